@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * First part of the one BPF object: types, maps and what all programs share. BCC rewrites map methods only
+ * in the main text, so the *.bpf.c files are compiled as one text, in the order of OBJECT_PARTS
+ * (parprof/kernel/compiler.py). Kernel offsets come as -D from its BTF.
+ * Needs Linux 5.15 (attach cookies, bpf_task_pt_regs).
+ */
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
+	unsigned long orig_ax, ip, cs, flags, sp, ss;
+};
+struct bpf_perf_event_data {
+	struct pt_regs regs;
+	u64 sample_period;
+	u64 addr;
+};
+
+#include <uapi/linux/bpf.h>
+
+#define barrier() asm volatile("" ::: "memory")
+
+#include "wire.h"
+#include "thread_state.h"
+
+#define PF_EXITING 0x4
+#define SIGSTOP 19
+
+BPF_TABLE("hash", struct sample_key, struct sample_value, counts, 65536);
+BPF_TABLE("hash", u32, struct process, processes, 8192);
+BPF_TABLE("hash", u32, struct process_config, configs, 8192);
+BPF_TABLE("hash", u32, struct thread, threads, 16384);
+BPF_TABLE("lru_hash", u64, u32, sent_stacks, 65536);
+BPF_TABLE("hash", u64, u64, learned, 16384);
+BPF_TABLE("percpu_array", u32, struct stack_record, scratch, 1);
+BPF_TABLE("percpu_array", u32, u64, counters, COUNTERS);
+BPF_TABLE("array", u32, struct settings, settings_map, 1);
+BPF_RINGBUF_OUTPUT(stacks, 1024);
+BPF_RINGBUF_OUTPUT(control, 64);
+BPF_RINGBUF_OUTPUT(trace, 1024);
+/* never used: they tell Python the layout of records that travel through ring buffers */
+BPF_TABLE("array", u32, struct control_record, layout_control, 1);
+BPF_TABLE("array", u32, struct trace_record, layout_trace, 1);
+
+static __always_inline void count(u32 which)
+{
+	u64 *counter = counters.lookup(&which);
+
+	if (counter)
+		__sync_fetch_and_add(counter, 1);
+}
+
+static __always_inline u64 ids_of(void *task)
+{
+	u64 ids = 0;
+
+	/* pid and tgid are neighbours in task_struct: one read gives pid in the low, tgid in the high half */
+	bpf_probe_read_kernel(&ids, sizeof(ids), task + TASK_PID);
+	return ids;
+}
+
+static __always_inline int is_exiting(void *task)
+{
+	u32 flags = 0;
+
+	bpf_probe_read_kernel(&flags, sizeof(flags), task + TASK_FLAGS);
+	return flags & PF_EXITING;
+}
+
+/* For kernels whose sched_switch does not pass it. */
+static __always_inline u32 task_state(void *task)
+{
+	u32 state = 0;
+
+	bpf_probe_read_kernel(&state, sizeof(state), task + TASK_STATE);
+	return state;
+}
+
+/* The only place where n_working changes (but for the reset at exec). */
+static __always_inline void recount(struct process *p, struct thread *t)
+{
+	u8 want = is_working(t);
+
+	if (want == t->counted)
+		return;
+	t->counted = want;
+	__sync_fetch_and_add(&p->n_working, want ? 1 : -1);
+}
+
+static __always_inline void set_unknown(struct process *p, struct thread *t, u8 unknown)
+{
+	if (t->unknown == unknown)
+		return;
+	if (t->unknown == 1 || unknown == 1)
+		__sync_fetch_and_add(&p->n_unknown, unknown == 1 ? 1 : -1);
+	t->unknown = unknown;
+}
+
+/* The thread runs, or is about to. */
+static __always_inline void unblock(struct process *p, struct thread *t)
+{
+	t->blocked = 0;
+	if (t->unknown == 2)
+		set_unknown(p, t, 1);
+}
+
+static __always_inline void set_member(struct process *p, struct thread *t)
+{
+	s32 members;
+
+	if (t->member)
+		return;
+	t->member = 1;
+	__sync_fetch_and_add(&p->members, 1);	/* BCC's BPF has no fetching atomics: two joining at once may */
+	members = p->members;			/* both read the sum, never less than the truth */
+	if (members > p->members_max)
+		p->members_max = members;
+}
+
+/* In which runtime range does the address lie? */
+static __always_inline int in_runtime(struct process_config *c, u64 address)
+{
+	int hit = 0;
+
+#pragma unroll
+	for (int i = 0; i < MAX_RUNTIME_RANGES; i++)
+		hit |= address - c->range_start[i] < c->range_end[i] - c->range_start[i];
+	return hit;
+}
+
+/* Is the leaf runtime code, or a libc stub (futex, sched_yield) called by it? */
+static __always_inline int leaf_waits(struct process_config *c, u64 ip, u64 sp)
+{
+	u64 caller = 0;
+
+	if (in_runtime(c, ip))
+		return 1;
+	if (ip - c->libc_start >= c->libc_end - c->libc_start)
+		return 0;
+	if (bpf_probe_read_user(&caller, sizeof(caller), (void *)sp))
+		return 0;
+	return in_runtime(c, caller);
+}
+
+/* Adds a thread that no fork event announced: it was there before us. */
+static __always_inline struct thread *add_thread(struct process *p, u32 tgid, u32 tid, u8 blocked)
+{
+	struct process_config *config = configs.lookup(&tgid);
+	u32 zero = 0;
+	struct thread *t = threads.lookup(&zero);	/* entry 0 is a template of zeroes */
+
+	if (!t || threads.insert(&tid, t) == -7 /* E2BIG */) {
+		count(LOST_THREADS_FULL);
+		return 0;
+	}
+	t = threads.lookup(&tid);
+	if (!t)
+		return 0;
+	t->tgid = tgid;
+	t->image = p->image;
+	t->is_main = tid == tgid;
+	t->blocked = blocked;
+	t->base_work = 1;
+	if (config && (config->flags & HAS_RUNTIME)) {
+		t->base_work = t->is_main;
+		set_unknown(p, t, 1);
+	}
+	recount(p, t);
+	return t;
+}
+
+static __always_inline void remove_thread(struct process *p, struct thread *t, u32 tid)
+{
+	if (p->image == t->image) {
+		if (t->counted)
+			__sync_fetch_and_add(&p->n_working, -1);
+		if (t->member)
+			__sync_fetch_and_add(&p->members, -1);
+		set_unknown(p, t, 0);
+		__sync_fetch_and_add(&p->probe_hits, t->probe_hits);
+	}
+	threads.delete(&tid);
+}
+
+static __always_inline void tell(u32 type, u32 tgid, u32 tid, u32 image, u32 parent, u64 address, u32 stopped)
+{
+	struct control_record r = {};
+
+	r.type = type;
+	r.tgid = tgid;
+	r.tid = tid;
+	r.image = image;
+	r.parent_tgid = parent;
+	r.address = address;
+	r.stopped = stopped;
+	r.time_ns = bpf_ktime_get_ns();
+	bpf_get_current_comm(r.comm, sizeof(r.comm));
+	if (control.ringbuf_output(&r, sizeof(r), BPF_RB_FORCE_WAKEUP))
+		count(LOST_CONTROL_RING);
+}
+
+/* Unique without fetching atomics: a counter per CPU, which tracepoints do not preempt. Python's ids are
+ * below 2^31. */
+static __always_inline u32 new_image(void)
+{
+	u32 which = STAT_IMAGES;
+	u64 *n = counters.lookup(&which);
+
+	return n ? 0x80000000 | (u32)(*n)++ << 12 | (bpf_get_smp_processor_id() & 0xfff) : 0;
+}

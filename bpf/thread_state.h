@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state of one thread: pure functions on struct thread, no maps, no helpers. Unit-tested with gcc.
+ *
+ * A thread works when its innermost known frame is user work (or, with no known frame, when its base state
+ * is), and it is not blocked in the kernel. Frames are told apart by the stack pointer at their entry, so
+ * entries and returns need not balance: any later event whose stack pointer shows that a frame is gone
+ * (longjmp, tail call, missed return) removes it. The loop is written without branches because the
+ * verifier would follow each combination of them.
+ */
+#ifndef PARPROF_THREAD_STATE_H
+#define PARPROF_THREAD_STATE_H
+
+#include "wire.h"
+
+/* Far above any thread's stack: beyond it the thread runs on another one (sigaltstack, coroutine). */
+#define STACK_SPAN (64ULL << 20)
+
+/* 1 if a < b; both below 2^63, as user addresses are. */
+static inline __attribute__((always_inline)) u64 below(u64 a, u64 b)
+{
+	return (a - b) >> 63;
+}
+
+/* An index that the verifier can prove: clang would drop a mask that it thinks redundant. */
+static inline __attribute__((always_inline)) u64 slot(u64 index)
+{
+	asm volatile("" : "+r"(index));
+	return index & (MAX_NESTING - 1);
+}
+
+/* How many of the outermost frames began at or above `sp`: those that still live there. */
+static inline __attribute__((always_inline)) u32 frames_at_or_above(const struct thread *t, u64 sp)
+{
+	u64 depth = t->depth;
+	u64 live = 0;
+
+#pragma clang loop unroll(disable)
+	for (u64 i = 0; i < MAX_NESTING; i++)
+		live += below(i, depth) & (1 - below(t->sp[i], sp));
+	return live;
+}
+
+/* Drop the frames that began below `sp`. The common cases, none and one, are cheap. */
+static inline __attribute__((always_inline)) void drop_below(struct thread *t, u64 sp)
+{
+	u32 depth = t->depth;
+
+	if (depth == 0 || depth > MAX_NESTING || t->sp[slot(depth - 1)] >= sp)
+		return;
+	if (depth == 1 || t->sp[slot(depth - 2)] >= sp) {
+		t->depth = depth - 1;
+		return;
+	}
+	t->depth = frames_at_or_above(t, sp);
+}
+
+/* A function was entered with stack pointer `sp`. Returns 0 when the nesting is too deep to remember. */
+static inline __attribute__((always_inline)) int frame_enter(struct thread *t, u64 sp, int work)
+{
+	u32 depth;
+
+	drop_below(t, sp + 1);	/* a frame that began at this very sp is dead too: tail call */
+	depth = t->depth;
+	if (depth >= MAX_NESTING)
+		return 0;
+	t->sp[slot(depth)] = sp;
+	if (work)
+		t->work_bits |= 1ULL << (depth & 63);
+	else
+		t->work_bits &= ~(1ULL << (depth & 63));
+	t->depth = depth + 1;
+	return 1;
+}
+
+/* A function returned, or a sample was taken: everything that began below `sp` is gone. */
+static inline __attribute__((always_inline)) void frame_leave(struct thread *t, u64 sp)
+{
+	drop_below(t, sp);
+}
+
+/* As frame_leave, for a stack pointer that may belong to another stack. */
+static inline __attribute__((always_inline)) void frame_observe(struct thread *t, u64 sp)
+{
+	u32 depth = t->depth;
+
+	if (depth && depth <= MAX_NESTING && sp - t->sp[slot(depth - 1)] < STACK_SPAN)
+		drop_below(t, sp);
+}
+
+/* 1 if the thread's own code is user work, whether or not it is blocked. */
+static inline __attribute__((always_inline)) int in_work(const struct thread *t)
+{
+	u32 depth = t->depth;
+
+	if (!depth)
+		return t->base_work;
+	return (t->work_bits >> ((depth - 1) & 63)) & 1;
+}
+
+/* 1 if the thread counts as working now. */
+static inline __attribute__((always_inline)) int is_working(const struct thread *t)
+{
+	return in_work(t) && !t->blocked;
+}
+
+/* A frame of kind `work` begins in a thread with no known frame: what that says about its base state.
+ * `region`: the frame starts a parallel region. Returns 1 when the state is no longer a guess. */
+static inline __attribute__((always_inline)) int learn_base(struct thread *t, int work, int region)
+{
+	if (!t->unknown || t->depth)
+		return 0;
+	t->base_work = !work;
+	/* A worker's next piece of work proves that it was waiting. The main thread proves nothing by
+	 * waiting, because it may be inside a region that began before we came; a new region does. */
+	return work || (region && t->is_main);
+}
+
+#endif

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The contract between kernel and Python: everything that crosses the line, and nothing else.
+ * Python never repeats these layouts by hand: the compiler child reads them from BCC and writes them
+ * into the compiled object. Times are CLOCK_MONOTONIC nanoseconds. Compiles as plain C too.
+ */
+#ifndef PARPROF_WIRE_H
+#define PARPROF_WIRE_H
+
+#define MAX_FRAMES 127		/* user frames of one stack; the kernel's own limit for bpf_get_stack */
+#define MAX_NESTING 64		/* (work | wait) frames remembered for one thread */
+#define MAX_RUNTIME_RANGES 6	/* executable mappings of parallel runtimes in one process */
+#define COMM_LENGTH 16
+
+enum thread_state_kind {
+	STATE_WORKING = 0,
+	STATE_SPINNING = 1,
+};
+
+/* The key under which samples are counted; two samples are one row when all of this is equal. */
+struct sample_key {
+	u64 user_hash;		/* of the user stack's frames; 0 = no user stack */
+	u64 kernel_hash;	/* of the kernel stack's frames; 0 = the sample hit user mode */
+	u32 image;		/* process image: one exec of one process */
+	u32 tid;
+	u16 n_working;		/* threads of the image in user work, this one included; not clamped to cores */
+	u8 state;		/* enum thread_state_kind */
+	u8 event;		/* index of the perf event */
+	u8 unsure;		/* 1: a thread of the image had an unknown state (attach in the middle) */
+	u8 phase;		/* drain parity: Python reads the phase that the kernel does not write */
+	u16 reserved;
+};
+
+struct sample_value {
+	u64 count;		/* samples */
+	u64 total;		/* sum of their periods, in the event's unit */
+};
+
+/* Kernel-owned state of one process; key: tgid. */
+struct process {
+	u32 image;
+	s32 n_working;		/* threads with `counted` set */
+	s32 n_unknown;		/* threads whose state is guessed from their leaf */
+	s32 members;		/* live threads that take part in parallel regions */
+	s32 members_max;
+	u32 dead;		/* 1: the process ended; its entry waits for Python to remove it */
+	u64 probe_hits;		/* of threads that ended; live threads hold their own */
+};
+
+#define FOLLOW_CHILDREN 1	/* profile forked children too */
+#define STOP_AT_EXEC 2		/* SIGSTOP at exec, until Python placed the probes */
+#define STOP_AT_LOAD 8		/* the same when ld.so has mapped the libraries; set by exec, cleared by Python */
+#define HAS_RUNTIME 4		/* a parallel runtime is mapped: threads are classified by work edges */
+
+/* Python-owned facts about one process; key: tgid. */
+struct process_config {
+	u64 range_start[MAX_RUNTIME_RANGES];	/* executable mappings of its parallel runtimes */
+	u64 range_end[MAX_RUNTIME_RANGES];
+	u64 libc_start;
+	u64 libc_end;
+	u32 flags;
+	u32 reserved;
+};
+
+/* Kernel-owned state of one thread; key: tid. See thread_state.h for its rules. */
+struct thread {
+	u64 sp[MAX_NESTING];	/* stack pointer at the entry of each frame that still lives, outermost first */
+	u64 work_bits;		/* bit i: frame i is user work, else runtime wait */
+	u64 start_routine;	/* third argument of the pthread_create under way in this thread; 0 = none */
+	u64 probe_hits;
+	u32 tgid;
+	u32 image;
+	u32 depth;		/* live entries of sp */
+	u8 base_work;		/* the state when depth is 0 */
+	u8 blocked;		/* sleeps in the kernel */
+	u8 counted;		/* included in n_working: the only way in and out of that number */
+	u8 unknown;		/* 1: base_work is a guess (attached in the middle); 2: so, but not run since */
+	u8 member;		/* has taken part in a parallel region */
+	u8 busy;		/* a probe is changing this entry: the sampler must not */
+	u8 is_main;
+	u8 reserved;
+};
+
+/* What a probe site means: the low byte of its cookie. */
+enum edge_kind {
+	EDGE_ENTER_WORK = 1,	/* the frame is user work: an outlined function or task body */
+	EDGE_ENTER_WAIT = 2,	/* the frame waits for other threads: barrier, lock, taskwait */
+	EDGE_ENTER_REGION = 3,	/* as EDGE_ENTER_WAIT, and the caller starts a parallel region */
+	EDGE_LEARN = 4,		/* only note the outlined function in the argument */
+	EDGE_CREATE_THREAD = 5,	/* pthread_create */
+	EDGE_LOAD_MAP = 6,	/* ld.so changed the set of mapped libraries */
+	EDGE_KINDS = 7,
+};
+
+#define COOKIE_KIND_MASK 0xff
+#define COOKIE_RETURN (1ULL << 8)	/* this attachment fires at the function's return only */
+#define COOKIE_SESSION (1ULL << 9)	/* one attachment fires at entry and at return */
+#define COOKIE_LEARN (1ULL << 10)	/* the first argument is an outlined function */
+#define COOKIE_LEARN_SIXTH (1ULL << 11)	/* the sixth argument is one */
+
+enum record_type {
+	RECORD_STACK = 1,
+	RECORD_EXEC = 2,
+	RECORD_FORK = 3,
+	RECORD_EXIT = 4,	/* of the thread group leader */
+	RECORD_LEARNED = 5,	/* address: an outlined function that no probe watches yet */
+	RECORD_LOAD_MAP = 6,
+	RECORD_SAMPLE = 7,	/* only with settings.trace */
+	RECORD_REPLACED = 8,	/* the PID was reused while its old entry was still there */
+};
+
+/* A user or kernel stack, sent once for each hash (again when the kernel forgot that it sent it). */
+struct stack_record {
+	u32 type;
+	u32 depth;
+	u64 hash;
+	u64 pc[MAX_FRAMES + 1];	/* leaf first; only `depth` entries are sent; a power of two for the verifier */
+};
+
+/* A rare event that Python must react to. */
+struct control_record {
+	u32 type;
+	u32 tgid;
+	u32 tid;
+	u32 image;
+	u32 parent_tgid;	/* RECORD_FORK */
+	u32 stopped;		/* 1: the process was sent SIGSTOP and waits for us */
+	u64 address;		/* RECORD_LEARNED */
+	u64 time_ns;
+	char comm[COMM_LENGTH];
+};
+
+/* One sample, for tests and self-checks. */
+struct trace_record {
+	u32 type;
+	u32 tid;
+	u64 time_ns;
+	u64 ip;
+	u32 image;
+	u16 n_working;
+	u8 state;
+	u8 unsure;
+};
+
+struct settings {
+	u32 phase;		/* which phase samples are counted under now: 0 or 1 */
+	u32 trace;		/* 1: also send a trace_record for each sample */
+};
+
+/* Counters. The first group are losses: each way to lose data has one; Python shows all that are not 0. */
+enum counter {
+	LOST_COUNTS_FULL = 0,	/* samples: the table of counts was full */
+	LOST_STACK_RING = 1,	/* stacks: ring buffer full, sent again with a later sample of the same stack */
+	LOST_USER_STACK = 2,	/* samples counted without user stack: it could not be read */
+	LOST_CONTROL_RING = 3,	/* control records: ring buffer full; Python re-reads everything */
+	LOST_THREADS_FULL = 4,	/* threads: table full; their samples count as work */
+	LOST_PROCESSES_FULL = 5,	/* forked children: table full */
+	LOST_NESTING = 6,	/* work edges deeper than MAX_NESTING */
+	LOST_LEARNED_FULL = 7,	/* outlined functions: table full */
+	LOST_TRACE_RING = 8,	/* trace records */
+	LOST_REASONS = 9,
+	STAT_SAMPLES = 16,	/* samples counted, of all events */
+	STAT_SWITCHES = 17,	/* context switches of threads of watched processes */
+	STAT_WAKEUPS = 18,
+	STAT_REPAIRED = 19,	/* n_working found below 1 at a sample of a working thread */
+	STAT_UNSURE = 20,	/* samples with unsure set */
+	STAT_TRUNCATED = 21,	/* user stacks that reached MAX_FRAMES */
+	STAT_IMAGES = 22,	/* image ids given out by the kernel (fork, exec) */
+	STAT_EDGES = 24,	/* + enum edge_kind: probe hits */
+	COUNTERS = 32,
+};
+
+#endif

@@ -1,0 +1,49 @@
+"""Errors that users may see. Each message names the remedy.
+
+ParprofError
+ +-- UsageError            the command line or configuration is wrong (exit code 2)
+ +-- KernelUnsupported     this kernel or machine cannot do it
+ +-- PrivilegeError        more privileges are needed
+ +-- TargetError           the process cannot be profiled: gone, a kernel thread, a zombie, not ours
+ +-- ProbeAttachError      a uprobe could not be placed
+ +-- ProfileFormatError    a profile file cannot be read
+ +-- OutputError           a result cannot be written
+"""
+
+from __future__ import annotations
+
+
+class ParprofError(Exception):
+    """Base of all errors that are reported as one line on standard error."""
+
+    exit_code = 1
+
+
+class UsageError(ParprofError):
+    """The command line or a configuration value is wrong."""
+
+    exit_code = 2
+
+
+class KernelUnsupported(ParprofError):
+    """The kernel or the machine lacks something that is needed."""
+
+
+class PrivilegeError(ParprofError):
+    """The caller lacks a privilege."""
+
+
+class TargetError(ParprofError):
+    """The process does not exist, ended, or cannot be profiled."""
+
+
+class ProbeAttachError(ParprofError):
+    """A uprobe could not be attached."""
+
+
+class ProfileFormatError(ParprofError):
+    """A profile file is truncated, corrupt or not a profile."""
+
+
+class OutputError(ParprofError):
+    """A result could not be written."""

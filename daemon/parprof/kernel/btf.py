@@ -1,0 +1,117 @@
+"""What the running kernel's BTF says about the few structures that the programs read.
+
+Uses libbpf through BCC's ``libbcc_bpf.so.0``: parsing 150,000 types in Python takes a second, in C 20 ms.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+
+from parprof.errors import KernelUnsupported
+
+_KIND_STRUCT, _KIND_TYPEDEF = 4, 8
+
+
+class _BtfType(ctypes.Structure):
+    _fields_ = [("name_off", ctypes.c_uint32), ("info", ctypes.c_uint32), ("type", ctypes.c_uint32)]
+
+
+class _Member(ctypes.Structure):
+    _fields_ = [("name_off", ctypes.c_uint32), ("type", ctypes.c_uint32), ("offset", ctypes.c_uint32)]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLayout:
+    """Byte offsets in ``struct task_struct``, and the shape of the scheduler tracepoints."""
+
+    task_pid: int
+    task_flags: int
+    task_state: int
+    switch_has_state: bool
+    """sched_switch passes the previous task's state (Linux 5.18 and later)."""
+
+    def defines(self) -> list[str]:
+        """Compiler flags for the BPF object."""
+        state = "((u32)ctx->args[3])" if self.switch_has_state else "task_state((void *)ctx->args[1])"
+        return [
+            f"-DTASK_PID={self.task_pid}",
+            f"-DTASK_FLAGS={self.task_flags}",
+            f"-DTASK_STATE={self.task_state}",
+            f"-DPREVIOUS_STATE={state}",
+        ]
+
+
+class _Btf:
+    def __init__(self) -> None:
+        try:
+            lib = ctypes.CDLL("libbcc_bpf.so.0")
+        except OSError as error:
+            raise KernelUnsupported(f"{error}: apt-get install libbpfcc") from error
+        lib.btf__load_vmlinux_btf.restype = ctypes.c_void_p
+        lib.btf__type_by_id.restype = ctypes.POINTER(_BtfType)
+        lib.btf__type_by_id.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
+        lib.btf__name_by_offset.restype = ctypes.c_char_p
+        lib.btf__name_by_offset.argtypes = [ctypes.c_void_p, ctypes.c_uint32]
+        lib.btf__find_by_name_kind.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32]
+        self.lib = lib
+        if not os.path.exists("/sys/kernel/btf/vmlinux"):
+            raise KernelUnsupported("the kernel has no BTF (/sys/kernel/btf/vmlinux): CONFIG_DEBUG_INFO_BTF=y")
+        self.handle = lib.btf__load_vmlinux_btf()
+        if not self.handle or self.handle > (1 << 64) - 4096:
+            raise KernelUnsupported("the kernel's BTF cannot be read (/sys/kernel/btf/vmlinux)")
+
+    def find(self, name: str, kind: int) -> int:
+        return int(self.lib.btf__find_by_name_kind(self.handle, name.encode(), kind))
+
+    def members(self, type_id: int) -> dict[str, tuple[int, int]]:
+        """Name to (bit offset, type id); anonymous structures are looked into."""
+        out: dict[str, tuple[int, int]] = {}
+        pending = [(type_id, 0)]
+        while pending:
+            current, base = pending.pop()
+            header = self.lib.btf__type_by_id(self.handle, current)
+            info = header.contents.info
+            if (info >> 24) & 0x1F not in (4, 5):  # struct, union
+                continue
+            start = ctypes.addressof(header.contents) + ctypes.sizeof(_BtfType)
+            for member in (_Member * (info & 0xFFFF)).from_address(start):
+                offset = member.offset & 0xFFFFFF if info >> 31 else member.offset
+                name = self.lib.btf__name_by_offset(self.handle, member.name_off).decode()
+                if name:
+                    out.setdefault(name, (base + offset, member.type))
+                else:
+                    pending.append((member.type, base + offset))
+        return out
+
+    def tracepoint_arguments(self, name: str) -> int:
+        """Number of arguments of a raw tracepoint; -1 when unknown."""
+        type_id = self.find(f"btf_trace_{name}", _KIND_TYPEDEF)
+        if type_id <= 0:
+            return -1
+        pointer = self.lib.btf__type_by_id(self.handle, type_id).contents.type
+        prototype = self.lib.btf__type_by_id(self.handle, pointer).contents.type
+        return int(self.lib.btf__type_by_id(self.handle, prototype).contents.info & 0xFFFF) - 1
+
+
+def read_layout() -> KernelLayout:
+    """Read the offsets from the running kernel.
+
+    Raises:
+        KernelUnsupported: no BTF, or it lacks what we need.
+    """
+    btf = _Btf()
+    task = btf.members(btf.find("task_struct", _KIND_STRUCT))
+    state = task.get("__state") or task.get("state")
+    if state is None or "pid" not in task or "tgid" not in task or "flags" not in task:
+        raise KernelUnsupported("the kernel's BTF does not describe task_struct")
+    pid, tgid = task["pid"][0] // 8, task["tgid"][0] // 8
+    if tgid != pid + 4:
+        raise KernelUnsupported("pid and tgid are not neighbours in this kernel's task_struct")
+    return KernelLayout(
+        task_pid=pid,
+        task_flags=task["flags"][0] // 8,
+        task_state=state[0] // 8,
+        switch_has_state=btf.tracepoint_arguments("sched_switch") >= 4,
+    )

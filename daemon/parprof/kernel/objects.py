@@ -1,0 +1,164 @@
+"""The compiled object: from the disk cache or a compiler child, then loaded into the kernel by us."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import hashlib
+import json
+import os
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from parprof import __version__
+from parprof.errors import KernelUnsupported
+from parprof.kernel import bpf
+from parprof.kernel.compiler import OBJECT_PARTS, source_directory
+from parprof.kernel.layout import check_size, make_structure
+
+_COMPILE_SECONDS = 120
+_MAP_LAYOUTS = {
+    "counts": ("sample_key", "sample_value"),
+    "processes": (None, "process"),
+    "configs": (None, "process_config"),
+    "threads": (None, "thread"),
+    "settings_map": (None, "settings"),
+}
+
+
+def cache_directory() -> Path:
+    """Where compiled objects are kept: only a directory that nobody else can write to is trusted."""
+    if os.environ.get("PARPROF_CACHE"):
+        return Path(os.environ["PARPROF_CACHE"])
+    if os.geteuid() == 0:
+        return Path("/var/cache/parprof")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parprof"
+
+
+def _cache_key() -> str:
+    digest = hashlib.sha256(f"{__version__} {os.uname().release} {os.uname().version}".encode())
+    with suppress(OSError):  # the kernel's build id: offsets from BTF belong to this build alone
+        digest.update(Path("/sys/kernel/notes").read_bytes())
+    for name in ("wire.h", "thread_state.h", *OBJECT_PARTS):
+        digest.update((source_directory() / name).read_bytes())
+    digest.update(Path(__file__).with_name("compiler.py").read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _read_cached(path: Path) -> dict[str, Any] | None:
+    try:
+        for part in (path, path.parent):
+            status = part.stat()
+            if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                return None
+        loaded: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return loaded if {"maps", "programs", "layouts"} <= loaded.keys() else None
+
+
+def compile_in_child(output: Path) -> dict[str, Any]:
+    """Run the compiler child and return the object.
+
+    Raises:
+        KernelUnsupported: with the child's last line, which names the remedy.
+    """
+    command = [sys.executable, "-m", "parprof.kernel.compiler", str(output)]
+    environment = dict(os.environ, PYTHONPATH=str(Path(__file__).resolve().parents[2]))
+    try:
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMPILE_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise KernelUnsupported(f"compiling the BPF programs took over {_COMPILE_SECONDS} s") from error
+    if done.returncode:
+        lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+        if done.returncode == 3 and lines:
+            raise KernelUnsupported(lines[-1])
+        told = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no output")
+        raise KernelUnsupported(f"the BPF programs do not compile here (child ended with {done.returncode}): {told}")
+    loaded: dict[str, Any] = json.loads(output.read_text())
+    return loaded
+
+
+def get_object() -> dict[str, Any]:
+    """The compiled object for this kernel, from the cache where possible."""
+    directory = cache_directory()
+    path = directory / f"bpf-{_cache_key()}.json"
+    cached = _read_cached(path)
+    if cached is not None:
+        return cached
+    with tempfile.TemporaryDirectory(prefix="parprof-") as scratch:
+        compiled = compile_in_child(Path(scratch) / "object.json")
+    with suppress(OSError):  # no cache is slower, not wrong
+        directory.mkdir(parents=True, exist_ok=True, mode=0o755)
+        with tempfile.NamedTemporaryFile("w", dir=directory, delete=False) as out:
+            json.dump(compiled, out)
+        os.replace(out.name, path)
+    return compiled
+
+
+class LoadedObject:
+    """Maps and programs in the kernel. Everything goes away with its descriptors."""
+
+    def __init__(self, compiled: dict[str, Any], sizes: dict[str, int] | None = None) -> None:
+        self.maps: dict[str, int] = {}
+        self.definitions: dict[str, dict[str, int]] = {n: dict(d) for n, d in compiled["maps"].items()}
+        self.layouts = {name: make_structure(name, fields) for name, fields in compiled["layouts"].items()}
+        self._programs = compiled["programs"]
+        self._loaded: dict[tuple[str, int], int] = {}
+        for name, size in (sizes or {}).items():
+            self.definitions[name]["max_entries"] = size
+        for name, (key, value) in _MAP_LAYOUTS.items():
+            if key:
+                check_size(self.layouts[key], self.definitions[name]["key_size"])
+            check_size(self.layouts[value], self.definitions[name]["value_size"])
+        try:
+            for name, d in self.definitions.items():
+                if not name.startswith("layout_"):
+                    self.maps[name] = bpf.map_create(
+                        d["type"], d["key_size"], d["value_size"], d["max_entries"], d["flags"], name
+                    )
+        except OSError as error:
+            self.close()
+            raise KernelUnsupported(f"creating BPF map {name}: {error.strerror}") from error
+
+    def program(self, name: str, expected_attach_type: int = 0) -> int:
+        """Load a program (once for each attach type) and return its descriptor."""
+        known = self._loaded.get((name, expected_attach_type))
+        if known is not None:
+            return known
+        described = self._programs[name]
+        code = bytearray(base64.b64decode(described["code"]))
+        for offset, map_name in described["relocations"]:
+            struct.pack_into("<i", code, offset + 4, self.maps[map_name])
+        fd = bpf.program_load(described["kind"], bytes(code), name, expected_attach_type)
+        self._loaded[name, expected_attach_type] = fd
+        return fd
+
+    def loaded_programs(self) -> dict[str, int]:
+        """Descriptors of the programs loaded so far, by name."""
+        return {name: fd for (name, _), fd in self._loaded.items()}
+
+    def get(self, map_name: str, key: bytes, layout: str) -> Any:
+        """The structure under ``key``, or None."""
+        raw = bpf.map_lookup(self.maps[map_name], key, self.definitions[map_name]["value_size"])
+        return None if raw is None else self.layouts[layout].from_buffer_copy(raw)
+
+    def put(self, map_name: str, key: bytes, value: ctypes.Structure, flags: int = bpf.ANY) -> None:
+        """Store a structure."""
+        bpf.map_update(self.maps[map_name], key, bytes(value), flags)
+
+    def close(self) -> None:
+        """Close every descriptor; programs and maps that nothing else holds are freed."""
+        for fd in [*self._loaded.values(), *self.maps.values()]:
+            with suppress(OSError):
+                os.close(fd)
+        self._loaded.clear()
+        self.maps.clear()

@@ -1,0 +1,140 @@
+"""Perf events: names, the clock event and its fallback, one event per CPU.
+
+The *clock* event drives work and idleness: each of its samples stands for 1/frequency seconds. Further
+events are counted beside it under their own names.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from parprof.errors import KernelUnsupported, PrivilegeError, UsageError
+from parprof.kernel import bpf
+
+_HARDWARE, _SOFTWARE, _CACHE, _RAW = 0, 1, 3, 4
+_L1D, _LL, _DTLB = 0, 2, 3
+_READ_MISS = 1 << 16
+EVENTS: dict[str, tuple[int, int]] = {
+    "cycles": (_HARDWARE, 0),
+    "instructions": (_HARDWARE, 1),
+    "cache-references": (_HARDWARE, 2),
+    "cache-misses": (_HARDWARE, 3),
+    "branches": (_HARDWARE, 4),
+    "branch-misses": (_HARDWARE, 5),
+    "stalled-cycles-frontend": (_HARDWARE, 7),
+    "stalled-cycles-backend": (_HARDWARE, 8),
+    "ref-cycles": (_HARDWARE, 9),
+    "L1-dcache-load-misses": (_CACHE, _L1D | _READ_MISS),
+    "LLC-load-misses": (_CACHE, _LL | _READ_MISS),
+    "dTLB-load-misses": (_CACHE, _DTLB | _READ_MISS),
+    "cpu-clock": (_SOFTWARE, 0),
+    "page-faults": (_SOFTWARE, 2),
+    "context-switches": (_SOFTWARE, 3),
+    "cpu-migrations": (_SOFTWARE, 4),
+    "minor-faults": (_SOFTWARE, 5),
+    "major-faults": (_SOFTWARE, 6),
+}
+CLOCKS = ("cycles", "ref-cycles", "cpu-clock")
+_FLAG_DISABLED, _FLAG_EXCLUDE_IDLE, _FLAG_FREQUENCY = 1 << 0, 1 << 7, 1 << 10
+_ATTRIBUTE_SIZE = 136
+
+
+@dataclass(frozen=True, slots=True)
+class EventChoice:
+    """Which events to sample: ``names[0]`` is the clock; ``notes`` say what was replaced and why."""
+
+    names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def encode(name: str) -> tuple[int, int]:
+    """(perf type, config) of an event name; ``rNNNN`` is a raw hexadecimal code.
+
+    Raises:
+        UsageError: the name is unknown; the text lists those that are known.
+    """
+    if name in EVENTS:
+        return EVENTS[name]
+    if name[:1] == "r" and len(name) > 1:
+        with suppress(ValueError):
+            return _RAW, int(name[1:], 16)
+    raise UsageError(f"unknown event {name!r}; known: {', '.join(EVENTS)}, and raw codes such as r01c2")
+
+
+def _attributes(kind: int, config: int, frequency_hz: int, flags: int) -> bytes:
+    head = struct.pack("<IIQQQQQ", kind, _ATTRIBUTE_SIZE, config, frequency_hz, 0, 0, flags)
+    return head.ljust(_ATTRIBUTE_SIZE, b"\0")
+
+
+def online_cpus() -> list[int]:
+    """CPUs that are online now."""
+    out: list[int] = []
+    for part in Path("/sys/devices/system/cpu/online").read_text().strip().split(","):
+        first, _, last = part.partition("-")
+        out.extend(range(int(first), int(last or first) + 1))
+    return out
+
+
+def maximum_rate_hz() -> int:
+    """The kernel's limit on sampling rates."""
+    try:
+        return int(Path("/proc/sys/kernel/perf_event_max_sample_rate").read_text())
+    except (OSError, ValueError):
+        return 1_000_000
+
+
+def open_on_cpu(name: str, frequency_hz: int, cpu: int) -> int:
+    """Open one event for all processes on one CPU; inherited by nothing."""
+    kind, config = encode(name)
+    return bpf.perf_event_open(_attributes(kind, config, frequency_hz, _FLAG_FREQUENCY | _FLAG_EXCLUDE_IDLE), -1, cpu)
+
+
+def is_available(name: str) -> OSError | None:
+    """None when this machine can count the event, else the kernel's refusal."""
+    try:
+        os.close(open_on_cpu(name, 99, online_cpus()[0]))
+    except OSError as error:
+        return error
+    return None
+
+
+def choose(requested: list[str]) -> EventChoice:
+    """Pick the clock and the further events.
+
+    Without a request the clock is ``cycles`` where the machine has a PMU, else ``cpu-clock``. A requested
+    clock that the machine lacks is replaced by ``cpu-clock``, with a note.
+
+    Raises:
+        UsageError: an unknown event.
+        PrivilegeError: not allowed to open perf events.
+        KernelUnsupported: a further event that this machine cannot count.
+    """
+    for name in requested:
+        encode(name)
+    clocks = [name for name in requested if name in CLOCKS]
+    if len(clocks) > 1:
+        raise UsageError(f"only one of {', '.join(clocks)} can be the clock")
+    clock = clocks[0] if clocks else "cycles"
+    notes: list[str] = []
+    refusal = is_available(clock)
+    if refusal is not None and refusal.errno in (errno.EACCES, errno.EPERM):
+        raise PrivilegeError("perf events are not permitted: run as root or with CAP_PERFMON")
+    if refusal is not None and clock != "cpu-clock":
+        notes.append(f"no hardware counter for {clock} on this machine: sampled cpu-clock instead")
+        clock = "cpu-clock"
+        refusal = is_available(clock)
+    if refusal is not None:
+        raise KernelUnsupported(f"perf event {clock}: {refusal.strerror}")
+    others = [name for name in dict.fromkeys(requested) if name not in CLOCKS]
+    for name in others:
+        refusal = is_available(name)
+        if refusal is not None:
+            raise KernelUnsupported(
+                f"this machine cannot count {name} ({refusal.strerror}); `parprof check` lists what it can"
+            )
+    return EventChoice((clock, *others), tuple(notes))

@@ -1,0 +1,145 @@
+"""The nouns that cross layers. Plain data, no behaviour beyond arithmetic, no imports of ours.
+
+Clocks: every ``*_ns`` that is a point in time is CLOCK_MONOTONIC; every duration is a difference of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class ThreadState(IntEnum):
+    """What a thread did at a sample (DESIGN.md section 2). Values are those of ``bpf/wire.h``."""
+
+    WORKING = 0
+    SPINNING = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Samples that the kernel counted under one key between two drains.
+
+    ``user`` and ``kernel`` are stack ids, 0 = none (`Kernel.stack` gives the frames). ``count`` is a number of
+    samples, ``total`` the sum of their periods in the event's own unit (meaningless for clock events, where a
+    sample stands for 1/frequency seconds). ``image`` names one process image: one exec of one process, never
+    reused.
+    """
+
+    image: int
+    tid: int
+    event: int
+    state: ThreadState
+    n_working: int
+    unsure: bool
+    user: int
+    kernel: int
+    count: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One level of a call path as its reader sees it.
+
+    ``line`` is the line that was executing (leaf) or calling (others), 0 when unknown; ``start_line`` is where
+    the function begins. ``address`` is the ELF virtual address inside ``module``, 0 for synthetic frames.
+    ``inlined`` frames share the address of the frame that follows them towards the root.
+    """
+
+    name: str
+    file: str = ""
+    line: int = 0
+    start_line: int = 0
+    module: str = ""
+    build_id: str = ""
+    address: int = 0
+    inlined: bool = False
+
+
+Path = tuple[Frame, ...]
+"""A call path, root first."""
+
+
+@dataclass(slots=True)
+class Metrics:
+    """What one call path is charged with. Times in nanoseconds, ``samples`` a count.
+
+    ``work_ns`` includes ``overhead_ns`` (tallent-2009 sec. 2.2 partitions work into useful work and overhead).
+    """
+
+    samples: int = 0
+    work_ns: float = 0.0
+    idleness_ns: float = 0.0
+    overhead_ns: float = 0.0
+    spin_ns: float = 0.0
+    events: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Metrics) -> None:
+        """Add ``other`` in place."""
+        self.samples += other.samples
+        self.work_ns += other.work_ns
+        self.idleness_ns += other.idleness_ns
+        self.overhead_ns += other.overhead_ns
+        self.spin_ns += other.spin_ns
+        for name, value in other.events.items():
+            self.events[name] = self.events.get(name, 0) + value
+
+    @property
+    def effort_ns(self) -> float:
+        """Useful work + overhead + idleness (tallent-2009 sec. 2.1, total effort)."""
+        return self.work_ns + self.idleness_ns
+
+
+@dataclass(slots=True)
+class PathSample:
+    """The metrics of one call path of one thread."""
+
+    path: Path
+    metrics: Metrics
+    pid: int = 0
+    comm: str = ""
+    thread: str = ""
+    runtime: str = ""
+    overhead: str = ""
+    """Category of overhead (sync, schedule, create, other) when the leaf is runtime code, else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """The process a profile is about."""
+
+    pid: int = 0
+    comm: str = ""
+    command: str = ""
+    runtime: str = "none"
+    cores: int = 1
+    n_w_source: str = "scheduler"
+
+
+@dataclass(slots=True)
+class Profile:
+    """Everything a report needs; what a profile file holds."""
+
+    process: ProcessInfo
+    duration_s: float
+    frequency_hz: int
+    samples: list[PathSample]
+    event: str = "cpu-clock"
+    lost: dict[str, int] = field(default_factory=dict)
+    target_cost_percent: float = 0.0
+    daemon_cost_percent: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    """Sentences the reader must know: fallbacks, truncation, guessed n_w."""
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """Further ``key: value`` comments of the file."""
+    start_time_s: float = 0.0
+    """When profiling began, seconds since the epoch (CLOCK_REALTIME)."""
+
+    def total(self) -> Metrics:
+        """The sum over all samples."""
+        out = Metrics()
+        for sample in self.samples:
+            out.add(sample.metrics)
+        return out
