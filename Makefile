@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+# The two commands that matter: `make demo` and `make test`. Both set themselves up.
+PYTHON ?= python3
+SOURCES = daemon tests bench
+RUN = .venv/bin
+
+.PHONY: help demo test lint unit kernel e2e bench proto workloads clean
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+.venv/.run: pyproject.toml scripts/setup.sh
+	@PYTHON=$(PYTHON) scripts/setup.sh run
+
+.venv/.dev: pyproject.toml scripts/setup.sh
+	@PYTHON=$(PYTHON) scripts/setup.sh dev
+	@touch .venv/.run .venv/.dev
+
+demo: .venv/.run ## build an OpenMP example, profile it, print the report, leave demo.pb.gz
+	@mkdir -p build
+	gcc -O2 -g -fno-omit-frame-pointer -fopenmp examples/heat.c -o build/heat
+	$(RUN)/parprof record -o demo.pb.gz -- build/heat
+	@echo
+	@echo "The profile is demo.pb.gz. Next: .venv/bin/parprof report demo.pb.gz --view flat"
+
+test: .venv/.dev workloads ## everything: lint, types, unit, BPF logic, kernel, end to end
+	$(RUN)/ruff check $(SOURCES)
+	$(RUN)/ruff format --check $(SOURCES)
+	$(RUN)/mypy daemon/parprof
+	$(RUN)/python -m pytest
+
+lint: .venv/.dev ## ruff and mypy
+	$(RUN)/ruff check $(SOURCES)
+	$(RUN)/ruff format --check $(SOURCES)
+	$(RUN)/mypy daemon/parprof
+
+unit: .venv/.dev ## tests that need no root
+	$(RUN)/python -m pytest tests/unit tests/bpf_logic
+
+kernel: .venv/.dev workloads ## tests with real BPF, as root
+	$(RUN)/python -m pytest tests/kernel
+
+e2e: .venv/.dev workloads ## tests of the commands on real programs, as root
+	$(RUN)/python -m pytest tests/e2e
+
+workloads: .venv/.dev
+	@$(MAKE) --no-print-directory -s -C tests/workloads
+
+bench: .venv/.dev workloads ## accuracy and overhead, minutes; results to standard output
+	$(RUN)/python bench/accuracy.py
+	$(RUN)/python bench/overhead.py
+
+proto: ## regenerate the protobuf code (Debian's protobuf-compiler 3.21)
+	protoc -I proto --python_out=daemon/parprof --pyi_out=daemon/parprof proto/profile.proto
+
+clean: ## remove what was built
+	rm -rf build .venv tests/workloads/build demo.pb.gz

@@ -1,0 +1,157 @@
+"""From a finished session to a Profile: addresses become frames, counts become metrics."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+
+from parprof.attribution.idleness import attribute
+from parprof.callpath import TRUNCATED, physical_path
+from parprof.loadmap import Dso
+from parprof.model import Frame, Metrics, Path, PathSample, ProcessInfo, Profile, ThreadState
+from parprof.runtimes import agent_for_library
+from parprof.session import FactKey, Session, own_cpu_seconds
+from parprof.symbols import Symbolizer
+from parprof.symbols.kernel import kernel_names
+from parprof.target import Target
+
+_CREATE = re.compile(r"GOMP_task|GOMP_parallel|__kmpc_omp_task|__kmpc_fork|pthread_create|__kmpc_taskloop")
+_SYNC = re.compile(r".*(barrier|lock|critical|taskwait|ordered|atomic|wait|reduce)")
+_SCHEDULE = re.compile(r".*(loop|dispatch|for_static|sections|single)")
+
+
+def overhead_category(function: str) -> str:
+    """Which kind of parallel overhead a runtime function is: create, sync, schedule or other."""
+    for pattern, category in ((_CREATE, "create"), (_SYNC, "sync"), (_SCHEDULE, "schedule")):
+        if pattern.match(function):
+            return category
+    return "other"
+
+
+class Assembler:
+    """Builds the Profile of one session."""
+
+    def __init__(self, session: Session, symbolizer: Symbolizer, event: str, cores: int | None) -> None:
+        self._session = session
+        self._symbolizer = symbolizer
+        self._cores = cores
+        self._event = event
+        self._frames: dict[tuple[int, int, bool], tuple[Frame, ...]] = {}
+        self._kernel: dict[int, tuple[Frame, ...]] = {}
+        self._truncated = self._total = self._unsure = 0
+
+    def _resolve_all(self, keys: Iterable[FactKey]) -> None:
+        """Look all addresses up at once: the symbolizer reads each file a single time."""
+        wanted: dict[tuple[int, int, bool], tuple[Dso, int] | None] = {}
+        kernel: set[int] = set()
+        for image, _, _, _, _, user, in_kernel in keys:
+            target = self._session.targets.get(image)
+            for index, address in enumerate(self._session.kernel.stack(user)):
+                place = (image, address, index > 0)
+                if place not in wanted:
+                    wanted[place] = target.find(address) if target else None
+            kernel.update(self._session.kernel.stack(in_kernel))
+        requests = {(found[0], found[1], place[2]) for place, found in wanted.items() if found}
+        resolved = self._symbolizer.resolve(requests)
+        for place, found in wanted.items():
+            if found:
+                self._frames[place] = resolved[found[0], found[1], place[2]]
+            elif not place[2]:  # a leaf outside of every mapping is code that went away, or was never a file
+                self._frames[place] = (Frame(f"[unknown]+{place[1]:#x}"),)
+        names = kernel_names(kernel)
+        self._kernel = {address: (Frame(names[address], module="[kernel]"),) for address in kernel}
+
+    def _path(self, image: int, user: int, in_kernel: int) -> Path:
+        def resolve(address: int, is_return: bool) -> tuple[Frame, ...]:
+            return self._frames.get((image, address, is_return), ())
+
+        stack = self._session.kernel.stack
+        return physical_path(stack(user), stack(in_kernel), resolve, lambda address, _: self._kernel[address])
+
+    def _overhead(self, path: Path) -> str:
+        """Category of overhead when the innermost user frame is runtime code, else empty."""
+        for frame in reversed(path):
+            if frame.module == "[kernel]":
+                continue
+            return overhead_category(frame.name) if agent_for_library(frame.module) else ""
+        return ""
+
+    def _cores_of(self, target: Target | None) -> int:
+        return self._cores or (target.parallel_cores() if target else 1)
+
+    def _samples(self) -> list[PathSample]:
+        session = self._session
+        period_ns = 1e9 / session.kernel.frequency_hz
+        self._resolve_all(session.facts)
+        paths: dict[tuple[int, int, int], Path] = {}
+        rows: dict[tuple[Path, int, int], PathSample] = {}
+        for key, (count, total, unsure) in session.facts.items():
+            image, tid, event, state, n_working, user, in_kernel = key
+            target = session.targets.get(image)
+            path = paths.get((image, user, in_kernel))
+            if path is None:
+                path = paths[image, user, in_kernel] = self._path(image, user, in_kernel)
+            if event == 0:
+                self._total += count
+                self._unsure += unsure
+                self._truncated += count if path and path[0] == TRUNCATED else 0
+                metrics = attribute(count, period_ns, n_working, self._cores_of(target), state)
+            else:
+                metrics = Metrics(events={session.kernel.events[event]: total})
+            overhead = self._overhead(path) if state is ThreadState.WORKING else ""
+            if overhead:
+                metrics.overhead_ns = metrics.work_ns
+            known = rows.get((path, image, tid))
+            if known is None:
+                process = target.process if target else None
+                rows[path, image, tid] = PathSample(
+                    path, metrics, process.pid if process else 0, process.comm if process else "?",
+                    session.thread_names.get((image, tid), str(tid)), target.plan.runtime if target else "", overhead,
+                )  # fmt: skip
+            else:
+                known.metrics.add(metrics)
+        return list(rows.values())
+
+    def profile(self, main: Target, notes: list[str], cpu_seconds_before: float) -> Profile:
+        """The profile, described by its main process."""
+        session = self._session
+        duration_s = (time.monotonic_ns() - session.started_ns) / 1e9
+        own_s = own_cpu_seconds() - cpu_seconds_before
+        samples = self._samples()
+        target_ns = sum(s.metrics.work_ns + s.metrics.spin_ns for s in samples)
+        lost = session.kernel.lost()
+        probe_failures = sum(len(target.failures) for target in session.targets.values())
+        if probe_failures:
+            lost["probes"] = probe_failures
+        return Profile(
+            process=ProcessInfo(
+                main.pid, main.process.comm, main.process.command, main.plan.runtime,
+                self._cores_of(main), main.n_w_source,
+            ),
+            duration_s=duration_s,
+            frequency_hz=session.kernel.frequency_hz,
+            samples=samples,
+            event=self._event,
+            lost=lost,
+            target_cost_percent=100 * session.cost.target_ns() / target_ns if target_ns else 0.0,
+            daemon_cost_percent=100 * own_s / duration_s if duration_s else 0.0,
+            notes=[*notes, *self._notes()],
+            extra={key: str(value) for key, value in session.kernel.statistics().items()},
+            start_time_s=session.started_s,
+        )  # fmt: skip
+
+    def _notes(self) -> list[str]:
+        out = []
+        if self._truncated:
+            share = 100 * self._truncated / self._total
+            out.append(f"{share:.1f} % of the stacks are truncated: code without frame pointers, such as libgomp")
+        if self._unsure:
+            out.append(
+                f"n_w was partly guessed in {self._unsure} samples: attached in the middle of parallel regions"
+            )
+        for target in self._session.targets.values():
+            out += [f"process {target.pid}: {text}" for text in [*target.failures, *target.plan.notes]]
+        return out
+
+

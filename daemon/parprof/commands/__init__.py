@@ -1,0 +1,27 @@
+"""The commands of ``parprof``: one class each, its docstring is its help."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Protocol
+
+from parprof.commands.attach import AttachCommand
+from parprof.commands.check import CheckCommand
+from parprof.commands.diff import DiffCommand
+from parprof.commands.record import RecordCommand
+from parprof.commands.report import ReportCommand
+
+
+class Command(Protocol):
+    """One sub-command."""
+
+    name: str
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Declare options and operands."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it; the result is the exit code."""
+
+
+COMMANDS: tuple[Command, ...] = (RecordCommand(), AttachCommand(), ReportCommand(), DiffCommand(), CheckCommand())

@@ -1,0 +1,50 @@
+"""`parprof attach`: profiles a running process."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from parprof.commands.measuring import Interrupt, add_measuring_options, deadline, measure, present, validate
+from parprof.errors import UsageError
+from parprof.processes import inspect
+from parprof.session import Session
+from parprof.target import Target
+
+
+class AttachCommand:
+    """Profile a running process until its exit, Ctrl-C, or the given seconds; it runs on unharmed."""
+
+    name = "attach"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.add_argument("pid", metavar="PID", help="the process")
+        parser.add_argument("-d", "--duration", metavar="SECONDS", type=float, help="how long (default: until Ctrl-C)")
+        parser.add_argument("--children", action="store_true", help="also profile children that it forks meanwhile")
+        add_measuring_options(parser, "parprof.pb.gz")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it. Returns the exit code."""
+        if not (args.pid.isascii() and args.pid.isdigit()):
+            raise UsageError(f"{args.pid!r} is not a process id: give a number, such as `pgrep -n NAME` prints")
+        pid = int(args.pid)
+        if args.duration is not None and not (math.isfinite(args.duration) and args.duration > 0):
+            raise UsageError(f"-d {args.duration}: give a positive number of seconds")
+        inspect(pid)
+        events = validate(args)
+        interrupt = Interrupt()
+        over = deadline(None)
+
+        def begin(session: Session) -> Target:
+            nonlocal over
+            target = session.watch(pid, follow=args.children)
+            over = deadline(args.duration)
+            return target
+
+        def finished(session: Session) -> bool:
+            return bool(interrupt.signal) or over() or session.live(pid) is None
+
+        with interrupt.installed():
+            present(args, measure(args, events, begin, finished))
+        return 0

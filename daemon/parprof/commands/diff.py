@@ -1,0 +1,134 @@
+"""`parprof diff`: what changed between two profiles."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from rich.text import Text
+
+from parprof.attribution import Effort, percent, verdict
+from parprof.cct import METRICS, CallingContextTree
+from parprof.commands.report import add_row_options
+from parprof.exporters import pprof
+from parprof.exporters.screen import Screen, elided
+from parprof.exporters.summary import printable
+from parprof.model import Metrics, Profile
+from parprof.views import flat_view
+
+Key = tuple[str, str, str]
+
+
+class DiffCommand:
+    """Show what changed from profile A to profile B: totals, efficiency, and each function."""
+
+    name = "diff"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.add_argument("a", metavar="A", help="the profile from before")
+        parser.add_argument("b", metavar="B", help="the profile from after")
+        add_row_options(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it. Returns the exit code."""
+        print_diff(pprof.read(args.a), pprof.read(args.b), args.sort, args.limit, sys.stdout)
+        return 0
+
+
+@dataclass(slots=True)
+class Change:
+    """A function in both profiles."""
+
+    key: Key
+    exclusive: tuple[Metrics, Metrics] = field(default_factory=lambda: (Metrics(), Metrics()))
+    inclusive: tuple[Metrics, Metrics] = field(default_factory=lambda: (Metrics(), Metrics()))
+
+
+def changes(a: Profile, b: Profile) -> list[Change]:
+    """The functions of both profiles. They are the same by name and base names, wherever they were built."""
+    out: dict[Key, Change] = {}
+    for side, profile in enumerate((a, b)):
+        for procedure, row in flat_view(CallingContextTree(profile.samples)).items():
+            key = (procedure.name, os.path.basename(procedure.module), os.path.basename(procedure.file))
+            change = out.setdefault(key, Change(key))
+            change.exclusive[side].add(row.exclusive)
+            change.inclusive[side].add(row.inclusive)
+    return list(out.values())
+
+
+def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> None:
+    """Print totals, then the functions whose own ``sort`` metric changed most.
+
+    Times in seconds; points are differences of percentages of effort (spin: of CPU time; samples: of all).
+    """
+    totals = a.total(), b.total()
+    rows = changes(a, b)
+    value = METRICS[sort]
+    wholes = [_whole(total, sort) for total in totals]
+
+    def points(pair: tuple[Metrics, Metrics]) -> float:
+        return percent(value(pair[1]), wholes[1]) - percent(value(pair[0]), wholes[0])
+
+    def delta(pair: tuple[Metrics, Metrics]) -> float:
+        return value(pair[1]) - value(pair[0])
+
+    rows = [row for row in rows if delta(row.exclusive) or delta(row.inclusive)]
+    rows.sort(key=lambda row: (-abs(delta(row.exclusive)), -abs(delta(row.inclusive)), row.key))
+    scale, digits = (1.0, 0) if sort == "samples" else (1e9, 3)
+    with Screen(file) as screen:
+        for side, profile in zip("AB", (a, b), strict=True):
+            screen.fact(side, _headline(profile))
+        screen.fact("change", _change(*totals))
+        screen.line("")
+        unit = "count" if sort == "samples" else "s"
+        headings = [
+            *((f"{kind}\n{what}", 9) for kind in ("excl.", "incl.") for what in (f"{unit}", "points")),
+            (f"change of {sort}\nfunction", 0),
+        ]
+        width = screen.last_width(headings)
+        screen.table(
+            headings,
+            (
+                (
+                    [
+                        f"{delta(row.exclusive) / scale:+.{digits}f}",
+                        f"{points(row.exclusive):+.1f}",
+                        f"{delta(row.inclusive) / scale:+.{digits}f}",
+                        f"{points(row.inclusive):+.1f}",
+                    ],
+                    Text(elided(printable(row.key[0]) or "[unknown]", width)),
+                )
+                for row in rows[:limit]
+            ),
+        )
+        if len(rows) > limit:
+            screen.line(f"{len(rows) - limit:,} more beyond --limit {limit}")
+
+
+def _whole(total: Metrics, metric: str) -> float:
+    if metric == "samples":
+        return total.samples
+    return total.spin_ns + total.work_ns if metric == "spin" else total.effort_ns
+
+
+def _headline(profile: Profile) -> str:
+    total = profile.total()
+    useful, overhead, idleness = Effort.of(total).percentages()
+    return (
+        f"{profile.process.command or profile.process.comm}; {profile.duration_s:.2f} s,"
+        f" n = {profile.process.cores}: useful work {useful:.1f} %, overhead {overhead:.1f} %,"
+        f" idleness {idleness:.1f} %; {verdict(total).value}"
+    )
+
+
+def _change(a: Metrics, b: Metrics) -> str:
+    efficiency = 100 * (Effort.of(b).efficiency - Effort.of(a).efficiency)
+    parts = [
+        f"{name} {(METRICS[name](b) - METRICS[name](a)) / 1e9:+.3f} s"
+        for name in ("work", "idleness", "overhead", "spin")
+    ]
+    return f"parallel efficiency {efficiency:+.1f} points; {', '.join(parts)}"

@@ -1,0 +1,134 @@
+"""What `record` and `attach` share: options, the loop with its progress line, and the results."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from parprof.assemble import Assembler
+from parprof.commands.report import add_view_options, print_report
+from parprof.errors import PrivilegeError, UsageError
+from parprof.exporters import pprof
+from parprof.exporters.output import check_writable
+from parprof.kernel.engine import Kernel
+from parprof.kernel.perf_events import EventChoice, choose, maximum_rate_hz
+from parprof.model import Profile
+from parprof.progress import Progress
+from parprof.session import Session, own_cpu_seconds
+from parprof.symbols import Symbolizer
+from parprof.target import Target
+
+DEFAULT_FREQUENCY_HZ = 499
+_PID_NAMESPACE_INIT = 4026531836
+
+
+def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) -> None:
+    """Declare the options of a measurement."""
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", default=default_output,
+        help="profile to write, gzipped pprof; - is standard output (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "-F", "--frequency", metavar="HZ", type=int, default=DEFAULT_FREQUENCY_HZ,
+        help="samples a second and core (default: %(default)s, odd so as not to run in step with the program)",
+    )  # fmt: skip
+    parser.add_argument(
+        "-e", "--event", metavar="EVENT", action="append", default=[],
+        help="cycles or cpu-clock is the clock; further events are counted beside it; may be repeated "
+        "(default: cycles where there is a PMU, else cpu-clock)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cores", metavar="N", type=int,
+        help="cores that the program should use (default: those that its affinity, cgroup and pool allow)",
+    )  # fmt: skip
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress line")
+    add_view_options(parser)
+
+
+def validate(args: argparse.Namespace) -> EventChoice:
+    """Check everything that can be checked before anything is started or stopped.
+
+    Raises:
+        UsageError, OutputError, PrivilegeError, KernelUnsupported.
+    """
+    if not 1 <= args.frequency <= maximum_rate_hz():
+        raise UsageError(
+            f"-F {args.frequency}: give 1 to {maximum_rate_hz()} Hz (kernel.perf_event_max_sample_rate)"
+        )
+    if args.cores is not None and not 1 <= args.cores <= 1 << 16:
+        raise UsageError(f"--cores {args.cores}: give a positive number")
+    check_writable(args.output)
+    if os.stat("/proc/self/ns/pid").st_ino != _PID_NAMESPACE_INIT:
+        raise PrivilegeError("parprof must run in the initial PID namespace (for containers: --pid=host)")
+    return choose(args.event)
+
+
+class Interrupt:
+    """Ctrl-C and SIGTERM end the measurement, not the program; a second one gives up the results."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+        self.time_s = 0.0
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.signal:
+            raise KeyboardInterrupt
+        self.signal = number
+        self.time_s = time.monotonic()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handle the signals inside the block."""
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = [signal.signal(number, self._handle) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+
+def measure(
+    args: argparse.Namespace,
+    events: EventChoice,
+    begin: Callable[[Session], Target],
+    finished: Callable[[Session], bool],
+) -> Profile:
+    """Run one session from ``begin`` until ``finished``, and return its profile."""
+    cpu_before = own_cpu_seconds()
+    with Kernel(events.names, args.frequency) as kernel, Symbolizer() as symbolizer:
+        session = Session(kernel)
+        try:
+            main = begin(session)
+            session.cost.calibrate()
+            with Progress(sys.stderr, enabled=not args.quiet) as progress:
+                while not finished(session):
+                    session.step()
+                    progress.show(session, main)
+            session.finish()
+            newest = [target for target in session.targets.values() if target.pid == main.pid][-1]
+            assembler = Assembler(session, symbolizer, events.names[0], args.cores)
+            return assembler.profile(newest, list(events.notes), cpu_before)
+        finally:
+            session.close()
+
+
+def present(args: argparse.Namespace, profile: Profile) -> None:
+    """Write the profile, then print the report (to standard error when the profile goes to standard output)."""
+    pprof.write(profile, args.output)
+    out = sys.stderr if args.output == "-" else sys.stdout
+    print_report(profile, view=args.view, sort=args.sort, limit=args.limit, file=out)
+    if args.output != "-" and not args.quiet:
+        print(f"parprof: wrote {args.output}", file=sys.stderr)
+
+
+def deadline(seconds: float | None) -> Callable[[], bool]:
+    """A function that tells whether ``seconds`` have passed since now; never, for None."""
+    end = None if seconds is None else time.monotonic() + seconds
+    return lambda: end is not None and time.monotonic() >= end

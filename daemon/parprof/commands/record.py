@@ -1,0 +1,79 @@
+"""`parprof record`: runs a command and profiles it."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import signal
+import time
+
+from parprof.commands.measuring import Interrupt, add_measuring_options, measure, present, validate
+from parprof.errors import TargetError, UsageError
+from parprof.session import Session
+from parprof.spawn import Child
+from parprof.target import Target
+
+
+_GRACE_SECONDS = 1.0
+"""A terminal's Ctrl-C reaches the command too; when it has not ended by then, it is passed on."""
+
+
+class RecordCommand:
+    """Run a command and profile it, and its children, from the first instruction to the exit.
+
+    The exit code is the command's own (128 + N when signal N ended it).
+    """
+
+    name = "record"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.usage = "parprof record [options] [--] CMD [ARG ...]"
+        add_measuring_options(parser, "parprof.pb.gz")
+        parser.add_argument("command", metavar="CMD", nargs=argparse.REMAINDER, help="the command and its arguments")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it. Returns the command's exit code."""
+        command = args.command[1:] if args.command[:1] == ["--"] else args.command
+        if not command:
+            raise UsageError("record needs a command: parprof record -- ./program")
+        events = validate(args)
+        interrupt = Interrupt()
+        child = None
+
+        def begin(session: Session) -> Target:
+            nonlocal child
+            child = Child(command)
+            try:
+                target = session.watch(child.pid, follow=True, stop=True)
+            except BaseException:
+                child.abandon()
+                raise
+            child.release()
+            return target
+
+        passed_on = False
+
+        def finished(session: Session) -> bool:
+            nonlocal passed_on
+            assert child is not None
+            if interrupt.signal and not passed_on and (
+                interrupt.signal != signal.SIGINT or time.monotonic() - interrupt.time_s > _GRACE_SECONDS
+            ):
+                passed_on = True
+                child.send(interrupt.signal)
+            return child.poll() is not None
+
+        with interrupt.installed():
+            try:
+                profile = measure(args, events, begin, finished)
+            finally:
+                if child is not None:
+                    child.abandon()
+            assert child is not None
+            failure = child.exec_failure() if child.poll() == 127 else 0
+            if failure:
+                raise TargetError(f"{command[0]} cannot be run: {os.strerror(failure)} ({errno.errorcode.get(failure)})")
+            present(args, profile)
+            return child.wait()

@@ -1,0 +1,152 @@
+"""The report as one web page that needs nothing else: facts, flame graph by metric, table of functions."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from parprof.attribution import Effort, percent
+from parprof.cct import CallingContextTree
+from parprof.exporters.output import open_output
+from parprof.exporters.summary import facts, location, printable
+from parprof.model import Metrics, Profile
+from parprof.views import FunctionTotals, flat_view
+
+PRUNE_SHARE = 0.0005
+"""Frames are left out that hold less than this of all effort and of all spin: half a pixel in a thousand."""
+
+MAX_FUNCTIONS = 1000
+
+_HEADINGS = (
+    "function",
+    "idleness % itself",
+    "idleness % with callees",
+    "useful work % itself",
+    "useful work % with callees",
+    "overhead % itself",
+    "spin s itself",
+    "samples itself",
+)
+_SORTED = ' aria-sort="descending"'
+_MARK = re.compile(r"\{\{(\w+)\}\}")
+
+
+def write(profile: Profile, path: str) -> None:
+    """Write the page to ``path`` (``-``: standard output).
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    text = page(profile)
+    with open_output(path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+
+
+def page(profile: Profile) -> str:
+    """The page. Whatever comes from the target is escaped, or read as data by the script."""
+    tree = CallingContextTree(profile.samples)
+    total = tree.root.inclusive
+    data, left_out = _graph(tree, profile.process.cores)
+    functions = sorted(flat_view(tree).values(), key=lambda row: (-row.exclusive.idleness_ns, row.procedure))
+    if len(functions) > MAX_FUNCTIONS:
+        left_out += f" The table has the {MAX_FUNCTIONS} functions with most idleness."
+    parts = {
+        "title": escape(printable(f"parprof: {profile.process.command or profile.process.comm}"[:300])),
+        "split": _split(total),
+        "facts": "\n".join(
+            f"<dt>{escape(fact.label)}</dt><dd>{escape(fact.text)}</dd>" for fact in facts(profile, tree)
+        ),
+        "left_out": escape(left_out),
+        "headings": "".join(
+            f'<th scope="col"{_SORTED if column == 1 else ""}><button type="button">{heading}</button></th>'
+            for column, heading in enumerate(_HEADINGS)
+        ),
+        "rows": "\n".join(_row(row, total) for row in functions[:MAX_FUNCTIONS]),
+        "data": _script_safe(data),
+    }
+    template = files("parprof.exporters").joinpath("html_template.html").read_text("utf-8")
+    return _MARK.sub(lambda mark: parts[mark[1]], template)
+
+
+def _script_safe(data: dict[str, Any]) -> str:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(data, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _split(total: Metrics) -> str:
+    """The bar of effort by its parts."""
+    if not total.effort_ns:
+        return ""
+    names = ("useful work", "overhead", "idleness")
+    parts = zip(names, Effort.of(total).percentages(), ("useful", "overhead", "idleness"), strict=True)
+    spans = (
+        f'<span style="flex:{share:.3f} 0 0;background:var(--{colour})" title="{name} {share:.1f} %">'
+        f"{f'{name} {share:.1f} %' if share >= 10 else ''}</span>"
+        for name, share, colour in parts
+        if share >= 0.05
+    )
+    return f'<div class="split">{"".join(spans)}</div>'
+
+
+def _graph(tree: CallingContextTree, cores: int) -> tuple[dict[str, Any], str]:
+    """The tree for the script, callers first, and what it lacks. Times in microseconds."""
+    total = tree.root.inclusive
+    names: dict[str, int] = {}
+    nodes: list[tuple[int, int, int, list[int], list[int]]] = []
+    left_out = 0
+
+    def index(text: str) -> int:
+        return names.setdefault(text, len(names))
+
+    pending = [(tree.root, -1)]
+    while pending:
+        node, parent = pending.pop()
+        inclusive = node.inclusive
+        if parent >= 0 and _negligible(inclusive, total):
+            left_out += 1
+            continue
+        procedure = node.procedure
+        name = printable(procedure.name) or "[unknown]" if parent >= 0 else "whole process"
+        where = location(procedure.file, node.hottest_line("idleness"), procedure.module)
+        nodes.append((parent, index(name), index(where), _numbers(inclusive), _numbers(node.exclusive)))
+        pending.extend((child, len(nodes) - 1) for child in node.children.values())
+    data = {"cores": cores, "total": _numbers(total), "names": list(names), "nodes": nodes}
+    return data, f"{left_out:,} call paths too small to see are left out of the graph." if left_out else ""
+
+
+def _negligible(metrics: Metrics, total: Metrics) -> bool:
+    pairs = (
+        (metrics.effort_ns, total.effort_ns),
+        (metrics.overhead_ns, total.overhead_ns),
+        (metrics.spin_ns, total.spin_ns),
+    )
+    return not any(whole and part >= PRUNE_SHARE * whole for part, whole in pairs)
+
+
+def _numbers(metrics: Metrics) -> list[int]:
+    times = (metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns)
+    return [metrics.samples, *(round(time / 1000) for time in times)]
+
+
+def _row(row: FunctionTotals, total: Metrics) -> str:
+    procedure, mine, everything = row.procedure, row.exclusive, row.inclusive
+    where = location(procedure.file, row.hottest_line("idleness"), procedure.module)
+    shares = (
+        mine.idleness_ns,
+        everything.idleness_ns,
+        Effort.of(mine).useful_ns,
+        Effort.of(everything).useful_ns,
+        mine.overhead_ns,
+    )
+    cells = [f"{percent(share, total.effort_ns):.2f}" for share in shares]
+    cells += [f"{mine.spin_ns / 1e9:.3f}", str(mine.samples)]
+    name = escape(printable(procedure.name) or "[unknown]")
+    return (
+        f"<tr><td>{name} <small>{escape(where)}</small></td>"
+        + "".join(f"<td>{cell}</td>" for cell in cells)
+        + "</tr>"
+    )

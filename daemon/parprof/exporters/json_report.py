@@ -1,0 +1,94 @@
+"""The report as JSON, for programs (`parprof report --json`, DESIGN.md section 6)."""
+
+from __future__ import annotations
+
+import json
+from typing import IO, Any
+
+from parprof.attribution import Effort, verdict
+from parprof.cct import CallingContextTree
+from parprof.model import Metrics, Profile
+from parprof.views import FunctionTotals, flat_view
+
+SCHEMA = 1
+
+
+def report(profile: Profile) -> dict[str, Any]:
+    """The report as plain data. Seconds; efficiency 0 to 1; functions and paths with most idleness first."""
+    tree = CallingContextTree(profile.samples)
+    total = tree.root.inclusive
+    process = profile.process
+    functions = sorted(flat_view(tree).values(), key=_function_order)
+    return {
+        "schema": SCHEMA,
+        "process": {
+            "pid": process.pid,
+            "comm": process.comm,
+            "command": process.command,
+            "runtime": process.runtime,
+            "cores": process.cores,
+            "n_w_source": process.n_w_source,
+        },
+        "duration_s": profile.duration_s,
+        "frequency_hz": profile.frequency_hz,
+        "totals": {
+            **_metrics(total),
+            "efficiency": round(Effort.of(total).efficiency, 6),
+            "verdict": verdict(total).value,
+        },
+        "lost": dict(profile.lost),
+        "cost": {
+            "target_percent": profile.target_cost_percent,
+            "daemon_percent": profile.daemon_cost_percent,
+        },
+        "functions": [_function(row) for row in functions],
+        "paths": _paths(tree),
+    }
+
+
+def write(profile: Profile, file: IO[str]) -> None:
+    """Print the report as one line of ASCII JSON."""
+    json.dump(report(profile), file, allow_nan=False)
+    file.write("\n")
+
+
+def _metrics(metrics: Metrics) -> dict[str, float]:
+    return {
+        "samples": metrics.samples,
+        "work_s": round(metrics.work_ns / 1e9, 9),
+        "idleness_s": round(metrics.idleness_ns / 1e9, 9),
+        "overhead_s": round(metrics.overhead_ns / 1e9, 9),
+        "spin_s": round(metrics.spin_ns / 1e9, 9),
+    }
+
+
+def _function_order(row: FunctionTotals) -> tuple[Any, ...]:
+    mine, all_of_it = row.exclusive, row.inclusive
+    return -mine.idleness_ns, -all_of_it.idleness_ns, -mine.work_ns, -all_of_it.work_ns, row.procedure
+
+
+def _function(row: FunctionTotals) -> dict[str, Any]:
+    return {
+        "name": row.procedure.name,
+        "file": row.procedure.file,
+        "line": row.hottest_line("idleness"),
+        "module": row.procedure.module,
+        "exclusive": _metrics(row.exclusive),
+        "inclusive": _metrics(row.inclusive),
+    }
+
+
+def _paths(tree: CallingContextTree) -> list[dict[str, Any]]:
+    """One row for each call path that was sampled, root first."""
+    rows: list[dict[str, Any]] = []
+    if tree.root.exclusive.samples:
+        rows.append({"frames": [], **_metrics(tree.root.exclusive)})
+    frames: list[str] = []
+    for node, entering in tree.walk():
+        if not entering:
+            frames.pop()
+            continue
+        frames.append(node.procedure.name)
+        if node.exclusive.samples:
+            rows.append({"frames": frames.copy(), **_metrics(node.exclusive)})
+    return sorted(rows, key=lambda row: (-row["idleness_s"], -row["work_s"], -row["spin_s"], row["frames"]))

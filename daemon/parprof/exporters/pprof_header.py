@@ -1,0 +1,126 @@
+"""What a pprof file of ours says besides its samples: column names, and ``key: value`` comment lines."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from parprof.errors import ProfileFormatError
+from parprof.model import ProcessInfo, Profile
+
+SCHEMA = 1
+
+SAMPLE_TYPES = (
+    ("samples", "count"),
+    ("work", "nanoseconds"),
+    ("idleness", "nanoseconds"),
+    ("overhead", "nanoseconds"),
+    ("spin", "nanoseconds"),
+)
+"""The columns of every file, in this order; further events follow under their own names."""
+
+DEFAULT_SAMPLE_TYPE = "idleness"
+
+_UNSAFE = re.compile("[\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_UNSAFE_IN_KEY = re.compile("[:\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_ESCAPE = re.compile(r"\\(\\|u[0-9a-f]{4})")
+_MAX_INT = 2**63 - 1
+
+
+def to_comments(profile: Profile) -> list[str]:
+    """The comment lines of a profile. No value can break out of its line."""
+    process = profile.process
+    pairs = [
+        ("schema", str(SCHEMA)),
+        ("command", process.command),
+        ("pid", str(process.pid)),
+        ("comm", process.comm),
+        ("runtime", process.runtime),
+        ("cores", str(process.cores)),
+        ("n_w_source", process.n_w_source),
+        ("frequency_hz", str(profile.frequency_hz)),
+        ("event", profile.event),
+        ("duration_s", repr(float(profile.duration_s))),
+        ("cost.target_percent", repr(float(profile.target_cost_percent))),
+        ("cost.daemon_percent", repr(float(profile.daemon_cost_percent))),
+        *((f"lost.{reason}", str(count)) for reason, count in profile.lost.items()),
+        *(("note", note) for note in profile.notes),
+        *((f"extra.{key}", value) for key, value in profile.extra.items()),
+    ]
+    return [f"{_UNSAFE_IN_KEY.sub(_escape, key)}: {_UNSAFE.sub(_escape, value)}" for key, value in pairs]
+
+
+def from_comments(comments: Iterable[str], start_ns: int, duration_ns: int) -> Profile:
+    """A profile without samples. Lines of other tools are ignored, missing ones get defaults.
+
+    Raises:
+        ProfileFormatError: for a newer schema, or numbers that are none.
+    """
+    known: dict[str, str] = {}
+    lost: dict[str, int] = {}
+    notes: list[str] = []
+    extra: dict[str, str] = {}
+    for comment in comments:
+        key, _, value = (_ESCAPE.sub(_unescape, part) for part in comment.partition(": "))
+        if key == "note":
+            notes.append(value)
+        elif key.startswith("lost."):
+            lost[key.removeprefix("lost.")] = _int(key, value)
+        elif key.startswith("extra."):
+            extra[key.removeprefix("extra.")] = value
+        else:
+            known[key] = value
+    if _int("schema", known.get("schema", "1")) > SCHEMA:
+        raise ProfileFormatError("the profile was written by a newer parprof; update this one to read it")
+    process = ProcessInfo(
+        pid=_int("pid", known.get("pid", "0")),
+        comm=known.get("comm", ""),
+        command=known.get("command", ""),
+        runtime=known.get("runtime", "none"),
+        cores=_int("cores", known.get("cores", "1")),
+        n_w_source=known.get("n_w_source", "scheduler"),
+    )
+    return Profile(
+        process=process,
+        duration_s=_float("duration_s", known.get("duration_s", repr(duration_ns / 1e9))),
+        frequency_hz=_int("frequency_hz", known.get("frequency_hz", "0")),
+        samples=[],
+        event=known.get("event", "cpu-clock"),
+        lost=lost,
+        target_cost_percent=_float("cost.target_percent", known.get("cost.target_percent", "0")),
+        daemon_cost_percent=_float("cost.daemon_percent", known.get("cost.daemon_percent", "0")),
+        notes=notes,
+        extra=extra,
+        start_time_s=start_ns / 10**9,
+    )
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
+    return "\\\\" if char == "\\" else f"\\u{ord(char):04x}"
+
+
+def _unescape(match: re.Match[str]) -> str:
+    code = match[1]
+    return "\\" if code == "\\" else chr(int(code[1:], 16))
+
+
+def _int(key: str, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= _MAX_INT:
+        raise ProfileFormatError(f"the profile is corrupt: its comment {key[:40]!r} is not a count")
+    return value
+
+
+def _float(key: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise ProfileFormatError(f"the profile is corrupt: its comment {key[:40]!r} is not a number")
+    return value

@@ -1,0 +1,174 @@
+"""Reads our pprof files again. Their content is not trusted: anything odd is one clear error."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sys
+import zlib
+from contextlib import nullcontext
+from typing import IO, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from parprof import pprof_pb2 as pb
+from parprof.errors import ProfileFormatError
+from parprof.exporters.pprof_header import SAMPLE_TYPES, from_comments
+from parprof.model import Frame, Metrics, PathSample, Profile
+
+MAX_BYTES = 256 << 20
+"""Refuse files that unpack to more. Real profiles are a few MB; parsing needs several times the size."""
+
+MAX_FRAMES = 50_000_000
+"""Refuse files whose paths hold more frames than this in all: a few bytes can stand for thousands."""
+
+_CHUNK = 1 << 20
+_T = TypeVar("_T")
+
+
+def read(path: str | os.PathLike[str]) -> Profile:
+    """Read a profile from a file (``-``: standard input).
+
+    Raises:
+        ProfileFormatError: it cannot be opened, or is not a profile of parprof.
+    """
+    name = os.fspath(path)
+    shown = "standard input" if name == "-" else name
+    try:
+        source = nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb")
+        with source as file:
+            return decode(_decompress(file))
+    except ProfileFormatError as error:
+        raise ProfileFormatError(f"cannot read {shown}: {error}") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ProfileFormatError(f"cannot read {shown}: {reason}; name a file that parprof wrote") from error
+
+
+def _decompress(file: IO[bytes]) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        with gzip.GzipFile(fileobj=file, mode="rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                size += len(chunk)
+                if size > MAX_BYTES:
+                    raise ProfileFormatError(f"it unpacks to more than {MAX_BYTES >> 20} MiB")
+                chunks.append(chunk)
+    except EOFError as error:
+        raise ProfileFormatError("it is truncated; record it again") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise ProfileFormatError(f"it is not a gzipped profile, or damaged ({error})") from error
+    return b"".join(chunks)
+
+
+def decode(data: bytes) -> Profile:
+    """The profile in an uncompressed protobuf message.
+
+    Raises:
+        ProfileFormatError: it is not a profile of parprof.
+    """
+    try:
+        message = pb.Profile.FromString(data)
+    except (DecodeError, ValueError) as error:
+        raise ProfileFormatError("it is not a pprof profile, or damaged") from error
+    return _Decoder(message).profile()
+
+
+class _Decoder:
+    def __init__(self, message: pb.Profile) -> None:
+        self._message = message
+        self._strings = list(message.string_table)
+        self._mappings: dict[int, tuple[str, str]] = {0: ("", "")}
+        self._functions: dict[int, tuple[str, str, int]] = {}
+        self._locations: dict[int, tuple[Frame, ...]] = {}
+        self._frames = 0
+
+    def profile(self) -> Profile:
+        message = self._message
+        events = self._columns()
+        comments = [self._text(index) for index in message.comment]
+        profile = from_comments(comments, message.time_nanos, message.duration_nanos)
+        for mapping in message.mapping:
+            _define(self._mappings, mapping.id, (self._text(mapping.filename), self._text(mapping.build_id)))
+        for function in message.function:
+            name = self._text(function.name) or self._text(function.system_name)
+            _define(self._functions, function.id, (name, self._text(function.filename), function.start_line))
+        for location in message.location:
+            _define(self._locations, location.id, self._location(location))
+        profile.samples.extend(self._sample(sample, events) for sample in message.sample)
+        return profile
+
+    def _columns(self) -> list[str]:
+        """Check the fixed columns; the names of the events that follow them."""
+        columns = [(self._text(kind.type), self._text(kind.unit)) for kind in self._message.sample_type]
+        fixed = len(SAMPLE_TYPES)
+        if tuple(columns[:fixed]) != SAMPLE_TYPES:
+            found = ", ".join(f"{name}/{unit}" for name, unit in columns[:fixed]) or "nothing"
+            raise ProfileFormatError(
+                f"it is not a profile of parprof, it holds {found[:100]!r}; try `go tool pprof` on it"
+            )
+        return [name for name, _ in columns[fixed:]]
+
+    def _text(self, index: int) -> str:
+        if not 0 <= index < len(self._strings):
+            raise ProfileFormatError(f"it is corrupt: there is no string {index}")
+        return self._strings[index]
+
+    def _spend(self, frames: int) -> None:
+        self._frames += frames
+        if self._frames > MAX_FRAMES:
+            raise ProfileFormatError(f"its call paths hold more than {MAX_FRAMES} frames")
+
+    def _location(self, location: pb.Location) -> tuple[Frame, ...]:
+        """The frames of an address, innermost first."""
+        module, build_id = _lookup(self._mappings, location.mapping_id, "mapping")
+        address = location.address
+        if not location.line:
+            name = f"{os.path.basename(module)}+{address:#x}" if module else f"{address:#x}"
+            return (Frame(name, module=module, build_id=build_id, address=address),)
+        self._spend(len(location.line))
+        last = len(location.line) - 1
+        frames = []
+        for position, line in enumerate(location.line):
+            name, file, start_line = _lookup(self._functions, line.function_id, "function")
+            inlined = position < last
+            frames.append(Frame(name, file, line.line, start_line, module, build_id, address, inlined))
+        return tuple(frames)
+
+    def _sample(self, sample: pb.Sample, events: list[str]) -> PathSample:
+        values = list(sample.value)
+        fixed = len(SAMPLE_TYPES)
+        if len(values) != fixed + len(events):
+            raise ProfileFormatError("it is corrupt: a sample does not fit the columns")
+        if min(values) < 0:
+            raise ProfileFormatError("it holds negative values; use `parprof diff` to compare profiles")
+        path: list[Frame] = []
+        for number in sample.location_id:
+            frames = _lookup(self._locations, number, "location")
+            self._spend(len(frames))
+            path.extend(frames)
+        count, work, idleness, overhead, spin = values[:fixed]
+        counts = {name: value for name, value in zip(events, values[fixed:], strict=True) if value}
+        metrics = Metrics(count, float(work), float(idleness), float(overhead), float(spin), counts)
+        out = PathSample(tuple(reversed(path)), metrics)
+        for label in sample.label:
+            key = self._text(label.key)
+            if key == "pid":
+                out.pid = label.num
+            elif key in ("comm", "thread", "runtime", "overhead"):
+                setattr(out, key, self._text(label.str))
+        return out
+
+
+def _define(table: dict[int, _T], number: int, value: _T) -> None:
+    if number == 0 or number in table:
+        raise ProfileFormatError(f"it is corrupt: the id {number} is 0 or used twice")
+    table[number] = value
+
+
+def _lookup(table: dict[int, _T], number: int, kind: str) -> _T:
+    try:
+        return table[number]
+    except KeyError:
+        raise ProfileFormatError(f"it is corrupt: there is no {kind} {number}") from None

@@ -1,0 +1,206 @@
+"""One watched process image: its load map, its probes, what the programs are told of it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+from parprof.errors import ParprofError, ProbeAttachError, TargetError
+from parprof.kernel.engine import FOLLOW_CHILDREN, HAS_RUNTIME, STOP_AT_EXEC, STOP_AT_LOAD, Kernel, WatchConfig
+from parprof.kernel.uprobes import ProbeSet, Site
+from parprof.loadmap import Dso, DsoCache, LoadMap
+from parprof.probing import Plan, loader_sites, make_plan, outlined_site
+from parprof.processes import Process, allowed_cores
+
+_STARTUP_STOPS = 2
+"""ld.so reports a change before and after it maps the first libraries."""
+
+
+def open_pidfd(pid: int) -> int:
+    """A descriptor that names this very process, whatever happens to its PID.
+
+    Raises:
+        TargetError: the process is gone.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        raise TargetError(f"no process {pid}: it has ended") from error
+
+
+class Target:
+    """A process image under observation. ``image`` is the id under which the kernel counts it."""
+
+    def __init__(self, kernel: Kernel, cache: DsoCache, process: Process, image: int, *, follow: bool, stop: bool):
+        self.kernel = kernel
+        self.cache = cache
+        self.process = process
+        self.image = image
+        self.plan = Plan()
+        self.load_map: LoadMap | None = None
+        self.old_maps: list[LoadMap] = []
+        self.cores = 1
+        self.ended = False
+        self.members_max = 0
+        self.failures: list[str] = []
+        self._flags = (FOLLOW_CHILDREN if follow else 0) | (STOP_AT_EXEC if stop else 0)
+        self._probes: list[ProbeSet] = []
+        self._placed: set[tuple[str, int]] = set()
+        self._stops_left = _STARTUP_STOPS if stop else 0
+        self.pidfd = open_pidfd(process.pid)
+        with suppress(ParprofError):
+            self.cores = allowed_cores(process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Process id, as this namespace sees it."""
+        return self.process.pid
+
+    @property
+    def n_w_source(self) -> str:
+        """Where n_w comes from: exact (probes) or scheduler."""
+        return "exact" if self.plan.agents else "scheduler"
+
+    @property
+    def follows(self) -> bool:
+        """Whether its children are profiled too."""
+        return bool(self._flags & FOLLOW_CHILDREN)
+
+    @property
+    def stops(self) -> bool:
+        """Whether it is stopped at exec until its probes are in place."""
+        return bool(self._flags & STOP_AT_EXEC)
+
+    def inherit(self, parent: Target) -> None:
+        """A fork starts with its parent's memory."""
+        self.load_map, self.old_maps, self.plan = parent.load_map, list(parent.old_maps), parent.plan
+
+    def config(self) -> WatchConfig:
+        """What the programs are told of this process."""
+        flags = self._flags | (HAS_RUNTIME if self.plan.agents else 0)
+        if self._stops_left:
+            flags |= STOP_AT_LOAD
+        return WatchConfig(flags, tuple(self.plan.runtime_ranges), self.plan.libc_range)
+
+    def read_load_map(self) -> bool:
+        """Read the load map again; False when the process is gone or nothing is mapped any more."""
+        try:
+            fresh = LoadMap.read(self.pid, self.load_map, self.cache)
+        except TargetError:
+            return False
+        if not fresh.mappings:
+            return False
+        if self.load_map is not None and fresh is not self.load_map:
+            self.old_maps.append(self.load_map)
+            del self.old_maps[:-16]
+        self.load_map = fresh
+        return True
+
+    def place_probes(self) -> None:
+        """Probe whatever the present load map calls for and is not probed yet.
+
+        A refusal is noted and reported, and does not stop the profiling of this or other processes.
+        """
+        if self.load_map is None:
+            return
+        self.plan = make_plan(self.load_map)
+        self._attach([*loader_sites(self.load_map), *self.plan.sites])
+        self.kernel.configure(self.pid, self.config())
+
+    def _attach(self, sites: list[Site]) -> None:
+        fresh = [site for site in sites if (site.path, site.offset) not in self._placed]
+        if not fresh:
+            return
+        try:
+            self._probes.append(self.kernel.attach_probes(self.pid, fresh))
+            self._placed.update((site.path, site.offset) for site in fresh)
+        except ProbeAttachError as error:
+            if str(error) not in self.failures:
+                self.failures.append(str(error))
+
+    def learn(self, address: int) -> None:
+        """An outlined function without a symbol was passed to the runtime: probe it."""
+        found = self.load_map.find(address) if self.load_map else None
+        if found is None and self.read_load_map() and self.load_map:
+            found = self.load_map.find(address)
+        site = outlined_site(*found) if found else None
+        if site is not None:
+            self.plan.outlined += 1
+            self._attach([site])
+
+    def seed_threads(self) -> None:
+        """Tell the programs which threads exist, with a guess at what the sleeping ones wait for."""
+        has_runtime = bool(self.plan.agents)
+        with suppress(OSError):
+            for name in os.listdir(f"/proc/{self.pid}/task"):
+                tid = int(name)
+                works = tid == self.pid or not has_runtime
+                if has_runtime and (waits := self._sleeps_in_runtime(tid)) is not None:
+                    works = not waits
+                self.kernel.add_thread(self.pid, self.image, tid, works=works, unknown=has_runtime)
+
+    def _sleeps_in_runtime(self, tid: int) -> bool | None:
+        """Whether a blocked thread's system call was made by the runtime; None when it runs or can't be told."""
+        try:
+            words = Path(f"/proc/{self.pid}/task/{tid}/syscall").read_text().split()
+            if len(words) < 3:
+                return None  # "running"
+            sp, pc = int(words[-2], 16), int(words[-1], 16)
+            if self._in_runtime(pc):
+                return True
+            with open(f"/proc/{self.pid}/mem", "rb", buffering=0) as memory:
+                memory.seek(sp)
+                return self._in_runtime(struct.unpack("<Q", memory.read(8))[0])
+        except (OSError, ValueError, struct.error, OverflowError):
+            return None
+
+    def _in_runtime(self, address: int) -> bool:
+        return any(start <= address < end for start, end in self.plan.runtime_ranges)
+
+    def resume(self, started_libraries: bool) -> None:
+        """Let a process go on that was stopped for us at exec or by ld.so."""
+        if started_libraries and self._stops_left:
+            self._stops_left -= 1
+            self.kernel.configure(self.pid, self.config())
+        with suppress(OSError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGCONT)
+
+    def find(self, address: int) -> tuple[Dso, int] | None:
+        """File and ELF address behind an address, in the present load map or an earlier one."""
+        for load_map in [self.load_map, *reversed(self.old_maps)]:
+            if load_map is not None and (found := load_map.find(address)) is not None:
+                return found
+        return None
+
+    def has_ended(self) -> bool:
+        """Whether the process is gone (all of its threads)."""
+        if not self.ended:
+            poller = select.poll()
+            poller.register(self.pidfd, select.POLLIN)
+            self.ended = bool(poller.poll(0))
+        return self.ended
+
+    def observe(self) -> None:
+        """Remember what the kernel knows, for when the process is gone."""
+        state = self.kernel.process_state(self.pid)
+        if state is not None and state.image == self.image:
+            self.members_max = max(self.members_max, state.members_max)
+
+    def parallel_cores(self) -> int:
+        """n: cores that the process could use - those allowed, or its pool of threads once that is known."""
+        if self.plan.agents and self.members_max > 0:
+            return max(1, min(self.cores, self.members_max))
+        return self.cores
+
+    def close(self) -> None:
+        """Detach the probes (slow mechanisms in the background) and forget the process."""
+        for probes in self._probes:
+            probes.close()
+        self._probes.clear()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1

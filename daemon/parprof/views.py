@@ -1,0 +1,148 @@
+"""Other ways to look at a calling context tree: functions alone, their callers, recursion folded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from parprof.cct import METRICS, CallingContextTree, LineMetrics, Node, Procedure, charge, hottest
+from parprof.model import Metrics
+
+
+@dataclass(slots=True)
+class FunctionTotals:
+    """A row of the flat view: one procedure over all its contexts.
+
+    ``inclusive`` counts a sample once, however often the procedure recurs on its call path.
+    """
+
+    procedure: Procedure
+    start_line: int = 0
+    exclusive: Metrics = field(default_factory=Metrics)
+    inclusive: Metrics = field(default_factory=Metrics)
+    lines: LineMetrics = field(default_factory=dict)
+    calls: LineMetrics = field(default_factory=dict)
+
+    def hottest_line(self, metric: str) -> int:
+        """The line that weighs most: of the procedure's own samples, else of the calls it makes."""
+        own = METRICS[metric](self.exclusive) > 0 or not METRICS[metric](self.inclusive)
+        first, second = (self.lines, self.calls) if own else (self.calls, self.lines)
+        return hottest(first, metric) or hottest(second, metric) or self.start_line
+
+
+def flat_view(tree: CallingContextTree) -> dict[Procedure, FunctionTotals]:
+    """Totals by procedure."""
+    rows: dict[Procedure, FunctionTotals] = {}
+    active: dict[Procedure, int] = {}
+    for node, entering in tree.walk():
+        key = node.procedure
+        if not entering:
+            active[key] -= 1
+            continue
+        row = rows.setdefault(key, FunctionTotals(key))
+        row.start_line = min(filter(None, (row.start_line, node.start_line)), default=0)
+        for line, metrics in node.lines.items():
+            row.exclusive.add(metrics)
+            charge(row.lines, line, metrics)
+        if not active.get(key):
+            row.inclusive.add(node.inclusive)
+            for line, metrics in node.calls().items():
+                charge(row.calls, line, metrics)
+        active[key] = active.get(key, 0) + 1
+    return rows
+
+
+@dataclass(slots=True)
+class Caller:
+    """A node of the callers view: the top one is the procedure itself, its children are its callers.
+
+    Both metrics are the *top* procedure's, as far as it was reached through this chain of callers.
+    """
+
+    procedure: Procedure
+    start_line: int = 0
+    exclusive: Metrics = field(default_factory=Metrics)
+    inclusive: Metrics = field(default_factory=Metrics)
+    lines: LineMetrics = field(default_factory=dict)
+    children: dict[Procedure, Caller] = field(default_factory=dict)
+
+    def hottest_line(self, metric: str) -> int:
+        """The calling line (of the top procedure: any line) that weighs most, else the first line, else 0."""
+        return hottest(self.lines, metric) or self.start_line
+
+
+def callers_view(tree: CallingContextTree, totals: FunctionTotals) -> Caller:
+    """The chains of callers through which a procedure was entered.
+
+    A recursive procedure is entered where it is not yet on the path: what it calls of itself counts once.
+    """
+    top = Caller(totals.procedure, totals.start_line, lines=totals.lines or totals.calls)
+    chain: list[Node] = []
+    entered = 0
+    inside = Metrics()
+    for node, entering in tree.walk():
+        if node.procedure == totals.procedure:
+            if entering:
+                entered += 1
+                inside.add(node.exclusive)
+            else:
+                entered -= 1
+                if not entered:
+                    _insert_callers(top, chain, inside)
+                    inside = Metrics()
+        if entering:
+            chain.append(node)
+        else:
+            chain.pop()
+    return top
+
+
+def _insert_callers(top: Caller, chain: list[Node], exclusive: Metrics) -> None:
+    """Charge one entry of the last node of ``chain`` (root first) to all its callers."""
+    inclusive = chain[-1].inclusive
+    here = top
+    here.exclusive.add(exclusive)
+    here.inclusive.add(inclusive)
+    for callee, caller in zip(reversed(chain), reversed(chain[:-1]), strict=False):
+        here = here.children.setdefault(caller.procedure, Caller(caller.procedure, caller.start_line))
+        here.exclusive.add(exclusive)
+        here.inclusive.add(inclusive)
+        for line, metrics in callee.sites.items():
+            charge(here.lines, line, metrics)
+
+
+def fold_recursion(tree: CallingContextTree) -> tuple[CallingContextTree, int]:
+    """A tree in which no procedure calls itself, directly or not, and the number of nodes that this saves.
+
+    Where a procedure recurs on a path, the path goes on from its first instance. Inclusive metrics still
+    count a sample once; but in indirect recursion a callee's may contain some that its caller counts as
+    its own.
+    """
+    out = CallingContextTree()
+    for line, metrics in tree.root.lines.items():
+        charge(out.root.lines, line, metrics)
+    for line, metrics in tree.root.sites.items():
+        charge(out.root.sites, line, metrics)
+    callers: dict[int, Node] = {}
+    active: dict[int, int] = {}
+    stack = [out.root]
+    saved = 0
+    for node, entering in tree.walk():
+        if not entering:
+            active[id(stack.pop())] -= 1
+            continue
+        target = stack[-1]
+        while target is not out.root and target.procedure != node.procedure:
+            target = callers[id(target)]
+        if target is out.root:
+            target = stack[-1].child(node.procedure, node.start_line)
+            callers[id(target)] = stack[-1]
+        if active.get(id(target)):
+            saved += 1
+        else:
+            for line, metrics in node.sites.items():
+                charge(target.sites, line, metrics)
+        for line, metrics in node.lines.items():
+            charge(target.lines, line, metrics)
+        active[id(target)] = active.get(id(target), 0) + 1
+        stack.append(target)
+    return out, saved
