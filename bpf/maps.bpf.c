@@ -127,6 +127,17 @@ static __always_inline int in_runtime(struct process_config *c, u64 address)
 	return hit;
 }
 
+/* Is it the code of a file that calls the runtime? */
+static __always_inline int in_user_code(struct process_config *c, u64 address)
+{
+	int hit = 0;
+
+#pragma unroll
+	for (int i = 0; i < MAX_USER_RANGES; i++)
+		hit |= address - c->user_start[i] < c->user_end[i] - c->user_start[i];
+	return hit;
+}
+
 /* Is the leaf runtime code, or a libc stub (futex, sched_yield) called by it? */
 static __always_inline int leaf_waits(struct process_config *c, u64 ip, u64 sp)
 {

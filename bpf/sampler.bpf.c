@@ -64,11 +64,11 @@ static __always_inline void observe(struct process *p, struct thread *t, u32 tgi
 	frame_observe(t, sp);
 	if (user_mode)	/* it runs: a missed wake-up. In kernel mode it may be on its way to sleep. */
 		unblock(p, t);
-	if (t->unknown && !t->depth) {
-		config = configs.lookup(&tgid);
-		if (config)
-			t->base_work = !leaf_waits(config, ip, sp);
-	}
+	config = configs.lookup(&tgid);
+	if (config && t->unknown && !t->depth)
+		t->base_work = !leaf_waits(config, ip, sp);
+	else if (config)	/* the frames say wait, the program's own code runs: some edge has no probe (yet) */
+		t->caught_working = !frames_say_work(t) && in_user_code(config, ip);
 	recount(p, t);
 }
 
@@ -130,7 +130,9 @@ int on_sample(struct bpf_perf_event_data *ctx)
 		n = 1;
 	}
 	key.n_working = n < 0 ? 0 : n > 0xffff ? 0xffff : n;
-	key.unsure = p->n_unknown > 0;
+	key.unsure = p->n_unknown > 0 || (t && t->caught_working);
+	if (t && t->caught_working)
+		count(STAT_CAUGHT);
 	key.image = p->image;
 	key.tid = tid;
 	key.event = bpf_get_attach_cookie(ctx);

@@ -60,6 +60,7 @@ static inline __attribute__((always_inline)) int frame_enter(struct thread *t, u
 {
 	u32 depth;
 
+	t->caught_working = 0;
 	drop_below(t, sp + 1);	/* a frame that began at this very sp is dead too: tail call */
 	depth = t->depth;
 	if (depth >= MAX_NESTING)
@@ -73,13 +74,14 @@ static inline __attribute__((always_inline)) int frame_enter(struct thread *t, u
 	return 1;
 }
 
-/* A function returned, or a sample was taken: everything that began below `sp` is gone. */
+/* A function returned: everything that began below `sp` is gone. */
 static inline __attribute__((always_inline)) void frame_leave(struct thread *t, u64 sp)
 {
+	t->caught_working = 0;
 	drop_below(t, sp);
 }
 
-/* As frame_leave, for a stack pointer that may belong to another stack. */
+/* A sample was taken at `sp`, which may belong to another stack. */
 static inline __attribute__((always_inline)) void frame_observe(struct thread *t, u64 sp)
 {
 	u32 depth = t->depth;
@@ -88,14 +90,20 @@ static inline __attribute__((always_inline)) void frame_observe(struct thread *t
 		drop_below(t, sp);
 }
 
-/* 1 if the thread's own code is user work, whether or not it is blocked. */
-static inline __attribute__((always_inline)) int in_work(const struct thread *t)
+/* 1 if the known frames say that the thread is in user work. */
+static inline __attribute__((always_inline)) int frames_say_work(const struct thread *t)
 {
 	u32 depth = t->depth;
 
 	if (!depth)
 		return t->base_work;
 	return (t->work_bits >> ((depth - 1) & 63)) & 1;
+}
+
+/* 1 if the thread's own code is user work, whether or not it is blocked. */
+static inline __attribute__((always_inline)) int in_work(const struct thread *t)
+{
+	return frames_say_work(t) || t->caught_working;
 }
 
 /* 1 if the thread counts as working now. */

@@ -10,6 +10,7 @@
 #define MAX_FRAMES 127		/* user frames of one stack; the kernel's own limit for bpf_get_stack */
 #define MAX_NESTING 64		/* (work | wait) frames remembered for one thread */
 #define MAX_RUNTIME_RANGES 6	/* executable mappings of parallel runtimes in one process */
+#define MAX_USER_RANGES 4	/* executable mappings of files that call them */
 #define COMM_LENGTH 16
 
 enum thread_state_kind {
@@ -26,7 +27,7 @@ struct sample_key {
 	u16 n_working;		/* threads of the image in user work, this one included; not clamped to cores */
 	u8 state;		/* enum thread_state_kind */
 	u8 event;		/* index of the perf event */
-	u8 unsure;		/* 1: a thread of the image had an unknown state (attach in the middle) */
+	u8 unsure;		/* 1: n_working or the state is partly guessed (attach in the middle, unprobed edge) */
 	u8 phase;		/* drain parity: Python reads the phase that the kernel does not write */
 	u16 reserved;
 };
@@ -56,6 +57,8 @@ struct process {
 struct process_config {
 	u64 range_start[MAX_RUNTIME_RANGES];	/* executable mappings of its parallel runtimes */
 	u64 range_end[MAX_RUNTIME_RANGES];
+	u64 user_start[MAX_USER_RANGES];	/* of the files that call the runtimes: the program's own code */
+	u64 user_end[MAX_USER_RANGES];
 	u64 libc_start;
 	u64 libc_end;
 	u32 flags;
@@ -78,7 +81,7 @@ struct thread {
 	u8 member;		/* has taken part in a parallel region */
 	u8 busy;		/* a probe is changing this entry: the sampler must not */
 	u8 is_main;
-	u8 reserved;
+	u8 caught_working;	/* found in the program's own code while its frames say wait; until its next edge */
 };
 
 /* What a probe site means: the low byte of its cookie. */
@@ -164,6 +167,7 @@ enum counter {
 	STAT_WAKEUPS = 18,
 	STAT_REPAIRED = 19,	/* n_working found below 1 at a sample of a working thread */
 	STAT_UNSURE = 20,	/* samples with unsure set */
+	STAT_CAUGHT = 23,	/* samples with caught_working set: an edge is not probed (yet) */
 	STAT_TRUNCATED = 21,	/* user stacks that reached MAX_FRAMES */
 	STAT_IMAGES = 22,	/* image ids given out by the kernel (fork, exec) */
 	STAT_EDGES = 24,	/* + enum edge_kind: probe hits */

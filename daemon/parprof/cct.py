@@ -39,7 +39,10 @@ def weight(metrics: Metrics, metric: str) -> tuple[float, float, int]:
 
 def charge(lines: LineMetrics, line: int, metrics: Metrics) -> None:
     """Add to what a line has."""
-    lines.setdefault(line, Metrics()).add(metrics)
+    known = lines.get(line)
+    if known is None:
+        known = lines[line] = Metrics()
+    known.add(metrics)
 
 
 def _sum(lines: LineMetrics) -> Metrics:

@@ -9,17 +9,24 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
+from parprof.codescan import cheap_probe_site
+from parprof.elf import ElfFile
 from parprof.errors import ParprofError
 from parprof.kernel import bpf
 from parprof.kernel.engine import Kernel
+from parprof.kernel.uprobes import Site
+from parprof.runtimes import Edge
 
 _STATISTICS_SECONDS = 0.3
 _STATISTICS_EVERY_SECONDS = 10.0
 _INTERRUPT_NS = 1500
 """A sample's timer interrupt around the program, a typical value: there is no way to measure it from here."""
 _DEFAULT_PROBE_NS = 1000
+_CALIBRATION_FUNCTIONS = ("random", "rand", "lrand48", "clock", "getppid")
 
 
 class CostMeter:
@@ -31,6 +38,11 @@ class CostMeter:
         self._started = time.monotonic()
         self._next = self._started + 0.2
         self.probe_ns = _DEFAULT_PROBE_NS
+
+    def calibrate(self) -> None:
+        """Measure the price of a probe hit on ourselves, some 10 ms; without success it stays a typical one."""
+        with suppress(OSError, ParprofError, StopIteration):
+            self.probe_ns = _calibrate(self._kernel) or self.probe_ns
 
     def measure(self, now: float, last: bool = False) -> None:
         """Switch the kernel's run-time statistics on or off when it is time to. Call about once a second."""
@@ -59,26 +71,29 @@ class CostMeter:
         )
 
 
-def calibrate_probe_ns(kernel: Kernel, calls: int = 2000) -> int:
-    """Price of one uprobe hit on this machine, without the program's work: measured on ourselves.
+def _calibrate(kernel: Kernel) -> int | None:
+    """Price of one probe hit on this machine, without what the program does for watched processes."""
+    path = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libc" in line)
+    with ElfFile.open(path) as elf:
+        for name, symbols in elf.lookup(_CALIBRATION_FUNCTIONS).items():
+            place = cheap_probe_site(elf, symbols[0].value, symbols[0].size)
+            offset = elf.file_offset(place.vaddr)
+            if place.cheap and offset is not None:
+                function = getattr(ctypes.CDLL(None), name)
+                bare = _best_ns(function)
+                probes = kernel.attach_probes(os.getpid(), [Site(path, offset, int(Edge.LEARN))])
+                try:
+                    return max(int(_best_ns(function) - bare), 100)
+                finally:
+                    probes.close()
+    return None
 
-    Returns the default when it cannot be measured.
-    """
-    with suppress(OSError, ParprofError, AttributeError, ValueError):
-        library = ctypes.CDLL(None)
-        return int(_calibrate(kernel, library, calls))
-    return _DEFAULT_PROBE_NS
 
-
-def _calibrate(kernel: Kernel, library: ctypes.CDLL, calls: int) -> float:
-    raise ValueError("not wired yet")
-
-
-def _best_ns(function: object, calls: int) -> float:
+def _best_ns(function: Callable[[], object], calls: int = 1000) -> float:
     best = float("inf")
     for _ in range(5):
         start = time.perf_counter_ns()
         for _ in range(calls):
-            function()  # type: ignore[operator]
+            function()
         best = min(best, (time.perf_counter_ns() - start) / calls)
     return best

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from parprof.codescan import cheap_probe_site, tail_jump_site
-from parprof.elf import ElfError, ElfFile
-from parprof.kernel.engine import MAX_RUNTIME_RANGES
+from parprof.elf import ElfError, ElfFile, Symbol
+from parprof.kernel.engine import MAX_RUNTIME_RANGES, MAX_USER_RANGES
 from parprof.kernel.uprobes import Site
 from parprof.loadmap import Dso, LoadMap
 from parprof.runtimes import Edge, Hook, RuntimeAgent, agent_for_library, agents
@@ -26,6 +26,8 @@ class Plan:
     agents: list[RuntimeAgent] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
     runtime_ranges: list[tuple[int, int]] = field(default_factory=list)
+    user_ranges: list[tuple[int, int]] = field(default_factory=list)
+    """The code of files that call the runtimes: a thread found there works, whatever its edges said."""
     libc_range: tuple[int, int] = (0, 0)
     notes: list[str] = field(default_factory=list)
     outlined: int = 0
@@ -39,14 +41,25 @@ class Plan:
 
 def file_of(dso: Dso) -> str:
     """A path under which the kernel finds the very file that the target maps, replaced or unlinked or not."""
-    return f"/proc/self/fd/{dso.fd}"
+    return f"/proc/self/fd/{dso.fd()}"
 
 
-def _elf(dso: Dso) -> ElfFile | None:
+def _functions(elf: ElfFile) -> list[Symbol]:
     try:
-        return dso.elf
+        return list(elf.symbols())
     except ElfError:
-        return None
+        return []
+
+
+def _imports(elf: ElfFile) -> set[str]:
+    try:
+        return elf.undefined()
+    except ElfError:
+        return set()
+
+
+def _ranges(load_map: LoadMap, dso: Dso) -> list[tuple[int, int]]:
+    return [(m.start, m.end) for m in load_map.mappings if m.dso.key == dso.key]
 
 
 def make_site(dso: Dso, elf: ElfFile, vaddr: int, size: int, hook: Hook, returns: bool) -> Site | None:
@@ -56,7 +69,9 @@ def make_site(dso: Dso, elf: ElfFile, vaddr: int, size: int, hook: Hook, returns
         place = tail_jump_site(elf, vaddr, size or _UNSIZED)
     if place is None:
         place = cheap_probe_site(elf, vaddr, size or _UNSIZED)
-    offset = elf.file_offset(place.vaddr)
+    # an argument that is to be read must still be there
+    moved = hook.learn_argument or hook.edge is Edge.CREATE_THREAD
+    offset = elf.file_offset(place.vaddr if place.arguments_intact or not moved else vaddr)
     if offset is None:
         return None
     return Site(file_of(dso), offset, int(hook.edge), returns, hook.learn_argument)
@@ -67,8 +82,7 @@ _OUTLINED = Hook(re.compile(""), Edge.WORK, "the outlined body of a region or ta
 
 def outlined_site(dso: Dso, vaddr: int, size: int = 0) -> Site | None:
     """A site for an outlined function, known by symbol or learned from an argument."""
-    elf = _elf(dso)
-    return make_site(dso, elf, vaddr, size, _OUTLINED, returns=True) if elf else None
+    return make_site(dso, dso.elf, vaddr, size, _OUTLINED, returns=True) if dso.elf else None
 
 
 def _wanted(agent: RuntimeAgent, imported: set[str]) -> Callable[[str], Hook | None]:
@@ -86,12 +100,12 @@ def _wanted(agent: RuntimeAgent, imported: set[str]) -> Callable[[str], Hook | N
 
 
 def _library_sites(agent: RuntimeAgent, dso: Dso, imported: set[str], stripped: bool) -> list[Site]:
-    elf = _elf(dso)
+    elf = dso.elf
     if elf is None:
         return []
     wanted = _wanted(agent, imported)
     sites = {}
-    for symbol in elf.symbols():
+    for symbol in _functions(elf):
         hook = wanted(symbol.name)
         if hook is None or (hook.edge is Edge.LEARN and not stripped):
             continue
@@ -103,11 +117,11 @@ def _library_sites(agent: RuntimeAgent, dso: Dso, imported: set[str], stripped: 
 
 
 def _outlined_sites(agent: RuntimeAgent, dso: Dso) -> list[Site]:
-    elf = _elf(dso)
+    elf = dso.elf
     if elf is None:
         return []
     sites = {}
-    for symbol in elf.symbols():
+    for symbol in _functions(elf):
         if agent.outlined.fullmatch(symbol.name):
             site = outlined_site(dso, symbol.value, symbol.size)
             if site is not None:
@@ -116,11 +130,11 @@ def _outlined_sites(agent: RuntimeAgent, dso: Dso) -> list[Site]:
 
 
 def _named_site(dso: Dso, name: str, edge: Edge) -> list[Site]:
-    elf = _elf(dso)
+    elf = dso.elf
     if elf is None:
         return []
     hook = Hook(re.compile(re.escape(name)), edge, "")
-    made = [make_site(dso, elf, s.value, s.size, hook, returns=False) for s in elf.symbols() if s.name == name]
+    made = [make_site(dso, elf, s.value, s.size, hook, returns=False) for s in _functions(elf) if s.name == name]
     return list({site.offset: site for site in made if site is not None}.values())
 
 
@@ -131,10 +145,9 @@ def loader_sites(load_map: LoadMap) -> list[Site]:
 
 
 def _static_agent(dso: Dso) -> RuntimeAgent | None:
-    elf = _elf(dso)
-    if elf is None or not elf.is_static:
+    if dso.elf is None or not dso.elf.is_static:
         return None
-    names = {symbol.name for symbol in elf.symbols()}
+    names = {symbol.name for symbol in _functions(dso.elf)}
     return next((agent for agent in agents() if agent.marker in names), None)
 
 
@@ -144,7 +157,7 @@ def make_plan(load_map: LoadMap) -> Plan:
     dsos = load_map.dsos()
     runtimes = [(agent, dso) for dso in dsos if (agent := agent_for_library(dso.name)) is not None]
     static = [(agent, dso) for dso in dsos[:1] if (agent := _static_agent(dso)) is not None]
-    imports = {dso: names for dso in dsos if (elf := _elf(dso)) is not None and (names := elf.undefined())}
+    imports = {dso: names for dso in dsos if dso.elf is not None and (names := _imports(dso.elf))}
     imported = set().union(*imports.values()) if imports else set()
     users = [dso for dso, names in imports.items() if any(_RUNTIME_IMPORT.match(name) for name in names)]
     sites: list[Site] = []
@@ -157,7 +170,9 @@ def make_plan(load_map: LoadMap) -> Plan:
         sites += bodies
         sites += _library_sites(agent, dso, set() if is_static else imported, stripped=not bodies)
         if not is_static:
-            plan.runtime_ranges += load_map.ranges(dso)
+            plan.runtime_ranges += _ranges(load_map, dso)
+    if plan.agents and not static:
+        plan.user_ranges = [r for dso in users for r in _ranges(load_map, dso)][:MAX_USER_RANGES]
     if len(plan.runtime_ranges) > MAX_RUNTIME_RANGES:
         plan.notes.append(f"{len(plan.runtime_ranges)} runtime mappings, {MAX_RUNTIME_RANGES} watched")
         del plan.runtime_ranges[MAX_RUNTIME_RANGES:]
@@ -166,7 +181,7 @@ def make_plan(load_map: LoadMap) -> Plan:
             continue
         if plan.agents:
             sites += _named_site(dso, "pthread_create", Edge.CREATE_THREAD)
-        ranges = load_map.ranges(dso)
+        ranges = _ranges(load_map, dso)
         if ranges and dso.name.startswith("libc"):
             plan.libc_range = (ranges[0][0], ranges[-1][1])
     plan.sites = list({(s.path, s.offset): s for s in sites}.values())

@@ -84,7 +84,8 @@ class Target:
         flags = self._flags | (HAS_RUNTIME if self.plan.agents else 0)
         if self._stops_left:
             flags |= STOP_AT_LOAD
-        return WatchConfig(flags, tuple(self.plan.runtime_ranges), self.plan.libc_range)
+        plan = self.plan
+        return WatchConfig(flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges), plan.libc_range)
 
     def read_load_map(self) -> bool:
         """Read the load map again; False when the process is gone or nothing is mapped any more."""

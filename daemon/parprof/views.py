@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from parprof.cct import METRICS, CallingContextTree, LineMetrics, Node, Procedure, charge, hottest
@@ -70,30 +71,33 @@ class Caller:
         return hottest(self.lines, metric) or self.start_line
 
 
-def callers_view(tree: CallingContextTree, totals: FunctionTotals) -> Caller:
-    """The chains of callers through which a procedure was entered.
+def callers_view(tree: CallingContextTree, functions: Iterable[FunctionTotals]) -> list[Caller]:
+    """For each of these procedures the chains of callers through which it was entered.
 
     A recursive procedure is entered where it is not yet on the path: what it calls of itself counts once.
     """
-    top = Caller(totals.procedure, totals.start_line, lines=totals.lines or totals.calls)
+    tops = {
+        row.procedure: Caller(row.procedure, row.start_line, lines=row.lines or row.calls)
+        for row in functions
+    }
+    depth = dict.fromkeys(tops, 0)
+    inside = {procedure: Metrics() for procedure in tops}
     chain: list[Node] = []
-    entered = 0
-    inside = Metrics()
     for node, entering in tree.walk():
-        if node.procedure == totals.procedure:
-            if entering:
-                entered += 1
-                inside.add(node.exclusive)
-            else:
-                entered -= 1
-                if not entered:
-                    _insert_callers(top, chain, inside)
-                    inside = Metrics()
+        key = node.procedure
         if entering:
             chain.append(node)
-        else:
-            chain.pop()
-    return top
+            if key in tops:
+                depth[key] += 1
+                inside[key].add(node.exclusive)
+            continue
+        if key in tops:
+            depth[key] -= 1
+            if not depth[key]:
+                _insert_callers(tops[key], chain, inside[key])
+                inside[key] = Metrics()
+        chain.pop()
+    return list(tops.values())
 
 
 def _insert_callers(top: Caller, chain: list[Node], exclusive: Metrics) -> None:

@@ -35,8 +35,6 @@ def check_writable(path: str) -> None:
         return
     try:
         mode = _mode(path)
-        if path.endswith("/") or (mode is not None and stat.S_ISDIR(mode)):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if mode is not None and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if mode is None or stat.S_ISREG(mode):
@@ -58,12 +56,11 @@ def open_output(path: str) -> Iterator[IO[bytes]]:
         BrokenPipeError: whoever read the output has gone.
     """
     try:
-        mode = _mode(path)
         if path == "-":
             sys.stdout.flush()
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
-        elif mode is None or stat.S_ISREG(mode):
+        elif (mode := _mode(path)) is None or stat.S_ISREG(mode):
             with _replacing(os.path.realpath(path), mode) as file:
                 yield file
         else:
@@ -93,11 +90,14 @@ def _replacing(path: str, mode: int | None) -> Iterator[IO[bytes]]:
 
 
 def _mode(path: str) -> int | None:
-    """The file mode behind ``path``, None when nothing is there."""
+    """The file mode behind ``path``, None when nothing is there. A directory is an error."""
     try:
-        return os.stat(path).st_mode
+        mode = os.stat(path).st_mode
     except FileNotFoundError:
-        return None
+        mode = None
+    if path.endswith("/") or (mode is not None and stat.S_ISDIR(mode)):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return mode
 
 
 def _temporary_beside(path: str) -> str:

@@ -59,6 +59,8 @@ def _decompress(file: IO[bytes]) -> bytes:
         raise ProfileFormatError("it is truncated; record it again") from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise ProfileFormatError(f"it is not a gzipped profile, or damaged ({error})") from error
+    if not chunks:
+        raise ProfileFormatError("it is empty; record it again")
     return b"".join(chunks)
 
 

@@ -59,7 +59,7 @@ class Screen:
         try:
             "├└│…".encode(self._encoding)
         except UnicodeEncodeError:
-            return "|-", "`-", "| ", "  "
+            return "+ ", "` ", "| ", "  "
         return "├ ", "└ ", "│ ", "  "
 
     def line(self, text: str) -> None:

@@ -89,7 +89,7 @@ class _Report:
         """The functions that the callers view is about."""
         rows = [row for row in flat_view(self._tree).values() if not self._negligible(row.exclusive)]
         rows.sort(key=lambda row: (self._weight(row), row.procedure), reverse=True)
-        return [callers_view(self._tree, row) for row in rows[:CALLERS_FUNCTIONS]]
+        return callers_view(self._tree, rows[:CALLERS_FUNCTIONS])
 
     def _forest(self, roots: Iterable[TreeItem]) -> tuple[list[_Row], int]:
         """The heaviest nodes as the lines of a tree, and how many nodes are not shown.

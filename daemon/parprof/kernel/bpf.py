@@ -16,7 +16,7 @@ from parprof.errors import KernelUnsupported
 _SYS_BPF, _SYS_PERF_EVENT_OPEN = 321, 298
 MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, MAP_GET_NEXT_KEY, PROG_LOAD = range(6)
 RAW_TRACEPOINT_OPEN, MAP_LOOKUP_BATCH, MAP_DELETE_BATCH = 17, 24, 27
-LINK_CREATE, ENABLE_STATS, OBJ_GET_INFO_BY_FD = 28, 32, 15
+PROG_GET_NEXT_ID, OBJ_GET_INFO_BY_FD, LINK_CREATE, ENABLE_STATS = 11, 15, 28, 32
 ANY, NOEXIST, EXIST = 0, 1, 2
 PROG_TYPES = {"kprobe": 2, "perf_event": 7, "raw_tracepoint": 17}
 ATTACH_PERF_EVENT, ATTACH_UPROBE_MULTI, ATTACH_UPROBE_SESSION = 41, 48, 57
@@ -199,3 +199,14 @@ def perf_event_open(attributes: bytes, pid: int, cpu: int) -> int:
     """perf_event_open with close-on-exec and no group."""
     buffer = ctypes.create_string_buffer(attributes, len(attributes))
     return _syscall(_SYS_PERF_EVENT_OPEN, buffer, pid, cpu, -1, 8)
+
+
+def next_program_id(after: int) -> int | None:
+    """The id of the next BPF program loaded in the kernel; None after the last."""
+    try:
+        _, raw = _bpf(PROG_GET_NEXT_ID, struct.pack("<II", after, 0))
+    except OSError as error:
+        if error.errno == _ENOENT:
+            return None
+        raise
+    return int(struct.unpack_from("<I", raw, 4)[0])

@@ -21,7 +21,7 @@ from parprof.kernel.uprobes import Prober, ProbeSet, Site
 from parprof.model import Fact, ThreadState
 
 FOLLOW_CHILDREN, STOP_AT_EXEC, HAS_RUNTIME, STOP_AT_LOAD = 1, 2, 4, 8
-MAX_RUNTIME_RANGES = 6
+MAX_RUNTIME_RANGES, MAX_USER_RANGES = 6, 4
 RECORD_EXEC, RECORD_FORK, RECORD_EXIT, RECORD_LEARNED, RECORD_LOAD_MAP, RECORD_REPLACED = 2, 3, 4, 5, 6, 8
 _TRACEPOINTS = (
     ("sched_process_exit", "on_exit"),
@@ -33,7 +33,8 @@ _TRACEPOINTS = (
 )
 LOST_REASONS = ("counts_full", "stack_ring", "user_stack", "control_ring", "threads_full", "processes_full",
                 "nesting", "learned_full", "trace_ring")  # fmt: skip
-_STATISTICS = {"samples": 16, "switches": 17, "wakeups": 18, "repaired": 19, "unsure": 20, "truncated": 21}
+_STATISTICS = {"samples": 16, "switches": 17, "wakeups": 18, "repaired": 19, "unsure": 20, "truncated": 21,
+               "caught": 23}  # fmt: skip
 _EDGES = 24
 _STACK_HEADER = struct.Struct("<IIQ")
 
@@ -84,6 +85,7 @@ class WatchConfig:
 
     flags: int = 0
     runtime_ranges: tuple[tuple[int, int], ...] = ()
+    user_ranges: tuple[tuple[int, int], ...] = ()
     libc_range: tuple[int, int] = (0, 0)
 
 
@@ -168,13 +170,12 @@ class Kernel:
         self._object.put("processes", struct.pack("<I", pid), process)
 
     def configure(self, pid: int, config: WatchConfig) -> None:
-        """Replace what the programs know of a process. Ranges beyond MAX_RUNTIME_RANGES are merged."""
+        """Replace what the programs know of a process. At most MAX_RUNTIME_RANGES, MAX_USER_RANGES ranges."""
         raw: Any = self._object.layouts["process_config"]()
-        ranges = list(config.runtime_ranges)
-        if len(ranges) > MAX_RUNTIME_RANGES:
-            raise KernelUnsupported(f"{len(ranges)} runtime mappings in process {pid}, at most {MAX_RUNTIME_RANGES}")
-        for index, (start, end) in enumerate(ranges):
+        for index, (start, end) in enumerate(config.runtime_ranges):
             raw.range_start[index], raw.range_end[index] = start, end
+        for index, (start, end) in enumerate(config.user_ranges):
+            raw.user_start[index], raw.user_end[index] = start, end
         raw.libc_start, raw.libc_end = config.libc_range
         raw.flags = config.flags
         self._object.put("configs", struct.pack("<I", pid), raw)

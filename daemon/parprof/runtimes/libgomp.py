@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from parprof.runtimes import Edge, hook
+from parprof.runtimes import Edge, Hook, hook
 
 REGION_ENTRIES = hook(
     "GOMP_parallel GOMP_parallel_loop_* GOMP_parallel_sections GOMP_parallel_reductions GOMP_teams_reg",
@@ -40,7 +40,7 @@ class Libgomp:
     marker = "GOMP_parallel"
     outlined = re.compile(r".*\._omp_fn\.\d+")
     return_probes = True
-    hooks = (
+    hooks: tuple[Hook, ...] = (
         LEGACY_ENTRIES,
         REGION_ENTRIES,
         hook("GOMP_barrier GOMP_barrier_cancel GOMP_loop_end GOMP_loop_end_cancel GOMP_sections_end "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from parprof.runtimes import Edge, hook
+from parprof.runtimes import Edge, Hook, hook
 from parprof.runtimes.libgomp import LEGACY_ENTRIES, REGION_ENTRIES, TASK_ENTRIES, Libgomp
 
 _HOOKS = (
@@ -39,7 +39,7 @@ class Libomp:
     marker = "__kmp_invoke_microtask"
     outlined = re.compile(r"\.omp_task_entry\..*|.*\._omp_fn\.\d+")
     return_probes = True
-    hooks = _HOOKS
+    hooks: tuple[Hook, ...] = _HOOKS
 
 
 class Libiomp5(Libomp):

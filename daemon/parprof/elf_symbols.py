@@ -1,0 +1,192 @@
+"""Symbol tables of ELF files: read in pieces, so that a table of any size costs little memory.
+
+Only numbers and a read function come in, so nothing here can reach outside of the file. A table that ends
+early yields what is there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+ReadAt = Callable[[int, int], bytes]
+"""(file offset, size) -> bytes, fewer than asked for at the end of the file."""
+
+MAX_SYMBOLS = 1 << 22
+"""Symbols beyond this number of one table are left out."""
+MAX_NAME = 1 << 14
+"""Bytes of a symbol name that are read."""
+
+MAX_TEXT = 1 << 25
+"""Bytes that a set of names may take."""
+
+TYPE_NONE, TYPE_OBJECT, TYPE_FUNCTION, TYPE_IFUNC = 0, 1, 2, 10
+BIND_LOCAL, BIND_GLOBAL, BIND_WEAK = 0, 1, 2
+_ENTRY = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
+_CHUNK = _ENTRY.size * 4096
+_WINDOW_BITS = 16
+_WINDOWS = 64
+_UNIQUE = 10  # STB_GNU_UNIQUE
+
+Entry = tuple[int, int, int, int, int, int]
+
+
+class Symbol(NamedTuple):
+    """A defined symbol. ``value`` is an ELF virtual address, ``size`` in bytes (0 = unknown).
+
+    The value of a ``TYPE_IFUNC`` is the resolver's, not that of the function that it picks.
+    """
+
+    name: str
+    value: int
+    size: int
+    bind: int
+    kind: int
+
+    @property
+    def is_local(self) -> bool:
+        """Whether other files cannot see it."""
+        return self.bind not in (BIND_GLOBAL, BIND_WEAK, _UNIQUE)
+
+
+class Strings:
+    """A string table, read in windows that are kept for a while (at most 4 MiB)."""
+
+    def __init__(self, read_at: ReadAt, offset: int, size: int) -> None:
+        """A table of ``size`` bytes at a file offset."""
+        self._read_at = read_at
+        self._offset = offset
+        self._size = size
+        self._windows: OrderedDict[int, bytes] = OrderedDict()
+
+    def get(self, index: int) -> bytes:
+        """The string that begins ``index`` bytes into the table; empty when that is outside."""
+        if not 0 <= index < self._size:
+            return b""
+        number = index >> _WINDOW_BITS
+        window = self._windows.get(number)
+        if window is None:
+            start = number << _WINDOW_BITS
+            window = self._read_at(self._offset + start, min(1 << _WINDOW_BITS, self._size - start))
+            self._windows[number] = window
+            if len(self._windows) > _WINDOWS:
+                self._windows.popitem(last=False)
+        start = index & ((1 << _WINDOW_BITS) - 1)
+        end = window.find(b"\0", start)
+        if end >= 0:
+            return window[start:end]
+        return self._read_at(self._offset + index, min(MAX_NAME, self._size - index)).partition(b"\0")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolTable:
+    """Where a table lies: file ``offset``, number of entries, its strings, and versions if it has any."""
+
+    read_at: ReadAt
+    offset: int
+    count: int
+    strings: Strings
+    versions: int = 0
+    """File offset of the version numbers (two bytes for each symbol), 0 = none."""
+
+    def entries(self) -> Iterator[Entry]:
+        """(name index, info, other, section, value, size) of every entry."""
+        left = min(self.count, MAX_SYMBOLS) * _ENTRY.size
+        offset = self.offset
+        while left > 0:
+            chunk = self.read_at(offset, min(_CHUNK, left))
+            usable = len(chunk) - len(chunk) % _ENTRY.size
+            if not usable:
+                return
+            yield from _ENTRY.iter_unpack(chunk[:usable])
+            offset += usable
+            left -= usable
+
+    def functions(self) -> Iterator[Entry]:
+        """The entries of defined functions; see `name` for their names."""
+        for entry in self.entries():
+            if entry[1] & 15 in (TYPE_FUNCTION, TYPE_IFUNC) and entry[3] and entry[4]:
+                yield entry
+
+    def symbol(self, entry: Entry) -> Symbol:
+        """An entry with its name, without the version that some linkers append to it."""
+        return Symbol(self.name(entry), entry[4], entry[5], entry[1] >> 4, entry[1] & 15)
+
+    def name(self, entry: Entry) -> str:
+        """The name of an entry."""
+        name = self.strings.get(entry[0])
+        at = name.find(b"@", 1)
+        return (name[:at] if at > 0 else name).decode("utf-8", "replace")
+
+    def undefined(self) -> set[str]:
+        """Names that other files have to define; at most `MAX_TEXT` bytes of them."""
+        out: set[str] = set()
+        left = MAX_TEXT
+        for entry in self.entries():
+            if entry[3] == 0 and entry[0]:
+                name = self.name(entry)
+                left -= len(name) + 64
+                if left < 0:
+                    break
+                out.add(name)
+        return out
+
+    def defined(self, names: set[bytes]) -> Iterator[tuple[bool, Symbol]]:
+        """(is the default version, symbol) of every definition of ``names`` that has an address."""
+        for index, entry in enumerate(self.entries()):
+            if entry[3] == 0 or entry[4] == 0 or entry[1] & 15 not in (TYPE_NONE, TYPE_OBJECT, TYPE_FUNCTION):
+                continue
+            name = self.strings.get(entry[0])
+            if name not in names:
+                base, at, rest = name.partition(b"@")
+                if not at or base not in names:
+                    continue
+                yield rest.startswith(b"@"), self.symbol(entry)
+                continue
+            hidden = False
+            if self.versions:
+                raw = self.read_at(self.versions + 2 * index, 2)
+                hidden = len(raw) == 2 and bool(raw[1] & 0x80)
+            yield not hidden, self.symbol(entry)
+
+
+def count_from_hash(read: ReadAt, address: int) -> int:
+    """Number of dynamic symbols that a DT_HASH table at virtual ``address`` is for; 0 = unknown."""
+    raw = read(address, 8)
+    return int(struct.unpack("<II", raw)[1]) if len(raw) == 8 else 0
+
+
+def count_from_gnu_hash(read: ReadAt, address: int) -> int:
+    """Number of dynamic symbols by a DT_GNU_HASH table; 0 = unknown, as where no symbol is defined."""
+    raw = read(address, 16)
+    if len(raw) < 16:
+        return 0
+    buckets, first, bloom_words, _ = struct.unpack("<IIII", raw)
+    start = address + 16 + 8 * bloom_words
+    last = 0
+    left = 4 * min(buckets, MAX_SYMBOLS)
+    offset = 0
+    while left > 0:
+        chunk = read(start + offset, min(left, 1 << 16))
+        if len(chunk) < 4:
+            break
+        usable = len(chunk) & ~3
+        last = max(last, *struct.unpack(f"<{usable // 4}I", chunk[:usable]), 0)
+        offset += usable
+        left -= usable
+    if last < first:
+        return 0
+    chain = start + 4 * buckets + 4 * (last - first)
+    while last < MAX_SYMBOLS:
+        chunk = read(chain, 256)
+        for (value,) in struct.iter_unpack("<I", chunk[: len(chunk) & ~3]):
+            last += 1
+            if value & 1:
+                return last
+        if len(chunk) < 256:
+            break
+        chain += 256
+    return 0

@@ -1,0 +1,202 @@
+"""Who a process is, whether it can be profiled, and how many cores it may use.
+
+A pid names different processes over time; pid and start time together name one. An exec changes neither.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from parprof.errors import TargetError
+from parprof.untrusted import visible
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+_PF_KTHREAD = 0x00200000
+_MAX_COMMAND = 4096
+_MAX_TASKS = 4096
+_MAX_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process. ``start_ticks`` is its start in clock ticks after boot; texts are safe to show.
+
+    ``command`` is the command line as one would type it, clipped; ``exe`` the program's path, empty where
+    that is unknown.
+    """
+
+    pid: int
+    start_ticks: int
+    comm: str
+    command: str
+    exe: str
+
+
+class _Stat(NamedTuple):
+    comm: bytes
+    state: str
+    flags: int
+    threads: int
+    start_ticks: int
+
+    @property
+    def has_ended(self) -> bool:
+        """A process whose first thread alone has ended looks like a zombie, but for its other threads."""
+        return self.state in ("Z", "X", "x") and self.threads <= 1
+
+
+def _stat(pid: int) -> _Stat | None:
+    """What ``/proc/PID/stat`` says; None if there is no such thread."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            raw = file.read(4096)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return parse_stat(raw)
+
+
+def parse_stat(raw: bytes) -> _Stat | None:
+    """The fields of a ``/proc/PID/stat`` line; a comm may hold spaces and parentheses. None if damaged.
+
+    >>> parse_stat(b"7 (a) R (b) S 1 7 7 0 -1 4194304 " + b"0 " * 12 + b"55 0").start_ticks
+    55
+    """
+    head, closed, tail = raw.rpartition(b")")
+    fields = tail.split()
+    try:
+        flags, threads, start = int(fields[6]), int(fields[17]), int(fields[19])
+        return _Stat(head.partition(b"(")[2], fields[0].decode(), flags, threads, start)
+    except (IndexError, ValueError):
+        return None
+
+
+def inspect(pid: int) -> Process:
+    """The process with this pid.
+
+    Raises:
+        TargetError: there is none that can be profiled; the text says why and what to do.
+    """
+    stat = _stat(pid) if pid > 0 else None
+    if stat is None:
+        raise TargetError(f"there is no process {pid}: see 'ps -e' for those that run")
+    leader = _thread_group(pid)
+    if leader not in (0, pid):
+        raise TargetError(f"PID {pid} is a thread of process {leader}: attach to {leader}")
+    comm = visible(stat.comm)
+    if stat.flags & _PF_KTHREAD:
+        raise TargetError(f"process {pid} ({comm}) is a kernel thread: kernel threads have no user code")
+    if stat.has_ended:
+        raise TargetError(f"process {pid} ({comm}) has ended but its parent has not collected it")
+    if stat.state == "Z":
+        raise TargetError(f"the first thread of process {pid} ({comm}) has ended: its maps cannot be read")
+    exe = ""
+    with suppress(OSError):
+        exe = visible(os.fsencode(os.readlink(f"/proc/{pid}/exe")))
+    return Process(pid, stat.start_ticks, comm, _command(pid) or f"[{comm}]", exe)
+
+
+def is_alive(process: Process) -> bool:
+    """Whether that very process still runs; a zombie does not."""
+    stat = _stat(process.pid)
+    return stat is not None and stat.start_ticks == process.start_ticks and not stat.has_ended
+
+
+def _thread_group(pid: int) -> int:
+    """The process that a thread belongs to; 0 if unknown."""
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"Tgid:"):
+                return int(line[5:])
+    return 0
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            raw = file.read(_MAX_COMMAND + 1)
+        clipped = len(raw) > _MAX_COMMAND
+        arguments = raw[:_MAX_COMMAND].rstrip(b"\0").split(b"\0") if raw.strip(b"\0") else []
+        text = " ".join(shlex.quote(visible(argument)) for argument in arguments)
+        return text + "..." if clipped else text
+    return ""
+
+
+def allowed_cores(pid: int, cgroup_root: Path = CGROUP_ROOT) -> int:
+    """How many cores a process can use at once: CPU affinity, and CPU quotas of its cgroups rounded up.
+
+    The affinity is that of all its threads together: a runtime that binds threads binds the first one too.
+
+    Raises:
+        TargetError: the process is gone.
+    """
+    cores: set[int] = set()
+    try:
+        for count, entry in enumerate(os.scandir(f"/proc/{pid}/task")):
+            if count >= _MAX_TASKS:
+                break
+            with suppress(ProcessLookupError):
+                cores |= os.sched_getaffinity(int(entry.name))
+    except FileNotFoundError as error:
+        raise TargetError(f"process {pid} has ended") from error
+    if not cores:
+        raise TargetError(f"process {pid} has ended")
+    quota = cgroup_quota(_read(Path(f"/proc/{pid}/cgroup")), cgroup_root)
+    return len(cores) if quota is None else max(1, min(len(cores), quota))
+
+
+def cgroup_quota(membership: str, root: Path = CGROUP_ROOT) -> int | None:
+    """The least CPU quota in cores, rounded up, on the way from a cgroup to the root; None = no limit.
+
+    ``membership`` is the text of ``/proc/PID/cgroup``; what cannot be read sets no limit.
+    """
+    limits: list[int] = []
+    for line in membership.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:  # version 2, alone or beside version 1
+            limits += _quotas((root, root / "unified"), path, _quota_v2)
+        elif "cpu" in controllers.split(","):
+            limits += _quotas((root / controllers, root / "cpu"), path, _quota_v1)
+    return min(limits, default=None)
+
+
+def _quotas(mounts: Iterable[Path], path: str, quota: Callable[[Path], float | None]) -> Iterator[int]:
+    parts = PurePosixPath(path).parts[1:]
+    if ".." in parts:  # outside of our cgroup namespace
+        parts = ()
+    for mount in mounts:
+        for depth in range(min(len(parts), _MAX_DEPTH), -1, -1):
+            cores = quota(mount.joinpath(*parts[:depth]))
+            if cores is not None:
+                yield max(1, math.ceil(cores - 1e-9))
+
+
+def _quota_v2(directory: Path) -> float | None:
+    return _ratio(_read(directory / "cpu.max").split())
+
+
+def _quota_v1(directory: Path) -> float | None:
+    return _ratio([_read(directory / f"cpu.cfs_{what}_us").strip() for what in ("quota", "period")])
+
+
+def _ratio(texts: list[str]) -> float | None:
+    """Quota over period; None for ``max``, -1 and whatever is not understood."""
+    with suppress(ValueError):
+        quota, period = (int(text) for text in texts)
+        if quota > 0 and period > 0:
+            return quota / period
+    return None
+
+
+def _read(path: Path) -> str:
+    with suppress(OSError):
+        with open(path, errors="replace") as file:
+            return file.read(1 << 16)
+    return ""

@@ -1,0 +1,108 @@
+"""The daemon's end of the symbol worker: starts it, talks to it, and ends it when it crashes or hangs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from parprof.symbols import protocol
+
+
+class WorkerFailed(Exception):
+    """The worker crashed, hung or talked nonsense over one request; it has been ended."""
+
+
+class WorkerClient:
+    """One worker process, started when it is first needed and again after each failure."""
+
+    def __init__(self) -> None:
+        """Nothing is started yet."""
+        self._child: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._used = 0.0
+        self.starts = 0
+        """How often a worker was started."""
+
+    @property
+    def pid(self) -> int:
+        """Process id of the worker, 0 if there is none."""
+        return self._child.pid if self._child is not None else 0
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            environment = dict(os.environ, PYTHONPATH=str(Path(__file__).resolve().parents[2]))
+            command = [sys.executable, "-P", "-m", "parprof.symbols.worker", str(theirs.fileno())]
+            try:
+                self._child = subprocess.Popen(
+                    command, env=environment, pass_fds=[theirs.fileno()], cwd="/",
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                )  # fmt: skip
+            except OSError as error:
+                ours.close()
+                raise WorkerFailed(f"the symbol worker cannot be started: {error.strerror}") from error
+        self._socket = ours
+        self.starts += 1
+
+    def ask(self, request: dict[str, Any], fd: int, deadline: float) -> dict[str, Any]:
+        """Send a request with a descriptor and wait for its answer until ``deadline`` (``time.monotonic``).
+
+        Raises:
+            WorkerFailed: there was no proper answer in time.
+        """
+        if self._child is not None and self._child.poll() is not None:
+            self.close()  # killed between requests: not this file's fault
+        if self._socket is None:
+            self._start()
+        assert self._socket is not None
+        self._used = time.monotonic()
+        try:
+            self._socket.settimeout(max(0.05, deadline - self._used))
+            protocol.send(self._socket, request, fd)
+            received = protocol.receive(self._socket)
+        except TimeoutError as error:
+            self.close()
+            raise WorkerFailed("reading its symbols takes too long") from error
+        except (OSError, ValueError) as error:
+            self.close()
+            raise WorkerFailed(f"reading its symbols failed: {error}") from error
+        if received is None:
+            self.close()
+            raise WorkerFailed("reading its symbols crashed")
+        answer, unexpected = received
+        if unexpected is not None:
+            os.close(unexpected)
+        self._used = time.monotonic()
+        return answer
+
+    def stop_if_idle(self, seconds: float) -> bool:
+        """End the worker, and give back its memory, if it had nothing to do for so long."""
+        if self._child is None or time.monotonic() - self._used < seconds:
+            return False
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """End the worker now."""
+        child, connection = self._child, self._socket
+        self._child = self._socket = None
+        if connection is not None:
+            connection.close()
+        if child is not None:
+            with suppress(OSError):
+                child.kill()
+            child.wait()
+
+    def __enter__(self) -> Self:
+        """Nothing to do."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()

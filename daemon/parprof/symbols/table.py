@@ -1,0 +1,70 @@
+"""Function names from ELF symbol tables alone: one pass over the table for all addresses at once."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from parprof.elf import ElfFile, Symbol
+from parprof.elf_symbols import BIND_GLOBAL, BIND_WEAK, Entry, SymbolTable
+
+_RANK = {BIND_GLOBAL: 2, BIND_WEAK: 1}
+
+
+class _Candidate(NamedTuple):
+    start: int
+    entry: Entry
+    table: SymbolTable
+
+
+def find_functions(elf: ElfFile, addresses: Iterable[int]) -> dict[int, Symbol]:
+    """The function around each of the ELF virtual ``addresses``; those in none are left out.
+
+    Memory grows with the addresses, not with the table. A function of unknown size extends to the next one or
+    to the end of its section. Among the names of one function an exported one wins, then one with few leading
+    underscores.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    wanted = sorted(set(addresses))
+    covering: list[_Candidate | None] = [None] * len(wanted)
+    nearest: list[_Candidate | None] = [None] * len(wanted)
+    """The last symbol that starts at or below an address and above the address before it."""
+    for table in elf.symbol_tables if wanted else ():
+        for entry in table.functions():
+            start, size = entry[4], entry[5]
+            first = bisect_left(wanted, start)
+            if first == len(wanted):
+                continue
+            nearest[first] = _better(nearest[first], start, entry, table)
+            end = start + size
+            while first < len(wanted) and wanted[first] < end:
+                covering[first] = _better(covering[first], start, entry, table)
+                first += 1
+    out = {}
+    last: _Candidate | None = None
+    for address, here, sized in zip(wanted, nearest, covering, strict=True):
+        last = here or last
+        found = sized
+        if found is None and last is not None and last.entry[5] == 0 and address < elf.code_end(last.start):
+            found = last
+        if found is not None:
+            out[address] = found.table.symbol(found.entry)
+    return out
+
+
+def _better(old: _Candidate | None, start: int, entry: Entry, table: SymbolTable) -> _Candidate:
+    """Of two symbols the one that begins later; of two names of one place the better known one."""
+    if old is None or start > old.start:
+        return _Candidate(start, entry, table)
+    if start < old.start or (start, entry[0], entry[5]) == (old.start, old.entry[0], old.entry[5]):
+        return old
+    return _Candidate(start, entry, table) if _quality(entry, table) > _quality(old.entry, old.table) else old
+
+
+def _quality(entry: Entry, table: SymbolTable) -> tuple[bool, int, int, int, str]:
+    name = table.name(entry)
+    underscores = len(name) - len(name.lstrip("_"))
+    return entry[5] > 0, _RANK.get(entry[1] >> 4, 0), -underscores, -len(name), name

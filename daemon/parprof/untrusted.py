@@ -1,0 +1,41 @@
+"""Text and files of unknown origin: made visible, opened without side effects."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def visible(text: str | bytes, limit: int = 4096) -> str:
+    r"""Text of a target on one line: controls and undecodable bytes spelled out, clipped to about ``limit``.
+
+    >>> visible(b"a\nb\xff")
+    'a\\x0ab\\xff'
+    """
+    if isinstance(text, bytes):
+        text = text[: limit + 1].decode("utf-8", "backslashreplace")
+    if len(text) > limit:
+        text = text[:limit] + "..."
+    if text.isascii() and text.isprintable():
+        return text
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # lone surrogates
+    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}" if m[0] < "\x80" else f"\\u{ord(m[0]):04x}", text)
+
+
+def open_regular(path: str | bytes) -> int:
+    """A descriptor to read a regular file; nothing else is opened, so no device or pipe notices.
+
+    Raises:
+        OSError: it cannot be opened, or it is no regular file.
+    """
+    handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(f"{visible(path)} is not a regular file")
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        return os.open(f"/proc/self/fd/{handle}", flags)
+    finally:
+        os.close(handle)

@@ -1,0 +1,262 @@
+"""The commands, as users call them, on real programs. Needs root."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from truth import Truth
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "tests/workloads/build"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "daemon")}
+
+
+def parprof(*arguments: str | Path, timeout: float = 60, **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "parprof", *map(str, arguments)],
+        capture_output=True, text=True, timeout=timeout, env={**ENVIRONMENT, **extra}, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def report(file: Path) -> dict[str, Any]:
+    done = parprof("report", file, "--json")
+    assert done.returncode == 0, done.stderr
+    loaded: dict[str, Any] = json.loads(done.stdout)
+    return loaded
+
+
+def inclusive(file: Path) -> dict[str, dict[str, float]]:
+    return {row["name"]: row["inclusive"] for row in report(file)["functions"]}
+
+
+@pytest.fixture
+def forever(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+    """A workload that runs until the test is over; the parameter is its command line."""
+    program, *arguments = request.param
+    with subprocess.Popen([BUILD / program, *arguments, "--forever"], stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline().startswith(b"ready")
+        time.sleep(0.2)
+        yield process
+        process.kill()
+
+
+OPENMP_RATIOS = {
+    "serial_work": 1.0, "balanced_work": 0.0, "skewed_long": 2 / 3, "barrier_long": 2 / 3, "locked_work": 7 / 9,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", ["omp_truth.gomp", "omp_truth.omp"])
+def test_record_attributes_idleness_to_functions(program: str, tmp_path: Path) -> None:
+    out, log = tmp_path / "out.pb.gz", tmp_path / "log"
+    phases = "serial,balanced,skewed,barrier,lock"
+    done = parprof("record", "-F", "999", "--cores", "2", "-o", out, "--", BUILD / program, phases, "--repeat", "8",
+                   PARPROF_TRUTH=str(log))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "serial_work" in done.stdout
+    functions, expected = inclusive(out), Truth.read(log).expected(cores=2)
+    for name, promised in OPENMP_RATIOS.items():
+        row = functions[name]
+        true = expected[name][1] / expected[name][0]
+        measured = row["idleness_s"] / row["work_s"]
+        assert measured == pytest.approx(true, abs=0.12), (name, promised)
+        assert row["work_s"] == pytest.approx(expected[name][0] / 1e9, rel=0.25, abs=0.02)
+
+
+def test_record_pthreads(tmp_path: Path) -> None:
+    out, log = tmp_path / "out.pb.gz", tmp_path / "log"
+    done = parprof("record", "-F", "999", "--cores", "2", "-o", out, "--", BUILD / "pthread_truth",
+                   "serial,skewed,lock", "--repeat", "8", PARPROF_TRUTH=str(log))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    functions, expected = inclusive(out), Truth.read(log).expected(cores=2)
+    for name in ("serial_work", "skewed_long", "locked_work"):
+        true = expected[name][1] / expected[name][0]
+        assert functions[name]["idleness_s"] / functions[name]["work_s"] == pytest.approx(true, abs=0.12), name
+    process = report(out)["process"]
+    assert (process["n_w_source"], process["runtime"], process["cores"]) == ("scheduler", "none", 2)
+
+
+@pytest.mark.parametrize(
+    "forever", [["omp_truth.gomp", "serial,balanced"], ["omp_truth.omp", "serial,balanced"]], indirect=True
+)
+def test_attach_names_the_serial_function(forever: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    out = tmp_path / "out.pb.gz"
+    done = parprof("attach", forever.pid, "-d", "2", "-o", out, "--view", "flat")
+    assert done.returncode == 0, done.stderr
+    functions = sorted(inclusive(out).items(), key=lambda item: -item[1]["idleness_s"])
+    named = [name for name, _ in functions if name.endswith("_work")]
+    assert named[0] == "serial_work"
+    assert report(out)["process"]["n_w_source"] == "exact"
+    assert forever.poll() is None, "the target did not survive"
+
+
+@pytest.mark.parametrize("forever", [["omp_truth.gomp", "skewed"]], indirect=True)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_the_measurement_with_results(
+    forever: subprocess.Popen[bytes], number: signal.Signals, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.pb.gz"
+    with subprocess.Popen([sys.executable, "-m", "parprof", "attach", str(forever.pid), "-o", str(out)],
+                          env=ENVIRONMENT, stdout=subprocess.PIPE) as process:  # fmt: skip
+        time.sleep(2)
+        process.send_signal(number)
+        text = process.communicate(timeout=20)[0].decode()
+        assert process.returncode == 0
+    assert "skewed_long" in text
+    assert report(out)["totals"]["samples"] > 100
+    assert forever.poll() is None
+
+
+@pytest.mark.parametrize("forever", [["omp_truth.gomp", "skewed"]], indirect=True)
+def test_killed_profiler_leaves_the_target_alone(forever: subprocess.Popen[bytes]) -> None:
+    with subprocess.Popen([sys.executable, "-m", "parprof", "attach", str(forever.pid), "-o", os.devnull],
+                          env=ENVIRONMENT, stdout=subprocess.DEVNULL) as process:  # fmt: skip
+        time.sleep(1.5)
+        process.kill()
+    time.sleep(0.5)
+    assert forever.poll() is None
+    assert "uprobes" not in Path(f"/proc/{forever.pid}/maps").read_text() or forever.poll() is None
+    forever.send_signal(signal.SIGTERM)
+    assert forever.wait(20) == 0
+
+
+def test_exit_code_is_the_commands_own(tmp_path: Path) -> None:
+    out = tmp_path / "out.pb.gz"
+    assert parprof("record", "-o", out, "--", "sh", "-c", "exit 7").returncode == 7
+    assert parprof("record", "-o", out, "--", "sh", "-c", "kill -SEGV $$").returncode == 128 + signal.SIGSEGV
+    assert out.exists()
+
+
+def test_children_are_followed(tmp_path: Path) -> None:
+    out = tmp_path / "out.pb.gz"
+    done = parprof("record", "-F", "999", "-o", out, "--", "sh", "-c",
+                   f"{BUILD / 'omp_truth.gomp'} serial --repeat 10; true")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    row = inclusive(out)["serial_work"]
+    assert row["idleness_s"] / row["work_s"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_exec_under_us(tmp_path: Path) -> None:
+    out = tmp_path / "out.pb.gz"
+    done = parprof("record", "-F", "999", "-o", out, "--", "sh", "-c",
+                   f"exec {BUILD / 'omp_truth.gomp'} serial,skewed --repeat 5")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert report(out)["process"]["comm"].startswith("omp_truth")
+    assert inclusive(out)["serial_work"]["idleness_s"] > 0
+
+
+def test_profile_to_standard_output() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "parprof", "record", "-o", "-", "--", "true"], env=ENVIRONMENT, capture_output=True,
+        timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout[:2] == b"\x1f\x8b"
+
+
+BAD = [
+    (["attach", "999999999"], 1, "no process"),
+    (["attach", "2"], 1, "kernel thread"),
+    (["attach", "banana"], 2, "not a process id"),
+    (["attach", "1", "-d", "-3"], 2, "-d"),
+    (["attach", "1", "-e", "nonsense"], 2, "unknown event"),
+    (["attach", "1", "-F", "0"], 2, "-F"),
+    (["attach", "1", "-o", "/nowhere/at/all"], 1, "/nowhere/at/all"),
+    (["record", "-o", "/nowhere/x", "--", "true"], 1, "/nowhere/x"),
+    (["record", "-o", "/dev/null", "--", "/no/such/program"], 2, "not found"),
+    (["record", "-o", "/dev/null"], 2, "needs a command"),
+    (["report", "/dev/null"], 1, "/dev/null"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), BAD)
+def test_bad_input_is_one_clear_line(arguments: list[str], code: int, words: str) -> None:
+    done = parprof(*arguments)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and words in lines[0], done.stderr
+
+
+def test_zombie_and_thread_are_refused(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as child:
+        time.sleep(0.3)
+        done = parprof("attach", child.pid)
+    assert done.returncode == 1 and "ended" in done.stderr
+    threads = [t for p in os.listdir("/proc") if p.isdigit() for t in _threads(int(p)) if t != int(p)]
+    if threads:
+        done = parprof("attach", threads[0])
+        assert done.returncode == 1 and "thread of process" in done.stderr
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(t) for t in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+def test_without_privileges() -> None:
+    done = subprocess.run(
+        ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", sys.executable, "-m", "parprof",
+         "record", "-o", "/dev/null", "--", "true"],
+        env={**ENVIRONMENT, "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    if "Permission denied" in done.stderr and "parprof:" not in done.stderr:
+        pytest.skip("this interpreter cannot be run by an unprivileged user")
+    assert done.returncode == 1
+    assert "root" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_sleeper_gives_no_samples_and_the_report_says_so(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "30"]) as sleeper:
+        time.sleep(0.2)
+        done = parprof("attach", sleeper.pid, "-d", "0.5", "-o", tmp_path / "out.pb.gz")
+        sleeper.kill()
+    assert done.returncode == 0, done.stderr
+    assert "no samples" in done.stdout.lower()
+
+
+def test_go_pprof_reads_it(tmp_path: Path) -> None:
+    out = tmp_path / "out.pb.gz"
+    parprof("record", "-o", out, "--", BUILD / "omp_truth.gomp", "serial", "--repeat", "20")
+    done = subprocess.run(
+        ["go", "tool", "pprof", "-top", "-sample_index=idleness", str(out)], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PPROF_TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "serial_work" in done.stdout or "burn" in done.stdout
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    before = _bpf_objects()
+    parprof("record", "-o", tmp_path / "o", "--", BUILD / "omp_truth.gomp", "serial")
+    parprof("attach", "999999999")
+    time.sleep(0.5)
+    assert _bpf_objects() <= before
+
+
+def _bpf_objects() -> int:
+    """BPF programs in the kernel, counted by walking their ids."""
+    from parprof.kernel import bpf
+
+    count, current = 0, 0
+    while (following := bpf.next_program_id(current)) is not None:
+        count, current = count + 1, following
+    return count
+
+
+def test_check_reports_this_machine() -> None:
+    done = parprof("check", "--json")
+    assert done.returncode == 0, done.stdout
+    assert {"BPF programs", "uprobes", "clock event"} <= {row["topic"] for row in json.loads(done.stdout)}
+    text = parprof("check").stdout
+    assert max(map(len, text.splitlines())) <= 80

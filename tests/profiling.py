@@ -1,0 +1,144 @@
+"""Runs a program of known truth under a real session and compares the two. Needs root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parprof.kernel.engine import Kernel, TraceRecord
+from parprof.model import ThreadState
+from parprof.session import Session
+from parprof.spawn import Child
+from parprof.target import Target
+from truth import Truth
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "tests/workloads/build"
+EDGE_MARGIN_NS = 100_000
+"""Samples this close to an edge of the log are not judged: the log's own clock calls take time."""
+
+
+@dataclass
+class Agreement:
+    """How often the kernel's n_w was the truth's, over samples of threads inside work functions."""
+
+    judged: int = 0
+    wrong: int = 0
+    cases: Counter[tuple[str, int, int, str]] = field(default_factory=Counter)
+    """(function, true W, n_w, thread state) of the wrong ones."""
+
+    @property
+    def wrong_share(self) -> float:
+        return self.wrong / self.judged if self.judged else 1.0
+
+
+def compare(trace: list[TraceRecord], truth: Truth, cores: int = 2, since_ns: int = 0) -> Agreement:
+    """Judge every traced sample of the clock event."""
+    out = Agreement()
+    for record in trace:
+        if record.time_ns < since_ns or truth.near_edge(record.time_ns, EDGE_MARGIN_NS):
+            continue
+        function = truth.function_at(record.tid, record.time_ns)
+        if function is None:
+            continue
+        out.judged += 1
+        working = truth.working_at(record.time_ns)
+        same = min(record.n_working, cores) == min(working, cores)
+        if not same or record.state is not ThreadState.WORKING:
+            out.wrong += 1
+            out.cases[function, working, record.n_working, record.state.name] += 1
+    return out
+
+
+@dataclass
+class Run:
+    """A finished session and the truth about it."""
+
+    session: Session
+    target: Target
+    truth: Truth
+    lost: dict[str, int]
+    statistics: dict[str, int]
+    n_working_at_end: int
+
+
+@contextmanager
+def traced_session(frequency_hz: int = 999) -> Iterator[Session]:
+    """A session that keeps every sample with its instant."""
+    with Kernel(["cpu-clock"], frequency_hz, trace=True) as kernel:
+        session = Session(kernel)
+        try:
+            yield session
+        finally:
+            session.close()
+
+
+def truth_environment(log: Path, **extra: str) -> dict[str, str]:
+    return {**os.environ, "PARPROF_TRUTH": str(log), **extra}
+
+
+def record(program: str, arguments: list[str], log: Path, frequency_hz: int = 999, **environment: str) -> Run:
+    """What `parprof record` does, on a program of tests/workloads."""
+    os.environ.update(truth_environment(log, **environment))
+    try:
+        with traced_session(frequency_hz) as session:
+            child = Child([str(BUILD / program), *arguments])
+            session.watch(child.pid, follow=True, stop=True)
+            child.release()
+            n_working = run_until(session, lambda: child.poll() is not None)
+            return _finish(session, child.pid, log, n_working)
+    finally:
+        for name in ("PARPROF_TRUTH", *environment):
+            os.environ.pop(name, None)
+
+
+def attach(
+    program: str, arguments: list[str], log: Path, after_s: float, seconds: float, frequency_hz: int = 999,
+    **environment: str,
+) -> Run:  # fmt: skip
+    """What `parprof attach` does, on a program that runs for ever and is ended by SIGTERM."""
+    process = subprocess.Popen(
+        [str(BUILD / program), *arguments, "--forever"], stdout=subprocess.PIPE, env=truth_environment(log, **environment)
+    )
+    try:
+        assert process.stdout and process.stdout.readline().startswith(b"ready")
+        time.sleep(after_s)
+        with traced_session(frequency_hz) as session:
+            session.watch(process.pid)
+            end = time.monotonic() + seconds
+            n_working = run_until(session, lambda: time.monotonic() > end)
+            session.finish()
+            process.terminate()
+            assert process.wait(20) == 0, "the target did not survive"
+            return _finish(session, process.pid, log, n_working)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def run_until(session: Session, done: Callable[[], bool], limit_s: float = 60) -> int:
+    """Step until ``done``; returns the last n_w seen."""
+    end = time.monotonic() + limit_s
+    last = 0
+    while not done():
+        assert time.monotonic() < end, "the program did not end in time"
+        session.step(0.05)
+        for target in session.targets.values():
+            state = None if target.ended else session.kernel.process_state(target.pid)
+            last = state.n_working if state else last
+    return last
+
+
+def _finish(session: Session, pid: int, log: Path, n_working: int) -> Run:
+    session.finish()
+    target = [t for t in session.targets.values() if t.pid == pid][-1]
+    return Run(session, target, Truth.read(log), session.kernel.lost(), session.kernel.statistics(), n_working)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles to test with: one with known numbers, and Hypothesis strategies for arbitrary ones."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from parprof.attribution import attribute
+from parprof.model import Frame, Metrics, PathSample, ProcessInfo, Profile, ThreadState
+
+PERIOD_NS = 1_000_000.0
+PROGRAM = "/home/u/heat/heat"
+SOURCE = "/home/u/heat/heat.c"
+
+
+def frame(name: str, line: int = 0, file: str = SOURCE, module: str = PROGRAM) -> Frame:
+    """A frame of the program with known source."""
+    return Frame(name, file, line, start_line=10, module=module, build_id="b1d", address=0x1000 + line)
+
+
+def library(name: str) -> Frame:
+    """A frame of a library without debug information."""
+    return Frame(name, module="/usr/lib/libc.so.6", build_id="11bc", address=0x2000)
+
+
+def sample(
+    path: list[Frame], count: int, n_working: int, spin: bool = False, overhead: str = ""
+) -> PathSample:
+    """Samples of 1 ms on 4 cores."""
+    state = ThreadState.SPINNING if spin else ThreadState.WORKING
+    metrics = attribute(count, PERIOD_NS, n_working, 4, state, overhead=bool(overhead))
+    return PathSample(tuple(path), metrics, 42, "heat", "worker", "libgomp", overhead)
+
+
+def heat() -> Profile:
+    """Serial output (300 ms on 1 of 4 cores), a parallel step (4000 ms), a barrier and a recursion."""
+    main, step = frame("main", 61), [frame("main", 70), frame("solve", 88), frame("step", 42)]
+    write = [main, frame("write_boundary", 33), library("fprintf")]
+    samples = [
+        sample([*write, library("vfprintf")], 200, 1),
+        sample([*write, library("write")], 100, 1),
+        sample(step, 4000, 4),
+        sample([*step[:2], library("barrier")], 100, 4, overhead="sync"),
+        sample([*step[:2], library("barrier")], 50, 3, spin=True),
+        sample([main, *[frame("fib", 5)] * 3], 60, 2),
+    ]
+    process = ProcessInfo(42, "heat", "./heat 4096", "libgomp", 4, "exact")
+    return Profile(process, 1.5, 1000, samples, start_time_s=1_700_000_000.25)
+
+
+_counts = st.integers(0, 10**6)
+_times = st.integers(0, 10**12).map(float)
+_text = st.text(max_size=12)
+_lines = st.integers(0, 2**31)
+
+metrics = st.builds(Metrics, _counts, _times, _times, _times, _times)
+with_events = st.builds(
+    Metrics, _counts, _times, _times, _times, _times,
+    st.dictionaries(st.sampled_from(["cache-misses", "page-faults"]), st.integers(1, 2**40)),
+)  # fmt: skip
+
+_few = st.builds(Frame, st.sampled_from("abcd"), st.just("x.c"), st.integers(0, 3), st.integers(0, 2))
+few_paths = st.lists(_few, max_size=8).map(tuple)
+"""Call paths of few procedures, so that they share nodes and recur."""
+
+few_samples = st.lists(st.builds(PathSample, few_paths, metrics), max_size=12)
+
+
+@st.composite
+def locations(draw: st.DrawFn) -> tuple[Frame, ...]:
+    """The frames of one address, root first: a procedure and what is inlined into it."""
+    place = (draw(st.sampled_from(["", "/bin/x", "/lib/y.so"])), draw(st.sampled_from(["", "ab"])))
+    address = draw(st.integers(0, 2**64 - 1))
+    names = draw(st.lists(st.tuples(_text, _text, _lines, _lines), min_size=1, max_size=3))
+    return tuple(Frame(*name, *place, address, inlined=depth > 0) for depth, name in enumerate(names))
+
+
+any_path = st.lists(locations(), max_size=6).map(
+    lambda parts: tuple(frame for part in parts for frame in part)
+)
+
+any_profile = st.builds(
+    Profile,
+    st.builds(ProcessInfo, _counts, _text, st.text(st.characters()), _text, st.integers(1, 9), _text),
+    duration_s=st.floats(0, 1e6),
+    frequency_hz=st.integers(0, 10**5),
+    samples=st.lists(
+        st.builds(PathSample, any_path, with_events, _counts, _text, _text, _text, _text), max_size=8
+    ),
+    event=_text,
+    lost=st.dictionaries(_text, _counts, max_size=3),
+    target_cost_percent=st.floats(0, 100),
+    daemon_cost_percent=st.floats(0, 100),
+    notes=st.lists(_text, max_size=3),
+    extra=st.dictionaries(_text, _text, max_size=3),
+    start_time_s=st.integers(0, 2**33).map(lambda quarters: quarters / 4),
+)

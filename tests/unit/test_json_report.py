@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON report against DESIGN.md section 6."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from parprof.exporters import json_report
+from parprof.model import ProcessInfo, Profile
+from profiles import any_profile, heat
+
+METRICS = ["samples", "work_s", "idleness_s", "overhead_s", "spin_s"]
+
+
+def parsed(profile: Profile) -> dict[str, Any]:
+    out = io.StringIO()
+    json_report.write(profile, out)
+    assert out.getvalue().isascii()
+    result: dict[str, Any] = json.loads(out.getvalue())
+    return result
+
+
+@given(any_profile)
+def test_keys(profile: Profile) -> None:
+    report = parsed(profile)
+    assert list(report) == [
+        "schema", "process", "duration_s", "frequency_hz", "totals", "lost", "cost", "functions", "paths",
+    ]  # fmt: skip
+    assert list(report["process"]) == ["pid", "comm", "command", "runtime", "cores", "n_w_source"]
+    assert list(report["totals"]) == [*METRICS, "efficiency", "verdict"]
+    assert list(report["cost"]) == ["target_percent", "daemon_percent"]
+    for function in report["functions"]:
+        assert list(function) == ["name", "file", "line", "module", "exclusive", "inclusive"]
+        assert list(function["exclusive"]) == list(function["inclusive"]) == METRICS
+    for path in report["paths"]:
+        assert list(path) == ["frames", *METRICS]
+    total = profile.total()
+    for rows in (report["paths"], [f["exclusive"] for f in report["functions"]]):
+        if all(sample.path for sample in profile.samples):
+            assert sum(row["samples"] for row in rows) == total.samples
+    assert sum(row["samples"] for row in report["paths"]) == total.samples
+
+
+def test_values() -> None:
+    profile = heat()
+    profile.lost = {"map-full": 3}
+    profile.target_cost_percent, profile.daemon_cost_percent = 0.5, 0.25
+    report = parsed(profile)
+    assert report["schema"] == 1
+    assert report["process"]["n_w_source"] == "exact"
+    assert report["totals"] == {
+        "samples": 4510, "work_s": 4.46, "idleness_s": 0.96, "overhead_s": 0.1, "spin_s": 0.05,
+        "efficiency": pytest.approx(4.36 / 5.42, abs=1e-6), "verdict": "refine",
+    }  # fmt: skip
+    assert report["lost"] == {"map-full": 3}
+    assert report["cost"] == {"target_percent": 0.5, "daemon_percent": 0.25}
+
+
+def test_functions_by_exclusive_idleness() -> None:
+    functions = parsed(heat())["functions"]
+    assert [function["name"] for function in functions] == [
+        "vfprintf", "write", "fib", "main", "fprintf", "write_boundary", "step", "barrier", "solve",
+    ]  # fmt: skip
+    boundary = functions[5]
+    assert (boundary["file"], boundary["line"]) == ("/home/u/heat/heat.c", 33)
+    assert boundary["exclusive"]["samples"] == 0
+    assert boundary["inclusive"]["idleness_s"] == 0.9
+
+
+def test_recursion_counts_once() -> None:
+    fib = next(function for function in parsed(heat())["functions"] if function["name"] == "fib")
+    assert fib["inclusive"] == fib["exclusive"]
+    assert fib["inclusive"]["work_s"] == 0.06
+
+
+def test_paths_are_root_first() -> None:
+    paths = parsed(heat())["paths"]
+    assert len(paths) == 5  # work and spin in the barrier are one path
+    assert paths[0] == {
+        "frames": ["main", "write_boundary", "fprintf", "vfprintf"],
+        "samples": 200, "work_s": 0.2, "idleness_s": 0.6, "overhead_s": 0.0, "spin_s": 0.0,
+    }  # fmt: skip
+
+
+def test_nothing() -> None:
+    report = parsed(Profile(ProcessInfo(), 0.0, 0, []))
+    assert report["functions"] == report["paths"] == []
+    assert report["totals"]["efficiency"] == 0
+    assert report["totals"]["verdict"] == "unknown"

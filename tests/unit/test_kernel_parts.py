@@ -1,0 +1,108 @@
+"""The parts of parprof.kernel that need neither root nor BPF."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parprof.errors import KernelUnsupported, UsageError
+from parprof.kernel import perf_events
+from parprof.kernel.headers import make_tree
+from parprof.kernel.layout import check_size, make_structure
+from parprof.kernel.uprobes import COOKIE_LEARN, COOKIE_LEARN_SIXTH, Site
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_layouts_are_built_from_descriptions() -> None:
+    made = make_structure("sample", [["a", "u64"], ["b", "s32"], ["c", "u8[4]"], ["d", "char[8]"]])
+    assert ctypes.sizeof(made) == 24
+    value = made.from_buffer_copy(bytes(range(24)))
+    assert value.b == 0x0B0A0908
+    assert list(value.c) == [12, 13, 14, 15]
+    check_size(made, 24)
+    with pytest.raises(KernelUnsupported):
+        check_size(made, 32)
+    with pytest.raises(KernelUnsupported):
+        make_structure("bad", [["a", "struct"]])
+
+
+def test_python_constants_equal_the_header(tmp_path: Path) -> None:
+    """The few numbers that Python must know are those of wire.h."""
+    from parprof.kernel import engine
+    from parprof.model import ThreadState
+    from parprof.runtimes import Edge
+
+    expected = {
+        "FOLLOW_CHILDREN": engine.FOLLOW_CHILDREN, "STOP_AT_EXEC": engine.STOP_AT_EXEC,
+        "STOP_AT_LOAD": engine.STOP_AT_LOAD, "HAS_RUNTIME": engine.HAS_RUNTIME,
+        "MAX_RUNTIME_RANGES": engine.MAX_RUNTIME_RANGES, "MAX_USER_RANGES": engine.MAX_USER_RANGES,
+        "RECORD_EXEC": engine.RECORD_EXEC,
+        "RECORD_FORK": engine.RECORD_FORK, "RECORD_EXIT": engine.RECORD_EXIT,
+        "RECORD_LEARNED": engine.RECORD_LEARNED, "RECORD_LOAD_MAP": engine.RECORD_LOAD_MAP,
+        "RECORD_REPLACED": engine.RECORD_REPLACED, "LOST_REASONS": len(engine.LOST_REASONS),
+        "STATE_WORKING": ThreadState.WORKING, "STATE_SPINNING": ThreadState.SPINNING,
+        "EDGE_ENTER_WORK": Edge.WORK, "EDGE_ENTER_WAIT": Edge.WAIT, "EDGE_ENTER_REGION": Edge.REGION,
+        "EDGE_LEARN": Edge.LEARN, "EDGE_CREATE_THREAD": Edge.CREATE_THREAD, "EDGE_LOAD_MAP": Edge.LOAD_MAP,
+        "COOKIE_LEARN": COOKIE_LEARN, "COOKIE_LEARN_SIXTH": COOKIE_LEARN_SIXTH,
+        **{f"STAT_{name.upper()}": number for name, number in engine._STATISTICS.items()},
+        "STAT_EDGES": engine._EDGES,
+    }  # fmt: skip
+    checks = "\n".join(f'_Static_assert({name} == {int(value)}, "{name}");' for name, value in expected.items())
+    types = "".join(f"typedef unsigned {c} u{n}; typedef signed {c} s{n};\n"
+                    for c, n in (("char", 8), ("short", 16), ("int", 32), ("long long", 64)))  # fmt: skip
+    source = tmp_path / "check.c"
+    source.write_text(f'{types}#include "wire.h"\n{checks}\n')
+    subprocess.run(["gcc", "-fsyntax-only", "-I", str(ROOT / "bpf"), str(source)], check=True)
+
+
+def test_events() -> None:
+    assert perf_events.encode("cycles") == (0, 0)
+    assert perf_events.encode("r01c2") == (4, 0x1C2)
+    with pytest.raises(UsageError, match="page-faults"):
+        perf_events.encode("nonsense")
+    with pytest.raises(UsageError):
+        perf_events.encode("r")
+
+
+def test_cookies() -> None:
+    assert Site("f", 0, 3, learn_argument=1).cookie == 3 | COOKIE_LEARN
+    assert Site("f", 0, 4, learn_argument=6).cookie == 4 | COOKIE_LEARN_SIXTH
+
+
+def test_header_tree_is_ours_and_names_the_remedy(tmp_path: Path) -> None:
+    system = tmp_path / "include"
+    (system / "linux").mkdir(parents=True)
+    with pytest.raises(KernelUnsupported, match="linux-libc-dev"):
+        make_tree(tmp_path / "tree", system)
+    for name in ("linux/types.h", "linux/bpf.h", "asm/ptrace.h", "asm-generic/types.h"):
+        (system / name).parent.mkdir(exist_ok=True)
+        (system / name).write_text("")
+    tree = make_tree(tmp_path / "tree2", system)
+    assert (tree / "include/uapi/linux/types.h").is_symlink()
+    assert "virtual" in (tree / "include/uapi/linux/bpf.h").read_text()
+
+
+def _import_with(folder: Path, debian: Path) -> subprocess.CompletedProcess[str]:
+    code = (
+        "import sys; from pathlib import Path; from parprof.kernel.bcc_import import import_bcc\n"
+        f"print(import_bcc(Path({str(debian)!r})).BPF)"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": f"{folder}:{ROOT / 'daemon'}"}, capture_output=True, text=True
+    )
+
+
+def test_a_stranger_called_bcc_is_not_accepted(tmp_path: Path) -> None:
+    (tmp_path / "bcc.py").write_text("lattice = 1\n")
+    done = _import_with(tmp_path, tmp_path / "missing.py")
+    assert done.returncode and "python3-bpfcc" in done.stderr and "different project" in done.stderr
+    real = tmp_path / "debian/bcc"
+    real.mkdir(parents=True)
+    (real / "__init__.py").write_text("BPF = 'the real one'\n")
+    done = _import_with(tmp_path, real / "__init__.py")
+    assert done.stdout.strip() == "the real one", done.stderr

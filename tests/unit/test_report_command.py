@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`parprof report` and `parprof diff` from the command line on."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from parprof.commands.diff import DiffCommand, changes
+from parprof.commands.report import ReportCommand, print_report
+from parprof.errors import OutputError, ProfileFormatError
+from parprof.exporters import pprof
+from profiles import heat, sample
+
+
+def run(command: ReportCommand | DiffCommand, *arguments: str) -> int:
+    parser = argparse.ArgumentParser(description=command.__doc__)
+    command.prepare_parser(parser)
+    return command.run(parser.parse_args(arguments))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = str(tmp_path / "heat.pb.gz")
+    pprof.write(heat(), path)
+    return path
+
+
+def test_default_report(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(ReportCommand(), file) == 0
+    printed = capsys.readouterr().out
+    assert "calling context" in printed
+    expected = io.StringIO()
+    print_report(heat(), file=expected)
+    assert printed == expected.getvalue()
+
+
+def test_views(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(ReportCommand(), file, "--view", "flat", "--sort", "work", "--limit", "1") == 0
+    printed = capsys.readouterr().out
+    assert "step (heat.c:42)" in printed
+    assert "--limit 1" in printed
+
+
+def test_json(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(ReportCommand(), file, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["totals"]["samples"] == 4510
+
+
+def test_html(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(ReportCommand(), file, "--html", str(tmp_path / "out.html")) == 0
+    assert "<title>parprof: ./heat 4096</title>" in (tmp_path / "out.html").read_text()
+    assert capsys.readouterr().out == ""
+    with pytest.raises(OutputError):
+        run(ReportCommand(), file, "--html", str(tmp_path / "none" / "out.html"))
+
+
+def test_standard_input(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path(file).read_bytes())))
+    assert run(ReportCommand(), "-") == 0
+    assert "./heat 4096" in capsys.readouterr().out
+
+
+def test_missing_file() -> None:
+    with pytest.raises(ProfileFormatError, match="No such file"):
+        run(ReportCommand(), "/nonexistent")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--limit", "0"],
+        ["--limit", "x"],
+        ["--sort", "size"],
+        ["--view", "tree"],
+        ["--json", "--html", "x"],
+        [],
+    ],
+)
+def test_usage(arguments: list[str], file: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(ReportCommand(), *([file] if arguments else []), *arguments)
+    assert caught.value.code == 2
+
+
+def test_diff(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    after = heat()
+    after.samples[0] = sample(list(after.samples[0].path), 50, 1)
+    other = str(tmp_path / "after.pb.gz")
+    pprof.write(after, other)
+    assert run(DiffCommand(), file, other, "--limit", "3") == 0
+    printed = capsys.readouterr().out
+    assert "parallel efficiency +6.9 points" in printed
+    assert "idleness -0.450 s" in printed
+    rows = [line.split() for line in printed.split("\n\n")[1].splitlines()]
+    assert rows[2][-1] == "vfprintf"
+    assert rows[2][0] == rows[2][2] == "-0.450"
+    assert all(len(line) <= 80 for line in printed.splitlines())
+    assert "beyond --limit 3" in printed
+
+
+def test_diff_of_equals(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(DiffCommand(), file, file, "--sort", "samples") == 0
+    assert "parallel efficiency +0.0 points" in capsys.readouterr().out
+
+
+def test_diff_matches_functions_across_builds() -> None:
+    assert len(changes(heat(), heat())) == 9

@@ -1,0 +1,61 @@
+"""What the agents say about function names."""
+
+from __future__ import annotations
+
+import pytest
+
+from parprof.runtimes import Edge, RuntimeAgent, agent_for_library
+from parprof.runtimes.libgomp import Libgomp
+from parprof.runtimes.libomp import Libiomp5, Libomp
+
+
+def edge(agent: RuntimeAgent, name: str) -> Edge | None:
+    return next((hook.edge for hook in agent.hooks if hook.pattern.fullmatch(name)), None)
+
+
+@pytest.mark.parametrize(
+    ("library", "name"),
+    [
+        ("libgomp.so.1", "libgomp"), ("libgomp-24e2ab19.so.1.0.0", "libgomp"), ("libomp.so.5", "libomp"),
+        ("libomp-14.so.5", "libomp"), ("libiomp5.so", "libiomp5"), ("libc.so.6", None), ("my.libgomp.so", None),
+        ("program.gomp", None), ("libomptarget.so", None),
+    ],
+)  # fmt: skip
+def test_recognised_by_base_name(library: str, name: str | None) -> None:
+    agent = agent_for_library(library)
+    assert (agent.name if agent else None) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("GOMP_parallel", Edge.REGION), ("GOMP_parallel_loop_nonmonotonic_dynamic", Edge.REGION),
+        ("GOMP_parallel_start", Edge.LEARN), ("GOMP_parallel_loop_static_start", Edge.LEARN),
+        ("GOMP_parallel_end", Edge.WAIT), ("GOMP_barrier", Edge.WAIT), ("GOMP_loop_end_nowait", None),
+        ("GOMP_task", Edge.LEARN), ("GOMP_taskwait", Edge.WAIT), ("omp_set_lock", Edge.WAIT),
+        ("GOMP_critical_end", None), ("omp_get_num_threads", None),
+    ],
+)  # fmt: skip
+def test_libgomp_edges(name: str, expected: Edge | None) -> None:
+    assert edge(Libgomp(), name) == expected
+
+
+def test_libomp_edges() -> None:
+    for agent in (Libomp(), Libiomp5()):
+        assert edge(agent, "__kmp_invoke_microtask") is Edge.WORK
+        assert edge(agent, "__kmpc_fork_call") is Edge.REGION
+        assert edge(agent, "GOMP_parallel") is Edge.REGION
+        assert edge(agent, "__kmpc_omp_task_alloc") is Edge.LEARN
+        assert edge(agent, "__kmp_wait_64") is None
+
+
+def test_outlined_names() -> None:
+    assert Libgomp.outlined.fullmatch("solve._omp_fn.0")
+    assert not Libgomp.outlined.fullmatch("solve._omp_fn.0.cold")
+    assert Libomp.outlined.fullmatch(".omp_task_entry..5")
+    assert not Libomp.outlined.fullmatch(".omp_outlined.")
+
+
+def test_every_hook_says_why() -> None:
+    for agent in (Libgomp(), Libomp(), Libiomp5()):
+        assert all(len(hook.why) > 10 for hook in agent.hooks)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The terminal report."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from parprof.cct import METRICS
+from parprof.exporters.screen import Screen, elided
+from parprof.exporters.table import VIEWS, render
+from parprof.model import Metrics, PathSample, ProcessInfo, Profile
+from profiles import any_profile, frame, heat, library, sample
+
+
+def text(profile: Profile, view: str = "context", sort: str = "idleness", limit: int = 40) -> str:
+    out = io.StringIO()
+    render(profile, view, sort, limit, out)
+    return out.getvalue()
+
+
+def profile_of(*samples: PathSample) -> Profile:
+    return Profile(ProcessInfo(1, "x", "x", cores=4), 1.0, 1000, list(samples))
+
+
+def one_line(report: str) -> str:
+    return " ".join(report.split())
+
+
+def test_header() -> None:
+    profile = heat()
+    report = one_line(text(profile))
+    assert "command: ./heat 4096" in report
+    assert "pid 42 (heat), runtime libgomp, cores n = 4, n_w source exact" in report
+    assert "1.50 s, 4,510 samples at 1000 Hz of cpu-clock" in report
+    # work 4460 ms of which 100 overhead, idleness 300 * 3 + 60 = 960 ms: effort 5420 ms
+    assert "useful work 80.4 %, overhead 1.8 % (sync 1.8 %), idleness 17.7 %; spin 0.05 s" in report
+    assert "parallel efficiency: 80.4 %" in report
+    assert "verdict: cores stand idle; refine" in report
+    assert "main > write_boundary (heat.c:33) answers for 94 % of the idleness" in report
+    assert "on average 3.0 of 4 cores stood idle while it ran" in report
+    assert "lost: nothing" in report
+    assert "cost: 0.00 % of the target's CPU time" in report
+
+
+def test_losses_notes_and_events_are_shown() -> None:
+    profile = heat()
+    profile.lost = {"map-full": 1200, "never": 0}
+    profile.notes = ["first [bold]note[/bold]", "second"]
+    profile.samples[0].metrics.events["page-faults"] = 7
+    report = text(profile)
+    assert "lost: 1,200 map-full (beside 4,510 samples counted)" in report
+    assert "never" not in report
+    assert "note: first [bold]note[/bold]\nnote: second\n" in report
+    assert "events: 7 page-faults" in report
+
+
+def test_context_view() -> None:
+    rows = text(heat()).split("\n\n", 1)[1].splitlines()[2:]
+    assert rows == [
+        "  17.7    0.0   80.4    1.8   0.05    4510 main (heat.c:61)",
+        "  16.6    0.0    5.5    0.0   0.00     300 ├ write_boundary (heat.c:33)",
+        "  16.6    0.0    5.5    0.0   0.00     300 │ └ fprintf [libc.so.6]",
+        "  11.1   11.1    3.7    0.0   0.00     200 │   ├ vfprintf [libc.so.6]",
+        "   5.5    5.5    1.8    0.0   0.00     100 │   └ write [libc.so.6]",
+        "   1.1    1.1    1.1    0.0   0.00      60 ├ fib (heat.c:5)",
+        "   0.0    0.0   73.8    1.8   0.05    4150 └ solve (heat.c:88)",
+        "   0.0    0.0   73.8    0.0   0.00    4000   ├ step (heat.c:42)",
+        "   0.0    0.0    0.0    1.8   0.05     150   └ barrier [libc.so.6]",
+        "Recursive calls are folded into the first one.",
+    ]
+
+
+def test_callers_view() -> None:
+    rows = text(heat(), "callers").split("\n\n", 1)[1].splitlines()[2:]
+    assert rows[0].endswith("200 vfprintf [libc.so.6]")
+    assert rows[3].endswith("200     └ main (heat.c:61)")
+    fib = next(at for at, row in enumerate(rows) if "fib" in row)
+    assert rows[fib + 1].endswith("60 └ main (heat.c:61)")
+
+
+def test_flat_view_sorted_by_work() -> None:
+    rows = text(heat(), "flat", "work").split("\n\n", 1)[1].splitlines()[2:]
+    assert [row.split()[6] for row in rows][:2] == ["step", "vfprintf"]
+    assert [row.split()[6] for row in rows][-1] == "fprintf"
+
+
+def test_limit_keeps_whole_branches() -> None:
+    report = text(heat(), limit=3)
+    assert [name in report.split("\n\n", 1)[1] for name in ("main", "write_b", "fprintf", "vfprintf")] == [
+        True, True, True, False,
+    ]  # fmt: skip
+    assert "Not shown: 6 more, below 0.5% or beyond --limit 3." in report
+
+
+def test_no_samples() -> None:
+    report = one_line(text(profile_of()))
+    assert "no samples: the process used no CPU while it was observed" in report
+    assert "1.0 ms of CPU time" in report
+    assert "lost: nothing" in report
+
+
+def test_only_spin() -> None:
+    report = text(profile_of(sample([frame("wait", 3)], 9, 1, spin=True)))
+    assert "no work was sampled" in report
+    assert "wait (heat.c:3)" in report
+
+
+def test_perfect_program_blames_nothing() -> None:
+    report = text(profile_of(sample([frame("f", 1)], 9, 4)))
+    assert "effectively parallel" in report
+    assert "most idleness" not in report
+
+
+def test_one_core_is_never_idle() -> None:
+    profile = Profile(ProcessInfo(cores=1), 1, 1, [PathSample((frame("f"),), Metrics(1, 5.0))])
+    assert "n = 1, so no core could be idle" in one_line(text(profile))
+
+
+def test_no_source_at_all() -> None:
+    path = [library("start"), library("f")]
+    assert "start > f [libc.so.6] answers for 100 %" in one_line(text(profile_of(sample(path, 9, 1))))
+
+
+def test_long_names_are_cut_in_the_middle() -> None:
+    name = "std::" + "vector<int>::" * 20 + "last_word"
+    report = text(profile_of(sample([frame(name, 77)], 9, 1)))
+    row = report.splitlines()[-1]
+    assert "std::" in row
+    assert "word (heat.c:77)" in row
+
+
+@given(any_profile, st.sampled_from(VIEWS), st.sampled_from(list(METRICS)))
+def test_hostile_profiles_print_within_80_columns(profile: Profile, view: str, sort: str) -> None:
+    report = text(profile, view, sort)
+    assert "\x1b" not in report
+    assert max(map(cell_len, report.splitlines())) <= 80
+
+
+def test_markup_and_escapes_are_text() -> None:
+    report = text(profile_of(sample([frame("[red]f[/red]\x1b[31m\n:smile:", 1)], 9, 1)))
+    assert "[red]f[/red]\ufffd[31m\ufffd:smile: (heat.c:1)" in report
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+def test_deep_paths(recursive: bool) -> None:
+    path = [frame("f" if recursive else f"f{depth}", 1) for depth in range(3000)]
+    for view in VIEWS:
+        assert text(profile_of(sample(path, 9, 1)), view, limit=500).count("\n") > 10
+
+
+def test_narrow_encodings() -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="latin-1")
+    profile = heat()
+    profile.notes = ["\u4e2d"]
+    render(profile, "context", "idleness", 40, out)
+    out.flush()
+    assert b"4000   + step (heat.c:42)" in raw.getvalue()
+    assert b"note: \\u4e2d" in raw.getvalue()
+
+
+def test_terminal_width() -> None:
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "w") as terminal, os.fdopen(leader, "rb"):
+        assert Screen(terminal).width >= 80
+    assert Screen(io.StringIO()).width == 80
+
+
+@given(st.text(max_size=60), st.integers(0, 50))
+def test_elided(word: str, width: int) -> None:
+    assert cell_len(elided(word, width)) <= width
+    if cell_len(word) <= width:
+        assert elided(word, width) == word
