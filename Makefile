@@ -17,7 +17,7 @@ help: ## this list
 
 demo: .venv/.run ## build an OpenMP example, profile it, print the report, leave demo.pb.gz
 	@mkdir -p build
-	gcc -O2 -g -fno-omit-frame-pointer -fopenmp examples/heat.c -o build/heat
+	gcc -O2 -g -fno-omit-frame-pointer -mno-omit-leaf-frame-pointer -fopenmp examples/heat.c -o build/heat
 	$(RUN)/parprof record -o demo.pb.gz -- build/heat
 	@echo
 	@echo "The profile is demo.pb.gz. Next: .venv/bin/parprof report demo.pb.gz --view flat"
@@ -50,7 +50,8 @@ bench: .venv/.dev workloads ## accuracy and overhead, minutes; results to standa
 	$(RUN)/python bench/overhead.py
 
 proto: ## regenerate the protobuf code (Debian's protobuf-compiler 3.21)
-	protoc -I proto --python_out=daemon/parprof --pyi_out=daemon/parprof proto/profile.proto
+	protoc -I parprof/pprof.proto=proto/profile.proto --python_out=daemon --pyi_out=daemon parprof/pprof.proto
+	sed -i '1i # mypy: disable-error-code="type-arg"' daemon/parprof/pprof_pb2.pyi
 
 clean: ## remove what was built
 	rm -rf build .venv tests/workloads/build demo.pb.gz

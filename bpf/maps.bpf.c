@@ -171,6 +171,7 @@ static __always_inline struct thread *add_thread(struct process *p, u32 tgid, u3
 	t->is_main = tid == tgid;
 	t->blocked = blocked;
 	t->base_work = 1;
+	t->unknown = 3;
 	if (config && (config->flags & HAS_RUNTIME)) {
 		t->base_work = t->is_main;
 		set_unknown(p, t, 1);

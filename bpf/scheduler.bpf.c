@@ -34,7 +34,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 		if (t && !(u8)ctx->args[0] && PREVIOUS_STATE) {
 			t->blocked = 1;
 			recount(p, t);
-		} else if (t && t->unknown && !t->depth && !t->busy) {
+		} else if (t && t->unknown == 1 && !t->depth && !t->busy) {
 			guess_from_leaf(p, t, tgid);
 		}
 	}

@@ -5,7 +5,7 @@
  * A thread works when its innermost known frame is user work (or, with no known frame, when its base state
  * is), and it is not blocked in the kernel. Frames are told apart by the stack pointer at their entry, so
  * entries and returns need not balance: any later event whose stack pointer shows that a frame is gone
- * (longjmp, tail call, missed return) removes it. The loop is written without branches because the
+ * (longjmp, tail call, missed return) removes it. Frames are counted without branches because the
  * verifier would follow each combination of them.
  */
 #ifndef PARPROF_THREAD_STATE_H
@@ -15,6 +15,7 @@
 
 /* Far above any thread's stack: beyond it the thread runs on another one (sigaltstack, coroutine). */
 #define STACK_SPAN (64ULL << 20)
+#define MAX_DROPPED 8
 
 /* 1 if a < b; both below 2^63, as user addresses are. */
 static inline __attribute__((always_inline)) u64 below(u64 a, u64 b)
@@ -29,30 +30,19 @@ static inline __attribute__((always_inline)) u64 slot(u64 index)
 	return index & (MAX_NESTING - 1);
 }
 
-/* How many of the outermost frames began at or above `sp`: those that still live there. */
-static inline __attribute__((always_inline)) u32 frames_at_or_above(const struct thread *t, u64 sp)
-{
-	u64 depth = t->depth;
-	u64 live = 0;
-
-#pragma clang loop unroll(disable)
-	for (u64 i = 0; i < MAX_NESTING; i++)
-		live += below(i, depth) & (1 - below(t->sp[i], sp));
-	return live;
-}
-
-/* Drop the frames that began below `sp`. The common cases, none and one, are cheap. */
+/* Drop the frames that began below `sp`: nearly always none or one. At most MAX_DROPPED at once, the rest at
+ * the next events: they are only so many after a longjmp or missed returns. */
 static inline __attribute__((always_inline)) void drop_below(struct thread *t, u64 sp)
 {
-	u32 depth = t->depth;
+	u64 depth = t->depth;
+	u64 dead = 0;
 
 	if (depth == 0 || depth > MAX_NESTING || t->sp[slot(depth - 1)] >= sp)
 		return;
-	if (depth == 1 || t->sp[slot(depth - 2)] >= sp) {
-		t->depth = depth - 1;
-		return;
-	}
-	t->depth = frames_at_or_above(t, sp);
+#pragma unroll
+	for (u64 i = 0; i < MAX_DROPPED; i++)
+		dead += below(i, depth) & below(t->sp[slot(depth - 1 - i)], sp);
+	t->depth = depth - dead;
 }
 
 /* A function was entered with stack pointer `sp`. Returns 0 when the nesting is too deep to remember. */

@@ -77,7 +77,8 @@ struct thread {
 	u8 base_work;		/* the state when depth is 0 */
 	u8 blocked;		/* sleeps in the kernel */
 	u8 counted;		/* included in n_working: the only way in and out of that number */
-	u8 unknown;		/* 1: base_work is a guess (attached in the middle); 2: so, but not run since */
+	u8 unknown;		/* 1: base_work is a guess (attached in the middle); 2: so, but it has not run since;
+				 * 3: no runtime was mapped when it was met */
 	u8 member;		/* has taken part in a parallel region */
 	u8 busy;		/* a probe is changing this entry: the sampler must not */
 	u8 is_main;

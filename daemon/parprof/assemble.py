@@ -11,9 +11,9 @@ from parprof.callpath import TRUNCATED, physical_path
 from parprof.loadmap import Dso
 from parprof.model import Frame, Metrics, Path, PathSample, ProcessInfo, Profile, ThreadState
 from parprof.runtimes import agent_for_library
-from parprof.session import FactKey, Session, own_cpu_seconds
+from parprof.session import FactKey, Session
 from parprof.symbols import Symbolizer
-from parprof.symbols.kernel import kernel_names
+from parprof.symbols.kernel import KERNEL, KernelSymbolizer
 from parprof.target import Target
 
 _CREATE = re.compile(r"GOMP_task|GOMP_parallel|__kmpc_omp_task|__kmpc_fork|pthread_create|__kmpc_taskloop")
@@ -38,20 +38,20 @@ class Assembler:
         self._cores = cores
         self._event = event
         self._frames: dict[tuple[int, int, bool], tuple[Frame, ...]] = {}
-        self._kernel: dict[int, tuple[Frame, ...]] = {}
+        self._kernel: dict[tuple[int, bool], tuple[Frame, ...]] = {}
         self._truncated = self._total = self._unsure = 0
 
     def _resolve_all(self, keys: Iterable[FactKey]) -> None:
         """Look all addresses up at once: the symbolizer reads each file a single time."""
         wanted: dict[tuple[int, int, bool], tuple[Dso, int] | None] = {}
-        kernel: set[int] = set()
+        kernel: set[tuple[int, bool]] = set()
         for image, _, _, _, _, user, in_kernel in keys:
             target = self._session.targets.get(image)
             for index, address in enumerate(self._session.kernel.stack(user)):
                 place = (image, address, index > 0)
                 if place not in wanted:
                     wanted[place] = target.find(address) if target else None
-            kernel.update(self._session.kernel.stack(in_kernel))
+            kernel.update((a, index > 0) for index, a in enumerate(self._session.kernel.stack(in_kernel)))
         requests = {(found[0], found[1], place[2]) for place, found in wanted.items() if found}
         resolved = self._symbolizer.resolve(requests)
         for place, found in wanted.items():
@@ -59,20 +59,22 @@ class Assembler:
                 self._frames[place] = resolved[found[0], found[1], place[2]]
             elif not place[2]:  # a leaf outside of every mapping is code that went away, or was never a file
                 self._frames[place] = (Frame(f"[unknown]+{place[1]:#x}"),)
-        names = kernel_names(kernel)
-        self._kernel = {address: (Frame(names[address], module="[kernel]"),) for address in kernel}
+        self._kernel = KernelSymbolizer().resolve(kernel)
 
     def _path(self, image: int, user: int, in_kernel: int) -> Path:
         def resolve(address: int, is_return: bool) -> tuple[Frame, ...]:
             return self._frames.get((image, address, is_return), ())
 
+        def resolve_kernel(address: int, is_return: bool) -> tuple[Frame, ...]:
+            return self._kernel[address, is_return]
+
         stack = self._session.kernel.stack
-        return physical_path(stack(user), stack(in_kernel), resolve, lambda address, _: self._kernel[address])
+        return physical_path(stack(user), stack(in_kernel), resolve, resolve_kernel)
 
     def _overhead(self, path: Path) -> str:
         """Category of overhead when the innermost user frame is runtime code, else empty."""
         for frame in reversed(path):
-            if frame.module == "[kernel]":
+            if frame.module == KERNEL:
                 continue
             return overhead_category(frame.name) if agent_for_library(frame.module) else ""
         return ""
@@ -116,8 +118,8 @@ class Assembler:
     def profile(self, main: Target, notes: list[str], cpu_seconds_before: float) -> Profile:
         """The profile, described by its main process."""
         session = self._session
-        duration_s = (time.monotonic_ns() - session.started_ns) / 1e9
-        own_s = own_cpu_seconds() - cpu_seconds_before
+        duration_s = (session.ended_ns - session.started_ns) / 1e9
+        own_s = time.process_time() - cpu_seconds_before  # before the work below, which the target no longer feels
         samples = self._samples()
         target_ns = sum(s.metrics.work_ns + s.metrics.spin_ns for s in samples)
         lost = session.kernel.lost()

@@ -39,6 +39,6 @@ def physical_path(user: Sequence[int], kernel: Sequence[int], resolve: Resolve, 
     elif not complete:
         frames.append(TRUNCATED)
     path = list(reversed(frames))
-    for address in reversed(kernel):
-        path.extend(reversed(resolve_kernel(address, True)))
+    for index in reversed(range(len(kernel))):
+        path.extend(reversed(resolve_kernel(kernel[index], index > 0)))
     return tuple(path)

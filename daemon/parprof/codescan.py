@@ -158,7 +158,9 @@ def _disassembler(*, detail: bool) -> Cs | None:
 def _written(instruction: Any) -> set[str]:
     """Names of the registers that an instruction may write."""
     names = {instruction.reg_name(register) for register in instruction.regs_access()[1]}
-    names.add(instruction.op_str.partition(",")[0])  # beyond what capstone tells
+    first = instruction.op_str.partition(",")[0]
+    if first in _STACK_POINTER:
+        names.add(first)  # this one matters too much to trust capstone alone
     return names
 
 

@@ -188,7 +188,7 @@ def _quota_v1(directory: Path) -> float | None:
 
 def _ratio(texts: list[str]) -> float | None:
     """Quota over period; None for ``max``, -1 and whatever is not understood."""
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         quota, period = (int(text) for text in texts)
         if quota > 0 and period > 0:
             return quota / period

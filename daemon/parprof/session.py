@@ -5,7 +5,6 @@ One thread, no locks: `step` is called in a loop and waits for the next thing to
 
 from __future__ import annotations
 
-import os
 import select
 import time
 from collections.abc import Iterable
@@ -52,6 +51,7 @@ class Session:
         self.trace: list[TraceRecord] = []
         self.cost = CostMeter(kernel)
         self.started_ns = time.monotonic_ns()
+        self.ended_ns = self.started_ns
         self.started_s = time.time()
         self._next_image = 1
         self._forked: list[tuple[float, int]] = []
@@ -76,13 +76,11 @@ class Session:
             if inspect(pid) != process:  # the descriptor in `target` now keeps the PID from meaning another
                 raise TargetError(f"process {pid} ended while we attached to it")
             self._poller.register(target.pidfd, select.POLLIN)
-            self.kernel.watch(pid, target.image, target.config())
             self.targets[target.image] = target
-            if not stop:
-                if not target.read_load_map():
-                    raise TargetError(f"process {pid} ended while we attached to it")
-                target.place_probes()
-                target.seed_threads()
+            if stop:
+                self.kernel.watch(pid, target.image, target.config())
+            else:
+                target.begin()
         except BaseException:
             self._forget(target)
             self.targets.pop(target.image, None)
@@ -218,6 +216,7 @@ class Session:
 
     def finish(self) -> None:
         """Take the last samples, detach all probes. Targets keep running; the facts stay."""
+        self.ended_ns = time.monotonic_ns()
         for record in self.kernel.control_records():
             self._act(record)
         self._drain()
@@ -241,8 +240,3 @@ class Session:
         """All processes profiled, in the order in which they came."""
         return [target.process for target in self.targets.values()]
 
-
-def own_cpu_seconds() -> float:
-    """CPU time of this process and its ended children so far."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system

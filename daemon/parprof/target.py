@@ -104,13 +104,30 @@ class Target:
     def place_probes(self) -> None:
         """Probe whatever the present load map calls for and is not probed yet.
 
-        A refusal is noted and reported, and does not stop the profiling of this or other processes.
+        The programs are told first that there is a runtime: threads that they meet from then on are judged by
+        it. A refusal is noted and reported, and does not stop the profiling of this or other processes.
         """
         if self.load_map is None:
             return
         self.plan = make_plan(self.load_map)
-        self._attach([*loader_sites(self.load_map), *self.plan.sites])
         self.kernel.configure(self.pid, self.config())
+        self._attach([*loader_sites(self.load_map), *self.plan.sites])
+
+    def begin(self) -> None:
+        """Start on a process that runs already.
+
+        Raises:
+            TargetError: it ended meanwhile.
+        """
+        if not self.read_load_map() or self.load_map is None:
+            raise TargetError(f"process {self.pid} ended while we attached to it")
+        self.plan = make_plan(self.load_map)
+        self.kernel.watch(self.pid, self.image, self.config())
+        self.place_probes()
+        before = self.load_map
+        if self.read_load_map() and self.load_map is not before:  # a dlopen before its probe was there
+            self.place_probes()
+        self.seed_threads()
 
     def _attach(self, sites: list[Site]) -> None:
         fresh = [site for site in sites if (site.path, site.offset) not in self._placed]

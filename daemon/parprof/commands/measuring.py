@@ -20,7 +20,7 @@ from parprof.kernel.engine import Kernel
 from parprof.kernel.perf_events import EventChoice, choose, maximum_rate_hz
 from parprof.model import Profile
 from parprof.progress import Progress
-from parprof.session import Session, own_cpu_seconds
+from parprof.session import Session
 from parprof.symbols import Symbolizer
 from parprof.target import Target
 
@@ -101,7 +101,7 @@ def measure(
     finished: Callable[[Session], bool],
 ) -> Profile:
     """Run one session from ``begin`` until ``finished``, and return its profile."""
-    cpu_before = own_cpu_seconds()
+    cpu_before = time.process_time()
     with Kernel(events.names, args.frequency) as kernel, Symbolizer() as symbolizer:
         session = Session(kernel)
         try:

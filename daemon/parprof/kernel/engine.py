@@ -187,7 +187,7 @@ class Kernel:
         """
         thread: Any = self._object.layouts["thread"]()
         thread.tgid, thread.image, thread.is_main = pid, image, pid == tid
-        thread.base_work, thread.blocked, thread.unknown = works, 1, 2 if unknown else 0
+        thread.base_work, thread.blocked, thread.unknown = works, 1, 2 if unknown else 3
         # It starts as blocked and not counted: the next event or sample of the thread puts that right through
         # the one place where n_working changes. A running thread has one within a sampling period.
         with suppress(FileExistsError):

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""parprof.processes with real processes, and with made-up cgroup trees."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from parprof.errors import TargetError
+from parprof.processes import allowed_cores, cgroup_quota, inspect, is_alive, parse_stat
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened in 10 s"
+        time.sleep(0.01)
+
+
+def test_a_process_from_start_to_end() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        wait_until(lambda: inspect(child.pid).command == "sleep 60")
+        process = inspect(child.pid)
+        assert process.comm == "sleep"
+        assert process.exe.endswith("sleep") or "busybox" in process.exe or "coreutils" in process.exe
+        assert is_alive(process)
+    finally:
+        child.kill()
+    wait_until(lambda: not is_alive(process))
+    with pytest.raises(TargetError, match="ended but its parent has not collected it"):
+        inspect(child.pid)
+    child.wait()
+    assert not is_alive(process)
+    with pytest.raises(TargetError, match=f"no process {child.pid}"):
+        inspect(child.pid)
+    with pytest.raises(TargetError, match="has ended"):
+        allowed_cores(child.pid)
+
+
+def test_another_process_with_the_same_pid_is_not_alive() -> None:
+    process = inspect(os.getpid())
+    assert is_alive(process)
+    assert not is_alive(type(process)(process.pid, process.start_ticks + 1, process.comm, "", ""))
+
+
+def test_command_line_is_quoted_and_visible() -> None:
+    script = "import time; print('ready', flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", script, "two words", "esc\x1b[31m\nend"], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None and child.stdout.readline()
+        command = inspect(child.pid).command
+        assert "'two words'" in command
+        assert "\\x1b[31m\\x0aend" in command
+        assert command.isprintable()
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_threads_name_their_process() -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        pid = os.getpid()
+        with pytest.raises(TargetError, match=f"PID {thread.native_id} is a thread of process {pid}: attach to {pid}"):
+            inspect(thread.native_id or 0)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_kernel_thread() -> None:
+    if not Path("/proc/2/comm").exists() or Path("/proc/2/comm").read_text() != "kthreadd\n":
+        pytest.skip("no kernel threads to be seen here (a container)")
+    with pytest.raises(TargetError, match="kernel threads have no user code"):
+        inspect(2)
+
+
+@pytest.mark.parametrize("pid", [0, -1, 1 << 22, 1 << 40])
+def test_no_such_process(pid: int) -> None:
+    with pytest.raises(TargetError, match="no process"):
+        inspect(pid)
+
+
+def test_stat_with_a_hostile_comm() -> None:
+    tail = b" S 1 7 7 0 -1 4194304 " + b"0 " * 10 + b"9 0 55 0 0"
+    stat = parse_stat(b"7 (a) R 1 (b)) " + tail.lstrip())
+    assert stat is not None
+    assert (stat.comm, stat.state, stat.threads, stat.start_ticks) == (b"a) R 1 (b)", "S", 9, 55)
+    for damaged in (b"", b"7", b"7 (a", b"7 (a) S", b"7 (a) S " + b"x " * 40, b")" * 100):
+        assert parse_stat(damaged) is None
+
+
+def test_allowed_cores_follows_affinity() -> None:
+    mine = os.sched_getaffinity(0)
+    assert 1 <= allowed_cores(os.getpid()) <= len(mine)
+    if len(mine) < 2:
+        pytest.skip("one core only")
+    child = subprocess.Popen(["sleep", "60"], preexec_fn=lambda: os.sched_setaffinity(0, {min(mine)}))
+    try:
+        assert allowed_cores(child.pid) == 1
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_allowed_cores_counts_all_threads() -> None:
+    """A runtime that binds its threads leaves the first one a single core; the process still has more."""
+    mine = sorted(os.sched_getaffinity(0))
+    if len(mine) < 2 or allowed_cores(os.getpid()) < 2:
+        pytest.skip("one core only")
+    script = (
+        "import os, threading, time\n"
+        "def bind(core):\n    os.sched_setaffinity(threading.get_native_id(), {core})\n    time.sleep(60)\n"
+        f"[threading.Thread(target=bind, args=(c,)).start() for c in {mine[1:]}]\n"
+        f"os.sched_setaffinity(os.getpid(), {{{mine[0]}}})\n"
+        "time.sleep(.2); print('ready', flush=True)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None and child.stdout.readline()
+        assert allowed_cores(child.pid) == allowed_cores(os.getpid())
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_quota_version_2(tmp_path: Path) -> None:
+    deep = tmp_path / "a/b"
+    deep.mkdir(parents=True)
+    assert cgroup_quota("0::/a/b\n", tmp_path) is None
+    (deep / "cpu.max").write_text("max 100000\n")
+    assert cgroup_quota("0::/a/b\n", tmp_path) is None
+    (tmp_path / "a/cpu.max").write_text("150000 100000\n")
+    assert cgroup_quota("0::/a/b\n", tmp_path) == 2
+    (deep / "cpu.max").write_text("5000 100000\n")
+    assert cgroup_quota("0::/a/b\n", tmp_path) == 1
+    assert cgroup_quota("0::/a/gone\n", tmp_path) == 2
+    assert cgroup_quota("0::/../b\n", tmp_path) is None
+
+
+def test_quota_version_1_and_hybrid(tmp_path: Path) -> None:
+    group = tmp_path / "cpu/jobs/one"
+    group.mkdir(parents=True)
+    (group / "cpu.cfs_quota_us").write_text("-1\n")
+    (group / "cpu.cfs_period_us").write_text("100000\n")
+    membership = "5:memory:/x\n4:cpu,cpuacct:/jobs/one\n0::/u\n"
+    assert cgroup_quota(membership, tmp_path) is None
+    (group.parent / "cpu.cfs_quota_us").write_text("300000\n")
+    (group.parent / "cpu.cfs_period_us").write_text("100000\n")
+    assert cgroup_quota(membership, tmp_path) == 3
+    (tmp_path / "unified/u").mkdir(parents=True)
+    (tmp_path / "unified/u/cpu.max").write_text("200000 100000\n")
+    assert cgroup_quota(membership, tmp_path) == 2
+
+
+@pytest.mark.parametrize("text", ["", "max", "x y", "1 0", "0 100000", "-5 100000", "1 2 3", "9" * 999 + " 1", "\0\xff"])
+def test_quota_that_makes_no_sense(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cpu.max").write_text(text)
+    assert cgroup_quota("0::/\n::\n\n:cpu:\n", tmp_path) is None
