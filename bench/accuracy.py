@@ -55,7 +55,9 @@ def run(program: str, phases: str, frequency: int, repeat: int) -> tuple[Truth, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--frequency", type=int, default=999)
     parser.add_argument("--repeat", type=int, default=20)
     args = parser.parse_args()
@@ -73,8 +75,12 @@ def main() -> None:
             seconds = idle_ns / 1e9
             error = f"{100 * (idle.get(name, 0) - seconds) / seconds:+6.1f}%" if seconds > 0.1 else "      -"
             work_error = 100 * (work.get(name, 0) * 1e9 - work_ns) / work_ns
-            print(f"{program:<15} {name:<22} {seconds:9.3f} {idle.get(name, 0):9.3f} {error} {work_error:+6.1f}%")
-        print(f"{program:<15} {'TOTAL':<22} {true_total:9.3f} {total:9.3f} {100 * (total / true_total - 1):+6.1f}%")
+            print(
+                f"{program:<15} {name:<22} {seconds:9.3f} {idle.get(name, 0):9.3f} {error} {work_error:+6.1f}%"
+            )
+        print(
+            f"{program:<15} {'TOTAL':<22} {true_total:9.3f} {total:9.3f} {100 * (total / true_total - 1):+6.1f}%"
+        )
 
 
 if __name__ == "__main__":

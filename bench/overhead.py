@@ -38,16 +38,32 @@ def run(command: list[str], frequency: int) -> dict[str, Any]:
     """Run once; ``frequency`` 0 means without profiling. The program prints its own time as JSON."""
     full = [str(BUILD / command[0]), *command[1:]]
     if frequency:
-        full = [sys.executable, "-m", "parprof", "record", "-q", "-F", str(frequency), "-o", os.devnull, "--", *full]
+        full = [
+            sys.executable,
+            "-m",
+            "parprof",
+            "record",
+            "-q",
+            "-F",
+            str(frequency),
+            "-o",
+            os.devnull,
+            "--",
+            *full,
+        ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "daemon")}
-    done = subprocess.run(full, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    done = subprocess.run(
+        full, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
+    )
     line = next(line for line in done.stdout.decode().splitlines() if line.startswith("{"))
     parsed: dict[str, Any] = json.loads(line)
     return parsed
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--only", default="")
     args = parser.parse_args()

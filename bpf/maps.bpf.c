@@ -24,6 +24,8 @@ struct bpf_perf_event_data {
 
 #define PF_EXITING 0x4
 #define SIGSTOP 19
+#define E2BIG 7
+#define EEXIST 17
 
 BPF_TABLE("hash", struct sample_key, struct sample_value, counts, 65536);
 BPF_TABLE("hash", u32, struct process, processes, 8192);
@@ -159,7 +161,7 @@ static __always_inline struct thread *add_thread(struct process *p, u32 tgid, u3
 	u32 zero = 0;
 	struct thread *t = threads.lookup(&zero);	/* entry 0 is a template of zeroes */
 
-	if (!t || threads.insert(&tid, t) == -7 /* E2BIG */) {
+	if (!t || threads.insert(&tid, t) == -E2BIG) {
 		count(LOST_THREADS_FULL);
 		return 0;
 	}

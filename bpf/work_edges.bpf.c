@@ -8,13 +8,15 @@
 static __always_inline void learn(u32 tgid, u32 tid, u32 image, u64 function)
 {
 	u64 key = ((u64)image << 48) ^ function, one = 1;
+	int refused;
 
 	if (learned.lookup(&key))
 		return;
-	if (learned.insert(&key, &one))
-		count(LOST_LEARNED_FULL);
-	else
+	refused = learned.insert(&key, &one);
+	if (!refused)
 		tell(RECORD_LEARNED, tgid, tid, image, 0, function, 0);
+	else if (refused != -EEXIST)	/* else another thread was first */
+		count(LOST_LEARNED_FULL);
 }
 
 static __always_inline void enter(struct process *p, struct thread *t, u32 kind, u64 sp)

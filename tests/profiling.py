@@ -104,7 +104,9 @@ def attach(
 ) -> Run:  # fmt: skip
     """What `parprof attach` does, on a program that runs for ever and is ended by SIGTERM."""
     process = subprocess.Popen(
-        [str(BUILD / program), *arguments, "--forever"], stdout=subprocess.PIPE, env=truth_environment(log, **environment)
+        [str(BUILD / program), *arguments, "--forever"],
+        stdout=subprocess.PIPE,
+        env=truth_environment(log, **environment),
     )
     try:
         assert process.stdout and process.stdout.readline().startswith(b"ready")
@@ -141,4 +143,6 @@ def run_until(session: Session, done: Callable[[], bool], limit_s: float = 60) -
 def _finish(session: Session, pid: int, log: Path, n_working: int) -> Run:
     session.finish()
     target = [t for t in session.targets.values() if t.pid == pid][-1]
-    return Run(session, target, Truth.read(log), session.kernel.lost(), session.kernel.statistics(), n_working)
+    return Run(
+        session, target, Truth.read(log), session.kernel.lost(), session.kernel.statistics(), n_working
+    )

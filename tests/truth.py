@@ -126,9 +126,7 @@ class Truth:
 
     def near_edge(self, t_ns: int, margin_ns: int) -> bool:
         """Tell whether some thread enters or leaves a work function within margin_ns of t_ns."""
-        return bisect_left(self._edges, t_ns - margin_ns) < bisect_right(
-            self._edges, t_ns + margin_ns
-        )
+        return bisect_left(self._edges, t_ns - margin_ns) < bisect_right(self._edges, t_ns + margin_ns)
 
     def function_at(self, tid: int, t_ns: int) -> str | None:
         """Name the work function that thread tid is in at t_ns, None if in none."""
@@ -175,9 +173,7 @@ def main() -> None:
     walls: dict[str, list[int]] = defaultdict(list)
     for interval in truth.intervals:
         walls[interval.function].append(interval.wall_ns)
-    print(
-        f"pid {truth.pid}, {len(truth.threads)} threads, {len(truth.intervals)} intervals", end=""
-    )
+    print(f"pid {truth.pid}, {len(truth.threads)} threads, {len(truth.intervals)} intervals", end="")
     print(f", {truth.dropped} dropped, {(truth.end_ns - truth.start_ns) / 1e9:.3f} s")
     print(f"{'function':24}{'calls':>6}{'min ms':>8}{'work ms':>10}{'idle ms':>10}{'ratio':>7}")
     for function, (work, idleness) in truth.expected(args.cores).items():

@@ -15,7 +15,8 @@ from parprof.errors import ParprofError
 def make_parser() -> argparse.ArgumentParser:
     """The parser with all sub-commands."""
     parser = argparse.ArgumentParser(
-        prog="parprof", description="Where the cores of a parallel program stand idle, and which code is to blame."
+        prog="parprof",
+        description="Where the cores of a parallel program stand idle, and which code is to blame.",
     )
     parser.add_argument("--version", action="version", version=f"parprof {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks of errors")

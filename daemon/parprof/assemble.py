@@ -119,7 +119,9 @@ class Assembler:
         """The profile, described by its main process."""
         session = self._session
         duration_s = (session.ended_ns - session.started_ns) / 1e9
-        own_s = time.process_time() - cpu_seconds_before  # before the work below, which the target no longer feels
+        own_s = (
+            time.process_time() - cpu_seconds_before
+        )  # before the work below, which the target no longer feels
         samples = self._samples()
         target_ns = sum(s.metrics.work_ns + s.metrics.spin_ns for s in samples)
         lost = session.kernel.lost()
@@ -147,7 +149,9 @@ class Assembler:
         out = []
         if self._truncated:
             share = 100 * self._truncated / self._total
-            out.append(f"{share:.1f} % of the stacks are truncated: code without frame pointers, such as libgomp")
+            out.append(
+                f"{share:.1f} % of the stacks are truncated: code without frame pointers, such as libgomp"
+            )
         if self._unsure:
             out.append(
                 f"n_w was partly guessed in {self._unsure} samples: attached in the middle of parallel regions"
@@ -155,5 +159,3 @@ class Assembler:
         for target in self._session.targets.values():
             out += [f"process {target.pid}: {text}" for text in [*target.failures, *target.plan.notes]]
         return out
-
-

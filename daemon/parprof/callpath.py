@@ -17,7 +17,9 @@ _OUTERMOST = frozenset(
 )  # fmt: skip
 
 
-def physical_path(user: Sequence[int], kernel: Sequence[int], resolve: Resolve, resolve_kernel: Resolve) -> Path:
+def physical_path(
+    user: Sequence[int], kernel: Sequence[int], resolve: Resolve, resolve_kernel: Resolve
+) -> Path:
     """The call path of one sample, root first.
 
     ``user`` and ``kernel`` are leaf first. What a frame-pointer walk picks up beyond the outermost function is

@@ -194,4 +194,3 @@ def _branch_targets(code: bytes, vaddr: int) -> set[int] | None:
         elif not _GOT_SLOT.match(operands):  # a jump through the GOT leaves the function
             return None
     return out if end == vaddr + len(code) else None
-

@@ -134,7 +134,9 @@ def _named_site(dso: Dso, name: str, edge: Edge) -> list[Site]:
     if elf is None:
         return []
     hook = Hook(re.compile(re.escape(name)), edge, "")
-    made = [make_site(dso, elf, s.value, s.size, hook, returns=False) for s in _functions(elf) if s.name == name]
+    made = [
+        make_site(dso, elf, s.value, s.size, hook, returns=False) for s in _functions(elf) if s.name == name
+    ]
     return list({site.offset: site for site in made if site is not None}.values())
 
 

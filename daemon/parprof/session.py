@@ -196,7 +196,9 @@ class Session:
 
     def _add(self, facts: Iterable[Fact]) -> None:
         for f in facts:
-            row = self.facts.setdefault((f.image, f.tid, f.event, f.state, f.n_working, f.user, f.kernel), [0, 0, 0])
+            row = self.facts.setdefault(
+                (f.image, f.tid, f.event, f.state, f.n_working, f.user, f.kernel), [0, 0, 0]
+            )
             row[0] += f.count
             row[1] += f.total
             row[2] += f.count if f.unsure else 0
@@ -239,4 +241,3 @@ class Session:
     def processes(self) -> list[Process]:
         """All processes profiled, in the order in which they came."""
         return [target.process for target in self.targets.values()]
-

@@ -10,7 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from parprof.errors import ParprofError, ProbeAttachError, TargetError
-from parprof.kernel.engine import FOLLOW_CHILDREN, HAS_RUNTIME, STOP_AT_EXEC, STOP_AT_LOAD, Kernel, WatchConfig
+from parprof.kernel.engine import (
+    FOLLOW_CHILDREN,
+    HAS_RUNTIME,
+    STOP_AT_EXEC,
+    STOP_AT_LOAD,
+    Kernel,
+    WatchConfig,
+)
 from parprof.kernel.uprobes import ProbeSet, Site
 from parprof.loadmap import Dso, DsoCache, LoadMap
 from parprof.probing import Plan, loader_sites, make_plan, outlined_site
@@ -35,7 +42,9 @@ def open_pidfd(pid: int) -> int:
 class Target:
     """A process image under observation. ``image`` is the id under which the kernel counts it."""
 
-    def __init__(self, kernel: Kernel, cache: DsoCache, process: Process, image: int, *, follow: bool, stop: bool):
+    def __init__(
+        self, kernel: Kernel, cache: DsoCache, process: Process, image: int, *, follow: bool, stop: bool
+    ):
         self.kernel = kernel
         self.cache = cache
         self.process = process

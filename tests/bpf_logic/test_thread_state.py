@@ -85,7 +85,8 @@ class Model:
 
 TOP = 0x7FFF_0000_0000
 operations = st.lists(
-    st.tuples(st.sampled_from(["enter", "leave", "observe"]), st.integers(0, 200), st.booleans()), max_size=200
+    st.tuples(st.sampled_from(["enter", "leave", "observe"]), st.integers(0, 200), st.booleans()),
+    max_size=200,
 )
 
 

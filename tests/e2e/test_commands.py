@@ -80,7 +80,9 @@ def test_record_pthreads(tmp_path: Path) -> None:
     functions, expected = inclusive(out), Truth.read(log).expected(cores=2)
     for name in ("serial_work", "skewed_long", "locked_work"):
         true = expected[name][1] / expected[name][0]
-        assert functions[name]["idleness_s"] / functions[name]["work_s"] == pytest.approx(true, abs=0.12), name
+        assert functions[name]["idleness_s"] / functions[name]["work_s"] == pytest.approx(true, abs=0.12), (
+            name
+        )
     process = report(out)["process"]
     assert (process["n_w_source"], process["runtime"], process["cores"]) == ("scheduler", "none", 2)
 

@@ -23,7 +23,9 @@ LAYERS = (
 def layer_of(module: str) -> int:
     """Index of the layer of ``parprof.X...``."""
     first = module.split(".")[1] if "." in module else ""
-    return next(index for index, names in enumerate(LAYERS) if first in names or (first == "spawn" and index == 1))
+    return next(
+        index for index, names in enumerate(LAYERS) if first in names or (first == "spawn" and index == 1)
+    )
 
 
 def imports(path: Path) -> set[str]:
@@ -55,7 +57,10 @@ def test_imports_go_one_way() -> None:
 
 def test_only_the_compiler_child_knows_bcc() -> None:
     for module, path in modules():
-        if "bcc" in {name.split(".")[0] for name in imports(path)} or 'import_module("bcc")' in path.read_text():
+        if (
+            "bcc" in {name.split(".")[0] for name in imports(path)}
+            or 'import_module("bcc")' in path.read_text()
+        ):
             assert module == "parprof.kernel.bcc_import"
     users = [module for module, path in modules() if "parprof.kernel.bcc_import" in imports(path)]
     assert users == ["parprof.kernel.compiler"]

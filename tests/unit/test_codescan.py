@@ -50,7 +50,10 @@ ENTRIES = {
 }
 # name -> (code with the label "here" at the slow path, is it a stub?)
 STUBS = {
-    "lock": ("endbr64; xor %eax, %eax; lock cmpxchg %edx, (%rdi); jne 1f; ret; 1: mov %eax, %esi; here: jmp push", True),
+    "lock": (
+        "endbr64; xor %eax, %eax; lock cmpxchg %edx, (%rdi); jne 1f; ret; 1: mov %eax, %esi; here: jmp push",
+        True,
+    ),
     "two_jumps": ("test %edi, %edi; je 1f; jmp push; 1: jmp leaf", False),
     "no_return": ("endbr64; jmp push", False),
     "conditional": ("test %edi, %edi; jne push; ret", False),
@@ -63,7 +66,9 @@ STUBS = {
 
 
 @pytest.fixture(scope="module")
-def functions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ElfFile, dict[str, Symbol], dict[str, int]]]:
+def functions(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[ElfFile, dict[str, Symbol], dict[str, int]]]:
     """The functions above in a shared library, and where their labels are."""
     if not shutil.which("gcc"):
         pytest.skip("gcc is not installed")
@@ -71,13 +76,23 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ElfFil
     text = [".data", "far: .quad 0", ".text"]
     for name, (code, *_) in {**ENTRIES, **STUBS}.items():
         body = code.replace("here:", f"site_{name}:").replace("; ", "\n")
-        text += [f".globl {name}", f".type {name}, @function", f"{name}:", body, f".size {name}, . - {name}", "int3"]
+        text += [
+            f".globl {name}",
+            f".type {name}, @function",
+            f"{name}:",
+            body,
+            f".size {name}, . - {name}",
+            "int3",
+        ]
         text += [f".globl site_{name}", f".hidden {name}"] if "here:" in code else [f".hidden {name}"]
     here = tmp_path_factory.mktemp("code")
     (here / "code.s").write_text("\n".join(text) + '\n.section .note.GNU-stack,"",@progbits\n')
     subprocess.run(["gcc", "-shared", "-nostdlib", "code.s", "-o", "code.so"], cwd=here, check=True)
     with ElfFile.open(str(here / "code.so")) as elf:
-        sites = {name: found[0].value for name, found in elf.lookup(f"site_{n}" for n in {**ENTRIES, **STUBS}).items()}
+        sites = {
+            name: found[0].value
+            for name, found in elf.lookup(f"site_{n}" for n in {**ENTRIES, **STUBS}).items()
+        }
         yield elf, {symbol.name: symbol for symbol in elf.symbols()}, sites
 
 
@@ -148,23 +163,44 @@ def test_random_code_is_no_crash(functions: tuple[ElfFile, dict[str, Symbol], di
 
 @pytest.mark.parametrize(
     ("code", "emulated"),
-    [("55", True), ("4154", True), ("4055", False), ("6655", False), ("90", True), ("f390", False), ("6690", False),
-     ("eb05", True), ("e900000000", True), ("e800000000", True), ("7405", True), ("0f8500000000", True),
-     ("660f8500000000", False), ("f30f1efa", False), ("ffe0", False), ("c3", False), ("", False), ("0f", False)],
-)  # fmt: skip
+    [
+        ("55", True),
+        ("4154", True),
+        ("4055", False),
+        ("6655", False),
+        ("90", True),
+        ("f390", False),
+        ("6690", False),
+        ("eb05", True),
+        ("e900000000", True),
+        ("e800000000", True),
+        ("7405", True),
+        ("0f8500000000", True),
+        ("660f8500000000", False),
+        ("f30f1efa", False),
+        ("ffe0", False),
+        ("c3", False),
+        ("", False),
+        ("0f", False),
+    ],
+)
 def test_is_emulated(code: str, emulated: bool) -> None:
     assert is_emulated(bytes.fromhex(code)) == emulated
 
 
 GOMP_NOT_PUSHING = (
-    "GOMP_barrier GOMP_barrier_cancel GOMP_loop_end GOMP_loop_end_cancel GOMP_sections_end GOMP_sections_end_cancel "
-    "GOMP_taskwait_depend GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock"
+    "GOMP_barrier GOMP_barrier_cancel GOMP_loop_end GOMP_loop_end_cancel GOMP_sections_end "
+    "GOMP_sections_end_cancel GOMP_taskwait_depend GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock"
 ).split()
-GOMP_STUBS = "GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock GOMP_barrier".split()
-GOMP_PUSHING = "GOMP_parallel GOMP_task GOMP_taskwait GOMP_taskgroup_end GOMP_ordered_start omp_set_nest_lock".split()
+GOMP_STUBS = (
+    "GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock GOMP_barrier".split()
+)
+GOMP_PUSHING = (
+    "GOMP_parallel GOMP_task GOMP_taskwait GOMP_taskgroup_end GOMP_ordered_start omp_set_nest_lock".split()
+)
 OMP = (
-    "__kmp_invoke_microtask __kmpc_fork_call __kmpc_barrier __kmpc_omp_taskwait __kmpc_end_taskgroup __kmpc_critical "
-    "__kmpc_set_lock omp_set_lock __kmpc_ordered __kmpc_reduce __kmpc_omp_task __kmpc_omp_task_with_deps"
+    "__kmp_invoke_microtask __kmpc_fork_call __kmpc_barrier __kmpc_omp_taskwait __kmpc_end_taskgroup "
+    "__kmpc_critical __kmpc_set_lock omp_set_lock __kmpc_ordered __kmpc_reduce __kmpc_omp_task __kmpc_omp_task_with_deps"
 ).split()
 
 

@@ -45,8 +45,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "lib.map").write_text(VERSIONS)
     (here / "main.c").write_text(MAIN)
     library = here / "libface.so.1"
-    run("gcc", "-O1", "-shared", "-fPIC", "-Wl,--build-id=0x0123456789abcdef", "-Wl,-soname,libface.so.1",
-        f"-Wl,--version-script={here / 'lib.map'}", here / "lib.c", "-o", library)  # fmt: skip
+    run(
+        "gcc",
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-Wl,--build-id=0x0123456789abcdef",
+        "-Wl,-soname,libface.so.1",
+        f"-Wl,--version-script={here / 'lib.map'}",
+        here / "lib.c",
+        "-o",
+        library,
+    )
     run("strip", "-o", here / "stripped.so", library)
     run("gcc", "-O1", here / "main.c", library, "-o", here / "pie")
     run("gcc", "-O1", "-no-pie", here / "main.c", library, "-o", here / "fixed")
@@ -134,7 +144,9 @@ def test_addresses(built: Path) -> None:
 
 def test_a_page_that_two_segments_share_counts_as_code() -> None:
     data = bytearray(64 + 2 * 56 + 0x3000)
-    data[:64] = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0)
+    data[:64] = struct.pack(
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0
+    )
     struct.pack_into("<IIQQQQQQ", data, 64, 1, 4, 0, 0, 0, 0x1234, 0x1234, 4096)
     struct.pack_into("<IIQQQQQQ", data, 120, 1, 5, 0x1234, 0x2234, 0, 0x1000, 0x1000, 4096)
     elf = ElfFile(lambda offset, size: bytes(data[offset : offset + size]), len(data), "test")
@@ -146,7 +158,12 @@ def test_a_page_that_two_segments_share_counts_as_code() -> None:
 def test_not_elf(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     os.mkfifo(tmp_path / "pipe")
-    for path, word in (("text", "not an ELF"), ("none", "No such file"), ("pipe", "regular"), (".", "regular")):
+    for path, word in (
+        ("text", "not an ELF"),
+        ("none", "No such file"),
+        ("pipe", "regular"),
+        (".", "regular"),
+    ):
         with pytest.raises(ElfError, match=word):
             ElfFile.open(str(tmp_path / path))
     with pytest.raises(ElfError):
@@ -220,7 +237,9 @@ def test_mutated(built: Path, headless: Path, name: str) -> None:
         data = bytearray(original)
         for _ in range(chance.randint(1, 6)):
             at = chance.choice(chance.choice(tables))
-            wild = chance.choice([b"\0", b"\xff", b"\xff\xff\xff\xff", b"\xff" * 8, b"\x7f", b"\x80", chance.randbytes(4)])
+            wild = chance.choice(
+                [b"\0", b"\xff", b"\xff\xff\xff\xff", b"\xff" * 8, b"\x7f", b"\x80", chance.randbytes(4)]
+            )
             data[at : at + len(wild)] = wild
         explored += survive(bytes(data))
     assert explored > 100
@@ -231,19 +250,26 @@ def test_mutated(built: Path, headless: Path, name: str) -> None:
 def test_any_bytes(tail: bytes) -> None:
     survive(tail)
     survive(b"\x7fELF\x02\x01\x01" + tail)
-    survive(b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 64, 0, 64, 56, 3,
-            64, 5, 1) + tail)  # fmt: skip
+    survive(
+        b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+        + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 64, 0, 64, 56, 3, 64, 5, 1)
+        + tail
+    )
 
 
 def test_endless_tables_are_bounded() -> None:
     """A sparse file that claims 2^40 symbols: time and memory stay within reason."""
     data = bytearray(64 + 56 + 3 * 64)
-    data[:64] = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 64, 120, 0, 64, 56, 1, 64, 3, 0)
+    data[:64] = struct.pack(
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 64, 120, 0, 64, 56, 1, 64, 3, 0
+    )
     struct.pack_into("<IIQQQQQQ", data, 64, 1, 5, 0, 0, 0, 1 << 40, 1 << 40, 4096)
     struct.pack_into("<IIQQQQIIQQ", data, 120 + 64, 0, 2, 0, 0, 0, 24 << 40, 2, 0, 8, 24)
     struct.pack_into("<IIQQQQIIQQ", data, 120 + 128, 0, 3, 0, 0, 0, 1 << 40, 0, 0, 1, 0)
     begin = time.monotonic()
-    elf = ElfFile(lambda offset, size: bytes(data[offset : offset + size]).ljust(size, b"\0"), 1 << 50, "sparse")
+    elf = ElfFile(
+        lambda offset, size: bytes(data[offset : offset + size]).ljust(size, b"\0"), 1 << 50, "sparse"
+    )
     assert sum(1 for _ in elf.symbols()) < 1 << 22
     assert elf.lookup(["main"]) == {}
     assert time.monotonic() - begin < 20

@@ -52,7 +52,9 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         **{f"STAT_{name.upper()}": number for name, number in engine._STATISTICS.items()},
         "STAT_EDGES": engine._EDGES,
     }  # fmt: skip
-    checks = "\n".join(f'_Static_assert({name} == {int(value)}, "{name}");' for name, value in expected.items())
+    checks = "\n".join(
+        f'_Static_assert({name} == {int(value)}, "{name}");' for name, value in expected.items()
+    )
     types = "".join(f"typedef unsigned {c} u{n}; typedef signed {c} s{n};\n"
                     for c, n in (("char", 8), ("short", 16), ("int", 32), ("long long", 64)))  # fmt: skip
     source = tmp_path / "check.c"
@@ -93,7 +95,10 @@ def _import_with(folder: Path, debian: Path) -> subprocess.CompletedProcess[str]
         f"print(import_bcc(Path({str(debian)!r})).BPF)"
     )
     return subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": f"{folder}:{ROOT / 'daemon'}"}, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": f"{folder}:{ROOT / 'daemon'}"},
+        capture_output=True,
+        text=True,
     )
 
 

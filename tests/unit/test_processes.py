@@ -53,7 +53,9 @@ def test_another_process_with_the_same_pid_is_not_alive() -> None:
 
 def test_command_line_is_quoted_and_visible() -> None:
     script = "import time; print('ready', flush=True); time.sleep(60)"
-    child = subprocess.Popen([sys.executable, "-c", script, "two words", "esc\x1b[31m\nend"], stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, "two words", "esc\x1b[31m\nend"], stdout=subprocess.PIPE
+    )
     try:
         assert child.stdout is not None and child.stdout.readline()
         command = inspect(child.pid).command
@@ -71,7 +73,9 @@ def test_threads_name_their_process() -> None:
     thread.start()
     try:
         pid = os.getpid()
-        with pytest.raises(TargetError, match=f"PID {thread.native_id} is a thread of process {pid}: attach to {pid}"):
+        with pytest.raises(
+            TargetError, match=f"PID {thread.native_id} is a thread of process {pid}: attach to {pid}"
+        ):
             inspect(thread.native_id or 0)
     finally:
         stop.set()
@@ -163,7 +167,9 @@ def test_quota_version_1_and_hybrid(tmp_path: Path) -> None:
     assert cgroup_quota(membership, tmp_path) == 2
 
 
-@pytest.mark.parametrize("text", ["", "max", "x y", "1 0", "0 100000", "-5 100000", "1 2 3", "9" * 999 + " 1", "\0\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "max", "x y", "1 0", "0 100000", "-5 100000", "1 2 3", "9" * 999 + " 1", "\0\xff"]
+)
 def test_quota_that_makes_no_sense(tmp_path: Path, text: str) -> None:
     (tmp_path / "cpu.max").write_text(text)
     assert cgroup_quota("0::/\n::\n\n:cpu:\n", tmp_path) is None

@@ -120,9 +120,7 @@ def logs(draw: st.DrawFn) -> Truth:
     intervals = []
     for tid in range(draw(st.integers(1, 4))):
         t_ns = 0
-        for gap, length in draw(
-            st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=8)
-        ):
+        for gap, length in draw(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=8)):
             function = draw(st.sampled_from("fgh"))
             intervals.append(Interval(function, tid, t_ns + gap, t_ns + gap + length, length))
             t_ns += gap + length

@@ -24,4 +24,10 @@ class Command(Protocol):
         """Do it; the result is the exit code."""
 
 
-COMMANDS: tuple[Command, ...] = (RecordCommand(), AttachCommand(), ReportCommand(), DiffCommand(), CheckCommand())
+COMMANDS: tuple[Command, ...] = (
+    RecordCommand(),
+    AttachCommand(),
+    ReportCommand(),
+    DiffCommand(),
+    CheckCommand(),
+)

@@ -20,14 +20,20 @@ class AttachCommand:
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
         parser.add_argument("pid", metavar="PID", help="the process")
-        parser.add_argument("-d", "--duration", metavar="SECONDS", type=float, help="how long (default: until Ctrl-C)")
-        parser.add_argument("--children", action="store_true", help="also profile children that it forks meanwhile")
+        parser.add_argument(
+            "-d", "--duration", metavar="SECONDS", type=float, help="how long (default: until Ctrl-C)"
+        )
+        parser.add_argument(
+            "--children", action="store_true", help="also profile children that it forks meanwhile"
+        )
         add_measuring_options(parser, "parprof.pb.gz")
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Returns the exit code."""
         if not (args.pid.isascii() and args.pid.isdigit()):
-            raise UsageError(f"{args.pid!r} is not a process id: give a number, such as `pgrep -n NAME` prints")
+            raise UsageError(
+                f"{args.pid!r} is not a process id: give a number, such as `pgrep -n NAME` prints"
+            )
         pid = int(args.pid)
         if args.duration is not None and not (math.isfinite(args.duration) and args.duration > 0):
             raise UsageError(f"-d {args.duration}: give a positive number of seconds")

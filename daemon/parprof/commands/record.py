@@ -14,7 +14,6 @@ from parprof.session import Session
 from parprof.spawn import Child
 from parprof.target import Target
 
-
 _GRACE_SECONDS = 1.0
 """A terminal's Ctrl-C reaches the command too; when it has not ended by then, it is passed on."""
 
@@ -31,7 +30,9 @@ class RecordCommand:
         """Declare the arguments."""
         parser.usage = "parprof record [options] [--] CMD [ARG ...]"
         add_measuring_options(parser, "parprof.pb.gz")
-        parser.add_argument("command", metavar="CMD", nargs=argparse.REMAINDER, help="the command and its arguments")
+        parser.add_argument(
+            "command", metavar="CMD", nargs=argparse.REMAINDER, help="the command and its arguments"
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Returns the command's exit code."""
@@ -58,8 +59,12 @@ class RecordCommand:
         def finished(session: Session) -> bool:
             nonlocal passed_on
             assert child is not None
-            if interrupt.signal and not passed_on and (
-                interrupt.signal != signal.SIGINT or time.monotonic() - interrupt.time_s > _GRACE_SECONDS
+            if (
+                interrupt.signal
+                and not passed_on
+                and (
+                    interrupt.signal != signal.SIGINT or time.monotonic() - interrupt.time_s > _GRACE_SECONDS
+                )
             ):
                 passed_on = True
                 child.send(interrupt.signal)
@@ -74,6 +79,8 @@ class RecordCommand:
             assert child is not None
             failure = child.exec_failure() if child.poll() == 127 else 0
             if failure:
-                raise TargetError(f"{command[0]} cannot be run: {os.strerror(failure)} ({errno.errorcode.get(failure)})")
+                raise TargetError(
+                    f"{command[0]} cannot be run: {os.strerror(failure)} ({errno.errorcode.get(failure)})"
+                )
             present(args, profile)
             return child.wait()

@@ -48,7 +48,9 @@ def _address(buffer: ctypes.Array[ctypes.c_char]) -> int:
 def map_create(kind: int, key_size: int, value_size: int, max_entries: int, flags: int, name: str) -> int:
     """Create a map and return its descriptor (close-on-exec)."""
     label = name.encode()[:15]
-    return _bpf(MAP_CREATE, struct.pack("<5I2I16s", kind, key_size, value_size, max_entries, flags, 0, 0, label))[0]
+    return _bpf(
+        MAP_CREATE, struct.pack("<5I2I16s", kind, key_size, value_size, max_entries, flags, 0, 0, label)
+    )[0]
 
 
 def map_lookup(fd: int, key: bytes, value_size: int) -> bytes | None:
@@ -168,7 +170,14 @@ def link_perf_event(program: int, event: int, cookie: int) -> int:
 
 
 def link_uprobe_multi(
-    program: int, path: str, offsets: list[int], cookies: list[int], *, attach_type: int, returns: bool, pid: int
+    program: int,
+    path: str,
+    offsets: list[int],
+    cookies: list[int],
+    *,
+    attach_type: int,
+    returns: bool,
+    pid: int,
 ) -> int:
     """Attach ``program`` to many offsets of a file at once. ``pid`` 0 means every process."""
     count = len(offsets)

@@ -57,7 +57,9 @@ class _Btf:
         lib.btf__find_by_name_kind.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32]
         self.lib = lib
         if not os.path.exists("/sys/kernel/btf/vmlinux"):
-            raise KernelUnsupported("the kernel has no BTF (/sys/kernel/btf/vmlinux): CONFIG_DEBUG_INFO_BTF=y")
+            raise KernelUnsupported(
+                "the kernel has no BTF (/sys/kernel/btf/vmlinux): CONFIG_DEBUG_INFO_BTF=y"
+            )
         self.handle = lib.btf__load_vmlinux_btf()
         if not self.handle or self.handle > (1 << 64) - 4096:
             raise KernelUnsupported("the kernel's BTF cannot be read (/sys/kernel/btf/vmlinux)")

@@ -42,7 +42,9 @@ def _pid_namespace() -> Finding:
     if os.stat("/proc/self/ns/pid").st_ino == 4026531836:
         return Finding("PID namespace", True, "the initial one")
     remedy = "start the container with --pid=host"
-    return Finding("PID namespace", False, "not the initial one: PIDs differ from the kernel's", remedy, fatal=True)
+    return Finding(
+        "PID namespace", False, "not the initial one: PIDs differ from the kernel's", remedy, fatal=True
+    )
 
 
 def _btf() -> Finding:
@@ -73,7 +75,9 @@ def _tracepoints(loaded: LoadedObject) -> Finding:
     try:
         os.close(bpf.raw_tracepoint_open("sched_switch", loaded.program("on_switch")))
     except OSError as error:
-        return Finding("tracepoints", False, error.strerror or "refused", "a kernel with CONFIG_BPF_EVENTS=y", fatal=True)
+        return Finding(
+            "tracepoints", False, error.strerror or "refused", "a kernel with CONFIG_BPF_EVENTS=y", fatal=True
+        )
     return Finding("tracepoints", True, "scheduler tracepoints attach")
 
 
@@ -86,7 +90,10 @@ def _uprobes(loaded: LoadedObject) -> Finding:
         prober.attach([Site(f"/proc/{os.getpid()}/exe", 0, 4, returns=True)], os.getpid()).close(wait=True)
     except ParprofError as error:
         return Finding(
-            "uprobes", False, str(error), "CONFIG_UPROBE_EVENTS=y; without, n_w comes from the scheduler alone"
+            "uprobes",
+            False,
+            str(error),
+            "CONFIG_UPROBE_EVENTS=y; without, n_w comes from the scheduler alone",
         )
     words = {
         "session": "session links (cheapest)",
@@ -115,14 +122,18 @@ def _events() -> Finding:
 
 
 def _rate() -> Finding:
-    return Finding("sampling", True, f"up to {perf_events.maximum_rate_hz()} Hz on {len(perf_events.online_cpus())} CPUs")
+    return Finding(
+        "sampling", True, f"up to {perf_events.maximum_rate_hz()} Hz on {len(perf_events.online_cpus())} CPUs"
+    )
 
 
 def _symbols() -> Finding:
     try:
         import symbolic  # noqa: F401
     except ImportError as error:
-        return Finding("symbols", False, f"{error}", "pip install symbolic: names only from symbol tables without it")
+        return Finding(
+            "symbols", False, f"{error}", "pip install symbolic: names only from symbol tables without it"
+        )
     return Finding("symbols", True, "names, lines and inlined frames")
 
 

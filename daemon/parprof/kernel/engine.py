@@ -98,7 +98,12 @@ class Kernel:
     """
 
     def __init__(
-        self, events: Sequence[str], frequency_hz: int, *, trace: bool = False, sizes: dict[str, int] | None = None
+        self,
+        events: Sequence[str],
+        frequency_hz: int,
+        *,
+        trace: bool = False,
+        sizes: dict[str, int] | None = None,
     ) -> None:
         self.events = tuple(events)
         self.frequency_hz = frequency_hz
@@ -128,7 +133,9 @@ class Kernel:
         threads = self._object.layouts["thread"]
         self._object.put("threads", struct.pack("<I", 0), threads())  # the template for new threads
         for name in ("stacks", "control", "trace"):
-            self._rings[name] = RingBuffer(self._object.maps[name], self._object.definitions[name]["max_entries"])
+            self._rings[name] = RingBuffer(
+                self._object.maps[name], self._object.definitions[name]["max_entries"]
+            )
         self._write_settings()
         for tracepoint, program in _TRACEPOINTS:
             fd = self._object.program(program)
@@ -201,7 +208,9 @@ class Kernel:
         layout = self._object.layouts["thread"]
         definition = self._object.definitions["threads"]
         stale = []
-        for tid, raw in bpf.map_read_all(self._object.maps["threads"], 4, definition["value_size"], chunk=256):
+        for tid, raw in bpf.map_read_all(
+            self._object.maps["threads"], 4, definition["value_size"], chunk=256
+        ):
             thread: Any = layout.from_buffer_copy(raw)
             if thread.tgid == pid:
                 stale.append(tid)
@@ -212,7 +221,9 @@ class Kernel:
         raw = self._object.get("processes", struct.pack("<I", pid), "process")
         if raw is None:
             return None
-        return ProcessState(raw.image, raw.n_working, raw.n_unknown, raw.members, raw.members_max, raw.probe_hits)
+        return ProcessState(
+            raw.image, raw.n_working, raw.n_unknown, raw.members, raw.members_max, raw.probe_hits
+        )
 
     def attach_probes(self, pid: int, sites: list[Site]) -> ProbeSet:
         """Probe ``sites`` in process ``pid`` alone. Raises ProbeAttachError."""
@@ -233,7 +244,9 @@ class Kernel:
         layout = self._object.layouts["trace_record"]
         for raw in self._rings["trace"].read():
             r: Any = layout.from_buffer_copy(raw)
-            yield TraceRecord(r.image, r.tid, r.time_ns, r.ip, r.n_working, ThreadState(r.state), bool(r.unsure))
+            yield TraceRecord(
+                r.image, r.tid, r.time_ns, r.ip, r.n_working, ThreadState(r.state), bool(r.unsure)
+            )
 
     def _read_stacks(self) -> None:
         for raw in self._rings["stacks"].read():

@@ -82,7 +82,9 @@ def compile_in_child(output: Path) -> dict[str, Any]:
         if done.returncode == 3 and lines:
             raise KernelUnsupported(lines[-1])
         told = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no output")
-        raise KernelUnsupported(f"the BPF programs do not compile here (child ended with {done.returncode}): {told}")
+        raise KernelUnsupported(
+            f"the BPF programs do not compile here (child ended with {done.returncode}): {told}"
+        )
     loaded: dict[str, Any] = json.loads(output.read_text())
     return loaded
 

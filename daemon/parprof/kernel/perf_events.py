@@ -91,7 +91,9 @@ def maximum_rate_hz() -> int:
 def open_on_cpu(name: str, frequency_hz: int, cpu: int) -> int:
     """Open one event for all processes on one CPU; inherited by nothing."""
     kind, config = encode(name)
-    return bpf.perf_event_open(_attributes(kind, config, frequency_hz, _FLAG_FREQUENCY | _FLAG_EXCLUDE_IDLE), -1, cpu)
+    return bpf.perf_event_open(
+        _attributes(kind, config, frequency_hz, _FLAG_FREQUENCY | _FLAG_EXCLUDE_IDLE), -1, cpu
+    )
 
 
 def is_available(name: str) -> OSError | None:

@@ -133,7 +133,18 @@ class Prober:
                 raw_path = bytearray(os.fsencode(site.path) + b"\0")
                 buffer = (ctypes.c_char * len(raw_path)).from_buffer(raw_path)
                 attributes = struct.pack(
-                    "<IIQQQQQIIQQ", kind, 136, is_return, 1, 0, 0, 0, 0, 0, ctypes.addressof(buffer), site.offset
+                    "<IIQQQQQIIQQ",
+                    kind,
+                    136,
+                    is_return,
+                    1,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                    ctypes.addressof(buffer),
+                    site.offset,
                 ).ljust(136, b"\0")
                 event = bpf.perf_event_open(attributes, pid, -1)
                 out.append(event)

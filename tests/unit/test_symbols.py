@@ -1,0 +1,588 @@
+# SPDX-License-Identifier: Apache-2.0
+"""parprof.symbols against llvm-symbolizer, on stripped and damaged files, and with a worker that dies."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parprof.dso import Dso, DsoCache, MapsLine
+from parprof.elf import ElfFile
+from parprof.model import Frame
+from parprof.symbols import Symbolizer, client, debugfiles, protocol
+from parprof.symbols.kernel import KernelSymbolizer
+from parprof.symbols.names import readable, without_clone_suffixes, without_return_type
+from parprof.symbols.table import find_functions
+
+SOURCE = """
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+namespace ns {
+static inline int inner(int x) { return x * x + 3; }
+inline int middle(int x) { int r = 0; for (int i = 0; i < x; i++) r += inner(i) ^ r; return r; }
+struct S { int v; S(int x); int operator()(int) const; };
+__attribute__((noinline)) S::S(int x) : v(middle(x)) {}
+__attribute__((noinline)) int S::operator()(int y) const { return middle(y) + v; }
+template <class T> __attribute__((noinline)) double best(std::vector<T> &v)
+{
+    std::sort(v.begin(), v.end());
+    return v[0];
+}
+}
+extern "C" __attribute__((noinline)) int spill(int x) { if (x > 1000) throw x; return x + 1; }
+int main(int c, char **v) {
+    std::vector<double> q;
+    for (int i = 0; i < c * 100; i++) q.push_back(i * 7 % 13);
+    double r = 0;
+#pragma omp parallel for reduction(+ : r)
+    for (int i = 0; i < 1000; i++) r += i * 0.5 / (i + c);
+    ns::S s(c);
+    printf("%f %d %f %d\\n", r, s(3), ns::best(q), spill(c));
+}
+"""
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(SOURCE.splitlines(), 1) if text in line)
+
+
+def compile_program(path: Path, *options: str) -> Path:
+    if not shutil.which("g++"):
+        pytest.skip("g++ is not installed")
+    path.with_suffix(".cpp").write_text(SOURCE)
+    subprocess.run(
+        ["g++", "-g", "-O2", "-fopenmp", *options, path.with_suffix(".cpp"), "-o", path], check=True
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_program(tmp_path_factory.mktemp("symbols") / "program")
+
+
+@pytest.fixture(scope="module")
+def fixed_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_program(tmp_path_factory.mktemp("symbols") / "fixed", "-no-pie")
+
+
+@pytest.fixture(scope="module")
+def cache() -> Iterator[DsoCache]:
+    with DsoCache() as out:
+        yield out
+
+
+@pytest.fixture(scope="module")
+def symbolizer() -> Iterator[Symbolizer]:
+    with Symbolizer() as out:
+        yield out
+
+
+def open_dso(cache: DsoCache, path: Path | str) -> Dso:
+    status = os.stat(path)
+    line = MapsLine(0x1000, 0x2000, True, 0, status.st_dev, status.st_ino, os.fsencode(path))
+    return cache.get(os.getpid(), line)
+
+
+def address_of(dso: Dso, name: str) -> int:
+    assert dso.elf is not None
+    return dso.elf.lookup([name])[name][0].value
+
+
+def sample_addresses(dso: Dso, number: int = 300) -> list[int]:
+    assert dso.elf is not None
+    every = sorted({at for s in dso.elf.symbols() for at in range(s.value, s.value + s.size)})
+    return every[:: max(1, len(every) // number)]
+
+
+def need_symbolic() -> None:
+    pytest.importorskip("symbolic", reason="the package symbolic is not installed")
+
+
+def llvm_symbolizer(path: Path, addresses: list[int]) -> list[list[tuple[str, str, int]]]:
+    tool = next((t for t in ("llvm-symbolizer", "llvm-symbolizer-14") if shutil.which(t)), None)
+    if tool is None:
+        pytest.skip("llvm-symbolizer is not installed (Debian package llvm)")
+    command = [
+        tool,
+        f"--obj={path}",
+        "--no-demangle",
+        "--functions=linkage",
+        "--inlines",
+        "--output-style=LLVM",
+    ]
+    text = subprocess.run(
+        command, input="\n".join(map(hex, addresses)), capture_output=True, text=True, check=True
+    )
+    out = []
+    for block in text.stdout.strip().split("\n\n"):
+        lines = block.split("\n")
+        frames = []
+        for name, where in zip(lines[::2], lines[1::2], strict=True):
+            file, line, _ = where.rsplit(":", 2)
+            # constructors and destructors exist in variants: any will do
+            name = readable(re.sub(r"([CD])[0-9]E", r"\g<1>1E", name))
+            frames.append((name, "" if file == "??" else os.path.basename(file), int(line)))
+        out.append(frames)
+    return out
+
+
+@pytest.mark.parametrize("kind", ["program", "fixed_program"])
+def test_against_llvm_symbolizer(
+    kind: str, cache: DsoCache, symbolizer: Symbolizer, request: pytest.FixtureRequest
+) -> None:
+    need_symbolic()
+    path: Path = request.getfixturevalue(kind)
+    dso = open_dso(cache, path)
+    addresses = sample_addresses(dso)
+    assert len(addresses) > 250
+    theirs = llvm_symbolizer(path, addresses)
+    ours = symbolizer.resolve((dso, address, False) for address in addresses)
+    wrong_lines = wrong_names = inlined = 0
+    for address, expected in zip(addresses, theirs, strict=True):
+        frames = ours[dso, address, False]
+        assert [frame.inlined for frame in frames] == [True] * (len(frames) - 1) + [False]
+        inlined += len(frames) > 1
+        found = [(frame.name, os.path.basename(frame.file), frame.line) for frame in frames]
+        wrong_lines += [row[1:] for row in found] != [row[1:] for row in expected]
+        wrong_names += [row[0] for row in found] != [row[0] for row in expected]
+    assert inlined > 20
+    assert wrong_lines == 0
+    assert wrong_names <= len(addresses) // 100
+
+
+def test_frames(program: Path, cache: DsoCache, symbolizer: Symbolizer) -> None:
+    need_symbolic()
+    dso = open_dso(cache, program)
+    main = address_of(dso, "main")
+    (frame,) = symbolizer.frames(dso, main, False)
+    assert frame == Frame(
+        "main",
+        str(program.with_suffix(".cpp")),
+        line_of("int main"),
+        line_of("int main"),
+        "program",
+        dso.build_id,
+        main,
+    )
+    frames = symbolizer.frames(dso, address_of(dso, "_ZNK2ns1SclEi"), False)
+    assert [frame.name for frame in frames] == ["ns::middle(int)", "ns::S::operator()(int) const"]
+    assert frames[0].address == frames[1].address
+    assert frames[1].start_line == line_of("S::operator()")
+    best = symbolizer.frames(dso, address_of(dso, "_ZN2ns4bestIdEEdRSt6vectorIT_SaIS2_EE"), False)
+    assert best[-1].name == "ns::best<double>(std::vector<double, std::allocator<double> >&)"
+
+
+def test_outlined_and_cold(program: Path, cache: DsoCache, symbolizer: Symbolizer) -> None:
+    need_symbolic()
+    dso = open_dso(cache, program)
+    assert dso.elf is not None
+    symbols = {symbol.name: symbol for symbol in dso.elf.symbols()}
+    (outlined,) = symbolizer.frames(dso, symbols["main._omp_fn.0"].value, False)[-1:]
+    assert outlined.name == "main._omp_fn.0"
+    assert outlined.start_line == line_of("#pragma omp")
+    for cold, hot in (("main.cold", "main"), ("spill.cold", "spill")):
+        if cold in symbols:
+            frame = symbolizer.frames(dso, symbols[cold].value, False)[-1]
+            assert frame.name == hot
+            assert frame.start_line == symbolizer.frames(dso, symbols[hot].value, False)[-1].start_line
+
+
+def test_return_addresses_are_looked_up_in_the_call(
+    program: Path, cache: DsoCache, symbolizer: Symbolizer
+) -> None:
+    dso = open_dso(cache, program)
+    assert dso.elf is not None
+    functions = sorted(symbol.value for symbol in dso.elf.symbols() if symbol.name == "main._omp_fn.0")
+    found = symbolizer.resolve([(dso, functions[0], True), (dso, functions[0], False)])
+    assert found[dso, functions[0], True][-1].name != "main._omp_fn.0"
+    assert found[dso, functions[0], False][-1].name == "main._omp_fn.0"
+    assert found[dso, functions[0], True][-1].address == functions[0]
+
+
+def test_stripped(program: Path, cache: DsoCache, symbolizer: Symbolizer, tmp_path: Path) -> None:
+    dso = open_dso(cache, program)
+    subprocess.run(["strip", "-o", tmp_path / "bare", program], check=True)
+    bare = open_dso(cache, tmp_path / "bare")
+    main = address_of(dso, "main")
+    (frame,) = symbolizer.frames(bare, main, False)
+    assert frame == Frame(f"bare+{main:#x}", module="bare", build_id=dso.build_id, address=main)
+
+
+@pytest.mark.parametrize("how", ["build-id", "debuglink"])
+def test_separate_debug_file(
+    how: str, program: Path, cache: DsoCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_symbolic()
+    dso = open_dso(cache, program)
+    root = tmp_path / "debug"
+    bare = tmp_path / "bare"
+    if how == "build-id":
+        target = root / ".build-id" / dso.build_id[:2] / f"{dso.build_id[2:]}.debug"
+    else:
+        target = root / str(tmp_path)[1:] / "bare.debug"
+    target.parent.mkdir(parents=True)
+    subprocess.run(["objcopy", "--only-keep-debug", program, target], check=True)
+    subprocess.run(["strip", "-o", bare, program], check=True)
+    if how == "debuglink":
+        subprocess.run(["objcopy", f"--add-gnu-debuglink={target}", bare], check=True)
+    stripped = open_dso(cache, bare)
+    found = debugfiles.find_debug_file(stripped, root)
+    assert found is not None
+    found.close()
+    assert debugfiles.find_debug_file(dso, root) is None  # has its own
+    monkeypatch.setattr("parprof.symbols.find_debug_file", lambda dso: debugfiles.find_debug_file(dso, root))
+    with Symbolizer() as symbolizer:
+        (frame,) = symbolizer.frames(stripped, address_of(dso, "main"), False)
+    assert (frame.name, frame.start_line, frame.module) == ("main", line_of("int main"), "bare")
+    with open(target, "r+b") as file:  # another build's
+        text = file.read()
+        file.seek(text.index(bytes.fromhex(dso.build_id)))
+        file.write(b"\xaa" * 4)
+    assert debugfiles.find_debug_file(stripped, root) is None
+
+
+def test_symbol_table_alone(program: Path, cache: DsoCache, tmp_path: Path) -> None:
+    subprocess.run(["strip", "-g", "-o", tmp_path / "names", program], check=True)
+    dso = open_dso(cache, tmp_path / "names")
+    with Symbolizer() as symbolizer:
+        (frame,) = symbolizer.frames(dso, address_of(dso, "_ZNK2ns1SclEi") + 3, False)
+        assert (frame.name, frame.line) == ("ns::S::operator()(int) const", 0)
+        assert symbolizer.problems == {}
+
+
+def test_pseudo_files(cache: DsoCache, symbolizer: Symbolizer) -> None:
+    anonymous = cache.get(1, MapsLine(0x1000, 0x2000, True, 0, 0, 0, b""))
+    (frame,) = symbolizer.frames(anonymous, 0x1234, True)
+    assert (frame.name, frame.address) == ("[anon]", 0x1234)
+    for vaddr in (0, -1, 1 << 64):
+        assert symbolizer.frames(anonymous, vaddr, True)
+
+
+def test_strange_addresses(program: Path, cache: DsoCache, symbolizer: Symbolizer) -> None:
+    dso = open_dso(cache, program)
+    for vaddr in (0, 1, 1 << 32, (1 << 64) - 1, 1 << 70):
+        assert symbolizer.frames(dso, vaddr, True)[0].name == f"program+{vaddr:#x}"
+
+
+def test_damaged_files_fall_back(
+    program: Path, cache: DsoCache, symbolizer: Symbolizer, tmp_path: Path
+) -> None:
+    dso = open_dso(cache, program)
+    main = address_of(dso, "main")
+    assert dso.elf is not None
+    data = bytearray(program.read_bytes())
+    for section in dso.elf.sections:
+        if not section.address and section.type == 1 and section.size > 200:  # .debug_*
+            data[section.offset : section.offset + section.size] = os.urandom(section.size)
+    (tmp_path / "noise").write_bytes(data)
+    frames = symbolizer.frames(open_dso(cache, tmp_path / "noise"), main, False)
+    assert frames[-1].name == "main"
+    (tmp_path / "short").write_bytes(data[:3000])
+    frames = symbolizer.frames(open_dso(cache, tmp_path / "short"), main, False)
+    assert frames[-1].name == f"short+{main:#x}"
+
+
+def test_worker_killed_between_requests(program: Path, cache: DsoCache) -> None:
+    dso = open_dso(cache, program)
+    with Symbolizer() as symbolizer:
+        symbolizer.frames(dso, address_of(dso, "main"), False)
+        os.kill(symbolizer.worker_pid, signal.SIGKILL)
+        os.waitid(os.P_PID, symbolizer.worker_pid, os.WEXITED | os.WNOWAIT)
+        frames = symbolizer.frames(dso, address_of(dso, "spill"), False)
+        assert frames[-1].name == "spill"
+        assert symbolizer.problems == {}
+
+
+FAKE_WORKER = """
+import os, socket, sys, time
+sys.path.insert(0, {package!r})
+from parprof.symbols import protocol
+connection = socket.socket(fileno=int(sys.argv[1]))
+while (received := protocol.receive(connection)) is not None:
+    request, fd = received
+    how = {how!r} if request["symbolic"] or {always!r} else "answer"
+    if how == "hang":
+        time.sleep(600)
+    if how == "crash":
+        os.abort()
+    if how == "garbage":
+        connection.sendall(b"\\xff" * 64)
+        time.sleep(600)
+    if how == "lies":
+        rows = [[["x" * 9999, 7, -1, "y"], 5, ["\\x1b[31m", "a", 1 << 80, 2.5], ["", "", 0, 0]]]
+        protocol.send(connection, {{"frames": rows * 5000, "problem": ["?"]}})
+    else:
+        protocol.send(connection, {{"frames": [[["from the table", "", 0, 0]]] * len(request["addresses"])}})
+"""
+
+
+@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize("how", ["hang", "crash", "garbage"])
+def test_worker_failures(
+    how: str, always: bool, program: Path, cache: DsoCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_worker(how, always, tmp_path, monkeypatch)
+    dso = open_dso(cache, program)
+    begin = time.monotonic()
+    with Symbolizer(file_seconds=1.0) as symbolizer:
+        frames = symbolizer.frames(dso, 0x1234, False)
+        assert frames[-1].name == ("program+0x1234" if always else "from the table")
+        assert symbolizer.problems.keys() == {str(program)}
+        again = symbolizer.frames(dso, 0x1235, False)  # the file is known to be bad: no second wait
+        assert again[-1].name == ("program+0x1235" if always else "from the table")
+        pid = symbolizer.worker_pid
+    assert time.monotonic() - begin < 4
+    assert not pid or not Path(f"/proc/{pid}").exists()
+
+
+def fake_worker(how: str, always: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = str(Path(protocol.__file__).resolve().parents[2])
+    (tmp_path / "fake.py").write_text(FAKE_WORKER.format(package=package, how=how, always=always))
+    real_popen = subprocess.Popen
+
+    def popen(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        return real_popen([sys.executable, str(tmp_path / "fake.py"), command[-1]], **options)
+
+    monkeypatch.setattr(client.subprocess, "Popen", popen)
+
+
+def test_answers_are_checked(
+    program: Path, cache: DsoCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_worker("lies", True, tmp_path, monkeypatch)
+    dso = open_dso(cache, program)
+    with Symbolizer(file_seconds=5.0) as symbolizer:
+        frames = symbolizer.frames(dso, 0x1234, False)
+    assert len(frames) == 2
+    assert all(frame.name.isprintable() and len(frame.name) < 5000 for frame in frames)
+    assert all(frame.line == 0 and frame.start_line == 0 for frame in frames)
+
+
+def test_worker_gives_up_privileges_and_ends(program: Path, cache: DsoCache) -> None:
+    dso = open_dso(cache, program)
+    with Symbolizer() as symbolizer:
+        symbolizer.frames(dso, address_of(dso, "main"), False)
+        pid = symbolizer.worker_pid
+        status = Path(f"/proc/{pid}/status").read_text()
+        assert re.search(r"^CapEff:\t0+$", status, re.MULTILINE)
+        assert re.search(r"^NoNewPrivs:\t1$", status, re.MULTILINE) or "NoNewPrivs" not in status
+        if os.geteuid() == 0:
+            assert "Uid:\t65534\t65534" in status
+        symbolizer.trim(idle_seconds=60)
+        assert symbolizer.worker_pid == pid
+        symbolizer.trim(idle_seconds=0)
+        assert symbolizer.worker_pid == 0
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_parent_stays_small(program: Path, cache: DsoCache) -> None:
+    """The readers run in the child: what they load must not show up here."""
+    dso = open_dso(cache, program)
+    script = (
+        "import os, sys\nfrom parprof.symbols import Symbolizer\n"
+        "from parprof.loadmap import DsoCache, LoadMap\n"
+        "with DsoCache() as cache, Symbolizer() as symbolizer:\n"
+        "    loaded = LoadMap.read(os.getpid(), None, cache)\n"
+        "    symbolizer.resolve(found + (False,) for m in loaded.mappings\n"
+        "        for a in range(m.start, m.end, 1 << 10) if (found := loaded.find(a)))\n"
+        "    assert 'symbolic' not in sys.modules\n"
+        "    print(open('/proc/self/status').read())\n"
+    )
+    environment = dict(os.environ, PYTHONPATH=str(Path(protocol.__file__).resolve().parents[2]))
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert int(re.findall(r"VmHWM:\s+(\d+)", done.stdout)[0]) < 60_000  # KiB
+    assert dso.elf is not None
+
+
+def test_protocol_bounds() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(struct.pack("<I", 1 << 31))
+        with pytest.raises(ValueError, match="bytes"):
+            protocol.receive(theirs)
+        ours.sendall(struct.pack("<I", 2) + b"[]")
+        with pytest.raises(ValueError, match="object"):
+            protocol.receive(theirs)
+        protocol.send(ours, {"a": "\ud800"}, ours.fileno())
+        received = protocol.receive(theirs)
+        assert received is not None and received[0] == {"a": "\ud800"} and received[1] is not None
+        os.close(received[1])
+        ours.sendall(b"\1")
+        ours.close()
+        assert protocol.receive(theirs) is None
+        assert protocol.receive(theirs) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("main._omp_fn.0", "main._omp_fn.0"),
+        ("main._omp_fn.0.cold", "main._omp_fn.0"),
+        ("f.constprop.0.isra.0", "f"),
+        ("f.part.0.cold", "f"),
+        ("f.lto_priv.0", "f"),
+        ("f.llvm.123", "f"),
+        (".omp_outlined.", ".omp_outlined."),
+        ("f.cold", "f"),
+        ("f.coldest", "f.coldest"),
+        ("f.partial.1", "f.partial.1"),
+        ("f.part", "f"),
+        (".cold", ".cold"),
+        (".omp_task_entry.", ".omp_task_entry."),
+        ("main.omp_outlined_debug__", "main.omp_outlined_debug__"),
+    ],
+)
+def test_clone_suffixes(name: str, shown: str) -> None:
+    assert without_clone_suffixes(name) == shown
+
+
+@pytest.mark.parametrize(
+    ("mangled", "shown"),
+    [
+        ("_ZN2ns4workIdEET_S1_i", "ns::work<double>(double, int)"),
+        ("_ZlsRSoRK1A", "operator<<(std::ostream&, A const&)"),
+        ("_ZN3foocvT_IiEEv", "foo::operator int<int>()"),
+        ("_ZN1AnwEm", "A::operator new(unsigned long)"),
+        ("_Z1fIiEPFvcEi", "void (*f<int>(int))(char)"),
+        (
+            "_ZZ3fooIiEvT_ENKUlT_E_clIiEEDaS1_",
+            "foo<int>(int)::{lambda(auto:1)#1}::operator()<int>(int) const",
+        ),
+        ("_ZN12_GLOBAL__N_13runIiEEvT_", "(anonymous namespace)::run<int>(int)"),
+        ("_Z3fooIiEDTptfp_1xEPT_", "foo<int>(int*)"),
+        ("_ZThn16_N1B1fEv", "non-virtual thunk to B::f()"),
+        ("_ZN4core3fmt9Formatter3pad17h0123456789abcdefE", "core::fmt::Formatter::pad"),
+        ("_ZN1A3runEv._omp_fn.0", "A::run()._omp_fn.0"),
+        ("_ZN1A3runEv.isra.0.cold", "A::run()"),
+        ("_Znonsense", "_Znonsense"),
+        ("_Z", "_Z"),
+        ("main", "main"),
+        ("", ""),
+    ],
+)
+def test_readable(mangled: str, shown: str) -> None:
+    if mangled.startswith("_ZN1AnwEm") and readable(mangled) == mangled:
+        pytest.skip("libstdc++.so.6 is not installed")
+    assert readable(mangled) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["", "(", ")", "<", "a b c", "operator", "((((", "-> ->", "decltype (", "f(" * 500]
+)
+def test_return_types_of_nonsense(text: str) -> None:
+    assert len(without_return_type(text)) <= len(text)
+
+
+TABLE_SOURCE = """
+.text
+.globl first, alias, _under, last
+.type first, @function; .type alias, @function; .type _under, @function; .type sizeless, @function
+.type inner, @function; .type last, @function
+first: alias: _under: .skip 32
+.size first, 32; .size alias, 32; .size _under, 32
+.skip 16
+sizeless: .skip 32
+last: .skip 64
+inner = last + 16
+.size inner, 8; .size last, 48
+.section .note.GNU-stack,"",@progbits
+"""
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ElfFile]:
+    if not shutil.which("gcc"):
+        pytest.skip("gcc is not installed")
+    here = tmp_path_factory.mktemp("table")
+    (here / "table.s").write_text(TABLE_SOURCE)
+    subprocess.run(["gcc", "-shared", "-nostdlib", "table.s", "-o", "table.so"], cwd=here, check=True)
+    with ElfFile.open(str(here / "table.so")) as elf:
+        yield elf
+
+
+def test_table(table: ElfFile) -> None:
+    first = table.lookup(["first"])["first"][0].value
+    offsets = {
+        0: "first",
+        31: "first",
+        32: "",
+        47: "",
+        48: "sizeless",
+        79: "sizeless",
+        80: "last",
+        95: "last",
+        96: "inner",
+        103: "inner",
+        104: "last",
+        127: "last",
+        128: "",
+        100000: "",
+        -1: "",
+    }
+    found = find_functions(table, (first + offset for offset in offsets))
+    names = {offset: found[first + offset].name if first + offset in found else "" for offset in offsets}
+    names = {offset: "first" if name == "alias" else name for offset, name in names.items()}
+    assert names == offsets
+    assert find_functions(table, ()) == {}
+
+
+KALLSYMS = """\
+ffffffff81000000 T _stext
+ffffffff81000100 t do_work
+ffffffff81000100 T do_work_alias
+ffffffff81000300 D some_data
+ffffffff81000200 W wake\x1bup
+ffffffffc0001000 t helper\t[module]
+ffffffffc0001800 t bpf_prog_1234\t[bpf]
+nonsense
+
+zzzz T odd
+"""
+
+
+def test_kernel_symbols(tmp_path: Path) -> None:
+    path = tmp_path / "kallsyms"
+    path.write_text(KALLSYMS)
+    kernel = KernelSymbolizer(path)
+    base = 0xFFFFFFFF81000000
+    expected = {
+        base + 0x50: ("_stext", "[kernel]"),
+        base + 0x1FF: ("do_work", "[kernel]"),
+        base + 0x340: ("wake\\x1bup", "[kernel]"),
+        0xFFFFFFFFC0001010: ("helper", "[module]"),
+        0xFFFFFFFFC0001810: ("bpf_prog_1234", "[bpf]"),
+        0x1000: ("[kernel]", "[kernel]"),
+        0xFFFFFFFFF0000000: ("[kernel]", "[kernel]"),
+    }
+    found = kernel.resolve((address, False) for address in expected)
+    assert {a: (f[0].name, f[0].module) for (a, _), f in found.items()} == expected
+    path.unlink()  # remembered
+    assert kernel.frames(base + 0x50, False)[0] == Frame("_stext", module="[kernel]", address=base + 0x50)
+    path.write_text(KALLSYMS)
+    assert kernel.frames(base + 0x100, True)[0].name == "_stext"
+
+
+def test_hidden_kernel_symbols(tmp_path: Path) -> None:
+    (tmp_path / "kallsyms").write_text("0000000000000000 T _stext\n0000000000000000 t do_work\n")
+    kernel = KernelSymbolizer(tmp_path / "kallsyms")
+    assert kernel.frames(0xFFFFFFFF81000010, True)[0].name == "[kernel]"
+    assert "kptr_restrict" in kernel.problem
+    kernel = KernelSymbolizer(tmp_path / "none")
+    assert kernel.frames(1, False)[0].name == "[kernel]"
+    assert "No such file" in kernel.problem
