@@ -69,9 +69,11 @@ class Run:
 
 
 @contextmanager
-def traced_session(frequency_hz: int = 999) -> Iterator[Session]:
-    """A session that keeps every sample with its instant."""
+def traced_session(frequency_hz: int = 999, mechanism: str = "") -> Iterator[Session]:
+    """A session that keeps every sample with its instant. ``mechanism``: how to place uprobes, and no other."""
     with Kernel(["cpu-clock"], frequency_hz, trace=True) as kernel:
+        if mechanism:
+            kernel._prober._mechanisms = [mechanism]
         session = Session(kernel)
         try:
             yield session
@@ -83,11 +85,13 @@ def truth_environment(log: Path, **extra: str) -> dict[str, str]:
     return {**os.environ, "PARPROF_TRUTH": str(log), **extra}
 
 
-def record(program: str, arguments: list[str], log: Path, frequency_hz: int = 999, **environment: str) -> Run:
+def record(
+    program: str | Path, arguments: list[str], log: Path, frequency_hz: int = 999, mechanism: str = "", **environment: str
+) -> Run:
     """What `parprof record` does, on a program of tests/workloads."""
     os.environ.update(truth_environment(log, **environment))
     try:
-        with traced_session(frequency_hz) as session:
+        with traced_session(frequency_hz, mechanism) as session:
             child = Child([str(BUILD / program), *arguments])
             session.watch(child.pid, follow=True, stop=True)
             child.release()

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -138,13 +139,14 @@ def allowed_cores(pid: int, cgroup_root: Path = CGROUP_ROOT) -> int:
     """
     cores: set[int] = set()
     try:
-        for count, entry in enumerate(os.scandir(f"/proc/{pid}/task")):
-            if count >= _MAX_TASKS:
-                break
-            with suppress(ProcessLookupError):
-                cores |= os.sched_getaffinity(int(entry.name))
-    except FileNotFoundError as error:
+        with os.scandir(f"/proc/{pid}/task") as tasks:
+            for task in islice(tasks, _MAX_TASKS):
+                with suppress(ProcessLookupError):
+                    cores |= os.sched_getaffinity(int(task.name))
+    except (FileNotFoundError, ProcessLookupError) as error:
         raise TargetError(f"process {pid} has ended") from error
+    except PermissionError:
+        cores = set(range(os.cpu_count() or 1))
     if not cores:
         raise TargetError(f"process {pid} has ended")
     quota = cgroup_quota(_read(Path(f"/proc/{pid}/cgroup")), cgroup_root)

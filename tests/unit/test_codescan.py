@@ -20,7 +20,7 @@ LIBGOMP = Path("/usr/lib/x86_64-linux-gnu/libgomp.so.1")
 LIBOMP = Path("/usr/lib/x86_64-linux-gnu/libomp.so.5")
 
 # name -> (code with the label "here" at the site, cheap?, arguments intact?); no label: the first instruction
-ENTRIES = {
+ENTRIES: dict[str, tuple[str, bool, bool]] = {
     "push": ("here: push %rbp; pop %rbp; ret", True, True),
     "push_r12": ("here: push %r12; pop %r12; ret", True, True),
     "cet_push": ("endbr64; here: push %rbx; pop %rbx; ret", True, True),
@@ -49,7 +49,7 @@ ENTRIES = {
     "short_branch": ("test %edi, %edi; .byte 0x66; je 1f; push %rbx; pop %rbx; 1: ret", False, True),
 }
 # name -> (code with the label "here" at the slow path, is it a stub?)
-STUBS = {
+STUBS: dict[str, tuple[str, bool]] = {
     "lock": (
         "endbr64; xor %eax, %eax; lock cmpxchg %edx, (%rdi); jne 1f; ret; 1: mov %eax, %esi; here: jmp push",
         True,
@@ -74,7 +74,8 @@ def functions(
         pytest.skip("gcc is not installed")
     pytest.importorskip("capstone", reason="capstone is not installed")
     text = [".data", "far: .quad 0", ".text"]
-    for name, (code, *_) in {**ENTRIES, **STUBS}.items():
+    sources = {name: code for table in (ENTRIES, STUBS) for name, (code, *_) in table.items()}
+    for name, code in sources.items():
         body = code.replace("here:", f"site_{name}:").replace("; ", "\n")
         text += [
             f".globl {name}",
@@ -190,7 +191,8 @@ def test_is_emulated(code: str, emulated: bool) -> None:
 
 GOMP_NOT_PUSHING = (
     "GOMP_barrier GOMP_barrier_cancel GOMP_loop_end GOMP_loop_end_cancel GOMP_sections_end "
-    "GOMP_sections_end_cancel GOMP_taskwait_depend GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock"
+    "GOMP_sections_end_cancel GOMP_taskwait_depend GOMP_critical_start "
+    "GOMP_critical_name_start GOMP_atomic_start omp_set_lock"
 ).split()
 GOMP_STUBS = (
     "GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock GOMP_barrier".split()
@@ -200,7 +202,8 @@ GOMP_PUSHING = (
 )
 OMP = (
     "__kmp_invoke_microtask __kmpc_fork_call __kmpc_barrier __kmpc_omp_taskwait __kmpc_end_taskgroup "
-    "__kmpc_critical __kmpc_set_lock omp_set_lock __kmpc_ordered __kmpc_reduce __kmpc_omp_task __kmpc_omp_task_with_deps"
+    "__kmpc_critical __kmpc_set_lock omp_set_lock __kmpc_ordered __kmpc_reduce __kmpc_omp_task "
+    "__kmpc_omp_task_with_deps"
 ).split()
 
 

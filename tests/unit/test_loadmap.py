@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parprof import dso as dso_module
 from parprof.dso import Dso, DsoCache, MapsLine
 from parprof.elf import ElfFile
 from parprof.errors import TargetError
@@ -186,7 +185,7 @@ def test_without_map_files(
             raise PermissionError(1, "Operation not permitted")
         return real_stat(path, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(dso_module.os, "stat", refuse)
+    monkeypatch.setattr("parprof.dso.os.stat", refuse)
     path = tmp_path / name
     shutil.copy(libc_path(), path)
     with mapping_child("keep", path) as pid:

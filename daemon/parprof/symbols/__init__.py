@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 from parprof.dso import Dso, Key
 from parprof.errors import TargetError
@@ -81,8 +81,10 @@ class Symbolizer:
             rows = self._read(dso, addresses)
             for request in asked:
                 _, vaddr, is_return = request
-                frames = _make_frames(dso, build_id, vaddr, rows.get(vaddr - is_return, ()))
-                out[request] = self._remembered[dso.key, vaddr, is_return] = frames
+                found = None if rows is None else rows.get(vaddr - is_return)
+                out[request] = _make_frames(dso, build_id, vaddr, found)
+                if rows is not None:
+                    self._remembered[dso.key, vaddr, is_return] = out[request]
         while len(self._remembered) > _MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
         return out
@@ -92,8 +94,11 @@ class Symbolizer:
         if self._worker.stop_if_idle(idle_seconds):
             self._tokens.clear()
 
-    def _read(self, dso: Dso, addresses: list[int]) -> dict[int, Sequence[Any]]:
-        """Ask the child: with ``symbolic``, after a failure without, after another one no more."""
+    def _read(self, dso: Dso, addresses: list[int]) -> dict[int, object] | None:
+        """Ask the child: with ``symbolic``, after a failure without, after another one no more.
+
+        None if the file cannot be had now, which may change.
+        """
         if dso.key[0] not in ("file", "vdso"):
             return {}
         while (use_symbolic := self._attempts.get(dso.key, True)) is not None:
@@ -107,11 +112,11 @@ class Symbolizer:
                     del self._attempts[next(iter(self._attempts))]
             except (TargetError, OSError) as error:
                 self._note(dso, str(error))
-                break
+                return None
         return {}
 
-    def _ask(self, dso: Dso, addresses: list[int], use_symbolic: bool) -> dict[int, Sequence[Any]]:
-        out: dict[int, Sequence[Any]] = {}
+    def _ask(self, dso: Dso, addresses: list[int], use_symbolic: bool) -> dict[int, object]:
+        out: dict[int, object] = {}
         deadline = time.monotonic() + self._file_seconds
         with ExitStack() as stack:
             fd = dso.fd()

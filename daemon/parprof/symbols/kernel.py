@@ -1,10 +1,16 @@
-"""Names of kernel addresses from ``/proc/kallsyms``: one pass for all, and only those wanted are kept."""
+"""Names of kernel addresses from ``/proc/kallsyms``.
+
+A pass over that file takes about 0.1 s, so one serves all addresses that are asked for, and the functions
+that were found are remembered with their extent: further addresses in them need no pass. Nothing else is kept.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import time
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from parprof.model import Frame
 from parprof.untrusted import visible
@@ -14,7 +20,16 @@ KALLSYMS = Path("/proc/kallsyms")
 _FUNCTION_TYPES = frozenset(b"tTwW")
 _MAX_FUNCTION = 1 << 20
 """Bytes behind a symbol that still count as its function."""
-_MAX_REMEMBERED = 1 << 14
+_MAX_REMEMBERED = 1 << 13
+_FRESH_SECONDS = 600.0
+"""How long names are trusted: modules and BPF programs come and go."""
+
+
+class _Function(NamedTuple):
+    start: int
+    end: int
+    name: str
+    module: str
 
 
 class KernelSymbolizer:
@@ -23,35 +38,45 @@ class KernelSymbolizer:
     def __init__(self, path: Path = KALLSYMS) -> None:
         """Read ``path``, which is in the format of ``/proc/kallsyms``."""
         self._path = path
-        self._remembered: dict[tuple[int, bool], tuple[Frame, ...]] = {}
+        self._functions: list[_Function] = []
+        self._since = 0.0
         self.problem = ""
         """Why names are missing; empty if they are not."""
 
     def frames(self, address: int, is_return_address: bool) -> tuple[Frame, ...]:
-        """The one frame at an address. Ask for many with `resolve` first: each pass takes about 0.1 s."""
-        known = self._remembered.get((address, is_return_address))
-        if known is not None:
-            return known
-        return self.resolve([(address, is_return_address)])[address, is_return_address]
+        """The one frame at an address. Ask for many with `resolve` first, which takes a single pass."""
+        request = (address, is_return_address)
+        return self.resolve([request])[request]
 
     def resolve(self, requests: Iterable[tuple[int, bool]]) -> dict[tuple[int, bool], tuple[Frame, ...]]:
         """The frames of many (address, is a return address)."""
-        wanted = set(requests)
-        missing = [request for request in wanted if request not in self._remembered]
-        found = self._scan(sorted({address - is_return for address, is_return in missing})) if missing else {}
-        new = {}
-        for address, is_return in missing:
-            name, module = found.get(address - is_return, (KERNEL, KERNEL))
-            new[address, is_return] = (Frame(name, module=module, address=address),)
-        out = {request: new.get(request) or self._remembered[request] for request in wanted}
-        self._remembered.update(new)
-        while len(self._remembered) > _MAX_REMEMBERED:
-            del self._remembered[next(iter(self._remembered))]
+        wanted = {request: request[0] - request[1] for request in requests}
+        now = time.monotonic()
+        if now - self._since > _FRESH_SECONDS or len(self._functions) > _MAX_REMEMBERED:
+            self._functions = []
+            self._since = now
+            self.problem = ""
+        missing = sorted({address for address in wanted.values() if self._find(address) is None})
+        if missing and not self.problem:
+            for function in self._scan(missing):
+                insort(self._functions, function)
+        out: dict[tuple[int, bool], tuple[Frame, ...]] = {}
+        for request, address in wanted.items():
+            found = self._find(address)
+            name, module = (found.name, found.module) if found else (KERNEL, KERNEL)
+            out[request] = (Frame(name, module=module, address=request[0]),)
         return out
 
-    def _scan(self, addresses: list[int]) -> dict[int, tuple[str, str]]:
-        """(name, module) of the function below each of the sorted addresses."""
+    def _find(self, address: int) -> _Function | None:
+        index = bisect_right(self._functions, address, key=lambda function: function.start) - 1
+        if index >= 0 and address < self._functions[index].end:
+            return self._functions[index]
+        return None
+
+    def _scan(self, addresses: list[int]) -> set[_Function]:
+        """The functions around these sorted addresses; an address in none is one of its own."""
         below: list[tuple[int, bytes]] = [(0, b"")] * len(addresses)
+        above = [1 << 64] * len(addresses)
         hidden = True
         try:
             with open(self._path, "rb") as file:
@@ -67,17 +92,26 @@ class KernelSymbolizer:
                     index = bisect_left(addresses, value)
                     if index < len(addresses) and value > below[index][0]:
                         below[index] = (value, rest[2:])
+                    if index and value < above[index - 1] and value != addresses[index - 1]:
+                        above[index - 1] = value
         except OSError as error:
             self.problem = f"no kernel names: {self._path}: {error.strerror}"
-            return {}
+            return set()
         if hidden:
             self.problem = "no kernel names: run as root, or lower the sysctl kernel.kptr_restrict"
-            return {}
-        out = {}
-        last = (0, b"")
-        for address, here in zip(addresses, below, strict=True):
-            last = max(last, here, key=lambda item: item[0])
-            if last[0] and address - last[0] < _MAX_FUNCTION:
-                name, _, module = last[1].rstrip(b"\n").partition(b"\t")
-                out[address] = (visible(name, 512), visible(module, 64) or KERNEL)
-        return out
+            return set()
+        for index in range(len(addresses) - 2, -1, -1):
+            above[index] = min(above[index], above[index + 1])
+        return set(_functions(addresses, below, above))
+
+
+def _functions(addresses: list[int], below: list[tuple[int, bytes]], above: list[int]) -> Iterable[_Function]:
+    last = (0, b"")
+    for address, here, end in zip(addresses, below, above, strict=True):
+        last = max(last, here, key=lambda item: item[0])
+        if last[0] and address - last[0] < _MAX_FUNCTION:
+            name, _, module = last[1].rstrip(b"\n").partition(b"\t")
+            extent = min(end, last[0] + _MAX_FUNCTION)
+            yield _Function(last[0], extent, visible(name, 512), visible(module, 64) or KERNEL)
+        else:
+            yield _Function(address, address + 1, KERNEL, KERNEL)

@@ -1,0 +1,82 @@
+"""The rows of an unwind table: 8 bytes each, sorted by address, as the unwinder in the kernel reads them.
+
+A row is ``u32 pc`` (an ELF virtual address) and ``u32 rule``, little-endian; it holds from its ``pc`` up to
+the next row's. From the top bit down a rule is
+
+* the type, 4 bits,
+* rbp, 10 bits: n = the caller's rbp was saved at CFA-8n (types 6 and 7: at rbp-8(n-1)), 0 = unchanged,
+* cfa, 18 bits: the CFA's offset divided by 8 (type 6: its magnitude, the offset is not positive).
+
+The CFA is the value of rsp before the call instruction; the return address is at CFA-8.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+ROW_SIZE = 8
+TYPE_SHIFT, RBP_SHIFT = 28, 18
+RBP_LIMIT, CFA_LIMIT = 1 << 10, 1 << 18
+CFA_MASK = CFA_LIMIT - 1
+PLT_PUSHED_AT = 11
+"""Offset in a 16-byte slot of the procedure linkage table from which on `RuleType.PLT` has one more word."""
+
+
+class RuleType(IntEnum):
+    """How the caller's frame is found."""
+
+    NONE = 0
+    """No code, or not expressible: the walk ends here, incomplete."""
+    RSP = 1
+    """CFA = rsp + offset."""
+    RBP = 2
+    """CFA = rbp + offset."""
+    PLT = 3
+    """CFA = rsp + 8, and 8 more if (ip & 15) >= 11."""
+    SIGNAL = 4
+    """rbp, rsp and rip are at rsp + 120, rsp + 160 and rsp + 168."""
+    END = 5
+    """The outermost frame: the stack is complete."""
+    RBP_DEREF = 6
+    """CFA = *(rbp + offset), offset <= 0."""
+    R10 = 7
+    """CFA = r10 + offset; in the innermost frame only, where r10 is known."""
+
+
+class Rule(NamedTuple):
+    """A rule in pieces. ``cfa`` in bytes, never negative; ``rbp`` as in the packed rule."""
+
+    type: RuleType
+    rbp: int
+    cfa: int
+
+
+def pack(kind: RuleType, cfa: int = 0, rbp: int = 0) -> int:
+    """A rule as 32 bits. ``cfa`` in bytes (type 6: the magnitude).
+
+    Raises:
+        ValueError: it does not fit, or ``cfa`` is no multiple of 8.
+
+    >>> hex(pack(RuleType.RSP, 16, 2))
+    '0x10080002'
+    """
+    if cfa & 7 or not 0 <= cfa >> 3 < CFA_LIMIT or not 0 <= rbp < RBP_LIMIT:
+        raise ValueError(f"no rule has cfa {cfa} and rbp {rbp}")
+    return kind << TYPE_SHIFT | rbp << RBP_SHIFT | cfa >> 3
+
+
+def unpack(rule: int) -> Rule:
+    """The pieces of a rule.
+
+    Raises:
+        ValueError: its type is unknown.
+
+    >>> unpack(0x10080002)
+    Rule(type=<RuleType.RSP: 1>, rbp=2, cfa=16)
+    """
+    return Rule(
+        RuleType(rule >> TYPE_SHIFT & 15),
+        rule >> RBP_SHIFT & RBP_LIMIT - 1,
+        (rule & CFA_MASK) << 3,
+    )

@@ -1,0 +1,144 @@
+"""The kernel side by itself: full maps, reused PIDs, mechanisms, and that nothing is lost uncounted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import profiling
+from parprof.errors import KernelUnsupported
+from parprof.kernel.engine import RECORD_EXIT, RECORD_REPLACED, Kernel, WatchConfig
+from parprof.kernel.objects import LoadedObject, get_object
+
+BURN = "import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
+
+
+@pytest.fixture
+def burner() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-S", "-c", BURN.format(seconds=20)]) as process:
+        yield process
+        process.kill()
+
+
+def test_counts_are_complete_and_match_the_clock(burner: subprocess.Popen[bytes]) -> None:
+    with Kernel(["cpu-clock"], 997) as kernel:
+        kernel.watch(burner.pid, 23, WatchConfig())
+        cpu = _cpu_seconds(burner.pid)
+        time.sleep(1.5)
+        cpu = _cpu_seconds(burner.pid) - cpu
+        facts = kernel.drain()
+        kernel.unwatch(burner.pid)
+        samples = sum(fact.count for fact in facts)
+        assert samples == pytest.approx(997 * cpu, rel=0.05, abs=15)
+        assert {fact.image for fact in facts} == {23}
+        rest = sum(fact.count for fact in kernel.drain())
+        assert samples + rest == kernel.statistics()["samples"]
+        assert all(kernel.stack(fact.user) for fact in facts if fact.user)
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_full_table_of_counts_is_counted(burner: subprocess.Popen[bytes]) -> None:
+    with Kernel(["cpu-clock"], 4999, sizes={"counts": 4}) as kernel:
+        kernel.watch(burner.pid, 1, WatchConfig())
+        time.sleep(0.5)
+        kept = sum(fact.count for fact in kernel.drain())
+        lost = kernel.lost()
+        assert lost["counts_full"] > 0
+        assert kept == pytest.approx(kernel.statistics()["samples"], abs=200)
+
+
+def test_a_full_table_of_threads_is_counted(tmp_path: Path) -> None:
+    with Kernel(["cpu-clock"], 999, sizes={"threads": 1}) as kernel:
+        process = subprocess.Popen([profiling.BUILD / "pthread_truth", "balanced", "--forever"],
+                                   stdout=subprocess.PIPE)  # fmt: skip
+        try:
+            kernel.watch(process.pid, 1, WatchConfig())
+            time.sleep(0.5)
+            assert kernel.lost()["threads_full"] > 0
+            assert sum(fact.count for fact in kernel.drain()) > 100  # still counted, as work
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def test_a_small_ring_loses_no_sample(burner: subprocess.Popen[bytes]) -> None:
+    """Stacks that found no room are sent again with a later sample; what never came is given out as lost."""
+    with Kernel(["cpu-clock"], 4999, sizes={"stacks": 4096}) as kernel:
+        kernel.watch(burner.pid, 1, WatchConfig())
+        time.sleep(0.4)  # nobody empties the ring
+        facts = kernel.drain()
+        time.sleep(0.2)
+        facts += kernel.drain()
+        kernel.unwatch(burner.pid)
+        facts += kernel.drain() + kernel.unresolved()
+        assert sum(fact.count for fact in facts) == kernel.statistics()["samples"]
+
+
+def test_a_reused_pid_is_not_the_same_process() -> None:
+    """The entry of a process that is gone must not catch the next owner of its PID."""
+    with Kernel(["cpu-clock"], 999) as kernel:
+        for _ in range(20):
+            pid = 29_000 + os.getpid() % 1000
+            while os.path.exists(f"/proc/{pid}"):
+                pid += 1
+            kernel.watch(pid, 77, WatchConfig())
+            Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+            with subprocess.Popen([sys.executable, "-S", "-c", BURN.format(seconds=0.3)]) as stranger:
+                hit = stranger.pid == pid
+            if hit:
+                break
+            kernel.unwatch(pid)
+        else:
+            pytest.fail("the kernel gave the PID to somebody else twenty times")
+        assert RECORD_REPLACED in [record.kind for record in kernel.control_records()]
+        assert kernel.process_state(pid) is None
+        assert sum(fact.count for fact in kernel.drain()) == 0
+
+
+def test_exit_is_reported_and_leaves_no_thread(tmp_path: Path) -> None:
+    with Kernel(["cpu-clock"], 999) as kernel:
+        process = subprocess.Popen([profiling.BUILD / "pthread_truth", "balanced", "--repeat", "3"],
+                                   stdout=subprocess.DEVNULL)  # fmt: skip
+        kernel.watch(process.pid, 1, WatchConfig())
+        process.wait()
+        time.sleep(0.1)
+        state = kernel.process_state(process.pid)
+        assert state is not None and (state.n_working, state.n_unknown) == (0, 0)
+        assert RECORD_EXIT in [record.kind for record in kernel.control_records()]
+
+
+@pytest.mark.parametrize("mechanism", ["session", "multi", "single"])
+@pytest.mark.parametrize("program", ["omp_truth.gomp", "omp_truth.omp"])
+def test_every_way_to_place_probes(mechanism: str, program: str, tmp_path: Path) -> None:
+    run = profiling.record(program, ["skewed,barrier,tasks", "--repeat", "3"], tmp_path / "log", mechanism=mechanism)
+    assert not run.target.failures
+    assert run.statistics["probe_hits"] > 50
+    agreement = profiling.compare(run.session.trace, run.truth)
+    assert agreement.judged > 100
+    assert agreement.wrong_share < 0.03, agreement.cases
+
+
+def test_page_faults_are_counted_beside_the_clock(tmp_path: Path) -> None:
+    code = "b = bytearray(64 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1"
+    with Kernel(["cpu-clock", "page-faults"], 999) as kernel:
+        process = subprocess.Popen([sys.executable, "-S", "-c", "input()\n" + code], stdin=subprocess.PIPE)
+        kernel.watch(process.pid, 1, WatchConfig())
+        process.communicate(b"\n")
+        time.sleep(0.1)
+        faults = sum(fact.total for fact in kernel.drain() if fact.event == 1)
+        assert faults == pytest.approx((64 << 20) / 4096, rel=0.5)
+
+
+def test_unknown_map_sizes_are_refused() -> None:
+    with pytest.raises((KernelUnsupported, KeyError)):
+        LoadedObject(get_object(), {"counts": 0})
