@@ -7,7 +7,13 @@
 #ifndef PARPROF_WIRE_H
 #define PARPROF_WIRE_H
 
-#define MAX_FRAMES 127		/* user frames of one stack; the kernel's own limit for bpf_get_stack */
+#define MAX_FRAMES 512		/* user frames of one stack; a power of two */
+#define MAX_KERNEL_FRAMES 127	/* the kernel's own limit for bpf_get_stack; one below a power of two */
+#define FRAMES_PER_CALL 16	/* unwound by one program before it tail-calls itself; 33 calls is the limit */
+#define CHUNK_SHIFT 17		/* the unwinder's store comes in chunks of 2^17 words: 1 MiB */
+#define MAX_CHUNKS 1024
+#define PAGE_SHIFT 9		/* one entry of a table's page index stands for 512 bytes of code */
+#define MAPPING_WORDS 5		/* start, end, bias, page index (word << 32 | pages), first page */
 #define MAX_NESTING 64		/* (work | wait) frames remembered for one thread */
 #define MAX_RUNTIME_RANGES 6	/* executable mappings of parallel runtimes in one process */
 #define MAX_USER_RANGES 4	/* executable mappings of files that call them */
@@ -45,6 +51,7 @@ struct process {
 	s32 members;		/* live threads that take part in parallel regions */
 	s32 members_max;
 	u32 dead;		/* 1: the process ended; its entry waits for Python to remove it */
+	u64 stale_told_ns;	/* when RECORD_STALE_MAP was sent last */
 	u64 probe_hits;		/* of threads that ended; live threads hold their own */
 };
 
@@ -110,15 +117,34 @@ enum record_type {
 	RECORD_LEARNED = 5,	/* address: an outlined function that no probe watches yet */
 	RECORD_LOAD_MAP = 6,
 	RECORD_SAMPLE = 7,	/* only with settings.trace */
+	RECORD_STALE_MAP = 9,	/* address: executed, but in no mapping that we were told of */
 	RECORD_REPLACED = 8,	/* the PID was reused while its old entry was still there */
 };
+
+/* Why the walk of a user stack ended. */
+enum stack_end {
+	END_COMPLETE = 0,	/* at an outermost frame */
+	END_NO_MAPPING = 1,	/* an address in no known mapping, and no frame pointer to go by */
+	END_NO_TABLE = 2,	/* a file without unwind table, and no frame pointer to go by */
+	END_BAD_ROW = 3,	/* code that its table says nothing about, or a frame that does not lie above its callee's */
+	END_UNREADABLE = 4,	/* the stack memory could not be read */
+	END_TOO_DEEP = 5,	/* MAX_FRAMES */
+	END_ZERO = 6,		/* a return address of 0 */
+	END_FRAME_POINTERS = 7,	/* the process's load map is not known yet: the kernel walked frame pointers */
+	END_KERNEL = 8,		/* a kernel stack */
+	STACK_ENDS = 9,
+};
+
+/* Set in a frame that is not a return address, other than the leaf: a signal interrupted it. */
+#define FRAME_INTERRUPTED (1ULL << 63)
 
 /* A user or kernel stack, sent once for each hash (again when the kernel forgot that it sent it). */
 struct stack_record {
 	u32 type;
-	u32 depth;
+	u16 depth;
+	u16 end;		/* enum stack_end */
 	u64 hash;
-	u64 pc[MAX_FRAMES + 1];	/* leaf first; only `depth` entries are sent; a power of two for the verifier */
+	u64 pc[MAX_FRAMES];	/* leaf first; only `depth` entries are sent */
 };
 
 /* A rare event that Python must react to. */
@@ -169,10 +195,10 @@ enum counter {
 	STAT_REPAIRED = 19,	/* n_working found below 1 at a sample of a working thread */
 	STAT_UNSURE = 20,	/* samples with unsure set */
 	STAT_CAUGHT = 23,	/* samples with caught_working set: an edge is not probed (yet) */
-	STAT_TRUNCATED = 21,	/* user stacks that reached MAX_FRAMES */
 	STAT_IMAGES = 22,	/* image ids given out by the kernel (fork, exec) */
 	STAT_EDGES = 24,	/* + enum edge_kind: probe hits */
-	COUNTERS = 32,
+	STAT_STACKS = 32,	/* + enum stack_end: samples */
+	COUNTERS = 48,
 };
 
 #endif

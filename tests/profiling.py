@@ -86,7 +86,12 @@ def truth_environment(log: Path, **extra: str) -> dict[str, str]:
 
 
 def record(
-    program: str | Path, arguments: list[str], log: Path, frequency_hz: int = 999, mechanism: str = "", **environment: str
+    program: str | Path,
+    arguments: list[str],
+    log: Path,
+    frequency_hz: int = 999,
+    mechanism: str = "",
+    **environment: str,
 ) -> Run:
     """What `parprof record` does, on a program of tests/workloads."""
     os.environ.update(truth_environment(log, **environment))

@@ -47,11 +47,11 @@ class Assembler:
         kernel: set[tuple[int, bool]] = set()
         for image, _, _, _, _, user, in_kernel in keys:
             target = self._session.targets.get(image)
-            for index, address in enumerate(self._session.kernel.stack(user)):
-                place = (image, address, index > 0)
+            for address, is_return in self._session.kernel.stack(user).frames:
+                place = (image, address, is_return)
                 if place not in wanted:
                     wanted[place] = target.find(address) if target else None
-            kernel.update((a, index > 0) for index, a in enumerate(self._session.kernel.stack(in_kernel)))
+            kernel.update(self._session.kernel.stack(in_kernel).frames)
         requests = {(found[0], found[1], place[2]) for place, found in wanted.items() if found}
         resolved = self._symbolizer.resolve(requests)
         for place, found in wanted.items():

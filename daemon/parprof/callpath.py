@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
 
+from parprof.kernel.engine import Stack
 from parprof.model import Frame, Path
 
 Resolve = Callable[[int, bool], tuple[Frame, ...]]
@@ -11,36 +13,43 @@ Resolve = Callable[[int, bool], tuple[Frame, ...]]
 
 TRUNCATED = Frame("[truncated]")
 NO_STACK = Frame("[no user stack]")
+_START_UP = re.compile(r"libc[.-]|ld-|libpthread")
 _OUTERMOST = frozenset(
     ("main", "_start", "__libc_start_main", "__libc_start_call_main", "start_thread", "clone", "clone3", "__clone3",
      "__clone", "_dl_start_user", "_dl_start")
 )  # fmt: skip
 
 
-def physical_path(
-    user: Sequence[int], kernel: Sequence[int], resolve: Resolve, resolve_kernel: Resolve
-) -> Path:
+def _is_start_up(frame: Frame) -> bool:
+    return frame.name != "main" and (frame.name in _OUTERMOST or bool(_START_UP.match(frame.module)))
+
+
+def physical_path(user: Stack, kernel: Stack, resolve: Resolve, resolve_kernel: Resolve) -> Path:
     """The call path of one sample, root first.
 
-    ``user`` and ``kernel`` are leaf first. What a frame-pointer walk picks up beyond the outermost function is
-    garbage and is cut off; a stack that never reaches an outermost function begins with ``[truncated]``.
-    A sample that hit the kernel ends with the kernel's frames.
+    A path begins at ``main`` or, in other threads, with the first function beyond the C library's start-up
+    code. Where the walk did not reach the outermost frame it begins with ``[truncated]``; what a walk along
+    frame pointers picks up beyond the stack's end is cut off. A sample that hit the kernel ends with the
+    kernel's frames.
     """
     frames: list[Frame] = []
-    complete = False
-    for index, address in enumerate(user):
-        here = resolve(address, index > 0)
+    complete = user.end == "complete"
+    for address, is_return in user.frames:
+        here = resolve(address, is_return)
         if not here:
             break  # not code: the walk left the stack
         frames.extend(here)
-        if here[-1].name in _OUTERMOST:  # main's callers are the C library's start-up code: begin at main
+        if here[-1].name in _OUTERMOST:
             complete = True
             break
-    if not user:
+    if not user.frames:
         frames.append(NO_STACK)
     elif not complete:
         frames.append(TRUNCATED)
+    else:
+        while len(frames) > 1 and _is_start_up(frames[-1]):
+            frames.pop()
     path = list(reversed(frames))
-    for index in reversed(range(len(kernel))):
-        path.extend(reversed(resolve_kernel(kernel[index], index > 0)))
+    for address, is_return in reversed(kernel.frames):
+        path.extend(reversed(resolve_kernel(address, is_return)))
     return tuple(path)

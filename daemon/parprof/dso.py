@@ -11,30 +11,19 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from parprof.elf import ElfError, ElfFile
 from parprof.errors import TargetError
+from parprof.mapsline import MapsLine, printed_paths
 from parprof.untrusted import open_regular, visible
 
 Key = tuple[Any, ...]
 """What tells files apart: a kind, and for a file its device, inode, modification time and size."""
 ANONYMOUS = "[anon]"
 _KNOWN_LABELS = frozenset((b"[heap]", b"[stack]", b"[vsyscall]", b"[uprobes]"))
-_DELETED = b" (deleted)"
+_SHARED_MEMORY = b"/dev/zero (deleted)"
 _MAX_IMAGES = 16
-
-
-class MapsLine(NamedTuple):
-    """One line of ``/proc/PID/maps``. ``path`` as the kernel prints it: a newline is ``\\012``."""
-
-    start: int
-    end: int
-    executable: bool
-    file_offset: int
-    device: int
-    inode: int
-    path: bytes
 
 
 class Dso:
@@ -77,13 +66,17 @@ class Dso:
         return self._fd
 
     def _open(self) -> int:
+        reason = "no way leads to it"
         for way in self._ways:
-            with suppress(OSError):
+            try:
                 fd = open_regular(way)
-                if _file_key(os.fstat(fd)) == self.key:
-                    return fd
-                os.close(fd)
-        raise TargetError(f"{self.path} cannot be opened any more: {self.problem or 'its process has ended'}")
+            except OSError as error:
+                reason = error.strerror or str(error)
+                continue
+            if _file_key(os.fstat(fd)) == self.key:
+                return fd
+            os.close(fd)
+        raise TargetError(f"{self.path} cannot be opened: {self.problem or reason}")
 
     @property
     def elf(self) -> ElfFile | None:
@@ -91,7 +84,9 @@ class Dso:
         if self._elf is None and not self.problem:
             try:
                 self._elf = ElfFile(self._pread, os.fstat(self.fd()).st_size, self.path)
-            except (ElfError, TargetError, OSError) as error:
+            except TargetError:  # may be better the next time
+                return None
+            except (ElfError, OSError) as error:
                 self.problem = str(error)
         return self._elf
 
@@ -140,11 +135,12 @@ def _file_key(status: os.stat_result) -> Key:
     return ("file", status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
 
 
-def _paths(raw: bytes) -> list[bytes]:
-    """The paths that the kernel may have printed as ``raw``, the likeliest first."""
-    plain = raw.removesuffix(_DELETED)
-    out = [plain.replace(b"\\012", b"\n"), raw, plain, raw.replace(b"\\012", b"\n")]
-    return [path for path in dict.fromkeys(out) if path.startswith(b"/")]
+def _inside(root: bytes, paths: list[bytes]) -> list[bytes]:
+    """These paths below a process's root; those of a plain chroot are printed with the root in front."""
+    prefix = b"/"
+    with suppress(OSError):
+        prefix = os.readlink(root).rstrip(b"/") + b"/"
+    return [root + b"/" + path.removeprefix(prefix if path.startswith(prefix) else b"/") for path in paths]
 
 
 class DsoCache:
@@ -167,12 +163,12 @@ class DsoCache:
 
     def get(self, pid: int, line: MapsLine) -> Dso:
         """The Dso of an executable mapping of a process. One that cannot be opened says so in ``problem``."""
-        if line.inode == 0:
+        if line.inode == 0 or line.path == _SHARED_MEMORY:
             return self._vdso(pid, line) if line.path == b"[vdso]" else self._label(line.path)
         by_map = f"/proc/{pid}/map_files/{line.start:x}-{line.end:x}".encode()
-        paths = _paths(line.path)
+        paths = printed_paths(line.path)
         shown = visible(paths[0] if paths else line.path)
-        inside = [f"/proc/{pid}/root".encode() + path for path in paths]
+        inside = _inside(f"/proc/{pid}/root".encode(), paths)
         problem = "no path leads to it"
         for way in (by_map, *inside, *paths):
             try:
@@ -239,7 +235,7 @@ class DsoCache:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Close all."""
         self.close()
 
 

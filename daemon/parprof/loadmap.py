@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from parprof.dso import Dso, DsoCache, MapsLine
+from parprof.dso import Dso, DsoCache
 from parprof.errors import PrivilegeError, TargetError
+from parprof.mapsline import parse_line
 
-__all__ = ("Dso", "DsoCache", "LoadMap", "Mapping", "parse_line")
+__all__ = ("Dso", "DsoCache", "LoadMap", "Mapping")
 
 MAX_MAPPINGS = 1 << 16
 """Executable mappings beyond this number are left out (the kernel's own limit is 65530)."""
@@ -26,29 +26,6 @@ class Mapping:
     end: int
     file_offset: int
     dso: Dso
-
-
-def parse_line(line: bytes) -> MapsLine | None:
-    r"""One line of ``/proc/PID/maps``; None if it is not understood.
-
-    >>> parse_line(b"1000-3000 r-xp 00002000 fe:01 42    /tmp/a b\n").path
-    b'/tmp/a b'
-    """
-    fields = line.rstrip(b"\n").split(b" ", 5)
-    if len(fields) < 5 or len(fields[1]) < 3:
-        return None
-    try:
-        start, end = (int(part, 16) for part in fields[0].split(b"-"))
-        major, minor = (int(part, 16) for part in fields[3].split(b":"))
-        offset, inode = int(fields[2], 16), int(fields[4])
-    except ValueError:
-        return None
-    if not 0 <= start < end < 1 << 64 or not 0 <= offset < 1 << 64 or inode < 0:
-        return None
-    if not 0 <= major < 1 << 32 or not 0 <= minor < 1 << 32:
-        return None
-    path = fields[5].lstrip(b" ") if len(fields) > 5 else b""
-    return MapsLine(start, end, fields[1][2:3] == b"x", offset, os.makedev(major, minor), inode, path)
 
 
 class LoadMap:

@@ -20,14 +20,17 @@ from parprof.kernel.engine import (
     RECORD_LEARNED,
     RECORD_LOAD_MAP,
     RECORD_REPLACED,
+    RECORD_STALE_MAP,
     ControlRecord,
     Kernel,
     TraceRecord,
 )
-from parprof.loadmap import DsoCache
+from parprof.loadmap import Dso, DsoCache
 from parprof.model import Fact, ThreadState
 from parprof.processes import Process, inspect
-from parprof.target import Target
+from parprof.target import Target, Watched
+from parprof.unwind.placing import Placer
+from parprof.unwind.table import UnwindTable, build_table
 
 _POLL_SECONDS = 0.1
 _DRAIN_SECONDS = 1.0
@@ -38,12 +41,21 @@ FactKey = tuple[int, int, int, ThreadState, int, int, int]
 """image, tid, event, state, n_working, user stack, kernel stack"""
 
 
+def unwind_table(dso: Dso) -> UnwindTable | None:
+    """A file's unwind table; None when it has none that can be used."""
+    try:
+        return build_table(dso.elf) if dso.elf else None
+    except ParprofError:
+        return None
+
+
 class Session:
     """Profiles processes until told to stop. The kernel and its lifetime belong to the caller."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.cache = DsoCache()
+        self.watched = Watched(kernel, self.cache, Placer(kernel, unwind_table))
         self.targets: dict[int, Target] = {}
         """By image id; ended ones stay, because their samples need their load map."""
         self.facts: dict[FactKey, list[int]] = {}
@@ -70,7 +82,7 @@ class Session:
             TargetError: gone, a kernel thread, a zombie.
         """
         process = inspect(pid)
-        target = Target(self.kernel, self.cache, process, self._next_image, follow=follow, stop=stop)
+        target = Target(self.watched, process, self._next_image, follow=follow, stop=stop)
         self._next_image += 1
         try:
             if inspect(pid) != process:  # the descriptor in `target` now keeps the PID from meaning another
@@ -135,6 +147,10 @@ class Session:
                 target.place_probes()
             if record.stopped:
                 target.resume(started_libraries=True)
+        elif record.kind == RECORD_STALE_MAP:
+            before = target.load_map
+            if target.read_load_map() and target.load_map is not before:
+                target.place_probes()
         elif record.kind == RECORD_EXIT:
             target.observe()
         elif record.kind == RECORD_REPLACED:
@@ -153,7 +169,7 @@ class Session:
         try:
             process = inspect(record.pid)
             target = Target(
-                self.kernel, self.cache, process, record.image,
+                self.watched, process, record.image,
                 follow=before.follows if before else False, stop=before.stops if before and is_exec else False,
             )  # fmt: skip
         except TargetError:
@@ -163,6 +179,7 @@ class Session:
         self._poller.register(target.pidfd, select.POLLIN)
         if not is_exec and before is not None:
             target.inherit(before)
+            target.read_load_map()
             self._forked.append((time.monotonic() + _FORK_SETTLES_SECONDS, record.image))
             return
         if target.read_load_map():

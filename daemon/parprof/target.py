@@ -7,6 +7,7 @@ import select
 import signal
 import struct
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from parprof.errors import ParprofError, ProbeAttachError, TargetError
@@ -22,6 +23,7 @@ from parprof.kernel.uprobes import ProbeSet, Site
 from parprof.loadmap import Dso, DsoCache, LoadMap
 from parprof.probing import Plan, loader_sites, make_plan, outlined_site
 from parprof.processes import Process, allowed_cores
+from parprof.unwind.placing import Placer
 
 _STARTUP_STOPS = 2
 """ld.so reports a change before and after it maps the first libraries."""
@@ -39,14 +41,22 @@ def open_pidfd(pid: int) -> int:
         raise TargetError(f"no process {pid}: it has ended") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What all targets of a session share."""
+
+    kernel: Kernel
+    cache: DsoCache
+    placer: Placer
+
+
 class Target:
     """A process image under observation. ``image`` is the id under which the kernel counts it."""
 
-    def __init__(
-        self, kernel: Kernel, cache: DsoCache, process: Process, image: int, *, follow: bool, stop: bool
-    ):
-        self.kernel = kernel
-        self.cache = cache
+    def __init__(self, watched: Watched, process: Process, image: int, *, follow: bool, stop: bool) -> None:
+        self.kernel = watched.kernel
+        self.cache = watched.cache
+        self.placer = watched.placer
         self.process = process
         self.image = image
         self.plan = Plan()
@@ -104,10 +114,12 @@ class Target:
             return False
         if not fresh.mappings:
             return False
-        if self.load_map is not None and fresh is not self.load_map:
-            self.old_maps.append(self.load_map)
-            del self.old_maps[:-16]
-        self.load_map = fresh
+        if fresh is not self.load_map:
+            if self.load_map is not None:
+                self.old_maps.append(self.load_map)
+                del self.old_maps[:-16]
+            self.load_map = fresh
+            self.placer.update(fresh)
         return True
 
     def place_probes(self) -> None:
@@ -225,6 +237,7 @@ class Target:
 
     def close(self) -> None:
         """Detach the probes (slow mechanisms in the background) and forget the process."""
+        self.placer.forget(self.pid)
         for probes in self._probes:
             probes.close()
         self._probes.clear()

@@ -120,7 +120,9 @@ def test_exit_is_reported_and_leaves_no_thread(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mechanism", ["session", "multi", "single"])
 @pytest.mark.parametrize("program", ["omp_truth.gomp", "omp_truth.omp"])
 def test_every_way_to_place_probes(mechanism: str, program: str, tmp_path: Path) -> None:
-    run = profiling.record(program, ["skewed,barrier,tasks", "--repeat", "3"], tmp_path / "log", mechanism=mechanism)
+    run = profiling.record(
+        program, ["skewed,barrier,tasks", "--repeat", "3"], tmp_path / "log", mechanism=mechanism
+    )
     assert not run.target.failures
     assert run.statistics["probe_hits"] > 50
     agreement = profiling.compare(run.session.trace, run.truth)

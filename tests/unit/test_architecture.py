@@ -9,9 +9,9 @@ PACKAGE = Path(__file__).resolve().parents[2] / "daemon/parprof"
 # A module imports only from its own layer or those above it in this list.
 LAYERS = (
     ("errors", "model", "untrusted", "pprof_pb2", ""),
-    ("elf_image", "elf_symbols", "elf", "codescan"),
-    ("kernel", "processes", "dso", "loadmap", "runtimes"),
-    ("symbols", "probing"),
+    ("elf_image", "elf_symbols", "elf", "codescan", "jumptables", "flowgraph"),
+    ("kernel", "processes", "mapsline", "dso", "loadmap", "runtimes"),
+    ("symbols", "probing", "unwind", "loops"),
     ("callpath", "cct", "views", "attribution", "target", "cost"),
     ("session", "exporters"),
     ("assemble", "progress"),

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from parprof.callpath import NO_STACK, TRUNCATED, physical_path
+from parprof.kernel.engine import Stack
 from parprof.model import Frame
 
-NAMES = {1: "leaf", 2: "caller", 3: "main", 4: "__libc_start_call_main", 9: "sys_read", 10: "do_syscall_64"}
+NAMES = {
+    1: "leaf",
+    2: "caller",
+    3: "main",
+    4: "__libc_start_call_main",
+    5: "libc.so.6+0x10",
+    6: "libc.so.6+0x20",
+    9: "sys_read",
+    10: "do_syscall_64",
+}
 
 
 def resolve(address: int, is_return: bool) -> tuple[Frame, ...]:
-    return (Frame(NAMES[address]),) if address in NAMES else ()
+    module = "libc.so.6" if NAMES.get(address, "").startswith("libc") else "a.out"
+    return (Frame(NAMES[address], module=module),) if address in NAMES else ()
 
 
-def names(*user: int, kernel: tuple[int, ...] = ()) -> list[str]:
-    return [frame.name for frame in physical_path(user, kernel, resolve, resolve)]
+def stack(addresses: Sequence[int], end: str = "") -> Stack:
+    return Stack(tuple((address, index > 0) for index, address in enumerate(addresses)), end)
+
+
+def names(*user: int, kernel: tuple[int, ...] = (), end: str = "frame_pointers") -> list[str]:
+    return [frame.name for frame in physical_path(stack(user, end), stack(kernel), resolve, resolve)]
 
 
 def test_root_first_and_begins_at_main() -> None:
@@ -36,4 +53,16 @@ def test_inlined_frames_keep_their_order() -> None:
     def inlining(address: int, is_return: bool) -> tuple[Frame, ...]:
         return (Frame("inner", inlined=True), Frame("main"))
 
-    assert [f.name for f in physical_path([1], [], inlining, inlining)] == ["main", "inner"]
+    path = physical_path(stack([1], "complete"), stack([]), inlining, inlining)
+    assert [frame.name for frame in path] == ["main", "inner"]
+
+
+def test_a_complete_stack_of_a_thread_begins_beyond_the_c_library() -> None:
+    assert names(1, 2, 5, 6, end="complete") == ["caller", "leaf"]
+    assert names(1, 2, 5, 6, end="bad_row") == [
+        TRUNCATED.name,
+        "libc.so.6+0x20",
+        "libc.so.6+0x10",
+        "caller",
+        "leaf",
+    ]

@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parprof.dso import Dso, DsoCache, MapsLine
+from parprof.dso import Dso, DsoCache
 from parprof.elf import ElfFile
 from parprof.errors import TargetError
-from parprof.loadmap import LoadMap, Mapping, parse_line
+from parprof.loadmap import LoadMap, Mapping
+from parprof.mapsline import MapsLine, parse_line
 
 LIBC = ctypes.util.find_library("c") or "libc.so.6"
 CHILD = """
@@ -37,6 +38,8 @@ for name in sys.argv[2:]:
 if sys.argv[1] == "anonymous":
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     kept.append(mmap.mmap(-1, 8192, flags=private, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC))
+if sys.argv[1] == "shared":
+    kept.append(mmap.mmap(-1, 8192, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC))
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -123,8 +126,9 @@ def test_vdso(cache: DsoCache) -> None:
         assert any(dso is image for dso in LoadMap.read(pid, None, cache).dsos())
 
 
-def test_anonymous_code(cache: DsoCache) -> None:
-    with mapping_child("anonymous") as pid:
+@pytest.mark.parametrize("how", ["anonymous", "shared"])
+def test_anonymous_code(cache: DsoCache, how: str) -> None:
+    with mapping_child(how) as pid:
         load_map = LoadMap.read(pid, None, cache)
         (dso,) = [dso for dso in load_map.dsos() if dso.name == "[anon]"]
         mapping = next(mapping for mapping in load_map.mappings if mapping.dso is dso)
@@ -268,11 +272,13 @@ def test_parse_line() -> None:
     assert line is not None and not line.executable and line.path == b""
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_parse_any_line(line: bytes) -> None:
     parse_line(line)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.sampled_from(
@@ -286,6 +292,7 @@ def test_parse_nearly_a_line(parts: list[bytes]) -> None:
     assert parsed is None or parsed.start < parsed.end
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(1, 4096)), max_size=20))
 def test_find_is_exact(pieces: list[tuple[int, int]]) -> None:
     label = Dso(("label", "[anon]"), "[anon]", problem="no file")

@@ -45,12 +45,12 @@ def _address(buffer: ctypes.Array[ctypes.c_char]) -> int:
     return ctypes.addressof(buffer)
 
 
-def map_create(kind: int, key_size: int, value_size: int, max_entries: int, flags: int, name: str) -> int:
-    """Create a map and return its descriptor (close-on-exec)."""
-    label = name.encode()[:15]
-    return _bpf(
-        MAP_CREATE, struct.pack("<5I2I16s", kind, key_size, value_size, max_entries, flags, 0, 0, label)
-    )[0]
+def map_create(
+    kind: int, key_size: int, value_size: int, max_entries: int, flags: int, name: str, inner_fd: int = 0
+) -> int:
+    """Create a map and return its descriptor (close-on-exec). ``inner_fd``: the template of a map of maps."""
+    sizes = (kind, key_size, value_size, max_entries, flags, inner_fd, 0)
+    return _bpf(MAP_CREATE, struct.pack("<7I16s", *sizes, name.encode()[:15]))[0]
 
 
 def map_lookup(fd: int, key: bytes, value_size: int) -> bytes | None:

@@ -24,11 +24,16 @@ class _Member(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class KernelLayout:
-    """Byte offsets in ``struct task_struct``, and the shape of the scheduler tracepoints."""
+    """Byte offsets in kernel structures, and the shape of the scheduler tracepoints."""
 
     task_pid: int
     task_flags: int
     task_state: int
+    task_utask: int
+    utask_return_instances: int
+    return_instance_stack: int
+    return_instance_address: int
+    return_instance_next: int
     switch_has_state: bool
     """sched_switch passes the previous task's state (Linux 5.18 and later)."""
 
@@ -39,6 +44,11 @@ class KernelLayout:
             f"-DTASK_PID={self.task_pid}",
             f"-DTASK_FLAGS={self.task_flags}",
             f"-DTASK_STATE={self.task_state}",
+            f"-DTASK_UTASK={self.task_utask}",
+            f"-DUTASK_RETURN_INSTANCES={self.utask_return_instances}",
+            f"-DRETURN_INSTANCE_STACK={self.return_instance_stack}",
+            f"-DRETURN_INSTANCE_ADDRESS={self.return_instance_address}",
+            f"-DRETURN_INSTANCE_NEXT={self.return_instance_next}",
             f"-DPREVIOUS_STATE={state}",
         ]
 
@@ -106,8 +116,12 @@ def read_layout() -> KernelLayout:
     btf = _Btf()
     task = btf.members(btf.find("task_struct", _KIND_STRUCT))
     state = task.get("__state") or task.get("state")
-    if state is None or "pid" not in task or "tgid" not in task or "flags" not in task:
-        raise KernelUnsupported("the kernel's BTF does not describe task_struct")
+    if state is None or not {"pid", "tgid", "flags", "utask"} <= task.keys():
+        raise KernelUnsupported("the kernel's BTF does not describe task_struct, or it has no uprobes")
+    probed = btf.members(btf.find("uprobe_task", _KIND_STRUCT))
+    instance = btf.members(btf.find("return_instance", _KIND_STRUCT))
+    if "return_instances" not in probed or not {"stack", "orig_ret_vaddr", "next"} <= instance.keys():
+        raise KernelUnsupported("the kernel's BTF does not describe its return probes")
     pid, tgid = task["pid"][0] // 8, task["tgid"][0] // 8
     if tgid != pid + 4:
         raise KernelUnsupported("pid and tgid are not neighbours in this kernel's task_struct")
@@ -115,5 +129,10 @@ def read_layout() -> KernelLayout:
         task_pid=pid,
         task_flags=task["flags"][0] // 8,
         task_state=state[0] // 8,
+        task_utask=task["utask"][0] // 8,
+        utask_return_instances=probed["return_instances"][0] // 8,
+        return_instance_stack=instance["stack"][0] // 8,
+        return_instance_address=instance["orig_ret_vaddr"][0] // 8,
+        return_instance_next=instance["next"][0] // 8,
         switch_has_state=btf.tracepoint_arguments("sched_switch") >= 4,
     )

@@ -22,7 +22,7 @@ from parprof.kernel.bcc_import import import_bcc
 from parprof.kernel.btf import read_layout
 from parprof.kernel.headers import make_tree
 
-OBJECT_PARTS = ("maps.bpf.c", "scheduler.bpf.c", "sampler.bpf.c", "work_edges.bpf.c")
+OBJECT_PARTS = ("maps.bpf.c", "scheduler.bpf.c", "unwind.bpf.c", "sampler.bpf.c", "work_edges.bpf.c")
 PROGRAMS = {
     "on_switch": "raw_tracepoint",
     "on_wakeup": "raw_tracepoint",
@@ -30,6 +30,7 @@ PROGRAMS = {
     "on_exec": "raw_tracepoint",
     "on_exit": "raw_tracepoint",
     "on_sample": "perf_event",
+    "on_unwind": "perf_event",
     "on_edge": "kprobe",
 }
 _PSEUDO_MAP_FD = 1

@@ -17,12 +17,14 @@ from parprof.errors import KernelUnsupported, PrivilegeError
 from parprof.kernel import bpf, perf_events
 from parprof.kernel.objects import LoadedObject, get_object
 from parprof.kernel.ringbuf import RingBuffer
+from parprof.kernel.store import Store
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
 from parprof.model import Fact, ThreadState
 
 FOLLOW_CHILDREN, STOP_AT_EXEC, HAS_RUNTIME, STOP_AT_LOAD = 1, 2, 4, 8
 MAX_RUNTIME_RANGES, MAX_USER_RANGES = 6, 4
 RECORD_EXEC, RECORD_FORK, RECORD_EXIT, RECORD_LEARNED, RECORD_LOAD_MAP, RECORD_REPLACED = 2, 3, 4, 5, 6, 8
+RECORD_STALE_MAP = 9
 _TRACEPOINTS = (
     ("sched_process_exit", "on_exit"),
     ("sched_process_exec", "on_exec"),
@@ -33,10 +35,22 @@ _TRACEPOINTS = (
 )
 LOST_REASONS = ("counts_full", "stack_ring", "user_stack", "control_ring", "threads_full", "processes_full",
                 "nesting", "learned_full", "trace_ring")  # fmt: skip
-_STATISTICS = {"samples": 16, "switches": 17, "wakeups": 18, "repaired": 19, "unsure": 20, "truncated": 21,
-               "caught": 23}  # fmt: skip
+_STATISTICS = {"samples": 16, "switches": 17, "wakeups": 18, "repaired": 19, "unsure": 20, "caught": 23}  # fmt: skip
 _EDGES = 24
-_STACK_HEADER = struct.Struct("<IIQ")
+_STACKS = 32
+_STACK_HEADER = struct.Struct("<IHHQ")
+_INTERRUPTED = 1 << 63
+STACK_ENDS = (
+    "complete",
+    "no_mapping",
+    "no_table",
+    "bad_row",
+    "unreadable",
+    "too_deep",
+    "zero",
+    "frame_pointers",
+)
+"""How the walk of a user stack ended, by number (``enum stack_end``); only the first is a whole stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +66,14 @@ class ControlRecord:
     address: int
     time_ns: int
     comm: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A physical stack, leaf first: (address, whether it is a return address). ``end``: one of STACK_ENDS."""
+
+    frames: tuple[tuple[int, bool], ...] = ()
+    end: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +130,7 @@ class Kernel:
         self.events = tuple(events)
         self.frequency_hz = frequency_hz
         self._phase = 0
-        self._stacks: dict[int, bytes] = {}
+        self._stacks: dict[int, tuple[bytes, int]] = {}
         self._waiting: list[Fact] = []
         self._descriptors: list[int] = []
         self._rings: dict[str, RingBuffer] = {}
@@ -123,6 +145,8 @@ class Kernel:
                 ) from error
             raise
         self._prober = Prober(self._object)
+        chunks = self._object.definitions["store"]["max_entries"]
+        self.store = Store(self._object.maps["store"], self._object.definitions["store_chunk"], chunks)
         try:
             self._start()
         except BaseException:
@@ -143,6 +167,8 @@ class Kernel:
                 self._descriptors.append(bpf.raw_tracepoint_open(tracepoint, fd))
             except OSError as error:
                 raise KernelUnsupported(f"tracepoint {tracepoint}: {error.strerror}") from error
+        unwinder = self._object.program("on_unwind")
+        bpf.map_update(self._object.maps["unwinders"], struct.pack("<I", 0), struct.pack("<I", unwinder))
         sampler = self._object.program("on_sample")
         for index, name in enumerate(self.events):
             for cpu in perf_events.online_cpus():
@@ -200,6 +226,14 @@ class Kernel:
         with suppress(FileExistsError):
             self._object.put("threads", struct.pack("<I", tid), thread, bpf.NOEXIST)
 
+    def set_mapping_list(self, pid: int, word: int, count: int) -> None:
+        """Where in the store the load map of a process is; a count of 0 means that it has none."""
+        key = struct.pack("<I", pid)
+        if count:
+            bpf.map_update(self._object.maps["mapping_lists"], key, struct.pack("<Q", word << 32 | count))
+        else:
+            bpf.map_delete(self._object.maps["mapping_lists"], key)
+
     def unwatch(self, pid: int) -> None:
         """Stop counting a process at once and forget its threads."""
         key = struct.pack("<I", pid)
@@ -250,13 +284,17 @@ class Kernel:
 
     def _read_stacks(self) -> None:
         for raw in self._rings["stacks"].read():
-            _, depth, digest = _STACK_HEADER.unpack_from(raw)
-            self._stacks[digest] = raw[_STACK_HEADER.size : _STACK_HEADER.size + 8 * depth]
+            _, depth, end, digest = _STACK_HEADER.unpack_from(raw)
+            self._stacks[digest] = (raw[_STACK_HEADER.size : _STACK_HEADER.size + 8 * depth], end)
 
-    def stack(self, digest: int) -> tuple[int, ...]:
-        """The frames behind a stack id of a Fact, leaf first; empty when there is none."""
-        raw = self._stacks.get(digest, b"")
-        return struct.unpack(f"<{len(raw) // 8}Q", raw)
+    def stack(self, digest: int) -> Stack:
+        """The frames behind a stack id of a Fact; none when there is none."""
+        raw, end = self._stacks.get(digest, (b"", len(STACK_ENDS)))
+        words = struct.unpack(f"<{len(raw) // 8}Q", raw)
+        frames = tuple(
+            (w & ~_INTERRUPTED, index > 0 and not w & _INTERRUPTED) for index, w in enumerate(words)
+        )
+        return Stack(frames, STACK_ENDS[end] if end < len(STACK_ENDS) else "")
 
     def poll(self) -> None:
         """Empty the stack ring; call several times a second."""
@@ -324,7 +362,8 @@ class Kernel:
         """Counters of the programs: samples, switches, wakeups, repaired, unsure, truncated, probe_hits."""
         values = self._counters()
         out = {name: values[index] for name, index in _STATISTICS.items()}
-        out["probe_hits"] = sum(values[_EDGES:])
+        out["probe_hits"] = sum(values[_EDGES : _EDGES + 8])
+        out.update({f"stacks_{end}": values[_STACKS + index] for index, end in enumerate(STACK_ENDS)})
         return out
 
     def run_time_ns(self) -> dict[str, tuple[int, int]]:
@@ -340,6 +379,7 @@ class Kernel:
         for ring in self._rings.values():
             ring.close()
         self._rings.clear()
+        self.store.close()
         self._object.close()
 
     def __enter__(self) -> Kernel:

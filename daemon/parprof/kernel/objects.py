@@ -23,6 +23,7 @@ from parprof.kernel.compiler import OBJECT_PARTS, source_directory
 from parprof.kernel.layout import check_size, make_structure
 
 _COMPILE_SECONDS = 120
+_ARRAY_OF_MAPS = 12
 _MAP_LAYOUTS = {
     "counts": ("sample_key", "sample_value"),
     "processes": (None, "process"),
@@ -69,7 +70,7 @@ def compile_in_child(output: Path) -> dict[str, Any]:
     Raises:
         KernelUnsupported: with the child's last line, which names the remedy.
     """
-    command = [sys.executable, "-m", "parprof.kernel.compiler", str(output)]
+    command = [sys.executable, "-P", "-m", "parprof.kernel.compiler", str(output)]
     environment = dict(os.environ, PYTHONPATH=str(Path(__file__).resolve().parents[2]))
     try:
         done = subprocess.run(
@@ -122,10 +123,14 @@ class LoadedObject:
                 check_size(self.layouts[key], self.definitions[name]["key_size"])
             check_size(self.layouts[value], self.definitions[name]["value_size"])
         try:
-            for name, d in self.definitions.items():
+            # the template of a map of maps comes first
+            for name, d in sorted(
+                self.definitions.items(), key=lambda item: item[1]["type"] == _ARRAY_OF_MAPS
+            ):
                 if not name.startswith("layout_"):
+                    inner = self.maps["store_chunk"] if d["type"] == _ARRAY_OF_MAPS else 0
                     self.maps[name] = bpf.map_create(
-                        d["type"], d["key_size"], d["value_size"], d["max_entries"], d["flags"], name
+                        d["type"], d["key_size"], d["value_size"], d["max_entries"], d["flags"], name, inner
                     )
         except OSError as error:
             self.close()

@@ -27,9 +27,12 @@ Request = tuple[Dso, int, bool]
 """(file, ELF virtual address, is a return address)."""
 
 FILE_SECONDS = 20.0
-_BATCH = 1024
+_BATCH = 256
 _MAX_NAME = 4200
 _MAX_REMEMBERED = 1 << 15
+_MAX_REMEMBERED_TEXT = 1 << 25
+"""Characters of names and files in what is remembered; most are shared, so this is an upper bound."""
+_MAX_TOKENS = 1 << 12
 _MAX_PROBLEMS = 256
 
 
@@ -41,6 +44,7 @@ class Symbolizer:
         self._worker = WorkerClient()
         self._file_seconds = file_seconds
         self._remembered: dict[tuple[Key, int, bool], tuple[Frame, ...]] = {}
+        self._text = 0
         self._attempts: dict[Key, bool | None] = {}
         self._tokens: dict[Key, int] = {}
         self._next_token = 0
@@ -84,10 +88,14 @@ class Symbolizer:
                 found = None if rows is None else rows.get(vaddr - is_return)
                 out[request] = _make_frames(dso, build_id, vaddr, found)
                 if rows is not None:
-                    self._remembered[dso.key, vaddr, is_return] = out[request]
-        while len(self._remembered) > _MAX_REMEMBERED:
-            del self._remembered[next(iter(self._remembered))]
+                    self._remember((dso.key, vaddr, is_return), out[request])
         return out
+
+    def _remember(self, key: tuple[Key, int, bool], frames: tuple[Frame, ...]) -> None:
+        self._text += _text_size(frames) - _text_size(self._remembered.pop(key, ()))
+        self._remembered[key] = frames
+        while len(self._remembered) > _MAX_REMEMBERED or self._text > _MAX_REMEMBERED_TEXT:
+            self._text -= _text_size(self._remembered.pop(next(iter(self._remembered))))
 
     def trim(self, idle_seconds: float = 60.0) -> None:
         """End the child, and give back its memory, if it had nothing to do for so long."""
@@ -127,6 +135,8 @@ class Symbolizer:
             if separate is not None:
                 fd = stack.enter_context(separate).fileno()
             if dso.key not in self._tokens:
+                if len(self._tokens) >= _MAX_TOKENS:
+                    self._tokens.clear()
                 self._next_token += 1
                 self._tokens[dso.key] = self._next_token
             for at in range(0, len(addresses), _BATCH):
@@ -161,6 +171,10 @@ class Symbolizer:
 
 def _text(value: object) -> str:
     return sys.intern(visible(value, _MAX_NAME)) if isinstance(value, str) else ""
+
+
+def _text_size(frames: tuple[Frame, ...]) -> int:
+    return sum(len(frame.name) + len(frame.file) for frame in frames)
 
 
 def _number(value: object) -> int:

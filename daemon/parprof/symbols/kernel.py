@@ -1,7 +1,8 @@
 """Names of kernel addresses from ``/proc/kallsyms``.
 
-A pass over that file takes about 0.1 s, so one serves all addresses that are asked for, and the functions
-that were found are remembered with their extent: further addresses in them need no pass. Nothing else is kept.
+A pass over that file takes about 0.1 s, so one serves all addresses that are asked for. The functions that
+were found are remembered with their extent, so that further addresses in them need no pass. Nothing else is
+kept.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import struct
 from typing import Any
 
 _LENGTH = struct.Struct("<I")
-MAX_MESSAGE = 1 << 26
+MAX_MESSAGE = 1 << 24
 
 
 def send(connection: socket.socket, message: dict[str, Any], fd: int | None = None) -> None:

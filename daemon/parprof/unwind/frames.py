@@ -125,7 +125,9 @@ def _inflate(elf: ElfFile, packed: bytes, size: int) -> bytes:
 def _check_size(elf: ElfFile, size: int) -> None:
     if size > MAX_FRAME_BYTES:
         limit = MAX_FRAME_BYTES >> 20
-        raise UnwindError(f"{elf.label} has {size >> 20} MiB of call frame information; at most {limit} are read")
+        raise UnwindError(
+            f"{elf.label} has {size >> 20} MiB of call frame information; at most {limit} are read"
+        )
 
 
 def _read(elf: ElfFile, address: int, size: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import length_hint
 
 PE_ABSPTR, PE_ULEB, PE_UDATA2, PE_UDATA4, PE_UDATA8 = 0x00, 0x01, 0x02, 0x03, 0x04
 PE_SLEB, PE_SDATA2, PE_SDATA4, PE_SDATA8 = 0x09, 0x0A, 0x0B, 0x0C
@@ -27,7 +28,7 @@ def uleb(source: Iterator[int]) -> int:
         Refused: it is longer.
         StopIteration: the bytes end within it.
 
-    >>> uleb(iter(b"\\xe5\\x8e\\x26"))
+    >>> uleb(iter(bytes([0xE5, 0x8E, 0x26])))
     624485
     """
     value = shift = 0
@@ -47,7 +48,7 @@ def sleb(source: Iterator[int]) -> int:
         Refused: it is longer.
         StopIteration: the bytes end within it.
 
-    >>> sleb(iter(b"\\x78"))
+    >>> sleb(iter(bytes([0x78])))
     -8
     """
     value = shift = 0
@@ -66,12 +67,13 @@ def read_leb(data: bytes, at: int, signed: bool = False) -> tuple[int, int]:
     Raises:
         Refused: it is too long or the bytes end within it.
     """
-    piece = iter(data[at : at + _MAX_LEB])
+    piece = data[at : at + _MAX_LEB]
+    source = iter(piece)
     try:
-        value = (sleb if signed else uleb)(piece)
+        value = (sleb if signed else uleb)(source)
     except StopIteration:
         raise Refused("truncated") from None
-    return value, at + len(data[at : at + _MAX_LEB]) - piece.__length_hint__()
+    return value, at + len(piece) - length_hint(source)
 
 
 def read_pointer(
@@ -113,4 +115,6 @@ def skip_pointer(data: bytes, at: int, encoding: int) -> int:
     """
     if encoding == PE_OMIT:
         return at
+    if encoding & 0x70 == PE_ALIGNED:
+        raise Refused("pointer encoding")
     return read_pointer(data, at, encoding & 0x0F)[1]

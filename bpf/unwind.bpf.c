@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The user-stack unwinder: compact tables made from .eh_frame where a file has them, frame pointers where it
+ * has none. One program unwinds FRAMES_PER_CALL frames and tail-calls itself.
+ *
+ * The store is one large array of 64-bit words in chunks, written by Python through mmap:
+ *   rows      pc | rule << 32, sorted by pc (an ELF virtual address); see parprof/unwind/rows.py
+ *   pages     for each 2^PAGE_SHIFT bytes of a file's code: first row's word << 24 | number of rows; the word
+ *             before the first row is always the row that holds at the page's start
+ *   mappings  MAPPING_WORDS words for each executable mapping of a process, sorted by start
+ *
+ * Searches are written without branches on what they find, so that the verifier sees one path.
+ */
+
+enum row_type {
+	ROW_NONE = 0,
+	ROW_RSP = 1,
+	ROW_RBP = 2,
+	ROW_PLT = 3,
+	ROW_SIGNAL = 4,
+	ROW_END = 5,
+	ROW_RBP_DEREF = 6,
+	ROW_R10 = 7,
+};
+
+#define GOING 0xff	/* no end yet */
+#define MAPPING_STEPS 17
+#define ROW_STEPS 10
+#define STALE_INTERVAL_NS 50000000ULL
+
+struct walk {
+	u64 ip, sp, bp, r10;
+	u64 mapping_start, mapping_end, bias, pages, first_page;	/* the mapping found last */
+	u64 list;	/* the process's mapping_lists entry */
+	u64 return_instance, return_slot, return_address;	/* innermost pending return probe */
+	u64 period;
+	u64 leaf;
+	struct sample_key key;
+	u32 tgid;
+	u32 depth;
+	u32 end;
+	u32 exact;	/* ip is not a return address */
+	u32 user_mode;
+	struct stack_record record;
+};
+BPF_TABLE("percpu_array", u32, struct walk, walks, 1);
+BPF_TABLE("prog", u32, u32, unwinders, 1);
+
+static __always_inline u64 *word(u64 index)
+{
+	u32 chunk = index >> CHUNK_SHIFT, at = index & ((1 << CHUNK_SHIFT) - 1);
+	void *inner = store.lookup(&chunk);
+
+	return inner ? bpf_map_lookup_elem(inner, &at) : 0;
+}
+
+static __always_inline u64 load(u64 index)
+{
+	u64 *found = word(index);
+
+	return found ? *found : 0;
+}
+
+/* Finds the mapping of an address; 0 if there is none. */
+static __always_inline int find_mapping(struct walk *w, u64 address)
+{
+	u64 first = w->list >> 32, base = 0, n = (u32)w->list, at;
+
+	if (address - w->mapping_start < w->mapping_end - w->mapping_start)
+		return 1;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < MAPPING_STEPS; i++) {
+		u64 half = n >> 1, after;
+
+		if (!n)
+			break;
+		/* 1 if this mapping begins at or below the address */
+		after = 1 - below(address, load(first + (base + half) * MAPPING_WORDS));
+		base += after * (half + 1);
+		n = after * (n - half - 1) + (1 - after) * half;
+	}
+	if (!base)
+		return 0;
+	at = first + (base - 1) * MAPPING_WORDS;
+	w->mapping_start = load(at);
+	w->mapping_end = load(at + 1);
+	w->bias = load(at + 2);
+	w->pages = load(at + 3);
+	w->first_page = load(at + 4);
+	return address - w->mapping_start < w->mapping_end - w->mapping_start;
+}
+
+/* The rule for an ELF virtual address; 0 (ROW_NONE) when the table has none. */
+static __always_inline u32 find_rule(struct walk *w, u64 vaddr)
+{
+	u64 page = (vaddr >> PAGE_SHIFT) - w->first_page, entry, base, n;
+
+	if (page >= (u32)w->pages)
+		return 0;
+	entry = load((w->pages >> 32) + page);
+	base = entry >> 24;
+	n = entry & 0xffffff;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < ROW_STEPS; i++) {
+		u64 half = n >> 1, after;
+
+		if (!n)
+			break;
+		after = 1 - below(vaddr, (u32)load(base + half));
+		base += after * (half + 1);
+		n = after * (n - half - 1) + (1 - after) * half;
+	}
+	return load(base - 1) >> 32;
+}
+
+static __always_inline int read_user(u64 *value, u64 address)
+{
+	return !bpf_probe_read_user(value, sizeof(*value), (void *)address);
+}
+
+/* Loads the next pending return probe: its kernel entry knows the slot and the address it replaced. */
+static __always_inline void next_return_instance(struct walk *w)
+{
+	w->return_slot = ~0ULL;
+	if (!w->return_instance)
+		return;
+	bpf_probe_read_kernel(&w->return_slot, 8, (void *)w->return_instance + RETURN_INSTANCE_STACK);
+	bpf_probe_read_kernel(&w->return_address, 8, (void *)w->return_instance + RETURN_INSTANCE_ADDRESS);
+	bpf_probe_read_kernel(&w->return_instance, 8, (void *)w->return_instance + RETURN_INSTANCE_NEXT);
+}
+
+/* The return address in the stack slot, as it was before a return probe replaced it. */
+static __always_inline u64 true_return_address(struct walk *w, u64 slot, u64 found)
+{
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		if (w->return_slot < slot)
+			next_return_instance(w);
+	return w->return_slot == slot ? w->return_address : found;
+}
+
+/* One step by frame pointer. */
+static __always_inline u32 step_by_frame_pointer(struct walk *w, u32 otherwise)
+{
+	u64 bp = w->bp, next_bp, ip;
+
+	if (w->return_slot == w->sp - 8 && w->depth == 1) {	/* in the trampoline of a return probe */
+		w->ip = w->return_address;
+		w->exact = 1;
+		next_return_instance(w);
+		return GOING;
+	}
+	if (bp < w->sp || bp - w->sp > STACK_SPAN || bp & 7)
+		return otherwise;
+	if (!read_user(&next_bp, bp) || !read_user(&ip, bp + 8))
+		return otherwise;
+	w->ip = true_return_address(w, bp + 8, ip);
+	w->sp = bp + 16;
+	w->bp = next_bp;
+	w->exact = 0;
+	return w->ip ? GOING : END_ZERO;
+}
+
+static __always_inline u32 step_signal_frame(struct walk *w)
+{
+	u64 sp = w->sp;
+
+	if (!read_user(&w->bp, sp + 120) || !read_user(&w->sp, sp + 160) || !read_user(&w->ip, sp + 168))
+		return END_UNREADABLE;
+	w->exact = 1;
+	return w->ip ? GOING : END_ZERO;
+}
+
+/* Moves to the caller's frame; GOING, or why there is none. */
+static __always_inline u32 step(struct walk *w)
+{
+	u64 target = w->ip - 1 + w->exact, cfa, saved, ip;
+	u32 rule, type, rbp;
+
+	if (!find_mapping(w, target))
+		return step_by_frame_pointer(w, END_NO_MAPPING);
+	if (!(u32)w->pages)
+		return step_by_frame_pointer(w, END_NO_TABLE);
+	rule = find_rule(w, target - w->bias);
+	type = rule >> 28;
+	rbp = rule >> 18 & 0x3ff;
+	cfa = (u64)(rule & 0x3ffff) << 3;
+	if (type == ROW_END)
+		return END_COMPLETE;
+	if (type == ROW_SIGNAL)
+		return step_signal_frame(w);
+	if (type == ROW_RSP)
+		cfa += w->sp;
+	else if (type == ROW_RBP)
+		cfa += w->bp;
+	else if (type == ROW_PLT)
+		cfa = w->sp + 8 + ((w->ip & 15) >= 11 ? 8 : 0);
+	else if (type == ROW_R10 && w->depth == 1)
+		cfa += w->r10;
+	else if (type != ROW_RBP_DEREF || !read_user(&cfa, w->bp - cfa))
+		return END_BAD_ROW;
+	if (cfa <= w->sp)
+		return END_BAD_ROW;
+	if (!read_user(&ip, cfa - 8))
+		return END_UNREADABLE;
+	if (rbp) {
+		saved = type >= ROW_RBP_DEREF ? w->bp - 8 * (rbp - 1) : cfa - 8 * rbp;
+		if (!read_user(&w->bp, saved))
+			return END_UNREADABLE;
+	}
+	w->ip = true_return_address(w, cfa - 8, ip);
+	w->sp = cfa;
+	w->exact = 0;
+	return w->ip ? GOING : END_ZERO;
+}
+
+static __always_inline u64 mix(u64 hash, u64 value)
+{
+	hash = (hash ^ value) * 0xff51afd7ed558ccdULL;
+	return hash ^ hash >> 32;
+}
+
+/* Sends the stack if that was not done yet. */
+static __always_inline void send_stack(struct stack_record *s, u32 depth, u32 end)
+{
+	u64 hash = s->hash, size;
+	u32 one = 1;
+
+	if (sent_stacks.lookup(&hash))
+		return;
+	s->type = RECORD_STACK;
+	s->depth = depth;
+	s->end = end;
+	size = sizeof(*s) - sizeof(s->pc) + depth * sizeof(u64);
+	asm volatile("" : "+r"(size));	/* else clang drops the check, and the verifier the program */
+	if (size > sizeof(*s))
+		return;
+	if (stacks.ringbuf_output(s, size, BPF_RB_NO_WAKEUP))
+		count(LOST_STACK_RING);
+	else
+		sent_stacks.update(&hash, &one);
+}
+
+/* Counts the sample under its stacks: the end of every walk. */
+static __always_inline int finish_sample(struct walk *w)
+{
+	struct sample_value none = {}, *value;
+
+	value = counts.lookup_or_try_init(&w->key, &none);
+	if (!value) {
+		count(LOST_COUNTS_FULL);
+		return 0;
+	}
+	__sync_fetch_and_add(&value->count, 1);
+	__sync_fetch_and_add(&value->total, w->period);
+	count(STAT_SAMPLES);
+	return 0;
+}
+
+static __always_inline void tell_stale(struct walk *w)
+{
+	struct process *p = processes.lookup(&w->tgid);
+	u64 now = bpf_ktime_get_ns();
+
+	if (!p || now - p->stale_told_ns < STALE_INTERVAL_NS)
+		return;
+	p->stale_told_ns = now;
+	tell(RECORD_STALE_MAP, w->tgid, w->key.tid, p->image, 0, w->ip, 0);
+}
+
+/* Unwinds FRAMES_PER_CALL frames more. */
+int on_unwind(struct bpf_perf_event_data *ctx)
+{
+	u32 zero = 0, depth;
+	struct walk *w = walks.lookup(&zero);
+
+	if (!w)
+		return 0;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < FRAMES_PER_CALL; i++) {
+		depth = w->depth;
+		asm volatile("" : "+r"(depth));
+		depth &= MAX_FRAMES - 1;
+		w->record.pc[depth] = w->exact && depth ? w->ip | FRAME_INTERRUPTED : w->ip;
+		w->record.hash = mix(w->record.hash, w->ip);
+		w->depth = depth + 1;
+		w->end = step(w);
+		if (w->end != GOING)
+			break;
+		if (w->depth >= MAX_FRAMES) {
+			w->end = END_TOO_DEEP;
+			break;
+		}
+	}
+	if (w->end == GOING) {
+		unwinders.call(ctx, 0);
+		w->end = END_TOO_DEEP;	/* the kernel's limit on tail calls */
+	}
+	if (w->end == END_NO_MAPPING)
+		tell_stale(w);
+	w->record.hash = mix(w->record.hash, w->end) | 1;
+	w->key.user_hash = w->record.hash;
+	count(STAT_STACKS + (w->end & 15));
+	send_stack(&w->record, w->depth, w->end);
+	return finish_sample(w);
+}
+
+/* A stack by the kernel's own walker; its hash, or 0 if it could not be read. */
+static __always_inline u64 capture(struct bpf_perf_event_data *ctx, struct stack_record *s, u64 flags, u32 end)
+{
+	u64 hash = 0x9e3779b97f4a7c15ULL;
+	s32 bytes = bpf_get_stack(ctx, s->pc, MAX_KERNEL_FRAMES * sizeof(u64), flags);
+	u32 depth;
+
+	if (bytes <= 0)
+		return 0;
+	depth = (u32)bytes / sizeof(u64);
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < MAX_KERNEL_FRAMES; i++) {
+		u32 at = i;
+
+		if (i >= depth)
+			break;
+		asm volatile("" : "+r"(at));	/* keeps the mask, which the verifier needs */
+		hash = mix(hash, s->pc[at & MAX_KERNEL_FRAMES]);
+	}
+	s->hash = hash | 1;
+	send_stack(s, depth, end);
+	return hash | 1;
+}
+
+/* Starts the walk of the current user stack for the sample in `w->key`. */
+static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, struct walk *w, struct pt_regs *regs)
+{
+	u64 *list = mapping_lists.lookup(&w->tgid);
+	void *task = (void *)bpf_get_current_task();
+	u64 utask = 0;
+
+	if (!list || !*list) {
+		w->key.user_hash = capture(ctx, &w->record, BPF_F_USER_STACK, END_FRAME_POINTERS);
+		if (!w->key.user_hash)
+			count(LOST_USER_STACK);
+		else
+			count(STAT_STACKS + END_FRAME_POINTERS);
+		return finish_sample(w);
+	}
+	w->list = *list;
+	w->mapping_start = w->mapping_end = 0;
+	bpf_probe_read_kernel(&w->bp, 8, &regs->bp);
+	bpf_probe_read_kernel(&w->r10, 8, &regs->r10);
+	w->return_instance = 0;
+	bpf_probe_read_kernel(&utask, 8, task + TASK_UTASK);
+	if (utask)
+		bpf_probe_read_kernel(&w->return_instance, 8, (void *)utask + UTASK_RETURN_INSTANCES);
+	next_return_instance(w);
+	w->depth = 0;
+	w->exact = 1;
+	w->record.hash = 0x9e3779b97f4a7c15ULL;
+	unwinders.call(ctx, 0);
+	return 0;
+}

@@ -1,0 +1,240 @@
+"""Call frame instructions (``DW_CFA_*``), all of them, run one after the other, and the rules they amount to.
+
+This is the exact interpreter; `parprof.unwind.emit` has a faster one for the instructions that most functions
+get along with. Registers have their DWARF numbers: 6 is rbp, 7 is rsp, 10 is r10, 16 the return address.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from itertools import islice
+from operator import length_hint
+from typing import NamedTuple
+
+from parprof.unwind.pointers import Refused, read_pointer, sleb, uleb
+from parprof.unwind.rows import CFA_LIMIT, RBP_LIMIT, RuleType, pack
+
+REG_RBP, REG_RSP, REG_R10, REG_RA = 6, 7, 10, 16
+MAX_REMEMBERED = 64
+"""States that a function may remember at once."""
+_ADVANCE_SIZES = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}
+_SIGNAL_CFA = bytes((0x77, 0xA0, 0x01, 0x06))  # breg7 (rsp) + 160, deref
+_PLT_CFA = re.compile(rb"\x77\x08\x80\x00\x3f\x1a([\x30-\x3f])\x2a\x33\x24\x22", re.DOTALL)
+"""rsp + 8 + ((rip & 15) >= N) * 8, where lit0 is 0x30."""
+_BREG_RBP, _DEREF = 0x76, 0x06
+_REGISTER_TYPES = {REG_RSP: RuleType.RSP, REG_RBP: RuleType.RBP, REG_R10: RuleType.R10}
+
+
+class How(Enum):
+    """In which way a register's value in the caller is known."""
+
+    SAME = "same"
+    OFFSET = "offset"
+    EXPRESSION = "expression"
+    UNDEFINED = "undefined"
+    ELSEWHERE = "elsewhere"
+
+
+class Saved(NamedTuple):
+    """Where the value is: at CFA + ``offset`` or at the address that ``expression`` yields."""
+
+    how: How
+    offset: int = 0
+    expression: bytes = b""
+
+
+SAME, UNDEFINED, ELSEWHERE = Saved(How.SAME), Saved(How.UNDEFINED), Saved(How.ELSEWHERE)
+AT_CALL = Saved(How.OFFSET, -8)
+
+
+class Frame(NamedTuple):
+    """What is known at an instruction: the CFA (``register`` + ``offset``, or ``expression``), rbp and ip.
+
+    Nothing is known where there is a ``problem``, which names the kind.
+    """
+
+    register: int = -1
+    offset: int = 0
+    expression: bytes = b""
+    rbp: Saved = SAME
+    ra: Saved = SAME
+    problem: str = ""
+
+
+class Factors(NamedTuple):
+    """What a CIE says about the instructions of its functions."""
+
+    code: int
+    data: int
+    encoding: int
+
+
+def run(
+    program: bytes, factors: Factors, initial: Frame, location: int, address: int
+) -> Iterator[tuple[int, Frame]]:
+    """Where each state begins and the state, in order; at least one. A later one replaces one at its place.
+
+    ``initial`` is what ``DW_CFA_restore`` goes back to, ``address`` the virtual address of ``program``. An
+    instruction that is unknown or damaged ends it with a frame that has a ``problem``.
+    """
+    frame = initial
+    remembered: list[Frame] = []
+    source = iter(program)
+    try:
+        for op in source:
+            if 0x40 <= op < 0x80 or op in _ADVANCE_SIZES:
+                yield location, frame
+                location += factors.code * (op & 0x3F if op >= 0x40 else _fixed(source, _ADVANCE_SIZES[op]))
+            elif op == 0x01:  # set_loc
+                yield location, frame
+                at = len(program) - length_hint(source)
+                target, end = read_pointer(program, at, factors.encoding, address)
+                if target < location:
+                    raise Refused("instruction")
+                location = target
+                _block(source, end - at)
+            elif op == 0x0A:  # remember_state
+                if len(remembered) == MAX_REMEMBERED:
+                    raise Refused("instruction")
+                remembered.append(frame)
+            elif op == 0x0B:  # restore_state
+                if not remembered:
+                    raise Refused("instruction")
+                frame = remembered.pop()
+            elif op >= 0xC0 or op == 0x06:  # restore, restore_extended
+                register = op & 0x3F if op >= 0xC0 else uleb(source)
+                if register == REG_RBP:
+                    frame = frame._replace(rbp=initial.rbp)
+                elif register == REG_RA:
+                    frame = frame._replace(ra=initial.ra)
+            elif 0x0C <= op <= 0x0F or op in (0x12, 0x13):
+                frame = _with_cfa(frame, op, source, factors.data)
+            elif op not in (0x00, 0x2E):  # nop, GNU_args_size
+                frame = _with_register(frame, op, source, factors.data)
+            elif op == 0x2E:
+                uleb(source)
+    except Refused as error:
+        frame = Frame(problem=str(error))
+    except StopIteration:
+        frame = Frame(problem="truncated")
+    yield location, frame
+
+
+def _fixed(source: Iterator[int], size: int) -> int:
+    return int.from_bytes(_block(source, size), "little")
+
+
+def _block(source: Iterator[int], size: int) -> bytes:
+    if size > length_hint(source):
+        raise Refused("truncated")
+    return bytes(islice(source, size))
+
+
+def _with_cfa(frame: Frame, op: int, source: Iterator[int], factor: int) -> Frame:
+    if op == 0x0F:  # def_cfa_expression
+        return frame._replace(register=-1, offset=0, expression=_block(source, uleb(source)))
+    register = uleb(source) if op in (0x0C, 0x0D, 0x12) else frame.register
+    if register < 0:
+        raise Refused("instruction")  # an offset, but no register is in force
+    offset = frame.offset
+    if op in (0x0C, 0x0E):  # def_cfa, def_cfa_offset
+        offset = uleb(source)
+    elif op in (0x12, 0x13):  # def_cfa_sf, def_cfa_offset_sf
+        offset = sleb(source) * factor
+    return frame._replace(register=register, offset=offset, expression=b"")
+
+
+def _with_register(frame: Frame, op: int, source: Iterator[int], factor: int) -> Frame:
+    register = op & 0x3F if op >= 0x80 else uleb(source)
+    if op >= 0x80 or op == 0x05:  # offset, offset_extended
+        saved = Saved(How.OFFSET, uleb(source) * factor)
+    elif op == 0x11:  # offset_extended_sf
+        saved = Saved(How.OFFSET, sleb(source) * factor)
+    elif op == 0x2F:  # GNU_negative_offset_extended
+        saved = Saved(How.OFFSET, -uleb(source) * factor)
+    elif op == 0x07:  # undefined
+        saved = UNDEFINED
+    elif op == 0x08:  # same_value
+        saved = SAME
+    elif op in (0x09, 0x14):  # register, val_offset
+        uleb(source)
+        saved = ELSEWHERE
+    elif op == 0x15:  # val_offset_sf
+        sleb(source)
+        saved = ELSEWHERE
+    elif op in (0x10, 0x16):  # expression, val_expression
+        expression = _block(source, uleb(source))
+        saved = Saved(How.EXPRESSION, expression=expression) if op == 0x10 else ELSEWHERE
+    else:
+        raise Refused("instruction")
+    if register == REG_RBP:
+        return frame._replace(rbp=saved)
+    if register == REG_RA:
+        return frame._replace(ra=saved)
+    return frame
+
+
+def rule_of(frame: Frame, is_signal: bool) -> tuple[int, str]:
+    """The packed rule for a state and an empty text; or 0 and the kind of rule that a row cannot express.
+
+    The rule for a procedure linkage table has the ``N`` of its expression in the field for the CFA.
+    """
+    if frame.problem:
+        return 0, frame.problem
+    if frame.ra.how is How.UNDEFINED:
+        return pack(RuleType.END), ""
+    if is_signal and frame.expression == _SIGNAL_CFA:
+        return pack(RuleType.SIGNAL), ""
+    if frame.ra != AT_CALL:
+        return 0, "return address"
+    if frame.register < 0:
+        if match := _PLT_CFA.fullmatch(frame.expression):
+            return pack(RuleType.PLT, (match[1][0] - 0x30) * 8), ""
+        offset = _rbp_expression(frame.expression.removesuffix(bytes((_DEREF,))))
+        if offset is None or offset > 0 or frame.expression[-1] != _DEREF:
+            return 0, "CFA expression"
+        kind, cfa = RuleType.RBP_DEREF, -offset
+    elif frame.register in _REGISTER_TYPES:
+        kind, cfa = _REGISTER_TYPES[frame.register], frame.offset
+    else:
+        return 0, "CFA register"
+    if cfa & 7 or not 0 <= cfa >> 3 < CFA_LIMIT:
+        return 0, "CFA offset"
+    rbp = _rbp_field(frame, kind)
+    if rbp is None:
+        return 0, "rbp rule"
+    return pack(kind, cfa, rbp), ""
+
+
+def _rbp_expression(expression: bytes) -> int | None:
+    """``offset`` where the expression is rbp + offset and nothing else."""
+    source = iter(expression[:12])
+    try:
+        if next(source) != _BREG_RBP:
+            return None
+        offset = sleb(source)
+    except (Refused, StopIteration):
+        return None
+    return offset if len(expression) <= 12 and not length_hint(source) else None
+
+
+def _rbp_field(frame: Frame, kind: RuleType) -> int | None:
+    """The field ``rbp`` of a rule; None if it cannot be expressed."""
+    saved = frame.rbp
+    if saved.how in (How.SAME, How.UNDEFINED):
+        return 0
+    by_rbp = kind in (RuleType.RBP_DEREF, RuleType.R10)
+    if saved.how is How.EXPRESSION:
+        offset = _rbp_expression(saved.expression)
+        if kind is RuleType.RSP and frame.offset in (8, 16) and offset == 0:
+            return 0  # gcc's epilogue has popped rbp (not r13, maybe), but does not say so
+        if offset is None or kind is RuleType.RSP:
+            return None
+        below = 8 - offset if by_rbp else frame.offset - offset
+    elif saved.how is How.OFFSET and not by_rbp:
+        below = -saved.offset
+    else:
+        return None
+    return below >> 3 if not below & 7 and 0 < below >> 3 < RBP_LIMIT else None

@@ -1,0 +1,146 @@
+"""Puts unwind tables and load maps where the unwinder in the kernel finds them.
+
+A file's table is placed once for all processes that map it, and freed when the last of them is gone.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parprof.dso import Dso, Key
+from parprof.kernel.engine import Kernel
+from parprof.kernel.store import StoreFull
+from parprof.loadmap import LoadMap
+from parprof.unwind.table import UnwindTable
+
+PAGE_SHIFT = 9
+MAPPING_WORDS = 5
+_ROWS_LIMIT = 1 << 24
+"""A page's entry holds its number of rows in 24 bits."""
+
+
+@dataclass(slots=True)
+class Placed:
+    """A table in the store: where its rows and its page index are, and how many processes use it."""
+
+    rows: int
+    row_words: int
+    pages: int
+    page_words: int
+    first_page: int
+    users: int = 0
+
+
+def page_index(rows: bytes | memoryview, first_word: int) -> tuple[int, array[int]]:
+    """(first page, entries) for rows whose first one is at ``first_word`` of the store."""
+    pcs = array("I")
+    pcs.frombytes(memoryview(rows).cast("B"))
+    pcs = pcs[::2]
+    first, last = pcs[0] >> PAGE_SHIFT, pcs[-1] >> PAGE_SHIFT
+    entries = array("Q")
+    at = 0
+    for page in range(first, last + 1):
+        following = bisect_left(pcs, (page + 1) << PAGE_SHIFT, at)
+        entries.append((first_word + at) << 24 | following - at)
+        at = following
+    return first, entries
+
+
+class Placer:
+    """Keeps the unwinder's view of all watched processes up to date."""
+
+    def __init__(self, kernel: Kernel, table_of: Callable[[Dso], UnwindTable | None]) -> None:
+        """``table_of`` gives a file's table, None when it has none that can be used."""
+        self._kernel = kernel
+        self._table_of = table_of
+        self._placed: dict[Key, Placed | None] = {}
+        self._lists: dict[int, tuple[int, int, frozenset[Key]]] = {}
+        self.refused = 0
+        """Tables and load maps that found no room in the store."""
+
+    def update(self, load_map: LoadMap) -> None:
+        """Show the unwinder the present load map of a process."""
+        words = array("Q")
+        used: set[Key] = set()
+        for mapping in load_map.mappings:
+            placed = self._place(mapping.dso)
+            bias = pages = first = 0
+            if placed is not None:
+                used.add(mapping.dso.key)
+                vaddr = mapping.dso.vaddr(mapping.file_offset)
+                bias = (mapping.start - vaddr) & (1 << 64) - 1
+                pages, first = placed.pages << 32 | placed.page_words, placed.first_page
+            words.extend((mapping.start, mapping.end, bias, pages, first))
+        for key in used:
+            self._user(key, 1)
+        try:
+            index = self._kernel.store.allocate(len(words))
+        except StoreFull:
+            self.refused += 1
+            index = -1
+        before = self._lists.pop(load_map.pid, None)
+        if index >= 0:
+            self._kernel.store.write(index, words.tobytes())
+            self._kernel.set_mapping_list(load_map.pid, index, len(words) // MAPPING_WORDS)
+            self._lists[load_map.pid] = (index, len(words), frozenset(used))
+        else:
+            for key in used:
+                self._user(key, -1)
+            self._kernel.set_mapping_list(load_map.pid, 0, 0)
+        if before is not None:
+            self._drop(before)
+
+    def forget(self, pid: int) -> None:
+        """A process is gone or not watched any more."""
+        before = self._lists.pop(pid, None)
+        if before is not None:
+            self._kernel.set_mapping_list(pid, 0, 0)
+            self._drop(before)
+
+    def _drop(self, entry: tuple[int, int, frozenset[Key]]) -> None:
+        index, words, used = entry
+        self._kernel.store.free(index, words)
+        for key in used:
+            self._user(key, -1)
+
+    def _user(self, key: Key, change: int) -> None:
+        placed = self._placed[key]
+        if placed is None:
+            return
+        placed.users += change
+        if placed.users <= 0 and change < 0:
+            del self._placed[key]
+            self._kernel.store.free(placed.rows, placed.row_words)
+            self._kernel.store.free(placed.pages, placed.page_words)
+
+    def _place(self, dso: Dso) -> Placed | None:
+        if dso.key in self._placed:
+            return self._placed[dso.key]
+        table = self._table_of(dso)
+        placed = None
+        if table is not None and 0 < table.count < _ROWS_LIMIT:
+            try:
+                placed = self._write(table)
+            except StoreFull:
+                self.refused += 1
+        self._placed[dso.key] = placed
+        return placed
+
+    def _write(self, table: UnwindTable) -> Placed:
+        store = self._kernel.store
+        row_words = table.count + 1  # a row that says nothing stands before the first one
+        rows = store.allocate(row_words)
+        first, entries = page_index(table.rows, rows + 1)
+        try:
+            pages = store.allocate(len(entries))
+        except StoreFull:
+            store.free(rows, row_words)
+            raise
+        store.write(rows, struct.pack("<Q", 0))
+        store.write(rows + 1, table.rows)
+        store.write(pages, entries.tobytes())
+        return Placed(rows, row_words, pages, len(entries), first)
