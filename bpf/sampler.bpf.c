@@ -81,6 +81,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	if (t && t->caught_working)
 		count(STAT_CAUGHT);
 	key.image = p->image;
+	key.epoch = p->epoch;
 	key.tid = tid;
 	key.event = bpf_get_attach_cookie(ctx);
 	key.phase = s->phase;

@@ -36,6 +36,8 @@ struct sample_key {
 	u8 unsure;		/* 1: n_working or the state is partly guessed (attach in the middle, unprobed edge) */
 	u8 phase;		/* drain parity: Python reads the phase that the kernel does not write */
 	u16 reserved;
+	u32 epoch;		/* of the load map: which files were where */
+	u32 reserved2;
 };
 
 struct sample_value {
@@ -52,6 +54,8 @@ struct process {
 	s32 members_max;
 	u32 dead;		/* 1: the process ended; its entry waits for Python to remove it */
 	u64 stale_told_ns;	/* when RECORD_STALE_MAP was sent last */
+	u32 epoch;		/* counts the changes of the load map that ld.so reported */
+	u32 reserved;
 	u64 probe_hits;		/* of threads that ended; live threads hold their own */
 };
 
@@ -155,7 +159,7 @@ struct control_record {
 	u32 image;
 	u32 parent_tgid;	/* RECORD_FORK */
 	u32 stopped;		/* 1: the process was sent SIGSTOP and waits for us */
-	u64 address;		/* RECORD_LEARNED */
+	u64 address;		/* RECORD_LEARNED, RECORD_STALE_MAP; RECORD_LOAD_MAP: the epoch that begins */
 	u64 time_ns;
 	char comm[COMM_LENGTH];
 };

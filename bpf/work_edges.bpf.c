@@ -38,7 +38,8 @@ static __always_inline void load_map_changed(struct process *p, u32 tgid, u32 ti
 
 	if (stop)
 		bpf_send_signal(SIGSTOP);
-	tell(RECORD_LOAD_MAP, tgid, tid, p->image, 0, 0, !!stop);
+	__sync_fetch_and_add(&p->epoch, 1);
+	tell(RECORD_LOAD_MAP, tgid, tid, p->image, 0, p->epoch, !!stop);
 }
 
 int on_edge(struct pt_regs *ctx)

@@ -29,6 +29,10 @@ def overhead_category(function: str) -> str:
     return "other"
 
 
+Place = tuple[int, int, int, bool]
+"""image, load map epoch, address, whether it is a return address"""
+
+
 class Assembler:
     """Builds the Profile of one session."""
 
@@ -37,33 +41,33 @@ class Assembler:
         self._symbolizer = symbolizer
         self._cores = cores
         self._event = event
-        self._frames: dict[tuple[int, int, bool], tuple[Frame, ...]] = {}
+        self._frames: dict[Place, tuple[Frame, ...]] = {}
         self._kernel: dict[tuple[int, bool], tuple[Frame, ...]] = {}
         self._truncated = self._total = self._unsure = 0
 
     def _resolve_all(self, keys: Iterable[FactKey]) -> None:
         """Look all addresses up at once: the symbolizer reads each file a single time."""
-        wanted: dict[tuple[int, int, bool], tuple[Dso, int] | None] = {}
+        wanted: dict[Place, tuple[Dso, int] | None] = {}
         kernel: set[tuple[int, bool]] = set()
-        for image, _, _, _, _, user, in_kernel in keys:
+        for image, _, _, _, _, user, in_kernel, epoch in keys:
             target = self._session.targets.get(image)
             for address, is_return in self._session.kernel.stack(user).frames:
-                place = (image, address, is_return)
+                place = (image, epoch, address, is_return)
                 if place not in wanted:
-                    wanted[place] = target.find(address) if target else None
+                    wanted[place] = target.find(address, epoch) if target else None
             kernel.update(self._session.kernel.stack(in_kernel).frames)
-        requests = {(found[0], found[1], place[2]) for place, found in wanted.items() if found}
+        requests = {(found[0], found[1], place[3]) for place, found in wanted.items() if found}
         resolved = self._symbolizer.resolve(requests)
         for place, found in wanted.items():
             if found:
-                self._frames[place] = resolved[found[0], found[1], place[2]]
-            elif not place[2]:  # a leaf outside of every mapping is code that went away, or was never a file
-                self._frames[place] = (Frame(f"[unknown]+{place[1]:#x}"),)
+                self._frames[place] = resolved[found[0], found[1], place[3]]
+            elif not place[3]:  # a leaf outside of every mapping is code that went away, or was never a file
+                self._frames[place] = (Frame(f"[unknown]+{place[2]:#x}"),)
         self._kernel = KernelSymbolizer().resolve(kernel)
 
-    def _path(self, image: int, user: int, in_kernel: int) -> Path:
+    def _path(self, image: int, epoch: int, user: int, in_kernel: int) -> Path:
         def resolve(address: int, is_return: bool) -> tuple[Frame, ...]:
-            return self._frames.get((image, address, is_return), ())
+            return self._frames.get((image, epoch, address, is_return), ())
 
         def resolve_kernel(address: int, is_return: bool) -> tuple[Frame, ...]:
             return self._kernel[address, is_return]
@@ -86,14 +90,14 @@ class Assembler:
         session = self._session
         period_ns = 1e9 / session.kernel.frequency_hz
         self._resolve_all(session.facts)
-        paths: dict[tuple[int, int, int], Path] = {}
+        paths: dict[tuple[int, int, int, int], Path] = {}
         rows: dict[tuple[Path, int, int], PathSample] = {}
         for key, (count, total, unsure) in session.facts.items():
-            image, tid, event, state, n_working, user, in_kernel = key
+            image, tid, event, state, n_working, user, in_kernel, epoch = key
             target = session.targets.get(image)
-            path = paths.get((image, user, in_kernel))
+            path = paths.get((image, epoch, user, in_kernel))
             if path is None:
-                path = paths[image, user, in_kernel] = self._path(image, user, in_kernel)
+                path = paths[image, epoch, user, in_kernel] = self._path(image, epoch, user, in_kernel)
             if event == 0:
                 self._total += count
                 self._unsure += unsure

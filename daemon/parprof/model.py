@@ -37,6 +37,8 @@ class Fact:
     kernel: int
     count: int
     total: int
+    epoch: int = 0
+    """Which load map the addresses belong to: counts the changes that ld.so reported."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ _DRAIN_SECONDS = 1.0
 _FORK_SETTLES_SECONDS = 0.2
 """A forked child that has not called exec by then gets probes of its own."""
 
-FactKey = tuple[int, int, int, ThreadState, int, int, int]
-"""image, tid, event, state, n_working, user stack, kernel stack"""
+FactKey = tuple[int, int, int, ThreadState, int, int, int, int]
+"""image, tid, event, state, n_working, user stack, kernel stack, load map epoch"""
 
 
 def unwind_table(dso: Dso) -> UnwindTable | None:
@@ -122,6 +122,9 @@ class Session:
         self.kernel.poll()
         self.trace.extend(self.kernel.trace_records())
         now = time.monotonic()
+        for target in self.targets.values():
+            if target.stale and not target.ended and now >= target.next_refresh_s:
+                target.refresh()
         self._settle_forks(now)
         for target in list(self.targets.values()):
             if not target.ended and target.has_ended():
@@ -143,14 +146,14 @@ class Session:
         if record.kind == RECORD_LEARNED:
             target.learn(record.address)
         elif record.kind == RECORD_LOAD_MAP:
-            if target.read_load_map():
-                target.place_probes()
+            target.load_maps.begin(record.address)
             if record.stopped:
+                target.refresh()
                 target.resume(started_libraries=True)
+            else:
+                target.stale = True
         elif record.kind == RECORD_STALE_MAP:
-            before = target.load_map
-            if target.read_load_map() and target.load_map is not before:
-                target.place_probes()
+            target.stale = True
         elif record.kind == RECORD_EXIT:
             target.observe()
         elif record.kind == RECORD_REPLACED:
@@ -182,16 +185,15 @@ class Session:
             target.read_load_map()
             self._forked.append((time.monotonic() + _FORK_SETTLES_SECONDS, record.image))
             return
-        if target.read_load_map():
-            target.place_probes()
+        target.refresh()
         if record.stopped:
             target.resume(started_libraries=False)
 
     def _settle_forks(self, now: float) -> None:
         while self._forked and self._forked[0][0] <= now:
             target = self.targets[self._forked.pop(0)[1]]
-            if not target.ended and self.live(target.pid) is target and target.read_load_map():
-                target.place_probes()
+            if not target.ended and self.live(target.pid) is target:
+                target.refresh()
 
     def _resynchronise(self) -> None:
         """After a lost control record: look again at everything that a record could have told."""
@@ -200,8 +202,8 @@ class Session:
             return
         self._control_losses = lost
         for target in list(self.targets.values()):
-            if not target.ended and target.read_load_map():
-                target.place_probes()
+            if not target.ended:
+                target.refresh()
                 target.resume(started_libraries=False)
 
     def _drain(self) -> None:
@@ -213,9 +215,8 @@ class Session:
 
     def _add(self, facts: Iterable[Fact]) -> None:
         for f in facts:
-            row = self.facts.setdefault(
-                (f.image, f.tid, f.event, f.state, f.n_working, f.user, f.kernel), [0, 0, 0]
-            )
+            key = (f.image, f.tid, f.event, f.state, f.n_working, f.user, f.kernel, f.epoch)
+            row = self.facts.setdefault(key, [0, 0, 0])
             row[0] += f.count
             row[1] += f.total
             row[2] += f.count if f.unsure else 0

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import struct
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from parprof.kernel.engine import (
     WatchConfig,
 )
 from parprof.kernel.uprobes import ProbeSet, Site
+from parprof.epochs import LoadMaps
 from parprof.loadmap import Dso, DsoCache, LoadMap
 from parprof.probing import Plan, loader_sites, make_plan, outlined_site
 from parprof.processes import Process, allowed_cores
@@ -60,8 +62,10 @@ class Target:
         self.process = process
         self.image = image
         self.plan = Plan()
-        self.load_map: LoadMap | None = None
-        self.old_maps: list[LoadMap] = []
+        self.load_maps = LoadMaps()
+        self.stale = False
+        """The load map may have changed."""
+        self.next_refresh_s = 0.0
         self.cores = 1
         self.ended = False
         self.members_max = 0
@@ -96,7 +100,9 @@ class Target:
 
     def inherit(self, parent: Target) -> None:
         """A fork starts with its parent's memory."""
-        self.load_map, self.old_maps, self.plan = parent.load_map, list(parent.old_maps), parent.plan
+        self.plan = parent.plan
+        if parent.load_map is not None:
+            self.load_maps.add(0, parent.load_map)
 
     def config(self) -> WatchConfig:
         """What the programs are told of this process."""
@@ -106,8 +112,14 @@ class Target:
         plan = self.plan
         return WatchConfig(flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges), plan.libc_range)
 
+    @property
+    def load_map(self) -> LoadMap | None:
+        """The load map as it was read last."""
+        return self.load_maps.newest
+
     def read_load_map(self) -> bool:
         """Read the load map again; False when the process is gone or nothing is mapped any more."""
+        epoch = self.load_maps.epoch
         try:
             fresh = LoadMap.read(self.pid, self.load_map, self.cache)
         except TargetError:
@@ -115,12 +127,21 @@ class Target:
         if not fresh.mappings:
             return False
         if fresh is not self.load_map:
-            if self.load_map is not None:
-                self.old_maps.append(self.load_map)
-                del self.old_maps[:-16]
-            self.load_map = fresh
             self.placer.update(fresh)
+        self.load_maps.add(epoch, fresh)
         return True
+
+    def refresh(self) -> None:
+        """Read the load map again, and probe what has come with it.
+
+        A process whose map takes long to read, because it is huge, is read less often.
+        """
+        before, started = self.load_map, time.monotonic()
+        if self.read_load_map() and self.load_map is not before:
+            self.place_probes()
+        now = time.monotonic()
+        self.stale = False
+        self.next_refresh_s = now + 10 * (now - started)
 
     def place_probes(self) -> None:
         """Probe whatever the present load map calls for and is not probed yet.
@@ -208,12 +229,9 @@ class Target:
         with suppress(OSError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGCONT)
 
-    def find(self, address: int) -> tuple[Dso, int] | None:
-        """File and ELF address behind an address, in the present load map or an earlier one."""
-        for load_map in [self.load_map, *reversed(self.old_maps)]:
-            if load_map is not None and (found := load_map.find(address)) is not None:
-                return found
-        return None
+    def find(self, address: int, epoch: int) -> tuple[Dso, int] | None:
+        """File and ELF address behind an address that was sampled in an epoch."""
+        return self.load_maps.find(address, epoch)
 
     def has_ended(self) -> bool:
         """Whether the process is gone (all of its threads)."""

@@ -11,7 +11,7 @@ LAYERS = (
     ("errors", "model", "untrusted", "pprof_pb2", ""),
     ("elf_image", "elf_symbols", "elf", "codescan", "jumptables", "flowgraph"),
     ("kernel", "processes", "mapsline", "dso", "loadmap", "runtimes"),
-    ("symbols", "probing", "unwind", "loops"),
+    ("symbols", "probing", "unwind", "loops", "epochs", "interpreters"),
     ("callpath", "cct", "views", "attribution", "target", "cost"),
     ("session", "exporters"),
     ("assemble", "progress"),
