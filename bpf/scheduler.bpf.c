@@ -159,6 +159,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 		threads.delete(&old_tid);
 	p->image = new_image();
 	p->epoch = 0;
+	mapping_lists.delete(&tgid);
 	p->n_working = 0;
 	p->n_unknown = 0;
 	p->members = 0;

@@ -41,10 +41,13 @@ struct walk {
 	u32 end;
 	u32 exact;	/* ip is not a return address */
 	u32 user_mode;
+	u32 python_started;
+	u64 python_frame;	/* the next one to look at */
+	u64 python_raw[16];
 	struct stack_record record;
 };
 BPF_TABLE("percpu_array", u32, struct walk, walks, 1);
-BPF_TABLE("prog", u32, u32, unwinders, 1);
+BPF_TABLE("prog", u32, u32, unwinders, 2);	/* on_unwind, on_python */
 
 static __always_inline u64 *word(u64 index)
 {
@@ -231,7 +234,7 @@ static __always_inline void send_stack(struct stack_record *s, u32 depth, u32 en
 	s->type = RECORD_STACK;
 	s->depth = depth;
 	s->end = end;
-	size = sizeof(*s) - sizeof(s->pc) + depth * sizeof(u64);
+	size = sizeof(*s) - sizeof(s->pc) + (depth + 2 * s->python_depth) * sizeof(u64);
 	asm volatile("" : "+r"(size));	/* else clang drops the check, and the verifier the program */
 	if (size > sizeof(*s))
 		return;
@@ -268,6 +271,16 @@ static __always_inline void tell_stale(struct walk *w)
 	tell(RECORD_STALE_MAP, w->tgid, w->key.tid, p->image, 0, w->ip, 0);
 }
 
+/* Sends a whole user stack and counts the sample under it. */
+static __always_inline int finish_user_stack(struct walk *w)
+{
+	w->record.hash = mix(w->record.hash, w->end) | 1;
+	w->key.user_hash = w->record.hash;
+	count(STAT_STACKS + (w->end & 15));
+	send_stack(&w->record, w->depth, w->end);
+	return finish_sample(w);
+}
+
 /* Unwinds FRAMES_PER_CALL frames more. */
 int on_unwind(struct bpf_perf_event_data *ctx)
 {
@@ -298,11 +311,9 @@ int on_unwind(struct bpf_perf_event_data *ctx)
 	}
 	if (w->end == END_NO_MAPPING)
 		tell_stale(w);
-	w->record.hash = mix(w->record.hash, w->end) | 1;
-	w->key.user_hash = w->record.hash;
-	count(STAT_STACKS + (w->end & 15));
-	send_stack(&w->record, w->depth, w->end);
-	return finish_sample(w);
+	if (interpreters.lookup(&w->tgid))
+		unwinders.call(ctx, 1);
+	return finish_user_stack(w);
 }
 
 /* A stack by the kernel's own walker; its hash, or 0 if it could not be read. */
@@ -325,6 +336,8 @@ static __always_inline u64 capture(struct bpf_perf_event_data *ctx, struct stack
 		hash = mix(hash, s->pc[at & MAX_KERNEL_FRAMES]);
 	}
 	s->hash = hash | 1;
+	s->image = 0;
+	s->python_depth = 0;
 	send_stack(s, depth, end);
 	return hash | 1;
 }
@@ -336,6 +349,11 @@ static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, stru
 	void *task = (void *)bpf_get_current_task();
 	u64 utask = 0;
 
+	if (!w->ip || is_exiting(task)) {	/* in exec or exit: there is no user stack (any more) */
+		w->key.user_hash = 0;
+		count(LOST_USER_STACK);
+		return finish_sample(w);
+	}
 	if (!list || !*list) {
 		w->key.user_hash = capture(ctx, &w->record, BPF_F_USER_STACK, END_FRAME_POINTERS);
 		if (!w->key.user_hash)
@@ -355,6 +373,10 @@ static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, stru
 	next_return_instance(w);
 	w->depth = 0;
 	w->exact = 1;
+	w->python_started = 0;
+	w->record.image = 0;
+	w->record.python_depth = 0;
+	w->record.python_end = PYTHON_NO_STATE;
 	w->record.hash = 0x9e3779b97f4a7c15ULL;
 	unwinders.call(ctx, 0);
 	return 0;

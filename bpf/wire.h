@@ -8,6 +8,8 @@
 #define PARPROF_WIRE_H
 
 #define MAX_FRAMES 512		/* user frames of one stack; a power of two */
+#define MAX_PYTHON_FRAMES 256	/* Python frames of one stack, marks included */
+#define STACK_WORDS 1024	/* room for MAX_FRAMES and two words for each Python frame; a power of two */
 #define MAX_KERNEL_FRAMES 127	/* the kernel's own limit for bpf_get_stack; one below a power of two */
 #define FRAMES_PER_CALL 16	/* unwound by one program before it tail-calls itself; 33 calls is the limit */
 #define CHUNK_SHIFT 17		/* the unwinder's store comes in chunks of 2^17 words: 1 MiB */
@@ -142,13 +144,60 @@ enum stack_end {
 /* Set in a frame that is not a return address, other than the leaf: a signal interrupted it. */
 #define FRAME_INTERRUPTED (1ULL << 63)
 
+/* Why the walk of a thread's Python frames ended. */
+enum python_end {
+	PYTHON_COMPLETE = 0,
+	PYTHON_UNREADABLE = 1,
+	PYTHON_TOO_DEEP = 2,	/* MAX_PYTHON_FRAMES, or the kernel's limit on tail calls */
+	PYTHON_NO_STATE = 3,	/* the thread has no Python thread state: no frames */
+	PYTHON_ENDS = 4,
+};
+
+/* Set in a Python frame's first word: the frame is the outermost one that its C activation of the interpreter
+ * loop runs. A frame without code is nothing but that mark. */
+#define PYTHON_ENTRY (1ULL << 63)
+
+/* What an `interpreter` says of the frames that begin a C activation. */
+enum python_entry {
+	ENTRY_EVERY_FRAME = 0,	/* one activation for each frame */
+	ENTRY_FLAG = 1,		/* the byte at `entry` is not 0 */
+	ENTRY_OWNER = 2,	/* the byte at `entry` is `entry_value`: a frame on the C stack without code */
+};
+
+/* Where a CPython interpreter keeps things; key: tgid. Offsets in bytes. Owned by Python. */
+struct interpreter {
+	u64 tss_key;		/* address of its Py_tss_t: initialized, key */
+	u64 current;		/* address of the pointer to the thread state that holds the GIL; 0 = not there */
+	u16 thread_slots;	/* of glibc's first block of thread-specific data, from the thread's fsbase on */
+	u16 thread_id;		/* in the thread state: pthread_self() */
+	u16 thread_frame;	/* in the thread state: pointer to the current frame, or to what has that pointer */
+	u16 cframe;		/* where the latter has it; NOT_THERE = the former */
+	u16 frame_size;		/* bytes of a frame that are read */
+	u16 previous;		/* in a frame, as the next three */
+	u16 code;
+	u16 instruction;	/* pointer, or 32-bit index when code_start is 0 */
+	u16 entry;
+	u16 entry_kind;		/* enum python_entry */
+	u16 entry_value;
+	u16 code_start;		/* in a code object: its first instruction; 0 = not in there */
+	u16 first_line;		/* in a code object */
+	u16 reserved;
+};
+
+#define NOT_THERE 0xffff
+
 /* A user or kernel stack, sent once for each hash (again when the kernel forgot that it sent it). */
 struct stack_record {
 	u32 type;
 	u16 depth;
 	u16 end;		/* enum stack_end */
 	u64 hash;
-	u64 pc[MAX_FRAMES];	/* leaf first; only `depth` entries are sent */
+	u32 image;		/* with Python frames, whose addresses mean something in one process only */
+	u16 python_depth;
+	u16 python_end;		/* enum python_end */
+	/* `depth` frames, leaf first; behind them `python_depth` pairs, innermost first:
+	 * address of the code object | PYTHON_ENTRY, and index of the instruction | first line << 32 */
+	u64 pc[STACK_WORDS];
 };
 
 /* A rare event that Python must react to. */
@@ -202,6 +251,7 @@ enum counter {
 	STAT_IMAGES = 22,	/* image ids given out by the kernel (fork, exec) */
 	STAT_EDGES = 24,	/* + enum edge_kind: probe hits */
 	STAT_STACKS = 32,	/* + enum stack_end: samples */
+	STAT_PYTHON = 44,	/* + enum python_end: samples of processes with an interpreter */
 	COUNTERS = 48,
 };
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 
 from parprof.elf import ElfFile
 from parprof.jumptables import JumpTables
 from parprof.machinecode import Code, Flow
+
+_MANY = 8
 
 
 class FlowGraph:
@@ -48,6 +51,11 @@ class FlowGraph:
                 if found := tables.find(index):
                     self._jumps[index] = found.address
                     self._tables[found.address] = found.targets
+        uses = Counter(self._jumps.values())
+        shared = [address for address, targets in self._tables.items() if targets and uses[address] >= _MANY]
+        if len(shared) == 1:  # an interpreter: it is the same table, from a register that we lost track of
+            self._tables = {address: targets for address, targets in self._tables.items() if targets}
+            self._jumps = {i: at if at in self._tables else shared[0] for i, at in self._jumps.items()}
 
     def _leaders(self) -> list[int]:
         code = self._code

@@ -1,7 +1,7 @@
 """The calling context tree: call paths merged from the root. `parprof.views` looks at it in other ways.
 
-A node stands for one procedure in one calling context (tallent-2009 sec. 3.2.1); lines are kept beside it,
-so that a report can name the line that costs most. Everything is iterative: paths may be thousands deep.
+A node stands for one procedure, or one loop of it, in one calling context (tallent-2009 sec. 3.2.1, 4); lines
+are kept beside it, so that a report can name the line that costs most. Everything is iterative: paths may be thousands deep.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ LineMetrics = dict[int, Metrics]
 
 
 class Procedure(NamedTuple):
-    """What makes two frames the same procedure."""
+    """What makes two frames the same procedure, or the same loop of one."""
 
     name: str = ""
     module: str = ""
     file: str = ""
+    is_loop: bool = False
 
 
 def weight(metrics: Metrics, metric: str) -> tuple[float, float, int]:
@@ -60,7 +61,7 @@ def hottest(lines: LineMetrics, metric: str) -> int:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Node:
-    """A procedure in its calling context.
+    """A procedure, or a loop, in its calling context.
 
     ``lines``: by line of this procedure, the samples that hit it there. ``sites``: by line of the caller,
     the samples that came through the call on that line.
@@ -151,5 +152,5 @@ class CallingContextTree:
 
 
 def procedure_of(frame: Frame) -> Procedure:
-    """The procedure that a frame is an instance of."""
-    return Procedure(frame.name, frame.module, frame.file)
+    """The procedure, or loop, that a frame is an instance of."""
+    return Procedure(frame.name, frame.module, frame.file, frame.is_loop)

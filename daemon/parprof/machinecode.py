@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING
@@ -19,6 +20,9 @@ MAX_INSTRUCTIONS = 1 << 16
 MAX_UNKNOWN_SHARE = 0.05
 """Where more of the instructions than this cannot be decoded, it is no code, or none that we know."""
 
+Instruction = tuple[int, int, str, str]
+"""(ELF virtual address, size in bytes, mnemonic, operands)"""
+
 
 class CodeError(ParprofError):
     """The code of a function cannot be used; the text says why."""
@@ -33,19 +37,21 @@ class Flow(IntEnum):
     """At the next one or at a target."""
     JUMP = 2
     """At a target."""
-    END = 3
-    """Nowhere in this function."""
+    RETURN = 3
+    TRAP = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Instructions in the order of their ELF virtual addresses. ``flow`` and ``operands`` are as capstone's text."""
+    """Instructions in the order of their addresses, which are ELF virtual addresses."""
 
     start: int
     end: int
     addresses: list[int]
     mnemonics: list[str]
     operands: list[str]
+    last_calls: set[int] = field(default_factory=set)
+    """Indexes of calls that do not return."""
 
     def index(self, address: int) -> int:
         """Index of the instruction that ``address`` is in; -1 outside of the function."""
@@ -55,18 +61,21 @@ class Code:
 
     def flow(self, index: int) -> Flow:
         """Where execution goes on after an instruction."""
-        return _flow(self.mnemonics[index])
+        return Flow.TRAP if index in self.last_calls else flow_of(self.mnemonics[index])
 
     def target(self, index: int) -> int:
-        """Address that a direct branch goes to; -1 if that is not written in the instruction."""
-        text = self.operands[index]
-        return int(text, 0) if text[:1].isdigit() and text.isalnum() else -1
+        """Address that a direct branch or call goes to; -1 if that is not written in the instruction."""
+        return target_of(self.operands[index])
+
+    def following(self, index: int) -> int:
+        """Address behind an instruction."""
+        return self.addresses[index + 1] if index + 1 < len(self.addresses) else self.end
 
 
 def read_code(elf: ElfFile, vaddr: int, size: int) -> Code:
     """Decode the function of ``size`` bytes at ``vaddr``.
 
-    Bytes that are no instruction count as one of a byte that does nothing.
+    A byte that begins no instruction counts as one that does nothing.
 
     Raises:
         CodeError: there is no such code, or too much of it, or nothing to decode it with.
@@ -75,18 +84,13 @@ def read_code(elf: ElfFile, vaddr: int, size: int) -> Code:
     if elf.machine != EM_X86_64:
         raise CodeError("it is not x86-64 code")
     if not 0 < size <= MAX_BYTES:
-        raise CodeError(
-            f"it has {size:,} bytes of code, more than {MAX_BYTES:,}" if size > 0 else "it has no size"
-        )
+        raise CodeError(f"it has {size:,} bytes; at most {MAX_BYTES:,} are looked at")
     code = elf.read(vaddr, size)
     if len(code) < size:
         raise CodeError("its code is not in the file")
-    disassembler = _disassembler()
-    if disassembler is None:
-        raise CodeError("the Python package capstone is missing")
     addresses, mnemonics, operands = [], [], []
     unknown = 0
-    for address, _, mnemonic, text in disassembler.disasm_lite(code, vaddr, MAX_INSTRUCTIONS + 1):
+    for address, _, mnemonic, text in decode(code, vaddr, MAX_INSTRUCTIONS + 1):
         addresses.append(address)
         mnemonics.append(mnemonic)
         operands.append(text)
@@ -96,6 +100,19 @@ def read_code(elf: ElfFile, vaddr: int, size: int) -> Code:
     if not addresses or unknown > MAX_UNKNOWN_SHARE * len(addresses):
         raise CodeError("its bytes are no code that we know")
     return Code(vaddr, vaddr + size, addresses, mnemonics, operands)
+
+
+def decode(code: bytes, vaddr: int, limit: int) -> Iterable[Instruction]:
+    """The first ``limit`` instructions, one after the other.
+
+    Raises:
+        CodeError: there is nothing to decode them with.
+    """
+    disassembler = _disassembler()
+    if disassembler is None:
+        raise CodeError("the Python package capstone is missing")
+    found: Iterable[Instruction] = disassembler.disasm_lite(code, vaddr, limit)
+    return found
 
 
 @cache
@@ -110,15 +127,22 @@ def _disassembler() -> Cs | None:
 
 
 @cache
-def _flow(mnemonic: str) -> Flow:
-    name = mnemonic.rpartition(" ")[2]  # behind notrack, bnd, repz
+def flow_of(mnemonic: str) -> Flow:
+    """Where execution goes on after an instruction.
+
+    >>> flow_of("notrack jmp").name, flow_of("jne").name, flow_of("repz ret").name
+    ('JUMP', 'BRANCH', 'RETURN')
+    """
+    name = mnemonic.rpartition(" ")[2]
     if name == "jmp":
         return Flow.JUMP
     if name.startswith(("j", "loop", "xbegin")):
         return Flow.BRANCH
-    if name.startswith(("ret", "iret", "uiret", "sysret", "sysexit", "ljmp", "ud")) or name in (
-        "hlt",
-        "int3",
-    ):
-        return Flow.END
-    return Flow.ON
+    if name.startswith(("ret", "iret", "uiret", "sysret", "sysexit", "ljmp")):
+        return Flow.RETURN
+    return Flow.TRAP if name in ("hlt", "int3", "ud0", "ud1", "ud2") else Flow.ON
+
+
+def target_of(operands: str) -> int:
+    """Address that a direct branch or call goes to; -1 if that is not written in the instruction."""
+    return int(operands, 0) if operands[:1].isdigit() and operands.isalnum() else -1

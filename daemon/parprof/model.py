@@ -47,7 +47,9 @@ class Frame:
 
     ``line`` is the line that was executing (leaf) or calling (others), 0 when unknown; ``start_line`` is where
     the function begins. ``address`` is the ELF virtual address inside ``module``, 0 for synthetic frames.
-    ``inlined`` frames share the address of the frame that follows them towards the root.
+    ``inlined`` frames share the address of the frame that follows them towards the root. A loop (``is_loop``)
+    is a scope within the function, or other loop, next towards the root, and counts as inlined into it: it has
+    the same line, and begins at ``start_line``.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Frame:
     build_id: str = ""
     address: int = 0
     inlined: bool = False
+    is_loop: bool = False
 
 
 Path = tuple[Frame, ...]

@@ -25,28 +25,23 @@ from parprof.kernel.engine import (
     Kernel,
     TraceRecord,
 )
-from parprof.loadmap import Dso, DsoCache
+from parprof.loadmap import DsoCache
 from parprof.model import Fact, ThreadState
 from parprof.processes import Process, inspect
 from parprof.target import Target, Watched
+from parprof.unwind.builder import TableBuilder
+from parprof.unwind.cache import TableCache
 from parprof.unwind.placing import Placer
-from parprof.unwind.table import UnwindTable, build_table
 
 _POLL_SECONDS = 0.1
 _DRAIN_SECONDS = 1.0
+_TABLES_SECONDS = 0.003
+"""How often to look for unwind tables that are being built: until then stacks are cut short."""
 _FORK_SETTLES_SECONDS = 0.2
 """A forked child that has not called exec by then gets probes of its own."""
 
 FactKey = tuple[int, int, int, ThreadState, int, int, int, int]
 """image, tid, event, state, n_working, user stack, kernel stack, load map epoch"""
-
-
-def unwind_table(dso: Dso) -> UnwindTable | None:
-    """A file's unwind table; None when it has none that can be used."""
-    try:
-        return build_table(dso.elf) if dso.elf else None
-    except ParprofError:
-        return None
 
 
 class Session:
@@ -55,7 +50,8 @@ class Session:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.cache = DsoCache()
-        self.watched = Watched(kernel, self.cache, Placer(kernel, unwind_table))
+        self.builder = TableBuilder(TableCache())
+        self.watched = Watched(kernel, self.cache, Placer(kernel, self.builder))
         self.targets: dict[int, Target] = {}
         """By image id; ended ones stay, because their samples need their load map."""
         self.facts: dict[FactKey, list[int]] = {}
@@ -115,6 +111,8 @@ class Session:
 
     def step(self, seconds: float = _POLL_SECONDS) -> None:
         """Wait up to ``seconds`` for something to happen, and deal with all that did."""
+        if self.watched.placer.is_waiting:
+            seconds = min(seconds, _TABLES_SECONDS)
         with suppress(InterruptedError):
             self._poller.poll(seconds * 1000)
         for record in self.kernel.control_records():
@@ -125,6 +123,7 @@ class Session:
         for target in self.targets.values():
             if target.stale and not target.ended and now >= target.next_refresh_s:
                 target.refresh()
+        self.watched.placer.pump()
         self._settle_forks(now)
         for target in list(self.targets.values()):
             if not target.ended and target.has_ended():
@@ -148,7 +147,7 @@ class Session:
         elif record.kind == RECORD_LOAD_MAP:
             target.load_maps.begin(record.address)
             if record.stopped:
-                target.refresh()
+                target.refresh(wait=True)
                 target.resume(started_libraries=True)
             else:
                 target.stale = True
@@ -173,7 +172,7 @@ class Session:
             process = inspect(record.pid)
             target = Target(
                 self.watched, process, record.image,
-                follow=before.follows if before else False, stop=before.stops if before and is_exec else False,
+                follow=before.follows if before else False, stop=before.stops if before else False,
             )  # fmt: skip
         except TargetError:
             self.kernel.unwatch(record.pid)
@@ -185,7 +184,7 @@ class Session:
             target.read_load_map()
             self._forked.append((time.monotonic() + _FORK_SETTLES_SECONDS, record.image))
             return
-        target.refresh()
+        target.refresh(wait=record.stopped)
         if record.stopped:
             target.resume(started_libraries=False)
 
@@ -254,6 +253,7 @@ class Session:
         """Give back what the session holds beyond the kernel's maps."""
         for target in self.targets.values():
             target.close()
+        self.builder.close()
         self.cache.close()
 
     def processes(self) -> list[Process]:

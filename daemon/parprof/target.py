@@ -117,31 +117,34 @@ class Target:
         """The load map as it was read last."""
         return self.load_maps.newest
 
-    def read_load_map(self) -> bool:
-        """Read the load map again; False when the process is gone or nothing is mapped any more."""
-        epoch = self.load_maps.epoch
+    def read_load_map(self, wait: bool = False) -> bool:
+        """Read the load map again; False when the process is gone or nothing is mapped any more.
+
+        ``wait`` for unwind tables that have to be built, because the process stands still for us.
+        """
+        epoch, started = self.load_maps.epoch, time.monotonic()
         try:
             fresh = LoadMap.read(self.pid, self.load_map, self.cache)
         except TargetError:
             return False
+        now = time.monotonic()
+        self.next_refresh_s = now + 10 * (now - started)
         if not fresh.mappings:
             return False
         if fresh is not self.load_map:
-            self.placer.update(fresh)
+            self.placer.update(fresh, wait)
         self.load_maps.add(epoch, fresh)
         return True
 
-    def refresh(self) -> None:
+    def refresh(self, wait: bool = False) -> None:
         """Read the load map again, and probe what has come with it.
 
         A process whose map takes long to read, because it is huge, is read less often.
         """
-        before, started = self.load_map, time.monotonic()
-        if self.read_load_map() and self.load_map is not before:
+        before = self.load_map
+        if self.read_load_map(wait) and self.load_map is not before:
             self.place_probes()
-        now = time.monotonic()
         self.stale = False
-        self.next_refresh_s = now + 10 * (now - started)
 
     def place_probes(self) -> None:
         """Probe whatever the present load map calls for and is not probed yet.

@@ -1,4 +1,4 @@
-"""Other ways to look at a calling context tree: functions alone, their callers, recursion folded."""
+"""Other ways to look at a calling context tree: functions alone, their callers, without loops or recursion."""
 
 from __future__ import annotations
 
@@ -30,11 +30,37 @@ class FunctionTotals:
         return hottest(first, metric) or hottest(second, metric) or self.start_line
 
 
+def without_loops(tree: CallingContextTree) -> CallingContextTree:
+    """The tree of procedures alone: what a loop has goes to the procedure that it is in."""
+    if not any(node.procedure.is_loop for node, _ in tree.walk()):
+        return tree
+    out = CallingContextTree()
+    _copy(tree.root.lines, out.root.lines)
+    _copy(tree.root.sites, out.root.sites)
+    stack = [out.root]
+    for node, entering in tree.walk():
+        if not entering:
+            stack.pop()
+            continue
+        target = stack[-1]
+        if not node.procedure.is_loop:
+            target = target.child(node.procedure, node.start_line)
+            _copy(node.sites, target.sites)
+        _copy(node.lines, target.lines)
+        stack.append(target)
+    return out
+
+
+def _copy(source: LineMetrics, target: LineMetrics) -> None:
+    for line, metrics in source.items():
+        charge(target, line, metrics)
+
+
 def flat_view(tree: CallingContextTree) -> dict[Procedure, FunctionTotals]:
-    """Totals by procedure."""
+    """Totals by procedure; loops are parts of theirs."""
     rows: dict[Procedure, FunctionTotals] = {}
     active: dict[Procedure, int] = {}
-    for node, entering in tree.walk():
+    for node, entering in without_loops(tree).walk():
         key = node.procedure
         if not entering:
             active[key] -= 1
@@ -72,7 +98,7 @@ class Caller:
 
 
 def callers_view(tree: CallingContextTree, functions: Iterable[FunctionTotals]) -> list[Caller]:
-    """For each of these procedures the chains of callers through which it was entered.
+    """For each of these procedures the chains of callers through which it was entered. Loops are left out.
 
     A recursive procedure is entered where it is not yet on the path: what it calls of itself counts once.
     """
@@ -83,7 +109,7 @@ def callers_view(tree: CallingContextTree, functions: Iterable[FunctionTotals]) 
     depth = dict.fromkeys(tops, 0)
     inside = {procedure: Metrics() for procedure in tops}
     chain: list[Node] = []
-    for node, entering in tree.walk():
+    for node, entering in without_loops(tree).walk():
         key = node.procedure
         if entering:
             chain.append(node)
@@ -119,13 +145,11 @@ def fold_recursion(tree: CallingContextTree) -> tuple[CallingContextTree, int]:
 
     Where a procedure recurs on a path, the path goes on from its first instance. Inclusive metrics still
     count a sample once; but in indirect recursion a callee's may contain some that its caller counts as
-    its own.
+    its own. Loops do not recur by themselves.
     """
     out = CallingContextTree()
-    for line, metrics in tree.root.lines.items():
-        charge(out.root.lines, line, metrics)
-    for line, metrics in tree.root.sites.items():
-        charge(out.root.sites, line, metrics)
+    _copy(tree.root.lines, out.root.lines)
+    _copy(tree.root.sites, out.root.sites)
     callers: dict[int, Node] = {}
     active: dict[int, int] = {}
     stack = [out.root]
@@ -134,7 +158,7 @@ def fold_recursion(tree: CallingContextTree) -> tuple[CallingContextTree, int]:
         if not entering:
             active[id(stack.pop())] -= 1
             continue
-        target = stack[-1]
+        target = out.root if node.procedure.is_loop else stack[-1]
         while target is not out.root and target.procedure != node.procedure:
             target = callers[id(target)]
         if target is out.root:
@@ -143,10 +167,8 @@ def fold_recursion(tree: CallingContextTree) -> tuple[CallingContextTree, int]:
         if active.get(id(target)):
             saved += 1
         else:
-            for line, metrics in node.sites.items():
-                charge(target.sites, line, metrics)
-        for line, metrics in node.lines.items():
-            charge(target.lines, line, metrics)
+            _copy(node.sites, target.sites)
+        _copy(node.lines, target.lines)
         active[id(target)] = active.get(id(target), 0) + 1
         stack.append(target)
     return out, saved

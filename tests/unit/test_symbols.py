@@ -23,48 +23,15 @@ from parprof.mapsline import MapsLine
 from parprof.model import Frame
 from parprof.symbols import Symbolizer, debugfiles, protocol
 from parprof.symbols.names import readable
-
-SOURCE = """
-#include <algorithm>
-#include <cstdio>
-#include <vector>
-namespace ns {
-static inline int inner(int x) { return x * x + 3; }
-inline int middle(int x) { int r = 0; for (int i = 0; i < x; i++) r += inner(i) ^ r; return r; }
-struct S { int v; S(int x); int operator()(int) const; };
-__attribute__((noinline)) S::S(int x) : v(middle(x)) {}
-__attribute__((noinline)) int S::operator()(int y) const { return middle(y) + v; }
-template <class T> __attribute__((noinline)) double best(std::vector<T> &v)
-{
-    std::sort(v.begin(), v.end());
-    return v[0];
-}
-}
-extern "C" __attribute__((noinline)) int spill(int x) { if (x > 1000) throw x; return x + 1; }
-int main(int c, char **v) {
-    std::vector<double> q;
-    for (int i = 0; i < c * 100; i++) q.push_back(i * 7 % 13);
-    double r = 0;
-#pragma omp parallel for reduction(+ : r)
-    for (int i = 0; i < 1000; i++) r += i * 0.5 / (i + c);
-    ns::S s(c);
-    printf("%f %d %f %d\\n", r, s(3), ns::best(q), spill(c));
-}
-"""
+from symbol_programs import address_of, compile_program, line_of, need_symbolic, open_dso
 
 
-def line_of(text: str) -> int:
-    return next(number for number, line in enumerate(SOURCE.splitlines(), 1) if text in line)
-
-
-def compile_program(path: Path, *options: str) -> Path:
-    if not shutil.which("g++"):
-        pytest.skip("g++ is not installed")
-    path.with_suffix(".cpp").write_text(SOURCE)
-    subprocess.run(
-        ["g++", "-g", "-O2", "-fopenmp", *options, path.with_suffix(".cpp"), "-o", path], check=True
-    )
-    return path
+@pytest.fixture(autouse=True, scope="module")
+def cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARPROF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("DEBUGINFOD_URLS", raising=False)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -89,25 +56,10 @@ def symbolizer() -> Iterator[Symbolizer]:
         yield out
 
 
-def open_dso(cache: DsoCache, path: Path | str) -> Dso:
-    status = os.stat(path)
-    line = MapsLine(0x1000, 0x2000, True, 0, status.st_dev, status.st_ino, os.fsencode(path))
-    return cache.get(os.getpid(), line)
-
-
-def address_of(dso: Dso, name: str) -> int:
-    assert dso.elf is not None
-    return dso.elf.lookup([name])[name][0].value
-
-
 def sample_addresses(dso: Dso, number: int = 300) -> list[int]:
     assert dso.elf is not None
     every = sorted({at for s in dso.elf.symbols() for at in range(s.value, s.value + s.size)})
     return every[:: max(1, len(every) // number)]
-
-
-def need_symbolic() -> None:
-    pytest.importorskip("symbolic", reason="the package symbolic is not installed")
 
 
 def llvm_symbolizer(path: Path, addresses: list[int]) -> list[list[tuple[str, str, int]]]:
@@ -242,7 +194,9 @@ def test_separate_debug_file(
     assert found is not None
     found.close()
     assert debugfiles.find_debug_file(dso, root) is None  # has its own
-    monkeypatch.setattr("parprof.symbols.find_debug_file", lambda dso: debugfiles.find_debug_file(dso, root))
+    monkeypatch.setattr(
+        "parprof.symbols.reader.find_debug_file", lambda dso: debugfiles.find_debug_file(dso, root)
+    )
     with Symbolizer() as symbolizer:
         (frame,) = symbolizer.frames(stripped, address_of(dso, "main"), False)
     assert (frame.name, frame.start_line, frame.module) == ("main", line_of("int main"), "bare")
@@ -311,7 +265,7 @@ sys.path.insert(0, {package!r})
 from parprof.symbols import protocol
 connection = socket.socket(fileno=int(sys.argv[1]))
 while (received := protocol.receive(connection)) is not None:
-    request, fd = received
+    request, fds = received
     how = {how!r} if request["symbolic"] or {always!r} else "answer"
     if how == "hang":
         time.sleep(600)
@@ -420,10 +374,10 @@ def test_protocol_bounds() -> None:
         ours.sendall(struct.pack("<I", 2) + b"[]")
         with pytest.raises(ValueError, match="object"):
             protocol.receive(theirs)
-        protocol.send(ours, {"a": "\ud800"}, ours.fileno())
+        protocol.send(ours, {"a": "\ud800"}, [ours.fileno()])
         received = protocol.receive(theirs)
-        assert received is not None and received[0] == {"a": "\ud800"} and received[1] is not None
-        os.close(received[1])
+        assert received is not None and received[0] == {"a": "\ud800"} and len(received[1]) == 1
+        protocol.close_all(received[1])
         ours.sendall(b"\1")
         ours.close()
         assert protocol.receive(theirs) is None

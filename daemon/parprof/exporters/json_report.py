@@ -8,7 +8,7 @@ from typing import IO, Any
 from parprof.attribution import Effort, verdict
 from parprof.cct import CallingContextTree
 from parprof.model import Metrics, Profile
-from parprof.views import FunctionTotals, flat_view
+from parprof.views import FunctionTotals, flat_view, without_loops
 
 SCHEMA = 1
 
@@ -79,7 +79,8 @@ def _function(row: FunctionTotals) -> dict[str, Any]:
 
 
 def _paths(tree: CallingContextTree) -> list[dict[str, Any]]:
-    """One row for each call path that was sampled, root first."""
+    """One row for each call path that was sampled, root first, without loops."""
+    tree = without_loops(tree)
     rows: list[dict[str, Any]] = []
     if tree.root.exclusive.samples:
         rows.append({"frames": [], **_metrics(tree.root.exclusive)})

@@ -8,7 +8,7 @@ from typing import IO
 
 from parprof import pprof_pb2 as pb
 from parprof.exporters.output import check_writable, open_output
-from parprof.exporters.pprof_header import DEFAULT_SAMPLE_TYPE, SAMPLE_TYPES, to_comments
+from parprof.exporters.pprof_header import DEFAULT_SAMPLE_TYPE, LOOP_SYSTEM_NAME, SAMPLE_TYPES, to_comments
 from parprof.exporters.pprof_reader import read
 from parprof.model import Frame, Metrics, Path, PathSample, Profile
 
@@ -48,7 +48,7 @@ class _Encoder:
         self.out = pb.Profile()
         self._strings: dict[str, int] = {}
         self._mappings: dict[tuple[str, str], pb.Mapping] = {}
-        self._functions: dict[tuple[str, str, int], int] = {}
+        self._functions: dict[tuple[str, str, int, bool], int] = {}
         self._locations: dict[tuple[Frame, ...], int] = {}
         self._events = sorted({name for sample in profile.samples for name in sample.metrics.events})
         self._carry = [0.0] * len(SAMPLE_TYPES)
@@ -134,7 +134,7 @@ class _Encoder:
         return mapping.id
 
     def _function(self, frame: Frame) -> int:
-        key = (frame.name, frame.file, frame.start_line)
+        key = (frame.name, frame.file, frame.start_line, frame.is_loop)
         number = self._functions.get(key)
         if number is None:
             number = self._functions[key] = len(self._functions) + 1
@@ -142,7 +142,7 @@ class _Encoder:
             self.out.function.add(
                 id=number,
                 name=name,
-                system_name=name,
+                system_name=self._text(LOOP_SYSTEM_NAME) if frame.is_loop else name,
                 filename=self._text(frame.file),
                 start_line=frame.start_line,
             )

@@ -22,6 +22,10 @@ SAMPLE_TYPES = (
 
 DEFAULT_SAMPLE_TYPE = "idleness"
 
+LOOP_SYSTEM_NAME = "parprof:loop"
+"""``system_name`` of the functions that stand for loops. For other tools they are inlined functions, which
+``go tool pprof -hide '^loop at '`` leaves out."""
+
 _UNSAFE = re.compile("[\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _UNSAFE_IN_KEY = re.compile("[:\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\(\\|u[0-9a-f]{4})")

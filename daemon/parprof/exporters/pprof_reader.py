@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from parprof import pprof_pb2 as pb
 from parprof.errors import ProfileFormatError
-from parprof.exporters.pprof_header import SAMPLE_TYPES, from_comments
+from parprof.exporters.pprof_header import LOOP_SYSTEM_NAME, SAMPLE_TYPES, from_comments
 from parprof.model import Frame, Metrics, PathSample, Profile
 
 MAX_BYTES = 256 << 20
@@ -82,7 +82,7 @@ class _Decoder:
         self._message = message
         self._strings = list(message.string_table)
         self._mappings: dict[int, tuple[str, str]] = {0: ("", "")}
-        self._functions: dict[int, tuple[str, str, int]] = {}
+        self._functions: dict[int, tuple[str, str, int, bool]] = {}
         self._locations: dict[int, tuple[Frame, ...]] = {}
         self._frames = 0
 
@@ -94,8 +94,11 @@ class _Decoder:
         for mapping in message.mapping:
             _define(self._mappings, mapping.id, (self._text(mapping.filename), self._text(mapping.build_id)))
         for function in message.function:
-            name = self._text(function.name) or self._text(function.system_name)
-            _define(self._functions, function.id, (name, self._text(function.filename), function.start_line))
+            name, system_name = self._text(function.name), self._text(function.system_name)
+            is_loop = system_name == LOOP_SYSTEM_NAME != name
+            file = self._text(function.filename)
+            row = (name if is_loop else name or system_name, file, function.start_line, is_loop)
+            _define(self._functions, function.id, row)
         for location in message.location:
             _define(self._locations, location.id, self._location(location))
         profile.samples.extend(self._sample(sample, events) for sample in message.sample)
@@ -133,9 +136,9 @@ class _Decoder:
         last = len(location.line) - 1
         frames = []
         for position, line in enumerate(location.line):
-            name, file, start_line = _lookup(self._functions, line.function_id, "function")
+            name, file, start_line, is_loop = _lookup(self._functions, line.function_id, "function")
             inlined = position < last
-            frames.append(Frame(name, file, line.line, start_line, module, build_id, address, inlined))
+            frames.append(Frame(name, file, line.line, start_line, module, build_id, address, inlined, is_loop))
         return tuple(frames)
 
     def _sample(self, sample: pb.Sample, events: list[str]) -> PathSample:

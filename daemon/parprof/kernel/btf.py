@@ -30,6 +30,7 @@ class KernelLayout:
     task_flags: int
     task_state: int
     task_utask: int
+    task_fsbase: int
     utask_return_instances: int
     return_instance_stack: int
     return_instance_address: int
@@ -45,6 +46,7 @@ class KernelLayout:
             f"-DTASK_FLAGS={self.task_flags}",
             f"-DTASK_STATE={self.task_state}",
             f"-DTASK_UTASK={self.task_utask}",
+            f"-DTASK_FSBASE={self.task_fsbase}",
             f"-DUTASK_RETURN_INSTANCES={self.utask_return_instances}",
             f"-DRETURN_INSTANCE_STACK={self.return_instance_stack}",
             f"-DRETURN_INSTANCE_ADDRESS={self.return_instance_address}",
@@ -116,12 +118,15 @@ def read_layout() -> KernelLayout:
     btf = _Btf()
     task = btf.members(btf.find("task_struct", _KIND_STRUCT))
     state = task.get("__state") or task.get("state")
-    if state is None or not {"pid", "tgid", "flags", "utask"} <= task.keys():
+    if state is None or not {"pid", "tgid", "flags", "utask", "thread"} <= task.keys():
         raise KernelUnsupported("the kernel's BTF does not describe task_struct, or it has no uprobes")
     probed = btf.members(btf.find("uprobe_task", _KIND_STRUCT))
     instance = btf.members(btf.find("return_instance", _KIND_STRUCT))
     if "return_instances" not in probed or not {"stack", "orig_ret_vaddr", "next"} <= instance.keys():
         raise KernelUnsupported("the kernel's BTF does not describe its return probes")
+    thread = btf.members(task["thread"][1])
+    if "fsbase" not in thread:
+        raise KernelUnsupported("the kernel's BTF does not describe thread_struct")
     pid, tgid = task["pid"][0] // 8, task["tgid"][0] // 8
     if tgid != pid + 4:
         raise KernelUnsupported("pid and tgid are not neighbours in this kernel's task_struct")
@@ -130,6 +135,7 @@ def read_layout() -> KernelLayout:
         task_flags=task["flags"][0] // 8,
         task_state=state[0] // 8,
         task_utask=task["utask"][0] // 8,
+        task_fsbase=(task["thread"][0] + thread["fsbase"][0]) // 8,
         utask_return_instances=probed["return_instances"][0] // 8,
         return_instance_stack=instance["stack"][0] // 8,
         return_instance_address=instance["orig_ret_vaddr"][0] // 8,

@@ -22,7 +22,7 @@ from parprof.kernel.bcc_import import import_bcc
 from parprof.kernel.btf import read_layout
 from parprof.kernel.headers import make_tree
 
-OBJECT_PARTS = ("maps.bpf.c", "scheduler.bpf.c", "unwind.bpf.c", "sampler.bpf.c", "work_edges.bpf.c")
+OBJECT_PARTS = ("maps.bpf.c", "scheduler.bpf.c", "unwind.bpf.c", "python.bpf.c", "sampler.bpf.c", "work_edges.bpf.c")
 PROGRAMS = {
     "on_switch": "raw_tracepoint",
     "on_wakeup": "raw_tracepoint",
@@ -31,6 +31,7 @@ PROGRAMS = {
     "on_exit": "raw_tracepoint",
     "on_sample": "perf_event",
     "on_unwind": "perf_event",
+    "on_python": "perf_event",
     "on_edge": "kprobe",
 }
 _PSEUDO_MAP_FD = 1
@@ -105,6 +106,7 @@ def compile_object() -> dict[str, Any]:
         "process_config": _fields(bpf["configs"].Leaf),
         "thread": _fields(bpf["threads"].Leaf),
         "settings": _fields(bpf["settings_map"].Leaf),
+        "interpreter": _fields(bpf["interpreters"].Leaf),
         "control_record": _fields(bpf["layout_control"].Leaf),
         "trace_record": _fields(bpf["layout_trace"].Leaf),
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +17,7 @@ from parprof.errors import KernelUnsupported, PrivilegeError
 from parprof.kernel import bpf, perf_events
 from parprof.kernel.objects import LoadedObject, get_object
 from parprof.kernel.ringbuf import RingBuffer
+from parprof.kernel.stacks import PYTHON_ENDS, STACK_ENDS, CodeAt, Stack, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
 from parprof.model import Fact, ThreadState
@@ -38,19 +39,7 @@ LOST_REASONS = ("counts_full", "stack_ring", "user_stack", "control_ring", "thre
 _STATISTICS = {"samples": 16, "switches": 17, "wakeups": 18, "repaired": 19, "unsure": 20, "caught": 23}  # fmt: skip
 _EDGES = 24
 _STACKS = 32
-_STACK_HEADER = struct.Struct("<IHHQ")
-_INTERRUPTED = 1 << 63
-STACK_ENDS = (
-    "complete",
-    "no_mapping",
-    "no_table",
-    "bad_row",
-    "unreadable",
-    "too_deep",
-    "zero",
-    "frame_pointers",
-)
-"""How the walk of a user stack ended, by number (``enum stack_end``); only the first is a whole stack."""
+_PYTHON = 44
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +55,6 @@ class ControlRecord:
     address: int
     time_ns: int
     comm: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """A physical stack, leaf first: (address, whether it is a return address). ``end``: one of STACK_ENDS."""
-
-    frames: tuple[tuple[int, bool], ...] = ()
-    end: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +111,7 @@ class Kernel:
         self.events = tuple(events)
         self.frequency_hz = frequency_hz
         self._phase = 0
-        self._stacks: dict[int, tuple[bytes, int]] = {}
+        self._stacks = StackTable()
         self._waiting: list[Fact] = []
         self._descriptors: list[int] = []
         self._rings: dict[str, RingBuffer] = {}
@@ -167,8 +148,9 @@ class Kernel:
                 self._descriptors.append(bpf.raw_tracepoint_open(tracepoint, fd))
             except OSError as error:
                 raise KernelUnsupported(f"tracepoint {tracepoint}: {error.strerror}") from error
-        unwinder = self._object.program("on_unwind")
-        bpf.map_update(self._object.maps["unwinders"], struct.pack("<I", 0), struct.pack("<I", unwinder))
+        for index, name in enumerate(("on_unwind", "on_python")):
+            unwinder = self._object.program(name)
+            bpf.map_update(self._object.maps["unwinders"], struct.pack("<I", index), struct.pack("<I", unwinder))
         sampler = self._object.program("on_sample")
         for index, name in enumerate(self.events):
             for cpu in perf_events.online_cpus():
@@ -234,6 +216,18 @@ class Kernel:
         else:
             bpf.map_delete(self._object.maps["mapping_lists"], key)
 
+    def set_interpreter(self, pid: int, facts: Mapping[str, int]) -> None:
+        """Where a CPython interpreter keeps its frames, by field of ``struct interpreter``; empty: no more."""
+        if facts:
+            layout = self._object.layouts["interpreter"]
+            self._object.put("interpreters", struct.pack("<I", pid), layout(**facts))
+        else:
+            bpf.map_delete(self._object.maps["interpreters"], struct.pack("<I", pid))
+
+    def python_stacks(self) -> list[tuple[int, tuple[CodeAt, ...]]]:
+        """(image, Python frames) of the stacks that came since the last call."""
+        return self._stacks.take_fresh()
+
     def unwatch(self, pid: int) -> None:
         """Stop counting a process at once and forget its threads."""
         key = struct.pack("<I", pid)
@@ -283,18 +277,11 @@ class Kernel:
             )
 
     def _read_stacks(self) -> None:
-        for raw in self._rings["stacks"].read():
-            _, depth, end, digest = _STACK_HEADER.unpack_from(raw)
-            self._stacks[digest] = (raw[_STACK_HEADER.size : _STACK_HEADER.size + 8 * depth], end)
+        self._stacks.add(self._rings["stacks"].read())
 
     def stack(self, digest: int) -> Stack:
         """The frames behind a stack id of a Fact; none when there is none."""
-        raw, end = self._stacks.get(digest, (b"", len(STACK_ENDS)))
-        words = struct.unpack(f"<{len(raw) // 8}Q", raw)
-        frames = tuple(
-            (w & ~_INTERRUPTED, index > 0 and not w & _INTERRUPTED) for index, w in enumerate(words)
-        )
-        return Stack(frames, STACK_ENDS[end] if end < len(STACK_ENDS) else "")
+        return self._stacks.get(digest)
 
     def poll(self) -> None:
         """Empty the stack ring; call several times a second."""
@@ -321,7 +308,7 @@ class Kernel:
             facts.append(
                 Fact(
                     key.image, key.tid, key.event, ThreadState(key.state), key.n_working, bool(key.unsure),
-                    key.user_hash, key.kernel_hash, value.count, value.total,
+                    key.user_hash, key.kernel_hash, value.count, value.total, key.epoch,
                 )
             )  # fmt: skip
         bpf.map_delete_batch(fd, seen)
@@ -364,6 +351,7 @@ class Kernel:
         out = {name: values[index] for name, index in _STATISTICS.items()}
         out["probe_hits"] = sum(values[_EDGES : _EDGES + 8])
         out.update({f"stacks_{end}": values[_STACKS + index] for index, end in enumerate(STACK_ENDS)})
+        out.update({f"python_{end}": values[_PYTHON + index] for index, end in enumerate(PYTHON_ENDS)})
         return out
 
     def run_time_ns(self) -> dict[str, tuple[int, int]]:

@@ -30,6 +30,7 @@ _MAP_LAYOUTS = {
     "configs": (None, "process_config"),
     "threads": (None, "thread"),
     "settings_map": (None, "settings"),
+    "interpreters": (None, "interpreter"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The daemon's end of the symbol worker: starts it, talks to it, and ends it when it crashes or hangs."""
+"""The daemon's end of a worker process: starts it, talks to it, and ends it when it crashes or hangs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,57 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from parprof.symbols import protocol
 
+_DEATH_SECONDS = 2.0
+
 
 class WorkerFailed(Exception):
     """The worker crashed, hung or talked nonsense over one request; it has been ended."""
 
 
+def start_child(module: str, *arguments: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Run a module of ours in a child process; the socket is our end of the conversation.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        environment = dict(os.environ, PYTHONPATH=str(Path(__file__).resolve().parents[2]))
+        command = [sys.executable, "-P", "-m", module, str(theirs.fileno()), *arguments]
+        try:
+            child = subprocess.Popen(
+                command, env=environment, pass_fds=[theirs.fileno()], cwd="/",
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        except OSError:
+            ours.close()
+            raise
+    return child, ours
+
+
+def end_child(child: subprocess.Popen[bytes]) -> None:
+    """End a child now."""
+    with suppress(OSError):
+        child.kill()
+    with suppress(subprocess.TimeoutExpired):  # a file system that hangs keeps it from dying
+        child.wait(timeout=_DEATH_SECONDS)
+
+
 class WorkerClient:
-    """One worker process, started when it is first needed and again after each failure."""
+    """One worker process, started when it is first needed and again after each failure.
+
+    Subclasses say which ``module`` it runs and what it is ``doing``, for messages.
+    """
+
+    module = "parprof.symbols.worker"
+    doing = "reading its symbols"
 
     def __init__(self) -> None:
         """Nothing is started yet."""
@@ -35,23 +73,14 @@ class WorkerClient:
         return self._child.pid if self._child is not None else 0
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            environment = dict(os.environ, PYTHONPATH=str(Path(__file__).resolve().parents[2]))
-            command = [sys.executable, "-P", "-m", "parprof.symbols.worker", str(theirs.fileno())]
-            try:
-                self._child = subprocess.Popen(
-                    command, env=environment, pass_fds=[theirs.fileno()], cwd="/",
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                )  # fmt: skip
-            except OSError as error:
-                ours.close()
-                raise WorkerFailed(f"the symbol worker cannot be started: {error.strerror}") from error
-        self._socket = ours
+        try:
+            self._child, self._socket = start_child(self.module)
+        except OSError as error:
+            raise WorkerFailed(f"{self.doing}: no process can be started: {error.strerror}") from error
         self.starts += 1
 
-    def ask(self, request: dict[str, Any], fd: int, deadline: float) -> dict[str, Any]:
-        """Send a request with a descriptor and wait for its answer until ``deadline`` (``time.monotonic``).
+    def ask(self, request: dict[str, Any], fds: Sequence[int], deadline: float) -> dict[str, Any]:
+        """Send a request with descriptors and wait for its answer until ``deadline`` (``time.monotonic``).
 
         Raises:
             WorkerFailed: there was no proper answer in time.
@@ -64,20 +93,19 @@ class WorkerClient:
         self._used = time.monotonic()
         try:
             self._socket.settimeout(max(0.05, deadline - self._used))
-            protocol.send(self._socket, request, fd)
+            protocol.send(self._socket, request, fds)
             received = protocol.receive(self._socket)
         except TimeoutError as error:
             self.close()
-            raise WorkerFailed("reading its symbols takes too long") from error
+            raise WorkerFailed(f"{self.doing} takes too long") from error
         except (OSError, ValueError) as error:
             self.close()
-            raise WorkerFailed(f"reading its symbols failed: {error}") from error
+            raise WorkerFailed(f"{self.doing} failed: {error}") from error
         if received is None:
             self.close()
-            raise WorkerFailed("reading its symbols crashed")
+            raise WorkerFailed(f"{self.doing} crashed")
         answer, unexpected = received
-        if unexpected is not None:
-            os.close(unexpected)
+        protocol.close_all(unexpected)
         self._used = time.monotonic()
         return answer
 
@@ -88,6 +116,16 @@ class WorkerClient:
         self.close()
         return True
 
+    def interrupt(self) -> None:
+        """Make an `ask` that is under way in another thread fail at once."""
+        child, connection = self._child, self._socket
+        if child is not None:
+            with suppress(OSError):
+                child.kill()
+        if connection is not None:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """End the worker now."""
         child, connection = self._child, self._socket
@@ -95,9 +133,7 @@ class WorkerClient:
         if connection is not None:
             connection.close()
         if child is not None:
-            with suppress(OSError):
-                child.kill()
-            child.wait()
+            end_child(child)
 
     def __enter__(self) -> Self:
         """Nothing to do."""

@@ -43,9 +43,7 @@ class NewFile:
     def commit(self) -> bool:
         """Put the file in its place, where it replaces an older one; whether that could be done."""
         try:
-            os.replace(
-                self._unfinished, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory
-            )
+            os.replace(self._unfinished, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         except OSError:
             return False
         self._unfinished = ""

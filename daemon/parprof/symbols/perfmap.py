@@ -69,7 +69,11 @@ class PerfMap:
         self.problem = reader.problem
         if thread.is_alive():
             self.problem = f"{self._name} takes longer than {seconds:g} s to read"
-        return {address: visible(name, _MAX_NAME) for address, name in zip(wanted, reader.found, strict=True) if name}
+        return {
+            address: visible(name, _MAX_NAME)
+            for address, name in zip(wanted, reader.found, strict=True)
+            if name
+        }
 
     def close(self) -> None:
         """Close the descriptor; there are no names any more."""

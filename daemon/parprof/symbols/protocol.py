@@ -1,4 +1,4 @@
-"""Messages between the daemon and its symbol worker: a length, JSON, and at most one descriptor.
+"""Messages between the daemon and its children for symbols: a length, JSON, and a few descriptors.
 
 Both ends read with a bound: a message of unreasonable length ends the conversation.
 """
@@ -9,35 +9,38 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE = 1 << 24
+MAX_FDS = 2
 
 
-def send(connection: socket.socket, message: dict[str, Any], fd: int | None = None) -> None:
-    """Send a message, and a descriptor with it.
+def send(connection: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    """Send a message, and at most ``MAX_FDS`` descriptors with it.
 
     Raises:
         OSError: the other end is gone, or the socket's timeout passed.
     """
     body = json.dumps(message).encode()
     header = _LENGTH.pack(len(body))
-    if fd is None:
-        connection.sendall(header)
+    if fds:
+        socket.send_fds(connection, [header], list(fds))
     else:
-        socket.send_fds(connection, [header], [fd])
+        connection.sendall(header)
     connection.sendall(body)
 
 
-def receive(connection: socket.socket) -> tuple[dict[str, Any], int | None] | None:
-    """The next message and the descriptor that came with it, which the caller closes; None at the end.
+def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """The next message and the descriptors that came with it, which the caller closes; None at the end.
 
     Raises:
         OSError: the socket's timeout passed.
         ValueError: this is no message.
     """
-    header, fds, _, _ = socket.recv_fds(connection, _LENGTH.size, 1)
+    header, fds, _, _ = socket.recv_fds(connection, _LENGTH.size, MAX_FDS)
+    taken = False
     try:
         while 0 < len(header) < _LENGTH.size:
             more = connection.recv(_LENGTH.size - len(header))
@@ -59,9 +62,14 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], int | None] | No
         message = json.loads(b"".join(parts))
         if not isinstance(message, dict):
             raise ValueError("not an object")
-        fd = fds[0] if fds else None
-        fds = []
-        return message, fd
+        taken = True
+        return message, list(fds)
     finally:
-        for left in fds:
-            os.close(left)
+        if not taken:
+            close_all(fds)
+
+
+def close_all(fds: Sequence[int]) -> None:
+    """Close descriptors that came with a message."""
+    for fd in fds:
+        os.close(fd)

@@ -1,28 +1,31 @@
 """The child process that reads symbols and debug information: ``python -m parprof.symbols.worker FD``.
 
 It answers requests on a socket: ``{"file", "addresses", "symbolic"}`` and a descriptor of the file, with
-``{"frames": [[[name, file, line, start line], ...], ...], "problem": text}``, innermost frame first, one list
-for each address. It ends with the socket. What it reads is hostile and what it reads it with is not ours:
-so it gives up its privileges first, and its memory is limited.
+``{"frames": [[[name, file, line, start line], ...], ...], "problem": text, "unsaved": bool}``, innermost
+frame first, one list for each address. Fewer lists mean that the answer would be too long: the rest is to be
+asked for again. A second descriptor is that of a cache file (see `parprof.symbols.symcache`); ``unsaved`` says
+that there was none, or a bad one, and that one can be had: ``{"file", "symbolic", "save": true}`` and a
+descriptor to write to is answered with ``{"saved": bool}``.
+
+The child ends with the socket. What it reads is hostile and what it reads it with is not ours: so it gives up
+its privileges first, and its memory is limited.
 """
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
-import resource
 import signal
 import socket
 import sys
 from collections import OrderedDict
+from collections.abc import Iterable
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
-from parprof.elf import ElfError, ElfFile
-from parprof.symbols import protocol
+from parprof.elf import ElfError, ElfFile, Symbol
+from parprof.symbols import protocol, symcache
 from parprof.symbols.names import readable, without_clone_suffixes
+from parprof.symbols.privileges import drop_privileges
 from parprof.symbols.table import find_functions
 
 FrameRow = tuple[str, str, int, int]
@@ -31,56 +34,77 @@ _MAX_DEPTH = 128
 _MAX_PATH = 4096
 _MAX_FILES = 8
 _REQUEST_SECONDS = 60
-_NOBODY = 65534
-_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 4, 38, 47, 4
-_CAPABILITY_VERSION_3 = 0x20080522
+_MAX_TEXT = 1 << 20
+_ROW_TEXT = 24
+"""Characters of names and paths in one answer; each takes up to six bytes in a message."""
 
 
 class DebugFile:
     """One file: debug information by way of PyPI ``symbolic``, symbol table by way of our own reader."""
 
-    def __init__(self, fd: int, use_symbolic: bool) -> None:
-        """Take over the descriptor.
+    def __init__(self, fd: int, use_symbolic: bool, cached: int | None) -> None:
+        """Take over the descriptor of the file, but not that of the cache file.
 
         Raises:
             ElfError: it is no ELF file.
         """
         self._fd = fd
         self.problem = ""
+        self.unsaved = False
+        """Whether there is a cache to be saved."""
         self._cache: Any = None
         self._lines: dict[int, int] = {}
-        self._hot: dict[str, int] = {}
+        self._hot: dict[str, int | None] = {}
         self._elf = ElfFile.open(fd)
         if use_symbolic:
-            self._load()
+            self._load(cached)
 
-    def _load(self) -> None:
-        try:
-            symbolic = import_module("symbolic")
-        except ImportError:
+    def _load(self, cached: int | None) -> None:
+        if not symcache.preload():
             self.problem = "the Python package symbolic is missing: no lines, no inlined functions"
             return
+        self._cache = symcache.load(cached) if cached is not None else None
+        if self._cache is not None:
+            return
         try:
-            mapped = mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ)
-            archive = symbolic.Archive.from_bytes(_buffer(mapped))
-            found = next(archive.iter_objects())
-            if "debug" in found.features:
-                self._cache = found.make_symcache()
+            self._cache = symcache.build(self._fd)
+            self.unsaved = self._cache is not None
         except Exception as error:  # what a parser makes of damaged input is its own affair
             self.problem = f"no debug information: {type(error).__name__}: {error}"[:500]
 
+    def save(self, fd: int) -> bool:
+        """Write the cache to a descriptor, which is closed; whether that was possible."""
+        self.unsaved = False
+        return self._cache is not None and symcache.save(self._cache, fd)
+
     def resolve(self, addresses: list[int]) -> list[list[FrameRow]]:
-        """The frames at each ELF virtual address, innermost first; none where nothing is known."""
-        out = [self._frames(address) for address in addresses]
-        missing = [address for address, frames in zip(addresses, out, strict=True) if not frames]
+        """The frames at each ELF virtual address, innermost first; none where nothing is known.
+
+        Where that would become too much text, those of the first addresses only.
+        """
+        found = [self._lookup(address) for address in addresses]
+        self._find_hot(at[-1].symbol for at in found if at)
+        out: list[list[FrameRow]] = []
+        text = 0
+        for locations in found:
+            frames = self._frames(locations)
+            text += sum(len(name) + len(file) + _ROW_TEXT for name, file, _, _ in frames)
+            if text > _MAX_TEXT and out:
+                break
+            out.append(frames)
+        missing = [address for address, frames in zip(addresses, out, strict=False) if not frames]
         try:
             functions = find_functions(self._elf, missing)
         except ElfError as error:
             self.problem = str(error)
             return out
-        for index, address in enumerate(addresses):
-            if not out[index] and address in functions:
-                out[index] = [(readable(functions[address].name), "", 0, 0)]
+        for index, frames in enumerate(out):
+            if not frames and addresses[index] in functions:
+                name = readable(functions[addresses[index]].name)
+                text += len(name) + _ROW_TEXT
+                if text > 2 * _MAX_TEXT and index:
+                    return out[:index]
+                out[index] = [(name, "", 0, 0)]
         return out
 
     def _lookup(self, address: int) -> list[Any]:
@@ -90,8 +114,7 @@ class DebugFile:
         found: list[Any] = self._cache.lookup(relative)[-_MAX_DEPTH:]
         return found
 
-    def _frames(self, address: int) -> list[FrameRow]:
-        found = self._lookup(address)
+    def _frames(self, found: list[Any]) -> list[FrameRow]:
         if not any(location.line or location.full_path for location in found):
             return []  # from the symbol table: ours is more exact about where functions end
         out = [(readable(at.symbol), (at.full_path or "")[:_MAX_PATH], at.line, 0) for at in found]
@@ -99,15 +122,21 @@ class DebugFile:
         out[-1] = (name, file, line, self._start_line(found[-1]))
         return out
 
+    def _find_hot(self, symbols: Iterable[str]) -> None:
+        """Look for the functions that cold parts are from: all at once, because it takes a pass."""
+        hot = {without_clone_suffixes(symbol) for symbol in symbols if ".cold" in symbol} - self._hot.keys()
+        if hot:
+            found: dict[str, tuple[Symbol, ...]] = {}
+            with suppress(ElfError):
+                found = self._elf.lookup(hot)
+            self._hot.update((name, found[name][0].value if name in found else None) for name in hot)
+
     def _start_line(self, physical: Any) -> int:
         """Line of a function's first instruction; for the cold part that of the function it is from."""
         start: int = physical.sym_addr + self._elf.base
         if ".cold" in physical.symbol:
-            name = without_clone_suffixes(physical.symbol)
-            if name not in self._hot:
-                hot = self._elf.lookup([name]).get(name, ())
-                self._hot[name] = hot[0].value if hot else start
-            start = self._hot[name]
+            hot = self._hot.get(without_clone_suffixes(physical.symbol))
+            start = start if hot is None else hot
         if start not in self._lines:
             found = self._lookup(start)
             self._lines[start] = found[-1].line if found else 0
@@ -119,31 +148,6 @@ class DebugFile:
         os.close(self._fd)
 
 
-def _buffer(mapped: mmap.mmap) -> Any:
-    """The mapped file as an argument for symbolic, without a copy."""
-    return import_module("cffi").FFI().from_buffer(mapped)
-
-
-def drop_privileges() -> None:
-    """Become nobody where we are root, lose all capabilities, and bound memory and files for ever."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with suppress(OSError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
-    if os.geteuid() == 0:
-        with suppress(OSError):
-            os.setgroups([])
-            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    libc.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)())
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
 class Worker:
     """Answers requests; keeps the files that were used last."""
 
@@ -151,24 +155,29 @@ class Worker:
         """Nothing is open yet."""
         self._files: OrderedDict[tuple[object, bool], DebugFile] = OrderedDict()
 
-    def answer(self, request: dict[str, Any], fd: int | None) -> dict[str, Any]:
-        """The reply to a request; takes over the descriptor."""
-        key = (request["file"], bool(request["symbolic"]))
-        file = self._files.pop(key, None)
+    def answer(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """The reply to a request; takes over the descriptors."""
         try:
+            key = (request["file"], bool(request["symbolic"]))
+            file = self._files.pop(key, None)
+            if request.get("save"):
+                if file is not None:
+                    self._files[key] = file
+                return {"saved": bool(file and fds and file.save(fds.pop()))}
             if file is None:
-                if fd is None:
+                if not fds:
                     return {"frames": [], "problem": "no descriptor"}
-                file, fd = DebugFile(fd, key[1]), None
+                file = DebugFile(fds[0], key[1], fds[1] if len(fds) > 1 else None)
+                del fds[0]  # it is the file's now
             self._files[key] = file
             while len(self._files) > _MAX_FILES:
                 self._files.popitem(last=False)[1].close()
-            return {"frames": file.resolve(request["addresses"]), "problem": file.problem}
-        except ElfError as error:
+            frames = file.resolve(request["addresses"])
+            return {"frames": frames, "problem": file.problem, "unsaved": file.unsaved}
+        except (ElfError, OSError) as error:
             return {"frames": [], "problem": str(error)}
         finally:
-            if fd is not None:
-                os.close(fd)
+            protocol.close_all(fds)
 
 
 def serve(connection: socket.socket) -> None:
@@ -184,10 +193,9 @@ def main() -> int:
     """Entry point of the child process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which still needs us
     connection = socket.socket(fileno=int(sys.argv[1]))
-    with suppress(ImportError):
-        import_module("symbolic")  # while we may still read its files
+    symcache.preload()
     readable("_Z1av")
-    drop_privileges()
+    drop_privileges(MEMORY_LIMIT, symcache.MAX_FILE, 64)
     with suppress(OSError, ValueError):
         serve(connection)
     return 0

@@ -43,7 +43,7 @@ def usual_state(cie: Cie) -> State | None:
 def run_usual(program: bytes, state: State, location: int, stop: int, rows: list[int], last: int) -> int:
     """Append the rows of a function up to ``stop``; ``last`` is the rule before it. The last rule comes back.
 
-    It knows rbp saved at CFA-8n, CFAs by rsp and by rbp, and numbers of up to two bytes.
+    It knows rbp saved at CFA-8n, CFAs by rsp and by rbp, numbers of one byte, and CFA offsets of two.
 
     Raises:
         _Unusual: there is more to it, or it is damaged. StopIteration: the program ends in an instruction.
@@ -65,15 +65,15 @@ def run_usual(program: bytes, state: State, location: int, stop: int, rows: list
                 if location >= stop:
                     return last
             elif op < 0xC0:  # offset
-                if op != 0x86 and op != 0x90:
-                    while next(source) >= 0x80:
-                        pass
-                else:
-                    slot = next(source)
-                    if slot >= 0x80 or not slot or op == 0x90 and slot != 1:
+                slot = next(source)
+                if slot >= 0x80:
+                    raise _Unusual
+                if op == 0x86:
+                    if not slot:
                         raise _Unusual
-                    if op == 0x86:
-                        rbp = slot << RBP_SHIFT
+                    rbp = slot << RBP_SHIFT
+                elif op == 0x90 and slot != 1:
+                    raise _Unusual
             elif op == 0xC6:  # restore
                 rbp = initial_rbp
         elif op == 0x0E or op == 0x0C:  # def_cfa_offset, def_cfa
@@ -126,8 +126,8 @@ def run_usual(program: bytes, state: State, location: int, stop: int, rows: list
                 raise _Unusual
             cfa = base | cfa & CFA_MASK
         elif op == 0x2E:  # GNU_args_size
-            while next(source) >= 0x80:
-                pass
+            if next(source) >= 0x80:
+                raise _Unusual
         elif op != 0 and op != 0x40:
             raise _Unusual
     if (rule := cfa | rbp) != last:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from parprof.dso import Dso, Key
 from parprof.kernel.engine import Kernel
 from parprof.kernel.store import StoreFull
 from parprof.loadmap import LoadMap
+from parprof.unwind.builder import TableBuilder
 from parprof.unwind.table import UnwindTable
 
 PAGE_SHIFT = 9
@@ -53,21 +53,37 @@ def page_index(rows: bytes | memoryview, first_word: int) -> tuple[int, array[in
 class Placer:
     """Keeps the unwinder's view of all watched processes up to date."""
 
-    def __init__(self, kernel: Kernel, table_of: Callable[[Dso], UnwindTable | None]) -> None:
-        """``table_of`` gives a file's table, None when it has none that can be used."""
+    def __init__(self, kernel: Kernel, builder: TableBuilder) -> None:
+        """``builder`` makes the tables, or has them on disk."""
         self._kernel = kernel
-        self._table_of = table_of
+        self._builder = builder
         self._placed: dict[Key, Placed | None] = {}
+        self._waiting: dict[int, LoadMap] = {}
         self._lists: dict[int, tuple[int, int, frozenset[Key]]] = {}
         self.refused = 0
         """Tables and load maps that found no room in the store."""
 
-    def update(self, load_map: LoadMap) -> None:
-        """Show the unwinder the present load map of a process."""
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are tables to come: `pump` will show them to the unwinder."""
+        return bool(self._waiting)
+
+    def update(self, load_map: LoadMap, wait: bool) -> None:
+        """Show the unwinder the present load map of a process.
+
+        ``wait`` for tables that are not there yet; else they come later, with `pump`, and until then frame
+        pointers have to do in those files.
+        """
+        missing = [dso for dso in load_map.dsos() if dso.key not in self._placed]
+        self._builder.prefetch(missing)
+        coming = set() if wait else {dso.key for dso in missing if not self._builder.ready(dso) and dso.elf}
+        self._waiting.pop(load_map.pid, None)
+        if coming:
+            self._waiting[load_map.pid] = load_map
         words = array("Q")
         used: set[Key] = set()
         for mapping in load_map.mappings:
-            placed = self._place(mapping.dso)
+            placed = None if mapping.dso.key in coming else self._place(mapping.dso)
             bias = pages = first = 0
             if placed is not None:
                 used.add(mapping.dso.key)
@@ -94,8 +110,15 @@ class Placer:
         if before is not None:
             self._drop(before)
 
+    def pump(self) -> None:
+        """Show the unwinder the tables that have become ready. Call a few times a second."""
+        for load_map in list(self._waiting.values()):
+            if any(self._builder.ready(dso) for dso in load_map.dsos() if dso.key not in self._placed):
+                self.update(load_map, wait=False)
+
     def forget(self, pid: int) -> None:
         """A process is gone or not watched any more."""
+        self._waiting.pop(pid, None)
         before = self._lists.pop(pid, None)
         if before is not None:
             self._kernel.set_mapping_list(pid, 0, 0)
@@ -120,7 +143,7 @@ class Placer:
     def _place(self, dso: Dso) -> Placed | None:
         if dso.key in self._placed:
             return self._placed[dso.key]
-        table = self._table_of(dso)
+        table = self._builder.table(dso)
         placed = None
         if table is not None and 0 < table.count < _ROWS_LIMIT:
             try:

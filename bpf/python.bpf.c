@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The Python frames of a thread of CPython, put behind its native frames in the stack record. on_unwind calls
+ * this for processes that have an entry in `interpreters`; the others pay one failed look-up. Where things are
+ * differs from version to version: parprof/interpreters/layouts.py.
+ * Cost: about 60 ns a frame, hot.
+ */
+#define PYTHON_FRAMES_PER_CALL 32
+#define PTHREAD_BLOCK 32	/* thread-specific data in one block, 16 bytes each */
+
+/* The thread state's address if it is that of this thread, else 0. */
+static __always_inline u64 checked_state(struct interpreter *py, u64 fsbase, u64 state)
+{
+	u64 id = 0;
+
+	if (!state || !read_user(&id, state + py->thread_id) || id != fsbase)
+		return 0;
+	return state;
+}
+
+/* The current thread's Python thread state; 0 if it has none. */
+static __always_inline u64 thread_state(struct interpreter *py)
+{
+	void *task = (void *)bpf_get_current_task();
+	u64 fsbase = 0, state = 0, tss = 0, slots;
+	u32 key;
+
+	bpf_probe_read_kernel(&fsbase, 8, task + TASK_FSBASE);
+	if (!fsbase)
+		return 0;
+	/* the GIL's holder first: with subinterpreters a thread has several states */
+	if (py->current && read_user(&state, py->current)) {
+		state = checked_state(py, fsbase, state);
+		if (state)
+			return state;
+	}
+	if (!read_user(&tss, py->tss_key) || !(u32)tss)
+		return 0;
+	key = tss >> 32;
+	slots = fsbase + py->thread_slots;
+	if (key >= PTHREAD_BLOCK) {
+		if (key >= PTHREAD_BLOCK * PTHREAD_BLOCK)
+			return 0;
+		slots += PTHREAD_BLOCK * 16 + (key / PTHREAD_BLOCK) * 8;
+		if (!read_user(&slots, slots) || !slots)
+			return 0;
+	}
+	if (!read_user(&state, slots + (key % PTHREAD_BLOCK) * 16 + 8))
+		return 0;
+	return checked_state(py, fsbase, state);
+}
+
+/* Finds the innermost frame. */
+static __always_inline u32 first_python_frame(struct walk *w, struct interpreter *py)
+{
+	u64 state = thread_state(py), at;
+
+	w->python_frame = 0;
+	if (!state)
+		return PYTHON_NO_STATE;
+	if (!read_user(&at, state + py->thread_frame))
+		return PYTHON_UNREADABLE;
+	if (at && py->cframe != NOT_THERE && !read_user(&at, at + py->cframe))
+		return PYTHON_UNREADABLE;
+	w->python_frame = at;
+	return PYTHON_COMPLETE;
+}
+
+static __always_inline u64 raw_word(struct walk *w, u64 offset)
+{
+	asm volatile("%0 &= 120" : "+r"(offset));
+	return *(u64 *)((void *)w->python_raw + offset);
+}
+
+static __always_inline u8 raw_byte(struct walk *w, u64 offset)
+{
+	asm volatile("%0 &= 127" : "+r"(offset));
+	return *(u8 *)((void *)w->python_raw + offset);
+}
+
+static __always_inline void add_word(struct walk *w, u64 at, u64 value)
+{
+	asm volatile("%0 &= %1" : "+r"(at) : "i"(STACK_WORDS - 1));
+	w->record.pc[at] = value;
+	w->record.hash = mix(w->record.hash, value);
+}
+
+/* Adds one frame and moves on to its caller; 0 if it cannot be read. */
+static __always_inline int python_step(struct walk *w, struct interpreter *py)
+{
+	u64 at = w->depth + 2 * w->record.python_depth, code, place, size = py->frame_size;
+	u32 first_line = 0, kind = py->entry_kind;
+	u8 mark;
+
+	asm volatile("%0 &= 127" : "+r"(size));
+	if (!size || bpf_probe_read_user(w->python_raw, size, (void *)w->python_frame))
+		return 0;
+	code = raw_word(w, py->code);
+	place = raw_word(w, py->instruction);
+	mark = raw_byte(w, py->entry);
+	if (kind == ENTRY_OWNER && mark == py->entry_value) {
+		code = PYTHON_ENTRY;
+		place = 0;
+	} else {
+		if (bpf_probe_read_user(&first_line, 4, (void *)code + py->first_line))
+			return 0;
+		if (py->code_start)
+			place -= code + py->code_start;
+		if (kind == ENTRY_EVERY_FRAME || (kind == ENTRY_FLAG && mark))
+			code |= PYTHON_ENTRY;
+	}
+	add_word(w, at, code);
+	add_word(w, at + 1, (u32)place | (u64)first_line << 32);
+	w->record.python_depth++;
+	w->python_frame = raw_word(w, py->previous);
+	return 1;
+}
+
+/* Walks PYTHON_FRAMES_PER_CALL frames more. */
+int on_python(struct bpf_perf_event_data *ctx)
+{
+	u32 zero = 0, end = PYTHON_COMPLETE;
+	struct walk *w = walks.lookup(&zero);
+	struct interpreter *py;
+
+	if (!w)
+		return 0;
+	py = interpreters.lookup(&w->tgid);
+	if (!py)
+		return finish_user_stack(w);
+	if (!w->python_started) {
+		w->python_started = 1;
+		end = first_python_frame(w, py);
+	}
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < PYTHON_FRAMES_PER_CALL; i++) {
+		if (!w->python_frame)
+			break;
+		if (w->record.python_depth >= MAX_PYTHON_FRAMES) {
+			end = PYTHON_TOO_DEEP;
+			break;
+		}
+		if (!python_step(w, py)) {
+			end = PYTHON_UNREADABLE;
+			break;
+		}
+	}
+	if (end == PYTHON_COMPLETE && w->python_frame) {
+		unwinders.call(ctx, 1);
+		end = PYTHON_TOO_DEEP;
+	}
+	if (w->record.python_depth) {	/* the addresses mean nothing elsewhere */
+		w->record.image = w->key.image;
+		w->record.hash = mix(w->record.hash, (u64)w->key.image << 8 | end);
+	}
+	w->record.python_end = end;
+	count(STAT_PYTHON + end);
+	return finish_user_stack(w);
+}

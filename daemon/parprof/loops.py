@@ -1,0 +1,141 @@
+"""The loops of a function, recovered from its machine code as hpcstruct does (tallent-2009 sec. 4).
+
+Calls are taken to return. The part of a function that the compiler moved away (``.cold``) is another function
+here. Code that is entered in ways not to be seen, such as exception handlers, is looked at by itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from parprof.basicblocks import FlowGraph
+from parprof.elf import ElfFile
+from parprof.flowgraph import NONE, LoopForest
+from parprof.machinecode import Code, CodeError, Flow, read_code
+from parprof.noreturn import Calls
+from parprof.reducible import loops_of
+
+MAX_LOOPS = 4096
+"""A function with more loops has none for us."""
+MAX_DEPTH = 64
+"""Loops that are nested deeper are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A natural loop. Addresses are ELF virtual addresses.
+
+    ``header`` is where it begins, ``branches`` are the instructions that go back there; ``depth`` is 0 for
+    a loop that is in no other one.
+    """
+
+    index: int
+    header: int
+    branches: tuple[int, ...]
+    parent: int
+    """Index of the loop around it, -1 if there is none."""
+    depth: int
+
+
+@dataclass(slots=True)
+class LoopNest:
+    """The loops of one function, those around others first. ``notes`` say what could not be found out."""
+
+    loops: list[Loop] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    addresses: list[int] = field(default_factory=list)
+    """Of all instructions."""
+    starts: list[int] = field(default_factory=list)
+    """Of the basic blocks."""
+    innermost: list[int] = field(default_factory=list)
+    """By block: the index of its innermost loop, -1 = none."""
+    end: int = 0
+
+    def chain(self, vaddr: int) -> tuple[Loop, ...]:
+        """The loops around an instruction, the outermost first; none for addresses elsewhere."""
+        block = bisect_right(self.starts, vaddr) - 1
+        return self.around(self.innermost[block] if block >= 0 and vaddr < self.end else NONE)
+
+    def around(self, loop: int) -> tuple[Loop, ...]:
+        """A loop and those around it, the outermost first; none for -1."""
+        out = []
+        while loop != NONE:
+            out.append(self.loops[loop])
+            loop = self.loops[loop].parent
+        return tuple(reversed(out))
+
+    def instructions(self) -> Iterator[tuple[int, int]]:
+        """(address, index of the innermost loop) of every instruction that is in a loop."""
+        ends = [*self.starts[1:], self.end]
+        block = 0
+        for address in self.addresses:
+            while ends[block] <= address:
+                block += 1
+            if self.innermost[block] != NONE:
+                yield address, self.innermost[block]
+
+
+def find_loops(elf: ElfFile, vaddr: int, size: int, calls: Calls | None = None) -> LoopNest:
+    """The loops of the function of ``size`` bytes at ``vaddr``. Where they cannot be found, a note says why.
+
+    ``calls`` is what is already known of the file's calls.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    try:
+        code = read_code(elf, vaddr, size)
+        if not _goes_back(code):
+            return LoopNest()
+        code.last_calls.update((calls or Calls(elf)).without_return(code))
+    except CodeError as error:
+        return LoopNest(notes=[str(error)])
+    graph = FlowGraph(elf, code)
+    nest = LoopNest([], [], code.addresses, graph.starts, [NONE] * graph.blocks, code.end)
+    found, dropped = loops_of(graph.successors, 0, graph.may_not_return)
+    _add(nest, graph, found)
+    if not all(found.reached):
+        hidden = {node for node, reached in enumerate(found.reached) if not reached}
+        within = [[node for node in targets if node in hidden] for targets in graph.successors]
+        entries = [node for node in graph.orphans() if node in hidden]
+        found, more = loops_of([*within, entries], len(within), graph.may_not_return)
+        _add(nest, graph, found)
+        dropped += more
+    if dropped:
+        nest.notes.append(f"{dropped} ways into the middle of loops are left aside")
+    if len(nest.loops) > MAX_LOOPS:
+        return LoopNest(notes=[f"it has {len(nest.loops):,} loops, more than {MAX_LOOPS:,}"])
+    if graph.unresolved:
+        nest.notes.append(f"{graph.unresolved} jump tables could not be read")
+    return nest
+
+
+def _goes_back(code: Code) -> bool:
+    """Whether any jump may go to an instruction at or before itself."""
+    for index, address in enumerate(code.addresses):
+        if code.flow(index) in (Flow.BRANCH, Flow.JUMP) and code.target(index) <= address:
+            return True
+    return False
+
+
+def _add(nest: LoopNest, graph: FlowGraph, found: LoopForest) -> None:
+    """Add the loops of a part of a function."""
+    if found.irreducible:
+        nest.notes.append(f"{len(found.irreducible)} cycles with several entries are no loops here")
+    numbers: list[int] = []
+    """Index of each loop here; of one that is left out: that of the loop around it."""
+    for header, parent, latches in zip(found.headers, found.parents, found.latches, strict=True):
+        around = numbers[parent] if parent != NONE else NONE
+        depth = nest.loops[around].depth + 1 if around != NONE else 0
+        if depth >= MAX_DEPTH:
+            numbers.append(around)
+            continue
+        branches = tuple(sorted({address for node in latches for address in graph.branches(node)}))
+        start = graph.starts[header] if header < graph.blocks else branches[0]
+        numbers.append(len(nest.loops))
+        nest.loops.append(Loop(len(nest.loops), start, branches, around, depth))
+    for block, loop in enumerate(found.innermost[: graph.blocks]):
+        if loop != NONE:
+            nest.innermost[block] = numbers[loop]

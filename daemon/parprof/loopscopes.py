@@ -1,0 +1,164 @@
+"""Loops as scopes of call paths: between a function and what it executes or calls (tallent-2009 sec. 4).
+
+Only functions with many samples are looked at, and only for a limited time, the hottest first.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from parprof.dso import Dso, Key
+from parprof.elf import ElfError
+from parprof.errors import TargetError
+from parprof.extents import Extent, functions_around
+from parprof.loopnames import LoopName, Place, context_of, name_loops
+from parprof.loops import LoopNest, find_loops
+from parprof.model import Frame
+from parprof.noreturn import Calls
+
+Request = tuple[Dso, int, bool]
+"""(file, ELF virtual address, is a return address), as in `parprof.symbols`."""
+Frames = tuple[Frame, ...]
+"""The frames at one address, the innermost inlined function first, the function itself last."""
+Resolve = Callable[[Iterable[Request]], Mapping[Request, Frames]]
+
+HOT_SHARE = 0.005
+"""A function's loops are shown if it is on the call path of at least this share of all samples."""
+MAX_FUNCTIONS = 200
+_MAX_REMEMBERED = 1024
+_MAX_PLACES = 1 << 16
+_MAX_CALLS = 64
+
+
+class _Function(NamedTuple):
+    nest: LoopNest
+    names: list[LoopName]
+
+
+class LoopScopes:
+    """Knows the loops of hot functions. For one thread."""
+
+    def __init__(self, resolve: Resolve, seconds: float = 2.0) -> None:
+        """Take names and lines from ``resolve`` (`Symbolizer.resolve`), and ``seconds`` for each `prepare`."""
+        self._resolve = resolve
+        self._seconds = seconds
+        self._functions: OrderedDict[tuple[Key, Extent], _Function] = OrderedDict()
+        self._extents: OrderedDict[tuple[Key, int], Extent | None] = OrderedDict()
+        self._calls: OrderedDict[Key, Calls] = OrderedDict()
+        self.notes: list[str] = []
+        """What the last `prepare` left out, for the reader."""
+
+    def prepare(self, samples: Mapping[Request, int], frames: Mapping[Request, Frames], total: int) -> None:
+        """Find the loops of the functions that these addresses are in.
+
+        ``samples`` says how many samples each address is on the call path of, ``frames`` what is known of it,
+        ``total`` how many samples there are.
+        """
+        self.notes = []
+        deadline = time.monotonic() + self._seconds
+        self._find_extents(samples)
+        weights: dict[tuple[Key, Extent], int] = {}
+        dsos: dict[Key, Dso] = {}
+        with_lines: set[tuple[Key, Extent]] = set()
+        for (dso, vaddr, is_return), count in samples.items():
+            extent = self._extents.get((dso.key, vaddr - is_return))
+            if extent is not None:
+                function = (dso.key, extent)
+                weights[function] = weights.get(function, 0) + count
+                dsos[dso.key] = dso
+                if any(frame.line for frame in frames.get((dso, vaddr, is_return), ())):
+                    with_lines.add(function)
+        hot = [function for function, count in weights.items() if count >= HOT_SHARE * total]
+        hot.sort(key=lambda function: (-weights[function], function[1]))
+        late = 0
+        for function in hot[:MAX_FUNCTIONS]:
+            if function in self._functions:
+                self._functions.move_to_end(function)
+            elif time.monotonic() < deadline:
+                key, extent = function
+                self._functions[function] = self._look_at(dsos[key], extent, function in with_lines)
+            else:
+                late += 1
+        late += len(hot[MAX_FUNCTIONS:])
+        if late:
+            self.notes.append(f"the loops of {late} of {len(hot)} hot functions were not looked for")
+        while len(self._functions) > _MAX_REMEMBERED:
+            self._functions.popitem(last=False)
+
+    def _find_extents(self, samples: Iterable[Request]) -> None:
+        missing: dict[Key, tuple[Dso, set[int]]] = {}
+        for dso, vaddr, is_return in samples:
+            if dso.key[0] in ("file", "vdso") and (dso.key, vaddr - is_return) not in self._extents:
+                missing.setdefault(dso.key, (dso, set()))[1].add(vaddr - is_return)
+        for key, (dso, addresses) in missing.items():
+            try:
+                found = functions_around(dso, addresses)
+            except (ElfError, TargetError, OSError):
+                found = {}
+            for address in addresses:
+                self._extents[key, address] = found.get(address)
+        while len(self._extents) > _MAX_PLACES:
+            self._extents.popitem(last=False)
+
+    def _look_at(self, dso: Dso, extent: Extent, has_lines: bool) -> _Function:
+        elf = dso.elf
+        try:
+            if elf is None:
+                return _Function(LoopNest(), [])
+            calls = self._calls.pop(dso.key, None) or Calls(elf)
+            self._calls[dso.key] = calls
+            if len(self._calls) > _MAX_CALLS:
+                self._calls.popitem(last=False)
+            nest = find_loops(elf, *extent, calls)
+        except (ElfError, OSError):
+            return _Function(LoopNest(), [])
+
+        def lookup(addresses: Iterable[int]) -> dict[int, Place]:
+            if not has_lines:
+                return {}
+            found = self._resolve([(dso, address, False) for address in addresses])
+            return {vaddr: _place(frames) for (_, vaddr, _), frames in found.items()}
+
+        names = name_loops(nest, lookup)
+        nest.addresses = []  # no longer needed, and long
+        return _Function(nest, names)
+
+    def scopes(self, request: Request, frames: Frames) -> Frames:
+        """The frames at an address with the loops around it: each loop in front of the function that it is in."""
+        dso, vaddr, is_return = request
+        extent = self._extents.get((dso.key, vaddr - is_return))
+        function = self._functions.get((dso.key, extent)) if extent else None
+        chain = function.nest.chain(vaddr - is_return) if function else ()
+        if not function or not chain or not frames:
+            return frames
+        return insert(frames, [function.names[loop.index] for loop in chain])
+
+
+def insert(frames: Frames, loops: Iterable[LoopName]) -> Frames:
+    """``frames`` with these loops, of which the outermost comes first.
+
+    Of loops with the same name only the outermost is shown: they are on the same lines of source.
+    """
+    context = context_of(_place(frames))
+    below: list[list[Frame]] = [[] for _ in frames]
+    at = 0
+    for loop in loops:
+        at = max(at, len(os.path.commonprefix([list(loop.context), list(context)])) - 1)
+        frame = frames[-1 - at]
+        if not below[at] or below[at][-1].name != loop.name:
+            below[at].append(
+                replace(frame, name=loop.name, file=loop.file, start_line=loop.first, inlined=True, is_loop=True)
+            )
+    out: list[Frame] = []
+    for depth, frame in enumerate(reversed(frames)):
+        out += [frame, *below[depth]]
+    return tuple(reversed(out))
+
+
+def _place(frames: Frames) -> Place:
+    return tuple((frame.name, frame.file, frame.line) for frame in reversed(frames))

@@ -1,0 +1,144 @@
+"""Calls that never return. What lies behind one would look like part of a loop if the call returned."""
+
+from __future__ import annotations
+
+import re
+import struct
+from functools import cached_property
+
+from parprof.elf import ElfError, ElfFile
+from parprof.machinecode import Code, Flow, decode, flow_of, target_of
+
+_NAMES = frozenset(
+    (
+        "abort", "exit", "_exit", "_Exit", "quick_exit", "pthread_exit", "thrd_exit", "longjmp", "_longjmp",
+        "siglongjmp", "__longjmp_chk", "__assert_fail", "__assert_perror_fail", "__stack_chk_fail", "__chk_fail",
+        "__fortify_fail", "err", "errx", "verr", "verrx", "_Unwind_Resume", "__cxa_throw", "__cxa_rethrow",
+        "__cxa_bad_cast", "__cxa_bad_typeid", "__cxa_throw_bad_array_new_length", "_ZSt9terminatev",
+        "_gfortran_stop_string", "_gfortran_stop_numeric", "_gfortran_error_stop_string", "_gfortran_os_error_at",
+        "_gfortran_runtime_error", "_gfortran_runtime_error_at", "Py_FatalError", "_Py_FatalErrorFunc", "Py_Exit",
+    )
+)  # fmt: skip
+_THROW = re.compile(rb"_ZSt\d+__throw_")
+_SLOT = re.compile(r"qword ptr \[rip ([+-]) (0x[0-9a-f]+|\d+)\]\Z")
+_RELOCATION = struct.Struct("<QIIq")  # offset, type, symbol, addend
+_GLOB_DAT, _JUMP_SLOT = 6, 7
+_MAX_RELOCATIONS = 1 << 23
+_MAX_SYMBOLS = 1 << 17
+_MAX_STEPS = 20_000
+"""Instructions of callees that are looked at for one function."""
+_MAX_OWN_STEPS = 400
+_MAX_DEPTH = 4
+_MAX_REMEMBERED = 1 << 16
+_PIECE = 128
+
+
+class Calls:
+    """Knows which functions that one file calls return. For one thread."""
+
+    def __init__(self, elf: ElfFile) -> None:
+        """Nothing is read yet."""
+        self._elf = elf
+        self._known: dict[int, bool] = {}
+        self._steps = 0
+
+    def without_return(self, code: Code) -> set[int]:
+        """Indexes of the calls in ``code`` that surely do not return.
+
+        Raises:
+            CodeError: there is nothing to decode code with.
+            ElfError: the file cannot be read.
+        """
+        self._steps = _MAX_STEPS
+        out = set()
+        for index, mnemonic in enumerate(code.mnemonics):
+            if mnemonic.endswith("call") and not self._call_returns(
+                code.operands[index], code.following(index), _MAX_DEPTH
+            ):
+                out.add(index)
+        return out
+
+    def _call_returns(self, operands: str, following: int, depth: int) -> bool:
+        target = target_of(operands)
+        if target < 0:
+            return self._slot(operands, following) not in self._slots
+        if target not in self._known:
+            if len(self._known) >= _MAX_REMEMBERED:
+                self._known.clear()
+            self._known[target] = True  # while it is looked at: if it calls itself, that decides nothing
+            self._known[target] = target not in self._named and self._returns(target, depth)
+        return self._known[target]
+
+    def _returns(self, function: int, depth: int) -> bool:
+        """Whether a way through a function may lead back to the caller; what it does not follow does."""
+        pending, seen = [function], set()
+        while pending:
+            at = pending.pop()
+            raw = b"" if at in seen else self._elf.read(at, _PIECE)
+            if at not in seen and not raw:
+                return True
+            for address, size, mnemonic, operands in decode(raw, at, _PIECE):
+                self._steps -= 1
+                if address in seen:
+                    break
+                seen.add(address)
+                flow = flow_of(mnemonic)
+                if depth <= 0 or self._steps < 0 or len(seen) > _MAX_OWN_STEPS or flow is Flow.RETURN:
+                    return True
+                target = target_of(operands)
+                if flow is Flow.JUMP and target < 0:
+                    if self._slot(operands, address + size) not in self._slots:
+                        return True
+                    break
+                if flow in (Flow.JUMP, Flow.BRANCH):
+                    pending.append(target)
+                if flow in (Flow.JUMP, Flow.TRAP):
+                    break
+                if mnemonic.endswith("call") and not self._call_returns(operands, address + size, depth - 1):
+                    break
+                at = address + size
+            else:
+                if raw:
+                    pending.append(at)
+        return False
+
+    @staticmethod
+    def _slot(operands: str, following: int) -> int:
+        """Address of the slot of the GOT that an indirect jump or call goes through; -1 if it does not."""
+        found = _SLOT.match(operands)
+        return following + int(found[1] + found[2], 0) if found else -1
+
+    @cached_property
+    def _named(self) -> frozenset[int]:
+        """Addresses of functions of the file that are known by name not to return."""
+        if sum(table.count for table in self._elf.symbol_tables) > _MAX_SYMBOLS:
+            return frozenset()
+        return frozenset(symbol.value for found in self._elf.lookup(_NAMES).values() for symbol in found)
+
+    @cached_property
+    def _slots(self) -> frozenset[int]:
+        """Slots of the GOT that the dynamic linker fills with functions that do not return."""
+        try:
+            symbols = self._dynamic_symbols()
+        except ElfError:
+            return frozenset()
+        out = set()
+        for section in (b".rela.plt", b".rela.dyn") if symbols else ():
+            raw = self._elf.section_data(section, _MAX_RELOCATIONS)
+            for offset, kind, symbol, _ in _RELOCATION.iter_unpack(raw[: len(raw) - len(raw) % _RELOCATION.size]):
+                if kind in (_JUMP_SLOT, _GLOB_DAT) and symbol in symbols:
+                    out.add(offset)
+        return frozenset(out)
+
+    def _dynamic_symbols(self) -> set[int]:
+        """Indexes of the dynamic symbols that are known not to return."""
+        tables = self._elf.symbol_tables
+        if not tables or tables[-1].count > _MAX_SYMBOLS:
+            return set()
+        names = {name.encode() for name in _NAMES}
+        out = set()
+        for index, entry in enumerate(tables[-1].entries()):
+            name = tables[-1].strings.get(entry[0])
+            if name in names or _THROW.match(name):
+                out.add(index)
+        return out

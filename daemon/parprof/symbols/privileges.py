@@ -1,0 +1,39 @@
+"""What children that read hostile input give up first."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+from contextlib import suppress
+
+_NOBODY = 65534
+_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 4, 38, 47, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+
+
+def drop_privileges(memory: int, file_size: int, files: int) -> None:
+    """Become nobody where we are root, lose all capabilities, and bound what can be used, for ever.
+
+    ``memory`` is of addresses and ``file_size`` of any file that is written, both in bytes; ``files`` is a
+    number of descriptors.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    limits = (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, file_size),
+        (resource.RLIMIT_NOFILE, files),
+        (resource.RLIMIT_AS, memory),
+    )
+    for what, limit in limits:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(what, (limit, limit))
+    if os.geteuid() == 0:
+        with suppress(OSError):
+            os.setgroups([])
+            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    libc.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)())
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

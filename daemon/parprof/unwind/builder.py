@@ -1,0 +1,186 @@
+"""Gets the unwind tables of files: from disk, or built by a child process.
+
+The files are hostile and may be huge: whatever they do to the child, the daemon stays small and goes on.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
+from typing import Any, Self
+
+from parprof.dso import Dso, Key
+from parprof.errors import TargetError
+from parprof.symbols.client import WorkerClient, WorkerFailed
+from parprof.untrusted import visible
+from parprof.unwind.cache import TableCache
+from parprof.unwind.emit import MAX_ROWS
+from parprof.unwind.rows import ROW_SIZE
+from parprof.unwind.table import UnwindTable
+
+FILE_SECONDS = 20.0
+"""How long one file may take."""
+_ATTEMPTS = 2
+"""How often a file may crash the child or keep it busy for too long."""
+_MAX_PROBLEMS = 1 << 12
+_MAX_COMING = 64
+"""Files that are kept open, and tables that are kept, for those who will ask for them."""
+_MAX_TEXT = 500
+
+
+class _Client(WorkerClient):
+    module = "parprof.unwind.worker"
+    doing = "building its unwind table"
+
+
+class TableBuilder:
+    """Tables of files, each gone when it is no more used. To be used by one thread."""
+
+    def __init__(self, cache: TableCache | None = None, file_seconds: float = FILE_SECONDS) -> None:
+        """Give up on a file that takes longer than ``file_seconds``. Without a cache every table is built."""
+        self._cache = cache
+        self._file_seconds = file_seconds
+        self._client = _Client()
+        self._thread = ThreadPoolExecutor(1, "parprof-unwind")
+        self._closed = False
+        self._coming: dict[Key, Future[UnwindTable | None]] = {}
+        self._failures: dict[Key, int] = {}
+        self.problems: dict[str, str] = {}
+        """Path of a file -> why it has no table, for notes in reports."""
+        self.built = self.loaded = 0
+        """How many tables were built, and how many came from disk."""
+
+    @property
+    def worker_pid(self) -> int:
+        """Process id of the child that builds tables now, 0 if there is none."""
+        return self._client.pid
+
+    def table(self, dso: Dso) -> UnwindTable | None:
+        """A file's table; waits for it. None if it cannot have one: ``problems`` says why.
+
+        Without rows if the file has no call frame information: frame pointers are all there is then.
+        """
+        if dso.key not in self._coming:
+            self._request(dso)
+        future = self._coming.pop(dso.key, None)
+        return None if future is None else future.result()
+
+    def prefetch(self, dsos: Iterable[Dso]) -> None:
+        """Begin to get tables that `table` will be asked for soon; returns at once."""
+        for dso in dsos:
+            if dso.key not in self._coming and self._has_room():
+                self._request(dso)
+
+    def ready(self, dso: Dso) -> bool:
+        """Whether a table that was prefetched is there, so that `table` need not wait."""
+        future = self._coming.get(dso.key)
+        return future is not None and future.done()
+
+    def _has_room(self) -> bool:
+        if len(self._coming) >= _MAX_COMING:
+            done = (key for key, future in self._coming.items() if future.done())
+            if (oldest := next(done, None)) is None:
+                return False
+            del self._coming[oldest]
+        return True
+
+    def _request(self, dso: Dso) -> None:
+        if self._closed or self._failures.get(dso.key, 0) >= _ATTEMPTS or dso.elf is None:
+            return
+        build_id = dso.build_id
+        try:
+            fd = os.dup(dso.fd())  # the other thread must not use the Dso
+        except (TargetError, OSError) as error:
+            self._note(dso.path, str(error))
+            return
+        self._coming[dso.key] = self._thread.submit(self._get, dso.key, dso.path, fd, build_id)
+
+    # in the other thread
+
+    def _get(self, key: Key, path: str, fd: int, build_id: str) -> UnwindTable | None:
+        try:
+            status = os.fstat(fd)
+            name = TableCache.name(build_id, status.st_size, status.st_uid)
+            found = self._cache.load(name, build_id) if self._cache is not None else None
+            if found is not None:
+                self.loaded += 1
+                return found
+            table = self._build(fd, build_id)
+            self.built += 1
+            if self._cache is not None:
+                self._cache.store(name, table)
+            self.problems.pop(path, None)
+            return table
+        except (WorkerFailed, OSError) as error:
+            if len(self._failures) >= _MAX_PROBLEMS:
+                self._failures.clear()
+            self._failures[key] = self._failures.get(key, 0) + 1
+            self._note(path, str(error))
+            return None
+        finally:
+            os.close(fd)
+
+    def _build(self, fd: int, build_id: str) -> UnwindTable:
+        """Have the child build a table.
+
+        Raises:
+            WorkerFailed: it did not; OSError: there is no memory for it.
+        """
+        out = os.memfd_create("parprof-unwind", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(out, MAX_ROWS * ROW_SIZE)  # takes no memory yet
+            fcntl(out, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
+            answer = self._client.ask({}, [fd, out], time.monotonic() + self._file_seconds)
+            if problem := answer.get("problem"):
+                raise WorkerFailed(visible(str(problem), _MAX_TEXT))
+            count = answer.get("rows")
+            if not isinstance(count, int) or not 0 <= count <= MAX_ROWS:
+                raise WorkerFailed("building its unwind table gave no answer")
+            fcntl(out, F_ADD_SEALS, F_SEAL_WRITE)
+            rows: bytes | memoryview = b""
+            if count:  # private: older kernels refuse a shared mapping of what is sealed
+                size = count * ROW_SIZE
+                rows = memoryview(mmap.mmap(out, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ))
+            return UnwindTable(rows, build_id, _notes(answer.get("notes")))
+        finally:
+            os.close(out)
+
+    def _note(self, path: str, problem: str) -> None:
+        while len(self.problems) >= _MAX_PROBLEMS:
+            del self.problems[next(iter(self.problems))]
+        self.problems[path] = visible(problem, _MAX_TEXT)
+
+    # the end
+
+    def trim(self, idle_seconds: float = 60.0) -> None:
+        """End the child, and give back its memory, if it had nothing to do for so long."""
+        if not self._closed and all(future.done() for future in self._coming.values()):
+            self._thread.submit(self._client.stop_if_idle, idle_seconds).result()
+
+    def close(self) -> None:
+        """End the child now, whatever it does; `table` has none any more."""
+        self._closed = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        while wait(self._coming.values(), timeout=0.05).not_done:
+            self._client.interrupt()
+        self._thread.shutdown()
+        self._client.close()
+        self._coming.clear()
+
+    def __enter__(self) -> Self:
+        """Nothing to do."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+
+def _notes(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict):
+        return {}
+    return {visible(str(kind), 64): number for kind, number in value.items() if isinstance(number, int)}

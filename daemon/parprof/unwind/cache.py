@@ -1,0 +1,110 @@
+"""Unwind tables on disk: found again by build id, mapped into memory rather than read.
+
+A file is a header, a description in JSON, and the rows as they go to the kernel. The header has a checksum over
+all that follows: a file that is damaged, cut short or from another version of parprof does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+from parprof.symbols.diskcache import DiskCache
+from parprof.unwind.emit import MAX_ROWS
+from parprof.unwind.rows import ROW_SIZE
+from parprof.unwind.table import UnwindTable
+
+MAX_BYTES = 1 << 29
+"""What all tables on disk may take."""
+FORMAT = 1
+"""To be raised with each change of the rows, of how they are made, or of the file."""
+_MAGIC = b"parprof\0unwind\0\0"
+_HEADER = struct.Struct("<16sIIII")  # magic, format, bytes of the description, number of rows, checksum
+_MAX_DESCRIPTION = 1 << 16
+
+
+class TableCache:
+    """The tables on disk. What cannot be cached is built again each time: that is not an error."""
+
+    def __init__(self, base: Path | None = None, max_bytes: int = MAX_BYTES) -> None:
+        """Use the subdirectory ``unwind`` of ``base``, or of parprof's own cache directory."""
+        self.disk = DiskCache("unwind", max_bytes, base)
+
+    @staticmethod
+    def name(build_id: str, size: int, owner: int) -> str:
+        """What a file's table is called; empty if it is not to be cached.
+
+        ``size`` in bytes: stripping keeps the build id, but not ``.debug_frame``. ``owner`` is a user id:
+        nobody can pass off a file of theirs as that of another user.
+        """
+        return f"{build_id}-{size:x}-{owner}" if build_id else ""
+
+    def load(self, name: str, build_id: str) -> UnwindTable | None:
+        """The table of that name; None if there is none that can be used."""
+        fd = self.disk.open(name) if name else None
+        if fd is None:
+            return None
+        try:
+            with suppress(OSError, ValueError):
+                table = _parse(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
+                if table.build_id == build_id:
+                    return table
+        finally:
+            os.close(fd)
+        self.disk.remove(name)
+        return None
+
+    def store(self, name: str, table: UnwindTable) -> bool:
+        """Keep a table under a name; whether that could be done."""
+        description = json.dumps({"build_id": table.build_id, "notes": dict(table.notes)}).encode()
+        description += b" " * (-(_HEADER.size + len(description)) % ROW_SIZE)
+        if not name or len(description) > _MAX_DESCRIPTION:
+            return False
+        checksum = zlib.crc32(table.rows, zlib.crc32(description))
+        header = _HEADER.pack(_MAGIC, FORMAT, len(description), table.count, checksum)
+        new = self.disk.new(name)
+        if new is None:
+            return False
+        with new:
+            try:
+                for part in (header, description, table.rows):
+                    _write(new.fd, part)
+            except OSError:
+                return False
+            return new.commit()
+
+
+def _write(fd: int, data: bytes | memoryview) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _parse(mapped: mmap.mmap) -> UnwindTable:
+    """The table in a file.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    whole = memoryview(mapped)
+    if len(whole) < _HEADER.size:
+        raise ValueError("too short")
+    magic, version, described, count, checksum = _HEADER.unpack_from(whole)
+    start = _HEADER.size + described
+    right = magic == _MAGIC and version == FORMAT and count <= MAX_ROWS
+    if (
+        not right
+        or start % ROW_SIZE
+        or len(whole) != start + count * ROW_SIZE
+        or described > _MAX_DESCRIPTION
+    ):
+        raise ValueError("not of this format")
+    if zlib.crc32(whole[_HEADER.size :]) != checksum:
+        raise ValueError("damaged")
+    description = json.loads(bytes(whole[_HEADER.size : start]))
+    return UnwindTable(whole[start:], description["build_id"], description["notes"])

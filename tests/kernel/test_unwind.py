@@ -1,0 +1,212 @@
+"""Whole stacks of optimized code without frame pointers: complete, and exactly those that are true."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import profiling
+from parprof.kernel.engine import STACK_ENDS, Kernel
+from parprof.kernel.store import CHUNK_WORDS
+from parprof.session import Session
+from parprof.spawn import Child
+from parprof.target import Target
+
+COMPLETE = 0.995
+
+
+@contextmanager
+def recorded(command: list[str], frequency_hz: int = 997) -> Iterator[tuple[Session, Target]]:
+    """Run a command to its end under a session."""
+    with profiling.traced_session(frequency_hz) as session:
+        child = Child(command)
+        session.watch(child.pid, follow=True, stop=True)
+        child.release()
+        profiling.run_until(session, lambda: child.poll() is not None, 90)
+        session.finish()
+        assert child.wait() == 0
+        yield session, [t for t in session.targets.values() if t.pid == child.pid][-1]
+
+
+def ends(session: Session) -> Counter[str]:
+    """How the walks ended, without those before the first load map was read and those in exec and exit."""
+    counted = session.kernel.statistics()
+    return Counter({end: counted[f"stacks_{end}"] for end in STACK_ENDS if counted[f"stacks_{end}"]})
+
+
+def check_complete(session: Session, minimum: int) -> None:
+    found = ends(session)
+    total = sum(found.values())
+    assert total >= minimum, f"only {total} samples"
+    # the dynamic linker, before its first report, runs code that it has only just mapped
+    assert found["complete"] >= COMPLETE * total - 3 * len(session.targets), found
+
+
+class Names:
+    """Function names of a program's own code, from its symbol table; other code by its file."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._tables: dict[object, tuple[list[int], list[str]]] = {}
+
+    def __call__(self, address: int, is_return: bool, epoch: int) -> str:
+        found = self._target.find(address, epoch)
+        if found is None:
+            return f"?{address:#x}"
+        dso, vaddr = found
+        if dso.name != "stacks" or dso.elf is None:
+            return dso.name
+        if dso.key not in self._tables:
+            rows = sorted((s.value, s.name) for s in dso.elf.symbols())
+            self._tables[dso.key] = ([r[0] for r in rows], [r[1] for r in rows])
+        starts, names = self._tables[dso.key]
+        return names[bisect_right(starts, vaddr - is_return) - 1]
+
+
+def shapes(session: Session, target: Target) -> Counter[tuple[str, ...]]:
+    """The call paths seen, root first, with C library frames below main left out."""
+    names, out = Names(target), Counter[tuple[str, ...]]()
+    for (image, _, _, _, _, user, in_kernel, epoch), (count, _, _) in session.facts.items():
+        if image != target.image or in_kernel:
+            continue
+        stack = session.kernel.stack(user)
+        path = [names(address, is_return, epoch) for address, is_return in reversed(stack.frames)]
+        while path and path[0] in ("libc.so.6", "_start"):
+            path.pop(0)
+        out[tuple(path)] += count
+    return out
+
+
+TRUE_PATHS = {
+    "recursion": ("main", *["descend"] * 21, "spin"),
+    "callback": ("main", "sort", "libc.so.6", "compare", "spin"),
+    "signal": ("main", "spin_until", "libc.so.6", "handler", "spin"),
+    "realign": ("main", "realigned", "spin"),
+    "clone": ("main", "spin"),
+}
+
+
+@pytest.mark.parametrize("kind", TRUE_PATHS)
+def test_the_path_is_the_true_one(kind: str) -> None:
+    with recorded([str(profiling.BUILD / "stacks"), kind, "20", "1.5"]) as (session, target):
+        found = shapes(session, target)
+        check_complete(session, 800)
+
+        def fold(path: tuple[str, ...]) -> tuple[str, ...]:
+            """qsort calls itself in the C library; main may inline the function it calls once."""
+            return tuple(name for at, name in enumerate(path) if not at or name != "libc.so.6" or path[at - 1] != name)
+
+        if kind == "signal":  # the program itself is interrupted anywhere
+            found = Counter({("main", *path[path.index("spin_until") :]): n for path, n in found.items()
+                             if "handler" in path and path[0] == "main"})  # fmt: skip
+        total = sum(found.values())
+        assert total > 100
+        right = sum(n for path, n in found.items() if fold(path)[-2:] == TRUE_PATHS[kind][-2:]
+                    and set(fold(path)) <= {*TRUE_PATHS[kind], "signals", "cloned", "[vdso]"} and path[0] == "main"
+                    and path.count("descend") == TRUE_PATHS[kind].count("descend"))  # fmt: skip
+        # the rest: samples in the few instructions before and after, and in clock_gettime
+        assert right >= 0.95 * total, found.most_common(8)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [str(profiling.BUILD / "stacks_cpp"), "2"],
+        [str(profiling.BUILD / "omp_truth.gomp.nofp"), "all"],
+        [str(profiling.BUILD / "omp_truth.omp.nofp"), "all"],
+        ["/usr/bin/python3", "-c", "import json, re\nfor i in range(1200): json.loads(json.dumps([{str(j): [j]} "
+         "for j in range(900)])); re.sub('a+', lambda m: 'b', 'aab' * 300)"],
+        ["g++", "-O2", "-c", str(profiling.ROOT / "tests/workloads/stacks_cpp.cpp"), "-o", "/dev/null"],
+        ["sqlite3", ":memory:", "with recursive n(i) as (select 1 union all select i + 1 from n where i < 3000000) "
+         "select count(*), max(i * i % 977), group_concat(i % 7) is null from n;"],
+    ],
+    ids=["c++", "libgomp", "libomp", "cpython", "compiler", "sqlite3"],
+)  # fmt: skip
+def test_stacks_are_complete(command: list[str]) -> None:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    with recorded(command, 1999) as (session, _):
+        check_complete(session, 100)
+
+
+def test_five_hundred_frames() -> None:
+    with recorded([str(profiling.BUILD / "stacks"), "recursion", "490", "1"]) as (session, target):
+        check_complete(session, 500)
+        depths = {path.count("descend") for path in shapes(session, target) if path[-1:] == ("spin",)}
+        assert depths == {491}
+
+
+def test_deeper_than_the_limit_is_marked_not_hidden() -> None:
+    with recorded([str(profiling.BUILD / "stacks"), "recursion", "2000", "1"]) as (session, _):
+        found = ends(session)
+        assert found["too_deep"] > 0.9 * sum(found.values())
+
+
+def test_a_full_store_falls_back_to_frame_pointers() -> None:
+    with Kernel(["cpu-clock"], 997, sizes={"store": 1}) as kernel:
+        session = Session(kernel)
+        process = subprocess.Popen([sys.executable, "-S", "-c", "while True: sum(range(1000))"])
+        try:
+            session.kernel.store.allocate(CHUNK_WORDS - 4000)  # room for load maps and small tables
+            session.watch(process.pid)
+            end = time.monotonic() + 1
+            profiling.run_until(session, lambda: time.monotonic() > end)
+            session.finish()
+            assert session.watched.placer.refused > 0
+            assert sum(row[0] for row in session.facts.values()) > 300
+        finally:
+            process.kill()
+            process.wait()
+            session.close()
+
+
+def test_tables_are_freed_with_their_last_user() -> None:
+    with profiling.traced_session() as session:
+        process = subprocess.Popen([str(profiling.BUILD / "stacks"), "recursion", "5", "30"], stdout=subprocess.DEVNULL)
+        try:
+            session.watch(process.pid)
+            profiling.run_until(session, lambda: not session.watched.placer.is_waiting)
+            used = session.kernel.store.used_words
+            assert used > 10_000
+        finally:
+            process.kill()
+            process.wait()
+        profiling.run_until(session, lambda: all(t.ended for t in session.targets.values()))
+        assert session.kernel.store.used_words == 0
+
+
+def test_libraries_that_come_and_go(tmp_path: Path) -> None:
+    """dlopen and dlclose a thousand times a second: no crash, no mix-up, the session keeps up."""
+    program = tmp_path / "churn"
+    (tmp_path / "lib.c").write_text("int NAME(int x) { for (int i = 0; i < 60000; i++) x = x * 31 + i; return x; }")
+    for name in ("alpha", "beta"):
+        subprocess.run(["gcc", "-O1", "-shared", "-fPIC", f"-DNAME={name}", "-o", str(tmp_path / f"{name}.so"),
+                        str(tmp_path / "lib.c")], check=True)  # fmt: skip
+    (tmp_path / "churn.c").write_text(
+        '#include <dlfcn.h>\n#include <time.h>\n#include <stdio.h>\n'
+        'int main(int c, char **v) { time_t end = time(0) + 3; const char *n[] = {"alpha", "beta"}; char path[4096];\n'
+        'for (int i = 0; time(0) < end; i++) { snprintf(path, sizeof path, "%s/%s.so", v[1], n[i % 2]);\n'
+        'void *h = dlopen(path, RTLD_NOW); int (*f)(int) = (int (*)(int))dlsym(h, n[i % 2]); f(i); f(i); f(i);\n'
+        'dlclose(h); } return 0; }'
+    )  # fmt: skip
+    subprocess.run(["gcc", "-O1", "-o", str(program), str(tmp_path / "churn.c")], check=True)
+    with recorded([str(program), str(tmp_path)]) as (session, target):
+        names = Names(target)
+        seen = Counter[str]()
+        for (_, _, _, _, _, user, _, epoch), (count, _, _) in session.facts.items():
+            frames = session.kernel.stack(user).frames
+            seen[names(*frames[0], epoch) if frames else "none"] += count
+        # Which of the two libraries it was is known when its map was read, and unknown otherwise.
+        assert target.load_maps.epoch > 1000
+        assert seen["alpha.so"] + seen["beta.so"] + sum(n for name, n in seen.items() if name[0] == "?") > 500
+        leaf_names = {"alpha.so", "beta.so", "libc.so.6", "ld-linux-x86-64.so.2", "churn", "[vdso]", "[uprobes]", "none"}
+        assert {name for name in seen if name[0] != "?"} <= leaf_names
