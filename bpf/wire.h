@@ -54,7 +54,7 @@ struct process {
 	s32 n_unknown;		/* threads whose state is guessed from their leaf */
 	s32 members;		/* live threads that take part in parallel regions */
 	s32 members_max;
-	u32 dead;		/* 1: the process ended; its entry waits for Python to remove it */
+	u32 dead;		/* 1: not counted: it has yet to exec, or it ended and Python has yet to remove it */
 	u64 stale_told_ns;	/* when RECORD_STALE_MAP was sent last */
 	u32 epoch;		/* counts the changes of the load map that ld.so reported */
 	u32 reserved;

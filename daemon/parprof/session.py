@@ -86,7 +86,7 @@ class Session:
             self._poller.register(target.pidfd, select.POLLIN)
             self.targets[target.image] = target
             if stop:
-                self.kernel.watch(pid, target.image, target.config())
+                self.kernel.watch(pid, target.image, target.config(), from_exec=True)
             else:
                 target.begin()
         except BaseException:

@@ -123,7 +123,7 @@ def test_the_path_is_the_true_one(kind: str) -> None:
         [str(profiling.BUILD / "stacks_cpp"), "2"],
         [str(profiling.BUILD / "omp_truth.gomp.nofp"), "all"],
         [str(profiling.BUILD / "omp_truth.omp.nofp"), "all"],
-        ["/usr/bin/python3", "-c", "import json, re\nfor i in range(1200): json.loads(json.dumps([{str(j): [j]} "
+        ["/usr/bin/python3", "-c", "import json, re\nfor i in range(3600): json.loads(json.dumps([{str(j): [j]} "
          "for j in range(900)])); re.sub('a+', lambda m: 'b', 'aab' * 300)"],
         ["g++", "-O2", "-c", str(profiling.ROOT / "tests/workloads/stacks_cpp.cpp"), "-o", "/dev/null"],
         ["sqlite3", ":memory:", "with recursive n(i) as (select 1 union all select i + 1 from n where i < 3000000) "

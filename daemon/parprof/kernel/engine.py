@@ -177,11 +177,14 @@ class Kernel:
         """How uprobes are attached here: session, multi or single."""
         return self._prober.mechanism
 
-    def watch(self, pid: int, image: int, config: WatchConfig) -> None:
-        """Begin to count process ``pid`` under image id ``image`` (below 2**31)."""
+    def watch(self, pid: int, image: int, config: WatchConfig, *, from_exec: bool = False) -> None:
+        """Begin to count process ``pid`` under image id ``image`` (below 2**31).
+
+        ``from_exec``: only from its next exec on, under the id that the kernel then gives.
+        """
         self.configure(pid, config)
         process: Any = self._object.layouts["process"]()
-        process.image = image
+        process.image, process.dead = image, from_exec
         self._object.put("processes", struct.pack("<I", pid), process)
 
     def configure(self, pid: int, config: WatchConfig) -> None:

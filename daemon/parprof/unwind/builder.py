@@ -27,8 +27,8 @@ FILE_SECONDS = 20.0
 _ATTEMPTS = 2
 """How often a file may crash the child or keep it busy for too long."""
 _MAX_PROBLEMS = 1 << 12
-_MAX_COMING = 64
-"""Files that are kept open, and tables that are kept, for those who will ask for them."""
+_MAX_COMING, _MAX_KEPT = 64, 1 << 20
+"""Files that are kept open for `TableBuilder.prefetch`, and bytes of one table that are kept in memory for it."""
 _MAX_TEXT = 500
 
 
@@ -48,11 +48,12 @@ class TableBuilder:
         self._thread = ThreadPoolExecutor(1, "parprof-unwind")
         self._closed = False
         self._coming: dict[Key, Future[UnwindTable | None]] = {}
+        self._parked: set[Key] = set()
         self._failures: dict[Key, int] = {}
         self.problems: dict[str, str] = {}
         """Path of a file -> why it has no table, for notes in reports."""
         self.built = self.loaded = 0
-        """How many tables were built, and how many came from disk."""
+        """How many tables were built, and how many that were asked for came from disk."""
 
     @property
     def worker_pid(self) -> int:
@@ -64,16 +65,23 @@ class TableBuilder:
 
         Without rows if the file has no call frame information: frame pointers are all there is then.
         """
-        if dso.key not in self._coming:
-            self._request(dso)
         future = self._coming.pop(dso.key, None)
-        return None if future is None else future.result()
+        table = None if future is None else future.result()
+        if future is None or dso.key in self._parked:
+            self._parked.discard(dso.key)
+            self._request(dso, keep=True)
+            future = self._coming.pop(dso.key, None)
+            table = None if future is None else future.result()
+        return table
 
     def prefetch(self, dsos: Iterable[Dso]) -> None:
-        """Begin to get tables that `table` will be asked for soon; returns at once."""
+        """Begin to get tables that `table` will be asked for soon; returns at once.
+
+        They are on disk then. Small ones are kept in memory too where there is no cache.
+        """
         for dso in dsos:
             if dso.key not in self._coming and self._has_room():
-                self._request(dso)
+                self._request(dso, keep=False)
 
     def ready(self, dso: Dso) -> bool:
         """Whether a table that was prefetched is there, so that `table` need not wait."""
@@ -86,9 +94,10 @@ class TableBuilder:
             if (oldest := next(done, None)) is None:
                 return False
             del self._coming[oldest]
+            self._parked.discard(oldest)
         return True
 
-    def _request(self, dso: Dso) -> None:
+    def _request(self, dso: Dso, keep: bool) -> None:
         if self._closed or self._failures.get(dso.key, 0) >= _ATTEMPTS or dso.elf is None:
             return
         build_id = dso.build_id
@@ -97,23 +106,17 @@ class TableBuilder:
         except (TargetError, OSError) as error:
             self._note(dso.path, str(error))
             return
-        self._coming[dso.key] = self._thread.submit(self._get, dso.key, dso.path, fd, build_id)
+        self._coming[dso.key] = self._thread.submit(self._get, dso.key, dso.path, fd, build_id, keep)
 
     # in the other thread
 
-    def _get(self, key: Key, path: str, fd: int, build_id: str) -> UnwindTable | None:
+    def _get(self, key: Key, path: str, fd: int, build_id: str, keep: bool) -> UnwindTable | None:
         try:
-            status = os.fstat(fd)
-            name = TableCache.name(build_id, status.st_size, status.st_uid)
-            found = self._cache.load(name, build_id) if self._cache is not None else None
-            if found is not None:
-                self.loaded += 1
-                return found
-            table = self._build(fd, build_id)
-            self.built += 1
-            if self._cache is not None:
-                self._cache.store(name, table)
+            table, stored = self._load_or_build(fd, build_id, keep)
             self.problems.pop(path, None)
+            if not keep and (stored or len(table.rows) > _MAX_KEPT):
+                self._parked.add(key)
+                return None
             return table
         except (WorkerFailed, OSError) as error:
             if len(self._failures) >= _MAX_PROBLEMS:
@@ -123,6 +126,18 @@ class TableBuilder:
             return None
         finally:
             os.close(fd)
+
+    def _load_or_build(self, fd: int, build_id: str, count: bool) -> tuple[UnwindTable, bool]:
+        """A table, and whether it is on disk now. ``count`` it if it was there before."""
+        status = os.fstat(fd)
+        name = TableCache.name(build_id, status.st_size, status.st_uid)
+        found = self._cache.load(name, build_id) if self._cache is not None else None
+        if found is not None:
+            self.loaded += count
+            return found, True
+        table = self._build(fd, build_id)
+        self.built += 1
+        return table, self._cache is not None and self._cache.store(name, table)
 
     def _build(self, fd: int, build_id: str) -> UnwindTable:
         """Have the child build a table.

@@ -1,13 +1,13 @@
-"""Unwind tables on disk: found again by build id, mapped into memory rather than read.
+"""Unwind tables on disk, found again by build id.
 
 A file is a header, a description in JSON, and the rows as they go to the kernel. The header has a checksum over
-all that follows: a file that is damaged, cut short or from another version of parprof does not count.
+all that follows: a file that is damaged, cut short or from another version of parprof does not count. Files are read
+and not mapped into memory, although their format allows it: one that is cut short under a mapping would kill us.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import struct
 import zlib
@@ -26,6 +26,7 @@ FORMAT = 1
 _MAGIC = b"parprof\0unwind\0\0"
 _HEADER = struct.Struct("<16sIIII")  # magic, format, bytes of the description, number of rows, checksum
 _MAX_DESCRIPTION = 1 << 16
+_MAX_FILE = _HEADER.size + _MAX_DESCRIPTION + MAX_ROWS * ROW_SIZE
 
 
 class TableCache:
@@ -51,7 +52,7 @@ class TableCache:
             return None
         try:
             with suppress(OSError, ValueError):
-                table = _parse(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
+                table = _parse(os.pread(fd, _MAX_FILE, 0))
                 if table.build_id == build_id:
                     return table
         finally:
@@ -85,26 +86,25 @@ def _write(fd: int, data: bytes | memoryview) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def _parse(mapped: mmap.mmap) -> UnwindTable:
+def _parse(raw: bytes) -> UnwindTable:
     """The table in a file.
 
     Raises:
         ValueError: it is damaged.
     """
-    whole = memoryview(mapped)
-    if len(whole) < _HEADER.size:
+    if len(raw) < _HEADER.size:
         raise ValueError("too short")
-    magic, version, described, count, checksum = _HEADER.unpack_from(whole)
+    magic, version, described, count, checksum = _HEADER.unpack_from(raw)
     start = _HEADER.size + described
-    right = magic == _MAGIC and version == FORMAT and count <= MAX_ROWS
-    if (
-        not right
-        or start % ROW_SIZE
-        or len(whole) != start + count * ROW_SIZE
-        or described > _MAX_DESCRIPTION
-    ):
+    right = magic == _MAGIC and version == FORMAT and described <= _MAX_DESCRIPTION
+    if not right or start % ROW_SIZE or len(raw) != start + count * ROW_SIZE:
         raise ValueError("not of this format")
+    whole = memoryview(raw)
     if zlib.crc32(whole[_HEADER.size :]) != checksum:
         raise ValueError("damaged")
-    description = json.loads(bytes(whole[_HEADER.size : start]))
-    return UnwindTable(whole[start:], description["build_id"], description["notes"])
+    description = json.loads(raw[_HEADER.size : start])
+    try:
+        notes = {str(kind): int(number) for kind, number in description["notes"].items()}
+        return UnwindTable(whole[start:], str(description["build_id"]), notes)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError("not of this format") from error

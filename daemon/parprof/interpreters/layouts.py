@@ -1,0 +1,125 @@
+"""Where each minor version of CPython keeps its frames and code objects.
+
+The numbers are those of the versions' own headers (``offsetof`` with Py_BUILD_CORE); tests/kernel/test_cpython.py
+checks them on real interpreters. 3.13 and later say most of them at the start of ``_PyRuntime``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+
+NOT_THERE = 0xFFFF
+EVERY_FRAME, ENTRY_FLAG, ENTRY_OWNER = 0, 1, 2
+"""Which frames begin a C activation of the interpreter loop (``enum python_entry``)."""
+_OWNED_BY_C_STACK = 3
+_MAX_OFFSET = 1 << 15
+_COOKIE = b"xdebugpy"
+DEBUG_OFFSETS_SIZE = 584
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Offsets in bytes; those up to ``first_line`` are what ``struct interpreter`` of bpf/wire.h tells."""
+
+    minor: int
+    tss_key: int
+    """In ``_PyRuntime``, as the next."""
+    current: int
+    thread_id: int
+    thread_frame: int
+    cframe: int
+    previous: int
+    code: int
+    instruction: int
+    frame_size: int
+    entry: int
+    entry_kind: int
+    code_start: int
+    first_line: int
+    name: int
+    """In a code object, as the next two."""
+    file: int
+    lines: int
+    ascii_size: int
+    """Bytes of a string object before the text, when that is ASCII; others have ``wide_size``."""
+    wide_size: int
+    type: int = 8
+    """In every object."""
+    length: int = 16
+    """In a string, as the next."""
+    state: int = 32
+    bytes_size: int = 16
+    """In a bytes object, as the next."""
+    bytes_text: int = 32
+
+
+_V39 = Layout(
+    minor=9, tss_key=584, current=568, thread_id=176, thread_frame=24, cframe=NOT_THERE, previous=24, code=32,
+    instruction=104, frame_size=112, entry=0, entry_kind=EVERY_FRAME, code_start=0, first_line=40, name=112,
+    file=104, lines=120, ascii_size=48, wide_size=72,
+)  # fmt: skip
+_V311 = Layout(
+    minor=11, tss_key=592, current=576, thread_id=152, thread_frame=56, cframe=8, previous=48, code=32,
+    instruction=56, frame_size=80, entry=68, entry_kind=ENTRY_FLAG, code_start=184, first_line=72, name=128,
+    file=112, lines=136, ascii_size=48, wide_size=72,
+)  # fmt: skip
+_V312 = Layout(
+    minor=12, tss_key=1544, current=0, thread_id=136, thread_frame=56, cframe=0, previous=8, code=0,
+    instruction=56, frame_size=80, entry=70, entry_kind=ENTRY_OWNER, code_start=192, first_line=68, name=128,
+    file=112, lines=136, ascii_size=40, wide_size=56,
+)  # fmt: skip
+LAYOUTS = {
+    9: _V39,
+    10: replace(_V39, minor=10, instruction=96, frame_size=104),
+    11: _V311,
+    12: _V312,
+    13: replace(
+        _V312, minor=13, tss_key=2160, thread_id=152, thread_frame=72, cframe=NOT_THERE, code_start=200
+    ),
+}
+
+
+def debug_layout(base: Layout, raw: bytes) -> Layout | None:
+    """``base`` corrected by what the interpreter says of itself; None if it says nothing that can be true.
+
+    ``raw``: the first DEBUG_OFFSETS_SIZE bytes of ``_PyRuntime``, a ``_Py_DebugOffsets`` of 3.13.
+    """
+    if len(raw) < DEBUG_OFFSETS_SIZE or raw[:8] != _COOKIE:
+        return None
+    version, _ = struct.unpack_from("<QQ", raw, 8)
+    if version >> 16 != 0x300 + base.minor:
+        return None
+    words = struct.unpack(f"<{DEBUG_OFFSETS_SIZE // 8}Q", raw[:DEBUG_OFFSETS_SIZE])
+    thread, frame, code = words[19:28], words[28:34], words[34:44]
+    size_bytes, text = words[64:67], words[67:71]
+    used = (*thread[:6], *frame, *code, words[45], *size_bytes, *text)
+    if any(value > _MAX_OFFSET for value in used):
+        return None
+    return replace(
+        base, thread_frame=thread[4], thread_id=thread[5], previous=frame[1], code=frame[2],
+        instruction=frame[3], entry=frame[5], frame_size=min(frame[0], 120), file=code[1], name=code[3],
+        lines=code[4], first_line=code[5], code_start=code[9], type=words[45], bytes_size=size_bytes[1],
+        bytes_text=size_bytes[2], state=text[1], length=text[2], ascii_size=text[3], wide_size=text[3] + 16,
+    )  # fmt: skip
+
+
+def kernel_facts(layout: Layout, runtime: int, thread_slots: int) -> dict[str, int]:
+    """The fields of ``struct interpreter`` for an interpreter whose ``_PyRuntime`` is at an address."""
+    return {
+        "tss_key": runtime + layout.tss_key,
+        "current": runtime + layout.current if layout.current else 0,
+        "thread_slots": thread_slots,
+        "thread_id": layout.thread_id,
+        "thread_frame": layout.thread_frame,
+        "cframe": layout.cframe,
+        "frame_size": layout.frame_size,
+        "previous": layout.previous,
+        "code": layout.code,
+        "instruction": layout.instruction,
+        "entry": layout.entry,
+        "entry_kind": layout.entry_kind,
+        "entry_value": _OWNED_BY_C_STACK,
+        "code_start": layout.code_start,
+        "first_line": layout.first_line,
+    }

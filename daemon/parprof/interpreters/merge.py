@@ -1,0 +1,108 @@
+"""Python frames put in the place of the native frames that ran them.
+
+Each activation of the interpreter loop on the native stack runs one Python frame (3.9, 3.10) or several (3.11
+on, up to the one marked as entry). Both stacks end at the thread's first call, so they are matched from there;
+where a native stack was cut short, from the leaf. The frames of the interpreter's own code between two Python
+functions are how the one calls the other, and are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from parprof.interpreters.functions import PythonFrame
+from parprof.model import Frame
+
+CUT = Frame("[more Python frames]", module="python")
+_CALLING = re.compile(
+    r"_?PyObject_(Vectorcall|FastCall|Call|MakeTpCall)|_?PyFunction_|_?PyVectorcall_|_?PyEval_|_?PyCFunction_|"
+    r"\w*vectorcall|cfunction_|method_|slot_tp_|wrap_|type_call|object_(vacall|init)|_PyMethodDef_|"
+    r"_?PyMethodDescr_|builtin___|call_|do_call|pymain_|Py_(Run|Bytes)?Main|PyRun_|run_|_PyRun_|gen_send|"
+    r"_?PyGen_|gen_iternext|main$|thread_run|pythread_wrapper|t_bootstrap|function_code_fastcall|\w+\+0x"
+)
+"""Functions of the interpreter that only call others, and code without a name."""
+_LIBRARIES = re.compile(r"libc[.-]|libm[.-]|ld-|libpthread|linux-vdso|\[vdso\]")
+_SHIMS = frozenset(("<shim>", "<interpreter trampoline>"))
+
+
+class Native(NamedTuple):
+    """A native frame: its functions, the innermost inlined one first."""
+
+    frames: tuple[Frame, ...]
+    is_loop: bool
+
+
+def merge(
+    native: Sequence[Native], python: Sequence[PythonFrame], modules: frozenset[str], *, whole: bool, cut: bool
+) -> tuple[list[Frame], bool]:
+    """The frames of both stacks, leaf first, and whether their activations matched.
+
+    ``modules`` name the interpreter's files; ``whole``: the native stack has its outermost frame; ``cut``: the
+    Python stack has not.
+    """
+    groups = _activations(python)
+    loops = [index for index, frame in enumerate(native) if frame.is_loop]
+    matched = len(groups) == len(loops)
+    placed: dict[int, list[Frame]] = {}
+    if matched or cut or not whole:
+        pairs = list(zip(loops, groups, strict=False))
+    else:
+        pairs = list(zip(reversed(loops), reversed(groups), strict=False))[::-1]
+    for index, group in pairs:
+        placed[index] = group
+    if len(groups) > len(loops):  # nothing is lost: what has no activation joins its neighbour
+        rest = groups[len(pairs) :] if cut or not whole else groups[: len(groups) - len(pairs)]
+        extra = [frame for group in rest for frame in group]
+        if not loops:
+            return [*_leaf_part(_flat(native), modules), *extra, *([CUT] if cut else [])], False
+        at = loops[-1] if cut or not whole else loops[0]
+        placed[at] = placed[at] + extra if cut or not whole else extra + placed[at]
+    out: list[Frame] = []
+    start = 0
+    for index in sorted(i for i, group in placed.items() if group):
+        between = _flat(native[start:index])
+        out += _leaf_part(between, modules) if not start else [f for f in between if f.module not in modules]
+        out += placed[index]
+        start = index + 1
+    if not start:
+        return _flat(native), matched
+    if cut:
+        out.append(CUT)
+    out += [frame for frame in _flat(native[start:]) if frame.module not in modules]
+    return out, matched
+
+
+def _activations(python: Sequence[PythonFrame]) -> list[list[Frame]]:
+    groups: list[list[Frame]] = []
+    group: list[Frame] = []
+    for frame, is_entry in python:
+        if frame is not None and frame.name not in _SHIMS:
+            group.append(frame)
+        if is_entry:
+            groups.append(group)
+            group = []
+    if group:
+        groups.append(group)
+    return groups
+
+
+def _flat(native: Sequence[Native]) -> list[Frame]:
+    return [frame for item in native for frame in item.frames]
+
+
+def _leaf_part(frames: list[Frame], modules: frozenset[str]) -> list[Frame]:
+    """What runs below the innermost Python function.
+
+    Inside of the interpreter that is what it does for it (``list_sort``, ``gc_collect_main``); on the way to
+    another library the interpreter's functions say nothing.
+    """
+    beyond = (i for i, f in enumerate(frames) if f.module not in modules and not _LIBRARIES.match(f.module))
+    last = next(iter(beyond), len(frames))
+    out = []
+    for index, frame in enumerate(frames):
+        own = frame.module in modules
+        if not own or (index < last and not _CALLING.match(frame.name)):
+            out.append(frame)
+    return out
