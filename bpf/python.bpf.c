@@ -6,6 +6,7 @@
  * Cost: about 60 ns a frame, hot.
  */
 #define PYTHON_FRAMES_PER_CALL 32
+#define PYTHON_YOUNG_NS 1000000000ULL
 #define PTHREAD_BLOCK 32	/* thread-specific data in one block, 16 bytes each */
 
 /* The thread state's address if it is that of this thread, else 0. */
@@ -89,7 +90,8 @@ static __always_inline void add_word(struct walk *w, u64 at, u64 value)
 static __always_inline int python_step(struct walk *w, struct interpreter *py)
 {
 	u64 at = w->depth + 2 * w->record.python_depth, code, place, size = py->frame_size;
-	u32 first_line = 0, kind = py->entry_kind;
+	u64 lines = 0;
+	u32 kind = py->entry_kind;
 	u8 mark;
 
 	asm volatile("%0 &= 127" : "+r"(size));
@@ -102,7 +104,7 @@ static __always_inline int python_step(struct walk *w, struct interpreter *py)
 		code = PYTHON_ENTRY;
 		place = 0;
 	} else {
-		if (bpf_probe_read_user(&first_line, 4, (void *)code + py->first_line))
+		if (!read_user(&lines, code + py->lines))
 			return 0;
 		if (py->code_start)
 			place -= code + py->code_start;
@@ -110,10 +112,25 @@ static __always_inline int python_step(struct walk *w, struct interpreter *py)
 			code |= PYTHON_ENTRY;
 	}
 	add_word(w, at, code);
-	add_word(w, at + 1, (u32)place | (u64)first_line << 32);
+	add_word(w, at + 1, (u32)place | lines >> 4 << 32);
 	w->record.python_depth++;
 	w->python_frame = raw_word(w, py->previous);
 	return 1;
+}
+
+/* Programs that have just started run code once that they throw away then, and some end at once: Python is told
+ * of their stacks at intervals that grow with their age, until its own polling does as well. */
+static __always_inline void tell_python(struct walk *w, struct interpreter *py)
+{
+	u64 now = bpf_ktime_get_ns(), age;
+
+	if (!py->since_ns)
+		py->since_ns = now;
+	age = now - py->since_ns;
+	if (age > PYTHON_YOUNG_NS || now - py->told_ns <= age / 8)
+		return;
+	py->told_ns = now;
+	tell(RECORD_PYTHON, w->tgid, w->key.tid, w->key.image, 0, 0, 0);
 }
 
 /* Walks PYTHON_FRAMES_PER_CALL frames more. */
@@ -155,5 +172,8 @@ int on_python(struct bpf_perf_event_data *ctx)
 	}
 	w->record.python_end = end;
 	count(STAT_PYTHON + end);
-	return finish_user_stack(w);
+	finish_user_stack(w);
+	if (w->record.python_depth)
+		tell_python(w, py);
+	return 0;
 }

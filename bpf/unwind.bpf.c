@@ -23,18 +23,31 @@ enum row_type {
 	ROW_R10 = 7,
 };
 
+#define ROW_FRAME_POINTER 8	/* ours alone: the file has no table */
 #define GOING 0xff	/* no end yet */
+#define CACHED_RULES 1024
+#define WINDOW_WORDS 64	/* of stack memory read at once: a read costs about as much as copying 512 bytes */
 #define MAPPING_STEPS 17
 #define ROW_STEPS 10
 #define STALE_INTERVAL_NS 50000000ULL
 
+/* The rule for an address in one version of one process's load map. */
+struct cached_rule {
+	u64 target;
+	u32 generation;
+	u32 rule;
+};
+
 struct walk {
 	u64 ip, sp, bp, r10;
 	u64 mapping_start, mapping_end, bias, pages, first_page;	/* the mapping found last */
-	u64 list;	/* the process's mapping_lists entry */
+	u64 list;	/* word << 32 | count of the process's mappings */
+	u64 generation;	/* of that list: no two lists ever share one */
 	u64 return_instance, return_slot, return_address;	/* innermost pending return probe */
 	u64 period;
-	u64 leaf;
+	u64 forgotten;
+	u64 window_start;	/* user address of window[0]; 1 = no window: the end of the stack was near */
+	u64 window[WINDOW_WORDS];
 	struct sample_key key;
 	u32 tgid;
 	u32 depth;
@@ -45,6 +58,7 @@ struct walk {
 	u64 python_frame;	/* the next one to look at */
 	u64 python_raw[16];
 	struct stack_record record;
+	struct cached_rule cache[CACHED_RULES];	/* stacks share most of their frames with those before */
 };
 BPF_TABLE("percpu_array", u32, struct walk, walks, 1);
 BPF_TABLE("prog", u32, u32, unwinders, 2);	/* on_unwind, on_python */
@@ -57,11 +71,19 @@ static __always_inline u64 *word(u64 index)
 	return inner ? bpf_map_lookup_elem(inner, &at) : 0;
 }
 
-static __always_inline u64 load(u64 index)
+/* Makes the verifier forget what it knows of a value: else it follows the code behind a search once for each
+ * number of steps that the search can take, and for each word that may be missing. */
+static __always_inline u64 forget(struct walk *w, u64 value)
+{
+	*(volatile u64 *)&w->forgotten = value;
+	return *(volatile u64 *)&w->forgotten;
+}
+
+static __always_inline u64 load(struct walk *w, u64 index)
 {
 	u64 *found = word(index);
 
-	return found ? *found : 0;
+	return forget(w, found ? *found : 0);
 }
 
 /* Finds the mapping of an address; 0 if there is none. */
@@ -78,18 +100,19 @@ static __always_inline int find_mapping(struct walk *w, u64 address)
 		if (!n)
 			break;
 		/* 1 if this mapping begins at or below the address */
-		after = 1 - below(address, load(first + (base + half) * MAPPING_WORDS));
+		after = 1 - below(address, load(w, first + (base + half) * MAPPING_WORDS));
 		base += after * (half + 1);
 		n = after * (n - half - 1) + (1 - after) * half;
 	}
+	base = forget(w, base);
 	if (!base)
 		return 0;
 	at = first + (base - 1) * MAPPING_WORDS;
-	w->mapping_start = load(at);
-	w->mapping_end = load(at + 1);
-	w->bias = load(at + 2);
-	w->pages = load(at + 3);
-	w->first_page = load(at + 4);
+	w->mapping_start = load(w, at);
+	w->mapping_end = load(w, at + 1);
+	w->bias = load(w, at + 2);
+	w->pages = load(w, at + 3);
+	w->first_page = load(w, at + 4);
 	return address - w->mapping_start < w->mapping_end - w->mapping_start;
 }
 
@@ -100,7 +123,7 @@ static __always_inline u32 find_rule(struct walk *w, u64 vaddr)
 
 	if (page >= (u32)w->pages)
 		return 0;
-	entry = load((w->pages >> 32) + page);
+	entry = load(w, (w->pages >> 32) + page);
 	base = entry >> 24;
 	n = entry & 0xffffff;
 #pragma clang loop unroll(disable)
@@ -109,16 +132,37 @@ static __always_inline u32 find_rule(struct walk *w, u64 vaddr)
 
 		if (!n)
 			break;
-		after = 1 - below(vaddr, (u32)load(base + half));
+		after = 1 - below(vaddr, (u32)load(w, base + half));
 		base += after * (half + 1);
 		n = after * (n - half - 1) + (1 - after) * half;
 	}
-	return load(base - 1) >> 32;
+	base = forget(w, base);
+	return load(w, base - 1) >> 32;
 }
 
 static __always_inline int read_user(u64 *value, u64 address)
 {
 	return !bpf_probe_read_user(value, sizeof(*value), (void *)address);
+}
+
+/* Reads a word of the stack, through the window. */
+static __always_inline int read_stack(struct walk *w, u64 *value, u64 address)
+{
+	u64 at = (address - w->window_start) >> 3;
+
+	if (address & 7 || (at >= WINDOW_WORDS && w->window_start == 1))
+		return read_user(value, address);
+	if (at >= WINDOW_WORDS) {
+		if (bpf_probe_read_user(w->window, sizeof(w->window), (void *)address)) {
+			w->window_start = 1;
+			return read_user(value, address);
+		}
+		w->window_start = address;
+		at = 0;
+	}
+	asm volatile("" : "+r"(at));
+	*value = w->window[at & (WINDOW_WORDS - 1)];
+	return 1;
 }
 
 /* Loads the next pending return probe: its kernel entry knows the slot and the address it replaced. */
@@ -155,7 +199,7 @@ static __always_inline u32 step_by_frame_pointer(struct walk *w, u32 otherwise)
 	}
 	if (bp < w->sp || bp - w->sp > STACK_SPAN || bp & 7)
 		return otherwise;
-	if (!read_user(&next_bp, bp) || !read_user(&ip, bp + 8))
+	if (!read_stack(w, &next_bp, bp) || !read_stack(w, &ip, bp + 8))
 		return otherwise;
 	w->ip = true_return_address(w, bp + 8, ip);
 	w->sp = bp + 16;
@@ -174,47 +218,75 @@ static __always_inline u32 step_signal_frame(struct walk *w)
 	return w->ip ? GOING : END_ZERO;
 }
 
+/* The rule for the frame at `target`; ROW_NONE if its table says nothing. 0xffffffff = no mapping. */
+static __always_inline u32 rule_of(struct walk *w, u64 target)
+{
+	u64 at = target * 0x9e3779b97f4a7c15ULL >> 54;
+	struct cached_rule *c;
+	u32 rule;
+
+	asm volatile("" : "+r"(at));
+	c = &w->cache[at & (CACHED_RULES - 1)];
+	if (c->target == target && c->generation == (u32)w->generation)
+		return c->rule;
+	if (!find_mapping(w, target))
+		return ~0;
+	rule = (u32)w->pages ? find_rule(w, target - w->bias) : (u32)ROW_FRAME_POINTER << 28;
+	c->target = target;
+	c->generation = w->generation;
+	c->rule = rule;
+	return rule;
+}
+
+/* Reads the caller's rbp, if it was saved, and the return address below the CFA. */
+static __always_inline u32 read_frame(struct walk *w, u64 cfa, u32 type, u32 rbp)
+{
+	u64 saved, ip;
+
+	if (rbp) {	/* first: it lies below the return address, and the window grows upwards */
+		saved = type >= ROW_RBP_DEREF ? w->bp - 8 * (rbp - 1) : cfa - 8 * rbp;
+		if (!read_stack(w, &w->bp, saved))
+			return END_UNREADABLE;
+	}
+	if (!read_stack(w, &ip, cfa - 8))
+		return END_UNREADABLE;
+	w->ip = w->return_slot > cfa - 8 ? ip : true_return_address(w, cfa - 8, ip);
+	w->sp = cfa;
+	w->exact = 0;
+	return w->ip ? GOING : END_ZERO;
+}
+
 /* Moves to the caller's frame; GOING, or why there is none. */
 static __always_inline u32 step(struct walk *w)
 {
-	u64 target = w->ip - 1 + w->exact, cfa, saved, ip;
-	u32 rule, type, rbp;
+	u64 target = w->ip - 1 + w->exact, cfa;
+	u32 rule = forget(w, rule_of(w, target)), type = rule >> 28, rbp;
 
-	if (!find_mapping(w, target))
-		return step_by_frame_pointer(w, END_NO_MAPPING);
-	if (!(u32)w->pages)
-		return step_by_frame_pointer(w, END_NO_TABLE);
-	rule = find_rule(w, target - w->bias);
-	type = rule >> 28;
 	rbp = rule >> 18 & 0x3ff;
 	cfa = (u64)(rule & 0x3ffff) << 3;
-	if (type == ROW_END)
-		return END_COMPLETE;
-	if (type == ROW_SIGNAL)
-		return step_signal_frame(w);
 	if (type == ROW_RSP)
 		cfa += w->sp;
 	else if (type == ROW_RBP)
 		cfa += w->bp;
+	else if (type == ROW_END)
+		return END_COMPLETE;
+	else if (type == ROW_SIGNAL)
+		return step_signal_frame(w);
 	else if (type == ROW_PLT)
 		cfa = w->sp + 8 + ((w->ip & 15) >= 11 ? 8 : 0);
+	else if (rule == ~0U)
+		return step_by_frame_pointer(w, END_NO_MAPPING);
+	else if (type == ROW_FRAME_POINTER)
+		return step_by_frame_pointer(w, END_NO_TABLE);
 	else if (type == ROW_R10 && w->depth == 1)
 		cfa += w->r10;
 	else if (type != ROW_RBP_DEREF || !read_user(&cfa, w->bp - cfa))
 		return END_BAD_ROW;
+	type = forget(w, type);
+	cfa = forget(w, cfa);
 	if (cfa <= w->sp)
 		return END_BAD_ROW;
-	if (!read_user(&ip, cfa - 8))
-		return END_UNREADABLE;
-	if (rbp) {
-		saved = type >= ROW_RBP_DEREF ? w->bp - 8 * (rbp - 1) : cfa - 8 * rbp;
-		if (!read_user(&w->bp, saved))
-			return END_UNREADABLE;
-	}
-	w->ip = true_return_address(w, cfa - 8, ip);
-	w->sp = cfa;
-	w->exact = 0;
-	return w->ip ? GOING : END_ZERO;
+	return read_frame(w, cfa, type, rbp);
 }
 
 static __always_inline u64 mix(u64 hash, u64 value)
@@ -345,7 +417,7 @@ static __always_inline u64 capture(struct bpf_perf_event_data *ctx, struct stack
 /* Starts the walk of the current user stack for the sample in `w->key`. */
 static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, struct walk *w, struct pt_regs *regs)
 {
-	u64 *list = mapping_lists.lookup(&w->tgid);
+	struct mapping_list *list = mapping_lists.lookup(&w->tgid);
 	void *task = (void *)bpf_get_current_task();
 	u64 utask = 0;
 
@@ -354,7 +426,7 @@ static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, stru
 		count(LOST_USER_STACK);
 		return finish_sample(w);
 	}
-	if (!list || !*list) {
+	if (!list || !list->words) {
 		w->key.user_hash = capture(ctx, &w->record, BPF_F_USER_STACK, END_FRAME_POINTERS);
 		if (!w->key.user_hash)
 			count(LOST_USER_STACK);
@@ -362,8 +434,10 @@ static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, stru
 			count(STAT_STACKS + END_FRAME_POINTERS);
 		return finish_sample(w);
 	}
-	w->list = *list;
+	w->list = list->words;
+	w->generation = list->generation;
 	w->mapping_start = w->mapping_end = 0;
+	w->window_start = ~0ULL << 12;	/* far from any user address */
 	bpf_probe_read_kernel(&w->bp, 8, &regs->bp);
 	bpf_probe_read_kernel(&w->r10, 8, &regs->r10);
 	w->return_instance = 0;

@@ -124,7 +124,14 @@ enum record_type {
 	RECORD_LOAD_MAP = 6,
 	RECORD_SAMPLE = 7,	/* only with settings.trace */
 	RECORD_STALE_MAP = 9,	/* address: executed, but in no mapping that we were told of */
+	RECORD_PYTHON = 10,	/* new Python stacks of a young process: resolve them before it frees them or ends */
 	RECORD_REPLACED = 8,	/* the PID was reused while its old entry was still there */
+};
+
+/* Where in the unwinder's store the mappings of a process are; key: tgid. */
+struct mapping_list {
+	u64 words;		/* word << 32 | count */
+	u64 generation;		/* no two lists ever share one: what was cached of another does not count */
 };
 
 /* Why the walk of a user stack ended. */
@@ -164,7 +171,7 @@ enum python_entry {
 	ENTRY_OWNER = 2,	/* the byte at `entry` is `entry_value`: a frame on the C stack without code */
 };
 
-/* Where a CPython interpreter keeps things; key: tgid. Offsets in bytes. Owned by Python. */
+/* Where a CPython interpreter keeps things; key: tgid. Offsets in bytes. Owned by Python but for the times. */
 struct interpreter {
 	u64 tss_key;		/* address of its Py_tss_t: initialized, key */
 	u64 current;		/* address of the pointer to the thread state that holds the GIL; 0 = not there */
@@ -180,8 +187,10 @@ struct interpreter {
 	u16 entry_kind;		/* enum python_entry */
 	u16 entry_value;
 	u16 code_start;		/* in a code object: its first instruction; 0 = not in there */
-	u16 first_line;		/* in a code object */
+	u16 lines;		/* in a code object: pointer to its line table, by which we tell code objects apart */
 	u16 reserved;
+	u64 since_ns;		/* first Python stack */
+	u64 told_ns;		/* last RECORD_PYTHON */
 };
 
 #define NOT_THERE 0xffff
@@ -196,7 +205,7 @@ struct stack_record {
 	u16 python_depth;
 	u16 python_end;		/* enum python_end */
 	/* `depth` frames, leaf first; behind them `python_depth` pairs, innermost first:
-	 * address of the code object | PYTHON_ENTRY, and index of the instruction | first line << 32 */
+	 * address of the code object | PYTHON_ENTRY, and index of the instruction | address of its line table >> 4 << 32 */
 	u64 pc[STACK_WORDS];
 };
 

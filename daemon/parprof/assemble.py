@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from parprof.attribution.idleness import attribute
 from parprof.callpath import TRUNCATED, physical_path
+from parprof.interpreters.merge import python_merge
 from parprof.loadmap import Dso
 from parprof.model import Frame, Metrics, Path, PathSample, ProcessInfo, Profile, ThreadState
 from parprof.runtimes import agent_for_library
@@ -73,7 +74,9 @@ class Assembler:
             return self._kernel[address, is_return]
 
         stack = self._session.kernel.stack
-        return physical_path(stack(user), stack(in_kernel), resolve, resolve_kernel)
+        target = self._session.targets.get(image)
+        merge = python_merge(target.python, user, stack(user)) if target and target.python else None
+        return physical_path(stack(user), stack(in_kernel), resolve, resolve_kernel, merge)
 
     def _overhead(self, path: Path) -> str:
         """Category of overhead when the innermost user frame is runtime code, else empty."""

@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from parprof.kernel.engine import Stack
+from parprof.kernel.stacks import Stack
 from parprof.model import Frame, Path
 
 Resolve = Callable[[int, bool], tuple[Frame, ...]]
 """(address, is a return address) -> frames, innermost inlined function first."""
+
+Row = tuple[int, bool, tuple[Frame, ...]]
+"""A physical frame: address, whether it is a return address, and its frames as `Resolve` gives them."""
+Merge = Callable[[list[Row], bool], list[Frame]]
+"""(rows leaf first, whether the stack is whole) -> frames leaf first, those of an interpreted language among them."""
 
 TRUNCATED = Frame("[truncated]")
 NO_STACK = Frame("[no user stack]")
@@ -24,7 +29,9 @@ def _is_start_up(frame: Frame) -> bool:
     return frame.name != "main" and (frame.name in _OUTERMOST or bool(_START_UP.match(frame.module)))
 
 
-def physical_path(user: Stack, kernel: Stack, resolve: Resolve, resolve_kernel: Resolve) -> Path:
+def physical_path(
+    user: Stack, kernel: Stack, resolve: Resolve, resolve_kernel: Resolve, merge: Merge | None = None
+) -> Path:
     """The call path of one sample, root first.
 
     A path begins at ``main`` or, in other threads, with the first function beyond the C library's start-up
@@ -32,16 +39,17 @@ def physical_path(user: Stack, kernel: Stack, resolve: Resolve, resolve_kernel: 
     frame pointers picks up beyond the stack's end is cut off. A sample that hit the kernel ends with the
     kernel's frames.
     """
-    frames: list[Frame] = []
+    rows: list[Row] = []
     complete = user.end == "complete"
     for address, is_return in user.frames:
         here = resolve(address, is_return)
         if not here:
             break  # not code: the walk left the stack
-        frames.extend(here)
+        rows.append((address, is_return, here))
         if here[-1].name in _OUTERMOST:
             complete = True
             break
+    frames = merge(rows, complete) if merge else [frame for _, _, here in rows for frame in here]
     if not user.frames:
         frames.append(NO_STACK)
     elif not complete:

@@ -1,7 +1,8 @@
 """The calling context tree: call paths merged from the root. `parprof.views` looks at it in other ways.
 
-A node stands for one procedure, or one loop of it, in one calling context (tallent-2009 sec. 3.2.1, 4); lines
-are kept beside it, so that a report can name the line that costs most. Everything is iterative: paths may be thousands deep.
+A node stands for one procedure, or one loop of it, in one calling context (tallent-2009 sec. 3.2.1 and 4);
+lines are kept beside it, so that a report can name the line that costs most. Everything is iterative: paths
+may be thousands deep.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from parprof.kernel.engine import (
     Kernel,
     TraceRecord,
 )
+from parprof.kernel.stacks import CodeAt
 from parprof.loadmap import DsoCache
 from parprof.model import Fact, ThreadState
 from parprof.processes import Process, inspect
@@ -118,6 +119,7 @@ class Session:
         for record in self.kernel.control_records():
             self._act(record)
         self.kernel.poll()
+        self._resolve_python()
         self.trace.extend(self.kernel.trace_records())
         now = time.monotonic()
         for target in self.targets.values():
@@ -207,10 +209,21 @@ class Session:
 
     def _drain(self) -> None:
         self._add(self.kernel.drain())
+        self._resolve_python()
         self._last_drain = time.monotonic()
         for target in self.targets.values():
             if not target.ended:
                 target.observe()
+
+    def _resolve_python(self) -> None:
+        """Look up the functions of new Python stacks while their process has them in memory."""
+        fresh: dict[int, list[tuple[int, tuple[CodeAt, ...]]]] = {}
+        for image, digest, frames in self.kernel.python_stacks():
+            fresh.setdefault(image, []).append((digest, frames))
+        for image, stacks in fresh.items():
+            target = self.targets.get(image)
+            if target is not None and target.python is not None:
+                target.python.resolve(stacks)
 
     def _add(self, facts: Iterable[Fact]) -> None:
         for f in facts:

@@ -11,7 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from parprof.dso import Key
+from parprof.epochs import LoadMaps
 from parprof.errors import ParprofError, ProbeAttachError, TargetError
+from parprof.interpreters.cpython import find_cpython
+from parprof.interpreters.functions import PythonStacks
 from parprof.kernel.engine import (
     FOLLOW_CHILDREN,
     HAS_RUNTIME,
@@ -21,7 +25,6 @@ from parprof.kernel.engine import (
     WatchConfig,
 )
 from parprof.kernel.uprobes import ProbeSet, Site
-from parprof.epochs import LoadMaps
 from parprof.loadmap import Dso, DsoCache, LoadMap
 from parprof.probing import Plan, loader_sites, make_plan, outlined_site
 from parprof.processes import Process, allowed_cores
@@ -66,6 +69,8 @@ class Target:
         self.stale = False
         """The load map may have changed."""
         self.next_refresh_s = 0.0
+        self.python: PythonStacks | None = None
+        self._no_python: set[Key] = set()
         self.cores = 1
         self.ended = False
         self.members_max = 0
@@ -103,6 +108,9 @@ class Target:
         self.plan = parent.plan
         if parent.load_map is not None:
             self.load_maps.add(0, parent.load_map)
+        if parent.python is not None:
+            self.python = parent.python.for_child(self.pid)
+            self.kernel.set_interpreter(self.pid, self.python.python.kernel_facts())
 
     def config(self) -> WatchConfig:
         """What the programs are told of this process."""
@@ -133,6 +141,7 @@ class Target:
             return False
         if fresh is not self.load_map:
             self.placer.update(fresh, wait)
+            self._find_interpreter(fresh)
         self.load_maps.add(epoch, fresh)
         return True
 
@@ -145,6 +154,11 @@ class Target:
         if self.read_load_map(wait) and self.load_map is not before:
             self.place_probes()
         self.stale = False
+
+    def _find_interpreter(self, load_map: LoadMap) -> None:
+        if self.python is None and (found := find_cpython(load_map, self._no_python)) is not None:
+            self.python = PythonStacks(self.pid, found)
+            self.kernel.set_interpreter(self.pid, found.kernel_facts())
 
     def place_probes(self) -> None:
         """Probe whatever the present load map calls for and is not probed yet.
@@ -259,6 +273,9 @@ class Target:
     def close(self) -> None:
         """Detach the probes (slow mechanisms in the background) and forget the process."""
         self.placer.forget(self.pid)
+        if self.python is not None and self.python.is_open:
+            self.kernel.set_interpreter(self.pid, {})
+            self.python.close()
         for probes in self._probes:
             probes.close()
         self._probes.clear()

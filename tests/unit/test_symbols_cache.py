@@ -182,7 +182,7 @@ def put(cache: DiskCache, name: str, size: int) -> None:
 
 
 def test_least_recently_used_go_first(tmp_path: Path) -> None:
-    cache = DiskCache("x", 100_000, tmp_path)
+    cache = DiskCache("x", 120_000, tmp_path)
     for index in range(9):
         put(cache, f"file{index}", 10_000)
         os.utime(tmp_path / f"x/file{index}", (1000 + index, 1000))

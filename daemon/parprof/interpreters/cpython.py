@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from parprof.dso import Key
 from parprof.elf import ElfError, ElfFile
 from parprof.interpreters.evalcode import LOOP, loop_ranges
 from parprof.interpreters.layouts import (
@@ -48,17 +49,17 @@ class CPython:
         return kernel_facts(self.layout, self.runtime, self.thread_slots)
 
 
-def find_cpython(load_map: LoadMap) -> CPython | None:
+def find_cpython(load_map: LoadMap, known: set[Key]) -> CPython | None:
     """The interpreter that a process has mapped, if it is one that we know.
 
-    Only the program itself and files with "python" in their name are looked at.
+    Only the program itself and files with "python" in their name are looked at, and of those only what is not
+    ``known`` to be none; what turns out to be none is added.
     """
-    seen: set[Dso] = set()
     for index, mapping in enumerate(load_map.mappings):
         dso = mapping.dso
-        if dso in seen or (index and "python" not in dso.name):
+        if dso.key in known or (index and "python" not in dso.name):
             continue
-        seen.add(dso)
+        known.add(dso.key)
         try:
             found = _recognise(mapping, load_map)
         except ElfError:

@@ -19,7 +19,7 @@ from parprof.model import Frame
 from parprof.untrusted import visible
 
 MODULE = "python"
-UNKNOWN = "[unknown Python function]"
+_UNKNOWN = Frame("[unknown Python function]", module=MODULE)
 _CODE_SIZE = 160
 """Bytes of a code object that hold all that is read of it."""
 _MAX_FUNCTIONS = 1 << 16
@@ -58,6 +58,8 @@ class PythonStacks:
         self.python = python
         self.unresolved = 0
         """Frames whose code object could not be read any more."""
+        self.mismatched: set[int] = set()
+        """Stacks whose activations of the interpreter loop were not those of the Python frames."""
         self._memory = Memory(pid)
         self._functions: dict[tuple[int, int], _Function] = {}
         self._stacks: dict[int, tuple[PythonFrame, ...]] = {}
@@ -70,8 +72,8 @@ class PythonStacks:
             if digest in self._stacks or len(self._stacks) >= _MAX_STACKS:
                 continue
             out: list[PythonFrame] = []
-            for code, instruction, first_line, is_entry in frames:
-                key = code, first_line
+            for code, instruction, lines, is_entry in frames:
+                key = code, lines
                 if code and key not in checked:
                     checked[key] = self._function(key)
                 function = checked[key] if code else None
@@ -79,8 +81,7 @@ class PythonStacks:
                     out.append((function.frame(instruction), is_entry))
                 else:
                     self.unresolved += bool(code)
-                    unknown = Frame(UNKNOWN, start_line=first_line, module=MODULE)
-                    out.append((unknown if code else None, is_entry))
+                    out.append((_UNKNOWN if code else None, is_entry))
             self._stacks[digest] = tuple(out)
 
     def stack(self, digest: int) -> tuple[PythonFrame, ...] | None:
@@ -88,7 +89,7 @@ class PythonStacks:
         return self._stacks.get(digest)
 
     def _function(self, key: tuple[int, int]) -> _Function | None:
-        address, first_line = key
+        address, lines = key
         known = self._functions.get(key)
         raw = self._memory.read(address, _CODE_SIZE)
         if not raw:
@@ -96,18 +97,21 @@ class PythonStacks:
         layout = self.python.layout
         if struct.unpack_from("<Q", raw, layout.type)[0] != self.python.code_type:
             return None
-        if struct.unpack_from("<I", raw, layout.first_line)[0] != first_line:
-            return None
         pointers = [struct.unpack_from("<Q", raw, at)[0] for at in (layout.name, layout.file, layout.lines)]
+        if pointers[2] >> 4 & 0xFFFFFFFF != lines:
+            return None
         identity = struct.pack("<3Q", *pointers)
         if known is not None and known.identity == identity:
             return known
+        first_line = struct.unpack_from("<I", raw, layout.first_line)[0]
         name, file = (self._memory.text(pointer, layout) for pointer in pointers[:2])
         if name is None or file is None or first_line >= 1 << 31:
             return None
         if len(self._functions) >= _MAX_FUNCTIONS and key not in self._functions:
             del self._functions[next(iter(self._functions))]
-        made = _Function(identity, visible(name), visible(file), first_line, self._lines(pointers[2], first_line))
+        made = _Function(
+            identity, visible(name), visible(file), first_line, self._lines(pointers[2], first_line)
+        )
         self._functions[key] = made
         return made
 
@@ -125,6 +129,11 @@ class PythonStacks:
         child = PythonStacks(pid, self.python)
         child._functions = dict(self._functions)
         return child
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `close` is still to be called."""
+        return self._memory.is_open
 
     def close(self) -> None:
         """Close the process's memory; what was resolved stays."""

@@ -20,7 +20,7 @@ DEBUG_OFFSETS_SIZE = 584
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Offsets in bytes; those up to ``first_line`` are what ``struct interpreter`` of bpf/wire.h tells."""
+    """Offsets in bytes; those up to ``lines`` are what ``struct interpreter`` of bpf/wire.h tells."""
 
     minor: int
     tss_key: int
@@ -36,11 +36,11 @@ class Layout:
     entry: int
     entry_kind: int
     code_start: int
-    first_line: int
-    name: int
-    """In a code object, as the next two."""
-    file: int
     lines: int
+    first_line: int
+    """In a code object, as the next two."""
+    name: int
+    file: int
     ascii_size: int
     """Bytes of a string object before the text, when that is ASCII; others have ``wide_size``."""
     wide_size: int
@@ -121,5 +121,5 @@ def kernel_facts(layout: Layout, runtime: int, thread_slots: int) -> dict[str, i
         "entry_kind": layout.entry_kind,
         "entry_value": _OWNED_BY_C_STACK,
         "code_start": layout.code_start,
-        "first_line": layout.first_line,
+        "lines": layout.lines,
     }

@@ -63,6 +63,11 @@ class Memory:
             return None
         return self.read(address + layout.bytes_text, size) if size else b""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether `close` is still to be called."""
+        return self._fd >= 0
+
     def close(self) -> None:
         """Close it; it then reads nothing."""
         if self._fd >= 0:

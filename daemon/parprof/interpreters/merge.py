@@ -9,12 +9,15 @@ functions are how the one calls the other, and are left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from parprof.interpreters.functions import PythonFrame
+from parprof.interpreters.functions import PythonFrame, PythonStacks
+from parprof.kernel.stacks import Stack
 from parprof.model import Frame
 
+Row = tuple[int, bool, tuple[Frame, ...]]
+"""A native frame: address, whether it is a return address, its functions with the innermost inlined one first."""
 CUT = Frame("[more Python frames]", module="python")
 _CALLING = re.compile(
     r"_?PyObject_(Vectorcall|FastCall|Call|MakeTpCall)|_?PyFunction_|_?PyVectorcall_|_?PyEval_|_?PyCFunction_|"
@@ -35,7 +38,12 @@ class Native(NamedTuple):
 
 
 def merge(
-    native: Sequence[Native], python: Sequence[PythonFrame], modules: frozenset[str], *, whole: bool, cut: bool
+    native: Sequence[Native],
+    python: Sequence[PythonFrame],
+    modules: frozenset[str],
+    *,
+    whole: bool,
+    cut: bool,
 ) -> tuple[list[Frame], bool]:
     """The frames of both stacks, leaf first, and whether their activations matched.
 
@@ -44,34 +52,30 @@ def merge(
     """
     groups = _activations(python)
     loops = [index for index, frame in enumerate(native) if frame.is_loop]
-    matched = len(groups) == len(loops)
-    placed: dict[int, list[Frame]] = {}
-    if matched or cut or not whole:
-        pairs = list(zip(loops, groups, strict=False))
-    else:
-        pairs = list(zip(reversed(loops), reversed(groups), strict=False))[::-1]
-    for index, group in pairs:
-        placed[index] = group
-    if len(groups) > len(loops):  # nothing is lost: what has no activation joins its neighbour
-        rest = groups[len(pairs) :] if cut or not whole else groups[: len(groups) - len(pairs)]
-        extra = [frame for group in rest for frame in group]
-        if not loops:
-            return [*_leaf_part(_flat(native), modules), *extra, *([CUT] if cut else [])], False
-        at = loops[-1] if cut or not whole else loops[0]
-        placed[at] = placed[at] + extra if cut or not whole else extra + placed[at]
+    from_leaf = cut or not whole
+    if not loops:
+        extra = [frame for group in groups for frame in group]
+        return [*_leaf_part(_flat(native), modules), *extra, *([CUT] if cut else [])], not groups
+    surplus = len(groups) - len(loops)
+    if surplus > 0:  # nothing is lost: what has no activation joins its neighbour
+        joined = groups[len(loops) - 1 :] if from_leaf else groups[: surplus + 1]
+        together = [[frame for group in joined for frame in group]]
+        groups = groups[: len(loops) - 1] + together if from_leaf else together + groups[surplus + 1 :]
+    offset = 0 if from_leaf else len(loops) - len(groups)
     out: list[Frame] = []
     start = 0
-    for index in sorted(i for i, group in placed.items() if group):
-        between = _flat(native[start:index])
-        out += _leaf_part(between, modules) if not start else [f for f in between if f.module not in modules]
-        out += placed[index]
-        start = index + 1
+    for index, group in zip(loops[offset:], groups, strict=False):
+        if group:
+            between = _flat(native[start:index])
+            out += [f for f in between if f.module not in modules] if start else _leaf_part(between, modules)
+            out += group
+            start = index + 1
     if not start:
-        return _flat(native), matched
+        return _flat(native), surplus == 0
     if cut:
         out.append(CUT)
     out += [frame for frame in _flat(native[start:]) if frame.module not in modules]
-    return out, matched
+    return out, surplus == 0
 
 
 def _activations(python: Sequence[PythonFrame]) -> list[list[Frame]]:
@@ -106,3 +110,23 @@ def _leaf_part(frames: list[Frame], modules: frozenset[str]) -> list[Frame]:
         if not own or (index < last and not _CALLING.match(frame.name)):
             out.append(frame)
     return out
+
+
+def python_merge(
+    stacks: PythonStacks, digest: int, stack: Stack
+) -> Callable[[list[Row], bool], list[Frame]] | None:
+    """How to merge one stack; None when it has no Python frames that were resolved."""
+    python = stacks.stack(digest) if stack.python else None
+    if python is None:
+        return None
+
+    def merge_rows(rows: list[Row], whole: bool) -> list[Frame]:
+        is_loop, modules = stacks.python.is_loop, stacks.python.modules
+        native = [Native(frames, is_loop(address, is_return)) for address, is_return, frames in rows]
+        cut = stack.python_end != "complete"
+        out, matched = merge(native, python, modules, whole=whole, cut=cut)
+        if not matched and whole and not cut:
+            stacks.mismatched.add(digest)
+        return out
+
+    return merge_rows

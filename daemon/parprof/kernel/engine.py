@@ -111,6 +111,7 @@ class Kernel:
         self.events = tuple(events)
         self.frequency_hz = frequency_hz
         self._phase = 0
+        self._list_generation = 0
         self._stacks = StackTable()
         self._waiting: list[Fact] = []
         self._descriptors: list[int] = []
@@ -215,7 +216,9 @@ class Kernel:
         """Where in the store the load map of a process is; a count of 0 means that it has none."""
         key = struct.pack("<I", pid)
         if count:
-            bpf.map_update(self._object.maps["mapping_lists"], key, struct.pack("<Q", word << 32 | count))
+            self._list_generation += 1
+            value = struct.pack("<QQ", word << 32 | count, self._list_generation)
+            bpf.map_update(self._object.maps["mapping_lists"], key, value)
         else:
             bpf.map_delete(self._object.maps["mapping_lists"], key)
 
@@ -227,8 +230,8 @@ class Kernel:
         else:
             bpf.map_delete(self._object.maps["interpreters"], struct.pack("<I", pid))
 
-    def python_stacks(self) -> list[tuple[int, tuple[CodeAt, ...]]]:
-        """(image, Python frames) of the stacks that came since the last call."""
+    def python_stacks(self) -> list[tuple[int, int, tuple[CodeAt, ...]]]:
+        """(image, stack id, Python frames) of the stacks with such frames that came since the last call."""
         return self._stacks.take_fresh()
 
     def unwatch(self, pid: int) -> None:

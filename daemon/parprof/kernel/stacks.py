@@ -28,13 +28,14 @@ PYTHON_ENDS = ("complete", "unreadable", "too_deep", "no_state")
 class CodeAt(NamedTuple):
     """A Python frame: the address of its code object and the index of its instruction there.
 
-    ``first_line`` is the code object's own, at the time of the sample. ``is_entry``: it is the outermost frame
-    that its C activation of the interpreter loop runs; without ``code`` it is nothing but that mark.
+    ``lines`` are bits 4 to 35 of the address of its line table: memory is reused, and where both are the same it
+    is the same code object. ``is_entry``: it is the outermost frame that its C activation of the interpreter
+    loop runs; without ``code`` it is nothing but that mark.
     """
 
     code: int
     instruction: int
-    first_line: int
+    lines: int
     is_entry: bool
 
 
@@ -82,12 +83,14 @@ class StackTable:
             return Stack()
         words = struct.unpack(f"<{len(record.native) // 8}Q", record.native)
         frames = tuple((w & ~_INTERRUPTED, i > 0 and not w & _INTERRUPTED) for i, w in enumerate(words))
-        return Stack(frames, _name(STACK_ENDS, record.end), _python(record), _name(PYTHON_ENDS, record.python_end))
+        return Stack(
+            frames, _name(STACK_ENDS, record.end), _python(record), _name(PYTHON_ENDS, record.python_end)
+        )
 
-    def take_fresh(self) -> list[tuple[int, tuple[CodeAt, ...]]]:
-        """(image, Python frames) of the stacks that came since the last call."""
+    def take_fresh(self) -> list[tuple[int, int, tuple[CodeAt, ...]]]:
+        """(image, hash, Python frames) of the stacks with such frames that came since the last call."""
         fresh, self._fresh = self._fresh, []
-        return [(image, _python(self._records[digest])) for image, digest in fresh]
+        return [(image, digest, _python(self._records[digest])) for image, digest in fresh]
 
 
 def _python(record: _Record) -> tuple[CodeAt, ...]:

@@ -15,14 +15,15 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from parprof.elf import ElfFile
-from parprof.machinecode import Code, Flow
+from parprof.loops.machinecode import Code, Flow
 
 MAX_ENTRIES = 4096
-MAX_JUMPS = 4096
-"""Indirect jumps beyond this number of one function are taken for ends."""
+MAX_JUMPS, MAX_READ = 4096, 1 << 16
+"""Beyond these numbers of indirect jumps, or of entries, of one function no tables are looked for."""
 _LOOK_BACK = 16
 """Instructions in front of a jump in which its parts are looked for."""
-_MAX_BASES = 4
+_NEAR, _MAX_BASES = 128, 4
+"""Loads of addresses that are looked through for a jump, and how many of them are tried."""
 _RIP = re.compile(r"(\w+), \[rip ([+-]) (0x[0-9a-f]+|\d+)\]\Z")
 _REGISTER = re.compile(r"r\w+\Z")
 _SCALED = re.compile(r"\[(?:(r\w+) \+ )?r\w+\*([48])(?: \+ (0x[0-9a-f]+|\d+))?\]")
@@ -58,7 +59,7 @@ class JumpTables:
                 starts.add(int(found[3], 0))
         self._starts = sorted(starts)
         self._known: dict[tuple[int, int, int], tuple[int, ...]] = {}
-        self._left = MAX_JUMPS
+        self._left, self._unread = MAX_JUMPS, MAX_READ
 
     def find(self, jump: int) -> JumpTable | None:
         """The table of the indirect jump at an index; None if it has none, as jumps to other functions.
@@ -67,7 +68,7 @@ class JumpTables:
             ElfError: the file cannot be read.
         """
         self._left -= 1
-        if self._left < 0:
+        if self._left < 0 or self._unread <= 0:
             return None
         text = self._code.operands[jump]
         if found := _SCALED.search(text):
@@ -90,15 +91,11 @@ class JumpTables:
     def _near(self, index: int, register: str) -> list[int]:
         """Addresses that the register may hold at an instruction, the likeliest first; "" = any register."""
         at = bisect_right(self._bases, (index, "", 0))
-        before = (base for base in reversed(self._bases[:at]) if register in ("", base[1]))
-        behind = (base for base in self._bases[at:] if register == base[1])
-        out: list[int] = []
-        for _, _, address in (*before, *behind):
-            if address not in out:
-                out.append(address)
-                if len(out) == _MAX_BASES:
-                    break
-        return out
+        before = self._bases[max(at - _NEAR, 0) : at]
+        before.reverse()
+        behind = self._bases[at : at + _NEAR] if register else []
+        found = (address for _, name, address in (*before, *behind) if register in ("", name))
+        return list(dict.fromkeys(found))[:_MAX_BASES]
 
     def _distances(self, jump: int, index: int, register: str) -> JumpTable | None:
         for base in self._near(index, register):
@@ -127,6 +124,7 @@ class JumpTables:
             if following < len(self._starts):
                 count = min(count, (self._starts[following] - table) // width)
             raw = self._elf.read(table, count * width)
+            self._unread -= len(raw) // width
             out = []
             for (entry,) in struct.iter_unpack(
                 "<i" if width == 4 else "<Q", raw[: len(raw) - len(raw) % width]

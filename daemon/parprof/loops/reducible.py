@@ -9,24 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parprof.flowgraph import NONE, Graph, LoopForest, natural_loops
+from parprof.loops.flowgraph import NONE, Graph, LoopForest, natural_loops
 
 Doubtful = Callable[[int, int], bool]
 """(source, target) -> whether that edge may not exist."""
 
 MAX_ROUNDS = 8
 """Cycles within cycles that are looked at, as each round takes the outermost ones."""
+_MAX_WORK = 60_000
+"""Nodes that are looked at in all rounds together."""
 
 
 def loops_of(graph: Graph, root: int, doubtful: Doubtful) -> tuple[LoopForest, int]:
     """The loops of what ``root`` reaches, and how many edges had to be left aside.
 
     A cycle begins at the first of its nodes that a certain edge enters. ``LoopForest.irreducible`` has what
-    remains after `MAX_ROUNDS`.
+    remains after `MAX_ROUNDS`, or fewer in huge graphs.
     """
     edges = [list(targets) for targets in graph]
     dropped = 0
-    for _ in range(MAX_ROUNDS):
+    for _ in range(max(1, min(MAX_ROUNDS, _MAX_WORK // len(graph)))):
         forest = natural_loops(edges, root)
         found = _side_entries(edges, forest, doubtful) if forest.irreducible else []
         if not found:
@@ -41,8 +43,14 @@ def loops_of(graph: Graph, root: int, doubtful: Doubtful) -> tuple[LoopForest, i
 
 def _side_entries(edges: Graph, forest: LoopForest, doubtful: Doubtful) -> list[tuple[int, int]]:
     """The edges by which cycles are entered elsewhere than at their beginning."""
-    back = {(latch, header) for header, latches in zip(forest.headers, forest.latches, strict=True) for latch in latches}
-    forward = [[target for target in targets if (node, target) not in back] for node, targets in enumerate(edges)]
+    back = {
+        (latch, header)
+        for header, latches in zip(forest.headers, forest.latches, strict=True)
+        for latch in latches
+    }
+    forward = [
+        [target for target in targets if (node, target) not in back] for node, targets in enumerate(edges)
+    ]
     component = components(forward)
     entries: dict[int, list[tuple[int, int]]] = {}
     for source, targets in enumerate(forward):

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from parprof.dso import Dso, Key
 from parprof.elf import ElfError
 from parprof.errors import TargetError
-from parprof.extents import Extent, functions_around
-from parprof.loopnames import LoopName, Place, context_of, name_loops
-from parprof.loops import LoopNest, find_loops
+from parprof.loops.extents import Extent, functions_around
+from parprof.loops.names import LoopName, Place, context_of, name_loops
+from parprof.loops.nest import LoopNest, find_loops
+from parprof.loops.noreturn import Calls
 from parprof.model import Frame
-from parprof.noreturn import Calls
 
 Request = tuple[Dso, int, bool]
 """(file, ELF virtual address, is a return address), as in `parprof.symbols`."""
@@ -152,7 +152,9 @@ def insert(frames: Frames, loops: Iterable[LoopName]) -> Frames:
         frame = frames[-1 - at]
         if not below[at] or below[at][-1].name != loop.name:
             below[at].append(
-                replace(frame, name=loop.name, file=loop.file, start_line=loop.first, inlined=True, is_loop=True)
+                replace(
+                    frame, name=loop.name, file=loop.file, start_line=loop.first, inlined=True, is_loop=True
+                )
             )
     out: list[Frame] = []
     for depth, frame in enumerate(reversed(frames)):

@@ -10,14 +10,14 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from parprof.basicblocks import FlowGraph
 from parprof.elf import ElfFile
-from parprof.flowgraph import NONE, LoopForest
-from parprof.machinecode import Code, CodeError, Flow, read_code
-from parprof.noreturn import Calls
-from parprof.reducible import loops_of
+from parprof.loops.basicblocks import FlowGraph
+from parprof.loops.flowgraph import NONE, LoopForest
+from parprof.loops.machinecode import Code, CodeError, Flow, read_code
+from parprof.loops.noreturn import Calls
+from parprof.loops.reducible import loops_of
 
-MAX_LOOPS = 4096
+MAX_LOOPS = 1024
 """A function with more loops has none for us."""
 MAX_DEPTH = 64
 """Loops that are nested deeper are left out."""
@@ -94,19 +94,18 @@ def find_loops(elf: ElfFile, vaddr: int, size: int, calls: Calls | None = None) 
         return LoopNest(notes=[str(error)])
     graph = FlowGraph(elf, code)
     nest = LoopNest([], [], code.addresses, graph.starts, [NONE] * graph.blocks, code.end)
-    found, dropped = loops_of(graph.successors, 0, graph.may_not_return)
-    _add(nest, graph, found)
-    if not all(found.reached):
-        hidden = {node for node, reached in enumerate(found.reached) if not reached}
-        within = [[node for node in targets if node in hidden] for targets in graph.successors]
-        entries = [node for node in graph.orphans() if node in hidden]
-        found, more = loops_of([*within, entries], len(within), graph.may_not_return)
+    parts = [loops_of(graph.successors, 0, graph.may_not_return)]
+    reached = parts[0][0].reached
+    if not all(reached):
+        hidden = [[node for node in targets if not reached[node]] for targets in graph.successors]
+        entries = [node for node in graph.orphans() if not reached[node]]
+        parts.append(loops_of([*hidden, entries], len(hidden), graph.may_not_return))
+    if (count := sum(len(found.headers) for found, _ in parts)) > MAX_LOOPS:
+        return LoopNest(notes=[f"it has {count:,} loops; at most {MAX_LOOPS:,} are looked at"])
+    for found, _ in parts:
         _add(nest, graph, found)
-        dropped += more
-    if dropped:
+    if dropped := sum(dropped for _, dropped in parts):
         nest.notes.append(f"{dropped} ways into the middle of loops are left aside")
-    if len(nest.loops) > MAX_LOOPS:
-        return LoopNest(notes=[f"it has {len(nest.loops):,} loops, more than {MAX_LOOPS:,}"])
     if graph.unresolved:
         nest.notes.append(f"{graph.unresolved} jump tables could not be read")
     return nest

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 
 from parprof.dso import Dso
-from parprof.elf import ElfError, ElfFile
+from parprof.elf import ElfFile
 from parprof.symbols.debugfiles import find_debug_file
 from parprof.symbols.table import find_functions
 

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections import Counter
 
 from parprof.elf import ElfFile
-from parprof.jumptables import JumpTables
-from parprof.machinecode import Code, Flow
+from parprof.loops.jumptables import JumpTables
+from parprof.loops.machinecode import Code, Flow
 
 _MANY = 8
 
@@ -34,6 +34,8 @@ class FlowGraph:
         """Index of the first instruction of each block."""
         self.starts = [code.addresses[index] for index in self._first]
         self.successors: list[list[int]] = []
+        self._through: list[list[int]] = [[] for _ in self._tables]
+        """By table: addresses of the jumps through it."""
         self._connect()
         self.unresolved = sum(not targets for targets in self._tables.values())
 
@@ -97,6 +99,8 @@ class FlowGraph:
             self.successors.append([node for node in out if node >= 0])
         for targets in self._tables.values():
             self.successors.append([self._block_at(target) for target in targets])
+        for index, table in self._jumps.items():
+            self._through[nodes[table] - blocks].append(code.addresses[index])
         unread = [node for node in range(blocks, len(self.successors)) if not self.successors[node]]
         if len(unread) == 1:  # what nothing else leads to is reached from there
             self.successors[unread[0]] = self.orphans()
@@ -116,5 +120,4 @@ class FlowGraph:
         """Addresses of the instructions that leave a block, or that jump through a table."""
         if node < self.blocks:
             return [self._code.addresses[self.last(node)]]
-        table = list(self._tables)[node - self.blocks]
-        return [self._code.addresses[index] for index, address in self._jumps.items() if address == table]
+        return self._through[node - self.blocks]

@@ -7,7 +7,7 @@ import struct
 from functools import cached_property
 
 from parprof.elf import ElfError, ElfFile
-from parprof.machinecode import Code, Flow, decode, flow_of, target_of
+from parprof.loops.machinecode import Code, Flow, decode, flow_of, target_of
 
 _NAMES = frozenset(
     (
@@ -125,7 +125,9 @@ class Calls:
         out = set()
         for section in (b".rela.plt", b".rela.dyn") if symbols else ():
             raw = self._elf.section_data(section, _MAX_RELOCATIONS)
-            for offset, kind, symbol, _ in _RELOCATION.iter_unpack(raw[: len(raw) - len(raw) % _RELOCATION.size]):
+            for offset, kind, symbol, _ in _RELOCATION.iter_unpack(
+                raw[: len(raw) - len(raw) % _RELOCATION.size]
+            ):
                 if kind in (_JUMP_SLOT, _GLOB_DAT) and symbol in symbols:
                     out.add(offset)
         return frozenset(out)

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from parprof.flowgraph import NONE
-from parprof.loops import Loop, LoopNest
+from parprof.loops.flowgraph import NONE
+from parprof.loops.nest import Loop, LoopNest
 
 Place = tuple[tuple[str, str, int], ...]
 """(function, file, line) of the function and of what is inlined into each other there, the outermost first."""
@@ -24,8 +24,8 @@ Context = tuple[tuple[str, int], ...]
 MAX_INSIDE, MAX_OUTSIDE = 1024, 256
 """Instructions of one function, in its loops and outside of them, whose places are looked up, besides those
 where loops begin and end."""
-_MAX_BRANCHES = 64
-"""Branches back to the beginning of one loop that are looked up."""
+_MAX_BRANCHES, _MAX_WANTED = 64, 4096
+"""Branches back to the beginning of one loop, and addresses of one function, that are looked up."""
 _MOSTLY = 0.9
 """Share of its instructions that an inlined function must have for a loop to be in it: compilers move some
 of the caller's into such a loop. Lines above the loop are told from its own the same way: by the branch back
@@ -61,7 +61,8 @@ def name_loops(nest: LoopNest, lookup: Lookup) -> list[LoopName]:
     outside = [address for address in nest.addresses if address not in innermost]
     wanted = {*_some(list(innermost), MAX_INSIDE), *_some(outside, MAX_OUTSIDE)}
     for loop in nest.loops:
-        wanted.update((loop.header, *loop.branches[:_MAX_BRANCHES]))
+        if len(wanted) < _MAX_WANTED:
+            wanted.update((loop.header, *loop.branches[:_MAX_BRANCHES]))
     found = {address: place for address, place in lookup(sorted(wanted)).items() if place}
     return _Namer(nest, found, innermost).names()
 
@@ -102,7 +103,9 @@ class _Namer:
             files[name] += count
         file = files.most_common(1)[0][0]
         body = {line for name, line in lines if name == file}
-        branch = min((line for name, line in self._lines(Counter(branches), context) if name == file), default=0)
+        branch = min(
+            (line for name, line in self._lines(Counter(branches), context) if name == file), default=0
+        )
         above = {line for line in body if line < branch}
         if above and sum(line > branch for line in body) > len(above):
             body -= above & self._around(loop, context, file)
@@ -138,7 +141,7 @@ class _Namer:
 
     def _around(self, loop: Loop, context: Context, file: str) -> set[int]:
         """The lines of the code around a loop that is in no loop but those that it is in itself."""
-        out = set()
+        out: set[int] = set()
         for index in (NONE, *(outer.index for outer in self._nest.around(loop.parent))):
             out.update(line for name, line in self._lines(self._own[index], context) if name == file)
         return out
@@ -147,5 +150,7 @@ class _Namer:
 def _common(contexts: Sequence[Context]) -> Context:
     """What all of these begin with."""
     low, high = min(contexts), max(contexts)
-    size = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+    size = next(
+        (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high))
+    )
     return low[:size]
