@@ -17,7 +17,7 @@ help: ## this list
 
 demo: .venv/.run ## build an OpenMP example, profile it, print the report, leave demo.pb.gz
 	@mkdir -p build
-	gcc -O2 -g -fno-omit-frame-pointer -mno-omit-leaf-frame-pointer -fopenmp examples/heat.c -o build/heat
+	gcc -O2 -g -fopenmp examples/heat.c -o build/heat
 	$(RUN)/parprof record -o demo.pb.gz -- build/heat
 	@echo
 	@echo "The profile is demo.pb.gz. Next: .venv/bin/parprof report demo.pb.gz --view flat"
@@ -47,6 +47,7 @@ workloads: .venv/.dev
 
 bench: .venv/.dev workloads ## accuracy and overhead, minutes; results to standard output
 	$(RUN)/python bench/accuracy.py
+	$(RUN)/python bench/unwind.py
 	$(RUN)/python bench/overhead.py
 
 proto: ## regenerate the protobuf code (Debian's protobuf-compiler 3.21)

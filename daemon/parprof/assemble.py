@@ -34,6 +34,17 @@ Place = tuple[int, int, int, bool]
 """image, load map epoch, address, whether it is a return address"""
 
 
+_STACK_ENDS = {
+    "no_mapping": "at an address in no known mapping",
+    "no_table": "in code without unwind table",
+    "bad_row": "where the table says nothing",
+    "unreadable": "at unreadable stack memory",
+    "too_deep": "deeper than 512 frames",
+    "zero": "at a return address of 0",
+    "frame_pointers": "before the load map was known",
+}
+
+
 class Assembler:
     """Builds the Profile of one session."""
 
@@ -155,10 +166,14 @@ class Assembler:
     def _notes(self) -> list[str]:
         out = []
         if self._truncated:
+            counted = self._session.kernel.statistics()
+            why = [f"{counted[f'stacks_{end}']} {text}" for end, text in _STACK_ENDS.items() if counted[f"stacks_{end}"]]
             share = 100 * self._truncated / self._total
-            out.append(
-                f"{share:.1f} % of the stacks are truncated: code without frame pointers, such as libgomp"
-            )
+            out.append(f"{share:.1f} % of the stacks are cut short ({'; '.join(why)})")
+        refused = self._session.watched.placer.refused
+        if refused:
+            out.append(f"no room for {refused} unwind tables: frame pointers were followed in those files")
+        out += [f"{path}: {problem}" for path, problem in list(self._session.builder.problems.items())[:8]]
         if self._unsure:
             out.append(
                 f"n_w was partly guessed in {self._unsure} samples: attached in the middle of parallel regions"

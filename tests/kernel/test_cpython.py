@@ -1,0 +1,226 @@
+"""Python functions in the stacks of real interpreters: the chain of names and lines that the script has."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import profiling
+from parprof.assemble import Assembler
+from parprof.interpreters.merge import CUT
+from parprof.model import PathSample, Profile
+from parprof.session import Session
+from parprof.spawn import Child
+from parprof.symbols import Symbolizer
+
+SCRIPT = profiling.ROOT / "tests/workloads/chains.py"
+PYENV = Path.home() / ".pyenv/versions"
+INTERPRETERS = {
+    "debian": Path("/usr/bin/python3"),
+    **{
+        version: PYENV / version / "bin/python3"
+        for version in ("3.9.18", "3.10.13", "3.11.7", "3.12.1", "3.13.0")
+    },
+}
+SHARE = 0.99
+
+
+@pytest.fixture(params=INTERPRETERS)
+def interpreter(request: pytest.FixtureRequest) -> str:
+    path = INTERPRETERS[request.param]
+    if not path.exists():
+        pytest.skip(f"{path} is not installed")
+    return str(path)
+
+
+def minor_version(interpreter: str) -> int:
+    code = "import sys; print(sys.version_info[1])"
+    return int(subprocess.run([interpreter, "-c", code], capture_output=True, check=True).stdout)
+
+
+def marked_lines() -> dict[str, set[int]]:
+    out: dict[str, set[int]] = {}
+    for number, line in enumerate(SCRIPT.read_text().splitlines(), 1):
+        if match := re.search(r"#: (\w+)$", line):
+            out.setdefault(match[1], set()).add(number)
+    return out
+
+
+Step = tuple[str, str]
+"""Function and mark of the line that executes in it."""
+
+
+def chains(minor: int) -> list[list[Step]]:
+    """What the script does, root first; function names are qualified from 3.11 on."""
+    root = [("<module>", "module"), ("start", "start")]
+    spin = ("spin", "spin")
+    q = "" if minor < 11 else "Worker."
+    run = [(q + "run", "comprehension")]
+    if minor < 12:
+        run.append(("<listcomp>" if minor < 11 else "Worker.run.<locals>.<listcomp>", "comprehension"))
+    reducer = "<lambda>" if minor < 11 else "Worker.value.<locals>.<lambda>"
+    bodies = [
+        [("main", "main_recurse"), *[("recurse", "recurse")] * 5, ("recurse", "bottom"), spin],
+        [("main", "main_generate"), ("delegate", "delegate"), ("generate", "generate"), spin],
+        [("main", "main_init"), (q + "__init__", "init"), spin],
+        [("main", "main_run"), *run, spin],
+        [("main", "main_value"), (q + "value", "reduce"), (reducer, "reduce"), spin],
+        [("main", "main_sort"), ("key", "key"), spin],
+        [("main", "main_exit"), (q + "__exit__", "exit"), spin],
+        [("main", "main_crc"), ("without_gil", "crc")],
+    ]
+    return [root + body for body in bodies]
+
+
+def profile(session: Session, pid: int) -> Profile:
+    session.finish()
+    main = next(target for target in session.targets.values() if target.pid == pid)
+    with Symbolizer() as symbolizer:
+        return Assembler(session, symbolizer, "cpu-clock", None).profile(main, [], 0.0)
+
+
+def attach(interpreter: str, mode: str, seconds: float) -> Profile:
+    process = subprocess.Popen([interpreter, "-S", str(SCRIPT), mode], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout and process.stdout.readline().startswith(b"ready")
+        with profiling.traced_session() as session:
+            session.watch(process.pid)
+            end = time.monotonic() + seconds
+            profiling.run_until(session, lambda: time.monotonic() > end)
+            return profile(session, process.pid)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def python_path(sample: PathSample) -> tuple[tuple[str, int], ...]:
+    return tuple((frame.name, frame.line) for frame in sample.path if frame.module == "python")
+
+
+def matches(path: tuple[tuple[str, int], ...], chain: list[Step], lines: dict[str, set[int]]) -> bool:
+    return len(path) == len(chain) and all(
+        name == wanted and line in lines[mark]
+        for (name, line), (wanted, mark) in zip(path, chain, strict=True)
+    )
+
+
+def judge(samples: list[PathSample], expected: list[list[Step]]) -> tuple[Counter[int], Counter[str]]:
+    """Samples by index of the chain that they show, and those that show none."""
+    lines = marked_lines()
+    right: Counter[int] = Counter()
+    wrong: Counter[str] = Counter()
+    for sample in samples:
+        path = python_path(sample)
+        index = next((i for i, chain in enumerate(expected) if matches(path, chain, lines)), -1)
+        if index >= 0:
+            right[index] += sample.metrics.samples
+        else:
+            wrong[" ".join(f"{f.name}:{f.line}" for f in sample.path)] += sample.metrics.samples
+    return right, wrong
+
+
+def check_share(right: Counter[int], wrong: Counter[str], minimum: int) -> None:
+    total = right.total() + wrong.total()
+    print(f"{right.total()} of {total} stacks are complete: {right.total() / max(1, total):.2%}")
+    assert total >= minimum
+    assert right.total() / total >= SHARE, wrong.most_common(8)
+
+
+def test_every_chain_of_a_running_script(interpreter: str) -> None:
+    result = attach(interpreter, "main", 2.5)
+    expected = chains(minor_version(interpreter))
+    right, wrong = judge(result.samples, expected)
+    check_share(right, wrong, 1500)
+    assert right.keys() == set(range(len(expected))), "a chain was never seen"
+    assert not result.lost
+    frames = {frame.name: frame for sample in result.samples for frame in sample.path}
+    assert frames["spin"].file == str(SCRIPT)
+    assert SCRIPT.read_text().splitlines()[frames["spin"].start_line - 1] == "def spin(seconds):"
+    crc = [s.path for s in result.samples if s.path[-1].name.startswith(("crc32", "libz"))]
+    assert crc and all(path[-2].module != "python" or path[-2].name == "without_gil" for path in crc)
+
+
+def test_two_threads_and_one_that_sleeps(interpreter: str) -> None:
+    result = attach(interpreter, "threads", 2)
+    q = "" if minor_version(interpreter) < 11 else "Thread."
+    expected = chains(minor_version(interpreter))
+    lines = marked_lines()
+    right, wrong = judge(result.samples, expected)
+    count = 0
+    for sample in result.samples:  # the lines in threading.py are the standard library's business
+        names = [name for name, _ in python_path(sample)]
+        if names == [q + "_bootstrap", q + "_bootstrap_inner", q + "run", "background", "spin"]:
+            inside = python_path(sample)[3:]
+            if inside[0][1] in lines["background"] and inside[1][1] in lines["spin"]:
+                count += sample.metrics.samples
+                wrong[" ".join(f"{f.name}:{f.line}" for f in sample.path)] -= sample.metrics.samples
+    assert count > 300
+    check_share(right + Counter({-1: count}), +wrong, 1200)
+
+
+def test_more_frames_than_are_read(interpreter: str) -> None:
+    result = attach(interpreter, "deep", 1)
+    right = total = 0
+    for sample in result.samples:
+        names = [frame.name for frame in sample.path if frame.module == "python"]
+        total += sample.metrics.samples
+        right += sample.metrics.samples * (names[-2:] == ["deep", "spin"] and names.count("deep") > 100)
+        if "start" not in names:
+            assert CUT.name in names or "[truncated]" in [frame.name for frame in sample.path]
+    assert total > 500 and right / total >= SHARE
+
+
+def test_forked_children(interpreter: str) -> None:
+    with profiling.traced_session() as session:
+        child = Child([interpreter, "-S", str(SCRIPT), "fork"])
+        session.watch(child.pid, follow=True, stop=True)
+        child.release()
+        end = time.monotonic() + 2.5
+        profiling.run_until(session, lambda: time.monotonic() > end)
+        pids = {target.pid for target in session.targets.values()} - {child.pid}
+        result = profile(session, child.pid)
+        for pid in pids:
+            subprocess.run(["kill", "-9", str(pid)], check=True)
+        while child.poll() is None:
+            time.sleep(0.01)
+    expected = chains(minor_version(interpreter))
+    assert len(pids) == 1
+    right, wrong = judge([s for s in result.samples if s.pid in pids], expected)
+    assert right.total() > 1200
+    early = 0.35 * 999  # before we looked at its load map
+    assert wrong.total() - early <= 0.01 * right.total(), wrong.most_common(8)
+
+
+def test_a_process_that_ends_at_once(interpreter: str) -> None:
+    for code in ("pass", "import os; os._exit(3)"):
+        with profiling.traced_session() as session:
+            child = Child([interpreter, "-c", code])
+            session.watch(child.pid, follow=True, stop=True)
+            child.release()
+            profiling.run_until(session, lambda child=child: child.poll() is not None)  # type: ignore[misc]
+            result = profile(session, child.pid)
+            assert sum(s.metrics.samples for s in result.samples) == int(result.extra["samples"])
+            assert any(frame.module == "python" for s in result.samples for frame in s.path)
+
+
+def test_other_processes_pay_nothing(tmp_path: Path) -> None:
+    run = profiling.record("pthread_truth", ["balanced", "--repeat", "3"], tmp_path / "log")
+    assert run.target.python is None
+    assert run.statistics["samples"] > 20
+    assert not any(count for name, count in run.statistics.items() if name.startswith("python_"))
+
+
+def test_the_tests_own_interpreter_is_recognised() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        with profiling.traced_session() as session:
+            target = session.watch(process.pid)
+            if sys.version_info < (3, 14):
+                assert target.python and target.python.python.layout.minor == sys.version_info[1]
+            session.finish()
+        process.communicate(b"\n")
