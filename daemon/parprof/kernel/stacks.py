@@ -82,7 +82,10 @@ class StackTable:
         if record is None:
             return Stack()
         words = struct.unpack(f"<{len(record.native) // 8}Q", record.native)
-        frames = tuple((w & ~_INTERRUPTED, i > 0 and not w & _INTERRUPTED) for i, w in enumerate(words))
+        if record.end >= len(STACK_ENDS):  # a kernel stack, whose addresses have the bit set
+            frames = tuple((w, i > 0) for i, w in enumerate(words))
+        else:
+            frames = tuple((w & ~_INTERRUPTED, i > 0 and not w & _INTERRUPTED) for i, w in enumerate(words))
         return Stack(
             frames, _name(STACK_ENDS, record.end), _python(record), _name(PYTHON_ENDS, record.python_end)
         )
