@@ -5,7 +5,7 @@
  * differs from version to version: parprof/interpreters/layouts.py.
  * Cost: about 60 ns a frame, hot.
  */
-#define PYTHON_FRAMES_PER_CALL 32
+#define PYTHON_FRAMES_PER_CALL 128
 #define PYTHON_YOUNG_NS 1000000000ULL
 #define PTHREAD_BLOCK 32	/* thread-specific data in one block, 16 bytes each */
 

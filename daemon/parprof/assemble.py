@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Mapping
 
 from parprof.attribution.idleness import attribute
 from parprof.callpath import TRUNCATED, physical_path
 from parprof.interpreters.merge import python_merge
 from parprof.loadmap import Dso
+from parprof.loops import LoopScopes
 from parprof.model import Frame, Metrics, Path, PathSample, ProcessInfo, Profile, ThreadState
 from parprof.runtimes import agent_for_library
 from parprof.session import FactKey, Session
-from parprof.symbols import Symbolizer
+from parprof.symbols import Request, Symbolizer
 from parprof.symbols.kernel import KERNEL, KernelSymbolizer
 from parprof.target import Target
 
@@ -56,23 +58,36 @@ class Assembler:
         self._frames: dict[Place, tuple[Frame, ...]] = {}
         self._kernel: dict[tuple[int, bool], tuple[Frame, ...]] = {}
         self._truncated = self._total = self._unsure = 0
+        self._loop_notes: list[str] = []
 
-    def _resolve_all(self, keys: Iterable[FactKey]) -> None:
+    def _resolve_all(self, facts: Mapping[FactKey, list[int]]) -> None:
         """Look all addresses up at once: the symbolizer reads each file a single time."""
         wanted: dict[Place, tuple[Dso, int] | None] = {}
         kernel: set[tuple[int, bool]] = set()
-        for image, _, _, _, _, user, in_kernel, epoch in keys:
+        for image, _, _, _, _, user, in_kernel, epoch in facts:
             target = self._session.targets.get(image)
             for address, is_return in self._session.kernel.stack(user).frames:
                 place = (image, epoch, address, is_return)
                 if place not in wanted:
                     wanted[place] = target.find(address, epoch) if target else None
             kernel.update(self._session.kernel.stack(in_kernel).frames)
-        requests = {(found[0], found[1], place[3]) for place, found in wanted.items() if found}
+        requests: Counter[Request] = Counter()
+        for key, row in facts.items():
+            if key[2] == 0:
+                for place in {
+                    (key[0], key[7], *frame) for frame in self._session.kernel.stack(key[5]).frames
+                }:
+                    if found := wanted[place]:
+                        requests[found[0], found[1], place[3]] += row[0]
+        requests.update({(found[0], found[1], place[3]): 0 for place, found in wanted.items() if found})
         resolved = self._symbolizer.resolve(requests)
+        scopes = LoopScopes(self._symbolizer.resolve)
+        scopes.prepare(requests, resolved, sum(row[0] for key, row in facts.items() if key[2] == 0))
+        self._loop_notes = scopes.notes
         for place, found in wanted.items():
             if found:
-                self._frames[place] = resolved[found[0], found[1], place[3]]
+                request = found[0], found[1], place[3]
+                self._frames[place] = scopes.scopes(request, resolved[request])
             elif not place[3]:  # a leaf outside of every mapping is code that went away, or was never a file
                 self._frames[place] = (Frame(f"[unknown]+{place[2]:#x}"),)
         self._kernel = KernelSymbolizer().resolve(kernel)
@@ -92,7 +107,7 @@ class Assembler:
     def _overhead(self, path: Path) -> str:
         """Category of overhead when the innermost user frame is runtime code, else empty."""
         for frame in reversed(path):
-            if frame.module == KERNEL:
+            if frame.module == KERNEL or frame.is_loop:
                 continue
             return overhead_category(frame.name) if agent_for_library(frame.module) else ""
         return ""
@@ -167,12 +182,17 @@ class Assembler:
         out = []
         if self._truncated:
             counted = self._session.kernel.statistics()
-            why = [f"{counted[f'stacks_{end}']} {text}" for end, text in _STACK_ENDS.items() if counted[f"stacks_{end}"]]
+            why = [
+                f"{counted[f'stacks_{end}']} {text}"
+                for end, text in _STACK_ENDS.items()
+                if counted[f"stacks_{end}"]
+            ]
             share = 100 * self._truncated / self._total
             out.append(f"{share:.1f} % of the stacks are cut short ({'; '.join(why)})")
         refused = self._session.watched.placer.refused
         if refused:
             out.append(f"no room for {refused} unwind tables: frame pointers were followed in those files")
+        out += self._loop_notes
         out += [f"{path}: {problem}" for path, problem in list(self._session.builder.problems.items())[:8]]
         if self._unsure:
             out.append(

@@ -59,8 +59,8 @@ OPENMP_RATIOS = {
 def test_record_attributes_idleness_to_functions(program: str, tmp_path: Path) -> None:
     out, log = tmp_path / "out.pb.gz", tmp_path / "log"
     phases = "serial,balanced,skewed,barrier,lock"
-    done = parprof("record", "-F", "999", "--view", "flat", "--cores", "2", "-o", out, "--", BUILD / program, phases, "--repeat", "8",
-                   PARPROF_TRUTH=str(log))  # fmt: skip
+    done = parprof("record", "-F", "999", "--view", "flat", "--cores", "2", "-o", out, "--",
+                   BUILD / program, phases, "--repeat", "8", PARPROF_TRUTH=str(log))  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "serial_work" in done.stdout
     functions, expected = inclusive(out), Truth.read(log).expected(cores=2)

@@ -72,7 +72,7 @@ def chains(minor: int) -> list[list[Step]]:
         [("main", "main_run"), *run, spin],
         [("main", "main_value"), (q + "value", "reduce"), (reducer, "reduce"), spin],
         [("main", "main_sort"), ("key", "key"), spin],
-        [("main", "main_exit"), (q + "__exit__", "exit"), spin],
+        [("main", "main_raise" if minor < 10 else "main_exit"), (q + "__exit__", "exit"), spin],
         [("main", "main_crc"), ("without_gil", "crc")],
     ]
     return [root + body for body in bodies]

@@ -150,10 +150,12 @@ def test_linkage_tables_with_other_slots(lit: int, pushed: int) -> None:
 
 
 def test_a_huge_linkage_table_is_not_unrolled() -> None:
-    raw = bytes.fromhex("0f0b770880003f1a352a332422")
+    raw = bytes.fromhex("0f0b770880003f1a352a332422" * 2).replace(b"\x24\x22\x0f", b"\x24\x22\x41\x0f")
     frames = eh_frame((0x1000000, 1 << 30, raw))
     table = table_of(frames, code=0x1000000, code_size=1 << 30)
-    assert table.count == 0
+    assert (table.count, table.notes) == (0, {"CFA expression": 2})
+    frames = eh_frame((0x1000000, 1 << 30, bytes.fromhex("0f0b770880003f1a3b2a332422")))
+    assert table_of(frames, code=0x1000000, code_size=1 << 30).count == 2
 
 
 def test_signal_frames() -> None:

@@ -84,7 +84,7 @@ def main():
         pass
     worker = Worker()  #: main_init
     worker.run()  #: main_run
-    worker.value  #: main_value
+    _ = worker.value  #: main_value
     sorted([SLICE], key=key)  #: main_sort
     with Worker.__new__(Worker):  #: main_exit
         raise ValueError  #: main_raise

@@ -11,7 +11,7 @@ from typing import Any
 from parprof.attribution import Effort, percent
 from parprof.cct import CallingContextTree
 from parprof.exporters.output import open_output
-from parprof.exporters.summary import facts, location, printable
+from parprof.exporters.summary import facts, location, place, printable
 from parprof.model import Metrics, Profile
 from parprof.views import FunctionTotals, flat_view
 
@@ -111,7 +111,7 @@ def _graph(tree: CallingContextTree, cores: int) -> tuple[dict[str, Any], str]:
             continue
         procedure = node.procedure
         name = printable(procedure.name) or "[unknown]" if parent >= 0 else "whole process"
-        where = location(procedure.file, node.hottest_line("idleness"), procedure.module)
+        where = place(procedure, node.hottest_line("idleness"))
         nodes.append((parent, index(name), index(where), _numbers(inclusive), _numbers(node.exclusive)))
         pending.extend((child, len(nodes) - 1) for child in node.children.values())
     data = {"cores": cores, "total": _numbers(total), "names": list(names), "nodes": nodes}

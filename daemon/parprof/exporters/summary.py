@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from parprof.attribution import Effort, percent, verdict
-from parprof.cct import CallingContextTree, Node
+from parprof.cct import CallingContextTree, Node, Procedure
 from parprof.model import Profile
 
 HOT_PATH_SHARE = 0.5
@@ -40,6 +40,13 @@ def location(file: str, line: int, module: str) -> str:
         name = os.path.basename(file)
         return printable(f"({name}:{line})" if line > 0 else f"({name})")
     return printable(f"[{os.path.basename(module)}]") if module else ""
+
+
+def place(procedure: Procedure, line: int) -> str:
+    """Where a procedure, or a loop, is hit at this line; a loop's name says the rest: ``(line 42)``."""
+    if not procedure.is_loop:
+        return location(procedure.file, line, procedure.module)
+    return f"(line {line})" if line > 0 and not procedure.name.endswith(f":{line}") else ""
 
 
 def facts(profile: Profile, tree: CallingContextTree) -> list[Fact]:
@@ -95,11 +102,11 @@ def blame(tree: CallingContextTree, cores: int) -> str:
     if not path:
         return ""
     last = path[-1]
-    procedure, metrics = last.procedure, last.inclusive
-    names = [_short(node.procedure.name) for node in path]
+    metrics = last.inclusive
+    names = [_short(node.procedure.name) for node in path if not node.procedure.is_loop] or [procedure.name]
     if len(names) > 4:
         names[1:-2] = ["..."]
-    where = location(procedure.file, last.hottest_line("idleness"), procedure.module)
+    where = place(last.procedure, last.hottest_line("idleness"))
     idle = cores * metrics.idleness_ns / metrics.effort_ns
     return (
         f"{' > '.join(names)}{f' {where}' if where else ''} answers for"

@@ -12,7 +12,7 @@ from rich.text import Text
 from parprof.attribution import Effort, percent
 from parprof.cct import CallingContextTree, Node, weight
 from parprof.exporters.screen import Screen, elided
-from parprof.exporters.summary import facts, location, printable
+from parprof.exporters.summary import facts, place, printable
 from parprof.model import Metrics, Profile
 from parprof.views import Caller, FunctionTotals, callers_view, flat_view, fold_recursion
 
@@ -159,10 +159,12 @@ class _Report:
         deepest = width // 4 * 2
         if len(guides) > deepest:
             guides = ".." + guides[len(guides) - deepest + 2 :]
-        where = location(procedure.file, row.item.hottest_line(self._sort), procedure.module)
+        where = place(procedure, row.item.hottest_line(self._sort))
         room = width - len(guides)
         name = printable(procedure.name) or "[unknown]"
         least = 12 if procedure.file else room * 2 // 3  # a source line says more than a name, a library less
+        if procedure.is_loop:  # its name has source lines
+            least = room
         where = elided(f" {where}", room - min(cell_len(name), least)) if where else ""
         name = elided(name, room - cell_len(where))
         return Text.assemble((guides, "dim"), name, (where, "dim"))

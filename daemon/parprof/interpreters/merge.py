@@ -27,7 +27,6 @@ _CALLING = re.compile(
 )
 """Functions of the interpreter that only call others, and code without a name."""
 _LIBRARIES = re.compile(r"libc[.-]|libm[.-]|ld-|libpthread|linux-vdso|\[vdso\]")
-_SHIMS = frozenset(("<shim>", "<interpreter trampoline>"))
 
 
 class Native(NamedTuple):
@@ -53,9 +52,11 @@ def merge(
     groups = _activations(python)
     loops = [index for index, frame in enumerate(native) if frame.is_loop]
     from_leaf = cut or not whole
+    if not any(groups):
+        return _flat(native), len(groups) == len(loops)
     if not loops:
         extra = [frame for group in groups for frame in group]
-        return [*_leaf_part(_flat(native), modules), *extra, *([CUT] if cut else [])], not groups
+        return [*_leaf_part(native, modules), *extra, *([CUT] if cut else [])], False
     surplus = len(groups) - len(loops)
     if surplus > 0:  # nothing is lost: what has no activation joins its neighbour
         joined = groups[len(loops) - 1 :] if from_leaf else groups[: surplus + 1]
@@ -66,23 +67,20 @@ def merge(
     start = 0
     for index, group in zip(loops[offset:], groups, strict=False):
         if group:
-            between = _flat(native[start:index])
-            out += [f for f in between if f.module not in modules] if start else _leaf_part(between, modules)
+            between = native[start:index]
+            out += _others(between, modules) if start else _leaf_part(between, modules)
             out += group
             start = index + 1
-    if not start:
-        return _flat(native), surplus == 0
     if cut:
         out.append(CUT)
-    out += [frame for frame in _flat(native[start:]) if frame.module not in modules]
-    return out, surplus == 0
+    return out + _others(native[start:], modules), surplus == 0
 
 
 def _activations(python: Sequence[PythonFrame]) -> list[list[Frame]]:
     groups: list[list[Frame]] = []
     group: list[Frame] = []
     for frame, is_entry in python:
-        if frame is not None and frame.name not in _SHIMS:
+        if frame is not None and frame.name != frame.file:  # so the interpreter names what it makes up
             group.append(frame)
         if is_entry:
             groups.append(group)
@@ -96,12 +94,17 @@ def _flat(native: Sequence[Native]) -> list[Frame]:
     return [frame for item in native for frame in item.frames]
 
 
-def _leaf_part(frames: list[Frame], modules: frozenset[str]) -> list[Frame]:
+def _others(native: Sequence[Native], modules: frozenset[str]) -> list[Frame]:
+    return [frame for frame in _flat(native) if frame.module not in modules]
+
+
+def _leaf_part(native: Sequence[Native], modules: frozenset[str]) -> list[Frame]:
     """What runs below the innermost Python function.
 
     Inside of the interpreter that is what it does for it (``list_sort``, ``gc_collect_main``); on the way to
     another library the interpreter's functions say nothing.
     """
+    frames = _flat([item for item in native if not item.is_loop])
     beyond = (i for i, f in enumerate(frames) if f.module not in modules and not _LIBRARIES.match(f.module))
     last = next(iter(beyond), len(frames))
     out = []

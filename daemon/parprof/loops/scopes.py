@@ -87,6 +87,10 @@ class LoopScopes:
         late += len(hot[MAX_FUNCTIONS:])
         if late:
             self.notes.append(f"the loops of {late} of {len(hot)} hot functions were not looked for")
+        looked_at = [self._functions[function].nest for function in hot if function in self._functions]
+        failed = [nest.notes[0] for nest in looked_at if not nest.loops and nest.notes]
+        if failed:
+            self.notes.append(f"the loops of {len(failed)} hot functions are unknown; of one: {failed[0]}")
         while len(self._functions) > _MAX_REMEMBERED:
             self._functions.popitem(last=False)
 

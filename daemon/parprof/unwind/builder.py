@@ -28,7 +28,7 @@ _ATTEMPTS = 2
 """How often a file may crash the child or keep it busy for too long."""
 _MAX_PROBLEMS = 1 << 12
 _MAX_COMING, _MAX_KEPT = 64, 1 << 20
-"""Files that are kept open for `TableBuilder.prefetch`, and bytes of one table that are kept in memory for it."""
+"""Files that are kept open for `TableBuilder.prefetch`, and bytes of a table that are kept in memory."""
 _MAX_TEXT = 500
 
 
@@ -50,10 +50,14 @@ class TableBuilder:
         self._coming: dict[Key, Future[UnwindTable | None]] = {}
         self._parked: set[Key] = set()
         self._failures: dict[Key, int] = {}
-        self.problems: dict[str, str] = {}
-        """Path of a file -> why it has no table, for notes in reports."""
+        self._problems: dict[str, str] = {}
         self.built = self.loaded = 0
         """How many tables were built, and how many that were asked for came from disk."""
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Path of a file -> why it has no table, for notes in reports."""
+        return dict(self._problems)
 
     @property
     def worker_pid(self) -> int:
@@ -112,8 +116,10 @@ class TableBuilder:
 
     def _get(self, key: Key, path: str, fd: int, build_id: str, keep: bool) -> UnwindTable | None:
         try:
+            if self._closed:
+                return None
             table, stored = self._load_or_build(fd, build_id, keep)
-            self.problems.pop(path, None)
+            self._problems.pop(path, None)
             if not keep and (stored or len(table.rows) > _MAX_KEPT):
                 self._parked.add(key)
                 return None
@@ -165,9 +171,9 @@ class TableBuilder:
             os.close(out)
 
     def _note(self, path: str, problem: str) -> None:
-        while len(self.problems) >= _MAX_PROBLEMS:
-            del self.problems[next(iter(self.problems))]
-        self.problems[path] = visible(problem, _MAX_TEXT)
+        if len(self._problems) >= _MAX_PROBLEMS:
+            self._problems.clear()
+        self._problems[path] = visible(problem, _MAX_TEXT)
 
     # the end
 
@@ -179,7 +185,7 @@ class TableBuilder:
     def close(self) -> None:
         """End the child now, whatever it does; `table` has none any more."""
         self._closed = True
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.shutdown(wait=False)
         while wait(self._coming.values(), timeout=0.05).not_done:
             self._client.interrupt()
         self._thread.shutdown()

@@ -1,8 +1,8 @@
 """Unwind tables on disk, found again by build id.
 
-A file is a header, a description in JSON, and the rows as they go to the kernel. The header has a checksum over
-all that follows: a file that is damaged, cut short or from another version of parprof does not count. Files are read
-and not mapped into memory, although their format allows it: one that is cut short under a mapping would kill us.
+A file is a header, a description in JSON, and the rows as they go to the kernel. The header has a checksum
+over all that follows: a file that is damaged, cut short or from another version of parprof does not count.
+Files are read and not mapped, although their format allows it: one cut short under a mapping would kill us.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From the FDEs of a file to the rows of its table.
 
-Where two FDEs overlap, the one that begins later counts from there on, as in the C++ runtime; of two that begin
-together, the later in the list. What no FDE covers is a gap: a row of rule 0.
+Where two FDEs overlap, the one that begins later counts from there on, as in the C++ runtime; of two that
+begin together, the later in the list. What no FDE covers is a gap: a row of rule 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parprof.unwind.rows import CFA_MASK, PLT_PUSHED_AT, RBP_SHIFT, TYPE_SHIFT, 
 MAX_ROWS = 1 << 23
 """Rows of one table; a file that needs more is refused."""
 _FLUSH = 1 << 16
-_SLOT, _MAX_SLOTS = 16, 1 << 14
+_SLOT, _MAX_UNROLLED = 16, 1 << 20
 _RSP, _RBP = RuleType.RSP << TYPE_SHIFT, RuleType.RBP << TYPE_SHIFT
 _BASES = {REG_RSP: _RSP, REG_RBP: _RBP}
 State = tuple[int, int, int]
@@ -143,10 +143,16 @@ def run_exact(fde: Fde, stop: int, rows: list[int], last: int, notes: Counter[st
     if end - at > MAX_PROGRAM:
         notes["too long"] += 1
         at = end
+    unrolled = stop - start <= _MAX_UNROLLED
     for location, frame in run(cie.data[at:end], cie.factors, cie.initial, start, cie.address + at):
         if location >= stop:
             break
         rule, problem = rule_of(frame, cie.is_signal)
+        if rule >> TYPE_SHIFT == RuleType.PLT:
+            if rule & CFA_MASK == PLT_PUSHED_AT:
+                rule = pack(RuleType.PLT)
+            elif not unrolled:
+                rule, problem = 0, "CFA expression"
         if problem:
             notes[problem] += 1
         if states and states[-1][0] == location:
@@ -154,7 +160,7 @@ def run_exact(fde: Fde, stop: int, rows: list[int], last: int, notes: Counter[st
         states.append((location, rule))
     states.append((stop, 0))
     for (location, rule), (following, _) in zip(states, states[1:], strict=False):
-        for row in _expanded(location, following, rule):
+        for row in _expanded(location, following, rule) if unrolled else ((location, rule),):
             if row[1] != last:
                 rows += row
                 last = row[1]
@@ -162,14 +168,10 @@ def run_exact(fde: Fde, stop: int, rows: list[int], last: int, notes: Counter[st
 
 
 def _expanded(location: int, stop: int, rule: int) -> list[tuple[int, int]]:
-    """The rows for one rule: more than one for linkage tables whose slots are not as type 3 has them."""
-    pushed_at = rule & CFA_MASK
-    if rule >> TYPE_SHIFT != RuleType.PLT:
+    """The rows for one rule: many for a linkage table whose slots are not as type 3 has them."""
+    if rule >> TYPE_SHIFT != RuleType.PLT or rule == pack(RuleType.PLT):
         return [(location, rule)]
-    if pushed_at == PLT_PUSHED_AT:
-        return [(location, pack(RuleType.PLT))]
-    if stop - location > _SLOT * _MAX_SLOTS:
-        return [(location, 0)]
+    pushed_at = rule & CFA_MASK
     out = []
     for slot in range(location - location % _SLOT, stop, _SLOT):
         if pushed_at and location < slot + pushed_at:
@@ -227,10 +229,14 @@ def _emit_range(fdes: list[Fde], following: list[int], table: array[int], notes:
             del rows[mark:]
             last = run_exact(fde, stop, rows, before, notes)
         if len(rows) > _FLUSH:
-            table.fromlist(rows)
-            rows.clear()
-            if len(table) > 2 * MAX_ROWS:
-                raise UnwindError(f"more than {MAX_ROWS} rows are needed")
+            _flush(rows, table)
     if last:
         rows += (done, 0)
+    _flush(rows, table)
+
+
+def _flush(rows: list[int], table: array[int]) -> None:
+    if len(rows) + len(table) > 2 * MAX_ROWS:
+        raise UnwindError(f"more than {MAX_ROWS} rows are needed")
     table.fromlist(rows)
+    rows.clear()
