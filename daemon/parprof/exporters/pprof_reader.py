@@ -138,7 +138,9 @@ class _Decoder:
         for position, line in enumerate(location.line):
             name, file, start_line, is_loop = _lookup(self._functions, line.function_id, "function")
             inlined = position < last
-            frames.append(Frame(name, file, line.line, start_line, module, build_id, address, inlined, is_loop))
+            frames.append(
+                Frame(name, file, line.line, start_line, module, build_id, address, inlined, is_loop)
+            )
         return tuple(frames)
 
     def _sample(self, sample: pb.Sample, events: list[str]) -> PathSample:

@@ -103,10 +103,11 @@ def blame(tree: CallingContextTree, cores: int) -> str:
         return ""
     last = path[-1]
     metrics = last.inclusive
-    names = [_short(node.procedure.name) for node in path if not node.procedure.is_loop] or [procedure.name]
+    functions = [node.procedure for node in path if not node.procedure.is_loop] or [last.procedure]
+    names = [_short(procedure.name) for procedure in functions]
     if len(names) > 4:
         names[1:-2] = ["..."]
-    where = place(last.procedure, last.hottest_line("idleness"))
+    where = location(functions[-1].file, last.hottest_line("idleness"), functions[-1].module)
     idle = cores * metrics.idleness_ns / metrics.effort_ns
     return (
         f"{' > '.join(names)}{f' {where}' if where else ''} answers for"

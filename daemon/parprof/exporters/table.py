@@ -163,8 +163,8 @@ class _Report:
         room = width - len(guides)
         name = printable(procedure.name) or "[unknown]"
         least = 12 if procedure.file else room * 2 // 3  # a source line says more than a name, a library less
-        if procedure.is_loop:  # its name has source lines
-            least = room
+        if procedure.is_loop and cell_len(f"{name} {where}") > room:
+            where = ""  # its name says enough
         where = elided(f" {where}", room - min(cell_len(name), least)) if where else ""
         name = elided(name, room - cell_len(where))
         return Text.assemble((guides, "dim"), name, (where, "dim"))
