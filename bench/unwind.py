@@ -36,7 +36,9 @@ def run_ns(kernel: Kernel) -> tuple[int, int]:
 
 def measure(program: str, depth: int, frame_pointers: bool) -> tuple[float, float]:
     """(mean ns a sample, mean depth of the stacks)."""
-    process = subprocess.Popen([str(BUILD / program), "recursion", str(depth), "30"], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [str(BUILD / program), "recursion", str(depth), "30"], stdout=subprocess.DEVNULL
+    )
     try:
         os.sched_setaffinity(process.pid, {1 % (os.cpu_count() or 1)})
         time.sleep(0.1)
@@ -61,7 +63,9 @@ def measure(program: str, depth: int, frame_pointers: bool) -> tuple[float, floa
             os.close(statistics)
             facts = kernel.drain()
             counted = kernel.statistics()["samples"] - before
-            depths = sum(len(kernel.stack(f.user).frames) * f.count for f in facts) / sum(f.count for f in facts)
+            depths = sum(len(kernel.stack(f.user).frames) * f.count for f in facts) / sum(
+                f.count for f in facts
+            )
             others = runs - start_runs - counted  # samples of other processes, dismissed at once
             session.finish()
             session.close()
@@ -78,14 +82,18 @@ def _idle_cost(kernel: Kernel) -> float:
 
 def main() -> None:
     print(describe())
-    print(f"{'depth':>6} {'table ns':>9} {'a frame':>8}   {'frame-ptr ns':>12} {'a frame':>8}   ratio a frame")
+    print(
+        f"{'depth':>6} {'table ns':>9} {'a frame':>8}   {'frame-ptr ns':>12} {'a frame':>8}   ratio a frame"
+    )
     base_table, base_fp = measure("stacks", 1, False), measure("stacks.fp", 1, True)
     for depth in (10, 50, 100, 490):
         table, table_depth = measure("stacks", depth, False)
         fp, fp_depth = measure("stacks.fp", depth, True)
         per_table = (table - base_table[0]) / (table_depth - base_table[1])
         per_fp = (fp - base_fp[0]) / (fp_depth - base_fp[1])
-        print(f"{depth:>6} {table:>9.0f} {per_table:>8.1f}   {fp:>12.0f} {per_fp:>8.1f}   {per_table / per_fp:.2f}")
+        print(
+            f"{depth:>6} {table:>9.0f} {per_table:>8.1f}   {fp:>12.0f} {per_fp:>8.1f}   {per_table / per_fp:.2f}"
+        )
 
 
 if __name__ == "__main__":

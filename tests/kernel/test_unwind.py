@@ -103,7 +103,9 @@ def test_the_path_is_the_true_one(kind: str) -> None:
 
         def fold(path: tuple[str, ...]) -> tuple[str, ...]:
             """qsort calls itself in the C library; main may inline the function it calls once."""
-            return tuple(name for at, name in enumerate(path) if not at or name != "libc.so.6" or path[at - 1] != name)
+            return tuple(
+                name for at, name in enumerate(path) if not at or name != "libc.so.6" or path[at - 1] != name
+            )
 
         if kind == "signal":  # the program itself is interrupted anywhere
             found = Counter({("main", *path[path.index("spin_until") :]): n for path, n in found.items()
@@ -171,7 +173,9 @@ def test_a_full_store_falls_back_to_frame_pointers() -> None:
 
 def test_tables_are_freed_with_their_last_user() -> None:
     with profiling.traced_session() as session:
-        process = subprocess.Popen([str(profiling.BUILD / "stacks"), "recursion", "5", "30"], stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [str(profiling.BUILD / "stacks"), "recursion", "5", "30"], stdout=subprocess.DEVNULL
+        )
         try:
             session.watch(process.pid)
             profiling.run_until(session, lambda: not session.watched.placer.is_waiting)
@@ -187,7 +191,9 @@ def test_tables_are_freed_with_their_last_user() -> None:
 def test_libraries_that_come_and_go(tmp_path: Path) -> None:
     """dlopen and dlclose a thousand times a second: no crash, no mix-up, the session keeps up."""
     program = tmp_path / "churn"
-    (tmp_path / "lib.c").write_text("int NAME(int x) { for (int i = 0; i < 60000; i++) x = x * 31 + i; return x; }")
+    (tmp_path / "lib.c").write_text(
+        "int NAME(int x) { for (int i = 0; i < 60000; i++) x = x * 31 + i; return x; }"
+    )
     for name in ("alpha", "beta"):
         subprocess.run(["gcc", "-O1", "-shared", "-fPIC", f"-DNAME={name}", "-o", str(tmp_path / f"{name}.so"),
                         str(tmp_path / "lib.c")], check=True)  # fmt: skip

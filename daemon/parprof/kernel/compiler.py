@@ -22,7 +22,14 @@ from parprof.kernel.bcc_import import import_bcc
 from parprof.kernel.btf import read_layout
 from parprof.kernel.headers import make_tree
 
-OBJECT_PARTS = ("maps.bpf.c", "scheduler.bpf.c", "unwind.bpf.c", "python.bpf.c", "sampler.bpf.c", "work_edges.bpf.c")
+OBJECT_PARTS = (
+    "maps.bpf.c",
+    "scheduler.bpf.c",
+    "unwind.bpf.c",
+    "python.bpf.c",
+    "sampler.bpf.c",
+    "work_edges.bpf.c",
+)
 PROGRAMS = {
     "on_switch": "raw_tracepoint",
     "on_wakeup": "raw_tracepoint",

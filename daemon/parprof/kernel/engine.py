@@ -151,7 +151,9 @@ class Kernel:
                 raise KernelUnsupported(f"tracepoint {tracepoint}: {error.strerror}") from error
         for index, name in enumerate(("on_unwind", "on_python")):
             unwinder = self._object.program(name)
-            bpf.map_update(self._object.maps["unwinders"], struct.pack("<I", index), struct.pack("<I", unwinder))
+            bpf.map_update(
+                self._object.maps["unwinders"], struct.pack("<I", index), struct.pack("<I", unwinder)
+            )
         sampler = self._object.program("on_sample")
         for index, name in enumerate(self.events):
             for cpu in perf_events.online_cpus():
