@@ -17,6 +17,8 @@ _LIBC = re.compile(r"libc[.-]|libpthread[.-]|ld-musl")
 _LOADER = re.compile(r"ld-linux|ld-\d|ld-musl|ld\.so")
 _RUNTIME_IMPORT = re.compile(r"GOMP_|__kmpc_|omp_")
 _UNSIZED = 64
+_RARE = (Edge.LOAD_MAP, Edge.CREATE_THREAD)
+"""Not worth a look at the code for a cheap place."""
 
 
 @dataclass(slots=True)
@@ -64,14 +66,15 @@ def _ranges(load_map: LoadMap, dso: Dso) -> list[tuple[int, int]]:
 
 def make_site(dso: Dso, elf: ElfFile, vaddr: int, size: int, hook: Hook, returns: bool) -> Site | None:
     """The cheapest site that sees every entry of the function (or, for locks, every slow one)."""
-    place = None
-    if hook.slow_path:
-        place = tail_jump_site(elf, vaddr, size or _UNSIZED)
-    if place is None:
-        place = cheap_probe_site(elf, vaddr, size or _UNSIZED)
-    # an argument that is to be read must still be there
-    moved = hook.learn_argument or hook.edge is Edge.CREATE_THREAD
-    offset = elf.file_offset(place.vaddr if place.arguments_intact or not moved else vaddr)
+    at = vaddr
+    if hook.edge not in _RARE:
+        place = tail_jump_site(elf, vaddr, size or _UNSIZED) if hook.slow_path else None
+        place = place or cheap_probe_site(elf, vaddr, size or _UNSIZED)
+        if (
+            place.arguments_intact or not hook.learn_argument
+        ):  # an argument that is to be read must still be there
+            at = place.vaddr
+    offset = elf.file_offset(at)
     if offset is None:
         return None
     return Site(file_of(dso), offset, int(hook.edge), returns, hook.learn_argument)
@@ -159,6 +162,8 @@ def make_plan(load_map: LoadMap) -> Plan:
     dsos = load_map.dsos()
     runtimes = [(agent, dso) for dso in dsos if (agent := agent_for_library(dso.name)) is not None]
     static = [(agent, dso) for dso in dsos[:1] if (agent := _static_agent(dso)) is not None]
+    if not runtimes and not static:
+        return plan
     imports = {dso: names for dso in dsos if dso.elf is not None and (names := _imports(dso.elf))}
     imported = set().union(*imports.values()) if imports else set()
     users = [dso for dso, names in imports.items() if any(_RUNTIME_IMPORT.match(name) for name in names)]

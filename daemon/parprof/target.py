@@ -65,6 +65,7 @@ class Target:
         self.process = process
         self.image = image
         self.plan = Plan()
+        self._planned_for: LoadMap | None = None
         self.load_maps = LoadMaps()
         self.stale = False
         """The load map may have changed."""
@@ -168,7 +169,9 @@ class Target:
         """
         if self.load_map is None:
             return
-        self.plan = make_plan(self.load_map)
+        if self._planned_for is not self.load_map:
+            self.plan = make_plan(self.load_map)
+            self._planned_for = self.load_map
         self.kernel.configure(self.pid, self.config())
         self._attach([*loader_sites(self.load_map), *self.plan.sites])
 
@@ -181,6 +184,7 @@ class Target:
         if not self.read_load_map() or self.load_map is None:
             raise TargetError(f"process {self.pid} ended while we attached to it")
         self.plan = make_plan(self.load_map)
+        self._planned_for = self.load_map
         self.kernel.watch(self.pid, self.image, self.config())
         self.place_probes()
         before = self.load_map

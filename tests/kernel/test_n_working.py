@@ -22,6 +22,8 @@ PHASES = [
     "oversubscribed",
 ]
 LIMIT = 0.01
+PHASE_LIMIT = 0.03
+"""For one phase of a few hundred samples, where a single preemption in the wrong place is 1 %."""
 
 
 def agree(make: Callable[[], profiling.Run], minimum: int, limit: float = LIMIT) -> profiling.Run:
@@ -44,14 +46,21 @@ def agree(make: Callable[[], profiling.Run], minimum: int, limit: float = LIMIT)
 @pytest.mark.parametrize("program", ["omp_truth.gomp", "omp_truth.omp"])
 @pytest.mark.parametrize("phase", PHASES)
 def test_openmp_phase(program: str, phase: str, tmp_path: Path) -> None:
-    run = agree(lambda: profiling.record(program, [phase, "--repeat", "5"], tmp_path / "log"), 60)
+    run = agree(
+        lambda: profiling.record(program, [phase, "--repeat", "5"], tmp_path / "log"), 60, PHASE_LIMIT
+    )
     assert run.target.n_w_source == "exact"
+
+
+@pytest.mark.parametrize("program", ["omp_truth.gomp", "omp_truth.omp", "pthread_truth"])
+def test_all_phases_together(program: str, tmp_path: Path) -> None:
+    agree(lambda: profiling.record(program, ["all", "--repeat", "4"], tmp_path / "log"), 1500)
 
 
 @pytest.mark.parametrize("policy", ["active", "passive"])
 @pytest.mark.parametrize("program", ["omp_truth.gomp", "omp_truth.omp"])
 def test_wait_policies(program: str, policy: str, tmp_path: Path) -> None:
-    agree(lambda: profiling.record(program, ["all"], tmp_path / "log", OMP_WAIT_POLICY=policy), 200)
+    agree(lambda: profiling.record(program, ["all"], tmp_path / "log", OMP_WAIT_POLICY=policy), 200, 0.02)
 
 
 @pytest.mark.parametrize("program", ["omp_truth.gomp.stripped", "omp_truth.gomp.static"])
@@ -66,7 +75,9 @@ def test_without_symbols_and_static(program: str, tmp_path: Path) -> None:
     "phase", ["serial", "balanced", "skewed", "barrier", "lock", "cond", "io", "oversubscribed"]
 )
 def test_pthreads(phase: str, tmp_path: Path) -> None:
-    run = agree(lambda: profiling.record("pthread_truth", [phase, "--repeat", "5"], tmp_path / "log"), 60)
+    run = agree(
+        lambda: profiling.record("pthread_truth", [phase, "--repeat", "5"], tmp_path / "log"), 60, PHASE_LIMIT
+    )
     assert run.target.n_w_source == "scheduler"
 
 
