@@ -17,6 +17,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -38,42 +39,7 @@ from parprof.symbols import Symbolizer  # noqa: E402
 from parprof.symbols.debugfiles import find_debug_file, lacks_lines  # noqa: E402
 from parprof.symbols.names import readable  # noqa: E402
 
-PROGRAM = """
-#include <algorithm>
-#include <iostream>
-#include <map>
-#include <memory>
-#include <numeric>
-#include <regex>
-#include <sstream>
-#include <string>
-#include <unordered_map>
-#include <vector>
-struct Shape { virtual ~Shape() = default; virtual double area() const = 0; };
-template <int N> struct Polygon : Shape {
-    std::vector<double> sides;
-    explicit Polygon(double x) : sides(N, x) {}
-    double area() const override { return std::accumulate(sides.begin(), sides.end(), 0.0); }
-};
-int main(int argc, char **argv) {
-    std::map<std::string, std::vector<int>> words;
-    std::unordered_map<int, std::string> names;
-    std::regex pattern(argc > 1 ? argv[1] : "([a-z]+)([0-9]*)");
-    std::ostringstream out;
-    for (int i = 0; i < 1000; i++) {
-        std::string text = "word" + std::to_string(i % 37);
-        std::smatch match;
-        if (std::regex_match(text, match, pattern)) words[match[1]].push_back(i);
-        names.emplace(i, text);
-    }
-    std::vector<std::unique_ptr<Shape>> shapes;
-    shapes.push_back(std::make_unique<Polygon<3>>(argc));
-    shapes.push_back(std::make_unique<Polygon<4>>(argc));
-    std::stable_sort(shapes.begin(), shapes.end(), [](auto &a, auto &b) { return a->area() < b->area(); });
-    for (auto &[name, numbers] : words) out << name << numbers.size() << shapes.front()->area();
-    std::cout << out.str().size() << names.size() << std::endl;
-}
-"""
+PROGRAM = ROOT / "bench/programs/symbols.cpp"
 _RUN = "import sys; sys.path.insert(0, sys.argv[1]); import symbols; symbols.resolve_file(sys.argv[2])"
 
 
@@ -86,9 +52,7 @@ class Agreement(NamedTuple):
 
 
 def compile_program(folder: Path) -> Path:
-    source = folder / "program.cpp"
-    source.write_text(PROGRAM)
-    subprocess.run(["g++", "-std=c++17", "-O2", "-g", source, "-o", folder / "program"], check=True)
+    subprocess.run(["g++", "-std=c++17", "-O2", "-g", PROGRAM, "-o", folder / "program"], check=True)
     return folder / "program"
 
 
@@ -149,18 +113,28 @@ def resolve_file(path: str) -> None:
         print(json.dumps([seconds, named, lines, len(found), symbolizer.problems]))
 
 
+def children_cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def time_resolving(wanted: dict[str, list[int]], folder: Path) -> None:
     (folder / "wanted.json").write_text(json.dumps(wanted))
     command = [sys.executable, "-c", _RUN, str(Path(__file__).parent), str(folder / "wanted.json")]
     environment = dict(os.environ, PARPROF_CACHE=str(folder / "cache"))
     environment.pop("DEBUGINFOD_URLS", None)
-    print(f"{'caches':<8} {'addresses':>9} {'named':>7} {'lines':>7} {'resolve s':>10} {'process s':>10}")
+    print(
+        f"{'caches':<8} {'addresses':>9} {'named':>7} {'lines':>7} {'resolve s':>10} {'process s':>10} {'CPU s':>6}"
+    )
     for name in ("none", "disk", "disk", "disk"):
-        begin = time.perf_counter()
+        begin, cpu_before = time.perf_counter(), children_cpu()
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        whole = time.perf_counter() - begin
+        whole, cpu = time.perf_counter() - begin, children_cpu() - cpu_before
         seconds, named, lines, number, problems = json.loads(done.stdout)
-        print(f"{name:<8} {number:9} {named:7} {lines:7} {seconds:10.3f} {whole:10.3f}", *problems.values())
+        print(
+            f"{name:<8} {number:9} {named:7} {lines:7} {seconds:10.3f} {whole:10.3f} {cpu:6.2f}",
+            *problems.values(),
+        )
     size = sum(file.stat().st_size for file in (folder / "cache/symbols").iterdir())
     print(
         f"cache on disk: {size / 1e6:.1f} MB in {len(wanted)} files, throughput goal: under 1 s from disk\n"

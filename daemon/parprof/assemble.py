@@ -174,9 +174,19 @@ class Assembler:
             target_cost_percent=100 * session.cost.target_ns() / target_ns if target_ns else 0.0,
             daemon_cost_percent=100 * own_s / duration_s if duration_s else 0.0,
             notes=[*notes, *self._notes()],
-            extra={key: str(value) for key, value in session.kernel.statistics().items()},
+            extra={
+                key: str(value) for key, value in {**session.kernel.statistics(), **self._python()}.items()
+            },
             start_time_s=session.started_s,
         )  # fmt: skip
+
+    def _python(self) -> dict[str, int]:
+        """Python frames without a name, and stacks that did not match the native ones."""
+        stacks = [target.python for target in self._session.targets.values() if target.python]
+        return {
+            "python_unnamed": sum(python.unresolved for python in stacks),
+            "python_mismatched": sum(len(python.mismatched) for python in stacks),
+        }
 
     def _notes(self) -> list[str]:
         out = []

@@ -13,8 +13,9 @@ Resolve = Callable[[int, bool], tuple[Frame, ...]]
 
 Row = tuple[int, bool, tuple[Frame, ...]]
 """A physical frame: address, whether it is a return address, and its frames as `Resolve` gives them."""
-Merge = Callable[[list[Row], bool], list[Frame]]
-"""(rows leaf first, whether the stack is whole) -> frames leaf first, those of an interpreted language among them."""
+Merge = Callable[[list[Row], bool], tuple[list[Frame], bool]]
+"""(rows leaf first, whether the stack is whole) -> frames leaf first, those of an interpreted language among them,
+and whether the outermost one is known now."""
 
 TRUNCATED = Frame("[truncated]")
 NO_STACK = Frame("[no user stack]")
@@ -49,7 +50,9 @@ def physical_path(
         if here[-1].name in _OUTERMOST:
             complete = True
             break
-    frames = merge(rows, complete) if merge else [frame for _, _, here in rows for frame in here]
+    frames = [frame for _, _, here in rows for frame in here]
+    if merge is not None:
+        frames, complete = merge(rows, complete)
     if not user.frames:
         frames.append(NO_STACK)
     elif not complete:

@@ -259,6 +259,7 @@ class Session:
                 target.ended = True
         time.sleep(0.01)
         self._add(self.kernel.drain())
+        self._resolve_python()
         self._add(self.kernel.unresolved())
         self.trace.extend(self.kernel.trace_records())
 

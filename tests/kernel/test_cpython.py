@@ -136,14 +136,18 @@ def test_every_chain_of_a_running_script(interpreter: str) -> None:
     result = attach(interpreter, "main", 2.5)
     expected = chains(minor_version(interpreter))
     right, wrong = judge(result.samples, expected)
-    check_share(right, wrong, 1500)
+    check_share(right, wrong, 800)
     assert right.keys() == set(range(len(expected))), "a chain was never seen"
     assert not result.lost
+    assert int(result.extra["python_unnamed"]) == 0
+    assert int(result.extra["python_mismatched"]) <= 0.01 * sum(s.metrics.samples for s in result.samples)
     frames = {frame.name: frame for sample in result.samples for frame in sample.path}
     assert frames["spin"].file == str(SCRIPT)
     assert SCRIPT.read_text().splitlines()[frames["spin"].start_line - 1] == "def spin(seconds):"
-    crc = [s.path for s in result.samples if s.path[-1].name.startswith(("crc32", "libz"))]
-    assert crc and all(path[-2].module != "python" or path[-2].name == "without_gil" for path in crc)
+    crc = [s.path for s in result.samples if any(frame.module.startswith("libz.") for frame in s.path)]
+    assert crc
+    for path in crc:
+        assert [frame for frame in path if frame.module == "python"][-1].name == "without_gil"
 
 
 def test_two_threads_and_one_that_sleeps(interpreter: str) -> None:
@@ -160,8 +164,8 @@ def test_two_threads_and_one_that_sleeps(interpreter: str) -> None:
             if inside[0][1] in lines["background"] and inside[1][1] in lines["spin"]:
                 count += sample.metrics.samples
                 wrong[" ".join(f"{f.name}:{f.line}" for f in sample.path)] -= sample.metrics.samples
-    assert count > 300
-    check_share(right + Counter({-1: count}), +wrong, 1200)
+    assert count > 150
+    check_share(right + Counter({-1: count}), +wrong, 600)
 
 
 def test_more_frames_than_are_read(interpreter: str) -> None:
@@ -173,7 +177,7 @@ def test_more_frames_than_are_read(interpreter: str) -> None:
         right += sample.metrics.samples * (names[-2:] == ["deep", "spin"] and names.count("deep") > 100)
         if "start" not in names:
             assert CUT.name in names or "[truncated]" in [frame.name for frame in sample.path]
-    assert total > 500 and right / total >= SHARE
+    assert total > 300 and right / total >= SHARE
 
 
 def test_forked_children(interpreter: str) -> None:
@@ -192,7 +196,7 @@ def test_forked_children(interpreter: str) -> None:
     expected = chains(minor_version(interpreter))
     assert len(pids) == 1
     right, wrong = judge([s for s in result.samples if s.pid in pids], expected)
-    assert right.total() > 1200
+    assert right.total() > 600
     early = 0.35 * 999  # before we looked at its load map
     assert wrong.total() - early <= 0.01 * right.total(), wrong.most_common(8)
 

@@ -33,6 +33,7 @@ def test_layouts_are_built_from_descriptions() -> None:
 
 def test_python_constants_equal_the_header(tmp_path: Path) -> None:
     """The few numbers that Python must know are those of wire.h."""
+    from parprof.interpreters import layouts
     from parprof.kernel import engine, store
     from parprof.model import ThreadState
     from parprof.runtimes import Edge
@@ -51,6 +52,9 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "EDGE_LEARN": Edge.LEARN, "EDGE_CREATE_THREAD": Edge.CREATE_THREAD, "EDGE_LOAD_MAP": Edge.LOAD_MAP,
         "COOKIE_LEARN": COOKIE_LEARN, "COOKIE_LEARN_SIXTH": COOKIE_LEARN_SIXTH,
         **{f"STAT_{name.upper()}": number for name, number in engine._STATISTICS.items()},
+        "STAT_PYTHON": engine._PYTHON, "PYTHON_ENDS": len(engine.PYTHON_ENDS), "NOT_THERE": layouts.NOT_THERE,
+        "ENTRY_EVERY_FRAME": layouts.EVERY_FRAME, "ENTRY_FLAG": layouts.ENTRY_FLAG,
+        "ENTRY_OWNER": layouts.ENTRY_OWNER,
         "STAT_EDGES": engine._EDGES, "STAT_STACKS": engine._STACKS, "END_KERNEL": len(engine.STACK_ENDS),
         "RECORD_STALE_MAP": engine.RECORD_STALE_MAP, "MAPPING_WORDS": placing.MAPPING_WORDS,
         "PAGE_SHIFT": placing.PAGE_SHIFT, "1 << CHUNK_SHIFT": store.CHUNK_WORDS,

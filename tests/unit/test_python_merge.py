@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parprof.interpreters.functions import PythonFrame
-from parprof.interpreters.merge import CUT, Native, merge
+from parprof.interpreters.merge import CUT, GAP, Native, merge
 from parprof.model import Frame
 
 OWN = frozenset(("python3", "libpython3.11.so.1.0"))
@@ -69,6 +69,11 @@ def test_an_activation_that_the_native_stack_lacks() -> None:
 def test_a_native_stack_that_was_cut_short_is_matched_from_the_leaf() -> None:
     stack = native("x.so!leaf", "loop", "y.so!back", "loop")
     assert names(stack, "h| g| f|", whole=False) == (["leaf", "h", "back", "g", "f"], False)
+
+
+def test_between_code_that_cannot_be_unwound_and_python_something_is_missing() -> None:
+    stack = native("blas.so!kernel")
+    assert names(stack, "g| f|", whole=False) == (["kernel", GAP.name, "g", "f"], False)
 
 
 def test_python_frames_that_were_cut_short() -> None:

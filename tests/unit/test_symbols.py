@@ -290,7 +290,7 @@ def test_worker_failures(
     fake_worker(how, always, tmp_path, monkeypatch)
     dso = open_dso(cache, program)
     begin = time.monotonic()
-    with Symbolizer(file_seconds=1.0) as symbolizer:
+    with Symbolizer(file_seconds=0.6) as symbolizer:
         frames = symbolizer.frames(dso, 0x1234, False)
         assert frames[-1].name == ("program+0x1234" if always else "from the table")
         assert symbolizer.problems.keys() == {str(program)}

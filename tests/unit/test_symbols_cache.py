@@ -81,7 +81,7 @@ def test_damaged_files_are_built_again(
     good = file.read_bytes()
     dice = random.Random(1)
     damaged = [b"", b"x", good[:-1], good[: len(good) // 2], good + b"\0", bytes(len(good)), good[:-64]]
-    for _ in range(6):
+    for _ in range(3):
         at = dice.randrange(len(good))
         damaged.append(good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :])
     damaged.append(good.replace(symcache._version(), b"0.0.1 7"))
@@ -109,8 +109,9 @@ def test_one_build_id_two_files(folder: Path, written: list[str], dsos: DsoCache
     assert len(list(folder.iterdir())) == 2
 
 
-def test_no_build_id_no_cache(folder: Path, dsos: DsoCache, tmp_path: Path) -> None:
-    path = compile_program(tmp_path / "bare", "-Wl,--build-id=none")
+def test_no_build_id_no_cache(program: Path, folder: Path, dsos: DsoCache, tmp_path: Path) -> None:
+    path = tmp_path / "bare"
+    subprocess.run(["objcopy", "--remove-section=.note.gnu.build-id", program, path], check=True)
     assert main_of(path, dsos)[0].name == "main"
     assert not folder.exists()
 

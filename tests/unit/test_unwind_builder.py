@@ -287,7 +287,8 @@ def test_files_that_cannot_have_a_table(tmp_path: Path, dsos: Callable[[Path], D
         assert builder.table(dsos(tmp_path / "text")) is None
         assert builder.table(dsos(tmp_path / "arm")) is None
         assert builder.problems.keys() == {str(tmp_path / "arm")}
-        assert "machine 183" in builder.problems[str(tmp_path / "arm")]
+        problem = builder.problems[str(tmp_path / "arm")]
+        assert problem == f"{tmp_path / 'arm'} is not for x86-64 (machine 183)"
         table = builder.table(dsos(empty))
         assert table is not None and table.count == 0
         assert builder.table(Dso(("label", "[anon]"), "[anon]", problem="no file")) is None
@@ -420,13 +421,13 @@ def anonymous_kb() -> int:
 def test_the_answer_of_the_child(tmp_path: Path) -> None:
     path = elf_file(tmp_path / "a")
     with open(path, "rb") as source, open(tmp_path / "rows", "w+b") as out:
-        assert worker.answer([source.fileno(), out.fileno()]) == {"problem": "", "rows": 3, "notes": {}}
+        assert worker.answer({}, [source.fileno(), out.fileno()]) == {"problem": "", "rows": 3, "notes": {}}
         assert out.read() == expected(path).rows
-        assert "not an ELF" in worker.answer([out.fileno(), out.fileno()])["problem"]
-        assert worker.answer([source.fileno()])["problem"]
-        assert worker.answer([])["problem"]
+        assert "not an ELF" in worker.answer({}, [out.fileno(), out.fileno()])["problem"]
+        assert worker.answer({}, [source.fileno()])["problem"]
+        assert worker.answer({}, [])["problem"]
     with open(path, "rb") as source:
-        assert worker.answer([source.fileno(), source.fileno()])["problem"]  # not open for writing
+        assert worker.answer({}, [source.fileno(), source.fileno()])["problem"]  # not open for writing
 
 
 def test_too_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,4 +436,4 @@ def test_too_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(worker, "build_table", exhausted)
     with open(elf_file(tmp_path / "a"), "rb") as source:
-        assert "memory" in worker.answer([source.fileno(), source.fileno()])["problem"]
+        assert "memory" in worker.answer({}, [source.fileno(), source.fileno()])["problem"]

@@ -18,6 +18,7 @@ from parprof.model import Frame
 
 Row = tuple[int, bool, tuple[Frame, ...]]
 """A native frame: address, whether it is a return address, its functions with the innermost inlined one first."""
+GAP = Frame("[truncated]")
 CUT = Frame("[more Python frames]", module="python")
 _CALLING = re.compile(
     r"_?PyObject_(Vectorcall|FastCall|Call|MakeTpCall)|_?PyFunction_|_?PyVectorcall_|_?PyEval_|_?PyCFunction_|"
@@ -56,7 +57,12 @@ def merge(
         return _flat(native), len(groups) == len(loops)
     if not loops:
         extra = [frame for group in groups for frame in group]
-        return [*_leaf_part(native, modules), *extra, *([CUT] if cut else [])], False
+        return [
+            *_leaf_part(native, modules),
+            *([] if whole else [GAP]),
+            *extra,
+            *([CUT] if cut else []),
+        ], False
     surplus = len(groups) - len(loops)
     if surplus > 0:  # nothing is lost: what has no activation joins its neighbour
         joined = groups[len(loops) - 1 :] if from_leaf else groups[: surplus + 1]
@@ -117,19 +123,19 @@ def _leaf_part(native: Sequence[Native], modules: frozenset[str]) -> list[Frame]
 
 def python_merge(
     stacks: PythonStacks, digest: int, stack: Stack
-) -> Callable[[list[Row], bool], list[Frame]] | None:
+) -> Callable[[list[Row], bool], tuple[list[Frame], bool]] | None:
     """How to merge one stack; None when it has no Python frames that were resolved."""
     python = stacks.stack(digest) if stack.python else None
-    if python is None:
+    if python is None or all(frame is None for frame, _ in python):
         return None
 
-    def merge_rows(rows: list[Row], whole: bool) -> list[Frame]:
+    def merge_rows(rows: list[Row], whole: bool) -> tuple[list[Frame], bool]:
         is_loop, modules = stacks.python.is_loop, stacks.python.modules
         native = [Native(frames, is_loop(address, is_return)) for address, is_return, frames in rows]
         cut = stack.python_end != "complete"
         out, matched = merge(native, python, modules, whole=whole, cut=cut)
         if not matched and whole and not cut:
             stacks.mismatched.add(digest)
-        return out
+        return out, whole or not cut
 
     return merge_rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 
 from parprof.elf import ElfFile
 from parprof.loops.jumptables import JumpTables
@@ -106,9 +107,32 @@ class FlowGraph:
             self.successors[unread[0]] = self.orphans()
 
     def orphans(self) -> list[int]:
-        """The blocks, the first one apart, that nothing leads to."""
+        """The blocks that nothing leads to, the first one and padding apart."""
         known = {target for targets in self.successors for target in targets}
-        return [block for block in range(1, self.blocks) if block not in known]
+        return [
+            block for block in range(1, self.blocks) if block not in known and not self._is_padding(block)
+        ]
+
+    def _is_padding(self, block: int) -> bool:
+        return all(
+            name.endswith("nop") for name in self._code.mnemonics[self._first[block] : self.last(block) + 1]
+        )
+
+    def entries(self, reached: Sequence[bool]) -> list[int]:
+        """Blocks by which all that is not ``reached`` is entered: where nothing leads, else the first ones."""
+        known = list(reached)
+        out = []
+        for block in (*self.orphans(), *range(self.blocks)):
+            if known[block] or self._is_padding(block):
+                continue
+            out.append(block)
+            pending = [block]
+            while pending:
+                node = pending.pop()
+                if not known[node]:
+                    known[node] = True
+                    pending += self.successors[node]
+        return out
 
     def may_not_return(self, source: int, target: int) -> bool:
         """Whether an edge exists only if the call at the end of a block returns."""

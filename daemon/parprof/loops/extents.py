@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -19,7 +20,6 @@ _PT_GNU_EH_FRAME = 0x6474E550
 _HEADER = struct.Struct("<BBBBiI")
 _USUAL = (1, 0x1B, 0x03, 0x3B)
 """Version 1, and pointers as all linkers write them: 4 bytes, the table's relative to the section."""
-_ROW = struct.Struct("<ii")
 _FDE = struct.Struct("<IIiI")
 _MAX_ROWS = 1 << 21
 
@@ -55,14 +55,14 @@ def _by_frames(elf: ElfFile, addresses: list[int]) -> dict[int, Extent]:
     raw = elf.read(start, _HEADER.size) if start else b""
     if len(raw) < _HEADER.size or _HEADER.unpack(raw)[:4] != _USUAL:
         return {}
-    rows = min(_HEADER.unpack(raw)[5], _MAX_ROWS)
-    table = elf.read(start + _HEADER.size, rows * _ROW.size)
-    starts = [at + start for at, _ in _ROW.iter_unpack(table[: len(table) - len(table) % _ROW.size])]
+    raw = elf.read(start + _HEADER.size, min(_HEADER.unpack(raw)[5], _MAX_ROWS) * 8)
+    table = array("i", raw[: len(raw) // 8 * 8])  # pairs: code, its FDE
+    rows = range(len(table) // 2)
     out = {}
     for address in addresses:
-        row = bisect_right(starts, address) - 1
+        row = bisect_right(rows, address - start, key=lambda row: table[2 * row]) - 1
         if row >= 0:
-            begin, at = starts[row], _ROW.unpack_from(table, row * _ROW.size)[1] + start
+            begin, at = table[2 * row] + start, table[2 * row + 1] + start
             fde = elf.read(at, _FDE.size)
             if len(fde) == _FDE.size:
                 _, _, distance, size = _FDE.unpack(fde)

@@ -1,7 +1,8 @@
 """The loops of a function, recovered from its machine code as hpcstruct does (tallent-2009 sec. 4).
 
-Calls are taken to return. The part of a function that the compiler moved away (``.cold``) is another function
-here. Code that is entered in ways not to be seen, such as exception handlers, is looked at by itself.
+Calls are taken to return where it is not sure that they do not. The part of a function that the compiler moved
+away (``.cold``) is another function here. Code that is entered in ways not to be seen, such as exception
+handlers, is looked at by itself.
 """
 
 from __future__ import annotations
@@ -98,14 +99,13 @@ def find_loops(elf: ElfFile, vaddr: int, size: int, calls: Calls | None = None) 
     reached = parts[0][0].reached
     if not all(reached):
         hidden = [[node for node in targets if not reached[node]] for targets in graph.successors]
-        entries = [node for node in graph.orphans() if not reached[node]]
-        parts.append(loops_of([*hidden, entries], len(hidden), graph.may_not_return))
+        parts.append(loops_of([*hidden, graph.entries(reached)], len(hidden), graph.may_not_return))
     if (count := sum(len(found.headers) for found, _ in parts)) > MAX_LOOPS:
         return LoopNest(notes=[f"it has {count:,} loops; at most {MAX_LOOPS:,} are looked at"])
     for found, _ in parts:
         _add(nest, graph, found)
-    if dropped := sum(dropped for _, dropped in parts):
-        nest.notes.append(f"{dropped} ways into the middle of loops are left aside")
+    if bent := sum(bent for _, bent in parts):
+        nest.notes.append(f"{bent} ways into the middle of loops are taken to lead to their beginning")
     if graph.unresolved:
         nest.notes.append(f"{graph.unresolved} jump tables could not be read")
     return nest

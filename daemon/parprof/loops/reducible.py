@@ -2,7 +2,7 @@
 
 Compilers make such cycles of ordinary loops: they let the first iteration begin in the middle when they know
 how its test ends. Others are only apparent, because a call that never returns seems to lead into the loop that
-happens to lie behind it. Both times one entry is the loop's own, and the others are left aside.
+happens to lie behind it. Both times one entry is the loop's own, and the others are taken to lead there too.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ _MAX_WORK = 60_000
 
 
 def loops_of(graph: Graph, root: int, doubtful: Doubtful) -> tuple[LoopForest, int]:
-    """The loops of what ``root`` reaches, and how many edges had to be left aside.
+    """The loops of what ``root`` reaches, and how many edges had to be bent for that.
 
     A cycle begins at the first of its nodes that a certain edge enters. ``LoopForest.irreducible`` has what
     remains after `MAX_ROUNDS`, or fewer in huge graphs.
     """
     edges = [list(targets) for targets in graph]
-    dropped = 0
+    bent = 0
     for _ in range(max(1, min(MAX_ROUNDS, _MAX_WORK // len(graph)))):
         forest = natural_loops(edges, root)
         found = _side_entries(edges, forest, doubtful) if forest.irreducible else []
         if not found:
             break
-        dropped += len(found)
-        for source, target in found:
-            edges[source] = [node for node in edges[source] if node != target]
+        bent += len(found)
+        for source, target, begin in found:
+            edges[source] = [begin if node == target else node for node in edges[source]]
     else:
         forest = natural_loops(edges, root)
-    return forest, dropped
+    return forest, bent
 
 
-def _side_entries(edges: Graph, forest: LoopForest, doubtful: Doubtful) -> list[tuple[int, int]]:
-    """The edges by which cycles are entered elsewhere than at their beginning."""
+def _side_entries(edges: Graph, forest: LoopForest, doubtful: Doubtful) -> list[tuple[int, int, int]]:
+    """The edges by which cycles are entered elsewhere than at their beginning, and that beginning."""
     back = {
         (latch, header)
         for header, latches in zip(forest.headers, forest.latches, strict=True)
@@ -62,7 +62,7 @@ def _side_entries(edges: Graph, forest: LoopForest, doubtful: Doubtful) -> list[
     for number in {component[target] for _, target in forest.irreducible}:
         ways = entries.get(number, [])
         begin = min(((doubtful(*way), way[1]) for way in ways), default=(False, NONE))[1]
-        out += [way for way in ways if way[1] != begin]
+        out += [(*way, begin) for way in ways if way[1] != begin]
     return out
 
 

@@ -75,7 +75,8 @@ class Symbolizer:
                 out[request] = known
             else:
                 missing.setdefault(request[0].key, (request[0], []))[1].append(request)
-        self._reader.prepare(dso for dso, _ in missing.values())
+        by_need = sorted(missing.values(), key=lambda item: -len(item[1]))
+        self._reader.prepare(dso for dso, _ in by_need)
         for dso, asked in missing.values():
             build_id = dso.build_id
             texts: dict[str, str] = {}

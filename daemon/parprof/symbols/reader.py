@@ -50,7 +50,7 @@ class SymbolReader:
         """Path of a file -> why less is known of it than could be."""
 
     def prepare(self, dsos: Iterable[Dso]) -> None:
-        """Fetch the debug files of these, as far as they are missing and there is a server to ask."""
+        """Fetch the debug files of these, in order, as far as they are missing and there is a server to ask."""
         if self.debuginfod is None:
             return
         wanted: dict[str, str] = {}
@@ -89,9 +89,10 @@ class SymbolReader:
         """The file that has the debug information."""
         own = dso.fd()
         separate = find_debug_file(dso)
-        downloaded = separate is None and self.debuginfod is not None and lacks_lines(dso)
-        if downloaded and self.debuginfod is not None:
+        downloaded = False
+        if separate is None and self.debuginfod is not None and lacks_lines(dso):
             separate = self.debuginfod.open(dso.build_id)
+            downloaded = separate is not None
         if separate is not None:
             own = stack.enter_context(separate).fileno()
         # the cache of downloads notes their last use, which changes them

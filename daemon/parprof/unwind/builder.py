@@ -118,7 +118,7 @@ class TableBuilder:
         try:
             if self._closed:
                 return None
-            table, stored = self._load_or_build(fd, build_id, keep)
+            table, stored = self._load_or_build(path, fd, build_id, keep)
             self._problems.pop(path, None)
             if not keep and (stored or len(table.rows) > _MAX_KEPT):
                 self._parked.add(key)
@@ -133,7 +133,7 @@ class TableBuilder:
         finally:
             os.close(fd)
 
-    def _load_or_build(self, fd: int, build_id: str, count: bool) -> tuple[UnwindTable, bool]:
+    def _load_or_build(self, path: str, fd: int, build_id: str, count: bool) -> tuple[UnwindTable, bool]:
         """A table, and whether it is on disk now. ``count`` it if it was there before."""
         status = os.fstat(fd)
         name = TableCache.name(build_id, status.st_size, status.st_uid)
@@ -141,11 +141,11 @@ class TableBuilder:
         if found is not None:
             self.loaded += count
             return found, True
-        table = self._build(fd, build_id)
+        table = self._build(path, fd, build_id)
         self.built += 1
         return table, self._cache is not None and self._cache.store(name, table)
 
-    def _build(self, fd: int, build_id: str) -> UnwindTable:
+    def _build(self, path: str, fd: int, build_id: str) -> UnwindTable:
         """Have the child build a table.
 
         Raises:
@@ -155,7 +155,7 @@ class TableBuilder:
         try:
             os.ftruncate(out, MAX_ROWS * ROW_SIZE)  # takes no memory yet
             fcntl(out, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
-            answer = self._client.ask({}, [fd, out], time.monotonic() + self._file_seconds)
+            answer = self._client.ask({"file": path}, [fd, out], time.monotonic() + self._file_seconds)
             if problem := answer.get("problem"):
                 raise WorkerFailed(visible(str(problem), _MAX_TEXT))
             count = answer.get("rows")

@@ -14,14 +14,14 @@ from operator import length_hint
 from typing import NamedTuple
 
 from parprof.unwind.pointers import Refused, read_pointer, sleb, uleb
-from parprof.unwind.rows import CFA_LIMIT, RBP_LIMIT, RuleType, pack
+from parprof.unwind.rows import CFA_LIMIT, PLT_PUSHED_AT, RBP_LIMIT, RuleType, pack
 
 REG_RBP, REG_RSP, REG_R10, REG_RA = 6, 7, 10, 16
 MAX_REMEMBERED = 64
 """States that a function may remember at once."""
 _ADVANCE_SIZES = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}
 _SIGNAL_CFA = bytes((0x77, 0xA0, 0x01, 0x06))  # breg7 (rsp) + 160, deref
-_PLT_CFA = re.compile(rb"\x77\x08\x80\x00\x3f\x1a([\x30-\x3f])\x2a\x33\x24\x22", re.DOTALL)
+_PLT_CFA = re.compile(rb"\x77\x08\x80\x00\x3f\x1a([\x31-\x3f])\x2a\x33\x24\x22", re.DOTALL)
 """rsp + 8 + ((rip & 15) >= N) * 8, where lit0 is 0x30."""
 _BREG_RBP, _DEREF = 0x76, 0x06
 _REGISTER_TYPES = {REG_RSP: RuleType.RSP, REG_RBP: RuleType.RBP, REG_R10: RuleType.R10}
@@ -179,7 +179,7 @@ def _with_register(frame: Frame, op: int, source: Iterator[int], factor: int) ->
 def rule_of(frame: Frame, is_signal: bool) -> tuple[int, str]:
     """The packed rule for a state and an empty text; or 0 and the kind of rule that a row cannot express.
 
-    The rule for a procedure linkage table has the ``N`` of its expression in the field for the CFA.
+    The rule for a linkage table has the ``N`` of its expression in the field for the CFA, unless that is 11.
     """
     if frame.problem:
         return 0, frame.problem
@@ -191,7 +191,8 @@ def rule_of(frame: Frame, is_signal: bool) -> tuple[int, str]:
         return 0, "return address"
     if frame.register < 0:
         if match := _PLT_CFA.fullmatch(frame.expression):
-            return pack(RuleType.PLT, (match[1][0] - 0x30) * 8), ""
+            pushed_at = match[1][0] - 0x30
+            return pack(RuleType.PLT, 0 if pushed_at == PLT_PUSHED_AT else pushed_at * 8), ""
         offset = _rbp_expression(frame.expression.removesuffix(bytes((_DEREF,))))
         if offset is None or offset > 0 or frame.expression[-1] != _DEREF:
             return 0, "CFA expression"

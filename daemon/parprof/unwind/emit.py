@@ -14,13 +14,14 @@ from operator import itemgetter
 from parprof.unwind.cfa import AT_CALL, MAX_REMEMBERED, REG_RBP, REG_RSP, SAME, rule_of, run
 from parprof.unwind.eh_frame import MAX_PROGRAM, Cie, Fde
 from parprof.unwind.frames import UnwindError
-from parprof.unwind.rows import CFA_MASK, PLT_PUSHED_AT, RBP_SHIFT, TYPE_SHIFT, RuleType, pack
+from parprof.unwind.rows import CFA_MASK, RBP_SHIFT, TYPE_SHIFT, RuleType, pack
 
 MAX_ROWS = 1 << 23
 """Rows of one table; a file that needs more is refused."""
 _FLUSH = 1 << 16
 _SLOT, _MAX_UNROLLED = 16, 1 << 20
 _RSP, _RBP = RuleType.RSP << TYPE_SHIFT, RuleType.RBP << TYPE_SHIFT
+_PLT = pack(RuleType.PLT)
 _BASES = {REG_RSP: _RSP, REG_RBP: _RBP}
 State = tuple[int, int, int]
 """``(base, cfa, rbp)``: the type of a rule in its place, type and CFA in theirs, rbp in its place."""
@@ -148,11 +149,8 @@ def run_exact(fde: Fde, stop: int, rows: list[int], last: int, notes: Counter[st
         if location >= stop:
             break
         rule, problem = rule_of(frame, cie.is_signal)
-        if rule >> TYPE_SHIFT == RuleType.PLT:
-            if rule & CFA_MASK == PLT_PUSHED_AT:
-                rule = pack(RuleType.PLT)
-            elif not unrolled:
-                rule, problem = 0, "CFA expression"
+        if not unrolled and rule >> TYPE_SHIFT == RuleType.PLT and rule != _PLT:
+            rule, problem = 0, "CFA expression"
         if problem:
             notes[problem] += 1
         if states and states[-1][0] == location:
@@ -169,12 +167,12 @@ def run_exact(fde: Fde, stop: int, rows: list[int], last: int, notes: Counter[st
 
 def _expanded(location: int, stop: int, rule: int) -> list[tuple[int, int]]:
     """The rows for one rule: many for a linkage table whose slots are not as type 3 has them."""
-    if rule >> TYPE_SHIFT != RuleType.PLT or rule == pack(RuleType.PLT):
+    if rule >> TYPE_SHIFT != RuleType.PLT or rule == _PLT:
         return [(location, rule)]
     pushed_at = rule & CFA_MASK
     out = []
     for slot in range(location - location % _SLOT, stop, _SLOT):
-        if pushed_at and location < slot + pushed_at:
+        if location < slot + pushed_at:
             out.append((max(slot, location), pack(RuleType.RSP, 8)))
         if slot + pushed_at < stop:
             out.append((max(slot + pushed_at, location), pack(RuleType.RSP, 16)))

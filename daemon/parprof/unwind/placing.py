@@ -21,6 +21,8 @@ PAGE_SHIFT = 9
 MAPPING_WORDS = 5
 _ROWS_LIMIT = 1 << 24
 """A page's entry holds its number of rows in 24 bits."""
+_PAGES_LIMIT = 1 << 20
+"""512 MiB of code between a file's first row and its last."""
 
 
 @dataclass(slots=True)
@@ -48,6 +50,10 @@ def page_index(rows: bytes | memoryview, first_word: int) -> tuple[int, array[in
         entries.append((first_word + at) << 24 | following - at)
         at = following
     return first, entries
+
+
+def _pages(table: UnwindTable) -> int:
+    return (table.row(table.count - 1)[0] - table.row(0)[0]) >> PAGE_SHIFT
 
 
 class Placer:
@@ -145,7 +151,7 @@ class Placer:
             return self._placed[dso.key]
         table = self._builder.table(dso)
         placed = None
-        if table is not None and 0 < table.count < _ROWS_LIMIT:
+        if table is not None and 0 < table.count < _ROWS_LIMIT and _pages(table) <= _PAGES_LIMIT:
             try:
                 placed = self._write(table)
             except StoreFull:

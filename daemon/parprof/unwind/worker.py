@@ -1,8 +1,8 @@
 """The child process that builds unwind tables: ``python -m parprof.unwind.worker FD``.
 
-It answers requests on a socket: an empty message with two descriptors, of an ELF file and of one to write the
-rows to, with ``{"rows": number, "notes": {kind: number}, "problem": text}``. It ends with the socket. What it
-reads is hostile: so it gives up its privileges first, and its memory and time are limited.
+It answers requests on a socket: ``{"file": path}`` with two descriptors, of the ELF file and of one to write
+the rows to, with ``{"rows": number, "notes": {kind: number}, "problem": text}``. It ends with the socket. What
+it reads is hostile: so it gives up its privileges first, and its memory and time are limited.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ MEMORY_LIMIT = 2 << 30
 """Bytes of addresses that the child may use."""
 _REQUEST_SECONDS = 60
 _FILES = 64
+_MAX_LABEL = 300
 
 
-def answer(fds: Sequence[int]) -> dict[str, Any]:
+def answer(request: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
     """The reply to a request; the rows are written to the second descriptor."""
     try:
         source, out = fds
-        table = build_table(ElfFile.open(source))
+        size = os.fstat(source).st_size
+        label = str(request.get("file"))[:_MAX_LABEL]
+        elf = ElfFile(lambda offset, size: os.pread(source, size, offset), size, label)
+        table = build_table(elf)
         rows = memoryview(table.rows)
         at = 0
         while at < len(rows):
@@ -49,7 +53,7 @@ def serve(connection: socket.socket) -> None:
     """Answer until the other end closes the socket."""
     while (received := protocol.receive(connection)) is not None:
         signal.alarm(_REQUEST_SECONDS)  # ends us if the daemon is gone and a file keeps us busy
-        reply = answer(received[1])
+        reply = answer(*received)
         protocol.close_all(received[1])
         protocol.send(connection, reply)
         signal.alarm(0)
