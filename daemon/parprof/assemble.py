@@ -87,7 +87,9 @@ class Assembler:
         for place, found in wanted.items():
             if found:
                 request = found[0], found[1], place[3]
-                self._frames[place] = scopes.scopes(request, resolved[request])
+                here = scopes.scopes(request, resolved[request])
+                # a loop without lines is an address, which tells its reader nothing
+                self._frames[place] = tuple(frame for frame in here if frame.line or not frame.is_loop)
             elif not place[3]:  # a leaf outside of every mapping is code that went away, or was never a file
                 self._frames[place] = (Frame(f"[unknown]+{place[2]:#x}"),)
         self._kernel = KernelSymbolizer().resolve(kernel)
