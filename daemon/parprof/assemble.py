@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from parprof.attribution.idleness import attribute
 from parprof.callpath import TRUNCATED, physical_path
+from parprof.dso import ANONYMOUS
 from parprof.interpreters.merge import python_merge
 from parprof.loadmap import Dso
 from parprof.loops import LoopScopes
@@ -92,7 +93,20 @@ class Assembler:
                 self._frames[place] = tuple(frame for frame in here if frame.line or not frame.is_loop)
             elif not place[3]:  # a leaf outside of every mapping is code that went away, or was never a file
                 self._frames[place] = (Frame(f"[unknown]+{place[2]:#x}"),)
+        self._name_jit_code(wanted)
         self._kernel = KernelSymbolizer().resolve(kernel)
+
+    def _name_jit_code(self, wanted: Mapping[Place, tuple[Dso, int] | None]) -> None:
+        """Names of code in anonymous memory, from the map file that its JIT compiler may have written."""
+        code: dict[int, dict[Place, int]] = {}
+        for place, found in wanted.items():
+            if found and found[0].name == ANONYMOUS:
+                code.setdefault(place[0], {})[place] = place[2] - place[3]
+        for image, places in code.items():
+            names = self._session.targets[image].perf_map.names(places.values())
+            for place, address in places.items():
+                if name := names.get(address):
+                    self._frames[place] = (Frame(name, module=ANONYMOUS, address=place[2]),)
 
     def _path(self, image: int, epoch: int, user: int, in_kernel: int) -> Path:
         def resolve(address: int, is_return: bool) -> tuple[Frame, ...]:
@@ -205,7 +219,8 @@ class Assembler:
         if refused:
             out.append(f"no room for {refused} unwind tables: frame pointers were followed in those files")
         out += self._loop_notes
-        out += [f"{path}: {problem}" for path, problem in list(self._session.builder.problems.items())[:8]]
+        problems = {**self._session.builder.problems, **self._symbolizer.problems}
+        out += [f"{path}: {problem}" for path, problem in list(problems.items())[:8]]
         if self._unsure:
             out.append(
                 f"n_w was partly guessed in {self._unsure} samples: attached in the middle of parallel regions"

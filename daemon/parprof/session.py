@@ -267,6 +267,7 @@ class Session:
         """Give back what the session holds beyond the kernel's maps."""
         for target in self.targets.values():
             target.close()
+            target.perf_map.close()
         self.builder.close()
         self.cache.close()
 

@@ -28,6 +28,7 @@ from parprof.kernel.uprobes import ProbeSet, Site
 from parprof.loadmap import Dso, DsoCache, LoadMap
 from parprof.probing import Plan, loader_sites, make_plan, outlined_site
 from parprof.processes import Process, allowed_cores
+from parprof.symbols.perfmap import PerfMap
 from parprof.unwind.placing import Placer
 
 _STARTUP_STOPS = 2
@@ -81,6 +82,7 @@ class Target:
         self._placed: set[tuple[str, int]] = set()
         self._stops_left = _STARTUP_STOPS if stop else 0
         self.pidfd = open_pidfd(process.pid)
+        self.perf_map = PerfMap(process.pid)
         with suppress(ParprofError):
             self.cores = allowed_cores(process.pid)
 

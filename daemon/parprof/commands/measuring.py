@@ -94,6 +94,10 @@ class Interrupt:
                 signal.signal(number, handler)
 
 
+def _to_standard_error(line: str) -> None:
+    print(f"parprof: {line}", file=sys.stderr)
+
+
 def measure(
     args: argparse.Namespace,
     events: EventChoice,
@@ -102,7 +106,8 @@ def measure(
 ) -> Profile:
     """Run one session from ``begin`` until ``finished``, and return its profile."""
     cpu_before = time.process_time()
-    with Kernel(events.names, args.frequency) as kernel, Symbolizer() as symbolizer:
+    log = None if args.quiet else _to_standard_error
+    with Kernel(events.names, args.frequency) as kernel, Symbolizer(log=log) as symbolizer:
         session = Session(kernel)
         try:
             main = begin(session)

@@ -116,7 +116,7 @@ def _leaf_part(native: Sequence[Native], modules: frozenset[str]) -> list[Frame]
     out = []
     for index, frame in enumerate(frames):
         own = frame.module in modules
-        if not own or (index < last and not _CALLING.match(frame.name)):
+        if not own or (index < last and not frame.is_loop and not _CALLING.match(frame.name)):
             out.append(frame)
     return out
 
