@@ -12,7 +12,9 @@ from parprof.unwind.placing import PAGE_SHIFT, page_index
 
 
 @given(st.sets(st.integers(0, 1 << 20), min_size=1, max_size=300), st.integers(1, 1 << 24), st.data())
-def test_the_index_leads_to_the_row_that_a_search_finds(pcs: set[int], word: int, data: st.DataObject) -> None:
+def test_the_index_leads_to_the_row_that_a_search_finds(
+    pcs: set[int], word: int, data: st.DataObject
+) -> None:
     ordered = sorted(pcs)
     rows = b"".join(struct.pack("<II", pc, index) for index, pc in enumerate(ordered))
     first, entries = page_index(rows, word)
