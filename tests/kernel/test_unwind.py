@@ -137,7 +137,12 @@ def test_stacks_are_complete(command: list[str]) -> None:
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
     with recorded(command, 1999) as (session, _):
-        check_complete(session, 100)
+        built = session.builder.built
+        if not built:
+            check_complete(session, 100)
+    if built:  # the first time, libraries that come by dlopen run for a moment before their tables are built
+        with recorded(command, 1999) as (session, _):
+            check_complete(session, 100)
 
 
 def test_five_hundred_frames() -> None:
