@@ -48,6 +48,7 @@ workloads: .venv/.dev
 bench: .venv/.dev workloads ## accuracy and overhead, minutes; results to standard output
 	$(RUN)/python bench/accuracy.py
 	$(RUN)/python bench/unwind.py
+	$(RUN)/python bench/symbols.py
 	$(RUN)/python bench/overhead.py
 
 proto: ## regenerate the protobuf code (Debian's protobuf-compiler 3.21)
