@@ -31,6 +31,7 @@ CASES = (
     ("100,000/s, libgomp", ["region_rate.gomp", "--work-us", "10"], (99, 499)),
     ("100,000/s, libomp", ["region_rate.omp", "--work-us", "10"], (99, 499)),
     ("50,000 switches/s", ["switch_rate"], (99, 499)),
+    ("100 frames deep", ["deep_stack"], (99, 999)),
 )
 
 
@@ -73,7 +74,7 @@ def main() -> None:
         if args.only not in title:
             continue
         first = run([*command, "--seconds", "2"], 0)
-        count = "--units" if command[0] == "switch_rate" else "--regions"
+        count = "--regions" if "region" in command[0] else "--units"
         fixed = [*command[:1], "--iterations", str(first["iterations"]), count, str(first["units"])]
         for frequency in frequencies:
             middle, total = [], []
