@@ -40,7 +40,8 @@ def test_in_a_container(unlinked: bool, tmp_path: Path) -> None:
     root = tmp_path / "root"
     _root_with(profiling.BUILD / "omp_truth.gomp", root)
     outer = subprocess.Popen(
-        ["unshare", "--mount", "--pid", "--fork", "--kill-child", "chroot", str(root), "/program",
+        ["unshare", "--propagation", "unchanged", "--mount", "--pid", "--fork", "--kill-child",
+         "chroot", str(root), "/program",
          "skewed,serial", "--forever"],
         stdout=subprocess.PIPE, env={**os.environ, "PARPROF_TRUTH": "/log"},
     )  # fmt: skip
