@@ -221,3 +221,33 @@ def test_libraries_that_come_and_go(tmp_path: Path) -> None:
         assert seen["alpha.so"] + seen["beta.so"] + sum(n for name, n in seen.items() if name[0] == "?") > 500
         others = {"libc.so.6", "ld-linux-x86-64.so.2", "churn", "[vdso]", "[uprobes]", "none"}
         assert {name for name in seen if name[0] != "?"} <= {"alpha.so", "beta.so", *others}
+
+
+@pytest.mark.parametrize("pages", [0, 2, 3, 4, 5, 6, 7, 8, 60_000])
+def test_any_number_of_mappings(pages: int, tmp_path: Path) -> None:
+    """The vDSO is one of the last mappings: the search must find it whatever their number."""
+    (tmp_path / "maps.c").write_text(
+        "#include <sys/mman.h>\n#include <stdlib.h>\n#include <time.h>\n"
+        "int main(int c, char **v) { long n = atol(v[1]); volatile long x = 0; time_t end;\n"
+        "char *p = mmap(0, 4096 * n + 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);\n"
+        "for (long i = 0; i < n; i += 2) mprotect(p + i * 4096, 4096, PROT_READ | PROT_EXEC);\n"
+        "while (time(0)) x++; return 0; }"
+    )
+    program = tmp_path / "maps"
+    subprocess.run(["gcc", "-O1", "-o", str(program), str(tmp_path / "maps.c")], check=True)
+    process = subprocess.Popen([program, str(pages)])
+    try:
+        time.sleep(0.5)
+        with profiling.traced_session(997) as session:
+            session.watch(process.pid)
+            profiling.run_until(session, lambda: not session.watched.placer.is_waiting)
+            session.kernel.drain()
+            before = ends(session)
+            end = time.monotonic() + 0.6
+            profiling.run_until(session, lambda: time.monotonic() > end)
+            found = ends(session) - before
+            assert found["complete"] > 200
+            assert found["complete"] >= COMPLETE * sum(found.values()), found
+    finally:
+        process.kill()
+        process.wait()

@@ -21,6 +21,8 @@ PAGE_SHIFT = 9
 MAPPING_WORDS = 5
 _ROWS_LIMIT = 1 << 24
 """A page's entry holds its number of rows in 24 bits."""
+_USER_END = 1 << 63
+"""The search in the kernel compares by subtraction; [vsyscall] lies beyond."""
 _PAGES_LIMIT = 1 << 20
 """512 MiB of code between a file's first row and its last."""
 
@@ -89,6 +91,8 @@ class Placer:
         words = array("Q")
         used: set[Key] = set()
         for mapping in load_map.mappings:
+            if mapping.start >= _USER_END:
+                break
             placed = None if mapping.dso.key in coming else self._place(mapping.dso)
             bias = pages = first = 0
             if placed is not None:
