@@ -223,7 +223,7 @@ class Assembler:
         out += [f"{path}: {problem}" for path, problem in list(problems.items())[:8]]
         if self._unsure:
             out.append(
-                f"n_w was partly guessed in {self._unsure} samples: attached in mid-region, or an edge without a probe yet"
+                f"n_w was partly guessed in {self._unsure} samples: attached in mid-region, or an edge not probed yet"
             )
         for target in self._session.targets.values():
             out += [f"process {target.pid}: {text}" for text in [*target.failures, *target.plan.notes]]
