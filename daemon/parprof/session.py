@@ -28,7 +28,7 @@ from parprof.kernel.engine import (
 from parprof.kernel.stacks import CodeAt
 from parprof.loadmap import DsoCache
 from parprof.model import Fact, ThreadState
-from parprof.processes import Process, inspect
+from parprof.processes import inspect
 from parprof.target import Target, Watched
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.cache import TableCache
@@ -270,7 +270,3 @@ class Session:
             target.perf_map.close()
         self.builder.close()
         self.cache.close()
-
-    def processes(self) -> list[Process]:
-        """All processes profiled, in the order in which they came."""
-        return [target.process for target in self.targets.values()]
