@@ -23,6 +23,7 @@ struct bpf_perf_event_data {
 #include "thread_state.h"
 
 #define PF_EXITING 0x4
+#define PF_KTHREAD 0x200000
 #define SIGSTOP 19
 #define E2BIG 7
 #define EEXIST 17
@@ -37,7 +38,11 @@ BPF_TABLE("hash", u32, struct mapping_list, mapping_lists, 8192);	/* by tgid */
 BPF_TABLE("hash", u32, struct interpreter, interpreters, 8192);
 BPF_F_TABLE("array", u32, u64, store_chunk, 1 << CHUNK_SHIFT, BPF_F_MMAPABLE);
 BPF_ARRAY_OF_MAPS(store, "store_chunk", MAX_CHUNKS);
+BPF_TABLE("lru_hash", struct work_key, u64, created, 16384);
+BPF_TABLE("lru_hash", struct lock_key, s32, lock_waiters, 4096);
 BPF_TABLE("percpu_array", u32, u64, counters, COUNTERS);
+BPF_TABLE("lru_hash", u32, u32, verdicts, 16384);
+BPF_TABLE("percpu_array", u32, u64, scratch, 1);
 BPF_TABLE("array", u32, struct settings, settings_map, 1);
 BPF_RINGBUF_OUTPUT(stacks, 1024);
 BPF_RINGBUF_OUTPUT(control, 64);
@@ -54,6 +59,53 @@ static __always_inline void count(u32 which)
 		__sync_fetch_and_add(counter, 1);
 }
 
+#ifdef PID_NAMESPACE
+#define NAMESPACE_STEPS 4
+
+/* The PID that a task has in our own PID namespace; 0 if it lives outside of it. */
+static __always_inline u32 pid_here(void *task)
+{
+	void *pid = 0, *namespace, *at;
+	u32 level = 0, number, nr = 0;
+
+	bpf_probe_read_kernel(&pid, sizeof(pid), task + TASK_THREAD_PID);
+	if (!pid)
+		return 0;
+	bpf_probe_read_kernel(&level, sizeof(level), pid + PID_LEVEL);
+#pragma unroll
+	for (u32 i = 0; i < NAMESPACE_STEPS; i++) {
+		if (i > level)
+			return 0;
+		at = pid + PID_NUMBERS + (u64)(level - i) * UPID_SIZE;
+		namespace = 0;
+		number = 0;
+		bpf_probe_read_kernel(&namespace, sizeof(namespace), at + UPID_NAMESPACE);
+		bpf_probe_read_kernel(&number, sizeof(number), namespace + NAMESPACE_NUMBER);
+		if (number == PID_NAMESPACE) {
+			bpf_probe_read_kernel(&nr, sizeof(nr), at);
+			return nr;
+		}
+	}
+	return 0;
+}
+
+static __always_inline u64 ids_of(void *task)
+{
+	void *leader = 0;
+	u32 tid = pid_here(task), tgid;
+
+	if (!tid)
+		return 0;
+	bpf_probe_read_kernel(&leader, sizeof(leader), task + TASK_GROUP_LEADER);
+	tgid = pid_here(leader);
+	return tgid ? (u64)tgid << 32 | tid : 0;
+}
+
+static __always_inline u64 current_ids(void)
+{
+	return ids_of((void *)bpf_get_current_task());
+}
+#else
 static __always_inline u64 ids_of(void *task)
 {
 	u64 ids = 0;
@@ -63,12 +115,23 @@ static __always_inline u64 ids_of(void *task)
 	return ids;
 }
 
-static __always_inline int is_exiting(void *task)
+static __always_inline u64 current_ids(void)
+{
+	return bpf_get_current_pid_tgid();
+}
+#endif
+
+static __always_inline u32 task_flags(void *task)
 {
 	u32 flags = 0;
 
 	bpf_probe_read_kernel(&flags, sizeof(flags), task + TASK_FLAGS);
-	return flags & PF_EXITING;
+	return flags;
+}
+
+static __always_inline int is_exiting(void *task)
+{
+	return task_flags(task) & PF_EXITING;
 }
 
 /* For kernels whose sched_switch does not pass it. */
@@ -91,6 +154,53 @@ static __always_inline void recount(struct process *p, struct thread *t)
 	__sync_fetch_and_add(&p->n_working, want ? 1 : -1);
 }
 
+static __always_inline void set_blocked_outside(struct process *p, struct thread *t, u8 want)
+{
+	if (t->blocked_outside == want)
+		return;
+	t->blocked_outside = want;
+	__sync_fetch_and_add(&p->n_blocked_outside, want ? 1 : -1);
+}
+
+static __always_inline void set_blocked_inside(struct process *p, struct thread *t, u8 want)
+{
+	if (t->blocked_inside == want)
+		return;
+	t->blocked_inside = want;
+	__sync_fetch_and_add(&p->n_blocked_inside, want ? 1 : -1);
+}
+
+/* One thread more, or less, waits for a lock. */
+static __always_inline void count_waiter(u64 address, u32 tgid, s32 change)
+{
+	struct lock_key key = {};
+	s32 none = 0, *waiters;
+
+	key.address = address;
+	key.tgid = tgid;
+	waiters = change > 0 ? lock_waiters.lookup_or_try_init(&key, &none) : lock_waiters.lookup(&key);
+	if (waiters)
+		__sync_fetch_and_add(waiters, change);
+}
+
+/* The thread's wait for a pthread mutex is over: it holds it now, or soon. */
+static __always_inline void end_lock_wait(struct thread *t)
+{
+	if (!t->waits_on)
+		return;
+	t->last_lock = t->waits_on;
+	count_waiter(t->waits_on, t->tgid, -1);
+	t->waits_on = 0;
+}
+
+/* The same for a lock of the runtime. */
+static __always_inline void end_runtime_lock_wait(struct thread *t)
+{
+	if (t->lock_wait)
+		count_waiter(t->lock_wait, t->tgid, -1);
+	t->lock_wait = 0;
+}
+
 static __always_inline void set_unknown(struct process *p, struct thread *t, u8 unknown)
 {
 	if (t->unknown == unknown)
@@ -104,8 +214,23 @@ static __always_inline void set_unknown(struct process *p, struct thread *t, u8 
 static __always_inline void unblock(struct process *p, struct thread *t)
 {
 	t->blocked = 0;
+	set_blocked_outside(p, t, 0);
+	set_blocked_inside(p, t, 0);
+	end_lock_wait(t);
 	if (t->unknown == 2)
 		set_unknown(p, t, 1);
+}
+
+/* The process went over from edges to leaves, or back: what the thread's frames say is out of date. */
+static __always_inline void follow_source(struct process *p, struct thread *t)
+{
+	if (t->from_leaves == (u8)p->from_leaves || t->busy)
+		return;
+	t->base_work = in_work(t);
+	t->depth = 0;
+	t->caught_working = 0;
+	t->from_leaves = p->from_leaves;
+	set_unknown(p, t, 1);
 }
 
 static __always_inline void set_member(struct process *p, struct thread *t)
@@ -177,6 +302,7 @@ static __always_inline struct thread *add_thread(struct process *p, u32 tgid, u3
 	t->blocked = blocked;
 	t->base_work = 1;
 	t->unknown = 3;
+	t->from_leaves = p->from_leaves;
 	if (config && (config->flags & HAS_RUNTIME)) {
 		t->base_work = t->is_main;
 		set_unknown(p, t, 1);
@@ -193,7 +319,10 @@ static __always_inline void remove_thread(struct process *p, struct thread *t, u
 		if (t->member)
 			__sync_fetch_and_add(&p->members, -1);
 		set_unknown(p, t, 0);
-		__sync_fetch_and_add(&p->probe_hits, t->probe_hits);
+		set_blocked_outside(p, t, 0);
+		set_blocked_inside(p, t, 0);
+		end_lock_wait(t);
+		end_runtime_lock_wait(t);
 	}
 	threads.delete(&tid);
 }

@@ -133,18 +133,11 @@ static __always_inline void tell_python(struct walk *w, struct interpreter *py)
 	tell(RECORD_PYTHON, w->tgid, w->key.tid, w->key.image, 0, 0, 0);
 }
 
-/* Walks PYTHON_FRAMES_PER_CALL frames more. */
-int on_python(struct bpf_perf_event_data *ctx)
+/* Walks PYTHON_FRAMES_PER_CALL frames more; GOING if there are still some. */
+static __always_inline u32 walk_python(struct walk *w, struct interpreter *py)
 {
-	u32 zero = 0, end = PYTHON_COMPLETE;
-	struct walk *w = walks.lookup(&zero);
-	struct interpreter *py;
+	u32 end = PYTHON_COMPLETE;
 
-	if (!w)
-		return 0;
-	py = interpreters.lookup(&w->tgid);
-	if (!py)
-		return finish_user_stack(w);
 	if (!w->python_started) {
 		w->python_started = 1;
 		end = first_python_frame(w, py);
@@ -162,17 +155,61 @@ int on_python(struct bpf_perf_event_data *ctx)
 			break;
 		}
 	}
-	if (end == PYTHON_COMPLETE && w->python_frame) {
-		unwinders.call(ctx, 1);
-		end = PYTHON_TOO_DEEP;
-	}
+	return end == PYTHON_COMPLETE && w->python_frame ? GOING : end;
+}
+
+/* Closes the record of the Python frames. */
+static __always_inline void end_python(struct walk *w, u32 end)
+{
 	if (w->record.python_depth) {	/* the addresses mean nothing elsewhere */
 		w->record.image = w->key.image;
 		w->record.hash = mix(w->record.hash, (u64)w->key.image << 8 | end);
 	}
 	w->record.python_end = end;
-	count(STAT_PYTHON + end);
+}
+
+int on_python(struct bpf_perf_event_data *ctx)
+{
+	u32 zero = 0, end;
+	struct walk *w = walks.lookup(&zero);
+	struct interpreter *py;
+
+	if (!w)
+		return 0;
+	py = interpreters.lookup(&w->tgid);
+	if (!py)
+		return finish_user_stack(w);
+	end = walk_python(w, py);
+	if (end == GOING) {
+		unwinders.call(ctx, 1);
+		end = PYTHON_TOO_DEEP;
+	}
+	end_python(w, end);
+	count(STAT_PYTHON + (end & 3));
 	finish_user_stack(w);
+	if (w->record.python_depth)
+		tell_python(w, py);
+	return 0;
+}
+
+int on_edge_python(struct pt_regs *ctx)
+{
+	struct walk *w = edge_walk();
+	struct interpreter *py;
+	u32 end;
+
+	if (!w)
+		return 0;
+	py = interpreters.lookup(&w->tgid);
+	if (!py)
+		return finish_context(w);
+	end = walk_python(w, py);
+	if (end == GOING) {
+		edge_unwinders.call(ctx, 1);
+		end = PYTHON_TOO_DEEP;
+	}
+	end_python(w, end);
+	finish_context(w);
 	if (w->record.python_depth)
 		tell_python(w, py);
 	return 0;

@@ -9,17 +9,76 @@ static __always_inline void observe(struct process *p, struct thread *t, u32 tgi
 {
 	struct process_config *config;
 
+	config = configs.lookup(&tgid);
 	if (t->busy)
 		return;
+	p->from_leaves = config && (config->flags & FROM_LEAVES);
+	follow_source(p, t);
 	frame_observe(t, sp);
 	if (user_mode)	/* it runs: a missed wake-up. In kernel mode it may be on its way to sleep. */
 		unblock(p, t);
-	config = configs.lookup(&tgid);
-	if (config && t->unknown && !t->depth)
+	if (config && !t->depth && (t->unknown || (config->flags & FROM_LEAVES)))
 		t->base_work = !leaf_waits(config, ip, sp);
 	else if (config)	/* the frames say wait, the program's own code runs: some edge has no probe (yet) */
 		t->caught_working = !frames_say_work(t) && in_user_code(config, ip);
 	recount(p, t);
+}
+
+/* n_working for the sample of a working thread, and whether it is partly a guess. */
+static __always_inline void judge(struct sample_key *key, struct process *p, struct thread *t, u32 tgid)
+{
+	struct process_config *config = configs.lookup(&tgid);
+	u32 flags = config ? config->flags : 0;
+	s32 n = p->n_working, found;
+
+	key->state = t && !in_work(t) ? STATE_SPINNING : STATE_WORKING;
+	if (n < 1 && key->state == STATE_WORKING) {
+		if (t && !t->busy && !t->blocked && !(flags & FROM_LEAVES))
+			count(STAT_REPAIRED);
+		n = 1;
+	}
+	key->unsure = (p->n_unknown > 0 && !(flags & FROM_LEAVES)) || (t && t->caught_working);
+	if (config && key->state == STATE_WORKING && (flags & (FROM_MEMORY | CHECK_MEMORY)) &&
+	    (config->memory.kind != MEMORY_WORKERS || config->memory.root_kind != ROOT_LEARNED || p->runtime_root)) {
+		found = memory_working(&config->memory, p);
+		if (found == UNREADABLE) {	/* just now the runtime builds or ends it, say */
+			if (flags & FROM_MEMORY) {
+				count(LOST_MEMORY);
+				key->unsure = 1;
+			}
+		} else if ((flags & FROM_MEMORY) || key->unsure) {
+			n = found < 1 ? 1 : found;
+			key->unsure = t && t->caught_working && !(flags & FROM_MEMORY);
+		} else {
+			count(STAT_CHECKED);
+			if ((found < 1 ? 1 : found) != n)
+				count(STAT_DISAGREED);
+		}
+	}
+	key->n_working = n < 0 ? 0 : n > 0xffff ? 0xffff : n;
+}
+
+static __always_inline u16 waiters_of(u64 address, u32 tgid)
+{
+	struct lock_key key = {};
+	s32 *waiters;
+
+	key.address = address;
+	key.tgid = tgid;
+	waiters = lock_waiters.lookup(&key);
+	return waiters && *waiters > 0 ? (u16)*waiters : 0;
+}
+
+/* Threads that wait for a lock which this one holds. */
+static __always_inline u16 waiters_for(struct thread *t, u32 tgid, u32 tid)
+{
+	u32 mutex[4] = {};
+
+	if (t->held_lock)
+		return waiters_of(t->held_lock, tgid);
+	if (bpf_probe_read_user(mutex, sizeof(mutex), (void *)t->last_lock) || !mutex[0] || mutex[2] != tid)
+		return 0;
+	return waiters_of(t->last_lock, tgid);
 }
 
 static __always_inline void trace_sample(struct sample_key *key, u64 ip)
@@ -38,23 +97,46 @@ static __always_inline void trace_sample(struct sample_key *key, u64 ip)
 		count(LOST_TRACE_RING);
 }
 
+static __always_inline int is_cactus(u32 tgid)
+{
+	struct process_config *config = configs.lookup(&tgid);
+
+	return config && (config->flags & CACTUS);
+}
+
+/* A process that is not watched uses the CPU: has Python decided about it? */
+static __always_inline void discover(u32 tgid, u32 tid)
+{
+	u32 *verdict = verdicts.lookup(&tgid), asked = VERDICT_ASKED;
+
+	if (verdict && *verdict == VERDICT_DENIED)
+		return;
+	count(LOST_UNDECIDED);
+	if (verdict || (task_flags((void *)bpf_get_current_task()) & (PF_KTHREAD | PF_EXITING)))
+		return;
+	verdicts.update(&tgid, &asked);
+	tell(RECORD_SEEN, tgid, tid, 0, 0, 0, 0);
+}
+
 int on_sample(struct bpf_perf_event_data *ctx)
 {
-	u64 id = bpf_get_current_pid_tgid();
+	u64 id = current_ids();
 	u32 tgid = id >> 32, tid = id, zero = 0;
 	struct process *p = tgid ? processes.lookup(&tgid) : 0;
-	struct sample_key key = {};
 	struct settings *s;
 	struct thread *t;
 	struct pt_regs *regs;
 	struct walk *w;
 	int user_mode;
 	u64 ip = 0, sp = 0;
-	s32 n;
 
-	if (!p || p->dead)
+	if (!tgid)
 		return 0;
 	s = settings_map.lookup(&zero);
+	if (!p && s && s->system_wide && !bpf_get_attach_cookie(ctx))
+		discover(tgid, tid);
+	if (!p || p->dead)
+		return 0;
 	w = walks.lookup(&zero);
 	if (!s || !w)
 		return 0;
@@ -69,32 +151,32 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	if (t)
 		observe(p, t, tgid, user_mode, ip, sp);
 
-	n = p->n_working;
-	key.state = t && !in_work(t) ? STATE_SPINNING : STATE_WORKING;
-	if (n < 1 && key.state == STATE_WORKING) {
-		if (t && !t->busy && !t->blocked)
-			count(STAT_REPAIRED);
-		n = 1;
-	}
-	key.n_working = n < 0 ? 0 : n > 0xffff ? 0xffff : n;
-	key.unsure = p->n_unknown > 0 || (t && t->caught_working);
+	/* all goes to map memory at once: the verifier does not tell apart what it sees there */
+	w->user_mode = user_mode;
+	w->key.user_hash = w->key.kernel_hash = 0;
+	w->key.waiters = 0;
+	w->key.reserved = 0;
+	w->key.image = p->image;
+	w->key.epoch = p->epoch;
+	w->key.tid = tid;
+	w->key.event = bpf_get_attach_cookie(ctx);
+	w->key.phase = s->phase;
+	judge(&w->key, p, t, tgid);
+	if (t && (t->last_lock || t->held_lock))
+		w->key.waiters = waiters_for(t, tgid, tid);
 	if (t && t->caught_working)
 		count(STAT_CAUGHT);
-	key.image = p->image;
-	key.epoch = p->epoch;
-	key.tid = tid;
-	key.event = bpf_get_attach_cookie(ctx);
-	key.phase = s->phase;
-	if (key.unsure)
+	if (w->key.unsure)
 		count(STAT_UNSURE);
-	if (s->trace && !key.event)
-		trace_sample(&key, ip);
-	if (!user_mode)
-		key.kernel_hash = capture(ctx, &w->record, 0, END_KERNEL);
-	w->key = key;
+	if (s->trace && !w->key.event)
+		trace_sample(&w->key, ip);
+	place_in_context(w, t);
 	w->tgid = tgid;
 	w->period = ctx->sample_period;
 	w->ip = ip;
 	w->sp = sp;
+	w->cactus = is_cactus(tgid);
+	if (!w->user_mode)
+		w->key.kernel_hash = capture(ctx, &w->record, 0, END_KERNEL);
 	return walk_user_stack(ctx, w, regs);
 }

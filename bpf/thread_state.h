@@ -48,9 +48,12 @@ static inline __attribute__((always_inline)) void drop_below(struct thread *t, u
 /* A function was entered with stack pointer `sp`. Returns 0 when the nesting is too deep to remember. */
 static inline __attribute__((always_inline)) int frame_enter(struct thread *t, u64 sp, int work)
 {
+	u64 top = t->depth - 1ULL, inherited = 0;
 	u32 depth;
 
 	t->caught_working = 0;
+	if (t->depth && t->depth <= MAX_NESTING && t->sp[slot(top)] == sp && (t->context_bits >> (top & 63) & 1))
+		inherited = t->context[slot(top)];
 	drop_below(t, sp + 1);	/* a frame that began at this very sp is dead too: tail call */
 	depth = t->depth;
 	if (depth >= MAX_NESTING)
@@ -60,8 +63,64 @@ static inline __attribute__((always_inline)) int frame_enter(struct thread *t, u
 		t->work_bits |= 1ULL << (depth & 63);
 	else
 		t->work_bits &= ~(1ULL << (depth & 63));
+	t->region_bits &= ~(1ULL << (depth & 63));
+	t->context_bits &= ~(1ULL << (depth & 63));
+	if (inherited) {	/* what a function calls last of all is still part of the work that it is */
+		t->context_bits |= 1ULL << (depth & 63);
+		t->context[slot(depth)] = inherited;
+	}
 	t->depth = depth + 1;
 	return 1;
+}
+
+/* The frame entered last starts a region, whose body is `function`. */
+static inline __attribute__((always_inline)) void frame_is_region(struct thread *t, u64 function)
+{
+	t->region_bits |= 1ULL << ((t->depth - 1ULL) & 63);
+	t->region_function = function;
+}
+
+/* The frame entered last is work that was created in `context`. */
+static inline __attribute__((always_inline)) void frame_has_context(struct thread *t, u64 context)
+{
+	u64 top = t->depth - 1ULL;
+
+	t->context_bits |= 1ULL << (top & 63);
+	t->context[slot(top)] = context;
+}
+
+/* 1 if the frame entered last is the body of the region that the frame below it, of this thread, started. */
+static inline __attribute__((always_inline)) int is_own_region(const struct thread *t, u64 function)
+{
+	u64 below_top = t->depth - 2ULL;
+
+	return t->depth >= 2 && (t->region_bits >> (below_top & 63) & 1) && t->region_function == function;
+}
+
+/* The innermost frame with a context; MAX_NESTING if there is none. */
+static inline __attribute__((always_inline)) u64 context_frame(const struct thread *t)
+{
+	u64 depth = t->depth, bits = t->context_bits, top = 0, more;
+
+	if (depth < MAX_NESTING)
+		bits &= (1ULL << (depth & 63)) - 1;
+	if (!bits)
+		return MAX_NESTING;
+#pragma unroll
+	for (u64 step = 32; step; step >>= 1) {
+		more = (bits >> step) != 0;
+		top += more * step;
+		bits >>= more * step;
+	}
+	return top;
+}
+
+/* The thread works, or waits, from here on: what it did before is on no stack of its own. */
+static inline __attribute__((always_inline)) void begin_or_end(struct thread *t, int work)
+{
+	t->depth = 0;
+	t->base_work = work;
+	t->caught_working = 0;
 }
 
 /* A function returned: everything that began below `sp` is gone. */

@@ -24,6 +24,10 @@ enum row_type {
 };
 
 #define ROW_FRAME_POINTER 8	/* ours alone: the file has no table */
+#define ROW_RSP_DEREF 9	/* CFA = *(rsp + off) + 8, with the bias added to off */
+#define ROW_REGISTER 10	/* CFA = a register of the leaf + off: index in pt_regs, ROW_BY_RBP, off */
+#define RSP_DEREF_BIAS (1 << 20)
+#define ROW_BY_RBP (1 << 13)	/* the caller's rbp was saved below rbp, not below the CFA */
 #define GOING 0xff	/* no end yet */
 #define CACHED_RULES 1024
 #define WINDOW_WORDS 64	/* of stack memory read at once: a read costs about as much as copying 512 bytes */
@@ -38,6 +42,13 @@ struct cached_rule {
 	u32 rule;
 };
 
+enum walk_purpose {
+	WALK_SAMPLE = 0,
+	WALK_CREATION = 1,	/* of work: filed under created_as */
+	WALK_THREAD = 2,	/* creation of a thread */
+	WALK_CLOSURES = 3,	/* nothing to walk: the record is complete; it is the context of the thread's innermost frame */
+};
+
 struct walk {
 	u64 ip, sp, bp, r10;
 	u64 mapping_start, mapping_end, bias, pages, first_page;	/* the mapping found last */
@@ -45,10 +56,15 @@ struct walk {
 	u64 generation;	/* of that list: no two lists ever share one */
 	u64 return_instance, return_slot, return_address;	/* innermost pending return probe */
 	u64 period;
+	u64 cut_sp;	/* where the frame of the work that another context created begins; ~0 = there is none */
 	u64 forgotten;
 	u64 window_start;	/* user address of window[0]; 1 = no window: the end of the stack was near */
 	u64 window[WINDOW_WORDS];
 	struct sample_key key;
+	struct work_key created_as, also_created_as;	/* a creation: what its call path is filed under */
+	u32 purpose;	/* enum walk_purpose */
+	u32 cactus;
+	u32 cut;
 	u32 tgid;
 	u32 depth;
 	u32 end;
@@ -62,6 +78,11 @@ struct walk {
 };
 BPF_TABLE("percpu_array", u32, struct walk, walks, 1);
 BPF_TABLE("prog", u32, u32, unwinders, 2);	/* on_unwind, on_python */
+/* Probes can be preempted, by other probes too: each walk claims a slot of its own. */
+#define WALK_SLOTS 128
+BPF_TABLE("array", u32, struct walk, edge_walks, WALK_SLOTS);
+BPF_TABLE("hash", u32, u32, walk_claims, WALK_SLOTS);
+BPF_TABLE("prog", u32, u32, edge_unwinders, 2);	/* on_edge_unwind, on_edge_python */
 
 static __always_inline u64 *word(u64 index)
 {
@@ -138,11 +159,6 @@ static __always_inline u32 find_rule(struct walk *w, u64 vaddr)
 	}
 	base = forget(w, base);
 	return load(w, base - 1) >> 32;
-}
-
-static __always_inline int read_user(u64 *value, u64 address)
-{
-	return !bpf_probe_read_user(value, sizeof(*value), (void *)address);
 }
 
 /* Reads a word of the stack, through the window. */
@@ -256,6 +272,15 @@ static __always_inline u32 read_frame(struct walk *w, u64 cfa, u32 type, u32 rbp
 	return w->ip ? GOING : END_ZERO;
 }
 
+/* A register as it was when the thread was interrupted. */
+static __always_inline u64 leaf_register(struct walk *w, u32 index)
+{
+	u64 value = 0, regs = forget(w, (u64)bpf_task_pt_regs(bpf_get_current_task_btf()));
+
+	bpf_probe_read_kernel(&value, sizeof(value), (void *)(regs + 8 * index));
+	return value;
+}
+
 /* Moves to the caller's frame; GOING, or why there is none. */
 static __always_inline u32 step(struct walk *w)
 {
@@ -280,11 +305,17 @@ static __always_inline u32 step(struct walk *w)
 		return step_by_frame_pointer(w, END_NO_TABLE);
 	else if (type == ROW_R10 && w->depth == 1)
 		cfa += w->r10;
-	else if (type != ROW_RBP_DEREF || !read_user(&cfa, w->bp - cfa))
+	else if (type == ROW_REGISTER && w->depth == 1) {
+		cfa = leaf_register(w, rule >> 14 & 15) + (cfa & ((ROW_BY_RBP - 1) << 3));
+		type = rule & ROW_BY_RBP ? ROW_R10 : ROW_RSP;
+	} else if (type == ROW_RSP_DEREF && read_user(&cfa, w->sp + cfa - RSP_DEREF_BIAS)) {
+		cfa += 8;
+		type = ROW_RSP;
+	} else if (type != ROW_RBP_DEREF || !read_user(&cfa, w->bp - cfa))
 		return END_BAD_ROW;
 	type = forget(w, type);
 	cfa = forget(w, cfa);
-	if (cfa <= w->sp)
+	if (cfa <= w->sp && !(w->cactus && type == ROW_RBP))
 		return END_BAD_ROW;
 	return read_frame(w, cfa, type, rbp);
 }
@@ -346,21 +377,19 @@ static __always_inline void tell_stale(struct walk *w)
 /* Sends a whole user stack and counts the sample under it. */
 static __always_inline int finish_user_stack(struct walk *w)
 {
-	w->record.hash = mix(w->record.hash, w->end) | 1;
+	w->record.hash = mix(mix(w->record.hash, w->end), w->cut) | 1;
+	w->record.cut = w->cut;
 	w->key.user_hash = w->record.hash;
 	count(STAT_STACKS + (w->end & 15));
 	send_stack(&w->record, w->depth, w->end);
 	return finish_sample(w);
 }
 
-/* Unwinds FRAMES_PER_CALL frames more. */
-int on_unwind(struct bpf_perf_event_data *ctx)
+/* Unwinds FRAMES_PER_CALL frames more; GOING if that did not reach the end. */
+static __always_inline u32 unwind_frames(struct walk *w)
 {
-	u32 zero = 0, depth;
-	struct walk *w = walks.lookup(&zero);
+	u32 depth;
 
-	if (!w)
-		return 0;
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < FRAMES_PER_CALL; i++) {
 		depth = w->depth;
@@ -370,6 +399,10 @@ int on_unwind(struct bpf_perf_event_data *ctx)
 		w->record.hash = mix(w->record.hash, w->ip);
 		w->depth = depth + 1;
 		w->end = step(w);
+		if (w->sp > w->cut_sp) {
+			w->cut = w->depth;
+			w->cut_sp = ~0ULL;
+		}
 		if (w->end != GOING)
 			break;
 		if (w->depth >= MAX_FRAMES) {
@@ -377,7 +410,17 @@ int on_unwind(struct bpf_perf_event_data *ctx)
 			break;
 		}
 	}
-	if (w->end == GOING) {
+	return w->end;
+}
+
+int on_unwind(struct bpf_perf_event_data *ctx)
+{
+	u32 zero = 0;
+	struct walk *w = walks.lookup(&zero);
+
+	if (!w)
+		return 0;
+	if (unwind_frames(w) == GOING) {
 		unwinders.call(ctx, 0);
 		w->end = END_TOO_DEEP;	/* the kernel's limit on tail calls */
 	}
@@ -386,6 +429,77 @@ int on_unwind(struct bpf_perf_event_data *ctx)
 	if (interpreters.lookup(&w->tgid))
 		unwinders.call(ctx, 1);
 	return finish_user_stack(w);
+}
+
+/* The slot that a probe of the current thread claimed. */
+static __always_inline struct walk *edge_walk(void)
+{
+	u32 tid = current_ids();
+	struct thread *t = threads.lookup(&tid);
+	u32 slot;
+
+	if (!t)
+		return 0;
+	slot = t->walk_slot;
+	return edge_walks.lookup(&slot);
+}
+
+/* Files the walked stack as the context of what is being created, and gives the slot back. */
+static __always_inline int finish_context(struct walk *w)
+{
+	u32 tid = current_ids(), slot;
+	struct thread *t = threads.lookup(&tid);
+	struct context_record r = {};
+	u32 one = 1;
+
+	if (!t)
+		return 0;
+	if (!w->depth)
+		goto out;
+	w->record.hash = mix(mix(w->record.hash, w->end), w->cut) | 1;
+	w->record.cut = w->cut;
+	send_stack(&w->record, w->depth, w->end);
+	r.type = RECORD_CONTEXT;
+	r.image = w->key.image;
+	r.user_hash = w->record.hash;
+	r.parent = w->key.context;
+	r.id = mix(mix(r.user_hash, r.parent), r.image) | 1;
+	if (!sent_stacks.lookup(&r.id)) {
+		if (stacks.ringbuf_output(&r, sizeof(r), BPF_RB_NO_WAKEUP))
+			count(LOST_CONTEXTS);
+		else
+			sent_stacks.update(&r.id, &one);
+	}
+	count(STAT_CONTEXTS);
+	if (w->purpose == WALK_THREAD) {
+		t->created_context = r.id;
+	} else if (w->purpose == WALK_CLOSURES) {
+		if (t->depth)
+			frame_has_context(t, r.id);
+	} else {
+		created.update(&w->created_as, &r.id);
+		if (w->also_created_as.image)
+			created.update(&w->also_created_as, &r.id);
+	}
+out:
+	slot = t->walk_slot;
+	walk_claims.delete(&slot);
+	return 0;
+}
+
+int on_edge_unwind(struct pt_regs *ctx)
+{
+	struct walk *w = edge_walk();
+
+	if (!w)
+		return 0;
+	if (unwind_frames(w) == GOING) {
+		edge_unwinders.call(ctx, 0);
+		w->end = END_TOO_DEEP;
+	}
+	if (interpreters.lookup(&w->tgid))
+		edge_unwinders.call(ctx, 1);
+	return finish_context(w);
 }
 
 /* A stack by the kernel's own walker; its hash, or 0 if it could not be read. */
@@ -410,18 +524,55 @@ static __always_inline u64 capture(struct bpf_perf_event_data *ctx, struct stack
 	s->hash = hash | 1;
 	s->image = 0;
 	s->python_depth = 0;
+	s->cut = 0;
 	send_stack(s, depth, end);
 	return hash | 1;
+}
+
+/* Makes the walk begin at the registers in `ip`, `sp`, `bp` and `r10`. */
+static __always_inline void begin_walk(struct walk *w, struct mapping_list *list)
+{
+	void *task = (void *)bpf_get_current_task();
+	u64 utask = 0;
+
+	w->list = list->words;
+	w->generation = list->generation;
+	w->mapping_start = w->mapping_end = 0;
+	w->window_start = ~0ULL << 12;	/* far from any user address */
+	w->return_instance = 0;
+	bpf_probe_read_kernel(&utask, 8, task + TASK_UTASK);
+	if (utask)
+		bpf_probe_read_kernel(&w->return_instance, 8, (void *)utask + UTASK_RETURN_INSTANCES);
+	next_return_instance(w);
+	w->depth = 0;
+	w->cut = 0;
+	w->exact = 1;
+	w->python_started = 0;
+	w->record.image = 0;
+	w->record.python_depth = 0;
+	w->record.python_end = PYTHON_NO_STATE;
+	w->record.hash = 0x9e3779b97f4a7c15ULL;
+}
+
+/* What the thread does now was created elsewhere: where, and which of its frames belong to it. */
+static __always_inline void place_in_context(struct walk *w, struct thread *t)
+{
+	u64 frame = t ? context_frame(t) : MAX_NESTING;
+
+	w->cut_sp = ~0ULL;
+	w->key.context = t ? t->base_context : 0;
+	if (frame >= MAX_NESTING)
+		return;
+	w->cut_sp = t->sp[slot(frame)];
+	w->key.context = t->context[slot(frame)];
 }
 
 /* Starts the walk of the current user stack for the sample in `w->key`. */
 static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, struct walk *w, struct pt_regs *regs)
 {
 	struct mapping_list *list = mapping_lists.lookup(&w->tgid);
-	void *task = (void *)bpf_get_current_task();
-	u64 utask = 0;
 
-	if (!w->ip || is_exiting(task)) {	/* in exec or exit: there is no user stack (any more) */
+	if (!w->ip || is_exiting((void *)bpf_get_current_task())) {	/* in exec or exit: there is no user stack (any more) */
 		w->key.user_hash = 0;
 		count(LOST_USER_STACK);
 		return finish_sample(w);
@@ -434,24 +585,9 @@ static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, stru
 			count(STAT_STACKS + END_FRAME_POINTERS);
 		return finish_sample(w);
 	}
-	w->list = list->words;
-	w->generation = list->generation;
-	w->mapping_start = w->mapping_end = 0;
-	w->window_start = ~0ULL << 12;	/* far from any user address */
 	bpf_probe_read_kernel(&w->bp, 8, &regs->bp);
 	bpf_probe_read_kernel(&w->r10, 8, &regs->r10);
-	w->return_instance = 0;
-	bpf_probe_read_kernel(&utask, 8, task + TASK_UTASK);
-	if (utask)
-		bpf_probe_read_kernel(&w->return_instance, 8, (void *)utask + UTASK_RETURN_INSTANCES);
-	next_return_instance(w);
-	w->depth = 0;
-	w->exact = 1;
-	w->python_started = 0;
-	w->record.image = 0;
-	w->record.python_depth = 0;
-	w->record.python_end = PYTHON_NO_STATE;
-	w->record.hash = 0x9e3779b97f4a7c15ULL;
+	begin_walk(w, list);
 	unwinders.call(ctx, 0);
 	return 0;
 }

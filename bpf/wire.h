@@ -37,10 +37,13 @@ struct sample_key {
 	u8 event;		/* index of the perf event */
 	u8 unsure;		/* 1: n_working or the state is partly guessed (attach in the middle, unprobed edge) */
 	u8 phase;		/* drain parity: Python reads the phase that the kernel does not write */
-	u16 reserved;
+	u16 waiters;		/* threads that wait for a lock which this one holds */
 	u32 epoch;		/* of the load map: which files were where */
-	u32 reserved2;
+	u32 reserved;
+	u64 context;		/* the call path that created the piece of work; 0 = the stack is whole; CONTEXT_UNKNOWN */
 };
+
+#define CONTEXT_UNKNOWN 2ULL	/* the ids of contexts are odd */
 
 struct sample_value {
 	u64 count;		/* samples */
@@ -57,14 +60,82 @@ struct process {
 	u32 dead;		/* 1: not counted: it has yet to exec, or it ended and Python has yet to remove it */
 	u64 stale_told_ns;	/* when RECORD_STALE_MAP was sent last */
 	u32 epoch;		/* counts the changes of the load map that ld.so reported */
+	s32 n_blocked_outside;	/* threads with `blocked_outside` set */
+	s32 n_blocked_inside;	/* threads with `blocked_inside` set */
+	u32 reserved2;
+	u64 runtime_root;	/* the runtime's state, as a probe saw it: see ROOT_LEARNED */
+	u64 probe_hits;
+	u32 from_leaves;	/* as in the flags of its config, since the last sample */
 	u32 reserved;
-	u64 probe_hits;		/* of threads that ended; live threads hold their own */
 };
 
 #define FOLLOW_CHILDREN 1	/* profile forked children too */
 #define STOP_AT_EXEC 2		/* SIGSTOP at exec, until Python placed the probes */
 #define STOP_AT_LOAD 8		/* the same when ld.so has mapped the libraries; set by exec, cleared by Python */
 #define HAS_RUNTIME 4		/* a parallel runtime is mapped: threads are classified by work edges */
+#define FROM_LEAVES 16		/* threads are classified by what they run at samples and switches, not by edges */
+#define FROM_MEMORY 32		/* as FROM_LEAVES, but n_working is read from the runtime's memory */
+#define CHECK_MEMORY 64		/* n_working comes from edges; where it is a guess, from memory; both are compared */
+#define CACTUS 128		/* a caller's frame may lie on another stack than its callee's */
+#define BLAME_LOCKS 256		/* notice who holds the locks that others wait for */
+
+enum memory_kind {
+	MEMORY_NONE = 0,
+	MEMORY_TEAM = 1,	/* the barrier of a libgomp team */
+	MEMORY_WORKERS = 2,	/* an array of workers */
+};
+
+enum memory_root {
+	ROOT_POINTER = 1,	/* the pointer variable at `root` */
+	ROOT_THREAD_LOCAL = 2,	/* the pointer `root` bytes from fsbase */
+	ROOT_LEARNED = 3,	/* what a probe saw last in an argument */
+};
+
+#define MAX_WORKERS 64
+#define MAX_HOPS 3
+
+/* How n_working is read from a runtime's memory; see parprof/runtimes/memory.py. Offsets in bytes. */
+struct memory_plan {
+	u64 root;
+	u64 tls;		/* MEMORY_TEAM: from fsbase to the thread's record */
+	u64 equals;
+	u64 mask;		/* of the bytes that the value has */
+	u32 kind;		/* enum memory_kind */
+	u16 team;
+	u16 task;
+	u16 total;
+	u16 awaited;
+	u16 awaited_final;
+	u16 root_kind;		/* enum memory_root */
+	u16 hop_count;
+	u16 hops[MAX_HOPS];
+	u16 count;
+	u16 array;
+	u16 stride;
+	u16 pointers;
+	u16 worker_hop_count;
+	u16 worker_hops[MAX_HOPS];
+	u16 value;
+	u16 reserved2;
+	u16 not_zero;		/* compare with 0 instead of `equals` */
+	u16 reserved;
+};
+
+/* Where Cilk-5 keeps the ancestors of a stolen frame; see parprof/runtimes/memory.py. */
+struct closure_chain {
+	u16 there;
+	u16 ws_self;
+	u16 ws_context;
+	u16 context_ro;
+	u16 ro_deques;
+	u16 deque_size;
+	u16 deque_bottom;
+	u16 parent;
+	u16 frame;
+	u16 signature;
+	u16 inlet;
+	u16 reserved;
+};
 
 /* Python-owned facts about one process; key: tgid. */
 struct process_config {
@@ -74,16 +145,41 @@ struct process_config {
 	u64 user_end[MAX_USER_RANGES];
 	u64 libc_start;
 	u64 libc_end;
+	struct memory_plan memory;
+	struct closure_chain closures;
 	u32 flags;
+	u32 reserved;
+};
+
+/* Under what the creator's call path is found again when the work begins. */
+struct work_key {
+	u64 function;
+	u64 instance;
+	u32 image;
+	u32 reserved;
+};
+
+struct lock_key {
+	u64 address;
+	u32 tgid;
 	u32 reserved;
 };
 
 /* Kernel-owned state of one thread; key: tid. See thread_state.h for its rules. */
 struct thread {
 	u64 sp[MAX_NESTING];	/* stack pointer at the entry of each frame that still lives, outermost first */
+	u64 context[MAX_NESTING];	/* of frame i, where context_bits says so */
 	u64 work_bits;		/* bit i: frame i is user work, else runtime wait */
+	u64 region_bits;	/* bit i: frame i starts a region and runs its body in this thread too */
+	u64 context_bits;	/* bit i: frame i is work that was created in context[i] */
+	u64 region_function;	/* the body of the region that this thread started last */
+	u64 base_context;	/* where this thread was created */
+	u64 created_context;	/* of the pthread_create under way in this thread */
+	u64 waits_on;		/* the lock that it sleeps for; 0 = none */
+	u64 lock_wait;		/* the runtime's lock that it waits for; 0 = none */
+	u64 held_lock;		/* the runtime's lock that it holds; 0 = none */
+	u64 last_lock;		/* a pthread mutex that it may hold and others wait for */
 	u64 start_routine;	/* third argument of the pthread_create under way in this thread; 0 = none */
-	u64 probe_hits;
 	u32 tgid;
 	u32 image;
 	u32 depth;		/* live entries of sp */
@@ -96,6 +192,11 @@ struct thread {
 	u8 busy;		/* a probe is changing this entry: the sampler must not */
 	u8 is_main;
 	u8 caught_working;	/* found in the program's own code while its frames say wait; until its next edge */
+	u8 blocked_outside;	/* sleeps, but not in the runtime: for MEMORY_TEAM, which takes it for working */
+	u8 blocked_inside;	/* sleeps in the runtime, or was woken there and has not run since */
+	u8 from_leaves;		/* its state was last judged by leaves, not by edges */
+	u8 reserved[1];
+	u32 walk_slot;		/* of the walk that a probe does in this thread */
 };
 
 /* What a probe site means: the low byte of its cookie. */
@@ -106,14 +207,24 @@ enum edge_kind {
 	EDGE_LEARN = 4,		/* only note the outlined function in the argument */
 	EDGE_CREATE_THREAD = 5,	/* pthread_create */
 	EDGE_LOAD_MAP = 6,	/* ld.so changed the set of mapped libraries */
-	EDGE_KINDS = 7,
+	EDGE_BEGIN = 7,		/* the thread works until its next EDGE_END */
+	EDGE_END = 8,		/* the thread waits until its next EDGE_BEGIN */
+	EDGE_CREATE_TASK = 9,	/* work is created that runs later, perhaps elsewhere */
+	EDGE_STEAL = 10,	/* only counted */
+	EDGE_LOCK = 11,		/* as EDGE_ENTER_WAIT; from its return on the thread holds the lock in the instance argument */
+	EDGE_UNLOCK = 12,
+	EDGE_KINDS = 13,
 };
 
 #define COOKIE_KIND_MASK 0xff
 #define COOKIE_RETURN (1ULL << 8)	/* this attachment fires at the function's return only */
 #define COOKIE_SESSION (1ULL << 9)	/* one attachment fires at entry and at return */
-#define COOKIE_LEARN (1ULL << 10)	/* the first argument is an outlined function */
-#define COOKIE_LEARN_SIXTH (1ULL << 11)	/* the sixth argument is one */
+#define COOKIE_LEARN (1ULL << 10)	/* the function argument is to be probed if it is not yet */
+#define COOKIE_FUNCTION_SHIFT 12	/* 3 bits: argument that names the work; 0 = none, or the probed function */
+#define COOKIE_INSTANCE_SHIFT 16	/* 3 bits: argument that tells two pieces of the same work apart */
+#define COOKIE_ROOT_SHIFT 20	/* 3 bits: argument that is the runtime's state */
+#define COOKIE_INSIDE_SHIFT 24	/* 6 bits: the instance has a pointer to the function at this word of its own; 0 = no */
+#define COOKIE_DELTA_SHIFT 32	/* 16 bits: from the function's start to the probe */
 
 enum record_type {
 	RECORD_STACK = 1,
@@ -125,6 +236,8 @@ enum record_type {
 	RECORD_SAMPLE = 7,	/* only with settings.trace */
 	RECORD_STALE_MAP = 9,	/* address: executed, but in no mapping that we were told of */
 	RECORD_PYTHON = 10,	/* new Python stacks of a young process: resolve them before it frees them or ends */
+	RECORD_SEEN = 12,	/* a sample hit a process that nobody decided upon yet */
+	RECORD_CONTEXT = 11,	/* a struct context_record */
 	RECORD_REPLACED = 8,	/* the PID was reused while its old entry was still there */
 };
 
@@ -204,9 +317,20 @@ struct stack_record {
 	u32 image;		/* with Python frames, whose addresses mean something in one process only */
 	u16 python_depth;
 	u16 python_end;		/* enum python_end */
+	u16 cut;		/* so many innermost frames belong to the work that was created in another context; 0 = all */
+	u16 reserved[3];
 	/* `depth` frames, leaf first; behind them `python_depth` pairs, innermost first:
 	 * address of the code object | PYTHON_ENTRY, and index of the instruction | address of its line table >> 4 << 32 */
 	u64 pc[STACK_WORDS];
+};
+
+/* A creation of work: travels through the ring of the stacks, behind its stack. */
+struct context_record {
+	u32 type;
+	u32 image;
+	u64 id;
+	u64 user_hash;		/* the creator's stack */
+	u64 parent;		/* the context of the creator's own work; as in struct sample_key */
 };
 
 /* A rare event that Python must react to. */
@@ -237,6 +361,14 @@ struct trace_record {
 struct settings {
 	u32 phase;		/* which phase samples are counted under now: 0 or 1 */
 	u32 trace;		/* 1: also send a trace_record for each sample */
+	u32 system_wide;	/* 1: ask Python about each process that a sample hits */
+	u32 reserved;
+};
+
+/* What was decided about a process that is not watched; key: tgid. */
+enum verdict {
+	VERDICT_ASKED = 1,
+	VERDICT_DENIED = 2,
 };
 
 /* Counters. The first group are losses: each way to lose data has one; Python shows all that are not 0. */
@@ -250,7 +382,10 @@ enum counter {
 	LOST_NESTING = 6,	/* work edges deeper than MAX_NESTING */
 	LOST_LEARNED_FULL = 7,	/* outlined functions: table full */
 	LOST_TRACE_RING = 8,	/* trace records */
-	LOST_REASONS = 9,
+	LOST_CONTEXTS = 9,	/* call paths of created work: no room to walk them, or ring buffer full */
+	LOST_MEMORY = 10,	/* samples whose n_working could not be read from the runtime's memory */
+	LOST_UNDECIDED = 11,	/* samples of processes before Python decided whether to watch them */
+	LOST_REASONS = 12,
 	STAT_SAMPLES = 16,	/* samples counted, of all events */
 	STAT_SWITCHES = 17,	/* context switches of threads of watched processes */
 	STAT_WAKEUPS = 18,
@@ -258,10 +393,13 @@ enum counter {
 	STAT_UNSURE = 20,	/* samples with unsure set */
 	STAT_CAUGHT = 23,	/* samples with caught_working set: an edge is not probed (yet) */
 	STAT_IMAGES = 22,	/* image ids given out by the kernel (fork, exec) */
-	STAT_EDGES = 24,	/* + enum edge_kind: probe hits */
+	STAT_CONTEXTS = 21,	/* call paths of created work */
+	STAT_CHECKED = 24,	/* samples with n_working from both edges and memory */
+	STAT_DISAGREED = 25,	/* of these, those with two different numbers */
 	STAT_STACKS = 32,	/* + enum stack_end: samples */
 	STAT_PYTHON = 44,	/* + enum python_end: samples of processes with an interpreter */
-	COUNTERS = 48,
+	STAT_EDGES = 48,	/* + enum edge_kind: probe hits */
+	COUNTERS = 64,
 };
 
 #endif

@@ -19,16 +19,195 @@ static __always_inline void learn(u32 tgid, u32 tid, u32 image, u64 function)
 		count(LOST_LEARNED_FULL);
 }
 
-static __always_inline void enter(struct process *p, struct thread *t, u32 kind, u64 sp)
+/* The argument of that number, 1 to 6; 0 for none. */
+static __always_inline u64 argument(struct pt_regs *ctx, u32 number)
+{
+	u64 all[8] = { 0, ctx->di, ctx->si, ctx->dx, ctx->cx, ctx->r8, ctx->r9, 0 };
+
+	barrier();	/* else clang computes an address in ctx, which the verifier refuses */
+	return all[number & 7];
+}
+
+static __always_inline u64 cookie_argument(struct pt_regs *ctx, u64 cookie, u32 shift)
+{
+	return argument(ctx, cookie >> shift & 7);
+}
+
+/* The function that the work runs: an argument, else the probed function itself. */
+static __always_inline u64 work_function(struct pt_regs *ctx, u64 cookie)
+{
+	if (cookie >> COOKIE_FUNCTION_SHIFT & 7)
+		return cookie_argument(ctx, cookie, COOKIE_FUNCTION_SHIFT);
+	return PT_REGS_IP(ctx) - (cookie >> COOKIE_DELTA_SHIFT & 0xffff);
+}
+
+static __always_inline u64 context_under(u64 function, u64 instance, u32 image)
+{
+	struct work_key key = {};
+	u64 *context;
+
+	key.function = function;
+	key.instance = instance;
+	key.image = image;
+	context = created.lookup(&key);
+	return context ? *context : 0;
+}
+
+/* Which creation the work that begins here belongs to: by its own data, by the task that created it, or else
+ * the newest creation of the same function. */
+static __always_inline u64 find_context(struct process_config *config, u64 function, u64 instance, u32 image)
+{
+	u64 context = instance ? context_under(0, instance, image) : 0, task = 0;
+
+	if (!context && config && config->memory.kind == MEMORY_TEAM) {
+		task = current_task(&config->memory);
+		if (task && read_user(&task, task) && task)	/* its parent comes first */
+			context = context_under(function, task, image);
+	}
+	if (!context)
+		context = context_under(function, 0, image);
+	return context ? context : CONTEXT_UNKNOWN;
+}
+
+static __always_inline void enter(struct pt_regs *ctx, u64 cookie, struct process *p, struct thread *t, u32 kind, u32 tgid)
 {
 	int work = kind == EDGE_ENTER_WORK, region = kind == EDGE_ENTER_REGION;
+	u64 function;
 
 	if (learn_base(t, work, region))
 		set_unknown(p, t, 0);
 	if (work || region)
 		set_member(p, t);
-	if (!frame_enter(t, sp, work))
+	if (!frame_enter(t, PT_REGS_SP(ctx), work)) {
 		count(LOST_NESTING);
+		return;
+	}
+	function = work || region ? work_function(ctx, cookie) : 0;
+	if (region)
+		frame_is_region(t, function);
+	else if (work && !is_own_region(t, function))
+		frame_has_context(t, find_context(configs.lookup(&tgid), function,
+						  cookie_argument(ctx, cookie, COOKIE_INSTANCE_SHIFT), p->image));
+}
+
+#define NAMELESS_LOCK 1	/* that of a critical section without a name */
+
+static __always_inline void begin_runtime_lock_wait(struct thread *t, u64 lock)
+{
+	end_runtime_lock_wait(t);	/* of a return that was missed */
+	t->lock_wait = lock ? lock : NAMELESS_LOCK;
+	count_waiter(t->lock_wait, t->tgid, 1);
+}
+
+/* A slot for the walk of this thread's stack; 0 if all that we try are taken. */
+static __always_inline struct walk *claim_walk(struct thread *t, u32 tid)
+{
+	u32 slot = bpf_get_smp_processor_id() & (WALK_SLOTS / 2 - 1), second = slot + WALK_SLOTS / 2;
+
+	if (walk_claims.insert(&slot, &tid)) {
+		slot = second;
+		if (walk_claims.insert(&slot, &tid))
+			return 0;
+	}
+	t->walk_slot = slot;
+	return edge_walks.lookup(&slot);
+}
+
+/* Work or a thread is created here: walks the creator's stack and files it. */
+static __always_inline void keep_context(struct pt_regs *ctx, u64 cookie, struct process *p, struct thread *t, u32 tgid, u32 tid)
+{
+	struct mapping_list *list = mapping_lists.lookup(&tgid);
+	struct process_config *config = configs.lookup(&tgid);
+	u32 kind = cookie & COOKIE_KIND_MASK, inside = cookie >> COOKIE_INSIDE_SHIFT & 63;
+	struct walk *w;
+	u64 function, instance;
+
+	if (!list || !list->words || !config)
+		return;
+	w = claim_walk(t, tid);
+	if (!w) {
+		count(LOST_CONTEXTS);
+		return;
+	}
+	place_in_context(w, t);
+	w->key.image = p->image;
+	w->key.tid = tid;
+	w->tgid = tgid;
+	w->cactus = !!(config->flags & CACTUS);
+	w->purpose = kind == EDGE_CREATE_THREAD ? WALK_THREAD : WALK_CREATION;
+	if (kind != EDGE_CREATE_THREAD) {
+		function = cookie >> COOKIE_FUNCTION_SHIFT & 7 ? cookie_argument(ctx, cookie, COOKIE_FUNCTION_SHIFT) : 0;
+		instance = cookie_argument(ctx, cookie, COOKIE_INSTANCE_SHIFT);
+		if (inside)
+			read_user(&function, instance + 8 * inside);
+		w->created_as.function = instance ? 0 : function;
+		w->created_as.instance = instance;
+		w->created_as.image = p->image;
+		w->also_created_as.function = function;
+		w->also_created_as.instance = instance ? 0 : current_task(&config->memory);
+		w->also_created_as.image = function && kind == EDGE_CREATE_TASK ? p->image : 0;
+	}
+	w->ip = PT_REGS_IP(ctx);
+	w->sp = PT_REGS_SP(ctx);
+	w->bp = PT_REGS_FP(ctx);
+	w->r10 = ctx->r10;
+	begin_walk(w, list);
+	edge_unwinders.call(ctx, 0);
+	w->end = END_TOO_DEEP;	/* never reached */
+	finish_context(w);
+}
+
+#define MAX_CLOSURES 64
+
+/* Cilk-5: the slow version of a stolen function begins on this thread. Its ancestors are on no stack but in a chain
+ * of closures, from the worker's deque on: they become the context of its frame. */
+static __always_inline void keep_closures(struct pt_regs *ctx, struct process *p, struct thread *t, u32 tid,
+					  struct closure_chain *c)
+{
+	u64 ws = argument(ctx, 1), own = argument(ctx, 2), at = 0, closure = 0, frame, function;
+	u32 self = 0, n = 0, past = 0;
+	struct walk *w;
+
+	bpf_probe_read_user(&self, 4, (void *)ws + c->ws_self);
+	if (!read_user(&at, ws + c->ws_context) || !read_user(&at, at + c->context_ro) ||
+	    !read_user(&at, at + c->ro_deques) || !read_user(&closure, at + (u64)self * c->deque_size + c->deque_bottom))
+		return;
+	w = claim_walk(t, tid);
+	if (!w) {
+		count(LOST_CONTEXTS);
+		return;
+	}
+	w->record.hash = 0x9e3779b97f4a7c15ULL;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < MAX_CLOSURES; i++) {
+		u32 slot;
+
+		if (!closure)
+			break;
+		read_user(&frame, closure + c->frame);
+		read_user(&function, frame + c->signature);
+		read_user(&function, function + c->inlet);
+		slot = forget(w, n);
+		asm volatile("%0 &= %1" : "+r"(slot) : "i"(MAX_CLOSURES - 1));
+		w->record.pc[slot] = function | (n ? FRAME_INTERRUPTED : 0);
+		w->record.hash = mix(w->record.hash, past * function);
+		n = forget(w, n + past);	/* what is not past our own frame is overwritten */
+		past = forget(w, past | (frame == own));
+		read_user(&closure, closure + c->parent);
+		closure = forget(w, closure);
+	}
+	w->record.image = 0;
+	w->record.python_depth = 0;
+	w->record.python_end = PYTHON_NO_STATE;
+	w->key.image = p->image;
+	w->key.context = t->base_context;
+	if (!n && t->depth)	/* the first procedure: nothing is before it but what created the thread */
+		frame_has_context(t, t->base_context);
+	w->purpose = WALK_CLOSURES;
+	w->end = END_COMPLETE;
+	w->cut = 0;
+	w->depth = n;
+	finish_context(w);
 }
 
 static __always_inline void load_map_changed(struct process *p, u32 tgid, u32 tid)
@@ -46,7 +225,7 @@ int on_edge(struct pt_regs *ctx)
 {
 	u64 cookie = bpf_get_attach_cookie(ctx);
 	u32 kind = cookie & COOKIE_KIND_MASK;
-	u64 id = bpf_get_current_pid_tgid();
+	u64 id = current_ids();
 	u32 tgid = id >> 32, tid = id;
 	struct process *p = processes.lookup(&tgid);
 	struct thread *t;
@@ -57,7 +236,8 @@ int on_edge(struct pt_regs *ctx)
 		return (cookie & COOKIE_SESSION) ? 1 : 0;
 	returned = (cookie & COOKIE_RETURN) ||
 		   ((cookie & COOKIE_SESSION) && PT_REGS_IP(ctx) != bpf_get_func_ip(ctx));
-	count(STAT_EDGES + (kind & 7));
+	count(STAT_EDGES + (kind & 15));
+	__sync_fetch_and_add(&p->probe_hits, 1);
 	if (kind == EDGE_LOAD_MAP) {
 		load_map_changed(p, tgid, tid);
 		return 0;
@@ -67,23 +247,45 @@ int on_edge(struct pt_regs *ctx)
 		t = add_thread(p, tgid, tid, 0);
 	if (!t)
 		return (cookie & COOKIE_SESSION) ? 1 : 0;
+	follow_source(p, t);
 	t->busy = 1;
 	barrier();
-	t->probe_hits++;
 	if (returned) {
 		frame_leave(t, PT_REGS_SP(ctx));
+		if (kind == EDGE_LOCK && t->lock_wait) {
+			t->held_lock = t->lock_wait;
+			end_runtime_lock_wait(t);
+		}
+	} else if (kind == EDGE_UNLOCK) {
+		t->held_lock = 0;
 	} else if (kind == EDGE_CREATE_THREAD) {
 		t->start_routine = PT_REGS_PARM3(ctx);
-	} else if (kind != EDGE_LEARN) {
-		enter(p, t, kind, PT_REGS_SP(ctx));
+	} else if (kind == EDGE_BEGIN || kind == EDGE_END) {
+		begin_or_end(t, kind == EDGE_BEGIN);
+		set_unknown(p, t, 0);
+		set_member(p, t);
+	} else if (kind <= EDGE_ENTER_REGION || kind == EDGE_LOCK) {
+		enter(ctx, cookie, p, t, kind, tgid);
+		if (kind == EDGE_LOCK)
+			begin_runtime_lock_wait(t, cookie_argument(ctx, cookie, COOKIE_INSTANCE_SHIFT));
 	}
 	unblock(p, t);
 	recount(p, t);
 	barrier();
 	t->busy = 0;
-	if ((cookie & COOKIE_LEARN) && !returned)
-		learn(tgid, tid, p->image, PT_REGS_PARM1(ctx));
-	if ((cookie & COOKIE_LEARN_SIXTH) && !returned)
-		learn(tgid, tid, p->image, PT_REGS_PARM6(ctx));
+	if (returned)
+		return 0;
+	if (kind == EDGE_ENTER_WORK) {
+		struct process_config *config = configs.lookup(&tgid);
+
+		if (config && config->closures.there)
+			keep_closures(ctx, p, t, tid, &config->closures);
+	}
+	if (cookie >> COOKIE_ROOT_SHIFT & 7)
+		p->runtime_root = cookie_argument(ctx, cookie, COOKIE_ROOT_SHIFT);
+	if (cookie & COOKIE_LEARN)
+		learn(tgid, tid, p->image, cookie_argument(ctx, cookie, COOKIE_FUNCTION_SHIFT));
+	if (kind == EDGE_ENTER_REGION || kind == EDGE_CREATE_TASK || kind == EDGE_CREATE_THREAD)
+		keep_context(ctx, cookie, p, t, tgid, tid);
 	return 0;
 }

@@ -18,6 +18,7 @@ METRICS: Mapping[str, Callable[[Metrics], float]] = {
     "work": lambda m: m.work_ns,
     "overhead": lambda m: m.overhead_ns,
     "spin": lambda m: m.spin_ns,
+    "blame": lambda m: m.blame_ns,
     "samples": lambda m: m.samples,
 }
 """What views can be sorted by. Times in nanoseconds, samples a count."""

@@ -59,6 +59,14 @@ class CostMeter:
         """Mean run time of each program, nanoseconds; programs that did not run are left out."""
         return {name: ns / runs for name, (ns, runs) in self._kernel.run_time_ns().items() if runs}
 
+    def prices_ns(self) -> tuple[float, float]:
+        """What a sample and what a probe hit cost the target, nanoseconds; a sample's walk included."""
+        mean = self.program_ns()
+        return (
+            mean.get("on_sample", 2000.0) + mean.get("on_unwind", 1000.0) + _INTERRUPT_NS,
+            self.probe_ns + mean.get("on_edge", 200.0),
+        )
+
     def target_ns(self) -> float:
         """Estimated CPU time taken from the targets so far, nanoseconds."""
         mean = self.program_ns()

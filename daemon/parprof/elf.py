@@ -18,6 +18,7 @@ __all__ = ("EM_X86_64", "ET_DYN", "ET_EXEC", "ElfError", "ElfFile", "Section", "
 ET_EXEC, ET_DYN, EM_X86_64 = 2, 3, 62
 _PT_DYNAMIC, _PT_INTERP, _PT_NOTE = 2, 3, 4
 _SHT_SYMTAB, _SHT_NOTE, _SHT_DYNSYM = 2, 7, 11
+_SHF_TLS = 0x400
 _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME = 1, 4, 5, 6, 10, 14
 _DT_GNU_HASH, _DT_VERSYM = 0x6FFFFEF5, 0x6FFFFFF0
 _DYNAMIC = struct.Struct("<QQ")
@@ -63,7 +64,8 @@ class ElfFile(ElfImage):
         for segment in self.segments:
             if segment.type != _PT_DYNAMIC:
                 continue
-            if any(s.type == SHT_NOBITS and s.address == segment.vaddr for s in self.sections):
+            here = (s for s in self.sections if s.address == segment.vaddr and not s.flags & _SHF_TLS)
+            if any(s.type == SHT_NOBITS for s in here):  # .tbss takes no room: it may begin at the same place
                 break  # a file of debug information alone
             raw = self.read_at(segment.offset, min(segment.file_size, _MAX_DYNAMIC))
             for tag, value in _DYNAMIC.iter_unpack(raw[: len(raw) - len(raw) % _DYNAMIC.size]):

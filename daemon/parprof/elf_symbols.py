@@ -80,6 +80,10 @@ class Strings:
             return window[start:end]
         return self._read_at(self._offset + index, min(MAX_NAME, self._size - index)).partition(b"\0")[0]
 
+    def forget(self) -> None:
+        """Give back the memory of the windows; they are read again when they are needed."""
+        self._windows.clear()
+
 
 @dataclass(frozen=True, slots=True)
 class SymbolTable:
@@ -110,6 +114,7 @@ class SymbolTable:
         for entry in self.entries():
             if entry[1] & 15 in (TYPE_FUNCTION, TYPE_IFUNC) and entry[3] and entry[4]:
                 yield entry
+        self.strings.forget()
 
     def symbol(self, entry: Entry) -> Symbol:
         """An entry with its name, without the version that some linkers append to it."""
@@ -132,6 +137,7 @@ class SymbolTable:
                 if left < 0:
                     break
                 out.add(name)
+        self.strings.forget()
         return out
 
     def defined(self, names: set[bytes]) -> Iterator[tuple[bool, Symbol]]:
@@ -151,6 +157,7 @@ class SymbolTable:
                 raw = self.read_at(self.versions + 2 * index, 2)
                 hidden = len(raw) == 2 and bool(raw[1] & 0x80)
             yield not hidden, self.symbol(entry)
+        self.strings.forget()
 
 
 def count_from_hash(read: ReadAt, address: int) -> int:

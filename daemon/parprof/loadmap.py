@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from parprof.dso import Dso, DsoCache
+from parprof.dso import Dso
+from parprof.dsocache import DsoCache
 from parprof.errors import PrivilegeError, TargetError
 from parprof.mapsline import parse_line
 
@@ -89,6 +90,13 @@ class LoadMap:
         if mapping.dso.key[0] == "label":
             return mapping.dso, address
         return mapping.dso, mapping.dso.vaddr(address - mapping.start + mapping.file_offset)
+
+    def bias(self, dso: Dso) -> int:
+        """What to add to an ELF virtual address of a file for its address in the process; 0 if it is not mapped."""
+        for mapping in self.mappings:
+            if mapping.dso.key == dso.key:
+                return mapping.start - dso.vaddr(mapping.file_offset)
+        return 0
 
     def dsos(self) -> list[Dso]:
         """The files, each once, in order of address."""

@@ -39,6 +39,10 @@ class Fact:
     total: int
     epoch: int = 0
     """Which load map the addresses belong to: counts the changes that ld.so reported."""
+    context: int = 0
+    """The call path that created the piece of work (`Kernel.context`); 0: the stack is whole by itself."""
+    waiters: int = 0
+    """Threads that wait for a lock which this one holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,15 @@ class Frame:
     address: int = 0
     inlined: bool = False
     is_loop: bool = False
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        """Hash once: frames are hashed far more often than they are made."""
+        names = self.name, self.file, self.line, self.start_line, self.module, self.build_id
+        object.__setattr__(self, "_hash", hash((names, self.address, self.inlined, self.is_loop)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 Path = tuple[Frame, ...]
@@ -79,6 +92,8 @@ class Metrics:
     idleness_ns: float = 0.0
     overhead_ns: float = 0.0
     spin_ns: float = 0.0
+    blame_ns: float = 0.0
+    """Time that other threads waited for locks which this call path held: no part of effort."""
     events: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: Metrics) -> None:
@@ -88,6 +103,7 @@ class Metrics:
         self.idleness_ns += other.idleness_ns
         self.overhead_ns += other.overhead_ns
         self.spin_ns += other.spin_ns
+        self.blame_ns += other.blame_ns
         for name, value in other.events.items():
             self.events[name] = self.events.get(name, 0) + value
 
@@ -99,7 +115,7 @@ class Metrics:
 
 @dataclass(slots=True)
 class PathSample:
-    """The metrics of one call path of one thread."""
+    """The metrics of one call path of one thread. ``path`` is the logical one."""
 
     path: Path
     metrics: Metrics
@@ -109,6 +125,10 @@ class PathSample:
     runtime: str = ""
     overhead: str = ""
     """Category of overhead (sync, schedule, create, other) when the leaf is runtime code, else empty."""
+    physical: Path = ()
+    """The physical call path; empty where it is the same."""
+    image: int = 0
+    """The process image (see `Fact`); 0 in what was read from a file."""
 
 
 @dataclass(frozen=True, slots=True)

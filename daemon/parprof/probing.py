@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from parprof.codescan import cheap_probe_site, tail_jump_site
 from parprof.elf import ElfError, ElfFile, Symbol
-from parprof.kernel.engine import MAX_RUNTIME_RANGES, MAX_USER_RANGES
+from parprof.filefacts import file_facts
+from parprof.kernel.records import MAX_RUNTIME_RANGES, MAX_USER_RANGES
 from parprof.kernel.uprobes import Site
 from parprof.loadmap import Dso, LoadMap
-from parprof.runtimes import Edge, Hook, RuntimeAgent, agent_for_library, agents
+from parprof.runtimes import Agent, Edge, Hook, agent_for_library
+from parprof.staticruntime import runtime_code
 
 _LIBC = re.compile(r"libc[.-]|libpthread[.-]|ld-musl")
 _LOADER = re.compile(r"ld-linux|ld-\d|ld-musl|ld\.so")
-_RUNTIME_IMPORT = re.compile(r"GOMP_|__kmpc_|omp_")
 _UNSIZED = 64
+_PAIRED = (Edge.WORK, Edge.WAIT, Edge.REGION, Edge.LOCK)
+"""Their end is of interest too."""
 _RARE = (Edge.LOAD_MAP, Edge.CREATE_THREAD)
 """Not worth a look at the code for a cheap place."""
 
@@ -25,8 +28,11 @@ _RARE = (Edge.LOAD_MAP, Edge.CREATE_THREAD)
 class Plan:
     """What to do about one process; plain data."""
 
-    agents: list[RuntimeAgent] = field(default_factory=list)
+    agents: list[Agent] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
+    """Work edges: only where they are the source of n_w."""
+    rare_sites: list[Site] = field(default_factory=list)
+    """Those that cost next to nothing, for every source: creation of threads."""
     runtime_ranges: list[tuple[int, int]] = field(default_factory=list)
     user_ranges: list[tuple[int, int]] = field(default_factory=list)
     """The code of files that call the runtimes: a thread found there works, whatever its edges said."""
@@ -53,13 +59,6 @@ def _functions(elf: ElfFile) -> list[Symbol]:
         return []
 
 
-def _imports(elf: ElfFile) -> set[str]:
-    try:
-        return elf.undefined()
-    except ElfError:
-        return set()
-
-
 def _ranges(load_map: LoadMap, dso: Dso) -> list[tuple[int, int]]:
     return [(m.start, m.end) for m in load_map.mappings if m.dso.key == dso.key]
 
@@ -67,66 +66,74 @@ def _ranges(load_map: LoadMap, dso: Dso) -> list[tuple[int, int]]:
 def make_site(dso: Dso, elf: ElfFile, vaddr: int, size: int, hook: Hook, returns: bool) -> Site | None:
     """The cheapest site that sees every entry of the function (or, for locks, every slow one)."""
     at = vaddr
+    function = hook.learn_argument or hook.function_argument
+    reads_arguments = bool(function or hook.instance_argument or hook.root_argument)
     if hook.edge not in _RARE:
         place = tail_jump_site(elf, vaddr, size or _UNSIZED) if hook.slow_path else None
         place = place or cheap_probe_site(elf, vaddr, size or _UNSIZED)
         if (
-            place.arguments_intact or not hook.learn_argument
+            place.arguments_intact or not reads_arguments
         ):  # an argument that is to be read must still be there
             at = place.vaddr
     offset = elf.file_offset(at)
     if offset is None:
         return None
-    return Site(file_of(dso), offset, int(hook.edge), returns, hook.learn_argument)
+    return Site(
+        file_of(dso), offset, int(hook.edge), returns, bool(hook.learn_argument), function, hook.instance_argument,
+        hook.root_argument, hook.function_word, at - vaddr if 0 <= at - vaddr < 1 << 16 else 0,
+    )  # fmt: skip
 
 
-_OUTLINED = Hook(re.compile(""), Edge.WORK, "the outlined body of a region or task")
+def outlined_site(agent: Agent, dso: Dso, vaddr: int, size: int = 0, name: str = "") -> Site | None:
+    """A site for an outlined function, known by symbol or (then without ``name``) learned from an argument."""
+    hook = Hook(
+        re.compile(""), Edge.WORK, "the outlined body of a region or task",
+        instance_argument=agent.outlined_instance(name), root_argument=agent.outlined_root,
+    )  # fmt: skip
+    return make_site(dso, dso.elf, vaddr, size, hook, returns=True) if dso.elf else None
 
 
-def outlined_site(dso: Dso, vaddr: int, size: int = 0) -> Site | None:
-    """A site for an outlined function, known by symbol or learned from an argument."""
-    return make_site(dso, dso.elf, vaddr, size, _OUTLINED, returns=True) if dso.elf else None
-
-
-def _wanted(agent: RuntimeAgent, imported: set[str]) -> Callable[[str], Hook | None]:
+def _wanted(hooks: Sequence[Hook], imported: set[str]) -> Callable[[str], Hook | None]:
     """Which hook a runtime function needs: none for functions that nothing calls."""
-    anybody = any(hook.pattern.fullmatch(name) for hook in agent.hooks for name in imported)
+    anybody = any(hook.pattern.fullmatch(name) for hook in hooks for name in imported)
 
     def find(name: str) -> Hook | None:
-        for hook in agent.hooks:
+        for hook in hooks:
             if hook.pattern.fullmatch(name):
-                internal = hook.edge is Edge.WORK
+                internal = hook.edge in (Edge.WORK, Edge.BEGIN, Edge.END, Edge.STEAL)
                 return hook if internal or not anybody or name in imported else None
         return None
 
     return find
 
 
-def _library_sites(agent: RuntimeAgent, dso: Dso, imported: set[str], stripped: bool) -> list[Site]:
+def _library_sites(
+    agent: Agent, hooks: Sequence[Hook], dso: Dso, imported: set[str], stripped: bool
+) -> list[Site]:
     elf = dso.elf
     if elf is None:
         return []
-    wanted = _wanted(agent, imported)
+    wanted = _wanted(hooks, imported)
     sites = {}
     for symbol in _functions(elf):
         hook = wanted(symbol.name)
         if hook is None or (hook.edge is Edge.LEARN and not stripped):
             continue
-        paired = hook.edge in (Edge.WORK, Edge.WAIT, Edge.REGION) and agent.return_probes
+        paired = hook.edge in _PAIRED and agent.return_probes
         site = make_site(dso, elf, symbol.value, symbol.size, hook, paired)
         if site is not None:
             sites[site.path, site.offset] = site
     return list(sites.values())
 
 
-def _outlined_sites(agent: RuntimeAgent, dso: Dso) -> list[Site]:
+def _outlined_sites(agent: Agent, dso: Dso) -> list[Site]:
     elf = dso.elf
     if elf is None:
         return []
     sites = {}
     for symbol in _functions(elf):
         if agent.outlined.fullmatch(symbol.name):
-            site = outlined_site(dso, symbol.value, symbol.size)
+            site = outlined_site(agent, dso, symbol.value, symbol.size, symbol.name)
             if site is not None:
                 sites[site.offset] = site
     return list(sites.values())
@@ -137,9 +144,8 @@ def _named_site(dso: Dso, name: str, edge: Edge) -> list[Site]:
     if elf is None:
         return []
     hook = Hook(re.compile(re.escape(name)), edge, "")
-    made = [
-        make_site(dso, elf, s.value, s.size, hook, returns=False) for s in _functions(elf) if s.name == name
-    ]
+    named = [symbol for symbol in file_facts(dso).named if symbol.name == name]
+    made = [make_site(dso, elf, symbol.value, symbol.size, hook, returns=False) for symbol in named]
     return list({site.offset: site for site in made if site is not None}.values())
 
 
@@ -149,24 +155,16 @@ def loader_sites(load_map: LoadMap) -> list[Site]:
             for s in _named_site(dso, "_dl_debug_state", Edge.LOAD_MAP)]  # fmt: skip
 
 
-def _static_agent(dso: Dso) -> RuntimeAgent | None:
-    if dso.elf is None or not dso.elf.is_static:
-        return None
-    names = {symbol.name for symbol in _functions(dso.elf)}
-    return next((agent for agent in agents() if agent.marker in names), None)
-
-
-def make_plan(load_map: LoadMap) -> Plan:
-    """Plan the probes of a process from what it maps now."""
+def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
+    """Plan the probes of a process from what it maps now. ``blame_locks``: see `Agent.lock_hooks`."""
     plan = Plan()
     dsos = load_map.dsos()
     runtimes = [(agent, dso) for dso in dsos if (agent := agent_for_library(dso.name)) is not None]
-    static = [(agent, dso) for dso in dsos[:1] if (agent := _static_agent(dso)) is not None]
-    if not runtimes and not static:
-        return plan
-    imports = {dso: names for dso in dsos if dso.elf is not None and (names := _imports(dso.elf))}
-    imported = set().union(*imports.values()) if imports else set()
-    users = [dso for dso, names in imports.items() if any(_RUNTIME_IMPORT.match(name) for name in names)]
+    static = [(agent, dso) for dso in dsos[:1] if (agent := file_facts(dso).static_agent) is not None]
+    imports = {dso: names for dso in dsos if (names := file_facts(dso).imports)}
+    imported: set[str] = set().union(*imports.values())
+    patterns = [agent.imports for agent, _ in runtimes]
+    users = [dso for dso, names in imports.items() if any(p.match(name) for p in patterns for name in names)]
     sites: list[Site] = []
     for agent, dso in runtimes + static:
         is_static = (agent, dso) in static
@@ -175,8 +173,15 @@ def make_plan(load_map: LoadMap) -> Plan:
         bodies = [s for user in ([dso] if is_static else users) for s in _outlined_sites(agent, user)]
         plan.outlined += len(bodies)
         sites += bodies
-        sites += _library_sites(agent, dso, set() if is_static else imported, stripped=not bodies)
-        if not is_static:
+        hooks = agent.hooks
+        if blame_locks:  # a lock's whole function, not its slow path alone
+            locks = [hook for hook in hooks if not hook.slow_path]
+            hooks = (*agent.lock_hooks, *locks) if agent.lock_hooks else hooks
+        sites += _library_sites(agent, hooks, dso, set() if is_static else imported, stripped=not bodies)
+        if is_static and dso.elf is not None:
+            bias = load_map.bias(dso)
+            plan.runtime_ranges += [(bias + start, bias + end) for start, end in runtime_code(agent, dso.elf)]
+        else:
             plan.runtime_ranges += _ranges(load_map, dso)
     if plan.agents and not static:
         plan.user_ranges = [r for dso in users for r in _ranges(load_map, dso)][:MAX_USER_RANGES]
@@ -186,10 +191,11 @@ def make_plan(load_map: LoadMap) -> Plan:
     for dso in dsos:
         if not _LIBC.match(dso.name):
             continue
-        if plan.agents:
-            sites += _named_site(dso, "pthread_create", Edge.CREATE_THREAD)
+        plan.rare_sites += _named_site(dso, "pthread_create", Edge.CREATE_THREAD)
         ranges = _ranges(load_map, dso)
         if ranges and dso.name.startswith("libc"):
             plan.libc_range = (ranges[0][0], ranges[-1][1])
+    if static or (not plan.rare_sites and dsos and file_facts(dsos[0]).is_static):
+        plan.rare_sites += _named_site(dsos[0], "pthread_create", Edge.CREATE_THREAD)
     plan.sites = list({(s.path, s.offset): s for s in sites}.values())
     return plan

@@ -103,6 +103,12 @@ def inspect(pid: int) -> Process:
     return Process(pid, stat.start_ticks, comm, _command(pid) or f"[{comm}]", exe)
 
 
+def thread_count(pid: int) -> int:
+    """Number of threads of a process; 0 if it is gone."""
+    stat = _stat(pid)
+    return stat.threads if stat is not None else 0
+
+
 def is_alive(process: Process) -> bool:
     """Whether that very process still runs; a zombie does not."""
     stat = _stat(process.pid)

@@ -7,52 +7,100 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from parprof.cost import CostMeter
 from parprof.errors import ParprofError, TargetError
-from parprof.kernel.engine import (
+from parprof.kernel.engine import Kernel
+from parprof.kernel.records import (
     RECORD_EXEC,
     RECORD_EXIT,
     RECORD_FORK,
     RECORD_LEARNED,
     RECORD_LOAD_MAP,
     RECORD_REPLACED,
+    RECORD_SEEN,
     RECORD_STALE_MAP,
     ControlRecord,
-    Kernel,
     TraceRecord,
 )
 from parprof.kernel.stacks import CodeAt
 from parprof.loadmap import DsoCache
 from parprof.model import Fact, ThreadState
 from parprof.processes import inspect
+from parprof.sharedprobes import SharedProbes
+from parprof.sources import Source
 from parprof.target import Target, Watched
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.cache import TableCache
 from parprof.unwind.placing import Placer
 
-_POLL_SECONDS = 0.1
-_DRAIN_SECONDS = 1.0
-_TABLES_SECONDS = 0.003
-"""How often to look for unwind tables that are being built: until then stacks are cut short."""
+_CHECK_SECONDS = 5.0
+"""How often at least the costs are measured, and losses looked at."""
+_MANY = 8
+_MAX_THREAD_NAMES = 1 << 14
 _FORK_SETTLES_SECONDS = 0.2
 """A forked child that has not called exec by then gets probes of its own."""
 
-FactKey = tuple[int, int, int, ThreadState, int, int, int, int]
-"""image, tid, event, state, n_working, user stack, kernel stack, load map epoch"""
+
+class FactKey(NamedTuple):
+    """What samples are counted under; see `Fact`."""
+
+    image: int
+    tid: int
+    event: int
+    state: ThreadState
+    n_working: int
+    user: int
+    kernel: int
+    epoch: int
+    context: int
+    waiters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a session does what it does. Seconds."""
+
+    poll: float = 0.1
+    drain: float = 1.0
+    rates: float = 0.25
+    tables: float = 0.003
+    """While unwind tables are being built: until they are there stacks are cut short."""
+    drain_at_exit: bool = True
+    """Take a process's last samples as soon as it ends, rather than with the next drain."""
 
 
 class Session:
-    """Profiles processes until told to stop. The kernel and its lifetime belong to the caller."""
+    """Profiles processes until told to stop. The kernel and its lifetime belong to the caller.
 
-    def __init__(self, kernel: Kernel) -> None:
+    ``on_seen`` is called with the PID of each process that uses the CPU and was not decided upon: only where the
+    kernel was made with ``system_wide``.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        pace: Pace | None = None,
+        on_seen: Callable[[int], None] | None = None,
+        *,
+        wanted_source: Source | None = None,
+        blame_locks: bool = False,
+        share_probes: bool = False,
+    ) -> None:
         self.kernel = kernel
+        self.pace = pace or Pace()
+        self._on_seen = on_seen
+        self._live: dict[int, Target] = {}
+        self._by_pidfd: dict[int, Target] = {}
         self.cache = DsoCache()
         self.builder = TableBuilder(TableCache())
-        self.watched = Watched(kernel, self.cache, Placer(kernel, self.builder))
+        self.watched = Watched(kernel, self.cache, Placer(kernel, self.builder), wanted_source, blame_locks,
+            SharedProbes(kernel) if share_probes else None)  # fmt: skip
         self.targets: dict[int, Target] = {}
         """By image id; ended ones stay, because their samples need their load map."""
         self.facts: dict[FactKey, list[int]] = {}
@@ -65,9 +113,10 @@ class Session:
         self._next_image = 1
         self._forked: list[tuple[float, int]] = []
         self._last_drain = time.monotonic()
+        self._last_rates = self._last_check = self._last_drain
         self._control_losses = 0
-        self._poller = select.poll()
-        self._poller.register(kernel.control_fd, select.POLLIN)
+        self._poller = select.epoll()
+        self._poller.register(kernel.control_fd, select.EPOLLIN)
 
     def watch(self, pid: int, *, follow: bool = False, stop: bool = False) -> Target:
         """Begin to profile a running process.
@@ -84,8 +133,7 @@ class Session:
         try:
             if inspect(pid) != process:  # the descriptor in `target` now keeps the PID from meaning another
                 raise TargetError(f"process {pid} ended while we attached to it")
-            self._poller.register(target.pidfd, select.POLLIN)
-            self.targets[target.image] = target
+            self._add_target(target)
             if stop:
                 self.kernel.watch(pid, target.image, target.config(), from_exec=True)
             else:
@@ -96,50 +144,109 @@ class Session:
             raise
         return target
 
+    def _add_target(self, target: Target) -> None:
+        self._poller.register(target.pidfd, select.EPOLLIN)
+        self._by_pidfd[target.pidfd] = target
+        self.targets[target.image] = self._live[target.pid] = target
+
+    def _unregister(self, target: Target) -> None:
+        if self._by_pidfd.pop(target.pidfd, None) is not None:
+            self._poller.unregister(target.pidfd)
+
     def _forget(self, target: Target) -> None:
-        if target.pidfd >= 0:
-            with suppress(KeyError):
-                self._poller.unregister(target.pidfd)
+        self._unregister(target)
         with suppress(OSError, ParprofError):
             if self.live(target.pid) in (target, None):
-                self.kernel.unwatch(target.pid)
+                self.kernel.unwatch(target.pid, has_threads=not target.ended)
+        if self._live.get(target.pid) is target:
+            del self._live[target.pid]
         target.close()
+
+    def wake_up_by(self, fd: int) -> None:
+        """Let `step` end when a descriptor becomes readable; whoever owns it reads it."""
+        self._poller.register(fd, select.EPOLLIN)
+
+    def unwatch(self, target: Target) -> None:
+        """Stop to profile a process that runs on. What was sampled of it stays."""
+        target.observe()
+        self._forget(target)
+        target.ended = True
+
+    def take_facts(self) -> dict[FactKey, list[int]]:
+        """The facts since the last call, which are no longer the session's."""
+        taken, self.facts = self.facts, {}
+        return taken
+
+    def drop_ended(self) -> list[Target]:
+        """Forget the targets that have ended: call it when all of their facts have been dealt with."""
+        ended = [target for target in self.targets.values() if target.ended]
+        for target in ended:
+            del self.targets[target.image]
+            target.perf_map.close()
+        images = {target.image for target in ended}
+        if images:
+            self.kernel.forget_images(images)
+            self.thread_names = {key: name for key, name in self.thread_names.items() if key[0] not in images}
+        return ended
 
     def live(self, pid: int) -> Target | None:
         """The newest image of a process that has not ended."""
-        found = [t for t in self.targets.values() if t.pid == pid and not t.ended]
-        return found[-1] if found else None
+        found = self._live.get(pid)
+        return None if found is None or found.ended else found
 
-    def step(self, seconds: float = _POLL_SECONDS) -> None:
-        """Wait up to ``seconds`` for something to happen, and deal with all that did."""
+    def step(self, seconds: float | None = None) -> None:
+        """Wait up to ``seconds`` (or the session's pace) for something to happen, and deal with all that did."""
+        seconds = self.pace.poll if seconds is None else seconds
         if self.watched.placer.is_waiting:
-            seconds = min(seconds, _TABLES_SECONDS)
+            seconds = min(seconds, self.pace.tables)
+        ready = []
         with suppress(InterruptedError):
-            self._poller.poll(seconds * 1000)
+            ready = self._poller.poll(seconds)
         for record in self.kernel.control_records():
             self._act(record)
         self.kernel.poll()
         self._resolve_python()
         self.trace.extend(self.kernel.trace_records())
         now = time.monotonic()
-        for target in self.targets.values():
+        if self.cache.answers_again():
+            for target in self._live.values():
+                target.stale = True
+        for target in list(self._live.values()):
             if target.stale and not target.ended and now >= target.next_refresh_s:
                 target.refresh()
         self.watched.placer.pump()
         self._settle_forks(now)
-        for target in list(self.targets.values()):
-            if not target.ended and target.has_ended():
-                target.observe()
-                self._drain()
-                self._forget(target)
-        if now - self._last_drain >= _DRAIN_SECONDS:
-            self._drain()
+        self._bury([self._by_pidfd[fd] for fd, _ in ready if fd in self._by_pidfd])
+        if now - self._last_rates >= self.pace.rates:
+            self._last_rates = now
+            probed = [t for t in self._live.values() if not t.ended and t.source is Source.EXACT]
+            with self._states_of(probed):
+                for target in probed:
+                    target.judge_source()
+        if now - self._last_drain >= self.pace.drain:
+            self.drain()
+        if now - self._last_check >= min(self.pace.drain, _CHECK_SECONDS):
+            self._last_check = now
             self._resynchronise()
             self.cost.measure(now)
+
+    def _bury(self, candidates: list[Target]) -> None:
+        """Deal with processes whose end the kernel has just told."""
+        ended = [target for target in candidates if not target.ended and target.has_ended()]
+        for target in ended:
+            target.observe()
+        if ended and self.pace.drain_at_exit:
+            self.drain()
+        for target in ended:
+            self._forget(target)
 
     def _act(self, record: ControlRecord) -> None:
         if record.kind in (RECORD_EXEC, RECORD_FORK):
             self._new_image(record)
+            return
+        if record.kind == RECORD_SEEN:
+            if self._on_seen is not None:
+                self._on_seen(record.pid)
             return
         target = self.live(record.pid)
         if target is None or target.image != record.image:
@@ -158,6 +265,7 @@ class Session:
         elif record.kind == RECORD_EXIT:
             target.observe()
         elif record.kind == RECORD_REPLACED:
+            self._unregister(target)
             target.ended = True
             target.close()
 
@@ -167,8 +275,7 @@ class Session:
         is_exec = record.kind == RECORD_EXEC
         if is_exec and before is not None:
             before.ended = True
-            with suppress(KeyError):
-                self._poller.unregister(before.pidfd)
+            self._unregister(before)
             before.close()
         try:
             process = inspect(record.pid)
@@ -179,8 +286,7 @@ class Session:
         except TargetError:
             self.kernel.unwatch(record.pid)
             return
-        self.targets[record.image] = target
-        self._poller.register(target.pidfd, select.POLLIN)
+        self._add_target(target)
         if not is_exec and before is not None:
             target.inherit(before)
             target.read_load_map()
@@ -192,8 +298,8 @@ class Session:
 
     def _settle_forks(self, now: float) -> None:
         while self._forked and self._forked[0][0] <= now:
-            target = self.targets[self._forked.pop(0)[1]]
-            if not target.ended and self.live(target.pid) is target:
+            target = self.targets.get(self._forked.pop(0)[1])
+            if target is not None and self.live(target.pid) is target:
                 target.refresh()
 
     def _resynchronise(self) -> None:
@@ -207,13 +313,19 @@ class Session:
                 target.refresh()
                 target.resume(started_libraries=False)
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """Take all samples from the kernel now."""
         self._add(self.kernel.drain())
         self._resolve_python()
         self._last_drain = time.monotonic()
-        for target in self.targets.values():
-            if not target.ended:
+        living = [target for target in self._live.values() if not target.ended]
+        with self._states_of(living):
+            for target in living:
                 target.observe()
+
+    def _states_of(self, targets: Sequence[Target]) -> AbstractContextManager[None]:
+        """Within this, the kernel's states of all processes are read at once if these are many."""
+        return self.kernel.one_look() if len(targets) >= _MANY else nullcontext()
 
     def _resolve_python(self) -> None:
         """Look up the functions of new Python stacks while their process has them in memory."""
@@ -227,7 +339,9 @@ class Session:
 
     def _add(self, facts: Iterable[Fact]) -> None:
         for f in facts:
-            key = (f.image, f.tid, f.event, f.state, f.n_working, f.user, f.kernel, f.epoch)
+            key = FactKey(
+                f.image, f.tid, f.event, f.state, f.n_working, f.user, f.kernel, f.epoch, f.context, f.waiters
+            )  # fmt: skip
             row = self.facts.setdefault(key, [0, 0, 0])
             row[0] += f.count
             row[1] += f.total
@@ -244,29 +358,42 @@ class Session:
 
     def samples(self) -> int:
         """Clock samples so far."""
-        return sum(row[0] for key, row in self.facts.items() if key[2] == 0)
+        return sum(row[0] for key, row in self.facts.items() if key.event == 0)
 
     def finish(self) -> None:
         """Take the last samples, detach all probes. Targets keep running; the facts stay."""
         self.ended_ns = time.monotonic_ns()
         for record in self.kernel.control_records():
             self._act(record)
-        self._drain()
+        self.drain()
         self.cost.measure(time.monotonic(), last=True)
         for target in self.targets.values():
             if not target.ended:
                 self._forget(target)
                 target.ended = True
+        self.watched.placer.free_idle()
         time.sleep(0.01)
         self._add(self.kernel.drain())
         self._resolve_python()
         self._add(self.kernel.unresolved())
         self.trace.extend(self.kernel.trace_records())
 
+    def trim(self) -> None:
+        """Give back what has not been used for some time."""
+        if len(self.thread_names) > _MAX_THREAD_NAMES:  # of threads that are gone, in processes that live on
+            self.thread_names.clear()
+        self.builder.trim()
+        self.cache.close_unused(
+            dso for target in self.targets.values() if target.load_map for dso in target.load_map.dsos()
+        )
+
     def close(self) -> None:
         """Give back what the session holds beyond the kernel's maps."""
         for target in self.targets.values():
             target.close()
             target.perf_map.close()
+        if self.watched.shared is not None:
+            self.watched.shared.close()
         self.builder.close()
         self.cache.close()
+        self._poller.close()

@@ -5,32 +5,45 @@ from __future__ import annotations
 import os
 import select
 import signal
-import struct
 import time
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from parprof.dso import Key
 from parprof.epochs import LoadMaps
 from parprof.errors import ParprofError, ProbeAttachError, TargetError
 from parprof.interpreters.cpython import find_cpython
 from parprof.interpreters.functions import PythonStacks
-from parprof.kernel.engine import (
+from parprof.kernel.engine import Kernel
+from parprof.kernel.records import (
+    BLAME_LOCKS,
+    CACTUS,
     FOLLOW_CHILDREN,
-    HAS_RUNTIME,
     STOP_AT_EXEC,
     STOP_AT_LOAD,
-    Kernel,
     WatchConfig,
 )
 from parprof.kernel.uprobes import ProbeSet, Site
 from parprof.loadmap import Dso, DsoCache, LoadMap
 from parprof.probing import Plan, loader_sites, make_plan, outlined_site
 from parprof.processes import Process, allowed_cores
+from parprof.seeding import guess_threads
+from parprof.sharedprobes import SharedProbes
+from parprof.sources import (
+    MemoryChoice,
+    Source,
+    can_probe_edges,
+    first_source,
+    flags_for,
+    look_for_memory,
+    next_source,
+)
 from parprof.symbols.perfmap import PerfMap
 from parprof.unwind.placing import Placer
 
+_RATE_SECONDS = 0.25
+"""Over how long the rate of probe hits is taken."""
+_SWITCHES_KEPT = 8
 _STARTUP_STOPS = 2
 """ld.so reports a change before and after it maps the first libraries."""
 
@@ -54,6 +67,13 @@ class Watched:
     kernel: Kernel
     cache: DsoCache
     placer: Placer
+    wanted_source: Source | None = None
+    """Where n_w is to come from, if the user says so."""
+    blame_locks: bool = False
+    shared: SharedProbes | None = None
+    """Where rare probes go that serve all processes; None: each process has its own."""
+    no_python: set[Key] = field(default_factory=set)
+    """Files that are known to be no Python interpreter."""
 
 
 class Target:
@@ -66,19 +86,35 @@ class Target:
         self.process = process
         self.image = image
         self.plan = Plan()
+        self.source = Source.SCHEDULER
+        self.memory = MemoryChoice()
+        self.wanted_source = watched.wanted_source
+        self.shortest_region_us = 0.0
+        """Mean time between two regions when they came fastest; 0: not known."""
+        self.switches: list[str] = []
+        """Changes of the n_w source, each with its reason."""
+        self._transitions: list[tuple[str, str]] = []
+        self.probe_hits = 0
+        self.n_working = 0
+        """Both as they were at the last `observe`."""
+        self._hits = (time.monotonic(), 0)
         self._planned_for: LoadMap | None = None
         self.load_maps = LoadMaps()
         self.stale = False
         """The load map may have changed."""
         self.next_refresh_s = 0.0
         self.python: PythonStacks | None = None
-        self._no_python: set[Key] = set()
+        self._no_python = watched.no_python
+        self._shared = watched.shared
         self.cores = 1
         self.ended = False
         self.members_max = 0
         self.failures: list[str] = []
         self._flags = (FOLLOW_CHILDREN if follow else 0) | (STOP_AT_EXEC if stop else 0)
+        if watched.blame_locks:
+            self._flags |= BLAME_LOCKS
         self._probes: list[ProbeSet] = []
+        self._edge_probes: list[ProbeSet] = []
         self._placed: set[tuple[str, int]] = set()
         self._stops_left = _STARTUP_STOPS if stop else 0
         self.pidfd = open_pidfd(process.pid)
@@ -93,8 +129,8 @@ class Target:
 
     @property
     def n_w_source(self) -> str:
-        """Where n_w comes from: exact (probes) or scheduler."""
-        return "exact" if self.plan.agents else "scheduler"
+        """Where n_w comes from: see `Source`."""
+        return str(self.source)
 
     @property
     def follows(self) -> bool:
@@ -108,7 +144,7 @@ class Target:
 
     def inherit(self, parent: Target) -> None:
         """A fork starts with its parent's memory."""
-        self.plan = parent.plan
+        self.plan, self.source, self.memory = parent.plan, parent.source, parent.memory
         if parent.load_map is not None:
             self.load_maps.add(0, parent.load_map)
         if parent.python is not None:
@@ -117,11 +153,16 @@ class Target:
 
     def config(self) -> WatchConfig:
         """What the programs are told of this process."""
-        flags = self._flags | (HAS_RUNTIME if self.plan.agents else 0)
+        flags = self._flags | flags_for(self.source, self.memory)
         if self._stops_left:
             flags |= STOP_AT_LOAD
         plan = self.plan
-        return WatchConfig(flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges), plan.libc_range)
+        if any(agent.cactus for agent in plan.agents):
+            flags |= CACTUS
+        return WatchConfig(
+            flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges), plan.libc_range,
+            self.memory.plan, next((agent.closures for agent in plan.agents if agent.closures), None),
+        )  # fmt: skip
 
     @property
     def load_map(self) -> LoadMap | None:
@@ -171,11 +212,62 @@ class Target:
         """
         if self.load_map is None:
             return
-        if self._planned_for is not self.load_map:
-            self.plan = make_plan(self.load_map)
-            self._planned_for = self.load_map
+        self._make_plan(self.load_map)
         self.kernel.configure(self.pid, self.config())
-        self._attach([*loader_sites(self.load_map), *self.plan.sites])
+        self._attach_rare([*loader_sites(self.load_map), *self.plan.rare_sites])
+        if self.source is Source.EXACT:
+            self._attach(self.plan.sites, self._edge_probes)
+
+    def _make_plan(self, load_map: LoadMap) -> None:
+        if self._planned_for is load_map:
+            return
+        self.plan = make_plan(load_map, bool(self._flags & BLAME_LOCKS))
+        self._planned_for = load_map
+        if self.memory.plan is None:
+            self.memory = look_for_memory(self.plan.agents, load_map)
+        if self.source is Source.SCHEDULER:
+            self.source = first_source(
+                self.plan.agents, self.memory, self.wanted_source,
+                can_probe_edges(self.plan.sites),
+            )  # fmt: skip
+
+    def judge_source(self) -> None:
+        """Give up probes that are hit too often for what they cost, for the next best source of n_w."""
+        state = self.kernel.process_state(self.pid)
+        if state is None or state.image != self.image:
+            return
+        (before_s, before), now_s = self._hits, time.monotonic()
+        self._hits = now_s, state.probe_hits
+        if now_s - before_s < _RATE_SECONDS / 2 or self.wanted_source is not None:
+            return
+        rate = (state.probe_hits - before) / (now_s - before_s)
+        if rate:
+            self._note_regions(rate)
+        found = next_source(self.source, self.memory, rate)
+        if found is not self.source:
+            self.go_over_to(found, f"{rate:,.0f} probe hits/s")
+
+    def _note_regions(self, hits_per_second: float) -> None:
+        """A region hits its entry once and its body once in each thread, and as many ends."""
+        threads = max(self.members_max, 1)
+        period_us = 1e6 * (2 + 2 * threads) / hits_per_second
+        if not self.shortest_region_us or period_us < self.shortest_region_us:
+            self.shortest_region_us = period_us
+
+    def go_over_to(self, source: Source, why: str) -> None:
+        """Take n_w from another source from now on. Threads are judged anew by the next that is seen of them."""
+        self._transitions.append((str(self.source), str(source)))
+        self.switches = self.switches[-_SWITCHES_KEPT:]
+        self.switches.append(f"n_w source {self.source} -> {source}: {why}")
+        self.source = source
+        self.kernel.configure(self.pid, self.config())
+        if source is Source.EXACT:
+            self._attach(self.plan.sites, self._edge_probes)
+            return
+        for probes in self._edge_probes:
+            probes.close()
+        self._edge_probes.clear()
+        self._placed -= {(site.path, site.offset) for site in self.plan.sites}
 
     def begin(self) -> None:
         """Start on a process that runs already.
@@ -185,8 +277,7 @@ class Target:
         """
         if not self.read_load_map() or self.load_map is None:
             raise TargetError(f"process {self.pid} ended while we attached to it")
-        self.plan = make_plan(self.load_map)
-        self._planned_for = self.load_map
+        self._make_plan(self.load_map)
         self.kernel.watch(self.pid, self.image, self.config())
         self.place_probes()
         before = self.load_map
@@ -194,55 +285,49 @@ class Target:
             self.place_probes()
         self.seed_threads()
 
-    def _attach(self, sites: list[Site]) -> None:
+    def take_transitions(self) -> list[tuple[str, str]]:
+        """Changes of the n_w source since the last call: (from, to)."""
+        taken, self._transitions = self._transitions, []
+        return taken
+
+    def _attach_rare(self, sites: list[Site]) -> None:
+        if self._shared is None:
+            self._attach(sites, self._probes)
+            return
+        try:
+            self._shared.attach(sites)
+        except ProbeAttachError as error:
+            self._note_failure(str(error))
+
+    def _note_failure(self, text: str) -> None:
+        if text not in self.failures:
+            self.failures.append(text)
+
+    def _attach(self, sites: list[Site], kept: list[ProbeSet]) -> None:
         fresh = [site for site in sites if (site.path, site.offset) not in self._placed]
         if not fresh:
             return
         try:
-            self._probes.append(self.kernel.attach_probes(self.pid, fresh))
+            kept.append(self.kernel.attach_probes(self.pid, fresh))
             self._placed.update((site.path, site.offset) for site in fresh)
         except ProbeAttachError as error:
-            if str(error) not in self.failures:
-                self.failures.append(str(error))
+            self._note_failure(str(error))
 
     def learn(self, address: int) -> None:
         """An outlined function without a symbol was passed to the runtime: probe it."""
         found = self.load_map.find(address) if self.load_map else None
         if found is None and self.read_load_map() and self.load_map:
             found = self.load_map.find(address)
-        site = outlined_site(*found) if found else None
-        if site is not None:
+        site = outlined_site(self.plan.agents[0], *found) if found and self.plan.agents else None
+        if site is not None and self.source is Source.EXACT:
             self.plan.outlined += 1
-            self._attach([site])
+            self._attach([site], self._edge_probes)
 
     def seed_threads(self) -> None:
         """Tell the programs which threads exist, with a guess at what the sleeping ones wait for."""
         has_runtime = bool(self.plan.agents)
-        with suppress(OSError):
-            for name in os.listdir(f"/proc/{self.pid}/task"):
-                tid = int(name)
-                works = tid == self.pid or not has_runtime
-                if has_runtime and (waits := self._sleeps_in_runtime(tid)) is not None:
-                    works = not waits
-                self.kernel.add_thread(self.pid, self.image, tid, works=works, unknown=has_runtime)
-
-    def _sleeps_in_runtime(self, tid: int) -> bool | None:
-        """Whether a blocked thread's system call was made by the runtime; None when it runs or can't be told."""
-        try:
-            words = Path(f"/proc/{self.pid}/task/{tid}/syscall").read_text().split()
-            if len(words) < 3:
-                return None  # "running"
-            sp, pc = int(words[-2], 16), int(words[-1], 16)
-            if self._in_runtime(pc):
-                return True
-            with open(f"/proc/{self.pid}/mem", "rb", buffering=0) as memory:
-                memory.seek(sp)
-                return self._in_runtime(struct.unpack("<Q", memory.read(8))[0])
-        except (OSError, ValueError, struct.error, OverflowError):
-            return None
-
-    def _in_runtime(self, address: int) -> bool:
-        return any(start <= address < end for start, end in self.plan.runtime_ranges)
+        for tid, works in guess_threads(self.pid, self.plan.runtime_ranges if has_runtime else None):
+            self.kernel.add_thread(self.pid, self.image, tid, works=works, unknown=has_runtime)
 
     def resume(self, started_libraries: bool) -> None:
         """Let a process go on that was stopped for us at exec or by ld.so."""
@@ -265,10 +350,12 @@ class Target:
         return self.ended
 
     def observe(self) -> None:
-        """Remember what the kernel knows, for when the process is gone."""
+        """Remember what the kernel knows, for when the process is gone, and act upon it."""
         state = self.kernel.process_state(self.pid)
         if state is not None and state.image == self.image:
             self.members_max = max(self.members_max, state.members_max)
+            self.probe_hits = state.probe_hits
+            self.n_working = state.n_working
 
     def parallel_cores(self) -> int:
         """n: cores that the process could use - those allowed, or its pool of threads once that is known."""
@@ -282,9 +369,10 @@ class Target:
         if self.python is not None and self.python.is_open:
             self.kernel.set_interpreter(self.pid, {})
             self.python.close()
-        for probes in self._probes:
+        for probes in (*self._probes, *self._edge_probes):
             probes.close()
         self._probes.clear()
+        self._edge_probes.clear()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1

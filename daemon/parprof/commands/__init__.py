@@ -8,8 +8,11 @@ from typing import Protocol
 from parprof.commands.attach import AttachCommand
 from parprof.commands.check import CheckCommand
 from parprof.commands.diff import DiffCommand
+from parprof.commands.merge import MergeCommand
 from parprof.commands.record import RecordCommand
 from parprof.commands.report import ReportCommand
+from parprof.commands.status import StatusCommand
+from parprof.commands.top import TopCommand
 
 
 class Command(Protocol):
@@ -29,5 +32,8 @@ COMMANDS: tuple[Command, ...] = (
     AttachCommand(),
     ReportCommand(),
     DiffCommand(),
+    MergeCommand(),
+    TopCommand(),
+    StatusCommand(),
     CheckCommand(),
 )

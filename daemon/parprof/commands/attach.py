@@ -5,9 +5,19 @@ from __future__ import annotations
 import argparse
 import math
 
-from parprof.commands.measuring import Interrupt, add_measuring_options, deadline, measure, present, validate
+from parprof.commands.measuring import (
+    DEFAULT_FREQUENCY_HZ,
+    Interrupt,
+    add_measuring_options,
+    deadline,
+    measure,
+    present,
+    validate,
+)
 from parprof.errors import UsageError
+from parprof.exporters.output import check_writable
 from parprof.processes import inspect
+from parprof.service.control.client import NoDaemon, profile_from_daemon
 from parprof.session import Session
 from parprof.target import Target
 
@@ -38,8 +48,18 @@ class AttachCommand:
         if args.duration is not None and not (math.isfinite(args.duration) and args.duration > 0):
             raise UsageError(f"-d {args.duration}: give a positive number of seconds")
         inspect(pid)
-        events = validate(args)
         interrupt = Interrupt()
+        if _daemon_can(args):
+            check_writable(args.output)
+            try:
+                with interrupt.installed():
+                    present(
+                        args, profile_from_daemon(pid, args.duration, finished=lambda: bool(interrupt.signal))
+                    )
+                return 0
+            except NoDaemon:
+                pass
+        events = validate(args)
         over = deadline(None)
 
         def begin(session: Session) -> Target:
@@ -54,3 +74,9 @@ class AttachCommand:
         with interrupt.installed():
             present(args, measure(args, events, begin, finished))
         return 0
+
+
+def _daemon_can(args: argparse.Namespace) -> bool:
+    """Whether the daemon, which samples at a rate of its own, can do what is asked for."""
+    own = args.event or args.cores or args.children or args.blame or args.n_w_source
+    return not own and args.frequency == DEFAULT_FREQUENCY_HZ

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import time
@@ -11,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from parprof.assemble import Assembler
+from parprof.assemble import make_profile
 from parprof.commands.report import add_view_options, print_report
-from parprof.errors import PrivilegeError, UsageError
+from parprof.errors import UsageError
 from parprof.exporters import pprof
 from parprof.exporters.output import check_writable
 from parprof.kernel.engine import Kernel
@@ -21,11 +20,11 @@ from parprof.kernel.perf_events import EventChoice, choose, maximum_rate_hz
 from parprof.model import Profile
 from parprof.progress import Progress
 from parprof.session import Session
+from parprof.sources import Source
 from parprof.symbols import Symbolizer
 from parprof.target import Target
 
 DEFAULT_FREQUENCY_HZ = 499
-_PID_NAMESPACE_INIT = 4026531836
 
 
 def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) -> None:
@@ -47,6 +46,11 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
         "--cores", metavar="N", type=int,
         help="cores that the program should use (default: those that its affinity, cgroup and pool allow)",
     )  # fmt: skip
+    parser.add_argument(
+        "--n-w-source", metavar="SOURCE", type=Source, choices=[Source.EXACT, Source.MEMORY, Source.SAMPLED],
+        help="where the number of working threads comes from: exact (probes), memory (the runtime's own state) or "
+        "sampled (what threads run); default: the best that the program and its rate of regions allow",
+    )  # fmt: skip
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress line")
     add_view_options(parser)
 
@@ -64,8 +68,6 @@ def validate(args: argparse.Namespace) -> EventChoice:
     if args.cores is not None and not 1 <= args.cores <= 1 << 16:
         raise UsageError(f"--cores {args.cores}: give a positive number")
     check_writable(args.output)
-    if os.stat("/proc/self/ns/pid").st_ino != _PID_NAMESPACE_INIT:
-        raise PrivilegeError("parprof must run in the initial PID namespace (for containers: --pid=host)")
     return choose(args.event)
 
 
@@ -108,7 +110,7 @@ def measure(
     cpu_before = time.process_time()
     log = None if args.quiet else _to_standard_error
     with Kernel(events.names, args.frequency) as kernel, Symbolizer(log=log) as symbolizer:
-        session = Session(kernel)
+        session = Session(kernel, wanted_source=args.n_w_source, blame_locks=args.blame == "locks")
         try:
             main = begin(session)
             session.cost.calibrate()
@@ -118,17 +120,19 @@ def measure(
                     progress.show(session, main)
             session.finish()
             newest = [target for target in session.targets.values() if target.pid == main.pid][-1]
-            assembler = Assembler(session, symbolizer, events.names[0], args.cores)
-            return assembler.profile(newest, list(events.notes), cpu_before)
+            return make_profile(
+                session, symbolizer, newest, event=events.names[0], cores=args.cores, notes=events.notes,
+                cpu_seconds_before=cpu_before,
+            )  # fmt: skip
         finally:
             session.close()
 
 
 def present(args: argparse.Namespace, profile: Profile) -> None:
     """Write the profile, then print the report (to standard error when the profile goes to standard output)."""
-    pprof.write(profile, args.output)
+    pprof.write(profile, args.output, physical=args.physical)
     out = sys.stderr if args.output == "-" else sys.stdout
-    print_report(profile, view=args.view, sort=args.sort, limit=args.limit, file=out)
+    print_report(profile, view=args.view, sort=args.sort, limit=args.limit, physical=args.physical, file=out)
     if args.output != "-" and not args.quiet:
         print(f"parprof: wrote {args.output}", file=sys.stderr)
 

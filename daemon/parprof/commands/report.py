@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 from parprof.cct import METRICS
-from parprof.exporters import html, json_report, pprof, table
+from parprof.exporters import html, json_report, pprof, projection, table
 from parprof.model import Profile
 
 
@@ -31,6 +31,8 @@ class ReportCommand:
         if args.html:
             pprof.check_writable(args.html)
         profile = pprof.read(args.file)
+        if args.physical:
+            profile = projection.physical(profile)
         if args.json:
             json_report.write(profile, sys.stdout)
         elif args.html:
@@ -46,21 +48,38 @@ def print_report(
     view: str = "context",
     sort: str = "idleness",
     limit: int = table.DEFAULT_LIMIT,
+    physical: bool = False,
     file: TextIO | None = None,
 ) -> None:
-    """Print the report for people, to standard output unless ``file`` is given."""
+    """Print the report for people, to standard output unless ``file`` is given.
+
+    ``physical``: by physical call paths instead of logical ones.
+    """
+    if physical:
+        profile = projection.physical(profile)
     table.render(profile, view, sort, limit, sys.stdout if file is None else file)
 
 
 def add_view_options(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--view``, ``--sort`` and ``--limit``, as `print_report` takes them."""
+    """Declare ``--view``, ``--physical``, ``--sort`` and ``--limit``, as `print_report` takes them, and ``--blame``."""
     parser.add_argument(
         "--view",
         choices=table.VIEWS,
         default="context",
         help="call paths from the root, functions and their callers, or functions (default: %(default)s)",
     )
+    parser.add_argument(
+        "--physical",
+        action="store_true",
+        help="stacks as they were, the runtime's frames included, instead of logical call paths",
+    )
     add_row_options(parser)
+    parser.add_argument(
+        "--blame",
+        choices=("locks",),
+        action=_Blame,
+        help="who made others wait: sort by the time that threads waited for locks which a call path held",
+    )
 
 
 def add_row_options(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +98,20 @@ def add_row_options(parser: argparse.ArgumentParser) -> None:
         default=table.DEFAULT_LIMIT,
         help="rows to show at most (default: %(default)s)",
     )
+
+
+class _Blame(argparse.Action):
+    """``--blame`` sorts by blame, as ``--sort blame`` does; a measurement also sees that it is asked for."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        namespace.sort = "blame"
 
 
 def _positive(text: str) -> int:

@@ -8,7 +8,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from parprof.attribution import Effort, percent
+from parprof.attribution import Effort, Verdict, percent, verdict
 from parprof.cct import CallingContextTree
 from parprof.exporters.output import open_output
 from parprof.exporters.summary import facts, location, place, printable
@@ -16,7 +16,7 @@ from parprof.model import Metrics, Profile
 from parprof.views import FunctionTotals, flat_view
 
 PRUNE_SHARE = 0.0005
-"""Frames are left out that hold less than this of all effort and of all spin: half a pixel in a thousand."""
+"""Frames are left out that hold less than this of all effort, spin and blame: half a pixel in a thousand."""
 
 MAX_FUNCTIONS = 1000
 
@@ -29,7 +29,10 @@ _HEADINGS = (
     "overhead % itself",
     "spin s itself",
     "samples itself",
+    "verdict with callees",
 )
+_BLAME_HEADING = "blame s itself"
+_VERDICTS = list(Verdict)
 _SORTED = ' aria-sort="descending"'
 _MARK = re.compile(r"\{\{(\w+)\}\}")
 
@@ -50,19 +53,23 @@ def page(profile: Profile) -> str:
     tree = CallingContextTree(profile.samples)
     total = tree.root.inclusive
     data, left_out = _graph(tree, profile.process.cores)
+    first, *others = facts(profile, tree)
+    headings = [*_HEADINGS, _BLAME_HEADING] if total.blame_ns else _HEADINGS
     functions = sorted(flat_view(tree).values(), key=lambda row: (-row.exclusive.idleness_ns, row.procedure))
     if len(functions) > MAX_FUNCTIONS:
         left_out += f" The table has the {MAX_FUNCTIONS} functions with most idleness."
     parts = {
         "title": escape(printable(f"parprof: {profile.process.command or profile.process.comm}"[:300])),
         "split": _split(total),
+        "advice": f'<p class="advice">{escape(first.text)}</p>' if total.samples else "",
         "facts": "\n".join(
-            f"<dt>{escape(fact.label)}</dt><dd>{escape(fact.text)}</dd>" for fact in facts(profile, tree)
+            f"<dt>{escape(fact.label)}</dt><dd>{escape(fact.text)}</dd>"
+            for fact in (others if total.samples else [first, *others])
         ),
         "left_out": escape(left_out),
         "headings": "".join(
             f'<th scope="col"{_SORTED if column == 1 else ""}><button type="button">{heading}</button></th>'
-            for column, heading in enumerate(_HEADINGS)
+            for column, heading in enumerate(headings)
         ),
         "rows": "\n".join(_row(row, total) for row in functions[:MAX_FUNCTIONS]),
         "data": _script_safe(data),
@@ -96,7 +103,7 @@ def _graph(tree: CallingContextTree, cores: int) -> tuple[dict[str, Any], str]:
     """The tree for the script, callers first, and what it lacks. Times in microseconds."""
     total = tree.root.inclusive
     names: dict[str, int] = {}
-    nodes: list[tuple[int, int, int, list[int], list[int]]] = []
+    nodes: list[tuple[int, int, int, list[int], list[int], int]] = []
     left_out = 0
 
     def index(text: str) -> int:
@@ -112,9 +119,17 @@ def _graph(tree: CallingContextTree, cores: int) -> tuple[dict[str, Any], str]:
         procedure = node.procedure
         name = printable(procedure.name) or "[unknown]" if parent >= 0 else "whole process"
         where = place(procedure, node.hottest_line("idleness"))
-        nodes.append((parent, index(name), index(where), _numbers(inclusive), _numbers(node.exclusive)))
+        judged = _VERDICTS.index(verdict(inclusive))
+        numbers = _numbers(inclusive), _numbers(node.exclusive)
+        nodes.append((parent, index(name), index(where), *numbers, judged))
         pending.extend((child, len(nodes) - 1) for child in node.children.values())
-    data = {"cores": cores, "total": _numbers(total), "names": list(names), "nodes": nodes}
+    data = {
+        "cores": cores,
+        "total": _numbers(total),
+        "verdicts": [judged.value for judged in _VERDICTS],
+        "names": list(names),
+        "nodes": nodes,
+    }
     return data, f"{left_out:,} call paths too small to see are left out of the graph." if left_out else ""
 
 
@@ -123,12 +138,13 @@ def _negligible(metrics: Metrics, total: Metrics) -> bool:
         (metrics.effort_ns, total.effort_ns),
         (metrics.overhead_ns, total.overhead_ns),
         (metrics.spin_ns, total.spin_ns),
+        (metrics.blame_ns, total.blame_ns),
     )
     return not any(whole and part >= PRUNE_SHARE * whole for part, whole in pairs)
 
 
 def _numbers(metrics: Metrics) -> list[int]:
-    times = (metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns)
+    times = (metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns, metrics.blame_ns)
     return [metrics.samples, *(round(time / 1000) for time in times)]
 
 
@@ -143,7 +159,9 @@ def _row(row: FunctionTotals, total: Metrics) -> str:
         mine.overhead_ns,
     )
     cells = [f"{percent(share, total.effort_ns):.2f}" for share in shares]
-    cells += [f"{mine.spin_ns / 1e9:.3f}", str(mine.samples)]
+    cells += [f"{mine.spin_ns / 1e9:.3f}", str(mine.samples), verdict(everything).value]
+    if total.blame_ns:
+        cells.append(f"{mine.blame_ns / 1e9:.3f}")
     name = escape(printable(procedure.name) or "[unknown]")
     return (
         f"<tr><td>{name} <small>{escape(where)}</small></td>"

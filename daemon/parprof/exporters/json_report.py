@@ -6,7 +6,9 @@ import json
 from typing import IO, Any
 
 from parprof.attribution import Effort, verdict
-from parprof.cct import CallingContextTree
+from parprof.attribution.advice import Advice, advise
+from parprof.cct import CallingContextTree, Node
+from parprof.exporters.summary import headline, sentence
 from parprof.model import Metrics, Profile
 from parprof.views import FunctionTotals, flat_view, without_loops
 
@@ -14,7 +16,10 @@ SCHEMA = 1
 
 
 def report(profile: Profile) -> dict[str, Any]:
-    """The report as plain data. Seconds; efficiency 0 to 1; functions and paths with most idleness first."""
+    """The report as plain data. Seconds; efficiency 0 to 1; functions and paths with most idleness first.
+
+    Verdicts are those of subtrees: of a function with all that it calls, of a path with all that is below it.
+    """
     tree = CallingContextTree(profile.samples)
     total = tree.root.inclusive
     process = profile.process
@@ -36,6 +41,10 @@ def report(profile: Profile) -> dict[str, Any]:
             "efficiency": round(Effort.of(total).efficiency, 6),
             "verdict": verdict(total).value,
         },
+        "advice": {
+            "sentence": headline(tree, process.cores),
+            "paths": [_advice(one, process.cores) for one in advise(tree)],
+        },
         "lost": dict(profile.lost),
         "cost": {
             "target_percent": profile.target_cost_percent,
@@ -43,6 +52,22 @@ def report(profile: Profile) -> dict[str, Any]:
         },
         "functions": [_function(row) for row in functions],
         "paths": _paths(tree),
+    }
+
+
+def _advice(advice: Advice, cores: int) -> dict[str, Any]:
+    last = advice.path[-1] if advice.path else None
+    metrics = _metrics(advice.metrics)
+    del metrics["samples"]
+    return {
+        "frames": [node.procedure.name for node in advice.path if not node.procedure.is_loop],
+        "file": last.procedure.file if last else "",
+        "line": last.hottest_line("idleness") if last else 0,
+        "verdict": advice.verdict.value,
+        "lost_percent": round(advice.lost_percent, 3),
+        "effort_percent": round(advice.effort_percent, 3),
+        **metrics,
+        "sentence": sentence(advice, cores),
     }
 
 
@@ -59,6 +84,7 @@ def _metrics(metrics: Metrics) -> dict[str, float]:
         "idleness_s": round(metrics.idleness_ns / 1e9, 9),
         "overhead_s": round(metrics.overhead_ns / 1e9, 9),
         "spin_s": round(metrics.spin_ns / 1e9, 9),
+        "blame_s": round(metrics.blame_ns / 1e9, 9),
     }
 
 
@@ -75,6 +101,7 @@ def _function(row: FunctionTotals) -> dict[str, Any]:
         "module": row.procedure.module,
         "exclusive": _metrics(row.exclusive),
         "inclusive": _metrics(row.inclusive),
+        "verdict": verdict(row.inclusive).value,
     }
 
 
@@ -83,7 +110,7 @@ def _paths(tree: CallingContextTree) -> list[dict[str, Any]]:
     tree = without_loops(tree)
     rows: list[dict[str, Any]] = []
     if tree.root.exclusive.samples:
-        rows.append({"frames": [], **_metrics(tree.root.exclusive)})
+        rows.append(_path([], tree.root))
     frames: list[str] = []
     for node, entering in tree.walk():
         if not entering:
@@ -91,5 +118,9 @@ def _paths(tree: CallingContextTree) -> list[dict[str, Any]]:
             continue
         frames.append(node.procedure.name)
         if node.exclusive.samples:
-            rows.append({"frames": frames.copy(), **_metrics(node.exclusive)})
+            rows.append(_path(frames.copy(), node))
     return sorted(rows, key=lambda row: (-row["idleness_s"], -row["work_s"], -row["spin_s"], row["frames"]))
+
+
+def _path(frames: list[str], node: Node) -> dict[str, Any]:
+    return {"frames": frames, **_metrics(node.exclusive), "verdict": verdict(node.inclusive).value}

@@ -8,7 +8,17 @@ from typing import IO
 
 from parprof import pprof_pb2 as pb
 from parprof.exporters.output import check_writable, open_output
-from parprof.exporters.pprof_header import DEFAULT_SAMPLE_TYPE, LOOP_SYSTEM_NAME, SAMPLE_TYPES, to_comments
+from parprof.exporters.pprof_header import (
+    BLAME,
+    DEFAULT_SAMPLE_TYPE,
+    LOCATIONS,
+    LOGICAL,
+    LOOP_SYSTEM_NAME,
+    PHYSICAL,
+    SAMPLE_TYPES,
+    checksum,
+    to_comments,
+)
 from parprof.exporters.pprof_reader import read
 from parprof.model import Frame, Metrics, Path, PathSample, Profile
 
@@ -17,15 +27,16 @@ __all__ = ["check_writable", "encode", "read", "write"]
 _NS = 10**9
 
 
-def write(profile: Profile, target: str | os.PathLike[str] | IO[bytes]) -> None:
+def write(profile: Profile, target: str | os.PathLike[str] | IO[bytes], *, physical: bool = False) -> None:
     """Write a profile to a binary file object or a path (``-``: standard output), the path atomically.
 
-    Equal profiles make equal bytes.
+    Equal profiles make equal bytes. ``physical``: other tools are to see the physical call paths instead of
+    the logical ones; `read` gives both, either way.
 
     Raises:
         OutputError: the path cannot be written.
     """
-    data = encode(profile).SerializeToString(deterministic=True)
+    data = encode(profile, physical=physical).SerializeToString(deterministic=True)
     if isinstance(target, (str, os.PathLike)):
         with open_output(os.fspath(target)) as file:
             _compress(data, file)
@@ -38,22 +49,24 @@ def _compress(data: bytes, file: IO[bytes]) -> None:
         out.write(data)
 
 
-def encode(profile: Profile) -> pb.Profile:
+def encode(profile: Profile, *, physical: bool = False) -> pb.Profile:
     """The protobuf message of a profile. Times become whole nanoseconds; column totals keep within one."""
-    return _Encoder(profile).out
+    return _Encoder(profile, physical).out
 
 
 class _Encoder:
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, physical: bool) -> None:
         self.out = pb.Profile()
+        self._physical = physical
         self._strings: dict[str, int] = {}
         self._mappings: dict[tuple[str, str], pb.Mapping] = {}
         self._functions: dict[tuple[str, str, int, bool], int] = {}
         self._locations: dict[tuple[Frame, ...], int] = {}
         self._events = sorted({name for sample in profile.samples for name in sample.metrics.events})
-        self._carry = [0.0] * len(SAMPLE_TYPES)
+        self._blame = [BLAME] if any(sample.metrics.blame_ns for sample in profile.samples) else []
+        self._carry = [0.0] * (len(SAMPLE_TYPES) + 1)
         self._text("")
-        for name, unit in (*SAMPLE_TYPES, *((event, "count") for event in self._events)):
+        for name, unit in (*SAMPLE_TYPES, *self._blame, *((event, "count") for event in self._events)):
             self.out.sample_type.add(type=self._text(name), unit=self._text(unit))
         self.out.default_sample_type = self._text(DEFAULT_SAMPLE_TYPE)
         self.out.period_type.type = self._text("cpu")
@@ -68,6 +81,8 @@ class _Encoder:
             self._mapping(program)
         for sample in profile.samples:
             self._sample(sample)
+        if any(sample.physical for sample in profile.samples):
+            self.out.comment.append(self._text(f"{LOCATIONS}: {checksum(self.out.location)}"))
         self.out.string_table.extend(self._strings)
 
     def _text(self, text: str) -> int:
@@ -76,18 +91,25 @@ class _Encoder:
         return self._strings.setdefault(clean, len(self._strings))
 
     def _sample(self, sample: PathSample) -> None:
-        out = self.out.sample.add(
-            location_id=[self._location(group) for group in _locations(sample.path)],
-            value=self._values(sample.metrics),
-        )
+        first, second, key = sample.path, sample.physical or sample.path, PHYSICAL
+        if self._physical:
+            first, second, key = second, first, LOGICAL
+        out = self.out.sample.add(location_id=self._path(first), value=self._values(sample.metrics))
+        if second != first:
+            out.label.add(key=self._text(key), str=self._text(" ".join(map(str, self._path(second)))))
         if sample.pid:
             out.label.add(key=self._text("pid"), num=sample.pid)
         for key in ("comm", "thread", "runtime", "overhead"):
             if text := getattr(sample, key):
                 out.label.add(key=self._text(key), str=self._text(text))
 
+    def _path(self, path: Path) -> list[int]:
+        return [self._location(group) for group in _locations(path)]
+
     def _values(self, metrics: Metrics) -> list[int]:
-        times = (metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns)
+        times = [metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns]
+        if self._blame:
+            times.append(metrics.blame_ns)
         return [
             metrics.samples,
             *(self._whole(column, value) for column, value in enumerate(times)),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Iterable
 
+from parprof import pprof_pb2 as pb
 from parprof.errors import ProfileFormatError
 from parprof.model import ProcessInfo, Profile
 
@@ -20,6 +22,17 @@ SAMPLE_TYPES = (
 )
 """The columns of every file, in this order; further events follow under their own names."""
 
+BLAME = ("blame", "nanoseconds")
+"""Comes after them, in files where any call path is charged with waiting for locks that it held."""
+
+PHYSICAL = "physical"
+LOGICAL = "logical"
+"""Labels: the other projection of a sample, where that differs from its ``location_id``. The value is written
+like those, location ids leaf first, with blanks between them."""
+
+LOCATIONS = "locations"
+"""Comment: a checksum of the locations. Tools that rewrite a profile number them anew, but not in labels."""
+
 DEFAULT_SAMPLE_TYPE = "idleness"
 
 LOOP_SYSTEM_NAME = "parprof:loop"
@@ -30,6 +43,14 @@ _UNSAFE = re.compile("[\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _UNSAFE_IN_KEY = re.compile("[:\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\(\\|u[0-9a-f]{4})")
 _MAX_INT = 2**63 - 1
+
+
+def checksum(locations: Iterable[pb.Location]) -> str:
+    """What `LOCATIONS` says of these."""
+    value = 0
+    for location in locations:
+        value = zlib.crc32(location.SerializeToString(deterministic=True), value)
+    return f"{value:08x}"
 
 
 def to_comments(profile: Profile) -> list[str]:

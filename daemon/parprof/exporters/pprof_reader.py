@@ -6,6 +6,7 @@ import gzip
 import os
 import sys
 import zlib
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import IO, TypeVar
 
@@ -13,8 +14,17 @@ from google.protobuf.message import DecodeError
 
 from parprof import pprof_pb2 as pb
 from parprof.errors import ProfileFormatError
-from parprof.exporters.pprof_header import LOOP_SYSTEM_NAME, SAMPLE_TYPES, from_comments
-from parprof.model import Frame, Metrics, PathSample, Profile
+from parprof.exporters.pprof_header import (
+    BLAME,
+    LOCATIONS,
+    LOGICAL,
+    LOOP_SYSTEM_NAME,
+    PHYSICAL,
+    SAMPLE_TYPES,
+    checksum,
+    from_comments,
+)
+from parprof.model import Frame, Metrics, Path, PathSample, Profile
 
 MAX_BYTES = 256 << 20
 """Refuse files that unpack to more. Real profiles are a few MB; parsing needs several times the size."""
@@ -23,6 +33,9 @@ MAX_FRAMES = 50_000_000
 """Refuse files whose paths hold more frames than this in all: a few bytes can stand for thousands."""
 
 _CHUNK = 1 << 20
+_REWRITTEN = (
+    "another tool rewrote this file, which has kept only one projection of the call paths: the first one"
+)
 _T = TypeVar("_T")
 
 
@@ -37,12 +50,21 @@ def read(path: str | os.PathLike[str]) -> Profile:
     try:
         source = nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb")
         with source as file:
-            return decode(_decompress(file))
+            return read_from(file)
     except ProfileFormatError as error:
         raise ProfileFormatError(f"cannot read {shown}: {error}") from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise ProfileFormatError(f"cannot read {shown}: {reason}; name a file that parprof wrote") from error
+
+
+def read_from(file: IO[bytes]) -> Profile:
+    """Read a profile from a binary file object.
+
+    Raises:
+        ProfileFormatError: it is not a profile of parprof.
+    """
+    return decode(_decompress(file))
 
 
 def _decompress(file: IO[bytes]) -> bytes:
@@ -85,6 +107,10 @@ class _Decoder:
         self._functions: dict[int, tuple[str, str, int, bool]] = {}
         self._locations: dict[int, tuple[Frame, ...]] = {}
         self._frames = 0
+        self._has_blame = False
+        self._both = False
+        """Whether the location ids in labels can be trusted."""
+        self._projections: dict[int, Path] = {}
 
     def profile(self) -> Profile:
         message = self._message
@@ -101,6 +127,11 @@ class _Decoder:
             _define(self._functions, function.id, row)
         for location in message.location:
             _define(self._locations, location.id, self._location(location))
+        said = next((line for line in reversed(comments) if line.startswith(f"{LOCATIONS}: ")), "")
+        if said:
+            self._both = said == f"{LOCATIONS}: {checksum(message.location)}"
+            if not self._both:
+                profile.notes.append(_REWRITTEN)
         profile.samples.extend(self._sample(sample, events) for sample in message.sample)
         return profile
 
@@ -108,12 +139,13 @@ class _Decoder:
         """Check the fixed columns; the names of the events that follow them."""
         columns = [(self._text(kind.type), self._text(kind.unit)) for kind in self._message.sample_type]
         fixed = len(SAMPLE_TYPES)
+        self._has_blame = columns[fixed : fixed + 1] == [BLAME]
         if tuple(columns[:fixed]) != SAMPLE_TYPES:
             found = ", ".join(f"{name}/{unit}" for name, unit in columns[:fixed]) or "nothing"
             raise ProfileFormatError(
                 f"it is not a profile of parprof, it holds {found[:100]!r}; try `go tool pprof` on it"
             )
-        return [name for name, _ in columns[fixed:]]
+        return [name for name, _ in columns[fixed + self._has_blame :]]
 
     def _text(self, index: int) -> str:
         if not 0 <= index < len(self._strings):
@@ -145,27 +177,49 @@ class _Decoder:
 
     def _sample(self, sample: pb.Sample, events: list[str]) -> PathSample:
         values = list(sample.value)
-        fixed = len(SAMPLE_TYPES)
+        fixed = len(SAMPLE_TYPES) + self._has_blame
         if len(values) != fixed + len(events):
             raise ProfileFormatError("it is corrupt: a sample does not fit the columns")
         if min(values) < 0:
             raise ProfileFormatError("it holds negative values; use `parprof diff` to compare profiles")
-        path: list[Frame] = []
-        for number in sample.location_id:
-            frames = _lookup(self._locations, number, "location")
-            self._spend(len(frames))
-            path.extend(frames)
-        count, work, idleness, overhead, spin = values[:fixed]
         counts = {name: value for name, value in zip(events, values[fixed:], strict=True) if value}
-        metrics = Metrics(count, float(work), float(idleness), float(overhead), float(spin), counts)
-        out = PathSample(tuple(reversed(path)), metrics)
+        work, idleness, overhead, spin, *blame = map(float, values[1:fixed])
+        metrics = Metrics(values[0], work, idleness, overhead, spin, sum(blame), counts)
+        out = PathSample(self._path(sample.location_id), metrics)
         for label in sample.label:
             key = self._text(label.key)
             if key == "pid":
                 out.pid = label.num
+            elif key == PHYSICAL and self._both:
+                out.physical = self._projection(label.str)
+            elif key == LOGICAL and self._both:
+                out.physical, out.path = out.path, self._projection(label.str)
             elif key in ("comm", "thread", "runtime", "overhead"):
                 setattr(out, key, self._text(label.str))
         return out
+
+    def _path(self, numbers: Iterable[int]) -> Path:
+        """The frames of location ids, root first."""
+        path: list[Frame] = []
+        for number in numbers:
+            frames = _lookup(self._locations, number, "location")
+            self._spend(len(frames))
+            path.extend(frames)
+        return tuple(reversed(path))
+
+    def _projection(self, index: int) -> Path:
+        """The path whose location ids a label holds."""
+        known = self._projections.get(index)
+        if known is not None:
+            self._spend(len(known))
+            return known
+        words = self._text(index).split(" ") if index else []
+        if not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
+            raise ProfileFormatError(
+                "it is corrupt: a label that should hold location ids holds something else"
+            )
+        path = self._projections[index] = self._path(map(int, words))
+        return path
 
 
 def _define(table: dict[int, _T], number: int, value: _T) -> None:

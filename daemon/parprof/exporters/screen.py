@@ -9,7 +9,7 @@ from io import StringIO
 from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -65,6 +65,10 @@ class Screen:
     def line(self, text: str) -> None:
         """Print a line as it is."""
         self._console.print(Text(printable(text)), soft_wrap=True)
+
+    def show(self, renderable: RenderableType) -> None:
+        """Print something of rich's that fits the width and holds safe text only."""
+        self._console.print(renderable)
 
     def table(self, headings: list[tuple[str, int]], rows: Iterable[tuple[list[str], Text]]) -> None:
         """Print right-aligned columns of these widths, and a last one that takes the rest."""

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parprof.attribution import Effort, percent, verdict
+from parprof.attribution import Effort, Verdict, percent, verdict
+from parprof.attribution.advice import Advice, advise, lost_ns
 from parprof.cct import CallingContextTree, Node, Procedure
 from parprof.model import Profile
-
-HOT_PATH_SHARE = 0.5
-"""Blame goes on to the heaviest callee as long as that answers for this share of its caller's idleness."""
-
-NEGLIGIBLE_PERCENT = 0.5
-"""Idleness below this share of effort is not blamed on anything."""
 
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"  # controls, bidi, surrogates
@@ -50,10 +46,13 @@ def place(procedure: Procedure, line: int) -> str:
 
 
 def facts(profile: Profile, tree: CallingContextTree) -> list[Fact]:
-    """The header lines of a report, in order."""
+    """The header lines of a report, in order; the first one is what to act on."""
     process = profile.process
     total = tree.root.inclusive
+    advice = advise(tree)
+    labels = ("advice", *("also" for _ in advice[1:]))
     out = [
+        *(Fact(label, sentence(one, process.cores)) for label, one in zip(labels, advice, strict=False)),
         Fact("command", process.command or process.comm or "unknown"),
         Fact(
             "process",
@@ -70,11 +69,15 @@ def facts(profile: Profile, tree: CallingContextTree) -> list[Fact]:
         effort = Effort.of(total)
         out.append(Fact("effort", _effort(profile, effort, total.spin_ns)))
         out.append(Fact("parallel efficiency", f"{100 * effort.efficiency:.1f} %"))
-        advice = verdict(total).advice
-        alone = "; n = 1, so no core could be idle" if process.cores == 1 else ""
-        out.append(Fact("verdict", advice + alone))
-        if blamed := blame(tree, process.cores):
-            out.append(Fact("most idleness", blamed))
+        if advice:
+            out.append(Fact("verdict", f"{verdict(total).value} (the whole program)"))
+        else:
+            out.insert(0, Fact("verdict", verdict(total).advice + _alone(process.cores)))
+        if total.blame_ns:
+            text = (
+                f"other threads waited {total.blame_ns / 1e9:.2f} s for locks; charged to those who held them"
+            )
+            out.append(Fact("blame", text))
     else:
         out.append(Fact("no samples", _why_none(profile)))
     if total.events:
@@ -93,45 +96,52 @@ def facts(profile: Profile, tree: CallingContextTree) -> list[Fact]:
     return [Fact(fact.label, printable(fact.text)) for fact in out]
 
 
-def blame(tree: CallingContextTree, cores: int) -> str:
-    """The call path that answers for most idleness, as a sentence; empty when idleness is negligible."""
+def headline(tree: CallingContextTree, cores: int) -> str:
+    """The one sentence to read: what to act on, or that all is well; empty without samples."""
     total = tree.root.inclusive
-    if percent(total.idleness_ns, total.effort_ns) < NEGLIGIBLE_PERCENT:
+    if not total.samples:
         return ""
-    path = hot_path(tree)
-    if not path:
-        return ""
-    last = path[-1]
-    metrics = last.inclusive
-    functions = [node.procedure for node in path if not node.procedure.is_loop] or [last.procedure]
-    names = [_short(procedure.name) for procedure in functions]
-    if len(names) > 4:
-        names[1:-2] = ["..."]
-    where = location(functions[-1].file, last.hottest_line("idleness"), functions[-1].module)
-    idle = cores * metrics.idleness_ns / metrics.effort_ns
-    return (
-        f"{' > '.join(names)}{f' {where}' if where else ''} answers for"
-        f" {percent(metrics.idleness_ns, total.idleness_ns):.0f} % of the idleness:"
-        f" on average {idle:.1f} of {cores} cores stood idle while it ran"
+    found = advise(tree)
+    return sentence(found[0], cores) if found else verdict(total).advice + _alone(cores)
+
+
+def sentence(advice: Advice, cores: int) -> str:
+    """Which call path, how much is lost in it, and what to try."""
+    mine, total, judged = advice.metrics, advice.total, advice.verdict
+    part, whole, what = lost_ns(mine), lost_ns(total), "lost effort"
+    if judged is Verdict.REFINE:
+        part, whole, what = mine.idleness_ns, total.idleness_ns, "idleness"
+    elif judged is Verdict.COARSEN:
+        part, whole, what = mine.overhead_ns, total.overhead_ns, "overhead"
+    idle = ""
+    if mine.idleness_ns and cores > 1:
+        idle = f"; {cores * mine.idleness_ns / mine.effort_ns:.1f} of {cores} cores idle while it runs"
+    return printable(
+        f"{_named(advice.path, judged)} has {_rounded(percent(part, whole))} % of the {what}"
+        f" ({_rounded(percent(part, total.effort_ns))} % of the effort{idle}): {judged.advice}"
     )
 
 
-def hot_path(tree: CallingContextTree) -> list[Node]:
-    """From the root down along the heaviest idleness, while one callee holds most of it.
+def _named(path: Sequence[Node], judged: Verdict) -> str:
+    """A call path by its functions, and the line in the last one that weighs most."""
+    if not path:
+        return "the whole program"
+    last = path[-1]
+    functions = [node.procedure for node in path if not node.procedure.is_loop] or [last.procedure]
+    names = [_short(procedure.name or "[unknown]") for procedure in functions]
+    if len(names) > 4:
+        names[1:-2] = ["..."]
+    line = last.hottest_line("overhead" if judged is Verdict.COARSEN else "idleness")
+    where = location(functions[-1].file, line, functions[-1].module)
+    return " > ".join(names) + (f" {where}" if where else "")
 
-    Callees at the end without known source (the inside of libc, say) are left out, if any has source.
-    """
-    path: list[Node] = []
-    node, floor = tree.root, 0.0
-    while node.children:
-        heaviest = max(node.children.values(), key=lambda child: child.inclusive.idleness_ns)
-        idleness = heaviest.inclusive.idleness_ns
-        if idleness <= floor:
-            break
-        path.append(heaviest)
-        node, floor = heaviest, HOT_PATH_SHARE * idleness
-    with_source = [position for position, node in enumerate(path) if node.procedure.file]
-    return path[: with_source[-1] + 1] if with_source else path
+
+def _rounded(share: float) -> str:
+    return f"{share:.0f}" if share >= 9.95 else f"{share:.1f}"
+
+
+def _alone(cores: int) -> str:
+    return "; n = 1, so no core could be idle" if cores == 1 else ""
 
 
 def _effort(profile: Profile, effort: Effort, spin_ns: float) -> str:

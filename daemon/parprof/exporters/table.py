@@ -9,8 +9,8 @@ from typing import TextIO
 from rich.cells import cell_len
 from rich.text import Text
 
-from parprof.attribution import Effort, percent
-from parprof.cct import CallingContextTree, Node, weight
+from parprof.attribution import Effort, Verdict, percent, verdict
+from parprof.cct import METRICS, CallingContextTree, Node, weight
 from parprof.exporters.screen import Screen, elided
 from parprof.exporters.summary import facts, place, printable
 from parprof.model import Metrics, Profile
@@ -24,6 +24,14 @@ PRUNE_SHARE = 0.005
 
 CALLERS_FUNCTIONS = 10
 """Functions whose callers the callers view shows, at most."""
+
+_VERDICTS = {
+    Verdict.PARALLEL: "ok",
+    Verdict.COARSEN: "coarsen",
+    Verdict.REFINE: "refine",
+    Verdict.SWITCH: "switch",
+    Verdict.UNKNOWN: "",
+}
 
 Item = Node | Caller | FunctionTotals
 TreeItem = Node | Caller
@@ -129,18 +137,19 @@ class _Report:
         return rows
 
     def _headings(self) -> list[tuple[str, int]]:
-        this, other = ("excl.", "incl.") if self._own else ("incl.", "excl.")
+        this, other = ("excl", "incl") if self._own else ("incl", "excl")
         names = {
             "context": "calling context\nfunction (heaviest line)",
             "callers": "function, its callers beneath\n(heaviest line)",
             "flat": "\nfunction (heaviest line)",
         }
-        spin = [(f"spin s\n{this}", 6)] if self._total.spin_ns else []
-        percentages = [f"idle\n{this}%", f"idle\n{other}%", f"useful\n{this}%", f"ovhd\n{this}%"]
+        seconds = [name for name in ("spin", "blame") if METRICS[name](self._total)]
+        percentages = [f"idle\n{this}%", f"idle\n{other}%", f"use\n{this}%", f"ovhd\n{this}%"]
         return [
-            *((heading, 6) for heading in percentages),
-            *spin,
-            (f"samples\n{this}", 7),
+            *((heading, 5) for heading in percentages),
+            *((f"{name} s\n{this}.", max(6, len(name) + 2)) for name in seconds),
+            (f"samples\n{this}.", 7),
+            ("verdict\nincl.", 7),
             (names[self._view], 0),
         ]
 
@@ -151,8 +160,12 @@ class _Report:
         whole = self._total.effort_ns
         useful = Effort.of(this).useful_ns
         parts = (this.idleness_ns, other.idleness_ns, useful, this.overhead_ns)
-        spin = [f"{this.spin_ns / 1e9:.2f}"] if self._total.spin_ns else []
-        return [*(f"{percent(part, whole):.1f}" for part in parts), *spin, str(this.samples)]
+        return [
+            *(f"{percent(part, whole):.1f}" for part in parts),
+            *(f"{METRICS[name](this) / 1e9:.2f}" for name in ("spin", "blame") if METRICS[name](self._total)),
+            str(this.samples),
+            _VERDICTS[verdict(item.inclusive)],
+        ]
 
     def _name(self, row: _Row, width: int) -> Text:
         procedure, guides = row.item.procedure, row.guides

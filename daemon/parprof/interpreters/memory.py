@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import struct
 from contextlib import suppress
-from typing import Self
 
+from parprof.closing import SelfClosing
 from parprof.interpreters.layouts import Layout
 
 MAX_TEXT = 4096
@@ -18,7 +18,7 @@ _COMPACT, _ASCII = 1 << 5, 1 << 6
 _USER_SPACE = 1 << 47
 
 
-class Memory:
+class Memory(SelfClosing):
     """The memory of one process image, also after an exec (then it reads nothing)."""
 
     def __init__(self, pid: int) -> None:
@@ -73,15 +73,3 @@ class Memory:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> Self:
-        """Nothing to do."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
-
-    def __del__(self) -> None:
-        """Close it."""
-        self.close()

@@ -35,6 +35,13 @@ class KernelLayout:
     return_instance_stack: int
     return_instance_address: int
     return_instance_next: int
+    task_thread_pid: int
+    task_group_leader: int
+    pid_level: int
+    pid_numbers: int
+    upid_namespace: int
+    upid_size: int
+    namespace_number: int
     switch_has_state: bool
     """sched_switch passes the previous task's state (Linux 5.18 and later)."""
 
@@ -52,6 +59,13 @@ class KernelLayout:
             f"-DRETURN_INSTANCE_ADDRESS={self.return_instance_address}",
             f"-DRETURN_INSTANCE_NEXT={self.return_instance_next}",
             f"-DPREVIOUS_STATE={state}",
+            f"-DTASK_THREAD_PID={self.task_thread_pid}",
+            f"-DTASK_GROUP_LEADER={self.task_group_leader}",
+            f"-DPID_LEVEL={self.pid_level}",
+            f"-DPID_NUMBERS={self.pid_numbers}",
+            f"-DUPID_NAMESPACE={self.upid_namespace}",
+            f"-DUPID_SIZE={self.upid_size}",
+            f"-DNAMESPACE_NUMBER={self.namespace_number}",
         ]
 
 
@@ -99,6 +113,10 @@ class _Btf:
                     pending.append((member.type, base + offset))
         return out
 
+    def size(self, type_id: int) -> int:
+        """Bytes of a structure."""
+        return int(self.lib.btf__type_by_id(self.handle, type_id).contents.type)
+
     def tracepoint_arguments(self, name: str) -> int:
         """Number of arguments of a raw tracepoint; -1 when unknown."""
         type_id = self.find(f"btf_trace_{name}", _KIND_TYPEDEF)
@@ -127,6 +145,12 @@ def read_layout() -> KernelLayout:
     thread = btf.members(task["thread"][1])
     if "fsbase" not in thread:
         raise KernelUnsupported("the kernel's BTF does not describe thread_struct")
+    struct_pid = btf.members(btf.find("pid", _KIND_STRUCT))
+    upid = btf.members(btf.find("upid", _KIND_STRUCT))
+    namespace = btf.members(btf.find("pid_namespace", _KIND_STRUCT))
+    if not {"level", "numbers"} <= struct_pid.keys() or "ns" not in upid or "ns" not in namespace:
+        raise KernelUnsupported("the kernel's BTF does not describe PID namespaces")
+    common = btf.members(namespace["ns"][1])
     pid, tgid = task["pid"][0] // 8, task["tgid"][0] // 8
     if tgid != pid + 4:
         raise KernelUnsupported("pid and tgid are not neighbours in this kernel's task_struct")
@@ -140,5 +164,12 @@ def read_layout() -> KernelLayout:
         return_instance_stack=instance["stack"][0] // 8,
         return_instance_address=instance["orig_ret_vaddr"][0] // 8,
         return_instance_next=instance["next"][0] // 8,
+        task_thread_pid=task["thread_pid"][0] // 8,
+        task_group_leader=task["group_leader"][0] // 8,
+        pid_level=struct_pid["level"][0] // 8,
+        pid_numbers=struct_pid["numbers"][0] // 8,
+        upid_namespace=upid["ns"][0] // 8,
+        upid_size=btf.size(btf.find("upid", _KIND_STRUCT)),
+        namespace_number=(namespace["ns"][0] + common["inum"][0]) // 8,
         switch_has_state=btf.tracepoint_arguments("sched_switch") >= 4,
     )

@@ -24,6 +24,7 @@ from parprof.kernel.headers import make_tree
 
 OBJECT_PARTS = (
     "maps.bpf.c",
+    "memory.bpf.c",
     "scheduler.bpf.c",
     "unwind.bpf.c",
     "python.bpf.c",
@@ -40,8 +41,11 @@ PROGRAMS = {
     "on_unwind": "perf_event",
     "on_python": "perf_event",
     "on_edge": "kprobe",
+    "on_edge_unwind": "kprobe",
+    "on_edge_python": "kprobe",
 }
 _PSEUDO_MAP_FD = 1
+_INITIAL_PID_NAMESPACE = 4026531836
 _LD_IMM64 = 0x18
 
 
@@ -62,8 +66,11 @@ def _ctype_name(kind: Any) -> str:
     return f"{'u' if unsigned else 's'}{8 * ctypes.sizeof(kind)}"
 
 
-def _fields(structure: Any) -> list[list[str]]:
-    return [[name, _ctype_name(kind)] for name, kind, *_ in structure._fields_]
+def _fields(structure: Any) -> list[list[Any]]:
+    return [
+        [name, _fields(kind) if issubclass(kind, ctypes.Structure) else _ctype_name(kind)]
+        for name, kind, *_ in structure._fields_
+    ]
 
 
 def _relocations(code: bytes, name_of_fd: dict[int, str]) -> list[list[Any]]:
@@ -75,6 +82,18 @@ def _relocations(code: bytes, name_of_fd: dict[int, str]) -> list[list[Any]]:
     return out
 
 
+def _namespace() -> list[str]:
+    """In a PID namespace of its own the kernel must number processes as that does."""
+    number = pid_namespace()
+    return [f"-DPID_NAMESPACE={number}u"] if number else []
+
+
+def pid_namespace() -> int:
+    """Number of our PID namespace; 0 for the initial one."""
+    number = os.stat("/proc/self/ns/pid").st_ino
+    return 0 if number == _INITIAL_PID_NAMESPACE else number
+
+
 def compile_object() -> dict[str, Any]:
     """Compile all parts and return the object as JSON-ready data."""
     bcc = import_bcc()
@@ -83,7 +102,9 @@ def compile_object() -> dict[str, Any]:
     text = "\n".join(f'#line 1 "{part}"\n{(sources / part).read_text()}' for part in OBJECT_PARTS)
     with tempfile.TemporaryDirectory(prefix="parprof-headers-") as tree:
         os.environ["BCC_KERNEL_SOURCE"] = str(make_tree(Path(tree)))
-        bpf = bcc.BPF(text=text, cflags=[f"-I{sources}", "-Wno-macro-redefined", *layout.defines()])
+        bpf = bcc.BPF(
+            text=text, cflags=[f"-I{sources}", "-Wno-macro-redefined", *layout.defines(), *_namespace()]
+        )
     lib, module = bcc.lib, ctypes.c_void_p(bpf.module)  # some of bcc's prototypes lack argument types
     lib.bpf_table_name.restype = ctypes.c_char_p
     maps: dict[str, dict[str, int]] = {}

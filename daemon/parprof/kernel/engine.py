@@ -5,27 +5,30 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from parprof.errors import KernelUnsupported, PrivilegeError
+from parprof.errors import KernelUnsupported, PrivilegeError, TargetError
 from parprof.kernel import bpf, perf_events
+from parprof.kernel.counters import Counters
+from parprof.kernel.counts import CountTable
+from parprof.kernel.memory_plan import fill_closures, fill_memory_plan
 from parprof.kernel.objects import LoadedObject, get_object
+from parprof.kernel.records import ControlRecord, ProcessState, TraceRecord, WatchConfig
 from parprof.kernel.ringbuf import RingBuffer
-from parprof.kernel.stacks import PYTHON_ENDS, STACK_ENDS, CodeAt, Stack, StackTable
+from parprof.kernel.stacks import CodeAt, Context, RawStack, Stack, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
 from parprof.model import Fact, ThreadState
 
-FOLLOW_CHILDREN, STOP_AT_EXEC, HAS_RUNTIME, STOP_AT_LOAD = 1, 2, 4, 8
-MAX_RUNTIME_RANGES, MAX_USER_RANGES = 6, 4
-RECORD_EXEC, RECORD_FORK, RECORD_EXIT, RECORD_LEARNED, RECORD_LOAD_MAP, RECORD_REPLACED = 2, 3, 4, 5, 6, 8
-RECORD_STALE_MAP = 9
+_DENIED = 2
+_FULL = (errno.E2BIG, errno.ENOMEM, errno.ENOSPC)
 _TRACEPOINTS = (
     ("sched_process_exit", "on_exit"),
     ("sched_process_exec", "on_exec"),
@@ -34,62 +37,6 @@ _TRACEPOINTS = (
     ("sched_wakeup", "on_wakeup"),
     ("sched_wakeup_new", "on_wakeup"),
 )
-LOST_REASONS = ("counts_full", "stack_ring", "user_stack", "control_ring", "threads_full", "processes_full",
-                "nesting", "learned_full", "trace_ring")  # fmt: skip
-_STATISTICS = {"samples": 16, "switches": 17, "wakeups": 18, "repaired": 19, "unsure": 20, "caught": 23}  # fmt: skip
-_EDGES = 24
-_STACKS = 32
-_PYTHON = 44
-
-
-@dataclass(frozen=True, slots=True)
-class ControlRecord:
-    """A rare event of a watched process. ``kind`` is one of the RECORD_* constants."""
-
-    kind: int
-    pid: int
-    tid: int
-    image: int
-    parent_pid: int
-    stopped: bool
-    address: int
-    time_ns: int
-    comm: str
-
-
-@dataclass(frozen=True, slots=True)
-class TraceRecord:
-    """One sample with its instant (CLOCK_MONOTONIC), for tests and self-checks."""
-
-    image: int
-    tid: int
-    time_ns: int
-    ip: int
-    n_working: int
-    state: ThreadState
-    unsure: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessState:
-    """What the kernel knows of one process now."""
-
-    image: int
-    n_working: int
-    n_unknown: int
-    members: int
-    members_max: int
-    probe_hits: int
-
-
-@dataclass(frozen=True, slots=True)
-class WatchConfig:
-    """What the programs need to know of one process. Ranges are addresses in it, [start, end)."""
-
-    flags: int = 0
-    runtime_ranges: tuple[tuple[int, int], ...] = ()
-    user_ranges: tuple[tuple[int, int], ...] = ()
-    libc_range: tuple[int, int] = (0, 0)
 
 
 class Kernel:
@@ -106,18 +53,23 @@ class Kernel:
         frequency_hz: int,
         *,
         trace: bool = False,
+        system_wide: bool = False,
         sizes: dict[str, int] | None = None,
     ) -> None:
+        """``system_wide``: ask, by RECORD_SEEN, about each process that uses the CPU. See `watch` and `deny`."""
         self.events = tuple(events)
         self.frequency_hz = frequency_hz
         self._phase = 0
+        self._drains = 0
         self._list_generation = 0
         self._stacks = StackTable()
-        self._waiting: list[Fact] = []
         self._descriptors: list[int] = []
+        self._lost_here: Counter[str] = Counter()
         self._rings: dict[str, RingBuffer] = {}
-        self._lost_here: dict[str, int] = {}
+        self._states: dict[bytes, bytes] | None = None
         self._trace = trace
+        self._system_wide = system_wide
+        self._event_descriptors: list[int] = []
         try:
             self._object = LoadedObject(get_object(), sizes)
         except KernelUnsupported as error:
@@ -127,6 +79,9 @@ class Kernel:
                 ) from error
             raise
         self._prober = Prober(self._object)
+        definition = self._object.definitions["counters"]
+        self._counters = Counters(self._object.maps["counters"], definition["max_entries"])
+        self._counts = CountTable(self._object, self._is_known)
         chunks = self._object.definitions["store"]["max_entries"]
         self.store = Store(self._object.maps["store"], self._object.definitions["store_chunk"], chunks)
         try:
@@ -138,7 +93,7 @@ class Kernel:
     def _start(self) -> None:
         threads = self._object.layouts["thread"]
         self._object.put("threads", struct.pack("<I", 0), threads())  # the template for new threads
-        for name in ("stacks", "control", "trace"):
+        for name in ("stacks", "control", *(("trace",) if self._trace else ())):
             self._rings[name] = RingBuffer(
                 self._object.maps[name], self._object.definitions[name]["max_entries"]
             )
@@ -149,25 +104,41 @@ class Kernel:
                 self._descriptors.append(bpf.raw_tracepoint_open(tracepoint, fd))
             except OSError as error:
                 raise KernelUnsupported(f"tracepoint {tracepoint}: {error.strerror}") from error
-        for index, name in enumerate(("on_unwind", "on_python")):
-            unwinder = self._object.program(name)
-            bpf.map_update(
-                self._object.maps["unwinders"], struct.pack("<I", index), struct.pack("<I", unwinder)
-            )
+        self._object.load_unwinder()
+        self._open_events()
+
+    def _open_events(self) -> None:
         sampler = self._object.program("on_sample")
         for index, name in enumerate(self.events):
             for cpu in perf_events.online_cpus():
                 try:
                     event = perf_events.open_on_cpu(name, self.frequency_hz, cpu)
-                    self._descriptors += [event, bpf.link_perf_event(sampler, event, index)]
+                    self._event_descriptors += [event, bpf.link_perf_event(sampler, event, index)]
                 except OSError as error:
                     raise KernelUnsupported(
                         f"perf event {name} at {self.frequency_hz} Hz on CPU {cpu}: {error.strerror}"
                     ) from error
 
+    def set_frequency(self, frequency_hz: int) -> None:
+        """Sample at another rate from now on. Drain before: what was counted so far has the old one."""
+        self.frequency_hz = frequency_hz
+        for fd in self._event_descriptors:
+            os.close(fd)
+        self._event_descriptors.clear()
+        self._open_events()
+
+    def deny(self, pid: int) -> None:
+        """Do not ask about this process again, until it calls exec or its PID is another's."""
+        bpf.map_update(self._object.maps["verdicts"], struct.pack("<I", pid), struct.pack("<I", _DENIED))
+
+    def forget_verdicts(self) -> None:
+        """Ask about all processes again."""
+        fd = self._object.maps["verdicts"]
+        bpf.map_delete_batch(fd, [key for key, _ in bpf.map_read_all(fd, 4, 4)])
+
     def _write_settings(self) -> None:
         settings: Any = self._object.layouts["settings"]()
-        settings.phase, settings.trace = self._phase, self._trace
+        settings.phase, settings.trace, settings.system_wide = self._phase, self._trace, self._system_wide
         self._object.put("settings_map", struct.pack("<I", 0), settings)
 
     @property
@@ -184,14 +155,21 @@ class Kernel:
         """Begin to count process ``pid`` under image id ``image`` (below 2**31).
 
         ``from_exec``: only from its next exec on, under the id that the kernel then gives.
+
+        Raises:
+            TargetError: the maps are full.
         """
         self.configure(pid, config)
         process: Any = self._object.layouts["process"]()
         process.image, process.dead = image, from_exec
-        self._object.put("processes", struct.pack("<I", pid), process)
+        self._put("processes", pid, process)
 
     def configure(self, pid: int, config: WatchConfig) -> None:
-        """Replace what the programs know of a process. At most MAX_RUNTIME_RANGES, MAX_USER_RANGES ranges."""
+        """Replace what the programs know of a process. At most MAX_RUNTIME_RANGES, MAX_USER_RANGES ranges.
+
+        Raises:
+            TargetError: the map is full.
+        """
         raw: Any = self._object.layouts["process_config"]()
         for index, (start, end) in enumerate(config.runtime_ranges):
             raw.range_start[index], raw.range_end[index] = start, end
@@ -199,7 +177,31 @@ class Kernel:
             raw.user_start[index], raw.user_end[index] = start, end
         raw.libc_start, raw.libc_end = config.libc_range
         raw.flags = config.flags
-        self._object.put("configs", struct.pack("<I", pid), raw)
+        if config.memory is not None:
+            fill_memory_plan(raw.memory, config.memory)
+        if config.closures is not None:
+            fill_closures(raw.closures, config.closures)
+        self._put("configs", pid, raw)
+
+    def _put(self, name: str, pid: int, value: Any) -> None:
+        try:
+            self._object.put(name, struct.pack("<I", pid), value)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise TargetError(
+                f"process {pid}: the BPF map {name} is full; watch fewer processes at a time"
+            ) from error
+
+    @contextmanager
+    def _losing(self, reason: str) -> Iterator[None]:
+        """A map that has no room for what is known of a process or thread: counted, and done without."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            self._lost_here[reason] += 1
 
     def add_thread(self, pid: int, image: int, tid: int, *, works: bool, unknown: bool) -> None:
         """Tell the programs of a thread that was there before us, unless they met it already.
@@ -211,7 +213,7 @@ class Kernel:
         thread.base_work, thread.blocked, thread.unknown = works, 1, 2 if unknown else 3
         # It starts as blocked and not counted: the next event or sample of the thread puts that right through
         # the one place where n_working changes. A running thread has one within a sampling period.
-        with suppress(FileExistsError):
+        with suppress(FileExistsError), self._losing("threads_full"):
             self._object.put("threads", struct.pack("<I", tid), thread, bpf.NOEXIST)
 
     def set_mapping_list(self, pid: int, word: int, count: int) -> None:
@@ -220,15 +222,18 @@ class Kernel:
         if count:
             self._list_generation += 1
             value = struct.pack("<QQ", word << 32 | count, self._list_generation)
-            bpf.map_update(self._object.maps["mapping_lists"], key, value)
+            with self._losing("load_maps_full"):  # frame pointers are all there is then
+                bpf.map_update(self._object.maps["mapping_lists"], key, value)
         else:
             bpf.map_delete(self._object.maps["mapping_lists"], key)
 
     def set_interpreter(self, pid: int, facts: Mapping[str, int]) -> None:
         """Where a CPython interpreter keeps its frames, by field of ``struct interpreter``; empty: no more."""
         if facts:
+            self._object.load_interpreters()
             layout = self._object.layouts["interpreter"]
-            self._object.put("interpreters", struct.pack("<I", pid), layout(**facts))
+            with self._losing("interpreters_full"):
+                self._object.put("interpreters", struct.pack("<I", pid), layout(**facts))
         else:
             bpf.map_delete(self._object.maps["interpreters"], struct.pack("<I", pid))
 
@@ -236,30 +241,42 @@ class Kernel:
         """(image, stack id, Python frames) of the stacks with such frames that came since the last call."""
         return self._stacks.take_fresh()
 
-    def unwatch(self, pid: int) -> None:
-        """Stop counting a process at once and forget its threads."""
+    def unwatch(self, pid: int, has_threads: bool = True) -> None:
+        """Stop counting a process at once and forget its threads, if it still has some."""
         key = struct.pack("<I", pid)
         bpf.map_delete(self._object.maps["processes"], key)
         bpf.map_delete(self._object.maps["configs"], key)
-        layout = self._object.layouts["thread"]
-        definition = self._object.definitions["threads"]
-        stale = []
-        for tid, raw in bpf.map_read_all(
-            self._object.maps["threads"], 4, definition["value_size"], chunk=256
-        ):
-            thread: Any = layout.from_buffer_copy(raw)
-            if thread.tgid == pid:
-                stale.append(tid)
-        bpf.map_delete_batch(self._object.maps["threads"], stale)
+        if not has_threads:
+            return
+        layout: Any = self._object.layouts["thread"]
+        size, at = self._object.definitions["threads"]["value_size"], layout.tgid.offset
+        threads = self._object.maps["threads"]
+        stale = [tid for tid, raw in bpf.map_read_all(threads, 4, size, chunk=256) if raw[at : at + 4] == key]
+        bpf.map_delete_batch(threads, stale)
 
     def process_state(self, pid: int) -> ProcessState | None:
         """Live counters of a watched process; None when it is not watched."""
-        raw = self._object.get("processes", struct.pack("<I", pid), "process")
+        key = struct.pack("<I", pid)
+        if self._states is None:
+            raw = self._object.get("processes", key, "process")
+        else:
+            found = self._states.get(key)
+            raw = self._object.layouts["process"].from_buffer_copy(found) if found is not None else None
         if raw is None:
             return None
         return ProcessState(
             raw.image, raw.n_working, raw.n_unknown, raw.members, raw.members_max, raw.probe_hits
         )
+
+    @contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Within this context `process_state` answers from a single reading of the table, for all processes."""
+        size = self._object.definitions["processes"]["value_size"]
+        self._states = dict(bpf.map_read_all(self._object.maps["processes"], 4, size, chunk=512))
+        try:
+            yield
+        finally:
+            self._states = None
 
     def attach_probes(self, pid: int, sites: list[Site]) -> ProbeSet:
         """Probe ``sites`` in process ``pid`` alone. Raises ProbeAttachError."""
@@ -277,6 +294,8 @@ class Kernel:
 
     def trace_records(self) -> Iterator[TraceRecord]:
         """Single samples since the last call; only with ``trace``."""
+        if not self._trace:
+            return
         layout = self._object.layouts["trace_record"]
         for raw in self._rings["trace"].read():
             r: Any = layout.from_buffer_copy(raw)
@@ -291,6 +310,14 @@ class Kernel:
         """The frames behind a stack id of a Fact; none when there is none."""
         return self._stacks.get(digest)
 
+    def raw_stack(self, digest: int) -> RawStack | None:
+        """The same as it was sent, which costs less to look at; None when there is none."""
+        return self._stacks.raw(digest)
+
+    def context(self, identity: int) -> Context | None:
+        """Where a piece of work was created; None if that is not known."""
+        return self._stacks.context(identity)
+
     def poll(self) -> None:
         """Empty the stack ring; call several times a second."""
         self._read_stacks()
@@ -303,64 +330,45 @@ class Kernel:
         old, self._phase = self._phase, 1 - self._phase
         self._write_settings()
         time.sleep(0.002)  # programs that still saw the old phase end within microseconds
-        definition = self._object.definitions["counts"]
-        fd = self._object.maps["counts"]
-        key_layout, value_layout = self._object.layouts["sample_key"], self._object.layouts["sample_value"]
-        facts, seen = self._waiting, []
-        for raw_key, raw_value in bpf.map_read_all(fd, definition["key_size"], definition["value_size"]):
-            key: Any = key_layout.from_buffer_copy(raw_key)
-            if key.phase != old:
-                continue
-            value: Any = value_layout.from_buffer_copy(raw_value)
-            seen.append(raw_key)
-            facts.append(
-                Fact(
-                    key.image, key.tid, key.event, ThreadState(key.state), key.n_working, bool(key.unsure),
-                    key.user_hash, key.kernel_hash, value.count, value.total, key.epoch,
-                )
-            )  # fmt: skip
-        bpf.map_delete_batch(fd, seen)
+        facts = self._counts.take(old)
         self._read_stacks()  # after the counts: a stack is sent before it is counted
-        ready = [f for f in facts if self._is_known(f.user) and self._is_known(f.kernel)]
-        self._waiting = [f for f in facts if not (self._is_known(f.user) and self._is_known(f.kernel))]
-        return ready
+        self._drains += 1
+        self._stacks.touch((digest for f in facts for digest in (f.user, f.kernel)), self._drains)
+        return self._counts.ready(facts, self._drains)
+
+    def trim_stacks(self, drains: int, limit: int) -> int:
+        """Forget stacks that were in none of the last ``drains``, if there are more than ``limit``; how many.
+
+        Those that are forgotten by one call are gone after the next.
+        """
+        old = self._stacks.trim(self._drains - drains, limit)
+        bpf.map_delete_batch(self._object.maps["sent_stacks"], [struct.pack("<Q", digest) for digest in old])
+        return len(old)
+
+    def forget_images(self, images: Collection[int]) -> None:
+        """These process images are gone, and all of their samples have been dealt with."""
+        self._stacks.forget(images)
 
     def _is_known(self, digest: int) -> bool:
         return digest == 0 or digest in self._stacks
 
     def unresolved(self) -> list[Fact]:
         """Facts whose stack never arrived, given out without it at the end of a session."""
-        waiting, self._waiting = self._waiting, []
-        out = []
-        for fact in waiting:
-            user, kernel = self._is_known(fact.user), self._is_known(fact.kernel)
-            self._lost_here["stack_missing"] = self._lost_here.get("stack_missing", 0) + fact.count
-            out.append(replace(fact, user=fact.user if user else 0, kernel=fact.kernel if kernel else 0))
-        return out
-
-    def _counters(self) -> list[int]:
-        definition = self._object.definitions["counters"]
-        possible = _possible_cpus()
-        out = []
-        for index in range(definition["max_entries"]):
-            raw = bpf.map_lookup(self._object.maps["counters"], struct.pack("<I", index), 8 * possible)
-            out.append(sum(struct.unpack(f"<{possible}Q", raw or bytes(8 * possible))))
-        return out
+        return self._counts.rest()
 
     def lost(self) -> dict[str, int]:
         """Losses so far, by reason; reasons with none are left out."""
-        values = self._counters()
-        out = {name: values[index] for index, name in enumerate(LOST_REASONS) if values[index]}
-        return {**out, **self._lost_here}
+        missing = self._counts.without_stack
+        here = self._lost_here + Counter(stack_missing=missing)
+        return dict(here + Counter(self._counters.lost()))
 
     def statistics(self) -> dict[str, int]:
-        """Counters of the programs: samples, switches, wakeups, repaired, unsure, truncated, probe_hits."""
-        values = self._counters()
-        out = {name: values[index] for name, index in _STATISTICS.items()}
-        out["probe_hits"] = sum(values[_EDGES : _EDGES + 8])
-        out.update({f"stacks_{end}": values[_STACKS + index] for index, end in enumerate(STACK_ENDS)})
-        out.update({f"python_{end}": values[_PYTHON + index] for index, end in enumerate(PYTHON_ENDS)})
-        return out
+        """What the programs counted: samples, switches, probe hits and so on; see `counters.NAMES`."""
+        return self._counters.statistics()
+
+    def edge_hits(self) -> dict[int, int]:
+        """Probe hits by ``enum edge_kind``."""
+        return self._counters.edges()
 
     def run_time_ns(self) -> dict[str, tuple[int, int]]:
         """(nanoseconds, runs) of each program while BPF statistics were enabled."""
@@ -368,10 +376,11 @@ class Kernel:
 
     def close(self) -> None:
         """Detach and free everything."""
-        for fd in self._descriptors:
+        for fd in [*self._descriptors, *self._event_descriptors]:
             with suppress(OSError):
                 os.close(fd)
         self._descriptors.clear()
+        self._event_descriptors.clear()
         for ring in self._rings.values():
             ring.close()
         self._rings.clear()
@@ -383,8 +392,3 @@ class Kernel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _possible_cpus() -> int:
-    with open("/sys/devices/system/cpu/possible") as file:
-        return int(file.read().strip().replace(",", "-").split("-")[-1]) + 1

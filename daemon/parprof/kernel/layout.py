@@ -26,14 +26,17 @@ def _field_type(name: str) -> Any:
     return kind * int(length.rstrip("]")) if length else kind
 
 
-def make_structure(name: str, fields: list[list[str]]) -> type[ctypes.Structure]:
-    """A ctypes structure from ``[[field, type], ...]`` as the compiler child wrote it.
+def make_structure(name: str, fields: list[list[Any]]) -> type[ctypes.Structure]:
+    """A ctypes structure from ``[[field, type], ...]`` as the compiler child wrote it; a type may be such a list.
 
     Raises:
         KernelUnsupported: a type that the compiler child must not have written.
     """
     try:
-        described = [(field, _field_type(kind)) for field, kind in fields]
+        described = [
+            (field, _field_type(kind) if isinstance(kind, str) else make_structure(field, kind))
+            for field, kind in fields
+        ]
     except (KeyError, ValueError) as error:
         raise KernelUnsupported(f"the compiled object's layout of {name} is damaged: {error}") from error
     return type(name, (ctypes.Structure,), {"_fields_": described})

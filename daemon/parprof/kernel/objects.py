@@ -17,13 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from parprof import __version__
+from parprof.cachedir import cache_directory
 from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf
-from parprof.kernel.compiler import OBJECT_PARTS, source_directory
+from parprof.kernel.compiler import OBJECT_PARTS, pid_namespace, source_directory
 from parprof.kernel.layout import check_size, make_structure
 
 _COMPILE_SECONDS = 120
 _ARRAY_OF_MAPS = 12
+_EDGE_UNWINDERS = "edge_unwinders"
+_EDGE_PROGRAMS = ("on_edge_unwind", "on_edge_python")
+"""By their index in that array."""
 _MAP_LAYOUTS = {
     "counts": ("sample_key", "sample_value"),
     "processes": (None, "process"),
@@ -34,17 +38,10 @@ _MAP_LAYOUTS = {
 }
 
 
-def cache_directory() -> Path:
-    """Where compiled objects are kept: only a directory that nobody else can write to is trusted."""
-    if os.environ.get("PARPROF_CACHE"):
-        return Path(os.environ["PARPROF_CACHE"])
-    if os.geteuid() == 0:
-        return Path("/var/cache/parprof")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parprof"
-
-
 def _cache_key() -> str:
-    digest = hashlib.sha256(f"{__version__} {os.uname().release} {os.uname().version}".encode())
+    digest = hashlib.sha256(
+        f"{__version__} {os.uname().release} {os.uname().version} {pid_namespace()}".encode()
+    )
     with suppress(OSError):  # the kernel's build id: offsets from BTF belong to this build alone
         digest.update(Path("/sys/kernel/notes").read_bytes())
     for name in ("wire.h", "thread_state.h", *OBJECT_PARTS):
@@ -117,6 +114,8 @@ class LoadedObject:
         self.layouts = {name: make_structure(name, fields) for name, fields in compiled["layouts"].items()}
         self._programs = compiled["programs"]
         self._loaded: dict[tuple[str, int], int] = {}
+        self._edge_arrays: dict[int, int] = {}
+        self._interpreters = False
         for name, size in (sizes or {}).items():
             self.definitions[name]["max_entries"] = size
         for name, (key, value) in _MAP_LAYOUTS.items():
@@ -145,10 +144,44 @@ class LoadedObject:
         described = self._programs[name]
         code = bytearray(base64.b64decode(described["code"]))
         for offset, map_name in described["relocations"]:
-            struct.pack_into("<i", code, offset + 4, self.maps[map_name])
+            fd = self.maps[map_name]
+            if map_name == _EDGE_UNWINDERS:
+                fd = self._edge_array(expected_attach_type)
+            struct.pack_into("<i", code, offset + 4, fd)
         fd = bpf.program_load(described["kind"], bytes(code), name, expected_attach_type)
         self._loaded[name, expected_attach_type] = fd
         return fd
+
+    def _edge_array(self, attach_type: int) -> int:
+        """The programs that probes tail-call: the kernel wants those of one array to be of one attach type."""
+        known = self._edge_arrays.get(attach_type)
+        if known is not None:
+            return known
+        d = self.definitions[_EDGE_UNWINDERS]
+        fd = bpf.map_create(
+            d["type"], d["key_size"], d["value_size"], d["max_entries"], d["flags"], _EDGE_UNWINDERS
+        )
+        self._edge_arrays[attach_type] = fd
+        for index, name in enumerate(_EDGE_PROGRAMS[: 2 if self._interpreters else 1]):
+            self._put_program(fd, index, name, attach_type)
+        return fd
+
+    def _put_program(self, array: int, index: int, name: str, attach_type: int = 0) -> None:
+        program = self.program(name, attach_type)
+        bpf.map_update(array, struct.pack("<I", index), struct.pack("<I", program))
+
+    def load_unwinder(self) -> None:
+        """Load the program that walks stacks for samples."""
+        self._put_program(self.maps["unwinders"], 0, "on_unwind")
+
+    def load_interpreters(self) -> None:
+        """Load what walks the frames of interpreters, once it is needed: it takes the verifier a while."""
+        if self._interpreters:
+            return
+        self._interpreters = True
+        self._put_program(self.maps["unwinders"], 1, "on_python")
+        for attach_type, fd in self._edge_arrays.items():
+            self._put_program(fd, 1, _EDGE_PROGRAMS[1], attach_type)
 
     def loaded_programs(self) -> dict[str, int]:
         """Descriptors of the programs loaded so far, by name."""
@@ -165,8 +198,9 @@ class LoadedObject:
 
     def close(self) -> None:
         """Close every descriptor; programs and maps that nothing else holds are freed."""
-        for fd in [*self._loaded.values(), *self.maps.values()]:
+        for fd in [*self._loaded.values(), *self._edge_arrays.values(), *self.maps.values()]:
             with suppress(OSError):
                 os.close(fd)
         self._loaded.clear()
+        self._edge_arrays.clear()
         self.maps.clear()

@@ -39,6 +39,15 @@ EVENTS: dict[str, tuple[int, int]] = {
     "minor-faults": (_SOFTWARE, 5),
     "major-faults": (_SOFTWARE, 6),
 }
+_PERIODS = {
+    "page-faults": 32,
+    "minor-faults": 32,
+    "context-switches": 8,
+    "major-faults": 1,
+    "cpu-migrations": 1,
+}
+"""Events of the kernel come in bursts, which a frequency would estimate by a factor of ten: each such number of
+them is a sample."""
 CLOCKS = ("cycles", "ref-cycles", "cpu-clock")
 _FLAG_DISABLED, _FLAG_EXCLUDE_IDLE, _FLAG_FREQUENCY = 1 << 0, 1 << 7, 1 << 10
 _ATTRIBUTE_SIZE = 136
@@ -91,9 +100,9 @@ def maximum_rate_hz() -> int:
 def open_on_cpu(name: str, frequency_hz: int, cpu: int) -> int:
     """Open one event for all processes on one CPU; inherited by nothing."""
     kind, config = encode(name)
-    return bpf.perf_event_open(
-        _attributes(kind, config, frequency_hz, _FLAG_FREQUENCY | _FLAG_EXCLUDE_IDLE), -1, cpu
-    )
+    period = _PERIODS.get(name)
+    flags = _FLAG_EXCLUDE_IDLE | (0 if period else _FLAG_FREQUENCY)
+    return bpf.perf_event_open(_attributes(kind, config, period or frequency_hz, flags), -1, cpu)
 
 
 def is_available(name: str) -> OSError | None:

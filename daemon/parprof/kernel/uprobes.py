@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import queue
 import struct
 import threading
 from contextlib import suppress
@@ -20,7 +21,8 @@ from parprof.errors import ProbeAttachError
 from parprof.kernel import bpf
 from parprof.kernel.objects import LoadedObject
 
-COOKIE_RETURN, COOKIE_SESSION, COOKIE_LEARN, COOKIE_LEARN_SIXTH = 1 << 8, 1 << 9, 1 << 10, 1 << 11
+COOKIE_RETURN, COOKIE_SESSION, COOKIE_LEARN = 1 << 8, 1 << 9, 1 << 10
+_FUNCTION_SHIFT, _INSTANCE_SHIFT, _ROOT_SHIFT, _INSIDE_SHIFT, _DELTA_SHIFT = 12, 16, 20, 24, 32
 _UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.E2BIG, errno.ENOSYS)
 
 
@@ -32,35 +34,73 @@ class Site:
     offset: int
     kind: int
     returns: bool = False
-    learn_argument: int = 0
-    """1 or 6: that argument is an outlined function to report when it is new; 0: none."""
+    learn: bool = False
+    """The function argument is to be reported when it is new."""
+    function_argument: int = 0
+    """Argument that names the work which begins or is created here; 0: none, or the probed function."""
+    instance_argument: int = 0
+    """Argument that tells two pieces of the same work apart; 0: none."""
+    root_argument: int = 0
+    """Argument that is the runtime's state; 0: none."""
+    function_word: int = 0
+    """Word of the instance that points to the function; 0: none."""
+    delta: int = 0
+    """Bytes from the function's start to the probe."""
 
     @property
     def cookie(self) -> int:
         """Cookie of the entry probe."""
-        return self.kind | {0: 0, 1: COOKIE_LEARN, 6: COOKIE_LEARN_SIXTH}[self.learn_argument]
+        return (
+            self.kind
+            | (COOKIE_LEARN if self.learn else 0)
+            | self.function_argument << _FUNCTION_SHIFT
+            | self.instance_argument << _INSTANCE_SHIFT
+            | self.root_argument << _ROOT_SHIFT
+            | self.function_word << _INSIDE_SHIFT
+            | self.delta << _DELTA_SHIFT
+        )
+
+
+class _Closer:
+    """Closes descriptors of probes in a thread of its own: the kernel takes 10 to 150 ms for each."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def close(self, descriptors: list[int]) -> None:
+        """Close them soon."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="detach", daemon=True)
+            self._thread.start()
+        for fd in descriptors:
+            self._queue.put(fd)
+
+    def _run(self) -> None:
+        while True:
+            with suppress(OSError):
+                os.close(self._queue.get())
+
+
+_closer = _Closer()
 
 
 class ProbeSet:
     """Attached probes; closing detaches them."""
 
-    def __init__(self, descriptors: list[int], slow: bool) -> None:
+    def __init__(self, descriptors: list[int]) -> None:
+        """``descriptors``: of links and events."""
         self._descriptors = descriptors
-        self._slow = slow
 
     def close(self, wait: bool = False) -> None:
-        """Detach. Where that takes long it happens in the background, unless ``wait``."""
+        """Detach. As that takes long it happens in the background, unless ``wait``."""
         descriptors, self._descriptors = self._descriptors, []
-
-        def close_all() -> None:
-            for fd in descriptors:
-                with suppress(OSError):
-                    os.close(fd)
-
-        if self._slow and not wait and descriptors:
-            threading.Thread(target=close_all, name="detach", daemon=True).start()
-        else:
-            close_all()
+        if not wait:
+            _closer.close(descriptors)
+            return
+        for fd in descriptors:
+            with suppress(OSError):
+                os.close(fd)
 
 
 class Prober:
@@ -76,7 +116,7 @@ class Prober:
         return self._mechanisms[0]
 
     def attach(self, sites: list[Site], pid: int) -> ProbeSet:
-        """Attach all sites for process ``pid`` alone.
+        """Attach all sites for process ``pid`` alone; 0: for all processes.
 
         Raises:
             ProbeAttachError: the kernel refused; the text says which file and why.
@@ -85,9 +125,9 @@ class Prober:
             descriptors: list[int] = []
             try:
                 getattr(self, f"_attach_{self.mechanism}")(sites, pid, descriptors)
-                return ProbeSet(descriptors, slow=self.mechanism == "single")
+                return ProbeSet(descriptors)
             except OSError as error:
-                ProbeSet(descriptors, slow=False).close()
+                ProbeSet(descriptors).close(wait=True)
                 if error.errno in _UNSUPPORTED and len(self._mechanisms) > 1:
                     self._mechanisms.pop(0)
                     continue
@@ -107,7 +147,7 @@ class Prober:
                     )
                 )
         except OSError:
-            ProbeSet(out, slow=False).close()
+            ProbeSet(out).close(wait=True)
             raise
         return out
 
@@ -146,6 +186,7 @@ class Prober:
                     ctypes.addressof(buffer),
                     site.offset,
                 ).ljust(136, b"\0")
-                event = bpf.perf_event_open(attributes, pid, -1)
+                # for all processes: an event of one CPU, whose program runs wherever the probe is hit
+                event = bpf.perf_event_open(attributes, pid or -1, -1 if pid else 0)
                 out.append(event)
                 out.append(bpf.link_perf_event(program, event, cookie))

@@ -6,10 +6,22 @@ runtime acquires and releases work. It knows no kernel: `parprof.probing` turns 
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from functools import cache
+from importlib.metadata import entry_points
+
+from parprof.dso import Dso
+from parprof.runtimes.memory import ClosureChain, Memory, MemoryPlan
+
+_LOG = logging.getLogger(__name__)
+_NEVER = re.compile(r"(?!)")
+_CREATE = re.compile(r"(?!)")
+_SYNCHRONIZE = re.compile(r".*(barrier|lock|critical|taskwait|ordered|atomic|wait|reduce|sync)")
+_SCHEDULE = re.compile(r".*(loop|dispatch|for_static|sections|single|steal|schedul)")
 
 
 class Edge(IntEnum):
@@ -25,6 +37,17 @@ class Edge(IntEnum):
     """Only a place where outlined functions pass by as arguments."""
     CREATE_THREAD = 5
     LOAD_MAP = 6
+    BEGIN = 7
+    """The thread works from here on, until its next END: for runtimes that move work between stacks."""
+    END = 8
+    """The thread waits from here on, until its next BEGIN."""
+    CREATE_TASK = 9
+    """Work is created that may run later, on any thread: its call path is kept."""
+    STEAL = 10
+    """Only counted."""
+    LOCK = 11
+    """As WAIT; when it returns, the thread holds the lock that ``instance_argument`` names."""
+    UNLOCK = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,41 +60,152 @@ class Hook:
     why: str
     """A sentence for those who must trust it."""
     learn_argument: int = 0
-    """1-based argument that holds an outlined function; 0 = none."""
+    """1-based argument that holds an outlined function, to probe if it is not yet; 0 = none."""
+    function_argument: int = 0
+    """REGION, CREATE_TASK and WORK: the argument that names the work, if it is not ``learn_argument``. 0 = none
+    (for WORK: the probed function itself). The call path of a creation is found again under this and the next."""
+    instance_argument: int = 0
+    """REGION, CREATE_TASK and WORK: the argument that tells two pieces of the same work apart (a pointer to its
+    data); 0 = none."""
+    function_word: int = 0
+    """CREATE_TASK: the instance's word that points to the function; 0 = none."""
+    root_argument: int = 0
+    """BEGIN and WORK: the argument that holds the runtime's state, where `WorkerArray.root` is LEARNED."""
     slow_path: bool = False
     """The function returns at once unless it has to wait; probe the waiting path alone where it can be told."""
 
 
-class RuntimeAgent(Protocol):
-    """One parallel runtime."""
+class Agent:
+    """One parallel runtime: what differs from these defaults is all that a runtime's file has to say."""
 
-    name: str
+    name = ""
     """Label value, such as ``libgomp``."""
-    library: re.Pattern[str]
+    library: re.Pattern[str] = _NEVER
     """Matches the base name of the runtime's shared library."""
-    marker: str
-    """A function that the runtime defines: tells it in a static program."""
-    hooks: tuple[Hook, ...]
-    outlined: re.Pattern[str]
+    marker = ""
+    """A function that the runtime defines: tells it in a static program, or in a library of another name."""
+    hooks: tuple[Hook, ...] = ()
+    lock_hooks: tuple[Hook, ...] = ()
+    """Probed only where the user asks who holds the locks that others wait for: LOCK and UNLOCK."""
+    outlined: re.Pattern[str] = _NEVER
     """Matches the names that compilers give to outlined region and task bodies of this runtime."""
-    return_probes: bool
+    source: str = "exact"
+    """The n_w source to start with."""
+    return_probes = True
     """False where work moves between threads in mid-function: a return probe would kill the target."""
+    imports: re.Pattern[str] = _NEVER
+    """Matches the functions that a program's own files import from this runtime."""
+    functions: re.Pattern[str] = _NEVER
+    """Matches the names of the runtime's own functions, for programs that it is linked into."""
+    copies: re.Pattern[str] = _NEVER
+    """Matches whole-function copies that only the runtime calls: two in a row are two calls of the function."""
+    cactus = False
+    """Whether a caller's frame may lie on another stack than its callee's, above it or below (work stealing)."""
+    closures: ClosureChain | None = None
+    """Where the runtime keeps the ancestors of stolen work, if they are on no stack."""
+    create = _CREATE
+    synchronize = _SYNCHRONIZE
+    schedule = _SCHEDULE
+    """Match names of runtime functions: the kinds of overhead (tallent-2009 sec. 2.2); the rest is ``other``."""
+
+    outlined_root = 0
+    """Argument of an outlined function that holds the runtime's state; 0 = none."""
+
+    def outlined_instance(self, name: str) -> int:
+        """Argument of an outlined function that tells two pieces of the same work apart; ``name`` may be empty."""
+        return 1
+
+    def memory(self, dso: Dso, process: Memory) -> MemoryPlan | None:
+        """How to read n_w out of this process at each sample; None where that cannot be told.
+
+        Raises:
+            UnknownLayout: the text says which version was found, and why it is not trusted.
+        """
+        return None
+
+    def memory_spoilt_by(self, imported: set[str], environment: Mapping[str, str]) -> str:
+        """What makes n_w from memory wrong for a program with these imports and this environment; empty: nothing."""
+        return ""
+
+    def owns(self, name: str, module: str, file: str = "") -> bool:
+        """Whether a frame is the runtime's plumbing rather than the author's code. ``module``: base name."""
+        return bool(self.library.match(module) or self.functions.match(name))
+
+    def author_name(self, name: str) -> str:
+        """The function that the author wrote, for one that a compiler made of it; ``name`` itself if it is none.
+
+        For a whole function's copy (a slow clone), or a helper that its function calls itself. See `encloser`.
+        """
+        return name
+
+    def encloser(self, name: str) -> str | None:
+        """The function that a compiler took this part out of, to hand it to the runtime: a region's or task's body.
+
+        Empty where the part's name does not tell; None for a function that is no such part.
+        """
+        return None
+
+    def overhead(self, name: str) -> str:
+        """Kind of overhead of a function of the runtime: create, sync, schedule or other."""
+        for pattern, category in (
+            (self.create, "create"),
+            (self.synchronize, "sync"),
+            (self.schedule, "schedule"),
+        ):
+            if pattern.match(name):
+                return category
+        return "other"
 
 
-def hook(names: str, edge: Edge, why: str, *, learn_argument: int = 0, slow_path: bool = False) -> Hook:
+def hook(
+    names: str,
+    edge: Edge,
+    why: str,
+    *,
+    learn_argument: int = 0,
+    function_argument: int = 0,
+    instance_argument: int = 0,
+    function_word: int = 0,
+    root_argument: int = 0,
+    slow_path: bool = False,
+) -> Hook:
     """A Hook for a blank-separated list of names; ``*`` stands for any word characters."""
     pattern = "|".join(re.escape(name).replace(r"\*", r"\w*") for name in names.split())
-    return Hook(re.compile(f"(?:{pattern})"), edge, why, learn_argument, slow_path)
+    return Hook(
+        re.compile(f"(?:{pattern})"), edge, why, learn_argument, function_argument, instance_argument,
+        function_word, root_argument, slow_path,
+    )  # fmt: skip
 
 
-def agents() -> tuple[RuntimeAgent, ...]:
-    """All agents, the most specific first."""
+@cache
+def agents() -> tuple[Agent, ...]:
+    """All agents, the most specific first; those of other packages (entry points ``parprof.runtimes``) behind ours."""
+    from parprof.runtimes.cilk5 import Cilk5
+    from parprof.runtimes.cilkplus import CilkPlus
     from parprof.runtimes.libgomp import Libgomp
     from parprof.runtimes.libomp import Libiomp5, Libomp
+    from parprof.runtimes.onetbb import OneTbb
+    from parprof.runtimes.opencilk import OpenCilk
 
-    return (Libgomp(), Libiomp5(), Libomp())
+    ours: list[Agent] = [Libgomp(), Libiomp5(), Libomp(), OneTbb(), OpenCilk(), CilkPlus(), Cilk5()]
+    return (*ours, *_foreign_agents())
 
 
-def agent_for_library(base_name: str) -> RuntimeAgent | None:
+def _foreign_agents() -> list[Agent]:
+    """Agents that other packages bring: a bad one is left out with a warning, and stops nothing."""
+    found = []
+    for entry in entry_points(group="parprof.runtimes"):
+        try:
+            agent = entry.load()()
+            if not isinstance(agent, Agent) or not agent.name:
+                raise TypeError("not a parprof.runtimes.Agent with a name")
+        except Exception as error:  # it is not our code
+            _LOG.warning("runtime agent %s is left out: %s: %s", entry.value, type(error).__name__, error)
+            continue
+        found.append(agent)
+    return found
+
+
+def agent_for_library(base_name: str) -> Agent | None:
     """The agent that knows a shared library by this base name."""
     return next((agent for agent in agents() if agent.library.match(base_name)), None)

@@ -9,14 +9,19 @@ Creating a task is not waiting: it is work, and the report tells it apart as ove
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from parprof.runtimes import Edge, Hook, hook
+from parprof.dso import Dso
+from parprof.runtimes import Agent, Edge, Hook, hook
+from parprof.runtimes.libgomp_memory import holds_for, team_barrier
+from parprof.runtimes.memory import Memory, MemoryPlan
 
 REGION_ENTRIES = hook(
     "GOMP_parallel GOMP_parallel_loop_* GOMP_parallel_sections GOMP_parallel_reductions GOMP_teams_reg",
     Edge.REGION,
     "starts the team, runs the outlined function and waits for the team (gcc libgomp/parallel.c)",
     learn_argument=1,
+    instance_argument=2,
 )
 LEGACY_ENTRIES = hook(
     "GOMP_parallel_start GOMP_parallel_loop_*_start GOMP_parallel_sections_start",
@@ -26,20 +31,54 @@ LEGACY_ENTRIES = hook(
 )
 TASK_ENTRIES = hook(
     "GOMP_task GOMP_taskloop GOMP_taskloop_ull",
-    Edge.LEARN,
-    "the outlined function of a task passes by (gcc libgomp/task.c)",
+    Edge.CREATE_TASK,
+    "makes a task of an outlined function (gcc libgomp/task.c)",
     learn_argument=1,
 )
 
 
-class Libgomp:
+API = r"omp_(?:[gs]et|in|is|init|destroy|test|unset|capture|display|pause|fulfill|target)_"
+"""The functions that OpenMP itself names: a program's own may begin with ``omp_``, too."""
+_PART = re.compile(r"(.+?)\._omp_(?:cpy)?fn\.\d+")
+
+
+def encloser_by_gcc(name: str) -> str | None:
+    """The function that gcc outlined a body from; None for another function.
+
+    >>> encloser_by_gcc("ns::solve(int)._omp_fn.3")
+    'ns::solve(int)'
+    """
+    match = _PART.match(name)
+    return match[1] if match else None
+
+
+LOCKS = (
+    hook("GOMP_critical_start GOMP_atomic_start", Edge.LOCK, "takes the one nameless lock (gcc libgomp/critical.c)"),
+    hook("GOMP_critical_name_start omp_set_lock", Edge.LOCK, "takes a lock (gcc libgomp/critical.c, lock.c)",
+         instance_argument=1),
+    hook("GOMP_critical_end GOMP_atomic_end GOMP_critical_name_end omp_unset_lock", Edge.UNLOCK,
+         "gives the lock back"),
+)  # fmt: skip
+
+
+class Libgomp(Agent):
     """Agent for GNU libgomp."""
 
     name = "libgomp"
     library = re.compile(r"libgomp[.-]")
     marker = "GOMP_parallel"
     outlined = re.compile(r".*\._omp_fn\.\d+")
-    return_probes = True
+    lock_hooks = LOCKS
+    imports = re.compile(r"GOMP_|omp_")
+    functions = re.compile(rf"_?(GOMP|gomp|GOACC|goacc)_|{API}")
+    create = re.compile(
+        r"GOMP_(?:parallel(?!_end)|task$|taskloop|teams|target)|gomp_(?:team_start|new_team|malloc_task|init_task)"
+    )
+    synchronize = re.compile(
+        r".*(barrier|lock|critical|taskwait|ordered|atomic|(?<!no)wait|reduction|sync|taskgroup|doacross)|"
+        r"GOMP_(?:loop|sections)_end(?:_cancel)?$|GOMP_(?:single_copy|parallel_end)"
+    )
+    schedule = re.compile(r".*(loop|sections|single|iter_|dynamic|guided|run_task|next)")
     hooks: tuple[Hook, ...] = (
         LEGACY_ENTRIES,
         REGION_ENTRIES,
@@ -55,3 +94,15 @@ class Libgomp:
              "waits for other threads (gcc libgomp/ordered.c)"),
         TASK_ENTRIES,
     )  # fmt: skip
+
+    def encloser(self, name: str) -> str | None:
+        """The function that a region's or task's body was outlined from."""
+        return encloser_by_gcc(name)
+
+    def memory(self, dso: Dso, process: Memory) -> MemoryPlan | None:
+        """The thread's team and its barrier. None while ld.so has yet to relocate the library: ask again."""
+        return team_barrier(dso.elf, process) if dso.elf else None
+
+    def memory_spoilt_by(self, imported: set[str], environment: Mapping[str, str]) -> str:
+        """Waits that are not at the team's barrier."""
+        return holds_for(imported, environment)

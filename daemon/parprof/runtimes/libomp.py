@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import re
 
-from parprof.runtimes import Edge, Hook, hook
-from parprof.runtimes.libgomp import LEGACY_ENTRIES, REGION_ENTRIES, TASK_ENTRIES, Libgomp
+from parprof.runtimes import Agent, Edge, Hook, hook
+from parprof.runtimes.libgomp import (
+    API,
+    LEGACY_ENTRIES,
+    LOCKS,
+    REGION_ENTRIES,
+    TASK_ENTRIES,
+    Libgomp,
+    encloser_by_gcc,
+)
 
 _HOOKS = (
-    hook("__kmp_invoke_microtask", Edge.WORK, "runs a region's body (kmp z_Linux_asm.S)"),
+    hook("__kmp_invoke_microtask", Edge.WORK, "runs a region's body (kmp z_Linux_asm.S)",
+         function_argument=1),
     hook("__kmpc_fork_call __kmpc_fork_call_if __kmpc_fork_teams", Edge.REGION,
-         "starts the team and waits for it (kmp_csupport.cpp)"),
+         "starts the team and waits for it (kmp_csupport.cpp)", function_argument=3),
     hook("__kmpc_barrier __kmpc_cancel_barrier __kmpc_barrier_master __kmpc_copyprivate __kmpc_reduce "
          "__kmpc_end_reduce", Edge.WAIT, "a team barrier (kmp_barrier.cpp)"),
     hook("__kmpc_omp_taskwait __kmpc_omp_taskwait_deps_51 __kmpc_end_taskgroup __kmpc_omp_wait_deps "
@@ -23,6 +32,8 @@ _HOOKS = (
     hook("__kmpc_critical __kmpc_critical_with_hint __kmpc_set_lock __kmpc_set_nest_lock omp_set_lock "
          "omp_set_nest_lock __kmpc_ordered __kmpc_doacross_wait", Edge.WAIT,
          "a lock or an order to wait for (kmp_lock.cpp)"),
+    hook("__kmpc_omp_task __kmpc_omp_task_with_deps __kmpc_taskloop __kmpc_taskloop_5", Edge.CREATE_TASK,
+         "hands a task over to be run by anybody (kmp_tasking.cpp)", instance_argument=3, function_word=1),
     hook("__kmpc_omp_task_alloc", Edge.LEARN, "a task's entry passes by (kmp_tasking.cpp)", learn_argument=6),
     LEGACY_ENTRIES,
     REGION_ENTRIES,
@@ -31,15 +42,62 @@ _HOOKS = (
 )  # fmt: skip
 
 
-class Libomp:
+_PART = re.compile(
+    r"(?P<clang>.*?)\.omp[._]\w[\w.]*|"
+    r"(?P<icx>.+?)\.DIR\.OMP\..*|"
+    r"L_(?P<icc>\w+)_\d+__(?:par|task)\w*(?:\.\d+)?"
+)
+"""What clang, icx and icc call the parts of functions; the latter two are known from public listings alone."""
+
+_LOCKS = (
+    hook("__kmpc_critical __kmpc_critical_with_hint __kmpc_set_lock", Edge.LOCK, "takes a lock (kmp_lock.cpp)",
+         instance_argument=3),
+    hook("__kmpc_end_critical __kmpc_unset_lock", Edge.UNLOCK, "gives the lock back (kmp_lock.cpp)"),
+    *LOCKS,
+)  # fmt: skip
+
+
+class Libomp(Agent):
     """Agent for LLVM libomp."""
 
     name = "libomp"
     library = re.compile(r"libomp[.\-]|libomp5[.\-]")
     marker = "__kmp_invoke_microtask"
     outlined = re.compile(r"\.omp_task_entry\..*|.*\._omp_fn\.\d+")
-    return_probes = True
+    imports = re.compile(r"__kmpc_|GOMP_|omp_")
+    functions = re.compile(rf"_?_?(kmp|KMP|ompt|GOMP|ompc)[_a-z]|_Z\w*__kmp|{API}")
+    create = re.compile(
+        r"__kmpc_(?:fork|omp_task$|omp_task_alloc|omp_task_with_deps|taskloop|serialized_parallel|push_num)|"
+        r"__kmp_(?:fork_call|fork_team|serial|allocate_t|task_alloc|push_task|omp_task)|GOMP_(?:parallel(?!_end)|task$|taskloop)"
+    )
+    synchronize = re.compile(
+        r".*(barrier|lock|critical|taskwait|ordered|atomic|(?<!no)wait|reduce|reduction|sync|taskgroup|doacross|join|"
+        r"copyprivate|release)|GOMP_(?:loop|sections)_end(?:_cancel)?$|GOMP_(?:single_copy|parallel_end)"
+    )
+    schedule = re.compile(
+        r".*(loop|dispatch|for_static|sections|single|masked|master|next|steal|taskyield|execute_tasks|invoke_task)"
+    )
     hooks: tuple[Hook, ...] = _HOOKS
+    lock_hooks = _LOCKS
+
+    def outlined_instance(self, name: str) -> int:
+        """A task's entry has its task as second argument, a body that gcc outlined has its data as first."""
+        return 1 if "._omp_fn." in name else 2
+
+    def encloser(self, name: str) -> str | None:
+        """The function that a region's or task's body was taken from, as far as its compiler tells.
+
+        >>> Libomp().encloser("solve(int).omp_outlined.1"), Libomp().encloser(".omp_task_entry..4")
+        ('solve(int)', '')
+        """
+        by_gcc = encloser_by_gcc(name)
+        if by_gcc is not None:
+            return by_gcc
+        match = _PART.fullmatch(name)
+        if match is None:
+            return None
+        function = match["clang"] or match["icx"] or match["icc"] or ""
+        return "" if function.startswith("_Z") else function
 
 
 class Libiomp5(Libomp):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable
-from typing import Self
 
+from parprof.closing import Closing
 from parprof.dso import Dso, Key
 from parprof.model import Frame
 from parprof.symbols.reader import SymbolReader
@@ -30,7 +30,7 @@ _MAX_REMEMBERED_TEXT = 1 << 25
 """Characters of names and files in what is remembered; most are shared, so this is an upper bound."""
 
 
-class Symbolizer:
+class Symbolizer(Closing):
     """Resolves addresses, many at a time; remembers what it resolved. For one thread."""
 
     def __init__(self, file_seconds: float = FILE_SECONDS, log: Callable[[str], None] | None = None) -> None:
@@ -103,14 +103,6 @@ class Symbolizer:
     def close(self) -> None:
         """End the child."""
         self._reader.close()
-
-    def __enter__(self) -> Self:
-        """Nothing to do."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
 
 
 def _text_size(frames: tuple[Frame, ...]) -> int:

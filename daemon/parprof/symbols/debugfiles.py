@@ -8,6 +8,7 @@ from pathlib import Path
 
 from parprof.dso import Dso
 from parprof.elf import ElfError, ElfFile
+from parprof.openfile import FileStatus
 
 DEBUG_ROOT = Path("/usr/lib/debug")
 _MAX_LINK = 4096
@@ -63,20 +64,16 @@ def find_debug_file(dso: Dso, root: Path = DEBUG_ROOT) -> ElfFile | None:
     return None
 
 
-def identity(fd: int, changes: bool = True) -> str:
+def identity(status: FileStatus, changes: bool = True) -> str:
     """What tells a file from others that carry the same build id, rightly or not.
 
     A stripped file and its original share their build id, and anybody can make a file with the build id of
     another: so place and times count too. Devices without a block device (overlays, btrfs) get another number
     at each mount, which does not count; inodes are the same in all containers of an image. ``changes`` is
     whether the time of the last change of its attributes counts, which cannot be forged.
-
-    Raises:
-        OSError: the descriptor is bad.
     """
-    status = os.fstat(fd)
-    device = status.st_dev if os.major(status.st_dev) else 0
-    facts = [device, status.st_ino, status.st_size, status.st_mtime_ns]
+    device = status.device if os.major(status.device) else 0
+    facts = [device, status.inode, status.size, status.mtime_ns]
     if changes:
-        facts.append(status.st_ctime_ns)
+        facts.append(status.ctime_ns)
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]

@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 
 from parprof.elf import ElfError, ElfFile
 from parprof.elf_image import SHT_NOBITS
-from parprof.symbols import protocol
-from parprof.symbols.client import end_child, start_child
 from parprof.symbols.debugfiles import open_build
-from parprof.symbols.diskcache import DiskCache, NewFile
 from parprof.untrusted import visible
+from parprof.workers import protocol
+from parprof.workers.client import end_child, start_child
+from parprof.workers.diskcache import DiskCache, NewFile
 
 CACHE_BYTES = 4 << 30
 """Size of the cache on disk."""

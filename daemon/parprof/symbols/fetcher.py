@@ -24,8 +24,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urljoin, urlsplit
 
 from parprof import __version__
-from parprof.symbols import protocol
-from parprof.symbols.privileges import drop_privileges
+from parprof.workers import protocol
+from parprof.workers.privileges import drop_privileges
 
 _MEMORY_LIMIT = 2 << 30
 _AT_ONCE = 4

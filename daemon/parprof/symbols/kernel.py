@@ -36,8 +36,13 @@ class _Function(NamedTuple):
 class KernelSymbolizer:
     """Resolves kernel addresses. Where the kernel hides them (kptr_restrict) all are ``[kernel]``."""
 
-    def __init__(self, path: Path = KALLSYMS) -> None:
-        """Read ``path``, which is in the format of ``/proc/kallsyms``."""
+    def __init__(self, path: Path = KALLSYMS, pass_seconds: float = 0.0) -> None:
+        """Read ``path``, which is in the format of ``/proc/kallsyms``, at most every ``pass_seconds``.
+
+        Until then new addresses are ``[kernel]``.
+        """
+        self._pass_seconds = pass_seconds
+        self._next_pass = 0.0
         self._path = path
         self._functions: list[_Function] = []
         self._since = 0.0
@@ -58,7 +63,8 @@ class KernelSymbolizer:
             self._since = now
             self.problem = ""
         missing = sorted({address for address in wanted.values() if self._find(address) is None})
-        if missing and not self.problem:
+        if missing and not self.problem and now >= self._next_pass:
+            self._next_pass = now + self._pass_seconds
             for function in self._scan(missing):
                 insort(self._functions, function)
         out: dict[tuple[int, bool], tuple[Frame, ...]] = {}

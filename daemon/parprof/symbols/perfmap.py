@@ -20,8 +20,10 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
+from parprof.closing import SelfClosing
+from parprof.mounts import Mounts
 from parprof.untrusted import visible
 
 MAX_BYTES = 256 << 20
@@ -33,7 +35,7 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _LINE = re.compile(rb"(?:0[xX])?([0-9a-fA-F]{1,16})[ \t]+(?:0[xX])?([0-9a-fA-F]{1,16})[ \t]+(\S.*)")
 
 
-class PerfMap:
+class PerfMap(SelfClosing):
     """The map file of one process. Make it while the process lives; it serves names also after its end.
 
     It holds a descriptor of the process's root directory: inside of a container the file is there, under the
@@ -46,6 +48,7 @@ class PerfMap:
         """Why there are no names, although there is a file; empty otherwise."""
         self._root = -1
         self._name = ""
+        self._may_hang = False
         self._uids = {0}
         try:
             status = (proc / str(pid) / "status").read_text(errors="replace")
@@ -56,11 +59,15 @@ class PerfMap:
         inside = re.search(r"^NSpid:.*?(\d+)$", status, re.MULTILINE)  # none before Linux 4.1
         self._uids.update(int(uid) for uid in (uids[1].split()[:2] if uids else ()))
         self._name = f"perf-{inside[1] if inside else pid}.map"
+        self._may_hang = Mounts.read(pid).is_local_path(f"/tmp/{self._name}".encode()) is False
 
     def names(self, addresses: Iterable[int], seconds: float = 5.0) -> dict[int, str]:
         """The function at each address; those in none are left out. Takes at most about ``seconds``."""
         wanted = sorted(set(addresses))
         if not wanted or self._root < 0:
+            return {}
+        if self._may_hang:
+            self.problem = f"{self._name} is not used: it would be on a file system that may never answer"
             return {}
         reader = _Reader(os.dup(self._root), self._name, self._uids, wanted, time.monotonic() + seconds)
         thread = threading.Thread(target=reader.run, daemon=True)  # a file system may hang
@@ -80,18 +87,6 @@ class PerfMap:
         if self._root >= 0:
             os.close(self._root)
             self._root = -1
-
-    def __enter__(self) -> Self:
-        """Nothing to do."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
-
-    def __del__(self) -> None:
-        """Close it."""
-        self.close()
 
 
 class _Reader:

@@ -6,6 +6,7 @@ disk of what the child once made of it. The child may open none of these: it get
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -13,11 +14,12 @@ from typing import NamedTuple
 
 from parprof.dso import Dso, Key
 from parprof.errors import TargetError
-from parprof.symbols.client import WorkerClient, WorkerFailed
+from parprof.openfile import FileStatus
 from parprof.symbols.debugfiles import find_debug_file, identity, lacks_lines
 from parprof.symbols.debuginfod import Debuginfod
-from parprof.symbols.diskcache import DiskCache
 from parprof.untrusted import visible
+from parprof.workers.client import WorkerClient, WorkerFailed
+from parprof.workers.diskcache import DiskCache
 
 CACHE_BYTES = 1 << 30
 """Size of the cache on disk."""
@@ -26,6 +28,11 @@ _MAX_TOKENS = 1 << 12
 _MAX_PROBLEMS = 256
 _MAX_ATTEMPTS = 1 << 15
 _SAVE_SECONDS = 5.0
+
+
+class _Worker(WorkerClient):
+    module = "parprof.symbols.worker"
+    doing = "reading its symbols"
 
 
 class _Source(NamedTuple):
@@ -39,7 +46,7 @@ class SymbolReader:
 
     def __init__(self, file_seconds: float, log: Callable[[str], None]) -> None:
         """Give up on a file that takes longer than ``file_seconds`` to read, and fall back on its names."""
-        self.worker = WorkerClient()
+        self.worker = _Worker()
         self.cache = DiskCache("symbols", CACHE_BYTES)
         self.debuginfod = Debuginfod.from_environment(log)
         self._file_seconds = file_seconds
@@ -87,21 +94,25 @@ class SymbolReader:
 
     def _source(self, dso: Dso, stack: ExitStack) -> _Source:
         """The file that has the debug information."""
-        own = dso.fd()
+        status = dso.file().status()
         separate = find_debug_file(dso)
         downloaded = False
         if separate is None and self.debuginfod is not None and lacks_lines(dso):
             separate = self.debuginfod.open(dso.build_id)
             downloaded = separate is not None
         if separate is not None:
-            own = stack.enter_context(separate).fileno()
+            fd = stack.enter_context(separate).fileno()
+            status = FileStatus.of(os.fstat(fd))
+        else:
+            fd = dso.file().lend()
+            stack.callback(os.close, fd)
         # the cache of downloads notes their last use, which changes them
-        return _Source(own, identity(own, changes=not downloaded) if dso.build_id else "")
+        return _Source(fd, identity(status, changes=not downloaded) if dso.build_id else "")
 
     def _ask(self, dso: Dso, addresses: list[int], use_symbolic: bool) -> dict[int, object]:
         deadline = time.monotonic() + self._file_seconds
         if dso.elf is None:
-            dso.fd()  # says why
+            dso.file()  # says why
             self.note(dso.path, dso.problem)
             return {}
         with ExitStack() as stack:

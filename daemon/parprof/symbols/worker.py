@@ -23,10 +23,11 @@ from contextlib import suppress
 from typing import Any
 
 from parprof.elf import ElfError, ElfFile, Symbol
-from parprof.symbols import protocol, symcache
+from parprof.symbols import symcache
 from parprof.symbols.names import readable, without_clone_suffixes
-from parprof.symbols.privileges import drop_privileges
 from parprof.symbols.table import find_functions
+from parprof.workers import protocol
+from parprof.workers.privileges import drop_privileges
 
 FrameRow = tuple[str, str, int, int]
 MEMORY_LIMIT = 4 << 30
@@ -167,6 +168,7 @@ class Worker:
             if file is None:
                 if not fds:
                     return {"frames": [], "problem": "no descriptor"}
+                fds[0] = protocol.borrowed(fds[0])
                 file = DebugFile(fds[0], key[1], fds[1] if len(fds) > 1 else None)
                 del fds[0]  # it is the file's now
             self._files[key] = file

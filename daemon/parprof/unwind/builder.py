@@ -11,16 +11,18 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
-from typing import Any, Self
+from typing import Any, NamedTuple
 
+from parprof.closing import Closing
 from parprof.dso import Dso, Key
 from parprof.errors import TargetError
-from parprof.symbols.client import WorkerClient, WorkerFailed
+from parprof.openfile import FileStatus
 from parprof.untrusted import visible
 from parprof.unwind.cache import TableCache
 from parprof.unwind.emit import MAX_ROWS
 from parprof.unwind.rows import ROW_SIZE
 from parprof.unwind.table import UnwindTable
+from parprof.workers.client import WorkerClient, WorkerFailed
 
 FILE_SECONDS = 20.0
 """How long one file may take."""
@@ -37,7 +39,18 @@ class _Client(WorkerClient):
     doing = "building its unwind table"
 
 
-class TableBuilder:
+class _Wanted(NamedTuple):
+    """A table to be got for a file, from which it is to be built through ``fd``; to be given out: ``keep`` it."""
+
+    key: Key
+    path: str
+    build_id: str
+    status: FileStatus
+    fd: int
+    keep: bool
+
+
+class TableBuilder(Closing):
     """Tables of files, each gone when it is no more used. To be used by one thread."""
 
     def __init__(self, cache: TableCache | None = None, file_seconds: float = FILE_SECONDS) -> None:
@@ -92,6 +105,14 @@ class TableBuilder:
         future = self._coming.get(dso.key)
         return future is not None and future.done()
 
+    def expected(self, dso: Dso) -> bool:
+        """Whether it is worth while to come back later for the table of a file that was prefetched."""
+        future = self._coming.get(dso.key)
+        if future is not None:
+            return not future.done()
+        gave_up = self._closed or self._failures.get(dso.key, 0) >= _ATTEMPTS
+        return not gave_up and dso.elf is not None and not self._has_room()
+
     def _has_room(self) -> bool:
         if len(self._coming) >= _MAX_COMING:
             done = (key for key, future in self._coming.items() if future.done())
@@ -102,46 +123,50 @@ class TableBuilder:
         return True
 
     def _request(self, dso: Dso, keep: bool) -> None:
-        if self._closed or self._failures.get(dso.key, 0) >= _ATTEMPTS or dso.elf is None:
+        if self._closed or self._failures.get(dso.key, 0) >= _ATTEMPTS:
+            return
+        if dso.elf is None:
+            if dso.key[0] == "unopened":
+                self._note(dso.path, dso.problem)
             return
         build_id = dso.build_id
         try:
-            fd = os.dup(dso.fd())  # the other thread must not use the Dso
+            file = dso.file()
+            wanted = _Wanted(dso.key, dso.path, build_id, file.status(), file.lend(), keep)
         except (TargetError, OSError) as error:
-            self._note(dso.path, str(error))
+            self._note(dso.path, getattr(error, "strerror", None) or str(error))
             return
-        self._coming[dso.key] = self._thread.submit(self._get, dso.key, dso.path, fd, build_id, keep)
+        self._coming[dso.key] = self._thread.submit(self._get, wanted)  # it must not use the Dso
 
     # in the other thread
 
-    def _get(self, key: Key, path: str, fd: int, build_id: str, keep: bool) -> UnwindTable | None:
+    def _get(self, wanted: _Wanted) -> UnwindTable | None:
         try:
             if self._closed:
                 return None
-            table, stored = self._load_or_build(path, fd, build_id, keep)
-            self._problems.pop(path, None)
-            if not keep and (stored or len(table.rows) > _MAX_KEPT):
-                self._parked.add(key)
+            table, stored = self._load_or_build(wanted)
+            self._problems.pop(wanted.path, None)
+            if not wanted.keep and (stored or len(table.rows) > _MAX_KEPT):
+                self._parked.add(wanted.key)
                 return None
             return table
         except (WorkerFailed, OSError) as error:
             if len(self._failures) >= _MAX_PROBLEMS:
                 self._failures.clear()
-            self._failures[key] = self._failures.get(key, 0) + 1
-            self._note(path, str(error))
+            self._failures[wanted.key] = self._failures.get(wanted.key, 0) + 1
+            self._note(wanted.path, str(error))
             return None
         finally:
-            os.close(fd)
+            os.close(wanted.fd)
 
-    def _load_or_build(self, path: str, fd: int, build_id: str, count: bool) -> tuple[UnwindTable, bool]:
-        """A table, and whether it is on disk now. ``count`` it if it was there before."""
-        status = os.fstat(fd)
-        name = TableCache.name(build_id, status.st_size, status.st_uid)
-        found = self._cache.load(name, build_id) if self._cache is not None else None
+    def _load_or_build(self, wanted: _Wanted) -> tuple[UnwindTable, bool]:
+        """A table, and whether it is on disk now. It counts as loaded if it was there before."""
+        name = TableCache.name(wanted.build_id, wanted.status.size, wanted.status.owner)
+        found = self._cache.load(name, wanted.build_id) if self._cache is not None else None
         if found is not None:
-            self.loaded += count
+            self.loaded += wanted.keep
             return found, True
-        table = self._build(path, fd, build_id)
+        table = self._build(wanted.path, wanted.fd, wanted.build_id)
         self.built += 1
         return table, self._cache is not None and self._cache.store(name, table)
 
@@ -191,14 +216,6 @@ class TableBuilder:
         self._thread.shutdown()
         self._client.close()
         self._coming.clear()
-
-    def __enter__(self) -> Self:
-        """Nothing to do."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
 
 
 def _notes(value: Any) -> dict[str, int]:

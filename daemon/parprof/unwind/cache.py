@@ -14,14 +14,14 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
-from parprof.symbols.diskcache import DiskCache
 from parprof.unwind.emit import MAX_ROWS
 from parprof.unwind.rows import ROW_SIZE
 from parprof.unwind.table import UnwindTable
+from parprof.workers.diskcache import DiskCache
 
 MAX_BYTES = 1 << 29
 """What all tables on disk may take."""
-FORMAT = 2
+FORMAT = 3
 """To be raised with each change of the rows, of how they are made, or of the file."""
 _MAGIC = b"parprof\0unwind\0\0"
 _HEADER = struct.Struct("<16sIIII")  # magic, format, bytes of the description, number of rows, checksum

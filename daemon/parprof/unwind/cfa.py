@@ -1,4 +1,4 @@
-"""Call frame instructions (``DW_CFA_*``), all of them, run one after the other, and the rules they amount to.
+"""Call frame instructions (``DW_CFA_*``), all of them, run one after the other.
 
 This is the exact interpreter; `parprof.unwind.emit` has a faster one for the instructions that most functions
 get along with. Registers have their DWARF numbers: 6 is rbp, 7 is rsp, 10 is r10, 16 the return address.
@@ -6,7 +6,6 @@ get along with. Registers have their DWARF numbers: 6 is rbp, 7 is rsp, 10 is r1
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from enum import Enum
 from itertools import islice
@@ -14,17 +13,11 @@ from operator import length_hint
 from typing import NamedTuple
 
 from parprof.unwind.pointers import Refused, read_pointer, sleb, uleb
-from parprof.unwind.rows import CFA_LIMIT, PLT_PUSHED_AT, RBP_LIMIT, RuleType, pack
 
 REG_RBP, REG_RSP, REG_R10, REG_RA = 6, 7, 10, 16
 MAX_REMEMBERED = 64
 """States that a function may remember at once."""
 _ADVANCE_SIZES = {0x02: 1, 0x03: 2, 0x04: 4, 0x1D: 8}
-_SIGNAL_CFA = bytes((0x77, 0xA0, 0x01, 0x06))  # breg7 (rsp) + 160, deref
-_PLT_CFA = re.compile(rb"\x77\x08\x80\x00\x3f\x1a([\x31-\x3f])\x2a\x33\x24\x22", re.DOTALL)
-"""rsp + 8 + ((rip & 15) >= N) * 8, where lit0 is 0x30."""
-_BREG_RBP, _DEREF = 0x76, 0x06
-_REGISTER_TYPES = {REG_RSP: RuleType.RSP, REG_RBP: RuleType.RBP, REG_R10: RuleType.R10}
 
 
 class How(Enum):
@@ -174,68 +167,3 @@ def _with_register(frame: Frame, op: int, source: Iterator[int], factor: int) ->
     if register == REG_RA:
         return frame._replace(ra=saved)
     return frame
-
-
-def rule_of(frame: Frame, is_signal: bool) -> tuple[int, str]:
-    """The packed rule for a state and an empty text; or 0 and the kind of rule that a row cannot express.
-
-    The rule for a linkage table has the ``N`` of its expression in the field for the CFA, unless that is 11.
-    """
-    if frame.problem:
-        return 0, frame.problem
-    if frame.ra.how is How.UNDEFINED:
-        return pack(RuleType.END), ""
-    if is_signal and frame.expression == _SIGNAL_CFA:
-        return pack(RuleType.SIGNAL), ""
-    if frame.ra != AT_CALL:
-        return 0, "return address"
-    if frame.register < 0:
-        if match := _PLT_CFA.fullmatch(frame.expression):
-            pushed_at = match[1][0] - 0x30
-            return pack(RuleType.PLT, 0 if pushed_at == PLT_PUSHED_AT else pushed_at * 8), ""
-        offset = _rbp_expression(frame.expression.removesuffix(bytes((_DEREF,))))
-        if offset is None or offset > 0 or frame.expression[-1] != _DEREF:
-            return 0, "CFA expression"
-        kind, cfa = RuleType.RBP_DEREF, -offset
-    elif frame.register in _REGISTER_TYPES:
-        kind, cfa = _REGISTER_TYPES[frame.register], frame.offset
-    else:
-        return 0, "CFA register"
-    if cfa & 7 or not 0 <= cfa >> 3 < CFA_LIMIT:
-        return 0, "CFA offset"
-    rbp = _rbp_field(frame, kind)
-    if rbp is None:
-        return 0, "rbp rule"
-    return pack(kind, cfa, rbp), ""
-
-
-def _rbp_expression(expression: bytes) -> int | None:
-    """``offset`` where the expression is rbp + offset and nothing else."""
-    source = iter(expression[:12])
-    try:
-        if next(source) != _BREG_RBP:
-            return None
-        offset = sleb(source)
-    except (Refused, StopIteration):
-        return None
-    return offset if len(expression) <= 12 and not length_hint(source) else None
-
-
-def _rbp_field(frame: Frame, kind: RuleType) -> int | None:
-    """The field ``rbp`` of a rule; None if it cannot be expressed."""
-    saved = frame.rbp
-    if saved.how in (How.SAME, How.UNDEFINED):
-        return 0
-    by_rbp = kind in (RuleType.RBP_DEREF, RuleType.R10)
-    if saved.how is How.EXPRESSION:
-        offset = _rbp_expression(saved.expression)
-        if kind is RuleType.RSP and frame.offset in (8, 16) and offset == 0:
-            return 0  # gcc's epilogue has popped rbp (not r13, maybe), but does not say so
-        if offset is None or kind is RuleType.RSP:
-            return None
-        below = 8 - offset if by_rbp else frame.offset - offset
-    elif saved.how is How.OFFSET and not by_rbp:
-        below = -saved.offset
-    else:
-        return None
-    return below >> 3 if not below & 7 and 0 < below >> 3 < RBP_LIMIT else None

@@ -11,10 +11,11 @@ from bisect import bisect_left
 from collections import Counter
 from operator import itemgetter
 
-from parprof.unwind.cfa import AT_CALL, MAX_REMEMBERED, REG_RBP, REG_RSP, SAME, rule_of, run
+from parprof.unwind.cfa import AT_CALL, MAX_REMEMBERED, REG_RBP, REG_RSP, SAME, run
 from parprof.unwind.eh_frame import MAX_PROGRAM, Cie, Fde
 from parprof.unwind.frames import UnwindError
 from parprof.unwind.rows import CFA_MASK, RBP_SHIFT, TYPE_SHIFT, RuleType, pack
+from parprof.unwind.rules import rule_of
 
 MAX_ROWS = 1 << 23
 """Rows of one table; a file that needs more is refused."""

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from parprof.dso import Dso, Key
+from parprof.heap import trim_heap
 from parprof.kernel.engine import Kernel
 from parprof.kernel.store import StoreFull
 from parprof.loadmap import LoadMap
@@ -23,6 +24,9 @@ _ROWS_LIMIT = 1 << 24
 """A page's entry holds its number of rows in 24 bits."""
 _USER_END = 1 << 63
 """The search in the kernel compares by subtraction; [vsyscall] lies beyond."""
+_TRIM_BYTES = 4 << 20
+_IDLE_WORDS = 1 << 20
+"""8 MiB."""
 _PAGES_LIMIT = 1 << 20
 """512 MiB of code between a file's first row and its last."""
 
@@ -68,6 +72,11 @@ class Placer:
         self._placed: dict[Key, Placed | None] = {}
         self._waiting: dict[int, LoadMap] = {}
         self._lists: dict[int, tuple[int, int, frozenset[Key]]] = {}
+        self._passed_bytes = 0
+        """Bytes of tables that went through our memory since it was trimmed."""
+        self._idle: dict[Key, None] = {}
+        """Tables that no process uses now: processes come and go, but run the same programs."""
+        self._idle_words = 0
         self.refused = 0
         """Tables and load maps that found no room in the store."""
 
@@ -84,7 +93,7 @@ class Placer:
         """
         missing = [dso for dso in load_map.dsos() if dso.key not in self._placed]
         self._builder.prefetch(missing)
-        coming = set() if wait else {dso.key for dso in missing if not self._builder.ready(dso) and dso.elf}
+        coming = set() if wait else {dso.key for dso in missing if self._builder.expected(dso)}
         self._waiting.pop(load_map.pid, None)
         if coming:
             self._waiting[load_map.pid] = load_map
@@ -119,11 +128,14 @@ class Placer:
             self._kernel.set_mapping_list(load_map.pid, 0, 0)
         if before is not None:
             self._drop(before)
+        if not self._waiting and self._passed_bytes > _TRIM_BYTES:
+            self._passed_bytes = 0
+            trim_heap()
 
     def pump(self) -> None:
         """Show the unwinder the tables that have become ready. Call a few times a second."""
         for load_map in list(self._waiting.values()):
-            if any(self._builder.ready(dso) for dso in load_map.dsos() if dso.key not in self._placed):
+            if not all(self._builder.expected(dso) for dso in load_map.dsos() if dso.key not in self._placed):
                 self.update(load_map, wait=False)
 
     def forget(self, pid: int) -> None:
@@ -146,7 +158,25 @@ class Placer:
             return
         placed.users += change
         if placed.users <= 0 and change < 0:
-            del self._placed[key]
+            self._idle[key] = None
+            self._idle_words += placed.row_words + placed.page_words
+            self._free_idle(_IDLE_WORDS)
+        elif placed.users == change and key in self._idle:
+            del self._idle[key]
+            self._idle_words -= placed.row_words + placed.page_words
+
+    def free_idle(self) -> None:
+        """Free the tables that no process uses now."""
+        self._free_idle(0)
+
+    def _free_idle(self, limit: int) -> None:
+        """Free tables that no process uses, the longest unused first, until ``limit`` words of them are left."""
+        while self._idle_words > limit:
+            key = next(iter(self._idle))
+            del self._idle[key]
+            placed = self._placed.pop(key)
+            assert placed is not None
+            self._idle_words -= placed.row_words + placed.page_words
             self._kernel.store.free(placed.rows, placed.row_words)
             self._kernel.store.free(placed.pages, placed.page_words)
 
@@ -159,9 +189,17 @@ class Placer:
             try:
                 placed = self._write(table)
             except StoreFull:
-                self.refused += 1
+                self._free_idle(0)
+                placed = self._write_if_room(table)
         self._placed[dso.key] = placed
         return placed
+
+    def _write_if_room(self, table: UnwindTable) -> Placed | None:
+        try:
+            return self._write(table)
+        except StoreFull:
+            self.refused += 1
+            return None
 
     def _write(self, table: UnwindTable) -> Placed:
         store = self._kernel.store
@@ -175,5 +213,6 @@ class Placer:
             raise
         store.write(rows, struct.pack("<Q", 0))
         store.write(rows + 1, table.rows)
+        self._passed_bytes += len(table.rows)
         store.write(pages, entries.tobytes())
         return Placed(rows, row_words, pages, len(entries), first)

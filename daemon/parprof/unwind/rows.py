@@ -5,7 +5,8 @@ the next row's. From the top bit down a rule is
 
 * the type, 4 bits,
 * rbp, 10 bits: n = the caller's rbp was saved at CFA-8n (types 6 and 7: at rbp-8(n-1)), 0 = unchanged,
-* cfa, 18 bits: the CFA's offset divided by 8 (type 6: its magnitude, the offset is not positive).
+* cfa, 18 bits: the CFA's offset divided by 8 (type 6: its magnitude, the offset is not positive; type 9: plus
+  2^17, the offset may be negative; type 10: see `pack_register`).
 
 The CFA is the value of rsp before the call instruction; the return address is at CFA-8.
 """
@@ -43,6 +44,16 @@ class RuleType(IntEnum):
     R10 = 7
     """CFA = r10 + offset; in the innermost frame only, where r10 is known."""
 
+    RSP_DEREF = 9
+    """CFA = *(rsp + offset) + 8. (8 is the unwinder's own: no table.)"""
+    REGISTER = 10
+    """CFA = register + offset; in the innermost frame only, where all registers are known."""
+
+
+RSP_DEREF_BIAS = CFA_LIMIT << 2
+"""What is added to the offset of type 9, in bytes."""
+REGISTER_SHIFT, BY_RBP, REGISTER_OFFSETS = 14, 1 << 13, 1 << 13
+
 
 class Rule(NamedTuple):
     """A rule in pieces. ``cfa`` in bytes, never negative; ``rbp`` as in the packed rule."""
@@ -64,6 +75,20 @@ def pack(kind: RuleType, cfa: int = 0, rbp: int = 0) -> int:
     if cfa & 7 or not 0 <= cfa >> 3 < CFA_LIMIT or not 0 <= rbp < RBP_LIMIT:
         raise ValueError(f"no rule has cfa {cfa} and rbp {rbp}")
     return kind << TYPE_SHIFT | rbp << RBP_SHIFT | cfa >> 3
+
+
+def pack_register(place: int, offset: int, by_rbp: bool, rbp: int = 0) -> int:
+    """A rule of type 10: cfa holds ``place`` (4 bits), ``by_rbp`` (1) and the offset divided by 8 (13).
+
+    ``place`` is the register's index in the kernel's ``struct pt_regs``. ``by_rbp`` says that rbp was saved at
+    rbp-8(n-1) and not at CFA-8n.
+
+    Raises:
+        ValueError: it does not fit, or ``offset`` is no multiple of 8.
+    """
+    if offset & 7 or not 0 <= offset >> 3 < REGISTER_OFFSETS or not 0 <= place < 15:
+        raise ValueError(f"no rule has register {place} and offset {offset}")
+    return pack(RuleType.REGISTER, (place << REGISTER_SHIFT | by_rbp * BY_RBP | offset >> 3) << 3, rbp)
 
 
 def unpack(rule: int) -> Rule:

@@ -11,17 +11,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from parprof.elf import ElfError, ElfFile
-from parprof.symbols import protocol
-from parprof.symbols.privileges import drop_privileges
 from parprof.unwind.emit import MAX_ROWS
 from parprof.unwind.frames import UnwindError
 from parprof.unwind.rows import ROW_SIZE
 from parprof.unwind.table import build_table
+from parprof.workers import protocol
+from parprof.workers.privileges import drop_privileges
 
 MEMORY_LIMIT = 2 << 30
 """Bytes of addresses that the child may use."""
@@ -30,10 +29,11 @@ _FILES = 64
 _MAX_LABEL = 300
 
 
-def answer(request: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
+def answer(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     """The reply to a request; the rows are written to the second descriptor."""
     try:
         source, out = fds
+        source = fds[0] = protocol.borrowed(source)
         size = os.fstat(source).st_size
         label = str(request.get("file"))[:_MAX_LABEL]
         elf = ElfFile(lambda offset, size: os.pread(source, size, offset), size, label)

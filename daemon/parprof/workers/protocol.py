@@ -1,4 +1,4 @@
-"""Messages between the daemon and its children for symbols: a length, JSON, and a few descriptors.
+"""Messages between the daemon and its children: a length, JSON, and a few descriptors.
 
 Both ends read with a bound: a message of unreasonable length ends the conversation.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import stat
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE = 1 << 24
 MAX_FDS = 2
+_LEND_SECONDS = 1.0
 
 
 def send(connection: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
@@ -73,3 +75,19 @@ def close_all(fds: Sequence[int]) -> None:
     """Close descriptors that came with a message."""
     for fd in fds:
         os.close(fd)
+
+
+def borrowed(fd: int) -> int:
+    """The file that `parprof.openfile.OpenFile.lend` lent, open in this process instead of ``fd``.
+
+    Raises:
+        OSError: nothing was lent.
+    """
+    if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+        return fd
+    with socket.socket(fileno=fd) as way:
+        way.settimeout(_LEND_SECONDS)
+        _, fds, _, _ = socket.recv_fds(way, 1, 1)
+    if not fds:
+        raise OSError(0, "the file was not handed over")
+    return int(fds[0])

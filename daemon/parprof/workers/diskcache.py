@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from parprof.kernel.objects import cache_directory
+from parprof.cachedir import cache_directory
 from parprof.untrusted import visible
 
 _MAX_NAME = 200

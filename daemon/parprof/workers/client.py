@@ -10,11 +10,16 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from parprof.symbols import protocol
+from parprof.closing import Closing
+from parprof.workers import protocol
 
 _DEATH_SECONDS = 2.0
+
+
+_abandoned: list[subprocess.Popen[bytes]] = []
+"""Children that were killed and have yet to die."""
 
 
 class WorkerFailed(Exception):
@@ -27,6 +32,7 @@ def start_child(module: str, *arguments: str) -> tuple[subprocess.Popen[bytes], 
     Raises:
         OSError: it cannot be started.
     """
+    _abandoned[:] = [child for child in _abandoned if child.poll() is None]
     ours, theirs = socket.socketpair()
     with theirs:
         environment = dict(os.environ, PYTHONPATH=str(Path(__file__).resolve().parents[2]))
@@ -46,18 +52,27 @@ def end_child(child: subprocess.Popen[bytes]) -> None:
     """End a child now."""
     with suppress(OSError):
         child.kill()
-    with suppress(subprocess.TimeoutExpired):  # a file system that hangs keeps it from dying
+    try:
         child.wait(timeout=_DEATH_SECONDS)
+    except subprocess.TimeoutExpired:  # a file system that hangs keeps it from dying
+        _abandoned.append(child)
 
 
-class WorkerClient:
+def abandon_child(child: subprocess.Popen[bytes]) -> None:
+    """End a child that hangs in a system call: it dies when that returns, and is not waited for."""
+    with suppress(OSError):
+        child.kill()
+    _abandoned.append(child)
+
+
+class WorkerClient(Closing):
     """One worker process, started when it is first needed and again after each failure.
 
     Subclasses say which ``module`` it runs and what it is ``doing``, for messages.
     """
 
-    module = "parprof.symbols.worker"
-    doing = "reading its symbols"
+    module = ""
+    doing = ""
 
     def __init__(self) -> None:
         """Nothing is started yet."""
@@ -134,11 +149,3 @@ class WorkerClient:
             connection.close()
         if child is not None:
             end_child(child)
-
-    def __enter__(self) -> Self:
-        """Nothing to do."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()

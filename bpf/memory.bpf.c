@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * n_working read from a runtime's own memory at a sample: no probe, no symbols at run time, right from the first
+ * sample on. The plan comes from Python (parprof/runtimes/memory.py). All reads are bounded and may fail.
+ */
+#define UNREADABLE -1
+#define TEAMS_OF_ONE 3
+#define OUTER_TEAM 8	/* in a team: prev_ts.team */
+
+static __always_inline u64 current_fsbase(void)
+{
+	u64 fsbase = 0;
+
+	bpf_probe_read_kernel(&fsbase, 8, (void *)bpf_get_current_task() + TASK_FSBASE);
+	return fsbase;
+}
+
+/* 0 is what an unreadable word reads as. */
+static __always_inline int read_user(u64 *value, u64 address)
+{
+	return !bpf_probe_read_user(value, sizeof(*value), (void *)address);
+}
+
+/* The libgomp task that the thread runs; 0 if there is none or it cannot be read. */
+static __always_inline u64 current_task(struct memory_plan *plan)
+{
+	u64 task = 0;
+
+	if (plan->kind != MEMORY_TEAM)
+		return 0;
+	read_user(&task, current_fsbase() + plan->tls + plan->task);
+	return task;
+}
+
+/* Threads of the thread's team that have yet to reach its barrier, less those that have not begun their part: they
+ * sleep in the runtime still, or wait for a core since they were woken there. */
+static __always_inline s32 team_working(struct memory_plan *plan, struct process *p)
+{
+	u64 team = 0, outer = 0;
+	u32 awaited = 0, final = 0, total = 0, begun, asleep = p->n_blocked_inside;
+
+	if (!read_user(&team, current_fsbase() + plan->tls + plan->team))
+		return UNREADABLE;
+	if (!team)
+		return 1;
+	/* A region inside a region, without nesting, is a team of one thread: the team around it is what counts. */
+#pragma unroll
+	for (int i = 0; i < TEAMS_OF_ONE; i++) {
+		if (bpf_probe_read_user(&total, 4, (void *)team + plan->total))
+			return UNREADABLE;
+		if (total == 1 && read_user(&outer, team + OUTER_TEAM) && outer)
+			team = outer;
+	}
+	if (bpf_probe_read_user(&total, 4, (void *)team + plan->total) ||
+	    bpf_probe_read_user(&awaited, 4, (void *)team + plan->awaited) ||
+	    bpf_probe_read_user(&final, 4, (void *)team + plan->awaited_final))
+		return UNREADABLE;
+	if (!total || awaited > total || final > total)
+		return UNREADABLE;
+	if (final < awaited)
+		awaited = final;
+	begun = asleep < total ? total - asleep : total;	/* more than the team has: other teams' */
+	return begun < awaited ? begun : awaited;
+}
+
+static __always_inline u64 root_of(struct memory_plan *plan, struct process *p)
+{
+	u64 root = 0;
+
+	if (plan->root_kind == ROOT_LEARNED)
+		return p->runtime_root;
+	read_user(&root, plan->root + (plan->root_kind == ROOT_THREAD_LOCAL ? current_fsbase() : 0));
+	return root;
+}
+
+/* What is behind a chain of pointers; a bad one gives 0. Without branches, as all that is called in the loop over
+ * the workers: else the verifier follows each combination of them. */
+static __always_inline u64 follow(u64 at, const u16 *hops, u64 count)
+{
+	u64 next;
+
+#pragma unroll
+	for (u64 i = 0; i < MAX_HOPS; i++) {
+		read_user(&next, at + hops[i]);
+		at = below(i, count) * next + below(count, i + 1) * at;
+	}
+	return at;
+}
+
+/* 1 if the worker at `entry` works, 0 if not. */
+static __always_inline u64 worker_works(struct memory_plan *plan, u64 entry)
+{
+	u64 value = 0, differs;
+
+	entry = follow(entry, plan->worker_hops, plan->worker_hop_count);
+	read_user(&value, entry + plan->value);
+	value &= plan->mask;
+	differs = value ^ plan->equals;
+	differs = (differs | -differs) >> 63;
+	return (plan->not_zero ^ differs ^ 1) & (-entry >> 63 | entry >> 63);
+}
+
+static __always_inline s32 workers_working(struct memory_plan *plan, struct process *p)
+{
+	u64 at = follow(root_of(plan, p), plan->hops, plan->hop_count), entry, loaded, pointers = plan->pointers;
+	u32 count = 0, zero = 0;
+	u64 *working = scratch.lookup(&zero);
+
+	if (!at)	/* the runtime has not started: the program is serial */
+		return plan->root_kind == ROOT_LEARNED ? UNREADABLE : 1;
+	if (!working || bpf_probe_read_user(&count, 4, (void *)at + plan->count) || !read_user(&at, at + plan->array) ||
+	    count > 4096)
+		return UNREADABLE;
+	if (!count || !at)
+		return 1;
+	*working = 0;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < MAX_WORKERS; i++) {
+		if (i >= count)
+			break;
+		entry = at + (u64)i * plan->stride;
+		read_user(&loaded, entry);
+		*(volatile u64 *)working += worker_works(plan, pointers * loaded + (1 - pointers) * entry);
+	}
+	return *(volatile u64 *)working;
+}
+
+/* n_working as the runtime's memory has it, for a sample of a working thread; UNREADABLE if it has not. */
+static __always_inline s32 memory_working(struct memory_plan *plan, struct process *p)
+{
+	s32 n, outside = p->n_blocked_outside;
+
+	if (plan->kind == MEMORY_WORKERS)
+		return workers_working(plan, p);
+	if (plan->kind != MEMORY_TEAM)
+		return UNREADABLE;
+	n = team_working(plan, p);
+	if (n > 0 && outside > 0)	/* they wait for something else than the barrier, which still counts them */
+		n -= outside;
+	return n == UNREADABLE ? UNREADABLE : n < 1 ? 1 : n;
+}

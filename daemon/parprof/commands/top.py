@@ -1,0 +1,299 @@
+"""`parprof top`: a live table of the processes that the daemon watches."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from parprof.commands.status import add_socket_option
+from parprof.errors import UsageError
+from parprof.exporters.screen import MIN_WIDTH, Screen, elided
+from parprof.exporters.summary import printable
+from parprof.service.control import control_pb2 as pb
+from parprof.service.control.client import Client, ControlError
+from parprof.service.control.intervals import SORTS, Use, uses
+
+DEFAULT_INTERVAL_SECONDS = 2.0
+MAX_INTERVAL_SECONDS = 60.0
+_KEYS = {
+    "efficiency": "e",
+    "name": "n",
+    **{sort: sort[0] for sort in SORTS if sort not in ("efficiency", "name")},
+}
+_BY_KEY = {key: sort for sort, key in _KEYS.items()}
+_HEADINGS = (
+    ("pid", 7, "pid"), ("n_w/n", 7, ""), ("eff%", 5, "efficiency"), ("idle", 5, "idleness"), ("work", 5, "work"),
+    ("ovhd", 5, "overhead"), ("spin", 5, "spin"), ("cost%", 5, "cost"), ("source", 9, ""), ("runtime", 8, ""),
+    ("command", 0, "name"),
+)  # fmt: skip
+_HEADER_LINES = 4
+
+
+class TopCommand:
+    """Watch all processes that parprofd watches: cores used, cores that stand idle, and what measuring costs.
+
+    idle, work, ovhd and spin are in cores, on average over the interval; overhead is part of work. The first
+    table, and --once, are about all the time since the daemon began to watch each process. Keys: i idleness,
+    w work, o overhead, s spin, e efficiency, c cost, p pid, n name; q or Ctrl-C ends it.
+    """
+
+    name = "top"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.add_argument(
+            "-i", "--interval", metavar="SECONDS", type=float, default=DEFAULT_INTERVAL_SECONDS,
+            help="time between updates (default: %(default)s)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--sort", metavar="KEY", choices=tuple(SORTS), default="idleness",
+            help=f"{', '.join(SORTS)} (default: %(default)s)",
+        )  # fmt: skip
+        parser.add_argument("--once", action="store_true", help="print one table and end")
+        parser.add_argument("--json", action="store_true", help="print JSON, one line for each update")
+        add_socket_option(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it. Returns the exit code."""
+        if not (math.isfinite(args.interval) and 0.1 <= args.interval <= MAX_INTERVAL_SECONDS):
+            raise UsageError(f"-i {args.interval}: give 0.1 to {MAX_INTERVAL_SECONDS:.0f} seconds")
+        feed = Feed(args.socket)
+        try:
+            feed.refresh()
+            if not args.once and not args.json and sys.stdout.isatty():
+                _watch(feed, args.interval, args.sort)
+            else:
+                _print(feed, args)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            feed.close()
+        return 0
+
+
+class Feed:
+    """What the daemon says, now and the time before; connects anew when it was restarted."""
+
+    def __init__(self, path: str | None) -> None:
+        """Connect.
+
+        Raises:
+            ControlError: no daemon answers.
+        """
+        self._path = path
+        self._client: Client | None = Client(path)
+        self.status = pb.Status()
+        self.now = pb.ProcessList()
+        self.before: pb.ProcessList | None = None
+        self._has_some = False
+
+    def refresh(self) -> None:
+        """Ask again. When nothing has happened since, ``before`` stays.
+
+        Raises:
+            ControlError: the daemon does not answer any more; later it may.
+        """
+        try:
+            if self._client is None:
+                self._client = Client(self._path)
+            self.status = self._client.status()
+            answer = self._client.processes()
+        except ControlError:
+            self.close()
+            raise
+        if self._has_some and answer.time_s != self.now.time_s:
+            self.before = self.now
+        self.now = answer
+        self._has_some = True
+
+    def close(self) -> None:
+        """Disconnect; `refresh` connects again."""
+        if self._client is not None:
+            self._client.__exit__()
+        self._client = None
+
+    def uses(self, sort: str) -> list[Use]:
+        """What the processes did meanwhile."""
+        return uses(self.now, self.before, sort)
+
+
+def _print(feed: Feed, args: argparse.Namespace) -> None:
+    """Tables, or JSON, one after the other."""
+    while True:
+        if args.json:
+            json.dump(as_data(feed, args.sort), sys.stdout)
+            print(flush=True)
+        else:
+            with Screen(sys.stdout) as screen:
+                screen.show(table(feed, args.sort, screen.width, None))
+            sys.stdout.flush()
+        if args.once:
+            return
+        time.sleep(args.interval)
+        feed.refresh()
+
+
+def _watch(feed: Feed, interval_s: float, sort: str) -> None:
+    console = Console()
+    problem = ""
+    with _single_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+        due = time.monotonic() + interval_s
+        while True:
+            width = max(console.width, MIN_WIDTH)
+            shown = table(feed, sort, width, max(console.height - _HEADER_LINES, 1), problem)
+            live.update(shown, refresh=True)
+            key = _key(due - time.monotonic())
+            if key == "q":
+                return
+            sort = _BY_KEY.get(key, sort)
+            if time.monotonic() >= due:
+                try:
+                    feed.refresh()
+                    problem = ""
+                except ControlError as error:
+                    problem = str(error)
+                due = time.monotonic() + interval_s
+
+
+@contextmanager
+def _single_keys() -> Iterator[None]:
+    """Let keys be read one by one, where standard input is a terminal."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _key(seconds: float) -> str:
+    """The key that is pressed within this time, else nothing."""
+    if not sys.stdin.isatty():
+        time.sleep(max(seconds, 0.0))
+        return ""
+    ready, _, _ = select.select([sys.stdin], [], [], max(seconds, 0.0))
+    if not ready:
+        return ""
+    typed = os.read(sys.stdin.fileno(), 64)
+    if not typed:  # the end of the input: there will be no keys
+        time.sleep(max(seconds, 0.0))
+    return typed[-1:].decode("latin-1")
+
+
+def table(feed: Feed, sort: str, width: int, rows: int | None, problem: str = "") -> Group:
+    """The screen: two lines about the daemon, then the processes."""
+    found = feed.uses(sort)
+    out = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    room = width - sum(size + 1 for _, size, _ in _HEADINGS[:-1])
+    for heading, size, key in _HEADINGS:
+        style = "bold underline" if key == sort else "bold"
+        if size:
+            out.add_column(heading, justify="right", width=size, no_wrap=True, header_style=style)
+        else:
+            out.add_column(heading, width=room, no_wrap=True, overflow="crop", header_style=style)
+    for use in found[:rows]:
+        out.add_row(*map(Text, _cells(use)), Text(elided(printable(use.process.comm) or "?", room)))
+    lines = [
+        Text(elided(line, width), no_wrap=True) for line in _header(feed, found, len(found[:rows]), problem)
+    ]
+    if problem:
+        lines[-1].stylize("bold red")
+    return Group(*lines, Text(""), out)
+
+
+def _header(feed: Feed, found: list[Use], shown: int, problem: str) -> list[str]:
+    status = feed.status
+    lost = sum(one.value for one in status.lost)
+    first = (
+        f"parprofd {status.version}, {len(found)} processes: {sum(use.work for use in found):.1f} cores work,"
+        f" {sum(use.idleness for use in found):.1f} stand idle"
+    )
+    if problem:
+        return [printable(first), printable(problem)]
+    span = "since each was first watched"
+    if feed.before is not None:
+        span = f"last {max(feed.now.time_s - feed.before.time_s, 0.0):.1f} s"
+    parts = [span, f"cost {100 * status.cost_ratio:.2f} %", f"lost {lost:,}"]
+    if omitted := len(found) - shown + feed.now.omitted:
+        parts.append(f"{omitted:,} more not shown")
+    if not found:
+        parts.append("none of yours is watched")
+    return [printable(first), "; ".join(parts)]
+
+
+def _cells(use: Use) -> list[str]:
+    process, efficiency = use.process, use.efficiency
+    return [
+        str(process.pid),
+        f"{process.n_working}/{process.cores}",
+        "-" if efficiency is None else f"{100 * efficiency:.1f}",
+        *(_cores(value) for value in (use.idleness, use.work, use.overhead, use.spin)),
+        f"{100 * process.cost_ratio:.2f}",
+        elided(printable(process.n_w_source), 9),
+        elided(printable(process.runtime), 8),
+    ]
+
+
+def _cores(value: float) -> str:
+    """Five characters, up to 99999 cores."""
+    return f"{value:.2f}" if value < 99.995 else f"{value:.1f}" if value < 999.95 else f"{value:.0f}"
+
+
+def as_data(feed: Feed, sort: str) -> dict[str, Any]:
+    """The table as plain data. Metrics in cores; ``totals`` in seconds since the process was first watched."""
+    return {
+        "time_s": feed.now.time_s,
+        "cost_ratio": feed.status.cost_ratio,
+        "lost": sum(one.value for one in feed.status.lost),
+        "omitted": feed.now.omitted,
+        "processes": [_process(use) for use in feed.uses(sort)],
+    }
+
+
+def _process(use: Use) -> dict[str, Any]:
+    process, totals = use.process, use.process.totals
+    return {
+        "pid": process.pid,
+        "comm": process.comm,
+        "command": process.command,
+        "uid": process.uid,
+        "runtime": process.runtime,
+        "n_w_source": process.n_w_source,
+        "cores": process.cores,
+        "n_working": process.n_working,
+        "threads": {
+            "working": process.working,
+            "spinning": process.spinning,
+            "blocked": process.blocked,
+        },
+        "interval_s": use.interval_s,
+        "efficiency": use.efficiency,
+        "work": use.work,
+        "idleness": use.idleness,
+        "overhead": use.overhead,
+        "spin": use.spin,
+        "blame": use.blame,
+        "cost_ratio": process.cost_ratio,
+        "totals": {
+            name: getattr(totals, name)
+            for name in ("samples", "work_s", "idleness_s", "overhead_s", "spin_s", "blame_s")
+        },
+    }

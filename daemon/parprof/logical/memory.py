@@ -1,0 +1,118 @@
+"""What is remembered of call paths, by the shape of stacks: processes that run the same files share it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from parprof.logical.bichord import Bichord, LogicalPath, logical_projection
+from parprof.logical.callers import Before
+from parprof.logical.folding import Folded, Folder
+from parprof.logical.overhead import TAG, OverheadKinds
+from parprof.logical.owners import Function
+from parprof.logical.unwound import Unwound
+from parprof.model import Path
+from parprof.runtimes import Agent
+
+Below = tuple[Bichord, ...]
+"""Frames of the kernel that a user stack ends with."""
+Shape = Hashable
+"""Stacks of the same shape have the same frames, wherever their process has its files."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where a sample was taken. ``path`` and ``physical`` are root first and end with the kernel's frames.
+
+    ``complete``: the logical path begins at the program's entry and has no gap; that of a runtime's idle worker,
+    which nobody called, is complete too. ``overhead``: its kind if the sample hit parallel overhead, else empty.
+    ``unknown``: it is work that another thread created, but nobody saw where; ``function`` is then the body of
+    parallel work that it is in, if it is one.
+    """
+
+    bichords: LogicalPath
+    physical: Path
+    complete: bool
+    overhead: str
+    unknown: bool = False
+    function: Function | None = None
+
+    @cached_property
+    def path(self) -> Path:
+        """The logical call path."""
+        return logical_projection(self.bichords)
+
+
+class Place(NamedTuple):
+    """A user stack within its context. ``complete``: the path up to the work that it is in is."""
+
+    located: Located
+    folded: Folded
+    complete: bool
+
+
+class PathMemory:
+    """Unwound and folded stacks of processes with the same runtimes.
+
+    Everything in it is a function of its key, and may be forgotten at any time.
+    """
+
+    def __init__(self, folder: Folder, kinds: OverheadKinds) -> None:
+        """``folder`` and ``kinds`` know the runtimes; see `of`."""
+        self.folder = folder
+        self.kinds = kinds
+        self.unwound: dict[Shape, Unwound] = {}
+        self.places: dict[tuple[Shape, Before | None], Place] = {}
+        self.joined: dict[tuple[Shape, Before], Located] = {}
+        self.created: dict[tuple[Shape, Before | None], Before] = {}
+        self._kernel: dict[int, Below] = {}
+        """By kernel stack."""
+        self._below: dict[Below, Below] = {}
+        self._with_kernel: dict[tuple[int, int], tuple[Located, Located]] = {}
+        """By identity of a place, which is kept here, and of what is below it."""
+        self._befores: dict[tuple[Path, bool], Before] = {}
+
+    @classmethod
+    def of(cls, agents: Sequence[Agent] | None = None, tag: re.Pattern[str] = TAG) -> PathMemory:
+        """For processes with these runtimes, by default all. ``tag``: see `parprof.logical.overhead`."""
+        folder = Folder(agents)
+        return cls(folder, OverheadKinds(folder, tag))
+
+    def __len__(self) -> int:
+        """Number of stacks that are remembered."""
+        return len(self.unwound) + len(self.places) + len(self._with_kernel) + len(self._kernel)
+
+    def before(self, path: Path, complete: bool) -> Before:
+        """The one `Before` of a path."""
+        known = self._befores.get((path, complete))
+        if known is None:
+            known = self._befores[path, complete] = Before(path, complete)
+        return known
+
+    def below(self, kernel: int, make: Callable[[], Path]) -> Below:
+        """The frames of a kernel stack, root first: one object for all stacks that have the same."""
+        found = self._kernel.get(kernel)
+        if found is None:
+            made = tuple(map(self.folder.plain, make()))
+            found = self._kernel[kernel] = self._below.setdefault(made, made)
+        return found
+
+    def with_kernel(self, here: Located, below: Below) -> Located:
+        """A place continued by frames of the kernel, which `below` gave."""
+        found = self._with_kernel.get((id(here), id(below)))
+        if found is None:
+            physical = (*here.physical, *logical_projection(below))
+            located = Located(
+                (*here.bichords, *below), physical, here.complete, here.overhead, here.unknown, here.function
+            )
+            found = self._with_kernel[id(here), id(below)] = (here, located)
+        return found[1]
+
+    def forget_kernel(self) -> None:
+        """Names of the kernel's functions may be known by now that were not before."""
+        self._kernel.clear()
+        self._below.clear()
+        self._with_kernel.clear()

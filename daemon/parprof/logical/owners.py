@@ -1,0 +1,78 @@
+"""Whose code a frame is: what the runtimes' agents say about functions, remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parprof.logical.threads import THREADS, passes_by
+from parprof.model import Frame
+from parprof.runtimes import Agent, agents
+
+Function = tuple[str, str, str, int]
+"""A compiler-made function: name, module, file, first line. Names such as ``.omp_outlined.`` are not unique."""
+
+
+def function_of(frame: Frame) -> Function:
+    """The function of a frame."""
+    return frame.name, frame.module, frame.file, frame.start_line
+
+
+class Owners:
+    """Asks the agents of the runtimes that a process may have."""
+
+    def __init__(self, known: Sequence[Agent] | None = None) -> None:
+        """``known``: the agents to ask, the first one that owns a frame wins. None: all that there are."""
+        self._agents = (*(agents() if known is None else known), THREADS)
+        self._owners: dict[tuple[str, str, str], Agent | None] = {}
+        self._parts: dict[str, str | None] = {}
+        self._authors: dict[str, str] = {}
+        self._as_written: dict[str, bool] = {}
+
+    def owner(self, frame: Frame) -> Agent | None:
+        """The runtime that a frame is plumbing of; None for code of the author."""
+        key = frame.name, frame.module, frame.file
+        if key not in self._owners:
+            self._owners[key] = next((agent for agent in self._agents if agent.owns(*key)), None)
+        return self._owners[key]
+
+    def encloser(self, name: str) -> str | None:
+        """See `Agent.encloser`."""
+        if name not in self._parts:
+            told = (agent.encloser(name) for agent in self._agents)
+            self._parts[name] = next((part for part in told if part is not None), None)
+        return self._parts[name]
+
+    def author(self, name: str) -> str:
+        """See `Agent.author_name`."""
+        if name not in self._authors:
+            told = (agent.author_name(name) for agent in self._agents)
+            self._authors[name] = next((author for author in told if author != name), name)
+        return self._authors[name]
+
+    def is_copy(self, name: str) -> bool:
+        """See `Agent.copies`."""
+        return any(agent.copies.fullmatch(name) for agent in self._agents)
+
+    def is_as_written(self, name: str) -> bool:
+        """Whether no compiler made a function of another one, as far as its name tells."""
+        known = self._as_written.get(name)
+        if known is None:
+            known = self._as_written[name] = self.encloser(name) is None and self.author(name) == name
+        return known
+
+    def owners(self, frames: Sequence[Frame]) -> list[Agent | None]:
+        """For each frame, root first, the runtime that it is plumbing of.
+
+        A loop belongs to whom its function does; what a runtime calls of the C library belongs to the runtime.
+        """
+        out: list[Agent | None] = []
+        last: Agent | None = None
+        for frame in frames:
+            if not frame.is_loop:
+                last = self.owner(frame) or (last if last is not None and passes_by(frame) else None)
+            out.append(last)
+        return out
+
+    def is_part(self, frame: Frame) -> bool:
+        """Whether a compiler made the function out of a part of another."""
+        return not frame.is_loop and self.encloser(frame.name) is not None

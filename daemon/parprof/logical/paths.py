@@ -1,0 +1,263 @@
+"""The call paths of all samples of one process image under one load map, physical and logical."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from parprof.callpath import TRUNCATED, Merge, Resolve
+from parprof.kernel.stacks import Context, Stack
+from parprof.logical.bichord import logical_projection
+from parprof.logical.callers import Before, Callers
+from parprof.logical.folding import UNKNOWN_CONTEXT, Folded
+from parprof.logical.memory import Located, PathMemory, Place, Shape
+from parprof.logical.overhead import TAG
+from parprof.logical.owners import Function, function_of
+from parprof.logical.threads import THREADS
+from parprof.logical.unwound import Unwound, unwind
+from parprof.model import Frame, Path
+from parprof.runtimes import Agent
+
+MAX_CONTEXTS = 4096
+"""Contexts that are followed from one sample towards the root."""
+MAX_KERNEL_FRAMES = 127
+"""The kernel's own limit."""
+MAX_CONTEXT_FRAMES = 1024
+"""Frames that a context contributes: the innermost ones. With a stack of 512, what pprof readers still show."""
+
+
+_UNKNOWN = Before((UNKNOWN_CONTEXT,), False)
+
+
+class LogicalPaths:
+    """Locates samples. Everything that is asked for twice is remembered."""
+
+    def __init__(
+        self,
+        stack: Callable[[int], Stack],
+        context: Callable[[int], Context | None],
+        resolve: Resolve,
+        resolve_kernel: Resolve,
+        *,
+        merge: Callable[[int, Stack], Merge | None] | None = None,
+        agents: Sequence[Agent] | None = None,
+        tag: re.Pattern[str] = TAG,
+        shape: Callable[[int], Shape | None] | None = None,
+        memory: PathMemory | None = None,
+        kernel_depth: int = MAX_KERNEL_FRAMES,
+    ) -> None:
+        """``stack`` and ``context`` are the kernel's, by id; ``resolve`` and ``resolve_kernel`` name addresses.
+
+        ``merge`` gives what puts the frames of an interpreted language into a stack, None if it has none.
+        ``agents``: those of the runtimes that the process may have, by default all. ``tag`` tells overhead that
+        the program tagged by the names of files or procedures. With ``shape``, the shape of a stack by id or None,
+        stacks of other processes that have the same shape and ``memory`` (which then knows the agents and the tag)
+        are not unwound and folded again. ``kernel_depth``: so many of the kernel's frames are shown, from the system
+        call or interrupt on.
+        """
+        self._stack, self._context = stack, context
+        self._resolve, self._resolve_kernel = resolve, resolve_kernel
+        self._merge = merge
+        self._shape = shape
+        self._kernel_depth = kernel_depth
+        self._shared = PathMemory.of(agents, tag) if memory is None else memory
+        self._folder = self._shared.folder
+        self._own = PathMemory(self._folder, self._shared.kinds)
+        """By stack id, what has no shape."""
+        self._before: dict[int, Before] = {}
+        self._missing: set[int] = set()
+        self._wanted: set[Function] = set()
+        self._places: dict[tuple[int, int], Place] = {}
+        """By user stack and context."""
+        self._callers: dict[Function, Callers] = {}
+        self.unknown_samples = 0
+        """Samples whose path begins with ``[unknown context]``."""
+        self.joined_samples = 0
+        """Samples that were given to the call paths known to create such work."""
+        self.incomplete_samples = 0
+        """Samples, those of unknown context among them, whose path does not reach the program's entry."""
+
+    def learn(self, samples: Iterable[tuple[int, int, int]]) -> None:
+        """Learn from all samples (user stack, context, count) who creates the work of unknown context among them.
+
+        Before `shares` of these samples. What was learned from earlier ones still counts.
+        """
+        if any(self._context(identity) for identity in self._missing):
+            self._forget_contexts()
+        counts: dict[tuple[int, int], int] = {}
+        for user, context, count in samples:
+            counts[user, context] = counts.get((user, context), 0) + count
+        for key in counts:
+            if function := self._place(*key).located.function:
+                self._wanted.add(function)
+        for key, count in counts.items() if self._wanted else ():
+            _, folded, complete = self._places[key]
+            for function in folded.calls.keys() & self._wanted:
+                path = folded.creator(function)
+                if path[0] is not UNKNOWN_CONTEXT:
+                    before = self._shared.before(path, complete)
+                    self._callers.setdefault(function, Callers()).add(before, count)
+
+    def _forget_contexts(self) -> None:
+        """Contexts that were missed have come: whatever lies in them is to be located anew."""
+        for memory in (self._missing, self._before, self._places):
+            memory.clear()
+
+    def locate(self, user: int, kernel: int, context: int) -> Located:
+        """Where a sample with these ids was taken."""
+        here = self._place(user, context).located
+        return self._with_kernel(here, kernel) if kernel else here
+
+    def shares(
+        self, user: int, kernel: int, context: int, samples: int, stream: int = 0
+    ) -> list[tuple[Located, int]]:
+        """Where these samples were taken, and how many of them: one place, or several that add up.
+
+        Work of unknown context is shared among the call paths that are known (`learn`) to create such work.
+        ``samples`` may be any whole number that is to be shared; each ``stream`` of them is rounded by itself, and
+        only stream 0 is counted in `unknown_samples`, `joined_samples` and `incomplete_samples`.
+        """
+        here = self.locate(user, kernel, context)
+        callers = self._callers.get(here.function) if here.function else None
+        if callers is None:
+            out = [(here, samples)]
+        else:
+            split = callers.split(samples, stream)
+            out = [(self._join(user, kernel, before), share) for before, share in split]
+        if not stream:
+            for located, count in out:
+                self.unknown_samples += count if located.unknown else 0
+                self.joined_samples += count if here.unknown and not located.unknown else 0
+                self.incomplete_samples += 0 if located.complete else count
+        return out
+
+    def _memory_of(self, user: int) -> tuple[PathMemory, Shape]:
+        """Where a stack is remembered, and under what."""
+        shape = self._shape(user) if self._shape else None
+        return (self._own, user) if shape is None else (self._shared, shape)
+
+    def _unwind(self, user: int) -> Unwound:
+        memory, shape = self._memory_of(user)
+        found = memory.unwound.get(shape)
+        if found is None:
+            stack = self._stack(user)
+            merge = self._merge(user, stack) if self._merge else None
+            found = memory.unwound[shape] = unwind(stack, self._resolve, merge)
+        return found
+
+    def _place(self, user: int, context: int) -> Place:
+        found = self._places.get((user, context))
+        if found is None:
+            memory, shape = self._memory_of(user)
+            before = self._before_of(context) if context else None
+            found = memory.places.get((shape, before))
+            if found is None:
+                found = memory.places[shape, before] = self._make_place(self._unwind(user), before)
+            self._places[user, context] = found
+        return found
+
+    def _make_place(self, unwound: Unwound, before: Before | None) -> Place:
+        """``before`` is where the work was created, if the kernel says so."""
+        before = before or self._created(unwound)
+        folded = self._fold(unwound, before, True)
+        complete = unwound.entry if before is None else before.complete and unwound.whole
+        if before is None and unwound.whole and self._is_idle(unwound):
+            complete = True
+        located = Located(
+            folded.path, unwound.path, complete, self._shared.kinds.kind(unwound.path),
+            before is not None and before.path[0] is UNKNOWN_CONTEXT,
+            self._work(unwound) if before is _UNKNOWN else None,
+        )  # fmt: skip
+        return Place(located, folded, complete)
+
+    def _fold(self, unwound: Unwound, before: Before | None, keep_runtime_leaf: bool) -> Folded:
+        outer, own = _split(unwound)
+        path = None if before is None else before.path
+        return self._folder.fold(own, outer=outer, before=path, keep_runtime_leaf=keep_runtime_leaf)
+
+    def _created(self, unwound: Unwound) -> Before | None:
+        """Where the work was created, if the kernel says nothing; None if its stack says it all."""
+        if unwound.is_cut:
+            return _UNKNOWN
+        _, own = _split(unwound)
+        owners = self._folder.owners(own)
+        first = next((index for index, agent in enumerate(owners) if agent is None), None)
+        if first is None:
+            return None
+        by_runtime = any(agent is not None and agent is not THREADS for agent in owners[:first])
+        return _UNKNOWN if by_runtime or self._folder.is_part(own[first]) else None
+
+    def _before_of(self, context: int) -> Before:
+        """The logical call path of a context, with those of the contexts that it lies in."""
+        chain: dict[int, Context] = {}
+        at = context
+        while at and at not in self._before and at not in chain and len(chain) < MAX_CONTEXTS:
+            found = self._context(at)
+            if found is None:
+                self._before[at] = _UNKNOWN
+                self._missing.add(at)
+                break
+            chain[at] = found
+            at = found.parent
+        if at and at not in self._before:
+            self._before[at] = _UNKNOWN  # too many, or they go round in a circle
+        for identity, found in reversed(chain.items()):
+            self._before[identity] = self._context_path(found)
+        return self._before[context]
+
+    def _context_path(self, context: Context) -> Before:
+        memory, shape = self._memory_of(context.stack)
+        parent = self._before[context.parent] if context.parent else None
+        found = memory.created.get((shape, parent))
+        if found is None:
+            found = memory.created[shape, parent] = self._make_before(context.stack, parent)
+        return found
+
+    def _make_before(self, user: int, before: Before | None) -> Before:
+        unwound = self._unwind(user)
+        if not self._stack(user).frames:
+            return _UNKNOWN
+        before = before or self._created(unwound)
+        path = logical_projection(self._fold(unwound, before, False).path)
+        if not path:
+            return _UNKNOWN
+        complete = unwound.entry if before is None else before.complete and unwound.whole
+        if len(path) > MAX_CONTEXT_FRAMES:
+            path, complete = (TRUNCATED, *path[-MAX_CONTEXT_FRAMES:]), False
+        return self._shared.before(path, complete)
+
+    def _work(self, unwound: Unwound) -> Function | None:
+        """The body of parallel work that a stack's own frames begin with."""
+        _, own = _split(unwound)
+        owners = self._folder.owners(own)
+        first = next((frame for frame, agent in zip(own, owners, strict=True) if agent is None), None)
+        return function_of(first) if first is not None and self._folder.is_part(first) else None
+
+    def _is_idle(self, unwound: Unwound) -> bool:
+        return all(agent is not None for agent in self._folder.owners(unwound.path))
+
+    def _join(self, user: int, kernel: int, before: Before) -> Located:
+        memory, shape = self._memory_of(user)
+        found = memory.joined.get((shape, before))
+        if found is None:
+            unwound = self._unwind(user)
+            folded = self._fold(unwound, before, True)
+            kind = self._shared.kinds.kind(unwound.path)
+            found = Located(folded.path, unwound.path, before.complete and unwound.whole, kind)
+            memory.joined[shape, before] = found
+        return self._with_kernel(found, kernel) if kernel else found
+
+    def _with_kernel(self, here: Located, kernel: int) -> Located:
+        return self._shared.with_kernel(here, self._shared.below(kernel, lambda: self._kernel_path(kernel)))
+
+    def _kernel_path(self, kernel: int) -> Path:
+        frames: list[Frame] = []
+        for address, is_return in reversed(self._stack(kernel).frames[-self._kernel_depth :]):
+            frames += reversed(self._resolve_kernel(address, is_return))
+        return tuple(frames)
+
+
+def _split(unwound: Unwound) -> tuple[Path, Path]:
+    """What lies below the work on its stack, and the work's own frames."""
+    at = len(unwound.path) - unwound.own
+    return unwound.path[:at], unwound.path[at:]

@@ -1,0 +1,87 @@
+"""Stacks as folding needs them: resolved, and each frame with its place on the stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from parprof.callpath import Merge, Resolve, Row, physical_path
+from parprof.kernel.stacks import Stack
+from parprof.model import Frame, Path
+
+_ENTRIES = frozenset(("main", "_start", "_dl_start_user", "_dl_start"))
+_OUTERMOST_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Unwound:
+    """A user stack. ``path``: its physical call path, as `physical_path` has it."""
+
+    path: Path
+    own: int
+    """So many frames of ``path``, the innermost ones, are of the piece of work that the sample is in."""
+    is_cut: bool
+    """Whether there is work of others below it on the stack."""
+    whole: bool
+    """Whether the work's frames are all known."""
+    entry: bool
+    """Whether the stack begins at the program's entry."""
+
+
+def _nothing(address: int, is_return: bool) -> tuple[Frame, ...]:
+    return ()
+
+
+def unwind(stack: Stack, resolve: Resolve, merge: Merge | None = None) -> Unwound:
+    """Resolve a stack. ``merge`` puts the frames of an interpreted language in."""
+    rows: list[Row] = []
+    numbers: list[int] = []
+    """For each frame, leaf first, its row."""
+    complete = False
+
+    def capture(found: list[Row], whole: bool) -> tuple[list[Frame], bool]:
+        nonlocal complete
+        rows.extend(found)
+        if merge is None:
+            numbers.extend(number for number, row in enumerate(rows) for _ in row[2])
+            frames, complete = [frame for row in rows for frame in row[2]], whole
+        else:
+            frames, complete = _merged(rows, whole, merge, numbers)
+        return frames, complete
+
+    path = physical_path(stack, Stack(), resolve, _nothing, capture)
+    cut = stack.cut
+    complete = complete and bool(stack.frames)
+    if not cut:
+        return Unwound(path, len(path), False, complete, complete and _has_entry(rows))
+    if len(rows) < cut:
+        return Unwound(path, len(path), True, False, False)
+    own = next((at for at, number in enumerate(numbers) if number >= cut), len(numbers))
+    return Unwound(path, min(own, len(path)), True, True, False)
+
+
+def _has_entry(rows: list[Row]) -> bool:
+    return any(
+        frame.name in _ENTRIES or frame.name.startswith("__libc_start_")
+        for _, _, frames in rows[-_OUTERMOST_ROWS:]
+        for frame in frames
+    )
+
+
+def _merged(rows: list[Row], whole: bool, merge: Merge, numbers: list[int]) -> tuple[list[Frame], bool]:
+    """The merged frames; native ones are found again by a mark in place of their address."""
+    originals: list[tuple[int, Frame]] = []
+    marked: list[Row] = []
+    for number, (address, is_return, frames) in enumerate(rows):
+        start = len(originals)
+        originals += [(number, frame) for frame in frames]
+        marks = (replace(frame, address=-1 - start - at) for at, frame in enumerate(frames))
+        marked.append((address, is_return, tuple(marks)))
+    merged, complete = merge(marked, whole)
+    out: list[Frame] = []
+    number = 0
+    for frame in merged:
+        if frame.address < 0:
+            number, frame = originals[-1 - frame.address]
+        out.append(frame)
+        numbers.append(number)
+    return out, complete

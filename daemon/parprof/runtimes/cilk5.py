@@ -1,0 +1,73 @@
+"""MIT Cilk-5.4.6 (libcilk.so.0).
+
+Its compiler makes two functions of each procedure: a fast one, called like C, and ``_cilk_X_slow``, in which a thief
+goes on with a frame from the heap. The scheduler calls slow functions and they return to it, so they may be probed on
+return; a slow function's callers are on no stack but in a chain of closures.
+"""
+
+from __future__ import annotations
+
+import re
+
+from parprof.dso import Dso
+from parprof.runtimes import Agent, Edge, Hook, hook
+from parprof.runtimes.memory import ClosureChain, Memory, MemoryPlan, Root, WorkerArray
+
+_WS_SELF, _WS_CONTEXT = 96, 376
+_CONTEXT_RO = 0
+_RO_ACTIVE_SIZE, _RO_DEQUES = 32, 56
+_DEQUE_SIZE, _DEQUE_BOTTOM = 120, 48
+_CLOSURE_STATUS, _CLOSURE_PARENT, _CLOSURE_FRAME = 44, 80, 88
+_FRAME_ENTRY, _FRAME_SIGNATURE, _SIGNATURE_INLET = 0, 16, 16
+_RUNNING = 42
+
+
+class Cilk5(Agent):
+    """Agent for MIT Cilk-5. Offsets are those of the default library, not of its debug and profile builds."""
+
+    name = "cilk5"
+    library = re.compile(r"libcilk\.so")
+    marker = "Cilk_scheduler"
+    imports = re.compile(r"Cilk_")
+    outlined = re.compile(r"_cilk_\w+_slow")
+    copies = outlined
+    functions = re.compile(r"Cilk_|_cilk_\w+_import\Z|(?:invoke_main_slow|finish_promote|promote_child)\Z")
+    create = re.compile(r"Cilk_(?:cilk2c_)?(?:init_frame|before_spawn|push_frame)")
+    synchronize = re.compile(r".*(?:sync|after_spawn|pop_check|exception_handler|set_result|wakeup)")
+    schedule = re.compile(r".*(?:schedul|steal|promote|do_what_it_says|Closure_return|child_main)")
+    closures = ClosureChain(
+        argument=1, ws_self=_WS_SELF, ws_context=_WS_CONTEXT, context_ro=_CONTEXT_RO, ro_deques=_RO_DEQUES,
+        deque_size=_DEQUE_SIZE, deque_bottom=_DEQUE_BOTTOM, parent=_CLOSURE_PARENT, frame=_CLOSURE_FRAME,
+        entry=_FRAME_ENTRY, signature=_FRAME_SIGNATURE, inlet=_SIGNATURE_INLET,
+    )  # fmt: skip
+    hooks: tuple[Hook, ...] = (
+        hook("invoke_main_slow", Edge.WORK, "the scheduler runs the first procedure (cilk-5.4.6 invoke-main.c)",
+             root_argument=1),
+        hook("Cilk_child_main", Edge.END, "a worker thread begins, without work (cilk-5.4.6 sched.c)"),
+        hook("finish_promote", Edge.STEAL, "a thief takes a frame, or an inlet aborts (cilk-5.4.6 sched.c)"),
+    )  # fmt: skip
+    outlined_root = 1
+    _slow = re.compile(r"_cilk_(\w+)_slow")
+
+    def outlined_instance(self, name: str) -> int:
+        """None: a slow function's context is in the closures."""
+        return 0
+
+    def author_name(self, name: str) -> str:
+        """The procedure, for its slow version.
+
+        >>> Cilk5().author_name("_cilk_sort_slow")
+        'sort'
+        """
+        match = self._slow.fullmatch(name)
+        return match[1] if match else name
+
+    def memory(self, dso: Dso, process: Memory) -> MemoryPlan | None:
+        """Who runs a closure works. Nothing leads there but the argument of a slow function, once one was entered."""
+        if not process.symbol("Cilk_scheduler"):
+            return None
+        return WorkerArray(
+            Root.LEARNED, 0, (_WS_CONTEXT, _CONTEXT_RO), count=_RO_ACTIVE_SIZE, array=_RO_DEQUES,
+            stride=_DEQUE_SIZE, pointers=False, worker_hops=(_DEQUE_BOTTOM,), value=_CLOSURE_STATUS, size=4,
+            equals=_RUNNING,
+        )  # fmt: skip

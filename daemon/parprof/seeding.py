@@ -1,0 +1,43 @@
+"""The threads of a process that ran before we came: what they do, as far as ``/proc`` tells."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+Ranges = Sequence[tuple[int, int]]
+"""Executable mappings of parallel runtimes, [start, end)."""
+
+
+def guess_threads(pid: int, runtime: Ranges | None) -> Iterator[tuple[int, bool]]:
+    """Each thread and whether it is thought to work once it runs. ``runtime`` None: the process has none."""
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/task"):
+            tid = int(name)
+            works = tid == pid or runtime is None
+            if runtime is not None and (waits := sleeps_in_runtime(pid, tid, runtime)) is not None:
+                works = not waits
+            yield tid, works
+
+
+def sleeps_in_runtime(pid: int, tid: int, runtime: Ranges) -> bool | None:
+    """Whether a blocked thread's system call was made by the runtime; None when it runs or can't be told."""
+    try:
+        words = Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()
+        if len(words) < 3:
+            return None  # "running"
+        sp, pc = int(words[-2], 16), int(words[-1], 16)
+        if _within(runtime, pc):
+            return True
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            memory.seek(sp)
+            return _within(runtime, struct.unpack("<Q", memory.read(8))[0])
+    except (OSError, ValueError, struct.error, OverflowError):
+        return None
+
+
+def _within(ranges: Ranges, address: int) -> bool:
+    return any(start <= address < end for start, end in ranges)

@@ -1,0 +1,117 @@
+"""Where n_w comes from: the choice between exact, memory, sampled and scheduler (DESIGN.md section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from parprof.elf import ElfError
+from parprof.filefacts import file_facts
+from parprof.kernel.records import CHECK_MEMORY, FROM_LEAVES, FROM_MEMORY, HAS_RUNTIME
+from parprof.kernel.uprobes import Site
+from parprof.loadmap import LoadMap
+from parprof.processmemory import ProcessMemory, environment_of
+from parprof.runtimes import Agent, Edge
+from parprof.runtimes.memory import MemoryPlan, UnknownLayout
+
+MEMORY_HITS_PER_SECOND = 5_000
+"""From this rate of probe hits on, n_w is read from memory where that holds: some 0.5 % of a core by then."""
+SAMPLED_HITS_PER_SECOND = 20_000
+"""From this rate on, probes are given up even where there is nothing better than leaves: some 2.5 % of a core."""
+
+
+class Source(StrEnum):
+    """Labels as in reports and metrics."""
+
+    EXACT = "exact"
+    """Probes on the runtime's work-acquire and work-release points."""
+    MEMORY = "memory"
+    """The runtime's own state, read at each sample."""
+    SAMPLED = "sampled"
+    """What threads were running at samples and switches."""
+    SCHEDULER = "scheduler"
+    """No parallel runtime: who is runnable works."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryChoice:
+    """What is known of reading n_w from memory."""
+
+    plan: MemoryPlan | None = None
+    spoilt_by: str = ""
+    """Why it would be wrong for this program, though it can be read; empty where it holds."""
+    problem: str = ""
+    """Why it cannot be read."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether n_w from memory is right for this program."""
+        return self.plan is not None and not self.spoilt_by
+
+
+def flags_for(source: Source, memory: MemoryChoice) -> int:
+    """Flags of the programs' configuration."""
+    if source is Source.EXACT:
+        return HAS_RUNTIME | (CHECK_MEMORY if memory.holds else 0)
+    if source is Source.MEMORY:
+        return HAS_RUNTIME | FROM_LEAVES | FROM_MEMORY
+    return HAS_RUNTIME | FROM_LEAVES if source is Source.SAMPLED else 0
+
+
+def can_probe_edges(sites: list[Site]) -> bool:
+    """Whether these sites tell both when work begins and when it ends; a stripped library has lost some."""
+    kinds = {Edge(site.kind) for site in sites}
+    return bool(kinds & {Edge.WORK, Edge.WAIT, Edge.REGION, Edge.LEARN}) or {Edge.BEGIN, Edge.END} <= kinds
+
+
+def first_source(
+    agents: list[Agent], memory: MemoryChoice, wanted: Source | None, has_edges: bool = True
+) -> Source:
+    """The source that a process starts with; ``wanted`` is the user's, kept where it can be had.
+
+    ``has_edges``: some work edge can be probed, which is not so in all stripped libraries.
+    """
+    if not agents:
+        return Source.SCHEDULER
+    preferred = wanted or Source(agents[0].source)
+    if preferred is Source.MEMORY and memory.plan is None:
+        preferred = Source.EXACT
+    if preferred is Source.EXACT and not (has_edges and any(agent.hooks for agent in agents)):
+        return Source.MEMORY if memory.holds else Source.SAMPLED
+    return preferred
+
+
+def next_source(source: Source, memory: MemoryChoice, hits_per_second: float) -> Source:
+    """The source to go on with at this rate of probe hits."""
+    if source is Source.EXACT and memory.holds and hits_per_second >= MEMORY_HITS_PER_SECOND:
+        return Source.MEMORY
+    if source is Source.EXACT and hits_per_second >= SAMPLED_HITS_PER_SECOND:
+        return Source.SAMPLED
+    return source
+
+
+def look_for_memory(agents: list[Agent], load_map: LoadMap) -> MemoryChoice:
+    """Ask the agents for a way to read n_w from the memory of a process."""
+    if not agents:
+        return MemoryChoice()
+    imported = {name for dso in load_map.dsos() for name in file_facts(dso).imports}
+    problem = ""
+    for agent in agents:
+        libraries = [d for d in load_map.dsos() if agent.library.match(d.name) or file_facts(d).is_static]
+        users = [
+            d for d in load_map.dsos() if any(agent.imports.match(name) for name in file_facts(d).imports)
+        ]
+        for dso in [*libraries, *users]:  # a stripped library's thread-local may be reached through its users
+            try:
+                plan = agent.memory(dso, ProcessMemory(load_map, dso))
+            except UnknownLayout as error:
+                problem = str(error)
+                continue
+            except (OSError, ElfError) as error:
+                problem = f"{dso.name}: {error}"
+                continue
+            if plan is not None:
+                if file_facts(dso).is_static:
+                    return MemoryChoice(plan, "a static program does not say what it uses of the runtime")
+                return MemoryChoice(plan, agent.memory_spoilt_by(imported, environment_of(load_map.pid)))
+    return MemoryChoice(problem=problem)
