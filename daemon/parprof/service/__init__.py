@@ -1,0 +1,1 @@
+"""The daemon's own parts: what it knows (model), how others see it (metrics, http, control, push), its limits."""

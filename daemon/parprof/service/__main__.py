@@ -1,0 +1,7 @@
+"""``python -m parprof.service``."""
+
+import sys
+
+from parprof.service.main import main
+
+sys.exit(main())

@@ -1,0 +1,86 @@
+"""What has been charged to each process since it was first watched, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from parprof.attribution.effort import Effort
+from parprof.model import Metrics, PathSample, ThreadState
+from parprof.service.model import FunctionUse, Recent
+from parprof.session import FactKey
+
+_FUNCTIONS_KEPT = 256
+_HISTORY = 120
+_Name = tuple[str, str]
+
+
+def cost_of(metrics: Metrics) -> float:
+    """By what functions are ranked: effort and spin, nanoseconds."""
+    return metrics.effort_ns + metrics.spin_ns
+
+
+class Account:
+    """The metrics of one process. They only ever grow."""
+
+    def __init__(self, started_s: float) -> None:
+        """``started_s``: CLOCK_REALTIME."""
+        self.started_s = started_s
+        self.totals = Metrics()
+        self.history: deque[Recent] = deque(maxlen=_HISTORY)
+        self.spinning = 0.0
+        """Mean number of spinning threads in the last interval."""
+        self._functions: dict[_Name, Metrics] = {}
+        self._ranked: tuple[int, tuple[FunctionUse, ...]] | None = None
+        """What `functions` answered to this number, if nothing was charged since."""
+
+    def add(self, rows: Iterable[PathSample]) -> Metrics:
+        """Charge the rows of one interval; returns their sum."""
+        interval = Metrics()
+        for row in rows:
+            interval.add(row.metrics)
+            leaf = next((frame for frame in reversed(row.path) if not frame.is_loop), None)
+            if leaf is not None:
+                known = self._functions.get((leaf.name, leaf.module))
+                if known is None:
+                    known = self._functions[leaf.name, leaf.module] = Metrics()
+                known.add(row.metrics)
+                self._ranked = None
+        self.totals.add(interval)
+        self._bound_functions()
+        return interval
+
+    def _bound_functions(self) -> None:
+        """Functions that cost least become part of what belongs to none: the difference to the totals."""
+        if len(self._functions) > 2 * _FUNCTIONS_KEPT:
+            costliest = sorted(self._functions.items(), key=lambda item: -cost_of(item[1]))
+            self._functions = dict(costliest[:_FUNCTIONS_KEPT])
+
+    def close_interval(self, end_s: float, seconds: float, interval: Metrics, n_working: float) -> None:
+        """Add a point to the history."""
+        self.spinning = interval.spin_ns / 1e9 / seconds if seconds else 0.0
+        self.history.append(Recent(end_s, n_working, Effort.of(interval).efficiency))
+
+    def functions(self, count: int) -> tuple[FunctionUse, ...]:
+        """The costliest functions."""
+        if self._ranked is not None and self._ranked[0] == count:
+            return self._ranked[1]
+        ranked = sorted(self._functions.items(), key=lambda item: (-cost_of(item[1]), item[0]))
+        out = []
+        for (name, module), metrics in ranked[:count]:
+            copy = Metrics()
+            copy.add(metrics)
+            out.append(FunctionUse(name, module, copy))
+        self._ranked = count, tuple(out)
+        return self._ranked[1]
+
+
+def mean_n_working(facts: Iterable[tuple[FactKey, list[int]]]) -> dict[int, float]:
+    """By image: the mean of n_w over the samples of working threads of the clock event."""
+    sums: dict[int, list[float]] = {}
+    for key, (count, _, _) in facts:
+        if key.event == 0 and key.state is ThreadState.WORKING:
+            row = sums.setdefault(key.image, [0.0, 0.0])
+            row[0] += count * key.n_working
+            row[1] += count
+    return {image: total / count for image, (total, count) in sums.items() if count}

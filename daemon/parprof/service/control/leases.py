@@ -1,0 +1,115 @@
+"""Which processes are watched because a client asked, and who may end that."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+from parprof.errors import ParprofError
+from parprof.processes import Process, inspect, is_alive
+from parprof.service.model import Service
+
+WATCH_SECONDS = 30.0
+MAX_PER_USER = 16
+"""Processes that one user, root aside, can have watched on request at a time."""
+
+_log = logging.getLogger("parprof.control")
+
+
+class TooMany(Exception):
+    """A user has asked for more than `MAX_PER_USER` processes."""
+
+
+class Leases:
+    """Watches for clients. A process that the daemon watches by itself is left to it. Thread-safe."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._lock = threading.Lock()
+        self._attached: Counter[int] = Counter()
+        """By PID: how many clients attach to a process that is watched for them alone."""
+        self._asked: dict[int, tuple[int, Process]] = {}
+        """By PID: the user who asked to watch it until further notice, and which process that was."""
+
+    @contextmanager
+    def attached(self, pid: int) -> Iterator[None]:
+        """Have a process watched inside the block.
+
+        Raises:
+            TargetError: it cannot be watched.
+        """
+        with self._lock:
+            ours = bool(self._attached[pid]) or not self._is_watched(pid)
+            if ours:
+                if not self._attached[pid]:
+                    _wait(self._service.watch(pid))
+                self._attached[pid] += 1
+        try:
+            yield
+        finally:
+            if ours:
+                self._release(pid)
+
+    def _release(self, pid: int) -> None:
+        with self._lock:
+            self._attached[pid] -= 1
+            if self._attached[pid] > 0:
+                return
+            del self._attached[pid]
+            if self._asker(pid) is not None:
+                return
+            try:
+                _wait(self._service.unwatch(pid))
+            except ParprofError:
+                pass  # it has ended
+            except Exception as error:
+                _log.error("cannot unwatch process %d: %s", pid, error)
+
+    def watch(self, pid: int, uid: int) -> None:
+        """Have a process watched until `unwatch`.
+
+        Raises:
+            TooMany, TargetError.
+        """
+        with self._lock:
+            if not self._attached[pid] and self._is_watched(pid):
+                return
+            if uid and sum(self._asker(known) == uid for known in list(self._asked)) >= MAX_PER_USER:
+                raise TooMany
+            process = inspect(pid)
+            if not self._attached[pid]:
+                _wait(self._service.watch(pid))
+            self._asked[pid] = uid, process
+
+    def unwatch(self, pid: int, uid: int) -> bool:
+        """Stop to watch a process; False when this user may not: only root ends what another one began.
+
+        Raises:
+            TargetError: it is not watched.
+        """
+        with self._lock:
+            if uid and self._asker(pid) != uid:
+                return False
+            self._asked.pop(pid, None)
+            if not self._attached[pid]:
+                _wait(self._service.unwatch(pid))
+            return True
+
+    def _asker(self, pid: int) -> int | None:
+        """The user who asked to watch what now has this PID."""
+        if pid in self._asked and not is_alive(self._asked[pid][1]):
+            del self._asked[pid]
+        return self._asked[pid][0] if pid in self._asked else None
+
+    def _is_watched(self, pid: int) -> bool:
+        return self._asker(pid) is not None or any(
+            one.pid == pid for one in self._service.snapshot().processes
+        )
+
+
+def _wait(future: Future[None]) -> None:
+    future.result(WATCH_SECONDS)

@@ -1,0 +1,372 @@
+"""The daemon's loop: watches the processes that use the machine, and charges what it samples interval by interval.
+
+One thread owns the session; everyone else sees snapshots, which never change, and asks by requests.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from copy import copy
+from dataclasses import replace
+from typing import TypeVar
+
+from parprof.addresses import AddressBook
+from parprof.errors import ParprofError, TargetError
+from parprof.kernel.engine import Kernel
+from parprof.model import Metrics, Profile
+from parprof.rows import RowMaker
+from parprof.service import footprint
+from parprof.service.folding import fold_cold
+from parprof.service.governor import Governor, Prices
+from parprof.service.losses import Losses, failure_reason
+from parprof.service.model import Labels, ProfileEntry, Snapshot
+from parprof.service.options import DaemonOptions
+from parprof.service.recent import RecentProfiles
+from parprof.service.selection import Candidates
+from parprof.service.watching import Charged, Watching
+from parprof.session import Pace, Session
+from parprof.sources import Source
+from parprof.symbols import Symbolizer
+from parprof.target import Target
+
+_T = TypeVar("_T")
+_LOG = logging.getLogger(__name__)
+_STUCK_SECONDS = 30.0
+_STACKS_KEPT = 4_000
+_STACK_DRAINS = 6
+_TRIM_SECONDS = 60.0
+_SETTLE_SECONDS = 60.0
+"""By then, at the latest, the daemon has met all processes that ran when it started."""
+
+
+class Daemon:
+    """Runs until `stop`; implements `parprof.service.model.Service`."""
+
+    def __init__(self, options: DaemonOptions) -> None:
+        """`run` does the rest."""
+        self._options = options
+        self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._stopping = False
+        self._ready = False
+        self._turned_s = time.monotonic()
+        self._started_s = time.time()
+        self._recent = RecentProfiles(max_bytes=options.ring_bytes)
+        self._governor = Governor(options.budget_ratio, options.frequency_hz)
+        self._ended = Metrics()
+        self._drain_seconds = 0.0
+        self._cost_ns = self._cost_ratio = 0.0
+        self._notes: tuple[str, ...] = ()
+        self._entries: tuple[ProfileEntry, ...] = ()
+        self.pushed: Callable[[], Mapping[tuple[str, str], int]] = dict
+        """Where the counts of pushed profiles come from."""
+        self._failures: Counter[tuple[str, str]] = Counter()
+        self._asked: set[int] = set()
+        """PIDs watched on request, whatever the selection says of them."""
+        self._snapshot = Snapshot(
+            self._started_s, self._started_s, (), options.frequency_hz, 0, {}, {}, {}, {}, options.budget_ratio,
+            0.0, 0.0,
+        )  # fmt: skip
+
+    # What other threads may call.
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot."""
+        return self._snapshot
+
+    def profiles(self) -> tuple[ProfileEntry, ...]:
+        """The processes of which there is a recent profile."""
+        return self._entries
+
+    def profile(self, pid: int, seconds: float) -> Future[Profile]:
+        """The last ``seconds`` of a process. Fails with TargetError."""
+
+        def find() -> Profile:
+            self._charge()
+            target = self._session.live(pid)
+            found = self._recent.profile(pid, seconds, until_now=target is not None)
+            if found is not None:
+                return found
+            if target is None:
+                raise TargetError(f"process {pid} is not watched, or ended before anything was sampled of it")
+            cores, event = self._rows.cores_of(target), self._options.events[0]
+            return self._watching.idle_profile(target, seconds, cores, event)
+
+        return self._ask(find)
+
+    def watch(self, pid: int) -> Future[None]:
+        """Begin to watch a process, whatever the selection says of it. Fails with TargetError."""
+
+        def begin() -> None:
+            if self._session.live(pid) is None:
+                self._watching.watch(pid)
+            self._asked.add(pid)
+
+        return self._ask(begin)
+
+    def unwatch(self, pid: int) -> Future[None]:
+        """Stop to watch a process. Fails with TargetError."""
+
+        def end() -> None:
+            was_asked = pid in self._asked
+            self._asked.discard(pid)
+            target = self._session.live(pid)
+            if target is None:
+                raise TargetError(f"process {pid} is not watched")
+            if was_asked and self._wants(target):
+                return  # the selection would have found it by now
+            self._session.unwatch(target)
+            self._kernel.deny(pid)
+
+        return self._ask(end)
+
+    def is_healthy(self) -> str:
+        """Empty while the loop turns."""
+        late_s = time.monotonic() - self._turned_s
+        return f"the loop has not turned for {late_s:.0f} s" if late_s > _STUCK_SECONDS else ""
+
+    def is_ready(self) -> str:
+        """Empty once programs and events are in place."""
+        return "" if self._ready else "BPF programs are being loaded"
+
+    def stop(self) -> None:
+        """End `run` soon. May be called from a signal handler."""
+        self._stopping = True
+        self._wake_up()
+
+    def _ask(self, action: Callable[[], _T]) -> Future[_T]:
+        future: Future[_T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(action())
+            except Exception as error:  # the asker's to deal with
+                future.set_exception(error)
+
+        self._requests.put(run)
+        self._wake_up()
+        return future
+
+    def _wake_up(self) -> None:
+        with suppress(OSError):
+            os.eventfd_write(self._wake, 1)
+
+    # The loop's thread.
+
+    def run(self, each_turn: Callable[[], None] = lambda: None) -> None:
+        """Watch until `stop`. ``each_turn`` is called about once a second.
+
+        Raises:
+            PrivilegeError, KernelUnsupported: see `Kernel`.
+        """
+        options = self._options
+        with (
+            Kernel(
+                options.events, options.frequency_hz, system_wide=True, sizes=footprint.ring_sizes()
+            ) as kernel,
+            Symbolizer(log=_LOG.info) as symbolizer,
+        ):
+            self._kernel = kernel
+            pace = Pace(
+                poll=1.0, drain=footprint.drain_seconds(options), rates=1.0, tables=footprint.TURN_SECONDS,
+                drain_at_exit=False,
+            )  # fmt: skip
+            self._candidates = Candidates(options.selection, options.max_processes)
+            self._session = Session(kernel, pace, self._candidates.add, share_probes=True)
+            self._watching = Watching(self._session)
+            self._rows = RowMaker(
+                self._session,
+                AddressBook(
+                    self._session, symbolizer, loops=options.loops, by_line=True,
+                    kernel_pass_seconds=footprint.KERNEL_PASS_SECONDS, kernel_depth=options.kernel_depth,
+                ),
+            )  # fmt: skip
+            self._losses = Losses(kernel.lost)
+            self._session.wake_up_by(self._wake)
+            self._session.cost.calibrate()
+            footprint.collect_less()
+            self._charged_s = self._trimmed_s = self._sampling_s = time.monotonic()
+            try:
+                self._ready = True
+                while not self._stopping:
+                    self._turn(each_turn)
+                self._charge()
+            finally:
+                self._ready = False
+                self._session.finish()
+                self._session.close()
+                self._refuse_requests()
+
+    def apply(self, options: DaemonOptions) -> None:
+        """Go on with other options, those that need a restart aside. For the loop's thread (``each_turn``)."""
+        self._options = replace(
+            options, events=self._options.events, interval_seconds=self._options.interval_seconds
+        )
+        self._governor.set_budget(options.budget_ratio, options.frequency_hz)
+        self._recent.resize(options.ring_bytes)
+        self._candidates.selection = options.selection
+        self._candidates.max_processes = options.max_processes
+        for target in list(self._session.targets.values()):
+            if not target.ended and not self._wants(target):
+                self._session.unwatch(target)
+        self._kernel.forget_verdicts()
+
+    def recent_pids(self) -> list[int]:
+        """The processes that `take_profile` may have something of. For the loop's thread."""
+        return list(self._recent.pids())
+
+    def take_profile(self, pid: int) -> tuple[Profile, Labels] | None:
+        """What was sampled of a process since the last call, if anything. For the loop's thread."""
+        profile = self._recent.take(pid)
+        return None if profile is None else (profile, self._watching.labels(pid))
+
+    def _turn(self, each_turn: Callable[[], None]) -> None:
+        time.sleep(max(self._turned_s + footprint.TURN_SECONDS - time.monotonic(), 0.0))
+        self._session.step(self._candidates.wait_seconds(1.0))
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        for _ in range(self._requests.qsize()):
+            self._requests.get()()
+        self._consider()
+        now_s = time.monotonic()
+        if now_s - self._charged_s >= self._options.interval_seconds:
+            self._charge()
+            self._settle(now_s - self._sampling_s)
+            self._snapshot = self._make_snapshot()
+        if now_s - self._trimmed_s >= _TRIM_SECONDS:
+            self._trimmed_s = now_s
+            self._trim()
+        self._turned_s = now_s
+        each_turn()
+
+    def _consider(self) -> None:
+        """Decide about processes that have been seen."""
+        for pid, wanted in self._candidates.due(time.monotonic(), self._watching.count()):
+            if self._session.live(pid) is not None:
+                continue  # on request, since it was seen
+            if not wanted:
+                self._kernel.deny(pid)
+                continue
+            try:
+                self._watching.watch(pid)
+            except (ParprofError, OSError) as error:  # one target's failure never stops the daemon
+                if reason := failure_reason(pid, error):
+                    self._failures["none", reason] += 1
+                _LOG.debug("process %d is not watched: %s", pid, error)
+                self._kernel.deny(pid)
+
+    def _settle(self, seconds: float) -> None:
+        if self._losses.is_settling and (not self._candidates or seconds >= _SETTLE_SECONDS):
+            self._losses.settle()
+
+    def _wants(self, target: Target) -> bool:
+        return target.pid in self._asked or self._candidates.wants(target.pid, target.process.comm)
+
+    def _reselect(self) -> None:
+        """Leave those alone that have become another program, by exec, which the selection leaves out."""
+        for target in list(self._session.targets.values()):
+            if not target.ended and not self._watching.knows(target) and not self._wants(target):
+                self._session.unwatch(target)
+                self._kernel.deny(target.pid)
+
+    def _charge(self) -> None:
+        """Take what was sampled since the last time and charge it."""
+        self._reselect()
+        session, before_s = self._session, time.monotonic()
+        session.drain()
+        seconds = before_s - self._charged_s
+        self._charged_s = before_s
+        facts = session.take_facts()
+        prices = Prices(*session.cost.prices_ns())
+        charged = self._watching.charge(
+            facts, self._rows.rows(facts), seconds, self._options.paths_per_process, fold_cold
+        )
+        self._ended.add(self._watching.take_strays())
+        for one in charged:
+            profile = self._watching.profile(one, self._rows.cores_of(one.target), self._options.events[0])
+            self._recent.add(profile, image=one.target.image, uid=one.labels.uid)
+        self._govern(charged, prices, seconds)
+        before_ns, self._cost_ns = self._cost_ns, session.cost.target_ns()
+        machine_ns = 1e9 * max(seconds, 0.001) * (os.cpu_count() or 1)
+        self._cost_ratio = max(self._cost_ns - before_ns, 0.0) / machine_ns
+        ended = session.drop_ended()
+        for target in ended:
+            self._ended.add(self._watching.forget(target))
+            self._governor.forget(target.image)
+        self._rows.forget({target.image for target in ended})
+        self._asked.difference_update(target.pid for target in ended if session.live(target.pid) is None)
+        self._entries = self._recent.entries()
+        self._drain_seconds = time.monotonic() - before_s
+
+    def _govern(self, charged: list[Charged], prices: Prices, seconds: float) -> None:
+        now_s = time.monotonic()
+        for one in charged:
+            target = one.target
+            one.account.cost_ratio = self._governor.cost_ratio(one.usage, prices)
+            if target.ended:
+                continue
+            for before, after in target.take_transitions():
+                self._governor.note_degraded(target.image, before, after, now_s)
+            source = self._governor.judge(
+                target.image, target.source, target.memory.holds, one.usage, prices, now_s
+            )
+            if source is not target.source:
+                why = f"cost {one.account.cost_ratio:.2%}, budget {self._governor.budget_ratio:.2%}"
+                _LOG.info("process %d: n_w source %s -> %s: %s", target.pid, target.source, source, why)
+                target.go_over_to(source, why)
+                target.take_transitions()
+        machine = self._watching.machine(charged, seconds)
+        frequency_hz = self._governor.judge_frequency(machine, prices)
+        if frequency_hz != self._kernel.frequency_hz:
+            _LOG.info("sampling at %d Hz instead of %d", frequency_hz, self._kernel.frequency_hz)
+            self._kernel.set_frequency(frequency_hz)
+
+    def _trim(self) -> None:
+        """Give back what has not been used for some time."""
+        self._kernel.trim_stacks(_STACK_DRAINS, _STACKS_KEPT)
+        self._session.trim()
+        self._rows.trim()
+        footprint.give_back()
+
+    def _make_snapshot(self) -> Snapshot:
+        processes = self._watching.snapshots(self._rows, self._options.functions_per_process)
+        return Snapshot(
+            time_s=time.time(),
+            started_s=self._started_s,
+            processes=processes,
+            frequency_hz=self._kernel.frequency_hz,
+            samples=self._rows.samples,
+            lost=self._losses.counts(),
+            probe_hits=self._watching.probe_hits(),
+            attach_failures=dict(self._failures + self._watching.failures()),
+            governor_transitions=dict(self._governor.transitions),
+            budget_ratio=self._options.budget_ratio,
+            cost_ratio=self._cost_ratio,
+            drain_seconds=self._drain_seconds,
+            ended=copy(self._ended),
+            pushed=self.pushed(),
+            notes=self._notes,
+        )
+
+    def _refuse_requests(self) -> None:
+        self._ask = self._refuse  # type: ignore[method-assign]
+        while not self._requests.empty():
+            self._requests.get()()
+
+    @staticmethod
+    def _refuse(action: Callable[[], _T]) -> Future[_T]:
+        future: Future[_T] = Future()
+        future.set_exception(TargetError("the daemon is stopping"))
+        return future
+
+
+__all__ = ["Daemon", "DaemonOptions", "Source"]

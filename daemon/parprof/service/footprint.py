@@ -1,0 +1,59 @@
+"""What keeps the daemon small: sizes of buffers, how often they are emptied, and what is given back when."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+
+from parprof.heap import trim_heap
+from parprof.service.options import DaemonOptions
+
+TURN_SECONDS = 0.2
+"""From one turn of the loop to the next, at least: thousands of processes may come and go in a second, and what they
+tell is dealt with in bundles."""
+KERNEL_PASS_SECONDS = 300.0
+"""How often at most new functions of the kernel are looked up, which takes 0.1 s."""
+_RING_BYTES_PER_CPU = 1 << 19
+"""For a second or two of deep stacks at 99 Hz."""
+_SMALLEST_RING, _LARGEST_RING = 1 << 20, 1 << 23
+_COUNTS_PER_DRAIN = 20_000
+"""The kernel's table has room for three times as many."""
+_COLLECTOR = 20_000, 10, 20
+"""Thresholds of Python's collector: an interval's samples leave few cycles behind."""
+
+
+def ring_sizes(cpus: int | None = None) -> dict[str, int]:
+    """Sizes of the kernel's ring buffers, bytes; all of their pages count as ours.
+
+    A stack that finds no room comes with a later sample.
+
+    >>> ring_sizes(4)["stacks"] >> 20
+    2
+    """
+    wanted = _RING_BYTES_PER_CPU * (cpus or os.cpu_count() or 1)
+    stacks = min(max(1 << (wanted - 1).bit_length(), _SMALLEST_RING), _LARGEST_RING)
+    return {"stacks": stacks, "trace": mmap.PAGESIZE}
+
+
+def drain_seconds(options: DaemonOptions, cpus: int | None = None) -> float:
+    """How long samples may stay in the kernel: until they are charged, but before they could fill its table.
+
+    >>> drain_seconds(DaemonOptions(), 2), drain_seconds(DaemonOptions(), 101)
+    (20.0, 2.000200020002)
+    """
+    per_second = options.frequency_hz * len(options.events) * (cpus or os.cpu_count() or 1)
+    return min(2 * options.interval_seconds, max(_COUNTS_PER_DRAIN / per_second, 1.0))
+
+
+def collect_less() -> None:
+    """Let Python look for cycles less often than it would."""
+    gc.set_threshold(*_COLLECTOR)
+
+
+def give_back() -> None:
+    """Give freed memory back to the system. The first time, set apart what is there to stay, as modules are."""
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
+    trim_heap()

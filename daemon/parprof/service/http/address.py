@@ -1,0 +1,141 @@
+"""Where to listen, and who may ask: an address that is open to others needs a token and TLS."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import ipaddress
+import re
+import socket
+import ssl
+from dataclasses import dataclass
+
+from parprof.errors import UsageError
+from parprof.untrusted import visible
+
+MIN_TOKEN = 16
+"""Characters that a token has at least."""
+
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A host, resolved, and a port (0: any free one)."""
+
+    family: socket.AddressFamily
+    host: str
+    port: int
+    is_loopback: bool
+
+
+def parse_address(address: str) -> Endpoint:
+    """The endpoint that ``HOST:PORT`` names.
+
+    Raises:
+        UsageError: it names none.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise UsageError(f"HTTP address {visible(address, 100)!r}: write HOST:PORT, such as 127.0.0.1:9466")
+    name = host.removeprefix("[").removesuffix("]") or "0.0.0.0"
+    try:
+        found = socket.getaddrinfo(name, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(
+            f"HTTP address {visible(address, 100)!r}: the host is unknown; write its IP address"
+        ) from error
+    hosts = {str(entry[4][0]) for entry in found}
+    family, _, _, _, chosen = found[0]
+    return Endpoint(family, str(chosen[0]), int(port), all(_is_loopback(each) for each in hosts))
+
+
+def check_exposure(endpoint: Endpoint, token: str, has_tls: bool) -> None:
+    """See that nobody else can read along or ask.
+
+    Raises:
+        UsageError: a token or TLS is missing, or the token is too weak.
+    """
+    if not endpoint.is_loopback:
+        where = f"HTTP on {endpoint.host} is open to other machines"
+        if not token:
+            raise UsageError(f"{where}: set a token too, or listen on 127.0.0.1:{endpoint.port}")
+        if not has_tls:
+            raise UsageError(
+                f"{where}: set certificate and key too, as the token must not cross the network in clear text,"
+                f" or listen on 127.0.0.1:{endpoint.port}"
+            )
+    if token and (len(token) < MIN_TOKEN or not (token.isascii() and token.isprintable()) or " " in token):
+        raise UsageError(
+            f"the HTTP token must have {MIN_TOKEN} or more printable ASCII characters and no space;"
+            " make one with: openssl rand -hex 32"
+        )
+
+
+def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
+    """TLS with these PEM files; None where there are none.
+
+    Raises:
+        UsageError: a file is missing or wrong.
+    """
+    if not certificate and not key:
+        return None
+    if not (certificate and key):
+        raise UsageError("TLS needs both: set the HTTP certificate and its key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # A password would be asked for on the terminal.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"TLS certificate {visible(certificate)} with key {visible(key)}: {visible(str(reason), 200)};"
+            " give a PEM certificate chain and its unencrypted key"
+        ) from error
+    return context
+
+
+class Guard:
+    """Decides whether a request may be answered."""
+
+    def __init__(self, *, is_loopback: bool, token: str) -> None:
+        """``token``: empty where none is needed."""
+        self._check_host = is_loopback
+        self._token = token.encode()
+
+    def refuses_host(self, host: str | None) -> bool:
+        """Whether a page of another site asks, having had its own name resolved to us (DNS rebinding).
+
+        ``host``: the Host header, None when there is none, which browsers don't do.
+        """
+        if not self._check_host or host is None:
+            return False
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return True
+        name = match[1].strip("[]").lower().removesuffix(".")
+        return not (name == "localhost" or name.endswith(".localhost") or _is_loopback(name))
+
+    def refuses_token(self, authorization: str | None) -> bool:
+        """Whether the Authorization header lacks the token: as Bearer, or as password of Basic (browsers)."""
+        if not self._token:
+            return False
+        scheme, _, given = (authorization or "").partition(" ")
+        offered = b""
+        if scheme.lower() == "bearer":
+            offered = given.strip().encode("utf-8", "replace")
+        elif scheme.lower() == "basic":
+            try:
+                offered = base64.b64decode(given.strip(), validate=True).partition(b":")[2]
+            except (binascii.Error, ValueError):
+                return True
+        return not hmac.compare_digest(offered, self._token)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,175 @@
+"""What is where: paths to answers. Knows no sockets."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from http import HTTPStatus
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from parprof.errors import ParprofError, TargetError
+from parprof.exporters import html, pprof
+from parprof.model import Profile
+from parprof.service.http import flamegraph, status_page
+from parprof.service.http.message import Request, RequestError, Response, number, plain
+from parprof.service.metrics import MetricsPage
+from parprof.service.model import Service
+
+DEFAULT_SECONDS = 30.0
+MAX_SECONDS = 3600.0
+PROFILE_TIMEOUT_SECONDS = 20.0
+
+MAX_PROFILES = 2
+"""Profiles made at a time; others wait."""
+
+REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none';"
+    " frame-ancestors 'none'"
+)
+"""For the report, whose script and styles stand in the page; nothing can be loaded or sent."""
+
+_PROFILE = re.compile(r"/profiles/([1-9][0-9]{0,9})\.(pb\.gz|svg|html)", re.ASCII)
+_FOCUS = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_ROUTES = ("/", "/metrics", "/healthz", "/readyz", "/profiles")
+
+
+class Requests(Collector):
+    """Counts answers by route and status."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str]] = Counter({("/metrics", "200"): 0})
+
+    def count(self, path: str, status: HTTPStatus) -> None:
+        """One answer. Paths that are none of ours share a route."""
+        route = path if path in _ROUTES else "/profiles/PID" if _PROFILE.fullmatch(path) else "none"
+        with self._lock:
+            self._counts[route, str(status.value)] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """The counts."""
+        family = CounterMetricFamily(
+            "parprofd_http_requests", "HTTP answers by route and status.", labels=("route", "code")
+        )
+        with self._lock:
+            counts = dict(self._counts)
+        for labels, value in counts.items():
+            family.add_metric(labels, value)
+        yield family
+
+
+class Site:
+    """Answers requests from what `Service` says."""
+
+    OPEN_TO_ALL = frozenset({"/healthz", "/readyz"})
+    """Paths that need no token; without one their answers give no details."""
+
+    def __init__(self, service: Service) -> None:
+        self.requests = Requests()
+        self._service = service
+        self._metrics = MetricsPage(service, self.requests)
+        self._profiling = threading.BoundedSemaphore(MAX_PROFILES)
+
+    def answer(self, request: Request, *, in_full: bool = True) -> Response:
+        """The answer. ``in_full``: whether the one who asks may see details of `OPEN_TO_ALL`.
+
+        Raises:
+            RequestError: there is none.
+        """
+        if request.method not in ("GET", "HEAD"):
+            raise RequestError(HTTPStatus.METHOD_NOT_ALLOWED, "use GET", ("Allow", "GET, HEAD"))
+        match request.path:
+            case "/":
+                return self._status(request)
+            case "/metrics":
+                return Response(HTTPStatus.OK, *self._metrics.render(request.headers.get("accept", "")))
+            case "/healthz":
+                return _health(self._service.is_healthy(), in_full)
+            case "/readyz":
+                return _health(self._service.is_ready(), in_full)
+            case "/profiles":
+                return self._list()
+        if profile := _PROFILE.fullmatch(request.path):
+            return self._profile(int(profile[1]), profile[2], request)
+        raise RequestError(HTTPStatus.NOT_FOUND, "nothing is here; / links to all there is")
+
+    def _status(self, request: Request) -> Response:
+        trouble = tuple(filter(None, (self._service.is_healthy(), self._service.is_ready())))
+        page = status_page.status_page(self._service.snapshot(), trouble, request.query)
+        return Response(HTTPStatus.OK, "text/html; charset=utf-8", (page.encode(),), (), status_page.POLICY)
+
+    def _list(self) -> Response:
+        profiles = [
+            {
+                "pid": entry.pid,
+                "comm": entry.comm,
+                "uid": entry.uid,
+                "start_s": entry.start_s,
+                "duration_s": entry.duration_s,
+                "samples": entry.samples,
+                "pprof": f"/profiles/{entry.pid}.pb.gz",
+                "flame_graph": f"/profiles/{entry.pid}.svg",
+                "report": f"/profiles/{entry.pid}.html",
+            }
+            for entry in self._service.profiles()
+        ]
+        body = json.dumps({"schema": 1, "profiles": profiles}, indent=1).encode()
+        return Response(HTTPStatus.OK, "application/json", (body,))
+
+    def _profile(self, pid: int, kind: str, request: Request) -> Response:
+        seconds = number(request, "seconds", DEFAULT_SECONDS, 0.1, MAX_SECONDS)
+        view = flamegraph.View(request.query.get("by", "idleness"), seconds, request.query.get("focus", ""))
+        if view.by not in flamegraph.WEIGHTS:
+            raise RequestError(HTTPStatus.BAD_REQUEST, f"by must be one of {', '.join(flamegraph.WEIGHTS)}")
+        if view.focus and not _FOCUS.fullmatch(view.focus):
+            raise RequestError(HTTPStatus.BAD_REQUEST, "focus must be a frame's id, as links have it")
+        if not self._profiling.acquire(timeout=PROFILE_TIMEOUT_SECONDS):
+            raise RequestError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "other profiles are being made; try again",
+                ("Retry-After", "5"),
+            )
+        try:
+            return self._render(self._fetch(pid, seconds), kind, view)
+        finally:
+            self._profiling.release()
+
+    def _fetch(self, pid: int, seconds: float) -> Profile:
+        future = self._service.profile(pid, seconds)
+        try:
+            return future.result(PROFILE_TIMEOUT_SECONDS)
+        except TimeoutError as error:
+            future.cancel()
+            raise RequestError(HTTPStatus.GATEWAY_TIMEOUT, "the profile takes too long; ask again") from error
+        except CancelledError as error:
+            raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, "the daemon is stopping") from error
+        except TargetError as error:
+            raise RequestError(HTTPStatus.NOT_FOUND, str(error)) from error
+        except ParprofError as error:
+            raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+
+    def _render(self, profile: Profile, kind: str, view: flamegraph.View) -> Response:
+        pid = profile.process.pid
+        if kind == "pb.gz":
+            file = io.BytesIO()
+            pprof.write(profile, file)
+            name = ("Content-Disposition", f'attachment; filename="parprof-{pid}.pb.gz"')
+            return Response(HTTPStatus.OK, "application/octet-stream", (file.getvalue(),), (name,))
+        if kind == "svg":
+            graph = flamegraph.flame_graph(profile, view).encode()
+            return Response(HTTPStatus.OK, "image/svg+xml; charset=utf-8", (graph,), (), flamegraph.POLICY)
+        page = html.page(profile).encode("utf-8", "backslashreplace")
+        return Response(HTTPStatus.OK, "text/html; charset=utf-8", (page,), (), REPORT_POLICY)
+
+
+def _health(trouble: str, in_full: bool) -> Response:
+    if not trouble:
+        return plain(HTTPStatus.OK, "ok")
+    return plain(HTTPStatus.SERVICE_UNAVAILABLE, trouble if in_full else "not ok")

@@ -1,0 +1,236 @@
+"""The page at ``/``: what the daemon watches, what it sees, what it costs, what it lost."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from parprof import __version__
+from parprof.attribution import Effort
+from parprof.model import Metrics
+from parprof.service.http.markup import COLOURS, duration, percentage, policy, text
+from parprof.service.http.sparkline import sparkline
+from parprof.service.model import ProcessSnapshot, Snapshot
+
+MAX_ROWS = 300
+REFRESH_SECONDS = 10
+
+SORTS: Mapping[str, Callable[[ProcessSnapshot], tuple[float | str, ...]]] = {
+    "idleness": lambda p: (-p.totals.idleness_ns,),
+    "process": lambda p: (p.labels.comm.lower(),),
+    "efficiency": lambda p: (Effort.of(p.totals).efficiency if p.totals.effort_ns else 2.0,),
+    "effort": lambda p: (-p.totals.effort_ns,),
+    "spin": lambda p: (-p.totals.spin_ns,),
+    "cost": lambda p: (-p.cost_ratio,),
+}
+"""Orders of the table: by the column of this name."""
+
+_HEADINGS = (
+    ("process", "process", ""),
+    ("", "n_w lately", "threads working; the dashed line is n, the cores it could use"),
+    ("", "now / n", "threads working now, of n cores"),
+    ("efficiency", "efficiency", "useful work / effort: the last interval, and since watched"),
+    ("effort", "effort", "since watched: useful work, overhead and idleness"),
+    ("idleness", "idleness", "core time that stood idle while this process worked"),
+    ("spin", "spin", "CPU time in the runtime's wait loops"),
+    ("cost", "cost", "probes and samples, share of its CPU time"),
+    ("", "n_w source", "how threads at work are told from those that wait"),
+    ("", "flame graphs", ""),
+)
+
+CSS = (
+    COLOURS
+    + """
+  * { box-sizing: border-box; }
+  body { margin: 0 auto; padding: 1.2rem; max-width: 1500px; background: var(--page); color: var(--text);
+         font: 14px/1.4 system-ui, sans-serif; }
+  h1 { font-size: 1.3rem; margin: 0 0 .2rem; }
+  h2 { font-size: 1.05rem; margin: 1.6rem 0 .5rem; }
+  a { color: var(--link); }
+  p { margin: .3rem 0; }
+  .faint, small { color: var(--faint); }
+  .bad { color: var(--bad); font-weight: 600; }
+  dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .8rem 0; }
+  dt { color: var(--faint); }
+  dd { margin: 0; overflow-wrap: anywhere; }
+  .scroll { overflow-x: auto; }
+  table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
+  th, td { text-align: right; padding: .25rem .55rem; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+  th { vertical-align: bottom; font-weight: 600; }
+  th a { color: inherit; }
+  tbody tr:hover { background: var(--panel); }
+  td.name, th.name { text-align: left; min-width: 14rem; max-width: 21rem; }
+  td.name div { overflow: hidden; text-overflow: ellipsis; }
+  .note { font-size: smaller; color: var(--faint); }
+  td.left, th.left { text-align: left; }
+  svg { display: block; }
+  .spark polyline { fill: none; stroke: var(--text); stroke-width: 1.3; }
+  .spark circle { fill: var(--text); }
+  .spark line { stroke: var(--faint); stroke-dasharray: 3 3; }
+  .useful { fill: var(--useful); } .overhead { fill: var(--overhead); } .idleness { fill: var(--idleness); }
+  .none { fill: var(--panel); }
+  .key { display: inline-block; vertical-align: -1px; margin: 0 .25rem 0 .8rem; }
+"""
+)
+POLICY = policy(CSS, "; img-src data:")
+
+
+def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str, str]) -> str:
+    """The page. ``trouble``: what health and readiness complain of. ``query``: sort, refresh, all."""
+    sort = query.get("sort", "idleness")
+    sort = sort if sort in SORTS else "idleness"
+    kept = {name: query[name] for name in ("refresh", "all") if query.get(name) == "1"}
+    ordered = sorted(snapshot.processes, key=lambda p: (*SORTS[sort](p), p.pid))
+    shown = ordered if "all" in kept else ordered[:MAX_ROWS]
+    title = f"parprofd on {socket.gethostname()}"
+    refresh = f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">' if "refresh" in kept else ""
+    rows = "\n".join(_row(process, snapshot.time_s) for process in shown)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'{refresh}<link rel="icon" href="data:,"><title>{text(title)}</title><style>{CSS}</style></head><body>\n'
+        f"<h1>{text(title)}</h1>\n"
+        f'<p class="faint">version {__version__}, {_when(snapshot.time_s)}, watching for'
+        f" {duration(snapshot.time_s - snapshot.started_s)}. {_refresh_link(sort, kept)}</p>\n"
+        f"{_facts(snapshot, trouble)}\n<h2>Processes</h2>\n{_legend()}\n"
+        f'<div class="scroll"><table><thead><tr>{_headings(sort, kept)}</tr></thead>\n'
+        f"<tbody>{rows or _nothing()}</tbody></table></div>\n{_more(len(ordered), len(shown), sort, kept)}"
+        '<p class="faint"><a href="/metrics">metrics</a> · <a href="/profiles">profiles</a> ·'
+        ' <a href="/healthz">health</a> · <a href="/readyz">readiness</a></p>\n</body></html>\n'
+    )
+
+
+def _facts(snapshot: Snapshot, trouble: tuple[str, ...]) -> str:
+    total = Metrics()
+    total.add(snapshot.ended)
+    for process in snapshot.processes:
+        total.add(process.totals)
+    lost = {reason: count for reason, count in snapshot.lost.items() if count}
+    failures = {pair: count for pair, count in snapshot.attach_failures.items() if count}
+    over = ' class="bad"' if snapshot.cost_ratio > snapshot.budget_ratio else ""
+    facts = [
+        *(("trouble", f'<span class="bad">{text(line)}</span>') for line in trouble),
+        (
+            "all processes",
+            f"{len(snapshot.processes):,} watched; efficiency {percentage(Effort.of(total).efficiency, 1)};"
+            f" idleness {duration(total.idleness_ns / 1e9)}, spin {duration(total.spin_ns / 1e9)},"
+            " ended ones included",
+        ),
+        (
+            "cost",
+            f"<span{over}>{percentage(snapshot.cost_ratio, 2)}</span> of the machine's CPU time;"
+            f" budget {percentage(snapshot.budget_ratio, 1)} of each process's",
+        ),
+        ("samples", f"{snapshot.samples:,} at {snapshot.frequency_hz} Hz"),
+        ("lost", text(_counts(lost), 600) or "nothing"),
+        (
+            "governor",
+            text(_counts({" → ".join(k): v for k, v in snapshot.governor_transitions.items()}), 600),
+        ),
+        ("not probed", text(_counts({": ".join(k): v for k, v in failures.items()}), 600)),
+        ("pushed", text(_counts({" ".join(k): v for k, v in snapshot.pushed.items()}), 600)),
+        *(("note", text(note, 300)) for note in snapshot.notes[:10]),
+    ]
+    return "<dl>" + "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts if value) + "</dl>"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def _row(process: ProcessSnapshot, now_s: float) -> str:
+    own, totals = process.labels, process.totals
+    effort = Effort.of(totals)
+    last = process.history[-1] if process.history else None
+    recent = percentage(last.efficiency) if last and last.n_working else "–"
+    overall = percentage(effort.efficiency) if effort.total_ns else "–"
+    home = own.unit or own.pod or own.container[:12] or own.cgroup
+    details = ", ".join(filter(None, (process.runtime if process.runtime != "none" else "", home)))
+    notes = "".join(f'<div class="note">{text(note, 160)}</div>' for note in process.notes[:3])
+    base = f"/profiles/{process.pid}"
+    graphs = (
+        f'<a href="{base}.svg">idleness</a> <a href="{base}.svg?by=work">work</a><br>'
+        f'<a href="{base}.html">report</a> <a href="{base}.pb.gz">pprof</a>'
+    )
+    cells = (
+        f'<td class="name"><div title="{text(process.command, 500)}"><b>{text(own.comm, 40)}</b>'
+        f" <small>{process.pid}</small> <small>{text(process.command, 120)}</small></div>"
+        f"<small>{text(details, 80)}</small>{notes}</td>",
+        f'<td class="left">{sparkline(process.history, process.cores, now_s)}</td>',
+        f"<td>{process.n_working} / {process.cores}</td>",
+        f"<td>{recent}<br><small>{overall}</small></td>",
+        f"<td>{_bar(effort)}<small>{duration(effort.total_ns / 1e9)}</small></td>",
+        f"<td>{duration(totals.idleness_ns / 1e9)}</td>",
+        f"<td>{duration(totals.spin_ns / 1e9)}</td>",
+        f"<td>{percentage(process.cost_ratio, 2)}</td>",
+        f'<td class="left">{text(process.n_w_source, 20)}<br><small>{process.frequency_hz} Hz</small></td>',
+        f'<td class="left">{graphs}</td>',
+    )
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _bar(effort: Effort) -> str:
+    shares = zip(("useful", "overhead", "idleness"), effort.percentages(), strict=True)
+    left, parts = 0.0, []
+    for kind, share in shares:
+        parts.append(f'<rect class="{kind}" x="{left:.1f}%" width="{share:.1f}%" height="100%"/>')
+        left += share
+    useful, overhead, idleness = effort.percentages()
+    title = f"useful work {useful:.1f} %, overhead {overhead:.1f} %, idleness {idleness:.1f} %"
+    return (
+        f'<svg width="110" height="12" role="img"><title>{title}</title>'
+        f'<rect class="none" width="100%" height="100%"/>{"".join(parts)}</svg>'
+    )
+
+
+def _legend() -> str:
+    keys = "".join(
+        f'<svg class="key" width="11" height="11"><rect class="{kind}" width="11" height="11"/></svg>{name}'
+        for kind, name in (("useful", "useful work"), ("overhead", "overhead"), ("idleness", "idleness"))
+    )
+    return f'<p class="faint">Effort:{keys}</p>'
+
+
+def _headings(sort: str, kept: Mapping[str, str]) -> str:
+    out = []
+    for key, name, hint in _HEADINGS:
+        kind = (
+            "name"
+            if name == "process"
+            else "left"
+            if name in ("n_w lately", "n_w source", "flame graphs")
+            else ""
+        )
+        label = f'<a href="{_link(key, kept)}">{name}</a>' if key and key != sort else name
+        order = "ascending" if sort in ("process", "efficiency") else "descending"
+        mark = f' aria-sort="{order}"' if key == sort else ""
+        arrow = (" ▴" if order == "ascending" else " ▾") if mark else ""
+        out.append(f'<th scope="col" class="{kind}" title="{hint}"{mark}>{label}{arrow}</th>')
+    return "".join(out)
+
+
+def _link(sort: str, kept: Mapping[str, str]) -> str:
+    return "/?" + urlencode({"sort": sort, **kept}).replace("&", "&amp;")
+
+
+def _refresh_link(sort: str, kept: Mapping[str, str]) -> str:
+    if "refresh" in kept:
+        rest = {name: value for name, value in kept.items() if name != "refresh"}
+        return f'Refreshed every {REFRESH_SECONDS} s (<a href="{_link(sort, rest)}">stop</a>).'
+    return f'<a href="{_link(sort, {**kept, "refresh": "1"})}">Refresh every {REFRESH_SECONDS} s</a>.'
+
+
+def _more(known: int, shown: int, sort: str, kept: Mapping[str, str]) -> str:
+    if shown == known:
+        return ""
+    return f'<p>{known - shown:,} more: <a href="{_link(sort, {**kept, "all": "1"})}">show all</a>.</p>'
+
+
+def _nothing() -> str:
+    return f'<tr><td class="left" colspan="{len(_HEADINGS)}">No process is watched now.</td></tr>'
+
+
+def _when(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

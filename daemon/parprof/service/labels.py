@@ -1,0 +1,89 @@
+"""Where a process belongs: user, cgroup, container, systemd unit, Kubernetes pod. Read once for each process."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+from parprof.service.model import Labels
+from parprof.untrusted import visible
+
+_MAX_TEXT = 1 << 16
+_CONTAINER = re.compile(r"(?:^|[-/:])([0-9a-f]{64})(?:\.scope)?(?=/|$)")
+_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+_UNIT = re.compile(r"/([^/]+\.(?:service|scope|socket|slice))(?=/|$)")
+
+
+def read_labels(pid: int, comm: str) -> Labels:
+    """The labels of a process; what cannot be read is empty. ``comm`` is safe to show."""
+    cgroup, uid = cgroup_path(_read(f"/proc/{pid}/cgroup")), uid_of(_read(f"/proc/{pid}/status"))
+    return Labels(comm, uid, cgroup, container_of(cgroup), unit_of(cgroup), pod_of(cgroup))
+
+
+def cgroup_path(text: str) -> str:
+    """The path in the text of ``/proc/PID/cgroup``: that of version 2, else that of systemd's own hierarchy.
+
+    >>> cgroup_path("1:name=systemd:/a" + chr(10) + "0::/b" + chr(10))
+    '/b'
+    """
+    found = ""
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0":
+            return path
+        if controllers == "name=systemd" or not found:
+            found = path
+    return found
+
+
+def container_of(cgroup: str) -> str:
+    """The container id that a container runtime puts into the cgroup's name; empty without one.
+
+    >>> container_of("/system.slice/docker-" + "ab" * 32 + ".scope")[:4]
+    'abab'
+    """
+    found = _CONTAINER.findall(cgroup)
+    return str(found[-1]) if found else ""
+
+
+def pod_of(cgroup: str) -> str:
+    """The uid of the Kubernetes pod; empty without one.
+
+    >>> pod_of("/kubepods.slice/kubepods-pod01234567_89ab_cdef_0123_456789abcdef.slice/x")
+    '01234567-89ab-cdef-0123-456789abcdef'
+    """
+    found = _POD.search(cgroup)
+    return found[1].replace("_", "-") if found else ""
+
+
+def unit_of(cgroup: str) -> str:
+    """The innermost systemd unit that is no slice; empty without one.
+
+    >>> unit_of("/user.slice/user-0.slice/session-3.scope")
+    'session-3.scope'
+    """
+    return next((str(unit) for unit in reversed(_UNIT.findall(cgroup)) if not unit.endswith(".slice")), "")
+
+
+def uid_of(status: str) -> int:
+    """The real user id in the text of ``/proc/PID/status``; 0 if there is none.
+
+    >>> uid_of("Name:" + chr(9) + "heat" + chr(10) + "Uid:" + chr(9) + "42" + chr(9) + "7" + chr(9) + "7")
+    42
+    """
+    for line in status.split("\n"):
+        if line.startswith("Uid:"):
+            with suppress(ValueError, IndexError):
+                return int(line.split()[1])
+    return 0
+
+
+def _read(path: str) -> str:
+    with suppress(OSError), open(path, "rb") as file:
+        # Tabs stand between fields; all else that is no letter may do harm.
+        return "\n".join(
+            "\t".join(visible(field, 4096) for field in line.split(b"\t"))
+            for line in file.read(_MAX_TEXT).split(b"\n")
+        )
+    return ""

@@ -1,0 +1,67 @@
+"""What could not be counted or watched, in words for users."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping
+
+from parprof.errors import KernelUnsupported, PrivilegeError, ProbeAttachError, TargetError
+from parprof.processes import inspect
+
+UNDECIDED, SETTLING = "undecided", "settling"
+_BY_ERRNO = {
+    errno.E2BIG: "full",
+    errno.EMFILE: "descriptors",
+    errno.ENFILE: "descriptors",
+    errno.ENOMEM: "memory",
+}
+_BY_TYPE = (
+    (PrivilegeError, "permission"),
+    (ProbeAttachError, "probes"),
+    (KernelUnsupported, "kernel"),
+    (TargetError, "unreadable"),
+)
+
+
+class Losses:
+    """Samples and events that were not counted, by reason.
+
+    Samples of processes that nobody decided upon yet are ``undecided``: they are of processes that ended before
+    that, or of the moment before they were watched. Those of the time when the daemon has just started, and meets
+    all processes that run, are ``settling`` instead: they say nothing about how it does.
+    """
+
+    def __init__(self, lost: Callable[[], Mapping[str, int]]) -> None:
+        """``lost`` counts what the kernel side lost, by reason."""
+        self._lost = lost
+        self._settled: int | None = None
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether `settle` is yet to be called."""
+        return self._settled is None
+
+    def settle(self) -> None:
+        """The processes that ran when the daemon started have been decided upon."""
+        if self._settled is None:
+            self._settled = self._lost().get(UNDECIDED, 0)
+
+    def counts(self) -> dict[str, int]:
+        """Losses so far; reasons with none are left out. None of them ever falls."""
+        out = dict(self._lost())
+        undecided = out.pop(UNDECIDED, 0)
+        settling = undecided if self._settled is None else min(self._settled, undecided)
+        out.update({SETTLING: settling, UNDECIDED: undecided - settling})
+        return {reason: count for reason, count in out.items() if count}
+
+
+def failure_reason(pid: int, error: Exception) -> str:
+    """Why a process is not watched, in a word; empty if it is just gone, which is no failure."""
+    if isinstance(error, TargetError):
+        try:
+            inspect(pid)
+        except TargetError:
+            return ""
+    if isinstance(error, OSError):
+        return _BY_ERRNO.get(error.errno or 0, "system")
+    return next((word for kind, word in _BY_TYPE if isinstance(error, kind)), "other")

@@ -1,0 +1,198 @@
+"""``parprofd``: reads the configuration, starts the daemon's parts, and takes them down in order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from contextlib import ExitStack
+
+from parprof.errors import ParprofError, UsageError
+from parprof.kernel.perf_events import EventChoice, choose
+from parprof.service import log
+from parprof.service.config import Config, ConfigError, Match
+from parprof.service.config_load import changed_keys, read_secret
+from parprof.service.config_text import CommandLine, answer, parse_command_line
+from parprof.service.control.server import ControlServer
+from parprof.service.daemon import Daemon, DaemonOptions
+from parprof.service.http import HttpServer
+from parprof.service.notify import Notifier
+from parprof.service.push.pusher import Pusher
+from parprof.service.selection import Rules, Selection
+
+_LOG = logging.getLogger("parprofd")
+_START_SECONDS = 120.0
+"""Compiling the programs for a new kernel takes seconds; on a loaded machine many."""
+
+
+def rules_of(match: Match) -> Rules:
+    """The rules in a table of the configuration."""
+    return Rules(match.comm, match.uid, match.cgroup, match.container, match.pid)
+
+
+def options_of(config: Config, events: EventChoice) -> DaemonOptions:
+    """What the loop has to know."""
+    select = config.select
+    return DaemonOptions(
+        events=events.names,
+        frequency_hz=config.sampling.frequency_hz,
+        interval_seconds=config.profiles.interval_seconds,
+        budget_ratio=config.budget.target_percent / 100,
+        selection=Selection(select.mode == "listed", rules_of(select.allow), rules_of(select.deny)),
+        max_processes=config.limits.processes,
+        paths_per_process=config.limits.paths,
+        functions_per_process=config.limits.functions,
+        ring_bytes=config.profiles.ring_bytes,
+        loops=config.symbols.loops,
+    )
+
+
+class Parprofd:
+    """All parts of the daemon."""
+
+    def __init__(self, line: CommandLine) -> None:
+        """Read the configuration and check all that can be checked before anything starts.
+
+        Raises:
+            UsageError, PrivilegeError, KernelUnsupported.
+        """
+        self._line = line
+        self._config = line.load().config
+        log.set_up(self._config.log.level)
+        self._events = choose(list(self._config.sampling.events))
+        for note in self._events.notes:
+            _LOG.info("%s", note)
+        _set_debuginfod(self._config)
+        self._notifier = Notifier()
+        self._daemon = Daemon(options_of(self._config, self._events))
+        self._reload = False
+        self._is_ready = False
+        self._next_push_s = 0.0
+        self._to_push: list[int] = []
+        self._pusher: Pusher | None = None
+        self._http: HttpServer | None = None
+
+    def run(self) -> None:
+        """Run until SIGTERM or SIGINT. SIGHUP reads the configuration again.
+
+        Raises:
+            ParprofError: a part cannot be started.
+        """
+        signal.signal(signal.SIGTERM, lambda *_: self._daemon.stop())
+        signal.signal(signal.SIGINT, lambda *_: self._daemon.stop())
+        signal.signal(signal.SIGHUP, lambda *_: self._ask_for_reload())
+        self._notifier.more_time(_START_SECONDS)
+        with ExitStack() as parts:
+            parts.callback(self._notifier.close)
+            # The control socket first: of two daemons on the same files the second one has that to tell.
+            control = ControlServer(self._daemon, self._config.control.socket)
+            control.start()
+            parts.callback(control.stop)
+            self._start_push(parts)
+            self._start_http(parts)
+            self._daemon.run(self._each_turn)
+            self._notifier.stopping()
+        _LOG.info("stopped")
+
+    def _start_push(self, parts: ExitStack) -> None:
+        if self._config.push.stores:
+            self._pusher = Pusher(self._config.push, _LOG.warning)
+            parts.callback(self._pusher.close)
+            self._daemon.pushed = self._pusher.outcomes
+
+    def _start_http(self, parts: ExitStack) -> None:
+        http = self._config.http
+        if http.listen:
+            token = read_secret(http.token_file) if http.token_file else ""
+            self._http = HttpServer(
+                self._daemon, http.listen, token=token, certificate=http.certificate, key=http.key
+            )
+            self._http.start()
+            parts.callback(self._http.close)
+            _LOG.info("http at %s", self._http.address)
+
+    def _ask_for_reload(self) -> None:
+        self._reload = True
+
+    def _each_turn(self) -> None:
+        """In the loop's thread, about once a second."""
+        snapshot = self._daemon.snapshot()
+        status = (
+            f"{len(snapshot.processes)} processes, {snapshot.samples} samples, cost {snapshot.cost_ratio:.2%}"
+        )
+        if not self._is_ready:
+            self._is_ready = True
+            self._notifier.ready("sampling")
+            _LOG.info("sampling %s at %d Hz", self._events.names[0], self._config.sampling.frequency_hz)
+        elif self._reload:
+            self._reload = False
+            self._notifier.reloading()
+            self._apply_new_configuration()
+            self._notifier.ready(status)
+        else:
+            self._notifier.status(status)
+        self._notifier.alive()
+        self._push()
+
+    def _push(self) -> None:
+        """Hand over what was sampled, as fast as it is taken: at each turn as many as there is room for."""
+        if self._pusher is None:
+            return
+        now_s = time.monotonic()
+        if not self._to_push and now_s >= self._next_push_s:
+            self._next_push_s = now_s + self._config.push.interval_s
+            self._to_push = self._daemon.recent_pids()
+        while self._to_push and self._pusher.has_room():
+            found = self._daemon.take_profile(self._to_push.pop())
+            if found is not None:
+                self._pusher.submit(*found)
+
+    def _apply_new_configuration(self) -> None:
+        """A wrong configuration changes nothing."""
+        try:
+            fresh = self._line.load().config
+        except UsageError as error:
+            _LOG.error("not reloaded: %s", error)
+            return
+        now, later = changed_keys(self._config, fresh)
+        if later:
+            _LOG.warning("these take effect at the next start: %s", ", ".join(later))
+        self._config = fresh
+        log.set_level(fresh.log.level)
+        self._daemon.apply(options_of(fresh, self._events))
+        if self._http is not None:
+            try:
+                self._http.reload_certificate()
+            except ParprofError as error:
+                _LOG.error("the certificate is not reloaded: %s", error)
+        _LOG.info("reloaded: %s", ", ".join(now) or "nothing has changed")
+
+
+def _set_debuginfod(config: Config) -> None:
+    """Symbols are read by code that goes by the environment, as all debuginfod clients do."""
+    if not config.symbols.debuginfod:
+        os.environ.pop("DEBUGINFOD_URLS", None)
+    elif config.symbols.debuginfod_urls:
+        os.environ["DEBUGINFOD_URLS"] = " ".join(config.symbols.debuginfod_urls)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run ``parprofd``; returns the exit code."""
+    line = parse_command_line(arguments)
+    try:
+        text = answer(line)
+        if text:
+            print(text)
+            return 0
+        Parprofd(line).run()
+    except ConfigError as error:
+        log.set_up("info")
+        for problem in error.problems:
+            _LOG.error("%s", problem)
+        return error.exit_code
+    except ParprofError as error:
+        log.set_up("info")
+        _LOG.error("%s", error)
+        return error.exit_code
+    return 0

@@ -1,0 +1,99 @@
+"""The metrics of docs/metrics.md: names, meanings, labels, and where in a snapshot they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+
+from parprof.attribution import Effort
+from parprof.service.model import ProcessSnapshot, Snapshot
+
+THREAD_STATES = ("working", "spinning", "blocked")
+
+KINDS = (
+    ("work", "CPU time of threads in user work, runtime overhead included"),
+    ("idleness", "Core time that stood idle while this worked, its share of it"),
+    ("overhead", "The part of work in the parallel runtime and in synchronization"),
+    ("spin", "CPU time in the runtime's wait loops, neither work nor idleness"),
+)
+"""In the order of `Seconds`."""
+
+BRIEF = ("comm", "pid")
+PROCESS = ("comm", "pid", "cgroup", "runtime")
+INFO = (*PROCESS, "n_w_source", "uid", "container", "unit", "pod")
+FUNCTION = (*BRIEF, "function", "module")
+LABEL_NAMES: tuple[tuple[str, ...], ...] = (BRIEF, PROCESS, INFO)
+
+_ProcessMetric = tuple[str, str, str, tuple[str, ...], Callable[[ProcessSnapshot], float]]
+PROCESS_METRICS: tuple[_ProcessMetric, ...] = (
+    ("parprof_cores", "gauge", "Cores that the process could use (n).", PROCESS, attrgetter("cores")),
+    (
+        "parprof_parallel_efficiency_ratio",
+        "gauge",
+        "Useful work / effort since the process was first watched. For a period take rates.",
+        PROCESS,
+        lambda p: Effort.of(p.totals).efficiency,
+    ),
+    (
+        "parprof_sampling_frequency_hertz",
+        "gauge",
+        "Samples a second and CPU in the process.",
+        BRIEF,
+        attrgetter("frequency_hz"),
+    ),
+    (
+        "parprof_folded_call_paths_total",
+        "counter",
+        "Call paths folded into their callers to bound memory.",
+        BRIEF,
+        attrgetter("folded"),
+    ),
+    (
+        "parprofd_target_cost_ratio",
+        "gauge",
+        "Measured cost of probes and samples in the process / its CPU time.",
+        BRIEF,
+        attrgetter("cost_ratio"),
+    ),
+    ("parprof_process_info", "gauge", "Constant 1: what else is known of the process.", INFO, lambda p: 1),
+)
+GAUGES: tuple[tuple[str, str, Callable[[Snapshot], float]], ...] = (
+    ("parprofd_processes", "Processes watched.", lambda s: len(s.processes)),
+    (
+        "parprofd_machine_cost_ratio",
+        "Cost in all targets / the machine's CPU time.",
+        attrgetter("cost_ratio"),
+    ),
+    ("parprofd_budget_ratio", "Cost in a target that the governor allows.", attrgetter("budget_ratio")),
+    ("parprofd_frequency_hertz", "Samples a second and CPU, as configured.", attrgetter("frequency_hz")),
+    ("parprofd_drain_seconds", "Duration of the last drain.", attrgetter("drain_seconds")),
+    ("parprofd_snapshot_timestamp_seconds", "When all this was current, Unix time.", attrgetter("time_s")),
+)
+_Counts = Mapping[tuple[str, ...], int]
+COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[Snapshot], _Counts]], ...] = (
+    (
+        "parprofd_lost_total",
+        "Samples and events that could not be counted.",
+        ("reason",),
+        lambda s: {(reason,): count for reason, count in s.lost.items()},
+    ),
+    (
+        "parprofd_probe_hits_total",
+        "Hits of probes on runtimes.",
+        ("runtime", "edge"),
+        attrgetter("probe_hits"),
+    ),
+    (
+        "parprofd_governor_transitions_total",
+        "Decisions of the overhead governor: n_w source or sampling frequency before and after.",
+        ("from", "to"),
+        attrgetter("governor_transitions"),
+    ),
+    (
+        "parprofd_attach_failures_total",
+        "Runtimes that could not be probed.",
+        ("runtime", "reason"),
+        attrgetter("attach_failures"),
+    ),
+    ("parprofd_pushed_profiles_total", "Pushes of profiles.", ("backend", "outcome"), attrgetter("pushed")),
+)

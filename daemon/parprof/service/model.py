@@ -1,0 +1,143 @@
+"""What the daemon knows at one time, as immutable data: the loop makes it, everyone else reads it.
+
+Threads other than the loop's see nothing else of the daemon but this and `Service`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from parprof.model import Metrics, Profile
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionUse:
+    """Cumulative metrics of one function of a process, its callees not included."""
+
+    name: str
+    module: str
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Where a process belongs; empty where that is not known. Made by the process's user: hostile text."""
+
+    comm: str = ""
+    uid: int = 0
+    cgroup: str = ""
+    container: str = ""
+    """Container id, as the runtime put it into the cgroup's name."""
+    unit: str = ""
+    """systemd unit."""
+    pod: str = ""
+    """Kubernetes pod uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """One point of a process's history. ``time_s``: CLOCK_REALTIME, the end of the interval."""
+
+    time_s: float
+    n_working: float
+    """Mean over the interval's samples of working threads; 0 without any."""
+    efficiency: float
+    """Useful work / effort in the interval, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSnapshot:
+    """One watched process. Metrics are cumulative since it was first watched, children not included."""
+
+    pid: int
+    labels: Labels
+    command: str
+    runtime: str
+    n_w_source: str
+    cores: int
+    started_s: float
+    """When the daemon began to watch it, CLOCK_REALTIME."""
+    threads: Mapping[str, int]
+    """Number of threads by state: working, spinning, blocked."""
+    n_working: int
+    totals: Metrics
+    functions: tuple[FunctionUse, ...]
+    """The costliest ones by idleness, work and overhead; the rest is what is missing to ``totals``."""
+    cost_ratio: float
+    """Cost of probes and samples in the process, as a share of its CPU time."""
+    frequency_hz: int
+    history: tuple[Recent, ...] = ()
+    notes: tuple[str, ...] = ()
+    folded: int = 0
+    """Call paths that were folded into their callers to bound memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that the daemon knows. Counters are cumulative since it started."""
+
+    time_s: float
+    started_s: float
+    processes: tuple[ProcessSnapshot, ...]
+    frequency_hz: int
+    samples: int
+    lost: Mapping[str, int]
+    probe_hits: Mapping[tuple[str, str], int]
+    """By (runtime, edge)."""
+    attach_failures: Mapping[tuple[str, str], int]
+    """By (runtime, reason)."""
+    governor_transitions: Mapping[tuple[str, str], int]
+    """By (from, to) of n_w sources and sampling frequencies."""
+    budget_ratio: float
+    cost_ratio: float
+    """Cost in all targets together, as a share of the machine's CPU time."""
+    drain_seconds: float
+    """How long the last drain took."""
+    ended: Metrics = field(default_factory=Metrics)
+    """What the processes that are gone had."""
+    pushed: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Pushed profiles by (backend, outcome): sent, retried, dropped."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileEntry:
+    """A recent profile that the daemon still has."""
+
+    pid: int
+    comm: str
+    uid: int
+    start_s: float
+    duration_s: float
+    samples: int
+
+
+class Service(Protocol):
+    """What HTTP, the control socket and the pushers may ask of the daemon. All methods are thread-safe."""
+
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot; never waits."""
+
+    def profiles(self) -> tuple[ProfileEntry, ...]:
+        """What `profile` can give right now, newest first."""
+
+    def profile(self, pid: int, seconds: float) -> Future[Profile]:
+        """The profile of the last ``seconds`` of a process, as far as the daemon still has them.
+
+        The future fails with TargetError where the process is not watched.
+        """
+
+    def watch(self, pid: int) -> Future[None]:
+        """Begin to watch a process that the daemon's selection leaves out; fails with TargetError."""
+
+    def unwatch(self, pid: int) -> Future[None]:
+        """Stop to watch a process; fails with TargetError."""
+
+    def is_healthy(self) -> str:
+        """Empty while the loop turns, else what is wrong, one line."""
+
+    def is_ready(self) -> str:
+        """Empty once programs and events are in place, else what is missing, one line."""

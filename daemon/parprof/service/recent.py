@@ -1,0 +1,345 @@
+"""The profiles of the last minutes, in bounded memory: one interval at a time, merged when somebody asks.
+
+Rows are kept as numbers beside a table of call paths, which the intervals of a process share. For one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from parprof.model import Frame, Metrics, Path, PathSample, Profile
+from parprof.service.folding import FOLDED, fold_cold
+from parprof.service.model import ProfileEntry
+
+__all__ = ["FOLDED", "RecentProfiles", "fold_cold"]
+
+_WIDTH = 5
+"""Times in a row."""
+_ROW_BYTES = 4 + 8 + 8 * _WIDTH
+# What CPython 3.11 takes, as tracemalloc saw it (tests/unit/test_recent.py holds us to it).
+_INTERVAL_BYTES = 1600
+_IDENTITY_BYTES = 1300
+_FRAME_BYTES = 700
+_EVENT_BYTES = 300
+
+_Identity = tuple[Path, int, str, str, str, str, Path]
+_NOBODY: _Identity = ((), 0, "", "", "", "", ())
+
+
+class RecentProfiles:
+    """Intervals of processes. The oldest ones go when there are too many rows or bytes of them."""
+
+    def __init__(
+        self,
+        max_rows: int = 200_000,
+        max_bytes: int = 24 << 20,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Keep at most ``max_rows`` rows (call paths per interval), and about ``max_bytes``."""
+        self._clock = clock
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._processes: dict[int, _Process] = {}
+        self._intervals: deque[_Interval] = deque()
+        self._frames: Counter[Frame] = Counter()
+        self._interned: dict[Frame, Frame] = {}
+        self._fixed_bytes = 0
+        self._forgotten = 0
+        """How many of `_intervals` are of processes that were forgotten."""
+        self.rows = 0
+        self.dropped_intervals = 0
+        """How many went to make room, since the start."""
+        self.dropped_rows = 0
+
+    @property
+    def estimated_bytes(self) -> int:
+        """What is kept takes about this much memory."""
+        return self._fixed_bytes + _FRAME_BYTES * len(self._frames)
+
+    def resize(self, max_bytes: int) -> None:
+        """Keep about ``max_bytes`` at most from now on."""
+        self._max_bytes = max_bytes
+        while self._intervals and self.estimated_bytes > self._max_bytes:
+            self._drop_oldest()
+
+    def add(self, profile: Profile, *, image: int = 0, uid: int = 0) -> None:
+        """Add the next interval of a process: what was sampled from its ``start_time_s`` on.
+
+        ``image``: the process image it is about (see `Fact`). Where that is a new one, the intervals of the
+        one before are dropped: the PID may be another process.
+        """
+        pid = profile.process.pid
+        process = self._processes.get(pid)
+        if process is None or process.image != image:
+            self.forget(pid)
+            process = self._processes[pid] = _Process(image, uid)
+        interval = _Interval(process, profile, self._clock())
+        for sample in profile.samples:
+            self._add_row(interval, sample)
+        self.rows += len(interval.identities)
+        self._fixed_bytes += interval.bytes
+        process.intervals.append(interval)
+        self._intervals.append(interval)
+        while self.rows > self._max_rows or self.estimated_bytes > self._max_bytes:
+            self._drop_oldest()
+
+    def _add_row(self, interval: _Interval, sample: PathSample) -> None:
+        process, metrics = interval.process, sample.metrics
+        number = self._number(process, sample)
+        process.users[number] += 1
+        if metrics.events:
+            interval.events[len(interval.identities)] = dict(metrics.events)
+            interval.bytes += _EVENT_BYTES
+        interval.identities.append(number)
+        interval.samples.append(metrics.samples)
+        interval.count += metrics.samples
+        interval.times.extend(
+            (metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns, metrics.blame_ns)
+        )
+        interval.bytes += _ROW_BYTES
+
+    def _number(self, process: _Process, sample: PathSample) -> int:
+        # To hash a call path takes some 10 us. The same ones come again and again, as the same objects.
+        objects = (
+            id(sample.path), id(sample.physical), sample.pid, sample.comm, sample.thread, sample.runtime,
+            sample.overhead,
+        )  # fmt: skip
+        known = process.objects.get(objects)
+        if known is not None:
+            return known[0]
+        number = process.numbers.get(_identity(sample))
+        if number is None:
+            number = self._add_identity(process, sample)
+        before = process.newest.get(number)
+        if before is not None:
+            del process.objects[before]
+        process.newest[number] = objects
+        process.objects[objects] = (number, sample.path, sample.physical)
+        return number
+
+    def _add_identity(self, process: _Process, sample: PathSample) -> int:
+        path, pid, comm, thread, runtime, overhead, physical = _identity(sample)
+        identity = (self._intern(path), pid, comm, thread, runtime, overhead, self._intern(physical))
+        number = process.free.pop() if process.free else len(process.identities)
+        if number == len(process.identities):
+            process.identities.append(identity)
+            process.users.append(0)
+        else:
+            process.identities[number] = identity
+        process.numbers[identity] = number
+        self._fixed_bytes += _identity_bytes(identity)
+        return number
+
+    def _intern(self, path: Path) -> Path:
+        out = []
+        for frame in path:
+            out.append(self._interned.setdefault(frame, frame))
+            self._frames[frame] += 1
+        return tuple(out)
+
+    def _drop_oldest(self) -> None:
+        """Make room. Intervals of processes that were forgotten take none any more."""
+        interval = self._intervals.popleft()
+        process = interval.process
+        if not process.intervals:
+            self._forgotten -= 1
+            return
+        process.intervals.popleft()
+        self.dropped_intervals += 1
+        self.dropped_rows += len(interval.identities)
+        if not process.intervals:
+            del self._processes[interval.head.process.pid]
+        self._release(interval)
+
+    def _release(self, interval: _Interval) -> None:
+        process = interval.process
+        self.rows -= len(interval.identities)
+        self._fixed_bytes -= interval.bytes
+        for number in interval.identities:
+            process.users[number] -= 1
+            if not process.users[number]:
+                identity = process.identities[number]
+                process.identities[number] = _NOBODY
+                process.free.append(number)
+                del process.numbers[identity]
+                del process.objects[process.newest.pop(number)]
+                self._fixed_bytes -= _identity_bytes(identity)
+                self._release_frames(identity[0])
+                self._release_frames(identity[-1])
+
+    def _release_frames(self, path: Path) -> None:
+        for frame in path:
+            self._frames[frame] -= 1
+            if not self._frames[frame]:
+                del self._frames[frame]
+                del self._interned[frame]
+
+    def forget(self, pid: int) -> None:
+        """Drop what there is of a process: it is gone, and whoever wanted its last interval has that."""
+        process = self._processes.pop(pid, None)
+        if process is None:
+            return
+        for interval in process.intervals:
+            self._release(interval)
+            interval.identities = interval.samples = array("I")
+            interval.times = array("d")
+            interval.events = {}
+        self._forgotten += len(process.intervals)
+        process.intervals.clear()
+        if self._forgotten > len(self._intervals) // 2:
+            self._intervals = deque(one for one in self._intervals if one.process.intervals)
+            self._forgotten = 0
+
+    def entries(self) -> tuple[ProfileEntry, ...]:
+        """The processes of which there are intervals, the newest first."""
+        found = []
+        for pid, process in self._processes.items():
+            first, last = process.intervals[0].head, process.intervals[-1]
+            # By durations: the clock of the start times may have been set meanwhile.
+            duration_s = sum(one.head.duration_s for one in process.intervals)
+            count = sum(one.count for one in process.intervals)
+            comm = last.head.process.comm
+            entry = ProfileEntry(pid, comm, process.uid, first.start_time_s, duration_s, count)
+            found.append((last.end_s, entry))
+        return tuple(entry for _, entry in sorted(found, key=lambda item: -item[0]))
+
+    def profile(self, pid: int, seconds: float, *, until_now: bool = False) -> Profile | None:
+        """The last ``seconds`` of a process: all intervals that reach into those. None without any.
+
+        They are the last that it was sampled in, or with ``until_now`` the last that have passed.
+        """
+        process = self._processes.get(pid)
+        if process is None:
+            return None
+        oldest_s = self._clock() - seconds if until_now else 0.0
+        # Counted by durations: the clock of the start times may have been set meanwhile.
+        wanted: list[_Interval] = []
+        left_s = seconds
+        for interval in reversed(process.intervals):
+            if interval.added_s < oldest_s or (wanted and left_s <= 0):
+                break
+            wanted.append(interval)
+            left_s -= interval.head.duration_s
+        wanted.reverse()
+        return _merge(wanted) if wanted else None
+
+    def take(self, pid: int) -> Profile | None:
+        """What was added to a process since the last call: each interval once. None if nothing was."""
+        process = self._processes.get(pid)
+        if process is None:
+            return None
+        fresh = [interval for interval in process.intervals if not interval.taken]
+        for interval in fresh:
+            interval.taken = True
+        return _merge(fresh) if fresh else None
+
+    def pids(self) -> tuple[int, ...]:
+        """The processes of which there are intervals."""
+        return tuple(self._processes)
+
+
+class _Process:
+    """The intervals of one process image, and the table that their rows point into."""
+
+    def __init__(self, image: int, uid: int) -> None:
+        self.image = image
+        self.uid = uid
+        self.intervals: deque[_Interval] = deque()
+        self.identities: list[_Identity] = []
+        self.numbers: dict[_Identity, int] = {}
+        self.objects: dict[tuple[object, ...], tuple[int, Path, Path]] = {}
+        """Numbers by what `RecentProfiles.add` was last given for them: the ids of paths, which are kept here so
+        that no other path gets the same id."""
+        self.newest: dict[int, tuple[object, ...]] = {}
+        """Keys of `objects`, by number."""
+        self.users = array("I")
+        """By number: how many rows point there; 0: the number is free."""
+        self.free: list[int] = []
+
+
+class _Interval:
+    """What was sampled of a process in one interval."""
+
+    __slots__ = (
+        "added_s", "bytes", "count", "events", "head", "identities", "process", "samples", "taken", "times",
+    )  # fmt: skip
+
+    def __init__(self, process: _Process, head: Profile, added_s: float) -> None:
+        self.process = process
+        self.added_s = added_s
+        """When it ended, CLOCK_MONOTONIC."""
+        self.head = replace(head, samples=[], lost=dict(head.lost), notes=list(head.notes))
+        """The profile without its samples."""
+        self.identities = array("I")
+        self.samples = array("q")
+        self.times = array("d")
+        """`_WIDTH` for each row."""
+        self.events: dict[int, dict[str, int]] = {}
+        self.count = 0
+        self.bytes = _INTERVAL_BYTES
+        self.taken = False
+
+    @property
+    def end_s(self) -> float:
+        return self.head.start_time_s + self.head.duration_s
+
+
+def _identity(sample: PathSample) -> _Identity:
+    return (
+        sample.path, sample.pid, sample.comm, sample.thread, sample.runtime, sample.overhead, sample.physical,
+    )  # fmt: skip
+
+
+def _identity_bytes(identity: _Identity) -> int:
+    return _IDENTITY_BYTES + 2 * 8 * (len(identity[0]) + len(identity[6]))
+
+
+def _merge(intervals: list[_Interval]) -> Profile:
+    """The profile of intervals of one process, which are in order."""
+    sums: dict[int, Metrics] = {}
+    for interval in intervals:
+        for row, number in enumerate(interval.identities):
+            metrics = sums.get(number)
+            if metrics is None:
+                metrics = sums[number] = Metrics()
+            work, idleness, sync, spin, blame = interval.times[row * _WIDTH : (row + 1) * _WIDTH]
+            events = interval.events.get(row, {})
+            metrics.add(Metrics(interval.samples[row], work, idleness, sync, spin, blame, events))
+    last = intervals[-1]
+    samples = []
+    for number, metrics in sums.items():
+        path, pid, comm, thread, runtime, overhead, physical = last.process.identities[number]
+        samples.append(
+            PathSample(path, metrics, pid, comm, thread, runtime, overhead, physical, last.process.image)
+        )
+    heads = [interval.head for interval in intervals]
+    duration_s = sum(head.duration_s for head in heads)
+    return replace(
+        last.head,
+        start_time_s=heads[0].start_time_s,
+        duration_s=duration_s,
+        samples=samples,
+        lost=add_up(head.lost for head in heads),
+        notes=list(dict.fromkeys(note for head in heads for note in head.notes)),
+        target_cost_percent=_mean([(head.target_cost_percent, head.duration_s) for head in heads]),
+        daemon_cost_percent=_mean([(head.daemon_cost_percent, head.duration_s) for head in heads]),
+    )
+
+
+def add_up(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sum of counts by reason."""
+    out: dict[str, int] = {}
+    for count in counts:
+        for reason, value in count.items():
+            out[reason] = out.get(reason, 0) + value
+    return out
+
+
+def _mean(values: list[tuple[float, float]]) -> float:
+    """Mean of values by their weight."""
+    weight = sum(one for _, one in values)
+    return sum(value * one for value, one in values) / weight if weight else values[-1][0]

@@ -1,0 +1,132 @@
+"""Which processes are watched: by user, cgroup, container, name or PID; and when it is decided."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from parprof.service.labels import read_labels
+from parprof.service.model import Labels
+from parprof.untrusted import visible
+
+SETTLE_SECONDS = 0.5
+"""A process that ends sooner after its first sample is not worth reading its files: its samples are counted as
+undecided."""
+_WATCHES_PER_SECOND = 25
+_MAX_CANDIDATES = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A process matches if it matches any entry of any list. See `parprof.service.config.Match`."""
+
+    comm: tuple[str, ...] = ()
+    uid: tuple[int, ...] = ()
+    cgroup: tuple[str, ...] = ()
+    container: tuple[str, ...] = ()
+    pid: tuple[int, ...] = ()
+
+    def match(self, pid: int, labels: Labels) -> bool:
+        """Whether a process matches."""
+        return (
+            pid in self.pid
+            or labels.uid in self.uid
+            or any(fnmatchcase(labels.comm, pattern) for pattern in self.comm)
+            or any(_in_cgroup(labels.cgroup, pattern) for pattern in self.cgroup)
+            or any(labels.container.startswith(prefix) for prefix in self.container if prefix)
+        )
+
+
+def _in_cgroup(cgroup: str, pattern: str) -> bool:
+    """Whether a cgroup matches a pattern or lies below one that does.
+
+    >>> _in_cgroup("/system.slice/a.service/b", "/system.slice/*.service")
+    True
+    """
+    parts = cgroup.split("/")
+    return any(fnmatchcase("/".join(parts[:count]) or "/", pattern) for count in range(1, len(parts) + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """All processes, or with ``listed`` those that match ``allow``; never those that match ``deny``."""
+
+    listed: bool = False
+    allow: Rules = Rules()
+    deny: Rules = Rules()
+
+    def wants(self, pid: int, labels: Labels) -> bool:
+        """Whether a process is to be watched."""
+        if pid == os.getpid() or self.deny.match(pid, labels):
+            return False
+        return not self.listed or self.allow.match(pid, labels)
+
+
+class Candidates:
+    """Processes that have been seen and are decided upon when they have lived a little."""
+
+    def __init__(self, selection: Selection, max_processes: int) -> None:
+        """At most ``max_processes`` are watched at a time; further ones wait until there is room."""
+        self.selection = selection
+        self.max_processes = max_processes
+        self._due: dict[int, float] = {}
+        self._allowed_s = 0.0
+        self.refused = 0
+        """Processes that found no room in the list."""
+
+    def __len__(self) -> int:
+        """Number of processes that are yet to be decided upon."""
+        return len(self._due)
+
+    def add(self, pid: int) -> None:
+        """A process was seen for the first time."""
+        if len(self._due) >= _MAX_CANDIDATES:
+            self.refused += 1
+            return
+        self._due.setdefault(pid, _now() + SETTLE_SECONDS)
+
+    def wants(self, pid: int, comm: str) -> bool:
+        """Whether the selection wants a process."""
+        return self.selection.wants(pid, read_labels(pid, comm))
+
+    def wait_seconds(self, longest: float) -> float:
+        """How long to wait for the next decision that is due."""
+        if not self._due:
+            return longest
+        first = min(next(iter(self._due.values())), _now() + longest)
+        return max(max(first, self._allowed_s) - _now(), 0.01)
+
+    def due(self, now_s: float, watched: int) -> list[tuple[int, bool]]:
+        """Whom to decide upon now, and how; those that have ended meanwhile are left out."""
+        out: list[tuple[int, bool]] = []
+        while self._due and now_s >= self._allowed_s:
+            pid, due_s = next(iter(self._due.items()))
+            if due_s > now_s:
+                break
+            if watched >= self.max_processes:
+                self._allowed_s = now_s + 1.0
+                break
+            del self._due[pid]
+            comm = _comm(pid)
+            if comm is None:
+                continue
+            wanted = self.wants(pid, comm)
+            out.append((pid, wanted))
+            if wanted:
+                watched += 1
+                self._allowed_s = max(self._allowed_s, now_s - 1.0) + 1.0 / _WATCHES_PER_SECOND
+        return out
+
+
+def _now() -> float:
+    return time.monotonic()
+
+
+def _comm(pid: int) -> str | None:
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return visible(file.read(64).rstrip(b"\n"))
+    except OSError:
+        return None

@@ -1,0 +1,222 @@
+"""The watched processes of the daemon, and what each is charged with."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from parprof.kernel.counters import EDGE_NAMES
+from parprof.model import Metrics, PathSample, ProcessInfo, Profile
+from parprof.rows import RowMaker
+from parprof.service.accounts import Account, mean_n_working
+from parprof.service.governor import Usage
+from parprof.service.labels import read_labels
+from parprof.service.model import Labels, ProcessSnapshot
+from parprof.session import FactKey, Session
+from parprof.target import Target
+
+Fold = Callable[[Iterable[PathSample], int], tuple[list[PathSample], int]]
+
+
+@dataclass(slots=True)
+class _Watched:
+    target: Target
+    labels: Labels
+    account: ProcessAccount
+
+
+class ProcessAccount(Account):
+    """An account with what only the daemon knows."""
+
+    cost_ratio = 0.0
+    folded = 0
+    charged_hits = 0
+
+
+@dataclass(slots=True)
+class Charged:
+    """What one process was charged with in one interval."""
+
+    target: Target
+    labels: Labels
+    account: ProcessAccount
+    rows: list[PathSample]
+    usage: Usage
+    start_s: float
+    notes: list[str] = field(default_factory=list)
+
+
+class Watching:
+    """Keeps accounts by process image."""
+
+    def __init__(self, session: Session) -> None:
+        """``session`` has the targets."""
+        self._session = session
+        self._watched: dict[int, _Watched] = {}
+        self._edges: Counter[tuple[str, str]] = Counter()
+        self._strays = Metrics()
+
+    def watch(self, pid: int) -> None:
+        """Begin to watch a process. Raises TargetError."""
+        self._known(self._session.watch(pid))
+
+    def knows(self, target: Target) -> bool:
+        """Whether a process image was watched on purpose, or charged before."""
+        return target.image in self._watched
+
+    def labels(self, pid: int) -> Labels:
+        """The labels of a process as it was watched last; empty ones if it never was."""
+        found = [watched.labels for watched in self._watched.values() if watched.target.pid == pid]
+        return found[-1] if found else Labels()
+
+    def count(self) -> int:
+        """Number of processes that are watched now."""
+        return sum(not target.ended for target in self._session.targets.values())
+
+    def _known(self, target: Target) -> _Watched:
+        known = self._watched.get(target.image)
+        if known is None:
+            labels = read_labels(target.pid, target.process.comm)
+            known = self._watched[target.image] = _Watched(target, labels, ProcessAccount(time.time()))
+        return known
+
+    def charge(
+        self,
+        facts: Mapping[FactKey, list[int]],
+        rows: Iterable[PathSample],
+        seconds: float,
+        limit: int,
+        fold: Fold,
+    ) -> list[Charged]:
+        """Charge one interval of ``seconds``; at most ``limit`` call paths of each process stay apart."""
+        end_s = time.time()
+        by_image: dict[int, list[PathSample]] = {}
+        for row in rows:
+            by_image.setdefault(row.image, []).append(row)
+        for image in by_image.keys() - self._session.targets.keys():
+            for row in by_image[image]:
+                self._strays.add(row.metrics)
+        means = mean_n_working(facts.items())
+        out = []
+        for target in self._session.targets.values():
+            watched = self._known(target)
+            account, found = watched.account, by_image.get(target.image, [])
+            if len(found) > limit:
+                found, folded = fold(found, limit)
+                account.folded += folded
+            interval = account.add(found)
+            account.close_interval(end_s, seconds, interval, means.get(target.image, 0.0))
+            hits, account.charged_hits = target.probe_hits - account.charged_hits, target.probe_hits
+            self._edges[target.plan.runtime, "all"] += max(hits, 0)
+            if found or hits:
+                cpu_ns = interval.work_ns + interval.spin_ns
+                usage = Usage(seconds, cpu_ns, interval.samples, max(hits, 0))
+                out.append(Charged(target, watched.labels, account, found, usage, end_s - seconds))
+        return out
+
+    def take_strays(self) -> Metrics:
+        """What was charged to processes that were gone already, since the last call."""
+        strays, self._strays = self._strays, Metrics()
+        return strays
+
+    def profile(self, charged: Charged, cores: int, event: str) -> Profile:
+        """The profile of one interval of one process."""
+        target = charged.target
+        return Profile(
+            process=ProcessInfo(
+                target.pid, target.process.comm, target.process.command, target.plan.runtime, cores, target.n_w_source
+            ),
+            duration_s=charged.usage.seconds,
+            frequency_hz=self._session.kernel.frequency_hz,
+            samples=charged.rows,
+            event=event,
+            target_cost_percent=100 * charged.account.cost_ratio,
+            notes=[*target.failures, *target.plan.notes, *target.switches],
+            start_time_s=charged.start_s,
+        )  # fmt: skip
+
+    def idle_profile(self, target: Target, seconds: float, cores: int, event: str) -> Profile:
+        """The profile of a process of which nothing was sampled in these seconds."""
+        watched, start_s = self._known(target), time.time() - seconds
+        nothing = Usage(seconds, 0.0, 0, 0)
+        profile = self.profile(
+            Charged(target, watched.labels, watched.account, [], nothing, start_s), cores, event
+        )
+        profile.notes.append("nothing was sampled: the process did not use the CPU in this time")
+        return profile
+
+    def machine(self, charged: Iterable[Charged], seconds: float) -> Usage:
+        """All of an interval together."""
+        samples, cpu_ns, hits = 0, 0.0, 0
+        for one in charged:
+            samples += one.usage.samples
+            cpu_ns += one.usage.cpu_ns
+            hits += one.usage.probe_hits
+        return Usage(seconds, cpu_ns, samples, hits)
+
+    def snapshots(self, rows: RowMaker, functions: int) -> tuple[ProcessSnapshot, ...]:
+        """The processes that are watched now."""
+        return tuple(
+            self._snapshot(self._known(target), rows.cores_of(target), functions)
+            for target in self._session.targets.values()
+            if not target.ended
+        )
+
+    def _snapshot(self, watched: _Watched, cores: int, functions: int) -> ProcessSnapshot:
+        target, account = watched.target, watched.account
+        threads = _thread_count(target.pid)
+        working = min(max(target.n_working, 0), threads)
+        spinning = min(round(account.spinning), threads - working)
+        totals = Metrics()
+        totals.add(account.totals)
+        return ProcessSnapshot(
+            pid=target.pid,
+            labels=watched.labels,
+            command=target.process.command,
+            runtime=target.plan.runtime,
+            n_w_source=target.n_w_source,
+            cores=cores,
+            started_s=account.started_s,
+            threads={"working": working, "spinning": spinning, "blocked": threads - working - spinning},
+            n_working=target.n_working,
+            totals=totals,
+            functions=account.functions(functions),
+            cost_ratio=account.cost_ratio,
+            frequency_hz=self._session.kernel.frequency_hz,
+            history=tuple(account.history),
+            notes=(*target.failures, *target.plan.notes, *target.switches),
+            folded=account.folded,
+        )
+
+    def probe_hits(self) -> dict[tuple[str, str], int]:
+        """Probe hits by (runtime, edge): of all runtimes together where they are told apart by edge."""
+        edges = self._session.kernel.edge_hits()
+        out = {("any", EDGE_NAMES[kind]): hits for kind, hits in edges.items() if hits and kind in EDGE_NAMES}
+        out.update({key: hits for key, hits in self._edges.items() if hits})
+        return out
+
+    def failures(self) -> Counter[tuple[str, str]]:
+        """Probes that could not be attached, by (runtime, reason), in the processes watched now."""
+        out: Counter[tuple[str, str]] = Counter()
+        for target in self._session.targets.values():
+            if target.failures:
+                out[target.plan.runtime, "probes"] += len(target.failures)
+            if target.memory.problem:
+                out[target.plan.runtime, "memory"] += 1
+        return out
+
+    def forget(self, target: Target) -> Metrics:
+        """A process is gone: what it was charged with in all."""
+        watched = self._watched.pop(target.image, None)
+        return watched.account.totals if watched else Metrics()
+
+
+def _thread_count(pid: int) -> int:
+    """Number of threads; 0 if the process is gone. The kernel keeps it in what costs a fifth of a look at stat."""
+    try:
+        return max(os.stat(f"/proc/{pid}/task").st_nlink - 2, 0)
+    except OSError:
+        return 0

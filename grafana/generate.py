@@ -1,0 +1,545 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes dashboards/*.json: `python3 grafana/generate.py`. The JSON is checked in; a test compares.
+
+A panel is a line here, so that units, variables and colours stay the same everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+DASHBOARDS = Path(__file__).parent / "dashboards"
+SCHEMA_VERSION = 39
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+CORES, RATIO, SECONDS, COUNT, RATE, BYTES, HERTZ = (
+    "suffix: cores",
+    "percentunit",
+    "s",
+    "short",
+    "cps",
+    "bytes",
+    "hertz",
+)
+USEFUL, OVERHEAD, IDLENESS, SPIN = "#6fa8dc", "#b9a5d6", "#e8783a", "#c9b458"
+GREEN, AMBER, RED = "#56a64b", "#e0a01b", "#c4162a"
+KIND_COLOURS = {"useful work": USEFUL, "overhead": OVERHEAD, "idleness": IDLENESS, "spin": SPIN}
+RISING = ((None, RED), (0.5, AMBER), (0.8, GREEN))
+"""Thresholds of efficiency."""
+
+Json = dict[str, Any]
+Query = tuple[str, str]
+"""PromQL and legend."""
+
+
+class Board:
+    """A dashboard, laid out row by row on Grafana's 24 columns."""
+
+    def __init__(self, uid: str, title: str, text: str, variables: list[Json]) -> None:
+        self._panels: list[Json] = []
+        self._x = self._y = self._height = 0
+        self._head = {"uid": uid, "title": title, "description": text}
+        self._variables = [_datasource(), *variables]
+
+    def row(self, title: str) -> None:
+        """Begin a section."""
+        self._feed()
+        self._add({"type": "row", "title": title, "collapsed": False, "panels": []}, 24, 1)
+        self._feed()
+
+    def stat(self, title: str, text: str, query: Query, unit: str, width: int = 4, **more: Any) -> None:
+        """One number; ``name=True`` shows its legend instead."""
+        steps = more.get("steps", ((None, "text"),))
+        options = {
+            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+            "colorMode": "value",
+            "graphMode": "none" if more.get("name") else "area",
+            "textMode": "name" if more.get("name") else "value",
+            "justifyMode": "auto",
+            "orientation": "auto",
+            "wideLayout": True,
+            "showPercentChange": False,
+            "percentChangeColorMode": "standard",
+        }
+        defaults = {"unit": unit, "thresholds": _thresholds(steps), "color": {"mode": "thresholds"}}
+        self._panel("stat", title, text, [query], defaults | _mappings(more), options, width, 4)
+
+    def graph(
+        self, title: str, text: str, queries: list[Query], unit: str, width: int = 12, **more: Any
+    ) -> None:
+        """Lines over time; ``stacked=True`` stacks them."""
+        stacked = bool(more.get("stacked"))
+        custom = {
+            "drawStyle": "line",
+            "lineWidth": 1,
+            "fillOpacity": 40 if stacked else 8,
+            "showPoints": "never",
+            "spanNulls": False,
+            "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
+        }
+        defaults: Json = {"unit": unit, "min": 0, "custom": custom, "color": {"mode": "palette-classic"}}
+        if unit == RATIO and more.get("whole"):
+            defaults["max"] = 1
+        options = {
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        }
+        overrides = [
+            _override("byName", name, [("color", {"mode": "fixed", "fixedColor": colour})])
+            for name, colour in more.get("colours", {}).items()
+        ]
+        overrides += [
+            _override("byName", name, [("custom.stacking", {"mode": "none", "group": "A"}),
+                                       ("custom.fillOpacity", 0), ("custom.lineStyle", {"fill": "dash"})])
+            for name in more.get("unstacked", ())
+        ]  # fmt: skip
+        self._panel("timeseries", title, text, queries, defaults, options, width, 8, overrides)
+
+    def table(
+        self, title: str, text: str, columns: list[tuple[str, str, str]], key: tuple[str, ...], **more: Any
+    ) -> None:
+        """A row for each set of ``key`` labels; columns are (PromQL, heading, unit)."""
+        names = {f"Value #{_ref(number)}": heading for number, (_, heading, _) in enumerate(columns)}
+        organize = {
+            "id": "organize",
+            "options": {
+                "excludeByName": {"Time": True, "__name__": True, "job": True},
+                "renameByName": names if len(columns) > 1 else {"Value": columns[0][1]},
+                "indexByName": {name: position for position, name in enumerate((*key, *names))},
+            },
+        }
+        overrides = [_override("byName", heading, [("unit", unit)]) for _, heading, unit in columns]
+        if link := more.get("link"):
+            links = [{"title": "this process", "url": link, "targetBlank": False}]
+            overrides.append(_override("byName", key[-1], [("links", links)]))
+        options = {
+            "showHeader": True,
+            "cellHeight": "sm",
+            "sortBy": [{"displayName": columns[0][1], "desc": True}],
+            "frameIndex": 0,
+        }
+        self._panel(
+            "table", title, text, [(query, "") for query, _, _ in columns], {"custom": {"align": "auto"}}, options,
+            more.get("width", 24), 9, overrides, [{"id": "merge", "options": {}}, organize], instant=True,
+        )  # fmt: skip
+
+    def _panel(
+        self, kind: str, title: str, text: str, queries: list[Query], defaults: Json, options: Json,
+        width: int, height: int, overrides: list[Json] | None = None,
+        transformations: list[Json] | None = None, *, instant: bool = False,
+    ) -> None:  # fmt: skip
+        targets = [
+            {
+                "refId": _ref(number),
+                "datasource": DATASOURCE,
+                "editorMode": "code",
+                "expr": expression,
+                "legendFormat": legend or "__auto",
+                "instant": instant,
+                "range": not instant,
+                "format": "table" if instant else "time_series",
+            }
+            for number, (expression, legend) in enumerate(queries)
+        ]
+        panel = {
+            "type": kind,
+            "title": title,
+            "description": text,
+            "datasource": DATASOURCE,
+            "targets": targets,
+            "fieldConfig": {"defaults": defaults, "overrides": overrides or []},
+            "options": options,
+        }
+        if transformations:
+            panel["transformations"] = transformations
+        self._add(panel, width, height)
+
+    def _add(self, panel: Json, width: int, height: int) -> None:
+        if self._x + width > 24:
+            self._feed()
+        panel["id"] = len(self._panels) + 1
+        panel["gridPos"] = {"x": self._x, "y": self._y, "w": width, "h": height}
+        self._panels.append(panel)
+        self._x += width
+        self._height = max(self._height, height)
+
+    def _feed(self) -> None:
+        self._y += self._height
+        self._x = self._height = 0
+
+    def json(self) -> Json:
+        """What Grafana reads."""
+        links = [
+            {"type": "dashboards", "title": "parprof", "tags": ["parprof"], "asDropdown": True, "icon": "external link",
+             "includeVars": True, "keepTime": True, "targetBlank": False, "tooltip": "", "url": ""}
+        ]  # fmt: skip
+        return self._head | {
+            "tags": ["parprof"],
+            "schemaVersion": SCHEMA_VERSION,
+            "version": 1,
+            "editable": True,
+            "graphTooltip": 1,
+            "timezone": "browser",
+            "time": {"from": "now-1h", "to": "now"},
+            "refresh": "30s",
+            "annotations": {"list": []},
+            "links": links,
+            "templating": {"list": self._variables},
+            "panels": self._panels,
+        }
+
+
+def _ref(number: int) -> str:
+    return chr(ord("A") + number)
+
+
+def _thresholds(steps: tuple[tuple[float | None, str], ...]) -> Json:
+    return {"mode": "absolute", "steps": [{"value": value, "color": colour} for value, colour in steps]}
+
+
+def _mappings(more: Json) -> Json:
+    if "words" not in more:
+        return {}
+    options = {
+        str(value): {"text": text, "color": colour, "index": value}
+        for value, (text, colour) in more["words"].items()
+    }
+    return {"mappings": [{"type": "value", "options": options}]}
+
+
+def _override(matcher: str, name: str, properties: list[tuple[str, Any]]) -> Json:
+    return {
+        "matcher": {"id": matcher, "options": name},
+        "properties": [{"id": key, "value": value} for key, value in properties],
+    }
+
+
+def _datasource() -> Json:
+    return {
+        "type": "datasource", "name": "datasource", "label": "data source", "query": "prometheus", "regex": "",
+        "refresh": 1, "hide": 0, "includeAll": False, "multi": False, "options": [],
+    }  # fmt: skip
+
+
+def variable(name: str, query: str, label: str, *, many: bool) -> Json:
+    """A choice of label values; ``many``: several at a time, all of them at first."""
+    out: Json = {
+        "type": "query",
+        "name": name,
+        "label": label,
+        "datasource": DATASOURCE,
+        "query": {"query": query, "refId": f"variable-{name}"},
+        "regex": "",
+        "refresh": 2,
+        "sort": 1,
+        "hide": 0,
+        "multi": many,
+        "includeAll": many,
+        "options": [],
+    }
+    return out | ({"allValue": ".*", "current": {"text": ["All"], "value": ["$__all"]}} if many else {})
+
+
+def rate(metric: str, labels: str, by: str = "") -> str:
+    """The usual sum of rates: cores, where the metric is in seconds."""
+    inner = f"rate({metric}{{{labels}}}[$__rate_interval])"
+    return f"sum by ({by}) ({inner})" if by else f"sum({inner})"
+
+
+def increase(metric: str, labels: str, period: str, by: str) -> str:
+    """How much was added in a period."""
+    return f"sum by ({by}) (increase({metric}{{{labels}}}[{period}]))"
+
+
+def split(prefix: str, labels: str) -> list[Query]:
+    """Cores by what they were used for."""
+    work, overhead, idleness, spin = (
+        rate(f"{prefix}_{kind}_seconds_total", labels) for kind in ("work", "overhead", "idleness", "spin")
+    )
+    return [
+        (f"{work} - {overhead}", "useful work"),
+        (overhead, "overhead"),
+        (idleness, "idleness"),
+        (spin, "spin"),
+    ]
+
+
+def efficiency(prefix: str, labels: str, by: str = "") -> str:
+    """Useful work / effort in the last interval."""
+    work, overhead, idleness = (
+        rate(f"{prefix}_{kind}_seconds_total", labels, by) for kind in ("work", "overhead", "idleness")
+    )
+    return f"({work} - {overhead}) / (({work} + {idleness}) > 0)"
+
+
+def fleet() -> Board:
+    """All machines."""
+    here, programs = 'instance=~"$instance"', 'instance=~"$instance", comm=~"$comm"'
+    named = programs + ', function!="other"'
+    board = Board(
+        "parprof-fleet", "parprof: fleet", "Where parallel programs waste cores, over all machines.",
+        [
+            variable("instance", "label_values(parprofd_build_info, instance)", "machine", many=True),
+            variable("comm", 'label_values(parprof_cores{instance=~"$instance"}, comm)', "program", many=True),
+        ],
+    )  # fmt: skip
+    board.stat(
+        "machines", "Machines whose parprofd answers.", (f"count(parprofd_build_info{{{here}}})", ""), COUNT
+    )
+    board.stat("processes", "Processes watched.", (f"sum(parprofd_processes{{{here}}})", ""), COUNT)
+    board.stat(
+        "parallel efficiency", "Useful work / effort, all processes.",
+        (efficiency("parprof_node", here), ""), RATIO, steps=RISING,
+    )  # fmt: skip
+    board.stat(
+        "idle cores", "Cores that programs could have used and did not.",
+        (rate("parprof_node_idleness_seconds_total", here), ""), CORES,
+    )  # fmt: skip
+    board.stat(
+        "spinning cores",
+        "Cores burnt in wait loops.",
+        (rate("parprof_node_spin_seconds_total", here), ""),
+        CORES,
+    )
+    board.stat(
+        "samples lost", "Share of samples and events that could not be counted.",
+        (f"max(instance:parprofd_lost:ratio_rate5m{{{here}}})", ""), RATIO, steps=((None, GREEN), (0.01, RED)),
+    )  # fmt: skip
+    board.row("Machines")
+    board.graph(
+        "what cores were used for", "Rates of the machines' totals, ended processes included.",
+        split("parprof_node", here), CORES, stacked=True, colours=KIND_COLOURS,
+    )  # fmt: skip
+    board.graph(
+        "parallel efficiency by machine", "Useful work / effort over 5 minutes.",
+        [(f"instance:parprof_node_efficiency:ratio_rate5m{{{here}}}", "{{instance}}")], RATIO, whole=True,
+    )  # fmt: skip
+    board.row("Programs")
+    board.graph(
+        "idle cores by program", "The ten programs beside which most cores stood idle.",
+        [(f"topk(10, {rate('parprof_idleness_seconds_total', programs, 'comm')})", "{{comm}}")], CORES, stacked=True,
+    )  # fmt: skip
+    board.graph(
+        "spinning cores by program", "The ten programs that burn most in wait loops.",
+        [(f"topk(10, {rate('parprof_spin_seconds_total', programs, 'comm')})", "{{comm}}")], CORES, stacked=True,
+    )  # fmt: skip
+    board.graph(
+        "functions to blame", "The ten functions while which most cores stood idle. What is not among the costliest of"
+        " its process is not in it.",
+        [(
+            f"topk(10, {rate('parprof_function_idleness_seconds_total', named, 'comm, function')})",
+            "{{comm}}: {{function}}",
+        )], CORES, 24,
+    )  # fmt: skip
+    key = ("instance", "comm", "pid")
+    by = ", ".join(key)
+    board.table(
+        "processes", "A click on a pid shows its process.",
+        [
+            (f"topk(50, {rate('parprof_idleness_seconds_total', programs, by)})", "idle cores", CORES),
+            (efficiency("parprof", programs, by), "efficiency", RATIO),
+            (rate("parprof_work_seconds_total", programs, by), "work", CORES),
+            (rate("parprof_spin_seconds_total", programs, by), "spin", CORES),
+            (f"sum by ({by}) (parprof_cores{{{programs}}})", "n", COUNT),
+            (f"sum by ({by}) (parprofd_target_cost_ratio{{{programs}}})", "cost", RATIO),
+        ], key,
+        link="/d/parprof-process?var-instance=${__data.fields.instance}&var-comm=${__data.fields.comm}"
+        "&var-pid=${__data.fields.pid}",
+    )  # fmt: skip
+    return board
+
+
+def process() -> Board:
+    """One process."""
+    here = 'instance="$instance", comm="$comm", pid="$pid"'
+    board = Board(
+        "parprof-process", "parprof: one process",
+        "Where one process leaves cores idle, and which functions answer for it.",
+        [
+            variable("instance", "label_values(parprofd_build_info, instance)", "machine", many=False),
+            variable("comm", 'label_values(parprof_cores{instance="$instance"}, comm)', "program", many=False),
+            variable("pid", 'label_values(parprof_cores{instance="$instance", comm="$comm"}, pid)', "pid", many=False),
+        ],
+    )  # fmt: skip
+    board.stat(
+        "parallel efficiency", "Useful work / effort.", (efficiency("parprof", here), ""), RATIO, steps=RISING
+    )
+    board.stat("cores n", "Cores that it could use.", (f"max(parprof_cores{{{here}}})", ""), COUNT)
+    board.stat("threads working", "n_w now.", (f'max(parprof_threads{{{here}, state="working"}})', ""), COUNT)
+    board.stat(
+        "n_w source", "How working threads are told from waiting ones.",
+        (f"parprof_process_info{{{here}}}", "{{n_w_source}}"), COUNT, name=True,
+    )  # fmt: skip
+    board.stat(
+        "sampled at",
+        "The governor may lower it.",
+        (f"max(parprof_sampling_frequency_hertz{{{here}}})", ""),
+        HERTZ,
+    )
+    board.stat(
+        "cost", "Probes and samples, share of its CPU time.",
+        (f"max(parprofd_target_cost_ratio{{{here}}})", ""), RATIO, steps=((None, GREEN), (0.01, AMBER), (0.02, RED)),
+    )  # fmt: skip
+    board.row("Cores and threads")
+    board.graph(
+        "what its cores were used for", "Useful work, overhead and idleness add up to n whenever a thread works.",
+        [*split("parprof", here), (f"max(parprof_cores{{{here}}})", "n")], CORES, stacked=True,
+        colours=KIND_COLOURS, unstacked=("n", "spin"),
+    )  # fmt: skip
+    board.graph(
+        "threads", "By state, at the time of the scrape.",
+        [(f"max by (state) (parprof_threads{{{here}}})", "{{state}}"), (f"max(parprof_cores{{{here}}})", "n")], COUNT,
+        stacked=True, unstacked=("n",), colours={"working": USEFUL, "spinning": SPIN, "blocked": IDLENESS},
+    )  # fmt: skip
+    board.graph(
+        "parallel efficiency", "Useful work / effort: in the last interval, and since it was first watched.",
+        [(efficiency("parprof", here), "now"), (f"max(parprof_parallel_efficiency_ratio{{{here}}})", "since watched")],
+        RATIO, whole=True,
+    )  # fmt: skip
+    board.graph(
+        "cost", "Against the governor's budget.",
+        [
+            (f"max(parprofd_target_cost_ratio{{{here}}})", "cost"),
+            ('max(parprofd_budget_ratio{instance="$instance"})', "budget"),
+        ], RATIO,
+    )  # fmt: skip
+    board.row("Functions, callees not included")
+    for kind, title, text in (
+        ("idleness", "idleness", "Cores that stood idle while this ran."),
+        ("work", "work", "Cores that this used, runtime overhead included."),
+        ("overhead", "overhead", "Cores in the parallel runtime and in synchronization."),
+        ("spin", "spin", "Cores in wait loops."),
+    ):
+        query = rate(f"parprof_function_{kind}_seconds_total", here, "function, module")
+        board.graph(f"{title} by function", text, [(query, "{{function}} [{{module}}]")], CORES, stacked=True)
+    board.table(
+        "functions", "Over the time that is shown.",
+        [
+            (increase(f"parprof_function_{kind}_seconds_total", here, "$__range", "function, module"), kind, SECONDS)
+            for kind in ("idleness", "work", "overhead", "spin")
+        ], ("module", "function"), width=14,
+    )  # fmt: skip
+    board.table(
+        "what is known of it", "", [(f"parprof_process_info{{{here}}}", "process", COUNT)],
+        ("comm", "pid", "runtime", "n_w_source", "uid", "unit", "container", "pod", "cgroup"), width=10,
+    )  # fmt: skip
+    return board
+
+
+def health() -> Board:
+    """The daemon itself."""
+    here = 'instance=~"$instance"'
+    board = Board(
+        "parprof-daemon", "parprof: daemon health", "Whether parprofd works, what it costs, and what it lost.",
+        [variable("instance", "label_values(parprofd_build_info, instance)", "machine", many=True)],
+    )  # fmt: skip
+    words = {0: ("no", RED), 1: ("yes", GREEN)}
+    board.stat("healthy", "All of them.", (f"min(parprofd_healthy{{{here}}})", ""), COUNT, words=words)
+    board.stat(
+        "ready",
+        "Programs and events in place, on all.",
+        (f"min(parprofd_ready{{{here}}})", ""),
+        COUNT,
+        words=words,
+    )
+    board.stat(
+        "oldest snapshot", "Time since the daemon's loop last turned.",
+        (f"max(time() - parprofd_snapshot_timestamp_seconds{{{here}}})", ""), SECONDS, steps=((None, GREEN), (60, RED)),
+    )  # fmt: skip
+    board.stat(
+        "without series", "Watched processes beyond the limit of series.",
+        (f"sum(parprofd_hidden_processes{{{here}}})", ""), COUNT, steps=((None, GREEN), (1, AMBER)),
+    )  # fmt: skip
+    board.stat(
+        "version",
+        "",
+        (f"count by (version) (parprofd_build_info{{{here}}})", "{{version}}"),
+        COUNT,
+        name=True,
+    )
+    board.stat(
+        "samples lost", "Share of all.", (f"max(instance:parprofd_lost:ratio_rate5m{{{here}}})", ""), RATIO,
+        steps=((None, GREEN), (0.01, RED)),
+    )  # fmt: skip
+    board.row("What it sees")
+    board.graph(
+        "samples",
+        "Counted, a second.",
+        [(rate("parprofd_samples_total", here, "instance"), "{{instance}}")],
+        RATE,
+    )
+    board.graph(
+        "lost", "By reason, a second.", [(rate("parprofd_lost_total", here, "reason"), "{{reason}}")], RATE
+    )
+    board.graph(
+        "probe hits", "By runtime and edge, a second.",
+        [(rate("parprofd_probe_hits_total", here, "runtime, edge"), "{{runtime}} {{edge}}")], RATE,
+    )  # fmt: skip
+    board.graph(
+        "processes",
+        "Watched.",
+        [(f"sum by (instance) (parprofd_processes{{{here}}})", "{{instance}}")],
+        COUNT,
+    )
+    board.graph(
+        "attach failures", "Runtimes that could not be probed, in the last hour.",
+        [(increase("parprofd_attach_failures_total", here, "1h", "runtime, reason"), "{{runtime}}: {{reason}}")],
+        COUNT,
+    )  # fmt: skip
+    board.graph(
+        "folded call paths", "A second, to bound memory.",
+        [(rate("parprof_folded_call_paths_total", here, "instance"), "{{instance}}")], RATE,
+    )  # fmt: skip
+    board.row("What it costs")
+    board.graph(
+        "cost in targets", "The costliest process, all together as a share of the machine, and the budget.",
+        [
+            (f"max by (instance) (parprofd_target_cost_ratio{{{here}}})", "{{instance}}: costliest process"),
+            (f"max by (instance) (parprofd_machine_cost_ratio{{{here}}})", "{{instance}}: machine"),
+            (f"max(parprofd_budget_ratio{{{here}}})", "budget"),
+        ], RATIO,
+    )  # fmt: skip
+    board.graph(
+        "governor", "Its decisions in the last hour.",
+        [(increase("parprofd_governor_transitions_total", here, "1h", "from, to"), "{{from}} to {{to}}")], COUNT,
+    )  # fmt: skip
+    daemon = f"and on (job, instance) parprofd_build_info{{{here}}}"
+    board.graph(
+        "daemon CPU", "Of one core.",
+        [(f"rate(process_cpu_seconds_total[$__rate_interval]) {daemon}", "{{instance}}")], RATIO,
+    )  # fmt: skip
+    board.graph(
+        "daemon memory", "Resident.", [(f"process_resident_memory_bytes {daemon}", "{{instance}}")], BYTES
+    )
+    board.graph(
+        "drain",
+        "Duration of the last drain.",
+        [(f"parprofd_drain_seconds{{{here}}}", "{{instance}}")],
+        SECONDS,
+    )
+    board.graph("open files", "Of the daemon.", [(f"process_open_fds {daemon}", "{{instance}}")], COUNT)
+    board.row("What it sends")
+    board.graph(
+        "HTTP answers", "By route and status, a second.",
+        [(rate("parprofd_http_requests_total", here, "route, code"), "{{route}} {{code}}")], RATE,
+    )  # fmt: skip
+    board.graph(
+        "pushed profiles", "By backend and outcome, a second.",
+        [(rate("parprofd_pushed_profiles_total", here, "backend, outcome"), "{{backend}} {{outcome}}")], RATE,
+    )  # fmt: skip
+    return board
+
+
+def documents() -> dict[str, str]:
+    """File names and contents."""
+    boards = {"fleet.json": fleet(), "process.json": process(), "daemon.json": health()}
+    return {name: json.dumps(board.json(), indent=1) + "\n" for name, board in boards.items()}
+
+
+if __name__ == "__main__":
+    DASHBOARDS.mkdir(exist_ok=True)
+    for file_name, text in documents().items():
+        (DASHBOARDS / file_name).write_text(text)
