@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parprof.kernel.engine import Kernel, TraceRecord
+from parprof.kernel.engine import Kernel
+from parprof.kernel.records import TraceRecord
 from parprof.model import ThreadState
 from parprof.session import Session
+from parprof.sources import Source
 from parprof.spawn import Child
 from parprof.target import Target
 from truth import Truth
@@ -69,12 +71,17 @@ class Run:
 
 
 @contextmanager
-def traced_session(frequency_hz: int = 999, mechanism: str = "") -> Iterator[Session]:
-    """A session that keeps every sample with its instant. ``mechanism``: how to place uprobes, and no other."""
+def traced_session(
+    frequency_hz: int = 999, mechanism: str = "", source: Source | None = None
+) -> Iterator[Session]:
+    """A session that keeps every sample with its instant.
+
+    ``mechanism``: how to place uprobes, and no other; ``source``: where n_w comes from.
+    """
     with Kernel(["cpu-clock"], frequency_hz, trace=True) as kernel:
         if mechanism:
             kernel._prober._mechanisms = [mechanism]
-        session = Session(kernel)
+        session = Session(kernel, wanted_source=source)
         try:
             yield session
         finally:
@@ -91,12 +98,13 @@ def record(
     log: Path,
     frequency_hz: int = 999,
     mechanism: str = "",
+    source: Source | None = None,
     **environment: str,
 ) -> Run:
     """What `parprof record` does, on a program of tests/workloads."""
     os.environ.update(truth_environment(log, **environment))
     try:
-        with traced_session(frequency_hz, mechanism) as session:
+        with traced_session(frequency_hz, mechanism, source) as session:
             child = Child([str(BUILD / program), *arguments])
             session.watch(child.pid, follow=True, stop=True)
             child.release()
@@ -109,7 +117,7 @@ def record(
 
 def attach(
     program: str, arguments: list[str], log: Path, after_s: float, seconds: float, frequency_hz: int = 999,
-    **environment: str,
+    source: Source | None = None, **environment: str,
 ) -> Run:  # fmt: skip
     """What `parprof attach` does, on a program that runs for ever and is ended by SIGTERM."""
     process = subprocess.Popen(
@@ -120,7 +128,7 @@ def attach(
     try:
         assert process.stdout and process.stdout.readline().startswith(b"ready")
         time.sleep(after_s)
-        with traced_session(frequency_hz) as session:
+        with traced_session(frequency_hz, source=source) as session:
             session.watch(process.pid)
             end = time.monotonic() + seconds
             n_working = run_until(session, lambda: time.monotonic() > end)

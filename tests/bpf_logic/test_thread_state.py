@@ -27,6 +27,11 @@ void observe(struct thread *t, u64 sp) { frame_observe(t, sp); }
 int learn(struct thread *t, int work, int region) { return learn_base(t, work, region); }
 int works(struct thread *t) { return is_working(t); }
 u32 depth(struct thread *t) { return t->depth; }
+void has_context(struct thread *t, u64 context) { frame_has_context(t, context); }
+void region(struct thread *t, u64 function) { frame_is_region(t, function); }
+int own_region(struct thread *t, u64 function) { return is_own_region(t, function); }
+u64 context(struct thread *t) { u64 i = context_frame(t); return i < MAX_NESTING ? t->context[i] : 0; }
+void begin(struct thread *t, int work) { begin_or_end(t, work); }
 void set(struct thread *t, int base, int blocked, int unknown, int is_main)
 { t->base_work = base; t->blocked = blocked; t->unknown = unknown; t->is_main = is_main; }
 """
@@ -163,3 +168,68 @@ def test_what_an_event_proves_after_attach(
     t = Thread(library, base=1 - base, unknown=1, is_main=is_main)
     assert t.learn(work, region) == known
     assert t.works() == base
+
+
+def test_the_innermost_frame_with_a_context_counts(library: ctypes.CDLL) -> None:
+    thread = Thread(library, base=0)
+    thread.enter(1000, 1)
+    assert thread.context() == 0
+    thread.has_context(7)
+    thread.enter(900, 0)
+    assert thread.context() == 7
+    thread.enter(800, 1)
+    thread.has_context(9)
+    assert thread.context() == 9
+    thread.leave(801)
+    assert thread.context() == 7
+    thread.enter(700, 1)
+    assert thread.context() == 7, "a new frame has no context of the one that was there before"
+    thread.leave(1001)
+    assert thread.context() == 0
+
+
+def test_a_tail_call_is_part_of_the_work_that_makes_it(library: ctypes.CDLL) -> None:
+    thread = Thread(library, base=0)
+    thread.enter(1000, 1)
+    thread.has_context(7)
+    thread.enter(1000, 0)
+    assert thread.depth() == 1
+    assert thread.works() == 0
+    assert thread.context() == 7
+    thread.enter(900, 1)
+    thread.has_context(9)
+    assert thread.context() == 9
+
+
+def test_a_region_runs_its_body_in_the_thread_that_starts_it(library: ctypes.CDLL) -> None:
+    thread = Thread(library)
+    thread.enter(1000, 0)
+    thread.region(0x5000)
+    thread.enter(900, 1)
+    assert thread.own_region(0x5000) == 1
+    assert thread.own_region(0x6000) == 0
+    thread.leave(901)
+    thread.enter(900, 0)
+    assert thread.own_region(0x5000) == 1
+    thread.leave(1001)
+    thread.enter(1000, 0)
+    thread.enter(900, 1)
+    assert thread.own_region(0x5000) == 0
+
+
+def test_the_highest_of_64_frames_is_found(library: ctypes.CDLL) -> None:
+    for marked in (0, 1, 31, 32, 62, 63):
+        thread = Thread(library)
+        for index in range(MAX_NESTING):
+            thread.enter(100_000 - index, 1)
+            if index == marked:
+                thread.has_context(1001 + 2 * index)
+        assert thread.context() == 1001 + 2 * marked
+
+
+def test_begin_and_end_are_idempotent(library: ctypes.CDLL) -> None:
+    thread = Thread(library, base=0)
+    for work in (1, 1, 0, 0, 1):
+        thread.begin(work)
+        assert thread.works() == work
+        assert thread.depth() == 0

@@ -263,3 +263,20 @@ def test_check_reports_this_machine() -> None:
     assert {"BPF programs", "uprobes", "clock event"} <= {row["topic"] for row in json.loads(done.stdout)}
     text = parprof("check").stdout
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_in_a_pid_namespace_of_its_own(tmp_path: Path) -> None:
+    """The kernel numbers processes as the namespace that we live in does."""
+    out = tmp_path / "p.pb.gz"
+    command = f"{sys.executable} -m parprof record -q -o {out} -- {BUILD}/omp_truth.gomp skewed --repeat 4"
+    done = subprocess.run(
+        ["unshare", "-p", "-f", "-m", "sh", "-c", f"mount -t proc proc /proc && exec {command}"],
+        capture_output=True, text=True, timeout=120, env=ENVIRONMENT,
+    )  # fmt: skip
+    if "mount:" in done.stderr or "unshare:" in done.stderr:
+        pytest.skip(f"no namespace can be made here: {done.stderr.strip()[:100]}")
+    assert done.returncode == 0, done.stderr
+    told = report(out)
+    assert told["process"]["pid"] < 1000
+    assert told["process"]["runtime"] == "libgomp"
+    assert inclusive(out)["skewed_long"]["samples"] > 10

@@ -27,6 +27,7 @@ from parprof.elf import ElfError, ElfFile
 from parprof.unwind import emit
 from parprof.unwind.eh_frame import FrameParser
 from parprof.unwind.frames import UnwindError, frame_sections
+from parprof.unwind.rows import RuleType
 from parprof.unwind.table import UnwindTable, build_table
 from unwind_elf import CODE, cie, eh_frame, elf_bytes, fde, open_elf
 
@@ -63,7 +64,7 @@ def check(data: bytes) -> UnwindTable | None:
     before = -1
     for index in range(table.count):
         pc, rule = table.row(index)
-        assert pc > before and rule >> 28 <= 7 and (rule >> 28 or not rule)
+        assert pc > before and rule >> 28 in set(RuleType) and (rule >> 28 or not rule)
         before = pc
     assert not table.count or rule == 0
     assert time.monotonic() - begin < SECONDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import profiling
-from parprof.assemble import Assembler
+from parprof.assemble import make_profile
 from parprof.interpreters.merge import CUT
 from parprof.model import PathSample, Profile
 from parprof.session import Session
@@ -82,7 +83,7 @@ def profile(session: Session, pid: int) -> Profile:
     session.finish()
     main = next(target for target in session.targets.values() if target.pid == pid)
     with Symbolizer() as symbolizer:
-        return Assembler(session, symbolizer, "cpu-clock", None).profile(main, [], 0.0)
+        return make_profile(session, symbolizer, main)
 
 
 def attach(interpreter: str, mode: str, seconds: float) -> Profile:
@@ -191,6 +192,7 @@ def test_forked_children(interpreter: str) -> None:
         result = profile(session, child.pid)
         for pid in pids:
             subprocess.run(["kill", "-9", str(pid)], check=True)
+        child.send(signal.SIGKILL)  # it waits for its own child, which may not have been seen in time
         while child.poll() is None:
             time.sleep(0.01)
     expected = chains(minor_version(interpreter))

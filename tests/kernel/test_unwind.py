@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import profiling
-from parprof.kernel.engine import STACK_ENDS, Kernel
+from parprof.kernel.engine import Kernel
+from parprof.kernel.stacks import STACK_ENDS
 from parprof.kernel.store import CHUNK_WORDS
 from parprof.session import Session
 from parprof.spawn import Child
@@ -75,7 +76,7 @@ class Names:
 def shapes(session: Session, target: Target) -> Counter[tuple[str, ...]]:
     """The call paths seen, root first, with C library frames below main left out."""
     names, out = Names(target), Counter[tuple[str, ...]]()
-    for (image, _, _, _, _, user, in_kernel, epoch), (count, _, _) in session.facts.items():
+    for (image, _, _, _, _, user, in_kernel, epoch, *_), (count, _, _) in session.facts.items():
         if image != target.image or in_kernel:
             continue
         stack = session.kernel.stack(user)
@@ -213,7 +214,7 @@ def test_libraries_that_come_and_go(tmp_path: Path) -> None:
     with recorded([str(program), str(tmp_path)]) as (session, target):
         names = Names(target)
         seen = Counter[str]()
-        for (_, _, _, _, _, user, _, epoch), (count, _, _) in session.facts.items():
+        for (_, _, _, _, _, user, _, epoch, *_), (count, _, _) in session.facts.items():
             frames = session.kernel.stack(user).frames
             seen[names(*frames[0], epoch) if frames else "none"] += count
         # Which of the two libraries it was is known when its map was read, and unknown otherwise.

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from parprof.attribution import attribute
@@ -53,9 +55,9 @@ _times = st.integers(0, 10**12).map(float)
 _text = st.text(max_size=12)
 _lines = st.integers(0, 2**31)
 
-metrics = st.builds(Metrics, _counts, _times, _times, _times, _times)
+metrics = st.builds(Metrics, _counts, _times, _times, _times, _times, _times)
 with_events = st.builds(
-    Metrics, _counts, _times, _times, _times, _times,
+    Metrics, _counts, _times, _times, _times, _times, st.just(0.0) | _times,
     st.dictionaries(st.sampled_from(["cache-misses", "page-faults"]), st.integers(1, 2**40)),
 )  # fmt: skip
 
@@ -79,14 +81,16 @@ any_path = st.lists(locations(), max_size=6).map(
     lambda parts: tuple(frame for part in parts for frame in part)
 )
 
+any_sample = st.builds(
+    PathSample, any_path, with_events, _counts, _text, _text, _text, _text, st.just(()) | any_path
+).map(lambda it: replace(it, physical=() if it.physical == it.path else it.physical))
+
 any_profile = st.builds(
     Profile,
     st.builds(ProcessInfo, _counts, _text, st.text(st.characters()), _text, st.integers(1, 9), _text),
     duration_s=st.floats(0, 1e6),
     frequency_hz=st.integers(0, 10**5),
-    samples=st.lists(
-        st.builds(PathSample, any_path, with_events, _counts, _text, _text, _text, _text), max_size=8
-    ),
+    samples=st.lists(any_sample, max_size=8),
     event=_text,
     lost=st.dictionaries(_text, _counts, max_size=3),
     target_cost_percent=st.floats(0, 100),

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from parprof.dso import Dso, DsoCache
+from parprof.dso import Dso
+from parprof.dsocache import DsoCache
 from parprof.mapsline import MapsLine
 
 SOURCE = """

@@ -8,13 +8,28 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[2] / "daemon/parprof"
 # A module imports only from its own layer or those above it in this list.
 LAYERS = (
-    ("errors", "model", "untrusted", "pprof_pb2", ""),
-    ("elf_image", "elf_symbols", "elf", "codescan"),
-    ("kernel", "processes", "mapsline", "dso", "loadmap", "runtimes"),
-    ("symbols", "probing", "unwind", "loops", "epochs", "interpreters"),
-    ("callpath", "cct", "views", "attribution", "target", "cost"),
+    ("errors", "model", "untrusted", "closing", "heap", "cachedir", "pprof_pb2", ""),
+    ("elf_image", "elf_symbols", "elf", "codescan", "mounts", "openfile", "workers"),
+    ("kernel", "processes", "mapsline", "dso", "dsocache", "loadmap", "runtimes"),
+    (
+        "symbols",
+        "staticruntime",
+        "filefacts",
+        "seeding",
+        "sharedprobes",
+        "probing",
+        "unwind",
+        "loops",
+        "epochs",
+        "interpreters",
+        "processmemory",
+    ),
+    ("sources", "callpath", "logical", "cct", "views", "attribution", "target", "cost"),
     ("session", "exporters"),
+    ("addresses",),
+    ("rows",),
     ("assemble", "progress"),
+    ("service",),
     ("commands",),
     ("__main__",),
 )

@@ -42,13 +42,19 @@ class Page(HTMLParser):
 def test_content() -> None:
     page = Page(html.page(heat()))
     assert "./heat 4096" in page.texts["h1"]
-    assert "answers for 94 % of the idleness" in page.texts["dd"]
+    assert page.texts["p"].startswith("main > write_boundary (heat.c:33) has 94 % of the idleness")
     data = json.loads(page.texts["data"])
     assert data["cores"] == 4
-    assert data["total"] == [4510, 4_460_000, 960_000, 100_000, 50_000]
+    assert data["total"] == [4510, 4_460_000, 960_000, 100_000, 50_000, 0]
     root, first = data["nodes"][:2]
     assert root[0] == -1
     assert data["names"][first[1]] == "main"
+    verdicts = {data["names"][node[1]]: data["verdicts"][node[5]] for node in data["nodes"]}
+    assert verdicts["write_boundary"] == "refine"
+    assert verdicts["step"] == "effectively parallel"
+    assert verdicts["barrier"] == "coarsen"
+    assert "verdict with callees" in page.texts["button"]
+    assert "blame s itself" not in page.texts["button"]
     assert page.tags.count("tr") == 1 + 9
 
 

@@ -18,7 +18,7 @@ from parprof.exporters import json_report
 from parprof.model import ProcessInfo, Profile
 from profiles import any_profile, heat
 
-METRICS = ["samples", "work_s", "idleness_s", "overhead_s", "spin_s"]
+METRICS = ["samples", "work_s", "idleness_s", "overhead_s", "spin_s", "blame_s"]
 
 
 def parsed(profile: Profile) -> dict[str, Any]:
@@ -33,16 +33,16 @@ def parsed(profile: Profile) -> dict[str, Any]:
 def test_keys(profile: Profile) -> None:
     report = parsed(profile)
     assert list(report) == [
-        "schema", "process", "duration_s", "frequency_hz", "totals", "lost", "cost", "functions", "paths",
+        "schema", "process", "duration_s", "frequency_hz", "totals", "advice", "lost", "cost", "functions", "paths",
     ]  # fmt: skip
     assert list(report["process"]) == ["pid", "comm", "command", "runtime", "cores", "n_w_source"]
     assert list(report["totals"]) == [*METRICS, "efficiency", "verdict"]
     assert list(report["cost"]) == ["target_percent", "daemon_percent"]
     for function in report["functions"]:
-        assert list(function) == ["name", "file", "line", "module", "exclusive", "inclusive"]
+        assert list(function) == ["name", "file", "line", "module", "exclusive", "inclusive", "verdict"]
         assert list(function["exclusive"]) == list(function["inclusive"]) == METRICS
     for path in report["paths"]:
-        assert list(path) == ["frames", *METRICS]
+        assert list(path) == ["frames", *METRICS, "verdict"]
     total = profile.total()
     for rows in (report["paths"], [f["exclusive"] for f in report["functions"]]):
         if all(sample.path for sample in profile.samples):
@@ -58,7 +58,7 @@ def test_values() -> None:
     assert report["schema"] == 1
     assert report["process"]["n_w_source"] == "exact"
     assert report["totals"] == {
-        "samples": 4510, "work_s": 4.46, "idleness_s": 0.96, "overhead_s": 0.1, "spin_s": 0.05,
+        "samples": 4510, "work_s": 4.46, "idleness_s": 0.96, "overhead_s": 0.1, "spin_s": 0.05, "blame_s": 0,
         "efficiency": pytest.approx(4.36 / 5.42, abs=1e-6), "verdict": "refine",
     }  # fmt: skip
     assert report["lost"] == {"map-full": 3}
@@ -87,7 +87,8 @@ def test_paths_are_root_first() -> None:
     assert len(paths) == 5  # work and spin in the barrier are one path
     assert paths[0] == {
         "frames": ["main", "write_boundary", "fprintf", "vfprintf"],
-        "samples": 200, "work_s": 0.2, "idleness_s": 0.6, "overhead_s": 0.0, "spin_s": 0.0,
+        "samples": 200, "work_s": 0.2, "idleness_s": 0.6, "overhead_s": 0.0, "spin_s": 0.0, "blame_s": 0.0,
+        "verdict": "refine",
     }  # fmt: skip
 
 
@@ -96,3 +97,23 @@ def test_nothing() -> None:
     assert report["functions"] == report["paths"] == []
     assert report["totals"]["efficiency"] == 0
     assert report["totals"]["verdict"] == "unknown"
+
+
+def test_advice() -> None:
+    report = parsed(heat())
+    (advice,) = report["advice"]["paths"]
+    assert report["advice"]["sentence"] == advice["sentence"]
+    assert advice["sentence"].startswith("main > write_boundary (heat.c:33) has 94 % of the idleness")
+    assert advice["frames"] == ["main", "write_boundary"]
+    assert (advice["file"], advice["line"]) == ("/home/u/heat/heat.c", 33)
+    assert (advice["verdict"], advice["idleness_s"]) == ("refine", 0.9)
+    assert advice["lost_percent"] == pytest.approx(100 * 0.9 / 1.06, abs=1e-3)
+    assert advice["effort_percent"] == pytest.approx(100 * 0.9 / 5.42, abs=1e-3)
+
+
+def test_verdicts_are_those_of_subtrees() -> None:
+    report = parsed(heat())
+    verdicts = {function["name"]: function["verdict"] for function in report["functions"]}
+    assert verdicts["main"] == verdicts["write_boundary"] == "refine"
+    assert verdicts["step"] == verdicts["solve"] == "effectively parallel"
+    assert verdicts["barrier"] == "coarsen"

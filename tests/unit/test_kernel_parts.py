@@ -13,7 +13,7 @@ from parprof.errors import KernelUnsupported, UsageError
 from parprof.kernel import perf_events
 from parprof.kernel.headers import make_tree
 from parprof.kernel.layout import check_size, make_structure
-from parprof.kernel.uprobes import COOKIE_LEARN, COOKIE_LEARN_SIXTH, Site
+from parprof.kernel.uprobes import COOKIE_LEARN, Site
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,29 +34,39 @@ def test_layouts_are_built_from_descriptions() -> None:
 def test_python_constants_equal_the_header(tmp_path: Path) -> None:
     """The few numbers that Python must know are those of wire.h."""
     from parprof.interpreters import layouts
-    from parprof.kernel import engine, store
+    from parprof.kernel import counters, engine, memory_plan, records, stacks, store, uprobes
     from parprof.model import ThreadState
-    from parprof.runtimes import Edge
+    from parprof.runtimes import Edge, memory
     from parprof.unwind import placing
 
     expected = {
-        "FOLLOW_CHILDREN": engine.FOLLOW_CHILDREN, "STOP_AT_EXEC": engine.STOP_AT_EXEC,
-        "STOP_AT_LOAD": engine.STOP_AT_LOAD, "HAS_RUNTIME": engine.HAS_RUNTIME,
-        "MAX_RUNTIME_RANGES": engine.MAX_RUNTIME_RANGES, "MAX_USER_RANGES": engine.MAX_USER_RANGES,
-        "RECORD_EXEC": engine.RECORD_EXEC,
-        "RECORD_FORK": engine.RECORD_FORK, "RECORD_EXIT": engine.RECORD_EXIT,
-        "RECORD_LEARNED": engine.RECORD_LEARNED, "RECORD_LOAD_MAP": engine.RECORD_LOAD_MAP,
-        "RECORD_REPLACED": engine.RECORD_REPLACED, "LOST_REASONS": len(engine.LOST_REASONS),
+        "FOLLOW_CHILDREN": records.FOLLOW_CHILDREN, "STOP_AT_EXEC": records.STOP_AT_EXEC,
+        "STOP_AT_LOAD": records.STOP_AT_LOAD, "HAS_RUNTIME": records.HAS_RUNTIME,
+        "MAX_RUNTIME_RANGES": records.MAX_RUNTIME_RANGES, "MAX_USER_RANGES": records.MAX_USER_RANGES,
+        "RECORD_EXEC": records.RECORD_EXEC,
+        "RECORD_FORK": records.RECORD_FORK, "RECORD_EXIT": records.RECORD_EXIT,
+        "RECORD_LEARNED": records.RECORD_LEARNED, "RECORD_LOAD_MAP": records.RECORD_LOAD_MAP,
+        "RECORD_REPLACED": records.RECORD_REPLACED, "LOST_REASONS": len(counters.LOST_REASONS),
         "STATE_WORKING": ThreadState.WORKING, "STATE_SPINNING": ThreadState.SPINNING,
         "EDGE_ENTER_WORK": Edge.WORK, "EDGE_ENTER_WAIT": Edge.WAIT, "EDGE_ENTER_REGION": Edge.REGION,
         "EDGE_LEARN": Edge.LEARN, "EDGE_CREATE_THREAD": Edge.CREATE_THREAD, "EDGE_LOAD_MAP": Edge.LOAD_MAP,
-        "COOKIE_LEARN": COOKIE_LEARN, "COOKIE_LEARN_SIXTH": COOKIE_LEARN_SIXTH,
-        **{f"STAT_{name.upper()}": number for name, number in engine._STATISTICS.items()},
-        "STAT_PYTHON": engine._PYTHON, "PYTHON_ENDS": len(engine.PYTHON_ENDS), "NOT_THERE": layouts.NOT_THERE,
+        "EDGE_BEGIN": Edge.BEGIN, "EDGE_END": Edge.END, "EDGE_CREATE_TASK": Edge.CREATE_TASK,
+        "EDGE_STEAL": Edge.STEAL, "EDGE_KINDS": counters._EDGE_KINDS,
+        "COOKIE_LEARN": COOKIE_LEARN, "COOKIE_FUNCTION_SHIFT": uprobes._FUNCTION_SHIFT,
+        "COOKIE_INSTANCE_SHIFT": uprobes._INSTANCE_SHIFT, "COOKIE_ROOT_SHIFT": uprobes._ROOT_SHIFT,
+        "COOKIE_INSIDE_SHIFT": uprobes._INSIDE_SHIFT, "COOKIE_DELTA_SHIFT": uprobes._DELTA_SHIFT,
+        "FROM_LEAVES": records.FROM_LEAVES, "FROM_MEMORY": records.FROM_MEMORY,
+        "CHECK_MEMORY": records.CHECK_MEMORY, "CACTUS": records.CACTUS, "BLAME_LOCKS": records.BLAME_LOCKS,
+        "RECORD_SEEN": records.RECORD_SEEN, "RECORD_CONTEXT": stacks.RECORD_CONTEXT,
+        "CONTEXT_UNKNOWN": stacks.CONTEXT_UNKNOWN, "VERDICT_DENIED": engine._DENIED,
+        "MEMORY_TEAM": memory_plan._TEAM, "MEMORY_WORKERS": memory_plan._WORKERS,
+        "MAX_HOPS": memory.MAX_HOPS, "MAX_WORKERS": memory.MAX_WORKERS,
+        **{f"STAT_{name.upper()}": number for name, number in counters._STATISTICS.items()},
+        "STAT_PYTHON": counters._PYTHON, "PYTHON_ENDS": len(counters.PYTHON_ENDS), "NOT_THERE": layouts.NOT_THERE,
         "ENTRY_EVERY_FRAME": layouts.EVERY_FRAME, "ENTRY_FLAG": layouts.ENTRY_FLAG,
         "ENTRY_OWNER": layouts.ENTRY_OWNER,
-        "STAT_EDGES": engine._EDGES, "STAT_STACKS": engine._STACKS, "END_KERNEL": len(engine.STACK_ENDS),
-        "RECORD_STALE_MAP": engine.RECORD_STALE_MAP, "MAPPING_WORDS": placing.MAPPING_WORDS,
+        "STAT_EDGES": counters._EDGES, "STAT_STACKS": counters._STACKS, "END_KERNEL": len(counters.STACK_ENDS),
+        "RECORD_STALE_MAP": records.RECORD_STALE_MAP, "MAPPING_WORDS": placing.MAPPING_WORDS,
         "PAGE_SHIFT": placing.PAGE_SHIFT, "1 << CHUNK_SHIFT": store.CHUNK_WORDS,
     }  # fmt: skip
     checks = "\n".join(
@@ -79,8 +89,10 @@ def test_events() -> None:
 
 
 def test_cookies() -> None:
-    assert Site("f", 0, 3, learn_argument=1).cookie == 3 | COOKIE_LEARN
-    assert Site("f", 0, 4, learn_argument=6).cookie == 4 | COOKIE_LEARN_SIXTH
+    assert Site("f", 0, 3).cookie == 3
+    assert Site("f", 0, 3, learn=True, function_argument=1).cookie == 3 | COOKIE_LEARN | 1 << 12
+    every = Site("f", 0, 9, True, True, 6, 3, 2, 1, 4)
+    assert every.cookie == 9 | COOKIE_LEARN | 6 << 12 | 3 << 16 | 2 << 20 | 1 << 24 | 4 << 32
 
 
 def test_header_tree_is_ours_and_names_the_remedy(tmp_path: Path) -> None:

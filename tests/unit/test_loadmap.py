@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parprof.dso import Dso, DsoCache
+from parprof.dso import Dso
+from parprof.dsocache import DsoCache
 from parprof.elf import ElfFile
 from parprof.errors import TargetError
 from parprof.loadmap import LoadMap, Mapping

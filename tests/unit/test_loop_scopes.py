@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parprof.cct import CallingContextTree
-from parprof.dso import Dso, DsoCache
+from parprof.dso import Dso
+from parprof.dsocache import DsoCache
 from parprof.exporters import json_report, pprof, table
 from parprof.exporters.pprof_reader import decode
 from parprof.loops import LoopNest, LoopScopes

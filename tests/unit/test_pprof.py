@@ -59,7 +59,7 @@ def test_layout() -> None:
     """GIVEN a profile with an event and an inlined frame THEN the message is what DESIGN section 6 says."""
     inner = Frame("inner", "x.h", 3, 1, "/bin/x", "ab", 16, inlined=True)
     outer = Frame("outer", "x.c", 9, 8, "/bin/x", "ab", 16)
-    metrics = Metrics(2, 20.0, 30.0, 5.0, 7.0, {"page-faults": 4, "cache-misses": 1})
+    metrics = Metrics(2, 20.0, 30.0, 5.0, 7.0, events={"page-faults": 4, "cache-misses": 1})
     one = PathSample((frame("main", 1), outer, inner), metrics, 7, "x", "t", "libomp", "sync")
     out = message(Profile(ProcessInfo(7, "x"), 2.0, 100, [one], start_time_s=3.5))
     columns = [f"{text_of(out, kind.type)}/{text_of(out, kind.unit)}" for kind in out.sample_type]

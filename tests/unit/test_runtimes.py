@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from parprof.runtimes import Edge, RuntimeAgent, agent_for_library
+from parprof import runtimes
+from parprof.runtimes import Agent, Edge, agent_for_library
 from parprof.runtimes.libgomp import Libgomp
 from parprof.runtimes.libomp import Libiomp5, Libomp
 
 
-def edge(agent: RuntimeAgent, name: str) -> Edge | None:
+def edge(agent: Agent, name: str) -> Edge | None:
     return next((hook.edge for hook in agent.hooks if hook.pattern.fullmatch(name)), None)
 
 
@@ -32,7 +35,7 @@ def test_recognised_by_base_name(library: str, name: str | None) -> None:
         ("GOMP_parallel", Edge.REGION), ("GOMP_parallel_loop_nonmonotonic_dynamic", Edge.REGION),
         ("GOMP_parallel_start", Edge.LEARN), ("GOMP_parallel_loop_static_start", Edge.LEARN),
         ("GOMP_parallel_end", Edge.WAIT), ("GOMP_barrier", Edge.WAIT), ("GOMP_loop_end_nowait", None),
-        ("GOMP_task", Edge.LEARN), ("GOMP_taskwait", Edge.WAIT), ("omp_set_lock", Edge.WAIT),
+        ("GOMP_task", Edge.CREATE_TASK), ("GOMP_taskwait", Edge.WAIT), ("omp_set_lock", Edge.WAIT),
         ("GOMP_critical_end", None), ("omp_get_num_threads", None),
     ],
 )  # fmt: skip
@@ -59,3 +62,33 @@ def test_outlined_names() -> None:
 def test_every_hook_says_why() -> None:
     for agent in (Libgomp(), Libomp(), Libiomp5()):
         assert all(len(hook.why) > 10 for hook in agent.hooks)
+
+
+class _Entry:
+    """Stands in for an entry point of an installed package."""
+
+    def __init__(self, value: str, loaded: object) -> None:
+        self.value, self._loaded = value, loaded
+
+    def load(self) -> object:
+        if isinstance(self._loaded, Exception):
+            raise self._loaded
+        return self._loaded
+
+
+def test_agents_of_other_packages(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    class Mine(Agent):
+        name = "mine"
+        library = re.compile(r"libmine\.")
+
+    entries = [_Entry("a:Mine", Mine), _Entry("b:None", ImportError("no such module")), _Entry("c:str", str)]
+    monkeypatch.setattr(runtimes, "entry_points", lambda group: entries)
+    runtimes.agents.cache_clear()
+    try:
+        assert [agent.name for agent in runtimes.agents()][-1] == "mine"
+        found = agent_for_library("libmine.so.1")
+        assert found is not None and found.name == "mine"
+        assert "b:None is left out: ImportError" in caplog.text
+        assert "c:str is left out: TypeError" in caplog.text
+    finally:
+        runtimes.agents.cache_clear()

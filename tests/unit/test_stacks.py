@@ -8,7 +8,7 @@ from parprof.kernel.stacks import STACK_ENDS, StackTable
 
 
 def record(end: int, *words: int, digest: int = 7) -> bytes:
-    return struct.pack("<IHHQIHH", 1, len(words), end, digest, 1, 0, 0) + struct.pack(
+    return struct.pack("<IHHQIHHHxxxxxx", 1, len(words), end, digest, 1, 0, 0, 0) + struct.pack(
         f"<{len(words)}Q", *words
     )
 

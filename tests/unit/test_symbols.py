@@ -18,11 +18,13 @@ from typing import Any
 
 import pytest
 
-from parprof.dso import Dso, DsoCache
+from parprof.dso import Dso
+from parprof.dsocache import DsoCache
 from parprof.mapsline import MapsLine
 from parprof.model import Frame
-from parprof.symbols import Symbolizer, debugfiles, protocol
+from parprof.symbols import Symbolizer, debugfiles
 from parprof.symbols.names import readable
+from parprof.workers import protocol
 from symbol_programs import address_of, compile_program, line_of, need_symbolic, open_dso
 
 
@@ -262,7 +264,7 @@ def test_worker_killed_between_requests(program: Path, cache: DsoCache) -> None:
 FAKE_WORKER = """
 import os, socket, sys, time
 sys.path.insert(0, {package!r})
-from parprof.symbols import protocol
+from parprof.workers import protocol
 connection = socket.socket(fileno=int(sys.argv[1]))
 while (received := protocol.receive(connection)) is not None:
     request, fds = received
@@ -309,7 +311,7 @@ def fake_worker(how: str, always: bool, tmp_path: Path, monkeypatch: pytest.Monk
     def popen(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         return real_popen([sys.executable, str(tmp_path / "fake.py"), command[-1]], **options)
 
-    monkeypatch.setattr("parprof.symbols.client.subprocess.Popen", popen)
+    monkeypatch.setattr("parprof.workers.client.subprocess.Popen", popen)
 
 
 def test_answers_are_checked(

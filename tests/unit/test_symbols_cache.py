@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from parprof.dso import DsoCache
+from parprof.dsocache import DsoCache
 from parprof.model import Frame
 from parprof.symbols import Symbolizer, symcache
-from parprof.symbols.diskcache import DiskCache, NewFile
+from parprof.workers.diskcache import DiskCache, NewFile
 from symbol_programs import address_of, compile_program, line_of, need_symbolic, open_dso
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from parprof.dso import Dso, DsoCache
+from parprof.dso import Dso
+from parprof.dsocache import DsoCache
 from parprof.elf import ElfFile
 from parprof.loadmap import LoadMap
 from parprof.mapsline import MapsLine

@@ -10,7 +10,7 @@ import pytest
 
 from parprof.elf import ElfFile
 from parprof.unwind.frames import UnwindError
-from parprof.unwind.rows import Rule, RuleType, pack, unpack
+from parprof.unwind.rows import RSP_DEREF_BIAS, Rule, RuleType, pack, pack_register, unpack
 from parprof.unwind.table import UnwindTable, build_table
 from unwind_elf import CODE, FRAMES, USUAL, cie, eh_frame, elf_bytes, fde, open_elf, record, sleb, uleb
 
@@ -40,6 +40,16 @@ def one(program: str | bytes, head: bytes | None = None) -> tuple[list[tuple[int
 
 
 END = (0x40, NONE)
+
+
+def register(place: int, offset: int, by_rbp: bool, rbp: int = 0) -> Rule:
+    return unpack(pack_register(place, offset, by_rbp, rbp))
+
+
+def deref(offset: int, rbp: int = 0) -> Rule:
+    return Rule(RuleType.RSP_DEREF, rbp, offset + RSP_DEREF_BIAS)
+
+
 CASES = {
     "nothing": ("", [(0, rsp(8))]),
     "push rbp": ("410e108602", [(0, rsp(8)), (1, rsp(16, 2))]),
@@ -74,6 +84,11 @@ CASES = {
     "rbp expression, CFA by rbp": ("410c0610 1006027600", [(0, rsp(8)), (1, Rule(RuleType.RBP, 2, 16))]),
     "rbp expression, popped": ("41100602 7600", [(0, rsp(8))]),
     "rbp expression, r13 not popped": ("41100602 76000e10", [(0, rsp(8)), (1, rsp(16))]),
+    "r13": ("0c0d00 1006027600", [(0, register(2, 0, True, 1))]),
+    "rax": ("0c0008 8603", [(0, register(10, 8, False, 3))]),
+    "*(rsp + 152) + 8": ("410f06 779801 06 2308 8602", [(0, rsp(8)), (1, deref(152, 2))]),
+    "*(rsp - 8) + 8": ("0f05 7778 06 2308", [(0, deref(-8))]),
+    "*(rsp + 0) + 8, padded": ("0f09 77808000 06 23888000", [(0, deref(0))]),
     "outermost": ("0710", [(0, Rule(RuleType.END, 0, 0))]),
     "plt": ("0e10460e184a0f0b770880003f1a3b2a332422",
             [(0, rsp(16)), (6, rsp(24)), (16, Rule(RuleType.PLT, 0, 0))]),
@@ -98,8 +113,10 @@ def test_instructions(name: str) -> None:
 @pytest.mark.parametrize(
     ("program", "note"),
     [
-        ("0c0308", "CFA register"), ("0f03777806", "CFA expression"), ("0f037608 06", "CFA expression"),
-        ("0f0176", "CFA expression"),
+        ("0c1008", "CFA register"), ("0c0304", "CFA offset"), ("0f03777806", "CFA expression"),
+        ("0f037608 06", "CFA expression"),
+        ("0f0176", "CFA expression"), ("0f0577100623 40", "CFA expression"), ("0f06771006230800", "CFA expression"),
+        ("0f0576100623 08", "CFA expression"), ("0c0d00 8602 1006027604", "rbp rule"), ("0c0308 140601", "rbp rule"),
         ("0f0b770880003f1a302a332422", "CFA expression"), ("0f04760000 06", "CFA expression"), ("0e0c", "CFA offset"),
         ("0e80808080 01", "CFA offset"), ("12 07 01", "CFA offset"), ("8600", "rbp rule"), ("090603", "rbp rule"),
         ("140601", "rbp rule"), ("16060170", "rbp rule"), ("0e181006027600", "rbp rule"), ("1006027678", "rbp rule"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from parprof.unwind.rows import RuleType, unpack
+from parprof.unwind.rows import REGISTER_OFFSETS, REGISTER_SHIFT, RuleType, unpack
 from parprof.unwind.table import UnwindTable
 
 _CIE = re.compile(r'^([0-9a-f]+) [0-9a-f]+ [0-9a-f]+ CIE "(.*?)" cf=(\d+) df=(-?\d+) ra=(\d+)')
@@ -66,6 +66,26 @@ def _rows(pending: list[list[str]], columns: list[str], stop: int, signal: bool)
             )
 
 
+PT_REGS = (
+    "r15",
+    "r14",
+    "r13",
+    "r12",
+    "rbp",
+    "rbx",
+    "r11",
+    "r10",
+    "r9",
+    "r8",
+    "rax",
+    "rcx",
+    "rdx",
+    "rsi",
+    "rdi",
+)
+"""As the kernel's ``struct pt_regs`` has them."""
+
+
 def problem_of(expected: Expected, rule: int) -> str:
     """Why a packed rule is not what readelf says; empty if it is, or if no row can say that."""
     kind, rbp, cfa = unpack(rule)
@@ -74,19 +94,26 @@ def problem_of(expected: Expected, rule: int) -> str:
     if expected.cfa == "exp":
         if expected.signal:
             return "" if kind is RuleType.SIGNAL else "this is a signal frame"
-        return "" if kind in (RuleType.NONE, RuleType.PLT, RuleType.RBP_DEREF) else "the CFA is an expression"
+        kinds = (RuleType.NONE, RuleType.PLT, RuleType.RBP_DEREF, RuleType.RSP_DEREF)
+        return "" if kind in kinds else "the CFA is an expression"
     base, sign, offset = re.fullmatch(r"(\w+)([+-])(\d+)", expected.cfa).groups()
     number = int(sign + offset)
     types = {"rsp": RuleType.RSP, "rbp": RuleType.RBP, "r10": RuleType.R10}
     expressible = (
-        base in types and number % 8 == 0 and 0 <= number < 1 << 21 and expected.ra == "c-8"
+        (base in types or base in PT_REGS) and number % 8 == 0 and 0 <= number < 1 << 21 and expected.ra == "c-8"
         and (expected.rbp in ("u", "s", "exp") or re.fullmatch(r"c-\d+", expected.rbp))
     )  # fmt: skip
     if not expressible:
         return "" if kind is RuleType.NONE else f"a row cannot express CFA {expected.cfa}, ra {expected.ra}"
     if expected.rbp == "exp" and kind is RuleType.NONE:
         return ""
-    if (kind, cfa) != (types[base], number):
+    if base not in types:
+        if kind is not RuleType.REGISTER:
+            return f"CFA {expected.cfa}"
+        place, cfa = cfa >> 3 + REGISTER_SHIFT, cfa & (REGISTER_OFFSETS - 1) << 3
+        if (PT_REGS[place], cfa) != (base, number):
+            return f"CFA {expected.cfa}"
+    elif (kind, cfa) != (types[base], number):
         return f"CFA {expected.cfa}"
     if expected.rbp in ("u", "s"):
         return "" if rbp == 0 else "rbp is unchanged"

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real parprofd watches real programs; what it serves is held against what they did. Needs root."""
+
+from __future__ import annotations
+
+import ctypes
+import gzip
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
+
+import daemon_process as dp
+from daemon_process import DaemonProcess
+from parprof import pprof_pb2
+from parprof.service.push import pyroscope_pb2
+from push_server import serving
+from truth import Truth
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")
+
+STAMP = "parprofd_snapshot_timestamp_seconds"
+OF_PROCESS = (
+    "parprof_work_seconds_total", "parprof_idleness_seconds_total", "parprof_overhead_seconds_total",
+    "parprof_spin_seconds_total", "parprof_cores", "parprof_parallel_efficiency_ratio",
+)  # fmt: skip
+OF_DAEMON = (
+    "parprofd_samples_total", "parprofd_probe_hits_total", "parprofd_target_cost_ratio", "parprofd_processes",
+    "parprofd_drain_seconds", "parprofd_build_info", "process_resident_memory_bytes", "process_cpu_seconds_total",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    with dp.running(tmp_path_factory.mktemp("parprofd")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def spinner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return dp.build(tmp_path_factory.mktemp("bin"), "spinner")
+
+
+def between(truth: Truth, start_ns: int, end_ns: int) -> Truth:
+    """What was true from then until then."""
+    cut = []
+    for one in truth.intervals:
+        enter_ns, exit_ns = max(one.enter_ns, start_ns), min(one.exit_ns, end_ns)
+        if enter_ns < exit_ns:
+            share = (exit_ns - enter_ns) / one.wall_ns
+            cut.append(replace(one, enter_ns=enter_ns, exit_ns=exit_ns, cpu_ns=round(one.cpu_ns * share)))
+    return Truth(cut)
+
+
+def test_an_openmp_program_is_found_and_measured(daemon: DaemonProcess, tmp_path: Path) -> None:
+    with dp.openmp(tmp_path, "omp") as target:
+        pid = target.pid
+        first = daemon.page_when("the program", lambda page: page.info(pid).get("n_w_source") == "exact")
+        info = first.info(pid)
+        assert (info["comm"], info["runtime"], info["uid"]) == (f"{dp.PREFIX}omp", "libgomp", "0")
+        first = daemon.fresh()  # the interval in which the probes came is over
+        start_s = first.value(STAMP)
+        last = daemon.page_when("five seconds more", lambda page: page.value(STAMP) >= start_s + 5)
+        assert target.poll() is None
+        target.terminate()
+        assert target.wait(dp.WAIT_S) == 0, "the program came to harm"
+    for name in OF_PROCESS:
+        (labels, _), *more = last.of(name, pid=str(pid))
+        assert not more and labels.keys() == {"comm", "pid", "cgroup", "runtime"}
+    for name in OF_DAEMON:
+        assert last.of(name), name
+    states = {labels["state"]: value for labels, value in last.of("parprof_threads", pid=str(pid))}
+    assert states.keys() == {"working", "spinning", "blocked"} and sum(states.values()) == 2
+    cores = last.value("parprof_cores", pid=str(pid))
+    assert cores == min(2, len(os.sched_getaffinity(0)))
+
+    def grown(kind: str) -> float:
+        name = f"parprof_{kind}_seconds_total"
+        return last.value(name, pid=str(pid)) - first.value(name, pid=str(pid))
+
+    offset_ns = time.time_ns() - time.monotonic_ns()
+    start_ns, end_ns = (round(page.value(STAMP) * 1e9) - offset_ns for page in (first, last))
+    expected = between(Truth.read(tmp_path / "omp.truth"), start_ns, end_ns).expected(2).values()
+    work_s, idle_s = (sum(column) / 1e9 for column in zip(*expected, strict=True))
+    assert grown("work") == pytest.approx(work_s, rel=0.15)
+    assert 0 < grown("idleness") <= grown("work") * (cores - 1)
+    assert grown("work") + grown("idleness") <= 1.1 * cores * (end_ns - start_ns) / 1e9
+    efficiency = (grown("work") - grown("overhead")) / (grown("work") + grown("idleness"))
+    assert efficiency == pytest.approx(work_s / (work_s + idle_s), abs=0.07)
+    functions = sum(
+        value for _, value in last.of("parprof_function_work_seconds_total", pid=str(pid), function="burn")
+    )
+    assert functions > 0.5 * last.value("parprof_work_seconds_total", pid=str(pid))
+    assert last.value("parprofd_probe_hits_total", runtime="libgomp") > 0
+
+
+@pytest.mark.skipif(shutil.which("go") is None, reason="needs go tool pprof: apt install golang-go")
+def test_its_profiles_open_in_go_tool_pprof(daemon: DaemonProcess, tmp_path: Path) -> None:
+    with dp.openmp(tmp_path, "ompgo") as target:
+        daemon.sampled(target.pid, 1.0)
+        status, body = daemon.get(f"/profiles/{target.pid}.pb.gz?seconds=30")
+        assert status == 200
+        assert target.pid in {entry["pid"] for entry in json.loads(daemon.get("/profiles")[1])["profiles"]}
+    file = tmp_path / "out.pb.gz"
+    file.write_bytes(body)
+    done = subprocess.run(
+        ["go", "tool", "pprof", "-top", "-cum", "-sample_index=idleness", str(file)],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "skewed_long" in done.stdout and "burn" in done.stdout
+
+
+def frequency_of(file: Path) -> float:
+    done = dp.parprof("report", file, "--json")
+    assert done.returncode == 0, done.stderr
+    return float(json.loads(done.stdout)["frequency_hz"])
+
+
+def test_attach_goes_through_the_daemon_where_there_is_one(daemon: DaemonProcess, tmp_path: Path) -> None:
+    with dp.openmp(tmp_path, "ompat") as target:
+        daemon.sampled(target.pid)
+        through, alone = tmp_path / "through.pb.gz", tmp_path / "alone.pb.gz"
+        done = daemon.parprof("attach", target.pid, "-d", "2", "-o", through)
+        assert done.returncode == 0, done.stderr
+        assert "skewed_long" in done.stdout
+        assert frequency_of(through) == 199  # the daemon's, not the command's own
+        nowhere = str(tmp_path / "nobody.sock")
+        done = dp.parprof("attach", target.pid, "-d", "1", "-o", alone, PARPROF_SOCKET=nowhere)
+        assert done.returncode == 0, done.stderr
+        assert "skewed_long" in done.stdout
+        assert frequency_of(alone) == 499
+        assert target.poll() is None
+
+
+def test_attach_to_what_the_selection_leaves_out(daemon: DaemonProcess, tmp_path: Path) -> None:
+    program = dp.build(tmp_path, "left", "spin_unselected").rename(tmp_path / "other")
+    with dp.started(program) as target:
+        daemon.fresh()
+        assert target.pid not in daemon.page().pids()
+        done = daemon.parprof("attach", target.pid, "-d", "2", "-o", tmp_path / "out.pb.gz")
+        assert done.returncode == 0, done.stderr
+        assert "spin_unselected" in done.stdout
+        daemon.page_when("an end to it", lambda page: target.pid not in page.pids())
+        assert target.poll() is None
+
+
+def test_top_and_status(daemon: DaemonProcess, tmp_path: Path) -> None:
+    with dp.openmp(tmp_path, "omptop") as target:
+        daemon.sampled(target.pid, 0.5)
+        top = daemon.parprof("top", "--once", "--json")
+        assert top.returncode == 0, top.stderr
+        row = next(row for row in json.loads(top.stdout)["processes"] if row["pid"] == target.pid)
+        assert row["comm"] == f"{dp.PREFIX}omptop" and row["runtime"] == "libgomp" and row["cores"] == 2
+        plain = daemon.parprof("top", "--once")
+        assert plain.returncode == 0 and str(target.pid) in plain.stdout
+    status = daemon.parprof("status", "--json")
+    assert status.returncode == 0, status.stderr
+    said = json.loads(status.stdout)
+    assert said["healthy"] and said["ready"] and said["samples"] > 0
+    assert "well" in daemon.parprof("status").stdout
+
+
+def test_fork(daemon: DaemonProcess, spinner: Path) -> None:
+    with dp.started(spinner, "fork") as target:
+        assert target.stdout is not None
+        child = int(target.stdout.readline())
+        page = daemon.page_when("both", lambda page: {target.pid, child} <= page.pids())
+        assert page.info(child)["comm"] == page.info(target.pid)["comm"] == spinner.name
+        os.kill(child, signal.SIGKILL)
+        page = daemon.page_when("the child's end", lambda page: child not in page.pids())
+        assert target.pid in page.pids()
+
+
+def test_exec_is_another_program(daemon: DaemonProcess, spinner: Path, tmp_path: Path) -> None:
+    after = dp.named(tmp_path, "after", "omp_truth.gomp")
+    with dp.started(spinner, "exec", after, "skewed", "--forever") as target:
+        before = daemon.sampled(target.pid)
+        assert before.info(target.pid)["comm"] == spinner.name
+        assert before.info(target.pid)["runtime"] == "none"
+        target.send_signal(signal.SIGUSR1)
+        page = daemon.page_when(
+            "the new image", lambda page: page.info(target.pid).get("runtime") == "libgomp"
+        )
+        assert page.info(target.pid)["comm"] == after.name
+        assert not page.of("parprof_work_seconds_total", comm=spinner.name, pid=str(target.pid))
+        page = daemon.sampled(target.pid, 0.5)
+        assert page.of("parprof_function_work_seconds_total", pid=str(target.pid), comm=after.name)
+
+
+def test_exec_of_what_is_left_out(daemon: DaemonProcess, spinner: Path, tmp_path: Path) -> None:
+    out = tmp_path / "leftout"
+    out.write_bytes(spinner.read_bytes())
+    out.chmod(0o755)
+    with dp.started(spinner, "exec", out) as target:
+        daemon.sampled(target.pid)
+        target.send_signal(signal.SIGUSR1)
+        daemon.page_when("no series of it", lambda page: target.pid not in page.pids())
+        daemon.fresh()
+        assert target.pid not in daemon.page().pids()
+
+
+def test_exec_of_what_is_selected(daemon: DaemonProcess, spinner: Path, tmp_path: Path) -> None:
+    out = tmp_path / "notyet"
+    out.write_bytes(spinner.read_bytes())
+    out.chmod(0o755)
+    with dp.started(out, "exec", spinner) as target:
+        daemon.fresh()
+        assert target.pid not in daemon.page().pids()
+        target.send_signal(signal.SIGUSR1)
+        page = daemon.page_when("the new image", lambda page: target.pid in page.pids())
+        assert page.info(target.pid)["comm"] == spinner.name
+
+
+_CLONE3 = 435
+
+
+def start_as(pid: int, program: Path) -> bool:
+    """Start a program under a PID that is free; False if it was not."""
+    wanted = (ctypes.c_int * 1)(pid)
+    arguments = struct.pack("<11Q", 0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(wanted), 1, 0)
+    buffer = ctypes.create_string_buffer(arguments, len(arguments))
+    made = int(ctypes.CDLL(None).syscall(_CLONE3, buffer, ctypes.c_size_t(len(arguments))))
+    if made == 0:
+        os.execv(program, [program])
+    return made == pid
+
+
+def test_a_pid_that_is_used_again(daemon: DaemonProcess, spinner: Path, tmp_path: Path) -> None:
+    second = dp.build(tmp_path, "second", "spin_again")
+    with dp.started(spinner) as target:
+        pid = target.pid
+        first = daemon.sampled(pid, 0.5)
+        assert "burn" in first.functions(pid)
+    if not start_as(pid, second):
+        pytest.skip("the PID was taken by another process, or clone3 with set_tid is not permitted")
+    try:
+        page = daemon.page_when("the new one", lambda page: page.info(pid).get("comm") == second.name)
+        assert not page.of("parprof_work_seconds_total", comm=spinner.name)
+        page = daemon.page_when("its function", lambda page: "spin_again" in page.functions(pid))
+        assert "burn" not in page.functions(pid)
+        profile = gzip.decompress(daemon.get(f"/profiles/{pid}.pb.gz?seconds=60")[1])
+        assert b"spin_again" in profile and b"burn" not in profile
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_series_go_with_their_process(daemon: DaemonProcess, spinner: Path) -> None:
+    with dp.started(spinner) as target:
+        before = daemon.sampled(target.pid, 0.3)
+    after = daemon.page_when("its end", lambda page: target.pid not in page.pids())
+    assert not [s for s in after.samples if s[1].get("pid") == str(target.pid)]
+    name = "parprof_node_work_seconds_total"
+    assert after.value(name) >= before.value(name) > 0
+
+
+@contextmanager
+def cgroup_of(pid: int) -> Iterator[str]:
+    """Move a process to a new cgroup of version 2; its path."""
+    root = next((p for p in map(Path, ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"))
+                 if (p / "cgroup.procs").exists() and (p / "cgroup.controllers").exists()), None)  # fmt: skip
+    if root is None:
+        pytest.skip("no cgroup v2 is mounted")
+    group = root / f"parprof-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("no cgroup can be made here")
+    try:
+        (group / "cgroup.procs").write_text(str(pid))
+        yield f"/{group.name}"
+    finally:
+        (root / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
+
+
+def test_selection_and_reload(daemon: DaemonProcess, tmp_path: Path) -> None:
+    """Two programs, of which each new configuration leaves out the one that the last one let in."""
+    one, two = dp.build(tmp_path, "one"), dp.build(tmp_path, "two")
+    ours = {"comm": [dp.PREFIX + "*"]}
+    try:
+        with dp.started(one) as this, dp.of_nobody(two) as other, cgroup_of(other.pid) as group:
+            daemon.page_when("both", lambda page: {this.pid, other.pid} <= page.pids())
+            for rule in (
+                {"comm": ["*.two"]}, {"pid": [other.pid]}, {"uid": [dp.NOBODY]}, {"cgroup": [group]},
+            ):  # fmt: skip
+                daemon.reload(dp.selecting(**rule))
+                daemon.page_when(
+                    f"{rule} alone", lambda page: page.pids() & {this.pid, other.pid} == {other.pid}
+                )
+                daemon.reload(dp.selecting(deny=rule, **ours))
+                daemon.page_when(
+                    f"{rule} denied", lambda page: page.pids() & {this.pid, other.pid} == {this.pid}
+                )
+            assert "cgroup" in rule and group in Path(f"/proc/{other.pid}/cgroup").read_text()
+            daemon.reload({})
+            daemon.page_when("both again", lambda page: {this.pid, other.pid} <= page.pids())
+            assert daemon.page().info(other.pid)["cgroup"] == group
+    finally:
+        daemon.reload({})
+
+
+def test_a_wrong_configuration_is_refused_at_start_and_ignored_at_reload(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    wrong = '[sampling]\nfrequency_hz = 99\n\n[http]\nlisten = "127.0.0.1:0"\n[select]\nmod = "all"\n'
+    file = tmp_path / "wrong.toml"
+    file.write_text(wrong)
+    done = dp.as_user("parprof.service.main", 0, "--config", file)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.endswith(f" {file}:7: select.mod: unknown key; did you mean select.mode?\n")
+    assert len(done.stderr.splitlines()) == 1
+    file.write_text("[sampling]\nfrequency_hz = 0\n")
+    done = dp.as_user("parprof.service.main", 0, "--config", file)
+    assert done.returncode == 2 and f"{file}:2: sampling.frequency_hz" in done.stderr
+    daemon.config.write_text(wrong)
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.wait("a complaint", lambda: "not reloaded: " in daemon.log())
+    assert f"{daemon.config}:7: select.mod" in daemon.log()
+    daemon.reload({})
+
+
+def test_push(tmp_path: Path) -> None:
+    with serving() as store, dp.openmp(tmp_path, "omppush") as target:
+        tables = {
+            "push": {"interval_s": 1.0, "spool": str(tmp_path / "spool"), "labels": {"site": "here"}},
+            "push.pyroscope": {"url": store.url},
+        }
+        with dp.running(tmp_path / "parprofd", tables) as daemon:
+            received = store.wait_for(2)
+            daemon.page_when(
+                "its count", lambda p: p.value("parprofd_pushed_profiles_total", outcome="sent") >= 2
+            )
+        assert target.poll() is None
+    message = pyroscope_pb2.PushRequest()
+    message.ParseFromString(received[-1].body)
+    labels = {pair.name: pair.value for pair in message.series[0].labels}
+    assert labels["service_name"] == f"{dp.PREFIX}omppush"
+    assert (labels["site"], labels["runtime"]) == ("here", "libgomp")
+    profile = pprof_pb2.Profile()
+    profile.ParseFromString(gzip.decompress(message.series[0].samples[0].raw_profile))
+    names = {profile.string_table[function.name] for function in profile.function}
+    assert "skewed_long" in names
+    assert sum(sample.value[0] for sample in profile.sample) > 0

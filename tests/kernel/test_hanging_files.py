@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs and libraries on a file system that another process serves: profiled like any, and never waited for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import profiling
+from parprof.symbols import Symbolizer
+
+SERVER = Path(__file__).parents[1] / "hanging_fuse.py"
+PARPROF = [sys.executable, "-m", "parprof"]
+
+
+@contextmanager
+def served(directory: Path, *files: Path) -> Iterator[subprocess.Popen[str]]:
+    """The files in a FUSE file system at ``directory``."""
+    if not os.path.exists("/dev/fuse"):
+        pytest.skip("needs /dev/fuse")
+    server = subprocess.Popen(
+        [sys.executable, str(SERVER), str(directory), *map(str, files)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert server.stdin is not None and server.stdout is not None
+    try:
+        if server.stdout.readline() != "ready\n":
+            pytest.skip("FUSE file systems cannot be mounted here")
+        yield server
+    finally:
+        server.stdin.close()
+        server.stdout.close()
+        server.wait(20)
+
+
+def tell(server: subprocess.Popen[str], what: str) -> None:
+    assert server.stdin is not None and server.stdout is not None
+    server.stdin.write(what + "\n")
+    server.stdin.flush()
+    assert server.stdout.readline() == "done\n"
+
+
+@contextmanager
+def spinning(program: Path) -> Iterator[int]:
+    process = subprocess.Popen([program, "recursion", "20", "60"], stdout=subprocess.DEVNULL)
+    try:
+        time.sleep(0.3)
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_program_on_fuse_has_whole_stacks_and_names(tmp_path: Path) -> None:
+    with served(tmp_path, profiling.BUILD / "stacks"), spinning(tmp_path / "stacks") as pid:
+        with profiling.traced_session(997) as session:
+            target = session.watch(pid)
+            profiling.run_until(session, lambda: not session.watched.placer.is_waiting)
+            before = Counter(session.kernel.statistics())
+            end = time.monotonic() + 1
+            profiling.run_until(session, lambda: time.monotonic() > end)
+            session.finish()
+            counted = Counter(session.kernel.statistics()) - before
+            total = sum(count for name, count in counted.items() if name.startswith("stacks_"))
+            assert total > 300 and counted["stacks_complete"] >= 0.99 * total, counted
+            names = set[str]()
+            with Symbolizer() as symbolizer:
+                for _, _, _, _, _, user, *_ in session.facts:
+                    for address, is_return in session.kernel.stack(user).frames:
+                        if found := target.load_maps.newest and target.load_maps.newest.find(address):
+                            names |= {frame.name for frame in symbolizer.frames(*found, is_return)}
+            assert {"main", "descend", "spin"} <= names
+
+
+def test_probes_in_a_library_on_fuse(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    log = tmp_path_factory.mktemp("log") / "truth"
+    library = subprocess.run(["gcc", "-print-file-name=libgomp.so.1"], capture_output=True, text=True).stdout
+    with served(tmp_path, Path(library.strip()).resolve(), Path(library.strip())):
+        run = profiling.record("omp_truth.gomp.nofp", ["all"], log, LD_LIBRARY_PATH=str(tmp_path))
+        assert run.target.load_map is not None
+        found = [dso for dso in run.target.load_map.dsos() if "libgomp" in dso.name]
+        assert [dso.path for dso in found] == [str(tmp_path / "libgomp.so.1")]
+        assert not run.target.failures
+        assert run.statistics["probe_hits"] > 10
+
+
+@pytest.mark.parametrize("how", ["seconds", "ctrl-c"])
+def test_attach_to_a_program_whose_file_system_hangs(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, how: str
+) -> None:
+    out = tmp_path_factory.mktemp("out") / "a.pb.gz"
+    with served(tmp_path, profiling.BUILD / "stacks") as server, spinning(tmp_path / "stacks") as pid:
+        tell(server, "hang")
+        seconds = "1" if how == "seconds" else "600"
+        command = [*PARPROF, "attach", str(pid), "-d", seconds, "-o", str(out)]
+        environment = {**os.environ, "PYTHONPATH": str(profiling.ROOT / "daemon")}
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        if how == "ctrl-c":
+            time.sleep(6)
+            process.send_signal(signal.SIGINT)
+        report, messages = process.communicate(timeout=60)
+        assert process.returncode == 0, messages
+        note = f"{tmp_path}/stacks: its file system does not answer"
+        assert "".join(note.split()) in "".join(report.split())  # its lines are wrapped
+        assert "stacks+0x" in report
+        tell(server, "answer")

@@ -1,0 +1,109 @@
+"""The container recipe and the Kubernetes manifest agree with the unit file, and with what the cluster accepts."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from booted import REPO
+from parprof.service.config import KEYS, Config
+from parprof.service.config_load import load
+
+UNIT = (REPO / "systemd/parprofd.service").read_text()
+CONTAINERFILE = (REPO / "packaging/container/Containerfile").read_text()
+MANIFESTS: list[dict[str, Any]] = list(
+    yaml.safe_load_all((REPO / "packaging/kubernetes/parprofd.yaml").read_text())
+)
+
+
+def manifest(kind: str) -> dict[str, Any]:
+    return next(one for one in MANIFESTS if one["kind"] == kind)
+
+
+def pod() -> dict[str, Any]:
+    spec = manifest("DaemonSet")["spec"]["template"]["spec"]
+    assert isinstance(spec, dict)
+    return spec
+
+
+def capabilities_of_unit() -> set[str]:
+    lines = re.findall(r"(?m)^CapabilityBoundingSet=(.*)", UNIT)
+    return {name.removeprefix("CAP_") for line in lines for name in line.split()}
+
+
+@pytest.mark.parametrize("one", MANIFESTS, ids=lambda one: one["kind"])
+def test_the_cluster_accepts_it(one: dict[str, Any]) -> None:
+    validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    validator.validate(one, "1.30", strict=True)
+
+
+def test_all_ways_give_the_same_capabilities() -> None:
+    security = pod()["containers"][0]["securityContext"]
+    assert set(security["capabilities"]["add"]) == capabilities_of_unit()
+    assert security["capabilities"]["drop"] == ["ALL"]
+    added = re.search(r"--cap-add=(\S+)", CONTAINERFILE)
+    assert added and set(added[1].split(",")) == capabilities_of_unit()
+
+
+def test_the_pod_sees_the_node() -> None:
+    spec, container = pod(), pod()["containers"][0]
+    assert spec["hostPID"] and not spec["enableServiceLinks"]
+    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    volumes = {one["name"]: one for one in spec["volumes"]}
+    assert set(mounts.values()) == set(volumes)
+    for path in ("/sys/kernel/btf", "/sys/fs/cgroup", "/run/parprofd"):
+        assert volumes[mounts[path]]["hostPath"]["path"] == path
+    directory = re.search(r"(?m)^RuntimeDirectory=(.*)", UNIT)
+    assert directory and Config().control.socket.startswith(f"/run/{directory[1]}/")
+    assert container["resources"]["limits"]["memory"] == "1Gi"
+
+
+def test_probes_ask_where_it_listens() -> None:
+    host, port = Config().http.listen.split(":")
+    container = pod()["containers"][0]
+    for probe, path in (
+        ("startupProbe", "/healthz"),
+        ("livenessProbe", "/healthz"),
+        ("readinessProbe", "/readyz"),
+    ):
+        asked = container[probe]["httpGet"]
+        assert (asked["host"], str(asked["port"]), asked["path"]) == (host, port, path)
+    annotations = manifest("DaemonSet")["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == port
+    assert f"EXPOSE {port}" in CONTAINERFILE
+
+
+def test_its_configuration_is_right(tmp_path: Any) -> None:
+    path = tmp_path / "parprofd.toml"
+    path.write_text(manifest("ConfigMap")["data"]["parprofd.toml"])
+    assert "select.deny.comm" in KEYS
+    assert load(str(path), environment={}).config.select.deny.comm
+
+
+def test_the_recipe_copies_what_the_script_needs() -> None:
+    script = (REPO / "scripts/install.sh").read_text()
+    used = set(re.findall(r'"\$source/([\w.]+)', script))
+    copied = {
+        word.strip("/")
+        for line in re.findall(r"(?m)^COPY (?!--)(.*)", CONTAINERFILE)
+        for word in line.split()
+    }
+    assert used <= copied, used - copied
+    packages = re.search(r"for package in (.*); do", script)
+    assert packages
+    for name in set(packages[1].split()) - {"python3-venv"}:
+        assert name in CONTAINERFILE and name in (REPO / "packaging/deb/build.sh").read_text()
+
+
+def test_python_packages_are_all_listed() -> None:
+    import tomllib
+
+    listed = set(tomllib.loads((REPO / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    there = {
+        ".".join(path.parent.relative_to(REPO / "daemon").parts)
+        for path in REPO.glob("daemon/**/__init__.py")
+    }
+    assert listed == there | {"parprof.bpf"}

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stand-in for the daemon behind `parprof.service.model.Service`: real data classes, invented programs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+
+from parprof.errors import TargetError
+from parprof.model import Metrics, ProcessInfo, Profile
+from parprof.service.model import FunctionUse, Labels, ProcessSnapshot, ProfileEntry, Recent, Snapshot
+from profiles import heat
+
+CORES = 8
+STEP_S = 5.0
+
+
+@dataclass
+class Program:
+    """An invented process: how many of its threads work as time goes by, and in which functions."""
+
+    pid: int
+    comm: str
+    mean_n_working: float = 4.0
+    swing: float = 2.0
+    runtime: str = "libgomp"
+    n_w_source: str = "exact"
+    functions: dict[str, float] = field(default_factory=lambda: {"solve": 0.7, "checksum": 0.3})
+    """Share of the work by function."""
+    labels: Labels = Labels()
+    command: str = ""
+    cost_ratio: float = 0.004
+    notes: tuple[str, ...] = ()
+    totals: Metrics = field(default_factory=Metrics)
+    by_function: dict[str, Metrics] = field(default_factory=dict)
+    history: tuple[Recent, ...] = ()
+    n_working: int = 0
+    age_s: float = 0.0
+
+    def run(self, seconds: float, now_s: float) -> None:
+        """Live for some time."""
+        self.age_s += seconds
+        n_working = self.mean_n_working + self.swing * math.sin(self.age_s / 40 + self.pid)
+        n_working = min(max(n_working, 0.2), CORES)
+        work = seconds * n_working * 1e9
+        spent = Metrics(
+            samples=round(99 * seconds * n_working),
+            work_ns=work,
+            idleness_ns=seconds * (CORES - n_working) * 1e9,
+            overhead_ns=0.05 * work,
+            spin_ns=0.1 * seconds * (CORES - n_working) * 1e9,
+        )
+        self.totals.add(spent)
+        for name, share in self.functions.items():
+            part = Metrics(
+                round(share * spent.samples),
+                share * spent.work_ns,
+                share * spent.idleness_ns,
+                share * spent.overhead_ns,
+                share * spent.spin_ns,
+            )
+            self.by_function.setdefault(name, Metrics()).add(part)
+        self.n_working = round(n_working)
+        efficiency = 0.95 * spent.work_ns / spent.effort_ns
+        self.history = (*self.history, Recent(now_s, n_working, efficiency))[-120:]
+
+    def snapshot(self, started_s: float) -> ProcessSnapshot:
+        """What the daemon would say of it."""
+        spinning = 1 if self.n_working < CORES else 0
+        return ProcessSnapshot(
+            pid=self.pid,
+            labels=replace(self.labels, comm=self.comm),
+            command=self.command or f"/usr/bin/{self.comm} --input data",
+            runtime=self.runtime,
+            n_w_source=self.n_w_source,
+            cores=CORES,
+            started_s=started_s,
+            threads={
+                "working": self.n_working,
+                "spinning": spinning,
+                "blocked": CORES - self.n_working - spinning,
+            },
+            n_working=self.n_working,
+            totals=replace(self.totals),
+            functions=tuple(
+                FunctionUse(name, f"/usr/bin/{self.comm}", replace(metrics))
+                for name, metrics in self.by_function.items()
+            ),
+            cost_ratio=self.cost_ratio,
+            frequency_hz=99,
+            history=self.history,
+            notes=self.notes,
+        )
+
+
+class StandInService:
+    """Serves what the tests set; time passes when they say so."""
+
+    def __init__(self, programs: list[Program] | None = None) -> None:
+        self.programs = (
+            programs if programs is not None else [Program(42, "heat"), Program(77, "solver", 7, 1)]
+        )
+        self.ended = Metrics()
+        self.started_s = time.time() - 100 * STEP_S
+        self.now_s = self.started_s
+        self.unhealthy = self.not_ready = ""
+        self.pending: list[Future[Profile]] = []
+        self.hangs = False
+        self.lost: Counter[str] = Counter({"ring_full": 0, "stack_map_full": 0})
+        self.probe_hits: Counter[tuple[str, str]] = Counter()
+        self.attach_failures: Counter[tuple[str, str]] = Counter()
+        self.transitions: Counter[tuple[str, str]] = Counter()
+        self.pushed: Counter[tuple[str, str]] = Counter()
+        self.samples = 0
+        self._snapshot = self._make()
+        self.advance(STEP_S, steps=100)
+
+    def advance(self, seconds: float, steps: int = 1) -> None:
+        """Let time pass, in steps, and make a new snapshot."""
+        for _ in range(steps):
+            self.now_s += seconds
+            for program in self.programs:
+                before = program.totals.samples
+                program.run(seconds, self.now_s)
+                self.samples += program.totals.samples - before
+            self.probe_hits["libgomp", "work_begin"] += round(100 * seconds)
+            self.probe_hits["libgomp", "work_end"] += round(100 * seconds)
+            self.lost["ring_full"] += 1
+            self.transitions["exact", "sampled"] += 1
+            self.attach_failures["libomp", "stripped"] += 1
+            self.pushed["pyroscope", "sent"] += 1
+        self._snapshot = self._make()
+
+    def end(self, pid: int) -> None:
+        """Let a process end."""
+        self.ended.add(next(p for p in self.programs if p.pid == pid).totals)
+        self.programs = [program for program in self.programs if program.pid != pid]
+        self._snapshot = self._make()
+
+    def _make(self) -> Snapshot:
+        return Snapshot(
+            time_s=self.now_s,
+            started_s=self.started_s,
+            processes=tuple(program.snapshot(self.started_s) for program in self.programs),
+            frequency_hz=99,
+            samples=self.samples,
+            lost=dict(self.lost),
+            probe_hits=dict(self.probe_hits),
+            attach_failures=dict(self.attach_failures),
+            governor_transitions=dict(self.transitions),
+            budget_ratio=0.01,
+            cost_ratio=0.002,
+            drain_seconds=0.012,
+            ended=replace(self.ended),
+            pushed=dict(self.pushed),
+        )
+
+    def snapshot(self) -> Snapshot:
+        return self._snapshot
+
+    def profiles(self) -> tuple[ProfileEntry, ...]:
+        return tuple(
+            ProfileEntry(p.pid, p.comm, 1000, self.now_s - 30, 30.0, p.totals.samples) for p in self.programs
+        )
+
+    def profile(self, pid: int, seconds: float) -> Future[Profile]:
+        out: Future[Profile] = Future()
+        if self.hangs:
+            self.pending.append(out)
+            return out
+        program = next((p for p in self.programs if p.pid == pid), None)
+        if program is None:
+            out.set_exception(TargetError(f"process {pid} is not watched; /profiles lists those that are"))
+        else:
+            process = ProcessInfo(pid, program.comm, program.command, program.runtime, 4, program.n_w_source)
+            out.set_result(replace(heat(), process=process, duration_s=seconds))
+        return out
+
+    def watch(self, pid: int) -> Future[None]:
+        raise NotImplementedError
+
+    def unwatch(self, pid: int) -> Future[None]:
+        raise NotImplementedError
+
+    def is_healthy(self) -> str:
+        return self.unhealthy
+
+    def is_ready(self) -> str:
+        return self.not_ready

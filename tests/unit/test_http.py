@@ -1,0 +1,605 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP server over real sockets: what it answers, whom it refuses, which clients it survives."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import json
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from parprof import pprof_pb2 as pb
+from parprof.errors import OutputError, UsageError
+from parprof.model import Profile
+from parprof.service.http import HttpServer, conversation, server, site
+from parprof.service.http.address import Guard
+from parprof.service.http.message import RequestError, parse_head
+from stand_in_service import Program, StandInService
+
+TOKEN = "0123456789abcdef-secret"
+
+
+@pytest.fixture
+def service() -> StandInService:
+    return StandInService()
+
+
+Starter = Callable[..., HttpServer]
+
+
+@pytest.fixture
+def start(service: StandInService) -> Iterator[Starter]:
+    with ExitStack() as stack:
+
+        def start(address: str = "127.0.0.1:0", **options: str) -> HttpServer:
+            http_server = HttpServer(service, address, **options)
+            http_server.start()
+            stack.callback(http_server.close)
+            return http_server
+
+        yield start
+
+
+@pytest.fixture
+def running(start: Starter) -> HttpServer:
+    return start()
+
+
+def endpoint(http_server: HttpServer) -> tuple[str, int]:
+    host, _, port = http_server.address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+class Answer:
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.status, self.headers, self.body = status, headers, body
+
+
+def ask(http_server: HttpServer, path: str, method: str = "GET", **headers: str) -> Answer:
+    connection = http.client.HTTPConnection(*endpoint(http_server), timeout=30)
+    try:
+        connection.request(
+            method, path, headers={name.replace("_", "-"): text for name, text in headers.items()}
+        )
+        response = connection.getresponse()
+        names = {name.lower(): text for name, text in response.getheaders()}
+        return Answer(response.status, names, response.read())
+    finally:
+        connection.close()
+
+
+def raw(http_server: HttpServer, data: bytes) -> bytes:
+    """What comes back for these bytes, until the server ends the connection."""
+    with socket.create_connection(endpoint(http_server), timeout=30) as connection:
+        connection.sendall(data)
+        out = b""
+        while part := connection.recv(65536):
+            out += part
+        return out
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+# What it answers
+
+
+def test_metrics(running: HttpServer, service: StandInService) -> None:
+    answer = ask(running, "/metrics")
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert b'\nparprof_cores{comm="heat",pid="42",cgroup="",runtime="libgomp"} 8\n' in answer.body
+    assert b'parprofd_http_requests_total{code="200",route="/metrics"} 0.0\n' in answer.body
+    again = ask(running, "/metrics").body
+    assert b'parprofd_http_requests_total{code="200",route="/metrics"} 1.0\n' in again
+    openmetrics = ask(running, "/metrics", Accept="application/openmetrics-text;version=1.0.0,*/*;q=0.1")
+    assert openmetrics.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert openmetrics.body.endswith(b"# EOF\n")
+
+
+def test_health(running: HttpServer, service: StandInService) -> None:
+    for path, trouble in (("/healthz", "unhealthy"), ("/readyz", "not_ready")):
+        answer = ask(running, path)
+        assert (answer.status, answer.body) == (200, b"ok\n")
+        setattr(service, trouble, "the loader died; see the log")
+        answer = ask(running, path)
+        assert (answer.status, answer.body) == (503, b"the loader died; see the log\n")
+
+
+def test_profiles(running: HttpServer) -> None:
+    answer = ask(running, "/profiles")
+    assert answer.headers["content-type"] == "application/json"
+    profiles = json.loads(answer.body)["profiles"]
+    assert [entry["pid"] for entry in profiles] == [42, 77]
+    for key in ("pprof", "flame_graph", "report"):
+        assert ask(running, profiles[0][key]).status == 200
+
+
+def test_pprof(running: HttpServer) -> None:
+    answer = ask(running, "/profiles/42.pb.gz?seconds=7")
+    assert answer.headers["content-disposition"] == 'attachment; filename="parprof-42.pb.gz"'
+    profile = pb.Profile.FromString(gzip.decompress(answer.body))
+    assert profile.duration_nanos == 7 * 10**9
+    assert "pid: 42" in {profile.string_table[index] for index in profile.comment}
+
+
+def test_head_has_no_body(running: HttpServer) -> None:
+    answer = raw(running, b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert status_of(answer) == 200
+    assert b"Content-Length: " in head
+    assert not body
+
+
+def test_every_answer_has_safety_headers(running: HttpServer) -> None:
+    for path in ("/", "/metrics", "/profiles", "/profiles/42.svg", "/profiles/42.html", "/nothing"):
+        headers = ask(running, path).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["connection"] == "close"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/nothing", 404),
+        ("/profiles/", 404),
+        ("/profiles/42", 404),
+        ("/profiles/42.txt", 404),
+        ("/profiles/0.pb.gz", 404),
+        ("/profiles/-1.pb.gz", 404),
+        ("/profiles/99999999999.pb.gz", 404),
+        ("/profiles/4242.pb.gz", 404),
+        ("/profiles/../../etc/passwd", 404),
+        ("/profiles/%2e%2e/%2e%2e/etc/passwd", 404),
+        ("/..%2fetc/passwd", 404),
+        ("//etc/passwd", 404),
+        ("/profiles/42.pb.gz/../../metrics", 404),
+        ("/profiles/٤٢.pb.gz".encode().decode("latin-1"), 400),
+        ("/profiles/42.pb.gz?seconds=0", 400),
+        ("/profiles/42.pb.gz?seconds=-1", 400),
+        ("/profiles/42.pb.gz?seconds=nan", 400),
+        ("/profiles/42.pb.gz?seconds=inf", 400),
+        ("/profiles/42.pb.gz?seconds=1e9", 400),
+        ("/profiles/42.pb.gz?seconds=" + "1" * 100, 400),
+        ("/profiles/42.svg?by=everything", 400),
+        ("/profiles/42.svg?focus=../x", 400),
+        ("/profiles/42.svg?" + "&".join("a" * 17), 400),
+        ("/profiles/42.svg?by=effort&focus=0123456789abcdef", 200),
+        ("/?sort=" + "x" * 100, 200),
+        ("/" + "x" * 3000, 414),
+    ],
+)
+def test_paths(running: HttpServer, path: str, status: int) -> None:
+    answer = raw(running, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode("latin-1"))
+    assert status_of(answer) == status
+    assert b"root:" not in answer
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT"])
+def test_only_reading(running: HttpServer, method: str) -> None:
+    answer = ask(running, "/metrics", method)
+    assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+# What is no request
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET /\r\n\r\n", 400),
+        (b"GET / HTTP/2.0\r\n\r\n", 400),
+        (b"GET http://localhost/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n folded: x\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: \x00\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\nHost: localhost\n\n\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 100 + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"b" * 100_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.0\r\n\r\n", 200),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nGET /metrics HTTP/1.1\r\n\r\n", 200),
+    ],
+)
+def test_bytes(running: HttpServer, data: bytes, status: int) -> None:
+    answer = raw(running, data)
+    assert status_of(answer) == status
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300) | st.binary(max_size=200).map(lambda tail: b"GET /" + tail))
+def test_any_bytes(head: bytes) -> None:
+    """They are a request, or refused with a reason; nothing else."""
+    try:
+        request = parse_head(head)
+    except RequestError as error:
+        assert 400 <= error.status < 500
+    else:
+        assert request.path.startswith("/")
+
+
+def test_endless_headers(running: HttpServer) -> None:
+    with socket.create_connection(endpoint(running), timeout=30) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+        with pytest.raises(OSError):
+            while True:
+                connection.sendall(b"X: " + b"y" * 1000 + b"\r\n")
+    assert ask(running, "/healthz").status == 200
+
+
+# Whom it refuses
+
+
+@pytest.mark.parametrize(
+    ("host", "refused"),
+    [
+        ("127.0.0.1:9466", False),
+        ("localhost", False),
+        ("LOCALHOST:1", False),
+        ("localhost.", False),
+        ("parprofd.localhost:9466", False),
+        ("[::1]:9466", False),
+        ("127.8.8.8", False),
+        ("evil.example", True),
+        ("evil.example:9466", True),
+        ("localhost.evil.example", True),
+        ("evillocalhost", True),
+        ("192.168.0.1", True),
+        ("[::2]", True),
+        ("127.0.0.1@evil.example", True),
+        ("", True),
+        ("localhost:x", True),
+    ],
+)
+def test_host(running: HttpServer, host: str, refused: bool) -> None:
+    answer = raw(running, f"GET /profiles HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    assert status_of(answer) == (421 if refused else 200)
+    assert (b"heat" in answer) != refused
+
+
+def basic(password: str) -> str:
+    return "Basic " + base64.b64encode(f"me:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        (None, 401),
+        ("", 401),
+        ("Bearer", 401),
+        ("Bearer ", 401),
+        ("Bearer " + TOKEN[:-1], 401),
+        ("Bearer " + TOKEN + "x", 401),
+        ("Bearer é" + TOKEN, 401),
+        (TOKEN, 401),
+        ("Basic !!!", 401),
+        (basic("wrong"), 401),
+        (basic(TOKEN), 200),
+        ("Bearer " + TOKEN, 200),
+        ("bearer  " + TOKEN, 200),
+    ],
+)
+def test_token(start: Starter, authorization: str | None, status: int) -> None:
+    running = start(token=TOKEN)
+    headers = {} if authorization is None else {"Authorization": authorization}
+    for path in ("/", "/metrics", "/profiles/42.pb.gz", "/nothing"):
+        answer = ask(running, path, **headers)
+        assert answer.status == (404 if status == 200 and path == "/nothing" else status)
+        if status == 401:
+            assert answer.headers["www-authenticate"].startswith("Basic ")
+            assert b"heat" not in answer.body
+
+
+def test_health_needs_no_token_but_says_little(start: Starter, service: StandInService) -> None:
+    running = start(token=TOKEN)
+    assert ask(running, "/healthz").status == 200
+    service.unhealthy = "secret detail"
+    assert ask(running, "/healthz").body == b"not ok\n"
+    assert ask(running, "/healthz", Authorization=f"Bearer {TOKEN}").body == b"secret detail\n"
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "remedy"),
+    [
+        ("0.0.0.0:9466", {}, "set a token too, or listen on 127.0.0.1:9466"),
+        ("[::]:9466", {}, "set a token"),
+        (":9466", {}, "set a token"),
+        ("192.0.2.1:9466", {}, "set a token"),
+        ("0.0.0.0:9466", {"token": TOKEN}, "set certificate and key too"),
+        ("127.0.0.1:9466", {"token": "short"}, "openssl rand"),
+        ("127.0.0.1:9466", {"token": "x" * 20 + "\n"}, "openssl rand"),
+        ("127.0.0.1:9466", {"certificate": "/nowhere"}, "both"),
+        ("127.0.0.1:9466", {"certificate": "/nowhere", "key": "/nowhere"}, "give a PEM"),
+        ("9466", {}, "write HOST:PORT"),
+        ("127.0.0.1:", {}, "write HOST:PORT"),
+        ("127.0.0.1:x", {}, "write HOST:PORT"),
+        ("127.0.0.1:70000", {}, "write HOST:PORT"),
+        ("no such host:1", {}, "write its IP address"),
+        ("x" * 300 + ":1", {}, "write its IP address"),
+    ],
+)
+def test_wrong_settings(service: StandInService, address: str, options: dict[str, str], remedy: str) -> None:
+    with pytest.raises(UsageError, match=remedy) as error:
+        HttpServer(service, address, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_taken_address(running: HttpServer, service: StandInService) -> None:
+    second = HttpServer(service, running.address)
+    with pytest.raises(OutputError, match="set another"):
+        second.start()
+    second.close()
+
+
+def test_ipv6(start: Starter) -> None:
+    running = start("[::1]:0")
+    assert running.address.startswith("[::1]:")
+    assert ask(running, "/healthz").status == 200
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    return make_certificate(tmp_path_factory.mktemp("tls"), "first")
+
+
+def make_certificate(directory: Path, name: str) -> tuple[str, str]:
+    files = str(directory / f"{name}.pem"), str(directory / f"{name}.key")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-out", files[0], "-keyout", files[1]],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return files
+
+
+def ask_tls(running: HttpServer, trust: str, path: str = "/metrics", token: str = TOKEN) -> tuple[int, bytes]:
+    context = ssl.create_default_context(cafile=trust)
+    connection = http.client.HTTPSConnection("127.0.0.1", endpoint(running)[1], timeout=30, context=context)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def test_tls_open_to_others(start: Starter, certificate: tuple[str, str]) -> None:
+    running = start("0.0.0.0:0", token=TOKEN, certificate=certificate[0], key=certificate[1])
+    status, body = ask_tls(running, certificate[0])
+    assert status == 200
+    assert b"parprof_cores" in body
+    assert ask_tls(running, certificate[0], token="wrong")[0] == 401
+    # In clear text there is no answer at all.
+    with socket.create_connection(("127.0.0.1", endpoint(running)[1]), timeout=30) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        received = b""
+        try:
+            while part := connection.recv(4096):
+                received += part
+        except ConnectionResetError:
+            pass
+    assert b"parprof" not in received
+    assert ask_tls(running, certificate[0])[0] == 200
+
+
+def test_tls_refuses_old_versions(start: Starter, certificate: tuple[str, str]) -> None:
+    running = start(certificate=certificate[0], key=certificate[1])
+    old = subprocess.run(
+        ["openssl", "s_client", "-connect", running.address, "-tls1_1", "-cipher", "ALL:@SECLEVEL=0"],
+        input=b"", capture_output=True, timeout=30,
+    )  # fmt: skip
+    assert old.returncode != 0
+
+
+def test_tls_silent_client(start: Starter, certificate: tuple[str, str]) -> None:
+    running = start(certificate=certificate[0], key=certificate[1])
+    with socket.create_connection(endpoint(running)):
+        assert ask_tls(running, certificate[0])[0] == 200
+
+
+def test_certificate_is_read_again(start: Starter, tmp_path: Path) -> None:
+    first, second = make_certificate(tmp_path, "first"), make_certificate(tmp_path, "second")
+    files = tmp_path / "live.pem", tmp_path / "live.key"
+
+    def install(source: tuple[str, str]) -> None:
+        for here, there in zip(source, files, strict=True):
+            there.write_bytes(Path(here).read_bytes())
+
+    install(first)
+    running = start(certificate=str(files[0]), key=str(files[1]))
+    assert ask_tls(running, first[0])[0] == 200
+    install(second)
+    running.reload_certificate()
+    assert ask_tls(running, second[0])[0] == 200
+    files[1].write_text("rubbish")
+    with pytest.raises(UsageError):
+        running.reload_certificate()
+    assert ask_tls(running, second[0])[0] == 200
+
+
+# Which clients it survives
+
+
+def test_many_scrapes_at_once(running: HttpServer, service: StandInService) -> None:
+    service.programs = [Program(1000 + number, f"p{number}") for number in range(50)]
+    service.advance(1)
+    started = threading.Barrier(100)
+
+    def scrape(_: int) -> tuple[int, bytes]:
+        started.wait()
+        answer = ask(running, "/metrics")
+        return answer.status, answer.body
+
+    with ThreadPoolExecutor(100) as pool:
+        answers = list(pool.map(scrape, range(100)))
+    assert {status for status, _ in answers} == {200}
+    assert all(body.count(b"\nparprof_cores{") == 50 for _, body in answers)
+
+
+def test_silent_and_slow_clients_do_not_stop_others(running: HttpServer) -> None:
+    with ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(endpoint(running))) for _ in range(40)]
+        for connection in idle[20:]:
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nHo")
+        assert ask(running, "/metrics").status == 200
+
+
+def test_a_slow_request_is_ended(running: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Byte after byte does not help: the time is for the whole request."""
+    monkeypatch.setattr(conversation, "HEAD_SECONDS", 0.5)
+    with socket.create_connection(endpoint(running), timeout=30) as connection:
+        answer = b""
+        connection.settimeout(0.05)
+        deadline = time.monotonic() + 60
+        while not answer and time.monotonic() < deadline:
+            try:
+                connection.send(b"G")
+                answer = connection.recv(4096)
+            except TimeoutError:
+                pass
+        assert status_of(answer) == 408
+
+
+def test_a_client_that_does_not_read_is_dropped(
+    running: HttpServer, service: StandInService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "SEND_SECONDS", 0.3)
+    service.programs = [Program(1000 + number, f"p{number}" + "x" * 100) for number in range(500)]
+    service.advance(1)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(endpoint(running))
+        connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        until(lambda: running._open)
+        until(lambda: not running._open)
+    assert ask(running, "/healthz").status == 200
+
+
+def test_too_many_connections(running: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 4)
+    monkeypatch.setattr(server, "MAX_WAITING", 4)
+    monkeypatch.setattr(server, "WAIT_SECONDS", 600.0)
+    monkeypatch.setattr(conversation, "HEAD_SECONDS", 600.0)
+    with ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(socket.create_connection(endpoint(running)))
+        until(lambda: len(running._open) == 4 and len(running._waiting) == 4)
+        answer = ask(running, "/metrics")
+        assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+        assert len(running._open) == 4
+    assert ask(running, "/metrics").status == 200
+
+
+def test_those_who_wait_too_long_are_sent_away(running: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(server, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(conversation, "HEAD_SECONDS", 600.0)
+    with socket.create_connection(endpoint(running)):
+        until(lambda: len(running._open) == 1)
+        assert ask(running, "/metrics").status == 503
+
+
+def test_a_profile_that_never_comes(
+    running: HttpServer, service: StandInService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "PROFILE_TIMEOUT_SECONDS", 0.3)
+    service.hangs = True
+    assert ask(running, "/profiles/42.pb.gz").status == 504
+    assert service.pending[0].cancelled()
+
+
+def test_few_profiles_at_a_time(
+    running: HttpServer, service: StandInService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "PROFILE_TIMEOUT_SECONDS", 1.0)
+    service.hangs = True
+    at_once = []
+    ask_service = service.profile
+
+    def counted(pid: int, seconds: float) -> Future[Profile]:
+        future = ask_service(pid, seconds)
+        at_once.append(sum(not one.done() for one in service.pending))
+        return future
+
+    monkeypatch.setattr(service, "profile", counted)
+    with ThreadPoolExecutor(8) as pool:
+        statuses = list(pool.map(lambda _: ask(running, "/profiles/42.svg").status, range(8)))
+    assert set(statuses) <= {503, 504}
+    assert max(at_once) <= site.MAX_PROFILES
+    service.hangs = False
+    assert ask(running, "/profiles/42.svg").status == 200
+
+
+def test_a_bug_is_one_500(
+    running: HttpServer,
+    service: StandInService,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("inner secret")
+
+    monkeypatch.setattr(service, "profiles", broken)
+    answer = ask(running, "/profiles")
+    assert answer.status == 500
+    assert b"secret" not in answer.body
+    assert "inner secret" in caplog.text
+    assert ask(running, "/healthz").status == 200
+
+
+def test_close_ends_everything(start: Starter) -> None:
+    running = start()
+    with socket.create_connection(endpoint(running), timeout=30) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        until(lambda: running._open)
+        running.close()
+        assert connection.recv(10) == b""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(endpoint(running))
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("parprofd-http")])
+    running.close()
+
+
+def test_never_started(service: StandInService) -> None:
+    HttpServer(service, "127.0.0.1:0").close()
+
+
+def test_token_of_equal_length_is_compared_whole() -> None:
+    guard = Guard(is_loopback=True, token=TOKEN)
+    assert guard.refuses_token("Bearer " + "x" * len(TOKEN))
+    assert not guard.refuses_token("Bearer " + TOKEN)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for it, for up to a minute."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Physical stacks to bichords."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path as FilePath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(FilePath(__file__).parent))
+
+from logical_stacks import FOLDER, PROGRAM, folded, frames, stacks, text
+from parprof.logical.bichord import Association, Bichord, bichords, logical_projection, physical_projection
+from parprof.logical.folding import UNKNOWN_CONTEXT
+from parprof.model import Frame, Path
+
+
+@pytest.mark.parametrize(
+    ("own", "logical"),
+    [
+        ("main f g", "main f g"),
+        ("main f GOMP_parallel f._omp_fn.0 g", "main f g"),
+        ("main f @loop GOMP_parallel f._omp_fn.0 @inner g", "main f loop inner g"),
+        ("main f GOMP_parallel gomp_team_end f._omp_fn.0 GOMP_barrier gomp_wait syscall", "main f GOMP_barrier"),
+        ("main h GOMP_parallel f._omp_fn.0 g", "main h f._omp_fn.0 g"),
+        ("main f __kmpc_fork_call __kmp_fork_call __kmp_invoke_microtask .omp_outlined. g", "main f g"),
+        ("main f __kmpc_fork_call .omp_outlined. .omp_outlined._debug__* g", "main f g"),
+        ("main f __kmpc_fork_call f.omp_outlined f.omp_outlined_debug__* g", "main f g"),
+        ("main f __kmpc_omp_taskwait __kmp_execute_tasks .omp_task_entry..4 g", "main f .omp_task_entry..4 g"),
+        ("main f GOMP_taskwait f._omp_fn.1 g", "main f g"),
+        ("main f GOMP_parallel f._omp_fn.0 GOMP_parallel f._omp_fn.1 g", "main f g"),
+        ("main f g* GOMP_parallel g._omp_fn.0", "main f g"),
+        ("main qsort f", "main qsort f"),
+        ("main pthread_mutex_lock syscall", "main pthread_mutex_lock"),
+        ("main GOMP_parallel gomp_team_start pthread_create syscall", "main GOMP_parallel"),
+        ("gomp_thread_start gomp_barrier_wait", "[libgomp worker]"),
+        ("main f libgomp.so.1+0x1e2fd libgomp.so.1+0x20f10", "main f [libgomp]"),
+        ("main f libgomp.so.1+0x1e2fd gomp_barrier_wait", "main f gomp_barrier_wait"),
+        ("GOMP_x f._omp_fn.0 g", "f._omp_fn.0 g"),
+        ("fib GOMP_task fib._omp_fn.0 fib GOMP_task fib._omp_fn.0 fib", "fib fib fib"),
+        ("main f std::thread::thread<x> std::thread::_M_start_thread pthread_create", "main f std::thread::thread<x>"),
+    ],
+)  # fmt: skip
+def test_rules(own: str, logical: str) -> None:
+    assert folded(own) == logical
+
+
+@pytest.mark.parametrize(
+    ("own", "outer", "before", "logical"),
+    [
+        ("f._omp_fn.0 g", "gomp_thread_start", "main f", "main f g"),
+        ("f._omp_fn.0 @inner g", "gomp_thread_start", "main f @loop", "main f loop inner g"),
+        ("gomp_thread_start f._omp_fn.0 g", "", "main f", "main f g"),
+        ("f._omp_fn.0 g", "main h GOMP_taskwait", "main f", "main f g"),
+        ("f._omp_fn.0 g", "gomp_thread_start", "main h", "main h f._omp_fn.0 g"),
+        (".omp_task_entry. g", "__kmp_launch_thread", "main f", "main f g"),
+        ("worker step", "", "main make_pool", "main make_pool worker step"),
+        ("gomp_thread_start gomp_wait", "", "main f", "main f gomp_thread_start"),
+    ],
+)
+def test_work_goes_on_where_it_was_created(own: str, outer: str, before: str, logical: str) -> None:
+    assert folded(own, outer=outer, before=before) == logical
+
+
+def test_what_creates_work_leaves_no_trace_in_its_context() -> None:
+    assert folded("main f GOMP_parallel", keep=False) == "main f"
+    assert folded("main f pthread_create", keep=False) == "main f"
+    assert (
+        folded("main f std::thread::thread<x>* std::thread::_M_start_thread pthread_create", keep=False)
+        == "main f"
+    )
+    assert folded("GOMP_parallel", keep=False) == ""
+
+
+def test_the_body_gives_its_lines_to_its_function() -> None:
+    path = FOLDER.fold(frames("main:3 f:10 @loop GOMP_parallel f._omp_fn.0:12 g:40")).path
+    main, f, loop, g = logical_projection(path)
+    assert [frame.line for frame in (main, f, loop, g)] == [3, 12, 12, 40]
+    assert f.address == loop.address == frames("a b c d f._omp_fn.0")[4].address
+    assert loop.inlined and not f.inlined
+    assert [bichord.association for bichord in path] == [
+        Association.ONE_TO_ONE, Association.ONE_TO_ONE, Association.MANY_TO_ONE, Association.ONE_TO_ONE,
+    ]  # fmt: skip
+    assert text(path[2].physical) == "loop GOMP_parallel f._omp_fn.0"
+
+
+def test_associations_of_a_worker() -> None:
+    path = FOLDER.fold(frames("f._omp_fn.0 g"), outer=frames("gomp_a gomp_b"), before=frames("main x f")).path
+    assert [(b.association.value, text(b.physical), text(b.logical)) for b in path] == [
+        ("1-0", "gomp_a", ""),
+        ("1-M", "gomp_b", "main x"),
+        ("1-1", "f._omp_fn.0", "f"),
+        ("1-1", "g", "g"),
+    ]
+
+
+def test_a_frame_is_never_inlined_into_what_is_gone() -> None:
+    path = logical_projection(FOLDER.fold(frames("main GOMP_x lambda* deeper*")).path)
+    assert [(frame.name, frame.inlined) for frame in path] == [
+        ("main", False),
+        ("lambda", False),
+        ("deeper", True),
+    ]
+
+
+def test_calls_name_who_creates_which_work() -> None:
+    done = FOLDER.fold(frames("main f:3 GOMP_parallel f._omp_fn.0:9 g __kmpc_fork_call .omp_outlined. h"))
+    assert {function[0]: text(done.creator(function)) for function in done.calls} == {
+        "f._omp_fn.0": "main f",
+        ".omp_outlined.": "main f g",
+    }
+    lines = {function[0]: [frame.line for frame in done.creator(function)] for function in done.calls}
+    assert lines["f._omp_fn.0"] == [1, 3]  # where it was called, not where its body ran
+    assert not FOLDER.fold(frames("main h GOMP_taskwait f._omp_fn.0 g")).calls
+
+
+def test_unknown_context_joins_nothing() -> None:
+    path = FOLDER.fold(frames(".omp_outlined. g"), outer=frames("__kmp_x"), before=(UNKNOWN_CONTEXT,)).path
+    assert text(logical_projection(path)) == "[unknown context] .omp_outlined. g"
+
+
+def is_runtime(path: Path) -> list[bool]:
+    return [owner is not None for owner in FOLDER.owners(path)]
+
+
+def authors(path: Path) -> list[str]:
+    owners = FOLDER.owners(path)
+    return [f.name for f, owner in zip(path, owners, strict=True) if owner is None and not FOLDER.is_part(f)]
+
+
+@given(stacks(), st.booleans(), stacks(3), stacks(4))
+def test_any_stack(own: Path, is_cut: bool, outer: Path, creator: Path) -> None:
+    before = logical_projection(FOLDER.fold(creator, keep_runtime_leaf=False).path) if is_cut else None
+    path = FOLDER.fold(own, outer=outer if is_cut else (), before=before).path
+    assert physical_projection(path) == ((*outer, *own) if is_cut else own)
+    logical = logical_projection(path)
+    assert not any(is_runtime(logical)[:-1])
+    assert is_runtime(logical)[-1:] == is_runtime(own)[-1:]
+    for bichord in path:
+        assert bichord == Bichord.of(bichord.physical, bichord.logical)
+    if before is None:
+        assert authors(logical) == authors(own)  # nothing of the author's is lost or doubled
+    else:
+        assert [f.name for f in logical[: len(before)]] == [f.name for f in before]
+
+
+@given(stacks())
+def test_folding_twice_is_folding_once(own: Path) -> None:
+    once = logical_projection(FOLDER.fold(own).path)
+    assert logical_projection(FOLDER.fold(once).path) == once
+
+
+@given(stacks())
+def test_inlined_frames_lie_where_their_function_does(own: Path) -> None:
+    logical = logical_projection(FOLDER.fold(own).path)
+    for caller, frame in zip(logical, logical[1:], strict=False):
+        if frame.inlined:
+            assert frame.address == caller.address
+
+
+@pytest.mark.parametrize("depth", [500, 20_000])
+def test_deep_recursion(depth: int) -> None:
+    step = [Frame("f", module=PROGRAM, address=1), Frame("GOMP_task", module="libgomp.so.1", address=2),
+            Frame("f._omp_fn.0", module=PROGRAM, address=3)]  # fmt: skip
+    path = FOLDER.fold(tuple(step * depth)).path
+    assert len(path) == depth
+    assert {bichord.association for bichord in path} == {Association.MANY_TO_ONE}
+
+
+def test_bichords() -> None:
+    one, two, three = frames("a b c")
+    assert [b.association.value for b in bichords((one, two), (two, three))] == ["1-1", "1-1"]
+    assert [b.association.value for b in bichords((one, two, three), (one, two, three))] == ["1-M", "M-1"]
+    for physical, logical in (((), (one,)), ((one, two), (one, two))):
+        with pytest.raises(ValueError):
+            Bichord.of(physical, logical)

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples located: stacks, contexts, and what is shared where the context is unknown."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path as FilePath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(FilePath(__file__).parent))
+
+from logical_stacks import AGENTS, frames, stacks, text
+from parprof.callpath import NO_STACK, TRUNCATED, Row, physical_path
+from parprof.kernel.stacks import CONTEXT_UNKNOWN, Context, Stack
+from parprof.logical import LogicalPaths
+from parprof.logical.bichord import logical_projection, physical_projection
+from parprof.logical.folding import UNKNOWN_CONTEXT
+from parprof.model import Frame, Path
+from parprof.runtimes import Agent
+
+KERNEL = 999
+
+
+class Process:
+    """Stacks and contexts by id, as the kernel side has them, and a resolver of their addresses."""
+
+    def __init__(self) -> None:
+        self.stacks: dict[int, Stack] = {0: Stack(), KERNEL: Stack(((1, False), (2, True)), "")}
+        self.contexts: dict[int, Context] = {}
+        self.code: dict[int, tuple[Frame, ...]] = {}
+        self.addresses: dict[tuple[Frame, ...], int] = {}
+        self.paths = self.fresh()
+
+    def fresh(self) -> LogicalPaths:
+        return LogicalPaths(
+            lambda digest: self.stacks.get(digest, Stack()),
+            self.contexts.get,
+            lambda address, _: self.code.get(address, ()),
+            lambda address, _: (Frame(f"kernel_{address}", module="[kernel]"),),
+            agents=AGENTS,
+        )
+
+    def stack(self, path: Path, end: str = "complete", cut: int = 0, start_up: str = "libc.so.6+0x1") -> int:
+        """A stack, from a path that is written root first. Inlined frames and loops share the address below."""
+        rows: list[list[Frame]] = [[Frame(start_up, module="libc.so.6", address=7)]] if start_up else []
+        for frame in path:
+            if rows and (frame.inlined or frame.is_loop):
+                rows[-1].insert(0, frame)
+            else:
+                rows.append([frame])
+        out = []
+        for row in reversed(rows):
+            address = self.addresses.setdefault(tuple(row), 4096 + len(self.addresses))
+            self.code[address] = tuple(row)
+            out.append((address, bool(out)))
+        digest = len(self.stacks) + 1
+        self.stacks[digest] = Stack(tuple(out), end, cut=cut)
+        return digest
+
+    def context(self, stack: int, parent: int = 0) -> int:
+        identity = 2 * len(self.contexts) + 3
+        self.contexts[identity] = Context(stack, parent, 1)
+        return identity
+
+
+MAIN = "__libc_start_main"
+
+
+def test_the_worker_of_a_region() -> None:
+    process = Process()
+    create = process.stack(frames("main f GOMP_parallel"), start_up=MAIN)
+    worker = process.stack(frames("gomp_thread_start f._omp_fn.0 g"), cut=2)
+    here = process.paths.locate(worker, KERNEL, process.context(create))
+    assert text(here.path) == "main f g kernel_2 kernel_1"
+    assert text(here.physical) == "gomp_thread_start f._omp_fn.0 g kernel_2 kernel_1"
+    assert here.complete and not here.unknown and not here.overhead
+
+
+def test_contexts_within_contexts() -> None:
+    process = Process()
+    region = process.context(process.stack(frames("main f GOMP_parallel"), start_up=MAIN))
+    inside = process.stack(frames("gomp_thread_start f._omp_fn.0 h GOMP_task"), cut=3)
+    task = process.context(inside, region)
+    runner = process.stack(frames("main k GOMP_taskwait gomp_run h._omp_fn.3 leaf"), cut=2, start_up=MAIN)
+    here = process.paths.locate(runner, 0, task)
+    assert text(here.path) == "main f h leaf"
+    assert text(here.physical) == "main k GOMP_taskwait gomp_run h._omp_fn.3 leaf"
+    assert here.complete
+
+
+def test_a_thread_is_rooted_in_its_creator() -> None:
+    process = Process()
+    create = process.stack(frames("main make_pool pthread_create"), start_up=MAIN)
+    thread = process.stack(frames("worker step"))
+    assert text(process.paths.locate(thread, 0, process.context(create)).path) == "main make_pool worker step"
+    alone = process.paths.locate(thread, 0, 0)
+    assert text(alone.path) == "worker step"
+    assert not alone.complete and not alone.unknown
+
+
+def test_slow_clones_of_the_ancestors_are_the_author_s_functions() -> None:
+    class Cilk5(Agent):  # a stand-in: the real agent has a file of its own
+        def owns(self, name: str, module: str, file: str = "") -> bool:
+            return name.startswith("Cilk_")
+
+        def author_name(self, name: str) -> str:
+            return name.removeprefix("_cilk_").removesuffix("_slow") if name.endswith("_slow") else name
+
+    process = Process()
+    process.paths = LogicalPaths(
+        process.stacks.__getitem__, process.contexts.get, lambda a, _: process.code[a], lambda *_: (),
+        agents=[Cilk5()],
+    )  # fmt: skip
+    ancestors = process.stack(frames("main _cilk_fib_slow"), start_up=MAIN)
+    thread = process.stack(frames("Cilk_child_main Cilk_scheduler _cilk_fib_slow fib leaf"), cut=3)
+    assert text(process.paths.locate(thread, 0, process.context(ancestors)).path) == "main fib fib fib leaf"
+
+
+@pytest.mark.parametrize("context", [0, CONTEXT_UNKNOWN, 77])
+def test_unknown_context(context: int) -> None:
+    process = Process()
+    worker = process.stack(frames("gomp_thread_start f._omp_fn.0 g"))
+    process.paths.learn([(worker, context, 5)])
+    ((here, count),) = process.paths.shares(worker, 0, context, 5)
+    assert text(here.path) == "[unknown context] f._omp_fn.0 g"
+    assert (here.complete, here.unknown, count, process.paths.unknown_samples) == (False, True, 5, 5)
+
+
+def test_unknown_context_of_work_on_another_s_stack() -> None:
+    process = Process()
+    runner = process.stack(frames("main k GOMP_taskwait gomp_run body leaf"), cut=2, start_up=MAIN)
+    assert text(process.paths.locate(runner, 0, 0).path) == "[unknown context] body leaf"
+
+
+def test_attached_in_mid_region() -> None:
+    process = Process()
+    worker = process.stack(frames("gomp_thread_start f._omp_fn.0 g"))
+    masters = [
+        process.stack(frames(f"main {caller} f:{line} GOMP_parallel f._omp_fn.0 {leaf}"), start_up=MAIN)
+        for caller, line, leaf in (("a", 10, "g"), ("a", 10, "h"), ("b", 10, "g"))
+    ]
+    facts = [
+        (worker, 0, 30),
+        (masters[0], 0, 100),
+        (masters[1], 0, 100),
+        (masters[2], 0, 100),
+        (worker, 0, 1),
+    ]
+    process.paths.learn(facts)
+    placed: Counter[str] = Counter()
+    for user, context, count in facts:
+        for here, share in process.paths.shares(user, KERNEL, context, count):
+            placed[text(here.path)] += share
+            assert here.complete
+    assert placed == {"main a f g kernel_2 kernel_1": 121, "main b f g kernel_2 kernel_1": 110,
+                      "main a f h kernel_2 kernel_1": 100}  # fmt: skip
+    assert (process.paths.joined_samples, process.paths.unknown_samples) == (31, 0)
+    assert sum(share for _, share in process.paths.shares(worker, 0, 0, 12345, stream=1)) == 12345
+    assert process.paths.joined_samples == 31
+
+
+def test_interval_by_interval() -> None:
+    process = Process()
+    worker = process.stack(frames("gomp_thread_start f._omp_fn.0 g"))
+    process.paths.learn([(worker, 0, 1)])
+    ((here, _),) = process.paths.shares(worker, 0, 0, 1)
+    assert here.unknown
+    masters = [
+        process.stack(frames(f"main {name} f GOMP_parallel f._omp_fn.0"), start_up=MAIN) for name in "ab"
+    ]
+    placed: Counter[str] = Counter()
+    for _ in range(10):
+        process.paths.learn([(masters[0], 0, 3), (masters[1], 0, 2), (worker, 0, 1)])
+        ((here, _),) = process.paths.shares(worker, 0, 0, 1)
+        placed[text(here.path)] += 1
+    assert placed == {"main a f g": 6, "main b f g": 4}
+
+
+def test_a_context_that_comes_late() -> None:
+    process = Process()
+    worker = process.stack(frames("gomp_thread_start f._omp_fn.0 g"), cut=2)
+    assert process.paths.locate(worker, KERNEL, 3).unknown
+    create = process.stack(frames("main f GOMP_parallel"), start_up=MAIN)
+    assert process.context(create) == 3
+    process.paths.learn([(worker, 3, 1)])
+    assert text(process.paths.locate(worker, KERNEL, 3).path) == "main f g kernel_2 kernel_1"
+
+
+def test_contexts_that_go_round_in_a_circle() -> None:
+    process = Process()
+    inside = process.stack(frames("gomp_thread_start f._omp_fn.0 GOMP_task"), cut=2)
+    process.contexts |= {3: Context(inside, 5, 1), 5: Context(inside, 3, 1), 7: Context(inside, 7, 1)}
+    for context in (3, 5, 7):
+        here = process.paths.locate(inside, 0, context)
+        assert here.path[0] == UNKNOWN_CONTEXT and here.unknown and not here.complete
+
+
+def test_a_long_chain_of_contexts() -> None:
+    process = Process()
+    context = process.context(process.stack(frames("main f GOMP_task"), start_up=MAIN))
+    inside = process.stack(frames("gomp_run f._omp_fn.0 g f GOMP_task"), cut=4)
+    for _ in range(3000):
+        context = process.context(inside, context)
+    here = process.paths.locate(inside, 0, context)
+    assert here.path[0] == TRUNCATED and not here.complete
+    assert len(here.path) < 2000
+    for _ in range(3000):
+        context = process.context(inside, context)
+    assert not process.fresh().locate(inside, 0, context).complete
+
+
+def test_idle_workers_and_missing_stacks() -> None:
+    process = Process()
+    idle = process.paths.locate(process.stack(frames("gomp_thread_start gomp_barrier_wait")), 0, 0)
+    assert text(idle.path) == "[libgomp worker]" and idle.complete
+    nothing = process.paths.locate(0, KERNEL, 0)
+    assert text(nothing.path) == f"{NO_STACK.name} kernel_2 kernel_1" and not nothing.complete
+    lost = process.paths.locate(process.stack(frames("worker")), 0, process.context(12345))
+    assert text(lost.path) == "[unknown context] worker"
+    short = process.stack(frames("x y"), end="too_deep", cut=4, start_up="")
+    create = process.context(process.stack(frames("main f GOMP_parallel"), start_up=MAIN))
+    gap = process.paths.locate(short, 0, create)
+    assert text(gap.path) == "main f [truncated] x y" and not gap.complete
+
+
+def test_python_frames_with_a_cut() -> None:
+    """What merges an interpreter's frames sees the whole stack; the cut is found again behind it."""
+    process = Process()
+    user = process.stack(frames("main eval GOMP_parallel f._omp_fn.0 g"), cut=2, start_up=MAIN)
+    create = process.context(process.stack(frames("main f GOMP_parallel"), start_up=MAIN))
+
+    def merge(rows: list[Row], whole: bool) -> tuple[list[Frame], bool]:
+        flat = [frame for _, _, here in rows for frame in here]
+        at = next(index for index, frame in enumerate(flat) if frame.name == "eval")
+        return [*flat[:at], Frame("python", "p.py", 3), *flat[at + 1 :]], whole
+
+    paths = LogicalPaths(
+        process.stacks.__getitem__, process.contexts.get, lambda a, _: process.code[a], lambda *_: (),
+        merge=lambda digest, _: merge if digest == user else None, agents=AGENTS,
+    )  # fmt: skip
+    here = paths.locate(user, 0, create)
+    assert text(here.path) == "main f g"
+    assert text(here.physical) == "main python GOMP_parallel f._omp_fn.0 g"
+    assert [frame.address for frame in here.physical][-1] == frames("a b c d g")[4].address
+
+
+@given(
+    st.lists(st.tuples(stacks(5), st.integers(0, 9), st.integers(1, 50)), min_size=1, max_size=6), st.data()
+)
+def test_any_process(rows: list[tuple[Path, int, int]], data: st.DataObject) -> None:
+    process = Process()
+    contexts = [0, CONTEXT_UNKNOWN]
+    facts = []
+    for path, cut, count in rows:
+        depth = sum(1 for frame in path if not (frame.inlined or frame.is_loop))
+        user = process.stack(path, cut=min(cut, depth), start_up=MAIN)
+        context = data.draw(st.sampled_from(contexts))
+        contexts.append(process.context(user, context))
+        facts.append((user, context, count))
+    process.paths.learn(facts)
+    total = 0
+    for user, context, count in facts:
+        for here, share in process.paths.shares(user, KERNEL, context, count):
+            total += share
+            stack, kernel = process.stacks[user], process.stacks[KERNEL]
+            assert here.physical == physical_path(
+                stack, kernel, lambda a, _: process.code[a], process.paths._resolve_kernel
+            )
+            assert physical_projection(here.bichords) == here.physical
+            assert logical_projection(here.bichords) == here.path
+            assert here.unknown == (here.path[0] == UNKNOWN_CONTEXT)
+            assert not (here.complete and here.unknown)
+            assert [frame.name for frame in here.path[-2:]] == ["kernel_2", "kernel_1"]
+    assert total == sum(count for _, _, count in facts)

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agents for the three Cilks say: names, versions, and n_w of live processes on the stand-in runtimes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cilk_process import (
+    CILK,
+    CILK5_SOURCE,
+    FLAGS,
+    SPAWN_SOURCE,
+    count_working,
+    go_on,
+    let_go,
+    memories,
+    pack,
+    settles_at,
+    stepped,
+)
+from gomp_process import fsbase_of
+from parprof.elf import ElfFile
+from parprof.runtimes import Agent, Edge, agent_for_library, agents
+from parprof.runtimes.cilk5 import Cilk5
+from parprof.runtimes.cilkplus import CilkPlus
+from parprof.runtimes.memory import Root, UnknownLayout, WorkerArray
+from parprof.runtimes.opencilk import OpenCilk, layout_of
+from parprof.runtimes.tlsslots import tls_slots
+
+STATES = [("serial", None), ("two", 2), ("one", 1), ("serial again", 0)]
+"""What the programs of `cilk_process` do in turn, and how many workers work then."""
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("cilk")
+    libraries = ["libopencilk.so.1", "libcilkrts.so.5", "libcilk.so.0"]
+    wanted = [*libraries, "stripped/libopencilk.so.1", "stripped/libcilkrts.so.5"]
+    subprocess.run(
+        ["make", "-s", "-C", str(CILK), f"OUT={out}", *(str(out / name) for name in wanted)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    (out / "spawn.c").write_text(SPAWN_SOURCE)
+    (out / "cilk5.c").write_text(CILK5_SOURCE)
+
+    def compile_(source: str, library: str, name: str, *more: str) -> None:
+        path = out / library
+        subprocess.run(["gcc", *FLAGS, str(out / source), str(path), f"-Wl,-rpath,{path.parent}", *more,
+                        "-o", str(out / name)], check=True)  # fmt: skip
+
+    for abi, library in (("cheetah", libraries[0]), ("cilkplus", libraries[1])):
+        flag = f'-DCILK_ABI="{abi}_abi.h"'
+        compile_("spawn.c", library, abi, flag)
+        compile_("spawn.c", f"stripped/{library}", f"{abi}.stripped", flag, "-s")
+    compile_("cilk5.c", libraries[2], "cilk5")
+    subprocess.run(["gcc", *FLAGS, '-DCILK_ABI="cheetah_abi.h"', "-static", "-pthread", str(out / "spawn.c"),
+                    str(CILK / "cheetah.c"), "-o", str(out / "cheetah.static")], check=True)  # fmt: skip
+    return out
+
+
+def plan_for(agent: Agent, pid: int) -> tuple[WorkerArray, Any, str]:
+    """The agent's plan, the memory that it was made from, and the file."""
+    for name, memory, load_map in memories(pid):
+        dso = next(dso for dso in load_map.dsos() if dso.name == name)
+        try:
+            plan = agent.memory(dso, memory)
+        except UnknownLayout:
+            continue
+        if plan is not None:
+            assert isinstance(plan, WorkerArray)
+            return plan, memory, name
+    raise AssertionError("no plan")
+
+
+@pytest.mark.parametrize(
+    ("program", "agent", "kind"),
+    [
+        ("cheetah", OpenCilk(), Root.POINTER), ("cheetah.static", OpenCilk(), Root.POINTER),
+        ("cheetah.stripped", OpenCilk(), Root.THREAD_LOCAL),
+        ("cilkplus", CilkPlus(), Root.POINTER), ("cilkplus.stripped", CilkPlus(), Root.POINTER),
+    ],
+)  # fmt: skip
+def test_working_workers_of_a_live_process(build: Path, program: str, agent: Agent, kind: Root) -> None:
+    with stepped(build / program) as process:
+        for state, expected in STATES:
+            go_on(process, state)
+            plan, memory, _ = plan_for(agent, process.pid)
+            if program in ("cheetah", "cheetah.stripped"):
+                # the program's file has a slot for the thread-local, and comes before the library
+                assert plan.root_kind is Root.THREAD_LOCAL
+            else:
+                assert plan.root_kind is kind
+            fsbase = fsbase_of(process.pid) if plan.root_kind is Root.THREAD_LOCAL else 0
+            if expected is None:
+                assert count_working(plan, memory, fsbase) is None
+            else:
+                assert settles_at(plan, memory, expected, fsbase) == expected
+            let_go(process)
+
+
+def test_both_ways_into_cheetah_agree(build: Path) -> None:
+    with stepped(build / "cheetah") as process:
+        for state, _ in STATES[:2]:
+            go_on(process, state)
+            if state != "two":
+                let_go(process)
+        found = {}
+        for name, memory, load_map in memories(process.pid):
+            dso = next(dso for dso in load_map.dsos() if dso.name == name)
+            plan = OpenCilk().memory(dso, memory)
+            if isinstance(plan, WorkerArray):
+                found[name] = plan.root_kind, count_working(plan, memory, fsbase_of(process.pid))
+        assert found == {"cheetah": (Root.THREAD_LOCAL, 2), "libopencilk.so.1": (Root.POINTER, 2)}
+        let_go(process)
+
+
+def test_working_workers_of_cilk5(build: Path) -> None:
+    with stepped(build / "cilk5") as process:
+        for state, expected in STATES:
+            go_on(process, state)
+            plan, memory, name = plan_for(Cilk5(), process.pid)
+            assert (name, plan.root_kind) == ("libcilk.so.0", Root.LEARNED)
+            with ElfFile.open(str(build / "libcilk.so.0")) as elf:
+                context = next(
+                    table.symbol(entry).value for table in elf.symbol_tables for entry in table.entries()
+                    if table.name(entry) == "the_context"
+                )  # fmt: skip
+            states = int.from_bytes(memory.read(memory.address(context) + 8, 8), "little")
+            if expected is None:
+                assert states == 0
+            else:  # the first worker's state, as a slow function gets it
+                ws = int.from_bytes(memory.read(states, 8), "little")
+                assert settles_at(plan, memory, expected, learned=ws) == expected
+            let_go(process)
+
+
+def test_a_stripped_library_alone_leads_nowhere(build: Path) -> None:
+    with stepped(build / "cheetah.stripped") as process:
+        go_on(process, "serial")
+        name, memory, load_map = next(m for m in memories(process.pid) if m[0].startswith("libopencilk"))
+        dso = next(dso for dso in load_map.dsos() if dso.name == name)
+        with pytest.raises(UnknownLayout, match=r"v2\.1 without symbols"):
+            OpenCilk().memory(dso, memory)
+        let_go(process)
+
+
+@pytest.mark.parametrize(
+    ("library", "name"),
+    [
+        ("libopencilk.so", "opencilk"), ("libopencilk.so.1", "opencilk"), ("libcilkrts.so.5", "cilkplus"),
+        ("libcilkrts.so.5.0.0", "cilkplus"), ("libcilk.so.0", "cilk5"), ("libcilk.so.0.0.0", "cilk5"),
+        ("libcilkscreen.so", None), ("mylibcilk.so.0", None), ("libcilkview.so", None),
+    ],
+)  # fmt: skip
+def test_recognised_by_base_name(library: str, name: str | None) -> None:
+    agent = agent_for_library(library)
+    assert (agent.name if agent else None) == name
+
+
+@pytest.mark.parametrize(
+    ("agent", "library", "expected"),
+    [
+        (OpenCilk(), "libopencilk.so.1", {
+            "longjmp_to_user_code": Edge.BEGIN, "boss_wait_helper": Edge.BEGIN, "longjmp_to_runtime": Edge.END,
+            "scheduler_thread_proc": Edge.END, "extract_top_spawning_closure": Edge.STEAL}),
+        (CilkPlus(), "libcilkrts.so.5", {
+            "fiber_proc_to_resume_user_code_for_random_steal": Edge.BEGIN, "cilkrts_resume": Edge.BEGIN,
+            "__cilkrts_bind_thread_1": Edge.BEGIN, "longjmp_into_runtime": Edge.END,
+            "scheduler_thread_proc_for_system_worker": Edge.END, "detach_for_steal": Edge.STEAL}),
+        (Cilk5(), "libcilk.so.0", {
+            "invoke_main_slow": Edge.WORK, "Cilk_child_main": Edge.END, "finish_promote": Edge.STEAL}),
+    ],
+)  # fmt: skip
+def test_hooks_in_the_libraries(build: Path, agent: Agent, library: str, expected: dict[str, Edge]) -> None:
+    with ElfFile.open(str(build / library)) as elf:
+        names = {symbol.name for symbol in elf.symbols()}
+    found = {name: h.edge for name in names for h in agent.hooks if h.pattern.fullmatch(name)}
+    assert found == expected
+    assert agent.marker in names
+    assert all(len(h.why) > 10 for h in agent.hooks)
+
+
+def test_nothing_is_probed_on_return_where_work_moves() -> None:
+    for agent in agents():
+        if agent.cactus:
+            assert not agent.return_probes
+            assert not any(h.edge in (Edge.WORK, Edge.WAIT, Edge.REGION) for h in agent.hooks)
+            assert not agent.outlined.fullmatch("sort.outline_.split.otd1")
+            assert not agent.outlined.fullmatch("sort_spawn_helper")
+    assert {agent.name for agent in agents() if agent.cactus} == {"opencilk", "cilkplus"}
+
+
+@pytest.mark.parametrize(
+    ("names", "version"),
+    [
+        ({"tls_worker", "__cilkrts_sync"}, "v1"),
+        ({"__cilkrts_tls_worker", "__cilkrts_use_extension"}, "v2.0"),
+        ({"__cilkrts_tls_worker"}, "v2.0"),
+        ({"__cilkrts_tls_worker", "__cilkrts_use_extension", "__cilkrts_current_fh"}, "v2.1"),
+        ({"__cilkrts_tls_worker", "__cilkrts_local_hyper_table_alloc"}, "v2.1"),
+        ({"__cilkrts_sync"}, None),
+    ],
+)
+def test_cheetah_versions(names: set[str], version: str | None) -> None:
+    layout = layout_of(names)
+    assert (layout.version if layout else None) == version
+
+
+OFFSETS = {
+    "v1": ("tls_worker", 32, 40, 48, 8, 32, 40),
+    "v2.0": ("__cilkrts_use_extension", 24, 48, 56, 16, 32, 48),
+    "v2.1": ("__cilkrts_current_fh", 0, 16, 24, 8, 24, 40),
+}
+"""A symbol, then worker.self, .g, .l, l.state, g.nworkers, .workers: tests' own copy of cheetah's offsets."""
+
+
+class MadeUp:
+    """A stand-in for a process's memory: three workers, of which those in ``states`` 13 run."""
+
+    def __init__(self, version: str, states: list[int]) -> None:
+        _, self_, g, l_, state, count, workers = OFFSETS[version]
+        self.blocks = {
+            0x1000: (0x2000).to_bytes(8, "little"),
+            0x2000: pack(128, n=(count, "I", len(states)), w=(workers, "Q", 0x3000)),
+            0x3000: b"".join((0x10000 + 0x1000 * i).to_bytes(8, "little") for i in range(len(states))),
+        }
+        for i, value in enumerate(states):
+            self.blocks[0x10000 + 0x1000 * i] = pack(
+                128, s=(self_, "I", i), g=(g, "Q", 0x2000), l=(l_, "Q", 0x20000 + 0x1000 * i)
+            )
+            self.blocks[0x20000 + 0x1000 * i] = pack(64, s=(state, "H", value))
+
+    def read(self, address: int, size: int) -> bytes:
+        for start, block in self.blocks.items():
+            if start <= address and address + size <= start + len(block):
+                return block[address - start : address - start + size]
+        raise OSError(14, "unmapped")
+
+    def symbol(self, name: str) -> int:
+        return 0x1000 if name == "default_cilkrts" else 0
+
+    def address(self, vaddr: int) -> int:
+        return vaddr
+
+
+def file_with(*names: str) -> Any:
+    """A stand-in for a file with these symbols."""
+    table = SimpleNamespace(
+        entries=lambda: iter(range(1, len(names) + 1)), name=lambda entry: names[entry - 1]
+    )
+    return SimpleNamespace(name="libopencilk.so", elf=SimpleNamespace(symbol_tables=[table], segments=[]))
+
+
+@pytest.mark.parametrize("version", OFFSETS)
+def test_cheetah_layouts(version: str) -> None:
+    memory = MadeUp(version, [13, 10, 13])
+    plan = OpenCilk().memory(file_with(OFFSETS[version][0]), memory)
+    assert isinstance(plan, WorkerArray)
+    assert count_working(plan, memory) == 2
+
+
+@pytest.mark.parametrize("version", OFFSETS)
+@pytest.mark.parametrize("other", OFFSETS)
+def test_the_layout_of_another_version_is_refused(version: str, other: str) -> None:
+    if version == other:
+        return
+    with pytest.raises(UnknownLayout):
+        OpenCilk().memory(file_with(OFFSETS[version][0]), MadeUp(other, [10, 13, 11]))
+
+
+def damage(change: Callable[[MadeUp], None]) -> MadeUp:
+    memory = MadeUp("v2.1", [13, 13])
+    change(memory)
+    return memory
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.blocks.pop(0x10000), lambda m: m.blocks.pop(0x20000),
+        lambda m: m.blocks.update({0x2000: pack(128, n=(24, "I", 1 << 20), w=(40, "Q", 0x3000))}),
+        lambda m: m.blocks.update({0x20000: pack(64, s=(8, "H", 99))}),
+    ],
+)  # fmt: skip
+def test_damaged_structures_are_refused(change: Callable[[MadeUp], None]) -> None:
+    with pytest.raises(UnknownLayout, match="libopencilk"):
+        OpenCilk().memory(file_with("__cilkrts_current_fh"), damage(change))
+
+
+def test_unknown_version_is_refused() -> None:
+    with pytest.raises(UnknownLayout, match="none of v1"):
+        OpenCilk().memory(file_with("something"), MadeUp("v2.1", [13]))
+    nothing = MadeUp("v2.1", [13])
+    nothing.symbol = lambda name: 0  # type: ignore[method-assign]
+    assert OpenCilk().memory(file_with("something"), nothing) is None
+
+
+def test_thread_local_slots(build: Path) -> None:
+    with ElfFile.open(str(build / "cheetah")) as elf:
+        assert tls_slots(elf, "__cilkrts_tls_worker").offset
+        assert tls_slots(elf, "no_such_variable").offset == 0
+    with ElfFile.open(str(build / "stripped/libopencilk.so.1")) as elf:
+        slots = tls_slots(elf, "__cilkrts_tls_worker")
+        assert slots.module and not slots.offset
+
+
+@pytest.mark.parametrize(
+    ("agent", "name", "author"),
+    [
+        (OpenCilk(), "sort.outline_.split.otd1", "sort"), (OpenCilk(), "ns::f(int).outline_.split", "ns::f(int)"),
+        (OpenCilk(), "sort", "sort"), (OpenCilk(), "outline_", "outline_"),
+        (CilkPlus(), "sort_spawn_helper", "sort"), (CilkPlus(), "__cilk_spawn_helper", "__cilk_spawn_helper"),
+        (CilkPlus(), "__cilk_spawn_helperV0", "__cilk_spawn_helperV0"), (CilkPlus(), "sort", "sort"),
+        (Cilk5(), "_cilk_sort_slow", "sort"), (Cilk5(), "_cilk_a_slow_b_slow", "a_slow_b"),
+        (Cilk5(), "cilk_sort_slow", "cilk_sort_slow"),
+    ],
+)  # fmt: skip
+def test_author_names(agent: Agent, name: str, author: str) -> None:
+    assert agent.author_name(name) == author
+
+
+@pytest.mark.parametrize(
+    ("agent", "name", "module", "owned"),
+    [
+        (OpenCilk(), "anything", "libopencilk.so.1", True), (OpenCilk(), "worker_scheduler", "program", True),
+        (OpenCilk(), "__cilkrts_enter_frame", "program", True), (OpenCilk(), "sort", "program", False),
+        (OpenCilk(), "sort.outline_.split.otd1", "program", False), (OpenCilk(), "worker_schedulers", "program", False),
+        (CilkPlus(), "longjmp_into_runtime", "libcilkrts.so.5", True), (CilkPlus(), "sort_spawn_helper", "p", False),
+        (Cilk5(), "_cilk_cilk_main_import", "program", True), (Cilk5(), "invoke_main_slow", "program", True),
+        (Cilk5(), "_cilk_sort_slow", "program", False), (Cilk5(), "Cilk_sync", "program", True),
+    ],
+)  # fmt: skip
+def test_whose_frames(agent: Agent, name: str, module: str, owned: bool) -> None:
+    assert agent.owns(name, module) == owned
+
+
+@pytest.mark.parametrize(
+    ("agent", "name", "kind"),
+    [
+        (OpenCilk(), "__cilkrts_detach", "create"), (OpenCilk(), "__cilkrts_sync", "sync"),
+        (OpenCilk(), "extract_top_spawning_closure", "schedule"), (OpenCilk(), "worker_scheduler", "schedule"),
+        (OpenCilk(), "hyper_table_lookup", "other"),
+        (CilkPlus(), "__cilkrts_enter_frame_1", "create"), (CilkPlus(), "worker_scheduler_function", "schedule"),
+        (CilkPlus(), "__cilkrts_leave_frame", "sync"), (CilkPlus(), "random_steal", "schedule"),
+        (Cilk5(), "Cilk_sync", "sync"), (Cilk5(), "Cilk_scheduler", "schedule"), (Cilk5(), "Cilk_alloc", "other"),
+    ],
+)  # fmt: skip
+def test_kinds_of_overhead(agent: Agent, name: str, kind: str) -> None:
+    assert agent.overhead(name) == kind

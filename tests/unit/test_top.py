@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`parprof top` and `parprof status` against a stand-in daemon on a real socket."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import pty
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from control_standin import StandInService, process, serving
+from parprof.commands.status import StatusCommand, described
+from parprof.commands.top import Feed, TopCommand, as_data, table
+from parprof.errors import UsageError
+from parprof.exporters.screen import Screen
+from parprof.model import Metrics
+from parprof.service.control import control_pb2 as pb
+from parprof.service.control.client import ControlError, NoDaemon
+from parprof.service.control.intervals import SORTS, uses
+
+ME = os.getpid()
+USER = os.getuid()
+
+
+@pytest.fixture
+def service() -> StandInService:
+    """Two looks at this process, the only one that every user may see, are a minute and two seconds of it."""
+    return StandInService(process(ME, USER, started_s=1e9))
+
+
+def run(command: TopCommand | StatusCommand, *arguments: str) -> int:
+    parser = argparse.ArgumentParser(description=command.__doc__)
+    command.prepare_parser(parser)
+    return command.run(parser.parse_args(arguments))
+
+
+def later(service: StandInService, seconds: float, **more: float) -> None:
+    """Let time pass, in which the process did something."""
+    one = service.processes[ME]
+    totals = replace(one.totals)
+    totals.add(Metrics(**more))  # type: ignore[arg-type]
+    service.time_s += seconds
+    service.processes[ME] = replace(one, totals=totals)
+
+
+def test_once_is_about_all_the_time(
+    service: StandInService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(service, tmp_path) as path:
+        assert run(TopCommand(), "--once", "--socket", path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "1 processes: 0.1 cores work, 0.0 stand idle" in lines[0]
+    assert lines[1] == "since each was first watched; cost 0.30 %; lost 2"
+    assert lines[3].split() == [
+        "pid", "n_w/n", "eff%", "idle", "work", "ovhd", "spin", "cost%", "source", "runtime", "command",
+    ]  # fmt: skip
+    # 3 s of work, 1 of idleness, 0.5 of overhead and 0.25 of spin in 60 s; efficiency 2.5 / 4
+    assert lines[4].split() == [
+        str(ME), "3/4", "62.5", "0.02", "0.05", "0.01", "0.00", "0.20", "exact", "libgomp", "heat",
+    ]  # fmt: skip
+
+
+def test_an_interval(service: StandInService, tmp_path: Path) -> None:
+    with serving(service, tmp_path) as path:
+        feed = Feed(path)
+        feed.refresh()
+        later(service, 2.0, work_ns=6e9, idleness_ns=2e9, overhead_ns=1e9, spin_ns=5e8, blame_ns=4e9)
+        feed.refresh()
+        (use,) = feed.uses("idleness")
+        assert (use.interval_s, use.work, use.idleness, use.overhead) == (2.0, 3.0, 1.0, 0.5)
+        assert (use.spin, use.blame, use.efficiency) == (0.25, 2.0, 5 / 8)
+        feed.refresh()  # the daemon has nothing new: the last interval stays
+        assert feed.uses("idleness") == [use]
+        later(service, 2.0)
+        feed.refresh()
+        (use,) = feed.uses("idleness")
+        assert (use.work, use.efficiency) == (0.0, None)
+        feed.close()
+
+
+def test_a_new_process_with_an_old_pid_starts_anew(service: StandInService, tmp_path: Path) -> None:
+    with serving(service, tmp_path) as path:
+        feed = Feed(path)
+        feed.refresh()
+        service.time_s += 2
+        service.processes[ME] = process(ME, USER, started_s=service.time_s - 1, totals=Metrics(1, 5e8))
+        feed.refresh()
+        (use,) = feed.uses("work")
+        assert (use.interval_s, use.work) == (1.0, 0.5)
+        feed.close()
+
+
+_sums = st.floats(0, 1e12)
+_metrics = st.builds(
+    lambda a, b, c, d: pb.Metrics(work_s=a, idleness_s=b, overhead_s=c, spin_s=d), *[_sums] * 4
+)
+_processes = st.builds(
+    lambda pid, totals, started: pb.Process(pid=pid, totals=totals, started_time_s=started),
+    st.integers(1, 4), _metrics, st.sampled_from([0.0, 5.0]),
+)  # fmt: skip
+_lists = st.builds(
+    lambda time_s, found: pb.ProcessList(time_s=time_s, processes=found),
+    st.floats(1e-3, 1e10) | st.just(0.0), st.lists(_processes, max_size=5),
+)  # fmt: skip
+
+
+@given(_lists, st.none() | _lists, st.sampled_from(list(SORTS)))
+def test_rates_are_never_negative(now: pb.ProcessList, before: pb.ProcessList | None, sort: str) -> None:
+    """Whatever the clock does between two looks."""
+    found = uses(now, before, sort)
+    assert sorted(use.process.pid for use in found) == sorted(one.pid for one in now.processes)
+    for use in found:
+        assert min(use.work, use.idleness, use.overhead, use.spin, use.interval_s) >= 0
+        assert use.efficiency is None or 0 <= use.efficiency <= 1
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"),
+    [
+        ("idleness", "lazy"),
+        ("work", "busy"),
+        ("efficiency", "lazy"),
+        ("cost", "dear"),
+        ("pid", "busy"),
+        ("name", "busy"),
+    ],
+)
+def test_sorting(sort: str, first: str) -> None:
+    def one(pid: int, comm: str, work: float, idleness: float, cost: float) -> pb.Process:
+        return pb.Process(
+            pid=pid, comm=comm, cost_ratio=cost, totals=pb.Metrics(work_s=work, idleness_s=idleness)
+        )
+
+    found = [
+        one(9, "lazy", 1, 9, 0),
+        one(3, "busy", 9, 1, 0),
+        one(5, "dear", 2, 2, 0.5),
+        one(7, "zero", 0, 0, 0),
+    ]
+    assert uses(pb.ProcessList(time_s=1, processes=found), None, sort)[0].process.comm == first
+
+
+def rendered(feed: Feed, rows: int | None = None, width: int = 80) -> str:
+    out = io.StringIO()
+    with Screen(out) as screen:
+        screen.show(table(feed, "idleness", width, rows))
+    return out.getvalue()
+
+
+@pytest.mark.skipif(USER != 0, reason="the processes are made up, so only root sees them")
+def test_80_columns_and_hostile_names(tmp_path: Path) -> None:
+    found = [
+        process(
+            4194304 - n, comm="\x1b[31m\n\u4e2d\u6587" + "x" * 50, runtime="y" * 50, n_w_source="z" * 50,
+            cores=1024, n_working=1024, cost_ratio=1.0, totals=Metrics(10**9, 6e16, 6e15, 6e14, 6e13),
+        )
+        for n in range(30)
+    ]  # fmt: skip
+    with serving(StandInService(*found), tmp_path) as path:
+        feed = Feed(path)
+        feed.refresh()
+        text = rendered(feed)
+        assert "\x1b" not in text
+        assert max(map(cell_len, text.splitlines())) <= 80
+        assert len(text.splitlines()) == 4 + 30
+        assert "25 more not shown" in rendered(feed, 5)
+        assert len(rendered(feed, 5).splitlines()) == 4 + 5
+        assert as_data(feed, "pid")["processes"][0]["cores"] == 1024
+        feed.close()
+
+
+def test_nothing_to_see(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(StandInService(), tmp_path) as path:
+        assert run(TopCommand(), "--once", "--socket", path) == 0
+    assert "none of yours is watched" in capsys.readouterr().out
+
+
+def test_json(service: StandInService, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(service, tmp_path) as path:
+        assert run(TopCommand(), "--once", "--json", "--socket", path) == 0
+    data = json.loads(capsys.readouterr().out)
+    (one,) = data["processes"]
+    assert one["work"] == pytest.approx(3 / 60)
+    assert (one["pid"], one["interval_s"]) == (ME, 60.0)
+    assert one["efficiency"] == pytest.approx(0.625)
+    assert one["threads"] == {"working": 3, "spinning": 1, "blocked": 0}
+    assert one["totals"]["work_s"] == 3.0
+    assert data["lost"] == 2
+
+
+def test_without_a_daemon(tmp_path: Path) -> None:
+    for command in (TopCommand(), StatusCommand()):
+        with pytest.raises(NoDaemon, match="systemctl start parprofd") as caught:
+            run(command, "--socket", str(tmp_path / "none"))
+        assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "61"])
+def test_intervals_are_checked(interval: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="0.1 to 60"):
+        run(TopCommand(), "--interval", interval, "--socket", str(tmp_path / "none"))
+
+
+def test_a_restarted_daemon_is_found_again(service: StandInService, tmp_path: Path) -> None:
+    with serving(service, tmp_path) as path:
+        feed = Feed(path)
+        feed.refresh()
+    with pytest.raises(ControlError):
+        feed.refresh()
+    with pytest.raises(ControlError):
+        feed.refresh()
+    with serving(service, tmp_path):
+        feed.refresh()
+        assert len(feed.uses("idleness")) == 1
+        feed.close()
+
+
+@contextmanager
+def terminal(path: str, *arguments: str) -> Iterator[tuple[int, int]]:
+    """`parprof top` on a real terminal of 80 x 24: its PID and the terminal's other end."""
+    script = (
+        "import sys, argparse; from parprof.commands.top import TopCommand as T; import parprof.__main__ as m;"
+        "m.COMMANDS = (T(),); sys.exit(m.main(sys.argv[1:]))"
+    )
+    pid, leader = pty.fork()
+    if pid == 0:
+        os.environ.update(PYTHONPATH=":".join(sys.path), COLUMNS="80", LINES="24", TERM="xterm")
+        os.execv(
+            sys.executable, [sys.executable, "-c", script, "top", "-i", "0.1", "--socket", path, *arguments]
+        )
+    try:
+        yield pid, leader
+    finally:
+        os.close(leader)
+
+
+def shown_until(leader: int, wanted: bytes) -> bytes:
+    text = b""
+    end = time.monotonic() + 60
+    while wanted not in text:
+        assert time.monotonic() < end, text
+        if select.select([leader], [], [], 1)[0]:
+            text += os.read(leader, 65536)
+    return text
+
+
+def exit_code(pid: int, leader: int) -> int:
+    """Of a process whose terminal output has to be read for it to end."""
+    while True:
+        try:
+            if not os.read(leader, 65536):
+                break
+        except OSError:
+            break
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("end", [b"q", b"\x03"])
+def test_live(service: StandInService, tmp_path: Path, end: bytes) -> None:
+    """GIVEN a terminal THEN the table follows the daemon and the keys; q and Ctrl-C end it and clean up."""
+    with serving(service, tmp_path) as path, terminal(path) as (pid, leader):
+        shown_until(leader, b"heat")
+        later(service, 2.0, work_ns=77e9)
+        shown_until(leader, b"38.50")
+        os.write(leader, b"wx")
+        shown_until(leader, b"heat")
+        os.write(leader, end)
+        assert exit_code(pid, leader) == 0
+
+
+def test_live_when_the_daemon_goes_away(service: StandInService, tmp_path: Path) -> None:
+    with serving(service, tmp_path) as path:
+        with terminal(path) as (pid, leader):
+            shown_until(leader, b"heat")
+            os.rename(path, path + ".gone")
+            service.fail = ValueError("gone")
+            shown_until(leader, b"no parprofd listens")
+            os.write(leader, b"q")
+            assert exit_code(pid, leader) == 0
+
+
+def test_status(service: StandInService, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(service, tmp_path) as path:
+        assert run(StatusCommand(), "--socket", path) == 0
+        printed = capsys.readouterr().out
+        assert run(StatusCommand(), "--socket", path, "--json") == 0
+        data = json.loads(capsys.readouterr().out)
+    text = " ".join(printed.split())
+    assert "not ready: no programs yet" in text
+    assert "(1 min 0 s)" in text
+    assert "watches: 1 processes at 99 Hz" in text
+    assert "cost: 0.30 % of this machine's CPU time in the targets, of a budget of 1.00 %" in text
+    assert "lost: 2 map-full" in text
+    assert "could not attach: 1 libomp > stripped" in text
+    assert "governor: 4 exact > sampled" in text
+    assert max(map(len, printed.splitlines())) <= 80
+    assert (data["healthy"], data["ready"], data["problem"]) == (True, False, "no programs yet")
+    assert data["lost"] == {"map-full": 2}
+    assert data["attach_failures"] == {"libomp:stripped": 1}
+
+
+def test_an_unwell_daemon_is_a_failure(
+    service: StandInService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(StandInService, "is_healthy", lambda self: "the loop has not turned for 20 s")
+    with serving(service, tmp_path) as path:
+        assert run(StatusCommand(), "--socket", path) == 1
+    assert "the loop has not turned for 20 s" in " ".join(capsys.readouterr().out.split())
+
+
+def test_strange_times_are_said_to_be_strange() -> None:
+    facts: dict[str, Any] = dict(described(pb.Status(started_time_s=1e300, time_s=0), "/x"))
+    assert facts["since"] == "an unknown time (0 s)"
+    facts = dict(described(pb.Status(started_time_s=0, time_s=93784, processes=5, visible_processes=2), "/x"))
+    assert facts["since"].endswith("(1 d 2 h)")
+    assert facts["watches"].startswith("5 processes (3 of them other users')")

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+# Builds tbb_truth; included by Makefile, which gives HERE, OUT, CC, CFLAGS. Left out where libtbb-dev is missing.
+have_tbb := $(shell printf '\043include <tbb/task_group.h>\nint main() { tbb::task_group g; g.wait(); }\n' | \
+	g++ -x c++ - -ltbb -o /dev/null 2>/dev/null && echo yes)
+TBB := tbb_truth tbb_truth.stripped tbb_truth.nofp
+ifeq ($(have_tbb),yes)
+TARGETS += $(TBB)
+endif
+
+TBB_CXXFLAGS := -std=c++17 -O2 -g -Wall -Wextra -fno-optimize-sibling-calls
+$(OUT)/tbb_work.o: tbb_work.c tbb_works.h truth.h phases.h | $(OUT)
+	$(CC) $(CFLAGS) -c $< -o $@
+$(OUT)/tbb_truth: tbb_truth.cpp tbb_works.h $(OUT)/tbb_work.o
+	g++ $(TBB_CXXFLAGS) -fno-omit-frame-pointer $< $(OUT)/tbb_work.o -ltbb -o $@
+$(OUT)/tbb_truth.nofp: tbb_truth.cpp tbb_works.h $(OUT)/tbb_work.o
+	g++ $(TBB_CXXFLAGS) -fomit-frame-pointer $< $(OUT)/tbb_work.o -ltbb -o $@
+$(OUT)/tbb_truth.stripped: $(OUT)/tbb_truth
+	strip -s $< -o $@
