@@ -4,7 +4,7 @@ PYTHON ?= python3
 SOURCES = daemon tests bench
 RUN = .venv/bin
 
-.PHONY: help demo test lint unit kernel e2e bench proto workloads clean
+.PHONY: help demo test lint unit kernel e2e system bench proto workloads clean
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
@@ -26,7 +26,7 @@ test: .venv/.dev workloads ## everything: lint, types, unit, BPF logic, kernel, 
 	$(RUN)/ruff check $(SOURCES)
 	$(RUN)/ruff format --check $(SOURCES)
 	$(RUN)/mypy daemon/parprof
-	$(RUN)/python -m pytest
+	$(RUN)/python -m pytest -m "not slow"
 
 lint: .venv/.dev ## ruff and mypy
 	$(RUN)/ruff check $(SOURCES)
@@ -42,6 +42,9 @@ kernel: .venv/.dev workloads ## tests with real BPF, as root
 e2e: .venv/.dev workloads ## tests of the commands on real programs, as root
 	$(RUN)/python -m pytest tests/e2e
 
+system: .venv/.dev ## boots systemd in namespaces, builds and installs the package, as root
+	$(RUN)/python -m pytest tests/system
+
 workloads: .venv/.dev
 	@$(MAKE) --no-print-directory -s -C tests/workloads
 
@@ -49,11 +52,16 @@ bench: .venv/.dev workloads ## accuracy and overhead, minutes; results to standa
 	$(RUN)/python bench/accuracy.py
 	$(RUN)/python bench/unwind.py
 	$(RUN)/python bench/symbols.py
+	$(RUN)/python bench/memory.py
 	$(RUN)/python bench/overhead.py
+	$(RUN)/python bench/agents.py
 
 proto: ## regenerate the protobuf code (Debian's protobuf-compiler 3.21)
 	protoc -I parprof/pprof.proto=proto/profile.proto --python_out=daemon --pyi_out=daemon parprof/pprof.proto
-	sed -i '1i # mypy: disable-error-code="type-arg"' daemon/parprof/pprof_pb2.pyi
+	protoc -I parprof/service/control/control.proto=proto/control.proto --python_out=daemon --pyi_out=daemon parprof/service/control/control.proto
+	protoc -I parprof/service/push/pyroscope.proto=proto/pyroscope_push.proto --python_out=daemon --pyi_out=daemon parprof/service/push/pyroscope.proto
+	protoc -I parprof/service/push/parca.proto=proto/parca_store.proto --python_out=daemon --pyi_out=daemon parprof/service/push/parca.proto
+	sed -i '1i # mypy: disable-error-code="type-arg, var-annotated"' daemon/parprof/pprof_pb2.pyi daemon/parprof/service/*/*_pb2.pyi
 
 clean: ## remove what was built
 	rm -rf build .venv tests/workloads/build demo.pb.gz

@@ -1,0 +1,93 @@
+"""What profiling costs a program of each runtime: paired runs with and without it, interleaved, as ratios.
+
+    .venv/bin/python bench/agents.py [--pairs 5] [--frequency 499]
+
+The programs do fixed amounts of CPU time (tests/workloads), so the ratio of their wall times is that of their
+cost, waiting for the profiler at the start included. Needs root and a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "daemon"), str(ROOT / "bench")]
+
+from machine import describe  # noqa: E402
+
+from parprof.kernel.engine import Kernel  # noqa: E402
+from parprof.session import Session  # noqa: E402
+from parprof.spawn import Child  # noqa: E402
+
+BUILD = ROOT / "tests/workloads/build"
+REPEAT = ["--repeat", "4"]
+PROGRAMS = {
+    "libgomp": ["omp_truth.gomp", "balanced,skewed,barrier,tasks", *REPEAT],
+    "libomp": ["omp_truth.omp", "balanced,skewed,barrier,tasks", *REPEAT],
+    "oneTBB": ["tbb_truth", "all", *REPEAT],
+    "OpenCilk stand-in": ["spawn_truth.opencilk", "all", *REPEAT],
+    "Cilk Plus stand-in": ["spawn_truth.cilkplus", "all", *REPEAT],
+    "Cilk-5 stand-in": ["cilk5_truth", "all", *REPEAT],
+    "pthreads": ["pthread_truth", "balanced,skewed,barrier", *REPEAT],
+}
+
+
+def bare_s(command: list[str]) -> float:
+    """Wall time without profiling."""
+    start = time.monotonic()
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    return time.monotonic() - start
+
+
+def profiled_s(command: list[str], frequency_hz: int) -> tuple[float, str]:
+    """Wall time with profiling, from the release of the program on; and the n_w source."""
+    with Kernel(["cpu-clock"], frequency_hz) as kernel:
+        session = Session(kernel)
+        try:
+            child = Child(command)
+            session.watch(child.pid, follow=True, stop=True)
+            start = time.monotonic()
+            child.release()
+            while child.poll() is None:
+                session.step(0.05)
+            end = time.monotonic()
+            session.finish()
+            target = [one for one in session.targets.values() if one.pid == child.pid][-1]
+            return end - start, target.n_w_source
+        finally:
+            session.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--frequency", type=int, default=499)
+    args = parser.parse_args()
+    print(describe())
+    print(f"{'runtime':20} {'source':10} {'ratio':>7} {'least':>7} {'most':>7}   ({args.frequency} Hz)")
+    for name, (program, *arguments) in PROGRAMS.items():
+        if not (BUILD / program).exists():
+            print(f"{name:20} not built")
+            continue
+        command = [str(BUILD / program), *arguments]
+        bare_s(command)
+        ratios, source = [], ""
+        for _ in range(args.pairs):
+            before = bare_s(command)
+            with_s, source = profiled_s(command, args.frequency)
+            ratios.append(with_s / before)
+        print(
+            f"{name:20} {source:10} {statistics.median(ratios):7.3f} {min(ratios):7.3f} {max(ratios):7.3f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
