@@ -111,7 +111,6 @@ def look_for_memory(agents: list[Agent], load_map: LoadMap) -> MemoryChoice:
                 problem = f"{dso.name}: {error}"
                 continue
             if plan is not None:
-                if file_facts(dso).is_static:
-                    return MemoryChoice(plan, "a static program does not say what it uses of the runtime")
-                return MemoryChoice(plan, agent.memory_spoilt_by(imported, environment_of(load_map.pid)))
+                used = None if file_facts(dso).is_static else imported
+                return MemoryChoice(plan, agent.memory_spoilt_by(used, environment_of(load_map.pid)))
     return MemoryChoice(problem=problem)

@@ -177,7 +177,7 @@ def test_a_full_store_falls_back_to_frame_pointers() -> None:
             session.close()
 
 
-def test_tables_are_freed_with_their_last_user() -> None:
+def test_tables_without_a_user_are_kept_for_the_next_one_until_room_is_wanted() -> None:
     with profiling.traced_session() as session:
         process = subprocess.Popen(
             [str(profiling.BUILD / "stacks"), "recursion", "5", "30"], stdout=subprocess.DEVNULL
@@ -191,6 +191,8 @@ def test_tables_are_freed_with_their_last_user() -> None:
             process.kill()
             process.wait()
         profiling.run_until(session, lambda: all(t.ended for t in session.targets.values()))
+        assert 0 < session.kernel.store.used_words < used, "the load map is gone, the tables are not"
+        session.watched.placer.free_idle()
         assert session.kernel.store.used_words == 0
 
 

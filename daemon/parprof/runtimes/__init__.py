@@ -123,8 +123,11 @@ class Agent:
         """
         return None
 
-    def memory_spoilt_by(self, imported: set[str], environment: Mapping[str, str]) -> str:
-        """What makes n_w from memory wrong for a program with these imports and this environment; empty: nothing."""
+    def memory_spoilt_by(self, imported: set[str] | None, environment: Mapping[str, str]) -> str:
+        """What makes n_w from memory wrong for a program with these imports and this environment; empty: nothing.
+
+        ``imported`` is None for a static program, which does not say what it uses of the runtime.
+        """
         return ""
 
     def owns(self, name: str, module: str, file: str = "") -> bool:

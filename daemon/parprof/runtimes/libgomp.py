@@ -103,6 +103,8 @@ class Libgomp(Agent):
         """The thread's team and its barrier. None while ld.so has yet to relocate the library: ask again."""
         return team_barrier(dso.elf, process) if dso.elf else None
 
-    def memory_spoilt_by(self, imported: set[str], environment: Mapping[str, str]) -> str:
+    def memory_spoilt_by(self, imported: set[str] | None, environment: Mapping[str, str]) -> str:
         """Waits that are not at the team's barrier."""
+        if imported is None:
+            return "a static program does not say what it uses of the runtime"
         return holds_for(imported, environment)
