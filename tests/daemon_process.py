@@ -266,7 +266,7 @@ def configuration(control: Path) -> dict[str, Any]:
     return {
         "http": {"listen": "127.0.0.1:0"},
         "control": {"socket": str(control)},
-        "profiles": {"interval_seconds": 1.0},
+        "profiles": {"interval_seconds": 0.5},
         "sampling": {"frequency_hz": 199},
         **selecting(comm=[PREFIX + "*"]),
     }

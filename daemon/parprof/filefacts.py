@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ from parprof.runtimes import Agent, agents
 _KEPT = 4096
 NAMED = ("pthread_create", "_dl_debug_state")
 """Functions that are probed wherever they are."""
+_CREATORS = ("pthread_create", "thrd_create", "_ZNSt6thread15_M_start_thread")
+"""How the names of functions begin that start a thread; the last is that of std::thread."""
+_CREATE_FOR_OTHERS = re.compile(r"libstdc\+\+\.|libc[.-]|libpthread[.-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class FileFacts:
     static_agent: Agent | None = None
     """The runtime that is linked into it."""
     is_static: bool = False
+    creates_threads: bool = False
+    """Whether it imports what starts a thread, and is neither a parallel runtime nor a wrapper for others."""
 
 
 _facts: OrderedDict[object, FileFacts] = OrderedDict()
@@ -60,4 +66,6 @@ def _find(dso: Dso) -> FileFacts:
         undefined = set()
     imports = frozenset(name for name in undefined if any(pattern.match(name) for pattern in patterns))
     static_agent = next((agent for agent in agents() if agent.marker in markers), None)
-    return FileFacts(imports, named, static_agent, is_static)
+    own = not _CREATE_FOR_OTHERS.match(dso.name) and not any(a.library.match(dso.name) for a in agents())
+    creates_threads = own and any(name.startswith(_CREATORS) for name in undefined)
+    return FileFacts(imports, named, static_agent, is_static, creates_threads)

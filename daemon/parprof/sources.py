@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from parprof.elf import ElfError
@@ -42,6 +42,8 @@ class MemoryChoice:
     """Why it would be wrong for this program, though it can be read; empty where it holds."""
     problem: str = ""
     """Why it cannot be read."""
+    agent: Agent | None = None
+    """Whose plan it is."""
 
     @property
     def holds(self) -> bool:
@@ -94,7 +96,6 @@ def look_for_memory(agents: list[Agent], load_map: LoadMap) -> MemoryChoice:
     """Ask the agents for a way to read n_w from the memory of a process."""
     if not agents:
         return MemoryChoice()
-    imported = {name for dso in load_map.dsos() for name in file_facts(dso).imports}
     problem = ""
     for agent in agents:
         libraries = [d for d in load_map.dsos() if agent.library.match(d.name) or file_facts(d).is_static]
@@ -111,6 +112,25 @@ def look_for_memory(agents: list[Agent], load_map: LoadMap) -> MemoryChoice:
                 problem = f"{dso.name}: {error}"
                 continue
             if plan is not None:
-                used = None if file_facts(dso).is_static else imported
-                return MemoryChoice(plan, agent.memory_spoilt_by(used, environment_of(load_map.pid)))
+                return MemoryChoice(plan, _spoilt_by(agent, load_map), agent=agent)
     return MemoryChoice(problem=problem)
+
+
+def look_again(memory: MemoryChoice, load_map: LoadMap) -> MemoryChoice:
+    """The same way to read n_w, judged by what is mapped now: a library that came later may use more."""
+    if memory.agent is None or memory.spoilt_by:
+        return memory
+    return replace(memory, spoilt_by=_spoilt_by(memory.agent, load_map))
+
+
+def _spoilt_by(agent: Agent, load_map: LoadMap) -> str:
+    facts = [file_facts(dso) for dso in load_map.dsos()]
+    is_static = any(one.static_agent is not None for one in facts)
+    imported = None if is_static else {name for one in facts for name in one.imports}
+    return agent.memory_spoilt_by(imported, environment_of(load_map.pid)) or _other_threads(load_map)
+
+
+def _other_threads(load_map: LoadMap) -> str:
+    """Why the runtime's state is not all that works in a process; empty if it is."""
+    creator = next((dso.name for dso in load_map.dsos() if file_facts(dso).creates_threads), "")
+    return f"{creator} starts threads of its own, which the runtime does not know" if creator else ""

@@ -35,6 +35,7 @@ from parprof.sources import (
     can_probe_edges,
     first_source,
     flags_for,
+    look_again,
     look_for_memory,
     next_source,
 )
@@ -225,11 +226,18 @@ class Target:
         self._planned_for = load_map
         if self.memory.plan is None:
             self.memory = look_for_memory(self.plan.agents, load_map)
+        else:
+            self.memory = look_again(self.memory, load_map)
+            if self.source is Source.MEMORY and not self.memory.holds and self.wanted_source is None:
+                self.go_over_to(self._without_memory(), self.memory.spoilt_by)
         if self.source is Source.SCHEDULER:
             self.source = first_source(
                 self.plan.agents, self.memory, self.wanted_source,
                 can_probe_edges(self.plan.sites),
             )  # fmt: skip
+
+    def _without_memory(self) -> Source:
+        return first_source(self.plan.agents, self.memory, None, can_probe_edges(self.plan.sites))
 
     def judge_source(self) -> None:
         """Give up probes that are hit too often for what they cost, for the next best source of n_w."""

@@ -32,12 +32,25 @@ INTERPRETERS = {
 SHARE = 0.99
 
 
-@pytest.fixture(params=INTERPRETERS)
-def interpreter(request: pytest.FixtureRequest) -> str:
-    path = INTERPRETERS[request.param]
+SOME = ("debian", "3.9.18", "3.13.0")
+"""For what has little to do with how a version keeps its frames."""
+
+
+def installed(version: str) -> str:
+    path = INTERPRETERS[version]
     if not path.exists():
         pytest.skip(f"{path} is not installed")
     return str(path)
+
+
+@pytest.fixture(params=INTERPRETERS)
+def interpreter(request: pytest.FixtureRequest) -> str:
+    return installed(request.param)
+
+
+@pytest.fixture(params=SOME)
+def some_interpreter(request: pytest.FixtureRequest) -> str:
+    return installed(request.param)
 
 
 def minor_version(interpreter: str) -> int:
@@ -134,10 +147,10 @@ def check_share(right: Counter[int], wrong: Counter[str], minimum: int) -> None:
 
 
 def test_every_chain_of_a_running_script(interpreter: str) -> None:
-    result = attach(interpreter, "main", 2.5)
+    result = attach(interpreter, "main", 1.5)
     expected = chains(minor_version(interpreter))
     right, wrong = judge(result.samples, expected)
-    check_share(right, wrong, 800)
+    check_share(right, wrong, 500)
     assert right.keys() == set(range(len(expected))), "a chain was never seen"
     assert not result.lost
     assert int(result.extra["python_unnamed"]) == 0
@@ -151,10 +164,10 @@ def test_every_chain_of_a_running_script(interpreter: str) -> None:
         assert [frame for frame in path if frame.module == "python"][-1].name == "without_gil"
 
 
-def test_two_threads_and_one_that_sleeps(interpreter: str) -> None:
-    result = attach(interpreter, "threads", 2)
-    q = "" if minor_version(interpreter) < 11 else "Thread."
-    expected = chains(minor_version(interpreter))
+def test_two_threads_and_one_that_sleeps(some_interpreter: str) -> None:
+    result = attach(some_interpreter, "threads", 2)
+    q = "" if minor_version(some_interpreter) < 11 else "Thread."
+    expected = chains(minor_version(some_interpreter))
     lines = marked_lines()
     right, wrong = judge(result.samples, expected)
     count = 0
@@ -181,9 +194,9 @@ def test_more_frames_than_are_read(interpreter: str) -> None:
     assert total > 300 and right / total >= SHARE
 
 
-def test_forked_children(interpreter: str) -> None:
+def test_forked_children(some_interpreter: str) -> None:
     with profiling.traced_session() as session:
-        child = Child([interpreter, "-S", str(SCRIPT), "fork"])
+        child = Child([some_interpreter, "-S", str(SCRIPT), "fork"])
         session.watch(child.pid, follow=True, stop=True)
         child.release()
         end = time.monotonic() + 2.5
@@ -195,7 +208,7 @@ def test_forked_children(interpreter: str) -> None:
         child.send(signal.SIGKILL)  # it waits for its own child, which may not have been seen in time
         while child.poll() is None:
             time.sleep(0.01)
-    expected = chains(minor_version(interpreter))
+    expected = chains(minor_version(some_interpreter))
     assert len(pids) == 1
     right, wrong = judge([s for s in result.samples if s.pid in pids], expected)
     assert right.total() > 600
@@ -203,10 +216,10 @@ def test_forked_children(interpreter: str) -> None:
     assert wrong.total() - early <= 0.01 * right.total(), wrong.most_common(8)
 
 
-def test_a_process_that_ends_at_once(interpreter: str) -> None:
+def test_a_process_that_ends_at_once(some_interpreter: str) -> None:
     for code in ("pass", "import os; os._exit(3)"):
         with profiling.traced_session() as session:
-            child = Child([interpreter, "-c", code])
+            child = Child([some_interpreter, "-c", code])
             session.watch(child.pid, follow=True, stop=True)
             child.release()
             profiling.run_until(session, lambda child=child: child.poll() is not None)  # type: ignore[misc]

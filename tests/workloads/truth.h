@@ -80,6 +80,9 @@ static inline u64 truth_clock_ns(clockid_t clock)
 	return (u64)ts.tv_sec * 1000000000u + (u64)ts.tv_nsec;
 }
 
+/* from $PARPROF_STEPS_PER_US: work is that many steps, not CPU time; for measuring what slows a program down */
+static u64 truth_steps_per_us;
+
 /*
  * Burns @cpu_ns of this thread's CPU time; looks at the clock every ~30 us.
  * The xor keeps compilers from folding several steps into one.
@@ -88,6 +91,13 @@ TRUTH_NOINLINE static void burn(u64 cpu_ns)
 {
 	u64 end_ns = truth_clock_ns(CLOCK_THREAD_CPUTIME_ID) + cpu_ns;
 	u64 x = end_ns;
+
+	if (truth_steps_per_us) {
+		for (u64 i = cpu_ns * truth_steps_per_us / 1000; i; i--)
+			x = (x ^ x >> 29) * 6364136223846793005u;
+		__asm__ volatile("" : "+r"(x));
+		return;
+	}
 
 	do {
 		for (int i = 0; i < 20000; i++)
@@ -173,8 +183,9 @@ static void truth_write(void)
 /* Call once, before the first work function. */
 static void truth_init(void)
 {
-	const char *path = getenv("PARPROF_TRUTH");
+	const char *path = getenv("PARPROF_TRUTH"), *steps = getenv("PARPROF_STEPS_PER_US");
 
+	truth_steps_per_us = steps ? strtoull(steps, NULL, 10) : 0;
 	if (!path || !*path)
 		return;
 	truth_file = fopen(path, "w");

@@ -131,7 +131,7 @@ class Profiles:
     interval_seconds: float = _key(
         10.0,
         "A profile of each process is kept for each interval of this length.",
-        low=1,
+        low=0.5,
         high=600,
         restart=True,
     )
@@ -143,7 +143,7 @@ class Limits:
     """Bounds on memory and on the size of /metrics."""
 
     processes: int = _key(
-        1000, "Processes watched at a time; more are counted as lost, not watched.", low=1, high=100_000
+        1000, "Processes watched at a time; more are counted as lost, not watched.", low=1, high=8192
     )
     paths: int = _key(
         2000,

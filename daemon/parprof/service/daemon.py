@@ -231,7 +231,7 @@ class Daemon:
 
     def _turn(self, each_turn: Callable[[], None]) -> None:
         time.sleep(max(self._turned_s + footprint.TURN_SECONDS - time.monotonic(), 0.0))
-        self._session.step(self._candidates.wait_seconds(1.0))
+        self._session.step(self._candidates.wait_seconds(min(1.0, self._options.interval_seconds)))
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         for _ in range(self._requests.qsize()):
