@@ -56,6 +56,8 @@ static __always_inline void judge(struct sample_key *key, struct process *p, str
 		}
 	}
 	key->n_working = n < 0 ? 0 : n > 0xffff ? 0xffff : n;
+	if (config && (flags & FROM_MEMORY) && config->memory.kind == MEMORY_TEAM)
+		key->fine = phases_are_fine(&config->memory, p, t, key->state == STATE_WORKING);
 }
 
 static __always_inline u16 waiters_of(u64 address, u32 tgid)
@@ -155,7 +157,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->user_mode = user_mode;
 	w->key.user_hash = w->key.kernel_hash = 0;
 	w->key.waiters = 0;
-	w->key.reserved = 0;
+	w->key.fine = 0;
 	w->key.image = p->image;
 	w->key.epoch = p->epoch;
 	w->key.tid = tid;

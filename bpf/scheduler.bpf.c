@@ -197,6 +197,7 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	struct process *p = processes.lookup(&tgid);
 
 	if (tgid != parent_tgid) {
+		verdicts.delete(&tgid);	/* Python may have answered after the end of an earlier owner of this PID */
 		if (p) {	/* only a fork can reuse a PID: the entry is of a process that is gone */
 			u32 image = p->image;
 

@@ -39,7 +39,7 @@ struct sample_key {
 	u8 phase;		/* drain parity: Python reads the phase that the kernel does not write */
 	u16 waiters;		/* threads that wait for a lock which this one holds */
 	u32 epoch;		/* of the load map: which files were where */
-	u32 reserved;
+	u32 fine;		/* 1: between barriers that come too often for n_working to be read in time */
 	u64 context;		/* the call path that created the piece of work; 0 = the stack is whole; CONTEXT_UNKNOWN */
 };
 
@@ -66,6 +66,11 @@ struct process {
 	u64 runtime_root;	/* the runtime's state, as a probe saw it: see ROOT_LEARNED */
 	u64 probe_hits;
 	u32 from_leaves;	/* as in the flags of its config, since the last sample */
+	u32 fine;		/* 1: the team's barriers come in quick succession */
+	u64 main_record;	/* where the runtime keeps what it knows of the main thread, as its samples showed */
+	u64 team;		/* the main thread's team, whose barriers are counted */
+	u64 barriers_ns;	/* when that count was looked at last */
+	u32 barriers;
 	u32 reserved;
 };
 

@@ -9,6 +9,7 @@ from parprof.addresses import AddressBook
 from parprof.model import ProcessInfo, Profile
 from parprof.rows import RowMaker
 from parprof.session import Session
+from parprof.sources import Source
 from parprof.symbols import Symbolizer
 from parprof.target import Target
 
@@ -56,9 +57,14 @@ def session_notes(session: Session, rows: RowMaker) -> list[str]:
         out.append(
             f"n_w was partly guessed in {rows.unsure} samples: attached in mid-region, or an edge not probed yet"
         )
+    if rows.fine:
+        out.append(
+            f"{rows.fine} working samples lie between barriers that come more often than every 200 us: their "
+            "idleness is the mean of such phases, from how many samples worked and how many spun"
+        )
     for target in session.targets.values():
         texts = [*target.failures, *target.plan.notes, *target.switches]
-        if target.shortest_region_us and target.shortest_region_us < _SHORT_PHASE_US:
+        if target.source is not Source.MEMORY and 0 < target.shortest_region_us < _SHORT_PHASE_US:
             texts.append(
                 f"regions come every {target.shortest_region_us:.0f} us or less: idleness of phases this short is "
                 "overstated (docs/limits.md); go by spin and overhead"

@@ -43,6 +43,8 @@ class Fact:
     """The call path that created the piece of work (`Kernel.context`); 0: the stack is whole by itself."""
     waiters: int = 0
     """Threads that wait for a lock which this one holds."""
+    fine: bool = False
+    """Taken between barriers that come too often for ``n_working`` to be read in time: it is too low."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from parprof.addresses import AddressBook
+from parprof.attribution import finephases
 from parprof.attribution.idleness import attribute
 from parprof.callpath import Merge
 from parprof.interpreters.merge import python_merge
@@ -45,6 +46,10 @@ class RowMaker:
         """Those whose n_w is partly a guess."""
         self.cut_short = 0
         """Those whose stack does not reach the outermost frame."""
+        self.fine = 0
+        """Those of threads that worked in phases so short that n_w is a mean over all of them."""
+        self.fine_n_working: dict[int, float] = {}
+        """That mean in the rows made last, by image."""
         self.joined = self.unknown = self.incomplete = 0
         """Those of unknown context, shared among the paths that create such work, or not; and those whose logical
         path is not whole."""
@@ -56,6 +61,7 @@ class RowMaker:
     def rows(self, facts: Mapping[FactKey, list[int]]) -> list[PathSample]:
         """The rows of these facts; together they have all of their samples."""
         self._book.look_up(facts)
+        self.fine_n_working = self._fine_phases(facts)
         groups: dict[tuple[int, int], list[FactKey]] = {}
         for key in facts:
             groups.setdefault((key.image, key.epoch), []).append(key)
@@ -74,6 +80,19 @@ class RowMaker:
             self.unknown += paths.unknown_samples - before[1]
             self.incomplete += paths.incomplete_samples - before[2]
         return list(out.values())
+
+    def _fine_phases(self, facts: Mapping[FactKey, list[int]]) -> dict[int, float]:
+        states: dict[int, list[tuple[ThreadState, int, int]]] = {}
+        for key, (count, _, _) in facts.items():
+            if key.fine and key.event == 0:
+                states.setdefault(key.image, []).append((key.state, key.n_working, count))
+        out = {}
+        for image, counted in states.items():
+            target = self._session.targets.get(image)
+            cores = self.cores_of(target)
+            if target is None or target.members_max <= cores:  # else those that spin may take cores from work
+                out[image] = finephases.mean_n_working(counted, cores)
+        return out
 
     def _make_paths(self, target: Target | None, image: int, epoch: int) -> LogicalPaths:
         def merge(user: int, stack: Stack) -> Merge | None:
@@ -107,6 +126,7 @@ class RowMaker:
         if is_clock:
             self.samples += amount
             self.unsure += unsure
+            self.fine += amount * (key.fine and key.state is ThreadState.WORKING)
             raw = kernel.raw_stack(key.user)
             if raw is None or raw.end:
                 self.cut_short += amount
@@ -116,8 +136,9 @@ class RowMaker:
             overhead = located.overhead if key.state is ThreadState.WORKING else ""
             if is_clock:
                 period_ns = 1e9 / kernel.frequency_hz
+                n_working = self.fine_n_working.get(key.image, 0.0) if key.fine else 0.0
                 metrics = attribute(
-                    share, period_ns, key.n_working, cores, key.state, overhead=overhead != ""
+                    share, period_ns, n_working or key.n_working, cores, key.state, overhead=overhead != ""
                 )
                 metrics.blame_ns = share * period_ns * key.waiters
             else:

@@ -60,6 +60,7 @@ class FactKey(NamedTuple):
     epoch: int
     context: int
     waiters: int
+    fine: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +341,7 @@ class Session:
     def _add(self, facts: Iterable[Fact]) -> None:
         for f in facts:
             key = FactKey(
-                f.image, f.tid, f.event, f.state, f.n_working, f.user, f.kernel, f.epoch, f.context, f.waiters
+                f.image, f.tid, f.event, f.state, f.n_working, f.user, f.kernel, f.epoch, f.context, f.waiters, f.fine
             )  # fmt: skip
             row = self.facts.setdefault(key, [0, 0, 0])
             row[0] += f.count

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 import profiling
+from parprof.addresses import AddressBook
 from parprof.attribution.idleness import attribute
 from parprof.model import Metrics
+from parprof.rows import RowMaker
 from parprof.session import Session
 from parprof.sources import Source
 from parprof.spawn import Child
+from parprof.symbols import Symbolizer
 from parprof.target import Target
 
 LIMIT = 0.04
@@ -156,6 +159,38 @@ def test_regions_of_a_millisecond_have_their_true_idleness() -> None:
         if errors[-1] < 0.1:
             break
     assert min(errors) < 0.25, errors
+
+
+def idleness_of_fine_phases(*arguments: str) -> tuple[float, float]:
+    """Idleness in percent of effort, in regions of some 10 us: as reported, and as the program says itself."""
+    command = [str(profiling.BUILD / "regions"), *arguments, "--seconds", "2"]
+    with profiling.traced_session(499, source=Source.MEMORY) as session:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        time.sleep(0.2)
+        session.watch(process.pid)
+        profiling.run_until(session, lambda: process.poll() is not None)
+        session.finish()
+        truth = json.loads(process.communicate()[0])
+        with Symbolizer() as symbolizer:
+            maker = RowMaker(session, AddressBook(session, symbolizer, loops=False))
+            rows = maker.rows(session.facts)
+    assert truth["regions_per_s"] < 20_000 or maker.fine > 0.5 * maker.samples
+    total = Metrics()
+    for row in rows:
+        total.add(row.metrics)
+    reported = 100 * total.idleness_ns / (total.work_ns + total.idleness_ns)
+    return reported, 100 * truth["ratio"] / (1 + truth["ratio"])
+
+
+@pytest.mark.parametrize("share", ["1", "3"])
+def test_regions_of_ten_microseconds(share: str) -> None:
+    """Read at each sample, n_w would give some 25 % to threads that have the same to do, who idle for 3 %."""
+    found = []
+    for _ in range(4):
+        found.append(idleness_of_fine_phases("--work-us", "10", "--share", share))
+        if abs(found[-1][0] - found[-1][1]) <= 8:
+            return
+    raise AssertionError(found)
 
 
 @pytest.mark.parametrize("program", ["tbb_truth", "tbb_truth.stripped"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parprof.attribution import Effort, Verdict, attribute, percent, verdict
+from parprof.attribution import Effort, Verdict, attribute, finephases, percent, verdict
 from parprof.attribution.effort import HIGH_IDLENESS_PERCENT, HIGH_OVERHEAD_PERCENT
 from parprof.model import Metrics, ThreadState
 
@@ -34,6 +34,23 @@ def test_overhead_is_part_of_work() -> None:
 @pytest.mark.parametrize(("n_working", "cores", "idleness"), [(0, 4, 3), (9, 4, 0), (1, 0, 0), (-3, 2, 1)])
 def test_n_w_is_clamped(n_working: int, cores: int, idleness: float) -> None:
     assert attribute(1, 1.0, n_working, cores, WORKING).idleness_ns == idleness
+
+
+_fine = st.tuples(st.sampled_from([WORKING, SPINNING]), st.integers(0, 70), st.integers(1, 10**4))
+
+
+@given(st.lists(_fine, min_size=1, max_size=9), st.integers(1, 64))
+def test_idleness_in_fine_phases(samples: list[tuple[ThreadState, int, int]], cores: int) -> None:
+    """GIVEN what was read and what spun THEN idleness is the lower of the two."""
+    read = sum(attribute(count, 1.0, n, cores, state).idleness_ns for state, n, count in samples)
+    spun = sum(count for state, _, count in samples if state is SPINNING)
+    n_w = finephases.mean_n_working(samples, cores)
+    if all(state is SPINNING for state, _, _ in samples):
+        assert n_w == 0
+        return
+    assert 1 <= n_w <= cores
+    idleness = sum(attribute(count, 1.0, n_w, cores, state).idleness_ns for state, _, count in samples)
+    assert idleness == pytest.approx(min(spun, read), rel=1e-6, abs=1e-6)
 
 
 @given(_facts, _cores)

@@ -8,7 +8,7 @@ from parprof.model import Metrics, ThreadState
 def attribute(
     count: int,
     period_ns: float,
-    n_working: int,
+    n_working: float,
     cores: int,
     state: ThreadState,
     *,

@@ -12,7 +12,7 @@ from parprof.model import Fact, ThreadState
 
 _STATES = tuple(ThreadState)
 _KEY = attrgetter("phase", "image", "tid", "event", "state", "n_working", "unsure", "user_hash", "kernel_hash", "epoch",
-    "context", "waiters")  # fmt: skip
+    "context", "waiters", "fine")  # fmt: skip
 _VALUE = attrgetter("count", "total")
 _PATIENCE = 8
 """Drains that a sample waits for its stack, which found no room in the ring and comes with a later sample."""
@@ -48,13 +48,14 @@ class CountTable:
                 epoch,
                 context,
                 waiters,
+                fine,
             ) = _KEY(key_layout.from_buffer_copy(raw_key))
             if counted_in == phase:
                 seen.append(raw_key)
                 facts.append(
                     Fact(
                         image, tid, event, _STATES[state], n_working, bool(unsure), user, kernel,
-                        *_VALUE(value_layout.from_buffer_copy(raw_value)), epoch, context, waiters,
+                        *_VALUE(value_layout.from_buffer_copy(raw_value)), epoch, context, waiters, bool(fine),
                     )
                 )  # fmt: skip
         bpf.map_delete_batch(fd, seen)

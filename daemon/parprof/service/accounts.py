@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from parprof.attribution.effort import Effort
 from parprof.model import Metrics, PathSample, ThreadState
@@ -75,12 +75,17 @@ class Account:
         return self._ranked[1]
 
 
-def mean_n_working(facts: Iterable[tuple[FactKey, list[int]]]) -> dict[int, float]:
-    """By image: the mean of n_w over the samples of working threads of the clock event."""
+def mean_n_working(
+    facts: Iterable[tuple[FactKey, list[int]]], fine: Mapping[int, float]
+) -> dict[int, float]:
+    """By image: the mean of n_w over the samples of working threads of the clock event.
+
+    ``fine``: n_w in phases that are too short for it to be read at each sample, by image.
+    """
     sums: dict[int, list[float]] = {}
     for key, (count, _, _) in facts:
         if key.event == 0 and key.state is ThreadState.WORKING:
             row = sums.setdefault(key.image, [0.0, 0.0])
-            row[0] += count * key.n_working
+            row[0] += count * ((fine.get(key.image, 0.0) if key.fine else 0.0) or key.n_working)
             row[1] += count
     return {image: total / count for image, (total, count) in sums.items() if count}

@@ -287,8 +287,9 @@ class Daemon:
         self._charged_s = before_s
         facts = session.take_facts()
         prices = Prices(*session.cost.prices_ns())
+        rows = self._rows.rows(facts)
         charged = self._watching.charge(
-            facts, self._rows.rows(facts), seconds, self._options.paths_per_process, fold_cold
+            facts, rows, seconds, self._options.paths_per_process, fold_cold, self._rows.fine_n_working
         )
         self._ended.add(self._watching.take_strays())
         for one in charged:

@@ -90,8 +90,12 @@ class Watching:
         seconds: float,
         limit: int,
         fold: Fold,
+        fine: Mapping[int, float],
     ) -> list[Charged]:
-        """Charge one interval of ``seconds``; at most ``limit`` call paths of each process stay apart."""
+        """Charge one interval of ``seconds``; at most ``limit`` call paths of each process stay apart.
+
+        ``fine``: see `mean_n_working`.
+        """
         end_s = time.time()
         by_image: dict[int, list[PathSample]] = {}
         for row in rows:
@@ -99,7 +103,7 @@ class Watching:
         for image in by_image.keys() - self._session.targets.keys():
             for row in by_image[image]:
                 self._strays.add(row.metrics)
-        means = mean_n_working(facts.items())
+        means = mean_n_working(facts.items(), fine)
         out = []
         for target in self._session.targets.values():
             watched = self._known(target)
