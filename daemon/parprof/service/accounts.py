@@ -75,9 +75,7 @@ class Account:
         return self._ranked[1]
 
 
-def mean_n_working(
-    facts: Iterable[tuple[FactKey, list[int]]], fine: Mapping[int, float]
-) -> dict[int, float]:
+def mean_n_working(facts: Iterable[tuple[FactKey, list[int]]], fine: Mapping[int, float]) -> dict[int, float]:
     """By image: the mean of n_w over the samples of working threads of the clock event.
 
     ``fine``: n_w in phases that are too short for it to be read at each sample, by image.
