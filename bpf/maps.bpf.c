@@ -45,7 +45,7 @@ BPF_TABLE("lru_hash", u32, u32, verdicts, 16384);
 BPF_TABLE("percpu_array", u32, u64, scratch, 1);
 BPF_TABLE("array", u32, struct settings, settings_map, 1);
 BPF_RINGBUF_OUTPUT(stacks, 1024);
-BPF_RINGBUF_OUTPUT(control, 64);
+BPF_RINGBUF_OUTPUT(control, 256);	/* 1 MiB: some seconds of 1,000 processes a second */
 BPF_RINGBUF_OUTPUT(trace, 1024);
 /* never used: they tell Python the layout of records that travel through ring buffers */
 BPF_TABLE("array", u32, struct control_record, layout_control, 1);

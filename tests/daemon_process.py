@@ -3,7 +3,7 @@
 
 As a command it is that daemon with a stand-in for what a machine does not do on demand: ``--sizes JSON`` (sizes of
 BPF maps by name) and ``--clock FILE`` (seconds in a file, by which CLOCK_REALTIME is off). Its log leaves out no lines
-of which there are many. The rest is parprofd's.
+of which there are many, and it tries again after a second what it could not watch. The rest is parprofd's.
 """
 
 from __future__ import annotations
@@ -419,6 +419,7 @@ def _stand_in(sizes: dict[str, int], clock: str) -> None:
     from parprof.service import daemon, log
 
     log.BURST = 1_000_000
+    daemon.RETRY_SECONDS = 1.0
     if sizes:
         daemon.Kernel = functools.partial(_small_kernel, daemon.Kernel, sizes)  # type: ignore[misc,assignment]
     if clock:

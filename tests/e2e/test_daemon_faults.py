@@ -232,6 +232,10 @@ def test_full_maps_and_rings(tmp_path: Path, spinner: Path) -> None:
                         ),
                     )
                     assert not any(process.poll() for process in (one, two, three, four, five))
+                    three.kill()
+                    four.kill()
+                    two.kill()
+                    daemon.page_when("the one that had no room", lambda p: {one.pid, five.pid} <= p.pids())
         daemon.page_when("their end", lambda page: not page.pids())
         check_well(daemon, spinner)
 

@@ -26,6 +26,8 @@ OBJECT_PARTS = (
     "maps.bpf.c",
     "memory.bpf.c",
     "scheduler.bpf.c",
+    "unwind_tables.bpf.c",
+    "unwind_step.bpf.c",
     "unwind.bpf.c",
     "python.bpf.c",
     "sampler.bpf.c",

@@ -10,7 +10,7 @@ import os
 import struct
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -131,10 +131,14 @@ class Kernel:
         """Do not ask about this process again, until it calls exec or its PID is another's."""
         bpf.map_update(self._object.maps["verdicts"], struct.pack("<I", pid), struct.pack("<I", _DENIED))
 
-    def forget_verdicts(self) -> None:
-        """Ask about all processes again."""
+    def forget_verdicts(self, pids: Iterable[int] | None = None) -> None:
+        """Ask about these processes again, or about all."""
         fd = self._object.maps["verdicts"]
-        bpf.map_delete_batch(fd, [key for key, _ in bpf.map_read_all(fd, 4, 4)])
+        if pids is None:
+            bpf.map_delete_batch(fd, [key for key, _ in bpf.map_read_all(fd, 4, 4)])
+            return
+        for pid in pids:
+            bpf.map_delete(fd, struct.pack("<I", pid))
 
     def _write_settings(self) -> None:
         settings: Any = self._object.layouts["settings"]()

@@ -1,6 +1,6 @@
 """The unwinder's store: one large array of 64-bit words in the kernel, in chunks that come when they are needed.
 
-Python writes through mmap, without system calls; the programs read. See ``bpf/unwind.bpf.c`` for the content.
+Python writes through mmap, without system calls; the programs read. See ``bpf/unwind_tables.bpf.c`` for the content.
 """
 
 from __future__ import annotations

@@ -42,6 +42,8 @@ _STUCK_SECONDS = 30.0
 _STACKS_KEPT = 4_000
 _STACK_DRAINS = 6
 _TRIM_SECONDS = 60.0
+RETRY_SECONDS = 60.0
+"""A process that could not be watched is tried again so often."""
 _SETTLE_SECONDS = 60.0
 """By then, at the latest, the daemon has met all processes that ran when it started."""
 
@@ -55,6 +57,8 @@ class Daemon:
         self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = False
+        self._over = False
+        """The loop has ended: requests are refused."""
         self._ready = False
         self._turned_s = time.monotonic()
         self._started_s = time.time()
@@ -68,6 +72,8 @@ class Daemon:
         self.pushed: Callable[[], Mapping[tuple[str, str], int]] = dict
         """Where the counts of pushed profiles come from."""
         self._failures: Counter[tuple[str, str]] = Counter()
+        self._refused: set[int] = set()
+        """PIDs that were to be watched, and could not be."""
         self._asked: set[int] = set()
         """PIDs watched on request, whatever the selection says of them."""
         self._snapshot = Snapshot(
@@ -148,13 +154,22 @@ class Daemon:
             if not future.set_running_or_notify_cancel():
                 return
             try:
+                if self._over:
+                    raise TargetError("the daemon is stopping")
                 future.set_result(action())
             except Exception as error:  # the asker's to deal with
                 future.set_exception(error)
 
         self._requests.put(run)
         self._wake_up()
+        if self._over:  # the loop looks no more
+            self._answer_requests()
         return future
+
+    def _answer_requests(self) -> None:
+        with suppress(queue.Empty):
+            for _ in range(self._requests.qsize()):  # what comes meanwhile has its turn
+                self._requests.get_nowait()()
 
     def _wake_up(self) -> None:
         with suppress(OSError):
@@ -194,7 +209,7 @@ class Daemon:
             self._session.wake_up_by(self._wake)
             self._session.cost.calibrate()
             footprint.collect_less()
-            self._charged_s = self._trimmed_s = self._sampling_s = time.monotonic()
+            self._charged_s = self._trimmed_s = self._retried_s = self._sampling_s = time.monotonic()
             try:
                 self._ready = True
                 while not self._stopping:
@@ -204,7 +219,8 @@ class Daemon:
                 self._ready = False
                 self._session.finish()
                 self._session.close()
-                self._refuse_requests()
+                self._over = True
+                self._answer_requests()
 
     def apply(self, options: DaemonOptions) -> None:
         """Go on with other options, those that need a restart aside. For the loop's thread (``each_turn``)."""
@@ -234,14 +250,17 @@ class Daemon:
         self._session.step(self._candidates.wait_seconds(min(1.0, self._options.interval_seconds)))
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        for _ in range(self._requests.qsize()):
-            self._requests.get()()
+        self._answer_requests()
         self._consider()
         now_s = time.monotonic()
         if now_s - self._charged_s >= self._options.interval_seconds:
             self._charge()
             self._settle(now_s - self._sampling_s)
             self._snapshot = self._make_snapshot()
+        if self._refused and now_s - self._retried_s >= RETRY_SECONDS:
+            self._retried_s = now_s
+            self._kernel.forget_verdicts(self._refused)
+            self._refused.clear()
         if now_s - self._trimmed_s >= _TRIM_SECONDS:
             self._trimmed_s = now_s
             self._trim()
@@ -261,6 +280,7 @@ class Daemon:
             except (ParprofError, OSError) as error:  # one target's failure never stops the daemon
                 if reason := failure_reason(pid, error):
                     self._failures["none", reason] += 1
+                    self._refused.add(pid)
                 _LOG.debug("process %d is not watched: %s", pid, error)
                 self._kernel.deny(pid)
 
@@ -357,17 +377,6 @@ class Daemon:
             pushed=self.pushed(),
             notes=self._notes,
         )
-
-    def _refuse_requests(self) -> None:
-        self._ask = self._refuse  # type: ignore[method-assign]
-        while not self._requests.empty():
-            self._requests.get()()
-
-    @staticmethod
-    def _refuse(action: Callable[[], _T]) -> Future[_T]:
-        future: Future[_T] = Future()
-        future.set_exception(TargetError("the daemon is stopping"))
-        return future
 
 
 __all__ = ["Daemon", "DaemonOptions", "Source"]

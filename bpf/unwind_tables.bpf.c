@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The user-stack unwinder, first part: its state, and what the tables made from .eh_frame say of an address.
+ *
+ * The store is one large array of 64-bit words in chunks, written by Python through mmap:
+ *   rows      pc | rule << 32, sorted by pc (an ELF virtual address); see parprof/unwind/rows.py
+ *   pages     for each 2^PAGE_SHIFT bytes of a file's code: first row's word << 24 | number of rows; the word
+ *             before the first row is always the row that holds at the page's start
+ *   mappings  MAPPING_WORDS words for each executable mapping of a process, sorted by start
+ *
+ * Searches are written without branches on what they find, so that the verifier sees one path.
+ */
+
+enum row_type {
+	ROW_NONE = 0,
+	ROW_RSP = 1,
+	ROW_RBP = 2,
+	ROW_PLT = 3,
+	ROW_SIGNAL = 4,
+	ROW_END = 5,
+	ROW_RBP_DEREF = 6,
+	ROW_R10 = 7,
+};
+
+#define ROW_FRAME_POINTER 8	/* ours alone: the file has no table */
+#define ROW_RSP_DEREF 9	/* CFA = *(rsp + off) + 8, with the bias added to off */
+#define ROW_REGISTER 10	/* CFA = a register of the leaf + off: index in pt_regs, ROW_BY_RBP, off */
+#define RSP_DEREF_BIAS (1 << 20)
+#define ROW_BY_RBP (1 << 13)	/* the caller's rbp was saved below rbp, not below the CFA */
+#define GOING 0xff	/* no end yet */
+#define CACHED_RULES 1024
+#define WINDOW_WORDS 64	/* of stack memory read at once: a read costs about as much as copying 512 bytes */
+#define MAPPING_STEPS 17
+#define ROW_STEPS 10
+#define STALE_INTERVAL_NS 50000000ULL
+
+/* The rule for an address in one version of one process's load map. */
+struct cached_rule {
+	u64 target;
+	u32 generation;
+	u32 rule;
+};
+
+enum walk_purpose {
+	WALK_SAMPLE = 0,
+	WALK_CREATION = 1,	/* of work: filed under created_as */
+	WALK_THREAD = 2,	/* creation of a thread */
+	WALK_CLOSURES = 3,	/* nothing to walk: the record is complete; it is the context of the thread's innermost frame */
+};
+
+struct walk {
+	u64 ip, sp, bp, r10;
+	u64 mapping_start, mapping_end, bias, pages, first_page;	/* the mapping found last */
+	u64 list;	/* word << 32 | count of the process's mappings */
+	u64 generation;	/* of that list: no two lists ever share one */
+	u64 return_instance, return_slot, return_address;	/* innermost pending return probe */
+	u64 period;
+	u64 cut_sp;	/* where the frame of the work that another context created begins; ~0 = there is none */
+	u64 forgotten;
+	u64 window_start;	/* user address of window[0]; 1 = no window: the end of the stack was near */
+	u64 window[WINDOW_WORDS];
+	struct sample_key key;
+	struct work_key created_as, also_created_as;	/* a creation: what its call path is filed under */
+	u32 purpose;	/* enum walk_purpose */
+	u32 cactus;
+	u32 cut;
+	u32 tgid;
+	u32 depth;
+	u32 end;
+	u32 exact;	/* ip is not a return address */
+	u32 user_mode;
+	u32 python_started;
+	u64 python_frame;	/* the next one to look at */
+	u64 python_raw[16];
+	struct stack_record record;
+	struct cached_rule cache[CACHED_RULES];	/* stacks share most of their frames with those before */
+};
+BPF_TABLE("percpu_array", u32, struct walk, walks, 1);
+BPF_TABLE("prog", u32, u32, unwinders, 2);	/* on_unwind, on_python */
+/* Probes can be preempted, by other probes too: each walk claims a slot of its own. */
+#define WALK_SLOTS 128
+BPF_TABLE("array", u32, struct walk, edge_walks, WALK_SLOTS);
+BPF_TABLE("hash", u32, u32, walk_claims, WALK_SLOTS);
+BPF_TABLE("prog", u32, u32, edge_unwinders, 2);	/* on_edge_unwind, on_edge_python */
+
+static __always_inline u64 *word(u64 index)
+{
+	u32 chunk = index >> CHUNK_SHIFT, at = index & ((1 << CHUNK_SHIFT) - 1);
+	void *inner = store.lookup(&chunk);
+
+	return inner ? bpf_map_lookup_elem(inner, &at) : 0;
+}
+
+/* Makes the verifier forget what it knows of a value: else it follows the code behind a search once for each
+ * number of steps that the search can take, and for each word that may be missing. */
+static __always_inline u64 forget(struct walk *w, u64 value)
+{
+	*(volatile u64 *)&w->forgotten = value;
+	return *(volatile u64 *)&w->forgotten;
+}
+
+static __always_inline u64 load(struct walk *w, u64 index)
+{
+	u64 *found = word(index);
+
+	return forget(w, found ? *found : 0);
+}
+
+/* Finds the mapping of an address; 0 if there is none. */
+static __always_inline int find_mapping(struct walk *w, u64 address)
+{
+	u64 first = w->list >> 32, base = 0, n = (u32)w->list, at;
+
+	if (address - w->mapping_start < w->mapping_end - w->mapping_start)
+		return 1;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < MAPPING_STEPS; i++) {
+		u64 half = n >> 1, after;
+
+		if (!n)
+			break;
+		/* 1 if this mapping begins at or below the address */
+		after = 1 - below(address, load(w, first + (base + half) * MAPPING_WORDS));
+		base += after * (half + 1);
+		n = after * (n - half - 1) + (1 - after) * half;
+	}
+	base = forget(w, base);
+	if (!base)
+		return 0;
+	at = first + (base - 1) * MAPPING_WORDS;
+	w->mapping_start = load(w, at);
+	w->mapping_end = load(w, at + 1);
+	w->bias = load(w, at + 2);
+	w->pages = load(w, at + 3);
+	w->first_page = load(w, at + 4);
+	return address - w->mapping_start < w->mapping_end - w->mapping_start;
+}
+
+/* The rule for an ELF virtual address; 0 (ROW_NONE) when the table has none. */
+static __always_inline u32 find_rule(struct walk *w, u64 vaddr)
+{
+	u64 page = (vaddr >> PAGE_SHIFT) - w->first_page, entry, base, n;
+
+	if (page >= (u32)w->pages)
+		return 0;
+	entry = load(w, (w->pages >> 32) + page);
+	base = entry >> 24;
+	n = entry & 0xffffff;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < ROW_STEPS; i++) {
+		u64 half = n >> 1, after;
+
+		if (!n)
+			break;
+		after = 1 - below(vaddr, (u32)load(w, base + half));
+		base += after * (half + 1);
+		n = after * (n - half - 1) + (1 - after) * half;
+	}
+	base = forget(w, base);
+	return load(w, base - 1) >> 32;
+}
