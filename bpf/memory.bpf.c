@@ -6,8 +6,7 @@
 #define UNREADABLE -1
 #define TEAMS_OF_ONE 3
 #define OUTER_TEAM 8	/* in a team: prev_ts.team */
-#define TEAM_GENERATION 4	/* behind the total: grows by a step with each barrier */
-#define TEAM_GENERATION_STEP 8
+#define TEAM_GENERATION_STEP 8	/* the generation, behind the total, grows by that with each barrier */
 #define FINE_PHASE_NS 200000ULL	/* some 20 times the delay */
 #define LEAST_LOOK_NS 1000000ULL
 
@@ -70,33 +69,34 @@ static __always_inline s32 team_working(struct memory_plan *plan, struct process
 /* Between a sample's interrupt and the reading of n_working some 10 us pass, in which other threads reach the barrier:
  * where phases are not much longer than that, it is read too low. Python then goes by how many samples of the team
  * work and how many spin, for what a thread does itself is known from the instant of the interrupt.
- * 1 if that is so, inside of regions. Outside of them n_working is 1, which cannot be late. A thread that works knows
+ * The team's size if that is so, inside of regions. Outside of them n_working is 1, which cannot be late. A thread that works knows
  * whether it is in a region; one that spins may also wait for the next: the main thread tells. */
 static __always_inline u32 phases_are_fine(struct memory_plan *plan, struct process *p, struct thread *t, int works)
 {
 	u64 record = current_fsbase() + plan->tls, team = 0, now;
-	u32 barriers = 0, passed;
+	u32 counted[2] = {}, barriers, passed;	/* the team's total and generation */
 
 	if (t && t->is_main)
 		p->main_record = record;
 	if (!works)
 		record = p->main_record;
 	if (!record || !read_user(&team, record + plan->team) || !team ||
-	    bpf_probe_read_user(&barriers, 4, (void *)team + plan->total + TEAM_GENERATION))
+	    bpf_probe_read_user(counted, sizeof(counted), (void *)team + plan->total))
 		return 0;
 	now = bpf_ktime_get_ns();
-	if (team != p->team) {
+	barriers = counted[1];
+	if (team != p->team || (s32)(barriers - p->barriers) < 0) {	/* or made anew at the same place */
 		p->team = team;
 		p->fine = 0;
 	} else if (now - p->barriers_ns < LEAST_LOOK_NS) {
-		return p->fine && !p->n_blocked_inside;
+		return p->fine && !p->n_blocked_inside ? counted[0] : 0;
 	} else {
 		passed = (barriers - p->barriers) / TEAM_GENERATION_STEP;
 		p->fine = passed * FINE_PHASE_NS > now - p->barriers_ns;
 	}
 	p->barriers = barriers;
 	p->barriers_ns = now;
-	return p->fine && !p->n_blocked_inside;	/* who sleeps has done so for long */
+	return p->fine && !p->n_blocked_inside ? counted[0] : 0;	/* who sleeps has done so for long */
 }
 
 static __always_inline u64 root_of(struct memory_plan *plan, struct process *p)

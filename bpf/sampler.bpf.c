@@ -14,6 +14,8 @@ static __always_inline void observe(struct process *p, struct thread *t, u32 tgi
 		return;
 	p->from_leaves = config && (config->flags & FROM_LEAVES);
 	follow_source(p, t);
+	if (p->from_leaves)	/* probes that are about to go have pushed frames whose return nobody will see */
+		t->depth = 0;
 	frame_observe(t, sp);
 	if (user_mode)	/* it runs: a missed wake-up. In kernel mode it may be on its way to sleep. */
 		unblock(p, t);

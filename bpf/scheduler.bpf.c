@@ -82,16 +82,22 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 	u32 tgid = ids >> 32, tid = ids;
 	struct process *p = tgid ? processes.lookup(&tgid) : 0;
 	struct thread *t;
+	u8 busy;
 
 	if (p && !p->dead) {
 		count(STAT_SWITCHES);
 		t = threads.lookup(&tid);
-		if (t)
+		if (t) {
+			busy = t->busy;
+			t->busy = 1;	/* a hardware counter's sample may come in between: it is no maskable interrupt */
+			barrier();
 			follow_source(p, t);
-		if (t && !(u8)ctx->args[0] && PREVIOUS_STATE) {
-			fall_asleep(p, t, tgid, tid);
-		} else if (t && t->unknown == 1 && !t->depth && !t->busy) {
-			guess_from_leaf(p, t, tgid);
+			if (!(u8)ctx->args[0] && PREVIOUS_STATE)
+				fall_asleep(p, t, tgid, tid);
+			else if (t->unknown == 1 && !t->depth && !busy)
+				guess_from_leaf(p, t, tgid);
+			barrier();
+			t->busy = busy;
 		}
 	}
 	ids = ids_of((void *)ctx->args[2]);

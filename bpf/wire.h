@@ -39,7 +39,7 @@ struct sample_key {
 	u8 phase;		/* drain parity: Python reads the phase that the kernel does not write */
 	u16 waiters;		/* threads that wait for a lock which this one holds */
 	u32 epoch;		/* of the load map: which files were where */
-	u32 fine;		/* 1: between barriers that come too often for n_working to be read in time */
+	u32 fine;		/* size of a team whose barriers come too often for n_working to be read in time; or 0 */
 	u64 context;		/* the call path that created the piece of work; 0 = the stack is whole; CONTEXT_UNKNOWN */
 };
 

@@ -7,12 +7,12 @@
 
 static __always_inline void learn(u32 tgid, u32 tid, u32 image, u64 function)
 {
-	u64 key = ((u64)image << 48) ^ function, one = 1;
+	u64 key = (u64)image * 0x9e3779b97f4a7c15ULL ^ function, owner = image;
 	int refused;
 
 	if (learned.lookup(&key))
 		return;
-	refused = learned.insert(&key, &one);
+	refused = learned.insert(&key, &owner);
 	if (!refused)
 		tell(RECORD_LEARNED, tgid, tid, image, 0, function, 0);
 	else if (refused != -EEXIST)	/* else another thread was first */

@@ -12,8 +12,8 @@ from parprof.kernel.stacks import INTERRUPTED, RawStack
 from parprof.loadmap import Dso
 from parprof.logical.paths import MAX_KERNEL_FRAMES
 from parprof.loops import LoopScopes
-from parprof.model import Frame
-from parprof.session import FactKey, Session
+from parprof.model import FactKey, Frame
+from parprof.session import Session
 from parprof.symbols import Request, Symbolizer
 from parprof.symbols.kernel import KERNEL, KernelSymbolizer
 from parprof.target import Target

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class ThreadState(IntEnum):
@@ -15,6 +16,22 @@ class ThreadState(IntEnum):
 
     WORKING = 0
     SPINNING = 1
+
+
+class FactKey(NamedTuple):
+    """What samples are counted under; see `Fact`."""
+
+    image: int
+    tid: int
+    event: int
+    state: ThreadState
+    n_working: int
+    user: int
+    kernel: int
+    epoch: int
+    context: int
+    waiters: int
+    fine: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +60,16 @@ class Fact:
     """The call path that created the piece of work (`Kernel.context`); 0: the stack is whole by itself."""
     waiters: int = 0
     """Threads that wait for a lock which this one holds."""
-    fine: bool = False
-    """Taken between barriers that come too often for ``n_working`` to be read in time: it is too low."""
+    fine: int = 0
+    """Size of a team whose barriers come too often for ``n_working`` to be read in time: it is too low. Else 0."""
+
+    @property
+    def key(self) -> FactKey:
+        """What these samples are counted under."""
+        return FactKey(
+            self.image, self.tid, self.event, self.state, self.n_working, self.user, self.kernel, self.epoch,
+            self.context, self.waiters, self.fine,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

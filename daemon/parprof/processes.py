@@ -46,6 +46,7 @@ class _Stat(NamedTuple):
     flags: int
     threads: int
     start_ticks: int
+    parent: int
 
     @property
     def has_ended(self) -> bool:
@@ -73,7 +74,7 @@ def parse_stat(raw: bytes) -> _Stat | None:
     fields = tail.split()
     try:
         flags, threads, start = int(fields[6]), int(fields[17]), int(fields[19])
-        return _Stat(head.partition(b"(")[2], fields[0].decode(), flags, threads, start)
+        return _Stat(head.partition(b"(")[2], fields[0].decode(), flags, threads, start, int(fields[1]))
     except (IndexError, ValueError):
         return None
 
@@ -101,6 +102,12 @@ def inspect(pid: int) -> Process:
     with suppress(OSError):
         exe = visible(os.fsencode(os.readlink(f"/proc/{pid}/exe")))
     return Process(pid, stat.start_ticks, comm, _command(pid) or f"[{comm}]", exe)
+
+
+def parent_of(pid: int) -> int:
+    """The parent of a process; 0 if it is gone."""
+    stat = _stat(pid)
+    return stat.parent if stat is not None else 0
 
 
 def thread_count(pid: int) -> int:

@@ -13,9 +13,9 @@ from parprof.interpreters.merge import python_merge
 from parprof.kernel.stacks import Stack
 from parprof.logical import Located, LogicalPaths, PathMemory, Shape
 from parprof.logical.overhead import TAG
-from parprof.model import Metrics, Path, PathSample, ThreadState
+from parprof.model import FactKey, Metrics, Path, PathSample, ThreadState
 from parprof.runtimes import Agent
-from parprof.session import FactKey, Session
+from parprof.session import Session
 from parprof.target import Target
 
 _RowKey = tuple[int, int, int, int]
@@ -82,16 +82,16 @@ class RowMaker:
         return list(out.values())
 
     def _fine_phases(self, facts: Mapping[FactKey, list[int]]) -> dict[int, float]:
-        states: dict[int, list[tuple[ThreadState, int, int]]] = {}
+        samples: dict[int, list[tuple[ThreadState, int, int]]] = {}
+        teams: dict[int, int] = {}
         for key, (count, _, _) in facts.items():
             if key.fine and key.event == 0:
-                states.setdefault(key.image, []).append((key.state, key.n_working, count))
+                samples.setdefault(key.image, []).append((key.state, key.n_working, count))
+                teams[key.image] = max(teams.get(key.image, 0), key.fine)
         out = {}
-        for image, counted in states.items():
-            target = self._session.targets.get(image)
-            cores = self.cores_of(target)
-            if target is None or target.members_max <= cores:  # else those that spin may take cores from work
-                out[image] = finephases.mean_n_working(counted, cores)
+        for image, team in teams.items():
+            if team <= self.cores_of(self._session.targets.get(image)):  # else who spins may take cores from work
+                out[image] = finephases.mean_n_working(samples[image], team)
         return out
 
     def _make_paths(self, target: Target | None, image: int, epoch: int) -> LogicalPaths:
@@ -126,7 +126,7 @@ class RowMaker:
         if is_clock:
             self.samples += amount
             self.unsure += unsure
-            self.fine += amount * (key.fine and key.state is ThreadState.WORKING)
+            self.fine += amount * (key.fine > 0 and key.state is ThreadState.WORKING)
             raw = kernel.raw_stack(key.user)
             if raw is None or raw.end:
                 self.cut_short += amount

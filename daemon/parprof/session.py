@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from parprof.cost import CostMeter
 from parprof.errors import ParprofError, TargetError
@@ -30,8 +29,8 @@ from parprof.kernel.records import (
 )
 from parprof.kernel.stacks import CodeAt
 from parprof.loadmap import DsoCache
-from parprof.model import Fact, ThreadState
-from parprof.processes import inspect
+from parprof.model import Fact, FactKey
+from parprof.processes import inspect, parent_of
 from parprof.sharedprobes import SharedProbes
 from parprof.sources import Source
 from parprof.target import Target, Watched
@@ -45,22 +44,6 @@ _MANY = 8
 _MAX_THREAD_NAMES = 1 << 14
 _FORK_SETTLES_SECONDS = 0.2
 """A forked child that has not called exec by then gets probes of its own."""
-
-
-class FactKey(NamedTuple):
-    """What samples are counted under; see `Fact`."""
-
-    image: int
-    tid: int
-    event: int
-    state: ThreadState
-    n_working: int
-    user: int
-    kernel: int
-    epoch: int
-    context: int
-    waiters: int
-    fine: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +138,13 @@ class Session:
             self._poller.unregister(target.pidfd)
 
     def _forget(self, target: Target) -> None:
-        self._unregister(target)
         with suppress(OSError, ParprofError):
             if self.live(target.pid) in (target, None):
                 self.kernel.unwatch(target.pid, has_threads=not target.ended)
+        self._drop(target)
+
+    def _drop(self, target: Target) -> None:
+        self._unregister(target)
         if self._live.get(target.pid) is target:
             del self._live[target.pid]
         target.close()
@@ -214,7 +200,7 @@ class Session:
                 target.stale = True
         for target in list(self._live.values()):
             if target.stale and not target.ended and now >= target.next_refresh_s:
-                target.refresh()
+                target.careful_refresh()
         self.watched.placer.pump()
         self._settle_forks(now)
         self._bury([self._by_pidfd[fd] for fd, _ in ready if fd in self._by_pidfd])
@@ -242,13 +228,21 @@ class Session:
             self._forget(target)
 
     def _act(self, record: ControlRecord) -> None:
-        if record.kind in (RECORD_EXEC, RECORD_FORK):
-            self._new_image(record)
-            return
         if record.kind == RECORD_SEEN:
             if self._on_seen is not None:
                 self._on_seen(record.pid)
             return
+        try:
+            if record.kind in (RECORD_EXEC, RECORD_FORK):
+                self._new_image(record)
+            else:
+                self._act_on_target(record)
+        except (ParprofError, OSError) as error:  # one target's failure never stops the others
+            target = self.live(record.pid)
+            if target is not None:
+                target.note_failure(f"{type(error).__name__}: {error}")
+
+    def _act_on_target(self, record: ControlRecord) -> None:
         target = self.live(record.pid)
         if target is None or target.image != record.image:
             return
@@ -266,9 +260,8 @@ class Session:
         elif record.kind == RECORD_EXIT:
             target.observe()
         elif record.kind == RECORD_REPLACED:
-            self._unregister(target)
             target.ended = True
-            target.close()
+            self._drop(target)
 
     def _new_image(self, record: ControlRecord) -> None:
         """A watched process called exec, or a child was forked: the kernel already counts the new image."""
@@ -276,8 +269,7 @@ class Session:
         is_exec = record.kind == RECORD_EXEC
         if is_exec and before is not None:
             before.ended = True
-            self._unregister(before)
-            before.close()
+            self._drop(before)
         try:
             process = inspect(record.pid)
             target = Target(
@@ -301,7 +293,7 @@ class Session:
         while self._forked and self._forked[0][0] <= now:
             target = self.targets.get(self._forked.pop(0)[1])
             if target is not None and self.live(target.pid) is target:
-                target.refresh()
+                target.careful_refresh()
 
     def _resynchronise(self) -> None:
         """After a lost control record: look again at everything that a record could have told."""
@@ -309,9 +301,15 @@ class Session:
         if lost == self._control_losses:
             return
         self._control_losses = lost
+        self.kernel.forget_verdicts()
+        self.kernel.forget_learned(self.targets.keys())
+        for pid, image in self.kernel.images().items():
+            if image not in self.targets:
+                kind = RECORD_EXEC if self.live(pid) else RECORD_FORK
+                self._act(ControlRecord(kind, pid, pid, image, parent_of(pid), False, 0, 0, ""))
         for target in list(self.targets.values()):
             if not target.ended:
-                target.refresh()
+                target.careful_refresh()
                 target.resume(started_libraries=False)
 
     def drain(self) -> None:
@@ -340,9 +338,7 @@ class Session:
 
     def _add(self, facts: Iterable[Fact]) -> None:
         for f in facts:
-            key = FactKey(
-                f.image, f.tid, f.event, f.state, f.n_working, f.user, f.kernel, f.epoch, f.context, f.waiters, f.fine
-            )  # fmt: skip
+            key = f.key
             row = self.facts.setdefault(key, [0, 0, 0])
             row[0] += f.count
             row[1] += f.total

@@ -95,8 +95,7 @@ class Target:
         self.switches: list[str] = []
         """Changes of the n_w source, each with its reason."""
         self._transitions: list[tuple[str, str]] = []
-        self.probe_hits = 0
-        self.n_working = 0
+        self.probe_hits = self.n_working = 0
         """Both as they were at the last `observe`."""
         self._hits = (time.monotonic(), 0)
         self._planned_for: LoadMap | None = None
@@ -117,6 +116,8 @@ class Target:
         self._probes: list[ProbeSet] = []
         self._edge_probes: list[ProbeSet] = []
         self._placed: set[tuple[str, int]] = set()
+        self._rare: set[tuple[str, int]] = set()
+        """Those among them that stay whatever the source."""
         self._stops_left = _STARTUP_STOPS if stop else 0
         self.pidfd = open_pidfd(process.pid)
         self.perf_map = PerfMap(process.pid)
@@ -127,6 +128,11 @@ class Target:
     def pid(self) -> int:
         """Process id, as this namespace sees it."""
         return self.process.pid
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether its work edges can be probed."""
+        return can_probe_edges(self.plan.sites)
 
     @property
     def n_w_source(self) -> str:
@@ -195,10 +201,17 @@ class Target:
 
         A process whose map takes long to read, because it is huge, is read less often.
         """
-        before = self.load_map
-        if self.read_load_map(wait) and self.load_map is not before:
+        if self.read_load_map(wait) and self.load_map is not self._planned_for:
             self.place_probes()
         self.stale = False
+
+    def careful_refresh(self) -> None:
+        """`refresh`, of which a failure is noted: it is this target's alone."""
+        try:
+            self.refresh()
+        except (ParprofError, OSError) as error:
+            self.stale = False
+            self.note_failure(f"its files cannot be probed: {error}")
 
     def _find_interpreter(self, load_map: LoadMap) -> None:
         if self.python is None and (found := find_cpython(load_map, self._no_python)) is not None:
@@ -229,15 +242,10 @@ class Target:
         else:
             self.memory = look_again(self.memory, load_map)
             if self.source is Source.MEMORY and not self.memory.holds and self.wanted_source is None:
-                self.go_over_to(self._without_memory(), self.memory.spoilt_by)
+                without = first_source(self.plan.agents, self.memory, None, self.has_edges)
+                self.go_over_to(without, self.memory.spoilt_by)
         if self.source is Source.SCHEDULER:
-            self.source = first_source(
-                self.plan.agents, self.memory, self.wanted_source,
-                can_probe_edges(self.plan.sites),
-            )  # fmt: skip
-
-    def _without_memory(self) -> Source:
-        return first_source(self.plan.agents, self.memory, None, can_probe_edges(self.plan.sites))
+            self.source = first_source(self.plan.agents, self.memory, self.wanted_source, self.has_edges)
 
     def judge_source(self) -> None:
         """Give up probes that are hit too often for what they cost, for the next best source of n_w."""
@@ -270,12 +278,16 @@ class Target:
         self.source = source
         self.kernel.configure(self.pid, self.config())
         if source is Source.EXACT:
-            self._attach(self.plan.sites, self._edge_probes)
+            self._planned_for = (
+                None  # the files may have been closed since: their descriptors are in the plan
+            )
+            self.place_probes()
             return
         for probes in self._edge_probes:
             probes.close()
         self._edge_probes.clear()
-        self._placed -= {(site.path, site.offset) for site in self.plan.sites}
+        self._placed &= self._rare
+        self.kernel.forget_learned({self.image})
 
     def begin(self) -> None:
         """Start on a process that runs already.
@@ -301,13 +313,15 @@ class Target:
     def _attach_rare(self, sites: list[Site]) -> None:
         if self._shared is None:
             self._attach(sites, self._probes)
+            self._rare |= {(site.path, site.offset) for site in sites}
             return
         try:
             self._shared.attach(sites)
         except ProbeAttachError as error:
-            self._note_failure(str(error))
+            self.note_failure(str(error))
 
-    def _note_failure(self, text: str) -> None:
+    def note_failure(self, text: str) -> None:
+        """For the report."""
         if text not in self.failures:
             self.failures.append(text)
 
@@ -319,7 +333,7 @@ class Target:
             kept.append(self.kernel.attach_probes(self.pid, fresh))
             self._placed.update((site.path, site.offset) for site in fresh)
         except ProbeAttachError as error:
-            self._note_failure(str(error))
+            self.note_failure(str(error))
 
     def learn(self, address: int) -> None:
         """An outlined function without a symbol was passed to the runtime: probe it."""

@@ -348,6 +348,17 @@ def alerts() -> list[dict[str, Any]]:
     return [rule for group in groups for rule in group["rules"]]
 
 
+def test_the_alert_of_dropped_pushes_knows_all_reasons() -> None:
+    """Its test invents its series; so here are the outcomes that the daemon counts."""
+    sources = (ROOT / "daemon/parprof/service/push").glob("*.py")
+    counted = {name for file in sources for name in re.findall(r'"(dropped\w+)"', file.read_text())}
+    assert len(counted) >= 9
+    selected = [re.findall('outcome=~"([^"]+)"', alert["expr"]) for alert in alerts()]
+    (pattern,) = sum(selected, [])
+    assert all(re.fullmatch(pattern, name) for name in counted), counted
+    assert not any(re.fullmatch(pattern, name) for name in ("sent", "retried"))
+
+
 def test_every_alert_has_a_section_and_a_test() -> None:
     sections = re.findall("^## (.+)$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE)
     assert sections == [alert["alert"] for alert in alerts()]

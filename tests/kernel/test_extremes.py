@@ -1,4 +1,5 @@
-"""Thousands of threads, and regions nested five hundred deep: n_w stays right, and what has no room is counted."""
+"""Thousands of threads, regions nested five hundred deep, children that call no exec: n_w stays right, and what has
+no room is counted."""
 
 from __future__ import annotations
 
@@ -56,3 +57,13 @@ def test_thousands_of_threads(tmp_path: Path) -> None:
     work = [(path, count) for path, count in names_and_samples(run) if "one_of_many" in path]
     whole = sum(count for path, count in work if path[0] == "main")
     assert whole >= 0.99 * sum(count for _, count in work) > 500
+
+
+def test_a_forked_child_is_probed(tmp_path: Path) -> None:
+    run = profiling.record(PROGRAM, ["forked", "30"], tmp_path / "log")
+    (child,) = [target for target in run.session.targets.values() if target.pid == run.truth.pid]
+    assert child.source is Source.EXACT and not child.failures
+    assert child.probe_hits > 100, "its regions are seen"
+    agreement = profiling.compare([r for r in run.session.trace if r.image == child.image], run.truth)
+    assert agreement.judged > 500
+    assert agreement.wrong_share <= 0.02, agreement.cases

@@ -143,8 +143,8 @@ def test_stops_cleanly(daemon: Machine) -> None:
 def test_has_no_more_than_it_needs(daemon: Machine) -> None:
     pid = daemon.outer_pid(int(daemon.show("MainPID")))
     status = dict(x.split(":", 1) for x in Path(f"/proc/{pid}/status").read_text().splitlines())
-    # dac_read_search, setgid, setuid, sys_ptrace, sys_admin, syslog, perfmon, bpf, checkpoint_restore
-    bits = sum(1 << bit for bit in (2, 6, 7, 19, 21, 34, 38, 39, 40))
+    # dac_read_search, kill, setgid, setuid, sys_ptrace, sys_admin, syslog, perfmon, bpf, checkpoint_restore
+    bits = sum(1 << bit for bit in (2, 5, 6, 7, 19, 21, 34, 38, 39, 40))
     assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == bits
     assert status["NoNewPrivs"].strip() == "1"
     assert status["Seccomp"].strip() == "2"
@@ -187,6 +187,10 @@ def test_reloads_its_configuration(daemon: Machine) -> None:
     daemon.write(CONFIG, LISTED + "[sampling]\nfrequency_hz = 49\n")
     daemon.systemctl("reload", "parprofd")
     wait_for("a line in the journal", lambda: "reloaded: sampling.frequency_hz" in daemon.journal())
+    daemon.write(CONFIG, LISTED + "[sampling]\nfrequency_hz = 49\n[push]\nmax_age_s = 60\n")
+    daemon.systemctl("reload", "parprofd")
+    wait_for("a line in the journal", lambda: "reloaded: nothing else has changed" in daemon.journal())
+    assert "these take effect at the next start: push.max_age_s\n" in daemon.journal()
     assert daemon.show("MainPID") == before
 
 

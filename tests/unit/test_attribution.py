@@ -40,16 +40,16 @@ _fine = st.tuples(st.sampled_from([WORKING, SPINNING]), st.integers(0, 70), st.i
 
 
 @given(st.lists(_fine, min_size=1, max_size=9), st.integers(1, 64))
-def test_idleness_in_fine_phases(samples: list[tuple[ThreadState, int, int]], cores: int) -> None:
+def test_idleness_in_fine_phases(samples: list[tuple[ThreadState, int, int]], team: int) -> None:
     """GIVEN what was read and what spun THEN idleness is the lower of the two."""
-    read = sum(attribute(count, 1.0, n, cores, state).idleness_ns for state, n, count in samples)
+    read = sum(attribute(count, 1.0, n, team, state).idleness_ns for state, n, count in samples)
     spun = sum(count for state, _, count in samples if state is SPINNING)
-    n_w = finephases.mean_n_working(samples, cores)
+    n_w = finephases.mean_n_working(samples, team)
     if all(state is SPINNING for state, _, _ in samples):
         assert n_w == 0
         return
-    assert 1 <= n_w <= cores
-    idleness = sum(attribute(count, 1.0, n_w, cores, state).idleness_ns for state, _, count in samples)
+    assert 1 <= n_w <= team
+    idleness = sum(attribute(count, 1.0, n_w, team, state).idleness_ns for state, _, count in samples)
     assert idleness == pytest.approx(min(spun, read), rel=1e-6, abs=1e-6)
 
 

@@ -226,6 +226,51 @@ def test_changes_are_told_apart_by_what_a_reload_applies(tmp_path: Path) -> None
     assert changed_keys(new, new) == ([], [])
 
 
+PUSH = """[push]
+interval_s = 5
+max_age_s = 60
+labels = {site = "a"}
+[push.pyroscope]
+url = "http://h:1"
+headers = {X-A = "a"}
+[push.otlp]
+url = "http://h:2"
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "will_be", "now", "later"),
+    [
+        ("interval_s = 5", "interval_s = 6", ["push.interval_s"], []),
+        ("max_age_s = 60", "max_age_s = 61", [], ["push.max_age_s"]),
+        ("max_age_s = 60", "spool = '/x'", [], ["push.max_age_s", "push.spool"]),
+        ('"a"}\n[', '"b"}\n[', [], ["push.labels"]),
+        ('X-A = "a"', 'X-A = "b"', [], ["push.pyroscope"]),
+        ('url = "http://h:1"', 'url = "http://h:3"', [], ["push.pyroscope"]),
+        ('url = "http://h:1"', 'url = "http://h:1"\nprotocol = "ingest"', [], ["push.pyroscope"]),
+        ("[push.otlp]", "[push.parca]", [], ["push.otlp", "push.parca"]),
+        (PUSH, "", ["push.interval_s"], ["push.labels", "push.max_age_s", "push.otlp", "push.pyroscope"]),
+        ("", "# nothing\n", [], []),
+    ],
+)
+def test_changes_of_push_are_told(
+    tmp_path: Path, was: str, will_be: str, now: list[str], later: list[str]
+) -> None:
+    assert was in PUSH
+    old = load(written(tmp_path, PUSH), environment={}).config
+    new = load(written(tmp_path, PUSH.replace(was, will_be, 1)), environment={}).config
+    changed = changed_keys(old, new)
+    assert (changed[0], sorted(changed[1])) == (now, later)
+    changed_back = changed_keys(new, old)
+    assert (changed_back[0], sorted(changed_back[1])) == (now, later)
+
+
+def test_a_table_of_push_that_was_not_there_changes_what_it_says(tmp_path: Path) -> None:
+    old = load(written(tmp_path, ""), environment={}).config
+    new = load(written(tmp_path, "[push]\nmax_age_s = 60\n"), environment={}).config
+    assert changed_keys(old, new) == ([], ["push.max_age_s"])
+
+
 LINES = """# [a]
 [a] # x
 b = "# not = a key" # y

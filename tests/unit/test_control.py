@@ -190,6 +190,18 @@ def test_watch_and_unwatch(tmp_path: Path, target: int) -> None:
             client.unwatch(target)
 
 
+def test_a_snapshot_from_before_the_unwatch_is_not_believed(tmp_path: Path, target: int) -> None:
+    service = StandInService(process(target))
+    old = service.snapshot()
+    service.processes.clear()
+    with serving(service, tmp_path) as path, Client(path) as client:
+        client.watch(target)
+        service.snapshot = lambda: old  # type: ignore[method-assign]
+        client.unwatch(target)
+        client.watch(target)
+        assert service.calls == [("watch", target), ("unwatch", target), ("watch", target)]
+
+
 @pytest.mark.parametrize("pid", [0, 2**31 - 1, 2**31, 2**32 - 1])
 def test_no_such_process(tmp_path: Path, pid: int) -> None:
     with serving(StandInService(), tmp_path) as path, Client(path) as client:

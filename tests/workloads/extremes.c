@@ -4,12 +4,14 @@
  *
  *	extremes nested DEPTH REPEAT	regions within regions, work in the innermost, then a plain region
  *	extremes threads COUNT		so many threads at once, each of which works a little
+ *	extremes forked REPEAT		plain regions in a forked child, which calls no exec
  *
  * truth.h says what is logged.
  */
 #include <omp.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include "truth.h"
 
@@ -35,6 +37,23 @@ static void nested(int depth, int repeat)
 #pragma omp parallel num_threads(2)
 		plain(10000000);
 	}
+}
+
+static int forked(int repeat)
+{
+	int status = 1;
+	pid_t child = fork();
+
+	if (child == 0) {
+		usleep(500000);
+		truth_init();
+		for (int i = 0; i < repeat; i++) {
+#pragma omp parallel num_threads(2)
+			plain(omp_get_thread_num() ? 30000000 : 10000000);
+		}
+		exit(0);
+	}
+	return child < 0 || waitpid(child, &status, 0) < 0 || status;
 }
 
 static pthread_barrier_t all_here;
@@ -68,6 +87,8 @@ static int threads(int count)
 
 int main(int argc, char **argv)
 {
+	if (argc == 3 && !strcmp(argv[1], "forked"))
+		return forked(atoi(argv[2]));
 	truth_init();
 	if (argc == 4 && !strcmp(argv[1], "nested")) {
 		nested(atoi(argv[2]), atoi(argv[3]));
@@ -75,6 +96,6 @@ int main(int argc, char **argv)
 	}
 	if (argc == 3 && !strcmp(argv[1], "threads"))
 		return threads(atoi(argv[2]));
-	fprintf(stderr, "usage: %s nested DEPTH REPEAT | threads COUNT\n", argv[0]);
+	fprintf(stderr, "usage: %s nested DEPTH REPEAT | threads COUNT | forked REPEAT\n", argv[0]);
 	return 2;
 }

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from parprof.model import ThreadState
 
 
-def mean_n_working(samples: Iterable[tuple[ThreadState, int, int]], cores: int) -> float:
-    """n_w over samples (state, n_w as it was read, count) of such phases; 0 where no thread worked.
+def mean_n_working(samples: Iterable[tuple[ThreadState, int, int]], team: int) -> float:
+    """n_w over samples (state, n_w as it was read, count) of such phases of a team; 0 where no thread worked.
 
     >>> mean_n_working([(ThreadState.WORKING, 1, 30), (ThreadState.SPINNING, 0, 10)], 4)
     3.0
@@ -24,11 +24,11 @@ def mean_n_working(samples: Iterable[tuple[ThreadState, int, int]], cores: int) 
     idle = 0.0
     for state, n_working, count in samples:
         if state is ThreadState.WORKING:
-            n_w = min(max(n_working, 1), cores)
+            n_w = min(max(n_working, 1), team)
             working += count
-            idle += count * (cores - n_w) / n_w
+            idle += count * (team - n_w) / n_w
         else:
             spinning += count
     if not working:
         return 0.0
-    return cores * working / (working + min(spinning, idle))
+    return team * working / (working + min(spinning, idle))

@@ -55,7 +55,7 @@ class CountTable:
                 facts.append(
                     Fact(
                         image, tid, event, _STATES[state], n_working, bool(unsure), user, kernel,
-                        *_VALUE(value_layout.from_buffer_copy(raw_value)), epoch, context, waiters, bool(fine),
+                        *_VALUE(value_layout.from_buffer_copy(raw_value)), epoch, context, waiters, fine,
                     )
                 )  # fmt: skip
         bpf.map_delete_batch(fd, seen)

@@ -15,13 +15,14 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from parprof.errors import KernelUnsupported, PrivilegeError, TargetError
-from parprof.kernel import bpf, perf_events
+from parprof.kernel import bpf
 from parprof.kernel.counters import Counters
 from parprof.kernel.counts import CountTable
 from parprof.kernel.memory_plan import fill_closures, fill_memory_plan
 from parprof.kernel.objects import LoadedObject, get_object
-from parprof.kernel.records import ControlRecord, ProcessState, TraceRecord, WatchConfig
+from parprof.kernel.records import RECORD_LEARNED, ControlRecord, ProcessState, TraceRecord, WatchConfig
 from parprof.kernel.ringbuf import RingBuffer
+from parprof.kernel.sampling import SampleEvents, open_tracepoints
 from parprof.kernel.stacks import CodeAt, Context, RawStack, Stack, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
@@ -29,14 +30,6 @@ from parprof.model import Fact, ThreadState
 
 _DENIED = 2
 _FULL = (errno.E2BIG, errno.ENOMEM, errno.ENOSPC)
-_TRACEPOINTS = (
-    ("sched_process_exit", "on_exit"),
-    ("sched_process_exec", "on_exec"),
-    ("sched_process_fork", "on_fork"),
-    ("sched_switch", "on_switch"),
-    ("sched_wakeup", "on_wakeup"),
-    ("sched_wakeup_new", "on_wakeup"),
-)
 
 
 class Kernel:
@@ -58,7 +51,7 @@ class Kernel:
     ) -> None:
         """``system_wide``: ask, by RECORD_SEEN, about each process that uses the CPU. See `watch` and `deny`."""
         self.events = tuple(events)
-        self.frequency_hz = frequency_hz
+        self._first_hz = frequency_hz
         self._phase = 0
         self._drains = 0
         self._list_generation = 0
@@ -69,7 +62,8 @@ class Kernel:
         self._states: dict[bytes, bytes] | None = None
         self._trace = trace
         self._system_wide = system_wide
-        self._event_descriptors: list[int] = []
+        self._has_learned = False
+        self._events: SampleEvents | None = None
         try:
             self._object = LoadedObject(get_object(), sizes)
         except KernelUnsupported as error:
@@ -98,34 +92,23 @@ class Kernel:
                 self._object.maps[name], self._object.definitions[name]["max_entries"]
             )
         self._write_settings()
-        for tracepoint, program in _TRACEPOINTS:
-            fd = self._object.program(program)
-            try:
-                self._descriptors.append(bpf.raw_tracepoint_open(tracepoint, fd))
-            except OSError as error:
-                raise KernelUnsupported(f"tracepoint {tracepoint}: {error.strerror}") from error
+        self._descriptors = open_tracepoints(self._object)
         self._object.load_unwinder()
-        self._open_events()
+        self._events = SampleEvents(self._object.program("on_sample"), self.events, self._first_hz)
 
-    def _open_events(self) -> None:
-        sampler = self._object.program("on_sample")
-        for index, name in enumerate(self.events):
-            for cpu in perf_events.online_cpus():
-                try:
-                    event = perf_events.open_on_cpu(name, self.frequency_hz, cpu)
-                    self._event_descriptors += [event, bpf.link_perf_event(sampler, event, index)]
-                except OSError as error:
-                    raise KernelUnsupported(
-                        f"perf event {name} at {self.frequency_hz} Hz on CPU {cpu}: {error.strerror}"
-                    ) from error
+    @property
+    def frequency_hz(self) -> int:
+        """Samples a second and CPU."""
+        return self._events.frequency_hz if self._events else self._first_hz
 
     def set_frequency(self, frequency_hz: int) -> None:
-        """Sample at another rate from now on. Drain before: what was counted so far has the old one."""
-        self.frequency_hz = frequency_hz
-        for fd in self._event_descriptors:
-            os.close(fd)
-        self._event_descriptors.clear()
-        self._open_events()
+        """Sample at another rate from now on. Drain before: what was counted so far has the old one.
+
+        Raises:
+            KernelUnsupported: it is refused; the old one stays.
+        """
+        assert self._events
+        self._events.set_frequency(frequency_hz)
 
     def deny(self, pid: int) -> None:
         """Do not ask about this process again, until it calls exec or its PID is another's."""
@@ -137,8 +120,7 @@ class Kernel:
         if pids is None:
             bpf.map_delete_batch(fd, [key for key, _ in bpf.map_read_all(fd, 4, 4)])
             return
-        for pid in pids:
-            bpf.map_delete(fd, struct.pack("<I", pid))
+        bpf.map_delete_batch(fd, [struct.pack("<I", pid) for pid in pids])
 
     def _write_settings(self) -> None:
         settings: Any = self._object.layouts["settings"]()
@@ -291,6 +273,7 @@ class Kernel:
         layout = self._object.layouts["control_record"]
         for raw in self._rings["control"].read():
             r: Any = layout.from_buffer_copy(raw)
+            self._has_learned |= r.type == RECORD_LEARNED
             yield ControlRecord(
                 r.type, r.tgid, r.tid, r.image, r.parent_tgid, bool(r.stopped), r.address, r.time_ns,
                 r.comm.decode(errors="replace"),
@@ -331,6 +314,8 @@ class Kernel:
 
         The kernel first moves on to the other phase, so that no count changes while it is read and deleted.
         """
+        if self._events is not None:
+            self._events.follow_cpus()
         old, self._phase = self._phase, 1 - self._phase
         self._write_settings()
         time.sleep(0.002)  # programs that still saw the old phase end within microseconds
@@ -352,6 +337,22 @@ class Kernel:
     def forget_images(self, images: Collection[int]) -> None:
         """These process images are gone, and all of their samples have been dealt with."""
         self._stacks.forget(images)
+        self.forget_learned(images)
+
+    def forget_learned(self, images: Collection[int]) -> None:
+        """Tell again of the outlined functions of these images, when they are met again."""
+        if self._has_learned:
+            fd = self._object.maps["learned"]
+            entries = bpf.map_read_all(fd, 8, 8, chunk=512)
+            bpf.map_delete_batch(fd, [key for key, raw in entries if int.from_bytes(raw, "little") in images])
+
+    def images(self) -> dict[int, int]:
+        """The images of the watched processes, by PID, as the programs have them."""
+        layout: Any = self._object.layouts["process"]
+        size = self._object.definitions["processes"]["value_size"]
+        found = bpf.map_read_all(self._object.maps["processes"], 4, size, chunk=512)
+        states = ((int.from_bytes(key, "little"), layout.from_buffer_copy(raw)) for key, raw in found)
+        return {pid: state.image for pid, state in states if not state.dead}
 
     def _is_known(self, digest: int) -> bool:
         return digest == 0 or digest in self._stacks
@@ -380,11 +381,12 @@ class Kernel:
 
     def close(self) -> None:
         """Detach and free everything."""
-        for fd in [*self._descriptors, *self._event_descriptors]:
+        if self._events is not None:
+            self._events.close()
+        for fd in self._descriptors:
             with suppress(OSError):
                 os.close(fd)
         self._descriptors.clear()
-        self._event_descriptors.clear()
         for ring in self._rings.values():
             ring.close()
         self._rings.clear()

@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from parprof.attribution.effort import Effort
-from parprof.model import Metrics, PathSample, ThreadState
+from parprof.model import FactKey, Metrics, PathSample, ThreadState
 from parprof.service.model import FunctionUse, Recent
-from parprof.session import FactKey
 
 _FUNCTIONS_KEPT = 256
 _HISTORY = 120

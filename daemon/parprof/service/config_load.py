@@ -26,6 +26,8 @@ __all__ = ["Loaded", "changed_keys", "load", "read_secret"]
 OTHER_VARIABLES = frozenset({"PARPROF_CACHE", "PARPROF_SOCKET", "PARPROF_CONFIG"})
 """Environment variables of parprof that are no keys of the configuration."""
 _MAX_FILE = 1 << 20
+_PUSH_NOW = "push.interval_s"
+"""The one key of [push] that a reload applies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class _Reader:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = dict.fromkeys(KEYS, "default")
         self.push_table: Mapping[str, Any] = {}
-        self._push = PushConfig()
+        self._push = from_table({})
         self._where: Callable[[str], str] = lambda path: ""
         """FILE:LINE of a path of the file."""
 
@@ -205,4 +207,14 @@ def changed_keys(old: Config, new: Config) -> tuple[list[str], list[str]]:
     changed = [path for path in KEYS if value_of(old, path) != value_of(new, path)]
     now = [path for path in changed if not KEYS[path].rule.restart]
     later = [path for path in changed if KEYS[path].rule.restart]
+    was, will_be = _push_values(old.push), _push_values(new.push)
+    for path in {**was, **will_be}:
+        if was.get(path) != will_be.get(path):
+            (now if path == _PUSH_NOW else later).append(path)
     return now, later
+
+
+def _push_values(push: PushConfig) -> dict[str, object]:
+    """[push] by path: its keys, and each store as one."""
+    values = {f"push.{one.name}": getattr(push, one.name) for one in fields(push) if one.name != "stores"}
+    return values | {f"push.{one.backend.name}": (type(one.backend), one.endpoint) for one in push.stores}

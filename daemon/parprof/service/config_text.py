@@ -20,17 +20,20 @@ _PUSH_SAMPLE = """
 # Of each process a profile is sent so often. 1 to 3600.
 #interval_s = 60.0
 # What could not be sent waits here, up to so many bytes for each store, and for so long.
+# (restart)
 #spool = "/var/lib/parprofd/push"
 #spool_bytes = 268435456
 #max_age_s = 3600.0
 # Labels of each process that are sent: comm, pid, uid, runtime, n_w_source, cgroup, container, unit, pod.
+# (restart)
 #process_labels = ["comm", "runtime", "container", "unit", "pod"]
-# The process label that names the service.
+# The process label that names the service. (restart)
 #service = "comm"
-# Labels that are the same for all; "node" is the host's name unless it is set.
+# Labels that are the same for all; "node" is the host's name unless it is set. (restart)
 #labels = { site = "a" }
 #
 # One table for each store: [push.pyroscope], [push.parca], [push.otlp]. All of them take these keys.
+# (restart, all that is in them)
 #[push.pyroscope]
 #url = "https://pyroscope.example:4040"
 # pyroscope: push or ingest; parca: grpc-web; otlp: http. The first one is the default.

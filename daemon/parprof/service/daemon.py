@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from typing import TypeVar
 
 from parprof.addresses import AddressBook
 from parprof.errors import ParprofError, TargetError
@@ -29,6 +26,7 @@ from parprof.service.losses import Losses, failure_reason
 from parprof.service.model import Labels, ProfileEntry, Snapshot
 from parprof.service.options import DaemonOptions
 from parprof.service.recent import RecentProfiles
+from parprof.service.requests import Requests
 from parprof.service.selection import Candidates
 from parprof.service.watching import Charged, Watching
 from parprof.session import Pace, Session
@@ -36,11 +34,12 @@ from parprof.sources import Source
 from parprof.symbols import Symbolizer
 from parprof.target import Target
 
-_T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
 _STUCK_SECONDS = 30.0
 _STACKS_KEPT = 4_000
 _STACK_DRAINS = 6
+_FRESH_SECONDS = 0.5
+"""What was charged so short a time ago is answer enough."""
 _TRIM_SECONDS = 60.0
 RETRY_SECONDS = 60.0
 """A process that could not be watched is tried again so often."""
@@ -54,11 +53,8 @@ class Daemon:
     def __init__(self, options: DaemonOptions) -> None:
         """`run` does the rest."""
         self._options = options
-        self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._requests = Requests()
         self._stopping = False
-        self._over = False
-        """The loop has ended: requests are refused."""
         self._ready = False
         self._turned_s = time.monotonic()
         self._started_s = time.time()
@@ -71,6 +67,10 @@ class Daemon:
         self._entries: tuple[ProfileEntry, ...] = ()
         self.pushed: Callable[[], Mapping[tuple[str, str], int]] = dict
         """Where the counts of pushed profiles come from."""
+        self.leave: Callable[[Profile, Labels], None] = lambda profile, labels: None
+        """Is given what `take_profile` had yet to give of a process image that another one has replaced."""
+        self._labels: dict[int, Labels] = {}
+        """Of the processes in `_recent`, which may have ended."""
         self._failures: Counter[tuple[str, str]] = Counter()
         self._refused: set[int] = set()
         """PIDs that were to be watched, and could not be."""
@@ -95,7 +95,8 @@ class Daemon:
         """The last ``seconds`` of a process. Fails with TargetError."""
 
         def find() -> Profile:
-            self._charge()
+            if time.monotonic() - self._charged_s >= _FRESH_SECONDS:
+                self._charge()
             target = self._session.live(pid)
             found = self._recent.profile(pid, seconds, until_now=target is not None)
             if found is not None:
@@ -105,7 +106,7 @@ class Daemon:
             cores, event = self._rows.cores_of(target), self._options.events[0]
             return self._watching.idle_profile(target, seconds, cores, event)
 
-        return self._ask(find)
+        return self._requests.ask(find)
 
     def watch(self, pid: int) -> Future[None]:
         """Begin to watch a process, whatever the selection says of it. Fails with TargetError."""
@@ -115,7 +116,7 @@ class Daemon:
                 self._watching.watch(pid)
             self._asked.add(pid)
 
-        return self._ask(begin)
+        return self._requests.ask(begin)
 
     def unwatch(self, pid: int) -> Future[None]:
         """Stop to watch a process. Fails with TargetError."""
@@ -131,7 +132,7 @@ class Daemon:
             self._session.unwatch(target)
             self._kernel.deny(pid)
 
-        return self._ask(end)
+        return self._requests.ask(end)
 
     def is_healthy(self) -> str:
         """Empty while the loop turns."""
@@ -145,35 +146,7 @@ class Daemon:
     def stop(self) -> None:
         """End `run` soon. May be called from a signal handler."""
         self._stopping = True
-        self._wake_up()
-
-    def _ask(self, action: Callable[[], _T]) -> Future[_T]:
-        future: Future[_T] = Future()
-
-        def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                if self._over:
-                    raise TargetError("the daemon is stopping")
-                future.set_result(action())
-            except Exception as error:  # the asker's to deal with
-                future.set_exception(error)
-
-        self._requests.put(run)
-        self._wake_up()
-        if self._over:  # the loop looks no more
-            self._answer_requests()
-        return future
-
-    def _answer_requests(self) -> None:
-        with suppress(queue.Empty):
-            for _ in range(self._requests.qsize()):  # what comes meanwhile has its turn
-                self._requests.get_nowait()()
-
-    def _wake_up(self) -> None:
-        with suppress(OSError):
-            os.eventfd_write(self._wake, 1)
+        self._requests.wake_up()
 
     # The loop's thread.
 
@@ -188,7 +161,7 @@ class Daemon:
             Kernel(
                 options.events, options.frequency_hz, system_wide=True, sizes=footprint.ring_sizes()
             ) as kernel,
-            Symbolizer(log=_LOG.info) as symbolizer,
+            Symbolizer(footprint.FILE_SECONDS, _LOG.info, footprint.SYMBOLS_SECONDS) as symbolizer,
         ):
             self._kernel = kernel
             pace = Pace(
@@ -206,10 +179,11 @@ class Daemon:
                 ),
             )  # fmt: skip
             self._losses = Losses(kernel.lost)
-            self._session.wake_up_by(self._wake)
+            self._session.wake_up_by(self._requests.wake_fd)
             self._session.cost.calibrate()
             footprint.collect_less()
-            self._charged_s = self._trimmed_s = self._retried_s = self._sampling_s = time.monotonic()
+            self._charged_s = self._snapshot_s = self._sampling_s = time.monotonic()
+            self._trimmed_s = self._retried_s = self._sampling_s
             try:
                 self._ready = True
                 while not self._stopping:
@@ -219,8 +193,7 @@ class Daemon:
                 self._ready = False
                 self._session.finish()
                 self._session.close()
-                self._over = True
-                self._answer_requests()
+                self._requests.refuse()
 
     def apply(self, options: DaemonOptions) -> None:
         """Go on with other options, those that need a restart aside. For the loop's thread (``each_turn``)."""
@@ -243,17 +216,16 @@ class Daemon:
     def take_profile(self, pid: int) -> tuple[Profile, Labels] | None:
         """What was sampled of a process since the last call, if anything. For the loop's thread."""
         profile = self._recent.take(pid)
-        return None if profile is None else (profile, self._watching.labels(pid))
+        return None if profile is None else (profile, self._labels.get(pid, Labels()))
 
     def _turn(self, each_turn: Callable[[], None]) -> None:
         time.sleep(max(self._turned_s + footprint.TURN_SECONDS - time.monotonic(), 0.0))
         self._session.step(self._candidates.wait_seconds(min(1.0, self._options.interval_seconds)))
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
-        self._answer_requests()
+        self._requests.answer()
         self._consider()
         now_s = time.monotonic()
-        if now_s - self._charged_s >= self._options.interval_seconds:
+        if now_s - self._snapshot_s >= self._options.interval_seconds:
+            self._snapshot_s = now_s
             self._charge()
             self._settle(now_s - self._sampling_s)
             self._snapshot = self._make_snapshot()
@@ -314,6 +286,12 @@ class Daemon:
         self._ended.add(self._watching.take_strays())
         for one in charged:
             profile = self._watching.profile(one, self._rows.cores_of(one.target), self._options.events[0])
+            pid = one.target.pid
+            if self._recent.image(pid) not in (None, one.target.image):
+                left = self.take_profile(pid)
+                if left is not None:
+                    self.leave(*left)
+            self._labels[pid] = one.labels
             self._recent.add(profile, image=one.target.image, uid=one.labels.uid)
         self._govern(charged, prices, seconds)
         before_ns, self._cost_ns = self._cost_ns, session.cost.target_ns()
@@ -337,6 +315,8 @@ class Daemon:
                 continue
             for before, after in target.take_transitions():
                 self._governor.note_degraded(target.image, before, after, now_s)
+            if target.source is not Source.EXACT and not target.has_edges:
+                continue  # there is no way back
             source = self._governor.judge(
                 target.image, target.source, target.memory.holds, one.usage, prices, now_s
             )
@@ -349,10 +329,16 @@ class Daemon:
         frequency_hz = self._governor.judge_frequency(machine, prices)
         if frequency_hz != self._kernel.frequency_hz:
             _LOG.info("sampling at %d Hz instead of %d", frequency_hz, self._kernel.frequency_hz)
-            self._kernel.set_frequency(frequency_hz)
+            try:
+                self._kernel.set_frequency(frequency_hz)
+            except ParprofError as error:
+                _LOG.warning("sampling stays at %d Hz: %s", self._kernel.frequency_hz, error)
+                self._governor.frequency_hz = self._kernel.frequency_hz
 
     def _trim(self) -> None:
         """Give back what has not been used for some time."""
+        kept = set(self._recent.pids())
+        self._labels = {pid: labels for pid, labels in self._labels.items() if pid in kept}
         self._kernel.trim_stacks(_STACK_DRAINS, _STACKS_KEPT)
         self._session.trim()
         self._rows.trim()

@@ -14,6 +14,9 @@ TURN_SECONDS = 0.2
 tell is dealt with in bundles."""
 KERNEL_PASS_SECONDS = 300.0
 """How often at most new functions of the kernel are looked up, which takes 0.1 s."""
+FILE_SECONDS, SYMBOLS_SECONDS = 8.0, 6.0
+"""For the symbols of one file, read twice at most, and for all files of a charge: the loop stands still meanwhile, and
+the watchdog's 30 s must not be reached. What is not had by then is asked for again with the next charge."""
 _RING_BYTES_PER_CPU = 1 << 19
 """For a second or two of deep stacks at 99 Hz."""
 _SMALLEST_RING, _LARGEST_RING = 1 << 20, 1 << 23

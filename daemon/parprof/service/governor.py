@@ -26,6 +26,8 @@ class Usage:
     cpu_ns: float
     samples: int
     probe_hits: int
+    other_samples: int = 0
+    """Of further events, whose rate is not the governor's to set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,9 @@ class Governor:
 
     def cost_ratio(self, usage: Usage, prices: Prices) -> float:
         """Cost in the target as a share of its CPU time; 0 where it used none."""
-        cost_ns = usage.samples * prices.sample_ns + usage.probe_hits * prices.probe_ns
+        cost_ns = (
+            usage.samples + usage.other_samples
+        ) * prices.sample_ns + usage.probe_hits * prices.probe_ns
         return cost_ns / usage.cpu_ns if usage.cpu_ns > 0 else 0.0
 
     def judge(
@@ -72,9 +76,7 @@ class Governor:
         if source is Source.EXACT:
             probes_ns = usage.probe_hits * prices.probe_ns
             if usage.cpu_ns > 0 and probes_ns > self.budget_ratio * usage.cpu_ns:
-                known = self._degraded.get(image)
-                retry_s = min(2 * known.retry_s, _LONGEST_RETRY_SECONDS) if known else _FIRST_RETRY_SECONDS
-                self._degraded[image] = _Degraded(now_s, retry_s)
+                self._degrade(image, now_s)
                 return self._go(source, Source.MEMORY if memory_holds else Source.SAMPLED)
             return source
         known = self._degraded.get(image)
@@ -84,9 +86,16 @@ class Governor:
         return source
 
     def note_degraded(self, image: int, before: str, after: str, now_s: float) -> None:
-        """Somebody else has taken the probes of a process away: try them again later."""
+        """Somebody else has changed the source of a process. Where it took the probes away: try them again later."""
         self.transitions[before, after] += 1
-        self._degraded.setdefault(image, _Degraded(now_s, _FIRST_RETRY_SECONDS))
+        if before == Source.EXACT:
+            self._degrade(image, now_s)
+
+    def _degrade(self, image: int, now_s: float) -> None:
+        """Each time that probes turn out too dear, they rest for twice as long."""
+        known = self._degraded.get(image)
+        retry_s = min(2 * known.retry_s, _LONGEST_RETRY_SECONDS) if known else _FIRST_RETRY_SECONDS
+        self._degraded[image] = _Degraded(now_s, retry_s)
 
     def _go(self, before: Source, after: Source) -> Source:
         self.transitions[str(before), str(after)] += 1

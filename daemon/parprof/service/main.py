@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import time
@@ -22,6 +23,7 @@ from parprof.service.push.pusher import Pusher
 from parprof.service.selection import Rules, Selection
 
 _LOG = logging.getLogger("parprofd")
+_LAST_PUSH_SECONDS = 3.0
 _START_SECONDS = 120.0
 """Compiling the programs for a new kernel takes seconds; on a loaded machine many."""
 
@@ -93,6 +95,7 @@ class Parprofd:
             self._start_http(parts)
             self._daemon.run(self._each_turn)
             self._notifier.stopping()
+            self._push_the_rest()
         _LOG.info("stopped")
 
     def _start_push(self, parts: ExitStack) -> None:
@@ -100,6 +103,7 @@ class Parprofd:
             self._pusher = Pusher(self._config.push, _LOG.warning)
             parts.callback(self._pusher.close)
             self._daemon.pushed = self._pusher.outcomes
+            self._daemon.leave = self._pusher.submit
 
     def _start_http(self, parts: ExitStack) -> None:
         http = self._config.http
@@ -148,6 +152,17 @@ class Parprofd:
             if found is not None:
                 self._pusher.submit(*found)
 
+    def _push_the_rest(self) -> None:
+        """At the end: what was sampled since the last time goes to the stores, or waits on disk."""
+        self._to_push = self._daemon.recent_pids()
+        until_s = time.monotonic() + _LAST_PUSH_SECONDS
+        self._next_push_s = math.inf
+        while self._pusher is not None and self._to_push and time.monotonic() < until_s:
+            self._push()
+            time.sleep(0.01)
+        if self._pusher is not None and self._to_push:
+            _LOG.warning("the last profiles of %d processes are not pushed", len(self._to_push))
+
     def _apply_new_configuration(self) -> None:
         """A wrong configuration changes nothing."""
         try:
@@ -166,7 +181,7 @@ class Parprofd:
                 self._http.reload_certificate()
             except ParprofError as error:
                 _LOG.error("the certificate is not reloaded: %s", error)
-        _LOG.info("reloaded: %s", ", ".join(now) or "nothing has changed")
+        _LOG.info("reloaded: %s", ", ".join(now) or f"nothing {'else ' if later else ''}has changed")
 
 
 def _set_debuginfod(config: Config) -> None:

@@ -179,7 +179,7 @@ class RecentProfiles:
                 del self._interned[frame]
 
     def forget(self, pid: int) -> None:
-        """Drop what there is of a process: it is gone, and whoever wanted its last interval has that."""
+        """Drop what there is of a process: it is gone. `take` before what is wanted of it."""
         process = self._processes.pop(pid, None)
         if process is None:
             return
@@ -236,6 +236,11 @@ class RecentProfiles:
         for interval in fresh:
             interval.taken = True
         return _merge(fresh) if fresh else None
+
+    def image(self, pid: int) -> int | None:
+        """The process image that the intervals of a PID are of; None without any."""
+        process = self._processes.get(pid)
+        return None if process is None else process.image
 
     def pids(self) -> tuple[int, ...]:
         """The processes of which there are intervals."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from parprof.kernel.counters import EDGE_NAMES
-from parprof.model import Metrics, PathSample, ProcessInfo, Profile
+from parprof.model import FactKey, Metrics, PathSample, ProcessInfo, Profile
 from parprof.rows import RowMaker
 from parprof.service.accounts import Account, mean_n_working
 from parprof.service.governor import Usage
 from parprof.service.labels import read_labels
 from parprof.service.model import Labels, ProcessSnapshot
-from parprof.session import FactKey, Session
+from parprof.session import Session
 from parprof.target import Target
 
 Fold = Callable[[Iterable[PathSample], int], tuple[list[PathSample], int]]
@@ -103,6 +103,10 @@ class Watching:
         for image in by_image.keys() - self._session.targets.keys():
             for row in by_image[image]:
                 self._strays.add(row.metrics)
+        others = Counter[int]()
+        for key, (count, _, _) in facts.items():
+            if key.event:
+                others[key.image] += count
         means = mean_n_working(facts.items(), fine)
         out = []
         for target in self._session.targets.values():
@@ -117,8 +121,10 @@ class Watching:
             self._edges[target.plan.runtime, "all"] += max(hits, 0)
             if found or hits:
                 cpu_ns = interval.work_ns + interval.spin_ns
-                usage = Usage(seconds, cpu_ns, interval.samples, max(hits, 0))
+                usage = Usage(seconds, cpu_ns, interval.samples, max(hits, 0), others[target.image])
                 out.append(Charged(target, watched.labels, account, found, usage, end_s - seconds))
+            else:
+                account.cost_ratio = 0.0
         return out
 
     def take_strays(self) -> Metrics:

@@ -8,7 +8,9 @@ stays small and survives whatever a hostile file does to the readers. What canno
 from __future__ import annotations
 
 import logging
+import math
 import sys
+import time
 from collections.abc import Callable, Iterable
 
 from parprof.closing import Closing
@@ -33,11 +35,16 @@ _MAX_REMEMBERED_TEXT = 1 << 25
 class Symbolizer(Closing):
     """Resolves addresses, many at a time; remembers what it resolved. For one thread."""
 
-    def __init__(self, file_seconds: float = FILE_SECONDS, log: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, file_seconds: float = FILE_SECONDS, log: Callable[[str], None] | None = None,
+        pass_seconds: float = math.inf,
+    ) -> None:  # fmt: skip
         """Give up on a file that takes longer than ``file_seconds`` to read, and fall back on its names.
 
-        ``log`` is told, a line at a time, what takes long: downloads from debuginfod servers.
+        ``log`` is told, a line at a time, what takes long: downloads from debuginfod servers. `resolve` begins no
+        further file after ``pass_seconds``.
         """
+        self._pass_seconds = pass_seconds
         self._reader = SymbolReader(file_seconds, log or logging.getLogger(__name__).info)
         self._remembered: dict[tuple[Key, int, bool], tuple[Frame, ...]] = {}
         self._text = 0
@@ -61,7 +68,8 @@ class Symbolizer(Closing):
         return self.resolve([request])[request]
 
     def resolve(self, requests: Iterable[Request]) -> dict[Request, tuple[Frame, ...]]:
-        """The frames of many addresses; see `frames`. Every request is answered.
+        """The frames of many addresses; see `frames`. Every request is answered, and asked for anew the next time
+        if it was answered without its file.
 
         A return address is looked up one byte earlier, inside of the call; ``Frame.address`` stays as asked.
         """
@@ -75,13 +83,14 @@ class Symbolizer(Closing):
                 out[request] = known
             else:
                 missing.setdefault(request[0].key, (request[0], []))[1].append(request)
+        until_s = time.monotonic() + self._pass_seconds
         by_need = sorted(missing.values(), key=lambda item: -len(item[1]))
         self._reader.prepare(dso for dso, _ in by_need)
         for dso, asked in missing.values():
             build_id = dso.build_id
             texts: dict[str, str] = {}
             addresses = sorted({vaddr - is_return for _, vaddr, is_return in asked})
-            rows = self._reader.read(dso, addresses)
+            rows = self._reader.read(dso, addresses) if time.monotonic() < until_s else None
             for request in asked:
                 _, vaddr, is_return = request
                 found = None if rows is None else rows.get(vaddr - is_return)

@@ -16,7 +16,8 @@ def drop_privileges(memory: int, file_size: int, files: int) -> None:
     """Become nobody where we are root, lose all capabilities, and bound what can be used, for ever.
 
     ``memory`` is of addresses and ``file_size`` of any file that is written, both in bytes; ``files`` is a
-    number of descriptors.
+    number of descriptors. CPU time is not among the bounds: what a child has used cannot be taken back, so a
+    limit would end one that has served many files. Those that parse set an alarm for each request instead.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     limits = (

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from parprof.errors import ParprofError
 from parprof.processes import Process, inspect, is_alive
-from parprof.service.model import Service
+from parprof.service.model import Service, Snapshot
 
 WATCH_SECONDS = 30.0
 MAX_PER_USER = 16
@@ -34,6 +34,8 @@ class Leases:
         """By PID: how many clients attach to a process that is watched for them alone."""
         self._asked: dict[int, tuple[int, Process]] = {}
         """By PID: the user who asked to watch it until further notice, and which process that was."""
+        self._unwatched: dict[int, Snapshot] = {}
+        """By PID: the snapshot from before it was left alone, which still lists it."""
 
     @contextmanager
     def attached(self, pid: int) -> Iterator[None]:
@@ -63,7 +65,7 @@ class Leases:
             if self._asker(pid) is not None:
                 return
             try:
-                _wait(self._service.unwatch(pid))
+                self._unwatch(pid)
             except ParprofError:
                 pass  # it has ended
             except Exception as error:
@@ -96,8 +98,17 @@ class Leases:
                 return False
             self._asked.pop(pid, None)
             if not self._attached[pid]:
-                _wait(self._service.unwatch(pid))
+                self._unwatch(pid)
             return True
+
+    def _unwatch(self, pid: int) -> None:
+        self._unwatched = {
+            known: snapshot
+            for known, snapshot in self._unwatched.items()
+            if snapshot is self._service.snapshot()
+        }
+        self._unwatched[pid] = self._service.snapshot()
+        _wait(self._service.unwatch(pid))
 
     def _asker(self, pid: int) -> int | None:
         """The user who asked to watch what now has this PID."""
@@ -106,8 +117,10 @@ class Leases:
         return self._asked[pid][0] if pid in self._asked else None
 
     def _is_watched(self, pid: int) -> bool:
-        return self._asker(pid) is not None or any(
-            one.pid == pid for one in self._service.snapshot().processes
+        """As far as a snapshot tells that was made since we had it left alone."""
+        snapshot = self._service.snapshot()
+        return self._asker(pid) is not None or (
+            self._unwatched.get(pid) is not snapshot and any(one.pid == pid for one in snapshot.processes)
         )
 
 

@@ -1,0 +1,65 @@
+"""What other threads want of the loop's thread, and how they wake it up."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TypeVar
+
+from parprof.errors import TargetError
+
+_T = TypeVar("_T")
+
+
+class Requests:
+    """Actions that wait to be done in the loop's thread."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._over = False
+        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Becomes readable when there is something to do."""
+
+    def ask(self, action: Callable[[], _T]) -> Future[_T]:
+        """Have something done; any thread. Fails with what ``action`` raises, or TargetError after `refuse`."""
+        future: Future[_T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                if self._over:
+                    raise TargetError("the daemon is stopping")
+                future.set_result(action())
+            except Exception as error:  # the asker's to deal with
+                future.set_exception(error)
+
+        self._queue.put(run)
+        self.wake_up()
+        if self._over:  # the loop looks no more
+            self._answer_all()
+        return future
+
+    def wake_up(self) -> None:
+        """Let the loop turn; any thread, and signal handlers."""
+        with suppress(OSError):
+            os.eventfd_write(self.wake_fd, 1)
+
+    def answer(self) -> None:
+        """Do what was asked so far. For the loop's thread."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.wake_fd)
+        self._answer_all()
+
+    def refuse(self) -> None:
+        """The loop has ended: refuse what waits, and all that comes."""
+        self._over = True
+        self._answer_all()
+
+    def _answer_all(self) -> None:
+        with suppress(queue.Empty):
+            for _ in range(self._queue.qsize()):  # what comes meanwhile has its turn
+                self._queue.get_nowait()()
