@@ -5,13 +5,44 @@ For rare events only (a thread is created, a library is loaded): processes that 
 
 from __future__ import annotations
 
+import ctypes
 import os
+import struct
 
 from parprof.errors import ProbeAttachError
 from parprof.kernel.engine import Kernel
 from parprof.kernel.uprobes import ProbeSet, Site
 
 _EVERY_PROCESS = 0
+_OVERLAY = 0x794C7630
+"""What ``statfs`` calls an overlay."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+Key = tuple[int, ...]
+
+
+def _file_system(path: str) -> int:
+    """The kind of file system that a file is on. Raises OSError."""
+    buffer = ctypes.create_string_buffer(512)
+    if _libc.statfs(os.fsencode(path), buffer):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return int(struct.unpack_from("@l", buffer)[0])
+
+
+def _key(site: Site) -> Key:
+    """The same for two sites if one probe serves both. Raises OSError.
+
+    The kernel probes the file below an overlay, and all containers of an image have the same one, each through an
+    overlay with a device number of its own: a probe for each would run the program as often at each hit. What
+    tells these files apart is their inode and times. The time of change is among them because a file that a
+    container made its own (with another owner, say) keeps its number, size and contents, but is another to the
+    kernel. Other file systems keep their device: their snapshots and clones agree in all the rest.
+    """
+    status = os.stat(site.path)
+    if os.major(status.st_dev) == 0 and _file_system(site.path) == _OVERLAY:
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, site.offset
+    return status.st_dev, status.st_ino, site.offset
 
 
 class SharedProbes:
@@ -20,7 +51,7 @@ class SharedProbes:
     def __init__(self, kernel: Kernel) -> None:
         """``kernel`` attaches them."""
         self._kernel = kernel
-        self._placed: set[tuple[int, int, int]] = set()
+        self._placed: set[Key] = set()
         self._sets: list[ProbeSet] = []
 
     def attach(self, sites: list[Site]) -> None:
@@ -32,10 +63,9 @@ class SharedProbes:
         fresh = {}
         for site in sites:
             try:
-                status = os.stat(site.path)
+                key = _key(site)
             except OSError as error:
                 raise ProbeAttachError(f"uprobes on {site.path}: {error.strerror}") from error
-            key = status.st_dev, status.st_ino, site.offset
             if key not in self._placed:
                 fresh[key] = site
         if fresh:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,6 +13,12 @@ _CONTEXT = struct.Struct("<IIQQQ")
 RECORD_CONTEXT = 11
 CONTEXT_UNKNOWN = 2
 """The work was created, but where was not seen. Ids of contexts that were seen are odd."""
+MAX_CONTEXTS = 20_000
+"""Contexts that `StackTable.trim` leaves. Each path of a tree of tasks is one: they would grow with the run."""
+MAX_CONTEXTS_UNTRIMMED = 5 * MAX_CONTEXTS
+"""Contexts that there are at any time: between two calls of it, or in a session that never calls it."""
+_SENT_STACKS = 1 << 16
+"""Ids that the kernel remembers to have sent (``sent_stacks``, of which the least used go)."""
 INTERRUPTED = 1 << 63
 PYTHON_ENTRY = 1 << 63
 STACK_ENDS = (
@@ -87,6 +94,11 @@ class StackTable:
         self._records: dict[int, RawStack] = {}
         self._fresh: list[tuple[int, int]] = []
         self._contexts: dict[int, Context] = {}
+        self._asked: dict[int, int] = {}
+        """By context: the period in which it was asked for last, or before which it came."""
+        self._forgotten: deque[int] = deque(maxlen=_SENT_STACKS)
+        """Contexts that the kernel must send again when it sees them."""
+        self._now = 0
         self._used: dict[int, int] = {}
         self._leaving: set[int] = set()
         """Stacks that the kernel sends again when it sees them: they go with the next `trim` if it does not."""
@@ -100,6 +112,10 @@ class StackTable:
             if raw[0] == RECORD_CONTEXT:
                 _, image, identity, stack, parent = _CONTEXT.unpack_from(raw)
                 self._contexts[identity] = Context(stack, parent, image)
+                # what was sampled lately comes before what is only new, of which few are ever sampled
+                self._asked[identity] = max(self._asked.get(identity, -1), self._now - 1)
+                if len(self._contexts) > MAX_CONTEXTS_UNTRIMMED:
+                    self._forget_contexts()
                 continue
             _, depth, end, digest, image, python_depth, python_end, cut = _HEADER.unpack_from(raw)
             middle = _HEADER.size + 8 * depth
@@ -130,33 +146,78 @@ class StackTable:
 
     def touch(self, digests: Iterable[int], now: int) -> None:
         """These stacks were sampled in the period of that number: `trim` keeps them for a while."""
+        self._now = now
         for digest in digests:
             self._used[digest] = now
 
     def trim(self, before: int, limit: int) -> list[int]:
         """Begin to forget stacks that were not sampled since a period, if there are more than ``limit``.
 
-        Those of contexts stay. Returns the hashes of the others, which the kernel must send again from now on: they
-        go with the next call, since samples that were counted before that may still mean them.
+        Those of contexts stay, of which `MAX_CONTEXTS` do; the others are forgotten at once. Returns the hashes of
+        such stacks and the ids of such contexts, which the kernel must send again from now on. The stacks go with
+        the next call, since samples that were counted before that may still mean them.
         """
+        if len(self._contexts) > MAX_CONTEXTS:
+            self._forget_contexts()
+        forgotten = list(self._forgotten)
+        self._forgotten.clear()
+        kept = {context.stack for context in self._contexts.values()}
         for digest in self._leaving:
-            if self._used.get(digest, -1) < before:
+            if self._used.get(digest, -1) < before and digest not in kept:
                 self._records.pop(digest, None)
                 self._used.pop(digest, None)
         self._leaving.clear()
-        if len(self._records) <= limit:
-            return []
-        kept = {context.stack for context in self._contexts.values()}
-        self._leaving.update(d for d in self._records if self._used.get(d, -1) < before and d not in kept)
-        return list(self._leaving)
+        if len(self._records) > limit:
+            unused = (d for d in self._records if self._used.get(d, -1) < before)
+            self._leaving.update(d for d in unused if d not in kept)
+        return [*self._leaving, *forgotten]
+
+    def _forget_contexts(self) -> None:
+        """Keep `MAX_CONTEXTS`: those that samples were in last, with all that these lie in.
+
+        Of those that were in use at the same time the innermost go first, so that none goes before those in it.
+        """
+        contexts, used = self._contexts, self._asked
+        for identity in sorted(used, key=used.__getitem__, reverse=True):
+            now, at = used[identity], contexts[identity].parent
+            while at in contexts and used[at] < now:
+                used[at] = now
+                at = contexts[at].parent
+        depth = self._depths()
+        order = sorted(used, key=lambda identity: (used[identity], -depth[identity]))
+        for identity in order[: len(contexts) - MAX_CONTEXTS]:
+            del contexts[identity], used[identity]
+            self._forgotten.append(identity)
+
+    def _depths(self) -> dict[int, int]:
+        """In how many others each context lies."""
+        depth: dict[int, int] = {}
+        for identity in self._contexts:
+            chain: dict[int, None] = {}
+            at = identity
+            # an end is needed even where hashes make a circle
+            while at in self._contexts and at not in depth and at not in chain:
+                chain[at] = None
+                at = self._contexts[at].parent
+            below = depth.get(at, -1)
+            for one in reversed(chain):
+                below = depth[one] = below + 1
+        return depth
 
     def forget(self, images: Collection[int]) -> None:
         """These process images are gone: so are the contexts in them, whose stacks `trim` may now forget."""
         self._contexts = {key: one for key, one in self._contexts.items() if one.image not in images}
+        self._asked = {key: period for key, period in self._asked.items() if key in self._contexts}
 
     def context(self, identity: int) -> Context | None:
-        """The context of that id; None if it is 0, unknown, or never came."""
-        return self._contexts.get(identity)
+        """The context of that id; None if it is 0, unknown, forgotten, or never came.
+
+        Whoever deals with samples asks for theirs: that is how `trim` knows which are in use.
+        """
+        found = self._contexts.get(identity)
+        if found is not None:
+            self._asked[identity] = self._now
+        return found
 
     def take_fresh(self) -> list[tuple[int, int, tuple[CodeAt, ...]]]:
         """(image, hash, Python frames) of the stacks with such frames that came since the last call."""

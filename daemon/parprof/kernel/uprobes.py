@@ -2,7 +2,8 @@
 
 In order of preference, found by trying: one *session* link (one program sees entry and return, 1.25 us a
 pair here), two *multi* links (entry, return; 1.9 us), single perf events (slow to detach: 0.15 s each, done
-in the background). All know cookies, so that one program serves every site.
+in the background). All know cookies, so that one program serves every site. Multi links of one process alone
+are for kernels that have session links too: see `Prober`.
 """
 
 from __future__ import annotations
@@ -104,16 +105,30 @@ class ProbeSet:
 
 
 class Prober:
-    """Attaches sites with the best mechanism that works; remembers which one does."""
+    """Attaches sites with the best mechanism that works; remembers which one does.
+
+    Before Linux 6.10 (and some stable releases of 6.6 to 6.9) a multi link for one process runs its program in the
+    main thread alone: it compares the current *task* with the one of the PID. Nothing tells these kernels from those
+    that are mended, but all that know session links (6.13) are: without session links, a single process gets perf
+    events. Multi links for all processes have no such filter.
+    """
 
     def __init__(self, loaded: LoadedObject) -> None:
         self._object = loaded
         self._mechanisms = ["session", "multi", "single"]
+        self._session_works = False
+        """Known by a session link that could be made."""
 
     @property
     def mechanism(self) -> str:
-        """The mechanism in use: session, multi or single."""
-        return self._mechanisms[0]
+        """The mechanism in use for single processes: session, multi or single."""
+        return self._choices(one_process=True)[0]
+
+    def _choices(self, one_process: bool) -> list[str]:
+        """The mechanisms that may work, best first."""
+        if one_process and "session" not in self._mechanisms and "single" in self._mechanisms:
+            return ["single"]
+        return self._mechanisms
 
     def attach(self, sites: list[Site], pid: int) -> ProbeSet:
         """Attach all sites for process ``pid`` alone; 0: for all processes.
@@ -122,14 +137,15 @@ class Prober:
             ProbeAttachError: the kernel refused; the text says which file and why.
         """
         while True:
+            choices = self._choices(pid != 0)
             descriptors: list[int] = []
             try:
-                getattr(self, f"_attach_{self.mechanism}")(sites, pid, descriptors)
+                getattr(self, f"_attach_{choices[0]}")(sites, pid, descriptors)
                 return ProbeSet(descriptors)
             except OSError as error:
                 ProbeSet(descriptors).close(wait=True)
-                if error.errno in _UNSUPPORTED and len(self._mechanisms) > 1:
-                    self._mechanisms.pop(0)
+                if error.errno in _UNSUPPORTED and len(choices) > 1:
+                    self._mechanisms.remove(choices[0])
                     continue
                 files = ", ".join(sorted({site.path for site in sites}))
                 raise ProbeAttachError(f"uprobes on {files}: {error.strerror}") from error
@@ -154,9 +170,19 @@ class Prober:
     def _attach_session(self, sites: list[Site], pid: int, out: list[int]) -> None:
         paired = [site for site in sites if site.returns]
         single = [site for site in sites if not site.returns]
+        if pid and not paired and not self._session_works:
+            self._try_session()  # else there would be multi links alone, which any kernel from 6.6 on makes
         # Never the return alone: an entry that is missed would leave the thread in its old state for long.
         out += self._multi(paired, pid, bpf.ATTACH_UPROBE_SESSION, COOKIE_SESSION, False)
+        self._session_works = self._session_works or bool(paired)
         out += self._multi(single, pid, bpf.ATTACH_UPROBE_MULTI, 0, False)
+
+    def _try_session(self) -> None:
+        """Raises OSError if there are no session links."""
+        nowhere = Site("/proc/self/exe", 0, 0)  # the ELF header: mapped, never executed
+        links = self._multi([nowhere], os.getpid(), bpf.ATTACH_UPROBE_SESSION, COOKIE_SESSION, False)
+        ProbeSet(links).close(wait=True)
+        self._session_works = True
 
     def _attach_multi(self, sites: list[Site], pid: int, out: list[int]) -> None:
         paired = [site for site in sites if site.returns]

@@ -1,0 +1,111 @@
+"""Which mechanism places uprobes, on stand-ins for kernels of several ages."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from parprof.errors import ProbeAttachError
+from parprof.kernel import bpf
+from parprof.kernel.uprobes import Prober, Site
+
+PAIRED, ALONE = Site("/lib/a.so", 64, 1, returns=True), Site("/lib/a.so", 128, 4)
+ONE, ALL = 4711, 0
+
+
+class StandIn:
+    """A kernel that makes links of these attach types, and perf events."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *attach_types: int) -> None:
+        self.made: list[tuple[str, int]] = []
+        """(mechanism of the link, PID)"""
+        self._able = attach_types
+        monkeypatch.setattr(bpf, "link_uprobe_multi", self._link_multi)
+        monkeypatch.setattr(Prober, "_attach_single", self._attach_single)
+        self.prober = Prober(self)  # type: ignore[arg-type]
+
+    def program(self, name: str, attach_type: int) -> int:
+        return attach_type
+
+    def _link_multi(
+        self, program: int, path: str, *_: object, attach_type: int, pid: int, **__: object
+    ) -> int:
+        if attach_type not in self._able:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        self.made.append(("session" if attach_type == bpf.ATTACH_UPROBE_SESSION else "multi", pid))
+        return os.open(os.devnull, os.O_RDONLY)
+
+    def _attach_single(self, sites: list[Site], pid: int, out: list[int]) -> None:
+        self.made.append(("single", pid))
+
+    def attach(self, sites: list[Site], pid: int) -> set[str]:
+        """The kinds of links that this makes for the PID."""
+        self.made.clear()
+        self.prober.attach(sites, pid).close(wait=True)
+        return {mechanism for mechanism, owner in self.made if owner == pid}
+
+
+@pytest.fixture
+def linux_6_13(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    return StandIn(monkeypatch, bpf.ATTACH_UPROBE_SESSION, bpf.ATTACH_UPROBE_MULTI)
+
+
+@pytest.fixture
+def linux_6_6(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    return StandIn(monkeypatch, bpf.ATTACH_UPROBE_MULTI)
+
+
+@pytest.fixture
+def linux_5_15(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    return StandIn(monkeypatch)
+
+
+@pytest.mark.parametrize("sites", [[PAIRED], [ALONE], [PAIRED, ALONE]])
+def test_a_multi_link_serves_no_single_process_without_session_links(
+    linux_6_6: StandIn, sites: list[Site]
+) -> None:
+    assert linux_6_6.attach(sites, ONE) == {"single"}
+    assert linux_6_6.attach(sites, ALL) == {"multi"}
+    assert linux_6_6.attach(sites, ONE) == {"single"}
+    assert linux_6_6.prober.mechanism == "single"
+
+
+@pytest.mark.parametrize("sites", [[PAIRED], [ALONE]])
+def test_all_processes_first_teaches_nothing_wrong(linux_6_6: StandIn, sites: list[Site]) -> None:
+    assert linux_6_6.attach(sites, ALL) == {"multi"}
+    assert linux_6_6.attach([ALONE], ONE) == {"single"}
+
+
+def test_session_links_where_there_are_any(linux_6_13: StandIn) -> None:
+    assert linux_6_13.attach([PAIRED, ALONE], ONE) == {"session", "multi"}
+    assert linux_6_13.attach([ALONE], ONE) == {"multi"}
+    assert linux_6_13.prober.mechanism == "session"
+
+
+def test_session_links_are_tried_once(linux_6_13: StandIn) -> None:
+    assert linux_6_13.attach([ALONE], ONE) == {"multi"}
+    assert linux_6_13.made[0] == ("session", os.getpid())
+    linux_6_13.attach([ALONE], ONE)
+    assert linux_6_13.made == [("multi", ONE)]
+
+
+def test_perf_events_where_there_is_nothing_else(linux_5_15: StandIn) -> None:
+    assert linux_5_15.attach([ALONE], ALL) == {"single"}
+    assert linux_5_15.attach([PAIRED], ONE) == {"single"}
+
+
+@pytest.mark.parametrize("mechanism", ["session", "multi", "single"])
+def test_a_mechanism_can_be_forced(linux_6_13: StandIn, linux_5_15: StandIn, mechanism: str) -> None:
+    for kernel in (linux_6_13, linux_5_15):
+        kernel.prober._mechanisms = [mechanism]
+        assert kernel.prober.mechanism == mechanism
+    if mechanism != "single":
+        with pytest.raises(ProbeAttachError, match=r"/lib/a\.so: Invalid argument"):
+            linux_5_15.attach([PAIRED], ONE)
+
+
+def test_a_forced_multi_link_is_made_without_session_links(linux_6_6: StandIn) -> None:
+    linux_6_6.prober._mechanisms = ["multi"]
+    assert linux_6_6.attach([PAIRED], ONE) == {"multi"}
