@@ -98,7 +98,7 @@ def _uprobes(loaded: LoadedObject) -> Finding:
     words = {
         "session": "session links (cheapest)",
         "multi": "multi links",
-        "single": "single perf events: slow to detach, in the background; Linux 6.6 or later has better",
+        "single": "single perf events: slow to detach, in the background; Linux 6.13 or later has better",
     }
     return Finding("uprobes", True, words[prober.mechanism])
 
