@@ -90,7 +90,8 @@ class RowMaker:
                 teams[key.image] = max(teams.get(key.image, 0), key.fine)
         out = {}
         for image, team in teams.items():
-            if team <= self.cores_of(self._session.targets.get(image)):  # else who spins may take cores from work
+            cores = self.cores_of(self._session.targets.get(image))
+            if team <= cores:  # else those that spin may take cores from those that work
                 out[image] = finephases.mean_n_working(samples[image], team)
         return out
 
