@@ -247,7 +247,7 @@ def test_prefetch(tmp_path: Path, dsos: Callable[[Path | str], Dso]) -> None:
         assert not builder.ready(dsos(paths[-1]))
         for path in paths:
             assert same(builder.table(dsos(path)), expected(path))
-        assert builder.built == 80
+        assert 80 <= builder.built <= 240, "at most once for each time that it is asked for"
         builder.prefetch([dsos(paths[0])])
         deadline = time.monotonic() + 10
         while not builder.ready(dsos(paths[0])):

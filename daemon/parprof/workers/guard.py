@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from parprof.closing import Closing
+from parprof.closing import SelfClosing
 from parprof.openfile import FileStatus, OpenFile
 from parprof.workers import protocol
 from parprof.workers.client import abandon_child, end_child, start_child
@@ -214,13 +214,13 @@ class GuardedFile(OpenFile):
             self._lane.files -= 1
 
 
-class FileGuard(Closing):
-    """Opens files of file systems that may hang. For one thread."""
+class FileGuard(SelfClosing):
+    """Opens files of file systems that may hang. For one thread. After `close` too, as files that are opened anew."""
 
     def __init__(self, seconds: float = ANSWER_SECONDS) -> None:
         """Wait for each answer for so long, once; no process is started yet."""
-        self._seconds = seconds
         self._lanes: dict[int, _Lane] = {}
+        self._seconds = seconds
 
     def open(self, way: bytes, file_system: int, device: int = 0, inode: int = 0) -> OpenFile:
         """The regular file at a path that leads to a file system (a device number).
