@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import gc
 import os
 import subprocess
 import sys
@@ -286,3 +287,17 @@ def test_lines_that_are_none() -> None:
     for line in (b"", b"a b c", b"1 2 x:y / / rw - ext4 a b", b"1 2 3:4 / / rw", b"1 2 3:4 / / rw x -"):
         assert parse_mount(line) is None
     assert Mounts.read(1 << 30).is_local_device(0) is None
+
+
+def test_a_guard_that_nobody_has_any_more_ends_its_children(tmp_path: Path) -> None:
+    """Though a file was opened anew after `close`, and all of it is in a circle."""
+    (tmp_path / "file").write_bytes(b"text")
+    guard = FileGuard()
+    guard.close()
+    circle: list[object] = [guard, guard.open(os.fsencode(tmp_path / "file"), 1)]
+    circle.append(circle)
+    child = next(iter(guard._lanes.values()))._child
+    assert child is not None and child.poll() is None
+    del guard, circle
+    gc.collect()
+    assert child.poll() is not None

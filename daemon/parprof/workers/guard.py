@@ -14,10 +14,11 @@ import select
 import socket
 import subprocess
 import time
+import weakref
 from contextlib import suppress
 from typing import Any
 
-from parprof.closing import SelfClosing
+from parprof.closing import Closing
 from parprof.openfile import FileStatus, OpenFile
 from parprof.workers import protocol
 from parprof.workers.client import abandon_child, end_child, start_child
@@ -214,13 +215,22 @@ class GuardedFile(OpenFile):
             self._lane.files -= 1
 
 
-class FileGuard(SelfClosing):
-    """Opens files of file systems that may hang. For one thread. After `close` too, as files that are opened anew."""
+def _end_all(lanes: dict[int, _Lane]) -> None:
+    for lane in lanes.values():
+        lane.end()
+    lanes.clear()
+
+
+class FileGuard(Closing):
+    """Opens files of file systems that may hang; for one thread. A file may be opened anew after `close`: its child
+    ends with the guard itself.
+    """
 
     def __init__(self, seconds: float = ANSWER_SECONDS) -> None:
         """Wait for each answer for so long, once; no process is started yet."""
-        self._lanes: dict[int, _Lane] = {}
         self._seconds = seconds
+        self._lanes: dict[int, _Lane] = {}
+        weakref.finalize(self, _end_all, self._lanes)  # __del__ may come after the sockets' own
 
     def open(self, way: bytes, file_system: int, device: int = 0, inode: int = 0) -> OpenFile:
         """The regular file at a path that leads to a file system (a device number).
@@ -259,6 +269,4 @@ class FileGuard(SelfClosing):
 
     def close(self) -> None:
         """End the children."""
-        for lane in self._lanes.values():
-            lane.end()
-        self._lanes.clear()
+        _end_all(self._lanes)
