@@ -18,7 +18,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -28,13 +28,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 
 import daemon_process as dp
 from daemon_process import DaemonProcess
+from hanging_mount import served, tell
 from parprof.service.control.client import Client
 from parprof.untrusted import visible
 from push_server import serving
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")
-
-FUSE = dp.ROOT / "tests/hanging_fuse.py"
 
 
 @pytest.fixture(scope="module")
@@ -380,36 +379,9 @@ def test_in_vfork(daemon: DaemonProcess, spinner: Path, tmp_path: Path) -> None:
         daemon.sampled(target.pid, 0.2)
 
 
-@contextmanager
-def served(directory: Path, *files: Path) -> Iterator[subprocess.Popen[str]]:
-    """The files in a FUSE file system."""
-    if not os.path.exists("/dev/fuse"):
-        pytest.skip("needs /dev/fuse")
-    directory.mkdir()
-    server = subprocess.Popen(
-        [sys.executable, str(FUSE), str(directory), *map(str, files)], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert server.stdin is not None and server.stdout is not None
-    try:
-        if server.stdout.readline() != "ready\n":
-            pytest.skip("FUSE file systems cannot be mounted here")
-        yield server
-    finally:
-        server.stdin.close()
-        server.stdout.close()
-        server.wait(20)
-
-
-def tell(server: subprocess.Popen[str], what: str) -> None:
-    assert server.stdin is not None and server.stdout is not None
-    server.stdin.write(what + "\n")
-    server.stdin.flush()
-    assert server.stdout.readline() == "done\n"
-
-
 def test_on_a_file_system_that_hangs(daemon: DaemonProcess, spinner: Path, tmp_path: Path) -> None:
     program = dp.build(tmp_path, "fuse", "spin_on_fuse")
+    (tmp_path / "fuse").mkdir()
     with served(tmp_path / "fuse", program) as server:
         with dp.started(tmp_path / "fuse" / program.name) as target:
             assert target.stdout is not None and target.stdout.readline()

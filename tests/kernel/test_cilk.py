@@ -27,23 +27,8 @@ CACTUS = [program for program, runtime in PROGRAMS.items() if runtime != "cilk5"
 CHAIN_LEVELS = 11
 
 
-def was_busy(run: profiling.Run) -> bool:
-    """Whether the program's threads had to wait for a core while they worked."""
-    cpu = sum(interval.cpu_ns for interval in run.truth.intervals)
-    return cpu < 0.9 * sum(interval.wall_ns for interval in run.truth.intervals)
-
-
 def agree(make: Callable[[], profiling.Run], minimum: int, limit: float = LIMIT) -> profiling.Run:
-    """Run until n_w agrees with the program's log, three times at most; a busy machine is given BUSY_LIMIT."""
-    for attempt in range(3):
-        run = make()
-        agreement = profiling.compare(run.session.trace, run.truth)
-        assert agreement.judged >= minimum, f"only {agreement.judged} samples could be judged"
-        if agreement.wrong_share <= (BUSY_LIMIT if attempt == 2 and was_busy(run) else limit):
-            break
-        assert attempt < 2, f"{agreement.wrong} of {agreement.judged} wrong: {agreement.cases}"
-    assert run.lost.pop("user_stack", 0) <= max(5, run.statistics["samples"] // 100)
-    assert not run.lost
+    run = profiling.agree(make, minimum, limit, BUSY_LIMIT)
     assert not run.target.failures
     return run
 
@@ -83,7 +68,7 @@ def test_attach_in_the_middle(program: str, tmp_path: Path, capfd: pytest.Captur
     phases = ["skewed,serial,tree,balanced", "--unit-ms", "20"]
     run = agree(lambda: profiling.attach(program, phases, tmp_path / "log", 0.3, 3), 300, 0.03)
     settled = profiling.compare(run.session.trace, run.truth, since_ns=run.session.started_ns + 10**9)
-    assert settled.wrong_share <= (BUSY_LIMIT if was_busy(run) else 0.015), settled.cases
+    assert settled.wrong_share <= (BUSY_LIMIT if profiling.was_busy(run) else 0.015), settled.cases
 
 
 @pytest.mark.parametrize("program", CACTUS)

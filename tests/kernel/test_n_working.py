@@ -27,29 +27,8 @@ PHASE_LIMIT = 0.03
 """For one phase of a few hundred samples, where a single preemption in the wrong place is 1 %."""
 
 
-def was_busy(run: profiling.Run) -> bool:
-    """Whether the program's threads had to wait for a core while they worked."""
-    cpu = sum(interval.cpu_ns for interval in run.truth.intervals)
-    return cpu < 0.9 * sum(interval.wall_ns for interval in run.truth.intervals)
-
-
 def agree(make: Callable[[], profiling.Run], minimum: int, limit: float = LIMIT) -> profiling.Run:
-    """Run until n_w agrees, three times at most.
-
-    A thread that another program preempts between the runtime's call and the logged function works for the
-    kernel and not for the log. So a busy machine shows as error, and is given BUSY_LIMIT.
-    """
-    for attempt in range(3):
-        run = make()
-        agreement = profiling.compare(run.session.trace, run.truth)
-        assert agreement.judged >= minimum, f"only {agreement.judged} samples could be judged"
-        if agreement.wrong_share <= (BUSY_LIMIT if attempt == 2 and was_busy(run) else limit):
-            break
-        assert attempt < 2, f"{agreement.wrong} of {agreement.judged} wrong: {agreement.cases}"
-    assert run.lost.pop("user_stack", 0) <= max(
-        5, run.statistics["samples"] // 100
-    )  # an exec or exit has no user stack
-    assert not run.lost
+    run = profiling.agree(make, minimum, limit, BUSY_LIMIT)
     counted = sum(row[0] for row in run.session.facts.values())
     assert counted == run.statistics["samples"], "samples were counted in the kernel that no drain returned"
     return run
@@ -100,6 +79,6 @@ def test_attach_in_the_middle(program: str, after_s: float, tmp_path: Path) -> N
     phases = ["skewed,serial,barrier,balanced", "--unit-ms", "40"]
     run = agree(lambda: profiling.attach(program, phases, tmp_path / "log", after_s, 3), 300, 0.03)
     settled = profiling.compare(run.session.trace, run.truth, since_ns=run.session.started_ns + 10**9)
-    assert settled.wrong_share <= (BUSY_LIMIT if was_busy(run) else 0.015), (
+    assert settled.wrong_share <= (BUSY_LIMIT if profiling.was_busy(run) else 0.015), (
         f"{settled.wrong} of {settled.judged} wrong: {settled.cases}"
     )

@@ -67,11 +67,6 @@ class Watching:
         """Whether a process image was watched on purpose, or charged before."""
         return target.image in self._watched
 
-    def labels(self, pid: int) -> Labels:
-        """The labels of a process as it was watched last; empty ones if it never was."""
-        found = [watched.labels for watched in self._watched.values() if watched.target.pid == pid]
-        return found[-1] if found else Labels()
-
     def count(self) -> int:
         """Number of processes that are watched now."""
         return sum(not target.ended for target in self._session.targets.values())
