@@ -1,9 +1,9 @@
 """Placing the edge program on functions of running processes, the cheapest way that the kernel knows.
 
 In order of preference, found by trying: one *session* link (one program sees entry and return, 1.25 us a
-pair here), two *multi* links (entry, return; 1.9 us), single perf events (slow to detach: 0.15 s each, done
-in the background). All know cookies, so that one program serves every site. Multi links of one process alone
-are for kernels that have session links too: see `Prober`.
+pair here), two *multi* links (entry, return; 1.9 us), single perf events (slow to detach: 0.15 s each). All know
+cookies, so that one program serves every site. Multi links of one process alone are for kernels that have session
+links too: see `Prober`. A child process detaches them: see `detacher`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import queue
 import struct
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from parprof.errors import ProbeAttachError
 from parprof.kernel import bpf
+from parprof.kernel.detacher import detacher
 from parprof.kernel.objects import LoadedObject
 
-COOKIE_RETURN, COOKIE_SESSION, COOKIE_LEARN = 1 << 8, 1 << 9, 1 << 10
+COOKIE_RETURN, COOKIE_SESSION, COOKIE_LEARN, COOKIE_DEAR = 1 << 8, 1 << 9, 1 << 10, 1 << 11
 _FUNCTION_SHIFT, _INSTANCE_SHIFT, _ROOT_SHIFT, _INSIDE_SHIFT, _DELTA_SHIFT = 12, 16, 20, 24, 32
 _UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.E2BIG, errno.ENOSYS)
 
@@ -47,6 +46,8 @@ class Site:
     """Word of the instance that points to the function; 0: none."""
     delta: int = 0
     """Bytes from the function's start to the probe."""
+    dear: bool = False
+    """The kernel has to execute the instruction there out of line."""
 
     @property
     def cookie(self) -> int:
@@ -54,6 +55,7 @@ class Site:
         return (
             self.kind
             | (COOKIE_LEARN if self.learn else 0)
+            | (COOKIE_DEAR if self.dear else 0)
             | self.function_argument << _FUNCTION_SHIFT
             | self.instance_argument << _INSTANCE_SHIFT
             | self.root_argument << _ROOT_SHIFT
@@ -62,46 +64,19 @@ class Site:
         )
 
 
-class _Closer:
-    """Closes descriptors of probes in a thread of its own: the kernel takes 10 to 150 ms for each."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def close(self, descriptors: list[int]) -> None:
-        """Close them soon."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="detach", daemon=True)
-            self._thread.start()
-        for fd in descriptors:
-            self._queue.put(fd)
-
-    def _run(self) -> None:
-        while True:
-            with suppress(OSError):
-                os.close(self._queue.get())
-
-
-_closer = _Closer()
-
-
 class ProbeSet:
     """Attached probes; closing detaches them."""
 
     def __init__(self, descriptors: list[int]) -> None:
-        """``descriptors``: of links and events."""
+        """``descriptors``: of links and events, dearest first."""
         self._descriptors = descriptors
+        self._lock = threading.Lock()
 
     def close(self, wait: bool = False) -> None:
-        """Detach. As that takes long it happens in the background, unless ``wait``."""
-        descriptors, self._descriptors = self._descriptors, []
-        if not wait:
-            _closer.close(descriptors)
-            return
-        for fd in descriptors:
-            with suppress(OSError):
-                os.close(fd)
+        """Detach, in any thread. It never waits: see `detacher`. ``wait`` has no meaning any more."""
+        with self._lock:
+            descriptors, self._descriptors = self._descriptors, []
+        detacher.close(descriptors)
 
 
 class Prober:
@@ -118,6 +93,7 @@ class Prober:
         self._mechanisms = ["session", "multi", "single"]
         self._session_works = False
         """Known by a session link that could be made."""
+        detacher.start()  # early: its start takes longer than closing does
 
     @property
     def mechanism(self) -> str:
@@ -143,7 +119,7 @@ class Prober:
                 getattr(self, f"_attach_{choices[0]}")(sites, pid, descriptors)
                 return ProbeSet(descriptors)
             except OSError as error:
-                ProbeSet(descriptors).close(wait=True)
+                ProbeSet(descriptors).close()
                 if error.errno in _UNSUPPORTED and len(choices) > 1:
                     self._mechanisms.remove(choices[0])
                     continue
@@ -163,7 +139,7 @@ class Prober:
                     )
                 )
         except OSError:
-            ProbeSet(out).close(wait=True)
+            ProbeSet(out).close()
             raise
         return out
 
@@ -181,7 +157,7 @@ class Prober:
         """Raises OSError if there are no session links."""
         nowhere = Site("/proc/self/exe", 0, 0)  # the ELF header: mapped, never executed
         links = self._multi([nowhere], os.getpid(), bpf.ATTACH_UPROBE_SESSION, COOKIE_SESSION, False)
-        ProbeSet(links).close(wait=True)
+        ProbeSet(links).close()
         self._session_works = True
 
     def _attach_multi(self, sites: list[Site], pid: int, out: list[int]) -> None:

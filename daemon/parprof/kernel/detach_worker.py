@@ -1,0 +1,166 @@
+"""The child process that closes the descriptors of probes: ``python -I -S detach_worker.py SOCKET COUNTER``.
+
+Closing a probe takes its breakpoints out at once, and then waits in the kernel, uninterruptibly, for a grace
+period: milliseconds, sometimes seconds, sometimes for ever. No process ends before such a thread of its own
+does, so the thread is not one of the profiler; and as each descriptor has a thread of its own, none waits behind
+another with its breakpoints in place.
+
+Messages come over a socket of type SOCK_SEQPACKET. One is a byte: the number of descriptors that come with it,
+which are held; or 0: close what is held. So the sender closes its own copies before ours can be the last but
+one, that is before closing one could take long. After the last message all is closed, and the process ends. Each
+descriptor that is closed adds 1 to the eventfd COUNTER.
+
+The imports are few, and ``_socket`` is half as dear as ``socket``: this process is there for as long as the
+profiler. It becomes nobody where it is root: closing what one holds needs no privilege. Capabilities of an
+ordinary user (ambient ones) stay: taking them away needs ctypes, more than all else here.
+"""
+
+from __future__ import annotations
+
+import _socket
+import _thread
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+MOST_DESCRIPTORS = 100
+"""In one message; the kernel allows 253."""
+MOST_THREADS = 64
+_NOBODY = 65534
+_INT_BYTES = 4
+_STACK_BYTES = 128 << 10
+
+
+class Closers:
+    """Threads that close descriptors in the order given; they do not keep the interpreter from ending."""
+
+    def __init__(self, most: int, closed: Callable[[], object] | None = None) -> None:
+        """At most so many threads; ``closed`` is called, in one of them, after each descriptor."""
+        self._most = most
+        self._closed = closed
+        self._lock = _thread.allocate_lock()
+        self._queue: list[int] = []
+        self._running = 0
+        self._idle = _thread.allocate_lock()
+        """Held while there is a thread."""
+        self.left = 0
+        """How many descriptors are not closed yet."""
+
+    def add(self, descriptors: Sequence[int]) -> bool:
+        """Close them soon. False if nobody does, as no thread can be started: call again, or `work`."""
+        with self._lock:
+            self._queue += descriptors
+            self.left += len(descriptors)
+        while self._enter():
+            try:
+                _thread.start_new_thread(self._close_queued, ())
+            except RuntimeError:  # too many tasks, or the interpreter is ending
+                return self._leave()
+        return True
+
+    def work(self) -> None:
+        """Close what is queued in this thread too, and wait until all is closed."""
+        with self._lock:
+            self._start_one()
+        self._close_queued()
+        with self._idle:
+            return
+
+    def _enter(self) -> bool:
+        """Whether there is work for one more thread, which is counted then."""
+        with self._lock:
+            if self._running >= self._most or self._running >= self.left or not self._queue:
+                return False
+            self._start_one()
+            return True
+
+    def _start_one(self) -> None:
+        if not self._running:
+            self._idle.acquire()
+        self._running += 1
+
+    def _leave(self) -> bool:
+        """Count one thread less; whether there are others."""
+        with self._lock:
+            return self._end_one()
+
+    def _end_one(self) -> bool:
+        self._running -= 1
+        if not self._running:
+            self._idle.release()
+        return bool(self._running)
+
+    def _close_queued(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queue:
+                    self._end_one()
+                    return
+                descriptor = self._queue.pop(0)
+            try:
+                os.close(descriptor)
+            except OSError:
+                pass  # nothing can be done about it; it is not ours any more
+            with self._lock:
+                self.left -= 1
+            if self._closed is not None:
+                self._closed()
+
+
+def serve(connection: _socket.socket, closers: Closers, counter: int) -> None:
+    """Close what comes, until the other end is gone and all is closed. ``counter``: an eventfd."""
+    held: list[int] = []
+    while message := _receive(connection):
+        expected, descriptors = message
+        if len(descriptors) < expected:  # our table is full: the kernel has closed the others
+            os.eventfd_write(counter, expected - len(descriptors))
+        if not closers.add(held):
+            closers.work()
+        held = descriptors
+    closers.add(held)
+    closers.work()
+
+
+def _receive(connection: _socket.socket) -> tuple[int, list[int]] | None:
+    """How many descriptors were sent, and those that came; None at the end."""
+    try:
+        data, controls, _, _ = connection.recvmsg(1, _socket.CMSG_SPACE(MOST_DESCRIPTORS * _INT_BYTES))
+    except OSError:
+        return None
+    if not data:
+        return None
+    raw = b"".join(
+        c for level, kind, c in controls if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
+    )
+    starts = range(0, len(raw) - _INT_BYTES + 1, _INT_BYTES)
+    return data[0], [int.from_bytes(raw[at : at + _INT_BYTES], sys.byteorder) for at in starts]
+
+
+def _become_nobody() -> None:
+    if os.geteuid() == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        except OSError:
+            pass  # not in this user namespace
+
+
+def main() -> None:
+    """Entry point of the child process; does not return."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _become_nobody()
+    _thread.stack_size(_STACK_BYTES)
+    counter = int(sys.argv[2])
+    closers = Closers(MOST_THREADS, lambda: os.eventfd_write(counter, 1))
+    serve(_socket.socket(fileno=int(sys.argv[1])), closers, counter)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
