@@ -290,12 +290,13 @@ class Measurement:
         """A line of the table."""
         most = self.limit_s / self.case.seconds
         said = f"{statistics.median(self.costs):.2f}" if self.costs else "-"
-        measured = 100 * (statistics.median(self.ours.cpu) - 1)
+        cpu = statistics.median(self.ours.cpu)
+        measured = "-" if math.isinf(cpu) else f"{100 * (cpu - 1):.2f}"
         return [
             self.case.title, str(self.frequency_hz), self.rate,
             *(spread(ratios, most) for ratios in (self.ours.whole, self.ours.steady, self.ours.cpu)),
             *(spread(ratios, most) for ratios in (self.perf.whole, self.perf.steady)),
-            f"{said} / {measured:.2f}",
+            f"{said} / {measured}",
         ]  # fmt: skip
 
 
