@@ -19,6 +19,7 @@ METRICS: Mapping[str, Callable[[Metrics], float]] = {
     "overhead": lambda m: m.overhead_ns,
     "spin": lambda m: m.spin_ns,
     "blame": lambda m: m.blame_ns,
+    "profiling": lambda m: m.profiling_ns,
     "samples": lambda m: m.samples,
 }
 """What views can be sorted by. Times in nanoseconds, samples a count."""

@@ -121,6 +121,8 @@ class Metrics:
     spin_ns: float = 0.0
     blame_ns: float = 0.0
     """Time that other threads waited for locks which this call path held: no part of effort."""
+    profiling_ns: float = 0.0
+    """Time in our own handlers: the program's CPU time, but neither its work nor its spin."""
     events: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: Metrics) -> None:
@@ -131,6 +133,7 @@ class Metrics:
         self.overhead_ns += other.overhead_ns
         self.spin_ns += other.spin_ns
         self.blame_ns += other.blame_ns
+        self.profiling_ns += other.profiling_ns
         for name, value in other.events.items():
             self.events[name] = self.events.get(name, 0) + value
 
@@ -138,6 +141,11 @@ class Metrics:
     def effort_ns(self) -> float:
         """Useful work + overhead + idleness (tallent-2009 sec. 2.1, total effort)."""
         return self.work_ns + self.idleness_ns
+
+    @property
+    def cpu_ns(self) -> float:
+        """The CPU time that samples stand for, our handlers' included."""
+        return self.work_ns + self.spin_ns + self.profiling_ns
 
 
 @dataclass(slots=True)

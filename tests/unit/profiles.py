@@ -55,9 +55,9 @@ _times = st.integers(0, 10**12).map(float)
 _text = st.text(max_size=12)
 _lines = st.integers(0, 2**31)
 
-metrics = st.builds(Metrics, _counts, _times, _times, _times, _times, _times)
+metrics = st.builds(Metrics, _counts, _times, _times, _times, _times, _times, _times)
 with_events = st.builds(
-    Metrics, _counts, _times, _times, _times, _times, st.just(0.0) | _times,
+    Metrics, _counts, _times, _times, _times, _times, st.just(0.0) | _times, st.just(0.0) | _times,
     st.dictionaries(st.sampled_from(["cache-misses", "page-faults"]), st.integers(1, 2**40)),
 )  # fmt: skip
 

@@ -52,6 +52,7 @@ class Program:
             idleness_ns=seconds * (CORES - n_working) * 1e9,
             overhead_ns=0.05 * work,
             spin_ns=0.1 * seconds * (CORES - n_working) * 1e9,
+            profiling_ns=0.01 * work,
         )
         self.totals.add(spent)
         for name, share in self.functions.items():

@@ -154,4 +154,4 @@ def test_five_thousand_levels(names: list[str]) -> None:
 
 
 def test_metric_names_are_those_of_the_command_line() -> None:
-    assert list(METRICS) == ["idleness", "work", "overhead", "spin", "blame", "samples"]
+    assert list(METRICS) == ["idleness", "work", "overhead", "spin", "blame", "profiling", "samples"]

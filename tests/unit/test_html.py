@@ -45,7 +45,7 @@ def test_content() -> None:
     assert page.texts["p"].startswith("main > write_boundary (heat.c:33) has 94 % of the idleness")
     data = json.loads(page.texts["data"])
     assert data["cores"] == 4
-    assert data["total"] == [4510, 4_460_000, 960_000, 100_000, 50_000, 0]
+    assert data["total"] == [4510, 4_460_000, 960_000, 100_000, 50_000, 0, 0]
     root, first = data["nodes"][:2]
     assert root[0] == -1
     assert data["names"][first[1]] == "main"
@@ -56,6 +56,15 @@ def test_content() -> None:
     assert "verdict with callees" in page.texts["button"]
     assert "blame s itself" not in page.texts["button"]
     assert page.tags.count("tr") == 1 + 9
+
+
+def test_profiling_has_a_column_only_where_there_is_some() -> None:
+    profile = heat()
+    assert "profiling s itself" not in Page(html.page(profile)).texts["button"]
+    profile.samples[0].metrics.profiling_ns = 3e6
+    page = Page(html.page(profile))
+    assert "profiling s itself" in page.texts["button"]
+    assert json.loads(page.texts["data"])["total"][-1] == 3000
 
 
 @given(any_profile)

@@ -18,7 +18,7 @@ from parprof.exporters import json_report
 from parprof.model import ProcessInfo, Profile
 from profiles import any_profile, heat
 
-METRICS = ["samples", "work_s", "idleness_s", "overhead_s", "spin_s", "blame_s"]
+METRICS = ["samples", "work_s", "idleness_s", "overhead_s", "spin_s", "blame_s", "profiling_s"]
 
 
 def parsed(profile: Profile) -> dict[str, Any]:
@@ -59,6 +59,7 @@ def test_values() -> None:
     assert report["process"]["n_w_source"] == "exact"
     assert report["totals"] == {
         "samples": 4510, "work_s": 4.46, "idleness_s": 0.96, "overhead_s": 0.1, "spin_s": 0.05, "blame_s": 0,
+        "profiling_s": 0,
         "efficiency": pytest.approx(4.36 / 5.42, abs=1e-6), "verdict": "refine",
     }  # fmt: skip
     assert report["lost"] == {"map-full": 3}
@@ -88,7 +89,7 @@ def test_paths_are_root_first() -> None:
     assert paths[0] == {
         "frames": ["main", "write_boundary", "fprintf", "vfprintf"],
         "samples": 200, "work_s": 0.2, "idleness_s": 0.6, "overhead_s": 0.0, "spin_s": 0.0, "blame_s": 0.0,
-        "verdict": "refine",
+        "profiling_s": 0.0, "verdict": "refine",
     }  # fmt: skip
 
 

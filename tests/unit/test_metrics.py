@@ -78,6 +78,7 @@ def test_results(service: StandInService) -> None:
     assert value(series, "parprof_idleness_seconds_total", **own) == heat.totals.idleness_ns / 1e9
     assert value(series, "parprof_overhead_seconds_total", **own) == heat.totals.overhead_ns / 1e9
     assert value(series, "parprof_spin_seconds_total", **own) == heat.totals.spin_ns / 1e9
+    assert value(series, "parprof_profiling_seconds_total", **own) == heat.totals.profiling_ns / 1e9 > 0
     assert value(series, "parprof_threads", state="working", **own) == heat.threads["working"]
     assert value(series, "parprof_cores", **own) == 8
     useful = heat.totals.work_ns - heat.totals.overhead_ns
@@ -159,7 +160,7 @@ def test_series_of_ended_processes_go_but_their_time_stays(service: StandInServi
     service.end(42)
     after = scrape(page)
     assert not [key for key in after if ("pid", "42") in key[1]]
-    for kind in ("work", "idleness", "overhead", "spin"):
+    for kind in ("work", "idleness", "overhead", "spin", "profiling"):
         name = f"parprof_node_{kind}_seconds_total"
         assert value(after, name) == value(before, name) > 0
         # Nor is it only remembered.

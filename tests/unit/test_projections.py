@@ -210,6 +210,24 @@ def test_blame_has_a_column_only_where_there_is_some() -> None:
     assert again(with_events) == with_events
 
 
+def test_profiling_has_a_column_only_where_there_is_some() -> None:
+    def columns(profile: Profile) -> list[str]:
+        out = message(profile)
+        return [out.string_table[kind.type] for kind in out.sample_type]
+
+    assert "profiling" not in columns(region())
+    both = region()
+    both.samples[1].metrics.profiling_ns = 2e6
+    assert columns(both)[-2:] == ["blame", "profiling"]
+    assert again(both) == both
+    both.samples[0].metrics.events["profiling"] = 3  # an event of that name is another column
+    assert columns(both)[-2:] == ["profiling", "profiling"]
+    assert again(both) == both
+    both.samples[1].metrics.blame_ns = 0.0
+    assert columns(both)[-3:] == ["spin", "profiling", "profiling"]
+    assert again(both) == both
+
+
 def test_blame_is_no_effort() -> None:
     total = region().total()
     assert total.blame_ns == 5e8

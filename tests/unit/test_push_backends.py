@@ -64,6 +64,7 @@ def with_everything() -> Profile:
         row.physical = (frame("clone"), *row.path)
         row.metrics.events = {"cache-misses": 5}
         row.metrics.blame_ns = 3.0
+        row.metrics.profiling_ns = 2.0
     return profile
 
 
@@ -179,6 +180,7 @@ def test_otlp_request() -> None:
         ("overhead", "nanoseconds"): whole.overhead_ns,
         ("spin", "nanoseconds"): whole.spin_ns,
         ("blame", "nanoseconds"): whole.blame_ns,
+        ("profiling", "nanoseconds"): whole.profiling_ns,
         ("cache_misses", "count"): 30,
     }
     assert all(value for values in found.values() for value in values)

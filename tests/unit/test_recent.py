@@ -51,7 +51,7 @@ def test_fields_are_those_that_a_row_holds() -> None:
         "path", "metrics", "pid", "comm", "thread", "runtime", "overhead", "physical", "image",
     }  # fmt: skip
     assert {field.name for field in fields(Metrics)} == {
-        "samples", "work_ns", "idleness_ns", "overhead_ns", "spin_ns", "blame_ns", "events",
+        "samples", "work_ns", "idleness_ns", "overhead_ns", "spin_ns", "blame_ns", "profiling_ns", "events",
     }  # fmt: skip
 
 

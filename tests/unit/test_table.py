@@ -117,6 +117,17 @@ def test_only_spin() -> None:
     assert "wait (heat.c:3)" in report
 
 
+def test_profiling_is_said_where_it_counts() -> None:
+    profile = heat()
+    profile.samples[0].metrics.profiling_ns = 4e6
+    assert "spin 0.05 s parallel" in one_line(text(profile))
+    profile.samples[0].metrics.profiling_ns = 0.118e9
+    assert "spin 0.05 s, profiling 0.12 s parallel" in one_line(text(profile))
+    assert "profiling s" not in text(profile)
+    by_profiling = text(profile, view="flat", sort="profiling")
+    assert "profiling s" in by_profiling and " 0.12 " in by_profiling
+
+
 def test_perfect_program_blames_nothing() -> None:
     report = text(profile_of(sample([frame("f", 1)], 9, 4)))
     assert "effectively parallel" in report

@@ -80,11 +80,20 @@ def test_an_interval(service: StandInService, tmp_path: Path) -> None:
     with serving(service, tmp_path) as path:
         feed = Feed(path)
         feed.refresh()
-        later(service, 2.0, work_ns=6e9, idleness_ns=2e9, overhead_ns=1e9, spin_ns=5e8, blame_ns=4e9)
+        later(
+            service,
+            2.0,
+            work_ns=6e9,
+            idleness_ns=2e9,
+            overhead_ns=1e9,
+            spin_ns=5e8,
+            blame_ns=4e9,
+            profiling_ns=2e8,
+        )
         feed.refresh()
         (use,) = feed.uses("idleness")
         assert (use.interval_s, use.work, use.idleness, use.overhead) == (2.0, 3.0, 1.0, 0.5)
-        assert (use.spin, use.blame, use.efficiency) == (0.25, 2.0, 5 / 8)
+        assert (use.spin, use.blame, use.profiling, use.efficiency) == (0.25, 2.0, 0.1, 5 / 8)
         feed.refresh()  # the daemon has nothing new: the last interval stays
         assert feed.uses("idleness") == [use]
         later(service, 2.0)

@@ -63,7 +63,7 @@ def changes(a: Profile, b: Profile) -> list[Change]:
 def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> None:
     """Print totals, then the functions whose own ``sort`` metric changed most.
 
-    Times in seconds; points are differences of percentages of effort (spin: of CPU time; samples: of all).
+    Times in seconds; points are differences of percentages of effort (spin, profiling: of CPU time; samples: of all).
     """
     totals = a.total(), b.total()
     rows = changes(a, b)
@@ -112,7 +112,7 @@ def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> N
 def _whole(total: Metrics, metric: str) -> float:
     if metric == "samples":
         return total.samples
-    return total.spin_ns + total.work_ns if metric == "spin" else total.effort_ns
+    return total.cpu_ns if metric in ("spin", "profiling") else total.effort_ns
 
 
 def _headline(profile: Profile) -> str:
@@ -129,6 +129,7 @@ def _change(a: Metrics, b: Metrics) -> str:
     efficiency = 100 * (Effort.of(b).efficiency - Effort.of(a).efficiency)
     parts = [
         f"{name} {(METRICS[name](b) - METRICS[name](a)) / 1e9:+.3f} s"
-        for name in ("work", "idleness", "overhead", "spin")
+        for name in ("work", "idleness", "overhead", "spin", "profiling")
+        if name != "profiling" or a.profiling_ns or b.profiling_ns
     ]
     return f"parallel efficiency {efficiency:+.1f} points; {', '.join(parts)}"

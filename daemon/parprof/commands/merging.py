@@ -93,7 +93,7 @@ class _Row:
     def __init__(self, identity: PathSample, labels: object) -> None:
         self._identity = identity
         self.labels: Labels = labels if isinstance(labels, tuple) else ()
-        self._sums = [0] * 6
+        self._sums = [0] * 7
         self._events: dict[str, int] = {}
 
     def has_room_for(self, metrics: Metrics) -> bool:
@@ -105,13 +105,16 @@ class _Row:
             self._events[name] = self._events.get(name, 0) + value
 
     def sample(self) -> PathSample:
-        samples, work, idleness, overhead, spin, blame = self._sums
-        self._identity.metrics = Metrics(samples, work, idleness, overhead, spin, blame, self._events)
+        samples, work, idleness, overhead, spin, blame, ours = self._sums
+        self._identity.metrics = Metrics(samples, work, idleness, overhead, spin, blame, ours, self._events)
         return self._identity
 
 
 def _whole(metrics: Metrics) -> tuple[int, ...]:
-    times = (metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns, metrics.blame_ns)
+    times = (
+        metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns, metrics.blame_ns,
+        metrics.profiling_ns,
+    )  # fmt: skip
     return (metrics.samples, *map(int, times))
 
 
@@ -125,9 +128,8 @@ class _Header:
 
     def add(self, profile: Profile) -> None:
         total = profile.total()
-        cpu_ns = total.work_ns + total.spin_ns
-        self._cpu_ns += cpu_ns
-        self._target_cost += profile.target_cost_percent * cpu_ns
+        self._cpu_ns += total.cpu_ns
+        self._target_cost += profile.target_cost_percent * total.cpu_ns
         self._heads.append(replace(profile, samples=[]))
 
     def profile(self, files: int, skipped: int) -> Profile:

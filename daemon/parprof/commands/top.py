@@ -291,9 +291,10 @@ def _process(use: Use) -> dict[str, Any]:
         "overhead": use.overhead,
         "spin": use.spin,
         "blame": use.blame,
+        "profiling": use.profiling,
         "cost_ratio": process.cost_ratio,
         "totals": {
             name: getattr(totals, name)
-            for name in ("samples", "work_s", "idleness_s", "overhead_s", "spin_s", "blame_s")
+            for name in ("samples", "work_s", "idleness_s", "overhead_s", "spin_s", "blame_s", "profiling_s")
         },
     }

@@ -16,7 +16,7 @@ from parprof.model import Metrics, Profile
 from parprof.views import FunctionTotals, flat_view
 
 PRUNE_SHARE = 0.0005
-"""Frames are left out that hold less than this of all effort, spin and blame: half a pixel in a thousand."""
+"""Frames are left out that hold less than this of all effort, spin, blame and profiling: half a pixel in a thousand."""
 
 MAX_FUNCTIONS = 1000
 
@@ -32,6 +32,7 @@ _HEADINGS = (
     "verdict with callees",
 )
 _BLAME_HEADING = "blame s itself"
+_PROFILING_HEADING = "profiling s itself"
 _VERDICTS = list(Verdict)
 _SORTED = ' aria-sort="descending"'
 _MARK = re.compile(r"\{\{(\w+)\}\}")
@@ -54,7 +55,9 @@ def page(profile: Profile) -> str:
     total = tree.root.inclusive
     data, left_out = _graph(tree, profile.process.cores)
     first, *others = facts(profile, tree)
-    headings = [*_HEADINGS, _BLAME_HEADING] if total.blame_ns else _HEADINGS
+    headings = [*_HEADINGS]
+    headings += [_BLAME_HEADING] if total.blame_ns else []
+    headings += [_PROFILING_HEADING] if total.profiling_ns else []
     functions = sorted(flat_view(tree).values(), key=lambda row: (-row.exclusive.idleness_ns, row.procedure))
     if len(functions) > MAX_FUNCTIONS:
         left_out += f" The table has the {MAX_FUNCTIONS} functions with most idleness."
@@ -139,12 +142,16 @@ def _negligible(metrics: Metrics, total: Metrics) -> bool:
         (metrics.overhead_ns, total.overhead_ns),
         (metrics.spin_ns, total.spin_ns),
         (metrics.blame_ns, total.blame_ns),
+        (metrics.profiling_ns, total.profiling_ns),
     )
     return not any(whole and part >= PRUNE_SHARE * whole for part, whole in pairs)
 
 
 def _numbers(metrics: Metrics) -> list[int]:
-    times = (metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns, metrics.blame_ns)
+    times = (
+        metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns, metrics.blame_ns,
+        metrics.profiling_ns,
+    )  # fmt: skip
     return [metrics.samples, *(round(time / 1000) for time in times)]
 
 
@@ -162,6 +169,8 @@ def _row(row: FunctionTotals, total: Metrics) -> str:
     cells += [f"{mine.spin_ns / 1e9:.3f}", str(mine.samples), verdict(everything).value]
     if total.blame_ns:
         cells.append(f"{mine.blame_ns / 1e9:.3f}")
+    if total.profiling_ns:
+        cells.append(f"{mine.profiling_ns / 1e9:.3f}")
     name = escape(printable(procedure.name) or "[unknown]")
     return (
         f"<tr><td>{name} <small>{escape(where)}</small></td>"

@@ -85,6 +85,7 @@ def _metrics(metrics: Metrics) -> dict[str, float]:
         "overhead_s": round(metrics.overhead_ns / 1e9, 9),
         "spin_s": round(metrics.spin_ns / 1e9, 9),
         "blame_s": round(metrics.blame_ns / 1e9, 9),
+        "profiling_s": round(metrics.profiling_ns / 1e9, 9),
     }
 
 

@@ -15,6 +15,7 @@ from parprof.exporters.pprof_header import (
     LOGICAL,
     LOOP_SYSTEM_NAME,
     PHYSICAL,
+    PROFILING,
     SAMPLE_TYPES,
     checksum,
     to_comments,
@@ -64,9 +65,12 @@ class _Encoder:
         self._locations: dict[tuple[Frame, ...], int] = {}
         self._events = sorted({name for sample in profile.samples for name in sample.metrics.events})
         self._blame = [BLAME] if any(sample.metrics.blame_ns for sample in profile.samples) else []
-        self._carry = [0.0] * (len(SAMPLE_TYPES) + 1)
+        handlers = any(sample.metrics.profiling_ns for sample in profile.samples)
+        self._profiling = [PROFILING] if handlers else []
+        self._carry = [0.0] * (len(SAMPLE_TYPES) + 2)
         self._text("")
-        for name, unit in (*SAMPLE_TYPES, *self._blame, *((event, "count") for event in self._events)):
+        fixed = (*SAMPLE_TYPES, *self._blame, *self._profiling)
+        for name, unit in (*fixed, *((event, "count") for event in self._events)):
             self.out.sample_type.add(type=self._text(name), unit=self._text(unit))
         self.out.default_sample_type = self._text(DEFAULT_SAMPLE_TYPE)
         self.out.period_type.type = self._text("cpu")
@@ -110,6 +114,8 @@ class _Encoder:
         times = [metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns]
         if self._blame:
             times.append(metrics.blame_ns)
+        if self._profiling:
+            times.append(metrics.profiling_ns)
         return [
             metrics.samples,
             *(self._whole(column, value) for column, value in enumerate(times)),

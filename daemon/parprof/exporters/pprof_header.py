@@ -25,6 +25,9 @@ SAMPLE_TYPES = (
 BLAME = ("blame", "nanoseconds")
 """Comes after them, in files where any call path is charged with waiting for locks that it held."""
 
+PROFILING = ("profiling", "nanoseconds")
+"""Comes after those, in files where any sample hit our own handlers."""
+
 PHYSICAL = "physical"
 LOGICAL = "logical"
 """Labels: the other projection of a sample, where that differs from its ``location_id``. The value is written

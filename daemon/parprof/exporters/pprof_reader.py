@@ -20,6 +20,7 @@ from parprof.exporters.pprof_header import (
     LOGICAL,
     LOOP_SYSTEM_NAME,
     PHYSICAL,
+    PROFILING,
     SAMPLE_TYPES,
     checksum,
     from_comments,
@@ -107,7 +108,7 @@ class _Decoder:
         self._functions: dict[int, tuple[str, str, int, bool]] = {}
         self._locations: dict[int, tuple[Frame, ...]] = {}
         self._frames = 0
-        self._has_blame = False
+        self._has_blame = self._has_profiling = False
         self._both = False
         """Whether the location ids in labels can be trusted."""
         self._projections: dict[int, Path] = {}
@@ -145,7 +146,9 @@ class _Decoder:
             raise ProfileFormatError(
                 f"it is not a profile of parprof, it holds {found[:100]!r}; try `go tool pprof` on it"
             )
-        return [name for name, _ in columns[fixed + self._has_blame :]]
+        fixed += self._has_blame
+        self._has_profiling = columns[fixed : fixed + 1] == [PROFILING]
+        return [name for name, _ in columns[fixed + self._has_profiling :]]
 
     def _text(self, index: int) -> str:
         if not 0 <= index < len(self._strings):
@@ -177,14 +180,15 @@ class _Decoder:
 
     def _sample(self, sample: pb.Sample, events: list[str]) -> PathSample:
         values = list(sample.value)
-        fixed = len(SAMPLE_TYPES) + self._has_blame
+        fixed = len(SAMPLE_TYPES) + self._has_blame + self._has_profiling
         if len(values) != fixed + len(events):
             raise ProfileFormatError("it is corrupt: a sample does not fit the columns")
         if min(values) < 0:
             raise ProfileFormatError("it holds negative values; use `parprof diff` to compare profiles")
         counts = {name: value for name, value in zip(events, values[fixed:], strict=True) if value}
-        work, idleness, overhead, spin, *blame = map(float, values[1:fixed])
-        metrics = Metrics(values[0], work, idleness, overhead, spin, sum(blame), counts)
+        work, idleness, overhead, spin, *more = map(float, values[1:fixed])
+        blame = more.pop(0) if self._has_blame else 0.0
+        metrics = Metrics(values[0], work, idleness, overhead, spin, blame, sum(more), counts)
         out = PathSample(self._path(sample.location_id), metrics)
         for label in sample.label:
             key = self._text(label.key)

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from parprof.attribution import Effort, Verdict, percent, verdict
 from parprof.attribution.advice import Advice, advise, lost_ns
 from parprof.cct import CallingContextTree, Node, Procedure
-from parprof.model import Profile
+from parprof.model import Metrics, Profile
 
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"  # controls, bidi, surrogates
 )
+
+LEAST_PROFILING_SECONDS = 0.005
+"""Below this, time in our own handlers is not worth a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def facts(profile: Profile, tree: CallingContextTree) -> list[Fact]:
     ]
     if total.samples:
         effort = Effort.of(total)
-        out.append(Fact("effort", _effort(profile, effort, total.spin_ns)))
+        out.append(Fact("effort", _effort(profile, effort, total)))
         out.append(Fact("parallel efficiency", f"{100 * effort.efficiency:.1f} %"))
         if advice:
             out.append(Fact("verdict", f"{verdict(total).value} (the whole program)"))
@@ -144,7 +147,7 @@ def _alone(cores: int) -> str:
     return "; n = 1, so no core could be idle" if cores == 1 else ""
 
 
-def _effort(profile: Profile, effort: Effort, spin_ns: float) -> str:
+def _effort(profile: Profile, effort: Effort, total: Metrics) -> str:
     useful, overhead, idleness = effort.percentages()
     kinds: dict[str, float] = {}
     for sample in profile.samples:
@@ -155,9 +158,11 @@ def _effort(profile: Profile, effort: Effort, spin_ns: float) -> str:
         for kind, value in sorted(kinds.items(), key=lambda item: -item[1])
         if value
     )
+    profiling = total.profiling_ns / 1e9
+    ours = f", profiling {profiling:.2f} s" if profiling >= LEAST_PROFILING_SECONDS else ""
     return (
         f"useful work {useful:.1f} %, overhead {overhead:.1f} %{f' ({split})' if split else ''}, "
-        f"idleness {idleness:.1f} %; spin {spin_ns / 1e9:.2f} s"
+        f"idleness {idleness:.1f} %; spin {total.spin_ns / 1e9:.2f} s{ours}"
     )
 
 

@@ -143,7 +143,7 @@ class _Report:
             "callers": "function, its callers beneath\n(heaviest line)",
             "flat": "\nfunction (heaviest line)",
         }
-        seconds = [name for name in ("spin", "blame") if METRICS[name](self._total)]
+        seconds = self._seconds()
         percentages = [f"idle\n{this}%", f"idle\n{other}%", f"use\n{this}%", f"ovhd\n{this}%"]
         return [
             *((heading, 5) for heading in percentages),
@@ -152,6 +152,11 @@ class _Report:
             ("verdict\nincl.", 7),
             (names[self._view], 0),
         ]
+
+    def _seconds(self) -> list[str]:
+        """The columns in seconds, where there are any. Profiling has one name only, so it needs none."""
+        names = ("spin", "blame", *(("profiling",) if self._sort == "profiling" else ()))
+        return [name for name in names if METRICS[name](self._total)]
 
     def _cells(self, item: Item) -> list[str]:
         this, other = item.inclusive, item.exclusive
@@ -162,7 +167,7 @@ class _Report:
         parts = (this.idleness_ns, other.idleness_ns, useful, this.overhead_ns)
         return [
             *(f"{percent(part, whole):.1f}" for part in parts),
-            *(f"{METRICS[name](this) / 1e9:.2f}" for name in ("spin", "blame") if METRICS[name](self._total)),
+            *(f"{METRICS[name](this) / 1e9:.2f}" for name in self._seconds()),
             str(this.samples),
             _VERDICTS[verdict(item.inclusive)],
         ]

@@ -18,6 +18,9 @@ KINDS = (
 )
 """In the order of `Seconds`."""
 
+PROFILING = ("profiling", "CPU time in the profiler's own handlers, found at samples; neither work nor spin")
+"""Of processes and of the machine: functions have none of it."""
+
 BRIEF = ("comm", "pid")
 PROCESS = ("comm", "pid", "cgroup", "runtime")
 INFO = (*PROCESS, "n_w_source", "uid", "container", "unit", "pod")

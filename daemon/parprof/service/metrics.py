@@ -39,6 +39,7 @@ from parprof.service.metric_tables import (
     LABEL_NAMES,
     PROCESS,
     PROCESS_METRICS,
+    PROFILING,
     THREAD_STATES,
 )
 from parprof.service.model import FunctionUse, ProcessSnapshot, Service, Snapshot
@@ -107,7 +108,8 @@ class ServiceCollector(Collector):
         total.add(snapshot.ended)
         for process in snapshot.processes:
             total.add(process.totals)
-        for (kind, text), seconds in zip(KINDS, seconds_of(total), strict=True):
+        values = (*seconds_of(total), total.profiling_ns / 1e9)
+        for (kind, text), seconds in zip((*KINDS, PROFILING), values, strict=True):
             name = f"parprof_node_{kind}_seconds_total"
             value = self._highest(name, seconds)
             yield _single(name, "counter", f"All processes, ended ones too: {text}.", value)
@@ -166,8 +168,8 @@ class MetricsPage:
 def _results(shown: list[ProcessSnapshot]) -> Iterator[Family]:
     """Each process by itself."""
     labels = {names: [LabelSet(names, _labels(process, names)) for process in shown] for names in LABEL_NAMES}
-    totals = [seconds_of(process.totals) for process in shown]
-    for column, (kind, text) in enumerate(KINDS):
+    totals = [(*seconds_of(process.totals), process.totals.profiling_ns / 1e9) for process in shown]
+    for column, (kind, text) in enumerate((*KINDS, PROFILING)):
         values = [seconds[column] for seconds in totals]
         rows = list(zip(labels[PROCESS], values, strict=True))
         yield Family(f"parprof_{kind}_seconds_total", "counter", f"{text}.", rows)

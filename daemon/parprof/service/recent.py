@@ -17,7 +17,7 @@ from parprof.service.model import ProfileEntry
 
 __all__ = ["FOLDED", "RecentProfiles", "fold_cold"]
 
-_WIDTH = 5
+_WIDTH = 6
 """Times in a row."""
 _ROW_BYTES = 4 + 8 + 8 * _WIDTH
 # What CPython 3.11 takes, as tracemalloc saw it (tests/unit/test_recent.py holds us to it).
@@ -98,8 +98,11 @@ class RecentProfiles:
         interval.samples.append(metrics.samples)
         interval.count += metrics.samples
         interval.times.extend(
-            (metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns, metrics.blame_ns)
-        )
+            (
+                metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns, metrics.blame_ns,
+                metrics.profiling_ns,
+            )
+        )  # fmt: skip
         interval.bytes += _ROW_BYTES
 
     def _number(self, process: _Process, sample: PathSample) -> int:
@@ -311,9 +314,9 @@ def _merge(intervals: list[_Interval]) -> Profile:
             metrics = sums.get(number)
             if metrics is None:
                 metrics = sums[number] = Metrics()
-            work, idleness, sync, spin, blame = interval.times[row * _WIDTH : (row + 1) * _WIDTH]
+            work, idleness, sync, spin, blame, ours = interval.times[row * _WIDTH : (row + 1) * _WIDTH]
             events = interval.events.get(row, {})
-            metrics.add(Metrics(interval.samples[row], work, idleness, sync, spin, blame, events))
+            metrics.add(Metrics(interval.samples[row], work, idleness, sync, spin, blame, ours, events))
     last = intervals[-1]
     samples = []
     for number, metrics in sums.items():

@@ -91,6 +91,7 @@ def _metrics(metrics: Metrics) -> pb.Metrics:
         overhead_s=metrics.overhead_ns / 1e9,
         spin_s=metrics.spin_ns / 1e9,
         blame_s=metrics.blame_ns / 1e9,
+        profiling_s=metrics.profiling_ns / 1e9,
     )
 
 

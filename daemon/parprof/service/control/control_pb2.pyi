@@ -62,20 +62,22 @@ class ListRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Metrics(_message.Message):
-    __slots__ = ["blame_s", "idleness_s", "overhead_s", "samples", "spin_s", "work_s"]
+    __slots__ = ["blame_s", "idleness_s", "overhead_s", "profiling_s", "samples", "spin_s", "work_s"]
     BLAME_S_FIELD_NUMBER: _ClassVar[int]
     IDLENESS_S_FIELD_NUMBER: _ClassVar[int]
     OVERHEAD_S_FIELD_NUMBER: _ClassVar[int]
+    PROFILING_S_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SPIN_S_FIELD_NUMBER: _ClassVar[int]
     WORK_S_FIELD_NUMBER: _ClassVar[int]
     blame_s: float
     idleness_s: float
     overhead_s: float
+    profiling_s: float
     samples: int
     spin_s: float
     work_s: float
-    def __init__(self, samples: _Optional[int] = ..., work_s: _Optional[float] = ..., idleness_s: _Optional[float] = ..., overhead_s: _Optional[float] = ..., spin_s: _Optional[float] = ..., blame_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, samples: _Optional[int] = ..., work_s: _Optional[float] = ..., idleness_s: _Optional[float] = ..., overhead_s: _Optional[float] = ..., spin_s: _Optional[float] = ..., blame_s: _Optional[float] = ..., profiling_s: _Optional[float] = ...) -> None: ...
 
 class Process(_message.Message):
     __slots__ = ["blocked", "cgroup", "comm", "command", "container", "cores", "cost_ratio", "frequency_hz", "n_w_source", "n_working", "notes", "pid", "pod", "runtime", "spinning", "started_time_s", "totals", "uid", "unit", "working"]

@@ -19,6 +19,7 @@ class Use:
     overhead: float
     spin: float
     blame: float
+    profiling: float
 
     @property
     def efficiency(self) -> float | None:
@@ -64,4 +65,5 @@ def _use(process: pb.Process, earlier: pb.Metrics, interval_s: float) -> Use:
         rate(totals.overhead_s, earlier.overhead_s),
         rate(totals.spin_s, earlier.spin_s),
         rate(totals.blame_s, earlier.blame_s),
+        rate(totals.profiling_s, earlier.profiling_s),
     )
