@@ -78,7 +78,7 @@ class AddressBook:
 
         ``by_line``: one address stands for all that have the same line (or function, where lines are not known).
         ``kernel_pass_seconds``: look up new addresses of the kernel at most so often; each time takes 0.1 s.
-        ``kernel_depth``: look up so many frames of kernel stacks, from the system call or interrupt on.
+        ``kernel_depth``: show so many frames of kernel stacks, from the system call or interrupt on.
         """
         self._session = session
         self._symbolizer = symbolizer
@@ -134,7 +134,7 @@ class AddressBook:
                     self._find_sites(space, raw)
             if key.kernel and key.kernel not in self._kernel_seen:
                 self._kernel_seen.add(key.kernel)
-                kernel.update(self._session.kernel.stack(key.kernel).frames[-self.kernel_depth :])
+                kernel.update(self._session.kernel.stack(key.kernel).frames)
         if self._fresh:
             if self._loops:
                 self._weigh(facts)

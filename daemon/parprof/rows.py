@@ -135,8 +135,10 @@ class RowMaker:
             amount = total
         for located, share in paths.shares(key.user, key.kernel, key.context, amount, key.event):
             overhead = located.overhead if key.state is ThreadState.WORKING else ""
-            if is_clock:
-                period_ns = 1e9 / kernel.frequency_hz
+            period_ns = 1e9 / kernel.frequency_hz
+            if is_clock and located.profiling:
+                metrics = Metrics(samples=share, profiling_ns=share * period_ns)
+            elif is_clock:
                 n_working = self.fine_n_working.get(key.image, 0.0) if key.fine else 0.0
                 metrics = attribute(
                     share, period_ns, n_working or key.n_working, cores, key.state, overhead=overhead != ""

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from parprof.logical.bichord import Bichord, LogicalPath, logical_projection
 from parprof.logical.callers import Before
 from parprof.logical.folding import Folded, Folder
+from parprof.logical.ourselves import PROFILING
 from parprof.logical.overhead import TAG, OverheadKinds
 from parprof.logical.owners import Function
 from parprof.logical.unwound import Unwound
 from parprof.model import Path
 from parprof.runtimes import Agent
 
+_HANDLER = Bichord.of((PROFILING,), (PROFILING,))
 Below = tuple[Bichord, ...]
 """Frames of the kernel that a user stack ends with."""
 Shape = Hashable
@@ -30,7 +32,8 @@ class Located:
     ``complete``: the logical path begins at the program's entry and has no gap; that of a runtime's idle worker,
     which nobody called, is complete too. ``overhead``: its kind if the sample hit parallel overhead, else empty.
     ``unknown``: it is work that another thread created, but nobody saw where; ``function`` is then the body of
-    parallel work that it is in, if it is one.
+    parallel work that it is in, if it is one. ``profiling``: it hit a handler of ours, which ends both paths as one
+    frame.
     """
 
     bichords: LogicalPath
@@ -39,6 +42,14 @@ class Located:
     overhead: str
     unknown: bool = False
     function: Function | None = None
+    profiling: bool = False
+
+    def in_handler(self) -> Located:
+        """The same place, with a handler of ours that ran there."""
+        bichords = (*self.bichords, _HANDLER)
+        return replace(
+            self, bichords=bichords, physical=(*self.physical, PROFILING), overhead="", profiling=True
+        )
 
     @cached_property
     def path(self) -> Path:
@@ -102,12 +113,15 @@ class PathMemory:
 
     def with_kernel(self, here: Located, below: Below) -> Located:
         """A place continued by frames of the kernel, which `below` gave."""
+        if here.profiling:
+            return here
         found = self._with_kernel.get((id(here), id(below)))
         if found is None:
-            physical = (*here.physical, *logical_projection(below))
-            located = Located(
-                (*here.bichords, *below), physical, here.complete, here.overhead, here.unknown, here.function
-            )
+            if any(PROFILING in bichord.physical for bichord in below):
+                located = here.in_handler()
+            else:
+                physical = (*here.physical, *logical_projection(below))
+                located = replace(here, bichords=(*here.bichords, *below), physical=physical)
             found = self._with_kernel[id(here), id(below)] = (here, located)
         return found[1]
 

@@ -11,11 +11,12 @@ from parprof.logical.bichord import logical_projection
 from parprof.logical.callers import Before, Callers
 from parprof.logical.folding import UNKNOWN_CONTEXT, Folded
 from parprof.logical.memory import Located, PathMemory, Place, Shape
+from parprof.logical.ourselves import PROFILING, in_handler
 from parprof.logical.overhead import TAG
 from parprof.logical.owners import Function, function_of
 from parprof.logical.threads import THREADS
 from parprof.logical.unwound import Unwound, unwind
-from parprof.model import Frame, Path
+from parprof.model import Path
 from parprof.runtimes import Agent
 
 MAX_CONTEXTS = 4096
@@ -53,7 +54,7 @@ class LogicalPaths:
         the program tagged by the names of files or procedures. With ``shape``, the shape of a stack by id or None,
         stacks of other processes that have the same shape and ``memory`` (which then knows the agents and the tag)
         are not unwound and folded again. ``kernel_depth``: so many of the kernel's frames are shown, from the system
-        call or interrupt on.
+        call or interrupt on; those of our own handlers are one, ``[profiling]``, however deep they are.
         """
         self._stack, self._context = stack, context
         self._resolve, self._resolve_kernel = resolve, resolve_kernel
@@ -168,6 +169,7 @@ class LogicalPaths:
             before is not None and before.path[0] is UNKNOWN_CONTEXT,
             self._work(unwound) if before is _UNKNOWN else None,
         )  # fmt: skip
+        located = located.in_handler() if unwound.in_slot else located
         return Place(located, folded, complete)
 
     def _fold(self, unwound: Unwound, before: Before | None, keep_runtime_leaf: bool) -> Folded:
@@ -244,6 +246,7 @@ class LogicalPaths:
             folded = self._fold(unwound, before, True)
             kind = self._shared.kinds.kind(unwound.path)
             found = Located(folded.path, unwound.path, before.complete and unwound.whole, kind)
+            found = found.in_handler() if unwound.in_slot else found
             memory.joined[shape, before] = found
         return self._with_kernel(found, kernel) if kernel else found
 
@@ -251,10 +254,10 @@ class LogicalPaths:
         return self._shared.with_kernel(here, self._shared.below(kernel, lambda: self._kernel_path(kernel)))
 
     def _kernel_path(self, kernel: int) -> Path:
-        frames: list[Frame] = []
-        for address, is_return in reversed(self._stack(kernel).frames[-self._kernel_depth :]):
-            frames += reversed(self._resolve_kernel(address, is_return))
-        return tuple(frames)
+        rows = [self._resolve_kernel(address, is_return) for address, is_return in self._stack(kernel).frames]
+        if in_handler(frame for row in rows for frame in row):
+            return (PROFILING,)
+        return tuple(frame for row in reversed(rows[-self._kernel_depth :]) for frame in reversed(row))
 
 
 def _split(unwound: Unwound) -> tuple[Path, Path]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from parprof.callpath import Merge, Resolve, Row, physical_path
 from parprof.kernel.stacks import Stack
+from parprof.logical.ourselves import without_slot
 from parprof.model import Frame, Path
 
 _ENTRIES = frozenset(("main", "_start", "_dl_start_user", "_dl_start"))
@@ -14,7 +15,7 @@ _OUTERMOST_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Unwound:
-    """A user stack. ``path``: its physical call path, as `physical_path` has it."""
+    """A user stack. ``path``: its physical call path, as `physical_path` has it, but for what a probe put there."""
 
     path: Path
     own: int
@@ -25,6 +26,8 @@ class Unwound:
     """Whether the work's frames are all known."""
     entry: bool
     """Whether the stack begins at the program's entry."""
+    in_slot: bool = False
+    """Whether a probe has taken the thread out of the program's code."""
 
 
 def _nothing(address: int, is_return: bool) -> tuple[Frame, ...]:
@@ -33,6 +36,13 @@ def _nothing(address: int, is_return: bool) -> tuple[Frame, ...]:
 
 def unwind(stack: Stack, resolve: Resolve, merge: Merge | None = None) -> Unwound:
     """Resolve a stack. ``merge`` puts the frames of an interpreted language in."""
+    found = _unwind(stack, resolve, merge)
+    path = without_slot(found.path)
+    in_slot = len(found.path) - len(path)
+    return replace(found, path=path, own=max(found.own - in_slot, 0), in_slot=True) if in_slot else found
+
+
+def _unwind(stack: Stack, resolve: Resolve, merge: Merge | None) -> Unwound:
     rows: list[Row] = []
     numbers: list[int] = []
     """For each frame, leaf first, its row."""
