@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples that hit our own handlers, in a program that hits many probes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import profiling
+from parprof.addresses import AddressBook
+from parprof.logical.ourselves import PROFILING, is_handler, is_slot
+from parprof.model import Metrics, PathSample
+from parprof.rows import RowMaker
+from parprof.sources import Source
+from parprof.symbols import Symbolizer
+
+SECONDS = 2.0
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def regions_of_ten_microseconds() -> tuple[list[PathSample], float, float]:
+    """The rows of a program with tens of thousands of probe hits a second; its CPU seconds then: at least, at most."""
+    command = [str(profiling.BUILD / "regions"), "--threads", "1", "--work-us", "10", "--seconds", "20"]
+    with (
+        profiling.traced_session(999, source=Source.EXACT) as session,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process,
+    ):
+        try:
+            time.sleep(0.2)
+            first = cpu_seconds(process.pid)
+            session.watch(process.pid)
+            before, end = cpu_seconds(process.pid), time.monotonic() + SECONDS
+            profiling.run_until(session, lambda: time.monotonic() > end)
+            least = cpu_seconds(process.pid) - before
+            session.finish()
+            most = cpu_seconds(process.pid) - first
+        finally:
+            process.kill()
+        with Symbolizer() as symbolizer:
+            maker = RowMaker(session, AddressBook(session, symbolizer, loops=False))
+            return maker.rows(session.facts), least, most
+
+
+def test_our_handlers_are_no_work() -> None:
+    rows, least, most = regions_of_ten_microseconds()
+    total = Metrics()
+    for row in rows:
+        total.add(row.metrics)
+    assert total.profiling_ns > 0
+    for row in rows:
+        for path in (row.path, row.physical):
+            assert not any(is_handler(frame.name) for frame in path), path
+            assert not (path and is_slot(path[-1])), path
+        metrics = row.metrics
+        others = (
+            metrics.work_ns + metrics.idleness_ns + metrics.overhead_ns + metrics.spin_ns + metrics.blame_ns
+        )
+        assert (row.path[-1] is PROFILING) == (metrics.profiling_ns > 0) == (others == 0), row
+        assert not (row.overhead and metrics.profiling_ns)
+    seconds = (total.work_ns + total.spin_ns + total.profiling_ns) / 1e9
+    assert 0.95 * least - 0.05 < seconds < 1.05 * most + 0.05, (least, most)
