@@ -27,6 +27,12 @@ struct bpf_perf_event_data {
 #define SIGSTOP 19
 #define E2BIG 7
 #define EEXIST 17
+#define MAX_CPUS 512
+
+/* Address of each CPU's run queue, as its samples found it; 0 = not yet. */
+struct runqueue_list {
+	u64 at[MAX_CPUS];
+};
 
 BPF_TABLE("hash", struct sample_key, struct sample_value, counts, 65536);
 BPF_TABLE("hash", u32, struct process, processes, 8192);
@@ -43,6 +49,7 @@ BPF_TABLE("lru_hash", struct lock_key, s32, lock_waiters, 4096);
 BPF_TABLE("percpu_array", u32, u64, counters, COUNTERS);
 BPF_TABLE("lru_hash", u32, u32, verdicts, 16384);
 BPF_TABLE("percpu_array", u32, u64, scratch, 1);
+BPF_TABLE("array", u32, struct runqueue_list, runqueues, 1);
 BPF_TABLE("array", u32, struct settings, settings_map, 1);
 BPF_RINGBUF_OUTPUT(stacks, 1024);
 BPF_RINGBUF_OUTPUT(control, 256);	/* 1 MiB: some seconds of 1,000 processes a second */
@@ -143,7 +150,13 @@ static __always_inline u32 task_state(void *task)
 	return state;
 }
 
-/* The only place where n_working changes (but for the reset at exec). */
+/* Which of the process's numbers of threads hold. */
+static __always_inline u32 parity(struct process *p)
+{
+	return p->generation & 1;
+}
+
+/* The only place where n_working changes (but for the reset at exec, and by on_command of the number not in use). */
 static __always_inline void recount(struct process *p, struct thread *t)
 {
 	u8 want = is_working(t);
@@ -151,7 +164,7 @@ static __always_inline void recount(struct process *p, struct thread *t)
 	if (want == t->counted)
 		return;
 	t->counted = want;
-	__sync_fetch_and_add(&p->n_working, want ? 1 : -1);
+	__sync_fetch_and_add(&p->n_working[parity(p)], want ? 1 : -1);
 }
 
 static __always_inline void set_blocked_outside(struct process *p, struct thread *t, u8 want)
@@ -159,7 +172,7 @@ static __always_inline void set_blocked_outside(struct process *p, struct thread
 	if (t->blocked_outside == want)
 		return;
 	t->blocked_outside = want;
-	__sync_fetch_and_add(&p->n_blocked_outside, want ? 1 : -1);
+	__sync_fetch_and_add(&p->n_blocked_outside[parity(p)], want ? 1 : -1);
 }
 
 static __always_inline void set_blocked_inside(struct process *p, struct thread *t, u8 want)
@@ -167,7 +180,7 @@ static __always_inline void set_blocked_inside(struct process *p, struct thread 
 	if (t->blocked_inside == want)
 		return;
 	t->blocked_inside = want;
-	__sync_fetch_and_add(&p->n_blocked_inside, want ? 1 : -1);
+	__sync_fetch_and_add(&p->n_blocked_inside[parity(p)], want ? 1 : -1);
 }
 
 /* One thread more, or less, waits for a lock. */
@@ -206,8 +219,23 @@ static __always_inline void set_unknown(struct process *p, struct thread *t, u8 
 	if (t->unknown == unknown)
 		return;
 	if (t->unknown == 1 || unknown == 1)
-		__sync_fetch_and_add(&p->n_unknown, unknown == 1 ? 1 : -1);
+		__sync_fetch_and_add(&p->n_unknown[parity(p)], unknown == 1 ? 1 : -1);
 	t->unknown = unknown;
+}
+
+/* Switches were not followed for a while: nobody knows who sleeps. Each thread is counted again when it shows itself;
+ * until then it sleeps. Call it before anything else that changes a thread. */
+static __always_inline void rejoin(struct process *p, struct thread *t)
+{
+	if (t->generation == (u8)p->generation)
+		return;
+	t->generation = p->generation;
+	t->counted = 0;
+	t->blocked = 1;
+	t->blocked_outside = t->blocked_inside = 0;
+	t->ready_since_ns = 0;
+	if (t->unknown == 1)	/* as it is counted: anew */
+		__sync_fetch_and_add(&p->n_unknown[parity(p)], 1);
 }
 
 /* The thread runs, or is about to. */
@@ -268,18 +296,31 @@ static __always_inline int in_user_code(struct process_config *c, u64 address)
 	return hit;
 }
 
-/* Is the leaf runtime code, or a libc stub (futex, sched_yield) called by it? */
+/* Does a thread wait that runs the runtime's code at this address? */
+static __always_inline int in_wait_code(struct process_config *c, u64 address)
+{
+	int hit = 0;
+
+	if (!c->wait_end[0])
+		return in_runtime(c, address);
+#pragma unroll
+	for (int i = 0; i < MAX_WAIT_RANGES; i++)
+		hit |= address - c->wait_start[i] < c->wait_end[i] - c->wait_start[i];
+	return hit;
+}
+
+/* Is the leaf runtime code that waits, or a libc stub (futex, sched_yield) called by it? */
 static __always_inline int leaf_waits(struct process_config *c, u64 ip, u64 sp)
 {
 	u64 caller = 0;
 
-	if (in_runtime(c, ip))
+	if (in_wait_code(c, ip))
 		return 1;
 	if (ip - c->libc_start >= c->libc_end - c->libc_start)
 		return 0;
 	if (bpf_probe_read_user(&caller, sizeof(caller), (void *)sp))
 		return 0;
-	return in_runtime(c, caller);
+	return in_wait_code(c, caller);
 }
 
 /* Adds a thread that no fork event announced: it was there before us. */
@@ -298,6 +339,7 @@ static __always_inline struct thread *add_thread(struct process *p, u32 tgid, u3
 		return 0;
 	t->tgid = tgid;
 	t->image = p->image;
+	t->generation = p->generation;
 	t->is_main = tid == tgid;
 	t->blocked = blocked;
 	t->base_work = 1;
@@ -314,8 +356,9 @@ static __always_inline struct thread *add_thread(struct process *p, u32 tgid, u3
 static __always_inline void remove_thread(struct process *p, struct thread *t, u32 tid)
 {
 	if (p->image == t->image) {
+		rejoin(p, t);
 		if (t->counted)
-			__sync_fetch_and_add(&p->n_working, -1);
+			__sync_fetch_and_add(&p->n_working[parity(p)], -1);
 		if (t->member)
 			__sync_fetch_and_add(&p->members, -1);
 		set_unknown(p, t, 0);

@@ -40,7 +40,7 @@ static __always_inline u64 current_task(struct memory_plan *plan)
 static __always_inline s32 team_working(struct memory_plan *plan, struct process *p)
 {
 	u64 team = 0, outer = 0;
-	u32 awaited = 0, final = 0, total = 0, begun, asleep = p->n_blocked_inside;
+	u32 awaited = 0, final = 0, total = 0, begun, asleep = p->n_blocked_inside[parity(p)];
 
 	if (!read_user(&team, current_fsbase() + plan->tls + plan->team))
 		return UNREADABLE;
@@ -89,14 +89,14 @@ static __always_inline u32 phases_are_fine(struct memory_plan *plan, struct proc
 		p->team = team;
 		p->fine = 0;
 	} else if (now - p->barriers_ns < LEAST_LOOK_NS) {
-		return p->fine && !p->n_blocked_inside ? counted[0] : 0;
+		return p->fine && !p->n_blocked_inside[parity(p)] ? counted[0] : 0;
 	} else {
 		passed = (barriers - p->barriers) / TEAM_GENERATION_STEP;
 		p->fine = passed * FINE_PHASE_NS > now - p->barriers_ns;
 	}
 	p->barriers = barriers;
 	p->barriers_ns = now;
-	return p->fine && !p->n_blocked_inside ? counted[0] : 0;	/* who sleeps has done so for long */
+	return p->fine && !p->n_blocked_inside[parity(p)] ? counted[0] : 0;	/* who sleeps has done so for long */
 }
 
 static __always_inline u64 root_of(struct memory_plan *plan, struct process *p)
@@ -164,7 +164,7 @@ static __always_inline s32 workers_working(struct memory_plan *plan, struct proc
 /* n_working as the runtime's memory has it, for a sample of a working thread; UNREADABLE if it has not. */
 static __always_inline s32 memory_working(struct memory_plan *plan, struct process *p)
 {
-	s32 n, outside = p->n_blocked_outside;
+	s32 n, outside = p->n_blocked_outside[parity(p)];
 
 	if (plan->kind == MEMORY_WORKERS)
 		return workers_working(plan, p);

@@ -12,34 +12,50 @@ static __always_inline void observe(struct process *p, struct thread *t, u32 tgi
 	config = configs.lookup(&tgid);
 	if (t->busy)
 		return;
-	p->from_leaves = config && (config->flags & FROM_LEAVES);
+	p->from_leaves = config && ((config->flags & FROM_LEAVES) || (p->cut & 1 << COST_PROBE));
+	rejoin(p, t);
 	follow_source(p, t);
 	if (p->from_leaves)	/* probes that are about to go have pushed frames whose return nobody will see */
 		t->depth = 0;
 	frame_observe(t, sp);
 	if (user_mode)	/* it runs: a missed wake-up. In kernel mode it may be on its way to sleep. */
 		unblock(p, t);
-	if (config && !t->depth && (t->unknown || (config->flags & FROM_LEAVES)))
+	if (config && !t->depth && (t->unknown || p->from_leaves))
 		t->base_work = !leaf_waits(config, ip, sp);
 	else if (config)	/* the frames say wait, the program's own code runs: some edge has no probe (yet) */
 		t->caught_working = !frames_say_work(t) && in_user_code(config, ip);
 	recount(p, t);
 }
 
+/* How n_working is found for this process now: what Python chose, but for what was cut off since. */
+static __always_inline u32 source_flags(struct process_config *config, struct process *p)
+{
+	u32 flags = config ? config->flags : 0;
+
+	if (!(p->cut & 1 << COST_PROBE) || (flags & FROM_LEAVES))
+		return flags;
+	return flags & CHECK_MEMORY ? flags | FROM_LEAVES | FROM_MEMORY : flags | FROM_LEAVES;
+}
+
 /* n_working for the sample of a working thread, and whether it is partly a guess. */
-static __always_inline void judge(struct sample_key *key, struct process *p, struct thread *t, u32 tgid)
+static __always_inline void judge(struct sample_key *key, struct process *p, struct thread *t, u32 tgid, s32 others)
 {
 	struct process_config *config = configs.lookup(&tgid);
-	u32 flags = config ? config->flags : 0;
-	s32 n = p->n_working, found;
+	u32 flags = source_flags(config, p), ticks = others >= 0;
+	s32 n, found;
 
 	key->state = t && !in_work(t) ? STATE_SPINNING : STATE_WORKING;
+	n = ticks ? others + (key->state == STATE_WORKING) : p->n_working[parity(p)];
 	if (n < 1 && key->state == STATE_WORKING) {
-		if (t && !t->busy && !t->blocked && !(flags & FROM_LEAVES))
+		if (t && !t->busy && !t->blocked && !(flags & FROM_LEAVES) && !ticks)
 			count(STAT_REPAIRED);
 		n = 1;
 	}
-	key->unsure = (p->n_unknown > 0 && !(flags & FROM_LEAVES)) || (t && t->caught_working);
+	key->unsure = (p->n_unknown[parity(p)] > 0 && !(flags & FROM_LEAVES)) || (t && t->caught_working);
+	if (ticks) {
+		count(STAT_TICKS);
+		flags &= ~(FROM_MEMORY | CHECK_MEMORY);	/* which ask who sleeps */
+	}
 	if (config && key->state == STATE_WORKING && (flags & (FROM_MEMORY | CHECK_MEMORY)) &&
 	    (config->memory.kind != MEMORY_WORKERS || config->memory.root_kind != ROOT_LEARNED || p->runtime_root)) {
 		found = memory_working(&config->memory, p);
@@ -134,9 +150,10 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	int user_mode;
 	u64 ip = 0, sp = 0;
 
+	find_runqueue();
 	if (!tgid)
 		return 0;
-	s = settings_map.lookup(&zero);
+	s = find_settings();
 	if (!p && s && s->system_wide && !bpf_get_attach_cookie(ctx))
 		discover(tgid, tid);
 	if (!p || p->dead)
@@ -144,6 +161,16 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w = walks.lookup(&zero);
 	if (!s || !w)
 		return 0;
+	w->begun_ns = bpf_ktime_get_ns();
+	if (!bpf_get_attach_cookie(ctx))
+		refill(p, s, tgid, tid);
+	w->thin = p->thin & 7;
+	if (p->thinned++ & ((1 << w->thin) - 1)) {
+		count(STAT_LEFT_OUT + COST_SAMPLE);
+		charge(p, COST_SAMPLE, s->interrupt_ns);
+		return 0;
+	}
+	w->others = p->ticks || s->ticks ? others_on_cpus(tgid, tid, s->cpus) : -1;
 	user_mode = (ctx->regs.cs & 3) == 3;
 	/* What the sample interrupted when it hit user mode; else what the thread left user mode with. */
 	regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
@@ -165,7 +192,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->key.tid = tid;
 	w->key.event = bpf_get_attach_cookie(ctx);
 	w->key.phase = s->phase;
-	judge(&w->key, p, t, tgid);
+	judge(&w->key, p, t, tgid, w->others);
 	if (t && (t->last_lock || t->held_lock))
 		w->key.waiters = waiters_for(t, tgid, tid);
 	if (t && t->caught_working)

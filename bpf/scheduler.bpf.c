@@ -1,8 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Raw scheduler tracepoints: which threads are blocked, and the life of threads and processes.
- * Cost: about 0.2 us a context switch of a watched process, two failed map look-ups for all others.
+ * Cost: about 0.2 us a context switch of a watched process, two failed map look-ups for all others. Where that is too
+ * much for a process, its switches are not followed any more (see budget.bpf.c), and n_working is counted on the CPUs.
  */
+
+/* What a kernel without the fields of the scheduler that we read says of its run queues: nothing. */
+static __always_inline void *current_of(u64 runqueue)
+{
+	void *task = 0;
+
+#ifdef RUNQUEUE_CURRENT
+	bpf_probe_read_kernel(&task, sizeof(task), (void *)runqueue + RUNQUEUE_CURRENT);
+#endif
+	return task;
+}
+
+/* Remembers where this CPU's run queue is. */
+static __always_inline void find_runqueue(void)
+{
+#ifdef RUNQUEUE_CURRENT
+	u32 cpu = bpf_get_smp_processor_id() & (MAX_CPUS - 1), zero = 0;
+	struct runqueue_list *known = runqueues.lookup(&zero);
+	u64 at = 0;
+
+	if (!known || known->at[cpu])
+		return;
+	bpf_probe_read_kernel(&at, 8, (void *)bpf_get_current_task() + TASK_CFS_QUEUE);
+	bpf_probe_read_kernel(&at, 8, (void *)at + CFS_RUNQUEUE);
+	known->at[cpu] = at;
+#endif
+}
+
+/* Other threads of this one's process that are in work and on a CPU at this moment. Without branches on what is found, and summed up
+ * in memory, as in memory.bpf.c. */
+static __always_inline s32 others_on_cpus(u32 tgid, u32 own, u32 cpus)
+{
+	u32 zero = 0, tid;
+	struct runqueue_list *known = runqueues.lookup(&zero);
+	u64 *working = scratch.lookup(&zero), ids, ours;
+	struct thread *t;
+
+	if (!known || !working)
+		return 0;
+	*working = 0;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < MAX_CPUS; i++) {
+		if (i >= cpus)
+			break;
+		ids = ids_of(current_of(known->at[i]));	/* of no task: 0 */
+		ours = (ids >> 32) ^ tgid;
+		ours = ((ours | -ours) >> 63) ^ 1;
+		ours &= ((((u64)(u32)ids ^ own) - 1) >> 63) ^ 1;
+		tid = ids * ours;	/* entry 0 is the template: it does not work */
+		t = threads.lookup(&tid);
+		*(volatile u64 *)working += t ? in_work(t) != 0 : ours;
+	}
+	return *(volatile u64 *)working;
+}
 
 #define FUTEX_CALL 202
 #define FUTEX_OPERATION 127
@@ -75,45 +130,88 @@ static __always_inline void fall_asleep(struct process *p, struct thread *t, u32
 		begin_lock_wait(t, tgid, tid);
 }
 
-/* sched_switch(bool preempt, prev, next, prev_state) */
-int on_switch(struct bpf_raw_tracepoint_args *ctx)
+/* It works, and has to wait for a CPU from now on. */
+static __always_inline void begin_ready(struct thread *t)
 {
-	u64 ids = ids_of((void *)ctx->args[1]);
-	u32 tgid = ids >> 32, tid = ids;
-	struct process *p = tgid ? processes.lookup(&tgid) : 0;
-	struct thread *t;
+	if (t->counted && !t->ready_since_ns)
+		t->ready_since_ns = bpf_ktime_get_ns();
+}
+
+/* It has one. */
+static __always_inline void end_ready(struct process *p, struct thread *t)
+{
+	if (!t->ready_since_ns)
+		return;
+	__sync_fetch_and_add(&p->ready_ns, bpf_ktime_get_ns() - t->ready_since_ns);
+	t->ready_since_ns = 0;
+}
+
+static __always_inline int follows_switches(struct process *p)
+{
+	return p && !p->dead && !p->ticks;
+}
+
+/* A thread of a watched process leaves its CPU. */
+static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int sleeps)
+{
+	struct thread *t = threads.lookup(&tid);
 	u8 busy;
 
-	if (p && !p->dead) {
-		count(STAT_SWITCHES);
-		t = threads.lookup(&tid);
-		if (t) {
-			busy = t->busy;
-			t->busy = 1;	/* a hardware counter's sample may come in between: it is no maskable interrupt */
-			barrier();
-			follow_source(p, t);
-			if (!(u8)ctx->args[0] && PREVIOUS_STATE)
-				fall_asleep(p, t, tgid, tid);
-			else if (t->unknown == 1 && !t->depth && !busy)
-				guess_from_leaf(p, t, tgid);
-			barrier();
-			t->busy = busy;
-		}
-	}
-	ids = ids_of((void *)ctx->args[2]);
-	tgid = ids >> 32;
-	tid = ids;
-	p = tgid ? processes.lookup(&tgid) : 0;
-	if (!p || p->dead)
-		return 0;
-	t = threads.lookup(&tid);
+	if (!t)
+		return;
+	busy = t->busy;
+	t->busy = 1;	/* a hardware counter's sample may come in between: it is no maskable interrupt */
+	barrier();
+	rejoin(p, t);
+	follow_source(p, t);
+	if (sleeps)
+		fall_asleep(p, t, tgid, tid);
+	else if (t->unknown == 1 && !t->depth && !busy)
+		guess_from_leaf(p, t, tgid);
+	if (!sleeps)
+		begin_ready(t);
+	barrier();
+	t->busy = busy;
+}
+
+static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void *task)
+{
+	struct thread *t = threads.lookup(&tid);
+
 	if (!t) {
-		if (!is_exiting((void *)ctx->args[2]))
+		if (!is_exiting(task))
 			add_thread(p, tgid, tid, 0);
-	} else if (t->blocked) {	/* its wake-up was missed */
+		return;
+	}
+	rejoin(p, t);
+	end_ready(p, t);
+	if (t->blocked) {	/* its wake-up was missed */
 		unblock(p, t);
 		recount(p, t);
 	}
+}
+
+/* sched_switch(bool preempt, prev, next, prev_state) */
+int on_switch(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct meter *m = find_meter();
+	u64 begun = meter_begin(m, METER_SWITCH);
+	u64 ids = ids_of((void *)ctx->args[1]), next = ids_of((void *)ctx->args[2]);
+	u32 tgid = ids >> 32, tid = ids, next_tgid = next >> 32;
+	struct process *p = tgid ? processes.lookup(&tgid) : 0, *q = 0;
+
+	if (follows_switches(p)) {
+		count(STAT_SWITCHES);
+		switch_out(p, tgid, tid, !(u8)ctx->args[0] && PREVIOUS_STATE);
+	}
+	if (next_tgid)
+		q = processes.lookup(&next_tgid);
+	if (follows_switches(q))
+		switch_in(q, next_tgid, next, (void *)ctx->args[2]);
+	if (!p && !q)
+		return 0;
+	meter_end(m, METER_SWITCH, begun);
+	pay(p ? p : q, m, METER_SWITCH, COST_SWITCH, HOOK_NS, p ? tgid : next_tgid, tid);
 	return 0;
 }
 
@@ -129,12 +227,14 @@ static __always_inline void wakes_to_work(struct thread *t, u32 tgid)
 /* sched_wakeup(task) and sched_wakeup_new(task) */
 int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 {
+	struct meter *m = find_meter();
+	u64 begun = meter_begin(m, METER_WAKEUP);
 	u64 ids = ids_of((void *)ctx->args[0]);
 	u32 tgid = ids >> 32, tid = ids;
 	struct process *p = processes.lookup(&tgid);
 	struct thread *t;
 
-	if (!p || p->dead)
+	if (!follows_switches(p))
 		return 0;
 	count(STAT_WAKEUPS);
 	t = threads.lookup(&tid);
@@ -142,12 +242,16 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 		if (!is_exiting((void *)ctx->args[0]))
 			add_thread(p, tgid, tid, 0);
 	} else if (t->blocked && !(t->blocked_inside && p->from_leaves)) {	/* else when it is switched in */
+		rejoin(p, t);
 		follow_source(p, t);
 		unblock(p, t);
 		if (t->unknown == 1)
 			wakes_to_work(t, tgid);
 		recount(p, t);
+		begin_ready(t);
 	}
+	meter_end(m, METER_WAKEUP, begun);
+	pay(p, m, METER_WAKEUP, COST_SWITCH, HOOK_NS, tgid, tid);
 	return 0;
 }
 
@@ -180,11 +284,13 @@ static __always_inline void thread_created(struct process *p, u32 tgid, u32 tid,
 static __always_inline void process_forked(u32 parent_tgid, u32 tgid)
 {
 	struct process_config *config = configs.lookup(&parent_tgid);
+	struct settings *s = find_settings();
 	struct process fresh = {};
 
 	if (!config || !(config->flags & FOLLOW_CHILDREN))
 		return;
 	fresh.image = new_image();
+	fresh.left_ns = s ? s->burst_ns >> 2 : 0;	/* children come in thousands */
 	configs.update(&tgid, config);
 	if (processes.insert(&tgid, &fresh)) {
 		configs.delete(&tgid);
@@ -244,10 +350,16 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	p->image = new_image();
 	p->epoch = 0;
 	mapping_lists.delete(&tgid);
-	p->n_working = 0;
-	p->n_unknown = 0;
-	p->n_blocked_outside = 0;
-	p->n_blocked_inside = 0;
+	p->n_working[parity(p)] = 0;
+	p->n_unknown[parity(p)] = 0;
+	p->n_blocked_outside[parity(p)] = 0;
+	p->n_blocked_inside[parity(p)] = 0;
+	p->cut = 0;
+	p->thin = 0;
+	p->ready_ns = 0;
+#pragma unroll
+	for (int kind = 0; kind < COST_KINDS; kind++)
+		p->spent_ns[kind] = p->full_ns[kind] = 0;
 	p->runtime_root = 0;
 	p->from_leaves = 0;
 	p->members = 0;
@@ -283,5 +395,30 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 		remove_thread(p, t, tid);
 	if (tid == tgid)	/* other threads may live on: Python asks the kernel whether the process ended */
 		tell(RECORD_EXIT, tgid, tid, p->image, 0, 0, 0);
+	return 0;
+}
+
+/* Run by Python itself (BPF_PROG_TEST_RUN), never attached: changes a process's entry where the programs change it too.
+ * Arguments: enum command, tgid. */
+int on_command(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 tgid = ctx->args[1], unused;
+	struct process *p = processes.lookup(&tgid);
+
+	if (!p)
+		return 1;
+	if (ctx->args[0] == COMMAND_PROBE) {
+		p->cut &= ~(1 << COST_PROBE | 1 << COST_LOCK);
+	} else if (ctx->args[0] == COMMAND_RECOUNT) {
+		unused = parity(p) ^ 1;
+		p->n_working[unused] = 0;
+		p->n_unknown[unused] = 0;
+		p->n_blocked_outside[unused] = 0;
+		p->n_blocked_inside[unused] = 0;
+		barrier();
+		p->generation++;
+		p->cut &= ~(1 << COST_SWITCH);
+		p->ticks = 0;
+	}
 	return 0;
 }

@@ -31,19 +31,34 @@ static __always_inline void send_stack(struct stack_record *s, u32 depth, u32 en
 		sent_stacks.update(&hash, &one);
 }
 
+/* The process pays for the sample. */
+static __always_inline void pay_for_sample(struct walk *w)
+{
+	struct process *p = processes.lookup(&w->tgid);
+	struct settings *s = find_settings();
+	u64 took = bpf_ktime_get_ns() - w->begun_ns;
+
+	if (!p || !s)
+		return;
+	took += s->interrupt_ns;
+	p->sample_ns = p->sample_ns ? (7 * (u64)p->sample_ns + took) >> 3 : took;
+	charge(p, COST_SAMPLE, took);
+}
+
 /* Counts the sample under its stacks: the end of every walk. */
 static __always_inline int finish_sample(struct walk *w)
 {
 	struct sample_value none = {}, *value;
 
 	value = counts.lookup_or_try_init(&w->key, &none);
-	if (!value) {
+	if (value) {
+		__sync_fetch_and_add(&value->count, 1ULL << (w->thin & 7));
+		__sync_fetch_and_add(&value->total, w->period << (w->thin & 7));
+		count(STAT_SAMPLES);
+	} else {
 		count(LOST_COUNTS_FULL);
-		return 0;
 	}
-	__sync_fetch_and_add(&value->count, 1);
-	__sync_fetch_and_add(&value->total, w->period);
-	count(STAT_SAMPLES);
+	pay_for_sample(w);
 	return 0;
 }
 
@@ -86,6 +101,8 @@ static __always_inline u32 unwind_frames(struct walk *w)
 		if (w->sp > w->cut_sp) {
 			w->cut = w->depth;
 			w->cut_sp = ~0ULL;
+			if (w->purpose != WALK_SAMPLE && w->end == GOING)	/* what is below is the creator's context */
+				w->end = END_COMPLETE;
 		}
 		if (w->end != GOING)
 			break;
@@ -128,7 +145,33 @@ static __always_inline struct walk *edge_walk(void)
 	return edge_walks.lookup(&slot);
 }
 
-/* Files the walked stack as the context of what is being created, and gives the slot back. */
+/* The walked stack becomes known: another creation from the same place need not be walked. */
+static __always_inline void know_creation(struct walk *w)
+{
+	struct creation fresh = {}, *known;
+
+	w->record.hash = mix(mix(w->record.hash, w->end), w->cut) | 1;
+	w->record.cut = w->cut;
+	send_stack(&w->record, w->depth, w->end);
+	fresh.stack = w->record.hash;
+	if (!w->creation)
+		return;
+	known = creations.lookup_or_try_init(&w->creation, &fresh);
+	if (known)
+		known->stack = w->record.hash;
+}
+
+/* The process pays for the walk. */
+static __always_inline void pay_for_walk(struct walk *w)
+{
+	struct process *p = processes.lookup(&w->tgid);
+	u64 took = bpf_ktime_get_ns() - w->begun_ns;
+
+	if (p)
+		charge(p, w->known_stack ? COST_PROBE : COST_WALK, took < LONGEST_RUN_NS ? took : LONGEST_RUN_NS);
+}
+
+/* Files the walked stack, or the known one, as the context of what is being created, and gives the slot back. */
 static __always_inline int finish_context(struct walk *w)
 {
 	u32 tid = current_ids(), slot;
@@ -138,14 +181,14 @@ static __always_inline int finish_context(struct walk *w)
 
 	if (!t)
 		return 0;
-	if (!w->depth)
-		goto out;
-	w->record.hash = mix(mix(w->record.hash, w->end), w->cut) | 1;
-	w->record.cut = w->cut;
-	send_stack(&w->record, w->depth, w->end);
+	if (!w->known_stack) {
+		if (!w->depth)
+			goto out;
+		know_creation(w);
+	}
 	r.type = RECORD_CONTEXT;
 	r.image = w->key.image;
-	r.user_hash = w->record.hash;
+	r.user_hash = w->known_stack ? w->known_stack : w->record.hash;
 	r.parent = w->key.context;
 	r.id = mix(mix(r.user_hash, r.parent), r.image) | 1;
 	if (!sent_stacks.lookup(&r.id)) {
@@ -166,6 +209,7 @@ static __always_inline int finish_context(struct walk *w)
 			created.update(&w->also_created_as, &r.id);
 	}
 out:
+	pay_for_walk(w);
 	slot = t->walk_slot;
 	walk_claims.delete(&slot);
 	return 0;

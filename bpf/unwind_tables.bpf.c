@@ -61,6 +61,11 @@ struct walk {
 	u64 window[WINDOW_WORDS];
 	struct sample_key key;
 	struct work_key created_as, also_created_as;	/* a creation: what its call path is filed under */
+	u64 creation;	/* what it is known by: see creation_of; 0 = it is not to be known */
+	u64 known_stack;	/* of a creation that is known: there is nothing to walk */
+	u64 begun_ns;
+	u32 thin;	/* the sample stands for 2^thin */
+	s32 others;	/* threads in work found on the other CPUs; -1 = switches are followed */
 	u32 purpose;	/* enum walk_purpose */
 	u32 cactus;
 	u32 cut;
@@ -75,6 +80,12 @@ struct walk {
 	struct stack_record record;
 	struct cached_rule cache[CACHED_RULES];	/* stacks share most of their frames with those before */
 };
+/* A place where work is created, by a hash of its innermost frames: its stack is walked once, and now and then again. */
+struct creation {
+	u64 stack;
+	u64 hits;
+};
+BPF_TABLE("lru_hash", u64, struct creation, creations, 8192);
 BPF_TABLE("percpu_array", u32, struct walk, walks, 1);
 BPF_TABLE("prog", u32, u32, unwinders, 2);	/* on_unwind, on_python */
 /* Probes can be preempted, by other probes too: each walk claims a slot of its own. */

@@ -18,6 +18,7 @@
 #define MAPPING_WORDS 5		/* start, end, bias, page index (word << 32 | pages), first page */
 #define MAX_NESTING 64		/* (work | wait) frames remembered for one thread */
 #define MAX_RUNTIME_RANGES 6	/* executable mappings of parallel runtimes in one process */
+#define MAX_WAIT_RANGES 16	/* code of the runtimes in which threads wait */
 #define MAX_USER_RANGES 4	/* executable mappings of files that call them */
 #define COMM_LENGTH 16
 
@@ -50,18 +51,40 @@ struct sample_value {
 	u64 total;		/* sum of their periods, in the event's unit */
 };
 
-/* Kernel-owned state of one process; key: tgid. */
+/* What a process pays for being profiled, by kind of event. All kinds draw on one budget; the dearest is cut off when
+ * that is used up: see budget.bpf.c. */
+enum cost_kind {
+	COST_PROBE = 0,		/* work edges */
+	COST_LOCK = 1,		/* edges that tell who holds a lock */
+	COST_CREATE = 2,	/* creation of threads */
+	COST_WALK = 3,		/* walks of creators' stacks */
+	COST_SWITCH = 4,	/* context switches and wake-ups */
+	COST_SAMPLE = 5,
+	COST_KINDS = 6,
+};
+
+/* Kernel-owned state of one process; key: tgid. The numbers of threads stand twice: see `generation`. */
 struct process {
 	u32 image;
-	s32 n_working;		/* threads with `counted` set */
-	s32 n_unknown;		/* threads whose state is guessed from their leaf */
 	s32 members;		/* live threads that take part in parallel regions */
 	s32 members_max;
 	u32 dead;		/* 1: not counted: it has yet to exec, or it ended and Python has yet to remove it */
+	s32 n_working[2];	/* threads with `counted` set */
+	s32 n_unknown[2];	/* threads whose state is guessed from their leaf */
+	s32 n_blocked_outside[2];	/* threads with `blocked_outside` set */
+	s32 n_blocked_inside[2];	/* threads with `blocked_inside` set */
+	u32 generation;		/* grows when threads are to be counted anew; its parity tells which numbers hold */
+	u32 ticks;		/* 1: context switches are not followed: n_working is what runs on the CPUs at a sample */
+	s64 left_ns;		/* of the budget */
+	u64 spent_ns[COST_KINDS];	/* what was paid so far */
+	u64 full_ns[COST_KINDS];	/* what had been paid when the budget was whole last */
+	u64 ready_ns;		/* time that working threads waited for a CPU */
+	u32 cut;		/* 1 << enum cost_kind: kinds that do nothing any more */
+	u32 thin;		/* one sample in 2^thin is taken, and stands for as many */
+	u32 thinned;		/* counts samples, to tell which */
+	u32 sample_ns;		/* price of a sample lately */
 	u64 stale_told_ns;	/* when RECORD_STALE_MAP was sent last */
 	u32 epoch;		/* counts the changes of the load map that ld.so reported */
-	s32 n_blocked_outside;	/* threads with `blocked_outside` set */
-	s32 n_blocked_inside;	/* threads with `blocked_inside` set */
 	u32 reserved2;
 	u64 runtime_root;	/* the runtime's state, as a probe saw it: see ROOT_LEARNED */
 	u64 probe_hits;
@@ -148,6 +171,8 @@ struct process_config {
 	u64 range_end[MAX_RUNTIME_RANGES];
 	u64 user_start[MAX_USER_RANGES];	/* of the files that call the runtimes: the program's own code */
 	u64 user_end[MAX_USER_RANGES];
+	u64 wait_start[MAX_WAIT_RANGES];	/* the code of the runtimes that waits; none = all of it may */
+	u64 wait_end[MAX_WAIT_RANGES];
 	u64 libc_start;
 	u64 libc_end;
 	struct memory_plan memory;
@@ -185,6 +210,7 @@ struct thread {
 	u64 held_lock;		/* the runtime's lock that it holds; 0 = none */
 	u64 last_lock;		/* a pthread mutex that it may hold and others wait for */
 	u64 start_routine;	/* third argument of the pthread_create under way in this thread; 0 = none */
+	u64 ready_since_ns;	/* it works, but has had no CPU since then; 0 = it has one, or does not work */
 	u32 tgid;
 	u32 image;
 	u32 depth;		/* live entries of sp */
@@ -200,7 +226,7 @@ struct thread {
 	u8 blocked_outside;	/* sleeps, but not in the runtime: for MEMORY_TEAM, which takes it for working */
 	u8 blocked_inside;	/* sleeps in the runtime, or was woken there and has not run since */
 	u8 from_leaves;		/* its state was last judged by leaves, not by edges */
-	u8 reserved[1];
+	u8 generation;		/* of its process, when it was counted last */
 	u32 walk_slot;		/* of the walk that a probe does in this thread */
 };
 
@@ -225,6 +251,7 @@ enum edge_kind {
 #define COOKIE_RETURN (1ULL << 8)	/* this attachment fires at the function's return only */
 #define COOKIE_SESSION (1ULL << 9)	/* one attachment fires at entry and at return */
 #define COOKIE_LEARN (1ULL << 10)	/* the function argument is to be probed if it is not yet */
+#define COOKIE_DEAR (1ULL << 11)	/* the kernel has to execute the probed instruction out of line */
 #define COOKIE_FUNCTION_SHIFT 12	/* 3 bits: argument that names the work; 0 = none, or the probed function */
 #define COOKIE_INSTANCE_SHIFT 16	/* 3 bits: argument that tells two pieces of the same work apart */
 #define COOKIE_ROOT_SHIFT 20	/* 3 bits: argument that is the runtime's state */
@@ -241,6 +268,7 @@ enum record_type {
 	RECORD_SAMPLE = 7,	/* only with settings.trace */
 	RECORD_STALE_MAP = 9,	/* address: executed, but in no mapping that we were told of */
 	RECORD_PYTHON = 10,	/* new Python stacks of a young process: resolve them before it frees them or ends */
+	RECORD_CUT = 13,	/* address: enum cost_kind that was cut off; in a ring of its own */
 	RECORD_SEEN = 12,	/* a sample hit a process that nobody decided upon yet */
 	RECORD_CONTEXT = 11,	/* a struct context_record */
 	RECORD_REPLACED = 8,	/* the PID was reused while its old entry was still there */
@@ -367,7 +395,21 @@ struct settings {
 	u32 phase;		/* which phase samples are counted under now: 0 or 1 */
 	u32 trace;		/* 1: also send a trace_record for each sample */
 	u32 system_wide;	/* 1: ask Python about each process that a sample hits */
+	u32 ticks;		/* as in struct process, for all */
+	u64 refill_ns;		/* of each process's budget, at each of its samples */
+	u64 burst_ns;		/* what a budget holds at most, and at first */
+	u32 entry_ns;		/* what the trap of a probe costs, beside its program */
+	u32 dear_ns;		/* the same with COOKIE_DEAR */
+	u32 return_ns;		/* that of a return probe */
+	u32 interrupt_ns;	/* the interrupt of a sample */
+	u32 cpus;		/* how many there may be */
 	u32 reserved;
+};
+
+/* What is asked of on_command, which Python runs once for each process concerned. */
+enum command {
+	COMMAND_RECOUNT = 1,	/* begin a generation; switches are followed again */
+	COMMAND_PROBE = 2,	/* probes count again */
 };
 
 /* What was decided about a process that is not watched; key: tgid. */
@@ -401,10 +443,13 @@ enum counter {
 	STAT_CONTEXTS = 21,	/* call paths of created work */
 	STAT_CHECKED = 24,	/* samples with n_working from both edges and memory */
 	STAT_DISAGREED = 25,	/* of these, those with two different numbers */
+	STAT_TICKS = 26,	/* samples whose n_working is what ran on the CPUs */
+	STAT_KNOWN_CREATIONS = 27,	/* creations whose stack was known, and not walked again */
+	STAT_LEFT_OUT = 64,	/* + enum cost_kind: events that were left out to keep to the budget */
 	STAT_STACKS = 32,	/* + enum stack_end: samples */
 	STAT_PYTHON = 44,	/* + enum python_end: samples of processes with an interpreter */
 	STAT_EDGES = 48,	/* + enum edge_kind: probe hits */
-	COUNTERS = 64,
+	COUNTERS = 72,
 };
 
 #endif

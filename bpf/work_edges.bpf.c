@@ -113,6 +113,55 @@ static __always_inline struct walk *claim_walk(struct thread *t, u32 tid)
 	return edge_walks.lookup(&slot);
 }
 
+#define TOP_WORDS 32
+#define WALKED_FIRST 32	/* so often a place is walked before it counts as known */
+#define KNOWN_RUNS 63	/* after that, one creation in 64 is walked */
+
+/* What a creation is known by: where the probe is, and the addresses of the program's code that lie in the innermost
+ * words of the stack, as far as they belong to this piece of work; and how far its frames reach, so that recursions of
+ * different depths differ. Two call paths may still be the same by that: a walk now and then gives each its share. */
+static __always_inline u64 creation_of(struct pt_regs *ctx, struct walk *w, struct process_config *config)
+{
+	u64 sp = PT_REGS_SP(ctx), reach = w->cut_sp == ~0ULL ? sp : w->cut_sp - sp, hash, words, at;
+
+	if (bpf_probe_read_user(w->window, TOP_WORDS * sizeof(u64), (void *)sp))
+		return 0;
+	hash = mix(mix(mix(0x9e3779b97f4a7c15ULL, PT_REGS_IP(ctx)), reach), w->key.image);
+	hash = mix(hash, w->window[0]);	/* the return address, unless the probe is behind a push */
+	words = reach >> 3 < TOP_WORDS ? reach >> 3 : TOP_WORDS;
+#pragma clang loop unroll(disable)
+	for (u32 i = 1; i < TOP_WORDS; i++) {
+		at = w->window[i];
+		if (i >= words)
+			break;
+		hash = forget(w, mix(hash, in_user_code(config, at) ? at : 0));
+	}
+	return hash | 1;
+}
+
+/* Its stack if that is known and need not be looked at again. */
+static __always_inline u64 known_stack(u64 creation)
+{
+	struct creation *known = creation ? creations.lookup(&creation) : 0;
+	u64 stack;
+
+	if (!known || ++known->hits <= WALKED_FIRST || !(known->hits & KNOWN_RUNS))
+		return 0;
+	stack = known->stack;
+	return sent_stacks.lookup(&stack) ? stack : 0;	/* else Python has forgotten it */
+}
+
+/* There is no time to walk the stack: what begins must not be taken for what was created under the same address before. */
+static __always_inline void leave_out_context(struct walk *w, struct thread *t)
+{
+	count(STAT_LEFT_OUT + COST_WALK);
+	if (w->also_created_as.image)
+		created.delete(&w->also_created_as);
+	if (w->created_as.instance)
+		created.delete(&w->created_as);
+	walk_claims.delete(&t->walk_slot);
+}
+
 /* Work or a thread is created here: walks the creator's stack and files it. */
 static __always_inline void keep_context(struct pt_regs *ctx, u64 cookie, struct process *p, struct thread *t, u32 tgid, u32 tid)
 {
@@ -129,6 +178,9 @@ static __always_inline void keep_context(struct pt_regs *ctx, u64 cookie, struct
 		count(LOST_CONTEXTS);
 		return;
 	}
+	w->begun_ns = bpf_ktime_get_ns();
+	w->created_as.instance = 0;
+	w->also_created_as.image = 0;
 	place_in_context(w, t);
 	w->key.image = p->image;
 	w->key.tid = tid;
@@ -146,6 +198,17 @@ static __always_inline void keep_context(struct pt_regs *ctx, u64 cookie, struct
 		w->also_created_as.function = function;
 		w->also_created_as.instance = instance ? 0 : current_task(&config->memory);
 		w->also_created_as.image = function && kind == EDGE_CREATE_TASK ? p->image : 0;
+	}
+	w->creation = creation_of(ctx, w, config);
+	w->known_stack = known_stack(w->creation);
+	if (w->known_stack) {
+		count(STAT_KNOWN_CREATIONS);
+		finish_context(w);
+		return;
+	}
+	if (!affords_walk(p)) {
+		leave_out_context(w, t);
+		return;
 	}
 	w->ip = PT_REGS_IP(ctx);
 	w->sp = PT_REGS_SP(ctx);
@@ -177,6 +240,9 @@ static __always_inline void keep_closures(struct pt_regs *ctx, struct process *p
 		count(LOST_CONTEXTS);
 		return;
 	}
+	w->begun_ns = bpf_ktime_get_ns();
+	w->creation = w->known_stack = 0;
+	w->tgid = t->tgid;
 	w->record.hash = 0x9e3779b97f4a7c15ULL;
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < MAX_CLOSURES; i++) {
@@ -221,19 +287,48 @@ static __always_inline void load_map_changed(struct process *p, u32 tgid, u32 ti
 	tell(RECORD_LOAD_MAP, tgid, tid, p->image, 0, p->epoch, !!stop);
 }
 
+/* Under what a hit is charged. */
+static __always_inline u32 cost_of(u32 kind)
+{
+	if (kind == EDGE_CREATE_THREAD)
+		return COST_CREATE;
+	return kind == EDGE_LOCK || kind == EDGE_UNLOCK ? COST_LOCK : COST_PROBE;
+}
+
+/* What the trap of a hit takes. */
+static __always_inline u32 trap_ns(u64 cookie, int returned)
+{
+	struct settings *s = find_settings();
+
+	if (!s)
+		return 0;
+	return returned ? s->return_ns : cookie & COOKIE_DEAR ? s->dear_ns : s->entry_ns;
+}
+
+/* Whether hits of this kind are to do nothing: there is no time for them, or n_working does not come from them. */
+static __always_inline int is_idle_edge(struct process *p, u32 kind, u32 cost)
+{
+	if (p->cut & 1 << (cost & 7))
+		return 1;
+	return p->from_leaves && kind != EDGE_CREATE_THREAD;
+}
+
 int on_edge(struct pt_regs *ctx)
 {
-	u64 cookie = bpf_get_attach_cookie(ctx);
-	u32 kind = cookie & COOKIE_KIND_MASK;
+	u64 cookie = bpf_get_attach_cookie(ctx), begun;
+	u32 kind = cookie & COOKIE_KIND_MASK, cost = cost_of(kind);
 	u64 id = current_ids();
 	u32 tgid = id >> 32, tid = id;
 	struct process *p = processes.lookup(&tgid);
+	struct meter *m;
 	struct thread *t;
 	int returned;
 
 	/* A session's entry handler that answers 1 spares this call the return probe. */
 	if (!p || p->dead)
 		return (cookie & COOKIE_SESSION) ? 1 : 0;
+	m = find_meter();
+	begun = meter_begin(m, METER_EDGE);
 	returned = (cookie & COOKIE_RETURN) ||
 		   ((cookie & COOKIE_SESSION) && PT_REGS_IP(ctx) != bpf_get_func_ip(ctx));
 	count(STAT_EDGES + (kind & 15));
@@ -242,11 +337,18 @@ int on_edge(struct pt_regs *ctx)
 		load_map_changed(p, tgid, tid);
 		return 0;
 	}
+	pay(p, m, METER_EDGE, cost, trap_ns(cookie, returned), tgid, tid);
+	if (is_idle_edge(p, kind, cost)) {
+		if (p->cut & 1 << (cost & 7))
+			count(STAT_LEFT_OUT + cost);
+		return (cookie & COOKIE_SESSION) ? 1 : 0;
+	}
 	t = threads.lookup(&tid);
 	if (!t)
 		t = add_thread(p, tgid, tid, 0);
 	if (!t)
 		return (cookie & COOKIE_SESSION) ? 1 : 0;
+	rejoin(p, t);
 	follow_source(p, t);
 	t->busy = 1;
 	barrier();
@@ -273,6 +375,7 @@ int on_edge(struct pt_regs *ctx)
 	recount(p, t);
 	barrier();
 	t->busy = 0;
+	meter_end(m, METER_EDGE, begun);
 	if (returned)
 		return 0;
 	if (kind == EDGE_ENTER_WORK) {

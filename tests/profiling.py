@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parprof.kernel.engine import Kernel
-from parprof.kernel.records import TraceRecord
+from parprof.kernel.records import Budget, TraceRecord
 from parprof.model import ThreadState
 from parprof.session import Session
 from parprof.sources import Source
@@ -22,6 +22,8 @@ from truth import Truth
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "tests/workloads/build"
+UNLIMITED = Budget(1.0, 10**12)
+"""For tests of what costs more than users would have it."""
 EDGE_MARGIN_NS = 100_000
 """Samples this close to an edge of the log are not judged: the log's own clock calls take time."""
 
@@ -78,7 +80,8 @@ def traced_session(
 
     ``mechanism``: how to place uprobes, and no other; ``source``: where n_w comes from.
     """
-    with Kernel(["cpu-clock"], frequency_hz, trace=True) as kernel:
+    budget = UNLIMITED if source is Source.EXACT else Budget()
+    with Kernel(["cpu-clock"], frequency_hz, trace=True, budget=budget) as kernel:
         if mechanism:
             kernel._prober._mechanisms = [mechanism]
         session = Session(kernel, wanted_source=source)

@@ -6,7 +6,10 @@ import time
 from collections.abc import Sequence
 
 from parprof.addresses import AddressBook
-from parprof.model import ProcessInfo, Profile
+from parprof.attribution.invariant import CoreTime
+from parprof.cost import COST_NAMES
+from parprof.kernel.counters import LEFT_OUT
+from parprof.model import Metrics, PathSample, ProcessInfo, Profile
 from parprof.rows import RowMaker
 from parprof.session import Session
 from parprof.sources import Source
@@ -38,6 +41,16 @@ def session_notes(session: Session, rows: RowMaker) -> list[str]:
         ]
         share = 100 * rows.cut_short / max(rows.samples, 1)
         out.append(f"{share:.1f} % of the stacks are cut short ({'; '.join(why)})")
+    left_out = [f"{counted[f'left_out_{name}']:,} {name.replace('_', ' ')}"
+                for name in LEFT_OUT.values() if counted[f"left_out_{name}"]]  # fmt: skip
+    if left_out:
+        out.append(
+            f"left out to keep the cost to its budget: {', '.join(left_out)}; --budget allows for more"
+        )
+    if counted["ticks"]:
+        out.append(
+            f"n_w of {counted['ticks']:,} samples is what ran on the CPUs: context switches were too dear"
+        )
     if rows.unknown:
         out.append(f"{rows.unknown} samples are of work whose creation was not seen: below [unknown context]")
     if rows.joined:
@@ -62,16 +75,46 @@ def session_notes(session: Session, rows: RowMaker) -> list[str]:
             f"{rows.fine} working samples lie between barriers that come more often than every 200 us: their "
             "idleness is the mean of such phases, from how many samples worked and how many spun"
         )
+    by_memory = all(
+        target.source is Source.MEMORY for target in session.targets.values() if target.plan.agents
+    )
+    if not by_memory and 0 < session.regions.shortest_us < _SHORT_PHASE_US:
+        out.append(
+            f"regions come every {session.regions.shortest_us:.0f} us or less: idleness of phases this short is "
+            "overstated (docs/limits.md); go by spin and overhead"
+        )
     for target in session.targets.values():
         texts = [*target.failures, *target.plan.notes, *target.switches]
-        if target.source is not Source.MEMORY and 0 < target.shortest_region_us < _SHORT_PHASE_US:
-            texts.append(
-                f"regions come every {target.shortest_region_us:.0f} us or less: idleness of phases this short is "
-                "overstated (docs/limits.md); go by spin and overhead"
-            )
         if target.memory.problem:
             texts.append(f"n_w is not read from memory: {target.memory.problem}")
         out += [f"process {target.pid}: {text}" for text in texts]
+    return out
+
+
+def percent_of_rest(paid_ns: float, cpu_ns: float) -> float:
+    """What was paid, in percent of the CPU time that the program used for itself."""
+    return 100 * paid_ns / max(cpu_ns - paid_ns, 0.01 * cpu_ns) if cpu_ns else 0.0
+
+
+def violations(session: Session, rows: RowMaker, samples: Sequence[PathSample]) -> list[str]:
+    """Processes that were charged with more core time than there was. There should be none."""
+    charged: dict[int, Metrics] = {}
+    for sample in samples:
+        charged.setdefault(sample.image, Metrics()).add(sample.metrics)
+    most: dict[int, int] = {}
+    for key in session.facts:
+        most[key.image] = max(most.get(key.image, 0), key.n_working)
+    out = []
+    for image, metrics in charged.items():
+        target = session.targets.get(image)
+        if target is None:
+            continue
+        times = CoreTime(
+            metrics.work_ns / 1e9, metrics.idleness_ns / 1e9, target.ready_ns / 1e9, rows.cores_of(target),
+            target.watched_s(), 1 / session.kernel.frequency_hz, most.get(image, 0),
+        )  # fmt: skip
+        if not times.is_possible:
+            out.append(f"process {target.pid}: {times.violation()}")
     return out
 
 
@@ -95,7 +138,9 @@ def make_profile(
     book = AddressBook(session, symbolizer)
     rows = RowMaker(session, book, cores)
     samples = rows.rows(session.facts)
-    target_ns = sum(s.metrics.work_ns + s.metrics.spin_ns for s in samples)
+    cpu_ns = sum(s.metrics.cpu_ns for s in samples)
+    paid = session.cost.by_kind_ns(session.targets.values())
+    impossible = violations(session, rows, samples)
     lost = session.kernel.lost()
     probe_failures = sum(len(target.failures) for target in session.targets.values())
     if probe_failures:
@@ -111,13 +156,19 @@ def make_profile(
         samples=samples,
         event=event,
         lost=lost,
-        target_cost_percent=100 * session.cost.target_ns() / target_ns if target_ns else 0.0,
+        target_cost_percent=percent_of_rest(sum(paid.values()), cpu_ns),
         daemon_cost_percent=100 * own_s / duration_s if duration_s else 0.0,
         notes=[
-            *notes, *session_notes(session, rows), *book.notes,
+            *notes, *impossible, *session_notes(session, rows), *book.notes,
             *(f"{path}: {problem}" for path, problem in list(problems.items())[:8]),
         ],
-        extra={key: str(value) for key, value in {**session.kernel.statistics(), **_python(session)}.items()},
+        extra={
+            **{key: str(value) for key, value in {**session.kernel.statistics(), **_python(session)}.items()},
+            "invariant_violations": str(len(impossible)),
+            "cost_budget_percent": f"{100 * session.kernel.breaker.budget.ratio:g}",
+            **{f"cost_{COST_NAMES[kind].replace(' ', '_')}_percent": f"{percent_of_rest(ns, cpu_ns):.3f}"
+               for kind, ns in paid.items() if ns},
+        },
         start_time_s=session.started_s,
     )  # fmt: skip
 

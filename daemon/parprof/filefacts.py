@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from parprof.elf import ElfError, Symbol
 from parprof.loadmap import Dso
 from parprof.runtimes import Agent, agents
+from parprof.waitcode import wait_code
 
 _KEPT = 4096
 NAMED = ("pthread_create", "_dl_debug_state")
@@ -29,6 +30,8 @@ class FileFacts:
     static_agent: Agent | None = None
     """The runtime that is linked into it."""
     is_static: bool = False
+    wait_code: tuple[tuple[int, int], ...] = ()
+    """Of a runtime that tells by ``pause`` that a thread waits: that code, ELF addresses [start, end)."""
     creates_threads: bool = False
     """Whether it imports what starts a thread, and is neither a parallel runtime nor a wrapper for others."""
 
@@ -68,4 +71,6 @@ def _find(dso: Dso) -> FileFacts:
     static_agent = next((agent for agent in agents() if agent.marker in markers), None)
     own = not _CREATE_FOR_OTHERS.match(dso.name) and not any(a.library.match(dso.name) for a in agents())
     creates_threads = own and any(name.startswith(_CREATORS) for name in undefined)
-    return FileFacts(imports, named, static_agent, is_static, creates_threads)
+    runtime = static_agent or next((agent for agent in agents() if agent.library.match(dso.name)), None)
+    waits = tuple(wait_code(elf)) if runtime is not None and runtime.pauses else ()
+    return FileFacts(imports, named, static_agent, is_static, waits, creates_threads)

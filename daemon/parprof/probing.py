@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from parprof.codescan import cheap_probe_site, tail_jump_site
 from parprof.elf import ElfError, ElfFile, Symbol
 from parprof.filefacts import file_facts
-from parprof.kernel.records import MAX_RUNTIME_RANGES, MAX_USER_RANGES
+from parprof.kernel.records import MAX_RUNTIME_RANGES, MAX_USER_RANGES, MAX_WAIT_RANGES
 from parprof.kernel.uprobes import Site
 from parprof.loadmap import Dso, LoadMap
 from parprof.runtimes import Agent, Edge, Hook, agent_for_library
 from parprof.staticruntime import runtime_code
+from parprof.waitcode import merged
 
 _LIBC = re.compile(r"libc[.-]|libpthread[.-]|ld-musl")
 _LOADER = re.compile(r"ld-linux|ld-\d|ld-musl|ld\.so")
@@ -36,6 +37,8 @@ class Plan:
     runtime_ranges: list[tuple[int, int]] = field(default_factory=list)
     user_ranges: list[tuple[int, int]] = field(default_factory=list)
     """The code of files that call the runtimes: a thread found there works, whatever its edges said."""
+    wait_ranges: list[tuple[int, int]] = field(default_factory=list)
+    """The code of the runtimes in which threads wait; none: all of it may."""
     libc_range: tuple[int, int] = (0, 0)
     notes: list[str] = field(default_factory=list)
     outlined: int = 0
@@ -65,7 +68,7 @@ def _ranges(load_map: LoadMap, dso: Dso) -> list[tuple[int, int]]:
 
 def make_site(dso: Dso, elf: ElfFile, vaddr: int, size: int, hook: Hook, returns: bool) -> Site | None:
     """The cheapest site that sees every entry of the function (or, for locks, every slow one)."""
-    at = vaddr
+    at, cheap = vaddr, False
     function = hook.learn_argument or hook.function_argument
     reads_arguments = bool(function or hook.instance_argument or hook.root_argument)
     if hook.edge not in _RARE:
@@ -74,13 +77,13 @@ def make_site(dso: Dso, elf: ElfFile, vaddr: int, size: int, hook: Hook, returns
         if (
             place.arguments_intact or not reads_arguments
         ):  # an argument that is to be read must still be there
-            at = place.vaddr
+            at, cheap = place.vaddr, place.cheap
     offset = elf.file_offset(at)
     if offset is None:
         return None
     return Site(
         file_of(dso), offset, int(hook.edge), returns, bool(hook.learn_argument), function, hook.instance_argument,
-        hook.root_argument, hook.function_word, at - vaddr if 0 <= at - vaddr < 1 << 16 else 0,
+        hook.root_argument, hook.function_word, at - vaddr if 0 <= at - vaddr < 1 << 16 else 0, not cheap,
     )  # fmt: skip
 
 
@@ -155,6 +158,19 @@ def loader_sites(load_map: LoadMap) -> list[Site]:
             for s in _named_site(dso, "_dl_debug_state", Edge.LOAD_MAP)]  # fmt: skip
 
 
+def _wait_ranges(load_map: LoadMap, dsos: list[Dso], plan: Plan) -> list[tuple[int, int]]:
+    """Of the runtimes' code, what waits; none where that cannot be told of one of them."""
+    out: list[tuple[int, int]] = []
+    for dso in dsos:
+        bias = load_map.bias(dso)
+        found = [(bias + start, bias + end) for start, end in file_facts(dso).wait_code]
+        found = [(start, end) for start, end in found if any(a <= start < b for a, b in plan.runtime_ranges)]
+        if not found:
+            return []
+        out += found
+    return merged(sorted(out), MAX_WAIT_RANGES)
+
+
 def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
     """Plan the probes of a process from what it maps now. ``blame_locks``: see `Agent.lock_hooks`."""
     plan = Plan()
@@ -183,6 +199,7 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
             plan.runtime_ranges += [(bias + start, bias + end) for start, end in runtime_code(agent, dso.elf)]
         else:
             plan.runtime_ranges += _ranges(load_map, dso)
+    plan.wait_ranges = _wait_ranges(load_map, [dso for _, dso in runtimes + static], plan)
     if plan.agents and not static:
         plan.user_ranges = [r for dso in users for r in _ranges(load_map, dso)][:MAX_USER_RANGES]
     if len(plan.runtime_ranges) > MAX_RUNTIME_RANGES:

@@ -215,3 +215,15 @@ def _read(path: Path) -> str:
         with open(path, errors="replace") as file:
             return file.read(1 << 16)
     return ""
+
+
+def open_pidfd(pid: int) -> int:
+    """A descriptor that names this very process, whatever happens to its PID.
+
+    Raises:
+        TargetError: the process is gone.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        raise TargetError(f"no process {pid}: it has ended") from error

@@ -14,23 +14,14 @@ from pathlib import Path
 
 from parprof.cost import CostMeter
 from parprof.errors import ParprofError, TargetError
+from parprof.kernel import records
 from parprof.kernel.engine import Kernel
-from parprof.kernel.records import (
-    RECORD_EXEC,
-    RECORD_EXIT,
-    RECORD_FORK,
-    RECORD_LEARNED,
-    RECORD_LOAD_MAP,
-    RECORD_REPLACED,
-    RECORD_SEEN,
-    RECORD_STALE_MAP,
-    ControlRecord,
-    TraceRecord,
-)
+from parprof.kernel.records import ControlRecord, TraceRecord
 from parprof.kernel.stacks import CodeAt
 from parprof.loadmap import DsoCache
 from parprof.model import Fact, FactKey
 from parprof.processes import inspect, parent_of
+from parprof.regionrate import RegionRate
 from parprof.sharedprobes import SharedProbes
 from parprof.sources import Source
 from parprof.target import Target, Watched
@@ -91,6 +82,7 @@ class Session:
         self.thread_names: dict[tuple[int, int], str] = {}
         self.trace: list[TraceRecord] = []
         self.cost = CostMeter(kernel)
+        self.regions = RegionRate(kernel)
         self.started_ns = time.monotonic_ns()
         self.ended_ns = self.started_ns
         self.started_s = time.time()
@@ -101,6 +93,7 @@ class Session:
         self._control_losses = 0
         self._poller = select.epoll()
         self._poller.register(kernel.control_fd, select.EPOLLIN)
+        self._poller.register(kernel.breaker.fd, select.EPOLLIN)
 
     def watch(self, pid: int, *, follow: bool = False, stop: bool = False) -> Target:
         """Begin to profile a running process.
@@ -170,6 +163,7 @@ class Session:
         for target in ended:
             del self.targets[target.image]
             target.perf_map.close()
+        self.cost.forget(ended)
         images = {target.image for target in ended}
         if images:
             self.kernel.forget_images(images)
@@ -191,6 +185,7 @@ class Session:
             ready = self._poller.poll(seconds)
         for record in self.kernel.control_records():
             self._act(record)
+        self._cut_off()
         self.kernel.poll()
         self._resolve_python()
         self.trace.extend(self.kernel.trace_records())
@@ -206,16 +201,22 @@ class Session:
         self._bury([self._by_pidfd[fd] for fd, _ in ready if fd in self._by_pidfd])
         if now - self._last_rates >= self.pace.rates:
             self._last_rates = now
-            probed = [t for t in self._live.values() if not t.ended and t.source is Source.EXACT]
-            with self._states_of(probed):
-                for target in probed:
-                    target.judge_source()
+            self.regions.note(now)
         if now - self._last_drain >= self.pace.drain:
             self.drain()
         if now - self._last_check >= min(self.pace.drain, _CHECK_SECONDS):
             self._last_check = now
             self._resynchronise()
-            self.cost.measure(now)
+
+    def _cut_off(self) -> None:
+        """Go on without what the breaker has cut off."""
+        for cut in self.kernel.breaker.take():
+            target = self.live(cut.pid)
+            if target is not None and target.image == cut.image:
+                try:
+                    target.cut_off(cut)
+                except (ParprofError, OSError) as error:
+                    target.note_failure(f"{type(error).__name__}: {error}")
 
     def _bury(self, candidates: list[Target]) -> None:
         """Deal with processes whose end the kernel has just told."""
@@ -228,12 +229,12 @@ class Session:
             self._forget(target)
 
     def _act(self, record: ControlRecord) -> None:
-        if record.kind == RECORD_SEEN:
+        if record.kind == records.RECORD_SEEN:
             if self._on_seen is not None:
                 self._on_seen(record.pid)
             return
         try:
-            if record.kind in (RECORD_EXEC, RECORD_FORK):
+            if record.kind in (records.RECORD_EXEC, records.RECORD_FORK):
                 self._new_image(record)
             else:
                 self._act_on_target(record)
@@ -246,27 +247,27 @@ class Session:
         target = self.live(record.pid)
         if target is None or target.image != record.image:
             return
-        if record.kind == RECORD_LEARNED:
+        if record.kind == records.RECORD_LEARNED:
             target.learn(record.address)
-        elif record.kind == RECORD_LOAD_MAP:
+        elif record.kind == records.RECORD_LOAD_MAP:
             target.load_maps.begin(record.address)
             if record.stopped:
                 target.refresh(wait=True)
                 target.resume(started_libraries=True)
             else:
                 target.stale = True
-        elif record.kind == RECORD_STALE_MAP:
+        elif record.kind == records.RECORD_STALE_MAP:
             target.stale = True
-        elif record.kind == RECORD_EXIT:
+        elif record.kind == records.RECORD_EXIT:
             target.observe()
-        elif record.kind == RECORD_REPLACED:
+        elif record.kind == records.RECORD_REPLACED:
             target.ended = True
             self._drop(target)
 
     def _new_image(self, record: ControlRecord) -> None:
         """A watched process called exec, or a child was forked: the kernel already counts the new image."""
-        before = self.live(record.pid if record.kind == RECORD_EXEC else record.parent_pid)
-        is_exec = record.kind == RECORD_EXEC
+        before = self.live(record.pid if record.kind == records.RECORD_EXEC else record.parent_pid)
+        is_exec = record.kind == records.RECORD_EXEC
         if is_exec and before is not None:
             before.ended = True
             self._drop(before)
@@ -305,7 +306,7 @@ class Session:
         self.kernel.forget_learned(self.targets.keys())
         for pid, image in self.kernel.images().items():
             if image not in self.targets:
-                kind = RECORD_EXEC if self.live(pid) else RECORD_FORK
+                kind = records.RECORD_EXEC if self.live(pid) else records.RECORD_FORK
                 self._act(ControlRecord(kind, pid, pid, image, parent_of(pid), False, 0, 0, ""))
         for target in list(self.targets.values()):
             if not target.ended:
@@ -362,8 +363,8 @@ class Session:
         self.ended_ns = time.monotonic_ns()
         for record in self.kernel.control_records():
             self._act(record)
+        self._cut_off()
         self.drain()
-        self.cost.measure(time.monotonic(), last=True)
         for target in self.targets.values():
             if not target.ended:
                 self._forget(target)

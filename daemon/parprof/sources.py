@@ -14,11 +14,6 @@ from parprof.processmemory import ProcessMemory, environment_of
 from parprof.runtimes import Agent, Edge
 from parprof.runtimes.memory import MemoryPlan, UnknownLayout
 
-MEMORY_HITS_PER_SECOND = 5_000
-"""From this rate of probe hits on, n_w is read from memory where that holds: some 0.5 % of a core by then."""
-SAMPLED_HITS_PER_SECOND = 20_000
-"""From this rate on, probes are given up even where there is nothing better than leaves: some 2.5 % of a core."""
-
 
 class Source(StrEnum):
     """Labels as in reports and metrics."""
@@ -83,13 +78,9 @@ def first_source(
     return preferred
 
 
-def next_source(source: Source, memory: MemoryChoice, hits_per_second: float) -> Source:
-    """The source to go on with at this rate of probe hits."""
-    if source is Source.EXACT and memory.holds and hits_per_second >= MEMORY_HITS_PER_SECOND:
-        return Source.MEMORY
-    if source is Source.EXACT and hits_per_second >= SAMPLED_HITS_PER_SECOND:
-        return Source.SAMPLED
-    return source
+def next_source(memory: MemoryChoice) -> Source:
+    """The source to go on with where probes are too dear."""
+    return Source.MEMORY if memory.holds else Source.SAMPLED
 
 
 def look_for_memory(agents: list[Agent], load_map: LoadMap) -> MemoryChoice:

@@ -6,7 +6,8 @@ import os
 import select
 import signal
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from parprof.dso import Key
@@ -14,6 +15,7 @@ from parprof.epochs import LoadMaps
 from parprof.errors import ParprofError, ProbeAttachError, TargetError
 from parprof.interpreters.cpython import find_cpython
 from parprof.interpreters.functions import PythonStacks
+from parprof.kernel.alarms import Cut
 from parprof.kernel.engine import Kernel
 from parprof.kernel.records import (
     BLAME_LOCKS,
@@ -21,12 +23,14 @@ from parprof.kernel.records import (
     FOLLOW_CHILDREN,
     STOP_AT_EXEC,
     STOP_AT_LOAD,
+    Cost,
     WatchConfig,
 )
-from parprof.kernel.uprobes import ProbeSet, Site
 from parprof.loadmap import Dso, DsoCache, LoadMap
+from parprof.placedprobes import PlacedProbes
 from parprof.probing import Plan, loader_sites, make_plan, outlined_site
-from parprof.processes import Process, allowed_cores
+from parprof.processes import Process, allowed_cores, open_pidfd
+from parprof.runtimes import Edge
 from parprof.seeding import guess_threads
 from parprof.sharedprobes import SharedProbes
 from parprof.sources import (
@@ -42,23 +46,10 @@ from parprof.sources import (
 from parprof.symbols.perfmap import PerfMap
 from parprof.unwind.placing import Placer
 
-_RATE_SECONDS = 0.25
-"""Over how long the rate of probe hits is taken."""
 _SWITCHES_KEPT = 8
+_LOCK_KINDS = (Edge.LOCK, Edge.UNLOCK)
 _STARTUP_STOPS = 2
 """ld.so reports a change before and after it maps the first libraries."""
-
-
-def open_pidfd(pid: int) -> int:
-    """A descriptor that names this very process, whatever happens to its PID.
-
-    Raises:
-        TargetError: the process is gone.
-    """
-    try:
-        return os.pidfd_open(pid)
-    except OSError as error:
-        raise TargetError(f"no process {pid}: it has ended") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +81,19 @@ class Target:
         self.source = Source.SCHEDULER
         self.memory = MemoryChoice()
         self.wanted_source = watched.wanted_source
-        self.shortest_region_us = 0.0
-        """Mean time between two regions when they came fastest; 0: not known."""
         self.switches: list[str] = []
         """Changes of the n_w source, each with its reason."""
         self._transitions: list[tuple[str, str]] = []
         self.probe_hits = self.n_working = 0
         """Both as they were at the last `observe`."""
-        self._hits = (time.monotonic(), 0)
+        self.spent_ns: tuple[int, ...] = (0,) * len(Cost)
+        """What it paid for being profiled so far, by `Cost`; as of the last `observe`."""
+        self.ready_ns = 0
+        """Time that its working threads waited for a CPU so far, likewise."""
+        self.cuts: set[Cost] = set()
+        """Kinds of events that were too dear for it."""
+        self._begun_s = time.monotonic()
+        self._ended_s = 0.0
         self._planned_for: LoadMap | None = None
         self.load_maps = LoadMaps()
         self.stale = False
@@ -105,7 +101,7 @@ class Target:
         self.next_refresh_s = 0.0
         self.python: PythonStacks | None = None
         self._no_python = watched.no_python
-        self._shared = watched.shared
+        self._probes = PlacedProbes(watched.kernel, process.pid, watched.shared)
         self.cores = 1
         self.ended = False
         self.members_max = 0
@@ -113,11 +109,6 @@ class Target:
         self._flags = (FOLLOW_CHILDREN if follow else 0) | (STOP_AT_EXEC if stop else 0)
         if watched.blame_locks:
             self._flags |= BLAME_LOCKS
-        self._probes: list[ProbeSet] = []
-        self._edge_probes: list[ProbeSet] = []
-        self._placed: set[tuple[str, int]] = set()
-        self._rare: set[tuple[str, int]] = set()
-        """Those among them that stay whatever the source."""
         self._stops_left = _STARTUP_STOPS if stop else 0
         self.pidfd = open_pidfd(process.pid)
         self.perf_map = PerfMap(process.pid)
@@ -167,7 +158,8 @@ class Target:
         if any(agent.cactus for agent in plan.agents):
             flags |= CACTUS
         return WatchConfig(
-            flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges), plan.libc_range,
+            flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges),
+            tuple(plan.wait_ranges), plan.libc_range,
             self.memory.plan, next((agent.closures for agent in plan.agents if agent.closures), None),
         )  # fmt: skip
 
@@ -228,14 +220,30 @@ class Target:
             return
         self._make_plan(self.load_map)
         self.kernel.configure(self.pid, self.config())
-        self._attach_rare([*loader_sites(self.load_map), *self.plan.rare_sites])
+        locks = [site for site in self.plan.sites if site.kind in _LOCK_KINDS]
+        edges = [site for site in self.plan.sites if site.kind not in _LOCK_KINDS]
+        with self._noting_refusals():
+            self._probes.attach_rare(loader_sites(self.load_map), None)
+        with self._noting_refusals():
+            if Cost.CREATE not in self.cuts:
+                self._probes.attach_rare(self.plan.rare_sites, Cost.CREATE)
         if self.source is Source.EXACT:
-            self._attach(self.plan.sites, self._edge_probes)
+            with self._noting_refusals():
+                self._probes.attach(edges, Cost.PROBE)
+            with self._noting_refusals():
+                self._probes.attach(locks, Cost.LOCK)
+
+    @contextmanager
+    def _noting_refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except ProbeAttachError as error:
+            self.note_failure(str(error))
 
     def _make_plan(self, load_map: LoadMap) -> None:
         if self._planned_for is load_map:
             return
-        self.plan = make_plan(load_map, bool(self._flags & BLAME_LOCKS))
+        self.plan = make_plan(load_map, bool(self._flags & BLAME_LOCKS) and Cost.LOCK not in self.cuts)
         self._planned_for = load_map
         if self.memory.plan is None:
             self.memory = look_for_memory(self.plan.agents, load_map)
@@ -247,47 +255,45 @@ class Target:
         if self.source is Source.SCHEDULER:
             self.source = first_source(self.plan.agents, self.memory, self.wanted_source, self.has_edges)
 
-    def judge_source(self) -> None:
-        """Give up probes that are hit too often for what they cost, for the next best source of n_w."""
-        state = self.kernel.process_state(self.pid)
-        if state is None or state.image != self.image:
-            return
-        (before_s, before), now_s = self._hits, time.monotonic()
-        self._hits = now_s, state.probe_hits
-        if now_s - before_s < _RATE_SECONDS / 2 or self.wanted_source is not None:
-            return
-        rate = (state.probe_hits - before) / (now_s - before_s)
-        if rate:
-            self._note_regions(rate)
-        found = next_source(self.source, self.memory, rate)
-        if found is not self.source:
-            self.go_over_to(found, f"{rate:,.0f} probe hits/s")
-
-    def _note_regions(self, hits_per_second: float) -> None:
-        """A region hits its entry once and its body once in each thread, and as many ends."""
-        threads = max(self.members_max, 1)
-        period_us = 1e6 * (2 + 2 * threads) / hits_per_second
-        if not self.shortest_region_us or period_us < self.shortest_region_us:
-            self.shortest_region_us = period_us
-
     def go_over_to(self, source: Source, why: str) -> None:
         """Take n_w from another source from now on. Threads are judged anew by the next that is seen of them."""
         self._transitions.append((str(self.source), str(source)))
-        self.switches = self.switches[-_SWITCHES_KEPT:]
-        self.switches.append(f"n_w source {self.source} -> {source}: {why}")
+        self._note_switch(f"n_w source {self.source} -> {source}: {why}")
         self.source = source
         self.kernel.configure(self.pid, self.config())
         if source is Source.EXACT:
+            self.kernel.breaker.probe_again(self.pid)
             self._planned_for = (
                 None  # the files may have been closed since: their descriptors are in the plan
             )
             self.place_probes()
             return
-        for probes in self._edge_probes:
-            probes.close()
-        self._edge_probes.clear()
-        self._placed &= self._rare
+        self._probes.detach(Cost.PROBE, Cost.LOCK)
         self.kernel.forget_learned({self.image})
+
+    def cut_off(self, cut: Cut) -> None:
+        """The breaker has cut off a kind of event, whose probes are gone by now: go on without."""
+        self.cuts.add(cut.cost)
+        if cut.cost is Cost.PROBE:
+            if self.source is Source.EXACT:
+                self.go_over_to(next_source(self.memory), "probes cost more than the budget")
+            self.cuts.discard(Cost.PROBE)
+        elif cut.cost is Cost.LOCK:
+            self._note_switch("holders of locks are no longer probed: that cost more than the budget")
+            self._probes.detach(Cost.LOCK)
+            self._planned_for = None
+            self.place_probes()
+        elif cut.cost is Cost.CREATE:
+            self._note_switch("creation of threads is no longer probed: that cost more than the budget")
+            self._probes.detach(Cost.CREATE)
+        elif cut.cost is Cost.SWITCH:
+            self._note_switch(
+                "context switches are no longer followed: that cost more than the budget; "
+                "n_w is what runs on the CPUs at each sample"
+            )
+
+    def _note_switch(self, text: str) -> None:
+        self.switches = [*self.switches[-_SWITCHES_KEPT:], text]
 
     def begin(self) -> None:
         """Start on a process that runs already.
@@ -310,30 +316,10 @@ class Target:
         taken, self._transitions = self._transitions, []
         return taken
 
-    def _attach_rare(self, sites: list[Site]) -> None:
-        if self._shared is None:
-            self._attach(sites, self._probes)
-            self._rare |= {(site.path, site.offset) for site in sites}
-            return
-        try:
-            self._shared.attach(sites)
-        except ProbeAttachError as error:
-            self.note_failure(str(error))
-
     def note_failure(self, text: str) -> None:
         """For the report."""
         if text not in self.failures:
             self.failures.append(text)
-
-    def _attach(self, sites: list[Site], kept: list[ProbeSet]) -> None:
-        fresh = [site for site in sites if (site.path, site.offset) not in self._placed]
-        if not fresh:
-            return
-        try:
-            kept.append(self.kernel.attach_probes(self.pid, fresh))
-            self._placed.update((site.path, site.offset) for site in fresh)
-        except ProbeAttachError as error:
-            self.note_failure(str(error))
 
     def learn(self, address: int) -> None:
         """An outlined function without a symbol was passed to the runtime: probe it."""
@@ -343,7 +329,8 @@ class Target:
         site = outlined_site(self.plan.agents[0], *found) if found and self.plan.agents else None
         if site is not None and self.source is Source.EXACT:
             self.plan.outlined += 1
-            self._attach([site], self._edge_probes)
+            with self._noting_refusals():
+                self._probes.attach([site], Cost.PROBE)
 
     def seed_threads(self) -> None:
         """Tell the programs which threads exist, with a guess at what the sleeping ones wait for."""
@@ -371,6 +358,10 @@ class Target:
             self.ended = bool(poller.poll(0))
         return self.ended
 
+    def watched_s(self) -> float:
+        """For how long it has been watched, or was, until it was closed."""
+        return (self._ended_s or time.monotonic()) - self._begun_s
+
     def observe(self) -> None:
         """Remember what the kernel knows, for when the process is gone, and act upon it."""
         state = self.kernel.process_state(self.pid)
@@ -378,6 +369,7 @@ class Target:
             self.members_max = max(self.members_max, state.members_max)
             self.probe_hits = state.probe_hits
             self.n_working = state.n_working
+            self.spent_ns, self.ready_ns = state.spent_ns, state.ready_ns
 
     def parallel_cores(self) -> int:
         """n: cores that the process could use - those allowed, or its pool of threads once that is known."""
@@ -387,14 +379,12 @@ class Target:
 
     def close(self) -> None:
         """Detach the probes (slow mechanisms in the background) and forget the process."""
+        self._ended_s = self._ended_s or time.monotonic()
         self.placer.forget(self.pid)
         if self.python is not None and self.python.is_open:
             self.kernel.set_interpreter(self.pid, {})
             self.python.close()
-        for probes in (*self._probes, *self._edge_probes):
-            probes.close()
-        self._probes.clear()
-        self._edge_probes.clear()
+        self._probes.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1

@@ -34,7 +34,7 @@ def test_layouts_are_built_from_descriptions() -> None:
 def test_python_constants_equal_the_header(tmp_path: Path) -> None:
     """The few numbers that Python must know are those of wire.h."""
     from parprof.interpreters import layouts
-    from parprof.kernel import counters, engine, memory_plan, records, stacks, store, uprobes
+    from parprof.kernel import counters, engine, process_entries, records, stacks, store, uprobes
     from parprof.model import ThreadState
     from parprof.runtimes import Edge, memory
     from parprof.unwind import placing
@@ -57,9 +57,14 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "COOKIE_INSIDE_SHIFT": uprobes._INSIDE_SHIFT, "COOKIE_DELTA_SHIFT": uprobes._DELTA_SHIFT,
         "FROM_LEAVES": records.FROM_LEAVES, "FROM_MEMORY": records.FROM_MEMORY,
         "CHECK_MEMORY": records.CHECK_MEMORY, "CACTUS": records.CACTUS, "BLAME_LOCKS": records.BLAME_LOCKS,
+        "RECORD_CUT": records.RECORD_CUT, "MAX_WAIT_RANGES": records.MAX_WAIT_RANGES,
+        "COMMAND_RECOUNT": records.COMMAND_RECOUNT,
+        "COMMAND_PROBE": records.COMMAND_PROBE, "COOKIE_DEAR": uprobes.COOKIE_DEAR,
+        "STAT_LEFT_OUT": counters._LEFT_OUT, "COST_KINDS": len(records.Cost),
+        **{f"COST_{kind.name}": kind for kind in records.Cost},
         "RECORD_SEEN": records.RECORD_SEEN, "RECORD_CONTEXT": stacks.RECORD_CONTEXT,
         "CONTEXT_UNKNOWN": stacks.CONTEXT_UNKNOWN, "VERDICT_DENIED": engine._DENIED,
-        "MEMORY_TEAM": memory_plan._TEAM, "MEMORY_WORKERS": memory_plan._WORKERS,
+        "MEMORY_TEAM": process_entries._TEAM, "MEMORY_WORKERS": process_entries._WORKERS,
         "MAX_HOPS": memory.MAX_HOPS, "MAX_WORKERS": memory.MAX_WORKERS,
         **{f"STAT_{name.upper()}": number for name, number in counters._STATISTICS.items()},
         "STAT_PYTHON": counters._PYTHON, "PYTHON_ENDS": len(counters.PYTHON_ENDS), "NOT_THERE": layouts.NOT_THERE,

@@ -43,7 +43,7 @@ class StandIn:
     def attach(self, sites: list[Site], pid: int) -> set[str]:
         """The kinds of links that this makes for the PID."""
         self.made.clear()
-        self.prober.attach(sites, pid).close(wait=True)
+        self.prober.attach(sites, pid).close()
         return {mechanism for mechanism, owner in self.made if owner == pid}
 
 

@@ -6,6 +6,7 @@ import argparse
 import math
 
 from parprof.commands.measuring import (
+    DEFAULT_BUDGET_PERCENT,
     DEFAULT_FREQUENCY_HZ,
     Interrupt,
     add_measuring_options,
@@ -78,5 +79,12 @@ class AttachCommand:
 
 def _daemon_can(args: argparse.Namespace) -> bool:
     """Whether the daemon, which samples at a rate of its own, can do what is asked for."""
-    own = args.event or args.cores or args.children or args.blame or args.n_w_source
+    own = (
+        args.budget != DEFAULT_BUDGET_PERCENT
+        or args.event
+        or args.cores
+        or args.children
+        or args.blame
+        or args.n_w_source
+    )
     return not own and args.frequency == DEFAULT_FREQUENCY_HZ

@@ -17,7 +17,9 @@ from parprof.exporters import pprof
 from parprof.exporters.output import check_writable
 from parprof.kernel.engine import Kernel
 from parprof.kernel.perf_events import EventChoice, choose, maximum_rate_hz
+from parprof.kernel.records import Budget
 from parprof.model import Profile
+from parprof.prices import machine_prices
 from parprof.progress import Progress
 from parprof.session import Session
 from parprof.sources import Source
@@ -25,6 +27,8 @@ from parprof.symbols import Symbolizer
 from parprof.target import Target
 
 DEFAULT_FREQUENCY_HZ = 499
+DEFAULT_BUDGET_PERCENT = 1.0
+_NO_LIMIT_NS = 10**12
 
 
 def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) -> None:
@@ -51,6 +55,11 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
         help="where the number of working threads comes from: exact (probes), memory (the runtime's own state) or "
         "sampled (what threads run); default: the best that the program and its rate of regions allow",
     )  # fmt: skip
+    parser.add_argument(
+        "--budget", metavar="PERCENT", type=float, default=DEFAULT_BUDGET_PERCENT,
+        help="what profiling may take of the program's CPU time (default: %(default)g); what would go beyond that, "
+        "such as probes that are hit too often, is left out at once, and the report says so; 100: no limit",
+    )  # fmt: skip
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress line")
     add_view_options(parser)
 
@@ -67,6 +76,8 @@ def validate(args: argparse.Namespace) -> EventChoice:
         )
     if args.cores is not None and not 1 <= args.cores <= 1 << 16:
         raise UsageError(f"--cores {args.cores}: give a positive number")
+    if not 0 < args.budget <= 100:
+        raise UsageError(f"--budget {args.budget:g}: give a percentage above 0, at most 100")
     check_writable(args.output)
     return choose(args.event)
 
@@ -109,11 +120,12 @@ def measure(
     """Run one session from ``begin`` until ``finished``, and return its profile."""
     cpu_before = time.process_time()
     log = None if args.quiet else _to_standard_error
-    with Kernel(events.names, args.frequency) as kernel, Symbolizer(log=log) as symbolizer:
+    budget = Budget(args.budget / 100, _NO_LIMIT_NS) if args.budget >= 100 else Budget(args.budget / 100)
+    with Kernel(events.names, args.frequency, budget=budget) as kernel, Symbolizer(log=log) as symbolizer:
+        kernel.breaker.set_prices(machine_prices(kernel))
         session = Session(kernel, wanted_source=args.n_w_source, blame_locks=args.blame == "locks")
         try:
             main = begin(session)
-            session.cost.calibrate()
             with Progress(sys.stderr, enabled=not args.quiet) as progress:
                 while not finished(session):
                     session.step()

@@ -91,7 +91,7 @@ def facts(profile: Profile, tree: CallingContextTree) -> list[Fact]:
     out.append(
         Fact(
             "cost",
-            f"{profile.target_cost_percent:.2f} % of the target's CPU time, "
+            f"{profile.target_cost_percent:.2f} % of the target's CPU time{_cost(profile)}, "
             f"{profile.daemon_cost_percent:.2f} % of a CPU in the profiler",
         )
     )
@@ -164,6 +164,21 @@ def _effort(profile: Profile, effort: Effort, total: Metrics) -> str:
         f"useful work {useful:.1f} %, overhead {overhead:.1f} %{f' ({split})' if split else ''}, "
         f"idleness {idleness:.1f} %; spin {total.spin_ns / 1e9:.2f} s{ours}"
     )
+
+
+def _cost(profile: Profile) -> str:
+    """The kinds of events that it is for, dearest first, and the budget."""
+    kinds = {
+        key.removeprefix("cost_").removesuffix("_percent").replace("_", " "): float(value)
+        for key, value in profile.extra.items()
+        if re.fullmatch(r"cost_[a-z_']+_percent", key) and re.fullmatch(r"\d+(\.\d+)?", value)
+    }
+    budget = kinds.pop("budget", 0.0)
+    dearest = sorted(kinds.items(), key=lambda kind: -kind[1])
+    parts = [f"{name} {share:.2f} %" for name, share in dearest if share >= 0.005]
+    if budget:
+        parts.append(f"budget {budget:g} %")
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _lost(profile: Profile, samples: int) -> str:

@@ -15,7 +15,7 @@ from parprof.errors import KernelUnsupported
 
 _SYS_BPF, _SYS_PERF_EVENT_OPEN = 321, 298
 MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, MAP_GET_NEXT_KEY, PROG_LOAD = range(6)
-RAW_TRACEPOINT_OPEN, MAP_LOOKUP_BATCH, MAP_DELETE_BATCH = 17, 24, 27
+PROG_TEST_RUN, RAW_TRACEPOINT_OPEN, MAP_LOOKUP_BATCH, MAP_DELETE_BATCH = 10, 17, 24, 27
 PROG_GET_NEXT_ID, OBJ_GET_INFO_BY_FD, LINK_CREATE, ENABLE_STATS = 11, 15, 28, 32
 ANY, NOEXIST, EXIST = 0, 1, 2
 PROG_TYPES = {"kprobe": 2, "perf_event": 7, "raw_tracepoint": 17}
@@ -162,6 +162,18 @@ def raw_tracepoint_open(name: str, program: int) -> int:
     """Attach ``program`` to a raw tracepoint; closing the descriptor detaches it."""
     label = ctypes.create_string_buffer(name.encode())
     return _bpf(RAW_TRACEPOINT_OPEN, struct.pack("<QI", _address(label), program))[0]
+
+
+def run_raw_tracepoint(program: int, arguments: tuple[int, ...]) -> int:
+    """Run a program of a raw tracepoint here and now, and return what it returned."""
+    context = ctypes.create_string_buffer(struct.pack(f"<{len(arguments)}Q", *arguments))
+    _, raw = _bpf(
+        PROG_TEST_RUN,
+        struct.pack(
+            "<IIIIQQIIIIQQII", program, 0, 0, 0, 0, 0, 0, 0, 8 * len(arguments), 0, _address(context), 0, 0, 0
+        ),
+    )
+    return int(struct.unpack_from("<I", raw, 4)[0])
 
 
 def link_perf_event(program: int, event: int, cookie: int) -> int:

@@ -44,6 +44,9 @@ class KernelLayout:
     namespace_number: int
     switch_has_state: bool
     """sched_switch passes the previous task's state (Linux 5.18 and later)."""
+    run_queue: tuple[int, int, int] | None
+    """From a task to its queue of the fair class, from there to the CPU's run queue, from there to the task that runs;
+    None if this kernel does not say."""
 
     def defines(self) -> list[str]:
         """Compiler flags for the BPF object."""
@@ -66,7 +69,14 @@ class KernelLayout:
             f"-DUPID_NAMESPACE={self.upid_namespace}",
             f"-DUPID_SIZE={self.upid_size}",
             f"-DNAMESPACE_NUMBER={self.namespace_number}",
+            *self._run_queue_defines(),
         ]
+
+    def _run_queue_defines(self) -> list[str]:
+        if self.run_queue is None:
+            return []
+        names = "TASK_CFS_QUEUE", "CFS_RUNQUEUE", "RUNQUEUE_CURRENT"
+        return [f"-D{name}={offset}" for name, offset in zip(names, self.run_queue, strict=True)]
 
 
 class _Btf:
@@ -127,6 +137,14 @@ class _Btf:
         return int(self.lib.btf__type_by_id(self.handle, prototype).contents.info & 0xFFFF) - 1
 
 
+def _run_queue(btf: _Btf, task: dict[str, tuple[int, int]]) -> tuple[int, int, int] | None:
+    entity = btf.members(task["se"][1]) if "se" in task else {}
+    fair, queue = (btf.members(btf.find(name, _KIND_STRUCT)) for name in ("cfs_rq", "rq"))
+    if "cfs_rq" not in entity or "rq" not in fair or "curr" not in queue:
+        return None
+    return (task["se"][0] + entity["cfs_rq"][0]) // 8, fair["rq"][0] // 8, queue["curr"][0] // 8
+
+
 def read_layout() -> KernelLayout:
     """Read the offsets from the running kernel.
 
@@ -172,4 +190,5 @@ def read_layout() -> KernelLayout:
         upid_size=btf.size(btf.find("upid", _KIND_STRUCT)),
         namespace_number=(namespace["ns"][0] + common["inum"][0]) // 8,
         switch_has_state=btf.tracepoint_arguments("sched_switch") >= 4,
+        run_queue=_run_queue(btf, task),
     )

@@ -87,7 +87,7 @@ def _uprobes(loaded: LoadedObject) -> Finding:
     prober = Prober(loaded)
     try:
         # offset 0 of our own executable is its ELF header: mapped, never executed
-        prober.attach([Site(f"/proc/{os.getpid()}/exe", 0, 4, returns=True)], os.getpid()).close(wait=True)
+        prober.attach([Site(f"/proc/{os.getpid()}/exe", 0, 4, returns=True)], os.getpid()).close()
     except ParprofError as error:
         return Finding(
             "uprobes",

@@ -24,6 +24,7 @@ from parprof.kernel.headers import make_tree
 
 OBJECT_PARTS = (
     "maps.bpf.c",
+    "budget.bpf.c",
     "memory.bpf.c",
     "scheduler.bpf.c",
     "unwind_tables.bpf.c",
@@ -39,6 +40,7 @@ PROGRAMS = {
     "on_fork": "raw_tracepoint",
     "on_exec": "raw_tracepoint",
     "on_exit": "raw_tracepoint",
+    "on_command": "raw_tracepoint",
     "on_sample": "perf_event",
     "on_unwind": "perf_event",
     "on_python": "perf_event",
@@ -137,6 +139,7 @@ def compile_object() -> dict[str, Any]:
         "thread": _fields(bpf["threads"].Leaf),
         "settings": _fields(bpf["settings_map"].Leaf),
         "interpreter": _fields(bpf["interpreters"].Leaf),
+        "meter": _fields(bpf["meters"].sLeaf),
         "control_record": _fields(bpf["layout_control"].Leaf),
         "trace_record": _fields(bpf["layout_trace"].Leaf),
     }

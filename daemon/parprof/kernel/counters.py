@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 from parprof.kernel import bpf
+from parprof.kernel.records import Cost
 from parprof.kernel.stacks import PYTHON_ENDS, STACK_ENDS
 
 LOST_REASONS = ("counts_full", "stack_ring", "user_stack", "control_ring", "threads_full", "processes_full",
@@ -12,17 +13,25 @@ LOST_REASONS = ("counts_full", "stack_ring", "user_stack", "control_ring", "thre
                 "undecided")  # fmt: skip
 _STATISTICS = {
     "samples": 16, "switches": 17, "wakeups": 18, "repaired": 19, "unsure": 20, "contexts": 21, "caught": 23,
-    "checked": 24, "disagreed": 25,
+    "checked": 24, "disagreed": 25, "ticks": 26, "known_creations": 27,
 }  # fmt: skip
 _STACKS = 32
 _PYTHON = 44
 _EDGES = 48
 _EDGE_KINDS = 13
+_LEFT_OUT = 64
 EDGE_NAMES = {
     1: "work", 2: "wait", 3: "region", 4: "learn", 5: "create_thread", 6: "load_map", 7: "begin", 8: "end",
     9: "create_task", 10: "steal", 11: "lock", 12: "unlock",
 }  # fmt: skip
 """Names of ``enum edge_kind``, as in metrics."""
+
+
+LEFT_OUT = {
+    Cost.PROBE: "probe_hits", Cost.LOCK: "lock_hits", Cost.CREATE: "thread_creations", Cost.WALK: "creation_walks",
+    Cost.SAMPLE: "samples",
+}  # fmt: skip
+"""Events that the breaker leaves out: names as in reports and metrics."""
 
 
 class Counters:
@@ -32,7 +41,7 @@ class Counters:
         """``fd``: descriptor of the map."""
         self._fd = fd
         self._entries = entries
-        self._cpus = _possible_cpus()
+        self._cpus = possible_cpus()
 
     def _read(self) -> list[int]:
         out = [0] * self._entries
@@ -50,6 +59,7 @@ class Counters:
         """All else that is counted."""
         values = self._read()
         out = {name: values[index] for name, index in _STATISTICS.items()}
+        out.update({f"left_out_{name}": values[_LEFT_OUT + cost] for cost, name in LEFT_OUT.items()})
         out["probe_hits"] = sum(values[_EDGES : _EDGES + _EDGE_KINDS])
         out.update({f"stacks_{end}": values[_STACKS + index] for index, end in enumerate(STACK_ENDS)})
         out.update({f"python_{end}": values[_PYTHON + index] for index, end in enumerate(PYTHON_ENDS)})
@@ -61,6 +71,7 @@ class Counters:
         return {kind: values[_EDGES + kind] for kind in range(_EDGE_KINDS)}
 
 
-def _possible_cpus() -> int:
+def possible_cpus() -> int:
+    """How many values each entry of a per-CPU map has."""
     with open("/sys/devices/system/cpu/possible") as file:
         return int(file.read().strip().replace(",", "-").split("-")[-1]) + 1

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import struct
 import time
 from collections import Counter
@@ -14,15 +13,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from parprof.errors import KernelUnsupported, PrivilegeError, TargetError
-from parprof.kernel import bpf
+from parprof.closing import Closing
+from parprof.errors import TargetError
+from parprof.kernel import bpf, records
+from parprof.kernel.breaker import Breaker
 from parprof.kernel.counters import Counters
 from parprof.kernel.counts import CountTable
-from parprof.kernel.memory_plan import fill_closures, fill_memory_plan
-from parprof.kernel.objects import LoadedObject, get_object
-from parprof.kernel.records import RECORD_LEARNED, ControlRecord, ProcessState, TraceRecord, WatchConfig
+from parprof.kernel.objects import load_object
+from parprof.kernel.process_entries import fill_config, process_state
+from parprof.kernel.records import Budget, Cost, ProcessState, WatchConfig
 from parprof.kernel.ringbuf import RingBuffer
-from parprof.kernel.sampling import SampleEvents, open_tracepoints
+from parprof.kernel.sampling import LIVES, SampleEvents, Tracepoints
+from parprof.kernel.settings import Settings
 from parprof.kernel.stacks import CodeAt, Context, RawStack, Stack, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
@@ -32,7 +34,7 @@ _DENIED = 2
 _FULL = (errno.E2BIG, errno.ENOMEM, errno.ENOSPC)
 
 
-class Kernel:
+class Kernel(Closing):
     """Programs, events and maps of one session. Use as a context manager; closing leaves nothing behind.
 
     Raises:
@@ -48,31 +50,32 @@ class Kernel:
         trace: bool = False,
         system_wide: bool = False,
         sizes: dict[str, int] | None = None,
+        budget: Budget | None = None,
     ) -> None:
-        """``system_wide``: ask, by RECORD_SEEN, about each process that uses the CPU. See `watch` and `deny`."""
+        """``system_wide``: ask, by RECORD_SEEN, about each process that uses the CPU. See `watch` and `deny`.
+
+        ``budget``: what each process may pay; events beyond it are left out by the programs themselves.
+        """
         self.events = tuple(events)
+
         self._first_hz = frequency_hz
         self._phase = 0
         self._drains = 0
         self._list_generation = 0
         self._stacks = StackTable()
-        self._descriptors: list[int] = []
+        self._breaker: Breaker | None = None
         self._lost_here: Counter[str] = Counter()
         self._rings: dict[str, RingBuffer] = {}
         self._states: dict[bytes, bytes] | None = None
         self._trace = trace
-        self._system_wide = system_wide
         self._has_learned = False
         self._events: SampleEvents | None = None
-        try:
-            self._object = LoadedObject(get_object(), sizes)
-        except KernelUnsupported as error:
-            if isinstance(error.__cause__, PermissionError):
-                raise PrivilegeError(
-                    "loading BPF programs is not permitted: run as root or with CAP_BPF and CAP_PERFMON"
-                ) from error
-            raise
+        self._object = load_object(sizes)
         self._prober = Prober(self._object)
+        self._settings = Settings(
+            self._object, frequency_hz, budget or Budget(), trace=trace, system_wide=system_wide
+        )
+        self._lives = Tracepoints(self._object, LIVES)
         definition = self._object.definitions["counters"]
         self._counters = Counters(self._object.maps["counters"], definition["max_entries"])
         self._counts = CountTable(self._object, self._is_known)
@@ -87,12 +90,12 @@ class Kernel:
     def _start(self) -> None:
         threads = self._object.layouts["thread"]
         self._object.put("threads", struct.pack("<I", 0), threads())  # the template for new threads
-        for name in ("stacks", "control", *(("trace",) if self._trace else ())):
+        for name in ("stacks", "control", "alarms", *(("trace",) if self._trace else ())):
             self._rings[name] = RingBuffer(
                 self._object.maps[name], self._object.definitions[name]["max_entries"]
             )
-        self._write_settings()
-        self._descriptors = open_tracepoints(self._object)
+        self._lives.attach()
+        self._breaker = Breaker(self._object, self._settings, self._rings["alarms"])
         self._object.load_unwinder()
         self._events = SampleEvents(self._object.program("on_sample"), self.events, self._first_hz)
 
@@ -109,6 +112,13 @@ class Kernel:
         """
         assert self._events
         self._events.set_frequency(frequency_hz)
+        self._settings.write(frequency_hz=frequency_hz)
+
+    @property
+    def breaker(self) -> Breaker:
+        """What holds the targets' cost to the budget."""
+        assert self._breaker
+        return self._breaker
 
     def deny(self, pid: int) -> None:
         """Do not ask about this process again, until it calls exec or its PID is another's."""
@@ -121,11 +131,6 @@ class Kernel:
             bpf.map_delete_batch(fd, [key for key, _ in bpf.map_read_all(fd, 4, 4)])
             return
         bpf.map_delete_batch(fd, [struct.pack("<I", pid) for pid in pids])
-
-    def _write_settings(self) -> None:
-        settings: Any = self._object.layouts["settings"]()
-        settings.phase, settings.trace, settings.system_wide = self._phase, self._trace, self._system_wide
-        self._object.put("settings_map", struct.pack("<I", 0), settings)
 
     @property
     def control_fd(self) -> int:
@@ -147,7 +152,7 @@ class Kernel:
         """
         self.configure(pid, config)
         process: Any = self._object.layouts["process"]()
-        process.image, process.dead = image, from_exec
+        process.image, process.dead, process.left_ns = image, from_exec, self._settings.budget.burst_ns
         self._put("processes", pid, process)
 
     def configure(self, pid: int, config: WatchConfig) -> None:
@@ -157,16 +162,7 @@ class Kernel:
             TargetError: the map is full.
         """
         raw: Any = self._object.layouts["process_config"]()
-        for index, (start, end) in enumerate(config.runtime_ranges):
-            raw.range_start[index], raw.range_end[index] = start, end
-        for index, (start, end) in enumerate(config.user_ranges):
-            raw.user_start[index], raw.user_end[index] = start, end
-        raw.libc_start, raw.libc_end = config.libc_range
-        raw.flags = config.flags
-        if config.memory is not None:
-            fill_memory_plan(raw.memory, config.memory)
-        if config.closures is not None:
-            fill_closures(raw.closures, config.closures)
+        fill_config(raw, config)
         self._put("configs", pid, raw)
 
     def _put(self, name: str, pid: int, value: Any) -> None:
@@ -230,6 +226,7 @@ class Kernel:
     def unwatch(self, pid: int, has_threads: bool = True) -> None:
         """Stop counting a process at once and forget its threads, if it still has some."""
         key = struct.pack("<I", pid)
+        self.breaker.forget(pid)
         bpf.map_delete(self._object.maps["processes"], key)
         bpf.map_delete(self._object.maps["configs"], key)
         if not has_threads:
@@ -250,43 +247,47 @@ class Kernel:
             raw = self._object.layouts["process"].from_buffer_copy(found) if found is not None else None
         if raw is None:
             return None
-        return ProcessState(
-            raw.image, raw.n_working, raw.n_unknown, raw.members, raw.members_max, raw.probe_hits
-        )
+        return process_state(raw, follows_switches=self.breaker.follows_switches)
 
     @contextmanager
     def one_look(self) -> Iterator[None]:
         """Within this context `process_state` answers from a single reading of the table, for all processes."""
-        size = self._object.definitions["processes"]["value_size"]
-        self._states = dict(bpf.map_read_all(self._object.maps["processes"], 4, size, chunk=512))
+        self._states = dict(self._all_states())
         try:
             yield
         finally:
             self._states = None
 
-    def attach_probes(self, pid: int, sites: list[Site]) -> ProbeSet:
-        """Probe ``sites`` in process ``pid`` alone. Raises ProbeAttachError."""
-        return self._prober.attach(sites, pid)
+    def attach_probes(self, pid: int, sites: list[Site], cost: Cost | None = None) -> ProbeSet:
+        """Probe ``sites`` in process ``pid`` alone; 0: in all. They go when ``cost``, if any, is cut off there.
 
-    def control_records(self) -> Iterator[ControlRecord]:
+        Raises:
+            ProbeAttachError: the kernel refused.
+        """
+        probes = self._prober.attach(sites, pid)
+        if cost is not None:
+            self.breaker.guard(pid, cost, probes)
+        return probes
+
+    def control_records(self) -> Iterator[records.ControlRecord]:
         """Events since the last call, oldest first."""
         layout = self._object.layouts["control_record"]
         for raw in self._rings["control"].read():
             r: Any = layout.from_buffer_copy(raw)
-            self._has_learned |= r.type == RECORD_LEARNED
-            yield ControlRecord(
+            self._has_learned |= r.type == records.RECORD_LEARNED
+            yield records.ControlRecord(
                 r.type, r.tgid, r.tid, r.image, r.parent_tgid, bool(r.stopped), r.address, r.time_ns,
                 r.comm.decode(errors="replace"),
             )  # fmt: skip
 
-    def trace_records(self) -> Iterator[TraceRecord]:
+    def trace_records(self) -> Iterator[records.TraceRecord]:
         """Single samples since the last call; only with ``trace``."""
         if not self._trace:
             return
         layout = self._object.layouts["trace_record"]
         for raw in self._rings["trace"].read():
             r: Any = layout.from_buffer_copy(raw)
-            yield TraceRecord(
+            yield records.TraceRecord(
                 r.image, r.tid, r.time_ns, r.ip, r.n_working, ThreadState(r.state), bool(r.unsure)
             )
 
@@ -317,7 +318,7 @@ class Kernel:
         if self._events is not None:
             self._events.follow_cpus()
         old, self._phase = self._phase, 1 - self._phase
-        self._write_settings()
+        self._settings.write(phase=self._phase)
         time.sleep(0.002)  # programs that still saw the old phase end within microseconds
         facts = self._counts.take(old)
         self._read_stacks()  # after the counts: a stack is sent before it is counted
@@ -349,10 +350,14 @@ class Kernel:
     def images(self) -> dict[int, int]:
         """The images of the watched processes, by PID, as the programs have them."""
         layout: Any = self._object.layouts["process"]
-        size = self._object.definitions["processes"]["value_size"]
-        found = bpf.map_read_all(self._object.maps["processes"], 4, size, chunk=512)
-        states = ((int.from_bytes(key, "little"), layout.from_buffer_copy(raw)) for key, raw in found)
+        states = (
+            (int.from_bytes(key, "little"), layout.from_buffer_copy(raw)) for key, raw in self._all_states()
+        )
         return {pid: state.image for pid, state in states if not state.dead}
+
+    def _all_states(self) -> Iterator[tuple[bytes, bytes]]:
+        size = self._object.definitions["processes"]["value_size"]
+        return bpf.map_read_all(self._object.maps["processes"], 4, size, chunk=512)
 
     def _is_known(self, digest: int) -> bool:
         return digest == 0 or digest in self._stacks
@@ -383,18 +388,12 @@ class Kernel:
         """Detach and free everything."""
         if self._events is not None:
             self._events.close()
-        for fd in self._descriptors:
-            with suppress(OSError):
-                os.close(fd)
-        self._descriptors.clear()
+        self._lives.detach()
+        if self._breaker is not None:
+            self._breaker.close()
+            self._breaker = None
         for ring in self._rings.values():
             ring.close()
         self._rings.clear()
         self.store.close()
         self._object.close()
-
-    def __enter__(self) -> Kernel:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

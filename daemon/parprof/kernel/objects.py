@@ -18,7 +18,7 @@ from typing import Any
 
 from parprof import __version__
 from parprof.cachedir import cache_directory
-from parprof.errors import KernelUnsupported
+from parprof.errors import KernelUnsupported, PrivilegeError
 from parprof.kernel import bpf
 from parprof.kernel.compiler import OBJECT_PARTS, pid_namespace, source_directory
 from parprof.kernel.layout import check_size, make_structure
@@ -35,6 +35,7 @@ _MAP_LAYOUTS = {
     "threads": (None, "thread"),
     "settings_map": (None, "settings"),
     "interpreters": (None, "interpreter"),
+    "meters": (None, "meter"),
 }
 
 
@@ -204,3 +205,19 @@ class LoadedObject:
         self._loaded.clear()
         self._edge_arrays.clear()
         self.maps.clear()
+
+
+def load_object(sizes: dict[str, int] | None = None) -> LoadedObject:
+    """The object for this kernel, its maps made. ``sizes``: of maps that are to have another size, in entries.
+
+    Raises:
+        PrivilegeError: it is not permitted; KernelUnsupported: the kernel lacks something.
+    """
+    try:
+        return LoadedObject(get_object(), sizes)
+    except KernelUnsupported as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise PrivilegeError(
+                "loading BPF programs is not permitted: run as root or with CAP_BPF and CAP_PERFMON"
+            ) from error
+        raise

@@ -105,6 +105,12 @@ def open_on_cpu(name: str, frequency_hz: int, cpu: int) -> int:
     return bpf.perf_event_open(_attributes(kind, config, period or frequency_hz, flags), -1, cpu)
 
 
+def open_on_self(name: str, frequency_hz: int) -> int:
+    """Open one event for the calling thread."""
+    kind, config = encode(name)
+    return bpf.perf_event_open(_attributes(kind, config, frequency_hz, _FLAG_FREQUENCY), 0, -1)
+
+
 def is_available(name: str) -> OSError | None:
     """None when this machine can count the event, else the kernel's refusal."""
     try:

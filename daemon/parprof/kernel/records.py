@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from parprof.model import ThreadState
 from parprof.runtimes.memory import ClosureChain, MemoryPlan
 
 FOLLOW_CHILDREN, STOP_AT_EXEC, HAS_RUNTIME, STOP_AT_LOAD = 1, 2, 4, 8
 FROM_LEAVES, FROM_MEMORY, CHECK_MEMORY, CACTUS, BLAME_LOCKS = 16, 32, 64, 128, 256
-MAX_RUNTIME_RANGES, MAX_USER_RANGES = 6, 4
+MAX_RUNTIME_RANGES, MAX_USER_RANGES, MAX_WAIT_RANGES = 6, 4, 16
 RECORD_EXEC, RECORD_FORK, RECORD_EXIT, RECORD_LEARNED, RECORD_LOAD_MAP, RECORD_REPLACED = 2, 3, 4, 5, 6, 8
-RECORD_STALE_MAP, RECORD_SEEN = 9, 12
+RECORD_STALE_MAP, RECORD_SEEN, RECORD_CUT = 9, 12, 13
+COMMAND_RECOUNT, COMMAND_PROBE = 1, 2
+
+
+class Cost(IntEnum):
+    """What a process pays for: ``enum cost_kind``."""
+
+    PROBE = 0
+    """Work edges."""
+    LOCK = 1
+    """Edges that tell who holds a lock."""
+    CREATE = 2
+    """Creation of threads."""
+    WALK = 3
+    """Walks of creators' stacks."""
+    SWITCH = 4
+    """Context switches and wake-ups."""
+    SAMPLE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +70,37 @@ class ProcessState:
     members: int
     members_max: int
     probe_hits: int
+    spent_ns: tuple[int, ...]
+    """What the process paid for being profiled so far, by `Cost`. Nanoseconds of CPU time."""
+    ready_ns: int
+    """Time that its working threads waited for a CPU, while switches were followed."""
+    ticks: bool
+    """Switches are not followed: n_w is what runs on the CPUs at a sample."""
+    thin: int
+    """One sample in 2**thin is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What events take from the target beside our programs, nanoseconds."""
+
+    entry_ns: int = 1000
+    """The trap of a probe whose instruction the kernel emulates."""
+    dear_ns: int = 3000
+    """That of one which it executes out of line."""
+    return_ns: int = 900
+    """That of a return probe."""
+    interrupt_ns: int = 2000
+    """A sample's timer interrupt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much of its CPU time a process may pay for being profiled."""
+
+    ratio: float = 0.01
+    burst_ns: int = 10_000_000
+    """What it may pay at once: so much is saved up where less is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +110,8 @@ class WatchConfig:
     flags: int = 0
     runtime_ranges: tuple[tuple[int, int], ...] = ()
     user_ranges: tuple[tuple[int, int], ...] = ()
+    wait_ranges: tuple[tuple[int, int], ...] = ()
+    """The runtimes' code in which threads wait; none: all of it may."""
     libc_range: tuple[int, int] = (0, 0)
     memory: MemoryPlan | None = None
     closures: ClosureChain | None = None

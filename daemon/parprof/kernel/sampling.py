@@ -10,30 +10,48 @@ from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf, perf_events
 from parprof.kernel.objects import LoadedObject
 
-_TRACEPOINTS = (
+LIVES = (
     ("sched_process_exit", "on_exit"),
     ("sched_process_exec", "on_exec"),
     ("sched_process_fork", "on_fork"),
-    ("sched_switch", "on_switch"),
-    ("sched_wakeup", "on_wakeup"),
     ("sched_wakeup_new", "on_wakeup"),
 )
+"""Tracepoints of the life of threads and processes: always followed."""
+SWITCHES = (("sched_switch", "on_switch"), ("sched_wakeup", "on_wakeup"))
+"""Those that tell which threads sleep: as long as that is not too dear."""
 
 
-def open_tracepoints(loaded: LoadedObject) -> list[int]:
-    """Attach the programs of the scheduler's tracepoints; the links' descriptors.
+class Tracepoints:
+    """Programs at tracepoints of the scheduler."""
 
-    Raises:
-        KernelUnsupported: there is no such tracepoint here.
-    """
-    out = []
-    for tracepoint, program in _TRACEPOINTS:
-        fd = loaded.program(program)
-        try:
-            out.append(bpf.raw_tracepoint_open(tracepoint, fd))
-        except OSError as error:
-            raise KernelUnsupported(f"tracepoint {tracepoint}: {error.strerror}") from error
-    return out
+    def __init__(self, loaded: LoadedObject, pairs: Sequence[tuple[str, str]]) -> None:
+        """``pairs``: tracepoint and program."""
+        self._object = loaded
+        self._pairs = pairs
+        self._descriptors: list[int] = []
+
+    @property
+    def attached(self) -> bool:
+        """Whether they are there."""
+        return bool(self._descriptors)
+
+    def attach(self) -> None:
+        """Attach them.
+
+        Raises:
+            KernelUnsupported: there is no such tracepoint here.
+        """
+        for tracepoint, program in self._pairs:
+            fd = self._object.program(program)
+            try:
+                self._descriptors.append(bpf.raw_tracepoint_open(tracepoint, fd))
+            except OSError as error:
+                self.detach()
+                raise KernelUnsupported(f"tracepoint {tracepoint}: {error.strerror}") from error
+
+    def detach(self) -> None:
+        """Take them away, if they are there."""
+        _close(self._descriptors)
 
 
 class SampleEvents:

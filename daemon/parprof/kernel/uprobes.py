@@ -72,8 +72,8 @@ class ProbeSet:
         self._descriptors = descriptors
         self._lock = threading.Lock()
 
-    def close(self, wait: bool = False) -> None:
-        """Detach, in any thread. It never waits: see `detacher`. ``wait`` has no meaning any more."""
+    def close(self) -> None:
+        """Detach, in any thread. It never waits: see `detacher`."""
         with self._lock:
             descriptors, self._descriptors = self._descriptors, []
         detacher.close(descriptors)

@@ -91,6 +91,8 @@ class Agent:
     """Matches the names that compilers give to outlined region and task bodies of this runtime."""
     source: str = "exact"
     """The n_w source to start with."""
+    pauses = False
+    """All of its loops that wait have the instruction ``pause``: see `parprof.waitcode`."""
     return_probes = True
     """False where work moves between threads in mid-function: a return probe would kill the target."""
     imports: re.Pattern[str] = _NEVER

@@ -69,6 +69,7 @@ class Libgomp(Agent):
     marker = "GOMP_parallel"
     outlined = re.compile(r".*\._omp_fn\.\d+")
     lock_hooks = LOCKS
+    pauses = True
     imports = re.compile(r"GOMP_|omp_")
     functions = re.compile(rf"_?(GOMP|gomp|GOACC|goacc)_|{API}")
     create = re.compile(

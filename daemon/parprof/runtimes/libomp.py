@@ -79,6 +79,7 @@ class Libomp(Agent):
     )
     hooks: tuple[Hook, ...] = _HOOKS
     lock_hooks = _LOCKS
+    pauses = True
 
     def outlined_instance(self, name: str) -> int:
         """A task's entry has its task as second argument, a body that gcc outlined has its data as first."""

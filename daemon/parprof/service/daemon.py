@@ -17,11 +17,13 @@ from dataclasses import replace
 from parprof.addresses import AddressBook
 from parprof.errors import ParprofError, TargetError
 from parprof.kernel.engine import Kernel
+from parprof.kernel.records import Budget
 from parprof.model import Metrics, Profile
+from parprof.prices import machine_prices
 from parprof.rows import RowMaker
 from parprof.service import footprint
 from parprof.service.folding import fold_cold
-from parprof.service.governor import Governor, Prices
+from parprof.service.governor import Governor, Usage
 from parprof.service.losses import Losses, failure_reason
 from parprof.service.model import Labels, ProfileEntry, Snapshot
 from parprof.service.options import DaemonOptions
@@ -159,7 +161,11 @@ class Daemon:
         options = self._options
         with (
             Kernel(
-                options.events, options.frequency_hz, system_wide=True, sizes=footprint.ring_sizes()
+                options.events,
+                options.frequency_hz,
+                system_wide=True,
+                sizes=footprint.ring_sizes(),
+                budget=Budget(options.budget_ratio),
             ) as kernel,
             Symbolizer(footprint.FILE_SECONDS, _LOG.info, footprint.SYMBOLS_SECONDS) as symbolizer,
         ):
@@ -180,7 +186,7 @@ class Daemon:
             )  # fmt: skip
             self._losses = Losses(kernel.lost)
             self._session.wake_up_by(self._requests.wake_fd)
-            self._session.cost.calibrate()
+            kernel.breaker.set_prices(machine_prices(kernel))
             footprint.collect_less()
             self._charged_s = self._snapshot_s = self._sampling_s = time.monotonic()
             self._trimmed_s = self._retried_s = self._sampling_s
@@ -201,6 +207,7 @@ class Daemon:
             options, events=self._options.events, interval_seconds=self._options.interval_seconds
         )
         self._governor.set_budget(options.budget_ratio, options.frequency_hz)
+        self._kernel.breaker.set_budget(Budget(options.budget_ratio))
         self._recent.resize(options.ring_bytes)
         self._candidates.selection = options.selection
         self._candidates.max_processes = options.max_processes
@@ -278,7 +285,6 @@ class Daemon:
         seconds = before_s - self._charged_s
         self._charged_s = before_s
         facts = session.take_facts()
-        prices = Prices(*session.cost.prices_ns())
         rows = self._rows.rows(facts)
         charged = self._watching.charge(
             facts, rows, seconds, self._options.paths_per_process, fold_cold, self._rows.fine_n_working
@@ -293,8 +299,8 @@ class Daemon:
                     self.leave(*left)
             self._labels[pid] = one.labels
             self._recent.add(profile, image=one.target.image, uid=one.labels.uid)
-        self._govern(charged, prices, seconds)
-        before_ns, self._cost_ns = self._cost_ns, session.cost.target_ns()
+        self._govern(charged, seconds)
+        before_ns, self._cost_ns = self._cost_ns, session.cost.machine_ns(session.targets.values())
         machine_ns = 1e9 * max(seconds, 0.001) * (os.cpu_count() or 1)
         self._cost_ratio = max(self._cost_ns - before_ns, 0.0) / machine_ns
         ended = session.drop_ended()
@@ -306,27 +312,37 @@ class Daemon:
         self._entries = self._recent.entries()
         self._drain_seconds = time.monotonic() - before_s
 
-    def _govern(self, charged: list[Charged], prices: Prices, seconds: float) -> None:
+    def _govern(self, charged: list[Charged], seconds: float) -> None:
         now_s = time.monotonic()
         for one in charged:
             target = one.target
-            one.account.cost_ratio = self._governor.cost_ratio(one.usage, prices)
+            one.account.cost_ratio = self._governor.cost_ratio(one.usage)
             if target.ended:
                 continue
             for before, after in target.take_transitions():
                 self._governor.note_degraded(target.image, before, after, now_s)
-            if target.source is not Source.EXACT and not target.has_edges:
-                continue  # there is no way back
-            source = self._governor.judge(
-                target.image, target.source, target.memory.holds, one.usage, prices, now_s
-            )
-            if source is not target.source:
-                why = f"cost {one.account.cost_ratio:.2%}, budget {self._governor.budget_ratio:.2%}"
-                _LOG.info("process %d: n_w source %s -> %s: %s", target.pid, target.source, source, why)
-                target.go_over_to(source, why)
+            if (
+                target.has_edges
+                and self._governor.judge(target.image, target.source, now_s) is not target.source
+            ):
+                _LOG.info("process %d: probes are tried again", target.pid)
+                target.go_over_to(Source.EXACT, "probes are tried again")
                 target.take_transitions()
-        machine = self._watching.machine(charged, seconds)
-        frequency_hz = self._governor.judge_frequency(machine, prices)
+        self._govern_switches(now_s)
+        self._govern_frequency(self._watching.machine(charged, seconds))
+
+    def _govern_switches(self, now_s: float) -> None:
+        breaker = self._kernel.breaker
+        if not self._governor.judge_switches(breaker.follows_switches, now_s):
+            return
+        try:
+            breaker.follow_switches(self._kernel.images())
+            _LOG.info("context switches are followed again")
+        except (ParprofError, OSError) as error:
+            _LOG.warning("context switches are not followed: %s", error)
+
+    def _govern_frequency(self, machine: Usage) -> None:
+        frequency_hz = self._governor.judge_frequency(machine)
         if frequency_hz != self._kernel.frequency_hz:
             _LOG.info("sampling at %d Hz instead of %d", frequency_hz, self._kernel.frequency_hz)
             try:

@@ -1,11 +1,14 @@
-"""The overhead governor: holds what profiling costs each target, and the machine, to a budget (DESIGN.md sec. 3).
+"""The overhead governor: chooses what to go on with where profiling costs more than the budget (DESIGN.md sec. 3).
 
-It knows no kernel. The daemon tells it what was counted in an interval; it answers with what to change.
+The emergency is not its business: the breaker in the programs cuts off what is too dear for a process at once. The
+governor tries again later what was cut off, after ever longer rests, and fits the sampling rate to the budget of all
+processes together. It knows no kernel: the daemon tells it what was paid in an interval.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from parprof.sources import Source
@@ -16,26 +19,22 @@ _FIRST_RETRY_SECONDS = 60.0
 _LONGEST_RETRY_SECONDS = 3600.0
 _ROOM = 0.5
 """Go back up only where that is expected to take less than this share of the budget."""
+_SWITCHES = "switches"
+"""Stands beside the images of processes: context switches are followed for all of them or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was counted for one process in one interval. ``cpu_ns``: CPU time that it used."""
+    """What one process did, and paid for being profiled, in one interval. ``cpu_ns``: CPU time that it used."""
 
     seconds: float
     cpu_ns: float
     samples: int
     probe_hits: int
-    other_samples: int = 0
-    """Of further events, whose rate is not the governor's to set."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """What one event costs the target, nanoseconds, as calibrated on this machine."""
-
-    sample_ns: float
-    probe_ns: float
+    spent_ns: float = 0.0
+    """What it paid in all."""
+    samples_ns: float = 0.0
+    """What it paid for samples."""
 
 
 @dataclass(slots=True)
@@ -45,7 +44,7 @@ class _Degraded:
 
 
 class Governor:
-    """Decides for each process where n_w comes from, and for all of them how often to sample."""
+    """Decides when to try again what was too dear, and how often to sample."""
 
     def __init__(self, budget_ratio: float, frequency_hz: int) -> None:
         """``budget_ratio``: cost as a share of CPU time, in each target, and of samples in all of them together.
@@ -55,55 +54,62 @@ class Governor:
         self.frequency_hz = frequency_hz
         self.set_budget(budget_ratio, frequency_hz)
         self.transitions: Counter[tuple[str, str]] = Counter()
-        self._degraded: dict[int, _Degraded] = {}
+        self._degraded: dict[Hashable, _Degraded] = {}
 
     def set_budget(self, budget_ratio: float, frequency_hz: int) -> None:
         """Hold another budget from now on, and aim at another rate."""
         self.budget_ratio = budget_ratio
         self.wanted_hz = frequency_hz
 
-    def cost_ratio(self, usage: Usage, prices: Prices) -> float:
+    def cost_ratio(self, usage: Usage) -> float:
         """Cost in the target as a share of its CPU time; 0 where it used none."""
-        cost_ns = (
-            usage.samples + usage.other_samples
-        ) * prices.sample_ns + usage.probe_hits * prices.probe_ns
-        return cost_ns / usage.cpu_ns if usage.cpu_ns > 0 else 0.0
+        return usage.spent_ns / usage.cpu_ns if usage.cpu_ns > 0 else 0.0
 
-    def judge(
-        self, image: int, source: Source, memory_holds: bool, usage: Usage, prices: Prices, now_s: float
-    ) -> Source:
-        """The source that a process should have from now on. ``now_s``: CLOCK_MONOTONIC."""
-        if source is Source.EXACT:
-            probes_ns = usage.probe_hits * prices.probe_ns
-            if usage.cpu_ns > 0 and probes_ns > self.budget_ratio * usage.cpu_ns:
-                self._degrade(image, now_s)
-                return self._go(source, Source.MEMORY if memory_holds else Source.SAMPLED)
+    def judge(self, image: int, source: Source, now_s: float) -> Source:
+        """The source that a process should have from now on: probes again, after a rest. ``now_s``: CLOCK_MONOTONIC."""
+        if source is Source.EXACT or not self._has_rested(image, now_s):
             return source
-        known = self._degraded.get(image)
-        if known is not None and now_s - known.since_s >= known.retry_s:
-            known.since_s = now_s
-            return self._go(source, Source.EXACT)
-        return source
+        self.transitions[str(source), str(Source.EXACT)] += 1
+        return Source.EXACT
 
     def note_degraded(self, image: int, before: str, after: str, now_s: float) -> None:
-        """Somebody else has changed the source of a process. Where it took the probes away: try them again later."""
+        """The source of a process was changed. Where that took probes away: try them again later."""
         self.transitions[before, after] += 1
         if before == Source.EXACT:
             self._degrade(image, now_s)
 
-    def _degrade(self, image: int, now_s: float) -> None:
-        """Each time that probes turn out too dear, they rest for twice as long."""
-        known = self._degraded.get(image)
+    def judge_switches(self, followed: bool, now_s: float) -> bool:
+        """Whether to follow context switches again from now on. ``followed``: they are followed now."""
+        known = self._degraded.get(_SWITCHES)
+        if followed:
+            if known is not None:
+                known.since_s = 0.0
+            return False
+        if known is None or not known.since_s:
+            self.transitions["switches", "ticks"] += 1
+            self._degrade(_SWITCHES, now_s)
+            return False
+        if not self._has_rested(_SWITCHES, now_s):
+            return False
+        self.transitions["ticks", "switches"] += 1
+        return True
+
+    def _has_rested(self, what: Hashable, now_s: float) -> bool:
+        known = self._degraded.get(what)
+        if known is None or now_s - known.since_s < known.retry_s:
+            return False
+        known.since_s = now_s
+        return True
+
+    def _degrade(self, what: Hashable, now_s: float) -> None:
+        """Each time that something turns out too dear, it rests for twice as long."""
+        known = self._degraded.get(what)
         retry_s = min(2 * known.retry_s, _LONGEST_RETRY_SECONDS) if known else _FIRST_RETRY_SECONDS
-        self._degraded[image] = _Degraded(now_s, retry_s)
+        self._degraded[what] = _Degraded(now_s, retry_s)
 
-    def _go(self, before: Source, after: Source) -> Source:
-        self.transitions[str(before), str(after)] += 1
-        return after
-
-    def judge_frequency(self, machine: Usage, prices: Prices) -> int:
+    def judge_frequency(self, machine: Usage) -> int:
         """The sampling rate from now on, by what samples alone cost all processes together."""
-        ratio = machine.samples * prices.sample_ns / machine.cpu_ns if machine.cpu_ns > 0 else 0.0
+        ratio = machine.samples_ns / machine.cpu_ns if machine.cpu_ns > 0 else 0.0
         at = self.frequency_hz
         if ratio > self.budget_ratio:
             fits = [hz for hz in FREQUENCIES_HZ if hz < at and ratio * hz / at <= self.budget_ratio]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from parprof.kernel.counters import EDGE_NAMES
+from parprof.kernel.records import Cost
 from parprof.model import FactKey, Metrics, PathSample, ProcessInfo, Profile
 from parprof.rows import RowMaker
 from parprof.service.accounts import Account, mean_n_working
@@ -34,6 +35,7 @@ class ProcessAccount(Account):
     cost_ratio = 0.0
     folded = 0
     charged_hits = 0
+    charged_ns: tuple[int, ...] = (0,) * len(Cost)
 
 
 @dataclass(slots=True)
@@ -98,10 +100,6 @@ class Watching:
         for image in by_image.keys() - self._session.targets.keys():
             for row in by_image[image]:
                 self._strays.add(row.metrics)
-        others = Counter[int]()
-        for key, (count, _, _) in facts.items():
-            if key.event:
-                others[key.image] += count
         means = mean_n_working(facts.items(), fine)
         out = []
         for target in self._session.targets.values():
@@ -114,9 +112,11 @@ class Watching:
             account.close_interval(end_s, seconds, interval, means.get(target.image, 0.0))
             hits, account.charged_hits = target.probe_hits - account.charged_hits, target.probe_hits
             self._edges[target.plan.runtime, "all"] += max(hits, 0)
+            paid = [now - then for now, then in zip(target.spent_ns, account.charged_ns, strict=True)]
+            account.charged_ns = target.spent_ns
             if found or hits:
-                cpu_ns = interval.work_ns + interval.spin_ns
-                usage = Usage(seconds, cpu_ns, interval.samples, max(hits, 0), others[target.image])
+                cpu_ns = interval.cpu_ns
+                usage = Usage(seconds, cpu_ns, interval.samples, max(hits, 0), sum(paid), paid[Cost.SAMPLE])
                 out.append(Charged(target, watched.labels, account, found, usage, end_s - seconds))
             else:
                 account.cost_ratio = 0.0
@@ -155,12 +155,15 @@ class Watching:
 
     def machine(self, charged: Iterable[Charged], seconds: float) -> Usage:
         """All of an interval together."""
-        samples, cpu_ns, hits = 0, 0.0, 0
-        for one in charged:
-            samples += one.usage.samples
-            cpu_ns += one.usage.cpu_ns
-            hits += one.usage.probe_hits
-        return Usage(seconds, cpu_ns, samples, hits)
+        usages = [one.usage for one in charged]
+        return Usage(
+            seconds,
+            sum(usage.cpu_ns for usage in usages),
+            sum(usage.samples for usage in usages),
+            sum(usage.probe_hits for usage in usages),
+            sum(usage.spent_ns for usage in usages),
+            sum(usage.samples_ns for usage in usages),
+        )
 
     def snapshots(self, rows: RowMaker, functions: int) -> tuple[ProcessSnapshot, ...]:
         """The processes that are watched now."""

@@ -1,13 +1,39 @@
-"""Plans for reading a runtime's memory, in the form that the BPF programs take them."""
+"""The entries of one process in the programs' maps: what they are told of it, and what they know."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from typing import Any
 
+from parprof.kernel.records import ProcessState, WatchConfig
 from parprof.runtimes.memory import ClosureChain, MemoryPlan, TeamBarrier
 
 _TEAM, _WORKERS = 1, 2
+
+
+def process_state(raw: Any, *, follows_switches: bool) -> ProcessState:
+    """What a ``struct process`` says. ``follows_switches``: whether context switches are followed at all."""
+    parity = raw.generation & 1
+    return ProcessState(
+        raw.image, raw.n_working[parity], raw.n_unknown[parity], raw.members, raw.members_max, raw.probe_hits,
+        tuple(raw.spent_ns), raw.ready_ns, bool(raw.ticks) or not follows_switches, raw.thin,
+    )  # fmt: skip
+
+
+def fill_config(raw: Any, config: WatchConfig) -> None:
+    """Write what is told of a process into a ``struct process_config``."""
+    for index, (start, end) in enumerate(config.runtime_ranges):
+        raw.range_start[index], raw.range_end[index] = start, end
+    for index, (start, end) in enumerate(config.user_ranges):
+        raw.user_start[index], raw.user_end[index] = start, end
+    for index, (start, end) in enumerate(config.wait_ranges):
+        raw.wait_start[index], raw.wait_end[index] = start, end
+    raw.libc_start, raw.libc_end = config.libc_range
+    raw.flags = config.flags
+    if config.memory is not None:
+        fill_memory_plan(raw.memory, config.memory)
+    if config.closures is not None:
+        fill_closures(raw.closures, config.closures)
 
 
 def fill_memory_plan(raw: Any, plan: MemoryPlan) -> None:

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The breaker: what each watched process pays for being profiled is held to a budget here, at once, whatever
+ * Python does meanwhile.
+ *
+ * A process has one bucket of time. Each of its samples of the clock refills it by the budget's share of the period
+ * that the sample stands for; each event takes out what it costs: the trap as calibrated on this machine, the program
+ * as measured in place. When the bucket is empty, the kind of event that took most since it was full last is cut off:
+ * probes and locks do nothing from the next hit on, and n_w comes from leaves or from memory; context switches are
+ * not followed, and n_w is what runs on the CPUs at a sample; samples are thinned out, and each stands for more.
+ * Walks of creators' stacks need half a bucket, and so end by themselves. Python is told, and takes away what is left.
+ */
+#define METERED_RUNS 63	/* one run in 64 is timed */
+#define CHARGED_RUNS 7	/* one in 8 is charged, for all 8 */
+#define LONGEST_RUN_NS 100000ULL	/* a probe's program can be preempted */
+#define HOOK_NS 20	/* what the kernel does around a tracepoint's program */
+#define MOST_THIN 6
+
+enum metered {
+	METER_EDGE = 0,
+	METER_SWITCH = 1,
+	METER_WAKEUP = 2,
+	METERS = 4,
+};
+
+/* How often programs ran on one CPU, and what a run took lately. */
+struct meter {
+	u64 hits[METERS];
+	u32 price_ns[METERS];
+};
+BPF_TABLE("percpu_array", u32, struct meter, meters, 1);
+BPF_RINGBUF_OUTPUT(alarms, 4);
+
+static __always_inline struct meter *find_meter(void)
+{
+	u32 zero = 0;
+
+	return meters.lookup(&zero);
+}
+
+static __always_inline struct settings *find_settings(void)
+{
+	u32 zero = 0;
+
+	return settings_map.lookup(&zero);
+}
+
+/* Counts a run; when it began, if it is to be timed, else 0. */
+static __always_inline u64 meter_begin(struct meter *m, u32 what)
+{
+	return m && !(m->hits[what]++ & METERED_RUNS) ? bpf_ktime_get_ns() : 0;
+}
+
+static __always_inline void meter_end(struct meter *m, u32 what, u64 begun)
+{
+	u64 took;
+
+	if (!m || !begun)
+		return;
+	took = bpf_ktime_get_ns() - begun;
+	if (took > LONGEST_RUN_NS)
+		took = LONGEST_RUN_NS;
+	m->price_ns[what] = m->price_ns[what] ? (7 * m->price_ns[what] + took) >> 3 : took;
+}
+
+static __always_inline void charge(struct process *p, u32 kind, u64 ns)
+{
+	__sync_fetch_and_add(&p->spent_ns[kind], ns);
+	__sync_fetch_and_add(&p->left_ns, -(s64)ns);
+}
+
+static __always_inline void fill_budget(struct process *p, struct settings *s)
+{
+#pragma unroll
+	for (int kind = 0; kind < COST_KINDS; kind++)
+		p->full_ns[kind] = p->spent_ns[kind];
+	p->left_ns = s->burst_ns;
+}
+
+static __always_inline void raise_alarm(u32 tgid, u32 tid, u32 image, u32 kind)
+{
+	struct control_record r = {};
+
+	r.type = RECORD_CUT;
+	r.tgid = tgid;
+	r.tid = tid;
+	r.image = image;
+	r.address = kind;
+	r.time_ns = bpf_ktime_get_ns();
+	if (alarms.ringbuf_output(&r, sizeof(r), BPF_RB_FORCE_WAKEUP))
+		count(LOST_CONTROL_RING);
+}
+
+/* Cuts off the dearest kind of event if the budget is used up. Two CPUs that do so at once choose the same. */
+static __always_inline void hold_to_budget(struct process *p, struct settings *s, u32 tgid, u32 tid)
+{
+	u32 cuttable = ~(p->cut | 1 << COST_WALK), dearest = COST_KINDS;
+	u64 most, taken;
+
+	if (p->left_ns >= 0)
+		return;
+	most = s->burst_ns >> 3;	/* what took less is not what emptied it */
+#pragma unroll
+	for (int kind = 0; kind < COST_KINDS; kind++) {
+		taken = p->spent_ns[kind] - p->full_ns[kind];
+		if ((cuttable >> kind & 1) && taken > most) {
+			most = taken;
+			dearest = kind;
+		}
+	}
+	fill_budget(p, s);
+	if (dearest == COST_KINDS)
+		return;
+	if (dearest == COST_SAMPLE) {
+		p->thin += p->thin < MOST_THIN;
+		return;
+	}
+	p->cut |= 1 << dearest;
+	if (dearest == COST_PROBE)
+		p->from_leaves = 1;
+	if (dearest == COST_SWITCH)
+		p->ticks = 1;
+	raise_alarm(tgid, tid, p->image, dearest);
+}
+
+/* One event in CHARGED_RUNS + 1 pays for all. Call it once for each run of the program that `what` meters. */
+static __always_inline void pay(struct process *p, struct meter *m, u32 what, u32 kind, u32 trap_ns, u32 tgid, u32 tid)
+{
+	struct settings *s;
+
+	if (!m || (m->hits[what] & CHARGED_RUNS))
+		return;
+	charge(p, kind, (CHARGED_RUNS + 1) * ((u64)trap_ns + m->price_ns[what]));
+	s = find_settings();
+	if (s)
+		hold_to_budget(p, s, tgid, tid);
+}
+
+/* A sample of the clock has come: the process has used that much CPU time. */
+static __always_inline void refill(struct process *p, struct settings *s, u32 tgid, u32 tid)
+{
+	s64 left = p->left_ns + (s64)(s->refill_ns << (p->thin & 7));
+
+	if (left < (s64)s->burst_ns) {
+		p->left_ns = left;
+		hold_to_budget(p, s, tgid, tid);
+		return;
+	}
+	fill_budget(p, s);
+	if (p->thin && p->sample_ns < s->refill_ns << ((p->thin - 1) & 7) >> 1)
+		p->thin--;
+}
+
+/* Whether there is time for a walk that something else than a sample asks for. */
+static __always_inline int affords_walk(struct process *p)
+{
+	struct settings *s = find_settings();
+
+	return s && p->left_ns > (s64)(s->burst_ns >> 1);
+}

@@ -1,0 +1,59 @@
+"""What all programs are told: one entry that Python alone writes."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import Any
+
+from parprof.kernel.objects import LoadedObject
+from parprof.kernel.perf_events import online_cpus
+from parprof.kernel.records import Budget, Prices
+
+
+class Settings:
+    """Keeps the entry up to date; any thread may change it."""
+
+    def __init__(
+        self, loaded: LoadedObject, frequency_hz: int, budget: Budget, *, trace: bool, system_wide: bool
+    ) -> None:
+        """``frequency_hz``: samples of the clock a second and CPU. Written at once."""
+        self._object = loaded
+        self._lock = threading.Lock()
+        self._fixed = {"trace": trace, "system_wide": system_wide}
+        self._frequency_hz = frequency_hz
+        self._phase = 0
+        self._ticks = False
+        self.budget = budget
+        self.prices = Prices()
+        self.write()
+
+    def write(
+        self,
+        *,
+        phase: int | None = None,
+        ticks: bool | None = None,
+        frequency_hz: int | None = None,
+        budget: Budget | None = None,
+        prices: Prices | None = None,
+    ) -> None:
+        """Change some of it."""
+        with self._lock:
+            self._phase = self._phase if phase is None else phase
+            self._ticks = self._ticks if ticks is None else ticks
+            self._frequency_hz = frequency_hz or self._frequency_hz
+            self.budget = budget or self.budget
+            self.prices = prices or self.prices
+            self._put()
+
+    def _put(self) -> None:
+        raw: Any = self._object.layouts["settings"]()
+        for name, value in self._fixed.items():
+            setattr(raw, name, value)
+        raw.phase, raw.ticks = self._phase, self._ticks
+        raw.refill_ns = int(self.budget.ratio * 1e9 / self._frequency_hz)
+        raw.burst_ns = self.budget.burst_ns
+        raw.entry_ns, raw.dear_ns = self.prices.entry_ns, self.prices.dear_ns
+        raw.return_ns, raw.interrupt_ns = self.prices.return_ns, self.prices.interrupt_ns
+        raw.cpus = max(online_cpus(), default=0) + 1
+        self._object.put("settings_map", struct.pack("<I", 0), raw)
