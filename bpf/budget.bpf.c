@@ -12,7 +12,7 @@
  */
 #define METERED_RUNS 63	/* one run in 64 is timed */
 #define CHARGED_RUNS 7	/* one in 8 is charged, for all 8 */
-#define LONGEST_RUN_NS 100000ULL	/* a probe's program can be preempted */
+#define LONGEST_RUN_NS 20000ULL	/* a probe's program can be preempted */
 #define HOOK_NS 20	/* what the kernel does around a tracepoint's program */
 #define MOST_THIN 6
 
@@ -69,6 +69,12 @@ static __always_inline void charge(struct process *p, u32 kind, u64 ns)
 	__sync_fetch_and_add(&p->left_ns, -(s64)ns);
 }
 
+/* The interrupt of a sample is paid for, but nothing here can save it. */
+static __always_inline void charge_timer(struct process *p, struct settings *s)
+{
+	__sync_fetch_and_add(&p->spent_ns[COST_TIMER], s->interrupt_ns);
+}
+
 static __always_inline void fill_budget(struct process *p, struct settings *s)
 {
 #pragma unroll
@@ -94,7 +100,7 @@ static __always_inline void raise_alarm(u32 tgid, u32 tid, u32 image, u32 kind)
 /* Cuts off the dearest kind of event if the budget is used up. Two CPUs that do so at once choose the same. */
 static __always_inline void hold_to_budget(struct process *p, struct settings *s, u32 tgid, u32 tid)
 {
-	u32 cuttable = ~(p->cut | 1 << COST_WALK), dearest = COST_KINDS;
+	u32 cuttable = ~(p->cut | 1 << COST_WALK | 1 << COST_TIMER), dearest = COST_KINDS;
 	u64 most, taken;
 
 	if (p->left_ns >= 0)

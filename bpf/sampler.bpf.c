@@ -167,7 +167,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->thin = p->thin & 7;
 	if (p->thinned++ & ((1 << w->thin) - 1)) {
 		count(STAT_LEFT_OUT + COST_SAMPLE);
-		charge(p, COST_SAMPLE, s->interrupt_ns);
+		charge_timer(p, s);
 		return 0;
 	}
 	w->others = p->ticks || s->ticks ? others_on_cpus(tgid, tid, s->cpus) : -1;

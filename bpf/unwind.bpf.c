@@ -40,7 +40,7 @@ static __always_inline void pay_for_sample(struct walk *w)
 
 	if (!p || !s)
 		return;
-	took += s->interrupt_ns;
+	charge_timer(p, s);
 	p->sample_ns = p->sample_ns ? (7 * (u64)p->sample_ns + took) >> 3 : took;
 	charge(p, COST_SAMPLE, took);
 }

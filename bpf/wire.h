@@ -60,7 +60,8 @@ enum cost_kind {
 	COST_WALK = 3,		/* walks of creators' stacks */
 	COST_SWITCH = 4,	/* context switches and wake-ups */
 	COST_SAMPLE = 5,
-	COST_KINDS = 6,
+	COST_TIMER = 6,		/* the interrupts of samples: that is the rate that was asked for, and no part of the budget */
+	COST_KINDS = 7,
 };
 
 /* Kernel-owned state of one process; key: tgid. The numbers of threads stand twice: see `generation`. */

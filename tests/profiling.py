@@ -83,7 +83,7 @@ def traced_session(
     budget = UNLIMITED if source is Source.EXACT else Budget()
     with Kernel(["cpu-clock"], frequency_hz, trace=True, budget=budget) as kernel:
         if mechanism:
-            kernel._prober._mechanisms = [mechanism]
+            kernel.prober._mechanisms = [mechanism]
         session = Session(kernel, wanted_source=source)
         try:
             yield session

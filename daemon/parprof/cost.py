@@ -14,7 +14,7 @@ from parprof.target import Target
 
 COST_NAMES = {
     Cost.PROBE: "probes", Cost.LOCK: "locks", Cost.CREATE: "thread creation", Cost.WALK: "creators' stacks",
-    Cost.SWITCH: "context switches", Cost.SAMPLE: "samples",
+    Cost.SWITCH: "context switches", Cost.SAMPLE: "samples", Cost.TIMER: "timer",
 }  # fmt: skip
 """Kinds of events, as in reports."""
 

@@ -18,17 +18,17 @@ from dataclasses import asdict
 from pathlib import Path
 
 from parprof.cachedir import cache_directory
-from parprof.codescan import cheap_probe_site
+from parprof.codescan import cheap_probe_site, is_emulated
 from parprof.elf import ElfFile
 from parprof.errors import ParprofError
 from parprof.kernel import perf_events
 from parprof.kernel.engine import Kernel
 from parprof.kernel.records import Prices
-from parprof.kernel.uprobes import Site
+from parprof.kernel.uprobes import ProbeSet, Site
 from parprof.runtimes import Edge
 
-_FUNCTIONS = ("btowc", "setlogmask", "random", "rand")
-"""Harmless functions of libc, called with 0; in Debian 12 the first two begin with a push behind an endbr64."""
+_FUNCTIONS = ("btowc", "setlogmask", "ffs", "abs")
+"""Harmless functions of libc, called with 0: the first two have a push early on, the others none."""
 _INTERRUPTS_HZ = 20_000
 _LEAST_NS, _MOST_NS = 100, 100_000
 
@@ -62,15 +62,17 @@ def measure(kernel: Kernel) -> Prices:
         for name, symbols in elf.lookup(_FUNCTIONS).items():
             start = symbols[0].value
             place = cheap_probe_site(elf, start, symbols[0].size)
-            offset, first = elf.file_offset(place.vaddr), elf.file_offset(start)
-            if place.cheap and place.vaddr != start and offset is not None and first is not None:
-                function = getattr(ctypes.CDLL(None), name)
+            at, first = elf.file_offset(place.vaddr), elf.file_offset(start)
+            function = getattr(ctypes.CDLL(None), name)
+            if place.cheap and not entry and at is not None:
                 bare = _call_ns(function)
-                entry, both, dear = (
-                    _probed_ns(kernel, function, Site(path, at, int(Edge.LEARN), returns=returns)) - bare
-                    for at, returns in ((offset, False), (offset, True), (first, False))
-                )
-                break
+                site = Site(path, at, int(Edge.LEARN))
+                entry = _probed_ns(function, kernel.attach_probes(os.getpid(), [site])) - bare
+                with suppress(OSError):
+                    both = _probed_ns(function, kernel.prober.attach_return(site, os.getpid())) - bare
+            if not dear and first is not None and not is_emulated(elf.read(start, 2)):
+                probes = kernel.attach_probes(os.getpid(), [Site(path, first, int(Edge.LEARN))])
+                dear = _probed_ns(function, probes)
     return Prices(
         _bounded(entry) or typical.entry_ns,
         _bounded(dear) or typical.dear_ns,
@@ -84,8 +86,7 @@ def _bounded(ns: float) -> int:
     return int(ns) if _LEAST_NS <= ns <= _MOST_NS else 0
 
 
-def _probed_ns(kernel: Kernel, function: Callable[[int], object], site: Site) -> float:
-    probes = kernel.attach_probes(os.getpid(), [site])
+def _probed_ns(function: Callable[[int], object], probes: ProbeSet) -> float:
     try:
         return _call_ns(function)
     finally:

@@ -71,7 +71,7 @@ class Kernel(Closing):
         self._has_learned = False
         self._events: SampleEvents | None = None
         self._object = load_object(sizes)
-        self._prober = Prober(self._object)
+        self.prober = Prober(self._object)
         self._settings = Settings(
             self._object, frequency_hz, budget or Budget(), trace=trace, system_wide=system_wide
         )
@@ -140,7 +140,7 @@ class Kernel(Closing):
     @property
     def probe_mechanism(self) -> str:
         """How uprobes are attached here: session, multi or single."""
-        return self._prober.mechanism
+        return self.prober.mechanism
 
     def watch(self, pid: int, image: int, config: WatchConfig, *, from_exec: bool = False) -> None:
         """Begin to count process ``pid`` under image id ``image`` (below 2**31).
@@ -264,7 +264,7 @@ class Kernel(Closing):
         Raises:
             ProbeAttachError: the kernel refused.
         """
-        probes = self._prober.attach(sites, pid)
+        probes = self.prober.attach(sites, pid)
         if cost is not None:
             self.breaker.guard(pid, cost, probes)
         return probes

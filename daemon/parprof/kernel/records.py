@@ -30,6 +30,8 @@ class Cost(IntEnum):
     SWITCH = 4
     """Context switches and wake-ups."""
     SAMPLE = 5
+    TIMER = 6
+    """The interrupts of samples: no part of the budget, for the rate alone decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class Budget:
     """How much of its CPU time a process may pay for being profiled."""
 
     ratio: float = 0.01
-    burst_ns: int = 10_000_000
+    burst_ns: int = 20_000_000
     """What it may pay at once: so much is saved up where less is needed."""
 
 

@@ -126,6 +126,14 @@ class Prober:
                 files = ", ".join(sorted({site.path for site in sites}))
                 raise ProbeAttachError(f"uprobes on {files}: {error.strerror}") from error
 
+    def attach_return(self, site: Site, pid: int) -> ProbeSet:
+        """Attach to the return of one function alone, to learn what that costs.
+
+        Raises:
+            OSError: this kernel has no such links.
+        """
+        return ProbeSet(self._multi([site], pid, bpf.ATTACH_UPROBE_MULTI, COOKIE_RETURN, True))
+
     def _multi(self, sites: list[Site], pid: int, attach_type: int, extra: int, returns: bool) -> list[int]:
         program = self._object.program("on_edge", attach_type)
         out: list[int] = []

@@ -116,7 +116,14 @@ class Watching:
             account.charged_ns = target.spent_ns
             if found or hits:
                 cpu_ns = interval.cpu_ns
-                usage = Usage(seconds, cpu_ns, interval.samples, max(hits, 0), sum(paid), paid[Cost.SAMPLE])
+                usage = Usage(
+                    seconds,
+                    cpu_ns,
+                    interval.samples,
+                    max(hits, 0),
+                    sum(paid),
+                    paid[Cost.SAMPLE] + paid[Cost.TIMER],
+                )
                 out.append(Charged(target, watched.labels, account, found, usage, end_s - seconds))
             else:
                 account.cost_ratio = 0.0
