@@ -24,7 +24,7 @@ import pytest
 
 import profiling
 from parprof.elf import ElfFile
-from parprof.kernel import bpf, engine
+from parprof.kernel import bpf, engine, objects
 from parprof.session import Session
 from parprof.spawn import Child
 
