@@ -10,7 +10,9 @@
  * not followed, and n_w is what runs on the CPUs at a sample; samples are thinned out, and each stands for more.
  * Walks of creators' stacks need half a bucket, and so end by themselves. Python is told, and takes away what is left.
  */
+/* By chance, not by count: events come in patterns, task after task, with which a count would run in step. */
 #define METERED_RUNS 63	/* one run in 64 is timed */
+#define CHARGED_SHIFT 8
 #define CHARGED_RUNS 7	/* one in 8 is charged, for all 8 */
 #define LONGEST_RUN_NS 20000ULL	/* a probe's program can be preempted */
 #define HOOK_NS 20	/* what the kernel does around a tracepoint's program */
@@ -45,10 +47,13 @@ static __always_inline struct settings *find_settings(void)
 	return settings_map.lookup(&zero);
 }
 
-/* Counts a run; when it began, if it is to be timed, else 0. */
-static __always_inline u64 meter_begin(struct meter *m, u32 what)
+/* Counts a run; when it began, if it is to be timed, else 0. `luck` is a random number. */
+static __always_inline u64 meter_begin(struct meter *m, u32 what, u32 luck)
 {
-	return m && !(m->hits[what]++ & METERED_RUNS) ? bpf_ktime_get_ns() : 0;
+	if (!m)
+		return 0;
+	m->hits[what]++;
+	return luck & METERED_RUNS && m->price_ns[what] ? 0 : bpf_ktime_get_ns();
 }
 
 static __always_inline void meter_end(struct meter *m, u32 what, u64 begun)
@@ -129,12 +134,13 @@ static __always_inline void hold_to_budget(struct process *p, struct settings *s
 	raise_alarm(tgid, tid, p->image, dearest);
 }
 
-/* One event in CHARGED_RUNS + 1 pays for all. Call it once for each run of the program that `what` meters. */
-static __always_inline void pay(struct process *p, struct meter *m, u32 what, u32 kind, u32 trap_ns, u32 tgid, u32 tid)
+/* One event in CHARGED_RUNS + 1 pays for all. `luck` is a random number. */
+static __always_inline void pay(struct process *p, struct meter *m, u32 what, u32 kind, u32 trap_ns, u32 luck, u32 tgid,
+				u32 tid)
 {
 	struct settings *s;
 
-	if (!m || (m->hits[what] & CHARGED_RUNS))
+	if (!m || (luck >> CHARGED_SHIFT & CHARGED_RUNS))
 		return;
 	charge(p, kind, (CHARGED_RUNS + 1) * ((u64)trap_ns + m->price_ns[what]));
 	s = find_settings();

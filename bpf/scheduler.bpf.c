@@ -195,7 +195,8 @@ static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void
 int on_switch(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct meter *m = find_meter();
-	u64 begun = meter_begin(m, METER_SWITCH);
+	u32 luck = bpf_get_prandom_u32();
+	u64 begun = meter_begin(m, METER_SWITCH, luck);
 	u64 ids = ids_of((void *)ctx->args[1]), next = ids_of((void *)ctx->args[2]);
 	u32 tgid = ids >> 32, tid = ids, next_tgid = next >> 32;
 	struct process *p = tgid ? processes.lookup(&tgid) : 0, *q = 0;
@@ -211,7 +212,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 	if (!p && !q)
 		return 0;
 	meter_end(m, METER_SWITCH, begun);
-	pay(p ? p : q, m, METER_SWITCH, COST_SWITCH, HOOK_NS, p ? tgid : next_tgid, tid);
+	pay(p ? p : q, m, METER_SWITCH, COST_SWITCH, HOOK_NS, luck, p ? tgid : next_tgid, tid);
 	return 0;
 }
 
@@ -228,7 +229,8 @@ static __always_inline void wakes_to_work(struct thread *t, u32 tgid)
 int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct meter *m = find_meter();
-	u64 begun = meter_begin(m, METER_WAKEUP);
+	u32 luck = bpf_get_prandom_u32();
+	u64 begun = meter_begin(m, METER_WAKEUP, luck);
 	u64 ids = ids_of((void *)ctx->args[0]);
 	u32 tgid = ids >> 32, tid = ids;
 	struct process *p = processes.lookup(&tgid);
@@ -251,7 +253,7 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 		begin_ready(t);
 	}
 	meter_end(m, METER_WAKEUP, begun);
-	pay(p, m, METER_WAKEUP, COST_SWITCH, HOOK_NS, tgid, tid);
+	pay(p, m, METER_WAKEUP, COST_SWITCH, HOOK_NS, luck, tgid, tid);
 	return 0;
 }
 

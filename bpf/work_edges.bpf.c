@@ -197,7 +197,7 @@ static __always_inline void keep_context(struct pt_regs *ctx, u64 cookie, struct
 		w->created_as.image = p->image;
 		w->also_created_as.function = function;
 		w->also_created_as.instance = instance ? 0 : current_task(&config->memory);
-		w->also_created_as.image = function && kind == EDGE_CREATE_TASK ? p->image : 0;
+		w->also_created_as.image = function ? p->image : 0;
 	}
 	w->creation = creation_of(ctx, w, config);
 	w->known_stack = known_stack(w->creation);
@@ -323,12 +323,14 @@ int on_edge(struct pt_regs *ctx)
 	struct meter *m;
 	struct thread *t;
 	int returned;
+	u32 luck;
 
 	/* A session's entry handler that answers 1 spares this call the return probe. */
 	if (!p || p->dead)
 		return (cookie & COOKIE_SESSION) ? 1 : 0;
 	m = find_meter();
-	begun = meter_begin(m, METER_EDGE);
+	luck = bpf_get_prandom_u32();
+	begun = meter_begin(m, METER_EDGE, luck);
 	returned = (cookie & COOKIE_RETURN) ||
 		   ((cookie & COOKIE_SESSION) && PT_REGS_IP(ctx) != bpf_get_func_ip(ctx));
 	count(STAT_EDGES + (kind & 15));
@@ -337,7 +339,7 @@ int on_edge(struct pt_regs *ctx)
 		load_map_changed(p, tgid, tid);
 		return 0;
 	}
-	pay(p, m, METER_EDGE, cost, trap_ns(cookie, returned), tgid, tid);
+	pay(p, m, METER_EDGE, cost, trap_ns(cookie, returned), luck, tgid, tid);
 	if (is_idle_edge(p, kind, cost)) {
 		if (p->cut & 1 << (cost & 7))
 			count(STAT_LEFT_OUT + cost);

@@ -68,21 +68,21 @@ def _ranges(load_map: LoadMap, dso: Dso) -> list[tuple[int, int]]:
 
 def make_site(dso: Dso, elf: ElfFile, vaddr: int, size: int, hook: Hook, returns: bool) -> Site | None:
     """The cheapest site that sees every entry of the function (or, for locks, every slow one)."""
-    at, cheap = vaddr, False
+    at, cheap, instance = vaddr, False, hook.instance_argument
     function = hook.learn_argument or hook.function_argument
-    reads_arguments = bool(function or hook.instance_argument or hook.root_argument)
     if hook.edge not in _RARE:
         place = tail_jump_site(elf, vaddr, size or _UNSIZED) if hook.slow_path else None
         place = place or cheap_probe_site(elf, vaddr, size or _UNSIZED)
-        if (
-            place.arguments_intact or not reads_arguments
-        ):  # an argument that is to be read must still be there
+        # An argument that is to be read must still be there. Work is found by its function alone, too.
+        needed = function or hook.root_argument or (instance and hook.edge is not Edge.WORK)
+        if place.arguments_intact or not needed:
             at, cheap = place.vaddr, place.cheap
+            instance = instance if place.arguments_intact else 0
     offset = elf.file_offset(at)
     if offset is None:
         return None
     return Site(
-        file_of(dso), offset, int(hook.edge), returns, bool(hook.learn_argument), function, hook.instance_argument,
+        file_of(dso), offset, int(hook.edge), returns, bool(hook.learn_argument), function, instance,
         hook.root_argument, hook.function_word, at - vaddr if 0 <= at - vaddr < 1 << 16 else 0, not cheap,
     )  # fmt: skip
 
