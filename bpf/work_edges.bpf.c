@@ -206,7 +206,7 @@ static __always_inline void keep_context(struct pt_regs *ctx, u64 cookie, struct
 		finish_context(w);
 		return;
 	}
-	if (!affords_walk(p)) {
+	if (kind != EDGE_CREATE_THREAD && !affords_walk(p)) {	/* threads are cut off where they come in thousands */
 		leave_out_context(w, t);
 		return;
 	}

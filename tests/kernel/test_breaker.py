@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process pays is held to a budget by the programs themselves, and what is left is right."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import profiling
+from parprof.addresses import AddressBook
+from parprof.assemble import violations
+from parprof.kernel.engine import Kernel
+from parprof.kernel.records import Budget, Cost
+from parprof.kernel.uprobes import Site
+from parprof.model import PathSample
+from parprof.rows import RowMaker
+from parprof.runtimes import Edge
+from parprof.session import Session
+from parprof.sources import Source
+from parprof.spawn import Child
+from parprof.symbols import Symbolizer
+from parprof.target import Target
+
+HZ = 499
+GOMP, OMP = "storms.gomp", "storms.omp"
+PASSIVE = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "2", "OMP_PROC_BIND": "true"}
+
+
+@dataclass
+class Storm:
+    """A program that ran under a session, and what it says of itself."""
+
+    session: Session
+    target: Target
+    rows: list[PathSample]
+    statistics: dict[str, int]
+    wall_s: float
+    cpu_s: float
+    delay_s: float
+
+    @property
+    def idle_s(self) -> float:
+        """Core time that was left, but for that in which a thread was ready and had no core."""
+        return 2 * self.wall_s - self.cpu_s - self.delay_s
+
+    def sum(self, name: str) -> float:
+        return sum(getattr(row.metrics, name) for row in self.rows) / 1e9
+
+
+@contextmanager
+def session_of(budget: Budget | None = None, source: Source | None = None, hz: int = HZ) -> Iterator[Session]:
+    with Kernel(["cpu-clock"], hz, budget=budget) as kernel:
+        session = Session(kernel, wanted_source=source)
+        try:
+            yield session
+        finally:
+            session.close()
+
+
+def run(
+    program: str, *arguments: str, budget: Budget | None = None, source: Source | None = None, hz: int = HZ
+) -> Storm:
+    """Run to its end, recorded from the first instruction; the invariant must hold."""
+    if not (profiling.BUILD / program).exists():
+        pytest.skip("libomp-dev is not installed: no program for libomp was built")
+    reading, writing = os.pipe()
+    saved = os.dup(1)
+    os.environ.update(PASSIVE)
+    try:
+        with session_of(budget, source, hz) as session:
+            os.dup2(writing, 1)
+            try:
+                child = Child([str(profiling.BUILD / program), *arguments])
+            finally:
+                os.dup2(saved, 1)
+                os.close(writing)
+            session.watch(child.pid, follow=True, stop=True)
+            child.release()
+            profiling.run_until(session, lambda: child.poll() is not None)
+            session.finish()
+            assert child.poll() == 0
+            target = [one for one in session.targets.values() if one.pid == child.pid][-1]
+            with Symbolizer() as symbolizer:
+                maker = RowMaker(session, AddressBook(session, symbolizer, loops=False))
+                rows = maker.rows(session.facts)
+                assert not violations(session, maker, rows)
+            text = os.read(reading, 4096).decode()
+            wall, cpu, delay = map(float, re.findall(r"(?:wall|cpu|delay) ([\d.]+)", text))
+            return Storm(session, target, rows, session.kernel.statistics(), wall, cpu, delay)
+    finally:
+        for name in PASSIVE:
+            os.environ.pop(name, None)
+        os.close(saved)
+        os.close(reading)
+
+
+def names(row: PathSample) -> list[str]:
+    return [frame.name for frame in row.path]
+
+
+@contextmanager
+def running(program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        [str(profiling.BUILD / program), *arguments], stdout=subprocess.DEVNULL, env={**os.environ, **PASSIVE}
+    ) as process:
+        try:
+            time.sleep(0.2)
+            yield process
+        finally:
+            process.kill()
+
+
+def code_of(pid: int, name: str) -> bytes:
+    """The first bytes of a function of libgomp in a process, as they are now."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    library = next(line for line in lines if "libgomp" in line and line.split()[2] == "00000000")
+    start, path = int(library.split("-")[0], 16), library.split()[-1]
+    symbols = subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
+    offset = next(int(line.split()[0], 16) for line in symbols.splitlines() if f" T {name}@" in line)
+    with open(f"/proc/{pid}/mem", "rb") as memory:
+        memory.seek(start + offset)
+        return memory.read(16)
+
+
+@pytest.mark.parametrize("program", [GOMP, OMP])
+def test_a_storm_of_tasks_is_cut_off_at_once(program: str) -> None:
+    """GIVEN a million tasks a second THEN their probes do nothing after milliseconds, and are gone soon after."""
+    storm = run(program, "tasks", "20", "1.5")
+    assert storm.target.source is Source.SAMPLED
+    assert any("budget" in text for text in storm.target.switches), storm.target.switches
+    paid_s = storm.target.spent_ns[Cost.PROBE] / 1e9
+    assert 0.001 < paid_s < 0.25 * storm.wall_s, "what it paid for probes, the whole run"
+    assert storm.statistics["left_out_probe_hits"] > 0
+    assert storm.sum("work_ns") + storm.sum("spin_ns") > 0.5 * storm.cpu_s
+
+
+def test_the_probes_are_taken_out_of_the_code() -> None:
+    with running(GOMP, "tasks", "20", "60") as process, session_of() as session:
+        plain = code_of(process.pid, "GOMP_task")
+        target = session.watch(process.pid)
+        profiling.run_until(session, lambda: target.source is not Source.EXACT)
+        end = time.monotonic() + 2
+        while code_of(process.pid, "GOMP_task") != plain and time.monotonic() < end:
+            session.step(0.02)
+        assert code_of(process.pid, "GOMP_task") == plain
+        before = session.kernel.process_state(process.pid)
+        profiling.run_until(session, lambda: time.monotonic() > end + 0.5)
+        after = session.kernel.process_state(process.pid)
+        assert before and after and after.probe_hits == before.probe_hits
+
+
+@pytest.mark.parametrize("program", [GOMP, OMP])
+def test_idleness_is_right_through_the_change_of_source(program: str) -> None:
+    """Serial for 0.3 s, then two threads share a tree of tiny tasks: probes pushed frames whose end nobody saw."""
+    storms = []
+    for _ in range(4):
+        storms.append(run(program, "tree", "16", "8000"))
+        storm = storms[-1]
+        error = storm.sum("idleness_ns") - storm.idle_s
+        if abs(error) <= 0.1 * storm.wall_s:
+            break
+    assert storm.target.source is Source.SAMPLED
+    assert abs(error) <= 0.2 * storm.wall_s, [(one.sum("idleness_ns"), one.idle_s) for one in storms]
+    serial = sum(row.metrics.idleness_ns for row in storm.rows if "serial_part" in names(row)) / 1e9
+    assert serial == pytest.approx(0.3, abs=0.06)
+
+
+def test_who_creates_a_thread_is_known_after_the_change() -> None:
+    storm = run(GOMP, "late", "0.7")
+    assert storm.target.source is Source.SAMPLED
+    work = [row for row in storm.rows if "burn_alone" in names(row)]
+    known = sum(row.metrics.work_ns for row in work if {"main", "make_pool"} <= set(names(row)))
+    assert known >= 0.95 * sum(row.metrics.work_ns for row in work) > 2e8
+
+
+def test_quiet_and_stormy_ten_times() -> None:
+    storm = run(GOMP, "bursts", "10")
+    serial = sum(row.metrics.work_ns for row in storm.rows if "serial_part" in names(row)) / 1e9
+    assert serial == pytest.approx(1.0, abs=0.1)
+    assert sum(storm.target.spent_ns) - storm.target.spent_ns[Cost.TIMER] < 0.05e9 * storm.cpu_s + 60e6
+
+
+def test_a_thousand_threads_that_create_tasks() -> None:
+    storm = run(GOMP, "many", "1000")
+    work = sum(row.metrics.cpu_ns for row in storm.rows) / 1e9
+    assert work == pytest.approx(storm.cpu_s, rel=0.25)
+    state = storm.statistics
+    assert state["samples"] > 0
+
+
+def test_a_hot_lock_whose_holder_is_asked_for() -> None:
+    """The probes that tell who holds it go; those on the slow path of locks may stay."""
+    os.environ.update(PASSIVE)
+    with running(GOMP, "locks", "60") as process, Kernel(["cpu-clock"], HZ) as kernel:
+        session = Session(kernel, blame_locks=True)
+        try:
+            target = session.watch(process.pid)
+            profiling.run_until(session, lambda: bool(target.cuts) or target.source is not Source.EXACT)
+            plain = code_of(process.pid, "GOMP_critical_name_end")
+            end = time.monotonic() + 1
+            profiling.run_until(session, lambda: time.monotonic() > end)
+            assert b"\xcc" not in plain[:1] or code_of(process.pid, "GOMP_critical_name_end") != plain
+            before = kernel.statistics()["probe_hits"]
+            end = time.monotonic() + 1
+            profiling.run_until(session, lambda: time.monotonic() > end)
+            assert kernel.statistics()["probe_hits"] - before < 20_000, "a second"
+        finally:
+            session.close()
+
+
+def test_killed_in_the_middle_of_a_change() -> None:
+    """SIGKILL of parprof while it takes probes away: the program runs on, and its code is as it was."""
+    with running(GOMP, "tasks", "20", "60") as process:
+        plain = code_of(process.pid, "GOMP_task")
+        command = [sys.executable, "-m", "parprof", "attach", str(process.pid), "-q", "-o", os.devnull]
+        environment = {**os.environ, "PYTHONPATH": str(profiling.ROOT / "daemon")}
+        for after_s in (0.0, 0.02, 0.1):
+            with subprocess.Popen(
+                command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ) as attacher:
+                end = time.monotonic() + 20
+                while code_of(process.pid, "GOMP_task") == plain and time.monotonic() < end:
+                    time.sleep(0.001)
+                time.sleep(after_s)
+                attacher.send_signal(signal.SIGKILL)
+            end = time.monotonic() + 10
+            while code_of(process.pid, "GOMP_task") != plain and time.monotonic() < end:
+                time.sleep(0.05)
+            assert code_of(process.pid, "GOMP_task") == plain
+            assert process.poll() is None
+
+
+def test_another_profiler_keeps_its_probes() -> None:
+    """Ours go; those that somebody else has on the same functions stay and count."""
+    with running(GOMP, "tasks", "20", "60") as process, session_of(profiling.UNLIMITED) as theirs:
+        other = theirs.watch(process.pid)
+        with session_of() as ours:
+            target = ours.watch(process.pid)
+            profiling.run_until(ours, lambda: target.source is not Source.EXACT)
+            end = time.monotonic() + 1
+            profiling.run_until(ours, lambda: time.monotonic() > end)
+            mine = ours.kernel.process_state(process.pid)
+            before = theirs.kernel.process_state(process.pid)
+            time.sleep(0.3)
+            after, still = theirs.kernel.process_state(process.pid), ours.kernel.process_state(process.pid)
+            assert mine and still and mine.probe_hits == still.probe_hits
+            assert before and after and after.probe_hits > before.probe_hits + 1_000
+        assert other.source is Source.EXACT
+
+
+def test_switches_that_are_too_dear_are_not_followed() -> None:
+    """Two threads on one core: one of them runs at any time, and each is found there by its samples."""
+    storm = run(GOMP, "pingpong", "1.5")
+    assert Cost.SWITCH in storm.target.cuts
+    assert storm.statistics["ticks"] > 0.8 * storm.statistics["samples"]
+    assert storm.sum("work_ns") == pytest.approx(storm.cpu_s, rel=0.15)
+    worked = [
+        key.n_working
+        for key, row in storm.session.facts.items()
+        for _ in range(row[0])
+        if key.image == storm.target.image
+    ]
+    assert worked.count(1) > 0.95 * len(worked)
+
+
+def test_n_working_where_switches_are_not_followed(tmp_path: Path) -> None:
+    """n_w is what runs on the CPUs: right wherever every thread has a core, and right again afterwards."""
+    os.environ.update(profiling.truth_environment(tmp_path / "log"))
+    try:
+        with profiling.traced_session(999) as session:
+            session.kernel.breaker.leave_switches()
+            child = Child([str(profiling.BUILD / "pthread_truth"), "serial,balanced,skewed", "--repeat", "6"])
+            session.watch(child.pid, follow=True, stop=True)
+            child.release()
+            profiling.run_until(session, lambda: child.poll() is not None)
+            made = profiling._finish(session, child.pid, tmp_path / "log", 0)
+    finally:
+        os.environ.pop("PARPROF_TRUTH")
+    agreement = profiling.compare(made.session.trace, made.truth)
+    assert agreement.judged > 300
+    assert agreement.wrong_share <= (0.1 if profiling.was_busy(made) else 0.03), agreement.cases
+    assert made.statistics["ticks"] >= made.statistics["samples"] - 5
+
+
+def test_switches_are_followed_again() -> None:
+    """GIVEN a program whose threads all sleep or wake meanwhile THEN n_w is what it is afterwards, not before."""
+    program = profiling.BUILD / "pthread_truth"
+    with (
+        subprocess.Popen([str(program), "io", "--forever"], stdout=subprocess.DEVNULL) as process,
+        profiling.traced_session(999) as session,
+    ):
+        try:
+            time.sleep(0.2)
+            session.watch(process.pid)
+            for _ in range(5):
+                end = time.monotonic() + 0.3
+                profiling.run_until(session, lambda end=end: time.monotonic() > end)  # type: ignore[misc]
+                session.kernel.breaker.leave_switches()
+                end = time.monotonic() + 0.3
+                profiling.run_until(session, lambda end=end: time.monotonic() > end)  # type: ignore[misc]
+                session.kernel.breaker.follow_switches(session.kernel.images())
+            process.send_signal(signal.SIGSTOP)  # all sleep
+            end = time.monotonic() + 0.5
+            profiling.run_until(session, lambda: time.monotonic() > end)
+            state = session.kernel.process_state(process.pid)
+            assert state is not None and not state.ticks
+            assert state.n_working == 0, "nobody works"
+        finally:
+            process.kill()
+
+
+def test_samples_beyond_the_budget_are_thinned_out_and_weighed() -> None:
+    storm = run(GOMP, "tasks", "60", "1.0", budget=Budget(0.001, 200_000), hz=999)
+    assert storm.statistics["left_out_samples"] > 0.3 * storm.statistics["samples"]
+    charged = storm.sum("work_ns") + storm.sum("spin_ns") + storm.sum("profiling_ns")
+    assert charged == pytest.approx(storm.cpu_s, rel=0.2), "what is taken stands for what is not"
+
+
+def test_creations_are_walked_once() -> None:
+    storm = run(GOMP, "shares", "1.0", budget=profiling.UNLIMITED, source=Source.EXACT)
+    counted = storm.statistics
+    assert counted["known_creations"] > 10 * (counted["contexts"] - counted["known_creations"])
+    work = {"often": 0.0, "seldom": 0.0}
+    for row in storm.rows:
+        for name in work:
+            if "leaf" in names(row) and name in names(row):
+                work[name] += row.metrics.work_ns
+    share = work["often"] / sum(work.values())
+    assert share == pytest.approx(0.75, abs=0.05), "three of four tasks"
+    known = sum(work.values()) / sum(row.metrics.work_ns for row in storm.rows if "leaf" in names(row))
+    assert known > 0.98
+
+
+def test_costs_are_charged_by_kind() -> None:
+    """Probes of a function of ours that is called 20,000 times: what they take is what is charged, within a half."""
+    import ctypes
+
+    from parprof.codescan import cheap_probe_site
+    from parprof.elf import ElfFile
+    from parprof.prices import machine_prices
+
+    with session_of(profiling.UNLIMITED) as session:
+        session.kernel.breaker.set_prices(machine_prices(session.kernel))
+        path = next(
+            line.split()[-1]
+            for line in Path("/proc/self/maps").read_text().splitlines()
+            if "/libc.so" in line
+        )
+        with ElfFile.open(path) as elf:
+            symbol = elf.lookup(["setlogmask"])["setlogmask"][0]
+            offset = elf.file_offset(cheap_probe_site(elf, symbol.value, symbol.size).vaddr)
+        assert offset is not None
+        function = ctypes.CDLL(None).setlogmask
+        session.watch(os.getpid())
+
+        def seconds() -> float:
+            begun = time.thread_time()
+            for _ in range(20_000):
+                function(0)
+            return time.thread_time() - begun
+
+        bare = min(seconds() for _ in range(5))
+        probes = session.kernel.attach_probes(os.getpid(), [Site(path, offset, int(Edge.WAIT), returns=True)])
+        try:
+            before = session.kernel.process_state(os.getpid())
+            taken = min(seconds() for _ in range(5)) - bare
+            after = session.kernel.process_state(os.getpid())
+        finally:
+            probes.close()
+        assert before and after
+        charged = (after.spent_ns[Cost.PROBE] - before.spent_ns[Cost.PROBE]) / 5e9
+        assert taken / 1.6 <= charged <= taken * 1.6, (taken, charged)
