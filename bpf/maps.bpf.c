@@ -27,7 +27,7 @@ struct bpf_perf_event_data {
 #define SIGSTOP 19
 #define E2BIG 7
 #define EEXIST 17
-#define MAX_CPUS 512
+#define MAX_CPUS 256
 
 /* Address of each CPU's run queue, as its samples found it; 0 = not yet. */
 struct runqueue_list {
@@ -274,38 +274,44 @@ static __always_inline void set_member(struct process *p, struct thread *t)
 		p->members_max = members;
 }
 
+/* 1 if start <= address < end, without a branch: the verifier would follow each combination of them. */
+static __always_inline u64 within(u64 address, u64 start, u64 end)
+{
+	return (below(address, start) ^ 1) & below(address, end);
+}
+
 /* In which runtime range does the address lie? */
 static __always_inline int in_runtime(struct process_config *c, u64 address)
 {
-	int hit = 0;
+	u64 hit = 0;
 
 #pragma unroll
 	for (int i = 0; i < MAX_RUNTIME_RANGES; i++)
-		hit |= address - c->range_start[i] < c->range_end[i] - c->range_start[i];
+		hit |= within(address, c->range_start[i], c->range_end[i]);
 	return hit;
 }
 
 /* Is it the code of a file that calls the runtime? */
 static __always_inline int in_user_code(struct process_config *c, u64 address)
 {
-	int hit = 0;
+	u64 hit = 0;
 
 #pragma unroll
 	for (int i = 0; i < MAX_USER_RANGES; i++)
-		hit |= address - c->user_start[i] < c->user_end[i] - c->user_start[i];
+		hit |= within(address, c->user_start[i], c->user_end[i]);
 	return hit;
 }
 
 /* Does a thread wait that runs the runtime's code at this address? */
 static __always_inline int in_wait_code(struct process_config *c, u64 address)
 {
-	int hit = 0;
+	u64 hit = 0;
 
 	if (!c->wait_end[0])
 		return in_runtime(c, address);
 #pragma unroll
 	for (int i = 0; i < MAX_WAIT_RANGES; i++)
-		hit |= address - c->wait_start[i] < c->wait_end[i] - c->wait_start[i];
+		hit |= within(address, c->wait_start[i], c->wait_end[i]);
 	return hit;
 }
 

@@ -161,16 +161,16 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w = walks.lookup(&zero);
 	if (!s || !w)
 		return 0;
-	w->begun_ns = bpf_ktime_get_ns();
-	if (!bpf_get_attach_cookie(ctx))
-		refill(p, s, tgid, tid);
 	w->thin = p->thin & 7;
 	if (p->thinned++ & ((1 << w->thin) - 1)) {
 		count(STAT_LEFT_OUT + COST_SAMPLE);
 		charge_timer(p, s);
 		return 0;
 	}
-	w->others = p->ticks || s->ticks ? others_on_cpus(tgid, tid, s->cpus) : -1;
+	w->begun_ns = bpf_ktime_get_ns();
+	w->others = p->ticks | s->ticks ? others_on_cpus(tgid, tid, s->cpus) : -1;
+	if (!bpf_get_attach_cookie(ctx))
+		refill(p, s, tgid, tid);
 	user_mode = (ctx->regs.cs & 3) == 3;
 	/* What the sample interrupted when it hit user mode; else what the thread left user mode with. */
 	regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());

@@ -20,26 +20,53 @@ static __always_inline void *current_of(u64 runqueue)
 static __always_inline void find_runqueue(void)
 {
 #ifdef RUNQUEUE_CURRENT
-	u32 cpu = bpf_get_smp_processor_id() & (MAX_CPUS - 1), zero = 0;
+	u32 cpu = bpf_get_smp_processor_id(), zero = 0;
 	struct runqueue_list *known = runqueues.lookup(&zero);
 	u64 at = 0;
 
-	if (!known || known->at[cpu])
+	if (!known || cpu >= MAX_CPUS || known->at[cpu & (MAX_CPUS - 1)])
 		return;
 	bpf_probe_read_kernel(&at, 8, (void *)bpf_get_current_task() + TASK_CFS_QUEUE);
 	bpf_probe_read_kernel(&at, 8, (void *)at + CFS_RUNQUEUE);
-	known->at[cpu] = at;
+	known->at[cpu & (MAX_CPUS - 1)] = at;
 #endif
 }
+
+#ifdef PID_NAMESPACE
+/* Finding the number of each CPU's thread in our namespace would be too much for the verifier: by the kernel's own
+ * numbers it is told whether the thread is of this process; that it works has to be taken for granted. */
+static __always_inline u64 works_beside(void *task, u32 tgid, u32 own)
+{
+	u64 ids = 0, mine = bpf_get_current_pid_tgid(), other;
+
+	bpf_probe_read_kernel(&ids, sizeof(ids), task + TASK_PID);
+	other = (ids >> 32) ^ (mine >> 32);
+	return ((other | -other) >> 63 ^ 1) & (((((ids ^ mine) & 0xffffffff) - 1) >> 63) ^ 1);
+}
+#else
+/* 1 if it is another thread of the process, and works. */
+static __always_inline u64 works_beside(void *task, u32 tgid, u32 own)
+{
+	u64 ids = ids_of(task), ours;	/* of no task: 0 */
+	struct thread *t;
+	u32 tid;
+
+	ours = (ids >> 32) ^ tgid;
+	ours = ((ours | -ours) >> 63) ^ 1;
+	ours &= ((((u64)(u32)ids ^ own) - 1) >> 63) ^ 1;
+	tid = ids * ours;	/* entry 0 is the template: it does not work */
+	t = threads.lookup(&tid);
+	return t ? in_work(t) : ours;
+}
+#endif
 
 /* Other threads of this one's process that are in work and on a CPU at this moment. Without branches on what is found, and summed up
  * in memory, as in memory.bpf.c. */
 static __always_inline s32 others_on_cpus(u32 tgid, u32 own, u32 cpus)
 {
-	u32 zero = 0, tid;
+	u32 zero = 0;
 	struct runqueue_list *known = runqueues.lookup(&zero);
-	u64 *working = scratch.lookup(&zero), ids, ours;
-	struct thread *t;
+	u64 *working = scratch.lookup(&zero);
 
 	if (!known || !working)
 		return 0;
@@ -48,13 +75,7 @@ static __always_inline s32 others_on_cpus(u32 tgid, u32 own, u32 cpus)
 	for (u32 i = 0; i < MAX_CPUS; i++) {
 		if (i >= cpus)
 			break;
-		ids = ids_of(current_of(known->at[i]));	/* of no task: 0 */
-		ours = (ids >> 32) ^ tgid;
-		ours = ((ours | -ours) >> 63) ^ 1;
-		ours &= ((((u64)(u32)ids ^ own) - 1) >> 63) ^ 1;
-		tid = ids * ours;	/* entry 0 is the template: it does not work */
-		t = threads.lookup(&tid);
-		*(volatile u64 *)working += t ? in_work(t) != 0 : ours;
+		*(volatile u64 *)working += works_beside(current_of(known->at[i]), tgid, own);
 	}
 	return *(volatile u64 *)working;
 }

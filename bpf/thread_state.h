@@ -142,17 +142,15 @@ static inline __attribute__((always_inline)) void frame_observe(struct thread *t
 /* 1 if the known frames say that the thread is in user work. */
 static inline __attribute__((always_inline)) int frames_say_work(const struct thread *t)
 {
-	u32 depth = t->depth;
+	u64 depth = t->depth, known = below(0, depth), work = t->work_bits >> ((depth - 1) & 63) & 1;
 
-	if (!depth)
-		return t->base_work;
-	return (t->work_bits >> ((depth - 1) & 63)) & 1;
+	return (known & work) | ((known ^ 1) & below(0, t->base_work));
 }
 
 /* 1 if the thread's own code is user work, whether or not it is blocked. */
 static inline __attribute__((always_inline)) int in_work(const struct thread *t)
 {
-	return frames_say_work(t) || t->caught_working;
+	return frames_say_work(t) | t->caught_working;
 }
 
 /* 1 if the thread counts as working now. */

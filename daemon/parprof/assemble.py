@@ -101,9 +101,6 @@ def violations(session: Session, rows: RowMaker, samples: Sequence[PathSample]) 
     charged: dict[int, Metrics] = {}
     for sample in samples:
         charged.setdefault(sample.image, Metrics()).add(sample.metrics)
-    most: dict[int, int] = {}
-    for key in session.facts:
-        most[key.image] = max(most.get(key.image, 0), key.n_working)
     out = []
     for image, metrics in charged.items():
         target = session.targets.get(image)
@@ -111,7 +108,8 @@ def violations(session: Session, rows: RowMaker, samples: Sequence[PathSample]) 
             continue
         times = CoreTime(
             metrics.work_ns / 1e9, metrics.idleness_ns / 1e9, target.ready_ns / 1e9, rows.cores_of(target),
-            target.watched_s(), 1 / session.kernel.frequency_hz, most.get(image, 0),
+            target.watched_s(), 1 / session.kernel.frequency_hz,
+            max((key.n_working for key in session.facts if key.image == image), default=0),
         )  # fmt: skip
         if not times.is_possible:
             out.append(f"process {target.pid}: {times.violation()}")

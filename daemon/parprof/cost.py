@@ -41,6 +41,10 @@ class CostMeter:
                 out[kind] += target.spent_ns[kind]
         return out
 
+    def by_name_s(self, targets: Iterable[Target]) -> dict[str, float]:
+        """The same in seconds, by `COST_NAMES`."""
+        return {COST_NAMES[kind]: ns / 1e9 for kind, ns in self.by_kind_ns(targets).items()}
+
     def target_ns(self, targets: Iterable[Target]) -> float:
         """The same, of all kinds."""
         return sum(self.by_kind_ns(targets).values())

@@ -157,6 +157,8 @@ class StandInService:
             drain_seconds=0.012,
             ended=replace(self.ended),
             pushed=dict(self.pushed),
+            cost_seconds={"samples": 1e-3 * self.samples, "timer": 2e-3 * self.samples},
+            left_out={"probe_hits": self.samples},
         )
 
     def snapshot(self) -> Snapshot:

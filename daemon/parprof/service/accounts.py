@@ -86,3 +86,11 @@ def mean_n_working(facts: Iterable[tuple[FactKey, list[int]]], fine: Mapping[int
             row[0] += count * ((fine.get(key.image, 0.0) if key.fine else 0.0) or key.n_working)
             row[1] += count
     return {image: total / count for image, (total, count) in sums.items() if count}
+
+
+def most_working(facts: Iterable[FactKey]) -> dict[int, int]:
+    """By image: the largest n_w that a sample found."""
+    out: dict[int, int] = {}
+    for key in facts:
+        out[key.image] = max(out.get(key.image, 0), key.n_working)
+    return out

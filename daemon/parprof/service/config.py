@@ -89,7 +89,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What profiling may cost. The governor holds it by dropping probes first, then samples."""
+    """What profiling may cost. It is held in the kernel, event by event; the governor tries again what was left out."""
 
     target_percent: float = _key(
         1.0,

@@ -16,6 +16,8 @@ from dataclasses import replace
 
 from parprof.addresses import AddressBook
 from parprof.errors import ParprofError, TargetError
+from parprof.kernel.counters import LEFT_OUT
+from parprof.kernel.detacher import detacher
 from parprof.kernel.engine import Kernel
 from parprof.kernel.records import Budget
 from parprof.model import Metrics, Profile
@@ -287,7 +289,13 @@ class Daemon:
         facts = session.take_facts()
         rows = self._rows.rows(facts)
         charged = self._watching.charge(
-            facts, rows, seconds, self._options.paths_per_process, fold_cold, self._rows.fine_n_working
+            facts,
+            rows,
+            seconds,
+            self._options.paths_per_process,
+            fold_cold,
+            self._rows.fine_n_working,
+            self._rows.cores_of,
         )
         self._ended.add(self._watching.take_strays())
         for one in charged:
@@ -361,6 +369,7 @@ class Daemon:
         footprint.give_back()
 
     def _make_snapshot(self) -> Snapshot:
+        counted = self._kernel.statistics()
         processes = self._watching.snapshots(self._rows, self._options.functions_per_process)
         return Snapshot(
             time_s=time.time(),
@@ -377,6 +386,11 @@ class Daemon:
             drain_seconds=self._drain_seconds,
             ended=copy(self._ended),
             pushed=self.pushed(),
+            cost_seconds=self._session.cost.by_name_s(self._session.targets.values()),
+            left_out={name: counted[f"left_out_{name}"] for name in LEFT_OUT.values()},
+            impossible=self._watching.violations,
+            follows_switches=self._kernel.breaker.follows_switches,
+            detaching=detacher.pending,
             notes=self._notes,
         )
 

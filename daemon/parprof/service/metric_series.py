@@ -120,7 +120,7 @@ class BoundedCounters:
         self._known: set[tuple[str, ...]] = {self._other}
         self._highest: HighWater[tuple[str, ...]] = HighWater()
 
-    def series(self, counts: Mapping[tuple[str, ...], int]) -> dict[tuple[str, ...], float]:
+    def series(self, counts: Mapping[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
         """Label values and counts to show."""
         out: dict[tuple[str, ...], float] = {}
         for raw, count in counts.items():

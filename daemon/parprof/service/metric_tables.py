@@ -69,10 +69,16 @@ GAUGES: tuple[tuple[str, str, Callable[[Snapshot], float]], ...] = (
     ),
     ("parprofd_budget_ratio", "Cost in a target that the governor allows.", attrgetter("budget_ratio")),
     ("parprofd_frequency_hertz", "Samples a second and CPU, as configured.", attrgetter("frequency_hz")),
+    (
+        "parprofd_switches_followed",
+        "1 while context switches are followed; 0: n_w is what runs on the CPUs at a sample.",
+        lambda s: float(s.follows_switches),
+    ),
+    ("parprofd_detaching_links", "Links of probes that are still being taken away.", attrgetter("detaching")),
     ("parprofd_drain_seconds", "Duration of the last drain.", attrgetter("drain_seconds")),
     ("parprofd_snapshot_timestamp_seconds", "When all this was current, Unix time.", attrgetter("time_s")),
 )
-_Counts = Mapping[tuple[str, ...], int]
+_Counts = Mapping[tuple[str, ...], float]
 COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[Snapshot], _Counts]], ...] = (
     (
         "parprofd_lost_total",
@@ -97,6 +103,24 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[Snapshot], _Counts]],
         "Runtimes that could not be probed.",
         ("runtime", "reason"),
         attrgetter("attach_failures"),
+    ),
+    (
+        "parprofd_cost_seconds_total",
+        "CPU time that the targets paid for being profiled.",
+        ("kind",),
+        lambda s: {(kind,): seconds for kind, seconds in s.cost_seconds.items()},
+    ),
+    (
+        "parprofd_left_out_total",
+        "Events left out to keep the cost of a target to its budget.",
+        ("kind",),
+        lambda s: {(kind,): count for kind, count in s.left_out.items()},
+    ),
+    (
+        "parprofd_invariant_violations_total",
+        "Intervals in which a process was charged with more core time than there was; should stay 0.",
+        (),
+        lambda s: {(): s.impossible},
     ),
     ("parprofd_pushed_profiles_total", "Pushes of profiles.", ("backend", "outcome"), attrgetter("pushed")),
 )

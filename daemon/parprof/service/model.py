@@ -100,6 +100,16 @@ class Snapshot:
     """What the processes that are gone had."""
     pushed: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Pushed profiles by (backend, outcome): sent, retried, dropped."""
+    cost_seconds: Mapping[str, float] = field(default_factory=dict)
+    """What the targets have paid, by kind of event: `parprof.cost.COST_NAMES`."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Events that were left out to keep to the budget, by kind: `parprof.kernel.counters.LEFT_OUT`."""
+    impossible: int = 0
+    """Intervals in which a process was charged with more core time than there was."""
+    follows_switches: bool = True
+    """Whether context switches are followed; if not, n_w is what runs on the CPUs at a sample."""
+    detaching: int = 0
+    """Links of probes that are still being taken away."""
     notes: tuple[str, ...] = ()
 
 

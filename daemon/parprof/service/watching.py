@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from parprof.attribution.invariant import CoreTime
 from parprof.kernel.counters import EDGE_NAMES
 from parprof.kernel.records import Cost
 from parprof.model import FactKey, Metrics, PathSample, ProcessInfo, Profile
 from parprof.rows import RowMaker
-from parprof.service.accounts import Account, mean_n_working
+from parprof.service.accounts import Account, mean_n_working, most_working
 from parprof.service.governor import Usage
 from parprof.service.labels import read_labels
 from parprof.service.model import Labels, ProcessSnapshot
@@ -35,6 +36,9 @@ class ProcessAccount(Account):
     cost_ratio = 0.0
     folded = 0
     charged_hits = 0
+    charged_ready_ns = 0
+    violation = ""
+    """What could not be in the last interval; empty if all could."""
     charged_ns: tuple[int, ...] = (0,) * len(Cost)
 
 
@@ -60,6 +64,8 @@ class Watching:
         self._watched: dict[int, _Watched] = {}
         self._edges: Counter[tuple[str, str]] = Counter()
         self._strays = Metrics()
+        self.violations = 0
+        """Intervals in which a process was charged with more core time than there was."""
 
     def watch(self, pid: int) -> None:
         """Begin to watch a process. Raises TargetError."""
@@ -88,10 +94,11 @@ class Watching:
         limit: int,
         fold: Fold,
         fine: Mapping[int, float],
+        cores_of: Callable[[Target], int],
     ) -> list[Charged]:
         """Charge one interval of ``seconds``; at most ``limit`` call paths of each process stay apart.
 
-        ``fine``: see `mean_n_working`.
+        ``fine``: see `mean_n_working`; ``cores_of``: n.
         """
         end_s = time.time()
         by_image: dict[int, list[PathSample]] = {}
@@ -100,7 +107,7 @@ class Watching:
         for image in by_image.keys() - self._session.targets.keys():
             for row in by_image[image]:
                 self._strays.add(row.metrics)
-        means = mean_n_working(facts.items(), fine)
+        means, most = mean_n_working(facts.items(), fine), most_working(facts)
         out = []
         for target in self._session.targets.values():
             watched = self._known(target)
@@ -112,6 +119,12 @@ class Watching:
             account.close_interval(end_s, seconds, interval, means.get(target.image, 0.0))
             hits, account.charged_hits = target.probe_hits - account.charged_hits, target.probe_hits
             self._edges[target.plan.runtime, "all"] += max(hits, 0)
+            ready_ns, account.charged_ready_ns = target.ready_ns - account.charged_ready_ns, target.ready_ns
+            times = CoreTime(
+                interval.work_ns / 1e9, interval.idleness_ns / 1e9, max(ready_ns, 0) / 1e9, cores_of(target),
+                seconds, 1 / self._session.kernel.frequency_hz, most.get(target.image, 0),
+            )  # fmt: skip
+            self._check(account, times)
             paid = [now - then for now, then in zip(target.spent_ns, account.charged_ns, strict=True)]
             account.charged_ns = target.spent_ns
             if found or hits:
@@ -128,6 +141,11 @@ class Watching:
             else:
                 account.cost_ratio = 0.0
         return out
+
+    def _check(self, account: ProcessAccount, times: CoreTime) -> None:
+        """Note what can never be, and should not be."""
+        account.violation = "" if times.is_possible else times.violation()
+        self.violations += not times.is_possible
 
     def take_strays(self) -> Metrics:
         """What was charged to processes that were gone already, since the last call."""
@@ -146,7 +164,7 @@ class Watching:
             samples=charged.rows,
             event=event,
             target_cost_percent=100 * charged.account.cost_ratio,
-            notes=[*target.failures, *target.plan.notes, *target.switches],
+            notes=[*self._impossible(charged.account), *target.failures, *target.plan.notes, *target.switches],
             start_time_s=charged.start_s,
         )  # fmt: skip
 
@@ -202,9 +220,13 @@ class Watching:
             cost_ratio=account.cost_ratio,
             frequency_hz=self._session.kernel.frequency_hz,
             history=tuple(account.history),
-            notes=(*target.failures, *target.plan.notes, *target.switches),
+            notes=(*self._impossible(account), *target.failures, *target.plan.notes, *target.switches),
             folded=account.folded,
         )
+
+    @staticmethod
+    def _impossible(account: ProcessAccount) -> list[str]:
+        return [account.violation] if account.violation else []
 
     def probe_hits(self) -> dict[tuple[str, str], int]:
         """Probe hits by (runtime, edge): of all runtimes together where they are told apart by edge."""
