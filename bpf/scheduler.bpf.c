@@ -304,6 +304,15 @@ static __always_inline void thread_created(struct process *p, u32 tgid, u32 tid,
 		t->base_context = created;
 }
 
+/* Neither its threads' switches nor their creators are followed, and no runtime gives them work: what there would be to
+ * know of a new one is what its first sample tells. */
+static __always_inline int threads_are_anonymous(struct process *p, u32 tgid)
+{
+	struct process_config *config = p->ticks && (p->cut & 1 << COST_CREATE) ? configs.lookup(&tgid) : 0;
+
+	return config && !(config->flags & HAS_RUNTIME);
+}
+
 static __always_inline void process_forked(u32 parent_tgid, u32 tgid)
 {
 	struct process_config *config = configs.lookup(&parent_tgid);
@@ -347,7 +356,7 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 		p = processes.lookup(&tgid);
 		if (!p)
 			return 0;
-	} else if (!p || p->dead) {
+	} else if (!p || p->dead || threads_are_anonymous(p, tgid)) {
 		return 0;
 	}
 	thread_created(p, tgid, tid, (u32)parent);

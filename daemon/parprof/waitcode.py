@@ -42,13 +42,18 @@ def merged(ranges: list[Range], most: int) -> list[Range]:
     >>> merged([(0, 1), (2, 3), (9, 10)], 2)
     [(0, 3), (9, 10)]
     """
-    gaps = sorted(range(1, len(ranges)), key=lambda index: ranges[index][0] - ranges[index - 1][1])
-    joined = {index for index in gaps if ranges[index][0] <= ranges[index - 1][1]}
-    joined.update(gaps[: max(len(ranges) - most, 0)])
+    apart: list[Range] = []
+    for start, end in ranges:
+        if apart and start <= apart[-1][1]:
+            apart[-1] = apart[-1][0], max(end, apart[-1][1])
+        else:
+            apart.append((start, end))
+    gaps = sorted(range(1, len(apart)), key=lambda index: apart[index][0] - apart[index - 1][1])
+    closed = set(gaps[: max(len(apart) - most, 0)])
     out: list[Range] = []
-    for index, (start, end) in enumerate(ranges):
-        if index in joined:
-            out[-1] = out[-1][0], max(end, out[-1][1])
+    for index, (start, end) in enumerate(apart):
+        if index in closed:
+            out[-1] = out[-1][0], end
         else:
             out.append((start, end))
     return out

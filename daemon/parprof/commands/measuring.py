@@ -15,6 +15,7 @@ from parprof.commands.report import add_view_options, print_report
 from parprof.errors import UsageError
 from parprof.exporters import pprof
 from parprof.exporters.output import check_writable
+from parprof.kernel.detacher import detacher
 from parprof.kernel.engine import Kernel
 from parprof.kernel.perf_events import EventChoice, choose, maximum_rate_hz
 from parprof.kernel.records import Budget
@@ -147,6 +148,12 @@ def present(args: argparse.Namespace, profile: Profile) -> None:
     print_report(profile, view=args.view, sort=args.sort, limit=args.limit, physical=args.physical, file=out)
     if args.output != "-" and not args.quiet:
         print(f"parprof: wrote {args.output}", file=sys.stderr)
+    if detacher.pending and not args.quiet:
+        print(
+            f"parprof: the kernel is still taking away {detacher.pending} links of probes; a process of its own waits "
+            "for that, the program is unharmed",
+            file=sys.stderr,
+        )
 
 
 def deadline(seconds: float | None) -> Callable[[], bool]:

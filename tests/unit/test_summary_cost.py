@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cost line: what was paid, for what, and the budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from parprof.assemble import percent_of_rest
+from parprof.cct import CallingContextTree
+from parprof.exporters.summary import facts
+from profiles import heat
+
+
+def cost_line(**extra: str) -> str:
+    profile = replace(heat(), target_cost_percent=2.3, extra=extra)
+    found = facts(profile, CallingContextTree(profile.samples))
+    return next(fact.text for fact in found if fact.label == "cost")
+
+
+def test_kinds_dearest_first_and_the_budget() -> None:
+    line = cost_line(
+        cost_timer_percent="0.93", cost_probes_percent="1.37", cost_locks_percent="0.001", cost_budget_percent="1"
+    )  # fmt: skip
+    assert line.startswith("2.30 % of the target's CPU time (probes 1.37 %, timer 0.93 %, budget 1 %), ")
+
+
+def test_older_files_and_hostile_ones_have_none() -> None:
+    assert cost_line().startswith("2.30 % of the target's CPU time, ")
+    assert cost_line(cost_x_percent="nan", cost_y_percent="1e9 %").startswith(
+        "2.30 % of the target's CPU time, "
+    )
+
+
+@pytest.mark.parametrize(("paid", "cpu", "percent"), [(0, 0, 0), (1, 101, 1), (9, 10, 900), (5, 4, 12_500)])
+def test_cost_is_held_against_the_program_s_own_time(paid: float, cpu: float, percent: float) -> None:
+    """A program that ran ten times as long for our sake paid 900 %, not 90."""
+    assert percent_of_rest(paid, cpu) == pytest.approx(percent)
