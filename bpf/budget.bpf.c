@@ -29,6 +29,8 @@ enum metered {
 struct meter {
 	u64 hits[METERS];
 	u32 price_ns[METERS];
+	u64 checked_ns;	/* when the rate of context switches was looked at last */
+	u64 hot;	/* how often in a row it was too high */
 };
 BPF_TABLE("percpu_array", u32, struct meter, meters, 1);
 BPF_RINGBUF_OUTPUT(alarms, 4);
@@ -100,6 +102,30 @@ static __always_inline void raise_alarm(u32 tgid, u32 tid, u32 image, u32 kind)
 	r.time_ns = bpf_ktime_get_ns();
 	if (alarms.ringbuf_output(&r, sizeof(r), BPF_RB_FORCE_WAKEUP))
 		count(LOST_CONTROL_RING);
+}
+
+#define HOT_LOOKS 16
+
+/* All programs of the machine pay for our being told of context switches, those that are not watched too: where they
+ * come so fast that this takes more than the budget, they are followed no more. */
+static __always_inline void spare_bystanders(struct meter *m)
+{
+	struct settings *s;
+	u64 now, before;
+
+	if (!m || (m->hits[METER_SWITCH] & (HOOK_RUNS - 1)))
+		return;
+	now = bpf_ktime_get_ns();
+	before = m->checked_ns;
+	m->checked_ns = now;
+	s = find_settings();
+	if (!s || s->ticks)
+		return;
+	m->hot = now - before < s->hooks_ns ? m->hot + 1 : 0;
+	if (m->hot < HOT_LOOKS)
+		return;
+	m->hot = 0;
+	raise_alarm(0, 0, 0, COST_SWITCH);
 }
 
 /* Cuts off the dearest kind of event if the budget is used up. Two CPUs that do so at once choose the same. */

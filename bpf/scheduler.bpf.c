@@ -226,6 +226,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 		count(STAT_SWITCHES);
 		switch_out(p, tgid, tid, !(u8)ctx->args[0] && PREVIOUS_STATE);
 	}
+	spare_bystanders(m);
 	if (next_tgid)
 		q = processes.lookup(&next_tgid);
 	if (follows_switches(q))

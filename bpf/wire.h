@@ -405,7 +405,10 @@ struct settings {
 	u32 interrupt_ns;	/* the interrupt of a sample */
 	u32 cpus;		/* how many there may be */
 	u32 reserved;
+	u64 hooks_ns;		/* HOOK_RUNS context switches of a CPU take so long at least, or they are followed no more */
 };
+
+#define HOOK_RUNS 1024
 
 /* What is asked of on_command, which Python runs once for each process concerned. */
 enum command {

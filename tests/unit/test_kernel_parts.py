@@ -34,7 +34,7 @@ def test_layouts_are_built_from_descriptions() -> None:
 def test_python_constants_equal_the_header(tmp_path: Path) -> None:
     """The few numbers that Python must know are those of wire.h."""
     from parprof.interpreters import layouts
-    from parprof.kernel import counters, engine, process_entries, records, stacks, store, uprobes
+    from parprof.kernel import counters, engine, process_entries, records, settings, stacks, store, uprobes
     from parprof.model import ThreadState
     from parprof.runtimes import Edge, memory
     from parprof.unwind import placing
@@ -60,7 +60,7 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "RECORD_CUT": records.RECORD_CUT, "MAX_WAIT_RANGES": records.MAX_WAIT_RANGES,
         "COMMAND_RECOUNT": records.COMMAND_RECOUNT,
         "COMMAND_PROBE": records.COMMAND_PROBE, "COOKIE_DEAR": uprobes.COOKIE_DEAR,
-        "STAT_LEFT_OUT": counters._LEFT_OUT, "COST_KINDS": len(records.Cost),
+        "STAT_LEFT_OUT": counters._LEFT_OUT, "HOOK_RUNS": settings._HOOK_RUNS, "COST_KINDS": len(records.Cost),
         **{f"COST_{kind.name}": kind for kind in records.Cost},
         "RECORD_SEEN": records.RECORD_SEEN, "RECORD_CONTEXT": stacks.RECORD_CONTEXT,
         "CONTEXT_UNKNOWN": stacks.CONTEXT_UNKNOWN, "VERDICT_DENIED": engine._DENIED,
