@@ -261,7 +261,9 @@ def test_another_profiler_keeps_its_probes() -> None:
 def test_switches_that_are_too_dear_are_not_followed() -> None:
     """Two threads on one core: one of them runs at any time, and each is found there by its samples."""
     storm = run(GOMP, "pingpong", "1.5")
-    assert storm.target.spent_ns[Cost.SWITCH] < 0.05e9 * storm.cpu_s, "what it paid for switches, the whole run"
+    assert storm.target.spent_ns[Cost.SWITCH] < 0.05e9 * storm.cpu_s, (
+        "what it paid for switches, the whole run"
+    )
     assert storm.statistics["ticks"] > 0.8 * storm.statistics["samples"]
     assert storm.sum("work_ns") == pytest.approx(storm.cpu_s, rel=0.15)
     worked = [
