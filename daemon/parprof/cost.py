@@ -45,10 +45,6 @@ class CostMeter:
         """The same in seconds, by `COST_NAMES`."""
         return {COST_NAMES[kind]: ns / 1e9 for kind, ns in self.by_kind_ns(targets).items()}
 
-    def target_ns(self, targets: Iterable[Target]) -> float:
-        """The same, of all kinds."""
-        return sum(self.by_kind_ns(targets).values())
-
     def machine_ns(self, targets: Iterable[Target]) -> float:
         """CPU time that the programs took so far on the whole machine, processes that are not watched included."""
         paid = self.by_kind_ns(targets)
