@@ -48,6 +48,7 @@ BPF_TABLE("lru_hash", struct work_key, u64, created, 16384);
 BPF_TABLE("lru_hash", struct lock_key, s32, lock_waiters, 4096);
 BPF_TABLE("percpu_array", u32, u64, counters, COUNTERS);
 BPF_TABLE("lru_hash", u32, u32, verdicts, 16384);
+BPF_TABLE("lru_hash", u64, u32, plain_programs, 4096);	/* executables that need not be stopped: see program_of */
 BPF_TABLE("percpu_array", u32, u64, scratch, 1);
 BPF_TABLE("array", u32, struct runqueue_list, runqueues, 1);
 BPF_TABLE("array", u32, struct settings, settings_map, 1);
@@ -64,6 +65,12 @@ static __always_inline void count(u32 which)
 
 	if (counter)
 		__sync_fetch_and_add(counter, 1);
+}
+
+static __always_inline u64 mix(u64 hash, u64 value)
+{
+	hash = (hash ^ value) * 0xff51afd7ed558ccdULL;
+	return hash ^ hash >> 32;
 }
 
 #ifdef PID_NAMESPACE

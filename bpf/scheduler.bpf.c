@@ -286,6 +286,8 @@ static __always_inline void thread_created(struct process *p, u32 tgid, u32 tid,
 	struct thread *t = threads.lookup(&tid);
 	u64 created = 0;
 
+	if (tid != tgid)
+		p->threads_created++;
 	if (t)		/* left over from an earlier owner of this tid */
 		remove_thread(p, t, tid);
 	t = add_thread(p, tgid, tid, 1);	/* until sched_wakeup_new */
@@ -364,6 +366,35 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
+/* Identifies the executable that a struct linux_binprm is about, for as long as nobody changes it: a hash; 0 = this kernel
+ * does not say. */
+static __always_inline u64 program_of(u64 bprm)
+{
+	u64 hash = 0;
+
+#ifdef BINPRM_FILE
+	u64 file = 0, inode = 0, number = 0, size = 0, block = 0;
+	u32 device = 0, generation = 0;
+
+	bpf_probe_read_kernel(&file, 8, (void *)bprm + BINPRM_FILE);
+	bpf_probe_read_kernel(&inode, 8, (void *)file + FILE_INODE);
+	bpf_probe_read_kernel(&number, 8, (void *)inode + INODE_NUMBER);
+	bpf_probe_read_kernel(&size, 8, (void *)inode + INODE_SIZE);
+	bpf_probe_read_kernel(&generation, 4, (void *)inode + INODE_GENERATION);
+	bpf_probe_read_kernel(&block, 8, (void *)inode + INODE_SUPER_BLOCK);
+	bpf_probe_read_kernel(&device, 4, (void *)block + SUPER_BLOCK_DEVICE);
+	if (number)
+		hash = mix(mix(mix(number, size), (u64)generation << 32 | device), 1) | 1;
+#endif
+	return hash;
+}
+
+/* Is the new program to be stopped until Python has seen to it? */
+static __always_inline int must_stop(struct process_config *config, u64 program)
+{
+	return (config->flags & STOP_AT_EXEC) && !(program && plain_programs.lookup(&program));
+}
+
 /* sched_process_exec(task, old_pid, bprm): one thread is left, with a new image */
 int on_exec(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -371,7 +402,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	u32 tgid = ids >> 32, tid = ids, old_tid = ctx->args[1];
 	struct process *p = processes.lookup(&tgid);
 	struct process_config *config = configs.lookup(&tgid);
-	struct thread *t;
+	u64 program;
 	u32 stop;
 
 	verdicts.delete(&tgid);	/* another program may be decided upon otherwise */
@@ -398,16 +429,20 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	p->members = 0;
 	p->members_max = 0;
 	p->dead = 0;
-	stop = config->flags & STOP_AT_EXEC;
+	p->threads_created = 0;
+	program = program_of(ctx->args[2]);
+	stop = must_stop(config, program);
 	config->flags &= ~(HAS_RUNTIME | STOP_AT_LOAD | FROM_LEAVES | FROM_MEMORY | CHECK_MEMORY | CACTUS);
 	config->memory.kind = MEMORY_NONE;
 	config->closures.there = 0;
 	if (stop)
 		config->flags |= STOP_AT_LOAD;
-	t = add_thread(p, tgid, tid, 0);
-	if (stop)
+	add_thread(p, tgid, tid, 0);
+	if (stop) {
 		bpf_send_signal(SIGSTOP);
-	tell(RECORD_EXEC, tgid, tid, p->image, 0, 0, !!stop);
+		count(STAT_STOPS);
+	}
+	tell(RECORD_EXEC, tgid, tid, p->image, 0, program, stop);
 	return 0;
 }
 

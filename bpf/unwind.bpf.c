@@ -4,12 +4,6 @@
  * frames and tail-calls itself.
  */
 
-static __always_inline u64 mix(u64 hash, u64 value)
-{
-	hash = (hash ^ value) * 0xff51afd7ed558ccdULL;
-	return hash ^ hash >> 32;
-}
-
 /* Sends the stack if that was not done yet. */
 static __always_inline void send_stack(struct stack_record *s, u32 depth, u32 end)
 {
@@ -93,11 +87,14 @@ static __always_inline u32 unwind_frames(struct walk *w)
 	for (int i = 0; i < FRAMES_PER_CALL; i++) {
 		depth = w->depth;
 		asm volatile("" : "+r"(depth));
-		depth &= MAX_FRAMES - 1;
-		w->record.pc[depth] = w->exact && depth ? w->ip | FRAME_INTERRUPTED : w->ip;
-		w->record.hash = mix(w->record.hash, w->ip);
-		w->depth = depth + 1;
+		if (!w->again) {
+			depth &= MAX_FRAMES - 1;
+			w->record.pc[depth] = w->exact && depth ? w->ip | FRAME_INTERRUPTED : w->ip;
+			w->record.hash = mix(w->record.hash, w->ip);
+			w->depth = depth + 1;
+		}
 		w->end = step(w);
+		w->again = w->end == SEEKING;
 		if (w->sp > w->cut_sp) {
 			w->cut = w->depth;
 			w->cut_sp = ~0ULL;
@@ -121,8 +118,9 @@ int on_unwind(struct bpf_perf_event_data *ctx)
 
 	if (!w)
 		return 0;
-	if (unwind_frames(w) == GOING) {
-		unwinders.call(ctx, 0);
+	unwind_frames(w);
+	if (w->end == GOING || w->end == SEEKING) {
+		unwinders.call(ctx, w->end == GOING ? 0 : 2);
 		w->end = END_TOO_DEEP;	/* the kernel's limit on tail calls */
 	}
 	if (w->end == END_NO_MAPPING)
@@ -263,8 +261,9 @@ static __always_inline void begin_walk(struct walk *w, struct mapping_list *list
 	void *task = (void *)bpf_get_current_task();
 	u64 utask = 0;
 
-	w->list = list->words;
-	w->generation = list->generation;
+	w->list = list ? list->words : 0;
+	w->generation = list ? list->generation : w->key.image;	/* those of the kernel's images are far higher than any list's */
+	w->sought = w->again = 0;
 	w->mapping_start = w->mapping_end = 0;
 	w->window_start = ~0ULL << 12;	/* far from any user address */
 	w->return_instance = 0;
@@ -305,7 +304,8 @@ static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, stru
 		count(LOST_USER_STACK);
 		return finish_sample(w);
 	}
-	if (!list || !list->words) {
+	w->may_seek = w->key.image >> 31;	/* of others Python has told all before */
+	if ((!list || !list->words) && !w->may_seek) {
 		w->key.user_hash = capture(ctx, &w->record, BPF_F_USER_STACK, END_FRAME_POINTERS);
 		if (!w->key.user_hash)
 			count(LOST_USER_STACK);

@@ -142,8 +142,13 @@ static __always_inline u32 step(struct walk *w)
 		return step_signal_frame(w);
 	else if (type == ROW_PLT)
 		cfa = w->sp + 8 + ((w->ip & 15) >= 11 ? 8 : 0);
-	else if (rule == ~0U)
+	else if (rule == ~0U) {
+		if (w->may_seek && w->sought != target) {
+			w->sought = target;
+			return SEEKING;
+		}
 		return step_by_frame_pointer(w, END_NO_MAPPING);
+	}
 	else if (type == ROW_FRAME_POINTER)
 		return step_by_frame_pointer(w, END_NO_TABLE);
 	else if (type == ROW_R10 && w->depth == 1)

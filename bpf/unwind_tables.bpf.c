@@ -28,6 +28,7 @@ enum row_type {
 #define RSP_DEREF_BIAS (1 << 20)
 #define ROW_BY_RBP (1 << 13)	/* the caller's rbp was saved below rbp, not below the CFA */
 #define GOING 0xff	/* no end yet */
+#define SEEKING 0xfe	/* nor is there: the mapping of `sought` is to be found first */
 #define CACHED_RULES 1024
 #define WINDOW_WORDS 64	/* of stack memory read at once: a read costs about as much as copying 512 bytes */
 #define MAPPING_STEPS 17
@@ -75,6 +76,9 @@ struct walk {
 	u32 exact;	/* ip is not a return address */
 	u32 user_mode;
 	u32 python_started;
+	u64 sought;	/* the address whose mapping was looked for last where the kernel has it */
+	u32 may_seek;
+	u32 again;	/* the innermost frame was recorded already */
 	u64 python_frame;	/* the next one to look at */
 	u64 python_raw[16];
 	struct stack_record record;
@@ -87,7 +91,7 @@ struct creation {
 };
 BPF_TABLE("lru_hash", u64, struct creation, creations, 8192);
 BPF_TABLE("percpu_array", u32, struct walk, walks, 1);
-BPF_TABLE("prog", u32, u32, unwinders, 2);	/* on_unwind, on_python */
+BPF_TABLE("prog", u32, u32, unwinders, 3);	/* on_unwind, on_python, on_seek */
 /* Probes can be preempted, by other probes too: each walk claims a slot of its own. */
 #define WALK_SLOTS 128
 BPF_TABLE("array", u32, struct walk, edge_walks, WALK_SLOTS);

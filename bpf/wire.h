@@ -86,7 +86,7 @@ struct process {
 	u32 sample_ns;		/* price of a sample lately */
 	u64 stale_told_ns;	/* when RECORD_STALE_MAP was sent last */
 	u32 epoch;		/* counts the changes of the load map that ld.so reported */
-	u32 reserved2;
+	u32 threads_created;
 	u64 runtime_root;	/* the runtime's state, as a probe saw it: see ROOT_LEARNED */
 	u64 probe_hits;
 	u32 from_leaves;	/* as in the flags of its config, since the last sample */
@@ -272,6 +272,7 @@ enum record_type {
 	RECORD_CUT = 13,	/* address: enum cost_kind that was cut off; in a ring of its own */
 	RECORD_SEEN = 12,	/* a sample hit a process that nobody decided upon yet */
 	RECORD_CONTEXT = 11,	/* a struct context_record */
+	RECORD_MAPPED = 14,	/* a struct mapping_record */
 	RECORD_REPLACED = 8,	/* the PID was reused while its old entry was still there */
 };
 
@@ -367,6 +368,18 @@ struct context_record {
 	u64 parent;		/* the context of the creator's own work; as in struct sample_key */
 };
 
+/* Executable memory that a walk came upon before Python told of it: travels through the ring of the stacks, before them. */
+struct mapping_record {
+	u32 type;
+	u32 image;
+	u64 start;
+	u64 end;
+	u64 offset;		/* in the file */
+	u64 inode;
+	u32 device;		/* as the kernel numbers it: major << 20 | minor */
+	u32 reserved;
+};
+
 /* A rare event that Python must react to. */
 struct control_record {
 	u32 type;
@@ -375,7 +388,8 @@ struct control_record {
 	u32 image;
 	u32 parent_tgid;	/* RECORD_FORK */
 	u32 stopped;		/* 1: the process was sent SIGSTOP and waits for us */
-	u64 address;		/* RECORD_LEARNED, RECORD_STALE_MAP; RECORD_LOAD_MAP: the epoch that begins */
+	u64 address;		/* RECORD_LEARNED, RECORD_STALE_MAP; RECORD_LOAD_MAP: the epoch that begins; RECORD_EXEC: the
+				 * executable, see program_of */
 	u64 time_ns;
 	char comm[COMM_LENGTH];
 };
@@ -448,6 +462,7 @@ enum counter {
 	STAT_CHECKED = 24,	/* samples with n_working from both edges and memory */
 	STAT_DISAGREED = 25,	/* of these, those with two different numbers */
 	STAT_TICKS = 26,	/* samples whose n_working is what ran on the CPUs */
+	STAT_STOPS = 28,	/* SIGSTOPs sent at exec and by ld.so */
 	STAT_KNOWN_CREATIONS = 27,	/* creations whose stack was known, and not walked again */
 	STAT_LEFT_OUT = 64,	/* + enum cost_kind: events that were left out to keep to the budget */
 	STAT_STACKS = 32,	/* + enum stack_end: samples */

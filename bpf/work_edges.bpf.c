@@ -214,6 +214,7 @@ static __always_inline void keep_context(struct pt_regs *ctx, u64 cookie, struct
 	w->sp = PT_REGS_SP(ctx);
 	w->bp = PT_REGS_FP(ctx);
 	w->r10 = ctx->r10;
+	w->may_seek = 0;
 	begin_walk(w, list);
 	edge_unwinders.call(ctx, 0);
 	w->end = END_TOO_DEEP;	/* never reached */
@@ -281,8 +282,10 @@ static __always_inline void load_map_changed(struct process *p, u32 tgid, u32 ti
 	struct process_config *config = configs.lookup(&tgid);
 	u32 stop = config ? config->flags & STOP_AT_LOAD : 0;
 
-	if (stop)
+	if (stop) {
 		bpf_send_signal(SIGSTOP);
+		count(STAT_STOPS);
+	}
 	__sync_fetch_and_add(&p->epoch, 1);
 	tell(RECORD_LOAD_MAP, tgid, tid, p->image, 0, p->epoch, !!stop);
 }

@@ -22,6 +22,7 @@ from parprof.workers.guard import FileGuard, NoAnswer
 Key = tuple[Any, ...]
 """What tells files apart: a kind, and for a file its device, inode, modification time and size."""
 ANONYMOUS = "[anon]"
+_PT_LOAD = 1
 
 
 class Way(NamedTuple):
@@ -65,6 +66,20 @@ class Dso(SelfClosing):
         self._ways = ways
         self._on_use = on_use
         self._elf: ElfFile | None = None
+
+    @property
+    def mapped_as(self) -> tuple[int, int]:
+        """Device and inode as load maps show them; zeros if there is no file."""
+        return (self._ways[0].device, self._ways[0].inode) if self._ways else (0, 0)
+
+    def code_delta(self) -> int | None:
+        """What is added to an offset in the file's code for the ELF address there; None if it differs by segment."""
+        found = (
+            {s.vaddr - s.offset for s in self.elf.segments if s.type == _PT_LOAD and s.flags & 1}
+            if self.elf
+            else ()
+        )
+        return next(iter(found)) if len(found) == 1 else None
 
     @property
     def is_open(self) -> bool:

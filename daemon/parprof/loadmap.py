@@ -76,6 +76,16 @@ class LoadMap:
             return previous
         return cls(pid, mappings)
 
+    def plus(self, mapping: Mapping) -> LoadMap:
+        """The same with one more; itself if it has that."""
+        if self.find(mapping.start) is not None:
+            return self
+        return LoadMap(self.pid, {**self._by_line, b"%x" % mapping.start: mapping})
+
+    def of(self, pid: int) -> LoadMap:
+        """The same for a process that was forked from this one."""
+        return LoadMap(pid, self._by_line)
+
     def find(self, address: int) -> tuple[Dso, int] | None:
         """The file that shows at an address and the ELF virtual address there; None if that is no code.
 

@@ -158,6 +158,19 @@ def loader_sites(load_map: LoadMap) -> list[Site]:
             for s in _named_site(dso, "_dl_debug_state", Edge.LOAD_MAP)]  # fmt: skip
 
 
+def has_runtime(load_map: LoadMap) -> bool:
+    """Whether a parallel runtime is mapped."""
+    dsos = load_map.dsos()
+    return any(agent_for_library(dso.name) for dso in dsos) or any(
+        file_facts(dso).static_agent for dso in dsos[:1]
+    )
+
+
+def is_static(load_map: LoadMap) -> bool:
+    """Whether the program brings along all that it needs."""
+    return any(file_facts(dso).is_static for dso in load_map.dsos()[:1])
+
+
 def _wait_ranges(load_map: LoadMap, dsos: list[Dso], plan: Plan) -> list[tuple[int, int]]:
     """Of the runtimes' code, what waits; none where that cannot be told of one of them."""
     out: list[tuple[int, int]] = []

@@ -9,7 +9,7 @@ import select
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parprof.cost import CostMeter
@@ -18,13 +18,15 @@ from parprof.kernel import records
 from parprof.kernel.engine import Kernel
 from parprof.kernel.records import ControlRecord, TraceRecord
 from parprof.kernel.stacks import CodeAt
-from parprof.loadmap import DsoCache
+from parprof.loadmap import DsoCache, Mapping
 from parprof.model import Fact, FactKey
-from parprof.processes import inspect, parent_of
+from parprof.processes import Process, inspect, parent_of
 from parprof.regionrate import RegionRate
 from parprof.sharedprobes import SharedProbes
 from parprof.sources import Source
+from parprof.stops import Stops, let_go
 from parprof.target import Target, Watched
+from parprof.untrusted import visible
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.cache import TableCache
 from parprof.unwind.placing import Placer
@@ -33,8 +35,8 @@ _CHECK_SECONDS = 5.0
 """How often at least the costs are measured, and losses looked at."""
 _MANY = 8
 _MAX_THREAD_NAMES = 1 << 14
-_FORK_SETTLES_SECONDS = 0.2
-"""A forked child that has not called exec by then gets probes of its own."""
+_SETTLED_SECONDS = 0.2
+"""A young process that still runs then gets probes of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ class Session:
         self.ended_ns = self.started_ns
         self.started_s = time.time()
         self._next_image = 1
-        self._forked: list[tuple[float, int]] = []
+        self._young: list[tuple[float, int]] = []
+        self._stops = Stops(kernel.plain_programs)
         self._last_drain = time.monotonic()
         self._last_rates = self._last_check = self._last_drain
         self._control_losses = 0
@@ -140,6 +143,8 @@ class Session:
         self._unregister(target)
         if self._live.get(target.pid) is target:
             del self._live[target.pid]
+        if target.ended:
+            self._stops.judge(target)
         target.close()
 
     def wake_up_by(self, fd: int) -> None:
@@ -187,6 +192,7 @@ class Session:
             self._act(record)
         self._cut_off()
         self.kernel.poll()
+        self._note_mappings()
         self._resolve_python()
         self.trace.extend(self.kernel.trace_records())
         now = time.monotonic()
@@ -197,7 +203,7 @@ class Session:
             if target.stale and not target.ended and now >= target.next_refresh_s:
                 target.careful_refresh()
         self.watched.placer.pump()
-        self._settle_forks(now)
+        self._settle(now)
         self._bury([self._by_pidfd[fd] for fd, _ in ready if fd in self._by_pidfd])
         if now - self._last_rates >= self.pace.rates:
             self._last_rates = now
@@ -223,7 +229,7 @@ class Session:
         ended = [target for target in candidates if not target.ended and target.has_ended()]
         for target in ended:
             target.observe()
-        if ended and self.pace.drain_at_exit:
+        if self.pace.drain_at_exit and any(not target.is_young for target in ended):
             self.drain()
         for target in ended:
             self._forget(target)
@@ -271,30 +277,53 @@ class Session:
         if is_exec and before is not None:
             before.ended = True
             self._drop(before)
+        like = before if before and not (record.stopped or (is_exec and not before.stops)) else None
         try:
-            process = inspect(record.pid)
             target = Target(
-                self.watched, process, record.image,
-                follow=before.follows if before else False, stop=before.stops if before else False,
+                self.watched, self._describe(record, like), record.image, follow=before.follows if before else False,
+                stop=before.stops if before else False, program=record.address, like=like,
             )  # fmt: skip
         except TargetError:
             self.kernel.unwatch(record.pid)
             return
-        self._add_target(target)
         if not is_exec and before is not None:
             target.inherit(before)
-            target.read_load_map()
-            self._forked.append((time.monotonic() + _FORK_SETTLES_SECONDS, record.image))
+        if target.ended:  # so soon; it may have been sampled
+            self.targets[target.image] = target
+            self.kernel.unwatch(record.pid)
+            target.close()
+            return
+        self._add_target(target)
+        if not is_exec and before is not None:
+            self.watched.placer.inherit(before.pid, target.pid)
+            self._young.append((time.monotonic() + _SETTLED_SECONDS, record.image))
+            return
+        if target.is_young:
+            self._young.append((time.monotonic() + _SETTLED_SECONDS, record.image))
             return
         target.refresh(wait=record.stopped)
         if record.stopped:
             target.resume(started_libraries=False)
 
-    def _settle_forks(self, now: float) -> None:
-        while self._forked and self._forked[0][0] <= now:
-            target = self.targets.get(self._forked.pop(0)[1])
+    @staticmethod
+    def _describe(record: ControlRecord, like: Target | None) -> Process:
+        """The process that a record is about; with ``like``, what is known of it without looking.
+
+        Raises:
+            TargetError: it is gone.
+        """
+        if like is None:
+            return inspect(record.pid)
+        if record.kind == records.RECORD_FORK:
+            return replace(like.process, pid=record.pid)
+        comm = visible(record.comm.encode())
+        return replace(like.process, pid=record.pid, comm=comm, command=f"[{comm}]", exe="")
+
+    def _settle(self, now: float) -> None:
+        while self._young and self._young[0][0] <= now:
+            target = self.targets.get(self._young.pop(0)[1])
             if target is not None and self.live(target.pid) is target:
-                target.careful_refresh()
+                target.settle()
 
     def _resynchronise(self) -> None:
         """After a lost control record: look again at everything that a record could have told."""
@@ -316,6 +345,7 @@ class Session:
     def drain(self) -> None:
         """Take all samples from the kernel now."""
         self._add(self.kernel.drain())
+        self._note_mappings()
         self._resolve_python()
         self._last_drain = time.monotonic()
         living = [target for target in self._live.values() if not target.ended]
@@ -326,6 +356,13 @@ class Session:
     def _states_of(self, targets: Sequence[Target]) -> AbstractContextManager[None]:
         """Within this, the kernel's states of all processes are read at once if these are many."""
         return self.kernel.one_look() if len(targets) >= _MANY else nullcontext()
+
+    def _note_mappings(self) -> None:
+        """Add what the kernel found mapped to load maps that lack it."""
+        for found in self.kernel.found_mappings():
+            target, dso = self.targets.get(found.image), self.watched.placer.file_of(found)
+            if target is not None and dso is not None:
+                target.note_mapping(Mapping(found.start, found.end, found.offset, dso))
 
     def _resolve_python(self) -> None:
         """Look up the functions of new Python stacks while their process has them in memory."""
@@ -372,6 +409,7 @@ class Session:
         self.watched.placer.free_idle()
         time.sleep(0.01)
         self._add(self.kernel.drain())
+        self._note_mappings()
         self._resolve_python()
         self._add(self.kernel.unresolved())
         self.trace.extend(self.kernel.trace_records())
@@ -386,7 +424,9 @@ class Session:
         )
 
     def close(self) -> None:
-        """Give back what the session holds beyond the kernel's maps."""
+        """Give back what the session holds beyond the kernel's maps. No process is watched any more."""
+        if any(target.stops for target in self._live.values()):
+            let_go(self.kernel)
         for target in self.targets.values():
             target.close()
             target.perf_map.close()

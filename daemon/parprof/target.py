@@ -26,10 +26,10 @@ from parprof.kernel.records import (
     Cost,
     WatchConfig,
 )
-from parprof.loadmap import Dso, DsoCache, LoadMap
+from parprof.loadmap import Dso, DsoCache, LoadMap, Mapping
 from parprof.placedprobes import PlacedProbes
-from parprof.probing import Plan, loader_sites, make_plan, outlined_site
-from parprof.processes import Process, allowed_cores, open_pidfd
+from parprof.probing import Plan, has_runtime, is_static, loader_sites, make_plan, outlined_site
+from parprof.processes import Process, allowed_cores, inspect, open_pidfd
 from parprof.runtimes import Edge
 from parprof.seeding import guess_threads
 from parprof.sharedprobes import SharedProbes
@@ -71,7 +71,21 @@ class Watched:
 class Target:
     """A process image under observation. ``image`` is the id under which the kernel counts it."""
 
-    def __init__(self, watched: Watched, process: Process, image: int, *, follow: bool, stop: bool) -> None:
+    def __init__(
+        self,
+        watched: Watched,
+        process: Process,
+        image: int,
+        *,
+        follow: bool,
+        stop: bool,
+        program: int = 0,
+        like: Target | None = None,
+    ) -> None:
+        """``program``: its executable, as the kernel knows it.
+
+        ``like``: the image before it, if this one may end soon: what is dear to find out waits for `settle`.
+        """
         self.kernel = watched.kernel
         self.cache = watched.cache
         self.placer = watched.placer
@@ -102,18 +116,37 @@ class Target:
         self.python: PythonStacks | None = None
         self._no_python = watched.no_python
         self._probes = PlacedProbes(watched.kernel, process.pid, watched.shared)
-        self.cores = 1
+        self.cores: int = like.cores if like else 1
         self.ended = False
+        self.program = program
+        self._young = like is not None
+        self.threads_created = 0
+        """As of the last `observe`."""
         self.members_max = 0
         self.failures: list[str] = []
         self._flags = (FOLLOW_CHILDREN if follow else 0) | (STOP_AT_EXEC if stop else 0)
         if watched.blame_locks:
             self._flags |= BLAME_LOCKS
-        self._stops_left = _STARTUP_STOPS if stop else 0
-        self.pidfd = open_pidfd(process.pid)
-        self.perf_map = PerfMap(process.pid)
+        self._stops_left = _STARTUP_STOPS if stop and not like else 0
+        try:
+            self.pidfd = open_pidfd(process.pid)
+        except TargetError:
+            if like is None:
+                raise
+            self.pidfd, self.ended = -1, True
+        self.perf_map = PerfMap.absent()
+        if like is None:
+            self._look_around()
+
+    def _look_around(self) -> None:
+        self.perf_map = PerfMap(self.process.pid)
         with suppress(ParprofError):
-            self.cores = allowed_cores(process.pid)
+            self.cores = allowed_cores(self.process.pid)
+
+    @property
+    def is_young(self) -> bool:
+        """Whether it may end soon, so that what is dear waits for `settle`."""
+        return self._young
 
     @property
     def pid(self) -> int:
@@ -188,6 +221,12 @@ class Target:
         self.load_maps.add(epoch, fresh)
         return True
 
+    def note_mapping(self, mapping: Mapping) -> None:
+        """It has this mapped, as samples show."""
+        known = self.load_map or LoadMap(self.pid, {})
+        if (more := known.plus(mapping)) is not known:
+            self.load_maps.add(self.load_maps.epoch, more)
+
     def refresh(self, wait: bool = False) -> None:
         """Read the load map again, and probe what has come with it.
 
@@ -205,6 +244,19 @@ class Target:
             self.stale = False
             self.note_failure(f"its files cannot be probed: {error}")
 
+    def settle(self) -> None:
+        """It has lived for a while: do what could wait until now."""
+        self._young = False
+        with suppress(ParprofError):
+            self.process = inspect(self.pid)
+        self._look_around()
+        self.careful_refresh()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it was seen with all of the libraries that it starts with."""
+        return not self._stops_left or (self.load_map is not None and is_static(self.load_map))
+
     def _find_interpreter(self, load_map: LoadMap) -> None:
         if self.python is None and (found := find_cpython(load_map, self._no_python)) is not None:
             self.python = PythonStacks(self.pid, found)
@@ -216,7 +268,7 @@ class Target:
         The programs are told first that there is a runtime: threads that they meet from then on are judged by
         it. A refusal is noted and reported, and does not stop the profiling of this or other processes.
         """
-        if self.load_map is None:
+        if self.load_map is None or (self._young and not has_runtime(self.load_map)):
             return
         self._make_plan(self.load_map)
         self.kernel.configure(self.pid, self.config())
@@ -238,7 +290,8 @@ class Target:
         try:
             yield
         except ProbeAttachError as error:
-            self.note_failure(str(error))
+            if not self._is_gone():  # else there is nothing left to probe
+                self.note_failure(str(error))
 
     def _make_plan(self, load_map: LoadMap) -> None:
         if self._planned_for is load_map:
@@ -350,12 +403,14 @@ class Target:
         """File and ELF address behind an address that was sampled in an epoch."""
         return self.load_maps.find(address, epoch)
 
+    def _is_gone(self) -> bool:
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        return bool(poller.poll(0))
+
     def has_ended(self) -> bool:
         """Whether the process is gone (all of its threads)."""
-        if not self.ended:
-            poller = select.poll()
-            poller.register(self.pidfd, select.POLLIN)
-            self.ended = bool(poller.poll(0))
+        self.ended = self.ended or self._is_gone()
         return self.ended
 
     def watched_s(self) -> float:
@@ -368,6 +423,7 @@ class Target:
         if state is not None and state.image == self.image:
             self.members_max = max(self.members_max, state.members_max)
             self.probe_hits = state.probe_hits
+            self.threads_created = state.threads_created
             self.n_working = state.n_working
             self.spent_ns, self.ready_ns = state.spent_ns, state.ready_ns
 

@@ -34,7 +34,17 @@ def test_layouts_are_built_from_descriptions() -> None:
 def test_python_constants_equal_the_header(tmp_path: Path) -> None:
     """The few numbers that Python must know are those of wire.h."""
     from parprof.interpreters import layouts
-    from parprof.kernel import counters, engine, process_entries, records, settings, stacks, store, uprobes
+    from parprof.kernel import (
+        counters,
+        engine,
+        file_tables,
+        process_entries,
+        records,
+        settings,
+        stacks,
+        store,
+        uprobes,
+    )
     from parprof.model import ThreadState
     from parprof.runtimes import Edge, memory
     from parprof.unwind import placing
@@ -72,6 +82,7 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "ENTRY_OWNER": layouts.ENTRY_OWNER,
         "STAT_EDGES": counters._EDGES, "STAT_STACKS": counters._STACKS, "END_KERNEL": len(counters.STACK_ENDS),
         "RECORD_STALE_MAP": records.RECORD_STALE_MAP, "MAPPING_WORDS": placing.MAPPING_WORDS,
+        "RECORD_MAPPED": stacks.RECORD_MAPPED, "sizeof(struct mapping_record)": file_tables._RECORD.size,
         "PAGE_SHIFT": placing.PAGE_SHIFT, "1 << CHUNK_SHIFT": store.CHUNK_WORDS,
     }  # fmt: skip
     checks = "\n".join(

@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parprof.errors import KernelUnsupported
 
 _KIND_STRUCT, _KIND_TYPEDEF = 4, 8
+_MAPPINGS = (
+    "TASK_MM", "MAPLE_ROOT", "RANGE_PIVOT", "RANGE_SLOT", "ARANGE_PIVOT", "ARANGE_SLOT", "VMA_START", "VMA_END",
+    "VMA_OFFSET", "VMA_FLAGS", "VMA_FILE",
+)  # fmt: skip
+_EXECUTABLE = (
+    "BINPRM_FILE", "FILE_INODE", "INODE_NUMBER", "INODE_SIZE", "INODE_GENERATION", "INODE_SUPER_BLOCK",
+    "SUPER_BLOCK_DEVICE",
+)  # fmt: skip
 
 
 class _BtfType(ctypes.Structure):
@@ -47,6 +56,12 @@ class KernelLayout:
     run_queue: tuple[int, int, int] | None
     """From a task to its queue of the fair class, from there to the CPU's run queue, from there to the task that runs;
     None if this kernel does not say."""
+    mappings: tuple[int, ...] | None
+    """Where the maple tree of a task's mappings is, and what is in its nodes and in a mapping: see `_MAPPINGS`. None
+    likewise."""
+    executable: tuple[int, ...] | None
+    """From a linux_binprm to its file, from there to its inode; there: number, size, generation, super block; in that:
+    the device. None likewise."""
 
     def defines(self) -> list[str]:
         """Compiler flags for the BPF object."""
@@ -69,14 +84,17 @@ class KernelLayout:
             f"-DUPID_NAMESPACE={self.upid_namespace}",
             f"-DUPID_SIZE={self.upid_size}",
             f"-DNAMESPACE_NUMBER={self.namespace_number}",
-            *self._run_queue_defines(),
+            *self._found(("TASK_CFS_QUEUE", "CFS_RUNQUEUE", "RUNQUEUE_CURRENT"), self.run_queue),
+            *self._found(_EXECUTABLE, self.executable),
+            *self._found(_MAPPINGS, self.mappings if self.executable else None),
         ]
 
-    def _run_queue_defines(self) -> list[str]:
-        if self.run_queue is None:
-            return []
-        names = "TASK_CFS_QUEUE", "CFS_RUNQUEUE", "RUNQUEUE_CURRENT"
-        return [f"-D{name}={offset}" for name, offset in zip(names, self.run_queue, strict=True)]
+    @staticmethod
+    def _found(names: Sequence[str], offsets: Sequence[int] | None) -> list[str]:
+        """Flags that are given where this kernel has all of it."""
+        return (
+            [f"-D{name}={at}" for name, at in zip(names, offsets, strict=True)] if offsets is not None else []
+        )
 
 
 class _Btf:
@@ -145,6 +163,37 @@ def _run_queue(btf: _Btf, task: dict[str, tuple[int, int]]) -> tuple[int, int, i
     return (task["se"][0] + entity["cfs_rq"][0]) // 8, fair["rq"][0] // 8, queue["curr"][0] // 8
 
 
+def _offsets(btf: _Btf, wanted: dict[str, tuple[str, ...]]) -> tuple[int, ...] | None:
+    """Bytes to the fields of structures, in this order; None unless all are there."""
+    out = []
+    for name, fields in wanted.items():
+        number = btf.find(name, _KIND_STRUCT)
+        members = btf.members(number) if number > 0 else {}
+        if not set(fields) <= members.keys():
+            return None
+        out += [members[field][0] // 8 for field in fields]
+    return tuple(out)
+
+
+def _executable(btf: _Btf) -> tuple[int, ...] | None:
+    return _offsets(btf, {
+        "linux_binprm": ("file",), "file": ("f_inode",), "inode": ("i_ino", "i_size", "i_generation", "i_sb"),
+        "super_block": ("s_dev",),
+    })  # fmt: skip
+
+
+def _mappings(btf: _Btf) -> tuple[int, ...] | None:
+    found = _offsets(btf, {
+        "task_struct": ("mm",), "mm_struct": ("mm_mt",), "maple_tree": ("ma_root",), "maple_node": ("mr64", "ma64"),
+        "maple_range_64": ("pivot", "slot"), "maple_arange_64": ("pivot", "slot"),
+        "vm_area_struct": ("vm_start", "vm_end", "vm_pgoff", "vm_flags", "vm_file"),
+    })  # fmt: skip
+    if found is None:
+        return None
+    mm, tree, root, narrow, wide, pivot, slot, wide_pivot, wide_slot, *mapping = found
+    return mm, tree + root, narrow + pivot, narrow + slot, wide + wide_pivot, wide + wide_slot, *mapping
+
+
 def read_layout() -> KernelLayout:
     """Read the offsets from the running kernel.
 
@@ -191,4 +240,6 @@ def read_layout() -> KernelLayout:
         namespace_number=(namespace["ns"][0] + common["inum"][0]) // 8,
         switch_has_state=btf.tracepoint_arguments("sched_switch") >= 4,
         run_queue=_run_queue(btf, task),
+        mappings=_mappings(btf),
+        executable=_executable(btf),
     )

@@ -14,6 +14,7 @@ LOST_REASONS = ("counts_full", "stack_ring", "user_stack", "control_ring", "thre
 _STATISTICS = {
     "samples": 16, "switches": 17, "wakeups": 18, "repaired": 19, "unsure": 20, "contexts": 21, "caught": 23,
     "checked": 24, "disagreed": 25, "ticks": 26, "known_creations": 27,
+    "stops": 28,
 }  # fmt: skip
 _STACKS = 32
 _PYTHON = 44

@@ -19,7 +19,9 @@ from parprof.kernel import bpf, records
 from parprof.kernel.breaker import Breaker
 from parprof.kernel.counters import Counters
 from parprof.kernel.counts import CountTable
+from parprof.kernel.file_tables import FileTables, FoundMapping
 from parprof.kernel.objects import load_object
+from parprof.kernel.plain_programs import PlainPrograms
 from parprof.kernel.process_entries import fill_config, process_state
 from parprof.kernel.records import Budget, Cost, ProcessState, WatchConfig
 from parprof.kernel.ringbuf import RingBuffer
@@ -57,7 +59,6 @@ class Kernel(Closing):
         ``budget``: what each process may pay; events beyond it are left out by the programs themselves.
         """
         self.events = tuple(events)
-
         self._first_hz = frequency_hz
         self._phase = 0
         self._drains = 0
@@ -79,6 +80,8 @@ class Kernel(Closing):
         definition = self._object.definitions["counters"]
         self._counters = Counters(self._object.maps["counters"], definition["max_entries"])
         self._counts = CountTable(self._object, self._is_known)
+        self.file_tables = FileTables(self._object.maps["file_tables"])
+        self.plain_programs = PlainPrograms(self._object.maps["plain_programs"])
         chunks = self._object.definitions["store"]["max_entries"]
         self.store = Store(self._object.maps["store"], self._object.definitions["store_chunk"], chunks)
         try:
@@ -222,6 +225,10 @@ class Kernel(Closing):
     def python_stacks(self) -> list[tuple[int, int, tuple[CodeAt, ...]]]:
         """(image, stack id, Python frames) of the stacks with such frames that came since the last call."""
         return self._stacks.take_fresh()
+
+    def found_mappings(self) -> list[FoundMapping]:
+        """Executable memory that walks came upon since the last call, before Python had told of it."""
+        return self._stacks.take_mappings()
 
     def unwatch(self, pid: int, has_threads: bool = True) -> None:
         """Stop counting a process at once and forget its threads, if it still has some."""

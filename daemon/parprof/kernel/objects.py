@@ -172,8 +172,9 @@ class LoadedObject:
         bpf.map_update(array, struct.pack("<I", index), struct.pack("<I", program))
 
     def load_unwinder(self) -> None:
-        """Load the program that walks stacks for samples."""
+        """Load the programs that walk stacks for samples."""
         self._put_program(self.maps["unwinders"], 0, "on_unwind")
+        self._put_program(self.maps["unwinders"], 2, "on_seek")
 
     def load_interpreters(self) -> None:
         """Load what walks the frames of interpreters, once it is needed: it takes the verifier a while."""

@@ -80,6 +80,7 @@ class ProcessState:
     """Switches are not followed: n_w is what runs on the CPUs at a sample."""
     thin: int
     """One sample in 2**thin is taken."""
+    threads_created: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from parprof.kernel.file_tables import FoundMapping
+
 _HEADER = struct.Struct("<IHHQIHHHxxxxxx")
 _CONTEXT = struct.Struct("<IIQQQ")
-RECORD_CONTEXT = 11
+RECORD_CONTEXT, RECORD_MAPPED = 11, 14
 CONTEXT_UNKNOWN = 2
 """The work was created, but where was not seen. Ids of contexts that were seen are odd."""
 MAX_CONTEXTS = 20_000
@@ -93,6 +95,7 @@ class StackTable:
     def __init__(self) -> None:
         self._records: dict[int, RawStack] = {}
         self._fresh: list[tuple[int, int]] = []
+        self._mappings: list[FoundMapping] = []
         self._contexts: dict[int, Context] = {}
         self._asked: dict[int, int] = {}
         """By context: the period in which it was asked for last, or before which it came."""
@@ -116,6 +119,9 @@ class StackTable:
                 self._asked[identity] = max(self._asked.get(identity, -1), self._now - 1)
                 if len(self._contexts) > MAX_CONTEXTS_UNTRIMMED:
                     self._forget_contexts()
+                continue
+            if raw[0] == RECORD_MAPPED:
+                self._mappings.append(FoundMapping.parse(raw))
                 continue
             _, depth, end, digest, image, python_depth, python_end, cut = _HEADER.unpack_from(raw)
             middle = _HEADER.size + 8 * depth
@@ -218,6 +224,11 @@ class StackTable:
         if found is not None:
             self._asked[identity] = self._now
         return found
+
+    def take_mappings(self) -> list[FoundMapping]:
+        """The mappings that came since the last call."""
+        taken, self._mappings = self._mappings, []
+        return taken
 
     def take_fresh(self) -> list[tuple[int, int, tuple[CodeAt, ...]]]:
         """(image, hash, Python frames) of the stacks with such frames that came since the last call."""

@@ -61,6 +61,11 @@ class PerfMap(SelfClosing):
         self._name = f"perf-{inside[1] if inside else pid}.map"
         self._may_hang = Mounts.read(pid).is_local_path(f"/tmp/{self._name}".encode()) is False
 
+    @classmethod
+    def absent(cls) -> PerfMap:
+        """That of a process which has none."""
+        return cls(0, Path("/nowhere"))
+
     def names(self, addresses: Iterable[int], seconds: float = 5.0) -> dict[int, str]:
         """The function at each address; those in none are left out. Takes at most about ``seconds``."""
         wanted = sorted(set(addresses))

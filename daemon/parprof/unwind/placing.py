@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from parprof.dso import Dso, Key
 from parprof.heap import trim_heap
 from parprof.kernel.engine import Kernel
+from parprof.kernel.file_tables import FoundMapping
 from parprof.kernel.store import StoreFull
 from parprof.loadmap import LoadMap
 from parprof.unwind.builder import TableBuilder
@@ -40,6 +41,8 @@ class Placed:
     pages: int
     page_words: int
     first_page: int
+    file: tuple[int, int] = (0, 0)
+    """Device and inode."""
     users: int = 0
 
 
@@ -62,6 +65,16 @@ def _pages(table: UnwindTable) -> int:
     return (table.row(table.count - 1)[0] - table.row(0)[0]) >> PAGE_SHIFT
 
 
+@dataclass(slots=True)
+class _List:
+    """A load map in the store: where it is, and the tables that it leads to. Forked processes share their parent's."""
+
+    index: int
+    words: int
+    keys: frozenset[Key]
+    users: int = 1
+
+
 class Placer:
     """Keeps the unwinder's view of all watched processes up to date."""
 
@@ -71,12 +84,14 @@ class Placer:
         self._builder = builder
         self._placed: dict[Key, Placed | None] = {}
         self._waiting: dict[int, LoadMap] = {}
-        self._lists: dict[int, tuple[int, int, frozenset[Key]]] = {}
+        self._lists: dict[int, _List] = {}
         self._passed_bytes = 0
         """Bytes of tables that went through our memory since it was trimmed."""
         self._idle: dict[Key, None] = {}
         """Tables that no process uses now: processes come and go, but run the same programs."""
         self._idle_words = 0
+        self._by_file: dict[tuple[int, int], Dso] = {}
+        """By device and inode: the files of which the kernel knows where their tables are."""
         self.refused = 0
         """Tables and load maps that found no room in the store."""
 
@@ -120,8 +135,8 @@ class Placer:
         before = self._lists.pop(load_map.pid, None)
         if index >= 0:
             self._kernel.store.write(index, words.tobytes())
-            self._kernel.set_mapping_list(load_map.pid, index, len(words) // MAPPING_WORDS)
-            self._lists[load_map.pid] = (index, len(words), frozenset(used))
+            self._lists[load_map.pid] = _List(index, len(words), frozenset(used))
+            self._show(load_map.pid)
         else:
             for key in used:
                 self._user(key, -1)
@@ -131,6 +146,25 @@ class Placer:
         if not self._waiting and self._passed_bytes > _TRIM_BYTES:
             self._passed_bytes = 0
             trim_heap()
+
+    def _show(self, pid: int) -> None:
+        shown = self._lists[pid]
+        self._kernel.set_mapping_list(pid, shown.index, shown.words // MAPPING_WORDS)
+
+    def inherit(self, parent: int, child: int) -> None:
+        """Show the unwinder the parent's load map for a process that was just forked."""
+        shown = self._lists.get(parent)
+        if shown is None or child in self._lists:
+            return
+        shown.users += 1
+        self._lists[child] = shown
+        self._show(child)
+        if parent in self._waiting:
+            self._waiting[child] = self._waiting[parent].of(child)
+
+    def file_of(self, found: FoundMapping) -> Dso | None:
+        """The file that the kernel found mapped."""
+        return self._by_file.get((found.device, found.inode))
 
     def pump(self) -> None:
         """Show the unwinder the tables that have become ready. Call a few times a second."""
@@ -146,10 +180,12 @@ class Placer:
             self._kernel.set_mapping_list(pid, 0, 0)
             self._drop(before)
 
-    def _drop(self, entry: tuple[int, int, frozenset[Key]]) -> None:
-        index, words, used = entry
-        self._kernel.store.free(index, words)
-        for key in used:
+    def _drop(self, shown: _List) -> None:
+        shown.users -= 1
+        if shown.users:
+            return
+        self._kernel.store.free(shown.index, shown.words)
+        for key in shown.keys:
             self._user(key, -1)
 
     def _user(self, key: Key, change: int) -> None:
@@ -177,6 +213,9 @@ class Placer:
             placed = self._placed.pop(key)
             assert placed is not None
             self._idle_words -= placed.row_words + placed.page_words
+            if placed.file in self._by_file:
+                del self._by_file[placed.file]
+                self._kernel.file_tables.remove(*placed.file)
             self._kernel.store.free(placed.rows, placed.row_words)
             self._kernel.store.free(placed.pages, placed.page_words)
 
@@ -192,6 +231,12 @@ class Placer:
                 self._free_idle(0)
                 placed = self._write_if_room(table)
         self._placed[dso.key] = placed
+        delta = dso.code_delta()
+        if placed is not None and delta is not None and dso.mapped_as[1]:
+            placed.file = dso.mapped_as
+            self._by_file[placed.file] = dso
+            pages = placed.pages << 32 | placed.page_words
+            self._kernel.file_tables.put(*placed.file, delta, pages, placed.first_page)
         return placed
 
     def _write_if_room(self, table: UnwindTable) -> Placed | None:

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernel's own view of what a process has mapped where, for a walk that came to an address which Python has not told
+ * of (yet): a process that has just called exec, or a library that was just loaded. Files whose unwind tables are in the
+ * store are known by inode; Python is told of the mapping, and needs no look at the process.
+ *
+ * A process's mappings are in a maple tree (Linux 6.1 and later). It is read without locks: nodes and mappings are freed
+ * after a grace period only, and this program runs in what delays that. What is wrong all the same, because the tree was
+ * being changed, ends the walk.
+ */
+
+struct file_key {
+	u64 inode;
+	u32 device;
+	u32 reserved;
+};
+
+/* The unwind table of a file in the store. */
+struct file_table {
+	u64 delta;	/* from an offset in the file to the ELF address there */
+	u64 pages;	/* as in the words of a mapping */
+	u64 first_page;
+};
+BPF_TABLE("hash", struct file_key, struct file_table, file_tables, 16384);
+
+#define MAPLE_LEVELS 8
+#define MAPLE_PIVOTS 15	/* room for those of the widest node */
+#define MAPLE_ARANGE 3
+#define MAPLE_LEAVES 2	/* node types below it are leaves */
+#define VM_EXECUTE 4
+
+struct maple_pivots {
+	u64 pivot[MAPLE_PIVOTS + 1];
+};
+BPF_TABLE("percpu_array", u32, struct maple_pivots, maple_scratch, 1);
+
+#ifdef MAPLE_ROOT
+
+/* The child of a node in whose range an address lies. Pivots are the last addresses of their children; behind the last
+ * one used is a zero, or the end of the node. */
+static __always_inline u64 maple_child(struct maple_pivots *s, u64 entry, u64 address)
+{
+	u64 node = entry & ~255ULL, wide = (entry >> 3 & 15) == MAPLE_ARANGE, child = 0, at;
+	u64 pivots = node + (wide ? ARANGE_PIVOT : RANGE_PIVOT), slots = node + (wide ? ARANGE_SLOT : RANGE_SLOT);
+
+	at = (slots - pivots) >> 3;
+	if (bpf_probe_read_kernel(s->pivot, 8 * MAPLE_PIVOTS, (void *)pivots))
+		return 0;
+#pragma clang loop unroll(disable)
+	for (u64 i = 0; i < MAPLE_PIVOTS; i++) {
+		u64 pivot = *(volatile u64 *)&s->pivot[i];
+		/* the child is this one, or one before it */
+		u64 here = (below(pivot, address) ^ 1) | pivot >> 63 | (((pivot | -pivot) >> 63) ^ 1);
+
+		here &= below(i, at);
+		at = here * i + (1 - here) * at;
+	}
+	bpf_probe_read_kernel(&child, 8, (void *)(slots + 8 * at));
+	return child;
+}
+
+/* The current task's mapping at an address; 0 if there is none. */
+static __always_inline u64 find_vma(u64 address)
+{
+	u64 mm = 0, entry = 0, type;
+	u32 zero = 0;
+	struct maple_pivots *s = maple_scratch.lookup(&zero);
+
+	if (!s)
+		return 0;
+	bpf_probe_read_kernel(&mm, 8, (void *)bpf_get_current_task() + TASK_MM);
+	bpf_probe_read_kernel(&entry, 8, (void *)mm + MAPLE_ROOT);
+	if (!mm || !(entry & 2))
+		return 0;
+#pragma clang loop unroll(disable)
+	for (int level = 0; level < MAPLE_LEVELS; level++) {
+		type = entry >> 3 & 15;
+		entry = maple_child(s, entry, address);
+		if (!entry || type < MAPLE_LEAVES)
+			return entry;
+	}
+	return 0;
+}
+
+static __always_inline void tell_mapping(struct walk *w, u64 start, u64 end, u64 offset, struct file_key *key)
+{
+	struct mapping_record r = {};
+	u64 hash = mix(mix(start, w->key.image), RECORD_MAPPED) | 1;
+	u32 one = 1;
+
+	if (sent_stacks.lookup(&hash))
+		return;
+	r.type = RECORD_MAPPED;
+	r.image = w->key.image;
+	r.start = start;
+	r.end = end;
+	r.offset = offset;
+	r.inode = key->inode;
+	r.device = key->device;
+	if (stacks.ringbuf_output(&r, sizeof(r), BPF_RB_NO_WAKEUP))
+		count(LOST_STACK_RING);
+	else
+		sent_stacks.update(&hash, &one);
+}
+
+/* Makes the mapping at an address the one that the walk found last; 0 if there is none, or its file is not known. */
+static __always_inline int seek_mapping(struct walk *w, u64 address)
+{
+	u64 vma = find_vma(address), start = 0, end = 0, pages = 0, flags = 0, file = 0, inode = 0, block = 0;
+	struct file_key key = {};
+	struct file_table *table;
+
+	if (!vma)
+		return 0;
+	bpf_probe_read_kernel(&start, 8, (void *)vma + VMA_START);
+	bpf_probe_read_kernel(&end, 8, (void *)vma + VMA_END);
+	bpf_probe_read_kernel(&pages, 8, (void *)vma + VMA_OFFSET);
+	bpf_probe_read_kernel(&flags, 8, (void *)vma + VMA_FLAGS);
+	bpf_probe_read_kernel(&file, 8, (void *)vma + VMA_FILE);
+	if (!file || !(flags & VM_EXECUTE) || address - start >= end - start)
+		return 0;
+	bpf_probe_read_kernel(&inode, 8, (void *)file + FILE_INODE);
+	bpf_probe_read_kernel(&key.inode, 8, (void *)inode + INODE_NUMBER);
+	bpf_probe_read_kernel(&block, 8, (void *)inode + INODE_SUPER_BLOCK);
+	bpf_probe_read_kernel(&key.device, 4, (void *)block + SUPER_BLOCK_DEVICE);
+	table = file_tables.lookup(&key);
+	if (!table)
+		return 0;
+	w->mapping_start = start;
+	w->mapping_end = end;
+	w->bias = start - (pages << 12) - table->delta;
+	w->pages = table->pages;
+	w->first_page = table->first_page;
+	tell_mapping(w, start, end, pages << 12, &key);
+	return 1;
+}
+#else
+static __always_inline int seek_mapping(struct walk *w, u64 address)
+{
+	return 0;
+}
+#endif
+
+/* Tail-called by on_unwind, to which it goes back. */
+int on_seek(struct bpf_perf_event_data *ctx)
+{
+	u32 zero = 0;
+	struct walk *w = walks.lookup(&zero);
+
+	if (!w)
+		return 0;
+	if (!seek_mapping(w, w->sought))
+		tell_stale(w);
+	unwinders.call(ctx, 0);
+	w->end = END_TOO_DEEP;	/* the kernel's limit on tail calls */
+	return finish_user_stack(w);
+}
