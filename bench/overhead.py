@@ -106,6 +106,7 @@ ROWS = (
     row("ping-pong, daemon", "ping_pong", daemon=True),
     row("ping-pong, daemon, 15 s", "ping_pong", daemon=True, seconds=15.0),
     row("20,000 threads/s", "thread_churn"),
+    row("a build: processes of 10 ms, two at a time", "process_churn"),
     row("dynamic loop, chunk 1, libgomp", "dynamic_loop.gomp"),
     row("dynamic loop, chunk 1, libomp", "dynamic_loop.omp"),
 )
