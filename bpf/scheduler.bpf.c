@@ -286,8 +286,8 @@ static __always_inline void thread_created(struct process *p, u32 tgid, u32 tid,
 	struct thread *t = threads.lookup(&tid);
 	u64 created = 0;
 
-	if (tid != tgid)
-		p->threads_created++;
+	if (tid != tgid && !p->threads_created++)
+		plain_programs.delete(&p->program);
 	if (t)		/* left over from an earlier owner of this tid */
 		remove_thread(p, t, tid);
 	t = add_thread(p, tgid, tid, 1);	/* until sched_wakeup_new */
@@ -430,7 +430,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	p->members_max = 0;
 	p->dead = 0;
 	p->threads_created = 0;
-	program = program_of(ctx->args[2]);
+	program = p->program = program_of(ctx->args[2]);
 	stop = must_stop(config, program);
 	config->flags &= ~(HAS_RUNTIME | STOP_AT_LOAD | FROM_LEAVES | FROM_MEMORY | CHECK_MEMORY | CACTUS);
 	config->memory.kind = MEMORY_NONE;

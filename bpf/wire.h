@@ -87,6 +87,7 @@ struct process {
 	u64 stale_told_ns;	/* when RECORD_STALE_MAP was sent last */
 	u32 epoch;		/* counts the changes of the load map that ld.so reported */
 	u32 threads_created;
+	u64 program;		/* its executable: see program_of */
 	u64 runtime_root;	/* the runtime's state, as a probe saw it: see ROOT_LEARNED */
 	u64 probe_hits;
 	u32 from_leaves;	/* as in the flags of its config, since the last sample */

@@ -111,7 +111,7 @@ class Session:
         target = Target(self.watched, process, self._next_image, follow=follow, stop=stop)
         self._next_image += 1
         try:
-            if inspect(pid) != process:  # the descriptor in `target` now keeps the PID from meaning another
+            if inspect(pid).start_ticks != process.start_ticks:  # the descriptor in `target` now keeps the PID from meaning another
                 raise TargetError(f"process {pid} ended while we attached to it")
             self._add_target(target)
             if stop:
@@ -124,9 +124,14 @@ class Session:
             raise
         return target
 
-    def _add_target(self, target: Target) -> None:
+    def _hear_of_end(self, target: Target) -> None:
+        """Be woken when a process ends; of one that is young its record alone tells."""
         self._poller.register(target.pidfd, select.EPOLLIN)
         self._by_pidfd[target.pidfd] = target
+
+    def _add_target(self, target: Target) -> None:
+        if not target.is_young and not target.ended:
+            self._hear_of_end(target)
         self.targets[target.image] = self._live[target.pid] = target
 
     def _unregister(self, target: Target) -> None:
@@ -135,7 +140,8 @@ class Session:
 
     def _forget(self, target: Target) -> None:
         with suppress(OSError, ParprofError):
-            if self.live(target.pid) in (target, None):
+            state = self.kernel.process_state(target.pid)
+            if state is None or state.image == target.image:  # else its PID is another's by now
                 self.kernel.unwatch(target.pid, has_threads=not target.ended)
         self._drop(target)
 
@@ -249,8 +255,17 @@ class Session:
             if target is not None:
                 target.note_failure(f"{type(error).__name__}: {error}")
 
+    def _leader_ended(self, target: Target) -> None:
+        target.observe()
+        if target.pidfd in self._by_pidfd:
+            return
+        if target.has_ended():
+            self._forget(target)
+        else:  # some thread of it lives, or it is just about to end
+            self._hear_of_end(target)
+
     def _act_on_target(self, record: ControlRecord) -> None:
-        target = self.live(record.pid)
+        target = self._live.get(record.pid) if record.kind == records.RECORD_EXIT else self.live(record.pid)
         if target is None or target.image != record.image:
             return
         if record.kind == records.RECORD_LEARNED:
@@ -265,14 +280,14 @@ class Session:
         elif record.kind == records.RECORD_STALE_MAP:
             target.stale = True
         elif record.kind == records.RECORD_EXIT:
-            target.observe()
+            self._leader_ended(target)
         elif record.kind == records.RECORD_REPLACED:
             target.ended = True
             self._drop(target)
 
     def _new_image(self, record: ControlRecord) -> None:
         """A watched process called exec, or a child was forked: the kernel already counts the new image."""
-        before = self.live(record.pid if record.kind == records.RECORD_EXEC else record.parent_pid)
+        before = self._live.get(record.pid if record.kind == records.RECORD_EXEC else record.parent_pid)
         is_exec = record.kind == records.RECORD_EXEC
         if is_exec and before is not None:
             before.ended = True
@@ -288,12 +303,9 @@ class Session:
             return
         if not is_exec and before is not None:
             target.inherit(before)
-        if target.ended:  # so soon; it may have been sampled
-            self.targets[target.image] = target
-            self.kernel.unwatch(record.pid)
-            target.close()
-            return
         self._add_target(target)
+        if target.ended:  # so soon; it may have been sampled, and what it became is still to come
+            return
         if not is_exec and before is not None:
             self.watched.placer.inherit(before.pid, target.pid)
             self._young.append((time.monotonic() + _SETTLED_SECONDS, record.image))
@@ -324,6 +336,8 @@ class Session:
             target = self.targets.get(self._young.pop(0)[1])
             if target is not None and self.live(target.pid) is target:
                 target.settle()
+                if target.pidfd not in self._by_pidfd:
+                    self._hear_of_end(target)
 
     def _resynchronise(self) -> None:
         """After a lost control record: look again at everything that a record could have told."""
@@ -337,6 +351,9 @@ class Session:
             if image not in self.targets:
                 kind = records.RECORD_EXEC if self.live(pid) else records.RECORD_FORK
                 self._act(ControlRecord(kind, pid, pid, image, parent_of(pid), False, 0, 0, ""))
+        for target in list(self._live.values()):
+            if target.pidfd not in self._by_pidfd and target.has_ended():
+                self._forget(target)
         for target in list(self.targets.values()):
             if not target.ended:
                 target.careful_refresh()
