@@ -111,7 +111,9 @@ class Session:
         target = Target(self.watched, process, self._next_image, follow=follow, stop=stop)
         self._next_image += 1
         try:
-            if inspect(pid).start_ticks != process.start_ticks:  # the descriptor in `target` now keeps the PID from meaning another
+            if (
+                inspect(pid).start_ticks != process.start_ticks
+            ):  # the descriptor in `target` now keeps the PID from meaning another
                 raise TargetError(f"process {pid} ended while we attached to it")
             self._add_target(target)
             if stop:
