@@ -94,12 +94,7 @@ static __always_inline void raise_alarm(u32 tgid, u32 tid, u32 image, u32 kind)
 {
 	struct control_record r = {};
 
-	r.type = RECORD_CUT;
-	r.tgid = tgid;
-	r.tid = tid;
-	r.image = image;
-	r.address = kind;
-	r.time_ns = bpf_ktime_get_ns();
+	fill_record(&r, RECORD_CUT, tgid, tid, image, kind);
 	if (alarms.ringbuf_output(&r, sizeof(r), BPF_RB_FORCE_WAKEUP))
 		count(LOST_CONTROL_RING);
 }

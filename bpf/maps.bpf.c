@@ -383,23 +383,27 @@ static __always_inline void remove_thread(struct process *p, struct thread *t, u
 	threads.delete(&tid);
 }
 
+static __always_inline void fill_record(struct control_record *r, u32 type, u32 tgid, u32 tid, u32 image, u64 address)
+{
+	r->type = type;
+	r->tgid = tgid;
+	r->tid = tid;
+	r->image = image;
+	r->address = address;
+	r->time_ns = bpf_ktime_get_ns();
+}
+
 static __always_inline void tell(u32 type, u32 tgid, u32 tid, u32 image, u32 parent, u64 address, u32 stopped)
 {
-	struct control_record r = {};
-	u32 calm;
-
-	r.type = type;
-	r.tgid = tgid;
-	r.tid = tid;
-	r.image = image;
-	r.parent_tgid = parent;
-	r.address = address;
-	r.stopped = stopped;
-	r.time_ns = bpf_ktime_get_ns();
-	bpf_get_current_comm(r.comm, sizeof(r.comm));
 	/* Nothing waits for Python to hear of these: it looks often enough, and has many at a time then. To be woken for
 	 * each takes more of the machine than all else that is done for a short process. */
-	calm = type == RECORD_FORK || type == RECORD_EXIT || (type == RECORD_EXEC && !stopped);
+	u32 calm = type == RECORD_FORK || type == RECORD_EXIT || (type == RECORD_EXEC && !stopped);
+	struct control_record r = {};
+
+	fill_record(&r, type, tgid, tid, image, address);
+	r.parent_tgid = parent;
+	r.stopped = stopped;
+	bpf_get_current_comm(r.comm, sizeof(r.comm));
 	if (control.ringbuf_output(&r, sizeof(r), calm ? BPF_RB_NO_WAKEUP : BPF_RB_FORCE_WAKEUP))
 		count(LOST_CONTROL_RING);
 }

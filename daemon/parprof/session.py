@@ -111,9 +111,8 @@ class Session:
         target = Target(self.watched, process, self._next_image, follow=follow, stop=stop)
         self._next_image += 1
         try:
-            if (
-                inspect(pid).start_ticks != process.start_ticks
-            ):  # the descriptor in `target` now keeps the PID from meaning another
+            # from now on the descriptor in `target` keeps the PID from meaning another
+            if inspect(pid).start_ticks != process.start_ticks:
                 raise TargetError(f"process {pid} ended while we attached to it")
             self._add_target(target)
             if stop:
@@ -142,7 +141,7 @@ class Session:
 
     def _forget(self, target: Target) -> None:
         with suppress(OSError, ParprofError):
-            state = self.kernel.process_state(target.pid)
+            state = self.kernel.process_state(target.pid) if target.ended else None
             if state is None or state.image == target.image:  # else its PID is another's by now
                 self.kernel.unwatch(target.pid, has_threads=not target.ended)
         self._drop(target)
@@ -308,11 +307,9 @@ class Session:
         self._add_target(target)
         if target.ended:  # so soon; it may have been sampled, and what it became is still to come
             return
-        if not is_exec and before is not None:
-            self.watched.placer.inherit(before.pid, target.pid)
-            self._young.append((time.monotonic() + _SETTLED_SECONDS, record.image))
-            return
         if target.is_young:
+            if not is_exec and before is not None:
+                self.watched.placer.inherit(before.pid, target.pid)
             self._young.append((time.monotonic() + _SETTLED_SECONDS, record.image))
             return
         target.refresh(wait=record.stopped)

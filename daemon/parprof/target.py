@@ -119,7 +119,8 @@ class Target:
         self.cores: int = like.cores if like else 1
         self.ended = False
         self.program = program
-        self._young = like is not None
+        self.is_young = like is not None
+        """It may end soon: what is dear waits for `settle`."""
         self.threads_created = 0
         """As of the last `observe`."""
         self.members_max = 0
@@ -142,11 +143,6 @@ class Target:
         self.perf_map = PerfMap(self.process.pid)
         with suppress(ParprofError):
             self.cores = allowed_cores(self.process.pid)
-
-    @property
-    def is_young(self) -> bool:
-        """Whether it may end soon, so that what is dear waits for `settle`."""
-        return self._young
 
     @property
     def pid(self) -> int:
@@ -246,7 +242,7 @@ class Target:
 
     def settle(self) -> None:
         """It has lived for a while: do what could wait until now."""
-        self._young = False
+        self.is_young = False
         with suppress(ParprofError):
             self.process = inspect(self.pid)
         self._look_around()
@@ -268,7 +264,7 @@ class Target:
         The programs are told first that there is a runtime: threads that they meet from then on are judged by
         it. A refusal is noted and reported, and does not stop the profiling of this or other processes.
         """
-        if self.load_map is None or (self._young and not has_runtime(self.load_map)):
+        if self.load_map is None or (self.is_young and not has_runtime(self.load_map)):
             return
         self._make_plan(self.load_map)
         self.kernel.configure(self.pid, self.config())
