@@ -22,7 +22,7 @@ _UNSIZED = 64
 _PAIRED = (Edge.WORK, Edge.WAIT, Edge.REGION, Edge.LOCK)
 """Their end is of interest too."""
 _RARE = (Edge.LOAD_MAP, Edge.CREATE_THREAD)
-"""Not worth a look at the code for a cheap place."""
+"""Not worth a look at more of the code than the first instruction: a push is cheap."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,10 @@ def make_site(dso: Dso, elf: ElfFile, vaddr: int, size: int, hook: Hook, returns
     """The cheapest site that sees every entry of the function (or, for locks, every slow one)."""
     at, cheap, instance = vaddr, False, hook.instance_argument
     function = hook.learn_argument or hook.function_argument
-    if hook.edge not in _RARE:
+    if hook.edge in _RARE:
+        first = cheap_probe_site(elf, vaddr, 0)
+        at, cheap = first.vaddr, first.cheap
+    else:
         place = tail_jump_site(elf, vaddr, size or _UNSIZED) if hook.slow_path else None
         place = place or cheap_probe_site(elf, vaddr, size or _UNSIZED)
         # An argument that is to be read must still be there. Work is found by its function alone, too.
