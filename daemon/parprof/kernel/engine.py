@@ -323,7 +323,7 @@ class Kernel(Closing):
         The kernel first moves on to the other phase, so that no count changes while it is read and deleted.
         """
         if self._events is not None:
-            self._events.follow_cpus()
+            self._lost_here["cpu_gap"] += self._events.follow_cpus()
         old, self._phase = self._phase, 1 - self._phase
         self._settings.write(phase=self._phase)
         time.sleep(0.002)  # programs that still saw the old phase end within microseconds

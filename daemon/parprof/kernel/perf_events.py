@@ -51,6 +51,8 @@ them is a sample."""
 CLOCKS = ("cycles", "ref-cycles", "cpu-clock")
 _FLAG_DISABLED, _FLAG_EXCLUDE_IDLE, _FLAG_FREQUENCY = 1 << 0, 1 << 7, 1 << 10
 _ATTRIBUTE_SIZE = 136
+_TOTAL_TIME_ENABLED = 1
+"""Reading an event gives two words: its count, and for how long it was enabled, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def encode(name: str) -> tuple[int, int]:
 
 
 def _attributes(kind: int, config: int, frequency_hz: int, flags: int) -> bytes:
-    head = struct.pack("<IIQQQQQ", kind, _ATTRIBUTE_SIZE, config, frequency_hz, 0, 0, flags)
+    head = struct.pack("<IIQQQQQ", kind, _ATTRIBUTE_SIZE, config, frequency_hz, 0, _TOTAL_TIME_ENABLED, flags)
     return head.ljust(_ATTRIBUTE_SIZE, b"\0")
 
 

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPUs that go and come back while we sample."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from parprof.kernel.engine import Kernel
+from parprof.session import Session
+
+SWITCH = Path("/sys/devices/system/cpu/cpu1/online")
+SPIN = "import os, time; os.sched_setaffinity(0, {1}); end = time.monotonic() + 30\nwhile time.monotonic() < end: pass"
+
+
+@pytest.fixture
+def cpu1() -> Iterator[Path]:
+    if not SWITCH.exists():
+        pytest.skip("CPU 1 cannot be taken offline here")
+    try:
+        yield SWITCH
+    finally:
+        SWITCH.write_text("1")
+
+
+def samples_of(session: Session, seconds: float) -> int:
+    """Clock samples in so many seconds."""
+    before, end = session.samples(), time.monotonic() + seconds
+    while time.monotonic() < end:
+        session.step()
+    session.drain()
+    return session.samples() - before
+
+
+def test_a_cpu_that_comes_back_is_sampled_again(cpu1: Path) -> None:
+    """As a suspend does to all CPUs but one: away and back between two drains."""
+    with Kernel(["cpu-clock"], 199) as kernel:
+        session = Session(kernel)
+        process = subprocess.Popen([sys.executable, "-S", "-c", SPIN])
+        try:
+            session.watch(process.pid)
+            assert samples_of(session, 2) > 100
+            assert "cpu_gap" not in kernel.lost()
+            cpu1.write_text("0")
+            cpu1.write_text("1")
+            os.sched_setaffinity(process.pid, {1})  # the kernel moved it
+            time.sleep(0.5)
+            session.drain()
+            assert 0 < kernel.lost()["cpu_gap"] < 199 * 4
+            assert samples_of(session, 2) > 100
+        finally:
+            process.kill()
+            process.wait()
+            session.close()
+
+
+def test_a_cpu_that_is_away_for_a_while(cpu1: Path) -> None:
+    with Kernel(["cpu-clock"], 199) as kernel:
+        cpu1.write_text("0")
+        for _ in range(3):
+            kernel.drain()
+        assert "cpu_gap" not in kernel.lost()  # nothing runs there
+        cpu1.write_text("1")
+        time.sleep(0.1)
+        kernel.drain()
+        assert kernel.lost()["cpu_gap"] > 0
+        before = kernel.lost()["cpu_gap"]
+        kernel.drain()
+        assert kernel.lost()["cpu_gap"] == before
