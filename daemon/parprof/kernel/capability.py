@@ -9,10 +9,9 @@ from pathlib import Path
 
 from parprof.errors import ParprofError
 from parprof.kernel import bpf, perf_events
-from parprof.kernel.objects import LoadedObject, get_object
+from parprof.kernel.objects import LoadedObject, load_object
+from parprof.kernel.refusals import missing_capabilities
 
-_CAPABILITIES = {12: "CAP_NET_ADMIN", 19: "CAP_SYS_PTRACE", 21: "CAP_SYS_ADMIN", 38: "CAP_PERFMON", 39: "CAP_BPF",
-                 2: "CAP_DAC_READ_SEARCH"}  # fmt: skip
 _NEEDED = (39, 38, 19, 2)
 
 
@@ -28,11 +27,7 @@ class Finding:
 
 
 def _privileges() -> Finding:
-    status = Path("/proc/self/status").read_text()
-    effective = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff")), 16)
-    missing = [_CAPABILITIES[bit] for bit in _NEEDED if not effective >> bit & 1]
-    if effective >> 21 & 1:
-        missing = []
+    missing = missing_capabilities(_NEEDED)
     if missing:
         return Finding("privileges", False, f"missing {', '.join(missing)}", "run as root", fatal=True)
     return Finding("privileges", True, "root" if os.geteuid() == 0 else "the needed capabilities")
@@ -55,12 +50,13 @@ def _btf() -> Finding:
 
 def _programs() -> Iterator[Finding]:
     try:
-        loaded = LoadedObject(get_object())
+        loaded = load_object()
     except ParprofError as error:
-        yield Finding("BPF programs", False, str(error), "see the message", fatal=True)
+        says, _, remedy = str(error).partition(": ")
+        yield Finding("BPF programs", False, says, remedy, fatal=True)
         return
     try:
-        for name in ("on_switch", "on_wakeup", "on_fork", "on_exec", "on_exit", "on_sample", "on_edge"):
+        for name in loaded.program_names():
             loaded.program(name)
         yield Finding("BPF programs", True, "compile and load; no kernel headers, no tracefs needed")
         yield _tracepoints(loaded)

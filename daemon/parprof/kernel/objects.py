@@ -18,10 +18,11 @@ from typing import Any
 
 from parprof import __version__
 from parprof.cachedir import cache_directory
-from parprof.errors import KernelUnsupported, PrivilegeError
+from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf
 from parprof.kernel.compiler import OBJECT_PARTS, pid_namespace, source_directory
 from parprof.kernel.layout import check_size, make_structure
+from parprof.kernel.refusals import bpf_not_permitted
 
 _COMPILE_SECONDS = 120
 _ARRAY_OF_MAPS = 12
@@ -185,6 +186,10 @@ class LoadedObject:
         for attach_type, fd in self._edge_arrays.items():
             self._put_program(fd, 1, _EDGE_PROGRAMS[1], attach_type)
 
+    def program_names(self) -> list[str]:
+        """Names of all programs of the object, loaded or not."""
+        return list(self._programs)
+
     def loaded_programs(self) -> dict[str, int]:
         """Descriptors of the programs loaded so far, by name."""
         return {name: fd for (name, _), fd in self._loaded.items()}
@@ -218,7 +223,5 @@ def load_object(sizes: dict[str, int] | None = None) -> LoadedObject:
         return LoadedObject(get_object(), sizes)
     except KernelUnsupported as error:
         if isinstance(error.__cause__, PermissionError):
-            raise PrivilegeError(
-                "loading BPF programs is not permitted: run as root or with CAP_BPF and CAP_PERFMON"
-            ) from error
+            raise bpf_not_permitted() from error
         raise
