@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import profiling
+from parprof.kernel import multilinks
 from parprof.kernel.detacher import Detacher, detacher
 from parprof.kernel.objects import LoadedObject, get_object
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
@@ -108,6 +109,13 @@ def test_probes_are_gone_soon_after_close(prober: Prober, target: Target) -> Non
         within(10, lambda: detacher.pending == 0)
         probes.close()
         assert detacher.pending == 0
+
+
+def test_a_kernel_is_told_by_trying() -> None:
+    """This one has session links, and so multi links that are right."""
+    start = time.monotonic()
+    assert multilinks.serve_all_threads()
+    assert time.monotonic() - start < 5
 
 
 def test_single_events_are_gone_too(prober: Prober, target: Target) -> None:

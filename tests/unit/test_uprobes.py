@@ -8,7 +8,7 @@ import os
 import pytest
 
 from parprof.errors import ProbeAttachError
-from parprof.kernel import bpf
+from parprof.kernel import bpf, multilinks
 from parprof.kernel.uprobes import Prober, Site
 
 PAIRED, ALONE = Site("/lib/a.so", 64, 1, returns=True), Site("/lib/a.so", 128, 4)
@@ -18,11 +18,13 @@ ONE, ALL = 4711, 0
 class StandIn:
     """A kernel that makes links of these attach types, and perf events."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *attach_types: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *attach_types: int, is_right: bool = False) -> None:
         self.made: list[tuple[str, int]] = []
         """(mechanism of the link, PID)"""
         self._able = attach_types
         monkeypatch.setattr(bpf, "link_uprobe_multi", self._link_multi)
+        monkeypatch.setattr(multilinks, "serve_all_threads", self._serve_all_threads)
+        self._is_right, self.tried = is_right, 0
         monkeypatch.setattr(Prober, "_attach_single", self._attach_single)
         self.prober = Prober(self)  # type: ignore[arg-type]
 
@@ -36,6 +38,10 @@ class StandIn:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         self.made.append(("session" if attach_type == bpf.ATTACH_UPROBE_SESSION else "multi", pid))
         return os.open(os.devnull, os.O_RDONLY)
+
+    def _serve_all_threads(self) -> bool:
+        self.tried += 1
+        return self._is_right
 
     def _attach_single(self, sites: list[Site], pid: int, out: list[int]) -> None:
         self.made.append(("single", pid))
@@ -58,6 +64,11 @@ def linux_6_6(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 @pytest.fixture
+def linux_6_12(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    return StandIn(monkeypatch, bpf.ATTACH_UPROBE_MULTI, is_right=True)
+
+
+@pytest.fixture
 def linux_5_15(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     return StandIn(monkeypatch)
 
@@ -70,6 +81,14 @@ def test_a_multi_link_serves_no_single_process_without_session_links(
     assert linux_6_6.attach(sites, ALL) == {"multi"}
     assert linux_6_6.attach(sites, ONE) == {"single"}
     assert linux_6_6.prober.mechanism == "single"
+
+
+@pytest.mark.parametrize("sites", [[PAIRED], [ALONE], [PAIRED, ALONE]])
+def test_it_does_where_that_is_mended(linux_6_12: StandIn, sites: list[Site]) -> None:
+    for pid in (ONE, ALL, ONE):
+        assert linux_6_12.attach(sites, pid) == {"multi"}
+    assert linux_6_12.prober.mechanism == "multi"
+    assert linux_6_12.tried == 1
 
 
 @pytest.mark.parametrize("sites", [[PAIRED], [ALONE]])

@@ -2,8 +2,8 @@
 
 In order of preference, found by trying: one *session* link (one program sees entry and return, 1.25 us a
 pair here), two *multi* links (entry, return; 1.9 us), single perf events (slow to detach: 0.15 s each). All know
-cookies, so that one program serves every site. Multi links of one process alone are for kernels that have session
-links too: see `Prober`. A child process detaches them: see `detacher`.
+cookies, so that one program serves every site. Multi links of one process alone are not right on every kernel: see
+`Prober`. A child process detaches them: see `detacher`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parprof.errors import ProbeAttachError
-from parprof.kernel import bpf
+from parprof.kernel import bpf, multilinks
 from parprof.kernel.detacher import detacher
 from parprof.kernel.objects import LoadedObject
 
@@ -82,15 +82,15 @@ class ProbeSet:
 class Prober:
     """Attaches sites with the best mechanism that works; remembers which one does.
 
-    Before Linux 6.10 (and some stable releases of 6.6 to 6.9) a multi link for one process runs its program in the
-    main thread alone: it compares the current *task* with the one of the PID. Nothing tells these kernels from those
-    that are mended, but all that know session links (6.13) are: without session links, a single process gets perf
-    events. Multi links for all processes have no such filter.
+    Where there are no session links, a multi link of one process may serve its main thread alone: that is found by
+    trying (`multilinks`), and such a kernel gets perf events for a single process. Multi links for all processes have
+    no such filter.
     """
 
     def __init__(self, loaded: LoadedObject) -> None:
         self._object = loaded
         self._mechanisms = ["session", "multi", "single"]
+        self._multi_is_right: bool | None = None
         self._session_works = False
         """Known by a session link that could be made."""
         detacher.start()  # early: its start takes longer than closing does
@@ -102,8 +102,10 @@ class Prober:
 
     def _choices(self, one_process: bool) -> list[str]:
         """The mechanisms that may work, best first."""
-        if one_process and "session" not in self._mechanisms and "single" in self._mechanisms:
-            return ["single"]
+        if one_process and "session" not in self._mechanisms and len(self._mechanisms) > 1:
+            if self._multi_is_right is None:
+                self._multi_is_right = multilinks.serve_all_threads()
+            return self._mechanisms if self._multi_is_right else ["single"]
         return self._mechanisms
 
     def attach(self, sites: list[Site], pid: int) -> ProbeSet:
