@@ -393,19 +393,40 @@ static __always_inline void fill_record(struct control_record *r, u32 type, u32 
 	r->time_ns = bpf_ktime_get_ns();
 }
 
-static __always_inline void tell(u32 type, u32 tgid, u32 tid, u32 image, u32 parent, u64 address, u32 stopped)
+static __always_inline void send_record(struct control_record *r, u64 wakeup)
 {
-	/* Nothing waits for Python to hear of these: it looks often enough, and has many at a time then. To be woken for
-	 * each takes more of the machine than all else that is done for a short process. */
-	u32 calm = type == RECORD_FORK || type == RECORD_EXIT || (type == RECORD_EXEC && !stopped);
+	bpf_get_current_comm(r->comm, sizeof(r->comm));
+	if (control.ringbuf_output(r, sizeof(*r), wakeup))
+		count(LOST_CONTROL_RING);
+}
+
+static __always_inline void tell(u32 type, u32 tgid, u32 tid, u32 image, u64 address)
+{
+	struct control_record r = {};
+
+	fill_record(&r, type, tgid, tid, image, address);
+	send_record(&r, BPF_RB_FORCE_WAKEUP);
+}
+
+/* That the process waits, stopped, for Python. */
+static __always_inline void tell_stopped(u32 type, u32 tgid, u32 tid, u32 image, u64 address, u32 stopped)
+{
+	struct control_record r = {};
+
+	fill_record(&r, type, tgid, tid, image, address);
+	r.stopped = stopped;
+	send_record(&r, BPF_RB_FORCE_WAKEUP);
+}
+
+/* What nothing waits for: Python looks often enough, and has many at a time then. To be woken for each takes more of the
+ * machine than all else that is done for a short process. */
+static __always_inline void tell_calmly(u32 type, u32 tgid, u32 tid, u32 image, u32 parent, u64 address)
+{
 	struct control_record r = {};
 
 	fill_record(&r, type, tgid, tid, image, address);
 	r.parent_tgid = parent;
-	r.stopped = stopped;
-	bpf_get_current_comm(r.comm, sizeof(r.comm));
-	if (control.ringbuf_output(&r, sizeof(r), calm ? BPF_RB_NO_WAKEUP : BPF_RB_FORCE_WAKEUP))
-		count(LOST_CONTROL_RING);
+	send_record(&r, BPF_RB_NO_WAKEUP);
 }
 
 /* Unique without fetching atomics: a counter per CPU, which tracepoints do not preempt. Python's ids are

@@ -130,7 +130,7 @@ static __always_inline void tell_python(struct walk *w, struct interpreter *py)
 	if (age > PYTHON_YOUNG_NS || now - py->told_ns <= age / 8)
 		return;
 	py->told_ns = now;
-	tell(RECORD_PYTHON, w->tgid, w->key.tid, w->key.image, 0, 0, 0);
+	tell(RECORD_PYTHON, w->tgid, w->key.tid, w->key.image, 0);
 }
 
 /* Walks PYTHON_FRAMES_PER_CALL frames more; GOING if there are still some. */

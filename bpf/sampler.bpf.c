@@ -135,7 +135,7 @@ static __always_inline void discover(u32 tgid, u32 tid)
 	if (verdict || (task_flags((void *)bpf_get_current_task()) & (PF_KTHREAD | PF_EXITING)))
 		return;
 	verdicts.update(&tgid, &asked);
-	tell(RECORD_SEEN, tgid, tid, 0, 0, 0, 0);
+	tell(RECORD_SEEN, tgid, tid, 0, 0);
 }
 
 int on_sample(struct bpf_perf_event_data *ctx)

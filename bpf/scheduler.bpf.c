@@ -332,7 +332,7 @@ static __always_inline void process_forked(u32 parent_tgid, u32 tgid)
 		count(LOST_PROCESSES_FULL);
 		return;
 	}
-	tell(RECORD_FORK, tgid, tgid, fresh.image, parent_tgid, 0, 0);
+	tell_calmly(RECORD_FORK, tgid, tgid, fresh.image, parent_tgid, 0);
 }
 
 /* sched_process_fork(parent, child); runs in the parent */
@@ -350,7 +350,7 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 
 			processes.delete(&tgid);
 			configs.delete(&tgid);
-			tell(RECORD_REPLACED, tgid, tid, image, parent_tgid, 0, 0);
+			tell(RECORD_REPLACED, tgid, tid, image, 0);
 		}
 		p = processes.lookup(&parent_tgid);
 		if (!p || p->dead)
@@ -442,7 +442,10 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 		bpf_send_signal(SIGSTOP);
 		count(STAT_STOPS);
 	}
-	tell(RECORD_EXEC, tgid, tid, p->image, 0, program, stop);
+	if (stop || !(config->flags & STOP_AT_EXEC))
+		tell_stopped(RECORD_EXEC, tgid, tid, p->image, program, stop);
+	else
+		tell_calmly(RECORD_EXEC, tgid, tid, p->image, 0, program);
 	return 0;
 }
 
@@ -462,7 +465,7 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 	if (t)
 		remove_thread(p, t, tid);
 	if (tid == tgid)	/* other threads may live on: Python asks the kernel whether the process ended */
-		tell(RECORD_EXIT, tgid, tid, p->image, 0, 0, 0);
+		tell_calmly(RECORD_EXIT, tgid, tid, p->image, 0, 0);
 	return 0;
 }
 

@@ -64,7 +64,7 @@ static __always_inline void tell_stale(struct walk *w)
 	if (!p || now - p->stale_told_ns < STALE_INTERVAL_NS)
 		return;
 	p->stale_told_ns = now;
-	tell(RECORD_STALE_MAP, w->tgid, w->key.tid, p->image, 0, w->ip, 0);
+	tell(RECORD_STALE_MAP, w->tgid, w->key.tid, p->image, w->ip);
 }
 
 /* Sends a whole user stack and counts the sample under it. */

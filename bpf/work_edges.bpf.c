@@ -14,7 +14,7 @@ static __always_inline void learn(u32 tgid, u32 tid, u32 image, u64 function)
 		return;
 	refused = learned.insert(&key, &owner);
 	if (!refused)
-		tell(RECORD_LEARNED, tgid, tid, image, 0, function, 0);
+		tell(RECORD_LEARNED, tgid, tid, image, function);
 	else if (refused != -EEXIST)	/* else another thread was first */
 		count(LOST_LEARNED_FULL);
 }
@@ -287,7 +287,7 @@ static __always_inline void load_map_changed(struct process *p, u32 tgid, u32 ti
 		count(STAT_STOPS);
 	}
 	__sync_fetch_and_add(&p->epoch, 1);
-	tell(RECORD_LOAD_MAP, tgid, tid, p->image, 0, p->epoch, !!stop);
+	tell_stopped(RECORD_LOAD_MAP, tgid, tid, p->image, p->epoch, !!stop);
 }
 
 /* Under what a hit is charged. */

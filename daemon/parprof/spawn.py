@@ -9,6 +9,7 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 
+from parprof import descriptors
 from parprof.errors import UsageError
 
 
@@ -39,6 +40,7 @@ class Child:
             os.close(self._gate)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
+            descriptors.as_before()
             if os.read(gate, 1):
                 os.execvp(self.command[0], self.command)
         except OSError as error:

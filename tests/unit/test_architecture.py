@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[2] / "daemon/parprof"
 # A module imports only from its own layer or those above it in this list.
 LAYERS = (
-    ("errors", "model", "untrusted", "closing", "heap", "cachedir", "pprof_pb2", ""),
+    ("errors", "model", "untrusted", "closing", "descriptors", "heap", "cachedir", "pprof_pb2", ""),
     ("elf_image", "elf_symbols", "elf", "codescan", "mounts", "openfile", "workers"),
     ("kernel", "processes", "mapsline", "dso", "dsocache", "loadmap", "runtimes"),
     (

@@ -12,6 +12,7 @@ from types import FrameType
 
 from parprof.assemble import make_profile
 from parprof.commands.report import add_view_options, print_report
+from parprof.descriptors import allow_many
 from parprof.errors import UsageError
 from parprof.exporters import pprof
 from parprof.exporters.output import check_writable
@@ -120,6 +121,7 @@ def measure(
 ) -> Profile:
     """Run one session from ``begin`` until ``finished``, and return its profile."""
     cpu_before = time.process_time()
+    allow_many()
     log = None if args.quiet else _to_standard_error
     budget = Budget(args.budget / 100, _NO_LIMIT_NS) if args.budget >= 100 else Budget(args.budget / 100)
     with Kernel(events.names, args.frequency, budget=budget) as kernel, Symbolizer(log=log) as symbolizer:
