@@ -45,6 +45,7 @@ BPF_TABLE("hash", u32, struct interpreter, interpreters, 8192);
 BPF_F_TABLE("array", u32, u64, store_chunk, 1 << CHUNK_SHIFT, BPF_F_MMAPABLE);
 BPF_ARRAY_OF_MAPS(store, "store_chunk", MAX_CHUNKS);
 BPF_TABLE("lru_hash", struct work_key, u64, created, 16384);
+BPF_TABLE("lru_hash", u32, u64, last_contexts, 1024);	/* of threads that ended lately: where each was created */
 BPF_TABLE("lru_hash", struct lock_key, s32, lock_waiters, 4096);
 BPF_TABLE("percpu_array", u32, u64, counters, COUNTERS);
 BPF_TABLE("lru_hash", u32, u32, verdicts, 16384);

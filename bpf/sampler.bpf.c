@@ -202,6 +202,8 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	if (s->trace && !w->key.event)
 		trace_sample(&w->key, ip);
 	place_in_context(w, t);
+	if (!t)	/* the kernel takes it apart: that work too is its creator's */
+		place_ended_thread(w, tid);
 	w->tgid = tgid;
 	w->period = ctx->sample_period;
 	w->ip = ip;

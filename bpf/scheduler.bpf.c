@@ -456,14 +456,21 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 	u32 tgid = ids >> 32, tid = ids;
 	struct process *p = processes.lookup(&tgid);
 	struct thread *t;
+	u64 context;
 
 	if (tid == tgid)
 		verdicts.delete(&tgid);
 	if (!p)
 		return 0;
 	t = threads.lookup(&tid);
-	if (t)
+	if (t) {
+		context = t->base_context;
+		if (context)
+			last_contexts.update(&tid, &context);
+		else	/* of an earlier owner of this tid */
+			last_contexts.delete(&tid);
 		remove_thread(p, t, tid);
+	}
 	if (tid == tgid)	/* other threads may live on: Python asks the kernel whether the process ended */
 		tell_calmly(RECORD_EXIT, tgid, tid, p->image, 0, 0);
 	return 0;

@@ -294,6 +294,14 @@ static __always_inline void place_in_context(struct walk *w, struct thread *t)
 	w->key.context = t->context[slot(frame)];
 }
 
+static __always_inline void place_ended_thread(struct walk *w, u32 tid)
+{
+	u64 *context = last_contexts.lookup(&tid);
+
+	if (context)
+		w->key.context = *context;
+}
+
 /* Starts the walk of the current user stack for the sample in `w->key`. */
 static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, struct walk *w, struct pt_regs *regs)
 {

@@ -132,35 +132,40 @@ static __always_inline u32 step(struct walk *w)
 
 	rbp = rule >> 18 & 0x3ff;
 	cfa = (u64)(rule & 0x3ffff) << 3;
-	if (type == ROW_RSP)
+	if (type == ROW_RSP) {
 		cfa += w->sp;
-	else if (type == ROW_RBP)
+	} else if (type == ROW_RBP) {
 		cfa += w->bp;
-	else if (type == ROW_END)
+	} else if (type == ROW_END) {
 		return END_COMPLETE;
-	else if (type == ROW_SIGNAL)
+	} else if (type == ROW_SIGNAL) {
 		return step_signal_frame(w);
-	else if (type == ROW_PLT)
+	} else if (type == ROW_PLT) {
 		cfa = w->sp + 8 + ((w->ip & 15) >= 11 ? 8 : 0);
-	else if (rule == ~0U) {
+	} else if (rule == ~0U) {
 		if (w->may_seek && w->sought != target) {
 			w->sought = target;
 			return SEEKING;
 		}
 		return step_by_frame_pointer(w, END_NO_MAPPING);
-	}
-	else if (type == ROW_FRAME_POINTER)
+	} else if (type == ROW_FRAME_POINTER) {
 		return step_by_frame_pointer(w, END_NO_TABLE);
-	else if (type == ROW_R10 && w->depth == 1)
+	} else if (type == ROW_R10 && w->depth == 1) {
 		cfa += w->r10;
-	else if (type == ROW_REGISTER && w->depth == 1) {
+	} else if (type == ROW_REGISTER && w->depth == 1) {
 		cfa = leaf_register(w, rule >> 14 & 15) + (cfa & ((ROW_BY_RBP - 1) << 3));
 		type = rule & ROW_BY_RBP ? ROW_R10 : ROW_RSP;
+	} else if (type == ROW_CLONE && w->depth == 1) {
+		if (!leaf_register(w, LEAF_RAX))
+			return END_COMPLETE;
+		cfa = w->sp + 8;
+		type = ROW_RSP;
 	} else if (type == ROW_RSP_DEREF && read_user(&cfa, w->sp + cfa - RSP_DEREF_BIAS)) {
 		cfa += 8;
 		type = ROW_RSP;
-	} else if (type != ROW_RBP_DEREF || !read_user(&cfa, w->bp - cfa))
+	} else if (type != ROW_RBP_DEREF || !read_user(&cfa, w->bp - cfa)) {
 		return END_BAD_ROW;
+	}
 	type = forget(w, type);
 	cfa = forget(w, cfa);
 	if (cfa <= w->sp && !(w->cactus && type == ROW_RBP))

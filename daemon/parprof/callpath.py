@@ -20,10 +20,10 @@ and whether the outermost one is known now."""
 TRUNCATED = Frame("[truncated]")
 NO_STACK = Frame("[no user stack]")
 _START_UP = re.compile(r"libc[.-]|ld-|libpthread")
-_OUTERMOST = frozenset(
-    ("main", "_start", "__libc_start_main", "__libc_start_call_main", "start_thread", "clone", "clone3", "__clone3",
-     "__clone", "_dl_start_user", "_dl_start")
-)  # fmt: skip
+_CLONES = frozenset(("clone", "clone3", "__clone", "__clone3"))
+_OUTERMOST = _CLONES | {
+    "main", "_start", "__libc_start_main", "__libc_start_call_main", "start_thread", "_dl_start_user", "_dl_start"
+}  # fmt: skip
 
 
 def _is_start_up(frame: Frame) -> bool:
@@ -47,7 +47,10 @@ def physical_path(
         if not here:
             break  # not code: the walk left the stack
         rows.append((address, is_return, here))
-        if here[-1].name in _OUTERMOST:
+        name = here[-1].name
+        if name in _OUTERMOST and not (
+            name in _CLONES and len(rows) == 1
+        ):  # the creator is in clone's system call
             complete = True
             break
     frames = [frame for _, _, here in rows for frame in here]

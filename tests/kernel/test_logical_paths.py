@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from parprof.addresses import AddressBook
 from parprof.model import Frame, PathSample
 from parprof.rows import RowMaker
 from parprof.runtimes import agents
+from parprof.sources import Source
 from parprof.symbols import Symbolizer
 from parprof.symbols.kernel import KERNEL
 
@@ -98,9 +100,51 @@ def test_threads_are_rooted_where_they_were_created(tmp_path: Path) -> None:
         path = names(row.path)
         if "balanced_work" in path:
             assert path.index("phase_balanced") < path.index("balanced_work")
-        counts[path[0] == "main" or path[0].startswith("_")] += row.metrics.samples
+        # main, the loader before it, and what exit calls behind it
+        rooted = path[0] in ("main", "truth_write") or row.path[0].module.startswith("ld-")
+        counts[rooted or path[0].startswith("_")] += row.metrics.samples
     assert counts.total() > 300
     assert counts[True] / counts.total() >= COMPLETE
+
+
+THREADS_THAT_COME_AND_GO = """
+#include <pthread.h>
+#include <time.h>
+static void *nothing(void *p) { return p; }
+__attribute__((noinline)) void create_threads(void)
+{
+    pthread_t thread;
+    if (!pthread_create(&thread, 0, nothing, 0))
+        pthread_join(thread, 0);
+    __asm__ volatile("");
+}
+int main(void)
+{
+    struct timespec t;
+    for (long end = 0; !end || t.tv_sec < end; clock_gettime(CLOCK_MONOTONIC, &t), end = end ? end : t.tv_sec + 3)
+        create_threads();
+    return 0;
+}
+"""
+
+
+def test_the_start_and_the_end_of_threads_are_their_creators(tmp_path: Path) -> None:
+    """Between clone's system call and its return no FDE holds; in exit there is no user stack any more."""
+    (tmp_path / "come.c").write_text(THREADS_THAT_COME_AND_GO)
+    program = tmp_path / "come_and_go"
+    subprocess.run(["gcc", "-O2", "-pthread", "-o", str(program), str(tmp_path / "come.c")], check=True)
+    (tmp_path / "log").write_text("parprof-truth 1\nend 0\n")  # it keeps none
+    run = profiling.record(program, [], tmp_path / "log", frequency_hz=1999, source=Source.EXACT)
+    rows, _ = rows_of(run)
+    rooted, ended = Counter[bool](), Counter[bool]()
+    for row in rows:
+        path = names(row.path)
+        rooted[path[0] == "main" or row.path[0].module.startswith("ld-")] += row.metrics.samples
+        if "[no user stack]" in path:
+            ended[path[:2] == ["main", "create_threads"]] += row.metrics.samples
+    assert rooted.total() > 1000 and ended.total() > 20, (rooted, ended)
+    assert rooted[True] >= COMPLETE * rooted.total(), rooted
+    assert ended[True] >= 0.9 * ended.total() - 1, ended
 
 
 def test_a_stripped_program_has_its_paths_too(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ NAMES = {
     6: "libc.so.6+0x20",
     9: "sys_read",
     10: "do_syscall_64",
+    11: "__clone3",
 }
 
 
@@ -43,6 +44,12 @@ def test_garbage_beyond_the_stack_is_cut() -> None:
 
 def test_kernel_frames_are_the_leaf() -> None:
     assert names(1, 3, kernel=(9, 10)) == ["main", "leaf", "do_syscall_64", "sys_read"]
+
+
+def test_who_creates_a_thread_is_in_clone_and_not_its_child() -> None:
+    assert names(11, 2, 3, 4, end="complete") == ["main", "caller", "__clone3"]
+    assert names(1, 2, 11, 77) == ["caller", "leaf"]
+    assert names(11, end="complete") == ["__clone3"]
 
 
 def test_no_user_stack() -> None:

@@ -21,6 +21,7 @@ from parprof.unwind.eh_frame import FrameParser
 from parprof.unwind.frames import frame_sections
 from parprof.unwind.rows import RuleType, unpack
 from parprof.unwind.table import UnwindTable, build_table
+from unwind_elf import CODE, eh_frame, elf_bytes, open_elf
 from unwind_readelf import compare, readelf_rows
 
 REALIGNED = """
@@ -229,6 +230,56 @@ def test_special_frames_of_libc() -> None:
     signal = next(pc for pc, rule in struct.iter_unpack("<II", table.rows) if rule >> 28 == RuleType.SIGNAL)
     needs("readelf")
     assert [row.start for row in readelf_rows(path) if row.signal] == [signal]
+
+
+def test_gaps_that_the_c_library_leaves_are_known() -> None:
+    needs("objdump")
+    loader = library("ld-linux-x86-64.so.2")
+    with ElfFile.open(loader) as elf:
+        assert unpack(table_of(loader).rule(elf.entry)).type is RuleType.END
+    path = library("libc.so.6")
+    table = table_of(path)
+    rows = (table.row(index) for index in range(table.count))
+    gaps = [pc for pc, rule in rows if unpack(rule).type is RuleType.CLONE]
+    assert 1 <= len(gaps) <= 2  # clone3, and clone in most versions
+    for gap in gaps:
+        bounds = f"--start-address={gap - 2}", f"--stop-address={gap + 16}"
+        code = subprocess.run(
+            ["objdump", "-d", *bounds, path], capture_output=True, text=True, check=True
+        ).stdout
+        assert "syscall" in code and "ret" in code
+
+
+FORK = b"\x0f\x05\x48\x85\xc0"  # syscall; test %rax, %rax
+
+
+def elf_with_gap(code: bytes, entry: int = 0) -> ElfFile:
+    """A function of 16 bytes, a gap with this code, a function; the file's entry."""
+    frames = eh_frame((CODE, 16, b""), (CODE + 16 + len(code), 16, b""))
+    raw = bytearray(elf_bytes(frames, code_size=64))
+    raw += bytes(max(0, CODE + 64 - len(raw)))
+    raw[CODE + 16 : CODE + 16 + len(code)] = code
+    raw[24:32] = struct.pack("<Q", entry)
+    return open_elf(bytes(raw))
+
+
+@pytest.mark.parametrize(
+    ("code", "entry", "expected"),
+    [
+        (FORK + bytes(3), 0, [(16, RuleType.CLONE)]),
+        (b"\x90" + FORK + bytes(2), 0, [(16, RuleType.NONE)]),
+        (bytes(8), CODE + 16, [(16, RuleType.END)]),
+        (bytes(8), CODE + 20, [(16, RuleType.NONE), (20, RuleType.END)]),
+        (bytes(8), CODE + 8, [(16, RuleType.NONE)]),  # it has an FDE
+        (bytes(8), 1 << 40, [(16, RuleType.NONE)]),
+    ],
+)
+def test_what_a_gap_is(code: bytes, entry: int, expected: list[tuple[int, RuleType]]) -> None:
+    table = build_table(elf_with_gap(code, entry))
+    rows = [table.row(index) for index in range(table.count)]
+    assert [(pc - CODE, unpack(rule).type) for pc, rule in rows] == [
+        (0, RuleType.RSP), *expected, (16 + len(code), RuleType.RSP), (32 + len(code), RuleType.NONE)
+    ]  # fmt: skip
 
 
 def test_fdes_of_a_real_file_are_all_read() -> None:

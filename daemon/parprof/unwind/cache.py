@@ -21,7 +21,7 @@ from parprof.workers.diskcache import DiskCache
 
 MAX_BYTES = 1 << 29
 """What all tables on disk may take."""
-FORMAT = 3
+FORMAT = 4
 """To be raised with each change of the rows, of how they are made, or of the file."""
 _MAGIC = b"parprof\0unwind\0\0"
 _HEADER = struct.Struct("<16sIIII")  # magic, format, bytes of the description, number of rows, checksum

@@ -1,7 +1,8 @@
 """From the FDEs of a file to the rows of its table.
 
 Where two FDEs overlap, the one that begins later counts from there on, as in the C++ runtime; of two that
-begin together, the later in the list. What no FDE covers is a gap: a row of rule 0.
+begin together, the later in the list. What no FDE covers is a gap: a row of rule 0 (`parprof.unwind.gaps` knows
+some of them).
 """
 
 from __future__ import annotations

@@ -48,6 +48,8 @@ class RuleType(IntEnum):
     """CFA = *(rsp + offset) + 8. (8 is the unwinder's own: no table.)"""
     REGISTER = 10
     """CFA = register + offset; in the innermost frame only, where all registers are known."""
+    CLONE = 11
+    """In the innermost frame only: CFA = rsp + 8, or, where rax is 0, END; see `parprof.unwind.gaps`."""
 
 
 RSP_DEREF_BIAS = CFA_LIMIT << 2

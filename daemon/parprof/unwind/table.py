@@ -14,6 +14,7 @@ from parprof.elf_image import PF_X, PT_LOAD
 from parprof.unwind.eh_frame import Fde, FrameParser
 from parprof.unwind.emit import emit_rows
 from parprof.unwind.frames import UnwindError, frame_sections
+from parprof.unwind.gaps import fill_gaps
 from parprof.unwind.rows import ROW_SIZE
 
 
@@ -72,6 +73,7 @@ def build_table(elf: ElfFile) -> UnwindTable:
         for section in reversed(frame_sections(elf)):  # of FDEs that begin together the last one counts
             fdes += FrameParser(section, notes).fdes
         rows = emit_rows(fdes, ranges, notes)
+        fill_gaps(rows, elf)
     finally:
         if collecting:
             gc.enable()
