@@ -106,7 +106,7 @@ static __always_inline void tell_mapping(struct walk *w, u64 start, u64 end, u64
 /* Makes the mapping at an address the one that the walk found last; 0 if there is none, or its file is not known. */
 static __always_inline int seek_mapping(struct walk *w, u64 address)
 {
-	u64 vma = find_vma(address), start = 0, end = 0, pages = 0, flags = 0, file = 0, inode = 0, block = 0;
+	u64 vma = find_vma(address), start = 0, end = 0, pages = 0, flags = 0, file = 0;
 	struct file_key key = {};
 	struct file_table *table;
 
@@ -119,10 +119,7 @@ static __always_inline int seek_mapping(struct walk *w, u64 address)
 	bpf_probe_read_kernel(&file, 8, (void *)vma + VMA_FILE);
 	if (!file || !(flags & VM_EXECUTE) || address - start >= end - start)
 		return 0;
-	bpf_probe_read_kernel(&inode, 8, (void *)file + FILE_INODE);
-	bpf_probe_read_kernel(&key.inode, 8, (void *)inode + INODE_NUMBER);
-	bpf_probe_read_kernel(&block, 8, (void *)inode + INODE_SUPER_BLOCK);
-	bpf_probe_read_kernel(&key.device, 4, (void *)block + SUPER_BLOCK_DEVICE);
+	inode_of(file, &key.inode, &key.device);
 	table = file_tables.lookup(&key);
 	if (!table)
 		return 0;

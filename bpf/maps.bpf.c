@@ -149,6 +149,20 @@ static __always_inline int is_exiting(void *task)
 	return task_flags(task) & PF_EXITING;
 }
 
+#ifdef FILE_INODE
+/* The inode of a struct file, with its number and its device; what cannot be read stays as it is. */
+static __always_inline u64 inode_of(u64 file, u64 *number, u32 *device)
+{
+	u64 inode = 0, block = 0;
+
+	bpf_probe_read_kernel(&inode, 8, (void *)file + FILE_INODE);
+	bpf_probe_read_kernel(number, 8, (void *)inode + INODE_NUMBER);
+	bpf_probe_read_kernel(&block, 8, (void *)inode + INODE_SUPER_BLOCK);
+	bpf_probe_read_kernel(device, 4, (void *)block + SUPER_BLOCK_DEVICE);
+	return inode;
+}
+#endif
+
 /* For kernels whose sched_switch does not pass it. */
 static __always_inline u32 task_state(void *task)
 {

@@ -373,16 +373,13 @@ static __always_inline u64 program_of(u64 bprm)
 	u64 hash = 0;
 
 #ifdef BINPRM_FILE
-	u64 file = 0, inode = 0, number = 0, size = 0, block = 0;
+	u64 file = 0, inode, number = 0, size = 0;
 	u32 device = 0, generation = 0;
 
 	bpf_probe_read_kernel(&file, 8, (void *)bprm + BINPRM_FILE);
-	bpf_probe_read_kernel(&inode, 8, (void *)file + FILE_INODE);
-	bpf_probe_read_kernel(&number, 8, (void *)inode + INODE_NUMBER);
+	inode = inode_of(file, &number, &device);
 	bpf_probe_read_kernel(&size, 8, (void *)inode + INODE_SIZE);
 	bpf_probe_read_kernel(&generation, 4, (void *)inode + INODE_GENERATION);
-	bpf_probe_read_kernel(&block, 8, (void *)inode + INODE_SUPER_BLOCK);
-	bpf_probe_read_kernel(&device, 4, (void *)block + SUPER_BLOCK_DEVICE);
 	if (number)
 		hash = mix(mix(mix(number, size), (u64)generation << 32 | device), 1) | 1;
 #endif

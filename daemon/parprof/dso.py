@@ -22,7 +22,6 @@ from parprof.workers.guard import FileGuard, NoAnswer
 Key = tuple[Any, ...]
 """What tells files apart: a kind, and for a file its device, inode, modification time and size."""
 ANONYMOUS = "[anon]"
-_PT_LOAD = 1
 
 
 class Way(NamedTuple):
@@ -74,11 +73,7 @@ class Dso(SelfClosing):
 
     def code_delta(self) -> int | None:
         """What is added to an offset in the file's code for the ELF address there; None if it differs by segment."""
-        found = (
-            {s.vaddr - s.offset for s in self.elf.segments if s.type == _PT_LOAD and s.flags & 1}
-            if self.elf
-            else ()
-        )
+        found = {segment.vaddr - segment.offset for segment in self.elf.code} if self.elf else ()
         return next(iter(found)) if len(found) == 1 else None
 
     @property

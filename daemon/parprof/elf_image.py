@@ -16,7 +16,8 @@ from parprof.elf_symbols import ReadAt, Strings
 from parprof.errors import ParprofError
 from parprof.untrusted import open_regular, visible
 
-PT_LOAD, PF_X, SHF_EXECINSTR, SHT_NOBITS = 1, 1, 4, 8
+PT_LOAD, PT_GNU_EH_FRAME = 1, 0x6474E550
+PF_X, SHF_EXECINSTR, SHT_NOBITS = 1, 4, 8
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -84,7 +85,8 @@ class ElfImage:
             raise ElfError(f"{label} ends before its program headers")
         self.segments = [Segment(*fields) for fields in _SEGMENT.iter_unpack(raw)]
         self._loads = [s for s in self.segments if s.type == PT_LOAD]
-        self._code = [s for s in self._loads if s.flags & PF_X]
+        self.code = [s for s in self._loads if s.flags & PF_X]
+        """The segments that are mapped executable."""
 
     @classmethod
     def open(cls, file: str | bytes | int) -> Self:
@@ -159,10 +161,10 @@ class ElfImage:
 
     def vaddr(self, file_offset: int) -> int | None:
         """The virtual address of a byte of the file; where two segments share a page, that of the code."""
-        for load in self._code:
+        for load in self.code:
             if load.offset <= file_offset < load.offset + load.file_size:
                 return load.vaddr + file_offset - load.offset
-        for load in self._code:  # the kernel maps whole pages
+        for load in self.code:  # the kernel maps whole pages
             if load.offset // _PAGE <= file_offset // _PAGE <= (load.offset + load.file_size - 1) // _PAGE:
                 return load.vaddr + file_offset - load.offset
         for load in self._loads:
@@ -183,7 +185,7 @@ class ElfImage:
         for section in self.sections:
             if section.flags & SHF_EXECINSTR and section.address <= vaddr < section.address + section.size:
                 return section.address + section.size
-        for load in self._code:
+        for load in self.code:
             if load.vaddr <= vaddr < load.vaddr + load.memory_size:
                 return load.vaddr + load.memory_size
         return 0

@@ -161,12 +161,16 @@ def loader_sites(load_map: LoadMap) -> list[Site]:
             for s in _named_site(dso, "_dl_debug_state", Edge.LOAD_MAP)]  # fmt: skip
 
 
+def _runtimes(dsos: list[Dso]) -> tuple[list[tuple[Agent, Dso]], list[tuple[Agent, Dso]]]:
+    """The parallel runtimes that are mapped as libraries, and those that the executable brings along."""
+    libraries = [(agent, dso) for dso in dsos if (agent := agent_for_library(dso.name)) is not None]
+    static = [(agent, dso) for dso in dsos[:1] if (agent := file_facts(dso).static_agent) is not None]
+    return libraries, static
+
+
 def has_runtime(load_map: LoadMap) -> bool:
     """Whether a parallel runtime is mapped."""
-    dsos = load_map.dsos()
-    return any(agent_for_library(dso.name) for dso in dsos) or any(
-        file_facts(dso).static_agent for dso in dsos[:1]
-    )
+    return any(_runtimes(load_map.dsos()))
 
 
 def is_static(load_map: LoadMap) -> bool:
@@ -191,8 +195,7 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
     """Plan the probes of a process from what it maps now. ``blame_locks``: see `Agent.lock_hooks`."""
     plan = Plan()
     dsos = load_map.dsos()
-    runtimes = [(agent, dso) for dso in dsos if (agent := agent_for_library(dso.name)) is not None]
-    static = [(agent, dso) for dso in dsos[:1] if (agent := file_facts(dso).static_agent) is not None]
+    runtimes, static = _runtimes(dsos)
     imports = {dso: names for dso in dsos if (names := file_facts(dso).imports)}
     imported: set[str] = set().union(*imports.values())
     patterns = [agent.imports for agent, _ in runtimes]

@@ -11,10 +11,10 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from parprof.elf import EM_X86_64, ElfError, ElfFile
+from parprof.elf_image import PT_GNU_EH_FRAME
 from parprof.kernel.records import MAX_WAIT_RANGES
 
 _PAUSE = b"\xf3\x90"
-_PT_LOAD, _PT_GNU_EH_FRAME, _PF_X = 1, 0x6474E550, 1
 _HEADER = struct.Struct("<BBBBiI")
 """Version; encodings of the pointer to .eh_frame, of the count and of the table; that pointer; the count."""
 _USUAL = (1, 0x1B, 0x03, 0x3B)
@@ -64,7 +64,7 @@ def _function_starts(elf: ElfFile) -> list[int]:
     if elf.machine != EM_X86_64:
         return []
     for segment in elf.segments:
-        if segment.type != _PT_GNU_EH_FRAME:
+        if segment.type != PT_GNU_EH_FRAME:
             continue
         raw = elf.read(segment.vaddr, _HEADER.size)
         if len(raw) < _HEADER.size:
@@ -93,6 +93,5 @@ def _functions_with(elf: ElfFile, starts: list[int]) -> set[int]:
 
 
 def _code(elf: ElfFile) -> Iterable[tuple[int, bytes]]:
-    for segment in elf.segments:
-        if segment.type == _PT_LOAD and segment.flags & _PF_X:
-            yield segment.vaddr, elf.read(segment.vaddr, min(segment.file_size, _MAX_CODE))
+    for segment in elf.code:
+        yield segment.vaddr, elf.read(segment.vaddr, min(segment.file_size, _MAX_CODE))

@@ -9,7 +9,6 @@ from parprof.dsocache import DsoCache
 from parprof.loadmap import LoadMap
 from parprof.probing import make_plan
 
-ENDBR64 = bytes.fromhex("f30f1efa")
 PUSHES = (*(bytes((0x50 + register,)) for register in range(8)), b"\x41")
 
 

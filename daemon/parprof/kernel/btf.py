@@ -53,7 +53,7 @@ class KernelLayout:
     namespace_number: int
     switch_has_state: bool
     """sched_switch passes the previous task's state (Linux 5.18 and later)."""
-    run_queue: tuple[int, int, int] | None
+    run_queue: tuple[int, ...] | None
     """From a task to its queue of the fair class, from there to the CPU's run queue, from there to the task that runs;
     None if this kernel does not say."""
     mappings: tuple[int, ...] | None
@@ -155,12 +155,9 @@ class _Btf:
         return int(self.lib.btf__type_by_id(self.handle, prototype).contents.info & 0xFFFF) - 1
 
 
-def _run_queue(btf: _Btf, task: dict[str, tuple[int, int]]) -> tuple[int, int, int] | None:
-    entity = btf.members(task["se"][1]) if "se" in task else {}
-    fair, queue = (btf.members(btf.find(name, _KIND_STRUCT)) for name in ("cfs_rq", "rq"))
-    if "cfs_rq" not in entity or "rq" not in fair or "curr" not in queue:
-        return None
-    return (task["se"][0] + entity["cfs_rq"][0]) // 8, fair["rq"][0] // 8, queue["curr"][0] // 8
+def _run_queue(btf: _Btf, task: dict[str, tuple[int, int]]) -> tuple[int, ...] | None:
+    found = _offsets(btf, {"sched_entity": ("cfs_rq",), "cfs_rq": ("rq",), "rq": ("curr",)})
+    return (task["se"][0] // 8 + found[0], *found[1:]) if found and "se" in task else None
 
 
 def _offsets(btf: _Btf, wanted: dict[str, tuple[str, ...]]) -> tuple[int, ...] | None:

@@ -7,14 +7,13 @@ import zlib
 from typing import NamedTuple
 
 from parprof.elf import ElfFile
-from parprof.elf_image import SHT_NOBITS, Section
+from parprof.elf_image import PT_GNU_EH_FRAME, PT_LOAD, SHT_NOBITS, Section
 from parprof.elf_symbols import Strings
 from parprof.errors import ParprofError
 from parprof.unwind.pointers import Refused, read_pointer
 
 MAX_FRAME_BYTES = 1 << 26
 """Bytes of call frame information that are read of one section; a file with more is refused."""
-_PT_GNU_EH_FRAME, _PT_LOAD = 0x6474E550, 1
 _SHF_COMPRESSED, _COMPRESS_ZLIB = 0x800, 1
 _COMPRESSION = struct.Struct("<IIQQ")
 _SHSTRNDX_AT = 62
@@ -67,7 +66,7 @@ def _named_sections(elf: ElfFile, wanted: tuple[bytes, ...]) -> dict[bytes, Sect
 def _by_header(elf: ElfFile) -> FrameSection | None:
     """``.eh_frame`` where the C++ runtime would find it: through the header that PT_GNU_EH_FRAME names."""
     for segment in elf.segments:
-        if segment.type != _PT_GNU_EH_FRAME:
+        if segment.type != PT_GNU_EH_FRAME:
             continue
         header = elf.read(segment.vaddr, 20)
         if len(header) < 8 or header[0] != 1:
@@ -82,7 +81,7 @@ def _by_header(elf: ElfFile) -> FrameSection | None:
                 size = section.address + section.size - address
                 return FrameSection(_read(elf, address, size), address)
         for load in elf.segments:
-            if load.type == _PT_LOAD and load.vaddr <= address < load.vaddr + load.file_size:
+            if load.type == PT_LOAD and load.vaddr <= address < load.vaddr + load.file_size:
                 size = min(load.vaddr + load.file_size - address, MAX_FRAME_BYTES)
                 return FrameSection(_read(elf, address, size), address, open_ended=True)
         return None

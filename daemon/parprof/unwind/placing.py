@@ -213,7 +213,8 @@ class Placer:
             placed = self._placed.pop(key)
             assert placed is not None
             self._idle_words -= placed.row_words + placed.page_words
-            if placed.file in self._by_file:
+            published = self._by_file.get(placed.file)
+            if published is not None and published.key == key:  # not a later version of the file
                 del self._by_file[placed.file]
                 self._kernel.file_tables.remove(*placed.file)
             self._kernel.store.free(placed.rows, placed.row_words)
@@ -231,13 +232,19 @@ class Placer:
                 self._free_idle(0)
                 placed = self._write_if_room(table)
         self._placed[dso.key] = placed
-        delta = dso.code_delta()
-        if placed is not None and delta is not None and dso.mapped_as[1]:
-            placed.file = dso.mapped_as
-            self._by_file[placed.file] = dso
-            pages = placed.pages << 32 | placed.page_words
-            self._kernel.file_tables.put(*placed.file, delta, pages, placed.first_page)
+        if placed is not None:
+            self._publish(dso, placed)
         return placed
+
+    def _publish(self, dso: Dso, placed: Placed) -> None:
+        """Tell the kernel which file this is the table of, so that it can find it by itself."""
+        delta = dso.code_delta()
+        if delta is None or not dso.mapped_as[1]:
+            return
+        placed.file = dso.mapped_as
+        self._by_file[placed.file] = dso
+        pages = placed.pages << 32 | placed.page_words
+        self._kernel.file_tables.put(*placed.file, delta, pages, placed.first_page)
 
     def _write_if_room(self, table: UnwindTable) -> Placed | None:
         try:

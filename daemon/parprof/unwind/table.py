@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from parprof.elf import EM_X86_64, ElfFile
-from parprof.elf_image import PF_X, PT_LOAD
 from parprof.unwind.eh_frame import Fde, FrameParser
 from parprof.unwind.emit import emit_rows
 from parprof.unwind.frames import UnwindError, frame_sections
@@ -84,9 +83,7 @@ def _code_ranges(elf: ElfFile) -> list[tuple[int, int]]:
     """The virtual addresses of executable segments, in order, apart from each other."""
     out: list[tuple[int, int]] = []
     for low, high in sorted(
-        (segment.vaddr, segment.vaddr + segment.memory_size)
-        for segment in elf.segments
-        if segment.type == PT_LOAD and segment.flags & PF_X and segment.memory_size
+        (segment.vaddr, segment.vaddr + segment.memory_size) for segment in elf.code if segment.memory_size
     ):
         if high >= 1 << 32:
             raise UnwindError(f"{elf.label} has code at {high:#x}; unwind tables reach up to 4 GiB")
