@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from parprof.errors import ProbeAttachError
+from parprof.kernel import multilinks
 from parprof.kernel.engine import Kernel
+from parprof.kernel.objects import LoadedObject, get_object
 from parprof.kernel.records import Budget, TraceRecord
+from parprof.kernel.uprobes import Prober, Site
 from parprof.model import ThreadState
 from parprof.session import Session
 from parprof.sources import Source
@@ -26,6 +31,30 @@ UNLIMITED = Budget(1.0, 10**12)
 """For tests of what costs more than users would have it."""
 EDGE_MARGIN_NS = 100_000
 """Samples this close to an edge of the log are not judged: the log's own clock calls take time."""
+
+
+MECHANISMS = ("session", "multi", "traced", "single")
+"""Ways to place probes, best first."""
+
+
+@functools.cache
+def mechanisms() -> tuple[str, ...]:
+    """Those that this kernel has: found by trying, as the product does."""
+    loaded = LoadedObject(get_object())
+    found = []
+    try:
+        for mechanism in MECHANISMS:
+            prober = Prober(loaded)
+            prober._mechanisms = [mechanism]
+            nowhere = Site("/proc/self/exe", 0, 4, returns=True)  # the ELF header: mapped, never executed
+            with suppress(ProbeAttachError):
+                if mechanism != "multi" or multilinks.serve_all_threads():
+                    prober.attach([nowhere], os.getpid()).close()
+                    found.append(mechanism)
+            prober.close()
+    finally:
+        loaded.close()
+    return tuple(found)
 
 
 @dataclass

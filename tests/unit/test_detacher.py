@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from parprof.kernel import detach_worker, detacher
-from parprof.kernel.detach_worker import Closers
+from parprof.kernel.detach_worker import Closers, Lines
 from parprof.kernel.detacher import Detacher
 
 WAIT_S = 20.0
@@ -86,7 +86,7 @@ class Served:
         self.counter = os.eventfd(0, os.EFD_NONBLOCK)
         closers = Closers(4, lambda: os.eventfd_write(self.counter, 1))
         self.thread = threading.Thread(
-            target=detach_worker.serve, args=(self._theirs, closers, self.counter), daemon=True
+            target=detach_worker.serve, args=(self._theirs, closers, self.counter, Lines()), daemon=True
         )
         self.thread.start()
 

@@ -9,7 +9,7 @@ import pytest
 
 from parprof.errors import ProbeAttachError
 from parprof.kernel import bpf, multilinks
-from parprof.kernel.uprobes import Prober, Site
+from parprof.kernel.uprobes import Prober, ProbeSet, Site
 
 PAIRED, ALONE = Site("/lib/a.so", 64, 1, returns=True), Site("/lib/a.so", 128, 4)
 ONE, ALL = 4711, 0
@@ -26,6 +26,8 @@ class StandIn:
         monkeypatch.setattr(multilinks, "serve_all_threads", self._serve_all_threads)
         self._is_right, self.tried = is_right, 0
         monkeypatch.setattr(Prober, "_attach_single", self._attach_single)
+        monkeypatch.setattr(Prober, "_attach_traced", self._attach_traced)
+        self.has_tracefs = True
         self.prober = Prober(self)  # type: ignore[arg-type]
 
     def program(self, name: str, attach_type: int) -> int:
@@ -45,6 +47,12 @@ class StandIn:
 
     def _attach_single(self, sites: list[Site], pid: int, out: list[int]) -> None:
         self.made.append(("single", pid))
+
+    def _attach_traced(self, sites: list[Site], pid: int) -> ProbeSet:
+        if not self.has_tracefs:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        self.made.append(("traced", pid))
+        return ProbeSet([])
 
     def attach(self, sites: list[Site], pid: int) -> set[str]:
         """The kinds of links that this makes for the PID."""
@@ -77,10 +85,10 @@ def linux_5_15(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 def test_a_multi_link_serves_no_single_process_without_session_links(
     linux_6_6: StandIn, sites: list[Site]
 ) -> None:
-    assert linux_6_6.attach(sites, ONE) == {"single"}
+    assert linux_6_6.attach(sites, ONE) == {"traced"}
     assert linux_6_6.attach(sites, ALL) == {"multi"}
-    assert linux_6_6.attach(sites, ONE) == {"single"}
-    assert linux_6_6.prober.mechanism == "single"
+    assert linux_6_6.attach(sites, ONE) == {"traced"}
+    assert linux_6_6.prober.mechanism == "traced"
 
 
 @pytest.mark.parametrize("sites", [[PAIRED], [ALONE], [PAIRED, ALONE]])
@@ -94,7 +102,7 @@ def test_it_does_where_that_is_mended(linux_6_12: StandIn, sites: list[Site]) ->
 @pytest.mark.parametrize("sites", [[PAIRED], [ALONE]])
 def test_all_processes_first_teaches_nothing_wrong(linux_6_6: StandIn, sites: list[Site]) -> None:
     assert linux_6_6.attach(sites, ALL) == {"multi"}
-    assert linux_6_6.attach([ALONE], ONE) == {"single"}
+    assert linux_6_6.attach([ALONE], ONE) == {"traced"}
 
 
 def test_session_links_where_there_are_any(linux_6_13: StandIn) -> None:
@@ -110,17 +118,29 @@ def test_session_links_are_tried_once(linux_6_13: StandIn) -> None:
     assert linux_6_13.made == [("multi", ONE)]
 
 
+def test_events_of_tracefs_where_there_are_no_links(linux_5_15: StandIn) -> None:
+    assert linux_5_15.attach([ALONE], ALL) == {"traced"}
+    assert linux_5_15.attach([PAIRED], ONE) == {"traced"}
+
+
 def test_perf_events_where_there_is_nothing_else(linux_5_15: StandIn) -> None:
+    linux_5_15.has_tracefs = False
     assert linux_5_15.attach([ALONE], ALL) == {"single"}
     assert linux_5_15.attach([PAIRED], ONE) == {"single"}
 
 
-@pytest.mark.parametrize("mechanism", ["session", "multi", "single"])
+def test_perf_events_for_one_process_where_there_is_no_tracefs(linux_6_6: StandIn) -> None:
+    linux_6_6.has_tracefs = False
+    assert linux_6_6.attach([PAIRED], ONE) == {"single"}
+    assert linux_6_6.attach([PAIRED], ALL) == {"multi"}
+
+
+@pytest.mark.parametrize("mechanism", ["session", "multi", "traced", "single"])
 def test_a_mechanism_can_be_forced(linux_6_13: StandIn, linux_5_15: StandIn, mechanism: str) -> None:
     for kernel in (linux_6_13, linux_5_15):
         kernel.prober._mechanisms = [mechanism]
         assert kernel.prober.mechanism == mechanism
-    if mechanism != "single":
+    if mechanism in ("session", "multi"):
         with pytest.raises(ProbeAttachError, match=r"/lib/a\.so: Invalid argument"):
             linux_5_15.attach([PAIRED], ONE)
 

@@ -91,9 +91,12 @@ def _uprobes(loaded: LoadedObject) -> Finding:
             str(error),
             "CONFIG_UPROBE_EVENTS=y; without, n_w comes from the scheduler alone",
         )
+    finally:
+        prober.close()
     words = {
         "session": "session links (cheapest)",
         "multi": "multi links",
+        "traced": "events of tracefs; Linux 6.13 or later has better",
         "single": "single perf events: slow to detach, in the background; Linux 6.13 or later has better",
     }
     return Finding("uprobes", True, words[prober.mechanism])

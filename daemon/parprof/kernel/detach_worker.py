@@ -8,7 +8,9 @@ another with its breakpoints in place.
 Messages come over a socket of type SOCK_SEQPACKET. One is a byte: the number of descriptors that come with it,
 which are held; or 0: close what is held. So the sender closes its own copies before ours can be the last but
 one, that is before closing one could take long. After the last message all is closed, and the process ends. Each
-descriptor that is closed adds 1 to the eventfd COUNTER.
+descriptor that is closed adds 1 to the eventfd COUNTER. A message that begins with the byte ``WRITE`` comes with one
+descriptor: the lines behind that byte are to be written to it, one by one, once nothing is left to close. One that is
+refused as busy is tried again for some seconds.
 
 The imports are few, and ``_socket`` is half as dear as ``socket``: this process is there for as long as the
 profiler. It becomes nobody where it is root: closing what one holds needs no privilege. Capabilities of an
@@ -19,15 +21,21 @@ from __future__ import annotations
 
 import _socket
 import _thread
+import errno
 import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 MOST_DESCRIPTORS = 100
 """In one message; the kernel allows 253."""
+WRITE = 255
+MOST_BYTES = 1 << 15
+"""Of a message."""
 MOST_THREADS = 64
+_BUSY_SECONDS, _BUSY_STEP_SECONDS = 10.0, 0.05
 _NOBODY = 65534
 _INT_BYTES = 4
 _STACK_BYTES = 128 << 10
@@ -109,24 +117,67 @@ class Closers:
                 self._closed()
 
 
-def serve(connection: _socket.socket, closers: Closers, counter: int) -> None:
+class Lines:
+    """What is to be written when nothing is left to close; for any thread."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._lock = _thread.allocate_lock()
+        self._left: list[tuple[int, bytes]] = []
+
+    def add(self, descriptor: int, text: bytes) -> None:
+        """Write these lines to a descriptor, which is ours then."""
+        with self._lock:
+            self._left += [(descriptor, line + b"\n") for line in text.splitlines()]
+
+    def write(self) -> None:
+        """Try it until it is done, for some seconds."""
+        end = time.monotonic() + _BUSY_SECONDS
+        with self._lock:
+            while not self._try() and time.monotonic() < end:
+                time.sleep(_BUSY_STEP_SECONDS)
+
+    def _try(self) -> bool:
+        busy = []
+        for descriptor, line in self._left:
+            try:
+                os.write(descriptor, line)
+            except OSError as error:
+                if error.errno == errno.EBUSY:
+                    busy.append((descriptor, line))
+        for descriptor in {done for done, _ in self._left} - {still for still, _ in busy}:
+            os.close(descriptor)
+        self._left = busy
+        return not busy
+
+
+def serve(connection: _socket.socket, closers: Closers, counter: int, lines: Lines) -> None:
     """Close what comes, until the other end is gone and all is closed. ``counter``: an eventfd."""
     held: list[int] = []
     while message := _receive(connection):
-        expected, descriptors = message
-        if len(descriptors) < expected:  # our table is full: the kernel has closed the others
-            os.eventfd_write(counter, expected - len(descriptors))
+        data, descriptors = message
+        if data[0] == WRITE:
+            for descriptor in descriptors:
+                lines.add(descriptor, data[1:])
+            if not closers.left and not held:
+                lines.write()
+            continue
+        if len(descriptors) < data[0]:  # our table is full: the kernel has closed the others
+            os.eventfd_write(counter, data[0] - len(descriptors))
         if not closers.add(held):
             closers.work()
         held = descriptors
     closers.add(held)
     closers.work()
+    lines.write()
 
 
-def _receive(connection: _socket.socket) -> tuple[int, list[int]] | None:
-    """How many descriptors were sent, and those that came; None at the end."""
+def _receive(connection: _socket.socket) -> tuple[bytes, list[int]] | None:
+    """What was sent: the bytes, and the descriptors that came with them; None at the end."""
     try:
-        data, controls, _, _ = connection.recvmsg(1, _socket.CMSG_SPACE(MOST_DESCRIPTORS * _INT_BYTES))
+        data, controls, _, _ = connection.recvmsg(
+            MOST_BYTES, _socket.CMSG_SPACE(MOST_DESCRIPTORS * _INT_BYTES)
+        )
     except OSError:
         return None
     if not data:
@@ -135,7 +186,7 @@ def _receive(connection: _socket.socket) -> tuple[int, list[int]] | None:
         c for level, kind, c in controls if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
     )
     starts = range(0, len(raw) - _INT_BYTES + 1, _INT_BYTES)
-    return data[0], [int.from_bytes(raw[at : at + _INT_BYTES], sys.byteorder) for at in starts]
+    return data, [int.from_bytes(raw[at : at + _INT_BYTES], sys.byteorder) for at in starts]
 
 
 def _become_nobody() -> None:
@@ -157,8 +208,15 @@ def main() -> None:
     _become_nobody()
     _thread.stack_size(_STACK_BYTES)
     counter = int(sys.argv[2])
-    closers = Closers(MOST_THREADS, lambda: os.eventfd_write(counter, 1))
-    serve(_socket.socket(fileno=int(sys.argv[1])), closers, counter)
+    lines = Lines()
+
+    def closed() -> None:
+        os.eventfd_write(counter, 1)
+        if not closers.left:
+            lines.write()
+
+    closers = Closers(MOST_THREADS, closed)
+    serve(_socket.socket(fileno=int(sys.argv[1])), closers, counter, lines)
     os._exit(0)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from parprof.kernel.detach_worker import MOST_DESCRIPTORS, Closers
+from parprof.kernel.detach_worker import MOST_BYTES, MOST_DESCRIPTORS, WRITE, Closers
 
 _WORKER = Path(__file__).with_name("detach_worker.py")
 _MOST_THREADS = 16
@@ -90,6 +90,16 @@ class _Child:
                 os.close(fd)  # not the last copy, as the child waits for _GO
         self._owes_go = True
         self._send_go()
+
+    def write_when_closed(self, descriptor: int, lines: bytes) -> None:
+        """Have it write these lines, at most ``MOST_BYTES`` - 1 of them, when it has closed what it was given.
+
+        Raises:
+            OSError: it will not.
+        """
+        self._send_go()
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))
+        self._socket.sendmsg([bytes([WRITE]), lines], [rights], socket.MSG_NOSIGNAL)
 
     def _send_go(self) -> None:
         if self._owes_go:
@@ -168,6 +178,25 @@ class Detacher:
                 self._lock.release()
         if rest or self._threads.left:
             self._threads.add(rest)
+
+    def write_when_closed(self, descriptor: int, lines: str) -> None:
+        """Write lines to a descriptor when all that was given to `close` is closed; each has less than 1,000 bytes.
+
+        The descriptor stays the caller's. Nobody may do it: if there is no child, or it is killed.
+        """
+        with self._lock:
+            child = self._usable_child()
+            if child is None:
+                return
+            some = b""
+            for line in lines.encode().splitlines(keepends=True):
+                if len(some) + len(line) >= MOST_BYTES:
+                    with suppress(OSError):
+                        child.write_when_closed(descriptor, some)
+                    some = b""
+                some += line
+            with suppress(OSError):
+                child.write_when_closed(descriptor, some)
 
     def _hand_over(self, descriptors: list[int]) -> list[int]:
         """Returns what the child did not take."""

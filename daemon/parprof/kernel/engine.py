@@ -142,7 +142,7 @@ class Kernel(Closing):
 
     @property
     def probe_mechanism(self) -> str:
-        """How uprobes are attached here: session, multi or single."""
+        """How uprobes are attached here: session, multi, traced or single."""
         return self.prober.mechanism
 
     def watch(self, pid: int, image: int, config: WatchConfig, *, from_exec: bool = False) -> None:
@@ -402,5 +402,6 @@ class Kernel(Closing):
         for ring in self._rings.values():
             ring.close()
         self._rings.clear()
+        self.prober.close()
         self.store.close()
         self._object.close()

@@ -1,9 +1,9 @@
 """Placing the edge program on functions of running processes, the cheapest way that the kernel knows.
 
-In order of preference, found by trying: one *session* link (one program sees entry and return, 1.25 us a
-pair here), two *multi* links (entry, return; 1.9 us), single perf events (slow to detach: 0.15 s each). All know
-cookies, so that one program serves every site. Multi links of one process alone are not right on every kernel: see
-`Prober`. A child process detaches them: see `detacher`.
+In order of preference, found by trying: one *session* link (one program sees entry and return, 1.25 us a pair
+here), two *multi* links (entry, return; 1.9 us), events of tracefs (*traced*: see `traced_events`), *single*
+perf events (slow to detach: 0.15 s each). All know cookies, so that one program serves every site. Multi links
+of one process alone are not right on every kernel: see `Prober`. A child process detaches them: see `detacher`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import errno
 import os
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from parprof.errors import ProbeAttachError
 from parprof.kernel import bpf, multilinks
 from parprof.kernel.detacher import detacher
 from parprof.kernel.objects import LoadedObject
+from parprof.kernel.traced_events import Probe, TracedEvents
 
 COOKIE_RETURN, COOKIE_SESSION, COOKIE_LEARN, COOKIE_DEAR = 1 << 8, 1 << 9, 1 << 10, 1 << 11
 _FUNCTION_SHIFT, _INSTANCE_SHIFT, _ROOT_SHIFT, _INSIDE_SHIFT, _DELTA_SHIFT = 12, 16, 20, 24, 32
@@ -67,16 +69,20 @@ class Site:
 class ProbeSet:
     """Attached probes; closing detaches them."""
 
-    def __init__(self, descriptors: list[int]) -> None:
-        """``descriptors``: of links and events, dearest first."""
+    def __init__(self, descriptors: list[int], closed: Callable[[], None] | None = None) -> None:
+        """``descriptors``: of links and events, dearest first. ``closed`` is called once they are handed on."""
         self._descriptors = descriptors
+        self._closed = closed
         self._lock = threading.Lock()
 
     def close(self) -> None:
         """Detach, in any thread. It never waits: see `detacher`."""
         with self._lock:
             descriptors, self._descriptors = self._descriptors, []
+            closed, self._closed = self._closed, None
         detacher.close(descriptors)
+        if closed is not None:
+            closed()
 
 
 class Prober:
@@ -89,7 +95,8 @@ class Prober:
 
     def __init__(self, loaded: LoadedObject) -> None:
         self._object = loaded
-        self._mechanisms = ["session", "multi", "single"]
+        self._mechanisms = ["session", "multi", "traced", "single"]
+        self._traced: TracedEvents | None = None
         self._multi_is_right: bool | None = None
         self._session_works = False
         """Known by a session link that could be made."""
@@ -97,15 +104,15 @@ class Prober:
 
     @property
     def mechanism(self) -> str:
-        """The mechanism in use for single processes: session, multi or single."""
+        """The mechanism in use for single processes: session, multi, traced or single."""
         return self._choices(one_process=True)[0]
 
     def _choices(self, one_process: bool) -> list[str]:
         """The mechanisms that may work, best first."""
-        if one_process and "session" not in self._mechanisms and len(self._mechanisms) > 1:
+        if one_process and self._mechanisms[0] == "multi" and len(self._mechanisms) > 1:
             if self._multi_is_right is None:
                 self._multi_is_right = multilinks.serve_all_threads()
-            return self._mechanisms if self._multi_is_right else ["single"]
+            return self._mechanisms if self._multi_is_right else self._mechanisms[1:]
         return self._mechanisms
 
     def attach(self, sites: list[Site], pid: int) -> ProbeSet:
@@ -118,6 +125,8 @@ class Prober:
             choices = self._choices(pid != 0)
             descriptors: list[int] = []
             try:
+                if choices[0] == "traced":
+                    return self._attach_traced(sites, pid)
                 getattr(self, f"_attach_{choices[0]}")(sites, pid, descriptors)
                 return ProbeSet(descriptors)
             except OSError as error:
@@ -174,6 +183,32 @@ class Prober:
         paired = [site for site in sites if site.returns]
         out += self._multi(paired, pid, bpf.ATTACH_UPROBE_MULTI, COOKIE_RETURN, True)
         out += self._multi(sites, pid, bpf.ATTACH_UPROBE_MULTI, 0, False)
+
+    def _attach_traced(self, sites: list[Site], pid: int) -> ProbeSet:
+        if self._traced is None:
+            self._traced = TracedEvents(self._object.program("on_edge", 0))
+        traced = self._traced
+        returns = [
+            (site.path, (site.cookie | COOKIE_RETURN, True), site.offset) for site in sites if site.returns
+        ]
+        entries = [(site.path, (site.cookie, False), site.offset) for site in sites]
+        together: dict[tuple[str, Probe], list[int]] = {}
+        for path, probe, offset in returns + entries:
+            together.setdefault((path, probe), []).append(offset)
+        descriptors: list[int] = []
+        keys = []
+        try:
+            for (path, probe), offsets in together.items():
+                keys.append(traced.attach(path, offsets, probe, pid, descriptors))
+        except OSError:
+            ProbeSet(descriptors, lambda: traced.release(keys)).close()
+            raise
+        return ProbeSet(descriptors, lambda: traced.release(keys))
+
+    def close(self) -> None:
+        """No more probes are placed; those that there are go. It does not wait."""
+        if self._traced is not None:
+            self._traced.close()
 
     def _attach_single(self, sites: list[Site], pid: int, out: list[int]) -> None:
         kind = int(Path("/sys/bus/event_source/devices/uprobe/type").read_text())
