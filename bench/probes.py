@@ -71,8 +71,8 @@ def measure(mechanism: str, program: str, count: int) -> None:
     loaded.close()
     print(
         f"{mechanism:8} {program:16} {len(sites):5} {took_ms[0]:9.1f} {statistics.median(took_ms[1:]):9.1f} "
-        f"{held[0]:7} {statistics.median(held[1:]):7.0f} {statistics.median(close_ms):9.2f} {others_s / (count - 1):11.3f} "
-        f"{last_s:8.2f}",
+        f"{held[0]:7} {statistics.median(held[1:]):7.0f} {statistics.median(close_ms):9.2f} "
+        f"{others_s / (count - 1):11.3f} {last_s:8.2f}",
         flush=True,
     )
 
