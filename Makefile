@@ -4,7 +4,7 @@ PYTHON ?= python3
 SOURCES = daemon tests bench
 RUN = .venv/bin
 
-.PHONY: help demo test lint unit kernel e2e system bench proto workloads clean
+.PHONY: help demo test lint unit kernel e2e system kernels bench proto workloads clean
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
@@ -47,6 +47,9 @@ system: .venv/.dev ## boots systemd in namespaces, builds and installs the packa
 
 workloads: .venv/.dev
 	@$(MAKE) --no-print-directory -s -C tests/workloads
+
+kernels: .venv/.dev ## boot Debian's kernels under emulation and try parprof there: an hour, as root
+	scripts/kernels.sh
 
 bench: .venv/.dev workloads ## accuracy and overhead, minutes; results to standard output
 	$(RUN)/python bench/accuracy.py

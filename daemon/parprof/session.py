@@ -139,10 +139,12 @@ class Session:
         if self._by_pidfd.pop(target.pidfd, None) is not None:
             self._poller.unregister(target.pidfd)
 
-    def _forget(self, target: Target) -> None:
+    def _forget(self, target: Target, has_pid: bool | None = None) -> None:
+        """``has_pid``: what `Target.observe` has just said."""
         with suppress(OSError, ParprofError):
-            state = self.kernel.process_state(target.pid) if target.ended else None
-            if state is None or state.image == target.image:  # else its PID is another's by now
+            if has_pid is None:
+                has_pid = not target.ended or target.observe()
+            if has_pid:
                 self.kernel.unwatch(target.pid, has_threads=not target.ended)
         self._drop(target)
 
@@ -257,11 +259,11 @@ class Session:
                 target.note_failure(f"{type(error).__name__}: {error}")
 
     def _leader_ended(self, target: Target) -> None:
-        target.observe()
+        has_pid = target.observe()
         if target.pidfd in self._by_pidfd:
             return
         if target.has_ended():
-            self._forget(target)
+            self._forget(target, has_pid)
         else:  # some thread of it lives, or it is just about to end
             self._hear_of_end(target)
 

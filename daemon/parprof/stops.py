@@ -34,7 +34,7 @@ class Stops:
             return
         if target.plan.agents or target.threads_created or target.python is not None:
             self._plain.remove(target.program)
-        else:
+        elif not target.was_trusted:
             self._plain.add(target.program)
 
 

@@ -43,7 +43,7 @@ from parprof.sources import (
     look_for_memory,
     next_source,
 )
-from parprof.symbols.perfmap import PerfMap
+from parprof.symbols.perfmap import ABSENT, PerfMap
 from parprof.unwind.placing import Placer
 
 _SWITCHES_KEPT = 8
@@ -121,6 +121,8 @@ class Target:
         self.program = program
         self.is_young = like is not None
         """It may end soon: what is dear waits for `settle`."""
+        self.was_trusted = self.is_young and stop
+        """It was not stopped at its start, though others are: its program is known to be plain."""
         self.threads_created = 0
         """As of the last `observe`."""
         self.members_max = 0
@@ -135,7 +137,7 @@ class Target:
             if like is None:
                 raise
             self.pidfd, self.ended = -1, True
-        self.perf_map = PerfMap.absent()
+        self.perf_map = ABSENT
         if like is None:
             self._look_around()
 
@@ -413,15 +415,18 @@ class Target:
         """For how long it has been watched, or was, until it was closed."""
         return (self._ended_s or time.monotonic()) - self._begun_s
 
-    def observe(self) -> None:
-        """Remember what the kernel knows, for when the process is gone, and act upon it."""
+    def observe(self) -> bool:
+        """Remember what the kernel knows, for when the process is gone. False if its PID is another's by now."""
         state = self.kernel.process_state(self.pid)
-        if state is not None and state.image == self.image:
+        if state is None:
+            return True
+        if state.image == self.image:
             self.members_max = max(self.members_max, state.members_max)
             self.probe_hits = state.probe_hits
             self.threads_created = state.threads_created
             self.n_working = state.n_working
             self.spent_ns, self.ready_ns = state.spent_ns, state.ready_ns
+        return state.image == self.image
 
     def parallel_cores(self) -> int:
         """n: cores that the process could use - those allowed, or its pool of threads once that is known."""

@@ -61,11 +61,6 @@ class PerfMap(SelfClosing):
         self._name = f"perf-{inside[1] if inside else pid}.map"
         self._may_hang = Mounts.read(pid).is_local_path(f"/tmp/{self._name}".encode()) is False
 
-    @classmethod
-    def absent(cls) -> PerfMap:
-        """That of a process which has none."""
-        return cls(0, Path("/nowhere"))
-
     def names(self, addresses: Iterable[int], seconds: float = 5.0) -> dict[int, str]:
         """The function at each address; those in none are left out. Takes at most about ``seconds``."""
         wanted = sorted(set(addresses))
@@ -92,6 +87,10 @@ class PerfMap(SelfClosing):
         if self._root >= 0:
             os.close(self._root)
             self._root = -1
+
+
+ABSENT = PerfMap(0, Path("/nowhere"))
+"""That of a process which has none, or of which it is not known yet."""
 
 
 class _Reader:
