@@ -39,7 +39,7 @@ def ended(**facts: Any) -> Any:
     """A target after its end."""
     known = {
         "program": PROGRAM, "stops": True, "has_started": True, "plan": SimpleNamespace(agents=[]),
-        "threads_created": 0, "python": None,
+        "threads_created": 0, "python": None, "was_trusted": False,
     }  # fmt: skip
     return SimpleNamespace(**(known | facts))
 
@@ -61,6 +61,12 @@ def test_a_plain_life_is_enough() -> None:
 def test_what_is_not_trusted(facts: dict[str, Any]) -> None:
     plain = Plain()
     Stops(plain).judge(ended(**facts))  # type: ignore[arg-type]
+    assert not plain.programs
+
+
+def test_the_kernel_is_not_told_what_it_knows() -> None:
+    plain = Plain()
+    Stops(plain).judge(ended(was_trusted=True))  # type: ignore[arg-type]
     assert not plain.programs
 
 
