@@ -163,6 +163,8 @@ def record(program: str) -> Callable[[Path], dict[str, Any]]:
             SERIAL,
             "--repeat",
             "40",
+            "--threads",
+            str(os.cpu_count()),
         ]
         run = Watched([*PARPROF, *command], PARPROF_TRUTH=str(log))
         check(run.status == 0, f"record ended with {run.status}:\n{run.output}")
