@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import select
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -249,6 +250,7 @@ def terminal(path: str, *arguments: str) -> Iterator[tuple[int, int]]:
     )
     pid, leader = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where the tests run behind nohup
         os.environ.update(PYTHONPATH=":".join(sys.path), COLUMNS="80", LINES="24", TERM="xterm")
         os.execv(
             sys.executable, [sys.executable, "-c", script, "top", "-i", "0.1", "--socket", path, *arguments]
