@@ -26,6 +26,7 @@ OBJECT_PARTS = (
     "maps.bpf.c",
     "budget.bpf.c",
     "memory.bpf.c",
+    "run_queues.bpf.c",
     "scheduler.bpf.c",
     "unwind_tables.bpf.c",
     "unwind_step.bpf.c",
