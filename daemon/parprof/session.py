@@ -139,12 +139,9 @@ class Session:
         if self._by_pidfd.pop(target.pidfd, None) is not None:
             self._poller.unregister(target.pidfd)
 
-    def _forget(self, target: Target, has_pid: bool | None = None) -> None:
-        """``has_pid``: what `Target.observe` has just said."""
+    def _forget(self, target: Target) -> None:
         with suppress(OSError, ParprofError):
-            if has_pid is None:
-                has_pid = not target.ended or target.observe()
-            if has_pid:
+            if target.observe() or not target.ended:
                 self.kernel.unwatch(target.pid, has_threads=not target.ended)
         self._drop(target)
 
@@ -162,7 +159,6 @@ class Session:
 
     def unwatch(self, target: Target) -> None:
         """Stop to profile a process that runs on. What was sampled of it stays."""
-        target.observe()
         self._forget(target)
         target.ended = True
 
@@ -236,8 +232,6 @@ class Session:
     def _bury(self, candidates: list[Target]) -> None:
         """Deal with processes whose end the kernel has just told."""
         ended = [target for target in candidates if not target.ended and target.has_ended()]
-        for target in ended:
-            target.observe()
         if self.pace.drain_at_exit and any(not target.is_young for target in ended):
             self.drain()
         for target in ended:
@@ -259,12 +253,12 @@ class Session:
                 target.note_failure(f"{type(error).__name__}: {error}")
 
     def _leader_ended(self, target: Target) -> None:
-        has_pid = target.observe()
         if target.pidfd in self._by_pidfd:
-            return
-        if target.has_ended():
-            self._forget(target, has_pid)
+            target.observe()
+        elif target.has_ended():
+            self._forget(target)
         else:  # some thread of it lives, or it is just about to end
+            target.observe()
             self._hear_of_end(target)
 
     def _act_on_target(self, record: ControlRecord) -> None:

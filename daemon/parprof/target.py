@@ -418,15 +418,14 @@ class Target:
     def observe(self) -> bool:
         """Remember what the kernel knows, for when the process is gone. False if its PID is another's by now."""
         state = self.kernel.process_state(self.pid)
-        if state is None:
-            return True
-        if state.image == self.image:
-            self.members_max = max(self.members_max, state.members_max)
-            self.probe_hits = state.probe_hits
-            self.threads_created = state.threads_created
-            self.n_working = state.n_working
-            self.spent_ns, self.ready_ns = state.spent_ns, state.ready_ns
-        return state.image == self.image
+        if state is None or state.image != self.image:
+            return state is None
+        self.members_max = max(self.members_max, state.members_max)
+        self.probe_hits = state.probe_hits
+        self.threads_created = state.threads_created
+        self.n_working = state.n_working
+        self.spent_ns, self.ready_ns = state.spent_ns, state.ready_ns
+        return True
 
     def parallel_cores(self) -> int:
         """n: cores that the process could use - those allowed, or its pool of threads once that is known."""
