@@ -9,7 +9,7 @@ import pytest
 
 from parprof.errors import ProbeAttachError
 from parprof.kernel import bpf, multilinks
-from parprof.kernel.uprobes import Prober, ProbeSet, Site
+from parprof.kernel.uprobes import Prober, Site
 
 PAIRED, ALONE = Site("/lib/a.so", 64, 1, returns=True), Site("/lib/a.so", 128, 4)
 ONE, ALL = 4711, 0
@@ -48,11 +48,10 @@ class StandIn:
     def _attach_single(self, sites: list[Site], pid: int, out: list[int]) -> None:
         self.made.append(("single", pid))
 
-    def _attach_traced(self, sites: list[Site], pid: int) -> ProbeSet:
+    def _attach_traced(self, sites: list[Site], pid: int, out: list[int]) -> None:
         if not self.has_tracefs:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         self.made.append(("traced", pid))
-        return ProbeSet([])
 
     def attach(self, sites: list[Site], pid: int) -> set[str]:
         """The kinds of links that this makes for the PID."""

@@ -222,6 +222,13 @@ def perf_event_open(attributes: bytes, pid: int, cpu: int) -> int:
     return _syscall(_SYS_PERF_EVENT_OPEN, buffer, pid, cpu, -1, 8)
 
 
+def perf_event_of_process(attributes: bytes, pid: int) -> int:
+    """An event of one process; ``pid`` 0 means every process."""
+    if pid:
+        return perf_event_open(attributes, pid, -1)
+    return perf_event_open(attributes, -1, 0)  # of one CPU; but its program runs wherever the probe is hit
+
+
 def next_program_id(after: int) -> int | None:
     """The id of the next BPF program loaded in the kernel; None after the last."""
     try:

@@ -33,7 +33,6 @@ _TYPE_TRACEPOINT = 2
 _ATTRIBUTES_SIZE = 136
 _GROUP = re.compile(r"parprof_(\d+)_(\d+)")
 _LINE = re.compile(r"[pr]\d*:(parprof_\d+_\d+/\w+) ")
-_EVERY_PROCESS = 0
 
 Probe = tuple[int, bool]
 """A cookie, and whether the probe is at the function's return."""
@@ -193,9 +192,7 @@ class TracedEvents:
         attributes = struct.pack("<IIQ", _TYPE_TRACEPOINT, _ATTRIBUTES_SIZE, number).ljust(
             _ATTRIBUTES_SIZE, b"\0"
         )
-        if pid == _EVERY_PROCESS:  # an event of one CPU, whose program runs wherever the probe is hit
-            return bpf.perf_event_open(attributes, -1, 0)
-        return bpf.perf_event_open(attributes, pid, -1)
+        return bpf.perf_event_of_process(attributes, pid)
 
     def _tidy(self) -> None:
         idle = [key for key, definition in self._definitions.items() if not definition.users]

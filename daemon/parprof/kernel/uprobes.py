@@ -125,10 +125,8 @@ class Prober:
             choices = self._choices(pid != 0)
             descriptors: list[int] = []
             try:
-                if choices[0] == "traced":
-                    return self._attach_traced(sites, pid)
-                getattr(self, f"_attach_{choices[0]}")(sites, pid, descriptors)
-                return ProbeSet(descriptors)
+                closed = getattr(self, f"_attach_{choices[0]}")(sites, pid, descriptors)
+                return ProbeSet(descriptors, closed)
             except OSError as error:
                 ProbeSet(descriptors).close()
                 if error.errno in _UNSUPPORTED and len(choices) > 1:
@@ -184,7 +182,7 @@ class Prober:
         out += self._multi(paired, pid, bpf.ATTACH_UPROBE_MULTI, COOKIE_RETURN, True)
         out += self._multi(sites, pid, bpf.ATTACH_UPROBE_MULTI, 0, False)
 
-    def _attach_traced(self, sites: list[Site], pid: int) -> ProbeSet:
+    def _attach_traced(self, sites: list[Site], pid: int, out: list[int]) -> Callable[[], None]:
         if self._traced is None:
             self._traced = TracedEvents(self._object.program("on_edge", 0))
         traced = self._traced
@@ -195,15 +193,14 @@ class Prober:
         together: dict[tuple[str, Probe], list[int]] = {}
         for path, probe, offset in returns + entries:
             together.setdefault((path, probe), []).append(offset)
-        descriptors: list[int] = []
         keys = []
         try:
             for (path, probe), offsets in together.items():
-                keys.append(traced.attach(path, offsets, probe, pid, descriptors))
+                keys.append(traced.attach(path, offsets, probe, pid, out))
         except OSError:
-            ProbeSet(descriptors, lambda: traced.release(keys)).close()
+            traced.release(keys)
             raise
-        return ProbeSet(descriptors, lambda: traced.release(keys))
+        return lambda: traced.release(keys)
 
     def close(self) -> None:
         """No more probes are placed; those that there are go. It does not wait."""
@@ -233,7 +230,6 @@ class Prober:
                     ctypes.addressof(buffer),
                     site.offset,
                 ).ljust(136, b"\0")
-                # for all processes: an event of one CPU, whose program runs wherever the probe is hit
-                event = bpf.perf_event_open(attributes, pid or -1, -1 if pid else 0)
+                event = bpf.perf_event_of_process(attributes, pid)
                 out.append(event)
                 out.append(bpf.link_perf_event(program, event, cookie))

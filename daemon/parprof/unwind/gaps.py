@@ -11,7 +11,7 @@ The C library leaves two such gaps on purpose, and stacks that end there are who
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 
 from parprof.elf import ElfFile
 from parprof.unwind.rows import RuleType, pack
@@ -39,10 +39,8 @@ def fill_gaps(table: array[int], elf: ElfFile) -> None:
         looked_at += 1
         if looked_at > _MAX_LOOKED_AT:
             break
-        if elf.read(starts[index] - 2, 2 + len(_FORK)).find(_FORK) in (
-            0,
-            2,
-        ):  # from the system call on, or behind it
+        # the gap begins at the system call, or behind it
+        if elf.read(starts[index] - 2, 2 + len(_FORK)).find(_FORK) in (0, 2):
             table[2 * index + 1] = _CLONE
     _end_at_entry(table, starts, rules, elf.entry)
 
@@ -50,7 +48,7 @@ def fill_gaps(table: array[int], elf: ElfFile) -> None:
 def _end_at_entry(table: array[int], starts: array[int], rules: array[int], entry: int) -> None:
     """Where no FDE covers the file's entry it is the outermost frame, up to the next FDE."""
     at = bisect_right(starts, entry) - 1
-    if not starts or not entry or (at >= 0 and rules[at]) or bisect_left(starts, entry) == len(starts):
+    if not starts or not entry or entry > starts[-1] or (at >= 0 and rules[at]):
         return
     if at >= 0 and starts[at] == entry:
         table[2 * at + 1] = _END
