@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "daemon")]
 
 from machine import describe  # noqa: E402
 
-from parprof.exporters import pprof  # noqa: E402
+from profiling import by_function  # noqa: E402
 from truth import Truth  # noqa: E402
 
 BUILD = ROOT / "tests/workloads/build"
@@ -29,17 +29,6 @@ PROGRAMS = (
     ("omp_truth.omp", "serial,balanced,skewed,barrier,dynamic,critical,lock,tasks"),
     ("pthread_truth", "serial,balanced,skewed,barrier,lock,io"),
 )
-
-
-def measured_idleness(file: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """(work, idleness) of each function, inclusive, in seconds."""
-    work: dict[str, float] = {}
-    idle: dict[str, float] = {}
-    for sample in pprof.read(str(file)).samples:
-        for name in {frame.name for frame in sample.path}:
-            work[name] = work.get(name, 0) + sample.metrics.work_ns / 1e9
-            idle[name] = idle.get(name, 0) + sample.metrics.idleness_ns / 1e9
-    return work, idle
 
 
 def run(program: str, phases: str, frequency: int, repeat: int) -> tuple[Truth, Path]:
@@ -66,7 +55,9 @@ def main() -> None:
     for program, phases in PROGRAMS:
         truth, out = run(program, phases, args.frequency, args.repeat)
         expected = truth.expected(cores=2)
-        work, idle = measured_idleness(out)
+        measured = by_function(out)
+        work = {name: work_ns / 1e9 for name, (work_ns, _) in measured.items()}
+        idle = {name: idle_ns / 1e9 for name, (_, idle_ns) in measured.items()}
         true_total = sum(idle_ns for _, idle_ns in expected.values()) / 1e9
         total = sum(idle.get(name, 0) for name in expected)
         for name, (work_ns, idle_ns) in sorted(expected.items(), key=lambda row: -row[1][1]):

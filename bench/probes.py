@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,8 +25,6 @@ from machine import describe  # noqa: E402
 
 import profiling  # noqa: E402
 from parprof.kernel.detacher import detacher  # noqa: E402
-from parprof.kernel.objects import LoadedObject, get_object  # noqa: E402
-from parprof.kernel.uprobes import Prober  # noqa: E402
 from parprof.loadmap import DsoCache, LoadMap  # noqa: E402
 from parprof.probing import make_plan  # noqa: E402
 
@@ -35,9 +34,8 @@ def descriptors() -> int:
 
 
 def measure(mechanism: str, program: str, count: int) -> None:
-    loaded = LoadedObject(get_object())
-    prober = Prober(loaded)
-    prober._mechanisms = [mechanism]
+    probers = ExitStack()
+    prober = probers.enter_context(profiling.prober(mechanism))
     cache = DsoCache()
     processes, attached, took_ms, held = [], [], [], []
     for _ in range(count):
@@ -61,14 +59,13 @@ def measure(mechanism: str, program: str, count: int) -> None:
     others_s = time.monotonic() - began
     began = time.monotonic()
     attached[0].close()
-    prober.close()
+    probers.close()
     while detacher.pending:
         time.sleep(0.001)
     last_s = time.monotonic() - began
     for process in processes:
         process.kill()
         process.communicate()
-    loaded.close()
     print(
         f"{mechanism:8} {program:16} {len(sites):5} {took_ms[0]:9.1f} {statistics.median(took_ms[1:]):9.1f} "
         f"{held[0]:7} {statistics.median(held[1:]):7.0f} {statistics.median(close_ms):9.2f} "

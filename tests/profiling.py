@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parprof.errors import ProbeAttachError
+from parprof.exporters import pprof
 from parprof.kernel import multilinks
 from parprof.kernel.engine import Kernel
 from parprof.kernel.objects import LoadedObject, get_object
@@ -37,23 +38,40 @@ MECHANISMS = ("session", "multi", "traced", "single")
 """Ways to place probes, best first."""
 
 
+@contextmanager
+def prober(*mechanisms: str) -> Iterator[Prober]:
+    """One with programs of its own. ``mechanisms``: those that it may use, by default all."""
+    loaded = LoadedObject(get_object())
+    prober = Prober(loaded)
+    if mechanisms:
+        prober._mechanisms = list(mechanisms)
+    try:
+        yield prober
+    finally:
+        prober.close()
+        loaded.close()
+
+
+def by_function(profile: Path) -> dict[str, tuple[float, float]]:
+    """(work, idleness) of each function of a profile, inclusive, in nanoseconds."""
+    found: dict[str, tuple[float, float]] = {}
+    for sample in pprof.read(str(profile)).samples:
+        for name in {frame.name for frame in sample.path}:
+            work, idle = found.get(name, (0.0, 0.0))
+            found[name] = work + sample.metrics.work_ns, idle + sample.metrics.idleness_ns
+    return found
+
+
 @functools.cache
 def mechanisms() -> tuple[str, ...]:
     """Those that this kernel has: found by trying, as the product does."""
-    loaded = LoadedObject(get_object())
     found = []
-    try:
-        for mechanism in MECHANISMS:
-            prober = Prober(loaded)
-            prober._mechanisms = [mechanism]
-            nowhere = Site("/proc/self/exe", 0, 4, returns=True)  # the ELF header: mapped, never executed
-            with suppress(ProbeAttachError):
-                if mechanism != "multi" or multilinks.serve_all_threads():
-                    prober.attach([nowhere], os.getpid()).close()
-                    found.append(mechanism)
-            prober.close()
-    finally:
-        loaded.close()
+    nowhere = Site("/proc/self/exe", 0, 4, returns=True)  # the ELF header: mapped, never executed
+    for mechanism in MECHANISMS:
+        with prober(mechanism) as one, suppress(ProbeAttachError):
+            if mechanism != "multi" or multilinks.serve_all_threads():
+                one.attach([nowhere], os.getpid()).close()
+                found.append(mechanism)
     return tuple(found)
 
 

@@ -38,11 +38,8 @@ def target() -> Iterator[Target]:
 
 @pytest.fixture
 def prober() -> Iterator[Prober]:
-    loaded = LoadedObject(get_object())
-    prober = Prober(loaded)
-    yield prober
-    prober.close()
-    loaded.close()
+    with profiling.prober() as prober:
+        yield prober
 
 
 def attach(prober: Prober, target: Target, count: int = 1000) -> ProbeSet:

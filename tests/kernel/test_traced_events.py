@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+import profiling
 from parprof.kernel import traced_events
-from parprof.kernel.objects import LoadedObject, get_object
 from parprof.kernel.traced_events import TRACEFS
 from parprof.kernel.uprobes import Prober, ProbeSet
 from probed import INT3, PROGRAM, Target, running_target, within
@@ -33,12 +32,8 @@ def tracefs() -> Path:
 
 @pytest.fixture
 def prober(tracefs: Path) -> Iterator[Prober]:
-    loaded = LoadedObject(get_object())
-    prober = Prober(loaded)
-    prober._mechanisms = ["traced"]
-    yield prober
-    prober.close()
-    loaded.close()
+    with profiling.prober("traced") as prober:
+        yield prober
     within(LONGEST_END_S, lambda: not ours(tracefs))
 
 
@@ -170,11 +165,8 @@ def test_a_killed_profiler_leaves_names_alone_and_the_next_removes_them(
 
 def test_without_tracefs_single_events_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traced_events, "TRACEFS", (tmp_path,))
-    with closing(LoadedObject(get_object())) as loaded, running_target() as target:
-        prober = Prober(loaded)
-        prober._mechanisms = ["traced", "single"]
+    with profiling.prober("traced", "single") as prober, running_target() as target:
         probes = attach(prober, target, 2)
         assert prober.mechanism == "single"
         probes.close()
-        prober.close()
         within(2, target.is_plain)

@@ -32,6 +32,7 @@ from parprof.cachedir import cache_directory  # noqa: E402
 from parprof.exporters import pprof  # noqa: E402
 from parprof.kernel import objects  # noqa: E402
 from parprof.kernel.compiler import PROGRAMS  # noqa: E402
+from profiling import by_function  # noqa: E402
 from truth import Truth  # noqa: E402
 
 BUILD = ROOT / "tests/workloads/build"
@@ -65,7 +66,7 @@ class Watched:
         env = {**os.environ, **environment}
         with open("/tmp/command.log", "w+") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
-            self.descriptors = self.children_end_s = 0.0
+            self.descriptors = 0
             while process.poll() is None:
                 with suppress(OSError):
                     self.descriptors = max(self.descriptors, len(os.listdir(f"/proc/{process.pid}/fd")))
@@ -94,16 +95,12 @@ def wait_for_detaching(seconds: float = 300) -> float:
 def compare(profile: Path, log: Path) -> dict[str, list[float]]:
     """Idleness over work of each function that worked for long: measured, true."""
     cores = os.cpu_count() or 1
-    measured: dict[str, list[float]] = {}
-    for sample in pprof.read(str(profile)).samples:
-        for name in {frame.name for frame in sample.path}:
-            row = measured.setdefault(name, [0.0, 0.0])
-            row[0] += sample.metrics.work_ns
-            row[1] += sample.metrics.idleness_ns
+    measured = by_function(profile)
     out = {}
     for name, (work_ns, idle_ns) in Truth.read(log).expected(cores).items():
         if work_ns > 0.5e9 and name in measured:
-            out[name] = [round(measured[name][1] / measured[name][0], 2), round(idle_ns / work_ns, 2)]
+            work, idle = measured[name]
+            out[name] = [round(idle / work, 2), round(idle_ns / work_ns, 2)]
     return out
 
 
@@ -173,7 +170,7 @@ def record(program: str) -> Callable[[Path], dict[str, Any]]:
         ratios = compare(profile, log)
         found = {
             "seconds": round(run.seconds, 1), "of_the_program": round((truth.end_ns - truth.start_ns) / 1e9, 1),
-            "descriptors": int(run.descriptors), "detach_s": round(detach_s, 1), "ratios": ratios,
+            "descriptors": run.descriptors, "detach_s": round(detach_s, 1), "ratios": ratios,
             "report": run.output[:3000],
         }  # fmt: skip
         judge(ratios)
@@ -203,7 +200,7 @@ def attach(out: Path) -> dict[str, Any]:
         check(work_s > 2, f"only {work_s:.1f} s of work were seen")
         names = {frame.name for sample in samples for frame in sample.path}
         check("skewed_long" in names, f"skewed_long is not among {sorted(names)[:20]}")
-        return {"seconds": round(run.seconds, 1), "descriptors": int(run.descriptors), "detach_s": round(detach_s, 1),
+        return {"seconds": round(run.seconds, 1), "descriptors": run.descriptors, "detach_s": round(detach_s, 1),
                 "work_s": round(work_s, 1), "report": run.output[:3000]}  # fmt: skip
     finally:
         process.kill()
