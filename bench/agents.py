@@ -21,9 +21,9 @@ sys.path[:0] = [str(ROOT / "daemon"), str(ROOT / "bench"), str(ROOT / "tests")]
 
 from machine import describe  # noqa: E402
 
+from parprof.commands.spawn import Child  # noqa: E402
 from parprof.kernel.engine import Kernel  # noqa: E402
-from parprof.session import Session  # noqa: E402
-from parprof.spawn import Child  # noqa: E402
+from parprof.session.session import Session  # noqa: E402
 from truth import Truth  # noqa: E402
 
 BUILD = ROOT / "tests/workloads/build"

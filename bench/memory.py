@@ -40,7 +40,7 @@ def say(step: str) -> None:
 def profile(pid: int) -> None:
     """What `parprof attach` does, with the memory after each step."""
     from parprof.kernel.engine import Kernel
-    from parprof.session import Session
+    from parprof.session.session import Session
 
     say("imports")
     with Kernel(["cpu-clock"], 499) as kernel:

@@ -25,8 +25,8 @@ from machine import describe  # noqa: E402
 
 import profiling  # noqa: E402
 from parprof.kernel.detacher import detacher  # noqa: E402
-from parprof.loadmap import DsoCache, LoadMap  # noqa: E402
-from parprof.probing import make_plan  # noqa: E402
+from parprof.probes.plan import make_plan  # noqa: E402
+from parprof.process.loadmap import DsoCache, LoadMap  # noqa: E402
 
 
 def descriptors() -> int:

@@ -33,9 +33,9 @@ sys.path[:0] = [str(ROOT / "daemon")]
 
 from machine import describe  # noqa: E402
 
-from parprof.dso import Dso  # noqa: E402
-from parprof.dsocache import DsoCache  # noqa: E402
-from parprof.mapsline import MapsLine  # noqa: E402
+from parprof.files.dso import Dso  # noqa: E402
+from parprof.files.dso_cache import DsoCache  # noqa: E402
+from parprof.files.maps_line import MapsLine  # noqa: E402
 from parprof.symbols import Symbolizer  # noqa: E402
 from parprof.symbols.debugfiles import find_debug_file, lacks_lines  # noqa: E402
 from parprof.symbols.names import readable  # noqa: E402

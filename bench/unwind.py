@@ -22,7 +22,7 @@ from machine import describe  # noqa: E402
 
 from parprof.kernel import bpf  # noqa: E402
 from parprof.kernel.engine import Kernel  # noqa: E402
-from parprof.session import Session  # noqa: E402
+from parprof.session.session import Session  # noqa: E402
 
 BUILD = ROOT / "tests/workloads/build"
 SECONDS = 1.5

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * n_working read from a runtime's own memory at a sample: no probe, no symbols at run time, right from the first
- * sample on. The plan comes from Python (parprof/runtimes/memory.py). All reads are bounded and may fail.
+ * sample on. The plan comes from Python (parprof/plans.py). All reads are bounded and may fail.
  */
 #define UNREADABLE -1
 #define TEAMS_OF_ONE 3

@@ -2,7 +2,7 @@
  *
  * The Python frames of a thread of CPython, put behind its native frames in the stack record. on_unwind calls
  * this for processes that have an entry in `interpreters`; the others pay one failed look-up. Where things are
- * differs from version to version: parprof/interpreters/layouts.py.
+ * differs from version to version: parprof/languages/cpython/layouts.py.
  * Cost: about 65 ns a frame, hot.
  */
 #define PYTHON_FRAMES_PER_CALL 128

@@ -124,7 +124,7 @@ enum memory_root {
 #define MAX_WORKERS 64
 #define MAX_HOPS 3
 
-/* How n_working is read from a runtime's memory; see parprof/runtimes/memory.py. Offsets in bytes. */
+/* How n_working is read from a runtime's memory; see parprof/plans.py. Offsets in bytes. */
 struct memory_plan {
 	u64 root;
 	u64 tls;		/* MEMORY_TEAM: from fsbase to the thread's record */
@@ -151,7 +151,7 @@ struct memory_plan {
 	u16 reserved;
 };
 
-/* Where Cilk-5 keeps the ancestors of a stolen frame; see parprof/runtimes/memory.py. */
+/* Where Cilk-5 keeps the ancestors of a stolen frame; see parprof/plans.py. */
 struct closure_chain {
 	u16 there;
 	u16 ws_self;

@@ -42,4 +42,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if spoilt:
         verdict = "too many: the run fails" if len(spoilt) > MAX_SPOILT else f"up to {MAX_SPOILT} may"
-        terminalreporter.write_line(f"{len(spoilt)} tests were run again ({verdict}): {', '.join(sorted(spoilt))}")
+        terminalreporter.write_line(
+            f"{len(spoilt)} tests were run again ({verdict}): {', '.join(sorted(spoilt))}"
+        )

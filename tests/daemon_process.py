@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from prometheus_client.parser import text_string_to_metric_families
 
 from parprof.kernel import bpf
-from parprof.service.config_text import toml_value
+from parprof.service.config.text import toml_value
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "tests/workloads/build"

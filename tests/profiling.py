@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from parprof.commands.spawn import Child
 from parprof.errors import ProbeAttachError
 from parprof.exporters import pprof
 from parprof.kernel import multilinks
@@ -20,10 +21,9 @@ from parprof.kernel.objects import LoadedObject, get_object
 from parprof.kernel.records import Budget, TraceRecord
 from parprof.kernel.uprobes import Prober, Site
 from parprof.model import ThreadState
-from parprof.session import Session
-from parprof.sources import Source
-from parprof.spawn import Child
-from parprof.target import Target
+from parprof.session.session import Session
+from parprof.session.sources import Source
+from parprof.session.target import Target
 from truth import Truth
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,7 +23,7 @@ try:
 except ImportError:
     atheris = None
 
-from parprof.elf import ElfError, ElfFile
+from parprof.files.elf import ElfError, ElfFile
 from parprof.unwind import emit
 from parprof.unwind.eh_frame import FrameParser
 from parprof.unwind.frames import UnwindError, frame_sections

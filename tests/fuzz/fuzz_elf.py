@@ -31,8 +31,8 @@ if atheris is not None and __name__ == "__main__":
     with atheris.instrument_imports(include=["parprof"]):  # the rest would only slow it down
         import parprof.symbols.table  # noqa: F401
 
-from parprof.elf import ElfError, ElfFile
-from parprof.elf_symbols import MAX_NAME
+from parprof.files.elf import ElfError, ElfFile
+from parprof.files.elf_symbols import MAX_NAME
 from parprof.symbols.table import find_functions
 
 SECONDS = 5.0

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-import parprof.session
-import parprof.target
+import parprof.session.session
+import parprof.session.target
 import profiling
 from parprof.errors import TargetError
-from parprof.loadmap import LoadMap
-from parprof.session import Session
-from parprof.target import Target
+from parprof.process.loadmap import LoadMap
+from parprof.session.session import Session
+from parprof.session.target import Target
 
 SPIN = [sys.executable, "-S", "-c", "while True: sum(range(1000))"]
 
@@ -78,9 +78,9 @@ def test_it_ends_before_it_is_watched(
     where: str, session: Session, victim: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, name, number = {
-        "check": (parprof.session, "inspect", 1),
-        "descriptor": (parprof.target, "open_pidfd", 1),
-        "second check": (parprof.session, "inspect", 2),
+        "check": (parprof.session.session, "inspect", 1),
+        "descriptor": (parprof.session.target, "open_pidfd", 1),
+        "second check": (parprof.session.session, "inspect", 2),
         "maps": (Target, "begin", 1),
     }[where]
     monkeypatch.setattr(module, name, kill_before(getattr(module, name), victim, number))

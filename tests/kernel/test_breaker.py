@@ -17,19 +17,19 @@ from pathlib import Path
 import pytest
 
 import profiling
-from parprof.addresses import AddressBook
-from parprof.assemble import violations
+from parprof.commands.spawn import Child
 from parprof.kernel.engine import Kernel
 from parprof.kernel.records import Budget, Cost
 from parprof.kernel.uprobes import Site
 from parprof.model import PathSample
-from parprof.rows import RowMaker
-from parprof.runtimes import Edge
-from parprof.session import Session
-from parprof.sources import Source
-from parprof.spawn import Child
+from parprof.plans import Edge
+from parprof.profile.addresses import AddressBook
+from parprof.profile.assemble import violations
+from parprof.profile.rows import RowMaker
+from parprof.session.session import Session
+from parprof.session.sources import Source
+from parprof.session.target import Target
 from parprof.symbols import Symbolizer
-from parprof.target import Target
 
 HZ = 499
 GOMP, OMP = "storms.gomp", "storms.omp"
@@ -359,9 +359,9 @@ def test_costs_are_charged_by_kind() -> None:
     """Probes of a function of ours that is called 20,000 times: what they take is what is charged, within a half."""
     import ctypes
 
-    from parprof.codescan import cheap_probe_site
-    from parprof.elf import ElfFile
-    from parprof.prices import machine_prices
+    from parprof.files.elf import ElfFile
+    from parprof.probes.cheap_sites import cheap_probe_site
+    from parprof.probes.prices import machine_prices
 
     with session_of(profiling.UNLIMITED) as session:
         session.kernel.breaker.set_prices(machine_prices(session.kernel))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import profiling
-from parprof.addresses import AddressBook
 from parprof.model import ThreadState
-from parprof.rows import RowMaker
+from parprof.profile.addresses import AddressBook
+from parprof.profile.rows import RowMaker
 from parprof.symbols import Symbolizer
 
 LIMIT = 0.01

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from parprof.kernel.engine import Kernel
-from parprof.session import Session
+from parprof.session.session import Session
 
 SWITCH = Path("/sys/devices/system/cpu/cpu1/online")
 SPIN = "import os, time; os.sched_setaffinity(0, {1}); end = time.monotonic() + 30\nwhile time.monotonic() < end: pass"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import profiling
-from parprof.assemble import make_profile
-from parprof.interpreters.merge import CUT
+from parprof.commands.spawn import Child
+from parprof.languages.cpython.merge import CUT
 from parprof.model import PathSample, Profile
-from parprof.session import Session
-from parprof.spawn import Child
+from parprof.profile.assemble import make_profile
+from parprof.session.session import Session
 from parprof.symbols import Symbolizer
 
 SCRIPT = profiling.ROOT / "tests/workloads/chains.py"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import profiling
-from parprof.addresses import AddressBook
-from parprof.rows import RowMaker
-from parprof.sources import Source
+from parprof.profile.addresses import AddressBook
+from parprof.profile.rows import RowMaker
+from parprof.session.sources import Source
 from parprof.symbols import Symbolizer
 
 PROGRAM = "extremes.gomp"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import profiling
-from parprof.addresses import AddressBook
 from parprof.model import Frame, PathSample
-from parprof.rows import RowMaker
+from parprof.profile.addresses import AddressBook
+from parprof.profile.rows import RowMaker
 from parprof.runtimes import agents
-from parprof.sources import Source
+from parprof.session.sources import Source
 from parprof.symbols import Symbolizer
 from parprof.symbols.kernel import KERNEL
 

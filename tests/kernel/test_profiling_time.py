@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import profiling
-from parprof.addresses import AddressBook
 from parprof.logical.ourselves import PROFILING, is_handler, is_slot
 from parprof.model import Metrics, PathSample
-from parprof.rows import RowMaker
-from parprof.sources import Source
+from parprof.profile.addresses import AddressBook
+from parprof.profile.rows import RowMaker
+from parprof.session.sources import Source
 from parprof.symbols import Symbolizer
 
 SECONDS = 2.0

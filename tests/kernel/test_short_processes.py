@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import profiling
-from parprof.addresses import AddressBook
+from parprof.commands.spawn import Child
 from parprof.kernel.engine import Kernel
 from parprof.model import PathSample
-from parprof.rows import RowMaker
-from parprof.session import Session
-from parprof.spawn import Child
+from parprof.profile.addresses import AddressBook
+from parprof.profile.rows import RowMaker
+from parprof.session.session import Session
 from parprof.symbols import Symbolizer
 
 BRIEF = str(profiling.BUILD / "brief")

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 import profiling
-from parprof.addresses import AddressBook
 from parprof.attribution.idleness import attribute
+from parprof.commands.spawn import Child
 from parprof.model import Metrics
-from parprof.rows import RowMaker
-from parprof.session import Session
-from parprof.sources import Source
-from parprof.spawn import Child
+from parprof.profile.addresses import AddressBook
+from parprof.profile.rows import RowMaker
+from parprof.session.session import Session
+from parprof.session.sources import Source
+from parprof.session.target import Target
 from parprof.symbols import Symbolizer
-from parprof.target import Target
 
 LIMIT = 0.04
 """On a quiet machine at most 1 % is wrong. On a busy one threads are preempted on their way between the work and

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 import profiling
+from parprof.commands.spawn import Child
 from parprof.kernel.engine import Kernel
 from parprof.kernel.stacks import STACK_ENDS
 from parprof.kernel.store import CHUNK_WORDS
-from parprof.session import Session
-from parprof.spawn import Child
-from parprof.target import Target
+from parprof.session.session import Session
+from parprof.session.target import Target
 
 COMPLETE = 0.995
 

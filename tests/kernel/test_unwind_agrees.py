@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 
 import profiling
-from parprof.elf import ElfFile
+from parprof.commands.spawn import Child
+from parprof.files.elf import ElfFile
 from parprof.kernel import bpf, engine, objects
-from parprof.session import Session
-from parprof.spawn import Child
+from parprof.session.session import Session
 
 OURS, THEIRS = 128, 127
 PAIR = struct.Struct(f"<4I{OURS}Q{THEIRS}Q")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import profiling
-from parprof.spawn import Child
+from parprof.commands.spawn import Child
 from parprof.symbols import Symbolizer
 
 ASSEMBLY = """

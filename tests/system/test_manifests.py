@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from booted import REPO
-from parprof.service.config import KEYS, Config
-from parprof.service.config_load import load
+from parprof.service.config.load import load
+from parprof.service.config.schema import KEYS, Config
 
 UNIT = (REPO / "systemd/parprofd.service").read_text()
 CONTAINERFILE = (REPO / "packaging/container/Containerfile").read_text()

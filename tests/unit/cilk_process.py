@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from parprof.dsocache import DsoCache
-from parprof.loadmap import LoadMap
-from parprof.processmemory import ProcessMemory
-from parprof.runtimes.memory import Memory, Root, WorkerArray
+from parprof.files.dso_cache import DsoCache
+from parprof.plans import Memory, Root, WorkerArray
+from parprof.process.loadmap import LoadMap
+from parprof.process.memory import ProcessMemory
 
 CILK = Path(__file__).resolve().parents[1] / "workloads/cilk"
 FLAGS = ["-std=gnu11", "-O2", "-g", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-mno-red-zone",

@@ -18,9 +18,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from parprof.elf import ElfFile
+from parprof.files.elf import ElfFile
+from parprof.plans import TeamBarrier
 from parprof.runtimes.libgomp_memory import team_barrier
-from parprof.runtimes.memory import TeamBarrier
 
 _SEIZE, _INTERRUPT, _DETACH, _PEEKUSER = 0x4206, 0x4207, 17, 3
 _FS_BASE = 21 * 8
@@ -30,7 +30,7 @@ OUTER_TEAM = 8
 
 
 class ProcessMemory:
-    """A file that a process maps, in its memory; an implementation of parprof.runtimes.memory.Memory."""
+    """A file that a process maps, in its memory; an implementation of parprof.plans.Memory."""
 
     def __init__(self, pid: int, path: str, elf: ElfFile) -> None:
         with open(f"/proc/{pid}/maps", encoding="ascii") as maps:

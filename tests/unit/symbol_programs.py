@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from parprof.dso import Dso
-from parprof.dsocache import DsoCache
-from parprof.mapsline import MapsLine
+from parprof.files.dso import Dso
+from parprof.files.dso_cache import DsoCache
+from parprof.files.maps_line import MapsLine
 
 SOURCE = """
 #include <algorithm>

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.attribution import Verdict, attribute, percent, verdict
 from parprof.attribution.advice import LEAST_SHARE, NEGLIGIBLE_PERCENT, advise, lost_ns
-from parprof.cct import CallingContextTree, Node
+from parprof.cct.tree import CallingContextTree, Node
 from parprof.exporters.summary import headline, sentence
 from parprof.model import Frame, Metrics, PathSample, ThreadState
 from profiles import few_samples, frame, heat, library

@@ -1,4 +1,4 @@
-"""Imports go one way, and only one module knows bcc."""
+"""Imports go one way, by folder, and only one module knows bcc."""
 
 from __future__ import annotations
 
@@ -6,90 +6,89 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "daemon/parprof"
-# A module imports only from its own layer or those above it in this list.
+# A folder (or a module that is in none) imports from itself and from the lines above its own.
 LAYERS = (
-    ("errors", "model", "untrusted", "closing", "descriptors", "heap", "cachedir", "pprof_pb2", ""),
-    ("elf_image", "elf_symbols", "elf", "codescan", "mounts", "openfile", "workers"),
-    ("kernel", "processes", "mapsline", "dso", "dsocache", "loadmap", "runtimes"),
-    (
-        "symbols",
-        "staticruntime",
-        "waitcode",
-        "filefacts",
-        "seeding",
-        "sharedprobes",
-        "placedprobes",
-        "probing",
-        "unwind",
-        "loops",
-        "epochs",
-        "interpreters",
-        "processmemory",
-    ),
-    (
-        "sources",
-        "prices",
-        "regionrate",
-        "callpath",
-        "logical",
-        "cct",
-        "views",
-        "attribution",
-        "target",
-        "stops",
-        "cost",
-    ),
-    ("session", "exporters"),
-    ("addresses",),
-    ("rows",),
-    ("assemble", "progress"),
-    ("service",),
-    ("commands",),
-    ("__main__",),
+    "errors model plans pprof_pb2 resources untrusted",
+    "cache cct workers",
+    "attribution files kernel",
+    "exporters process runtimes symbols",
+    "languages logical loops probes unwind",
+    "session",
+    "profile",
+    "service",
+    "commands",
+    "__main__",
+)
+SERVICE_LAYERS = (
+    "model log notify requests",
+    "accounts folding labels losses",
+    "control metrics push recent selection",
+    "http",
+    "config",
+    "footprint governor",
+    "watching",
+    "daemon",
+    "main",
+    "__main__",
 )
 
 
-def layer_of(module: str) -> int:
-    """Index of the layer of ``parprof.X...``."""
-    first = module.split(".")[1] if "." in module else ""
-    return next(
-        index for index, names in enumerate(LAYERS) if first in names or (first == "spawn" and index == 1)
-    )
+def modules() -> dict[str, Path]:
+    out = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        out[".".join(parts).removesuffix(".__init__")] = path
+    assert len(out) > 30
+    return out
+
+
+MODULES = modules()
 
 
 def imports(path: Path) -> set[str]:
+    """The modules that a file imports, at its top or later."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names if node.module == "parprof")
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= inside & MODULES.keys()
+            if inside - MODULES.keys():
+                found.add(node.module)
     return found
 
 
-def modules() -> list[tuple[str, Path]]:
-    out = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        out.append((".".join(parts).removesuffix(".__init__"), path))
-    assert len(out) > 30
-    return out
+def check(package: str, layers: tuple[str, ...]) -> None:
+    layer = {name: index for index, line in enumerate(layers) for name in line.split()}
+    depth = package.count(".") + 1
+    used = set()
+    for module, path in MODULES.items():
+        if not module.startswith(package + "."):
+            continue
+        own = module.split(".")[depth]
+        used.add(own)
+        for imported in imports(path):
+            if imported.startswith(package + "."):
+                other = imported.split(".")[depth]
+                assert own == other or layer[other] < layer[own], f"{module} imports {imported}"
+    assert used == layer.keys(), "each folder has its place, and each place its folder"
 
 
 def test_imports_go_one_way() -> None:
-    for module, path in modules():
-        for imported in imports(path):
-            if imported.startswith("parprof.") and imported != "parprof.__version__":
-                assert layer_of(imported) <= layer_of(module), f"{module} imports {imported}"
+    check("parprof", LAYERS)
+
+
+def test_imports_go_one_way_in_the_service() -> None:
+    check("parprof.service", SERVICE_LAYERS)
 
 
 def test_only_the_compiler_child_knows_bcc() -> None:
-    for module, path in modules():
+    for module, path in MODULES.items():
         if (
             "bcc" in {name.split(".")[0] for name in imports(path)}
             or 'import_module("bcc")' in path.read_text()
         ):
             assert module == "parprof.kernel.bcc_import"
-    users = [module for module, path in modules() if "parprof.kernel.bcc_import" in imports(path)]
+    users = [module for module, path in MODULES.items() if "parprof.kernel.bcc_import" in imports(path)]
     assert users == ["parprof.kernel.compiler"]

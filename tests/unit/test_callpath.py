@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parprof.callpath import NO_STACK, TRUNCATED, physical_path
 from parprof.kernel.engine import Stack
+from parprof.logical.physical import NO_STACK, TRUNCATED, physical_path
 from parprof.model import Frame
 
 NAMES = {

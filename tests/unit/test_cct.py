@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from parprof.cct import METRICS, CallingContextTree, Node, Procedure
+from parprof.cct.tree import METRICS, CallingContextTree, Node, Procedure
+from parprof.cct.views import callers_view, flat_view, fold_recursion
 from parprof.model import Frame, Metrics, PathSample
-from parprof.views import callers_view, flat_view, fold_recursion
 from profiles import few_samples, frame, heat, sample
 
 Plain = dict[tuple[str, ...], tuple[Metrics, Metrics, int]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""parprof.codescan on hand-written functions and on the OpenMP libraries of this machine."""
+"""parprof.probes.cheap_sites on hand-written functions and on the OpenMP libraries of this machine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from parprof import codescan
-from parprof.codescan import cheap_probe_site, is_emulated, tail_jump_site
-from parprof.elf import ElfFile, Symbol
+from parprof.files.elf import ElfFile, Symbol
+from parprof.probes import cheap_sites as codescan
+from parprof.probes.cheap_sites import cheap_probe_site, is_emulated, tail_jump_site
 
 LIBGOMP = Path("/usr/lib/x86_64-linux-gnu/libgomp.so.1")
 LIBOMP = Path("/usr/lib/x86_64-linux-gnu/libomp.so.5")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parprof.service.config import KEYS, Config, ConfigError, value_of
-from parprof.service.config_lines import key_lines, line_of
-from parprof.service.config_load import OTHER_VARIABLES, changed_keys, load, read_secret
-from parprof.service.config_text import (
+from parprof.service.config.lines import key_lines, line_of
+from parprof.service.config.load import OTHER_VARIABLES, changed_keys, load, read_secret
+from parprof.service.config.schema import KEYS, Config, ConfigError, value_of
+from parprof.service.config.text import (
     answer,
     effective_text,
     make_parser,
@@ -168,7 +168,7 @@ def test_secrets_are_not_for_everyone(tmp_path: Path) -> None:
 
 def test_the_sample_is_current_and_means_the_defaults(tmp_path: Path) -> None:
     sample = (REPO / "systemd/parprofd.toml").read_text()
-    assert sample == sample_text(), "run: python -m parprof.service.config_text > systemd/parprofd.toml"
+    assert sample == sample_text(), "run: python -m parprof.service.config.text > systemd/parprofd.toml"
     assert load(written(tmp_path, sample), environment={}).origins == dict.fromkeys(KEYS, "default")
     head, _, push = re.sub(r"(?m)^#(?=[a-z_]+ = |\[)", "", sample).partition("\n[push]\n")
     loaded = load(written(tmp_path, head), environment={})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""parprof.elf against readelf and nm, and against damaged files."""
+"""parprof.files.elf against readelf and nm, and against damaged files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parprof.elf import ET_DYN, ET_EXEC, ElfError, ElfFile
-from parprof.elf_symbols import BIND_GLOBAL, BIND_LOCAL, Strings
+from parprof.files.elf import ET_DYN, ET_EXEC, ElfError, ElfFile
+from parprof.files.elf_symbols import BIND_GLOBAL, BIND_LOCAL, Strings
 
 SOURCE = """
 #include <stdio.h>

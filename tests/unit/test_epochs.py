@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from parprof.epochs import LoadMaps
-from parprof.loadmap import LoadMap
+from parprof.process.epochs import LoadMaps
+from parprof.process.loadmap import LoadMap
 
 
 class Library:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parprof.service.governor import FREQUENCIES_HZ, Governor, Usage
-from parprof.sources import Source
+from parprof.session.sources import Source
 
 
 def governor() -> Governor:

@@ -15,18 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from parprof.dso import Dso
-from parprof.dsocache import DsoCache
-from parprof.elf import ElfError, ElfFile
 from parprof.errors import TargetError
-from parprof.loadmap import LoadMap
-from parprof.mounts import Mounts, parse_mount
+from parprof.files.dso import Dso
+from parprof.files.dso_cache import DsoCache
+from parprof.files.elf import ElfError, ElfFile
+from parprof.files.guard import FileGuard, NoAnswer
+from parprof.files.mounts import Mounts, parse_mount
+from parprof.process.loadmap import LoadMap
 from parprof.symbols import Symbolizer
 from parprof.symbols.perfmap import PerfMap
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.table import build_table
 from parprof.workers import client
-from parprof.workers.guard import FileGuard, NoAnswer
 
 SERVER = Path(__file__).parents[1] / "hanging_fuse.py"
 LIBRARIES = ("libz.so.1", "libzstd.so.1", "libexpat.so.1", "libgcc_s.so.1")

@@ -33,7 +33,7 @@ def test_layouts_are_built_from_descriptions() -> None:
 
 def test_python_constants_equal_the_header(tmp_path: Path) -> None:
     """The few numbers that Python must know are those of wire.h."""
-    from parprof.interpreters import layouts
+    from parprof import plans as memory
     from parprof.kernel import (
         counters,
         engine,
@@ -45,8 +45,9 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         store,
         uprobes,
     )
+    from parprof.languages.cpython import layouts
     from parprof.model import ThreadState
-    from parprof.runtimes import Edge, memory
+    from parprof.plans import Edge
     from parprof.unwind import placing
 
     expected = {

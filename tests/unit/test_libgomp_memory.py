@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from gomp_process import ProcessMemory, fsbase_of, mapped_libgomp, read_n_working, threads
-from parprof.elf import ElfError, ElfFile
+from parprof.files.elf import ElfError, ElfFile
+from parprof.plans import TeamBarrier, UnknownLayout
 from parprof.runtimes.libgomp import Libgomp
 from parprof.runtimes.libgomp_memory import holds_for, release, team_barrier
-from parprof.runtimes.memory import TeamBarrier, UnknownLayout
 
 LIBGOMP = Path("/usr/lib/x86_64-linux-gnu/libgomp.so.1")
 SOURCE = r"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""parprof.loadmap and parprof.dso with live processes, and with lines that no kernel would print."""
+"""parprof.process.loadmap and parprof.files.dso with live processes, and with lines that no kernel would print."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parprof.dso import Dso
-from parprof.dsocache import DsoCache
-from parprof.elf import ElfFile
 from parprof.errors import TargetError
-from parprof.loadmap import LoadMap, Mapping
-from parprof.mapsline import MapsLine, parse_line
+from parprof.files.dso import Dso
+from parprof.files.dso_cache import DsoCache
+from parprof.files.elf import ElfFile
+from parprof.files.maps_line import MapsLine, parse_line
+from parprof.process.loadmap import LoadMap, Mapping
 
 LIBC = ctypes.util.find_library("c") or "libc.so.6"
 CHILD = """
@@ -190,7 +190,7 @@ def test_without_map_files(
             raise PermissionError(1, "Operation not permitted")
         return real_stat(path, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("parprof.dso.os.stat", refuse)
+    monkeypatch.setattr("parprof.files.dso.os.stat", refuse)
     path = tmp_path / name
     shutil.copy(libc_path(), path)
     with mapping_child("keep", path) as pid:

@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(FilePath(__file__).parent))
 
 from logical_stacks import AGENTS, FOLDER, frames
-from parprof.dsocache import DsoCache
+from parprof.files.dso_cache import DsoCache
 from parprof.logical.overhead import OverheadKinds
 from parprof.logical.threads import THREADS
 from parprof.model import Frame

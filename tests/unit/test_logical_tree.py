@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(FilePath(__file__).parent))
 
 from logical_stacks import FOLDER, frames, stacks
-from parprof.cct import CallingContextTree
+from parprof.cct.tree import CallingContextTree
 from parprof.logical.bichord import Association, Bichord, LogicalPath, logical_projection, physical_projection
 from parprof.logical.tree import LogicalCct, Note, sharable
 from parprof.model import Frame, Metrics, Path

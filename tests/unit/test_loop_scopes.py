@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parprof.cct import CallingContextTree
-from parprof.dso import Dso
-from parprof.dsocache import DsoCache
+from parprof.cct.tree import CallingContextTree
+from parprof.cct.views import flat_view, fold_recursion, without_loops
 from parprof.exporters import json_report, pprof, table
 from parprof.exporters.pprof_reader import decode
+from parprof.files.dso import Dso
+from parprof.files.dso_cache import DsoCache
 from parprof.loops import LoopNest, LoopScopes
 from parprof.loops.names import LoopName, Place, name_loops
 from parprof.loops.nest import Loop
@@ -27,7 +28,6 @@ from parprof.loops.scopes import Frames, insert
 from parprof.model import Frame, PathSample, Profile
 from parprof.model import Path as CallPath
 from parprof.symbols import Symbolizer
-from parprof.views import flat_view, fold_recursion, without_loops
 from profiles import few_samples, frame, heat
 from symbol_programs import need_symbolic, open_dso
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parprof.elf import EM_X86_64, ElfFile
+from parprof.files.elf import EM_X86_64, ElfFile
 from parprof.loops import LoopNest, find_loops, machinecode
 from parprof.loops.flowgraph import NONE, dominators, natural_loops
 from parprof.loops.noreturn import Calls

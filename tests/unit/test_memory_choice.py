@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from parprof import sources
-from parprof.filefacts import FileFacts
+from parprof.plans import TeamBarrier
+from parprof.probes.file_facts import FileFacts
 from parprof.runtimes.libgomp import Libgomp
-from parprof.runtimes.memory import TeamBarrier
-from parprof.sources import MemoryChoice, look_again
+from parprof.session import sources
+from parprof.session.sources import MemoryChoice, look_again
 
 PLAN = TeamBarrier(tls=-8, team=0, task=8, total=0, awaited=64, awaited_final=68)
 

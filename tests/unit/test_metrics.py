@@ -22,7 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.model import Metrics
-from parprof.service.metric_series import (
+from parprof.service.metrics.collector import MetricsPage, ServiceCollector
+from parprof.service.metrics.series import (
     MAX_LABEL,
     NONE,
     REST,
@@ -35,7 +36,6 @@ from parprof.service.metric_series import (
     minus,
     plus,
 )
-from parprof.service.metrics import MetricsPage, ServiceCollector
 from parprof.service.model import FunctionUse, Labels
 from stand_in_service import Program, StandInService
 

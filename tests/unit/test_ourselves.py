@@ -16,12 +16,12 @@ sys.path.insert(0, str(FilePath(__file__).parent))
 from logical_stacks import AGENTS, frames, text
 from parprof.attribution import Verdict, verdict
 from parprof.attribution.advice import advise
-from parprof.cct import CallingContextTree
+from parprof.cct.tree import CallingContextTree
 from parprof.exporters import json_report
 from parprof.kernel.stacks import Stack
 from parprof.logical.ourselves import PROFILING, in_handler, is_handler, is_slot, without_slot
 from parprof.model import FactKey, Frame, Metrics, Path, PathSample, ProcessInfo, Profile, ThreadState
-from parprof.rows import RowMaker
+from parprof.profile.rows import RowMaker
 
 BPF = FilePath(__file__).resolve().parents[2] / "bpf"
 

@@ -11,7 +11,7 @@ from parprof.errors import ProbeAttachError
 from parprof.kernel.engine import Kernel
 from parprof.kernel.records import Cost
 from parprof.kernel.uprobes import ProbeSet, Site
-from parprof.placedprobes import PlacedProbes
+from parprof.probes.placed import PlacedProbes
 
 ONE, TWO, THREE = (Site("/lib/x", offset, 1) for offset in (1, 2, 3))
 

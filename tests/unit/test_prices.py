@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from parprof import prices
 from parprof.kernel.engine import Kernel
 from parprof.kernel.records import Prices
+from parprof.probes import prices
 
 MEASURED = Prices(500, 18_000, 250, 17_000)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""parprof.processes with real processes, and with made-up cgroup trees."""
+"""parprof.process.identity with real processes, and with made-up cgroup trees."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from parprof.errors import TargetError
-from parprof.processes import allowed_cores, cgroup_quota, inspect, is_alive, parse_stat
+from parprof.process.identity import allowed_cores, cgroup_quota, inspect, is_alive, parse_stat
 
 
 def wait_until(condition: Callable[[], object]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parprof.interpreters.linetables import LineTable
+from parprof.languages.cpython.linetables import LineTable
 
 PYENV = Path.home() / ".pyenv/versions"
 INTERPRETERS = [

@@ -9,11 +9,11 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parprof.interpreters.cpython import CPython
-from parprof.interpreters.functions import PythonStacks
-from parprof.interpreters.layouts import DEBUG_OFFSETS_SIZE, LAYOUTS, debug_layout
-from parprof.interpreters.memory import MAX_TEXT, Memory
 from parprof.kernel.stacks import CodeAt
+from parprof.languages.cpython.functions import PythonStacks
+from parprof.languages.cpython.layouts import DEBUG_OFFSETS_SIZE, LAYOUTS, debug_layout
+from parprof.languages.cpython.memory import MAX_TEXT, Memory
+from parprof.languages.cpython.process import CPython
 
 LAYOUT = LAYOUTS[11]
 TYPE = 0x1234560

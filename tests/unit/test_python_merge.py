@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from parprof.interpreters.functions import PythonFrame
-from parprof.interpreters.merge import CUT, GAP, Native, merge
+from parprof.languages.cpython.functions import PythonFrame
+from parprof.languages.cpython.merge import CUT, GAP, Native, merge
 from parprof.model import Frame
 
 OWN = frozenset(("python3", "libpython3.11.so.1.0"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 
-from parprof.dsocache import DsoCache
-from parprof.loadmap import LoadMap
-from parprof.probing import make_plan
+from parprof.files.dso_cache import DsoCache
+from parprof.probes.plan import make_plan
+from parprof.process.loadmap import LoadMap
 
 PUSHES = (*(bytes((0x50 + register,)) for register in range(8)), b"\x41")
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(FilePath(__file__).parent))
 
-from parprof.cct import CallingContextTree
+from parprof.cct.tree import CallingContextTree
+from parprof.cct.views import flat_view
 from parprof.model import Frame, Metrics, PathSample, ProcessInfo, Profile
 from parprof.service.folding import FOLDED, fold_cold
 from parprof.service.recent import RecentProfiles
-from parprof.views import flat_view
 from profiles import few_paths, few_samples, with_events
 
 A, B, C, D, MAIN = (Frame(name) for name in ("a", "b", "c", "d", "main"))

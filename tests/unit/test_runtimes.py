@@ -7,7 +7,8 @@ import re
 import pytest
 
 from parprof import runtimes
-from parprof.runtimes import Agent, Edge, agent_for_library
+from parprof.plans import Edge
+from parprof.runtimes import Agent, agent_for_library
 from parprof.runtimes.libgomp import Libgomp
 from parprof.runtimes.libomp import Libiomp5, Libomp
 

@@ -25,11 +25,11 @@ from cilk_process import (
     stepped,
 )
 from gomp_process import fsbase_of
-from parprof.elf import ElfFile
-from parprof.runtimes import Agent, Edge, agent_for_library, agents
+from parprof.files.elf import ElfFile
+from parprof.plans import Edge, Root, UnknownLayout, WorkerArray
+from parprof.runtimes import Agent, agent_for_library, agents
 from parprof.runtimes.cilk5 import Cilk5
 from parprof.runtimes.cilkplus import CilkPlus
-from parprof.runtimes.memory import Root, UnknownLayout, WorkerArray
 from parprof.runtimes.opencilk import OpenCilk, layout_of
 from parprof.runtimes.tlsslots import tls_slots
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from parprof.elf import ElfFile
+from parprof.files.elf import ElfFile
 from parprof.runtimes import agent_for_library
 from parprof.runtimes.onetbb import OneTbb
 from parprof.symbols.names import readable

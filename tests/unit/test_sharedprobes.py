@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from parprof import sharedprobes
 from parprof.errors import ProbeAttachError
 from parprof.kernel.uprobes import Site
-from parprof.sharedprobes import SharedProbes
+from parprof.probes import shared as sharedprobes
+from parprof.probes.shared import SharedProbes
 
 OVERLAY, BTRFS = sharedprobes._OVERLAY, 0x9123683E
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parprof.dso import Dso
+from parprof.files.dso import Dso
 from parprof.kernel.file_tables import FoundMapping
 from parprof.kernel.stacks import RECORD_MAPPED, StackTable
-from parprof.loadmap import LoadMap, Mapping
-from parprof.stops import Stops
+from parprof.process.loadmap import LoadMap, Mapping
+from parprof.session.stops import Stops
 from parprof.unwind.placing import Placer
 
 PROGRAM = 77

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from parprof.assemble import percent_of_rest
-from parprof.cct import CallingContextTree
+from parprof.cct.tree import CallingContextTree
 from parprof.exporters.summary import facts
+from parprof.profile.assemble import percent_of_rest
 from profiles import heat
 
 

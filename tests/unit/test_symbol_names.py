@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from parprof.elf import ElfFile
+from parprof.files.elf import ElfFile
 from parprof.model import Frame
 from parprof.symbols.kernel import KernelSymbolizer
 from parprof.symbols.names import readable, without_clone_suffixes, without_return_type

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from parprof.dso import Dso
-from parprof.dsocache import DsoCache
-from parprof.mapsline import MapsLine
+from parprof.files.dso import Dso
+from parprof.files.dso_cache import DsoCache
+from parprof.files.maps_line import MapsLine
 from parprof.model import Frame
 from parprof.symbols import Symbolizer, debugfiles
 from parprof.symbols.names import readable
@@ -351,7 +351,7 @@ def test_parent_stays_small(program: Path, cache: DsoCache) -> None:
     dso = open_dso(cache, program)
     script = (
         "import os, sys\nfrom parprof.symbols import Symbolizer\n"
-        "from parprof.loadmap import DsoCache, LoadMap\n"
+        "from parprof.process.loadmap import DsoCache, LoadMap\n"
         "with DsoCache() as cache, Symbolizer() as symbolizer:\n"
         "    loaded = LoadMap.read(os.getpid(), None, cache)\n"
         "    symbolizer.resolve(found + (False,) for m in loaded.mappings\n"

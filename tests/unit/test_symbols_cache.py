@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from parprof.dsocache import DsoCache
+from parprof.cache import DiskCache, NewFile
+from parprof.files.dso_cache import DsoCache
 from parprof.model import Frame
 from parprof.symbols import Symbolizer, symcache
-from parprof.workers.diskcache import DiskCache, NewFile
 from symbol_programs import address_of, compile_program, line_of, need_symbolic, open_dso
 
 

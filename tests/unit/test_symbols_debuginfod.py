@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from parprof.dsocache import DsoCache
+from parprof.files.dso_cache import DsoCache
 from parprof.model import Frame
 from parprof.symbols import Symbolizer
 from parprof.symbols.debuginfod import Debuginfod

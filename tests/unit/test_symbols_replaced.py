@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from parprof.elf import ElfFile
-from parprof.loadmap import DsoCache, LoadMap
+from parprof.files.elf import ElfFile
+from parprof.process.loadmap import DsoCache, LoadMap
 from parprof.symbols import Symbolizer
 
 SOURCE = """

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from parprof.cct import METRICS
+from parprof.cct.tree import METRICS
 from parprof.exporters.screen import Screen, elided
 from parprof.exporters.table import VIEWS, render
 from parprof.model import Metrics, PathSample, ProcessInfo, Profile

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from parprof.dso import Dso
-from parprof.dsocache import DsoCache
-from parprof.elf import ElfFile
-from parprof.loadmap import LoadMap
-from parprof.mapsline import MapsLine
+from parprof.files.dso import Dso
+from parprof.files.dso_cache import DsoCache
+from parprof.files.elf import ElfFile
+from parprof.files.maps_line import MapsLine
+from parprof.process.loadmap import LoadMap
 from parprof.unwind import builder as building
 from parprof.unwind import cache as caching
 from parprof.unwind import worker

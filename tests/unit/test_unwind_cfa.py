@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from parprof.elf import ElfFile
+from parprof.files.elf import ElfFile
 from parprof.unwind.frames import UnwindError
 from parprof.unwind.rows import RSP_DEREF_BIAS, Rule, RuleType, pack, pack_register, unpack
 from parprof.unwind.table import UnwindTable, build_table

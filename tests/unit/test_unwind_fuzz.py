@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fuzz.fuzz_eh_frame import KINDS, check, short
-from parprof.elf import ElfError, ElfFile
+from parprof.files.elf import ElfError, ElfFile
 from parprof.unwind import eh_frame as records
 from parprof.unwind import emit, frames
 from parprof.unwind.frames import UnwindError

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from parprof.elf import ElfFile
-from parprof.loadmap import DsoCache, LoadMap
+from parprof.files.elf import ElfFile
+from parprof.process.loadmap import DsoCache, LoadMap
 from parprof.unwind import emit
 from parprof.unwind.eh_frame import FrameParser
 from parprof.unwind.frames import frame_sections

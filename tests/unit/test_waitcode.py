@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parprof.elf import ElfFile
+from parprof.files.elf import ElfFile
 from parprof.kernel.records import MAX_WAIT_RANGES
-from parprof.waitcode import merged, wait_code
+from parprof.probes.wait_code import merged, wait_code
 
 LIBRARIES = [Path("/usr/lib/x86_64-linux-gnu") / name for name in ("libgomp.so.1", "libomp.so.5")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 
-from parprof.elf import ElfFile
+from parprof.files.elf import ElfFile
 
 CODE, CODE_SIZE = 0x1000, 0x10000
 FRAMES = 0x20000

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "daemon")]
 
 from daemon_process import DaemonProcess, selecting  # noqa: E402
-from parprof.cachedir import cache_directory  # noqa: E402
+from parprof.cache import cache_directory  # noqa: E402
 from parprof.exporters import pprof  # noqa: E402
 from parprof.kernel import objects  # noqa: E402
 from parprof.kernel.compiler import PROGRAMS  # noqa: E402

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parprof.attribution.effort import Verdict, percent, verdict
-from parprof.cct import CallingContextTree, Node, Procedure
+from parprof.cct.tree import CallingContextTree, Node, Procedure
 from parprof.model import Metrics
 
 KEPT_SHARE = 0.7

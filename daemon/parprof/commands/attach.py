@@ -17,10 +17,10 @@ from parprof.commands.measuring import (
 )
 from parprof.errors import UsageError
 from parprof.exporters.output import check_writable
-from parprof.processes import inspect
+from parprof.process.identity import inspect
 from parprof.service.control.client import NoDaemon, profile_from_daemon
-from parprof.session import Session
-from parprof.target import Target
+from parprof.session.session import Session
+from parprof.session.target import Target
 
 
 class AttachCommand:

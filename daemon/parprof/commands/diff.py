@@ -11,13 +11,13 @@ from typing import TextIO
 from rich.text import Text
 
 from parprof.attribution import Effort, percent, verdict
-from parprof.cct import METRICS, CallingContextTree
+from parprof.cct.tree import METRICS, CallingContextTree
+from parprof.cct.views import flat_view
 from parprof.commands.report import add_row_options
 from parprof.exporters import pprof
 from parprof.exporters.screen import Screen, elided
 from parprof.exporters.summary import printable
 from parprof.model import Metrics, Profile
-from parprof.views import flat_view
 
 Key = tuple[str, str, str]
 

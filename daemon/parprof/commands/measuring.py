@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from parprof.assemble import make_profile
+from parprof.commands.progress import Progress
 from parprof.commands.report import add_view_options, print_report
-from parprof.descriptors import allow_many
 from parprof.errors import UsageError
 from parprof.exporters import pprof
 from parprof.exporters.output import check_writable
@@ -21,12 +20,13 @@ from parprof.kernel.engine import Kernel
 from parprof.kernel.perf_events import EventChoice, choose, maximum_rate_hz
 from parprof.kernel.records import Budget
 from parprof.model import Profile
-from parprof.prices import machine_prices
-from parprof.progress import Progress
-from parprof.session import Session
-from parprof.sources import Source
+from parprof.probes.prices import machine_prices
+from parprof.profile.assemble import make_profile
+from parprof.resources import allow_many_files
+from parprof.session.session import Session
+from parprof.session.sources import Source
+from parprof.session.target import Target
 from parprof.symbols import Symbolizer
-from parprof.target import Target
 
 DEFAULT_FREQUENCY_HZ = 499
 DEFAULT_BUDGET_PERCENT = 1.0
@@ -121,7 +121,7 @@ def measure(
 ) -> Profile:
     """Run one session from ``begin`` until ``finished``, and return its profile."""
     cpu_before = time.process_time()
-    allow_many()
+    allow_many_files()
     log = None if args.quiet else _to_standard_error
     budget = Budget(args.budget / 100, _NO_LIMIT_NS) if args.budget >= 100 else Budget(args.budget / 100)
     with Kernel(events.names, args.frequency, budget=budget) as kernel, Symbolizer(log=log) as symbolizer:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any, TextIO
 
-from parprof.cct import METRICS
+from parprof.cct.tree import METRICS
 from parprof.exporters import html, json_report, pprof, projection, table
 from parprof.model import Profile
 

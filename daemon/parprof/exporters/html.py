@@ -9,11 +9,11 @@ from importlib.resources import files
 from typing import Any
 
 from parprof.attribution import Effort, Verdict, percent, verdict
-from parprof.cct import CallingContextTree
+from parprof.cct.tree import CallingContextTree
+from parprof.cct.views import FunctionTotals, flat_view
 from parprof.exporters.output import open_output
 from parprof.exporters.summary import facts, location, place, printable
 from parprof.model import Metrics, Profile
-from parprof.views import FunctionTotals, flat_view
 
 PRUNE_SHARE = 0.0005
 """Frames are left out that hold less than this of all effort, spin, blame and profiling: half a pixel in a thousand."""

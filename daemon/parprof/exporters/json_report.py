@@ -7,10 +7,10 @@ from typing import IO, Any
 
 from parprof.attribution import Effort, verdict
 from parprof.attribution.advice import Advice, advise
-from parprof.cct import CallingContextTree, Node
+from parprof.cct.tree import CallingContextTree, Node
+from parprof.cct.views import FunctionTotals, flat_view, without_loops
 from parprof.exporters.summary import headline, sentence
 from parprof.model import Metrics, Profile
-from parprof.views import FunctionTotals, flat_view, without_loops
 
 SCHEMA = 1
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from parprof.attribution import Effort, Verdict, percent, verdict
 from parprof.attribution.advice import Advice, advise, lost_ns
-from parprof.cct import CallingContextTree, Node, Procedure
+from parprof.cct.tree import CallingContextTree, Node, Procedure
 from parprof.model import Metrics, Profile
 
 _UNPRINTABLE = re.compile(

@@ -10,11 +10,11 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from parprof.attribution import Effort, Verdict, percent, verdict
-from parprof.cct import METRICS, CallingContextTree, Node, weight
+from parprof.cct.tree import METRICS, CallingContextTree, Node, weight
+from parprof.cct.views import Caller, FunctionTotals, callers_view, flat_view, fold_recursion
 from parprof.exporters.screen import Screen, elided
 from parprof.exporters.summary import facts, place, printable
 from parprof.model import Metrics, Profile
-from parprof.views import Caller, FunctionTotals, callers_view, flat_view, fold_recursion
 
 VIEWS = ("context", "callers", "flat")
 DEFAULT_LIMIT = 40
@@ -189,7 +189,7 @@ class _Report:
 
 
 def render(profile: Profile, view: str, sort: str, limit: int, file: TextIO) -> None:
-    """Print the report: ``view`` is one of `VIEWS`, ``sort`` one of `parprof.cct.METRICS`."""
+    """Print the report: ``view`` is one of `VIEWS`, ``sort`` one of `parprof.cct.tree.METRICS`."""
     tree = CallingContextTree(profile.samples)
     with Screen(file) as screen:
         for fact in facts(profile, tree):

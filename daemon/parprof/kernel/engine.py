@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from parprof.closing import Closing
 from parprof.errors import TargetError
 from parprof.kernel import bpf, records
 from parprof.kernel.breaker import Breaker
@@ -31,6 +30,7 @@ from parprof.kernel.stacks import CodeAt, Context, RawStack, Stack, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
 from parprof.model import Fact, ThreadState
+from parprof.resources import Closing
 
 _DENIED = 2
 _FULL = (errno.E2BIG, errno.ENOMEM, errno.ENOSPC)

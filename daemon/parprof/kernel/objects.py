@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from parprof import __version__
-from parprof.cachedir import cache_directory
+from parprof.cache import cache_directory
 from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf
 from parprof.kernel.compiler import OBJECT_PARTS, pid_namespace, source_directory

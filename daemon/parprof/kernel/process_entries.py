@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from parprof.kernel.records import ProcessState, WatchConfig
-from parprof.runtimes.memory import ClosureChain, MemoryPlan, TeamBarrier
+from parprof.plans import ClosureChain, MemoryPlan, TeamBarrier
 
 _TEAM, _WORKERS = 1, 2
 

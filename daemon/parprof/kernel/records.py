@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from parprof.model import ThreadState
-from parprof.runtimes.memory import ClosureChain, MemoryPlan
+from parprof.plans import ClosureChain, MemoryPlan
 
 FOLLOW_CHILDREN, STOP_AT_EXEC, HAS_RUNTIME, STOP_AT_LOAD = 1, 2, 4, 8
 FROM_LEAVES, FROM_MEMORY, CHECK_MEMORY, CACTUS, BLAME_LOCKS = 16, 32, 64, 128, 256

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from parprof.callpath import TRUNCATED, Merge, Resolve
 from parprof.kernel.stacks import Context, Stack
 from parprof.logical.bichord import logical_projection
 from parprof.logical.callers import Before, Callers
@@ -14,6 +13,7 @@ from parprof.logical.memory import Located, PathMemory, Place, Shape
 from parprof.logical.ourselves import PROFILING, in_handler
 from parprof.logical.overhead import TAG
 from parprof.logical.owners import Function, function_of
+from parprof.logical.physical import TRUNCATED, Merge, Resolve
 from parprof.logical.threads import THREADS
 from parprof.logical.unwound import Unwound, unwind
 from parprof.model import Path

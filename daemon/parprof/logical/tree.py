@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from parprof.cct import CallingContextTree
+from parprof.cct.tree import CallingContextTree
 from parprof.logical.bichord import Association, Bichord, LogicalPath
 from parprof.model import Frame, Metrics, Path
 

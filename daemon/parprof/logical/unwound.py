@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from parprof.callpath import Merge, Resolve, Row, physical_path
 from parprof.kernel.stacks import Stack
 from parprof.logical.ourselves import without_slot
+from parprof.logical.physical import Merge, Resolve, Row, physical_path
 from parprof.model import Frame, Path
 
 _ENTRIES = frozenset(("main", "_start", "_dl_start_user", "_dl_start"))

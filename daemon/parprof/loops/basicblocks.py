@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 
-from parprof.elf import ElfFile
+from parprof.files.elf import ElfFile
 from parprof.loops.jumptables import JumpTables
 from parprof.loops.machinecode import Code, Flow
 

@@ -8,8 +8,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from contextlib import ExitStack
 
-from parprof.dso import Dso
-from parprof.elf import ElfFile
+from parprof.files.dso import Dso
+from parprof.files.elf import ElfFile
 from parprof.symbols.debugfiles import find_debug_file
 from parprof.symbols.table import find_functions
 

@@ -14,7 +14,7 @@ import struct
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from parprof.elf import ElfFile
+from parprof.files.elf import ElfFile
 from parprof.loops.machinecode import Code, Flow
 
 MAX_ENTRIES = 4096

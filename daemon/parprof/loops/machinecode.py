@@ -9,8 +9,8 @@ from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING
 
-from parprof.elf import EM_X86_64, ElfFile
 from parprof.errors import ParprofError
+from parprof.files.elf import EM_X86_64, ElfFile
 
 if TYPE_CHECKING:
     from capstone import Cs

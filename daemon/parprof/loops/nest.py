@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from parprof.elf import ElfFile
+from parprof.files.elf import ElfFile
 from parprof.loops.basicblocks import FlowGraph
 from parprof.loops.flowgraph import NONE, LoopForest
 from parprof.loops.machinecode import Code, CodeError, Flow, read_code

@@ -6,7 +6,7 @@ import re
 import struct
 from functools import cached_property
 
-from parprof.elf import ElfError, ElfFile
+from parprof.files.elf import ElfError, ElfFile
 from parprof.loops.machinecode import Code, Flow, decode, flow_of, target_of
 
 _NAMES = frozenset(

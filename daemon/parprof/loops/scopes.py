@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from parprof.dso import Dso, Key
-from parprof.elf import ElfError
 from parprof.errors import TargetError
+from parprof.files.dso import Dso, Key
+from parprof.files.elf import ElfError
 from parprof.loops.extents import Extent, functions_around
 from parprof.loops.names import LoopName, Place, context_of, name_loops
 from parprof.loops.nest import LoopNest, find_loops

@@ -1,7 +1,7 @@
 """Runtime agents: all that is known of one parallel runtime lives in one file of this folder.
 
 An agent recognises its runtime among the files that a process maps and says, as plain data, where the
-runtime acquires and releases work. It knows no kernel: `parprof.probing` turns the data into probe sites.
+runtime acquires and releases work. It knows no kernel: `parprof.probes.plan` turns the data into probe sites.
 """
 
 from __future__ import annotations
@@ -9,70 +9,17 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import IntEnum
 from functools import cache
 from importlib.metadata import entry_points
 
-from parprof.dso import Dso
-from parprof.runtimes.memory import ClosureChain, Memory, MemoryPlan
+from parprof.files.dso import Dso
+from parprof.plans import ClosureChain, Edge, Hook, Memory, MemoryPlan
 
 _LOG = logging.getLogger(__name__)
 _NEVER = re.compile(r"(?!)")
 _CREATE = re.compile(r"(?!)")
 _SYNCHRONIZE = re.compile(r".*(barrier|lock|critical|taskwait|ordered|atomic|wait|reduce|sync)")
 _SCHEDULE = re.compile(r".*(loop|dispatch|for_static|sections|single|steal|schedul)")
-
-
-class Edge(IntEnum):
-    """What entering a function means for its thread. Values are those of ``enum edge_kind`` in bpf/wire.h."""
-
-    WORK = 1
-    """User work begins; it ends when the function returns."""
-    WAIT = 2
-    """Waiting begins: a barrier, lock or taskwait."""
-    REGION = 3
-    """As WAIT, and the caller starts a parallel region."""
-    LEARN = 4
-    """Only a place where outlined functions pass by as arguments."""
-    CREATE_THREAD = 5
-    LOAD_MAP = 6
-    BEGIN = 7
-    """The thread works from here on, until its next END: for runtimes that move work between stacks."""
-    END = 8
-    """The thread waits from here on, until its next BEGIN."""
-    CREATE_TASK = 9
-    """Work is created that may run later, on any thread: its call path is kept."""
-    STEAL = 10
-    """Only counted."""
-    LOCK = 11
-    """As WAIT; when it returns, the thread holds the lock that ``instance_argument`` names."""
-    UNLOCK = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Hook:
-    """Functions of a library that mean ``edge``, by exported name."""
-
-    pattern: re.Pattern[str]
-    """Matched against the whole name."""
-    edge: Edge
-    why: str
-    """A sentence for those who must trust it."""
-    learn_argument: int = 0
-    """1-based argument that holds an outlined function, to probe if it is not yet; 0 = none."""
-    function_argument: int = 0
-    """REGION, CREATE_TASK and WORK: the argument that names the work, if it is not ``learn_argument``. 0 = none
-    (for WORK: the probed function itself). The call path of a creation is found again under this and the next."""
-    instance_argument: int = 0
-    """REGION, CREATE_TASK and WORK: the argument that tells two pieces of the same work apart (a pointer to its
-    data); 0 = none."""
-    function_word: int = 0
-    """CREATE_TASK: the instance's word that points to the function; 0 = none."""
-    root_argument: int = 0
-    """BEGIN and WORK: the argument that holds the runtime's state, where `WorkerArray.root` is LEARNED."""
-    slow_path: bool = False
-    """The function returns at once unless it has to wait; probe the waiting path alone where it can be told."""
 
 
 class Agent:
@@ -92,7 +39,7 @@ class Agent:
     source: str = "exact"
     """The n_w source to start with."""
     pauses = False
-    """All of its loops that wait have the instruction ``pause``: see `parprof.waitcode`."""
+    """All of its loops that wait have the instruction ``pause``: see `parprof.probes.wait_code`."""
     return_probes = True
     """False where work moves between threads in mid-function: a return probe would kill the target."""
     imports: re.Pattern[str] = _NEVER

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from parprof.dso import Dso
-from parprof.runtimes import Agent, Edge, Hook, hook
-from parprof.runtimes.memory import ClosureChain, Memory, MemoryPlan, Root, WorkerArray
+from parprof.files.dso import Dso
+from parprof.plans import ClosureChain, Edge, Hook, Memory, MemoryPlan, Root, WorkerArray
+from parprof.runtimes import Agent, hook
 
 _WS_SELF, _WS_CONTEXT = 96, 376
 _CONTEXT_RO = 0

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from parprof.dso import Dso
-from parprof.runtimes import Agent, Edge, Hook, hook
-from parprof.runtimes.memory import Memory, MemoryPlan, Root, UnknownLayout, WorkerArray
+from parprof.files.dso import Dso
+from parprof.plans import Edge, Hook, Memory, MemoryPlan, Root, UnknownLayout, WorkerArray
+from parprof.runtimes import Agent, hook
 
 _G_TOTAL_WORKERS, _G_WORKERS, _G_P = 12, 32, 1312
 _WORKER_SELF, _WORKER_G, _WORKER_L = 40, 48, 56

@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from parprof.dso import Dso
-from parprof.runtimes import Agent, Edge, Hook, hook
+from parprof.files.dso import Dso
+from parprof.plans import Edge, Hook, Memory, MemoryPlan
+from parprof.runtimes import Agent, hook
 from parprof.runtimes.libgomp_memory import holds_for, team_barrier
-from parprof.runtimes.memory import Memory, MemoryPlan
 
 REGION_ENTRIES = hook(
     "GOMP_parallel GOMP_parallel_loop_* GOMP_parallel_sections GOMP_parallel_reductions GOMP_teams_reg",

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from parprof.elf import EM_X86_64, ElfError, ElfFile
-from parprof.runtimes.memory import Memory, TeamBarrier, UnknownLayout
+from parprof.files.elf import EM_X86_64, ElfError, ElfFile
+from parprof.plans import Memory, TeamBarrier, UnknownLayout
 
 _MAX_CODE = 96
 """Bytes of a function that are looked at: all these functions begin with what we want."""

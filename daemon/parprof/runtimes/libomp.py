@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 
-from parprof.runtimes import Agent, Edge, Hook, hook
+from parprof.plans import Edge, Hook
+from parprof.runtimes import Agent, hook
 from parprof.runtimes.libgomp import (
     API,
     LEGACY_ENTRIES,

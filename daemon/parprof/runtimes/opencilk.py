@@ -11,10 +11,10 @@ import re
 import struct
 from dataclasses import dataclass
 
-from parprof.dso import Dso
-from parprof.elf import ElfFile
-from parprof.runtimes import Agent, Edge, Hook, hook
-from parprof.runtimes.memory import Memory, MemoryPlan, Root, UnknownLayout, WorkerArray
+from parprof.files.dso import Dso
+from parprof.files.elf import ElfFile
+from parprof.plans import Edge, Hook, Memory, MemoryPlan, Root, UnknownLayout, WorkerArray
+from parprof.runtimes import Agent, hook
 from parprof.runtimes.tlsslots import tls_slots
 
 _IDLE, _RUN = 10, 13

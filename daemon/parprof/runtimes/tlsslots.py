@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from parprof.elf import ElfFile
+from parprof.files.elf import ElfFile
 
 _PT_DYNAMIC = 2
 _DT_RELA, _DT_RELASZ = 7, 8

@@ -14,29 +14,29 @@ from concurrent.futures import Future
 from copy import copy
 from dataclasses import replace
 
-from parprof.addresses import AddressBook
 from parprof.errors import ParprofError, TargetError
 from parprof.kernel.counters import LEFT_OUT
 from parprof.kernel.detacher import detacher
 from parprof.kernel.engine import Kernel
 from parprof.kernel.records import Budget
 from parprof.model import Metrics, Profile
-from parprof.prices import machine_prices
-from parprof.rows import RowMaker
+from parprof.probes.prices import machine_prices
+from parprof.profile.addresses import AddressBook
+from parprof.profile.rows import RowMaker
 from parprof.service import footprint
+from parprof.service.config.options import DaemonOptions
 from parprof.service.folding import fold_cold
 from parprof.service.governor import Governor, Usage
 from parprof.service.losses import Losses, failure_reason
 from parprof.service.model import Labels, ProfileEntry, Snapshot
-from parprof.service.options import DaemonOptions
 from parprof.service.recent import RecentProfiles
 from parprof.service.requests import Requests
 from parprof.service.selection import Candidates
 from parprof.service.watching import Charged, Watching
-from parprof.session import Pace, Session
-from parprof.sources import Source
+from parprof.session.session import Pace, Session
+from parprof.session.sources import Source
+from parprof.session.target import Target
 from parprof.symbols import Symbolizer
-from parprof.target import Target
 
 _LOG = logging.getLogger(__name__)
 _STUCK_SECONDS = 30.0

@@ -6,8 +6,8 @@ import gc
 import mmap
 import os
 
-from parprof.heap import trim_heap
-from parprof.service.options import DaemonOptions
+from parprof.resources import trim_heap
+from parprof.service.config.options import DaemonOptions
 
 TURN_SECONDS = 0.2
 """From one turn of the loop to the next, at least: thousands of processes may come and go in a second, and what they

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from parprof.sources import Source
+from parprof.session.sources import Source
 
 FREQUENCIES_HZ = (19, 49, 99, 199, 499, 999)
 """Rates that sampling may be set to; odd, so as not to run in step with anything."""

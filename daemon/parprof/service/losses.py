@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable, Mapping
 
 from parprof.errors import KernelUnsupported, PrivilegeError, ProbeAttachError, TargetError
-from parprof.processes import inspect
+from parprof.process.identity import inspect
 
 UNDECIDED, SETTLING = "undecided", "settling"
 _BY_ERRNO = {

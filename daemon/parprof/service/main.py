@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from parprof.errors import ParprofError, UsageError
 from parprof.kernel.perf_events import EventChoice, choose
 from parprof.service import log
-from parprof.service.config import Config, ConfigError, Match
-from parprof.service.config_load import changed_keys, read_secret
-from parprof.service.config_text import CommandLine, answer, parse_command_line
+from parprof.service.config.load import changed_keys, read_secret
+from parprof.service.config.schema import Config, ConfigError, Match
+from parprof.service.config.text import CommandLine, answer, parse_command_line
 from parprof.service.control.server import ControlServer
 from parprof.service.daemon import Daemon, DaemonOptions
 from parprof.service.http import HttpServer

@@ -20,7 +20,7 @@ _MAX_CANDIDATES = 8192
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A process matches if it matches any entry of any list. See `parprof.service.config.Match`."""
+    """A process matches if it matches any entry of any list. See `parprof.service.config.schema.Match`."""
 
     comm: tuple[str, ...] = ()
     uid: tuple[int, ...] = ()

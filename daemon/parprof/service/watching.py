@@ -12,13 +12,13 @@ from parprof.attribution.invariant import CoreTime
 from parprof.kernel.counters import EDGE_NAMES
 from parprof.kernel.records import Cost
 from parprof.model import FactKey, Metrics, PathSample, ProcessInfo, Profile
-from parprof.rows import RowMaker
+from parprof.profile.rows import RowMaker
 from parprof.service.accounts import Account, mean_n_working, most_working
 from parprof.service.governor import Usage
 from parprof.service.labels import read_labels
 from parprof.service.model import Labels, ProcessSnapshot
-from parprof.session import Session
-from parprof.target import Target
+from parprof.session.session import Session
+from parprof.session.target import Target
 
 Fold = Callable[[Iterable[PathSample], int], tuple[list[PathSample], int]]
 

@@ -13,9 +13,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
-from parprof.closing import Closing
-from parprof.dso import Dso, Key
+from parprof.files.dso import Dso, Key
 from parprof.model import Frame
+from parprof.resources import Closing
 from parprof.symbols.reader import SymbolReader
 from parprof.untrusted import visible
 

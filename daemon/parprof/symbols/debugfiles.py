@@ -6,9 +6,9 @@ import hashlib
 import os
 from pathlib import Path
 
-from parprof.dso import Dso
-from parprof.elf import ElfError, ElfFile
-from parprof.openfile import FileStatus
+from parprof.files.dso import Dso
+from parprof.files.elf import ElfError, ElfFile
+from parprof.files.open_file import FileStatus
 
 DEBUG_ROOT = Path("/usr/lib/debug")
 _MAX_LINK = 4096

@@ -16,13 +16,13 @@ from contextlib import suppress
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from parprof.elf import ElfError, ElfFile
-from parprof.elf_image import SHT_NOBITS
+from parprof.cache import DiskCache, NewFile
+from parprof.files.elf import ElfError, ElfFile
+from parprof.files.elf_image import SHT_NOBITS
 from parprof.symbols.debugfiles import open_build
 from parprof.untrusted import visible
 from parprof.workers import protocol
 from parprof.workers.client import end_child, start_child
-from parprof.workers.diskcache import DiskCache, NewFile
 
 CACHE_BYTES = 4 << 30
 """Size of the cache on disk."""

@@ -22,8 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from parprof.closing import SelfClosing
-from parprof.mounts import Mounts
+from parprof.files.mounts import Mounts
+from parprof.resources import SelfClosing
 from parprof.untrusted import visible
 
 MAX_BYTES = 256 << 20

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from parprof.dso import Dso, Key
+from parprof.cache import DiskCache
 from parprof.errors import TargetError
-from parprof.openfile import FileStatus
+from parprof.files.dso import Dso, Key
+from parprof.files.open_file import FileStatus
 from parprof.symbols.debugfiles import find_debug_file, identity, lacks_lines
 from parprof.symbols.debuginfod import Debuginfod
 from parprof.untrusted import visible
 from parprof.workers.client import WorkerClient, WorkerFailed
-from parprof.workers.diskcache import DiskCache
 
 CACHE_BYTES = 1 << 30
 """Size of the cache on disk."""

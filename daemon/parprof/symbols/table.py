@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from parprof.elf import ElfFile, Symbol
-from parprof.elf_symbols import BIND_GLOBAL, BIND_WEAK, Entry, SymbolTable
+from parprof.files.elf import ElfFile, Symbol
+from parprof.files.elf_symbols import BIND_GLOBAL, BIND_WEAK, Entry, SymbolTable
 
 _RANK = {BIND_GLOBAL: 2, BIND_WEAK: 1}
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from parprof.elf import ElfError, ElfFile, Symbol
+from parprof.files.elf import ElfError, ElfFile, Symbol
 from parprof.symbols import symcache
 from parprof.symbols.names import readable, without_clone_suffixes
 from parprof.symbols.table import find_functions

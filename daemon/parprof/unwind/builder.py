@@ -13,10 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
 from typing import Any, NamedTuple
 
-from parprof.closing import Closing
-from parprof.dso import Dso, Key
 from parprof.errors import TargetError
-from parprof.openfile import FileStatus
+from parprof.files.dso import Dso, Key
+from parprof.files.open_file import FileStatus
+from parprof.resources import Closing
 from parprof.untrusted import visible
 from parprof.unwind.cache import TableCache
 from parprof.unwind.emit import MAX_ROWS

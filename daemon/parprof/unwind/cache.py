@@ -14,10 +14,10 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
+from parprof.cache import DiskCache
 from parprof.unwind.emit import MAX_ROWS
 from parprof.unwind.rows import ROW_SIZE
 from parprof.unwind.table import UnwindTable
-from parprof.workers.diskcache import DiskCache
 
 MAX_BYTES = 1 << 29
 """What all tables on disk may take."""

@@ -6,10 +6,10 @@ import struct
 import zlib
 from typing import NamedTuple
 
-from parprof.elf import ElfFile
-from parprof.elf_image import PT_GNU_EH_FRAME, PT_LOAD, SHT_NOBITS, Section
-from parprof.elf_symbols import Strings
 from parprof.errors import ParprofError
+from parprof.files.elf import ElfFile
+from parprof.files.elf_image import PT_GNU_EH_FRAME, PT_LOAD, SHT_NOBITS, Section
+from parprof.files.elf_symbols import Strings
 from parprof.unwind.pointers import Refused, read_pointer
 
 MAX_FRAME_BYTES = 1 << 26

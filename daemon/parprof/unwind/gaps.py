@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 
-from parprof.elf import ElfFile
+from parprof.files.elf import ElfFile
 from parprof.unwind.rows import RuleType, pack
 
 _FORK = b"\x0f\x05\x48\x85\xc0"

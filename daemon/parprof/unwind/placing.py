@@ -10,12 +10,12 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from parprof.dso import Dso, Key
-from parprof.heap import trim_heap
+from parprof.files.dso import Dso, Key
 from parprof.kernel.engine import Kernel
 from parprof.kernel.file_tables import FoundMapping
 from parprof.kernel.store import StoreFull
-from parprof.loadmap import LoadMap
+from parprof.process.loadmap import LoadMap
+from parprof.resources import trim_heap
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.table import UnwindTable
 

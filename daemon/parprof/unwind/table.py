@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from parprof.elf import EM_X86_64, ElfFile
+from parprof.files.elf import EM_X86_64, ElfFile
 from parprof.unwind.eh_frame import Fde, FrameParser
 from parprof.unwind.emit import emit_rows
 from parprof.unwind.frames import UnwindError, frame_sections

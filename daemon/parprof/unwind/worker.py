@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from parprof.elf import ElfError, ElfFile
+from parprof.files.elf import ElfError, ElfFile
 from parprof.unwind.emit import MAX_ROWS
 from parprof.unwind.frames import UnwindError
 from parprof.unwind.rows import ROW_SIZE

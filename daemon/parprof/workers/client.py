@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from parprof.closing import Closing
+from parprof.resources import Closing
 from parprof.workers import protocol
 
 _DEATH_SECONDS = 2.0

@@ -78,7 +78,7 @@ def close_all(fds: Sequence[int]) -> None:
 
 
 def borrowed(fd: int) -> int:
-    """The file that `parprof.openfile.OpenFile.lend` lent, open in this process instead of ``fd``.
+    """The file that `parprof.files.open_file.OpenFile.lend` lent, open in this process instead of ``fd``.
 
     Raises:
         OSError: nothing was lent.

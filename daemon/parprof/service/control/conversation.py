@@ -16,7 +16,7 @@ from parprof import __version__
 from parprof.errors import ParprofError, TargetError
 from parprof.exporters import pprof
 from parprof.model import Profile
-from parprof.processes import Process, inspect, is_alive
+from parprof.process.identity import Process, inspect, is_alive
 from parprof.service.control import answers
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control.access import Peer, may_profile

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 
 from parprof.errors import ParprofError
-from parprof.processes import Process, inspect, is_alive
+from parprof.process.identity import Process, inspect, is_alive
 from parprof.service.model import Service, Snapshot
 
 WATCH_SECONDS = 30.0

@@ -13,7 +13,7 @@ from itertools import count
 from urllib.parse import urlencode
 
 from parprof.attribution import Effort, percent
-from parprof.cct import CallingContextTree, Node, Procedure
+from parprof.cct.tree import CallingContextTree, Node, Procedure
 from parprof.exporters.summary import place
 from parprof.model import Metrics, Profile
 from parprof.service.http.markup import COLOURS, duration, idle_colour, policy, text

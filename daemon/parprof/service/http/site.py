@@ -19,7 +19,7 @@ from parprof.exporters import html, pprof
 from parprof.model import Profile
 from parprof.service.http import flamegraph, status_page
 from parprof.service.http.message import Request, RequestError, Response, number, plain
-from parprof.service.metrics import MetricsPage
+from parprof.service.metrics.collector import MetricsPage
 from parprof.service.model import Service
 
 DEFAULT_SECONDS = 30.0

@@ -7,9 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from parprof.closing import Closing
 from parprof.errors import UsageError
 from parprof.model import Profile
+from parprof.resources import Closing
 from parprof.service.model import Labels
 from parprof.service.push.config import PushConfig, StoreConfig
 from parprof.service.push.labels import process_labels

@@ -21,8 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from parprof.closing import Closing
 from parprof.errors import UsageError
+from parprof.resources import Closing
 from parprof.service.push.backend import Request
 
 _MAGIC = b"parprof push 1"

@@ -19,8 +19,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from parprof import __version__
-from parprof.closing import Closing
 from parprof.errors import UsageError
+from parprof.resources import Closing
 from parprof.service.push.backend import Reply, Request
 from parprof.untrusted import visible
 

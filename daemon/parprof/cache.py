@@ -1,0 +1,199 @@
+"""Where parprof keeps what it may make again, and a directory there: bounded, and used only if nobody else can write
+to it.
+
+Files appear under their name at once and complete (written beside it, then renamed). When they become too
+many bytes, those go that were used least recently: ``atime`` says when, which `DiskCache.open` sets itself,
+because file systems are often mounted without.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from parprof.untrusted import visible
+
+_MAX_NAME = 200
+_UNFINISHED = ".new-"
+_UNFINISHED_SECONDS = 6 * 3600.0
+_MAX_FILES = 1 << 14
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
+
+
+def cache_directory() -> Path:
+    """The directory of all caches. Each user of it checks that nobody else can write there.
+
+    Raises:
+        RuntimeError: the user has no home directory.
+    """
+    if os.environ.get("PARPROF_CACHE"):
+        return Path(os.environ["PARPROF_CACHE"])
+    if os.geteuid() == 0:
+        return Path("/var/cache/parprof")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parprof"
+
+
+def own_alone(status: os.stat_result) -> bool:
+    """Whether only root and we can change what ``status`` is of."""
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+class NewFile:
+    """A cache file that is being written through ``fd``; gone unless `commit` is called."""
+
+    def __init__(self, cache: DiskCache, directory: int, name: str, unfinished: str, fd: int) -> None:
+        """Made by `DiskCache.new`; takes over both descriptors."""
+        self._cache = cache
+        self._directory = directory
+        self._name = name
+        self._unfinished = unfinished
+        self.fd = fd
+
+    def commit(self) -> bool:
+        """Put the file in its place, where it replaces an older one; whether that could be done."""
+        try:
+            os.replace(self._unfinished, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        except OSError:
+            return False
+        self._unfinished = ""
+        self._cache.prune(keep=self._name)
+        return True
+
+    def __enter__(self) -> Self:
+        """Nothing to do."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it, and remove it if it was not put in its place."""
+        if self._unfinished:
+            with suppress(OSError):
+                os.unlink(self._unfinished, dir_fd=self._directory)
+        os.close(self.fd)
+        os.close(self._directory)
+
+
+class DiskCache:
+    """One subdirectory of the cache directory. What cannot be cached is not an error: see ``problem``."""
+
+    def __init__(self, subdirectory: str, max_bytes: int, base: Path | None = None) -> None:
+        """Keep at most ``max_bytes`` on disk. The base is that of all of parprof's caches."""
+        self._subdirectory = subdirectory
+        self._base = base
+        self._max_bytes = max_bytes
+        self.problem = ""
+        """Why nothing is cached; empty if it is, or was not tried."""
+
+    def _directory(self, create: bool) -> int:
+        """A descriptor of the directory.
+
+        Raises:
+            OSError: there is none, or others can write to it.
+        """
+        try:
+            path = os.fspath(self._base or cache_directory())
+        except RuntimeError as error:  # Path.home() of a user without one
+            raise OSError(0, str(error)) from error
+        if create:
+            os.makedirs(path, mode=0o755, exist_ok=True)
+        above = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if not own_alone(os.fstat(above)):
+                raise PermissionError(0, f"others than root and we can write to {path}")
+            if create:
+                with suppress(FileExistsError):
+                    os.mkdir(self._subdirectory, 0o700, dir_fd=above)
+            found = os.open(self._subdirectory, os.O_DIRECTORY | os.O_RDONLY | _OPEN, dir_fd=above)
+        finally:
+            os.close(above)
+        if own_alone(os.fstat(found)):
+            return found
+        os.close(found)
+        raise PermissionError(0, f"others than root and we can write to {path}/{self._subdirectory}")
+
+    def _note(self, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            self.problem = visible(f"no cache on disk: {error.strerror or error}", 500)
+
+    def open(self, name: str) -> int | None:
+        """A descriptor to read a file, which the caller closes; None if it is not there."""
+        try:
+            directory = self._directory(create=False)
+        except OSError as error:
+            self._note(error)
+            return None
+        try:
+            fd = os.open(name, os.O_RDONLY | _OPEN, dir_fd=directory)
+        except OSError:
+            return None
+        finally:
+            os.close(directory)
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or not own_alone(status):
+            os.close(fd)
+            return None
+        with suppress(OSError):
+            os.utime(fd, ns=(time.time_ns(), status.st_mtime_ns))
+        return fd
+
+    def new(self, name: str) -> NewFile | None:
+        """A file to be written, to become ``name``; None if that is not possible."""
+        if not name or "/" in name or name.startswith(".") or len(name) > _MAX_NAME:
+            return None
+        try:
+            directory = self._directory(create=True)
+        except OSError as error:
+            self._note(error)
+            return None
+        unfinished = f"{_UNFINISHED}{os.getpid()}-{os.urandom(8).hex()}"
+        try:
+            fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=directory)
+        except OSError as error:
+            self._note(error)
+            os.close(directory)
+            return None
+        return NewFile(self, directory, name, unfinished, fd)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there and can be removed."""
+        with suppress(OSError):
+            directory = self._directory(create=False)
+            try:
+                os.unlink(name, dir_fd=directory)
+            finally:
+                os.close(directory)
+
+    def prune(self, keep: str = "") -> None:
+        """Remove the least recently used files beyond the limit, and what writers that died left behind."""
+        with suppress(OSError):
+            directory = self._directory(create=False)
+            try:
+                self._prune(directory, keep)
+            finally:
+                os.close(directory)
+
+    def _prune(self, directory: int, keep: str) -> None:
+        files: list[tuple[float, int, str]] = []
+        total = 0
+        now = time.time()
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    size = max(4096, status.st_blocks * 512)
+                    if entry.name.startswith(_UNFINISHED) and now - status.st_mtime < _UNFINISHED_SECONDS:
+                        continue
+                    files.append((0.0 if entry.name.startswith(".") else status.st_atime, size, entry.name))
+                    total += size
+        number = len(files)
+        for used, size, name in sorted(files):
+            if used and total <= self._max_bytes and number <= _MAX_FILES:
+                break
+            if name != keep:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=directory)
+                    total -= size
+                    number -= 1

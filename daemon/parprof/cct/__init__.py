@@ -1,0 +1,1 @@
+"""The calling context tree, and the ways to look at it."""

@@ -1,0 +1,48 @@
+"""The line that shows, while a measurement runs, that it does."""
+
+from __future__ import annotations
+
+import time
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from parprof.session.session import Session
+from parprof.session.target import Target
+
+_REFRESH_SECONDS = 0.25
+
+
+class Progress:
+    """A single line on a terminal: time, samples, n_w, losses. Nothing where there is no terminal."""
+
+    def __init__(self, stream: TextIO, enabled: bool = True) -> None:
+        self._console = Console(file=stream)
+        self._live: Live | None = None
+        self._enabled = enabled and self._console.is_terminal
+        self._started = self._shown = time.monotonic()
+
+    def show(self, session: Session, main: Target) -> None:
+        """Bring the line up to date; cheap to call often."""
+        now = time.monotonic()
+        if self._live is None or now - self._shown < _REFRESH_SECONDS:
+            return
+        self._shown = now
+        state = session.kernel.process_state(main.pid)
+        counted = session.kernel.statistics()["samples"]
+        lost = sum(session.kernel.lost().values())
+        working = f"n_w {max(state.n_working, 0)} of {main.cores}" if state else "ended"
+        line = f"{now - self._started:6.1f} s  {counted} samples  {working}  lost {lost}  (Ctrl-C ends it)"
+        self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    def __enter__(self) -> Progress:
+        if self._enabled:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.__exit__(None, None, None)

@@ -1,0 +1,99 @@
+"""Starting a command that waits, before its first instruction, until it is being watched."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+
+from parprof import resources
+from parprof.errors import UsageError
+
+
+class Child:
+    """A forked child that will exec a command once released.
+
+    Raises:
+        UsageError: the command does not exist or is not executable.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        if shutil.which(command[0]) is None:
+            reason = "is not executable" if os.path.exists(command[0]) else "was not found"
+            raise UsageError(f"{command[0]} {reason}")
+        self.command = tuple(command)
+        self.status: int | None = None
+        gate_read, self._gate = os.pipe()
+        self._failure, failure_write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._become_command(gate_read, failure_write)
+        os.close(gate_read)
+        os.close(failure_write)
+
+    def _become_command(self, gate: int, failure: int) -> None:
+        code = errno.EINTR
+        try:
+            os.close(self._gate)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            resources.restore_file_limit()
+            if os.read(gate, 1):
+                os.execvp(self.command[0], self.command)
+        except OSError as error:
+            code = error.errno or errno.EINVAL
+        finally:
+            with suppress(OSError):
+                os.write(failure, bytes([code & 0xFF]))
+            os._exit(127)
+
+    def release(self) -> None:
+        """Let it exec."""
+        os.write(self._gate, b"x")
+        os.close(self._gate)
+        self._gate = -1
+
+    def exec_failure(self) -> int:
+        """errno of a failed exec; 0 when it succeeded or is still under way. Call after the child ended."""
+        raw = os.read(self._failure, 1)
+        return raw[0] if raw else 0
+
+    def poll(self) -> int | None:
+        """The exit code once it ended (128 + signal when a signal ended it), else None."""
+        if self.status is None:
+            with suppress(ChildProcessError):
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.status = self._exit_code(status)
+        return self.status
+
+    def wait(self) -> int:
+        """Wait for its end and return the exit code."""
+        while self.poll() is None:
+            with suppress(ChildProcessError, InterruptedError):
+                _, status = os.waitpid(self.pid, 0)
+                self.status = self._exit_code(status)
+        return self.status or 0
+
+    @staticmethod
+    def _exit_code(status: int) -> int:
+        code = os.waitstatus_to_exitcode(status)
+        return code if code >= 0 else 128 - code
+
+    def send(self, number: int) -> None:
+        """Pass a signal on to it."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def abandon(self) -> None:
+        """Give up: before its release it exits without running the command; later it is told to terminate."""
+        if self._gate >= 0:
+            os.close(self._gate)
+            self._gate = -1
+        elif self.poll() is None:
+            self.send(signal.SIGCONT)  # it may be stopped for probes that will never come
+            self.send(signal.SIGTERM)
+        self.wait()

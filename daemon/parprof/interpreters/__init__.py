@@ -1,1 +1,0 @@
-"""Interpreters: the functions of their language in the stacks that the unwinder sees. CPython is the only one."""

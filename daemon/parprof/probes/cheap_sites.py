@@ -1,0 +1,196 @@
+"""Where in a function's machine code a uprobe is cheap (x86-64).
+
+The kernel *emulates* a few instructions under a uprobe, about 1 us a hit, and single-steps all others out
+of line, 12 to 30 us (reference/openmp-tbb-pthreads.md sec. 5.1). So we look for an emulated instruction
+through which every call passes exactly once. A return probe replaces the word at the stack pointer, so that
+must still be the return address: only instructions up to the first that moves the stack pointer will do (that
+one itself included: the probe fires before it).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from parprof.files.elf import EM_X86_64, ElfFile
+
+if TYPE_CHECKING:
+    from capstone import Cs
+
+ENDBR64 = b"\xf3\x0f\x1e\xfa"
+_MAX_PREFIX = 512
+"""Bytes of code in front of a probe site that are looked at."""
+_MAX_FUNCTION = 1 << 16
+_ARGUMENTS = frozenset(
+    f"{form}" for name in ("di", "si", "dx", "cx") for form in (f"r{name}", f"e{name}", name, f"{name[0]}l")
+) | frozenset(("ch", "dh", "dil", "sil", "r8", "r8d", "r8w", "r8b", "r9", "r9d", "r9w", "r9b"))
+_STACK_POINTER = frozenset(("rsp", "esp", "sp", "spl"))
+_BRANCHES = ("j", "ljmp", "loop", "xbegin")
+_LEAVING = ("ret", "iret", "sys", "call", "lcall", "int", "ud", "hlt", "xabort")
+_IMMEDIATE = re.compile(r"(?:0x[0-9a-f]+|\d+)\Z")
+_GOT_SLOT = re.compile(r"(?:\w+ ptr )?\[rip [+-] (?:0x[0-9a-f]+|\d+)\]\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSite:
+    """Where to put a uprobe for a function's entry, and a return probe on the same address.
+
+    ``vaddr`` is an ELF virtual address; ``cheap`` says whether the kernel emulates the instruction there.
+    """
+
+    vaddr: int
+    cheap: bool
+    why: str
+    arguments_intact: bool = True
+    """Whether the registers of the first six arguments still hold them there."""
+
+
+def is_emulated(code: bytes) -> bool:
+    """Whether the kernel emulates the instruction at the start of ``code`` (arch/x86/kernel/uprobes.c)."""
+    if not code:
+        return False
+    first, second = code[0], code[1] if len(code) > 1 else 0
+    if first == 0x41:
+        return 0x50 <= second <= 0x57  # push %r8 to %r15
+    if first == 0x0F:
+        return 0x80 <= second <= 0x8F  # jcc rel32
+    return 0x50 <= first <= 0x57 or 0x70 <= first <= 0x7F or first in (0x90, 0xE8, 0xE9, 0xEB)
+
+
+def _is_push(code: bytes) -> bool:
+    return len(code) > 1 and (0x50 <= code[0] <= 0x57 or (code[0] == 0x41 and 0x50 <= code[1] <= 0x57))
+
+
+def cheap_probe_site(elf: ElfFile, vaddr: int, size: int) -> ProbeSite:
+    """The cheapest place for the entry probe of the function at ``vaddr``, ``size`` bytes long (0 = unknown).
+
+    Falls back to the function's first instruction, which is always right.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    code = elf.read(vaddr, min(size, _MAX_FUNCTION) if size else _MAX_PREFIX)
+    skipped = len(ENDBR64) if code.startswith(ENDBR64) else 0
+    if _is_push(code[skipped:]):
+        return ProbeSite(vaddr + skipped, True, "a push")
+    if elf.machine != EM_X86_64:
+        return ProbeSite(vaddr, False, "not x86-64 code")
+    if not code or not size or size > _MAX_FUNCTION or len(code) < size:
+        return ProbeSite(vaddr, False, "its code is missing, very long or of unknown length")
+    disassembler = _disassembler(detail=True)
+    if disassembler is None:
+        return ProbeSite(vaddr, False, "no push at the entry; with the package capstone more would be known")
+    intact = True
+    site = 0
+    for instruction in disassembler.disasm(code[skipped:_MAX_PREFIX], vaddr + skipped):
+        if is_emulated(bytes(instruction.bytes)):
+            site = instruction.address
+            break
+        written = _written(instruction)
+        if written & _STACK_POINTER or _leaves(instruction) or _is_branch(instruction):
+            return ProbeSite(vaddr, False, f"{instruction.mnemonic} comes before anything that is emulated")
+        intact = intact and not written & _ARGUMENTS
+    if not site:
+        return ProbeSite(vaddr, False, "nothing is emulated near the entry")
+    targets = _branch_targets(code, vaddr)
+    if targets is None:
+        return ProbeSite(vaddr, False, "its branches cannot all be followed")
+    if any(vaddr <= target <= site for target in targets):
+        return ProbeSite(vaddr, False, "a loop passes the only place that is emulated")
+    return ProbeSite(site, True, f"{instruction.mnemonic} on every way in", intact)
+
+
+def tail_jump_site(elf: ElfFile, vaddr: int, size: int) -> ProbeSite | None:
+    """The one jump to another function, for stubs that else just return; None for any other function.
+
+    That jump is the slow path of locks and the like: a probe there costs nothing on the fast path. The stack
+    pointer is as at entry, so a return probe there fires when the slow path returns to the stub's caller.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    if not 0 < size <= _MAX_PREFIX or elf.machine != EM_X86_64:
+        return None
+    code = elf.read(vaddr, size)
+    disassembler = _disassembler(detail=True)
+    if disassembler is None or len(code) < size:
+        return None
+    jumps = []
+    returns = 0
+    intact = True
+    end = vaddr
+    for instruction in disassembler.disasm(code, vaddr):
+        end = instruction.address + instruction.size
+        if instruction.mnemonic.endswith("ret") and not instruction.op_str:
+            returns += 1
+            continue
+        written = _written(instruction)
+        if written & _STACK_POINTER:
+            return None
+        intact = intact and not written & _ARGUMENTS
+        if not _leaves(instruction) and not _is_branch(instruction):
+            continue
+        target = _target(instruction)
+        if target is None:
+            return None
+        if not vaddr <= target < vaddr + size:
+            if instruction.mnemonic != "jmp" or not is_emulated(bytes(instruction.bytes)):
+                return None
+            jumps.append(instruction.address)
+    if end != vaddr + size or len(jumps) != 1 or not returns:
+        return None
+    return ProbeSite(jumps[0], True, "the jump to the slow path", intact)
+
+
+@cache
+def _disassembler(*, detail: bool) -> Cs | None:
+    try:
+        import capstone
+    except ImportError:
+        return None
+    out = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    out.detail = detail
+    return out
+
+
+def _written(instruction: Any) -> set[str]:
+    """Names of the registers that an instruction may write."""
+    names = {instruction.reg_name(register) for register in instruction.regs_access()[1]}
+    first = instruction.op_str.partition(",")[0]
+    if first in _STACK_POINTER:
+        names.add(first)  # this one matters too much to trust capstone alone
+    return names
+
+
+def _is_branch(instruction: Any) -> bool:
+    return bool(instruction.mnemonic.rpartition(" ")[2].startswith(_BRANCHES))
+
+
+def _leaves(instruction: Any) -> bool:
+    """Whether execution does not simply go on at the next instruction; branches aside."""
+    return bool(instruction.mnemonic.rpartition(" ")[2].startswith(_LEAVING))
+
+
+def _target(instruction: Any) -> int | None:
+    """Address that a direct branch goes to; None if that is not written in the instruction."""
+    return int(instruction.op_str, 0) if _IMMEDIATE.match(instruction.op_str) else None
+
+
+def _branch_targets(code: bytes, vaddr: int) -> set[int] | None:
+    """Where the branches of a function go; None if some target is unknown or some bytes are no code."""
+    disassembler = _disassembler(detail=False)
+    if disassembler is None:
+        return None
+    out = set()
+    end = vaddr
+    for address, length, mnemonic, operands in disassembler.disasm_lite(code, vaddr):
+        end = address + length
+        if not mnemonic.rpartition(" ")[2].startswith(_BRANCHES):
+            continue
+        if _IMMEDIATE.match(operands):
+            out.add(int(operands, 0))
+        elif not _GOT_SLOT.match(operands):  # a jump through the GOT leaves the function
+            return None
+    return out if end == vaddr + len(code) else None

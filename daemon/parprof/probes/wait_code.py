@@ -1,0 +1,97 @@
+"""Which code of a parallel runtime waits: all else that a thread is found in there is work, if only for the runtime.
+
+A thread that spins tells the processor so, by the instruction ``pause``. The functions that have one are those that
+wait; where functions begin is in the search table of ``.eh_frame_hdr``, which stripped files keep as well.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from parprof.files.elf import EM_X86_64, ElfError, ElfFile
+from parprof.files.elf_image import PT_GNU_EH_FRAME
+from parprof.kernel.records import MAX_WAIT_RANGES
+
+_PAUSE = b"\xf3\x90"
+_HEADER = struct.Struct("<BBBBiI")
+"""Version; encodings of the pointer to .eh_frame, of the count and of the table; that pointer; the count."""
+_USUAL = (1, 0x1B, 0x03, 0x3B)
+_MAX_FUNCTIONS, _MAX_CODE = 1 << 16, 16 << 20
+
+Range = tuple[int, int]
+
+
+def wait_code(elf: ElfFile) -> list[Range]:
+    """ELF address ranges [start, end), at most MAX_WAIT_RANGES; none where it cannot be told.
+
+    Where there are more, those that lie closest together become one, with what lies between them.
+    """
+    try:
+        starts = _function_starts(elf)
+        waits = _functions_with(elf, starts) if starts else set()
+    except ElfError:
+        return []
+    return merged(sorted((starts[index], starts[index + 1]) for index in waits), MAX_WAIT_RANGES)
+
+
+def merged(ranges: list[Range], most: int) -> list[Range]:
+    """At most so many ranges that cover sorted ones, with as little as can be between them.
+
+    >>> merged([(0, 1), (2, 3), (9, 10)], 2)
+    [(0, 3), (9, 10)]
+    """
+    apart: list[Range] = []
+    for start, end in ranges:
+        if apart and start <= apart[-1][1]:
+            apart[-1] = apart[-1][0], max(end, apart[-1][1])
+        else:
+            apart.append((start, end))
+    gaps = sorted(range(1, len(apart)), key=lambda index: apart[index][0] - apart[index - 1][1])
+    closed = set(gaps[: max(len(apart) - most, 0)])
+    out: list[Range] = []
+    for index, (start, end) in enumerate(apart):
+        if index in closed:
+            out[-1] = out[-1][0], end
+        else:
+            out.append((start, end))
+    return out
+
+
+def _function_starts(elf: ElfFile) -> list[int]:
+    """Where functions begin, sorted, and behind them the end of the last one's code."""
+    if elf.machine != EM_X86_64:
+        return []
+    for segment in elf.segments:
+        if segment.type != PT_GNU_EH_FRAME:
+            continue
+        raw = elf.read(segment.vaddr, _HEADER.size)
+        if len(raw) < _HEADER.size:
+            return []
+        *encodings, _, count = _HEADER.unpack(raw)
+        if tuple(encodings) != _USUAL or not 0 < count <= _MAX_FUNCTIONS:
+            return []
+        table = elf.read(segment.vaddr + _HEADER.size, 8 * count)
+        if len(table) < 8 * count:
+            return []
+        starts = sorted({segment.vaddr + start for start, _ in struct.iter_unpack("<ii", table)})
+        return [*starts, max(elf.code_end(starts[-1]), starts[-1])]
+    return []
+
+
+def _functions_with(elf: ElfFile, starts: list[int]) -> set[int]:
+    found = set()
+    for start, code in _code(elf):
+        at = code.find(_PAUSE)
+        while at >= 0:
+            index = bisect_right(starts, start + at) - 1
+            if 0 <= index < len(starts) - 1:
+                found.add(index)
+            at = code.find(_PAUSE, at + 1)
+    return found
+
+
+def _code(elf: ElfFile) -> Iterable[tuple[int, bytes]]:
+    for segment in elf.code:
+        yield segment.vaddr, elf.read(segment.vaddr, min(segment.file_size, _MAX_CODE))

@@ -1,0 +1,59 @@
+"""The load maps of a process over time: which file an address meant when it was sampled.
+
+An epoch ends with each change that ld.so reports (froyd-2005 sec. 2.5.1). The kernel counts them as they
+happen; we read the map somewhat later, and not for every one when they come thick and fast.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from parprof.process.loadmap import Dso, LoadMap
+
+_KEPT = 512
+
+
+class LoadMaps:
+    """Load maps by the epoch in which they were read. The newest are kept."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        """The newest epoch that the kernel told us of."""
+        self._epochs: list[int] = []
+        self._maps: list[LoadMap] = []
+
+    @property
+    def newest(self) -> LoadMap | None:
+        """The map read last."""
+        return self._maps[-1] if self._maps else None
+
+    def begin(self, epoch: int) -> None:
+        """The kernel reported the beginning of an epoch."""
+        self.epoch = max(self.epoch, epoch)
+
+    def add(self, epoch: int, load_map: LoadMap) -> None:
+        """A map was read while ``epoch`` was the newest that we knew of."""
+        if self._epochs and self._epochs[-1] == epoch:
+            self._maps[-1] = load_map  # more of the same epoch: mappings that ld.so had no part in
+            return
+        self._epochs.append(epoch)
+        self._maps.append(load_map)
+        del self._epochs[:-_KEPT], self._maps[:-_KEPT]
+
+    def find(self, address: int, epoch: int) -> tuple[Dso, int] | None:
+        """File and ELF address behind an address sampled in an epoch; None when that can't be told.
+
+        In an epoch whose map was never read an address means what it meant both before and after; where those
+        differ - one library went and another came to its place - it is unknown rather than guessed.
+        """
+        at = bisect_right(self._epochs, epoch) - 1
+        before = self._maps[at].find(address) if at >= 0 else None
+        if at >= 0 and (self._epochs[at] == epoch or at + 1 == len(self._maps)):
+            return before
+        if at < 0 and len(self._maps) == _KEPT:
+            return None  # older than what was kept
+        after = self._maps[at + 1].find(address) if at + 1 < len(self._maps) else None
+        if before is None or after is None:
+            # ld.so reports twice: before it changes anything, and when all is in place
+            return before or (after if at < 0 or self._epochs[at + 1] == epoch + 1 else None)
+        return before if (before[0].key, before[1]) == (after[0].key, after[1]) else None

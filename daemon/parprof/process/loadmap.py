@@ -1,0 +1,120 @@
+"""What code a process has mapped where: addresses to (file, ELF virtual address)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from parprof.errors import PrivilegeError, TargetError
+from parprof.files.dso import Dso
+from parprof.files.dso_cache import DsoCache
+from parprof.files.maps_line import parse_line
+
+__all__ = ("Dso", "DsoCache", "LoadMap", "Mapping")
+
+MAX_MAPPINGS = 1 << 16
+"""Executable mappings beyond this number are left out (the kernel's own limit is 65530)."""
+_MAX_LINE = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """Executable memory from ``start`` up to ``end``; it shows ``dso`` from byte ``file_offset`` on."""
+
+    start: int
+    end: int
+    file_offset: int
+    dso: Dso
+
+
+class LoadMap:
+    """The executable mappings of one process at one time, in order of address. Never changes."""
+
+    def __init__(self, pid: int, mappings: dict[bytes, Mapping]) -> None:
+        """``mappings`` by the line of ``/proc/PID/maps`` that each stands for."""
+        self.pid = pid
+        self._by_line = mappings
+        self.mappings = tuple(sorted(mappings.values(), key=lambda mapping: mapping.start))
+        self._starts = [mapping.start for mapping in self.mappings]
+
+    @classmethod
+    def read(cls, pid: int, previous: LoadMap | None, cache: DsoCache) -> LoadMap:
+        """The mappings of a process now; ``previous`` itself if none has changed since.
+
+        Raises:
+            TargetError: the process is gone or has no memory of its own.
+            PrivilegeError: we may not look at it.
+        """
+        known = previous._by_line if previous is not None and previous.pid == pid else {}
+        mappings: dict[bytes, Mapping] = {}
+        any_line = False
+        try:
+            with open(f"/proc/{pid}/maps", "rb") as file:
+                for line in islice(_executable(file), MAX_MAPPINGS):
+                    any_line = True
+                    mapping = known.get(line)
+                    if mapping is None or mapping.dso.key[0] == "unopened":
+                        parsed = parse_line(line)
+                        if parsed is None:
+                            continue
+                        dso = cache.get(pid, parsed)
+                        if mapping is None or mapping.dso.key != dso.key:
+                            mapping = Mapping(parsed.start, parsed.end, parsed.file_offset, dso)
+                    mappings[line] = mapping
+        except PermissionError as error:
+            raise PrivilegeError(f"may not look into process {pid}: run as root or as its user") from error
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise TargetError(f"process {pid} has ended") from error
+        except OSError as error:
+            raise TargetError(f"the memory map of process {pid} cannot be read: {error.strerror}") from error
+        if not any_line:
+            raise TargetError(f"process {pid} has no code of its own: it has ended or is a kernel thread")
+        if known.keys() == mappings.keys() and all(known[line] is mappings[line] for line in mappings):
+            assert previous is not None
+            return previous
+        return cls(pid, mappings)
+
+    def plus(self, mapping: Mapping) -> LoadMap:
+        """The same with one more; itself if it has that."""
+        if self.find(mapping.start) is not None:
+            return self
+        return LoadMap(self.pid, {**self._by_line, b"%x" % mapping.start: mapping})
+
+    def of(self, pid: int) -> LoadMap:
+        """The same for a process that was forked from this one."""
+        return LoadMap(pid, self._by_line)
+
+    def find(self, address: int) -> tuple[Dso, int] | None:
+        """The file that shows at an address and the ELF virtual address there; None if that is no code.
+
+        Where there is no file, as for ``[anon]``, the second is the address itself.
+        """
+        index = bisect_right(self._starts, address) - 1
+        if index < 0:
+            return None
+        mapping = self.mappings[index]
+        if address >= mapping.end:
+            return None
+        if mapping.dso.key[0] == "label":
+            return mapping.dso, address
+        return mapping.dso, mapping.dso.vaddr(address - mapping.start + mapping.file_offset)
+
+    def bias(self, dso: Dso) -> int:
+        """What to add to an ELF virtual address of a file for its address in the process; 0 if it is not mapped."""
+        for mapping in self.mappings:
+            if mapping.dso.key == dso.key:
+                return mapping.start - dso.vaddr(mapping.file_offset)
+        return 0
+
+    def dsos(self) -> list[Dso]:
+        """The files, each once, in order of address."""
+        return list({mapping.dso.key: mapping.dso for mapping in self.mappings}.values())
+
+
+def _executable(file: Iterator[bytes]) -> Iterator[bytes]:
+    for line in file:
+        permissions = line.find(b" ") + 3
+        if line[permissions : permissions + 1] == b"x" and len(line) < _MAX_LINE:
+            yield line

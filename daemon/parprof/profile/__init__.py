@@ -1,0 +1,1 @@
+"""Facts to profiles: addresses become frames, counts become metrics by call path."""

@@ -1,0 +1,293 @@
+"""Sampled addresses to frames: all that are new are looked up at once, because a file is best read a single time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from parprof.files.dso import ANONYMOUS, Key
+from parprof.kernel.stacks import INTERRUPTED, RawStack
+from parprof.logical.paths import MAX_KERNEL_FRAMES
+from parprof.loops import LoopScopes
+from parprof.model import FactKey, Frame
+from parprof.process.loadmap import Dso
+from parprof.session.session import Session
+from parprof.session.target import Target
+from parprof.symbols import Request, Symbolizer
+from parprof.symbols.kernel import KERNEL, KernelSymbolizer
+
+Shape = tuple[int | None, ...]
+"""How the walk of a stack ended, where it is cut, and its sites, leaf first."""
+Site = int
+"""A number for a place in a file, as a return address or not: the same in all processes that map the file. Never
+given out twice."""
+_NO_CODE: Site = 0
+"""What only looks like a return address."""
+_Where = tuple[int, int, int, bool]
+"""image, for code that others do not share, else 0; number of the file; address there; whether a return address."""
+_UNKNOWN_FILE = 0
+_MAX_CONTEXTS = 4096
+
+
+@dataclass(slots=True)
+class _Found:
+    """A site that is looked up for the first time."""
+
+    image: int
+    address: int
+    is_return: bool
+    place: tuple[Dso, int]
+    where: _Where
+    known: list[tuple[dict[int, Site], int]] = field(default_factory=list)
+    """In which addresses of which processes it was found."""
+    weight: int = 0
+
+
+@dataclass(slots=True)
+class _Space:
+    """The addresses of a process image in one epoch of its load map."""
+
+    epoch: int
+    target: Target | None = None
+    leaves: dict[int, Site] = field(default_factory=dict)
+    returns: dict[int, Site] = field(default_factory=dict)
+    """By word of a stack: also of frames that a signal interrupted, with the mark."""
+    shapes: dict[int, Shape] = field(default_factory=dict)
+    """By stack id."""
+
+    def __len__(self) -> int:
+        return len(self.leaves) + len(self.returns)
+
+
+class AddressBook:
+    """Frames of addresses, innermost inlined function first."""
+
+    def __init__(
+        self,
+        session: Session,
+        symbolizer: Symbolizer,
+        *,
+        loops: bool = True,
+        by_line: bool = False,
+        kernel_pass_seconds: float = 0.0,
+        kernel_depth: int = MAX_KERNEL_FRAMES,
+    ) -> None:
+        """``loops``: put loops of hot functions among the frames, which costs time and memory.
+
+        ``by_line``: one address stands for all that have the same line (or function, where lines are not known).
+        ``kernel_pass_seconds``: look up new addresses of the kernel at most so often; each time takes 0.1 s.
+        ``kernel_depth``: show so many frames of kernel stacks, from the system call or interrupt on.
+        """
+        self._session = session
+        self._symbolizer = symbolizer
+        self._loops = loops
+        self._by_line = by_line
+        self.kernel_depth = kernel_depth
+        self._spaces: dict[tuple[int, int], _Space] = {}
+        self._files: dict[Key, int] = {}
+        self._sites: dict[_Where, Site] = {}
+        self._frames: dict[Site, tuple[Frame, ...]] = {_NO_CODE: ()}
+        self._numbers = count(_NO_CODE + 1)
+        self._fresh: dict[Site, _Found] = {}
+        self._lines: dict[tuple[Frame, ...], Site] = {}
+        self._shapes: dict[Shape, Shape] = {}
+        self._kernel: dict[tuple[int, bool], tuple[Frame, ...]] = {}
+        self._kernel_seen: set[int] = set()
+        """Kernel stacks whose addresses have been looked up."""
+        self._kernel_symbolizer = KernelSymbolizer(pass_seconds=kernel_pass_seconds)
+        self.notes: list[str] = []
+        """What the reader of the result must know."""
+
+    def frames(self, image: int, epoch: int, address: int, is_return: bool) -> tuple[Frame, ...]:
+        """Frames of an address of a process; none if it is not code."""
+        space = self._spaces.get((image, epoch))
+        if space is None:
+            return ()
+        if is_return:
+            site = space.returns.get(address, _NO_CODE)
+        else:
+            site = space.leaves.get(address) or space.returns.get(address | INTERRUPTED, _NO_CODE)
+        return self._frames.get(site, ())
+
+    def shape(self, image: int, epoch: int, stack: int) -> Shape | None:
+        """What a stack has in common with those of other processes that have the same frames; None if nothing."""
+        space = self._spaces.get((image, epoch))
+        return space.shapes.get(stack) if space is not None else None
+
+    def kernel_frames(self, address: int, is_return: bool) -> tuple[Frame, ...]:
+        """Frames of an address of the kernel."""
+        return self._kernel.get((address, is_return), (Frame(KERNEL, module=KERNEL, address=address),))
+
+    def look_up(self, facts: Mapping[FactKey, list[int]]) -> None:
+        """Look up all addresses in the stacks of these facts, and of the contexts that they lie in."""
+        kernel: set[tuple[int, bool]] = set()
+        new: list[tuple[_Space, int, RawStack | None]] = []
+        for key in facts:
+            space = self._space(key.image, key.epoch)
+            for stack in (key.user, *self._contexts(key.context)):
+                if stack not in space.shapes:
+                    raw = self._session.kernel.raw_stack(stack)
+                    space.shapes[stack] = ()
+                    new.append((space, stack, raw))
+                    self._find_sites(space, raw)
+            if key.kernel and key.kernel not in self._kernel_seen:
+                self._kernel_seen.add(key.kernel)
+                kernel.update(self._session.kernel.stack(key.kernel).frames)
+        if self._fresh:
+            if self._loops:
+                self._weigh(facts)
+            fresh, self._fresh = self._fresh, {}
+            self._name(fresh, sum(row[0] for key, row in facts.items() if key.event == 0))
+            self._name_jit_code(fresh)
+            if self._by_line:
+                self._merge_lines(fresh)
+        for space, stack, raw in new:
+            shape = _shape(space, raw)
+            space.shapes[stack] = self._shapes.setdefault(shape, shape)
+        unknown = kernel - self._kernel.keys()
+        if unknown:
+            found = self._kernel_symbolizer.resolve(unknown)
+            self._kernel.update(
+                {place: frames for place, frames in found.items() if frames[0].name != KERNEL}
+            )
+
+    def _space(self, image: int, epoch: int) -> _Space:
+        space = self._spaces.get((image, epoch))
+        if space is None:
+            space = self._spaces[image, epoch] = _Space(epoch)
+        if space.target is None:
+            space.target = self._session.targets.get(image)
+        return space
+
+    def _contexts(self, context: int) -> Iterable[int]:
+        """The stacks of a context and of those that it lies in."""
+        if not context:
+            return
+        found = self._session.kernel.context(context)
+        for _ in range(_MAX_CONTEXTS):
+            if found is None:
+                return
+            yield found.stack
+            found = self._session.kernel.context(found.parent)
+
+    def _find_sites(self, space: _Space, raw: RawStack | None) -> None:
+        """Have a site for each address of a stack that is code."""
+        if raw is None or not raw.native:
+            return
+        leaf, *words = raw.words
+        leaf &= ~INTERRUPTED
+        if leaf not in space.leaves:
+            self._find_site(space, space.leaves, leaf, False)
+        for word in words:
+            if word not in space.returns:  # what is no code now may be when the load map has been read again
+                self._find_site(space, space.returns, word, not word & INTERRUPTED)
+
+    def _find_site(self, space: _Space, known: dict[int, Site], word: int, is_return: bool) -> None:
+        address, target = word & ~INTERRUPTED, space.target
+        found = target.find(address, space.epoch) if target else None
+        if target is None or found is None:
+            if is_return:
+                return
+            where = (0, _UNKNOWN_FILE, address, False)
+        else:
+            file = self._files.setdefault(found[0].key, len(self._files) + 1)
+            where = (target.image if found[0].name == ANONYMOUS else 0, file, found[1], is_return)
+        site = self._sites.get(where)
+        if site is None:
+            site = self._sites[where] = next(self._numbers)
+            if target is not None and found is not None:
+                self._fresh[site] = _Found(target.image, address, is_return, found, where)
+            else:  # a leaf outside of every mapping is code that went away, or was never a file
+                self._frames[site] = (Frame(f"[unknown]+{address:#x}"),)
+        known[word] = site
+        if site in self._fresh:
+            self._fresh[site].known.append((known, word))
+
+    def _weigh(self, facts: Mapping[FactKey, list[int]]) -> None:
+        """How often each new site was sampled, as leaf or caller."""
+        for key, row in facts.items():
+            if key.event == 0:
+                space = self._spaces[key.image, key.epoch]
+                for stack in (key.user, *self._contexts(key.context)):
+                    for site in set(_sites(space, self._session.kernel.raw_stack(stack))):
+                        if site in self._fresh:
+                            self._fresh[site].weight += row[0]
+
+    def _merge_lines(self, fresh: Mapping[Site, _Found]) -> None:
+        """Let one site of each line stand for all of them."""
+        for site, found in fresh.items():
+            line = tuple(replace(frame, address=0) for frame in self._frames[site])
+            first = self._lines.setdefault(line, site)
+            if first != site:
+                del self._frames[site]
+                self._sites[found.where] = first
+                for known, word in found.known:
+                    known[word] = first
+
+    def _name(self, fresh: Mapping[Site, _Found], total: int) -> None:
+        requests: Counter[Request] = Counter()
+        for found in fresh.values():
+            requests[found.place[0], found.place[1], found.is_return] += found.weight
+        resolved = self._symbolizer.resolve(requests)
+        scopes = LoopScopes(self._symbolizer.resolve) if self._loops else None
+        if scopes is not None:
+            scopes.prepare(requests, resolved, total)
+            self.notes += scopes.notes
+        for site, found in fresh.items():
+            request = found.place[0], found.place[1], found.is_return
+            here = scopes.scopes(request, resolved[request]) if scopes else resolved[request]
+            # a loop without lines is an address, which tells its reader nothing
+            self._frames[site] = tuple(frame for frame in here if frame.line or not frame.is_loop)
+
+    def _name_jit_code(self, fresh: Mapping[Site, _Found]) -> None:
+        """Names of code in anonymous memory, from the map file that its JIT compiler may have written."""
+        code: dict[int, dict[Site, _Found]] = {}
+        for site, found in fresh.items():
+            if found.place[0].name == ANONYMOUS:
+                code.setdefault(found.image, {})[site] = found
+        for image, sites in code.items():
+            wanted = {site: found.address - found.is_return for site, found in sites.items()}
+            target = self._session.targets.get(image)
+            names = target.perf_map.names(wanted.values()) if target else {}
+            for site, address in wanted.items():
+                if name := names.get(address):
+                    self._frames[site] = (Frame(name, module=ANONYMOUS, address=sites[site].address),)
+
+    def forget(self, images: Collection[int]) -> None:
+        """Drop what belongs to processes that are gone."""
+        self._spaces = {key: space for key, space in self._spaces.items() if key[0] not in images}
+
+    def trim(self, limit: int = 1 << 15) -> None:
+        """Forget what was only remembered to save work, if there is more than ``limit``, and end idle helpers."""
+        for space in self._spaces.values():
+            space.shapes.clear()
+        self._shapes.clear()
+        self._kernel_seen.clear()
+        if len(self._frames) > limit:
+            self._files.clear()
+            self._sites.clear()
+            self._lines.clear()
+            self._frames = {_NO_CODE: ()}
+        if not self._sites or sum(map(len, self._spaces.values())) > limit:
+            self._spaces.clear()
+        if len(self._kernel) > limit:
+            self._kernel.clear()
+        self._symbolizer.trim()
+
+    def __len__(self) -> int:
+        """Number of places in files that are known."""
+        return len(self._frames)
+
+
+def _shape(space: _Space, raw: RawStack | None) -> Shape:
+    return (None, None) if raw is None else (raw.end, raw.cut, *_sites(space, raw))
+
+
+def _sites(space: _Space, raw: RawStack | None) -> list[Site]:
+    if raw is None or not raw.native:
+        return []
+    leaf, *words = raw.words
+    returns = space.returns
+    return [space.leaves.get(leaf & ~INTERRUPTED, _NO_CODE), *[returns.get(word, _NO_CODE) for word in words]]

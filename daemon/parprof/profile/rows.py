@@ -1,0 +1,190 @@
+"""Facts to rows: each sample's call paths, logical and physical, with the metrics that it is charged with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from parprof.attribution import finephases
+from parprof.attribution.idleness import attribute
+from parprof.kernel.stacks import Stack
+from parprof.languages.cpython.merge import python_merge
+from parprof.logical import Located, LogicalPaths, PathMemory, Shape
+from parprof.logical.overhead import TAG
+from parprof.logical.physical import Merge
+from parprof.model import FactKey, Metrics, Path, PathSample, ThreadState
+from parprof.profile.addresses import AddressBook
+from parprof.runtimes import Agent
+from parprof.session.session import Session
+from parprof.session.target import Target
+
+_RowKey = tuple[int, int, int, int]
+"""Identities of the logical and the physical path; image, thread."""
+_MAX_REMEMBERED = 1 << 13
+
+
+class RowMaker:
+    """Makes rows of facts. Keeps the paths of processes until `forget`."""
+
+    def __init__(
+        self, session: Session, book: AddressBook, cores: int | None = None, tag: re.Pattern[str] = TAG
+    ) -> None:
+        """``cores``: n, if the user says so. ``tag``: tells overhead that the program tagged."""
+        self._session = session
+        self._book = book
+        self._cores = cores
+        self._tag = tag
+        self._paths: dict[tuple[int, int], LogicalPaths] = {}
+        """By image and epoch."""
+        self._memories: dict[tuple[Agent, ...], PathMemory] = {}
+        self._located: dict[int, tuple[Located, Path, Path]] = {}
+        """By its identity: what was located, with the one object for its logical and its physical path."""
+        self._interned: dict[Path, Path] = {}
+        self.samples = 0
+        """Samples of the clock event so far."""
+        self.unsure = 0
+        """Those whose n_w is partly a guess."""
+        self.cut_short = 0
+        """Those whose stack does not reach the outermost frame."""
+        self.fine = 0
+        """Those of threads that worked in phases so short that n_w is a mean over all of them."""
+        self.fine_n_working: dict[int, float] = {}
+        """That mean in the rows made last, by image."""
+        self.joined = self.unknown = self.incomplete = 0
+        """Those of unknown context, shared among the paths that create such work, or not; and those whose logical
+        path is not whole."""
+
+    def cores_of(self, target: Target | None) -> int:
+        """n for a process."""
+        return self._cores or (target.parallel_cores() if target else 1)
+
+    def rows(self, facts: Mapping[FactKey, list[int]]) -> list[PathSample]:
+        """The rows of these facts; together they have all of their samples."""
+        self._book.look_up(facts)
+        self.fine_n_working = self._fine_phases(facts)
+        groups: dict[tuple[int, int], list[FactKey]] = {}
+        for key in facts:
+            groups.setdefault((key.image, key.epoch), []).append(key)
+        out: dict[_RowKey, PathSample] = {}
+        for (image, epoch), keys in groups.items():
+            target = self._session.targets.get(image)
+            paths = self._paths.get((image, epoch))
+            if paths is None:
+                paths = self._paths[image, epoch] = self._make_paths(target, image, epoch)
+            paths.learn((key.user, key.context, facts[key][0]) for key in keys if key.event == 0)
+            before = paths.joined_samples, paths.unknown_samples, paths.incomplete_samples
+            cores = self.cores_of(target)
+            for key in keys:
+                self._add(out, paths, target, cores, key, facts[key])
+            self.joined += paths.joined_samples - before[0]
+            self.unknown += paths.unknown_samples - before[1]
+            self.incomplete += paths.incomplete_samples - before[2]
+        return list(out.values())
+
+    def _fine_phases(self, facts: Mapping[FactKey, list[int]]) -> dict[int, float]:
+        samples: dict[int, list[tuple[ThreadState, int, int]]] = {}
+        teams: dict[int, int] = {}
+        for key, (count, _, _) in facts.items():
+            if key.fine and key.event == 0:
+                samples.setdefault(key.image, []).append((key.state, key.n_working, count))
+                teams[key.image] = max(teams.get(key.image, 0), key.fine)
+        out = {}
+        for image, team in teams.items():
+            cores = self.cores_of(self._session.targets.get(image))
+            if team <= cores:  # else those that spin may take cores from those that work
+                out[image] = finephases.mean_n_working(samples[image], team)
+        return out
+
+    def _make_paths(self, target: Target | None, image: int, epoch: int) -> LogicalPaths:
+        def merge(user: int, stack: Stack) -> Merge | None:
+            return python_merge(target.python, user, stack) if target and target.python else None
+
+        def shape(stack: int) -> Shape | None:
+            raw = self._session.kernel.raw_stack(stack)
+            return None if raw is not None and raw.python else self._book.shape(image, epoch, stack)
+
+        agents = tuple(target.plan.agents) if target else ()
+        memory = self._memories.get(agents)
+        if memory is None:
+            memory = self._memories[agents] = PathMemory.of(agents, self._tag)
+        return LogicalPaths(
+            self._session.kernel.stack,
+            self._session.kernel.context,
+            lambda address, is_return: self._book.frames(image, epoch, address, is_return),
+            self._book.kernel_frames,
+            merge=merge,
+            shape=shape,
+            memory=memory,
+            kernel_depth=self._book.kernel_depth,
+        )
+
+    def _add(
+        self, out: dict[_RowKey, PathSample], paths: LogicalPaths, target: Target | None, cores: int, key: FactKey,
+        row: list[int],
+    ) -> None:  # fmt: skip
+        amount, total, unsure = row
+        kernel, is_clock = self._session.kernel, key.event == 0
+        if is_clock:
+            self.samples += amount
+            self.unsure += unsure
+            self.fine += amount * (key.fine > 0 and key.state is ThreadState.WORKING)
+            raw = kernel.raw_stack(key.user)
+            if raw is None or raw.end:
+                self.cut_short += amount
+        else:
+            amount = total
+        for located, share in paths.shares(key.user, key.kernel, key.context, amount, key.event):
+            overhead = located.overhead if key.state is ThreadState.WORKING else ""
+            period_ns = 1e9 / kernel.frequency_hz
+            if is_clock and located.profiling:
+                metrics = Metrics(samples=share, profiling_ns=share * period_ns)
+            elif is_clock:
+                n_working = self.fine_n_working.get(key.image, 0.0) if key.fine else 0.0
+                metrics = attribute(
+                    share, period_ns, n_working or key.n_working, cores, key.state, overhead=overhead != ""
+                )
+                metrics.blame_ns = share * period_ns * key.waiters
+            else:
+                metrics = Metrics(events={kernel.events[key.event]: share})
+            self._charge(out, key, located, target, overhead, metrics)
+
+    def _charge(
+        self, out: dict[_RowKey, PathSample], key: FactKey, located: Located, target: Target | None, overhead: str,
+        metrics: Metrics,
+    ) -> None:  # fmt: skip
+        _, path, physical = self._located.get(id(located)) or self._intern(located)
+        row_key = id(path), id(physical), key.image, key.tid
+        row = out.get(row_key)
+        if row is not None:
+            row.metrics.add(metrics)
+            return
+        process = target.process if target else None
+        out[row_key] = PathSample(
+            path, metrics, process.pid if process else 0, process.comm if process else "?",
+            self._session.thread_names.get((key.image, key.tid)) or str(key.tid),
+            target.plan.runtime if target else "", overhead, physical, key.image,
+        )  # fmt: skip
+
+    def _intern(self, located: Located) -> tuple[Located, Path, Path]:
+        path = self._interned.setdefault(located.path, located.path)
+        physical = self._interned.setdefault(located.physical, located.physical)
+        found = self._located[id(located)] = (located, path, () if physical is path else physical)
+        return found
+
+    def trim(self) -> None:
+        """Give back what is only kept to save work: paths are made anew when they are sampled again."""
+        self._paths.clear()
+        for memory in self._memories.values():
+            memory.forget_kernel()
+        if sum(map(len, self._memories.values())) + len(self._located) > _MAX_REMEMBERED:
+            self._memories.clear()
+            self._located.clear()
+            self._interned.clear()
+        self._book.trim()
+
+    def forget(self, images: Collection[int]) -> None:
+        """Drop what belongs to processes that are gone."""
+        if not images:
+            return
+        self._paths = {group: paths for group, paths in self._paths.items() if group[0] not in images}
+        self._book.forget(images)

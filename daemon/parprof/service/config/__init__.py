@@ -1,0 +1,1 @@
+"""The daemon's configuration: its keys, where their values come from, and its text."""

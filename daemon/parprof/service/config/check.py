@@ -1,0 +1,135 @@
+"""What values a key takes, what goes together, and what was meant by a key that does not exist."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from parprof.errors import ParprofError, UsageError
+from parprof.service.config.schema import Config, Key, value_of
+from parprof.service.http.address import check_exposure, parse_address, tls_context
+from parprof.untrusted import visible
+
+_MAX_SECRET = 4096
+_TEXT_TO_BOOL = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_KINDS: Mapping[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: 'a text in quotes, such as "x"',
+    tuple[str, ...]: 'a list of texts, such as ["x", "y"]',
+    tuple[int, ...]: "a list of whole numbers, such as [1, 2]",
+}
+
+
+def nearest(path: str, known: Iterable[str]) -> str:
+    """The end of a message: the known key that was meant, else those that there are."""
+    known = list(known)
+    heads = list(dict.fromkeys(key.partition(".")[0] for key in known))
+    table, _, name = path.rpartition(".")
+    same = [key for key in known if key.rpartition(".")[2] == name]
+    siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == table}
+    near = difflib.get_close_matches(name, siblings, 1) if table else []
+    if table:
+        close = [siblings[one] for one in near]
+    else:
+        close = [f"[{one}]" for one in difflib.get_close_matches(path, heads, 1)]
+    close = close or same[:1] or difflib.get_close_matches(path, known, 1)
+    if close:
+        return f"; did you mean {close[0]}?"
+    choices = list(siblings) or heads
+    return f"; there are {', '.join(choices)}"
+
+
+def from_text(kind: Any, text: str) -> Any:
+    """A value as the environment and flags give it. Raises ValueError."""
+    if kind is bool:
+        if text.lower() not in _TEXT_TO_BOOL:
+            raise ValueError
+        return _TEXT_TO_BOOL[text.lower()]
+    if kind in (int, float):
+        return kind(text)
+    if kind is str:
+        return text
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    return [int(part) for part in parts] if kind == tuple[int, ...] else parts
+
+
+def check(key: Key, value: Any) -> tuple[str, Any]:
+    """What is wrong, else nothing; and the value in its type."""
+    kind = key.kind
+    one = {tuple[str, ...]: str, tuple[int, ...]: int}.get(kind, kind)
+    values = value if kind != one else [value]
+    if kind != one and not isinstance(value, list):
+        return f"must be {_KINDS[kind]}", None
+    allowed = (int, float) if one is float else (one,)
+    for each in values:
+        if not isinstance(each, allowed) or (isinstance(each, bool) and one is not bool):
+            return f"must be {_KINDS[kind]}, not {visible(repr(each), 60)}", None
+        if isinstance(each, str) and (not each.isprintable() or len(each) > 4096):
+            return "has control characters or is too long", None
+        if key.rule.choices and each not in key.rule.choices:
+            near = difflib.get_close_matches(str(each), key.rule.choices, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            return f"must be {key.range}, not {visible(repr(each), 60)}{hint}", None
+        low, high = key.rule.low, key.rule.high
+        if low is not None and high is not None and not low <= each <= high:
+            return f"must be {key.range}, not {each!r}", None
+    return "", tuple(values) if kind != one else one(value)
+
+
+def across(config: Config) -> Iterable[tuple[str, str]]:
+    """What single values do not tell: (key, what is wrong)."""
+    for name in ("comm", "uid", "cgroup", "container", "pid"):
+        if config.select.mode == "all" and getattr(config.select.allow, name):
+            yield f"select.allow.{name}", 'has no effect where select.mode is "all"; set it to "listed"'
+    for path in ("control.socket", "http.token_file", "http.certificate", "http.key"):
+        value = value_of(config, path)
+        if value and not value.startswith("/"):
+            yield path, "must be an absolute path, one that begins with /"
+    if len(config.control.socket.encode()) > 107:
+        yield "control.socket", "is too long for a socket: at most 107 bytes"
+    if config.http.listen:
+        yield from _http(config)
+
+
+def _http(config: Config) -> Iterable[tuple[str, str]]:
+    path = "http.token_file"
+    try:
+        token = read_secret(config.http.token_file) if config.http.token_file else ""
+        path = "http.certificate" if config.http.certificate else "http.key"
+        has_tls = tls_context(config.http.certificate, config.http.key) is not None
+        path = "http.listen"
+        check_exposure(parse_address(config.http.listen), token, has_tls=has_tls)
+    except ParprofError as error:
+        yield path, str(error)
+
+
+def read_secret(path: str) -> str:
+    """The secret in a file, without white space around it.
+
+    Raises:
+        UsageError: it cannot be read, is empty or huge, or everyone can read it.
+    """
+    shown = visible(path, 300)
+    try:
+        with Path(path).open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            raw = opened.read(_MAX_SECRET + 1)
+    except OSError as error:
+        raise UsageError(
+            f"{shown}: {error.strerror}; write the secret there, readable for parprofd"
+        ) from error
+    if stat.S_IMODE(mode) & stat.S_IROTH:
+        raise UsageError(f"{shown}: everyone can read this secret; chmod 0600 it, and choose a new one")
+    try:
+        text = raw.decode("ascii").strip()
+    except UnicodeDecodeError:
+        text = ""
+    if not text or len(raw) > _MAX_SECRET:
+        raise UsageError(f"{shown}: must hold one line of ASCII; make one with: openssl rand -hex 32")
+    return text

@@ -1,0 +1,223 @@
+"""What Prometheus sees of the daemon: a collector over `Service.snapshot`, and the page that it makes.
+
+docs/metrics.md says what each metric means and how they add up.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.registry import Collector
+
+from parprof import __version__
+from parprof.model import Metrics
+from parprof.service.metrics.exposition import NO_LABELS, Family, LabelSet, render
+from parprof.service.metrics.series import (
+    NONE,
+    REST,
+    BoundedCounters,
+    FunctionKey,
+    FunctionLedger,
+    HighWater,
+    Seconds,
+    label,
+    module_label,
+    plus,
+    seconds_of,
+)
+from parprof.service.metrics.tables import (
+    BRIEF,
+    COUNTERS,
+    FUNCTION,
+    GAUGES,
+    KINDS,
+    LABEL_NAMES,
+    PROCESS,
+    PROCESS_METRICS,
+    PROFILING,
+    THREAD_STATES,
+)
+from parprof.service.model import FunctionUse, ProcessSnapshot, Service, Snapshot
+
+MAX_FUNCTIONS = 1000
+"""Functions of a process that get series of their own, at most; snapshots hold far fewer."""
+
+MAX_PROCESSES = 500
+"""Processes that get series of their own: those with most effort."""
+
+
+class ServiceCollector(Collector):
+    """Makes metric families of the newest snapshot. Remembers what it showed, so that no counter falls."""
+
+    def __init__(
+        self, service: Service, *, max_functions: int = MAX_FUNCTIONS, max_processes: int = MAX_PROCESSES
+    ) -> None:
+        """Collect from ``service``. One collector serves all scrapers."""
+        self._service = service
+        self._max_functions = max_functions
+        self._max_processes = max_processes
+        self._lock = threading.Lock()
+        self._ledgers: dict[tuple[int, float], FunctionLedger] = {}
+        self._highest: HighWater[str] = HighWater()
+        self._bounded = {name: BoundedCounters(len(labels)) for name, _, labels, _ in COUNTERS}
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, for a prometheus_client registry."""
+        return (family.metric() for family in self.families(self._service.snapshot()))
+
+    def families(self, snapshot: Snapshot) -> list[Family]:
+        """All families of a snapshot."""
+        with self._lock:
+            shown = _costliest(snapshot.processes, self._max_processes)
+            return [
+                *_results(shown),
+                *self._functions(snapshot, shown),
+                *self._machine(snapshot),
+                *self._daemon(snapshot, len(snapshot.processes) - len(shown)),
+            ]
+
+    def _functions(self, snapshot: Snapshot, shown: list[ProcessSnapshot]) -> Iterator[Family]:
+        """The costliest functions of each process, and the rest of it."""
+        alive = {(process.pid, process.started_s) for process in snapshot.processes}
+        self._ledgers = {key: ledger for key, ledger in self._ledgers.items() if key in alive}
+        rows: list[tuple[LabelSet, Seconds]] = []
+        for process in shown:
+            ledger = self._ledgers.setdefault((process.pid, process.started_s), FunctionLedger())
+            functions = _top(process.functions, self._max_functions)
+            own = _labels(process, BRIEF)
+            rows += [
+                (LabelSet(FUNCTION, (*own, *key)), seconds)
+                for key, seconds in ledger.split(seconds_of(process.totals), functions).items()
+            ]
+        for column, (kind, text) in enumerate(KINDS):
+            yield Family(
+                f"parprof_function_{kind}_seconds_total",
+                "counter",
+                f"By function, callees not included: {text}.",
+                [(labels, seconds[column]) for labels, seconds in rows],
+            )
+
+    def _machine(self, snapshot: Snapshot) -> Iterator[Family]:
+        """All processes together: those too that are gone, or have no series."""
+        total = Metrics()
+        total.add(snapshot.ended)
+        for process in snapshot.processes:
+            total.add(process.totals)
+        values = (*seconds_of(total), total.profiling_ns / 1e9)
+        for (kind, text), seconds in zip((*KINDS, PROFILING), values, strict=True):
+            name = f"parprof_node_{kind}_seconds_total"
+            value = self._highest(name, seconds)
+            yield _single(name, "counter", f"All processes, ended ones too: {text}.", value)
+
+    def _daemon(self, snapshot: Snapshot, hidden: int) -> Iterator[Family]:
+        """The daemon itself."""
+        samples = self._highest("samples", snapshot.samples)
+        yield _single("parprofd_samples_total", "counter", "Samples counted.", samples)
+        for name, text, labels, counts in COUNTERS:
+            series = self._bounded[name].series(counts(snapshot))
+            rows = [(LabelSet(labels, values), count) for values, count in series.items()]
+            yield Family(name, "counter", text, rows)
+        healthy, ready = int(not self._service.is_healthy()), int(not self._service.is_ready())
+        for name, text, value in (
+            *((name, text, get(snapshot)) for name, text, get in GAUGES),
+            ("parprofd_hidden_processes", "Processes watched that have no series.", hidden),
+            ("parprofd_healthy", "1 while the daemon's loop turns.", healthy),
+            ("parprofd_ready", "1 once programs and events are in place.", ready),
+        ):
+            yield _single(name, "gauge", text, value)
+        versions = LabelSet(("version", "python"), (__version__, platform.python_version()))
+        yield Family("parprofd_build_info", "gauge", "Constant 1: versions.", [(versions, 1)])
+
+
+class MetricsPage:
+    """The page that Prometheus scrapes. The part that grows is made once for each snapshot and format."""
+
+    def __init__(self, service: Service, *more: Collector) -> None:
+        """Show ``service``, the daemon's process, and what ``more`` collect."""
+        self._service = service
+        self._collector = ServiceCollector(service)
+        self._lock = threading.Lock()
+        self._made: dict[bool, tuple[Snapshot, bytes]] = {}
+        self._rest = CollectorRegistry()
+        for collector in (ProcessCollector(registry=None), *more):
+            self._rest.register(collector)
+
+    def render(self, accept: str = "") -> tuple[str, tuple[bytes, bytes]]:
+        """The content type, OpenMetrics where the Accept header asks for it, and the page in two parts.
+
+        The first, large one is shared by all who ask for the same snapshot.
+        """
+        openmetrics = "application/openmetrics-text" in accept
+        with self._lock:
+            newest = self._service.snapshot()
+            snapshot, page = self._made.get(openmetrics, (None, b""))
+            if snapshot is not newest:
+                page = render(self._collector.families(newest), openmetrics).encode()
+                self._made[openmetrics] = (newest, page)
+        if openmetrics:
+            kind = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+            return kind, (page, bytes(generate_openmetrics(self._rest)))  # type: ignore[no-untyped-call]
+        return "text/plain; version=0.0.4; charset=utf-8", (page, generate_latest(self._rest))
+
+
+def _results(shown: list[ProcessSnapshot]) -> Iterator[Family]:
+    """Each process by itself."""
+    labels = {names: [LabelSet(names, _labels(process, names)) for process in shown] for names in LABEL_NAMES}
+    totals = [(*seconds_of(process.totals), process.totals.profiling_ns / 1e9) for process in shown]
+    for column, (kind, text) in enumerate((*KINDS, PROFILING)):
+        values = [seconds[column] for seconds in totals]
+        rows = list(zip(labels[PROCESS], values, strict=True))
+        yield Family(f"parprof_{kind}_seconds_total", "counter", f"{text}.", rows)
+    threads = [
+        (own.plus("state", state), process.threads.get(state, 0))
+        for own, process in zip(labels[PROCESS], shown, strict=True)
+        for state in THREAD_STATES
+    ]
+    yield Family("parprof_threads", "gauge", "Threads by state.", [*threads])
+    for name, kind, text, names, value in PROCESS_METRICS:
+        yield Family(name, kind, text, list(zip(labels[names], map(value, shown), strict=True)))
+
+
+def _single(name: str, kind: str, text: str, value: float) -> Family:
+    return Family(name, kind, text, [(NO_LABELS, value)])
+
+
+def _labels(process: ProcessSnapshot, names: tuple[str, ...]) -> tuple[str, ...]:
+    """A process's values for these labels."""
+    own = process.labels
+    values = {
+        "comm": own.comm,
+        "pid": str(process.pid),
+        "cgroup": own.cgroup,
+        "runtime": process.runtime,
+        "n_w_source": process.n_w_source,
+        "uid": str(own.uid),
+        "container": own.container,
+        "unit": own.unit,
+        "pod": own.pod,
+    }
+    return tuple([label(values[name]) for name in names])
+
+
+def _costliest(processes: Iterable[ProcessSnapshot], limit: int) -> list[ProcessSnapshot]:
+    """Those with most effort and spin; of two with the same pid the newer one."""
+    newest = {process.pid: process for process in sorted(processes, key=lambda p: p.started_s)}
+    rows = list(newest.values())
+    if len(rows) > limit:
+        rows = sorted(rows, key=lambda p: p.totals.effort_ns + p.totals.spin_ns)[-limit:]
+    return sorted(rows, key=lambda p: p.pid)
+
+
+def _top(functions: Iterable[FunctionUse], limit: int) -> dict[FunctionKey, Seconds]:
+    """The costliest functions, under what their names are as label values."""
+    out: dict[FunctionKey, Seconds] = {}
+    for function in functions:
+        key = (label(function.name) or "[unknown]", module_label(function.module))
+        if key != REST:
+            out[key] = plus(out.get(key, NONE), seconds_of(function.metrics))
+    return dict(sorted(out.items(), key=lambda item: -(item[1][0] + item[1][1] + item[1][3]))[:limit])

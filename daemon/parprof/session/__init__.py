@@ -1,0 +1,1 @@
+"""One life cycle: processes are watched, their source of n_w is chosen, facts are drained until they end."""

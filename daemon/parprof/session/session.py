@@ -1,0 +1,449 @@
+"""A profiling session: targets come and go, facts are drained, control records are acted upon.
+
+One thread, no locks: `step` is called in a loop and waits for the next thing to do.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from parprof.errors import ParprofError, TargetError
+from parprof.kernel import records
+from parprof.kernel.engine import Kernel
+from parprof.kernel.records import ControlRecord, TraceRecord
+from parprof.kernel.stacks import CodeAt
+from parprof.model import Fact, FactKey
+from parprof.probes.shared import SharedProbes
+from parprof.process.identity import Process, inspect, parent_of
+from parprof.process.loadmap import DsoCache, Mapping
+from parprof.session.cost import CostMeter
+from parprof.session.region_rate import RegionRate
+from parprof.session.sources import Source
+from parprof.session.stops import Stops, let_go
+from parprof.session.target import Target, Watched
+from parprof.untrusted import visible
+from parprof.unwind.builder import TableBuilder
+from parprof.unwind.cache import TableCache
+from parprof.unwind.placing import Placer
+
+_CHECK_SECONDS = 5.0
+"""How often at least the costs are measured, and losses looked at."""
+_MANY = 8
+_MAX_THREAD_NAMES = 1 << 14
+_SETTLED_SECONDS = 0.2
+"""A young process that still runs then gets probes of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a session does what it does. Seconds."""
+
+    poll: float = 0.1
+    drain: float = 1.0
+    rates: float = 0.25
+    tables: float = 0.003
+    """While unwind tables are being built: until they are there stacks are cut short."""
+    drain_at_exit: bool = True
+    """Take a process's last samples as soon as it ends, rather than with the next drain."""
+
+
+class Session:
+    """Profiles processes until told to stop. The kernel and its lifetime belong to the caller.
+
+    ``on_seen`` is called with the PID of each process that uses the CPU and was not decided upon: only where the
+    kernel was made with ``system_wide``.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        pace: Pace | None = None,
+        on_seen: Callable[[int], None] | None = None,
+        *,
+        wanted_source: Source | None = None,
+        blame_locks: bool = False,
+        share_probes: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.pace = pace or Pace()
+        self._on_seen = on_seen
+        self._live: dict[int, Target] = {}
+        self._by_pidfd: dict[int, Target] = {}
+        self.cache = DsoCache()
+        self.builder = TableBuilder(TableCache())
+        self.watched = Watched(kernel, self.cache, Placer(kernel, self.builder), wanted_source, blame_locks,
+            SharedProbes(kernel) if share_probes else None)  # fmt: skip
+        self.targets: dict[int, Target] = {}
+        """By image id; ended ones stay, because their samples need their load map."""
+        self.facts: dict[FactKey, list[int]] = {}
+        self.thread_names: dict[tuple[int, int], str] = {}
+        self.trace: list[TraceRecord] = []
+        self.cost = CostMeter(kernel)
+        self.regions = RegionRate(kernel)
+        self.started_ns = time.monotonic_ns()
+        self.ended_ns = self.started_ns
+        self.started_s = time.time()
+        self._next_image = 1
+        self._young: list[tuple[float, int]] = []
+        self._stops = Stops(kernel.plain_programs)
+        self._last_drain = time.monotonic()
+        self._last_rates = self._last_check = self._last_drain
+        self._control_losses = 0
+        self._poller = select.epoll()
+        self._poller.register(kernel.control_fd, select.EPOLLIN)
+        self._poller.register(kernel.breaker.fd, select.EPOLLIN)
+
+    def watch(self, pid: int, *, follow: bool = False, stop: bool = False) -> Target:
+        """Begin to profile a running process.
+
+        ``follow``: its children too. ``stop``: it has yet to exec, and is to be stopped at each exec until
+        its probes are in place.
+
+        Raises:
+            TargetError: gone, a kernel thread, a zombie.
+        """
+        process = inspect(pid)
+        target = Target(self.watched, process, self._next_image, follow=follow, stop=stop)
+        self._next_image += 1
+        try:
+            # from now on the descriptor in `target` keeps the PID from meaning another
+            if inspect(pid).start_ticks != process.start_ticks:
+                raise TargetError(f"process {pid} ended while we attached to it")
+            self._add_target(target)
+            if stop:
+                self.kernel.watch(pid, target.image, target.config(), from_exec=True)
+            else:
+                target.begin()
+        except BaseException:
+            self._forget(target)
+            self.targets.pop(target.image, None)
+            raise
+        return target
+
+    def _hear_of_end(self, target: Target) -> None:
+        """Be woken when a process ends; of one that is young its record alone tells."""
+        self._poller.register(target.pidfd, select.EPOLLIN)
+        self._by_pidfd[target.pidfd] = target
+
+    def _add_target(self, target: Target) -> None:
+        if not target.is_young and not target.ended:
+            self._hear_of_end(target)
+        self.targets[target.image] = self._live[target.pid] = target
+
+    def _unregister(self, target: Target) -> None:
+        if self._by_pidfd.pop(target.pidfd, None) is not None:
+            self._poller.unregister(target.pidfd)
+
+    def _forget(self, target: Target) -> None:
+        with suppress(OSError, ParprofError):
+            if target.observe() or not target.ended:
+                self.kernel.unwatch(target.pid, has_threads=not target.ended)
+        self._drop(target)
+
+    def _drop(self, target: Target) -> None:
+        self._unregister(target)
+        if self._live.get(target.pid) is target:
+            del self._live[target.pid]
+        if target.ended:
+            self._stops.judge(target)
+        target.close()
+
+    def wake_up_by(self, fd: int) -> None:
+        """Let `step` end when a descriptor becomes readable; whoever owns it reads it."""
+        self._poller.register(fd, select.EPOLLIN)
+
+    def unwatch(self, target: Target) -> None:
+        """Stop to profile a process that runs on. What was sampled of it stays."""
+        self._forget(target)
+        target.ended = True
+
+    def take_facts(self) -> dict[FactKey, list[int]]:
+        """The facts since the last call, which are no longer the session's."""
+        taken, self.facts = self.facts, {}
+        return taken
+
+    def drop_ended(self) -> list[Target]:
+        """Forget the targets that have ended: call it when all of their facts have been dealt with."""
+        ended = [target for target in self.targets.values() if target.ended]
+        for target in ended:
+            del self.targets[target.image]
+            target.perf_map.close()
+        self.cost.forget(ended)
+        images = {target.image for target in ended}
+        if images:
+            self.kernel.forget_images(images)
+            self.thread_names = {key: name for key, name in self.thread_names.items() if key[0] not in images}
+        return ended
+
+    def live(self, pid: int) -> Target | None:
+        """The newest image of a process that has not ended."""
+        found = self._live.get(pid)
+        return None if found is None or found.ended else found
+
+    def step(self, seconds: float | None = None) -> None:
+        """Wait up to ``seconds`` (or the session's pace) for something to happen, and deal with all that did."""
+        seconds = self.pace.poll if seconds is None else seconds
+        if self.watched.placer.is_waiting:
+            seconds = min(seconds, self.pace.tables)
+        ready = []
+        with suppress(InterruptedError):
+            ready = self._poller.poll(seconds)
+        for record in self.kernel.control_records():
+            self._act(record)
+        self._cut_off()
+        self.kernel.poll()
+        self._note_mappings()
+        self._resolve_python()
+        self.trace.extend(self.kernel.trace_records())
+        now = time.monotonic()
+        if self.cache.answers_again():
+            for target in self._live.values():
+                target.stale = True
+        for target in list(self._live.values()):
+            if target.stale and not target.ended and now >= target.next_refresh_s:
+                target.careful_refresh()
+        self.watched.placer.pump()
+        self._settle(now)
+        self._bury([self._by_pidfd[fd] for fd, _ in ready if fd in self._by_pidfd])
+        if now - self._last_rates >= self.pace.rates:
+            self._last_rates = now
+            self.regions.note(now)
+        if now - self._last_drain >= self.pace.drain:
+            self.drain()
+        if now - self._last_check >= min(self.pace.drain, _CHECK_SECONDS):
+            self._last_check = now
+            self._resynchronise()
+
+    def _cut_off(self) -> None:
+        """Go on without what the breaker has cut off."""
+        for cut in self.kernel.breaker.take():
+            target = self.live(cut.pid)
+            if target is not None and target.image == cut.image:
+                try:
+                    target.cut_off(cut)
+                except (ParprofError, OSError) as error:
+                    target.note_failure(f"{type(error).__name__}: {error}")
+
+    def _bury(self, candidates: list[Target]) -> None:
+        """Deal with processes whose end the kernel has just told."""
+        ended = [target for target in candidates if not target.ended and target.has_ended()]
+        if self.pace.drain_at_exit and any(not target.is_young for target in ended):
+            self.drain()
+        for target in ended:
+            self._forget(target)
+
+    def _act(self, record: ControlRecord) -> None:
+        if record.kind == records.RECORD_SEEN:
+            if self._on_seen is not None:
+                self._on_seen(record.pid)
+            return
+        try:
+            if record.kind in (records.RECORD_EXEC, records.RECORD_FORK):
+                self._new_image(record)
+            else:
+                self._act_on_target(record)
+        except (ParprofError, OSError) as error:  # one target's failure never stops the others
+            target = self.live(record.pid)
+            if target is not None:
+                target.note_failure(f"{type(error).__name__}: {error}")
+
+    def _leader_ended(self, target: Target) -> None:
+        if target.pidfd in self._by_pidfd:
+            target.observe()
+        elif target.has_ended():
+            self._forget(target)
+        else:  # some thread of it lives, or it is just about to end
+            target.observe()
+            self._hear_of_end(target)
+
+    def _act_on_target(self, record: ControlRecord) -> None:
+        target = self._live.get(record.pid) if record.kind == records.RECORD_EXIT else self.live(record.pid)
+        if target is None or target.image != record.image:
+            return
+        if record.kind == records.RECORD_LEARNED:
+            target.learn(record.address)
+        elif record.kind == records.RECORD_LOAD_MAP:
+            target.load_maps.begin(record.address)
+            if record.stopped:
+                target.refresh(wait=True)
+                target.resume(started_libraries=True)
+            else:
+                target.stale = True
+        elif record.kind == records.RECORD_STALE_MAP:
+            target.stale = True
+        elif record.kind == records.RECORD_EXIT:
+            self._leader_ended(target)
+        elif record.kind == records.RECORD_REPLACED:
+            target.ended = True
+            self._drop(target)
+
+    def _new_image(self, record: ControlRecord) -> None:
+        """A watched process called exec, or a child was forked: the kernel already counts the new image."""
+        before = self._live.get(record.pid if record.kind == records.RECORD_EXEC else record.parent_pid)
+        is_exec = record.kind == records.RECORD_EXEC
+        if is_exec and before is not None:
+            before.ended = True
+            self._drop(before)
+        like = before if before and not (record.stopped or (is_exec and not before.stops)) else None
+        try:
+            target = Target(
+                self.watched, self._describe(record, like), record.image, follow=before.follows if before else False,
+                stop=before.stops if before else False, program=record.address, like=like,
+            )  # fmt: skip
+        except TargetError:
+            self.kernel.unwatch(record.pid)
+            return
+        if not is_exec and before is not None:
+            target.inherit(before)
+        self._add_target(target)
+        if target.ended:  # so soon; it may have been sampled, and what it became is still to come
+            return
+        if target.is_young:
+            if not is_exec and before is not None:
+                self.watched.placer.inherit(before.pid, target.pid)
+            self._young.append((time.monotonic() + _SETTLED_SECONDS, record.image))
+            return
+        target.refresh(wait=record.stopped)
+        if record.stopped:
+            target.resume(started_libraries=False)
+
+    @staticmethod
+    def _describe(record: ControlRecord, like: Target | None) -> Process:
+        """The process that a record is about; with ``like``, what is known of it without looking.
+
+        Raises:
+            TargetError: it is gone.
+        """
+        if like is None:
+            return inspect(record.pid)
+        if record.kind == records.RECORD_FORK:
+            return replace(like.process, pid=record.pid)
+        comm = visible(record.comm.encode())
+        return replace(like.process, pid=record.pid, comm=comm, command=f"[{comm}]", exe="")
+
+    def _settle(self, now: float) -> None:
+        while self._young and self._young[0][0] <= now:
+            target = self.targets.get(self._young.pop(0)[1])
+            if target is not None and self.live(target.pid) is target:
+                target.settle()
+                if target.pidfd not in self._by_pidfd:
+                    self._hear_of_end(target)
+
+    def _resynchronise(self) -> None:
+        """After a lost control record: look again at everything that a record could have told."""
+        lost = self.kernel.lost().get("control_ring", 0)
+        if lost == self._control_losses:
+            return
+        self._control_losses = lost
+        self.kernel.forget_verdicts()
+        self.kernel.forget_learned(self.targets.keys())
+        for pid, image in self.kernel.images().items():
+            if image not in self.targets:
+                kind = records.RECORD_EXEC if self.live(pid) else records.RECORD_FORK
+                self._act(ControlRecord(kind, pid, pid, image, parent_of(pid), False, 0, 0, ""))
+        for target in list(self._live.values()):
+            if target.pidfd not in self._by_pidfd and target.has_ended():
+                self._forget(target)
+        for target in list(self.targets.values()):
+            if not target.ended:
+                target.careful_refresh()
+                target.resume(started_libraries=False)
+
+    def drain(self) -> None:
+        """Take all samples from the kernel now."""
+        self._add(self.kernel.drain())
+        self._note_mappings()
+        self._resolve_python()
+        self._last_drain = time.monotonic()
+        living = [target for target in self._live.values() if not target.ended]
+        with self._states_of(living):
+            for target in living:
+                target.observe()
+
+    def _states_of(self, targets: Sequence[Target]) -> AbstractContextManager[None]:
+        """Within this, the kernel's states of all processes are read at once if these are many."""
+        return self.kernel.one_look() if len(targets) >= _MANY else nullcontext()
+
+    def _note_mappings(self) -> None:
+        """Add what the kernel found mapped to load maps that lack it."""
+        for found in self.kernel.found_mappings():
+            target, dso = self.targets.get(found.image), self.watched.placer.file_of(found)
+            if target is not None and dso is not None:
+                target.note_mapping(Mapping(found.start, found.end, found.offset, dso))
+
+    def _resolve_python(self) -> None:
+        """Look up the functions of new Python stacks while their process has them in memory."""
+        fresh: dict[int, list[tuple[int, tuple[CodeAt, ...]]]] = {}
+        for image, digest, frames in self.kernel.python_stacks():
+            fresh.setdefault(image, []).append((digest, frames))
+        for image, stacks in fresh.items():
+            target = self.targets.get(image)
+            if target is not None and target.python is not None:
+                target.python.resolve(stacks)
+
+    def _add(self, facts: Iterable[Fact]) -> None:
+        for f in facts:
+            key = f.key
+            row = self.facts.setdefault(key, [0, 0, 0])
+            row[0] += f.count
+            row[1] += f.total
+            row[2] += f.count if f.unsure else 0
+            if (f.image, f.tid) not in self.thread_names:
+                self.thread_names[f.image, f.tid] = self._thread_name(f.image, f.tid)
+
+    def _thread_name(self, image: int, tid: int) -> str:
+        target = self.targets.get(image)
+        if target is not None and not target.ended:
+            with suppress(OSError):
+                return Path(f"/proc/{target.pid}/task/{tid}/comm").read_bytes()[:-1].decode(errors="replace")
+        return f"tid {tid}"
+
+    def samples(self) -> int:
+        """Clock samples so far."""
+        return sum(row[0] for key, row in self.facts.items() if key.event == 0)
+
+    def finish(self) -> None:
+        """Take the last samples, detach all probes. Targets keep running; the facts stay."""
+        self.ended_ns = time.monotonic_ns()
+        for record in self.kernel.control_records():
+            self._act(record)
+        self._cut_off()
+        self.drain()
+        for target in self.targets.values():
+            if not target.ended:
+                self._forget(target)
+                target.ended = True
+        self.watched.placer.free_idle()
+        time.sleep(0.01)
+        self._add(self.kernel.drain())
+        self._note_mappings()
+        self._resolve_python()
+        self._add(self.kernel.unresolved())
+        self.trace.extend(self.kernel.trace_records())
+
+    def trim(self) -> None:
+        """Give back what has not been used for some time."""
+        if len(self.thread_names) > _MAX_THREAD_NAMES:  # of threads that are gone, in processes that live on
+            self.thread_names.clear()
+        self.builder.trim()
+        self.cache.close_unused(
+            dso for target in self.targets.values() if target.load_map for dso in target.load_map.dsos()
+        )
+
+    def close(self) -> None:
+        """Give back what the session holds beyond the kernel's maps. No process is watched any more."""
+        if any(target.stops for target in self._live.values()):
+            let_go(self.kernel)
+        for target in self.targets.values():
+            target.close()
+            target.perf_map.close()
+        if self.watched.shared is not None:
+            self.watched.shared.close()
+        self.builder.close()
+        self.cache.close()
+        self._poller.close()

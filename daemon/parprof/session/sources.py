@@ -1,0 +1,127 @@
+"""Where n_w comes from: the choice between exact, memory, sampled and scheduler (DESIGN.md section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from parprof.files.elf import ElfError
+from parprof.kernel.records import CHECK_MEMORY, FROM_LEAVES, FROM_MEMORY, HAS_RUNTIME
+from parprof.kernel.uprobes import Site
+from parprof.plans import Edge, MemoryPlan, UnknownLayout
+from parprof.probes.file_facts import file_facts
+from parprof.process.loadmap import LoadMap
+from parprof.process.memory import ProcessMemory, environment_of
+from parprof.runtimes import Agent
+
+
+class Source(StrEnum):
+    """Labels as in reports and metrics."""
+
+    EXACT = "exact"
+    """Probes on the runtime's work-acquire and work-release points."""
+    MEMORY = "memory"
+    """The runtime's own state, read at each sample."""
+    SAMPLED = "sampled"
+    """What threads were running at samples and switches."""
+    SCHEDULER = "scheduler"
+    """No parallel runtime: who is runnable works."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryChoice:
+    """What is known of reading n_w from memory."""
+
+    plan: MemoryPlan | None = None
+    spoilt_by: str = ""
+    """Why it would be wrong for this program, though it can be read; empty where it holds."""
+    problem: str = ""
+    """Why it cannot be read."""
+    agent: Agent | None = None
+    """Whose plan it is."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether n_w from memory is right for this program."""
+        return self.plan is not None and not self.spoilt_by
+
+
+def flags_for(source: Source, memory: MemoryChoice) -> int:
+    """Flags of the programs' configuration."""
+    if source is Source.EXACT:
+        return HAS_RUNTIME | (CHECK_MEMORY if memory.holds else 0)
+    if source is Source.MEMORY:
+        return HAS_RUNTIME | FROM_LEAVES | FROM_MEMORY
+    return HAS_RUNTIME | FROM_LEAVES if source is Source.SAMPLED else 0
+
+
+def can_probe_edges(sites: list[Site]) -> bool:
+    """Whether these sites tell both when work begins and when it ends; a stripped library has lost some."""
+    kinds = {Edge(site.kind) for site in sites}
+    return bool(kinds & {Edge.WORK, Edge.WAIT, Edge.REGION, Edge.LEARN}) or {Edge.BEGIN, Edge.END} <= kinds
+
+
+def first_source(
+    agents: list[Agent], memory: MemoryChoice, wanted: Source | None, has_edges: bool = True
+) -> Source:
+    """The source that a process starts with; ``wanted`` is the user's, kept where it can be had.
+
+    ``has_edges``: some work edge can be probed, which is not so in all stripped libraries.
+    """
+    if not agents:
+        return Source.SCHEDULER
+    preferred = wanted or Source(agents[0].source)
+    if preferred is Source.MEMORY and memory.plan is None:
+        preferred = Source.EXACT
+    if preferred is Source.EXACT and not (has_edges and any(agent.hooks for agent in agents)):
+        return Source.MEMORY if memory.holds else Source.SAMPLED
+    return preferred
+
+
+def next_source(memory: MemoryChoice) -> Source:
+    """The source to go on with where probes are too dear."""
+    return Source.MEMORY if memory.holds else Source.SAMPLED
+
+
+def look_for_memory(agents: list[Agent], load_map: LoadMap) -> MemoryChoice:
+    """Ask the agents for a way to read n_w from the memory of a process."""
+    if not agents:
+        return MemoryChoice()
+    problem = ""
+    for agent in agents:
+        libraries = [d for d in load_map.dsos() if agent.library.match(d.name) or file_facts(d).is_static]
+        users = [
+            d for d in load_map.dsos() if any(agent.imports.match(name) for name in file_facts(d).imports)
+        ]
+        for dso in [*libraries, *users]:  # a stripped library's thread-local may be reached through its users
+            try:
+                plan = agent.memory(dso, ProcessMemory(load_map, dso))
+            except UnknownLayout as error:
+                problem = str(error)
+                continue
+            except (OSError, ElfError) as error:
+                problem = f"{dso.name}: {error}"
+                continue
+            if plan is not None:
+                return MemoryChoice(plan, _spoilt_by(agent, load_map), agent=agent)
+    return MemoryChoice(problem=problem)
+
+
+def look_again(memory: MemoryChoice, load_map: LoadMap) -> MemoryChoice:
+    """The same way to read n_w, judged by what is mapped now: a library that came later may use more."""
+    if memory.agent is None or memory.spoilt_by:
+        return memory
+    return replace(memory, spoilt_by=_spoilt_by(memory.agent, load_map))
+
+
+def _spoilt_by(agent: Agent, load_map: LoadMap) -> str:
+    facts = [file_facts(dso) for dso in load_map.dsos()]
+    is_static = any(one.static_agent is not None for one in facts)
+    imported = None if is_static else {name for one in facts for name in one.imports}
+    return agent.memory_spoilt_by(imported, environment_of(load_map.pid)) or _other_threads(load_map)
+
+
+def _other_threads(load_map: LoadMap) -> str:
+    """Why the runtime's state is not all that works in a process; empty if it is."""
+    creator = next((dso.name for dso in load_map.dsos() if file_facts(dso).creates_threads), "")
+    return f"{creator} starts threads of its own, which the runtime does not know" if creator else ""

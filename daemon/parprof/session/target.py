@@ -1,0 +1,446 @@
+"""One watched process image: its load map, its probes, what the programs are told of it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from parprof.errors import ParprofError, ProbeAttachError, TargetError
+from parprof.files.dso import Key
+from parprof.kernel.alarms import Cut
+from parprof.kernel.engine import Kernel
+from parprof.kernel.records import (
+    BLAME_LOCKS,
+    CACTUS,
+    FOLLOW_CHILDREN,
+    STOP_AT_EXEC,
+    STOP_AT_LOAD,
+    Cost,
+    WatchConfig,
+)
+from parprof.languages.cpython.functions import PythonStacks
+from parprof.languages.cpython.process import find_cpython
+from parprof.plans import Edge
+from parprof.probes.placed import PlacedProbes
+from parprof.probes.plan import Plan, has_runtime, is_static, loader_sites, make_plan, outlined_site
+from parprof.probes.shared import SharedProbes
+from parprof.process.epochs import LoadMaps
+from parprof.process.identity import Process, allowed_cores, inspect, open_pidfd
+from parprof.process.loadmap import Dso, DsoCache, LoadMap, Mapping
+from parprof.process.threads import guess_threads
+from parprof.session.sources import (
+    MemoryChoice,
+    Source,
+    can_probe_edges,
+    first_source,
+    flags_for,
+    look_again,
+    look_for_memory,
+    next_source,
+)
+from parprof.symbols.perfmap import ABSENT, PerfMap
+from parprof.unwind.placing import Placer
+
+_SWITCHES_KEPT = 8
+_LOCK_KINDS = (Edge.LOCK, Edge.UNLOCK)
+_STARTUP_STOPS = 2
+"""ld.so reports a change before and after it maps the first libraries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What all targets of a session share."""
+
+    kernel: Kernel
+    cache: DsoCache
+    placer: Placer
+    wanted_source: Source | None = None
+    """Where n_w is to come from, if the user says so."""
+    blame_locks: bool = False
+    shared: SharedProbes | None = None
+    """Where rare probes go that serve all processes; None: each process has its own."""
+    no_python: set[Key] = field(default_factory=set)
+    """Files that are known to be no Python interpreter."""
+
+
+class Target:
+    """A process image under observation. ``image`` is the id under which the kernel counts it."""
+
+    def __init__(
+        self,
+        watched: Watched,
+        process: Process,
+        image: int,
+        *,
+        follow: bool,
+        stop: bool,
+        program: int = 0,
+        like: Target | None = None,
+    ) -> None:
+        """``program``: its executable, as the kernel knows it.
+
+        ``like``: the image before it, if this one may end soon: what is dear to find out waits for `settle`.
+        """
+        self.kernel = watched.kernel
+        self.cache = watched.cache
+        self.placer = watched.placer
+        self.process = process
+        self.image = image
+        self.plan = Plan()
+        self.source = Source.SCHEDULER
+        self.memory = MemoryChoice()
+        self.wanted_source = watched.wanted_source
+        self.switches: list[str] = []
+        """Changes of the n_w source, each with its reason."""
+        self._transitions: list[tuple[str, str]] = []
+        self.probe_hits = self.n_working = 0
+        """Both as they were at the last `observe`."""
+        self.spent_ns: tuple[int, ...] = (0,) * len(Cost)
+        """What it paid for being profiled so far, by `Cost`; as of the last `observe`."""
+        self.ready_ns = 0
+        """Time that its working threads waited for a CPU so far, likewise."""
+        self.cuts: set[Cost] = set()
+        """Kinds of events that were too dear for it."""
+        self._begun_s = time.monotonic()
+        self._ended_s = 0.0
+        self._planned_for: LoadMap | None = None
+        self.load_maps = LoadMaps()
+        self.stale = False
+        """The load map may have changed."""
+        self.next_refresh_s = 0.0
+        self.python: PythonStacks | None = None
+        self._no_python = watched.no_python
+        self._probes = PlacedProbes(watched.kernel, process.pid, watched.shared)
+        self.cores: int = like.cores if like else 1
+        self.ended = False
+        self.program = program
+        self.is_young = like is not None
+        """It may end soon: what is dear waits for `settle`."""
+        self.was_trusted = self.is_young and stop
+        """It was not stopped at its start, though others are: its program is known to be plain."""
+        self.threads_created = 0
+        """As of the last `observe`."""
+        self.members_max = 0
+        self.failures: list[str] = []
+        self._flags = (FOLLOW_CHILDREN if follow else 0) | (STOP_AT_EXEC if stop else 0)
+        if watched.blame_locks:
+            self._flags |= BLAME_LOCKS
+        self._stops_left = _STARTUP_STOPS if stop and not like else 0
+        try:
+            self.pidfd = open_pidfd(process.pid)
+        except TargetError:
+            if like is None:
+                raise
+            self.pidfd, self.ended = -1, True
+        self.perf_map = ABSENT
+        if like is None:
+            self._look_around()
+
+    def _look_around(self) -> None:
+        self.perf_map = PerfMap(self.process.pid)
+        with suppress(ParprofError):
+            self.cores = allowed_cores(self.process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Process id, as this namespace sees it."""
+        return self.process.pid
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether its work edges can be probed."""
+        return can_probe_edges(self.plan.sites)
+
+    @property
+    def n_w_source(self) -> str:
+        """Where n_w comes from: see `Source`."""
+        return str(self.source)
+
+    @property
+    def follows(self) -> bool:
+        """Whether its children are profiled too."""
+        return bool(self._flags & FOLLOW_CHILDREN)
+
+    @property
+    def stops(self) -> bool:
+        """Whether it is stopped at exec until its probes are in place."""
+        return bool(self._flags & STOP_AT_EXEC)
+
+    def inherit(self, parent: Target) -> None:
+        """A fork starts with its parent's memory."""
+        self.plan, self.source, self.memory = parent.plan, parent.source, parent.memory
+        if parent.load_map is not None:
+            self.load_maps.add(0, parent.load_map)
+        if parent.python is not None:
+            self.python = parent.python.for_child(self.pid)
+            self.kernel.set_interpreter(self.pid, self.python.python.kernel_facts())
+
+    def config(self) -> WatchConfig:
+        """What the programs are told of this process."""
+        flags = self._flags | flags_for(self.source, self.memory)
+        if self._stops_left:
+            flags |= STOP_AT_LOAD
+        plan = self.plan
+        if any(agent.cactus for agent in plan.agents):
+            flags |= CACTUS
+        return WatchConfig(
+            flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges),
+            tuple(plan.wait_ranges), plan.libc_range,
+            self.memory.plan, next((agent.closures for agent in plan.agents if agent.closures), None),
+        )  # fmt: skip
+
+    @property
+    def load_map(self) -> LoadMap | None:
+        """The load map as it was read last."""
+        return self.load_maps.newest
+
+    def read_load_map(self, wait: bool = False) -> bool:
+        """Read the load map again; False when the process is gone or nothing is mapped any more.
+
+        ``wait`` for unwind tables that have to be built, because the process stands still for us.
+        """
+        epoch, started = self.load_maps.epoch, time.monotonic()
+        try:
+            fresh = LoadMap.read(self.pid, self.load_map, self.cache)
+        except TargetError:
+            return False
+        now = time.monotonic()
+        self.next_refresh_s = now + 10 * (now - started)
+        if not fresh.mappings:
+            return False
+        if fresh is not self.load_map:
+            self.placer.update(fresh, wait)
+            self._find_interpreter(fresh)
+        self.load_maps.add(epoch, fresh)
+        return True
+
+    def note_mapping(self, mapping: Mapping) -> None:
+        """It has this mapped, as samples show."""
+        known = self.load_map or LoadMap(self.pid, {})
+        if (more := known.plus(mapping)) is not known:
+            self.load_maps.add(self.load_maps.epoch, more)
+
+    def refresh(self, wait: bool = False) -> None:
+        """Read the load map again, and probe what has come with it.
+
+        A process whose map takes long to read, because it is huge, is read less often.
+        """
+        if self.read_load_map(wait) and self.load_map is not self._planned_for:
+            self.place_probes()
+        self.stale = False
+
+    def careful_refresh(self) -> None:
+        """`refresh`, of which a failure is noted: it is this target's alone."""
+        try:
+            self.refresh()
+        except (ParprofError, OSError) as error:
+            self.stale = False
+            self.note_failure(f"its files cannot be probed: {error}")
+
+    def settle(self) -> None:
+        """It has lived for a while: do what could wait until now."""
+        self.is_young = False
+        with suppress(ParprofError):
+            self.process = inspect(self.pid)
+        self._look_around()
+        self.careful_refresh()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it was seen with all of the libraries that it starts with."""
+        return not self._stops_left or (self.load_map is not None and is_static(self.load_map))
+
+    def _find_interpreter(self, load_map: LoadMap) -> None:
+        if self.python is None and (found := find_cpython(load_map, self._no_python)) is not None:
+            self.python = PythonStacks(self.pid, found)
+            self.kernel.set_interpreter(self.pid, found.kernel_facts())
+
+    def place_probes(self) -> None:
+        """Probe whatever the present load map calls for and is not probed yet.
+
+        The programs are told first that there is a runtime: threads that they meet from then on are judged by
+        it. A refusal is noted and reported, and does not stop the profiling of this or other processes.
+        """
+        if self.load_map is None or (self.is_young and not has_runtime(self.load_map)):
+            return
+        self._make_plan(self.load_map)
+        self.kernel.configure(self.pid, self.config())
+        locks = [site for site in self.plan.sites if site.kind in _LOCK_KINDS]
+        edges = [site for site in self.plan.sites if site.kind not in _LOCK_KINDS]
+        with self._noting_refusals():
+            self._probes.attach_rare(loader_sites(self.load_map), None)
+        with self._noting_refusals():
+            if Cost.CREATE not in self.cuts:
+                self._probes.attach_rare(self.plan.rare_sites, Cost.CREATE)
+        if self.source is Source.EXACT:
+            with self._noting_refusals():
+                self._probes.attach(edges, Cost.PROBE)
+            with self._noting_refusals():
+                self._probes.attach(locks, Cost.LOCK)
+
+    @contextmanager
+    def _noting_refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except ProbeAttachError as error:
+            if not self._is_gone():  # else there is nothing left to probe
+                self.note_failure(str(error))
+
+    def _make_plan(self, load_map: LoadMap) -> None:
+        if self._planned_for is load_map:
+            return
+        self.plan = make_plan(load_map, bool(self._flags & BLAME_LOCKS) and Cost.LOCK not in self.cuts)
+        self._planned_for = load_map
+        if self.memory.plan is None:
+            self.memory = look_for_memory(self.plan.agents, load_map)
+        else:
+            self.memory = look_again(self.memory, load_map)
+            if self.source is Source.MEMORY and not self.memory.holds and self.wanted_source is None:
+                without = first_source(self.plan.agents, self.memory, None, self.has_edges)
+                self.go_over_to(without, self.memory.spoilt_by)
+        if self.source is Source.SCHEDULER:
+            self.source = first_source(self.plan.agents, self.memory, self.wanted_source, self.has_edges)
+
+    def go_over_to(self, source: Source, why: str) -> None:
+        """Take n_w from another source from now on. Threads are judged anew by the next that is seen of them."""
+        self._transitions.append((str(self.source), str(source)))
+        self._note_switch(f"n_w source {self.source} -> {source}: {why}")
+        self.source = source
+        self.kernel.configure(self.pid, self.config())
+        if source is Source.EXACT:
+            self.kernel.breaker.probe_again(self.pid)
+            self._planned_for = (
+                None  # the files may have been closed since: their descriptors are in the plan
+            )
+            self.place_probes()
+            return
+        self._probes.detach(Cost.PROBE, Cost.LOCK)
+        self.kernel.forget_learned({self.image})
+
+    def cut_off(self, cut: Cut) -> None:
+        """The breaker has cut off a kind of event, whose probes are gone by now: go on without."""
+        self.cuts.add(cut.cost)
+        if cut.cost is Cost.PROBE:
+            if self.source is Source.EXACT:
+                self.go_over_to(next_source(self.memory), "probes cost more than the budget")
+            self.cuts.discard(Cost.PROBE)
+        elif cut.cost is Cost.LOCK:
+            self._note_switch("holders of locks are no longer probed: that cost more than the budget")
+            self._probes.detach(Cost.LOCK)
+            self._planned_for = None
+            self.place_probes()
+        elif cut.cost is Cost.CREATE:
+            self._note_switch("creation of threads is no longer probed: that cost more than the budget")
+            self._probes.detach(Cost.CREATE)
+        elif cut.cost is Cost.SWITCH:
+            self._note_switch(
+                "context switches are no longer followed: that cost more than the budget; "
+                "n_w is what runs on the CPUs at each sample"
+            )
+
+    def _note_switch(self, text: str) -> None:
+        self.switches = [*self.switches[-_SWITCHES_KEPT:], text]
+
+    def begin(self) -> None:
+        """Start on a process that runs already.
+
+        Raises:
+            TargetError: it ended meanwhile.
+        """
+        if not self.read_load_map() or self.load_map is None:
+            raise TargetError(f"process {self.pid} ended while we attached to it")
+        self._make_plan(self.load_map)
+        self.kernel.watch(self.pid, self.image, self.config())
+        self.place_probes()
+        before = self.load_map
+        if self.read_load_map() and self.load_map is not before:  # a dlopen before its probe was there
+            self.place_probes()
+        self.seed_threads()
+
+    def take_transitions(self) -> list[tuple[str, str]]:
+        """Changes of the n_w source since the last call: (from, to)."""
+        taken, self._transitions = self._transitions, []
+        return taken
+
+    def note_failure(self, text: str) -> None:
+        """For the report."""
+        if text not in self.failures:
+            self.failures.append(text)
+
+    def learn(self, address: int) -> None:
+        """An outlined function without a symbol was passed to the runtime: probe it."""
+        found = self.load_map.find(address) if self.load_map else None
+        if found is None and self.read_load_map() and self.load_map:
+            found = self.load_map.find(address)
+        site = outlined_site(self.plan.agents[0], *found) if found and self.plan.agents else None
+        if site is not None and self.source is Source.EXACT:
+            self.plan.outlined += 1
+            with self._noting_refusals():
+                self._probes.attach([site], Cost.PROBE)
+
+    def seed_threads(self) -> None:
+        """Tell the programs which threads exist, with a guess at what the sleeping ones wait for."""
+        has_runtime = bool(self.plan.agents)
+        for tid, works in guess_threads(self.pid, self.plan.runtime_ranges if has_runtime else None):
+            self.kernel.add_thread(self.pid, self.image, tid, works=works, unknown=has_runtime)
+
+    def resume(self, started_libraries: bool) -> None:
+        """Let a process go on that was stopped for us at exec or by ld.so."""
+        if started_libraries and self._stops_left:
+            self._stops_left -= 1
+            self.kernel.configure(self.pid, self.config())
+        with suppress(OSError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGCONT)
+
+    def find(self, address: int, epoch: int) -> tuple[Dso, int] | None:
+        """File and ELF address behind an address that was sampled in an epoch."""
+        return self.load_maps.find(address, epoch)
+
+    def _is_gone(self) -> bool:
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        return bool(poller.poll(0))
+
+    def has_ended(self) -> bool:
+        """Whether the process is gone (all of its threads)."""
+        self.ended = self.ended or self._is_gone()
+        return self.ended
+
+    def watched_s(self) -> float:
+        """For how long it has been watched, or was, until it was closed."""
+        return (self._ended_s or time.monotonic()) - self._begun_s
+
+    def observe(self) -> bool:
+        """Remember what the kernel knows, for when the process is gone. False if its PID is another's by now."""
+        state = self.kernel.process_state(self.pid)
+        if state is None or state.image != self.image:
+            return state is None
+        self.members_max = max(self.members_max, state.members_max)
+        self.probe_hits = state.probe_hits
+        self.threads_created = state.threads_created
+        self.n_working = state.n_working
+        self.spent_ns, self.ready_ns = state.spent_ns, state.ready_ns
+        return True
+
+    def parallel_cores(self) -> int:
+        """n: cores that the process could use - those allowed, or its pool of threads once that is known."""
+        if self.plan.agents and self.members_max > 0:
+            return max(1, min(self.cores, self.members_max))
+        return self.cores
+
+    def close(self) -> None:
+        """Detach the probes (slow mechanisms in the background) and forget the process."""
+        self._ended_s = self._ended_s or time.monotonic()
+        self.placer.forget(self.pid)
+        if self.python is not None and self.python.is_open:
+            self.kernel.set_interpreter(self.pid, {})
+            self.python.close()
+        self._probes.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
