@@ -3,9 +3,10 @@
  * The user-stack unwinder, first part: its state, and what the tables made from .eh_frame say of an address.
  *
  * The store is one large array of 64-bit words in chunks, written by Python through mmap:
- *   rows      pc | rule << 32, sorted by pc (an ELF virtual address); see parprof/unwind/rows.py
- *   pages     for each 2^PAGE_SHIFT bytes of a file's code: first row's word << 24 | number of rows; the word
- *             before the first row is always the row that holds at the page's start
+ *   tables    pages, rows (parprof/unwind/pages.py):
+ *     pages   for each 2^PAGE_SHIFT bytes of a file's code: first row's word, from the first page's << 24 | number of
+ *             rows; the word before the first row is always the row that holds at the page's start
+ *     rows    pc | rule << 32, sorted by pc (an ELF virtual address); see parprof/unwind/rows.py
  *   mappings  MAPPING_WORDS words for each executable mapping of a process, sorted by start
  *
  * Searches are written without branches on what they find, so that the verifier sees one path.
@@ -161,7 +162,7 @@ static __always_inline u32 find_rule(struct walk *w, u64 vaddr)
 	if (page >= (u32)w->pages)
 		return 0;
 	entry = load(w, (w->pages >> 32) + page);
-	base = entry >> 24;
+	base = (w->pages >> 32) + (entry >> 24);
 	n = entry & 0xffffff;
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < ROW_STEPS; i++) {

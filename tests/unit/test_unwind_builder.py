@@ -120,10 +120,10 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "format": lambda raw: raw[:16] + struct.pack("<I", caching.FORMAT + 1) + raw[20:],
     "count": lambda raw: raw[:24] + struct.pack("<I", 1 << 31) + raw[28:],
     "no JSON": lambda raw: checked(raw.replace(b'{"build_id"', b'["build_id"')),
-    "list": lambda raw: checked(raw[:32] + b"[]".ljust(raw.index(b"}") - 31) + raw[raw.index(b"}") + 1 :]),
+    "list": lambda raw: checked(raw[:40] + b"[]".ljust(raw.index(b"}") - 39) + raw[raw.index(b"}") + 1 :]),
     "no notes": lambda raw: checked(raw.replace(b'"notes"', b'"noted"')),
     "no number": lambda raw: checked(raw.replace(b": 3}", b':""}')),
-    "deep": lambda raw: checked(raw[:32] + b"[" * (len(raw) - 48) + raw[-16:]),
+    "deep": lambda raw: checked(raw[:40] + b"[" * (len(raw) - 56) + raw[-16:]),
 }
 
 

@@ -101,6 +101,7 @@ class Kernel(Closing):
         self._breaker = Breaker(self._object, self._settings, self._rings["alarms"])
         self._object.load_unwinder()
         self._events = SampleEvents(self._object.program("on_sample"), self.events, self._first_hz)
+        self.prober.prepare()
 
     @property
     def frequency_hz(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,9 @@ class LoadedObject:
         self.layouts = {name: make_structure(name, fields) for name, fields in compiled["layouts"].items()}
         self._programs = compiled["programs"]
         self._loaded: dict[tuple[str, int], int] = {}
+        self._loading = threading.RLock()
+        """Held while a program is loaded: it may be one that another thread is about to want."""
+        self._closed = False
         self._edge_arrays: dict[int, int] = {}
         self._interpreters = False
         for name, size in (sizes or {}).items():
@@ -139,7 +144,13 @@ class LoadedObject:
             raise KernelUnsupported(f"creating BPF map {name}: {error.strerror}") from error
 
     def program(self, name: str, expected_attach_type: int = 0) -> int:
-        """Load a program (once for each attach type) and return its descriptor."""
+        """Load a program (once for each attach type) and return its descriptor. In any thread."""
+        with self._loading:
+            return self._program(name, expected_attach_type)
+
+    def _program(self, name: str, expected_attach_type: int) -> int:
+        if self._closed:
+            raise OSError(errno.EBADF, "the maps are closed")
         known = self._loaded.get((name, expected_attach_type))
         if known is not None:
             return known
@@ -179,12 +190,13 @@ class LoadedObject:
 
     def load_interpreters(self) -> None:
         """Load what walks the frames of interpreters, once it is needed: it takes the verifier a while."""
-        if self._interpreters:
-            return
-        self._interpreters = True
-        self._put_program(self.maps["unwinders"], 1, "on_python")
-        for attach_type, fd in self._edge_arrays.items():
-            self._put_program(fd, 1, _EDGE_PROGRAMS[1], attach_type)
+        with self._loading:
+            if self._interpreters:
+                return
+            self._interpreters = True
+            self._put_program(self.maps["unwinders"], 1, "on_python")
+            for attach_type, fd in self._edge_arrays.items():
+                self._put_program(fd, 1, _EDGE_PROGRAMS[1], attach_type)
 
     def program_names(self) -> list[str]:
         """Names of all programs of the object, loaded or not."""
@@ -192,7 +204,7 @@ class LoadedObject:
 
     def loaded_programs(self) -> dict[str, int]:
         """Descriptors of the programs loaded so far, by name."""
-        return {name: fd for (name, _), fd in self._loaded.items()}
+        return {name: fd for (name, _), fd in list(self._loaded.items())}
 
     def get(self, map_name: str, key: bytes, layout: str) -> Any:
         """The structure under ``key``, or None."""
@@ -205,12 +217,14 @@ class LoadedObject:
 
     def close(self) -> None:
         """Close every descriptor; programs and maps that nothing else holds are freed."""
-        for fd in [*self._loaded.values(), *self._edge_arrays.values(), *self.maps.values()]:
-            with suppress(OSError):
-                os.close(fd)
-        self._loaded.clear()
-        self._edge_arrays.clear()
-        self.maps.clear()
+        with self._loading:
+            self._closed = True
+            for fd in [*self._loaded.values(), *self._edge_arrays.values(), *self.maps.values()]:
+                with suppress(OSError):
+                    os.close(fd)
+            self._loaded.clear()
+            self._edge_arrays.clear()
+            self.maps.clear()
 
 
 def load_object(sizes: dict[str, int] | None = None) -> LoadedObject:

@@ -14,10 +14,11 @@ import os
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from parprof.errors import ProbeAttachError
+from parprof.errors import KernelUnsupported, ProbeAttachError
 from parprof.kernel import bpf, multilinks
 from parprof.kernel.detacher import detacher
 from parprof.kernel.objects import LoadedObject
@@ -101,6 +102,15 @@ class Prober:
         self._session_works = False
         """Known by a session link that could be made."""
         detacher.start()  # early: its start takes longer than closing does
+
+    def prepare(self) -> None:
+        """Load what the first probes will need, in a thread of its own: the verifier takes over half a second."""
+        threading.Thread(target=self._prepare, name="parprof-probes", daemon=True).start()
+
+    def _prepare(self) -> None:
+        with suppress(OSError, KernelUnsupported):  # whoever attaches finds out, and has other mechanisms
+            self._object.program("on_edge", bpf.ATTACH_UPROBE_SESSION)
+            self._object.program("on_edge", bpf.ATTACH_UPROBE_MULTI)
 
     @property
     def mechanism(self) -> str:

@@ -86,18 +86,41 @@ class TableBuilder(Closing):
         table = None if future is None else future.result()
         if future is None or dso.key in self._parked:
             self._parked.discard(dso.key)
-            self._request(dso, keep=True)
-            future = self._coming.pop(dso.key, None)
-            table = None if future is None else future.result()
+            table = self._from_disk(dso)
+            if table is None:
+                self._request(dso, keep=True)
+                future = self._coming.pop(dso.key, None)
+                table = None if future is None else future.result()
         return table
 
+    def _from_disk(self, dso: Dso) -> UnwindTable | None:
+        """Our own files are no danger and answer at once: the other thread would only cost time."""
+        if self._closed or self._cache is None or not (name := self._name(dso)):
+            return None
+        table = self._cache.load(name, dso.build_id)
+        self.loaded += table is not None
+        return table
+
+    def _name(self, dso: Dso) -> str:
+        """What its table is called on disk; empty where there is none."""
+        if dso.elf is None:
+            return ""
+        try:
+            status = dso.file().status()
+        except (TargetError, OSError):
+            return ""
+        return TableCache.name(dso.build_id, status.size, status.owner)
+
+    def _is_on_disk(self, dso: Dso) -> bool:
+        return self._cache is not None and bool(name := self._name(dso)) and self._cache.has(name)
+
     def prefetch(self, dsos: Iterable[Dso]) -> None:
-        """Begin to get tables that `table` will be asked for soon; returns at once.
+        """Begin to build tables that `table` will be asked for soon; returns at once.
 
         They are on disk then. Small ones are kept in memory too where there is no cache.
         """
         for dso in dsos:
-            if dso.key not in self._coming and self._has_room():
+            if dso.key not in self._coming and not self._is_on_disk(dso) and self._has_room():
                 self._request(dso, keep=False)
 
     def ready(self, dso: Dso) -> bool:
@@ -111,7 +134,7 @@ class TableBuilder(Closing):
         if future is not None:
             return not future.done()
         gave_up = self._closed or self._failures.get(dso.key, 0) >= _ATTEMPTS
-        return not gave_up and dso.elf is not None and not self._has_room()
+        return not gave_up and dso.elf is not None and not self._has_room() and not self._is_on_disk(dso)
 
     def _has_room(self) -> bool:
         if len(self._coming) >= _MAX_COMING:

@@ -1,6 +1,7 @@
 """Unwind tables on disk, found again by build id.
 
-A file is a header, a description in JSON, and the rows as they go to the kernel. The header has a checksum
+A file is a header, a description in JSON, and the table's image as it goes to the kernel, which ends with the rows
+(or, where it has none, the rows alone). The header has a checksum
 over all that follows: a file that is damaged, cut short or from another version of parprof does not count.
 Files are read and not mapped, although their format allows it: one cut short under a mapping would kill us.
 """
@@ -16,17 +17,22 @@ from pathlib import Path
 
 from parprof.cache import DiskCache
 from parprof.unwind.emit import MAX_ROWS
+from parprof.unwind.pages import MAX_PAGES, WORD
 from parprof.unwind.rows import ROW_SIZE
 from parprof.unwind.table import UnwindTable
 
 MAX_BYTES = 1 << 29
 """What all tables on disk may take."""
-FORMAT = 4
+FORMAT = 5
 """To be raised with each change of the rows, of how they are made, or of the file."""
 _MAGIC = b"parprof\0unwind\0\0"
-_HEADER = struct.Struct("<16sIIII")  # magic, format, bytes of the description, number of rows, checksum
+_HEADER = struct.Struct("<16sIIII")
+"""Magic, format, bytes of the description, number of rows, and a checksum of all that follows."""
+_IN_FRONT = struct.Struct("<Q")
+"""Follows the header: words of the image in front of the rows."""
 _MAX_DESCRIPTION = 1 << 16
-_MAX_FILE = _HEADER.size + _MAX_DESCRIPTION + MAX_ROWS * ROW_SIZE
+_BOTH = _HEADER.size + _IN_FRONT.size
+_MAX_FILE = _BOTH + _MAX_DESCRIPTION + (MAX_PAGES + 1) * WORD + MAX_ROWS * ROW_SIZE
 
 
 class TableCache:
@@ -44,6 +50,14 @@ class TableCache:
         nobody can pass off a file of theirs as that of another user.
         """
         return f"{build_id}-{size:x}-{owner}" if build_id else ""
+
+    def has(self, name: str) -> bool:
+        """Whether a table of that name is there; it may turn out to be damaged."""
+        fd = self.disk.open(name) if name else None
+        if fd is None:
+            return False
+        os.close(fd)
+        return True
 
     def load(self, name: str, build_id: str) -> UnwindTable | None:
         """The table of that name; None if there is none that can be used."""
@@ -63,17 +77,21 @@ class TableCache:
     def store(self, name: str, table: UnwindTable) -> bool:
         """Keep a table under a name; whether that could be done."""
         description = json.dumps({"build_id": table.build_id, "notes": dict(table.notes)}).encode()
-        description += b" " * (-(_HEADER.size + len(description)) % ROW_SIZE)
+        description += b" " * (-(_BOTH + len(description)) % ROW_SIZE)
         if not name or len(description) > _MAX_DESCRIPTION:
             return False
-        checksum = zlib.crc32(table.rows, zlib.crc32(description))
-        header = _HEADER.pack(_MAGIC, FORMAT, len(description), table.count, checksum)
+        image = table.image or table.rows
+        in_front = (len(image) - len(table.rows)) // WORD
+        checksum = zlib.crc32(image, zlib.crc32(_IN_FRONT.pack(in_front) + description))
+        header = _HEADER.pack(_MAGIC, FORMAT, len(description), table.count, checksum) + _IN_FRONT.pack(
+            in_front
+        )
         new = self.disk.new(name)
         if new is None:
             return False
         with new:
             try:
-                for part in (header, description, table.rows):
+                for part in (header, description, image):
                     _write(new.fd, part)
             except OSError:
                 return False
@@ -92,19 +110,26 @@ def _parse(raw: bytes) -> UnwindTable:
     Raises:
         ValueError: it is damaged.
     """
-    if len(raw) < _HEADER.size:
+    if len(raw) < _BOTH:
         raise ValueError("too short")
     magic, version, described, count, checksum = _HEADER.unpack_from(raw)
-    start = _HEADER.size + described
+    (in_front,) = _IN_FRONT.unpack_from(raw, _HEADER.size)
+    start = _BOTH + described
+    rows = start + in_front * WORD
     right = magic == _MAGIC and version == FORMAT and described <= _MAX_DESCRIPTION
-    if not right or start % ROW_SIZE or len(raw) != start + count * ROW_SIZE:
+    if not right or start % ROW_SIZE or len(raw) != rows + count * ROW_SIZE:
         raise ValueError("not of this format")
     whole = memoryview(raw)
     if zlib.crc32(whole[_HEADER.size :]) != checksum:
         raise ValueError("damaged")
-    description = json.loads(raw[_HEADER.size : start])
+    description = json.loads(raw[_BOTH:start])
     try:
         notes = {str(kind): int(number) for kind, number in description["notes"].items()}
-        return UnwindTable(whole[start:], str(description["build_id"]), notes)
+        table = UnwindTable(
+            whole[rows:], str(description["build_id"]), notes, whole[start:] if in_front else b""
+        )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError("not of this format") from error
+    if in_front and (not count or in_front != table.pages + 1):
+        raise ValueError("not of this format")
+    return table

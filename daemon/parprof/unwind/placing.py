@@ -5,9 +5,7 @@ A file's table is placed once for all processes that map it, and freed when the 
 
 from __future__ import annotations
 
-import struct
 from array import array
-from bisect import bisect_left
 from dataclasses import dataclass
 
 from parprof.files.dso import Dso, Key
@@ -17,52 +15,33 @@ from parprof.kernel.store import StoreFull
 from parprof.process.loadmap import LoadMap
 from parprof.resources import trim_heap
 from parprof.unwind.builder import TableBuilder
+from parprof.unwind.pages import WORD
 from parprof.unwind.table import UnwindTable
 
-PAGE_SHIFT = 9
 MAPPING_WORDS = 5
-_ROWS_LIMIT = 1 << 24
-"""A page's entry holds its number of rows in 24 bits."""
 _USER_END = 1 << 63
 """The search in the kernel compares by subtraction; [vsyscall] lies beyond."""
 _TRIM_BYTES = 4 << 20
 _IDLE_WORDS = 1 << 20
 """8 MiB."""
-_PAGES_LIMIT = 1 << 20
-"""512 MiB of code between a file's first row and its last."""
 
 
 @dataclass(slots=True)
 class Placed:
-    """A table in the store: where its rows and its page index are, and how many processes use it."""
+    """A table in the store: where its image is, what of that is the page index, and how many processes use it."""
 
-    rows: int
-    row_words: int
+    start: int
+    words: int
     pages: int
-    page_words: int
     first_page: int
     file: tuple[int, int] = (0, 0)
     """Device and inode."""
     users: int = 0
 
-
-def page_index(rows: bytes | memoryview, first_word: int) -> tuple[int, array[int]]:
-    """(first page, entries) for rows whose first one is at ``first_word`` of the store."""
-    pcs = array("I")
-    pcs.frombytes(memoryview(rows).cast("B"))
-    pcs = pcs[::2]
-    first, last = pcs[0] >> PAGE_SHIFT, pcs[-1] >> PAGE_SHIFT
-    entries = array("Q")
-    at = 0
-    for page in range(first, last + 1):
-        following = bisect_left(pcs, (page + 1) << PAGE_SHIFT, at)
-        entries.append((first_word + at) << 24 | following - at)
-        at = following
-    return first, entries
-
-
-def _pages(table: UnwindTable) -> int:
-    return (table.row(table.count - 1)[0] - table.row(0)[0]) >> PAGE_SHIFT
+    @property
+    def index(self) -> int:
+        """Where its index is, as the unwinder wants to be told."""
+        return self.start << 32 | self.pages
 
 
 @dataclass(slots=True)
@@ -123,7 +102,7 @@ class Placer:
                 used.add(mapping.dso.key)
                 vaddr = mapping.dso.vaddr(mapping.file_offset)
                 bias = (mapping.start - vaddr) & (1 << 64) - 1
-                pages, first = placed.pages << 32 | placed.page_words, placed.first_page
+                pages, first = placed.index, placed.first_page
             words.extend((mapping.start, mapping.end, bias, pages, first))
         for key in used:
             self._user(key, 1)
@@ -195,11 +174,11 @@ class Placer:
         placed.users += change
         if placed.users <= 0 and change < 0:
             self._idle[key] = None
-            self._idle_words += placed.row_words + placed.page_words
+            self._idle_words += placed.words
             self._free_idle(_IDLE_WORDS)
         elif placed.users == change and key in self._idle:
             del self._idle[key]
-            self._idle_words -= placed.row_words + placed.page_words
+            self._idle_words -= placed.words
 
     def free_idle(self) -> None:
         """Free the tables that no process uses now."""
@@ -212,20 +191,19 @@ class Placer:
             del self._idle[key]
             placed = self._placed.pop(key)
             assert placed is not None
-            self._idle_words -= placed.row_words + placed.page_words
+            self._idle_words -= placed.words
             published = self._by_file.get(placed.file)
             if published is not None and published.key == key:  # not a later version of the file
                 del self._by_file[placed.file]
                 self._kernel.file_tables.remove(*placed.file)
-            self._kernel.store.free(placed.rows, placed.row_words)
-            self._kernel.store.free(placed.pages, placed.page_words)
+            self._kernel.store.free(placed.start, placed.words)
 
     def _place(self, dso: Dso) -> Placed | None:
         if dso.key in self._placed:
             return self._placed[dso.key]
         table = self._builder.table(dso)
         placed = None
-        if table is not None and 0 < table.count < _ROWS_LIMIT and _pages(table) <= _PAGES_LIMIT:
+        if table is not None and table.image:
             try:
                 placed = self._write(table)
             except StoreFull:
@@ -243,8 +221,7 @@ class Placer:
             return
         placed.file = dso.mapped_as
         self._by_file[placed.file] = dso
-        pages = placed.pages << 32 | placed.page_words
-        self._kernel.file_tables.put(*placed.file, delta, pages, placed.first_page)
+        self._kernel.file_tables.put(*placed.file, delta, placed.index, placed.first_page)
 
     def _write_if_room(self, table: UnwindTable) -> Placed | None:
         try:
@@ -254,17 +231,8 @@ class Placer:
             return None
 
     def _write(self, table: UnwindTable) -> Placed:
-        store = self._kernel.store
-        row_words = table.count + 1  # a row that says nothing stands before the first one
-        rows = store.allocate(row_words)
-        first, entries = page_index(table.rows, rows + 1)
-        try:
-            pages = store.allocate(len(entries))
-        except StoreFull:
-            store.free(rows, row_words)
-            raise
-        store.write(rows, struct.pack("<Q", 0))
-        store.write(rows + 1, table.rows)
-        self._passed_bytes += len(table.rows)
-        store.write(pages, entries.tobytes())
-        return Placed(rows, row_words, pages, len(entries), first)
+        words = len(table.image) // WORD
+        start = self._kernel.store.allocate(words)
+        self._kernel.store.write(start, table.image)
+        self._passed_bytes += len(table.image)
+        return Placed(start, words, table.pages, table.first_page)

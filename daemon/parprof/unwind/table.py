@@ -14,6 +14,7 @@ from parprof.unwind.eh_frame import Fde, FrameParser
 from parprof.unwind.emit import emit_rows
 from parprof.unwind.frames import UnwindError, frame_sections
 from parprof.unwind.gaps import fill_gaps
+from parprof.unwind.pages import PAGE_SHIFT, make_image, page_count
 from parprof.unwind.rows import ROW_SIZE
 
 
@@ -22,17 +23,33 @@ class UnwindTable:
     """Rows as `parprof.unwind.rows` describes them, sorted by address, no two at one; maybe none.
 
     ``build_id`` is empty for files without one. ``notes`` counts, by kind, what could not be used: such code
-    has rows of rule 0.
+    has rows of rule 0. ``known_image``: its `image`, where that was made before.
     """
 
     rows: bytes | memoryview
     build_id: str = ""
     notes: Mapping[str, int] = field(default_factory=dict)
+    known_image: bytes | memoryview | None = field(default=None, compare=False, repr=False)
 
     @property
     def count(self) -> int:
         """Number of rows."""
         return len(self.rows) // ROW_SIZE
+
+    @cached_property
+    def image(self) -> bytes | memoryview:
+        """What the kernel searches: see `parprof.unwind.pages`. Empty where it cannot."""
+        return make_image(self.rows) if self.known_image is None else self.known_image
+
+    @property
+    def first_page(self) -> int:
+        """The page of code of its first row."""
+        return self.row(0)[0] >> PAGE_SHIFT
+
+    @property
+    def pages(self) -> int:
+        """How many entries the index of its image has."""
+        return page_count(self.row(0)[0], self.row(self.count - 1)[0])
 
     @cached_property
     def _numbers(self) -> memoryview:
