@@ -130,7 +130,8 @@ int on_unwind(struct bpf_perf_event_data *ctx)
 	return finish_user_stack(w);
 }
 
-/* The slot that a probe of the current thread claimed. */
+/* The slot that a probe of the current thread claimed; 0 if its process was unwatched meanwhile, and the thread
+ * forgotten: then the slot's claim stays behind, see claim_slot. */
 static __always_inline struct walk *edge_walk(void)
 {
 	u32 tid = current_ids();

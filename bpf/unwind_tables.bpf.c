@@ -98,7 +98,7 @@ BPF_TABLE("prog", u32, u32, unwinders, 3);	/* on_unwind, on_python, on_seek */
 /* Probes can be preempted, by other probes too: each walk claims a slot of its own. */
 #define WALK_SLOTS 128
 BPF_TABLE("array", u32, struct walk, edge_walks, WALK_SLOTS);
-BPF_TABLE("hash", u32, u32, walk_claims, WALK_SLOTS);
+BPF_TABLE("hash", u32, u64, walk_claims, WALK_SLOTS);	/* when each slot was claimed */
 BPF_TABLE("prog", u32, u32, edge_unwinders, 2);	/* on_edge_unwind, on_edge_python */
 
 static __always_inline u64 *word(u64 index)

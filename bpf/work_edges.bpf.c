@@ -99,14 +99,31 @@ static __always_inline void begin_runtime_lock_wait(struct thread *t, u64 lock)
 	count_waiter(t->lock_wait, t->tgid, 1);
 }
 
-/* A slot for the walk of this thread's stack; 0 if all that we try are taken. */
-static __always_inline struct walk *claim_walk(struct thread *t, u32 tid)
-{
-	u32 slot = bpf_get_smp_processor_id() & (WALK_SLOTS / 2 - 1), second = slot + WALK_SLOTS / 2;
+#define FORGOTTEN_WALK_NS 10000000000ULL	/* longer than any walk takes, preempted or throttled */
 
-	if (walk_claims.insert(&slot, &tid)) {
-		slot = second;
-		if (walk_claims.insert(&slot, &tid))
+/* Whether this slot is ours now. It may have been claimed for a walk that will never give it back: whose process was
+ * unwatched in the middle of it, and its threads forgotten. */
+static __always_inline int claim_slot(u32 slot)
+{
+	u64 now = bpf_ktime_get_ns(), *since;
+
+	if (!walk_claims.insert(&slot, &now))
+		return 1;
+	since = walk_claims.lookup(&slot);
+	if (!since || now - *since < FORGOTTEN_WALK_NS)
+		return 0;
+	walk_claims.delete(&slot);
+	return !walk_claims.insert(&slot, &now);
+}
+
+/* A slot for the walk of this thread's stack; 0 if all that we try are taken. */
+static __always_inline struct walk *claim_walk(struct thread *t)
+{
+	u32 slot = bpf_get_smp_processor_id() & (WALK_SLOTS / 2 - 1);
+
+	if (!claim_slot(slot)) {
+		slot += WALK_SLOTS / 2;
+		if (!claim_slot(slot))
 			return 0;
 	}
 	t->walk_slot = slot;
@@ -173,7 +190,7 @@ static __always_inline void keep_context(struct pt_regs *ctx, u64 cookie, struct
 
 	if (!list || !list->words || !config)
 		return;
-	w = claim_walk(t, tid);
+	w = claim_walk(t);
 	if (!w) {
 		count(LOST_CONTEXTS);
 		return;
@@ -236,7 +253,7 @@ static __always_inline void keep_closures(struct pt_regs *ctx, struct process *p
 	if (!read_user(&at, ws + c->ws_context) || !read_user(&at, at + c->context_ro) ||
 	    !read_user(&at, at + c->ro_deques) || !read_user(&closure, at + (u64)self * c->deque_size + c->deque_bottom))
 		return;
-	w = claim_walk(t, tid);
+	w = claim_walk(t);
 	if (!w) {
 		count(LOST_CONTEXTS);
 		return;

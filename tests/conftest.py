@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from parprof.session.lifecycle import Life
+
 settings.register_profile("parprof", deadline=None)
 settings.load_profile("parprof")
+Life.strict = True
 
 JUDGED_BY_THE_CLOCK = {"kernel", "e2e"}
 MAX_SPOILT = 5

@@ -230,7 +230,7 @@ def test_a_process_that_ends_at_once(some_interpreter: str) -> None:
 
 def test_other_processes_pay_nothing(tmp_path: Path) -> None:
     run = profiling.record("pthread_truth", ["balanced", "--repeat", "3"], tmp_path / "log")
-    assert run.target.python is None
+    assert run.target.language is None
     assert run.statistics["samples"] > 20
     assert not any(count for name, count in run.statistics.items() if name.startswith("python_"))
 
@@ -240,6 +240,6 @@ def test_the_tests_own_interpreter_is_recognised() -> None:
         with profiling.traced_session() as session:
             target = session.watch(process.pid)
             if sys.version_info < (3, 14):
-                assert target.python and target.python.python.layout.minor == sys.version_info[1]
+                assert target.language and target.language.python.layout.minor == sys.version_info[1]
             session.finish()
         process.communicate(b"\n")

@@ -54,12 +54,14 @@ def test_wait_policies(program: str, policy: str, tmp_path: Path) -> None:
     agree(lambda: profiling.record(program, ["all"], tmp_path / "log", OMP_WAIT_POLICY=policy), 200, 0.02)
 
 
-@pytest.mark.parametrize("program", ["omp_truth.gomp.stripped", "omp_truth.gomp.static"])
+@pytest.mark.parametrize(
+    "program", ["omp_truth.gomp.stripped", "omp_truth.gomp.static", "omp_truth.gomp.inside"]
+)
 def test_without_symbols_and_static(program: str, tmp_path: Path) -> None:
     # a stripped program's bodies are probed from their second run on; before that a sample catches them
     limit = 0.03 if "stripped" in program else LIMIT
     run = agree(lambda: profiling.record(program, ["all", "--repeat", "3"], tmp_path / "log"), 200, limit)
-    assert run.target.plan.runtime == "libgomp"
+    assert run.target.plan.runtime == "libgomp" and run.target.n_w_source == "exact"
 
 
 @pytest.mark.parametrize(

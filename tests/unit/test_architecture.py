@@ -92,3 +92,17 @@ def test_only_the_compiler_child_knows_bcc() -> None:
             assert module == "parprof.kernel.bcc_import"
     users = [module for module, path in MODULES.items() if "parprof.kernel.bcc_import" in imports(path)]
     assert users == ["parprof.kernel.compiler"]
+
+
+def test_only_the_table_of_languages_knows_them() -> None:
+    """A second language is a folder and a line in the table."""
+    for module, path in MODULES.items():
+        if module != "parprof.languages.front_ends":
+            known = {
+                name
+                for name in imports(path)
+                if name.count(".") >= 2 and name.startswith("parprof.languages.")
+            }
+            own = ".".join(module.split(".")[:3])
+            others = {name for name in known if ".".join(name.split(".")[:3]) != own}
+            assert others <= {"parprof.languages.front_ends"}, f"{module} imports {others}"

@@ -39,7 +39,7 @@ def ended(**facts: Any) -> Any:
     """A target after its end."""
     known = {
         "program": PROGRAM, "stops": True, "has_started": True, "plan": SimpleNamespace(agents=[]),
-        "threads_created": 0, "python": None, "was_trusted": False,
+        "threads_created": 0, "language": None, "was_trusted": False,
     }  # fmt: skip
     return SimpleNamespace(**(known | facts))
 
@@ -47,7 +47,7 @@ def ended(**facts: Any) -> Any:
 INTERESTING = (
     {"plan": SimpleNamespace(agents=["libgomp"])},
     {"threads_created": 1},
-    {"python": object()},
+    {"language": object()},
 )
 
 

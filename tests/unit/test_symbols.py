@@ -384,3 +384,17 @@ def test_protocol_bounds() -> None:
         ours.close()
         assert protocol.receive(theirs) is None
         assert protocol.receive(theirs) is None
+
+
+def test_what_is_needed_most_is_read_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no time for all files, those with few addresses go without names."""
+    files = [Dso(("file", 1, number, 0, 0), f"/lib{number}.so", problem="not there") for number in range(4)]
+    asked = [(dso, 8 * place, False) for dso, places in zip(files, (1, 2, 9, 3), strict=True)
+             for place in range(places)]  # fmt: skip
+    read: list[str] = []
+    with Symbolizer() as symbolizer:
+        monkeypatch.setattr(symbolizer._reader, "prepare", list)
+        monkeypatch.setattr(symbolizer._reader, "read", lambda dso, _: read.append(dso.name) or {})
+        found = symbolizer.resolve(asked)
+    assert read == ["lib2.so", "lib3.so", "lib1.so", "lib0.so"]
+    assert found.keys() == set(asked)

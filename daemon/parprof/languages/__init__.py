@@ -1,1 +1,86 @@
-"""Languages that bring stacks of their own: their functions in what the unwinder sees. A folder for each."""
+"""Languages that bring stacks of their own: their functions in what the unwinder sees. A folder for each.
+
+A front end has three parts, as in the OpenTelemetry profiler:
+
+- its `Loader` recognises the language's interpreter among the files that a process maps, and looks at each file once;
+- its `Data` are what the interpreter in that file keeps where, the same for all processes that map it;
+- its `Instance` is the interpreter of one process: what the programs in the kernel are told of it, the functions
+  that they found, and how these are put into native stacks.
+
+`parprof.languages.front_ends` has the table of them. The session and the profile know nothing but these three, so a
+second language is a folder here, a line in the table, and the program in bpf/ that collects its frames.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+
+from parprof.kernel.stacks import CodeAt, Stack
+from parprof.model import Frame
+from parprof.process.loadmap import Dso, LoadMap
+from parprof.resources import Closing
+
+Row = tuple[int, bool, tuple[Frame, ...]]
+"""A native frame: address, whether it is a return address, its functions with the innermost inlined one first."""
+Merge = Callable[[list[Row], bool], tuple[list[Frame], bool]]
+"""(rows leaf first, whether the stack is whole) -> frames leaf first, those of the language among them, and whether the
+outermost one is known now."""
+
+
+class Loader(ABC):
+    """Recognises one language."""
+
+    name: str
+    """Of the language, such as ``cpython``."""
+    counters: tuple[str, ...] = ()
+    """What `Instance.counts` has, by name."""
+
+    @abstractmethod
+    def may_be(self, dso: Dso, is_program: bool) -> bool:
+        """Whether it is worth while to look into a file. ``is_program``: it is the first that the process maps."""
+
+    @abstractmethod
+    def load(self, dso: Dso) -> Data | None:
+        """What is known of the interpreter in a file; None if there is none, or none that we know.
+
+        Raises:
+            ElfError: the file cannot be read.
+        """
+
+
+class Data(ABC):
+    """The interpreter in one file. Addresses are those in the file."""
+
+    @abstractmethod
+    def attach(self, load_map: LoadMap, dso: Dso) -> Instance:
+        """The interpreter of a process, which maps the file."""
+
+
+class Instance(Closing):
+    """The interpreter of one process image. Closed when the process is watched no more; what it found stays."""
+
+    @abstractmethod
+    def kernel_facts(self) -> Mapping[str, int]:
+        """What the programs in the kernel must know, by field of ``struct interpreter``."""
+
+    @abstractmethod
+    def for_child(self, pid: int) -> Instance:
+        """The same for a forked child, which begins with its parent's memory."""
+
+    @abstractmethod
+    def resolve(self, stacks: Iterable[tuple[int, tuple[CodeAt, ...]]]) -> None:
+        """Look up the functions of stacks that came just now, (id, frames), while the process has them in memory."""
+
+    @abstractmethod
+    def merge(self, digest: int, stack: Stack) -> Merge | None:
+        """How the language's frames get into a stack; None if it has none that were resolved."""
+
+    @abstractmethod
+    def counts(self) -> Mapping[str, int]:
+        """What the reader of a report may want to know, by `Loader.counters`."""
+
+    @property
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether `close` is still to be called."""

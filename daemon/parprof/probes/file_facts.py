@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from parprof.files.elf import ElfError, Symbol
 from parprof.probes.wait_code import wait_code
 from parprof.process.loadmap import Dso
-from parprof.runtimes import Agent, agents
+from parprof.runtimes import Agent, agent_for_library, agents
 
 _KEPT = 4096
 NAMED = ("pthread_create", "_dl_debug_state")
@@ -28,7 +29,7 @@ class FileFacts:
     named: tuple[Symbol, ...] = ()
     """Its definitions of `NAMED`."""
     static_agent: Agent | None = None
-    """The runtime that is linked into it."""
+    """The runtime that is linked into it, or that it is under another name: see `Agent.marker`."""
     is_static: bool = False
     wait_code: tuple[tuple[int, int], ...] = ()
     """Of a runtime that tells by ``pause`` that a thread waits: that code, ELF addresses [start, end)."""
@@ -56,21 +57,32 @@ def file_facts(dso: Dso) -> FileFacts:
 def _find(dso: Dso) -> FileFacts:
     elf = dso.elf
     assert elf is not None
-    patterns = [agent.imports for agent in agents()]
+    library = agent_for_library(dso.name)
+    markers = {agent.marker for agent in agents() if agent.marker} if library is None else set()
     try:
         is_static = elf.is_static
-        markers = elf.lookup(agent.marker for agent in agents() if agent.marker) if is_static else {}
-        named = tuple(symbol for symbols in elf.lookup(NAMED).values() for symbol in symbols)
+        defined = elf.lookup({*NAMED, *markers})
     except ElfError:
         return FileFacts()
+    named = tuple(symbol for name in NAMED for symbol in defined.get(name, ()))
     try:
         undefined = elf.undefined()
     except ElfError:
         undefined = set()
+    patterns = [agent.imports for agent in agents()]
     imports = frozenset(name for name in undefined if any(pattern.match(name) for pattern in patterns))
-    static_agent = next((agent for agent in agents() if agent.marker in markers), None)
-    own = not _CREATE_FOR_OTHERS.match(dso.name) and not any(a.library.match(dso.name) for a in agents())
-    creates_threads = own and any(name.startswith(_CREATORS) for name in undefined)
-    runtime = static_agent or next((agent for agent in agents() if agent.library.match(dso.name)), None)
+    static_agent = _agent_inside(markers & defined.keys())
+    creates_threads = (
+        library is None
+        and not _CREATE_FOR_OTHERS.match(dso.name)
+        and any(name.startswith(_CREATORS) for name in undefined)
+    )
+    runtime = static_agent or library
     waits = tuple(wait_code(elf)) if runtime is not None and runtime.pauses else ()
     return FileFacts(imports, named, static_agent, is_static, waits, creates_threads)
+
+
+def _agent_inside(markers: Collection[str]) -> Agent | None:
+    """Whose these markers are. Some runtimes offer the functions of another, too: theirs come first."""
+    found = [agent for agent in agents() if agent.marker in markers]
+    return min(found, key=lambda agent: agent.is_imitated, default=None)

@@ -13,7 +13,7 @@ from parprof.plans import Edge, Hook
 from parprof.probes.cheap_sites import cheap_probe_site, tail_jump_site
 from parprof.probes.file_facts import file_facts
 from parprof.probes.static_runtime import runtime_code
-from parprof.probes.wait_code import merged
+from parprof.probes.wait_code import Range, merged
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.runtimes import Agent, agent_for_library
 
@@ -35,12 +35,12 @@ class Plan:
     """Work edges: only where they are the source of n_w."""
     rare_sites: list[Site] = field(default_factory=list)
     """Those that cost next to nothing, for every source: creation of threads."""
-    runtime_ranges: list[tuple[int, int]] = field(default_factory=list)
-    user_ranges: list[tuple[int, int]] = field(default_factory=list)
+    runtime_ranges: list[Range] = field(default_factory=list)
+    user_ranges: list[Range] = field(default_factory=list)
     """The code of files that call the runtimes: a thread found there works, whatever its edges said."""
-    wait_ranges: list[tuple[int, int]] = field(default_factory=list)
+    wait_ranges: list[Range] = field(default_factory=list)
     """The code of the runtimes in which threads wait; none: all of it may."""
-    libc_range: tuple[int, int] = (0, 0)
+    libc_range: Range = (0, 0)
     notes: list[str] = field(default_factory=list)
     outlined: int = 0
     """Outlined functions known by symbol."""
@@ -63,7 +63,7 @@ def _functions(elf: ElfFile) -> list[Symbol]:
         return []
 
 
-def _ranges(load_map: LoadMap, dso: Dso) -> list[tuple[int, int]]:
+def _ranges(load_map: LoadMap, dso: Dso) -> list[Range]:
     return [(m.start, m.end) for m in load_map.mappings if m.dso.key == dso.key]
 
 
@@ -162,16 +162,26 @@ def loader_sites(load_map: LoadMap) -> list[Site]:
             for s in _named_site(dso, "_dl_debug_state", Edge.LOAD_MAP)]  # fmt: skip
 
 
-def _runtimes(dsos: list[Dso]) -> tuple[list[tuple[Agent, Dso]], list[tuple[Agent, Dso]]]:
-    """The parallel runtimes that are mapped as libraries, and those that the executable brings along."""
-    libraries = [(agent, dso) for dso in dsos if (agent := agent_for_library(dso.name)) is not None]
-    static = [(agent, dso) for dso in dsos[:1] if (agent := file_facts(dso).static_agent) is not None]
-    return libraries, static
+@dataclass(frozen=True, slots=True)
+class _Runtime:
+    """A parallel runtime in a file that a process maps."""
+
+    agent: Agent
+    dso: Dso
+    is_inside: bool
+    """The file is not known as its library: it is linked into that file, or goes by another name."""
+
+
+def _runtimes(dsos: list[Dso]) -> list[_Runtime]:
+    """Which files are a runtime's library, and which bring one along, those behind the others."""
+    libraries = [_Runtime(a, dso, False) for dso in dsos if (a := agent_for_library(dso.name)) is not None]
+    inside = [_Runtime(a, dso, True) for dso in dsos if (a := file_facts(dso).static_agent) is not None]
+    return libraries + inside
 
 
 def has_runtime(load_map: LoadMap) -> bool:
     """Whether a parallel runtime is mapped."""
-    return any(_runtimes(load_map.dsos()))
+    return bool(_runtimes(load_map.dsos()))
 
 
 def is_static(load_map: LoadMap) -> bool:
@@ -179,60 +189,112 @@ def is_static(load_map: LoadMap) -> bool:
     return any(file_facts(dso).is_static for dso in load_map.dsos()[:1])
 
 
-def _wait_ranges(load_map: LoadMap, dsos: list[Dso], plan: Plan) -> list[tuple[int, int]]:
+def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
+    """Plan the probes of a process from what it maps now. ``blame_locks``: see `Agent.lock_hooks`."""
+    dsos = load_map.dsos()
+    runtimes = _runtimes(dsos)
+    users = _users(runtimes, dsos)
+    plan = Plan(list({runtime.agent.name: runtime.agent for runtime in runtimes}.values()))
+    plan.sites, plan.outlined = _work_edges(runtimes, users, dsos, blame_locks)
+    plan.runtime_ranges = _first(
+        plan, "runtime mappings", _runtime_code(load_map, runtimes), MAX_RUNTIME_RANGES
+    )
+    plan.wait_ranges = _wait_code(load_map, runtimes, plan.runtime_ranges)
+    if not any(runtime.is_inside for runtime in runtimes):  # else the runtime's code may lie among the user's
+        plan.user_ranges = [r for dso in users for r in _ranges(load_map, dso)][:MAX_USER_RANGES]
+    plan.rare_sites = _creation_sites(dsos, runtimes)
+    plan.libc_range = _libc_range(load_map, dsos)
+    return plan
+
+
+def _users(runtimes: list[_Runtime], dsos: list[Dso]) -> list[Dso]:
+    """The files that call one of the runtimes: there are the bodies of regions and tasks."""
+    patterns = [runtime.agent.imports for runtime in runtimes]
+    return [dso for dso in dsos if any(p.match(name) for p in patterns for name in file_facts(dso).imports)]
+
+
+def _work_edges(
+    runtimes: list[_Runtime], users: list[Dso], dsos: list[Dso], blame_locks: bool
+) -> tuple[list[Site], int]:
+    """Where work begins and ends: in the runtimes, and in the bodies of regions and tasks, with the number of these.
+
+    Of a library only those functions are probed that some file imports. A file that brings the runtime along does not
+    say which it calls.
+    """
+    imported = {name for dso in dsos for name in file_facts(dso).imports}
+    sites: list[Site] = []
+    bodies: list[Site] = []
+    for runtime in runtimes:
+        agent, dso = runtime.agent, runtime.dso
+        callers = [dso, *(user for user in users if user is not dso)] if runtime.is_inside else users
+        own = [site for user in callers for site in _outlined_sites(agent, user)]
+        sites += own
+        sites += _library_sites(
+            agent, _hooks(agent, blame_locks), dso, set() if runtime.is_inside else imported, stripped=not own
+        )
+        bodies += own
+    return _each_once(sites), len(_each_once(bodies))
+
+
+def _each_once(sites: list[Site]) -> list[Site]:
+    return list({(site.path, site.offset): site for site in sites}.values())
+
+
+def _hooks(agent: Agent, blame_locks: bool) -> tuple[Hook, ...]:
+    """Of a runtime; to blame those who hold locks, a lock's whole function is probed, not its slow path alone."""
+    if not blame_locks or not agent.lock_hooks:
+        return agent.hooks
+    return (*agent.lock_hooks, *(hook for hook in agent.hooks if not hook.slow_path))
+
+
+def _runtime_code(load_map: LoadMap, runtimes: list[_Runtime]) -> list[Range]:
+    """The runtimes' own code: a library's whole, in other files where their functions lie side by side."""
+    out: list[Range] = []
+    for runtime in runtimes:
+        if runtime.is_inside and runtime.dso.elf is not None:
+            bias = load_map.bias(runtime.dso)
+            found = runtime_code(runtime.agent, runtime.dso.elf)
+            out += [(bias + start, bias + end) for start, end in found]
+        else:
+            out += _ranges(load_map, runtime.dso)
+    return out
+
+
+def _first(plan: Plan, what: str, ranges: list[Range], most: int) -> list[Range]:
+    """As many as the programs have room for; more are noted."""
+    if len(ranges) > most:
+        plan.notes.append(f"{len(ranges)} {what}, {most} watched")
+    return ranges[:most]
+
+
+def _wait_code(load_map: LoadMap, runtimes: list[_Runtime], code: list[Range]) -> list[Range]:
     """Of the runtimes' code, what waits; none where that cannot be told of one of them."""
-    out: list[tuple[int, int]] = []
-    for dso in dsos:
-        bias = load_map.bias(dso)
-        found = [(bias + start, bias + end) for start, end in file_facts(dso).wait_code]
-        found = [(start, end) for start, end in found if any(a <= start < b for a, b in plan.runtime_ranges)]
+    out: list[Range] = []
+    for runtime in runtimes:
+        bias = load_map.bias(runtime.dso)
+        found = [(bias + start, bias + end) for start, end in file_facts(runtime.dso).wait_code]
+        found = [(start, end) for start, end in found if any(a <= start < b for a, b in code)]
         if not found:
             return []
         out += found
     return merged(sorted(out), MAX_WAIT_RANGES)
 
 
-def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
-    """Plan the probes of a process from what it maps now. ``blame_locks``: see `Agent.lock_hooks`."""
-    plan = Plan()
-    dsos = load_map.dsos()
-    runtimes, static = _runtimes(dsos)
-    imports = {dso: names for dso in dsos if (names := file_facts(dso).imports)}
-    imported: set[str] = set().union(*imports.values())
-    patterns = [agent.imports for agent, _ in runtimes]
-    users = [dso for dso, names in imports.items() if any(p.match(name) for p in patterns for name in names)]
-    sites: list[Site] = []
-    for agent, dso in runtimes + static:
-        is_static = (agent, dso) in static
-        if agent.name not in [known.name for known in plan.agents]:
-            plan.agents.append(agent)
-        bodies = [s for user in ([dso] if is_static else users) for s in _outlined_sites(agent, user)]
-        plan.outlined += len(bodies)
-        sites += bodies
-        hooks = agent.hooks
-        if blame_locks:  # a lock's whole function, not its slow path alone
-            locks = [hook for hook in hooks if not hook.slow_path]
-            hooks = (*agent.lock_hooks, *locks) if agent.lock_hooks else hooks
-        sites += _library_sites(agent, hooks, dso, set() if is_static else imported, stripped=not bodies)
-        if is_static and dso.elf is not None:
-            bias = load_map.bias(dso)
-            plan.runtime_ranges += [(bias + start, bias + end) for start, end in runtime_code(agent, dso.elf)]
-        else:
-            plan.runtime_ranges += _ranges(load_map, dso)
-    plan.wait_ranges = _wait_ranges(load_map, [dso for _, dso in runtimes + static], plan)
-    if plan.agents and not static:
-        plan.user_ranges = [r for dso in users for r in _ranges(load_map, dso)][:MAX_USER_RANGES]
-    if len(plan.runtime_ranges) > MAX_RUNTIME_RANGES:
-        plan.notes.append(f"{len(plan.runtime_ranges)} runtime mappings, {MAX_RUNTIME_RANGES} watched")
-        del plan.runtime_ranges[MAX_RUNTIME_RANGES:]
-    for dso in dsos:
-        if not _LIBC.match(dso.name):
-            continue
-        plan.rare_sites += _named_site(dso, "pthread_create", Edge.CREATE_THREAD)
-        ranges = _ranges(load_map, dso)
-        if ranges and dso.name.startswith("libc"):
-            plan.libc_range = (ranges[0][0], ranges[-1][1])
-    if static or (not plan.rare_sites and dsos and file_facts(dsos[0]).is_static):
-        plan.rare_sites += _named_site(dsos[0], "pthread_create", Edge.CREATE_THREAD)
-    plan.sites = list({(s.path, s.offset): s for s in sites}.values())
-    return plan
+def _creation_sites(dsos: list[Dso], runtimes: list[_Runtime]) -> list[Site]:
+    """Where threads are created: in the C library, or in a program that brings that along."""
+    out = [site for dso in dsos if _LIBC.match(dso.name) for site in _pthread_create(dso)]
+    if dsos and (not out or any(runtime.is_inside for runtime in runtimes)) and file_facts(dsos[0]).is_static:
+        out += _pthread_create(dsos[0])
+    return out
+
+
+def _pthread_create(dso: Dso) -> list[Site]:
+    return _named_site(dso, "pthread_create", Edge.CREATE_THREAD)
+
+
+def _libc_range(load_map: LoadMap, dsos: list[Dso]) -> Range:
+    """From the first to the last of the C library's code: a leaf there that the runtime called waits."""
+    for dso in reversed(dsos):
+        if _LIBC.match(dso.name) and dso.name.startswith("libc") and (ranges := _ranges(load_map, dso)):
+            return ranges[0][0], ranges[-1][1]
+    return 0, 0

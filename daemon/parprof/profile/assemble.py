@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from parprof.attribution.invariant import CoreTime
 from parprof.kernel.counters import LEFT_OUT
+from parprof.languages.front_ends import loaders
 from parprof.model import Metrics, PathSample, ProcessInfo, Profile
 from parprof.profile.addresses import AddressBook
 from parprof.profile.rows import RowMaker
@@ -161,7 +162,7 @@ def make_profile(
             *(f"{path}: {problem}" for path, problem in list(problems.items())[:8]),
         ],
         extra={
-            **{key: str(value) for key, value in {**session.kernel.statistics(), **_python(session)}.items()},
+            **{key: str(value) for key, value in {**session.kernel.statistics(), **_language_counts(session)}.items()},
             "invariant_violations": str(len(impossible)),
             "cost_budget_percent": f"{100 * session.kernel.breaker.budget.ratio:g}",
             **{f"cost_{COST_NAMES[kind].replace(' ', '_')}_percent": f"{percent_of_rest(ns, cpu_ns):.3f}"
@@ -171,10 +172,11 @@ def make_profile(
     )  # fmt: skip
 
 
-def _python(session: Session) -> dict[str, int]:
-    """Python frames without a name, and stacks that did not match the native ones."""
-    stacks = [target.python for target in session.targets.values() if target.python]
-    return {
-        "python_unnamed": sum(python.unresolved for python in stacks),
-        "python_mismatched": sum(len(python.mismatched) for python in stacks),
-    }
+def _language_counts(session: Session) -> dict[str, int]:
+    """What the front ends of languages count; 0 where no process runs them."""
+    out = {name: 0 for loader in loaders() for name in loader.counters}
+    for target in session.targets.values():
+        if target.language is not None:
+            for name, count in target.language.counts().items():
+                out[name] = out.get(name, 0) + count
+    return out

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 from parprof.attribution import finephases
 from parprof.attribution.idleness import attribute
 from parprof.kernel.stacks import Stack
-from parprof.languages.cpython.merge import python_merge
 from parprof.logical import Located, LogicalPaths, PathMemory, Shape
 from parprof.logical.overhead import TAG
 from parprof.logical.physical import Merge
@@ -97,7 +96,7 @@ class RowMaker:
 
     def _make_paths(self, target: Target | None, image: int, epoch: int) -> LogicalPaths:
         def merge(user: int, stack: Stack) -> Merge | None:
-            return python_merge(target.python, user, stack) if target and target.python else None
+            return target.language.merge(user, stack) if target and target.language else None
 
         def shape(stack: int) -> Shape | None:
             raw = self._session.kernel.raw_stack(stack)

@@ -30,7 +30,9 @@ class Agent:
     library: re.Pattern[str] = _NEVER
     """Matches the base name of the runtime's shared library."""
     marker = ""
-    """A function that the runtime defines: tells it in a static program, or in a library of another name."""
+    """A function that the runtime defines: tells it where it is linked into a file, or in a library of another name."""
+    is_imitated = False
+    """Other runtimes define its marker, too."""
     hooks: tuple[Hook, ...] = ()
     lock_hooks: tuple[Hook, ...] = ()
     """Probed only where the user asks who holds the locks that others wait for: LOCK and UNLOCK."""

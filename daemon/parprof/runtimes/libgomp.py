@@ -67,6 +67,7 @@ class Libgomp(Agent):
     name = "libgomp"
     library = re.compile(r"libgomp[.-]")
     marker = "GOMP_parallel"
+    is_imitated = True
     outlined = re.compile(r".*\._omp_fn\.\d+")
     lock_hooks = LOCKS
     pauses = True

@@ -201,9 +201,10 @@ def _loaded_field(elf: ElfFile, name: str) -> tuple[_Field, Iterator[Any]]:
 def _barrier(elf: ElfFile, team: _Field) -> tuple[int, int]:
     """Offset of the barrier in the team, and the address of the wait that it is passed to.
 
-    A static program that has no explicit barrier has no GOMP_barrier, but then it has the names of internals.
+    A program that the runtime is linked into and that has no explicit barrier has no GOMP_barrier, but then it has the
+    names of internals.
     """
-    static = elf.is_static and not elf.lookup(["GOMP_barrier"])
+    static = not elf.lookup(["GOMP_barrier"])
     name = _STATIC_END if static else "GOMP_barrier"
     field, instructions = _loaded_field(elf, name)
     if (field.slot, field.offset) != (team.slot, team.offset):

@@ -107,3 +107,4 @@ class Libiomp5(Libomp):
 
     name = "libiomp5"
     library = re.compile(r"libiomp5[.\-]")
+    marker = ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from parprof.probes.shared import SharedProbes
 from parprof.process.identity import Process, inspect, parent_of
 from parprof.process.loadmap import DsoCache, Mapping
 from parprof.session.cost import CostMeter
+from parprof.session.lifecycle import End, Lives, State
 from parprof.session.region_rate import RegionRate
 from parprof.session.sources import Source
 from parprof.session.stops import Stops, let_go
@@ -72,13 +73,15 @@ class Session:
         self.kernel = kernel
         self.pace = pace or Pace()
         self._on_seen = on_seen
-        self._live: dict[int, Target] = {}
-        self._by_pidfd: dict[int, Target] = {}
         self.cache = DsoCache()
         self.builder = TableBuilder(TableCache())
         self.watched = Watched(kernel, self.cache, Placer(kernel, self.builder), wanted_source, blame_locks,
             SharedProbes(kernel) if share_probes else None)  # fmt: skip
-        self.targets: dict[int, Target] = {}
+        self._poller = select.epoll()
+        self._lives = Lives[Target](
+            kernel, self._poller, _SETTLED_SECONDS, Stops(kernel.plain_programs).judge
+        )
+        self.targets = self._lives.by_image
         """By image id; ended ones stay, because their samples need their load map."""
         self.facts: dict[FactKey, list[int]] = {}
         self.thread_names: dict[tuple[int, int], str] = {}
@@ -89,12 +92,9 @@ class Session:
         self.ended_ns = self.started_ns
         self.started_s = time.time()
         self._next_image = 1
-        self._young: list[tuple[float, int]] = []
-        self._stops = Stops(kernel.plain_programs)
         self._last_drain = time.monotonic()
         self._last_rates = self._last_check = self._last_drain
         self._control_losses = 0
-        self._poller = select.epoll()
         self._poller.register(kernel.control_fd, select.EPOLLIN)
         self._poller.register(kernel.breaker.fd, select.EPOLLIN)
 
@@ -108,50 +108,23 @@ class Session:
             TargetError: gone, a kernel thread, a zombie.
         """
         process = inspect(pid)
+        self._lives.make_room(pid)
         target = Target(self.watched, process, self._next_image, follow=follow, stop=stop)
         self._next_image += 1
         try:
             # from now on the descriptor in `target` keeps the PID from meaning another
             if inspect(pid).start_ticks != process.start_ticks:
                 raise TargetError(f"process {pid} ended while we attached to it")
-            self._add_target(target)
+            self._lives.begin(target, State.SETTLED, time.monotonic())
             if stop:
                 self.kernel.watch(pid, target.image, target.config(), from_exec=True)
             else:
                 target.begin()
         except BaseException:
-            self._forget(target)
-            self.targets.pop(target.image, None)
+            self._lives.end(target, End.FAILED)
+            self._lives.forget(target)
             raise
         return target
-
-    def _hear_of_end(self, target: Target) -> None:
-        """Be woken when a process ends; of one that is young its record alone tells."""
-        self._poller.register(target.pidfd, select.EPOLLIN)
-        self._by_pidfd[target.pidfd] = target
-
-    def _add_target(self, target: Target) -> None:
-        if not target.is_young and not target.ended:
-            self._hear_of_end(target)
-        self.targets[target.image] = self._live[target.pid] = target
-
-    def _unregister(self, target: Target) -> None:
-        if self._by_pidfd.pop(target.pidfd, None) is not None:
-            self._poller.unregister(target.pidfd)
-
-    def _forget(self, target: Target) -> None:
-        with suppress(OSError, ParprofError):
-            if target.observe() or not target.ended:
-                self.kernel.unwatch(target.pid, has_threads=not target.ended)
-        self._drop(target)
-
-    def _drop(self, target: Target) -> None:
-        self._unregister(target)
-        if self._live.get(target.pid) is target:
-            del self._live[target.pid]
-        if target.ended:
-            self._stops.judge(target)
-        target.close()
 
     def wake_up_by(self, fd: int) -> None:
         """Let `step` end when a descriptor becomes readable; whoever owns it reads it."""
@@ -159,8 +132,7 @@ class Session:
 
     def unwatch(self, target: Target) -> None:
         """Stop to profile a process that runs on. What was sampled of it stays."""
-        self._forget(target)
-        target.ended = True
+        self._lives.end(target, End.LEFT)
 
     def take_facts(self) -> dict[FactKey, list[int]]:
         """The facts since the last call, which are no longer the session's."""
@@ -169,10 +141,7 @@ class Session:
 
     def drop_ended(self) -> list[Target]:
         """Forget the targets that have ended: call it when all of their facts have been dealt with."""
-        ended = [target for target in self.targets.values() if target.ended]
-        for target in ended:
-            del self.targets[target.image]
-            target.perf_map.close()
+        ended = self._lives.forget_ended()
         self.cost.forget(ended)
         images = {target.image for target in ended}
         if images:
@@ -182,39 +151,78 @@ class Session:
 
     def live(self, pid: int) -> Target | None:
         """The newest image of a process that has not ended."""
-        found = self._live.get(pid)
-        return None if found is None or found.ended else found
+        return self._lives.live(pid)
 
     def step(self, seconds: float | None = None) -> None:
         """Wait up to ``seconds`` (or the session's pace) for something to happen, and deal with all that did."""
-        seconds = self.pace.poll if seconds is None else seconds
-        if self.watched.placer.is_waiting:
-            seconds = min(seconds, self.pace.tables)
-        ready = []
-        with suppress(InterruptedError):
-            ready = self._poller.poll(seconds)
-        for record in self.kernel.control_records():
-            self._act(record)
+        readable = self._wait(self.pace.poll if seconds is None else seconds)
+        self._act_on_records()
         self._cut_off()
-        self.kernel.poll()
-        self._note_mappings()
-        self._resolve_python()
-        self.trace.extend(self.kernel.trace_records())
+        self._take_in()
         now = time.monotonic()
-        if self.cache.answers_again():
-            for target in self._live.values():
-                target.stale = True
-        for target in list(self._live.values()):
-            if target.stale and not target.ended and now >= target.next_refresh_s:
-                target.careful_refresh()
+        self._look_again(now)
         self.watched.placer.pump()
         self._settle(now)
-        self._bury([self._by_pidfd[fd] for fd, _ in ready if fd in self._by_pidfd])
+        self._clear_away(readable)
+        self._note_rates(now)
+        self._drain_in_time(now)
+        self._check_in_time(now)
+
+    def _wait(self, seconds: float) -> list[int]:
+        """Until something happens, but for so long at most: the descriptors that are readable."""
+        if self.watched.placer.is_waiting:
+            seconds = min(seconds, self.pace.tables)
+        with suppress(InterruptedError):
+            return [fd for fd, _ in self._poller.poll(seconds)]
+        return []
+
+    def _act_on_records(self) -> None:
+        """Do what the programs have told that is to be done."""
+        for record in self.kernel.control_records():
+            self._act(record)
+
+    def _take_in(self) -> None:
+        """Take over what the programs found out: stacks and mappings, functions that may be gone soon, traces."""
+        self.kernel.poll()
+        self._note_mappings()
+        self._resolve_functions()
+        self.trace.extend(self.kernel.trace_records())
+
+    def _look_again(self, now: float) -> None:
+        """Read the load maps that may have changed."""
+        if self.cache.answers_again():
+            for target in self._lives.living():
+                target.stale = True
+        for target in self._lives.living():
+            if target.stale and now >= target.next_refresh_s:
+                target.careful_refresh()
+
+    def _settle(self, now: float) -> None:
+        """Look closely at those that have lived for a while."""
+        for target in self._lives.settle_due(now):
+            target.settle()
+
+    def _clear_away(self, descriptors: Collection[int]) -> None:
+        """Deal with processes whose end their descriptors have just told."""
+        gone = [target for target in self._lives.told_by(descriptors) if target.is_gone()]
+        any_settled = any(target.life.state is State.SETTLED for target in gone)
+        for target in gone:
+            self._lives.note_gone(target)
+        if any_settled and self.pace.drain_at_exit:
+            self.drain()
+        for target in gone:
+            self._lives.end(target, End.EXITED)
+
+    def _note_rates(self, now: float) -> None:
         if now - self._last_rates >= self.pace.rates:
             self._last_rates = now
             self.regions.note(now)
+
+    def _drain_in_time(self, now: float) -> None:
         if now - self._last_drain >= self.pace.drain:
             self.drain()
+
+    def _check_in_time(self, now: float) -> None:
         if now - self._last_check >= min(self.pace.drain, _CHECK_SECONDS):
             self._last_check = now
             self._resynchronise()
@@ -228,14 +236,6 @@ class Session:
                     target.cut_off(cut)
                 except (ParprofError, OSError) as error:
                     target.note_failure(f"{type(error).__name__}: {error}")
-
-    def _bury(self, candidates: list[Target]) -> None:
-        """Deal with processes whose end the kernel has just told."""
-        ended = [target for target in candidates if not target.ended and target.has_ended()]
-        if self.pace.drain_at_exit and any(not target.is_young for target in ended):
-            self.drain()
-        for target in ended:
-            self._forget(target)
 
     def _act(self, record: ControlRecord) -> None:
         if record.kind == records.RECORD_SEEN:
@@ -253,16 +253,18 @@ class Session:
                 target.note_failure(f"{type(error).__name__}: {error}")
 
     def _leader_ended(self, target: Target) -> None:
-        if target.pidfd in self._by_pidfd:
-            target.observe()
-        elif target.has_ended():
-            self._forget(target)
-        else:  # some thread of it lives, or it is just about to end
-            target.observe()
-            self._hear_of_end(target)
+        """The first thread of a process has ended, as a rule with all others."""
+        if target.life.state in (State.YOUNG, State.GONE) and target.is_gone():
+            self._lives.end(target, End.EXITED)
+            return
+        target.observe()
+        if target.life.state is State.YOUNG:  # some thread of it lives, or it is just about to end
+            self._lives.linger(target)
 
     def _act_on_target(self, record: ControlRecord) -> None:
-        target = self._live.get(record.pid) if record.kind == records.RECORD_EXIT else self.live(record.pid)
+        target = (
+            self._lives.newest(record.pid) if record.kind == records.RECORD_EXIT else self.live(record.pid)
+        )
         if target is None or target.image != record.image:
             return
         if record.kind == records.RECORD_LEARNED:
@@ -279,16 +281,16 @@ class Session:
         elif record.kind == records.RECORD_EXIT:
             self._leader_ended(target)
         elif record.kind == records.RECORD_REPLACED:
-            target.ended = True
-            self._drop(target)
+            self._lives.end(target, End.REPLACED)
 
     def _new_image(self, record: ControlRecord) -> None:
         """A watched process called exec, or a child was forked: the kernel already counts the new image."""
-        before = self._live.get(record.pid if record.kind == records.RECORD_EXEC else record.parent_pid)
         is_exec = record.kind == records.RECORD_EXEC
-        if is_exec and before is not None:
-            before.ended = True
-            self._drop(before)
+        before = self._lives.newest(record.pid if is_exec else record.parent_pid)
+        if not is_exec:
+            self._lives.make_room(record.pid)
+        elif before is not None:
+            self._lives.end(before, End.REPLACED)
         like = before if before and not (record.stopped or (is_exec and not before.stops)) else None
         try:
             target = Target(
@@ -300,17 +302,13 @@ class Session:
             return
         if not is_exec and before is not None:
             target.inherit(before)
-        self._add_target(target)
-        if target.ended:  # so soon; it may have been sampled, and what it became is still to come
-            return
-        if target.is_young:
-            if not is_exec and before is not None:
-                self.watched.placer.inherit(before.pid, target.pid)
-            self._young.append((time.monotonic() + _SETTLED_SECONDS, record.image))
-            return
-        target.refresh(wait=record.stopped)
-        if record.stopped:
-            target.resume(started_libraries=False)
+        self._lives.begin(target, target.first_state, time.monotonic())
+        if target.life.state is State.SETTLED:
+            target.refresh(wait=record.stopped)
+            if record.stopped:
+                target.resume(started_libraries=False)
+        elif target.life.state is State.YOUNG and not is_exec and before is not None:
+            self.watched.placer.inherit(before.pid, target.pid)
 
     @staticmethod
     def _describe(record: ControlRecord, like: Target | None) -> Process:
@@ -326,14 +324,6 @@ class Session:
         comm = visible(record.comm.encode())
         return replace(like.process, pid=record.pid, comm=comm, command=f"[{comm}]", exe="")
 
-    def _settle(self, now: float) -> None:
-        while self._young and self._young[0][0] <= now:
-            target = self.targets.get(self._young.pop(0)[1])
-            if target is not None and self.live(target.pid) is target:
-                target.settle()
-                if target.pidfd not in self._by_pidfd:
-                    self._hear_of_end(target)
-
     def _resynchronise(self) -> None:
         """After a lost control record: look again at everything that a record could have told."""
         lost = self.kernel.lost().get("control_ring", 0)
@@ -346,21 +336,20 @@ class Session:
             if image not in self.targets:
                 kind = records.RECORD_EXEC if self.live(pid) else records.RECORD_FORK
                 self._act(ControlRecord(kind, pid, pid, image, parent_of(pid), False, 0, 0, ""))
-        for target in list(self._live.values()):
-            if target.pidfd not in self._by_pidfd and target.has_ended():
-                self._forget(target)
-        for target in list(self.targets.values()):
-            if not target.ended:
-                target.careful_refresh()
-                target.resume(started_libraries=False)
+        for target in self._lives.unheard():
+            if target.is_gone():
+                self._lives.end(target, End.EXITED)
+        for target in self._lives.living():
+            target.careful_refresh()
+            target.resume(started_libraries=False)
 
     def drain(self) -> None:
         """Take all samples from the kernel now."""
         self._add(self.kernel.drain())
         self._note_mappings()
-        self._resolve_python()
+        self._resolve_functions()
         self._last_drain = time.monotonic()
-        living = [target for target in self._live.values() if not target.ended]
+        living = self._lives.living()
         with self._states_of(living):
             for target in living:
                 target.observe()
@@ -376,15 +365,15 @@ class Session:
             if target is not None and dso is not None:
                 target.note_mapping(Mapping(found.start, found.end, found.offset, dso))
 
-    def _resolve_python(self) -> None:
-        """Look up the functions of new Python stacks while their process has them in memory."""
+    def _resolve_functions(self) -> None:
+        """Look up the functions of interpreted languages in new stacks while their process has them in memory."""
         fresh: dict[int, list[tuple[int, tuple[CodeAt, ...]]]] = {}
         for image, digest, frames in self.kernel.python_stacks():
             fresh.setdefault(image, []).append((digest, frames))
         for image, stacks in fresh.items():
             target = self.targets.get(image)
-            if target is not None and target.python is not None:
-                target.python.resolve(stacks)
+            if target is not None and target.language is not None:
+                target.language.resolve(stacks)
 
     def _add(self, facts: Iterable[Fact]) -> None:
         for f in facts:
@@ -410,19 +399,16 @@ class Session:
     def finish(self) -> None:
         """Take the last samples, detach all probes. Targets keep running; the facts stay."""
         self.ended_ns = time.monotonic_ns()
-        for record in self.kernel.control_records():
-            self._act(record)
+        self._act_on_records()
         self._cut_off()
         self.drain()
-        for target in self.targets.values():
-            if not target.ended:
-                self._forget(target)
-                target.ended = True
+        for target in self._lives.unended():
+            self._lives.end(target, End.EXITED if target.ended else End.LEFT)
         self.watched.placer.free_idle()
         time.sleep(0.01)
         self._add(self.kernel.drain())
         self._note_mappings()
-        self._resolve_python()
+        self._resolve_functions()
         self._add(self.kernel.unresolved())
         self.trace.extend(self.kernel.trace_records())
 
@@ -437,11 +423,12 @@ class Session:
 
     def close(self) -> None:
         """Give back what the session holds beyond the kernel's maps. No process is watched any more."""
-        if any(target.stops for target in self._live.values()):
+        if any(target.stops for target in self._lives.unended()):
             let_go(self.kernel)
-        for target in self.targets.values():
-            target.close()
-            target.perf_map.close()
+        for target in self._lives.unended():
+            self._lives.end(target, End.LEFT)
+        for target in self.targets.values():  # they stay, for whoever still reads their samples
+            target.forget()
         if self.watched.shared is not None:
             self.watched.shared.close()
         self.builder.close()

@@ -10,7 +10,7 @@ from parprof.kernel.records import CHECK_MEMORY, FROM_LEAVES, FROM_MEMORY, HAS_R
 from parprof.kernel.uprobes import Site
 from parprof.plans import Edge, MemoryPlan, UnknownLayout
 from parprof.probes.file_facts import file_facts
-from parprof.process.loadmap import LoadMap
+from parprof.process.loadmap import Dso, LoadMap
 from parprof.process.memory import ProcessMemory, environment_of
 from parprof.runtimes import Agent
 
@@ -89,7 +89,9 @@ def look_for_memory(agents: list[Agent], load_map: LoadMap) -> MemoryChoice:
         return MemoryChoice()
     problem = ""
     for agent in agents:
-        libraries = [d for d in load_map.dsos() if agent.library.match(d.name) or file_facts(d).is_static]
+        libraries = [
+            dso for dso in load_map.dsos() if agent.library.match(dso.name) or _has_inside(dso, agent)
+        ]
         users = [
             d for d in load_map.dsos() if any(agent.imports.match(name) for name in file_facts(d).imports)
         ]
@@ -107,6 +109,12 @@ def look_for_memory(agents: list[Agent], load_map: LoadMap) -> MemoryChoice:
     return MemoryChoice(problem=problem)
 
 
+def _has_inside(dso: Dso, agent: Agent) -> bool:
+    """Whether a file brings a runtime along, or may."""
+    facts = file_facts(dso)
+    return facts.is_static or (facts.static_agent is not None and facts.static_agent.name == agent.name)
+
+
 def look_again(memory: MemoryChoice, load_map: LoadMap) -> MemoryChoice:
     """The same way to read n_w, judged by what is mapped now: a library that came later may use more."""
     if memory.agent is None or memory.spoilt_by:
@@ -116,8 +124,8 @@ def look_again(memory: MemoryChoice, load_map: LoadMap) -> MemoryChoice:
 
 def _spoilt_by(agent: Agent, load_map: LoadMap) -> str:
     facts = [file_facts(dso) for dso in load_map.dsos()]
-    is_static = any(one.static_agent is not None for one in facts)
-    imported = None if is_static else {name for one in facts for name in one.imports}
+    is_inside = any(one.static_agent is not None for one in facts)
+    imported = None if is_inside else {name for one in facts for name in one.imports}
     return agent.memory_spoilt_by(imported, environment_of(load_map.pid)) or _other_threads(load_map)
 
 

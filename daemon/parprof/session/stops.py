@@ -32,7 +32,7 @@ class Stops:
         """
         if not target.program or not target.stops or not target.has_started:
             return
-        if target.plan.agents or target.threads_created or target.python is not None:
+        if target.plan.agents or target.threads_created or target.language is not None:
             self._plain.remove(target.program)
         elif not target.was_trusted:
             self._plain.add(target.program)

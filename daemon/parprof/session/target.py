@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from parprof.errors import ParprofError, ProbeAttachError, TargetError
-from parprof.files.dso import Key
 from parprof.kernel.alarms import Cut
 from parprof.kernel.engine import Kernel
 from parprof.kernel.records import (
@@ -23,8 +22,8 @@ from parprof.kernel.records import (
     Cost,
     WatchConfig,
 )
-from parprof.languages.cpython.functions import PythonStacks
-from parprof.languages.cpython.process import find_cpython
+from parprof.languages import Instance
+from parprof.languages.front_ends import FrontEnds
 from parprof.plans import Edge
 from parprof.probes.placed import PlacedProbes
 from parprof.probes.plan import Plan, has_runtime, is_static, loader_sites, make_plan, outlined_site
@@ -33,6 +32,7 @@ from parprof.process.epochs import LoadMaps
 from parprof.process.identity import Process, allowed_cores, inspect, open_pidfd
 from parprof.process.loadmap import Dso, DsoCache, LoadMap, Mapping
 from parprof.process.threads import guess_threads
+from parprof.session.lifecycle import Life, State
 from parprof.session.sources import (
     MemoryChoice,
     Source,
@@ -64,12 +64,15 @@ class Watched:
     blame_locks: bool = False
     shared: SharedProbes | None = None
     """Where rare probes go that serve all processes; None: each process has its own."""
-    no_python: set[Key] = field(default_factory=set)
-    """Files that are known to be no Python interpreter."""
+    front_ends: FrontEnds = field(default_factory=FrontEnds)
+    """Languages whose functions are to be in call paths."""
 
 
 class Target:
-    """A process image under observation. ``image`` is the id under which the kernel counts it."""
+    """A process image under observation. ``image`` is the id under which the kernel counts it.
+
+    What becomes of it when is `parprof.session.lifecycle`'s to say.
+    """
 
     def __init__(
         self,
@@ -113,15 +116,15 @@ class Target:
         self.stale = False
         """The load map may have changed."""
         self.next_refresh_s = 0.0
-        self.python: PythonStacks | None = None
-        self._no_python = watched.no_python
+        self.language: Instance | None = None
+        """The interpreter that it runs."""
+        self._front_ends = watched.front_ends
         self._probes = PlacedProbes(watched.kernel, process.pid, watched.shared)
         self.cores: int = like.cores if like else 1
-        self.ended = False
+        self.life = Life(f"process {process.pid}, image {image}")
         self.program = program
-        self.is_young = like is not None
-        """It may end soon: what is dear waits for `settle`."""
-        self.was_trusted = self.is_young and stop
+        self._had_model = like is not None
+        self.was_trusted = self._had_model and stop
         """It was not stopped at its start, though others are: its program is known to be plain."""
         self.threads_created = 0
         """As of the last `observe`."""
@@ -136,7 +139,7 @@ class Target:
         except TargetError:
             if like is None:
                 raise
-            self.pidfd, self.ended = -1, True
+            self.pidfd = -1
         self.perf_map = ABSENT
         if like is None:
             self._look_around()
@@ -145,6 +148,23 @@ class Target:
         self.perf_map = PerfMap(self.process.pid)
         with suppress(ParprofError):
             self.cores = allowed_cores(self.process.pid)
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is no process any more, or none of ours."""
+        return self.life.is_over
+
+    @property
+    def is_young(self) -> bool:
+        """Whether it may end soon: what is dear waits for `settle`."""
+        return self.life.state in (State.YOUNG, State.LINGERING)
+
+    @property
+    def first_state(self) -> State:
+        """What it begins as."""
+        if self.pidfd < 0:
+            return State.GONE
+        return State.YOUNG if self._had_model else State.SETTLED
 
     @property
     def pid(self) -> int:
@@ -176,9 +196,8 @@ class Target:
         self.plan, self.source, self.memory = parent.plan, parent.source, parent.memory
         if parent.load_map is not None:
             self.load_maps.add(0, parent.load_map)
-        if parent.python is not None:
-            self.python = parent.python.for_child(self.pid)
-            self.kernel.set_interpreter(self.pid, self.python.python.kernel_facts())
+        if parent.language is not None:
+            self._speak(parent.language.for_child(self.pid))
 
     def config(self) -> WatchConfig:
         """What the programs are told of this process."""
@@ -215,7 +234,7 @@ class Target:
             return False
         if fresh is not self.load_map:
             self.placer.update(fresh, wait)
-            self._find_interpreter(fresh)
+            self._find_language(fresh)
         self.load_maps.add(epoch, fresh)
         return True
 
@@ -244,7 +263,6 @@ class Target:
 
     def settle(self) -> None:
         """It has lived for a while: do what could wait until now."""
-        self.is_young = False
         with suppress(ParprofError):
             self.process = inspect(self.pid)
         self._look_around()
@@ -255,10 +273,13 @@ class Target:
         """Whether it was seen with all of the libraries that it starts with."""
         return not self._stops_left or (self.load_map is not None and is_static(self.load_map))
 
-    def _find_interpreter(self, load_map: LoadMap) -> None:
-        if self.python is None and (found := find_cpython(load_map, self._no_python)) is not None:
-            self.python = PythonStacks(self.pid, found)
-            self.kernel.set_interpreter(self.pid, found.kernel_facts())
+    def _find_language(self, load_map: LoadMap) -> None:
+        if self.language is None and (found := self._front_ends.find(load_map)) is not None:
+            self._speak(found)
+
+    def _speak(self, language: Instance) -> None:
+        self.language = language
+        self.kernel.set_interpreter(self.pid, language.kernel_facts())
 
     def place_probes(self) -> None:
         """Probe whatever the present load map calls for and is not probed yet.
@@ -288,7 +309,7 @@ class Target:
         try:
             yield
         except ProbeAttachError as error:
-            if not self._is_gone():  # else there is nothing left to probe
+            if not self.is_gone():  # else there is nothing left to probe
                 self.note_failure(str(error))
 
     def _make_plan(self, load_map: LoadMap) -> None:
@@ -401,15 +422,13 @@ class Target:
         """File and ELF address behind an address that was sampled in an epoch."""
         return self.load_maps.find(address, epoch)
 
-    def _is_gone(self) -> bool:
+    def is_gone(self) -> bool:
+        """Whether the process has ended: all of its threads."""
+        if self.pidfd < 0:
+            return True
         poller = select.poll()
         poller.register(self.pidfd, select.POLLIN)
         return bool(poller.poll(0))
-
-    def has_ended(self) -> bool:
-        """Whether the process is gone (all of its threads)."""
-        self.ended = self.ended or self._is_gone()
-        return self.ended
 
     def watched_s(self) -> float:
         """For how long it has been watched, or was, until it was closed."""
@@ -434,13 +453,17 @@ class Target:
         return self.cores
 
     def close(self) -> None:
-        """Detach the probes (slow mechanisms in the background) and forget the process."""
+        """It is watched no more: detach the probes (slow mechanisms in the background), let the process go."""
         self._ended_s = self._ended_s or time.monotonic()
         self.placer.forget(self.pid)
-        if self.python is not None and self.python.is_open:
+        if self.language is not None and self.language.is_open:
             self.kernel.set_interpreter(self.pid, {})
-            self.python.close()
+            self.language.close()
         self._probes.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
+
+    def forget(self) -> None:
+        """Close what names its samples."""
+        self.perf_map.close()

@@ -86,7 +86,7 @@ class Symbolizer(Closing):
         until_s = time.monotonic() + self._pass_seconds
         by_need = sorted(missing.values(), key=lambda item: -len(item[1]))
         self._reader.prepare(dso for dso, _ in by_need)
-        for dso, asked in missing.values():
+        for dso, asked in by_need:
             build_id = dso.build_id
             texts: dict[str, str] = {}
             addresses = sorted({vaddr - is_return for _, vaddr, is_return in asked})

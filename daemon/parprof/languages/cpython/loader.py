@@ -1,0 +1,83 @@
+"""Recognises CPython 3.9 to 3.13 among the files that a process maps."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from parprof.files.elf import ElfFile
+from parprof.languages import Data, Loader
+from parprof.languages.cpython.evalcode import LOOP, loop_ranges
+from parprof.languages.cpython.instance import CPythonInstance
+from parprof.languages.cpython.layouts import DEBUG_OFFSETS_SIZE, LAYOUTS, Layout, debug_layout
+from parprof.languages.cpython.process import CPython, thread_slots
+from parprof.process.loadmap import Dso, LoadMap
+
+_SYMBOLS = ("_PyRuntime", "PyCode_Type", "Py_Version", LOOP)
+_NUMBER = re.compile(r"python3\.(\d+)")
+_VERSION_TEXT = re.compile(rb"\0(3)\.(9|10)\.\d+(?:\+|a\d+|b\d+|rc\d+)?\0")
+_PROGRAM = re.compile(r"python[\d.]*t?$")
+_MAX_RODATA = 1 << 24
+
+
+class CPythonLoader(Loader):
+    """The front end for CPython."""
+
+    name = "cpython"
+    counters = CPythonInstance.COUNTERS
+
+    def may_be(self, dso: Dso, is_program: bool) -> bool:
+        """Programs may have it built in; of libraries only those are looked at that are named for it."""
+        return is_program or "python" in dso.name
+
+    def load(self, dso: Dso) -> CPythonData | None:
+        """The interpreter in a file, if it is of a version that we know."""
+        elf = dso.elf
+        if elf is None:
+            return None
+        symbols = {name: known[0].value for name, known in elf.lookup(_SYMBOLS).items()}
+        if not {"_PyRuntime", "PyCode_Type", LOOP} <= symbols.keys():
+            return None
+        layout = LAYOUTS.get(_minor_version(elf, dso, symbols.get("Py_Version", 0)))
+        if layout is None:
+            return None
+        if layout.minor >= 13:
+            layout = debug_layout(layout, elf.read(symbols["_PyRuntime"], DEBUG_OFFSETS_SIZE)) or layout
+        return CPythonData(layout, symbols["_PyRuntime"], symbols["PyCode_Type"], tuple(loop_ranges(elf)))
+
+
+@dataclass(frozen=True, slots=True)
+class CPythonData(Data):
+    """The interpreter in one file."""
+
+    layout: Layout
+    runtime: int
+    code_type: int
+    loops: tuple[tuple[int, int], ...]
+    """[start, end) of the machine code of the interpreter loop."""
+
+    def attach(self, load_map: LoadMap, dso: Dso) -> CPythonInstance:
+        """The interpreter of a process, which maps the file ``dso``."""
+        bias = load_map.bias(dso)
+        first = load_map.mappings[0].dso.name
+        python = CPython(
+            self.layout,
+            self.runtime + bias,
+            self.code_type + bias,
+            tuple((start + bias, end + bias) for start, end in self.loops),
+            frozenset((dso.name, first) if _PROGRAM.match(first) else (dso.name,)),
+            thread_slots(load_map),
+        )
+        return CPythonInstance(load_map.pid, python)
+
+
+def _minor_version(elf: ElfFile, dso: Dso, version_symbol: int) -> int:
+    """The 11 of 3.11, 0 if it cannot be told."""
+    if version_symbol:
+        raw = int.from_bytes(elf.read(version_symbol, 4), "little")
+        return raw >> 16 & 0xFF if raw >> 24 == 3 else 0
+    for name in (elf.soname, dso.name):
+        if match := _NUMBER.search(name):
+            return int(match[1])
+    text = _VERSION_TEXT.search(elf.section_data(b".rodata", _MAX_RODATA))
+    return int(text[2]) if text else 0

@@ -1,0 +1,55 @@
+"""The table of languages, and which of them a process runs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cache
+
+from parprof.files.dso import Key
+from parprof.files.elf import ElfError
+from parprof.languages import Data, Instance, Loader
+from parprof.languages.cpython.loader import CPythonLoader
+from parprof.process.loadmap import Dso, LoadMap
+
+_KEPT = 4096
+"""Files of which it is remembered what is in them."""
+
+
+@cache
+def loaders() -> tuple[Loader, ...]:
+    """All languages, the most likely first."""
+    return (CPythonLoader(),)
+
+
+class FrontEnds:
+    """Finds the languages of processes. Each file is looked into once, for all of them."""
+
+    def __init__(self, known: Sequence[Loader] | None = None) -> None:
+        """``known``: the languages, by default all."""
+        self._loaders = loaders() if known is None else tuple(known)
+        self._data: OrderedDict[tuple[str, Key], Data | None] = OrderedDict()
+
+    def find(self, load_map: LoadMap) -> Instance | None:
+        """The interpreter that a process has mapped. One at most: the programs collect the frames of one."""
+        for index, mapping in enumerate(load_map.mappings):
+            for loader in self._loaders:
+                if loader.may_be(mapping.dso, index == 0):
+                    data = self._look_into(loader, mapping.dso)
+                    if data is not None:
+                        return data.attach(load_map, mapping.dso)
+        return None
+
+    def _look_into(self, loader: Loader, dso: Dso) -> Data | None:
+        key = loader.name, dso.key
+        if key in self._data:
+            self._data.move_to_end(key)
+            return self._data[key]
+        try:
+            found = loader.load(dso)
+        except ElfError:
+            found = None
+        self._data[key] = found
+        while len(self._data) > _KEPT:
+            self._data.popitem(last=False)
+        return found
