@@ -1,23 +1,59 @@
-"""What planning has to know of a file, found once for all processes that map it."""
+"""What planning has to know of a file: found once for each file and kept on disk, by a child that has no privileges.
+
+`find_facts` reads and disassembles foreign bytes: it runs in that child alone (`parprof.probes.facts_worker`). What it
+finds travels as JSON, is checked again when it is read (`from_json`), and holds for every process that maps the file.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, fields
+from functools import cache
+from hashlib import sha256
+from typing import Any, NamedTuple
 
-from parprof.files.elf import ElfError, Symbol
-from parprof.probes.wait_code import wait_code
-from parprof.process.loadmap import Dso
+from parprof import __version__
+from parprof.files.elf import ElfError, ElfFile, Symbol
+from parprof.probes.cheap_sites import ProbeSite, cheap_probe_site, tail_jump_site
+from parprof.probes.static_runtime import runtime_code
+from parprof.probes.wait_code import Range, wait_code
 from parprof.runtimes import Agent, agent_for_library, agents
 
-_KEPT = 4096
+FORMAT = 1
+"""To be raised with each change of what the facts are or how they are found."""
 NAMED = ("pthread_create", "_dl_debug_state")
 """Functions that are probed wherever they are."""
+MAX_FUNCTIONS = 1 << 14
+"""Functions of one file that can be probed; more are left out."""
+_MAX_NAME, _MAX_NAMES = 1 << 12, 1 << 16
+_UNSIZED = 64
 _CREATORS = ("pthread_create", "thrd_create", "_ZNSt6thread15_M_start_thread")
 """How the names of functions begin that start a thread; the last is that of std::thread."""
 _CREATE_FOR_OTHERS = re.compile(r"libstdc\+\+\.|libc[.-]|libpthread[.-]")
+
+
+class Place(NamedTuple):
+    """An instruction to probe, an ELF virtual address."""
+
+    vaddr: int
+    cheap: bool
+    """The kernel emulates it."""
+    arguments_intact: bool
+    """The registers of the first six arguments still hold them there."""
+
+
+class Function(NamedTuple):
+    """A function that may be probed, and where."""
+
+    name: str
+    vaddr: int
+    first: Place
+    """At its entry, as far as that can be told without a look at more than its first instruction."""
+    whole: Place
+    """The cheapest that every call passes."""
+    slow: Place | None
+    """The jump to its slow path, where it is a stub that else returns at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,45 +62,29 @@ class FileFacts:
 
     imports: frozenset[str] = frozenset()
     """Functions that it has from some parallel runtime."""
-    named: tuple[Symbol, ...] = ()
-    """Its definitions of `NAMED`."""
+    functions: tuple[Function, ...] = ()
+    """Its definitions of `NAMED`, of what a runtime's hooks name, and bodies of regions and tasks."""
     static_agent: Agent | None = None
     """The runtime that is linked into it, or that it is under another name: see `Agent.marker`."""
     is_static: bool = False
-    wait_code: tuple[tuple[int, int], ...] = ()
+    wait_code: tuple[Range, ...] = ()
     """Of a runtime that tells by ``pause`` that a thread waits: that code, ELF addresses [start, end)."""
     creates_threads: bool = False
     """Whether it imports what starts a thread, and is neither a parallel runtime nor a wrapper for others."""
+    runtime_code: tuple[Range, ...] = ()
+    """Of a runtime that is linked into it: its code, ELF addresses [start, end)."""
 
 
-_facts: OrderedDict[object, FileFacts] = OrderedDict()
-
-
-def file_facts(dso: Dso) -> FileFacts:
-    """The facts about a file; remembered."""
-    found = _facts.get(dso.key)
-    if found is not None:
-        _facts.move_to_end(dso.key)
-        return found
-    if dso.elf is None:
-        return FileFacts()  # may be better the next time
-    found = _facts[dso.key] = _find(dso)
-    while len(_facts) > _KEPT:
-        _facts.popitem(last=False)
-    return found
-
-
-def _find(dso: Dso) -> FileFacts:
-    elf = dso.elf
-    assert elf is not None
-    library = agent_for_library(dso.name)
+def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
+    """Look for the facts about a file; ``base_name`` is what processes call it."""
+    library = agent_for_library(base_name)
     markers = {agent.marker for agent in agents() if agent.marker} if library is None else set()
     try:
         is_static = elf.is_static
         defined = elf.lookup({*NAMED, *markers})
     except ElfError:
         return FileFacts()
-    named = tuple(symbol for name in NAMED for symbol in defined.get(name, ()))
+    named = [symbol for name in NAMED for symbol in defined.get(name, ())]
     try:
         undefined = elf.undefined()
     except ElfError:
@@ -74,15 +94,152 @@ def _find(dso: Dso) -> FileFacts:
     static_agent = _agent_inside(markers & defined.keys())
     creates_threads = (
         library is None
-        and not _CREATE_FOR_OTHERS.match(dso.name)
+        and not _CREATE_FOR_OTHERS.match(base_name)
         and any(name.startswith(_CREATORS) for name in undefined)
     )
     runtime = static_agent or library
-    waits = tuple(wait_code(elf)) if runtime is not None and runtime.pauses else ()
-    return FileFacts(imports, named, static_agent, is_static, waits, creates_threads)
+    wanted = [*named, *_probed(elf, runtime, has_bodies=bool(imports or static_agent))]
+    return FileFacts(
+        imports,
+        tuple(_functions(elf, wanted)),
+        static_agent,
+        is_static,
+        tuple(wait_code(elf)) if runtime is not None and runtime.pauses else (),
+        creates_threads,
+        tuple(runtime_code(static_agent, elf)) if static_agent is not None else (),
+    )
 
 
 def _agent_inside(markers: Collection[str]) -> Agent | None:
     """Whose these markers are. Some runtimes offer the functions of another, too: theirs come first."""
     found = [agent for agent in agents() if agent.marker in markers]
     return min(found, key=lambda agent: agent.is_imitated, default=None)
+
+
+def _probed(elf: ElfFile, runtime: Agent | None, has_bodies: bool) -> Iterator[Symbol]:
+    """The functions of a runtime that its hooks name, and bodies of regions and tasks in files that may have them."""
+    patterns = [hook.pattern for hook in (*runtime.hooks, *runtime.lock_hooks)] if runtime else []
+    if has_bodies:
+        patterns += [agent.outlined for agent in agents()]
+    if not patterns:
+        return
+    any_of = re.compile("|".join(f"(?:{pattern.pattern})" for pattern in patterns))
+    try:
+        for symbol in elf.symbols():
+            if any_of.fullmatch(symbol.name):
+                yield symbol
+    except ElfError:
+        return
+
+
+def _functions(elf: ElfFile, symbols: list[Symbol]) -> Iterator[Function]:
+    for symbol in list({(symbol.name, symbol.value): symbol for symbol in symbols}.values())[:MAX_FUNCTIONS]:
+        try:
+            yield look_at(elf, symbol.value, symbol.size, symbol.name)
+        except ElfError:
+            continue
+
+
+def look_at(elf: ElfFile, vaddr: int, size: int = 0, name: str = "") -> Function:
+    """Where the function at an ELF virtual address is to be probed; ``size`` in bytes, 0 = unknown.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    slow = tail_jump_site(elf, vaddr, size or _UNSIZED)
+    first, whole = cheap_probe_site(elf, vaddr, 0), cheap_probe_site(elf, vaddr, size or _UNSIZED)
+    return Function(name, vaddr, _place(first), _place(whole), _place(slow) if slow is not None else None)
+
+
+def _place(site: ProbeSite) -> Place:
+    return Place(site.vaddr, site.cheap, site.arguments_intact)
+
+
+@cache
+def rules() -> str:
+    """Tells apart the rules by which facts are found: with other agents, or another parprof, they may be others."""
+    known = [
+        (
+            *(a.name, a.marker, a.pauses, a.is_imitated, type(a).__module__),
+            *(p.pattern for p in (a.library, a.imports, a.functions, a.outlined)),
+            *(hook.pattern.pattern for hook in (*a.hooks, *a.lock_hooks)),
+        )
+        for a in agents()
+    ]
+    return sha256(repr((FORMAT, __version__, known)).encode()).hexdigest()[:16]
+
+
+# as JSON
+
+
+def to_json(facts: FileFacts) -> dict[str, Any]:
+    """Facts as they travel and are kept."""
+    out: dict[str, Any] = {field.name: getattr(facts, field.name) for field in fields(facts)}
+    out["imports"] = sorted(facts.imports)[:_MAX_NAMES]
+    out["static_agent"] = facts.static_agent.name if facts.static_agent else ""
+    return out
+
+
+def from_json(raw: Any) -> FileFacts:
+    """The facts again.
+
+    Raises:
+        ValueError: these are none.
+    """
+    try:
+        agent = next((agent for agent in agents() if agent.name == raw["static_agent"]), None)
+        return FileFacts(
+            frozenset(_text(name) for name in _list(raw["imports"], _MAX_NAMES)),
+            tuple(function_from_json(one) for one in _list(raw["functions"], MAX_FUNCTIONS)),
+            agent,
+            bool(raw["is_static"]),
+            tuple(_range(one) for one in _list(raw["wait_code"], _MAX_NAMES)),
+            bool(raw["creates_threads"]),
+            tuple(_range(one) for one in _list(raw["runtime_code"], _MAX_NAMES)),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError("no facts about a file") from error
+
+
+def function_from_json(raw: Any) -> Function:
+    """A function again.
+
+    Raises:
+        ValueError: this is none.
+    """
+    try:
+        name, vaddr, first, whole, slow = raw
+        return Function(
+            _text(name), _address(vaddr), _place_again(first), _place_again(whole),
+            None if slow is None else _place_again(slow),
+        )  # fmt: skip
+    except TypeError as error:
+        raise ValueError("no function") from error
+
+
+def _place_again(raw: Any) -> Place:
+    vaddr, cheap, intact = raw
+    return Place(_address(vaddr), bool(cheap), bool(intact))
+
+
+def _range(raw: Any) -> Range:
+    start, end = raw
+    return _address(start), _address(end)
+
+
+def _address(raw: Any) -> int:
+    if not isinstance(raw, int) or not 0 <= raw < 1 << 64:
+        raise ValueError("no address")
+    return raw
+
+
+def _text(raw: Any) -> str:
+    if not isinstance(raw, str) or len(raw) > _MAX_NAME:
+        raise ValueError("no name")
+    return raw
+
+
+def _list(raw: Any, most: int) -> list[Any]:
+    if not isinstance(raw, list) or len(raw) > most:
+        raise ValueError("no list, or too long a one")
+    return raw

@@ -6,20 +6,17 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from parprof.files.elf import ElfError, ElfFile, Symbol
 from parprof.kernel.records import MAX_RUNTIME_RANGES, MAX_USER_RANGES, MAX_WAIT_RANGES
 from parprof.kernel.uprobes import Site
 from parprof.plans import Edge, Hook
-from parprof.probes.cheap_sites import cheap_probe_site, tail_jump_site
-from parprof.probes.file_facts import file_facts
-from parprof.probes.static_runtime import runtime_code
+from parprof.probes.facts_book import BOOK, file_facts
+from parprof.probes.file_facts import Function
 from parprof.probes.wait_code import Range, merged
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.runtimes import Agent, agent_for_library
 
 _LIBC = re.compile(r"libc[.-]|libpthread[.-]|ld-musl")
 _LOADER = re.compile(r"ld-linux|ld-\d|ld-musl|ld\.so")
-_UNSIZED = 64
 _PAIRED = (Edge.WORK, Edge.WAIT, Edge.REGION, Edge.LOCK)
 """Their end is of interest too."""
 _RARE = (Edge.LOAD_MAP, Edge.CREATE_THREAD)
@@ -56,48 +53,46 @@ def file_of(dso: Dso) -> str:
     return f"/proc/self/fd/{dso.fd()}"
 
 
-def _functions(elf: ElfFile) -> list[Symbol]:
-    try:
-        return list(elf.symbols())
-    except ElfError:
-        return []
-
-
 def _ranges(load_map: LoadMap, dso: Dso) -> list[Range]:
     return [(m.start, m.end) for m in load_map.mappings if m.dso.key == dso.key]
 
 
-def make_site(dso: Dso, elf: ElfFile, vaddr: int, size: int, hook: Hook, returns: bool) -> Site | None:
+def make_site(dso: Dso, function: Function, hook: Hook, returns: bool) -> Site | None:
     """The cheapest site that sees every entry of the function (or, for locks, every slow one)."""
-    at, cheap, instance = vaddr, False, hook.instance_argument
-    function = hook.learn_argument or hook.function_argument
+    at, cheap, instance = function.vaddr, False, hook.instance_argument
+    work = hook.learn_argument or hook.function_argument
     if hook.edge in _RARE:
-        first = cheap_probe_site(elf, vaddr, 0)
-        at, cheap = first.vaddr, first.cheap
+        at, cheap = function.first.vaddr, function.first.cheap
     else:
-        place = tail_jump_site(elf, vaddr, size or _UNSIZED) if hook.slow_path else None
-        place = place or cheap_probe_site(elf, vaddr, size or _UNSIZED)
+        place = (function.slow if hook.slow_path else None) or function.whole
         # An argument that is to be read must still be there. Work is found by its function alone, too.
-        needed = function or hook.root_argument or (instance and hook.edge is not Edge.WORK)
+        needed = work or hook.root_argument or (instance and hook.edge is not Edge.WORK)
         if place.arguments_intact or not needed:
             at, cheap = place.vaddr, place.cheap
             instance = instance if place.arguments_intact else 0
-    offset = elf.file_offset(at)
+    offset = dso.elf.file_offset(at) if dso.elf is not None else None
     if offset is None:
         return None
+    delta = at - function.vaddr
     return Site(
-        file_of(dso), offset, int(hook.edge), returns, bool(hook.learn_argument), function, instance,
-        hook.root_argument, hook.function_word, at - vaddr if 0 <= at - vaddr < 1 << 16 else 0, not cheap,
+        file_of(dso), offset, int(hook.edge), returns, bool(hook.learn_argument), work, instance,
+        hook.root_argument, hook.function_word, delta if 0 <= delta < 1 << 16 else 0, not cheap,
     )  # fmt: skip
 
 
-def outlined_site(agent: Agent, dso: Dso, vaddr: int, size: int = 0, name: str = "") -> Site | None:
-    """A site for an outlined function, known by symbol or (then without ``name``) learned from an argument."""
+def _body_site(agent: Agent, dso: Dso, function: Function) -> Site | None:
+    """A site for the outlined body of a region or task."""
     hook = Hook(
         re.compile(""), Edge.WORK, "the outlined body of a region or task",
-        instance_argument=agent.outlined_instance(name), root_argument=agent.outlined_root,
+        instance_argument=agent.outlined_instance(function.name), root_argument=agent.outlined_root,
     )  # fmt: skip
-    return make_site(dso, dso.elf, vaddr, size, hook, returns=True) if dso.elf else None
+    return make_site(dso, function, hook, returns=True)
+
+
+def learned_site(agent: Agent, dso: Dso, vaddr: int) -> Site | None:
+    """A site for an outlined function without a symbol, which was learned from an argument."""
+    function = BOOK.look_at(dso, vaddr)
+    return _body_site(agent, dso, function) if function is not None else None
 
 
 def _wanted(hooks: Sequence[Hook], imported: set[str]) -> Callable[[str], Hook | None]:
@@ -117,42 +112,33 @@ def _wanted(hooks: Sequence[Hook], imported: set[str]) -> Callable[[str], Hook |
 def _library_sites(
     agent: Agent, hooks: Sequence[Hook], dso: Dso, imported: set[str], stripped: bool
 ) -> list[Site]:
-    elf = dso.elf
-    if elf is None:
-        return []
     wanted = _wanted(hooks, imported)
     sites = {}
-    for symbol in _functions(elf):
-        hook = wanted(symbol.name)
+    for function in file_facts(dso).functions:
+        hook = wanted(function.name)
         if hook is None or (hook.edge is Edge.LEARN and not stripped):
             continue
         paired = hook.edge in _PAIRED and agent.return_probes
-        site = make_site(dso, elf, symbol.value, symbol.size, hook, paired)
+        site = make_site(dso, function, hook, paired)
         if site is not None:
             sites[site.path, site.offset] = site
     return list(sites.values())
 
 
 def _outlined_sites(agent: Agent, dso: Dso) -> list[Site]:
-    elf = dso.elf
-    if elf is None:
-        return []
     sites = {}
-    for symbol in _functions(elf):
-        if agent.outlined.fullmatch(symbol.name):
-            site = outlined_site(agent, dso, symbol.value, symbol.size, symbol.name)
+    for function in file_facts(dso).functions:
+        if agent.outlined.fullmatch(function.name):
+            site = _body_site(agent, dso, function)
             if site is not None:
                 sites[site.offset] = site
     return list(sites.values())
 
 
 def _named_site(dso: Dso, name: str, edge: Edge) -> list[Site]:
-    elf = dso.elf
-    if elf is None:
-        return []
     hook = Hook(re.compile(re.escape(name)), edge, "")
-    named = [symbol for symbol in file_facts(dso).named if symbol.name == name]
-    made = [make_site(dso, elf, symbol.value, symbol.size, hook, returns=False) for symbol in named]
+    named = [function for function in file_facts(dso).functions if function.name == name]
+    made = [make_site(dso, function, hook, returns=False) for function in named]
     return list({site.offset: site for site in made if site is not None}.values())
 
 
@@ -251,9 +237,9 @@ def _runtime_code(load_map: LoadMap, runtimes: list[_Runtime]) -> list[Range]:
     """The runtimes' own code: a library's whole, in other files where their functions lie side by side."""
     out: list[Range] = []
     for runtime in runtimes:
-        if runtime.is_inside and runtime.dso.elf is not None:
+        if runtime.is_inside:
             bias = load_map.bias(runtime.dso)
-            found = runtime_code(runtime.agent, runtime.dso.elf)
+            found = file_facts(runtime.dso).runtime_code
             out += [(bias + start, bias + end) for start, end in found]
         else:
             out += _ranges(load_map, runtime.dso)

@@ -18,6 +18,7 @@ from parprof.kernel.engine import Kernel
 from parprof.kernel.records import ControlRecord, TraceRecord
 from parprof.kernel.stacks import CodeAt
 from parprof.model import Fact, FactKey
+from parprof.probes.facts_book import BOOK
 from parprof.probes.shared import SharedProbes
 from parprof.process.identity import Process, inspect, parent_of
 from parprof.process.loadmap import DsoCache, Mapping
@@ -417,6 +418,7 @@ class Session:
         if len(self.thread_names) > _MAX_THREAD_NAMES:  # of threads that are gone, in processes that live on
             self.thread_names.clear()
         self.builder.trim()
+        BOOK.trim()
         self.cache.close_unused(
             dso for target in self.targets.values() if target.load_map for dso in target.load_map.dsos()
         )
@@ -432,5 +434,6 @@ class Session:
         if self.watched.shared is not None:
             self.watched.shared.close()
         self.builder.close()
+        BOOK.close()
         self.cache.close()
         self._poller.close()

@@ -9,7 +9,7 @@ from parprof.files.elf import ElfError
 from parprof.kernel.records import CHECK_MEMORY, FROM_LEAVES, FROM_MEMORY, HAS_RUNTIME
 from parprof.kernel.uprobes import Site
 from parprof.plans import Edge, MemoryPlan, UnknownLayout
-from parprof.probes.file_facts import file_facts
+from parprof.probes.facts_book import file_facts
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.process.memory import ProcessMemory, environment_of
 from parprof.runtimes import Agent

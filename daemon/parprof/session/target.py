@@ -26,7 +26,7 @@ from parprof.languages import Instance
 from parprof.languages.front_ends import FrontEnds
 from parprof.plans import Edge
 from parprof.probes.placed import PlacedProbes
-from parprof.probes.plan import Plan, has_runtime, is_static, loader_sites, make_plan, outlined_site
+from parprof.probes.plan import Plan, has_runtime, is_static, learned_site, loader_sites, make_plan
 from parprof.probes.shared import SharedProbes
 from parprof.process.epochs import LoadMaps
 from parprof.process.identity import Process, allowed_cores, inspect, open_pidfd
@@ -398,7 +398,7 @@ class Target:
         found = self.load_map.find(address) if self.load_map else None
         if found is None and self.read_load_map() and self.load_map:
             found = self.load_map.find(address)
-        site = outlined_site(self.plan.agents[0], *found) if found and self.plan.agents else None
+        site = learned_site(self.plan.agents[0], *found) if found and self.plan.agents else None
         if site is not None and self.source is Source.EXACT:
             self.plan.outlined += 1
             with self._noting_refusals():

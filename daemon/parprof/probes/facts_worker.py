@@ -1,0 +1,70 @@
+"""The child process that finds what planning has to know of files: ``python -m parprof.probes.facts_worker FD``.
+
+It answers requests on a socket, each with a descriptor of an ELF file: ``{"file": path}`` with ``{"facts": {...}}``,
+and ``{"file": path, "look": address}`` with ``{"function": [...]}``: see `parprof.probes.file_facts`. It ends with the
+socket. What it reads and disassembles is hostile: so it gives up its privileges first, and memory and time are limited.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from typing import Any
+
+from parprof.files.elf import ElfError, ElfFile
+from parprof.probes.file_facts import find_facts, look_at, rules, to_json
+from parprof.workers import protocol
+from parprof.workers.privileges import drop_privileges
+
+MEMORY_LIMIT = 2 << 30
+"""Bytes of addresses that the child may use."""
+_REQUEST_SECONDS = 60
+_FILES = 64
+_MAX_LABEL = 4096
+
+
+def answer(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    """The reply to a request."""
+    try:
+        (source,) = fds
+        source = fds[0] = protocol.borrowed(source)
+        size = os.fstat(source).st_size
+        label = str(request.get("file"))[:_MAX_LABEL]
+        elf = ElfFile(lambda offset, size: os.pread(source, size, offset), size, label)
+        if "look" in request:
+            return {"function": look_at(elf, int(request["look"]))}
+        return {"facts": to_json(find_facts(elf, label.rpartition("/")[2]))}
+    except (ElfError, OSError, ValueError) as error:
+        return {"problem": str(error)[:500]}
+    except MemoryError:
+        return {"problem": "its symbols take too much memory"}
+
+
+def serve(connection: socket.socket) -> None:
+    """Answer until the other end closes the socket."""
+    while (received := protocol.receive(connection)) is not None:
+        signal.alarm(_REQUEST_SECONDS)  # ends us if the daemon is gone and a file keeps us busy
+        reply = answer(*received)
+        protocol.close_all(received[1])
+        protocol.send(connection, reply)
+        signal.alarm(0)
+
+
+def main() -> int:
+    """Entry point of the child process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which still needs us
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    rules()  # loads the agents, those of other packages too, while their files can be read
+    with suppress(ImportError):
+        import capstone  # noqa: F401
+    drop_privileges(MEMORY_LIMIT, 0, _FILES)
+    with suppress(OSError, ValueError):
+        serve(connection)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

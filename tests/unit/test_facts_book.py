@@ -1,0 +1,221 @@
+"""What planning has to know of files: found by a child, kept on disk, remembered."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parprof.files.dso import Dso
+from parprof.probes import facts_book
+from parprof.probes.facts_book import NOTHING, FactsBook
+from parprof.probes.file_facts import (
+    FileFacts,
+    Function,
+    Place,
+    find_facts,
+    from_json,
+    function_from_json,
+    to_json,
+)
+from parprof.process.loadmap import DsoCache, LoadMap
+
+SOURCE = """
+#include <pthread.h>
+#include <stdio.h>
+static void *run(void *x) { return x; }
+int main(void) {
+    pthread_t thread;
+    int sum = 0;
+    #pragma omp parallel for reduction(+:sum)
+    for (int i = 0; i < 1000; i++) sum += i;
+    pthread_create(&thread, 0, run, 0);
+    puts("ready"); fflush(stdout);
+    return getchar() == 120 ? sum : 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("program") / "program"
+    source = path.with_suffix(".c")
+    source.write_text(SOURCE)
+    subprocess.run(["gcc", "-O2", "-fopenmp", "-Wl,--build-id", source, "-o", path, "-lpthread"], check=True)
+    return path
+
+
+@pytest.fixture
+def dsos() -> Iterator[Callable[[Path], list[Dso]]]:
+    """The files of a program that runs."""
+    with DsoCache() as cache:
+        running: list[subprocess.Popen[str]] = []
+
+        def start(path: Path) -> list[Dso]:
+            process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            running.append(process)
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            return LoadMap.read(process.pid, None, cache).dsos()
+
+        yield start
+        for process in running:
+            process.communicate("\n", timeout=20)
+
+
+def named(facts: FileFacts, name: str) -> Function:
+    (found,) = (function for function in facts.functions if function.name == name)
+    return found
+
+
+def test_facts_are_found_once_and_kept(
+    program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]]
+) -> None:
+    files = [dso for dso in dsos(program) if dso.elf is not None]
+    with FactsBook(tmp_path) as book:
+        found = [book.facts(dso) for dso in files]
+        assert book.worker_pid != 0
+        assert book.found == len(files)
+        assert [book.facts(dso) for dso in files] == found and book.found == len(files)
+    own = found[[dso.name for dso in files].index("program")]
+    assert "GOMP_parallel" in own.imports and own.creates_threads
+    body = named(own, "main._omp_fn.0")
+    assert body.whole.vaddr >= body.vaddr > 0
+    library = found[[dso.name.startswith("libgomp") for dso in files].index(True)]
+    assert named(library, "GOMP_parallel").first.vaddr
+    assert library.wait_code and not library.imports and not library.creates_threads
+    libc = found[[dso.name.startswith("libc.") for dso in files].index(True)]
+    assert named(libc, "pthread_create")
+    for dso, facts in zip(files, found, strict=True):
+        assert dso.elf is not None and find_facts(dso.elf, dso.name) == facts, (
+            "the child says the same as we would"
+        )
+    with_build_id = [dso for dso in files if dso.build_id]
+    with FactsBook(tmp_path) as again:
+        for dso in with_build_id:
+            assert again.facts(dso) == found[files.index(dso)]
+        assert (again.found, again.worker_pid) == (0, 0), "they were on disk"
+
+
+def test_facts_are_those_of_a_name_and_of_the_rules(
+    program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dso = dsos(program)[0]
+    other = dsos(Path(shutil.copy(program, tmp_path / "other")))[0]
+    assert dso.build_id == other.build_id
+    with FactsBook(tmp_path / "cache") as book:
+        book.facts(dso)
+        book.facts(other)
+        assert book.found == 2
+    with FactsBook(tmp_path / "cache") as book:
+        monkeypatch.setattr(facts_book, "rules", lambda: "of another parprof")
+        book.facts(dso)
+        assert book.found == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"[" * 100000, b'{"imports": 5}', b"\xff"])
+def test_a_damaged_file_is_found_again(
+    damage: bytes, program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]]
+) -> None:
+    dso = dsos(program)[0]
+    with FactsBook(tmp_path) as book:
+        found = book.facts(dso)
+    (kept,) = (tmp_path / "facts").iterdir()
+    kept.write_bytes(damage)
+    for looked in (1, 0):
+        with FactsBook(tmp_path) as book:
+            assert book.facts(dso) == found
+            assert book.found == looked
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]]
+) -> None:
+    (tmp_path / "facts").write_text("no directory")
+    for _ in range(2):
+        with FactsBook(tmp_path) as book:
+            assert book.facts(dsos(program)[0]).imports
+            assert book.found == 1
+
+
+def test_a_child_that_is_killed_is_started_again(
+    program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]]
+) -> None:
+    files = [dso for dso in dsos(program) if dso.elf is not None]
+    with FactsBook(tmp_path) as book:
+        assert book.facts(files[0]).imports
+        before = book.worker_pid
+        os.kill(before, signal.SIGKILL)
+        assert all(book.facts(dso) is not NOTHING for dso in files[1:])
+        assert book.worker_pid not in (0, before)
+        book.trim(idle_seconds=0)
+        assert book.worker_pid == 0
+
+
+def test_a_file_that_ends_the_child_is_given_up(
+    program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dso = dsos(program)[0]
+    asked = []
+
+    def refuse(*_: object) -> dict[str, object]:
+        asked.append(1)
+        raise facts_book.WorkerFailed("it crashed")
+
+    with FactsBook(tmp_path) as book:
+        monkeypatch.setattr(facts_book._Client, "ask", refuse)
+        assert book.facts(dso) == NOTHING
+        assert len(asked) == 2
+        monkeypatch.undo()
+        assert book.facts(dso) == NOTHING, "twice is enough"
+    with FactsBook(tmp_path) as book:
+        assert book.facts(dso).imports, "nothing of that was kept on disk"
+
+
+def test_a_function_without_a_symbol(
+    program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]]
+) -> None:
+    dso = dsos(program)[0]
+    with FactsBook(tmp_path) as book:
+        body = named(book.facts(dso), "main._omp_fn.0")
+        learned = book.look_at(dso, body.vaddr)
+        assert learned is not None and learned.first == body.first
+        assert book.look_at(dso, 1 << 60) is None or book.look_at(dso, 1 << 60).vaddr == 1 << 60  # type: ignore[union-attr]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=5), inner, max_size=6),
+    max_leaves=20,
+)
+FACTS = st.fixed_dictionaries(
+    {name: JSON for name in ("imports", "functions", "static_agent", "is_static", "wait_code", "creates_threads",
+                             "runtime_code")}
+)  # fmt: skip
+
+
+@given(JSON | FACTS)
+def test_what_is_no_fact_is_refused(raw: object) -> None:
+    for read in (from_json, function_from_json):
+        try:
+            read(raw)
+        except ValueError:
+            continue
+
+
+ADDRESSES = st.integers(0, (1 << 64) - 1)
+PLACES = st.builds(Place, ADDRESSES, st.booleans(), st.booleans())
+FUNCTIONS = st.builds(Function, st.text(max_size=20), ADDRESSES, PLACES, PLACES, st.none() | PLACES)
+
+
+@given(st.frozensets(st.text(max_size=9), max_size=4), st.lists(FUNCTIONS, max_size=4), st.booleans())
+def test_facts_survive_json(imports: frozenset[str], functions: list[Function], static: bool) -> None:
+    facts = FileFacts(imports, tuple(functions), None, static, ((1, 2),), not static)
+    assert from_json(json.loads(json.dumps(to_json(facts)))) == facts
