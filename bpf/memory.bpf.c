@@ -4,9 +4,7 @@
  * sample on. The plan comes from Python (parprof/plans.py). All reads are bounded and may fail.
  */
 #define UNREADABLE -1
-#define TEAMS_OF_ONE 3
-#define OUTER_TEAM 8	/* in a team: prev_ts.team */
-#define TEAM_GENERATION_STEP 8	/* the generation, behind the total, grows by that with each barrier */
+#define TEAMS_OF_ONE 3	/* so many in one another are looked through */
 #define FINE_PHASE_NS 200000ULL	/* some 20 times the delay */
 #define LEAST_LOOK_NS 1000000ULL
 
@@ -24,7 +22,7 @@ static __always_inline int read_user(u64 *value, u64 address)
 	return !bpf_probe_read_user(value, sizeof(*value), (void *)address);
 }
 
-/* The libgomp task that the thread runs; 0 if there is none or it cannot be read. */
+/* The task that the thread runs, where teams have barriers; 0 if there is none or it cannot be read. */
 static __always_inline u64 current_task(struct memory_plan *plan)
 {
 	u64 task = 0;
@@ -51,7 +49,7 @@ static __always_inline s32 team_working(struct memory_plan *plan, struct process
 	for (int i = 0; i < TEAMS_OF_ONE; i++) {
 		if (bpf_probe_read_user(&total, 4, (void *)team + plan->total))
 			return UNREADABLE;
-		if (total == 1 && read_user(&outer, team + OUTER_TEAM) && outer)
+		if (total == 1 && read_user(&outer, team + plan->outer_team) && outer)
 			team = outer;
 	}
 	if (bpf_probe_read_user(&total, 4, (void *)team + plan->total) ||
@@ -91,7 +89,7 @@ static __always_inline u32 phases_are_fine(struct memory_plan *plan, struct proc
 	} else if (now - p->barriers_ns < LEAST_LOOK_NS) {
 		return p->fine && !p->n_blocked_inside[parity(p)] ? counted[0] : 0;
 	} else {
-		passed = (barriers - p->barriers) / TEAM_GENERATION_STEP;
+		passed = (barriers - p->barriers) / plan->generation_step;
 		p->fine = passed * FINE_PHASE_NS > now - p->barriers_ns;
 	}
 	p->barriers = barriers;

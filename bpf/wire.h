@@ -146,9 +146,9 @@ struct memory_plan {
 	u16 worker_hop_count;
 	u16 worker_hops[MAX_HOPS];
 	u16 value;
-	u16 reserved2;
+	u16 outer_team;		/* MEMORY_TEAM: where a team points to the one around it */
 	u16 not_zero;		/* compare with 0 instead of `equals` */
-	u16 reserved;
+	u16 generation_step;	/* MEMORY_TEAM: by so much the generation, behind the total, grows with each barrier */
 };
 
 /* Where Cilk-5 keeps the ancestors of a stolen frame; see parprof/plans.py. */

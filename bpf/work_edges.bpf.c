@@ -241,7 +241,9 @@ static __always_inline void keep_context(struct pt_regs *ctx, u64 cookie, struct
 #define MAX_CLOSURES 64
 
 /* Cilk-5: the slow version of a stolen function begins on this thread. Its ancestors are on no stack but in a chain
- * of closures, from the worker's deque on: they become the context of its frame. */
+ * of closures, from the worker's deque on: they become the context of its frame. Where things lie comes with the plan;
+ * the way along them is Cilk-5's own, and is written out here: as data it would be a program for an interpreter that
+ * the verifier had to follow. */
 static __always_inline void keep_closures(struct pt_regs *ctx, struct process *p, struct thread *t, u32 tid,
 					  struct closure_chain *c)
 {

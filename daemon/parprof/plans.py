@@ -102,7 +102,9 @@ class TeamBarrier:
     """libgomp: the thread's team counts down those that have yet to reach its barrier.
 
     ``tls`` is from fsbase to the thread's ``gomp_thread``; ``team`` and ``task`` are pointers in that, the others
-    are u32 in the team. n_w = max(1, min(awaited, awaited_final)) with a team, else 1.
+    are u32 in the team. n_w = max(1, min(awaited, awaited_final)) with a team, else 1. The u32 behind ``total`` is the
+    barrier's generation, which grows by ``generation_step`` each time that all have arrived. At ``outer_team`` a team
+    has a pointer to the one around it.
     """
 
     tls: int
@@ -111,6 +113,8 @@ class TeamBarrier:
     total: int
     awaited: int
     awaited_final: int
+    outer_team: int
+    generation_step: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,6 +240,6 @@ def test_the_tests_own_interpreter_is_recognised() -> None:
         with profiling.traced_session() as session:
             target = session.watch(process.pid)
             if sys.version_info < (3, 14):
-                assert target.language and target.language.python.layout.minor == sys.version_info[1]
+                assert target.language and target.language.stacks.python.layout.minor == sys.version_info[1]
             session.finish()
         process.communicate(b"\n")

@@ -25,8 +25,6 @@ from parprof.runtimes.libgomp_memory import team_barrier
 _SEIZE, _INTERRUPT, _DETACH, _PEEKUSER = 0x4206, 0x4207, 17, 3
 _FS_BASE = 21 * 8
 """Of ``fs_base`` in struct user (sys/user.h)."""
-OUTER_TEAM = 8
-"""In the team: the master's team before. A region in a region, without nesting, is a team of one thread."""
 
 
 class ProcessMemory:
@@ -79,13 +77,13 @@ def fsbase_of(tid: int) -> int:
 def read_n_working(plan: TeamBarrier, memory: ProcessMemory, fsbase: int) -> int:
     """Threads of a thread's team that have yet to reach its barrier; 1 with no team."""
     (team,) = struct.unpack("<Q", memory.read(fsbase + plan.tls + plan.team, 8))
-    for _ in range(4):
+    for _ in range(4):  # a region in a region, without nesting, is a team of one thread
         if not team:
             return 1
         (total,) = struct.unpack("<I", memory.read(team + plan.total, 4))
         if total != 1:
             break
-        (team,) = struct.unpack("<Q", memory.read(team + OUTER_TEAM, 8))
+        (team,) = struct.unpack("<Q", memory.read(team + plan.outer_team, 8))
     (awaited,) = struct.unpack("<I", memory.read(team + plan.awaited, 4))
     (final,) = struct.unpack("<I", memory.read(team + plan.awaited_final, 4))
     if not total or awaited > total or final > total:

@@ -181,7 +181,7 @@ def library() -> Iterator[ElfFile]:
 def test_offsets_of_gcc_12(library: ElfFile) -> None:
     if release(library) != "gcc 12":
         pytest.skip(f"libgomp is of {release(library)}, not of gcc 12")
-    assert team_barrier(library, Slots(-144)) == TeamBarrier(-144, 0x10, 0x58, 0x80, 0xC0, 0xC4)
+    assert team_barrier(library, Slots(-144)) == TeamBarrier(-144, 0x10, 0x58, 0x80, 0xC0, 0xC4, 8, 8)
 
 
 def test_not_relocated_yet(library: ElfFile) -> None:

@@ -185,7 +185,8 @@ def test_a_pid_that_comes_again_is_another_process(world: World, gone: bool) -> 
     first.gone = gone
     world.lives.make_room(7)
     second = world.target()
-    assert first.life.reason is (End.EXITED if gone else End.LEFT)
+    assert first.life.reason is (End.EXITED if gone else End.REPLACED)
+    assert world.programs.unwatched == ([(7, False)] if gone else [])
     assert world.lives.live(7) is second and world.poller.fds == {second.pidfd}
     world.lives.make_room(8)
     assert world.lives.living() == [second]

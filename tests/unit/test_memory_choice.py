@@ -13,7 +13,9 @@ from parprof.runtimes.libgomp import Libgomp
 from parprof.session import sources
 from parprof.session.sources import MemoryChoice, look_again
 
-PLAN = TeamBarrier(tls=-8, team=0, task=8, total=0, awaited=64, awaited_final=68)
+PLAN = TeamBarrier(
+    tls=-8, team=0, task=8, total=0, awaited=64, awaited_final=68, outer_team=8, generation_step=8
+)
 
 
 @dataclass

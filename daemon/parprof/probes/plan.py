@@ -182,10 +182,11 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
     users = _users(runtimes, dsos)
     plan = Plan(list({runtime.agent.name: runtime.agent for runtime in runtimes}.values()))
     plan.sites, plan.outlined = _work_edges(runtimes, users, dsos, blame_locks)
-    plan.runtime_ranges = _first(
-        plan, "runtime mappings", _runtime_code(load_map, runtimes), MAX_RUNTIME_RANGES
-    )
-    plan.wait_ranges = _wait_code(load_map, runtimes, plan.runtime_ranges)
+    code = _runtime_code(load_map, runtimes)
+    plan.runtime_ranges = code[:MAX_RUNTIME_RANGES]
+    if len(code) > MAX_RUNTIME_RANGES:
+        plan.notes.append(f"{len(code)} runtime mappings, {MAX_RUNTIME_RANGES} watched")
+    plan.wait_ranges = _wait_code(load_map, runtimes, code)
     if not any(runtime.is_inside for runtime in runtimes):  # else the runtime's code may lie among the user's
         plan.user_ranges = [r for dso in users for r in _ranges(load_map, dso)][:MAX_USER_RANGES]
     plan.rare_sites = _creation_sites(dsos, runtimes)
@@ -244,13 +245,6 @@ def _runtime_code(load_map: LoadMap, runtimes: list[_Runtime]) -> list[Range]:
         else:
             out += _ranges(load_map, runtime.dso)
     return out
-
-
-def _first(plan: Plan, what: str, ranges: list[Range], most: int) -> list[Range]:
-    """As many as the programs have room for; more are noted."""
-    if len(ranges) > most:
-        plan.notes.append(f"{len(ranges)} {what}, {most} watched")
-    return ranges[:most]
 
 
 def _wait_code(load_map: LoadMap, runtimes: list[_Runtime], code: list[Range]) -> list[Range]:

@@ -29,6 +29,10 @@ _TASK_IN_THREAD = range(0x40, 0xA0, 8)
 _BARRIER_IN_TEAM = range(0x40, 0x200, 0x40)
 _GENERATION, _AWAITED, _AWAITED_FINAL = 0x4, 0x40, 0x44
 """In the barrier: beside ``total``, and on the next cache line. So from gcc 4.4 to 15."""
+_OUTER_TEAM = 0x8
+"""In the team: ``prev_ts.team``, behind ``nthreads`` and ``work_share_chunk``."""
+_GENERATION_STEP = 8
+"""Its lower bits are flags (``BAR_INCR`` in config/linux/bar.h)."""
 _MAX_TLS = 1 << 24
 _STATIC_END, _STATIC_WAIT = "gomp_team_end", "gomp_team_barrier_wait"
 _KNOWN = {"4.7": 0x48, "4.9": 0x50, "6": 0x50, "9": 0x50, "11": 0x58, "12": 0x58}
@@ -103,7 +107,14 @@ def _derive(elf: ElfFile, process: Memory) -> TeamBarrier | None:
         return None
     start = 0 if team.slot else tls
     out = TeamBarrier(
-        tls, team.offset - start, task.offset - start, barrier, barrier + _AWAITED, barrier + final
+        tls,
+        team.offset - start,
+        task.offset - start,
+        barrier,
+        barrier + _AWAITED,
+        barrier + final,
+        _OUTER_TEAM,
+        _GENERATION_STEP,
     )
     _check(out, release(elf))
     return out

@@ -66,7 +66,7 @@ class End(Enum):
     EXITED = "exited"
     """All threads of the process have."""
     REPLACED = "replaced"
-    """The process has called exec: its PID, and the programs' entry of it, are the next image's."""
+    """The process lives as another image, as a rule by exec: its PID, and the programs' entry of it, are that one's."""
     LEFT = "left"
     """The process runs on without us: nobody wants it any more, or the session is over."""
     FAILED = "failed"
@@ -225,10 +225,10 @@ class Lives(Generic[LivingT]):
     # from state to state
 
     def make_room(self, pid: int) -> None:
-        """A PID is one process's: whoever had it before one that comes has ended, though nobody told us."""
+        """A PID is one image's: whoever had it before one that comes has ended, though nobody told us."""
         before = self._by_pid.get(pid)
         if before is not None:
-            self.end(before, End.EXITED if before.is_gone() else End.LEFT)
+            self.end(before, End.EXITED if before.is_gone() else End.REPLACED)
 
     def begin(self, target: LivingT, state: State, now_s: float) -> None:
         """A target comes: it is YOUNG, SETTLED, or GONE already."""

@@ -208,7 +208,8 @@ class Session:
         gone = [target for target in self._lives.told_by(descriptors) if target.is_gone()]
         any_settled = any(target.life.state is State.SETTLED for target in gone)
         for target in gone:
-            self._lives.note_gone(target)
+            if not target.ended:  # by a step before, which an error cut short
+                self._lives.note_gone(target)
         if any_settled and self.pace.drain_at_exit:
             self.drain()
         for target in gone:

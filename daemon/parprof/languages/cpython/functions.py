@@ -58,6 +58,8 @@ class PythonStacks:
         self.python = python
         self.unresolved = 0
         """Frames whose code object could not be read any more."""
+        self.mismatched: set[int] = set()
+        """Stacks whose activations of the interpreter loop were not those of the Python frames."""
         self._memory = Memory(pid)
         self._functions: dict[tuple[int, int], _Function] = {}
         self._stacks: dict[int, tuple[PythonFrame, ...]] = {}

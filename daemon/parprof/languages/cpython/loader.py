@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from parprof.files.elf import ElfFile
 from parprof.languages import Data, Loader
 from parprof.languages.cpython.evalcode import LOOP, loop_ranges
+from parprof.languages.cpython.functions import PythonStacks
 from parprof.languages.cpython.instance import CPythonInstance
 from parprof.languages.cpython.layouts import DEBUG_OFFSETS_SIZE, LAYOUTS, Layout, debug_layout
 from parprof.languages.cpython.process import CPython, thread_slots
@@ -68,7 +69,7 @@ class CPythonData(Data):
             frozenset((dso.name, first) if _PROGRAM.match(first) else (dso.name,)),
             thread_slots(load_map),
         )
-        return CPythonInstance(load_map.pid, python)
+        return CPythonInstance(PythonStacks(load_map.pid, python))
 
 
 def _minor_version(elf: ElfFile, dso: Dso, version_symbol: int) -> int:

@@ -9,12 +9,15 @@ functions are how the one calls the other, and are left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from parprof.languages.cpython.functions import PythonFrame
+from parprof.kernel.stacks import Stack
+from parprof.languages.cpython.functions import PythonFrame, PythonStacks
 from parprof.model import Frame
 
+Row = tuple[int, bool, tuple[Frame, ...]]
+"""A native frame: address, whether it is a return address, its functions with the innermost inlined one first."""
 GAP = Frame("[truncated]")
 CUT = Frame("[more Python frames]", module="python")
 _CALLING = re.compile(
@@ -116,3 +119,23 @@ def _leaf_part(native: Sequence[Native], modules: frozenset[str]) -> list[Frame]
         if not own or (index < last and not frame.is_loop and not _CALLING.match(frame.name)):
             out.append(frame)
     return out
+
+
+def python_merge(
+    stacks: PythonStacks, digest: int, stack: Stack
+) -> Callable[[list[Row], bool], tuple[list[Frame], bool]] | None:
+    """How to merge one stack; None when it has no Python frames that were resolved."""
+    python = stacks.stack(digest) if stack.python else None
+    if python is None or all(frame is None for frame, _ in python):
+        return None
+
+    def merge_rows(rows: list[Row], whole: bool) -> tuple[list[Frame], bool]:
+        is_loop, modules = stacks.python.is_loop, stacks.python.modules
+        native = [Native(frames, is_loop(address, is_return)) for address, is_return, frames in rows]
+        cut = stack.python_end != "complete"
+        out, matched = merge(native, python, modules, whole=whole, cut=cut)
+        if not matched and whole and not cut:
+            stacks.mismatched.add(digest)
+        return out, whole or not cut
+
+    return merge_rows
