@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
+import time
 
 from parprof.commands.measuring import (
     DEFAULT_BUDGET_PERCENT,
@@ -21,6 +23,9 @@ from parprof.process.identity import inspect
 from parprof.service.control.client import NoDaemon, profile_from_daemon
 from parprof.session.session import Session
 from parprof.session.target import Target
+
+_PATIENCE_SECONDS = 15.0
+_SAY_SO_SECONDS = 0.5
 
 
 class AttachCommand:
@@ -65,7 +70,7 @@ class AttachCommand:
 
         def begin(session: Session) -> Target:
             nonlocal over
-            target = session.watch(pid, follow=args.children)
+            target = session.watch(pid, follow=args.children, patient=_Patience(interrupt, args.quiet))
             over = deadline(args.duration)
             return target
 
@@ -75,6 +80,22 @@ class AttachCommand:
         with interrupt.installed():
             present(args, measure(args, events, begin, finished))
         return 0
+
+
+class _Patience:
+    """Waits for tables that have to be built, for a while and until Ctrl-C; says so if it takes long."""
+
+    def __init__(self, interrupt: Interrupt, quiet: bool) -> None:
+        self._interrupt = interrupt
+        self._said = quiet
+        self._begun_s = time.monotonic()
+
+    def __call__(self, files: int) -> bool:
+        waited_s = time.monotonic() - self._begun_s
+        if not self._said and waited_s > _SAY_SO_SECONDS:
+            self._said = True
+            print(f"parprof: reading {files} files for the first time, to know their stacks", file=sys.stderr)
+        return waited_s < _PATIENCE_SECONDS and not self._interrupt.signal
 
 
 def _daemon_can(args: argparse.Namespace) -> bool:

@@ -99,11 +99,19 @@ class Session:
         self._poller.register(kernel.control_fd, select.EPOLLIN)
         self._poller.register(kernel.breaker.fd, select.EPOLLIN)
 
-    def watch(self, pid: int, *, follow: bool = False, stop: bool = False) -> Target:
+    def watch(
+        self,
+        pid: int,
+        *,
+        follow: bool = False,
+        stop: bool = False,
+        patient: Callable[[int], bool] | None = None,
+    ) -> Target:
         """Begin to profile a running process.
 
         ``follow``: its children too. ``stop``: it has yet to exec, and is to be stopped at each exec until
-        its probes are in place.
+        its probes are in place. ``patient``: see `Target.begin`; without it stacks are cut short until tables that
+        have to be built are there.
 
         Raises:
             TargetError: gone, a kernel thread, a zombie.
@@ -120,7 +128,7 @@ class Session:
             if stop:
                 self.kernel.watch(pid, target.image, target.config(), from_exec=True)
             else:
-                target.begin()
+                target.begin(patient)
         except BaseException:
             self._lives.end(target, End.FAILED)
             self._lives.forget(target)

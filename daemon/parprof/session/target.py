@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -367,17 +367,22 @@ class Target:
     def _note_switch(self, text: str) -> None:
         self.switches = [*self.switches[-_SWITCHES_KEPT:], text]
 
-    def begin(self) -> None:
+    def begin(self, patient: Callable[[int], bool] | None = None) -> None:
         """Start on a process that runs already.
+
+        What its samples are made sense of with is there before the first of them: unwind tables, as long as
+        ``patient`` says to wait for those of so many files, and its probes, since work is rooted where it was created.
 
         Raises:
             TargetError: it ended meanwhile.
         """
         if not self.read_load_map() or self.load_map is None:
             raise TargetError(f"process {self.pid} ended while we attached to it")
-        self._make_plan(self.load_map)
-        self.kernel.watch(self.pid, self.image, self.config())
+        if patient is not None:
+            self.placer.await_tables(self.pid, patient)
         self.place_probes()
+        self.kernel.watch(self.pid, self.image, self.config())
+        self._begun_s = time.monotonic()
         before = self.load_map
         if self.read_load_map() and self.load_map is not before:  # a dlopen before its probe was there
             self.place_probes()

@@ -5,7 +5,9 @@ A file's table is placed once for all processes that map it, and freed when the 
 
 from __future__ import annotations
 
+import time
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from parprof.files.dso import Dso, Key
@@ -19,6 +21,7 @@ from parprof.unwind.pages import WORD
 from parprof.unwind.table import UnwindTable
 
 MAPPING_WORDS = 5
+_TABLES_SECONDS = 0.01
 _USER_END = 1 << 63
 """The search in the kernel compares by subtraction; [vsyscall] lies beyond."""
 _TRIM_BYTES = 4 << 20
@@ -144,6 +147,17 @@ class Placer:
     def file_of(self, found: FoundMapping) -> Dso | None:
         """The file that the kernel found mapped."""
         return self._by_file.get((found.device, found.inode))
+
+    def await_tables(self, pid: int, patient: Callable[[int], bool]) -> None:
+        """Wait for the tables of a process as long as ``patient``, told for how many files, says so."""
+        while (load_map := self._waiting.get(pid)) is not None:
+            unplaced = [dso for dso in load_map.dsos() if dso.key not in self._placed]
+            coming = [dso for dso in unplaced if self._builder.expected(dso)]
+            if not patient(len(coming)):
+                return
+            time.sleep(_TABLES_SECONDS)
+            self._builder.prefetch(coming)  # as far as it had no room for them
+            self.pump()
 
     def pump(self) -> None:
         """Show the unwinder the tables that have become ready. Call a few times a second."""
