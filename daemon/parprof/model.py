@@ -1,4 +1,4 @@
-"""The nouns that cross layers. Plain data, no behaviour beyond arithmetic, no imports of ours.
+"""The nouns that cross layers. Plain data, no behaviour beyond arithmetic.
 
 Clocks: every ``*_ns`` that is a point in time is CLOCK_MONOTONIC; every duration is a difference of it.
 """
@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
+
+from parprof.metrics import Metrics
 
 
 class ThreadState(IntEnum):
@@ -107,45 +109,19 @@ Path = tuple[Frame, ...]
 """A call path, root first."""
 
 
-@dataclass(slots=True)
-class Metrics:
-    """What one call path is charged with. Times in nanoseconds, ``samples`` a count.
+class Origin(NamedTuple):
+    """Whom samples belong to: with the call paths, what they are counted under."""
 
-    ``work_ns`` includes ``overhead_ns`` (tallent-2009 sec. 2.2 partitions work into useful work and overhead).
-    """
-
-    samples: int = 0
-    work_ns: float = 0.0
-    idleness_ns: float = 0.0
-    overhead_ns: float = 0.0
-    spin_ns: float = 0.0
-    blame_ns: float = 0.0
-    """Time that other threads waited for locks which this call path held: no part of effort."""
-    profiling_ns: float = 0.0
-    """Time in our own handlers: the program's CPU time, but neither its work nor its spin."""
-    events: dict[str, int] = field(default_factory=dict)
-
-    def add(self, other: Metrics) -> None:
-        """Add ``other`` in place."""
-        self.samples += other.samples
-        self.work_ns += other.work_ns
-        self.idleness_ns += other.idleness_ns
-        self.overhead_ns += other.overhead_ns
-        self.spin_ns += other.spin_ns
-        self.blame_ns += other.blame_ns
-        self.profiling_ns += other.profiling_ns
-        for name, value in other.events.items():
-            self.events[name] = self.events.get(name, 0) + value
-
-    @property
-    def effort_ns(self) -> float:
-        """Useful work + overhead + idleness (tallent-2009 sec. 2.1, total effort)."""
-        return self.work_ns + self.idleness_ns
-
-    @property
-    def cpu_ns(self) -> float:
-        """The CPU time that samples stand for, our handlers' included."""
-        return self.work_ns + self.spin_ns + self.profiling_ns
+    pid: int = 0
+    comm: str = ""
+    thread: str = ""
+    runtime: str = ""
+    overhead: str = ""
+    """Category of overhead (sync, schedule, create, other) when the leaf is runtime code, else empty."""
+    image: int = 0
+    """The process image (see `Fact`); 0 in what was read from a file."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """What users called it (`parprof merge --label`): names and values, by name."""
 
 
 @dataclass(slots=True)
@@ -154,16 +130,9 @@ class PathSample:
 
     path: Path
     metrics: Metrics
-    pid: int = 0
-    comm: str = ""
-    thread: str = ""
-    runtime: str = ""
-    overhead: str = ""
-    """Category of overhead (sync, schedule, create, other) when the leaf is runtime code, else empty."""
+    origin: Origin = Origin()
     physical: Path = ()
     """The physical call path; empty where it is the same."""
-    image: int = 0
-    """The process image (see `Fact`); 0 in what was read from a file."""
 
 
 @dataclass(frozen=True, slots=True)

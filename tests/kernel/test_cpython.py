@@ -210,7 +210,7 @@ def test_forked_children(some_interpreter: str) -> None:
             time.sleep(0.01)
     expected = chains(minor_version(some_interpreter))
     assert len(pids) == 1
-    right, wrong = judge([s for s in result.samples if s.pid in pids], expected)
+    right, wrong = judge([s for s in result.samples if s.origin.pid in pids], expected)
     assert right.total() > 600
     early = 0.35 * 999  # before we looked at its load map
     assert wrong.total() - early <= 0.01 * right.total(), wrong.most_common(8)

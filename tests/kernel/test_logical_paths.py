@@ -72,7 +72,7 @@ def test_workers_hang_where_their_work_was_created(program: str, tmp_path: Path)
     creator = {"nested_work": "phase_nested", "task_work": "phase_tasks", "taskwait_child": "phase_taskwait"}
     found: Counter[str] = Counter()
     for row in working(rows):
-        if row.thread == run.target.process.comm and row.path[0].name == "main" and not row.physical:
+        if row.origin.thread == run.target.process.comm and row.path[0].name == "main" and not row.physical:
             continue
         for leaf, phase in creator.items():
             if leaf in names(row.path):

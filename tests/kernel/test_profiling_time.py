@@ -10,7 +10,8 @@ from pathlib import Path
 
 import profiling
 from parprof.logical.ourselves import PROFILING, is_handler, is_slot
-from parprof.model import Metrics, PathSample
+from parprof.metrics import Metrics
+from parprof.model import PathSample
 from parprof.profile.addresses import AddressBook
 from parprof.profile.rows import RowMaker
 from parprof.session.sources import Source
@@ -62,6 +63,6 @@ def test_our_handlers_are_no_work() -> None:
             metrics.work_ns + metrics.idleness_ns + metrics.overhead_ns + metrics.spin_ns + metrics.blame_ns
         )
         assert (row.path[-1] is PROFILING) == (metrics.profiling_ns > 0) == (others == 0), row
-        assert not (row.overhead and metrics.profiling_ns)
+        assert not (row.origin.overhead and metrics.profiling_ns)
     seconds = (total.work_ns + total.spin_ns + total.profiling_ns) / 1e9
     assert 0.95 * least - 0.05 < seconds < 1.05 * most + 0.05, (least, most)

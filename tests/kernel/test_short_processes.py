@@ -75,9 +75,9 @@ def test_a_program_that_is_known_to_be_plain_is_not_stopped(session: Session) ->
 def test_its_samples_have_their_call_paths(session: Session) -> None:
     run(session, *shell(RUNS, f"{BRIEF} 20"))
     rows, maker = rows_of(session)
-    ours = [row for row in rows if row.comm == "brief"]
+    ours = [row for row in rows if row.origin.comm == "brief"]
     burnt = [row for row in ours if "burn" in names_of(row)]
-    assert len({row.image for row in ours}) >= RUNS - 2  # 20 ms have nearly always a sample at 499 Hz
+    assert len({row.origin.image for row in ours}) >= RUNS - 2  # 20 ms have nearly always a sample at 499 Hz
     assert sum(row.metrics.samples for row in burnt) > 0.9 * sum(row.metrics.samples for row in ours)
     for row in burnt:
         names = names_of(row)
@@ -99,7 +99,7 @@ def test_one_that_begins_to_create_threads_is_stopped_again(session: Session) ->
 def test_a_program_that_becomes_another_is_two(session: Session) -> None:
     run(session, *shell(20, f"{BRIEF} 10 then {BRIEF} 10"))
     rows, _ = rows_of(session)
-    images = {row.image for row in rows if "burn" in names_of(row)}
+    images = {row.origin.image for row in rows if "burn" in names_of(row)}
     assert len(images) >= 36
     assert stops(session) <= 6 * STOPS
 

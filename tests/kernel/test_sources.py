@@ -12,7 +12,7 @@ import pytest
 import profiling
 from parprof.attribution.idleness import attribute
 from parprof.commands.spawn import Child
-from parprof.model import Metrics
+from parprof.metrics import Metrics
 from parprof.profile.addresses import AddressBook
 from parprof.profile.rows import RowMaker
 from parprof.session.session import Session

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from parprof.errors import TargetError
-from parprof.model import Metrics, Profile
+from parprof.metrics import Metrics
+from parprof.model import Profile
 from parprof.service.control.server import ControlServer
 from parprof.service.model import Labels, ProcessSnapshot, ProfileEntry, Snapshot
 from profiles import heat

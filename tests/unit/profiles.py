@@ -8,7 +8,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from parprof.attribution import attribute
-from parprof.model import Frame, Metrics, PathSample, ProcessInfo, Profile, ThreadState
+from parprof.metrics import Metrics
+from parprof.model import Frame, Origin, PathSample, ProcessInfo, Profile, ThreadState
 
 PERIOD_NS = 1_000_000.0
 PROGRAM = "/home/u/heat/heat"
@@ -31,7 +32,7 @@ def sample(
     """Samples of 1 ms on 4 cores."""
     state = ThreadState.SPINNING if spin else ThreadState.WORKING
     metrics = attribute(count, PERIOD_NS, n_working, 4, state, overhead=bool(overhead))
-    return PathSample(tuple(path), metrics, 42, "heat", "worker", "libgomp", overhead)
+    return PathSample(tuple(path), metrics, Origin(42, "heat", "worker", "libgomp", overhead))
 
 
 def heat() -> Profile:
@@ -58,7 +59,7 @@ _lines = st.integers(0, 2**31)
 metrics = st.builds(Metrics, _counts, _times, _times, _times, _times, _times, _times)
 with_events = st.builds(
     Metrics, _counts, _times, _times, _times, _times, st.just(0.0) | _times, st.just(0.0) | _times,
-    st.dictionaries(st.sampled_from(["cache-misses", "page-faults"]), st.integers(1, 2**40)),
+    events=st.dictionaries(st.sampled_from(["cache-misses", "page-faults"]), st.integers(1, 2**40)),
 )  # fmt: skip
 
 _few = st.builds(Frame, st.sampled_from("abcd"), st.just("x.c"), st.integers(0, 3), st.integers(0, 2))
@@ -81,9 +82,12 @@ any_path = st.lists(locations(), max_size=6).map(
     lambda parts: tuple(frame for part in parts for frame in part)
 )
 
-any_sample = st.builds(
-    PathSample, any_path, with_events, _counts, _text, _text, _text, _text, st.just(()) | any_path
-).map(lambda it: replace(it, physical=() if it.physical == it.path else it.physical))
+_labels = st.sampled_from([(), (("node", "n1"),), (("job", "17"), ("node", "n2"))])
+_origins = st.builds(Origin, _counts, _text, _text, _text, _text, image=st.just(0), labels=_labels)
+
+any_sample = st.builds(PathSample, any_path, with_events, _origins, st.just(()) | any_path).map(
+    lambda it: replace(it, physical=() if it.physical == it.path else it.physical)
+)
 
 any_profile = st.builds(
     Profile,

@@ -10,7 +10,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 from parprof.errors import TargetError
-from parprof.model import Metrics, ProcessInfo, Profile
+from parprof.metrics import Metrics
+from parprof.model import ProcessInfo, Profile
 from parprof.service.model import FunctionUse, Labels, ProcessSnapshot, ProfileEntry, Recent, Snapshot
 from profiles import heat
 
@@ -85,9 +86,9 @@ class Program:
                 "blocked": CORES - self.n_working - spinning,
             },
             n_working=self.n_working,
-            totals=replace(self.totals),
+            totals=self.totals.copy(),
             functions=tuple(
-                FunctionUse(name, f"/usr/bin/{self.comm}", replace(metrics))
+                FunctionUse(name, f"/usr/bin/{self.comm}", metrics.copy())
                 for name, metrics in self.by_function.items()
             ),
             cost_ratio=self.cost_ratio,
@@ -155,10 +156,11 @@ class StandInService:
             budget_ratio=0.01,
             cost_ratio=0.002,
             drain_seconds=0.012,
-            ended=replace(self.ended),
+            ended=self.ended.copy(),
             pushed=dict(self.pushed),
             cost_seconds={"samples": 1e-3 * self.samples, "timer": 2e-3 * self.samples},
             left_out={"probe_hits": self.samples},
+            dropped={"intervals": 1, "call paths": 200},
         )
 
     def snapshot(self) -> Snapshot:

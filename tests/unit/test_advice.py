@@ -15,7 +15,8 @@ from parprof.attribution import Verdict, attribute, percent, verdict
 from parprof.attribution.advice import LEAST_SHARE, NEGLIGIBLE_PERCENT, advise, lost_ns
 from parprof.cct.tree import CallingContextTree, Node
 from parprof.exporters.summary import headline, sentence
-from parprof.model import Frame, Metrics, PathSample, ThreadState
+from parprof.metrics import Metrics
+from parprof.model import Frame, PathSample, ThreadState
 from profiles import few_samples, frame, heat, library
 
 Row = tuple[list[str], float, float, float]

@@ -8,7 +8,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[2] / "daemon/parprof"
 # A folder (or a module that is in none) imports from itself and from the lines above its own.
 LAYERS = (
-    "errors model plans pprof_pb2 resources untrusted",
+    "errors metrics plans pprof_pb2 resources untrusted",
+    "model",
     "cache cct workers",
     "attribution files kernel",
     "exporters process runtimes symbols",

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from parprof.attribution import Effort, Verdict, attribute, finephases, percent, verdict
 from parprof.attribution.effort import HIGH_IDLENESS_PERCENT, HIGH_OVERHEAD_PERCENT
-from parprof.model import Metrics, ThreadState
+from parprof.metrics import Metrics
+from parprof.model import ThreadState
 
 WORKING, SPINNING = ThreadState.WORKING, ThreadState.SPINNING
 _cores = st.integers(1, 256)

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from parprof.cct.tree import METRICS, CallingContextTree, Node, Procedure
+from parprof.cct.tree import CallingContextTree, Node, Procedure
 from parprof.cct.views import callers_view, flat_view, fold_recursion
-from parprof.model import Frame, Metrics, PathSample
+from parprof.metrics import IDLENESS, METRICS, OVERHEAD, WORK, Metrics
+from parprof.model import Frame, PathSample
 from profiles import few_samples, frame, heat, sample
 
 Plain = dict[tuple[str, ...], tuple[Metrics, Metrics, int]]
@@ -27,7 +28,7 @@ def plain(tree: CallingContextTree) -> Plain:
     for node, entering in tree.walk():
         if entering:
             path.append(node.procedure.name)
-            out[tuple(path)] = (node.exclusive, node.inclusive, node.hottest_line("idleness"))
+            out[tuple(path)] = (node.exclusive, node.inclusive, node.hottest_line(IDLENESS))
         else:
             path.pop()
     return out
@@ -116,19 +117,19 @@ def test_folding_recursion_keeps_flat_figures(samples: list[PathSample]) -> None
 def test_hottest_line() -> None:
     tree = CallingContextTree(heat().samples)
     main = child(tree.root, "main")
-    assert main.hottest_line("idleness") == 61
-    assert main.hottest_line("work") == 70
-    assert child(main, "write_boundary").hottest_line("idleness") == 33
-    assert child(main, "solve").hottest_line("overhead") == 88
-    assert child(main, "write_boundary", "fprintf").hottest_line("idleness") == 0
+    assert main.hottest_line(IDLENESS) == 61
+    assert main.hottest_line(WORK) == 70
+    assert child(main, "write_boundary").hottest_line(IDLENESS) == 33
+    assert child(main, "solve").hottest_line(OVERHEAD) == 88
+    assert child(main, "write_boundary", "fprintf").hottest_line(IDLENESS) == 0
     rows = {key.name: row for key, row in flat_view(tree).items()}
-    assert rows["step"].hottest_line("work") == 42
-    assert rows["main"].hottest_line("work") == 70
+    assert rows["step"].hottest_line(WORK) == 42
+    assert rows["main"].hottest_line(WORK) == 70
 
 
 def test_a_procedure_without_lines_is_named_by_its_start() -> None:
     tree = CallingContextTree([sample([Frame("f", start_line=7)], 1, 1)])
-    assert child(tree.root, "f").hottest_line("work") == 7
+    assert child(tree.root, "f").hottest_line(WORK) == 7
 
 
 def test_same_name_in_two_modules_are_two_procedures() -> None:
@@ -154,4 +155,12 @@ def test_five_thousand_levels(names: list[str]) -> None:
 
 
 def test_metric_names_are_those_of_the_command_line() -> None:
-    assert list(METRICS) == ["idleness", "work", "overhead", "spin", "blame", "profiling", "samples"]
+    assert list(METRICS.by_name()) == [
+        "idleness",
+        "work",
+        "overhead",
+        "spin",
+        "blame",
+        "profiling",
+        "samples",
+    ]

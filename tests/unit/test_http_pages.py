@@ -17,7 +17,8 @@ from hypothesis import given, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from parprof.model import Frame, Metrics, PathSample, ProcessInfo, Profile
+from parprof.metrics import Metrics
+from parprof.model import Frame, PathSample, ProcessInfo, Profile
 from parprof.service.http import flamegraph, status_page
 from parprof.service.http.flamegraph import View, flame_graph
 from parprof.service.http.markup import duration
@@ -113,13 +114,13 @@ def test_hostile_names_on_the_status_page() -> None:
     assert page.tags.count("style") == page.tags.count("title") - page.tags.count("svg") + 3 == 1
 
 
-@pytest.mark.parametrize("sort", status_page.SORTS)
+@pytest.mark.parametrize("sort", status_page.sorts())
 def test_sorting(sort: str) -> None:
     service = StandInService([Program(number, f"p{number % 4}", number % 5, 0) for number in range(1, 12)])
     page = status(service, sort=sort)
     rows = {process.pid: process for process in service.snapshot().processes}
     order = [int(cells[0].split()[1]) for cells in page.cells[1:]]
-    keys = [status_page.SORTS[sort](rows[pid]) for pid in order]
+    keys = [status_page.sorts()[sort](rows[pid]) for pid in order]
     assert keys == sorted(keys)
     assert len(order) == 11
 
@@ -258,7 +259,7 @@ def test_graph_is_bounded() -> None:
 @settings(max_examples=60, deadline=None)
 @given(any_profile)
 def test_any_profile_is_a_well_formed_graph(profile: Profile) -> None:
-    for by in flamegraph.WEIGHTS:
+    for by in flamegraph.weights():
         for left, width, _ in (
             box for boxes in frames(flame_graph(profile, View(by))).values() for box in boxes
         ):

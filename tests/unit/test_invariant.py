@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from parprof.attribution.idleness import attribute
 from parprof.attribution.invariant import CoreTime
-from parprof.model import Metrics, ThreadState
+from parprof.metrics import Metrics
+from parprof.model import ThreadState
 
 BUSY = CoreTime(1.5, 0.4, 0.1, 2, 1.0, 0.002, 2)
 

@@ -16,7 +16,8 @@ from logical_stacks import FOLDER, frames, stacks
 from parprof.cct.tree import CallingContextTree
 from parprof.logical.bichord import Association, Bichord, LogicalPath, logical_projection, physical_projection
 from parprof.logical.tree import LogicalCct, Note, sharable
-from parprof.model import Frame, Metrics, Path
+from parprof.metrics import Metrics
+from parprof.model import Frame, Path
 from profiles import metrics
 
 

@@ -24,7 +24,8 @@ from parprof import pprof_pb2 as pb
 from parprof.commands.merge import MergeCommand
 from parprof.errors import OutputError, ProfileFormatError
 from parprof.exporters import pprof
-from parprof.model import Metrics, PathSample, Profile
+from parprof.metrics import Metrics
+from parprof.model import PathSample, Profile
 from profiles import any_profile, frame, heat
 
 

@@ -20,7 +20,8 @@ from parprof.cct.tree import CallingContextTree
 from parprof.exporters import json_report
 from parprof.kernel.stacks import Stack
 from parprof.logical.ourselves import PROFILING, in_handler, is_handler, is_slot, without_slot
-from parprof.model import FactKey, Frame, Metrics, Path, PathSample, ProcessInfo, Profile, ThreadState
+from parprof.metrics import Metrics
+from parprof.model import FactKey, Frame, Path, PathSample, ProcessInfo, Profile, ThreadState
 from parprof.profile.rows import RowMaker
 
 BPF = FilePath(__file__).resolve().parents[2] / "bpf"
@@ -142,13 +143,16 @@ def test_samples_of_handlers_are_nothing_else(user: int, kernel: int, state: Thr
     assert row.metrics == Metrics(samples=5, profiling_ns=5e6)
     assert text(row.path) == "main f GOMP_task [profiling]"
     assert row.path[-1] is PROFILING
-    assert row.physical == () and row.overhead == ""
+    assert row.physical == () and row.origin.overhead == ""
 
 
 def test_other_samples_are_as_before() -> None:
     row = Made().row(1, SYSTEM_CALL)
     assert row.metrics == Metrics(5, 5e6, 5e6, 5e6, blame_ns=15e6)
-    assert (text(row.path), row.overhead) == ("main f GOMP_task do_syscall_64", "create")  # so deep is shown
+    assert (text(row.path), row.origin.overhead) == (
+        "main f GOMP_task do_syscall_64",
+        "create",
+    )  # so deep is shown
 
 
 def test_further_events_in_handlers_are_counted_there() -> None:

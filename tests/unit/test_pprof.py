@@ -23,7 +23,8 @@ from parprof.errors import OutputError, ProfileFormatError
 from parprof.exporters import pprof, pprof_reader
 from parprof.exporters.output import open_output
 from parprof.exporters.pprof_header import from_comments, to_comments
-from parprof.model import Frame, Metrics, PathSample, ProcessInfo, Profile
+from parprof.metrics import Metrics
+from parprof.model import Frame, Origin, PathSample, ProcessInfo, Profile
 from profiles import any_profile, frame, heat, sample
 
 
@@ -60,7 +61,7 @@ def test_layout() -> None:
     inner = Frame("inner", "x.h", 3, 1, "/bin/x", "ab", 16, inlined=True)
     outer = Frame("outer", "x.c", 9, 8, "/bin/x", "ab", 16)
     metrics = Metrics(2, 20.0, 30.0, 5.0, 7.0, events={"page-faults": 4, "cache-misses": 1})
-    one = PathSample((frame("main", 1), outer, inner), metrics, 7, "x", "t", "libomp", "sync")
+    one = PathSample((frame("main", 1), outer, inner), metrics, Origin(7, "x", "t", "libomp", "sync"))
     out = message(Profile(ProcessInfo(7, "x"), 2.0, 100, [one], start_time_s=3.5))
     columns = [f"{text_of(out, kind.type)}/{text_of(out, kind.unit)}" for kind in out.sample_type]
     assert columns == [

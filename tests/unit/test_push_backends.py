@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from parprof import pprof_pb2
 from parprof.errors import OutputError, UsageError
 from parprof.exporters import pprof_reader
-from parprof.model import Frame, Metrics, PathSample, Profile
+from parprof.metrics import Metrics
+from parprof.model import Frame, Origin, PathSample, Profile
 from parprof.service.model import Labels
 from parprof.service.push import parca_pb2, pyroscope_pb2
 from parprof.service.push.backend import Backend, Reply, Request, Verdict
@@ -60,7 +61,7 @@ def with_everything() -> Profile:
     profile = heat()
     profile.process = replace(profile.process, command="./heat --password=secret")
     for number, row in enumerate(profile.samples):
-        row.thread = f"thread-{number}"
+        row.origin = row.origin._replace(thread=f"thread-{number}")
         row.physical = (frame("clone"), *row.path)
         row.metrics.events = {"cache-misses": 5}
         row.metrics.blame_ns = 3.0
@@ -130,8 +131,8 @@ def test_pprof_requests(backend: Backend) -> None:
     stored = read_pprof(data)
     assert totals(stored) == totals(profile)
     assert stored.total().events == {"cache_misses": 30}
-    assert {(row.thread, row.pid, row.comm, row.physical) for row in stored.samples} == {("", 0, "", ())}
-    assert {row.overhead for row in stored.samples} == {"", "sync"}
+    assert {(row.origin._replace(overhead=""), row.physical) for row in stored.samples} == {(Origin(), ())}
+    assert {row.origin.overhead for row in stored.samples} == {"", "sync"}
     assert b"secret" not in gzip.decompress(data)
     out = pprof_pb2.Profile.FromString(gzip.decompress(data))
     # Parca takes ids in sequence only, Pyroscope takes no "-" in columns.
@@ -237,7 +238,9 @@ def test_otlp_dictionary_and_stacks() -> None:
     inner = Frame("inner", "x.h", 3, 1, "/bin/x", "ab", 16, inlined=True)
     outer = Frame("outer", "x.c", 9, 8, "/bin/x", "ab", 16)
     profile = heat()
-    profile.samples.append(PathSample((frame("main", 1), outer, inner), Metrics(1, 7.0), overhead="sync"))
+    profile.samples.append(
+        PathSample((frame("main", 1), outer, inner), Metrics(1, 7.0), Origin(overhead="sync"))
+    )
     out = otlp_pb.ExportProfilesServiceRequest.FromString(
         gzip.decompress(Otlp().encode(Payload(profile), LABELS).body)
     )

@@ -18,7 +18,8 @@ sys.path.insert(0, str(FilePath(__file__).parent))
 
 from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import flat_view
-from parprof.model import Frame, Metrics, PathSample, ProcessInfo, Profile
+from parprof.metrics import Metrics
+from parprof.model import Frame, Origin, PathSample, ProcessInfo, Profile
 from parprof.service.folding import FOLDED, fold_cold
 from parprof.service.recent import RecentProfiles
 from profiles import few_paths, few_samples, with_events
@@ -27,7 +28,7 @@ A, B, C, D, MAIN = (Frame(name) for name in ("a", "b", "c", "d", "main"))
 
 
 def path_sample(path: tuple[Frame, ...], work_ms: int, **labels: str) -> PathSample:
-    return PathSample(path, Metrics(work_ms, work_ms * 1e6), **labels)
+    return PathSample(path, Metrics(work_ms, work_ms * 1e6), Origin(**labels))
 
 
 def interval(pid: int, start_s: float, samples: list[PathSample], seconds: float = 10.0) -> Profile:
@@ -47,12 +48,16 @@ def by_path(samples: list[PathSample]) -> dict[tuple[Frame, ...], float]:
 
 def test_fields_are_those_that_a_row_holds() -> None:
     """A new metric or label must find its place in a row, or it would be lost here."""
-    assert {field.name for field in fields(PathSample)} == {
-        "path", "metrics", "pid", "comm", "thread", "runtime", "overhead", "physical", "image",
-    }  # fmt: skip
-    assert {field.name for field in fields(Metrics)} == {
-        "samples", "work_ns", "idleness_ns", "overhead_ns", "spin_ns", "blame_ns", "profiling_ns", "events",
-    }  # fmt: skip
+    assert {field.name for field in fields(PathSample)} == {"path", "metrics", "origin", "physical"}
+    assert set(Metrics.__slots__) == {"values", "events"}
+    names = ("comm", "thread", "runtime", "overhead")
+    origin = Origin(7, *names, image=9, labels=(("node", "n1"),))
+    assert all(origin)
+    row = PathSample((MAIN, A), Metrics(*range(1, 20), events={"e": 3}), origin, (MAIN, B))
+    recent = RecentProfiles()
+    recent.add(interval(7, 0.0, [row]), image=9)
+    kept = recent.profile(7, 1e9)
+    assert kept is not None and kept.samples == [row]
 
 
 # Folding
@@ -97,7 +102,7 @@ def test_nothing_to_fold() -> None:
 def test_folding_keeps_labels_apart() -> None:
     samples = [path_sample((MAIN, A), 1, overhead="sync"), path_sample((MAIN, B), 2), path_sample((C,), 9)]
     left, _ = fold_cold(samples, 2)
-    assert [(one.path, one.overhead) for one in left] == [
+    assert [(one.path, one.origin.overhead) for one in left] == [
         ((MAIN, FOLDED), "sync"),
         ((MAIN, FOLDED), ""),
         ((C,), ""),
@@ -228,7 +233,12 @@ intervals = st.lists(
     st.tuples(
         st.integers(1, 3),
         st.integers(1, 2),
-        st.lists(st.builds(PathSample, few_paths, with_events, thread=st.sampled_from("tu")), max_size=6),
+        st.lists(
+            st.builds(
+                PathSample, few_paths, with_events, st.sampled_from("tu").map(lambda t: Origin(thread=t))
+            ),
+            max_size=6,
+        ),
     ),
     max_size=12,
 )
@@ -248,7 +258,7 @@ def test_merged_totals_are_those_of_the_intervals(added: list[tuple[int, int, li
         profile = recent.profile(pid, 1e9)
         assert profile is not None
         assert profile.total() == total
-        identities = [(row.path, row.thread) for row in profile.samples]
+        identities = [(row.path, row.origin.thread) for row in profile.samples]
         assert len(identities) == len(set(identities))
     for pid in expected:
         recent.forget(pid)
@@ -279,7 +289,7 @@ def test_the_estimate_is_no_less_than_what_python_takes(rows: int, depth: int, t
                     Frame(f"function{row}_{level}", f"/src/file{level}.c", level) for level in range(depth)
                 ),
                 Metrics(1, 2.5, 3.5, 4.5, 5.5, 6.5),
-                thread=f"thread-{row}",
+                Origin(thread=f"thread-{row}"),
             )
             for row in range(rows)
         ]

@@ -30,10 +30,10 @@ from parprof.commands.status import StatusCommand, described
 from parprof.commands.top import Feed, TopCommand, as_data, table
 from parprof.errors import UsageError
 from parprof.exporters.screen import Screen
-from parprof.model import Metrics
+from parprof.metrics import BLAME, IDLENESS, OVERHEAD, PROFILING, SPIN, WORK, Metrics
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control.client import ControlError, NoDaemon
-from parprof.service.control.intervals import SORTS, uses
+from parprof.service.control.intervals import sorts, uses
 
 ME = os.getpid()
 USER = os.getuid()
@@ -54,7 +54,7 @@ def run(command: TopCommand | StatusCommand, *arguments: str) -> int:
 def later(service: StandInService, seconds: float, **more: float) -> None:
     """Let time pass, in which the process did something."""
     one = service.processes[ME]
-    totals = replace(one.totals)
+    totals = one.totals.copy()
     totals.add(Metrics(**more))  # type: ignore[arg-type]
     service.time_s += seconds
     service.processes[ME] = replace(one, totals=totals)
@@ -93,14 +93,14 @@ def test_an_interval(service: StandInService, tmp_path: Path) -> None:
         )
         feed.refresh()
         (use,) = feed.uses("idleness")
-        assert (use.interval_s, use.work, use.idleness, use.overhead) == (2.0, 3.0, 1.0, 0.5)
-        assert (use.spin, use.blame, use.profiling, use.efficiency) == (0.25, 2.0, 0.1, 5 / 8)
+        assert (use.interval_s, use[WORK], use[IDLENESS], use[OVERHEAD]) == (2.0, 3.0, 1.0, 0.5)
+        assert (use[SPIN], use[BLAME], use[PROFILING], use.efficiency) == (0.25, 2.0, 0.1, 5 / 8)
         feed.refresh()  # the daemon has nothing new: the last interval stays
         assert feed.uses("idleness") == [use]
         later(service, 2.0)
         feed.refresh()
         (use,) = feed.uses("idleness")
-        assert (use.work, use.efficiency) == (0.0, None)
+        assert (use[WORK], use.efficiency) == (0.0, None)
         feed.close()
 
 
@@ -112,7 +112,7 @@ def test_a_new_process_with_an_old_pid_starts_anew(service: StandInService, tmp_
         service.processes[ME] = process(ME, USER, started_s=service.time_s - 1, totals=Metrics(1, 5e8))
         feed.refresh()
         (use,) = feed.uses("work")
-        assert (use.interval_s, use.work) == (1.0, 0.5)
+        assert (use.interval_s, use[WORK]) == (1.0, 0.5)
         feed.close()
 
 
@@ -130,13 +130,13 @@ _lists = st.builds(
 )  # fmt: skip
 
 
-@given(_lists, st.none() | _lists, st.sampled_from(list(SORTS)))
+@given(_lists, st.none() | _lists, st.sampled_from(list(sorts())))
 def test_rates_are_never_negative(now: pb.ProcessList, before: pb.ProcessList | None, sort: str) -> None:
     """Whatever the clock does between two looks."""
     found = uses(now, before, sort)
     assert sorted(use.process.pid for use in found) == sorted(one.pid for one in now.processes)
     for use in found:
-        assert min(use.work, use.idleness, use.overhead, use.spin, use.interval_s) >= 0
+        assert min(use[WORK], use[IDLENESS], use[OVERHEAD], use[SPIN], use.interval_s) >= 0
         assert use.efficiency is None or 0 <= use.efficiency <= 1
 
 

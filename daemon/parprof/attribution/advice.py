@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from parprof.attribution.effort import Verdict, percent, verdict
 from parprof.cct.tree import CallingContextTree, Node, Procedure
-from parprof.model import Metrics
+from parprof.metrics import Metrics
 
 KEPT_SHARE = 0.7
 """The descent goes on while the callees worth following hold this share of the lost effort together."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from parprof.model import Metrics
+from parprof.metrics import Metrics
 
 HIGH_IDLENESS_PERCENT = 10.0
 """Idleness counts as high from this share of effort on.

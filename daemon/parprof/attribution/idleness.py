@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from parprof.model import Metrics, ThreadState
+from parprof.metrics import IDLENESS, OVERHEAD, SAMPLES, SPIN, WORK, Metrics
+from parprof.model import ThreadState
 
 
 def attribute(
@@ -26,12 +27,14 @@ def attribute(
     """
     elapsed = count * period_ns
     if state is not ThreadState.WORKING:
-        return Metrics(samples=count, spin_ns=elapsed)
+        return Metrics.of({SAMPLES: count, SPIN: elapsed})
     n = max(cores, 1)
     n_w = min(max(n_working, 1), n)
-    return Metrics(
-        samples=count,
-        work_ns=elapsed,
-        idleness_ns=elapsed * (n - n_w) / n_w,
-        overhead_ns=elapsed if overhead else 0.0,
+    return Metrics.of(
+        {
+            SAMPLES: count,
+            WORK: elapsed,
+            IDLENESS: elapsed * (n - n_w) / n_w,
+            OVERHEAD: elapsed if overhead else 0.0,
+        }
     )

@@ -7,22 +7,12 @@ may be thousands deep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from parprof.model import Frame, Metrics, Path, PathSample
-
-METRICS: Mapping[str, Callable[[Metrics], float]] = {
-    "idleness": lambda m: m.idleness_ns,
-    "work": lambda m: m.work_ns,
-    "overhead": lambda m: m.overhead_ns,
-    "spin": lambda m: m.spin_ns,
-    "blame": lambda m: m.blame_ns,
-    "profiling": lambda m: m.profiling_ns,
-    "samples": lambda m: m.samples,
-}
-"""What views can be sorted by. Times in nanoseconds, samples a count."""
+from parprof.metrics import Metric, Metrics, add_to
+from parprof.model import Frame, Path, PathSample
 
 LineMetrics = dict[int, Metrics]
 
@@ -36,17 +26,9 @@ class Procedure(NamedTuple):
     is_loop: bool = False
 
 
-def weight(metrics: Metrics, metric: str) -> tuple[float, float, int]:
+def weight(metrics: Metrics, metric: Metric) -> tuple[float, float, int]:
     """Sort key: the metric, then effort, then samples. A caller never weighs less than what it calls."""
-    return METRICS[metric](metrics), metrics.effort_ns, metrics.samples
-
-
-def charge(lines: LineMetrics, line: int, metrics: Metrics) -> None:
-    """Add to what a line has."""
-    known = lines.get(line)
-    if known is None:
-        known = lines[line] = Metrics()
-    known.add(metrics)
+    return metrics[metric], metrics.effort_ns, metrics.samples
 
 
 def _sum(lines: LineMetrics) -> Metrics:
@@ -56,7 +38,7 @@ def _sum(lines: LineMetrics) -> Metrics:
     return out
 
 
-def hottest(lines: LineMetrics, metric: str) -> int:
+def hottest(lines: LineMetrics, metric: Metric) -> int:
     """The known line that weighs most, the first one of equals; 0 when none is known."""
     known = (line for line in lines if line > 0)
     return max(known, key=lambda line: (weight(lines[line], metric), -line), default=0)
@@ -100,14 +82,14 @@ class Node:
         out: LineMetrics = {}
         for child in self.children.values():
             for line, metrics in child.sites.items():
-                charge(out, line, metrics)
+                add_to(out, line, metrics)
         return out
 
-    def hottest_line(self, metric: str) -> int:
+    def hottest_line(self, metric: Metric) -> int:
         """The line, running or calling, that weighs most; else where the procedure starts; else 0."""
         both = self.calls()
         for line, metrics in self.lines.items():
-            charge(both, line, metrics)
+            add_to(both, line, metrics)
         return hottest(both, metric) or self.start_line
 
 
@@ -123,12 +105,12 @@ class CallingContextTree:
     def insert_path(self, path: Path, metrics: Metrics) -> None:
         """Charge ``metrics`` to a call path, root first."""
         node, line = self.root, 0
-        charge(node.sites, 0, metrics)
+        add_to(node.sites, 0, metrics)
         for frame in path:
             node = node.child(procedure_of(frame), frame.start_line)
-            charge(node.sites, line, metrics)
+            add_to(node.sites, line, metrics)
             line = frame.line
-        charge(node.lines, line, metrics)
+        add_to(node.lines, line, metrics)
 
     def merge(self, other: CallingContextTree) -> None:
         """Add another tree to this one."""
@@ -136,9 +118,9 @@ class CallingContextTree:
         while pending:
             mine, theirs = pending.pop()
             for line, metrics in theirs.lines.items():
-                charge(mine.lines, line, metrics)
+                add_to(mine.lines, line, metrics)
             for line, metrics in theirs.sites.items():
-                charge(mine.sites, line, metrics)
+                add_to(mine.sites, line, metrics)
             pending += [
                 (mine.child(procedure, node.start_line), node) for procedure, node in theirs.children.items()
             ]

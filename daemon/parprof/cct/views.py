@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from parprof.cct.tree import METRICS, CallingContextTree, LineMetrics, Node, Procedure, charge, hottest
-from parprof.model import Metrics
+from parprof.cct.tree import CallingContextTree, LineMetrics, Node, Procedure, hottest
+from parprof.metrics import Metric, Metrics, add_to
 
 
 @dataclass(slots=True)
@@ -23,9 +23,9 @@ class FunctionTotals:
     lines: LineMetrics = field(default_factory=dict)
     calls: LineMetrics = field(default_factory=dict)
 
-    def hottest_line(self, metric: str) -> int:
+    def hottest_line(self, metric: Metric) -> int:
         """The line that weighs most: of the procedure's own samples, else of the calls it makes."""
-        own = METRICS[metric](self.exclusive) > 0 or not METRICS[metric](self.inclusive)
+        own = self.exclusive[metric] > 0 or not self.inclusive[metric]
         first, second = (self.lines, self.calls) if own else (self.calls, self.lines)
         return hottest(first, metric) or hottest(second, metric) or self.start_line
 
@@ -53,7 +53,7 @@ def without_loops(tree: CallingContextTree) -> CallingContextTree:
 
 def _copy(source: LineMetrics, target: LineMetrics) -> None:
     for line, metrics in source.items():
-        charge(target, line, metrics)
+        add_to(target, line, metrics)
 
 
 def flat_view(tree: CallingContextTree) -> dict[Procedure, FunctionTotals]:
@@ -69,11 +69,11 @@ def flat_view(tree: CallingContextTree) -> dict[Procedure, FunctionTotals]:
         row.start_line = min(filter(None, (row.start_line, node.start_line)), default=0)
         for line, metrics in node.lines.items():
             row.exclusive.add(metrics)
-            charge(row.lines, line, metrics)
+            add_to(row.lines, line, metrics)
         if not active.get(key):
             row.inclusive.add(node.inclusive)
             for line, metrics in node.calls().items():
-                charge(row.calls, line, metrics)
+                add_to(row.calls, line, metrics)
         active[key] = active.get(key, 0) + 1
     return rows
 
@@ -92,7 +92,7 @@ class Caller:
     lines: LineMetrics = field(default_factory=dict)
     children: dict[Procedure, Caller] = field(default_factory=dict)
 
-    def hottest_line(self, metric: str) -> int:
+    def hottest_line(self, metric: Metric) -> int:
         """The calling line (of the top procedure: any line) that weighs most, else the first line, else 0."""
         return hottest(self.lines, metric) or self.start_line
 
@@ -137,7 +137,7 @@ def _insert_callers(top: Caller, chain: list[Node], exclusive: Metrics) -> None:
         here.exclusive.add(exclusive)
         here.inclusive.add(inclusive)
         for line, metrics in callee.sites.items():
-            charge(here.lines, line, metrics)
+            add_to(here.lines, line, metrics)
 
 
 def fold_recursion(tree: CallingContextTree) -> tuple[CallingContextTree, int]:

@@ -11,13 +11,14 @@ from typing import TextIO
 from rich.text import Text
 
 from parprof.attribution import Effort, percent, verdict
-from parprof.cct.tree import METRICS, CallingContextTree
+from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import flat_view
 from parprof.commands.report import add_row_options
 from parprof.exporters import pprof
 from parprof.exporters.screen import Screen, elided
 from parprof.exporters.summary import printable
-from parprof.model import Metrics, Profile
+from parprof.metrics import METRICS, NANOSECONDS, SAMPLES, Metrics
+from parprof.model import Profile
 
 Key = tuple[str, str, str]
 
@@ -63,28 +64,31 @@ def changes(a: Profile, b: Profile) -> list[Change]:
 def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> None:
     """Print totals, then the functions whose own ``sort`` metric changed most.
 
-    Times in seconds; points are differences of percentages of effort (spin, profiling: of CPU time; samples: of all).
+    Times in seconds; points are differences of percentages of what the metric is a part of: effort, CPU
+    time, or all of itself.
     """
     totals = a.total(), b.total()
     rows = changes(a, b)
-    value = METRICS[sort]
-    wholes = [_whole(total, sort) for total in totals]
+    metric = METRICS.by_name()[sort]
+    wholes = [total.whole_of(metric) for total in totals]
 
     def points(pair: tuple[Metrics, Metrics]) -> float:
-        return percent(value(pair[1]), wholes[1]) - percent(value(pair[0]), wholes[0])
+        return percent(pair[1][metric], wholes[1]) - percent(pair[0][metric], wholes[0])
 
     def delta(pair: tuple[Metrics, Metrics]) -> float:
-        return value(pair[1]) - value(pair[0])
+        return pair[1][metric] - pair[0][metric]
+
+    def change(pair: tuple[Metrics, Metrics]) -> str:
+        return f"{metric.unit.amount(delta(pair)):+.{3 if metric.unit is NANOSECONDS else 0}f}"
 
     rows = [row for row in rows if delta(row.exclusive) or delta(row.inclusive)]
     rows.sort(key=lambda row: (-abs(delta(row.exclusive)), -abs(delta(row.inclusive)), row.key))
-    scale, digits = (1.0, 0) if sort == "samples" else (1e9, 3)
     with Screen(file) as screen:
         for side, profile in zip("AB", (a, b), strict=True):
             screen.fact(side, _headline(profile))
         screen.fact("change", _change(*totals))
         screen.line("")
-        unit = "count" if sort == "samples" else "s"
+        unit = metric.unit.shown or "count"
         headings = [
             *((f"{kind}\n{what}", 9) for kind in ("excl.", "incl.") for what in (f"{unit}", "points")),
             (f"change of {sort}\nfunction", 0),
@@ -95,9 +99,9 @@ def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> N
             (
                 (
                     [
-                        f"{delta(row.exclusive) / scale:+.{digits}f}",
+                        change(row.exclusive),
                         f"{points(row.exclusive):+.1f}",
-                        f"{delta(row.inclusive) / scale:+.{digits}f}",
+                        change(row.inclusive),
                         f"{points(row.inclusive):+.1f}",
                     ],
                     Text(elided(printable(row.key[0]) or "[unknown]", width)),
@@ -107,12 +111,6 @@ def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> N
         )
         if len(rows) > limit:
             screen.line(f"{len(rows) - limit:,} more beyond --limit {limit}")
-
-
-def _whole(total: Metrics, metric: str) -> float:
-    if metric == "samples":
-        return total.samples
-    return total.cpu_ns if metric in ("spin", "profiling") else total.effort_ns
 
 
 def _headline(profile: Profile) -> str:
@@ -128,8 +126,8 @@ def _headline(profile: Profile) -> str:
 def _change(a: Metrics, b: Metrics) -> str:
     efficiency = 100 * (Effort.of(b).efficiency - Effort.of(a).efficiency)
     parts = [
-        f"{name} {(METRICS[name](b) - METRICS[name](a)) / 1e9:+.3f} s"
-        for name in ("work", "idleness", "overhead", "spin", "profiling")
-        if name != "profiling" or a.profiling_ns or b.profiling_ns
+        f"{metric.name} {metric.unit.amount(b[metric] - a[metric]):+.3f} {metric.unit.shown}".rstrip()
+        for metric in METRICS
+        if metric is not SAMPLES and (not metric.optional or a[metric] or b[metric])
     ]
     return f"parallel efficiency {efficiency:+.1f} points; {', '.join(parts)}"

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import gzip
-import io
 import re
 import sys
 
-from parprof import pprof_pb2 as pb
-from parprof.commands.merging import OWN_LABELS, Labels, Merger
 from parprof.errors import ProfileFormatError
 from parprof.exporters import pprof, pprof_reader
+from parprof.exporters.pprof_header import is_label_name
 from parprof.model import Profile
+from parprof.profile.merge import Merger
 from parprof.untrusted import visible
-
-_LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 
 
 class MergeCommand:
@@ -54,48 +50,42 @@ class MergeCommand:
         for path in args.files:
             try:
                 labels = {**dict(args.label), **_labels_in(path, args.label_from_name)}
-                profile, own = _read(path)
-                merger.add(profile, own, labels)
+                merger.add(_read(path), labels)
             except ProfileFormatError as error:
                 if not args.skip_bad:
                     raise ProfileFormatError(f"{error}; --skip-bad leaves such files out") from error
                 skipped += 1
                 print(f"parprof: left out: {error}", file=sys.stderr)
-        if not merger.files:
+        if not merger.count:
             raise ProfileFormatError(f"none of {skipped} files could be read; name files that parprof wrote")
-        merger.write(args.output, skipped)
+        profile = merger.profile()
+        profile.extra = {**profile.extra, "merged_files": str(merger.count), **_left_out(skipped)}
+        pprof.write(profile, args.output)
         left_out = f", {skipped} left out" if skipped else ""
-        print(f"parprof: merged {merger.files} files{left_out}", file=sys.stderr)
+        print(f"parprof: merged {merger.count} files{left_out}", file=sys.stderr)
         return 0
 
 
-def _read(path: str) -> tuple[Profile, list[Labels]]:
-    """A profile, and those labels of each sample that are not parprof's own.
+def _left_out(skipped: int) -> dict[str, str]:
+    return {"left_out_files": str(skipped)} if skipped else {}
+
+
+def _read(path: str) -> Profile:
+    """A profile, of a file or a pipe.
 
     Raises:
         ProfileFormatError: it cannot be read, naming the file.
     """
     try:
         with open(path, "rb") as file:
-            data = file.read(pprof_reader.MAX_BYTES)
+            return pprof_reader.read_from(file)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ProfileFormatError(
             f"cannot read {visible(path)}: {reason}; name a file that parprof wrote"
         ) from error
-    try:
-        profile = pprof_reader.read_from(io.BytesIO(data))
     except ProfileFormatError as error:
         raise ProfileFormatError(f"cannot read {visible(path)}: {error}") from error
-    message = pb.Profile.FromString(gzip.decompress(data))
-    text = message.string_table
-    wanted = {
-        number for number, one in enumerate(text) if _LABEL_NAME.fullmatch(one) and one not in OWN_LABELS
-    }
-    return profile, [
-        tuple((text[one.key], text[one.str]) for one in sample.label if one.key in wanted and one.str)
-        for sample in message.sample
-    ]
 
 
 def _labels_in(path: str, pattern: re.Pattern[str] | None) -> dict[str, str]:
@@ -128,7 +118,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def _check_name(name: str) -> None:
-    if not _LABEL_NAME.fullmatch(name) or name in OWN_LABELS:
+    if not is_label_name(name):
         raise argparse.ArgumentTypeError(
             f"{visible(name)!r} cannot be a label; use another name, of a-z, 0-9 and _"
         )

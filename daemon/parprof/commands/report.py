@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Any, TextIO
 
-from parprof.cct.tree import METRICS
 from parprof.exporters import html, json_report, pprof, projection, table
+from parprof.metrics import METRICS
 from parprof.model import Profile
 
 
@@ -84,12 +84,13 @@ def add_view_options(parser: argparse.ArgumentParser) -> None:
 
 def add_row_options(parser: argparse.ArgumentParser) -> None:
     """Declare ``--sort`` and ``--limit``."""
+    metrics = tuple(METRICS.by_name())
     parser.add_argument(
         "--sort",
         metavar="METRIC",
-        choices=tuple(METRICS),
+        choices=metrics,
         default="idleness",
-        help=f"{', '.join(METRICS)} (default: %(default)s)",
+        help=f"{', '.join(metrics)} (default: %(default)s)",
     )
     parser.add_argument(
         "--limit",

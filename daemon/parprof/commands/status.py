@@ -75,6 +75,7 @@ def described(status: pb.Status, path: str) -> list[tuple[str, str]]:
         ("could not attach", status.attach_failures),
         ("governor", status.governor_transitions),
         ("pushed", status.pushed),
+        ("dropped", status.dropped),
     ):
         if text := _counted(counters):
             pairs.append((label, text))
@@ -99,7 +100,7 @@ def as_data(status: pb.Status) -> dict[str, Any]:
         "drain_s": status.drain_s,
         **{
             name: {":".join(one.labels): one.value for one in getattr(status, name)}
-            for name in ("lost", "attach_failures", "governor_transitions", "pushed")
+            for name in ("lost", "attach_failures", "governor_transitions", "pushed", "dropped")
         },
         "notes": list(status.notes),
     }

@@ -24,23 +24,18 @@ from parprof.commands.status import add_socket_option
 from parprof.errors import UsageError
 from parprof.exporters.screen import MIN_WIDTH, Screen, elided
 from parprof.exporters.summary import printable
+from parprof.metrics import IDLENESS, METRICS, SAMPLES, WORK, Metric, Shown
 from parprof.service.control import control_pb2 as pb
+from parprof.service.control.amounts import amount
 from parprof.service.control.client import Client, ControlError
-from parprof.service.control.intervals import SORTS, Use, uses
+from parprof.service.control.intervals import Use, sorts, uses
 
 DEFAULT_INTERVAL_SECONDS = 2.0
 MAX_INTERVAL_SECONDS = 60.0
-_KEYS = {
-    "efficiency": "e",
-    "name": "n",
-    **{sort: sort[0] for sort in SORTS if sort not in ("efficiency", "name")},
-}
-_BY_KEY = {key: sort for sort, key in _KEYS.items()}
-_HEADINGS = (
-    ("pid", 7, "pid"), ("n_w/n", 7, ""), ("eff%", 5, "efficiency"), ("idle", 5, "idleness"), ("work", 5, "work"),
-    ("ovhd", 5, "overhead"), ("spin", 5, "spin"), ("cost%", 5, "cost"), ("source", 9, ""), ("runtime", 8, ""),
-    ("command", 0, "name"),
-)  # fmt: skip
+_FIRST_HEADINGS = (("pid", 7, "pid"), ("n_w/n", 7, ""), ("eff%", 5, "efficiency"))
+_LAST_HEADINGS = (("cost%", 5, "cost"), ("source", 9, ""), ("runtime", 8, ""), ("command", 0, "name"))
+_LEAST_COMMAND = 9
+"""Columns of optional metrics leave so much for the command."""
 _HEADER_LINES = 4
 
 
@@ -49,7 +44,8 @@ class TopCommand:
 
     idle, work, ovhd and spin are in cores, on average over the interval; overhead is part of work. The first
     table, and --once, are about all the time since the daemon began to watch each process. Keys: i idleness,
-    w work, o overhead, s spin, e efficiency, c cost, p pid, n name; q or Ctrl-C ends it.
+    w work, o overhead, s spin, b blame, e efficiency, c cost, p pid, n name; q or Ctrl-C ends it. Where there is
+    room, blame has a column too.
     """
 
     name = "top"
@@ -61,8 +57,8 @@ class TopCommand:
             help="time between updates (default: %(default)s)",
         )  # fmt: skip
         parser.add_argument(
-            "--sort", metavar="KEY", choices=tuple(SORTS), default="idleness",
-            help=f"{', '.join(SORTS)} (default: %(default)s)",
+            "--sort", metavar="KEY", choices=tuple(sorts()), default="idleness",
+            help=f"{', '.join(sorts())} (default: %(default)s)",
         )  # fmt: skip
         parser.add_argument("--once", action="store_true", help="print one table and end")
         parser.add_argument("--json", action="store_true", help="print JSON, one line for each update")
@@ -148,9 +144,19 @@ def _print(feed: Feed, args: argparse.Namespace) -> None:
         feed.refresh()
 
 
+def keys() -> dict[str, str]:
+    """Orders by the key that chooses them: the first letter of each, where that is free."""
+    out = {"q": ""}
+    for sort in ("idleness", "work", "overhead", "spin", "efficiency", "cost", "pid", "name", *sorts()):
+        out.setdefault(sort[0], sort)
+    del out["q"]
+    return out
+
+
 def _watch(feed: Feed, interval_s: float, sort: str) -> None:
     console = Console()
     problem = ""
+    by_key = keys()
     with _single_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         due = time.monotonic() + interval_s
         while True:
@@ -160,7 +166,7 @@ def _watch(feed: Feed, interval_s: float, sort: str) -> None:
             key = _key(due - time.monotonic())
             if key == "q":
                 return
-            sort = _BY_KEY.get(key, sort)
+            sort = by_key.get(key, sort)
             if time.monotonic() >= due:
                 try:
                     feed.refresh()
@@ -202,15 +208,21 @@ def table(feed: Feed, sort: str, width: int, rows: int | None, problem: str = ""
     """The screen: two lines about the daemon, then the processes."""
     found = feed.uses(sort)
     out = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    room = width - sum(size + 1 for _, size, _ in _HEADINGS[:-1])
-    for heading, size, key in _HEADINGS:
+    metrics = _columns(found, width)
+    headings = [
+        *_FIRST_HEADINGS,
+        *((metric.heading, 5, metric.name) for metric in metrics),
+        *_LAST_HEADINGS,
+    ]
+    room = _room(len(metrics), width)
+    for heading, size, key in headings:
         style = "bold underline" if key == sort else "bold"
         if size:
             out.add_column(heading, justify="right", width=size, no_wrap=True, header_style=style)
         else:
             out.add_column(heading, width=room, no_wrap=True, overflow="crop", header_style=style)
     for use in found[:rows]:
-        out.add_row(*map(Text, _cells(use)), Text(elided(printable(use.process.comm) or "?", room)))
+        out.add_row(*map(Text, _cells(use, metrics)), Text(elided(printable(use.process.comm) or "?", room)))
     lines = [
         Text(elided(line, width), no_wrap=True) for line in _header(feed, found, len(found[:rows]), problem)
     ]
@@ -219,12 +231,29 @@ def table(feed: Feed, sort: str, width: int, rows: int | None, problem: str = ""
     return Group(*lines, Text(""), out)
 
 
+def _columns(found: list[Use], width: int) -> list[Metric]:
+    """The metrics that the table has always, and those of which there is anything, as far as there is room."""
+    shown = [metric for metric in METRICS.by_name().values() if metric.has(Shown.TOP)]
+    out = [metric for metric in shown if not metric.optional]
+    for metric in shown:
+        fits = _room(len(out) + 1, width) >= _LEAST_COMMAND
+        if metric.optional and fits and any(use[metric] for use in found):
+            out.append(metric)
+    return out
+
+
+def _room(metrics: int, width: int) -> int:
+    """What so many columns leave for the command."""
+    sizes = [size for _, size, _ in (*_FIRST_HEADINGS, *_LAST_HEADINGS) if size]
+    return width - sum(size + 1 for size in sizes) - 6 * metrics
+
+
 def _header(feed: Feed, found: list[Use], shown: int, problem: str) -> list[str]:
     status = feed.status
     lost = sum(one.value for one in status.lost)
     first = (
-        f"parprofd {status.version}, {len(found)} processes: {sum(use.work for use in found):.1f} cores work,"
-        f" {sum(use.idleness for use in found):.1f} stand idle"
+        f"parprofd {status.version}, {len(found)} processes: {sum(use[WORK] for use in found):.1f} cores work,"
+        f" {sum(use[IDLENESS] for use in found):.1f} stand idle"
     )
     if problem:
         return [printable(first), printable(problem)]
@@ -239,13 +268,13 @@ def _header(feed: Feed, found: list[Use], shown: int, problem: str) -> list[str]
     return [printable(first), "; ".join(parts)]
 
 
-def _cells(use: Use) -> list[str]:
+def _cells(use: Use, metrics: list[Metric]) -> list[str]:
     process, efficiency = use.process, use.efficiency
     return [
         str(process.pid),
         f"{process.n_working}/{process.cores}",
         "-" if efficiency is None else f"{100 * efficiency:.1f}",
-        *(_cores(value) for value in (use.idleness, use.work, use.overhead, use.spin)),
+        *(_cores(use[metric]) for metric in metrics),
         f"{100 * process.cost_ratio:.2f}",
         elided(printable(process.n_w_source), 9),
         elided(printable(process.runtime), 8),
@@ -286,15 +315,7 @@ def _process(use: Use) -> dict[str, Any]:
         },
         "interval_s": use.interval_s,
         "efficiency": use.efficiency,
-        "work": use.work,
-        "idleness": use.idleness,
-        "overhead": use.overhead,
-        "spin": use.spin,
-        "blame": use.blame,
-        "profiling": use.profiling,
+        **{metric.name: use[metric] for metric in METRICS if metric is not SAMPLES},
         "cost_ratio": process.cost_ratio,
-        "totals": {
-            name: getattr(totals, name)
-            for name in ("samples", "work_s", "idleness_s", "overhead_s", "spin_s", "blame_s", "profiling_s")
-        },
+        "totals": {metric.report_key: amount(totals, metric) for metric in METRICS},
     }

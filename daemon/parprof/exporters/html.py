@@ -13,26 +13,23 @@ from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import FunctionTotals, flat_view
 from parprof.exporters.output import open_output
 from parprof.exporters.summary import facts, location, place, printable
-from parprof.model import Metrics, Profile
+from parprof.metrics import IDLENESS, METRICS, NANOSECONDS, SAMPLES, Metric, Metrics, Shown
+from parprof.model import Profile
 
 PRUNE_SHARE = 0.0005
-"""Frames are left out that hold less than this of all effort, spin, blame and profiling: half a pixel in a thousand."""
+"""Frames are left out that hold less than this of all effort, and of every other metric: half a pixel in a thousand."""
 
 MAX_FUNCTIONS = 1000
+_MICRO = 1e6
 
-_HEADINGS = (
+_EFFORT_HEADINGS = (
     "function",
     "idleness % itself",
     "idleness % with callees",
     "useful work % itself",
     "useful work % with callees",
     "overhead % itself",
-    "spin s itself",
-    "samples itself",
-    "verdict with callees",
 )
-_BLAME_HEADING = "blame s itself"
-_PROFILING_HEADING = "profiling s itself"
 _VERDICTS = list(Verdict)
 _SORTED = ' aria-sort="descending"'
 _MARK = re.compile(r"\{\{(\w+)\}\}")
@@ -55,9 +52,14 @@ def page(profile: Profile) -> str:
     total = tree.root.inclusive
     data, left_out = _graph(tree, profile.process.cores)
     first, *others = facts(profile, tree)
-    headings = [*_HEADINGS]
-    headings += [_BLAME_HEADING] if total.blame_ns else []
-    headings += [_PROFILING_HEADING] if total.profiling_ns else []
+    fixed, optional = _columns(total)
+    headings = [
+        *_EFFORT_HEADINGS,
+        *map(_heading, fixed),
+        "samples itself",
+        "verdict with callees",
+        *map(_heading, optional),
+    ]
     functions = sorted(flat_view(tree).values(), key=lambda row: (-row.exclusive.idleness_ns, row.procedure))
     if len(functions) > MAX_FUNCTIONS:
         left_out += f" The table has the {MAX_FUNCTIONS} functions with most idleness."
@@ -106,7 +108,7 @@ def _graph(tree: CallingContextTree, cores: int) -> tuple[dict[str, Any], str]:
     """The tree for the script, callers first, and what it lacks. Times in microseconds."""
     total = tree.root.inclusive
     names: dict[str, int] = {}
-    nodes: list[tuple[int, int, int, list[int], list[int], int]] = []
+    nodes: list[tuple[int, int, int, list[float], list[float], int]] = []
     left_out = 0
 
     def index(text: str) -> int:
@@ -121,13 +123,14 @@ def _graph(tree: CallingContextTree, cores: int) -> tuple[dict[str, Any], str]:
             continue
         procedure = node.procedure
         name = printable(procedure.name) or "[unknown]" if parent >= 0 else "whole process"
-        where = place(procedure, node.hottest_line("idleness"))
+        where = place(procedure, node.hottest_line(IDLENESS))
         judged = _VERDICTS.index(verdict(inclusive))
         numbers = _numbers(inclusive), _numbers(node.exclusive)
         nodes.append((parent, index(name), index(where), *numbers, judged))
         pending.extend((child, len(nodes) - 1) for child in node.children.values())
     data = {
         "cores": cores,
+        "metrics": [_described(metric) for metric in METRICS],
         "total": _numbers(total),
         "verdicts": [judged.value for judged in _VERDICTS],
         "names": list(names),
@@ -136,28 +139,50 @@ def _graph(tree: CallingContextTree, cores: int) -> tuple[dict[str, Any], str]:
     return data, f"{left_out:,} call paths too small to see are left out of the graph." if left_out else ""
 
 
-def _negligible(metrics: Metrics, total: Metrics) -> bool:
-    pairs = (
-        (metrics.effort_ns, total.effort_ns),
-        (metrics.overhead_ns, total.overhead_ns),
-        (metrics.spin_ns, total.spin_ns),
-        (metrics.blame_ns, total.blame_ns),
-        (metrics.profiling_ns, total.profiling_ns),
+def _described(metric: Metric) -> dict[str, Any]:
+    """What the script must know of a metric: ``scale`` of its numbers make one of what readers see."""
+    times = metric.unit is NANOSECONDS
+    return {
+        "name": metric.name,
+        "label": metric.title,
+        "unit": metric.unit.shown,
+        "scale": _MICRO if times else 1,
+        "digits": 3 if times else 0,
+        "effort": metric.has(Shown.EFFORT),
+        "graph": metric.additive and metric.has(Shown.GRAPH),
+    }
+
+
+def _columns(total: Metrics) -> tuple[list[Metric], list[Metric]]:
+    """The metrics with columns: those that every report has, and those of which there is anything."""
+    shown = [metric for metric in METRICS if metric.has(Shown.COLUMN | Shown.GRAPH)]
+    return (
+        [metric for metric in shown if not metric.optional],
+        [metric for metric in shown if metric.optional and total[metric]],
     )
-    return not any(whole and part >= PRUNE_SHARE * whole for part, whole in pairs)
 
 
-def _numbers(metrics: Metrics) -> list[int]:
-    times = (
-        metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns, metrics.blame_ns,
-        metrics.profiling_ns,
-    )  # fmt: skip
-    return [metrics.samples, *(round(time / 1000) for time in times)]
+def _heading(metric: Metric) -> str:
+    return " ".join(filter(None, (metric.name, metric.unit.shown, "itself")))
+
+
+def _negligible(metrics: Metrics, total: Metrics) -> bool:
+    if metrics.effort_ns >= PRUNE_SHARE * total.effort_ns > 0:
+        return False
+    shares = ((metrics[metric], total[metric]) for metric in METRICS if metric is not SAMPLES)
+    return not any(whole and part >= PRUNE_SHARE * whole for part, whole in shares)
+
+
+def _numbers(metrics: Metrics) -> list[float]:
+    """In the order of the table; times in microseconds."""
+    return [
+        round(metrics[metric] / 1000) if metric.unit is NANOSECONDS else metrics[metric] for metric in METRICS
+    ]
 
 
 def _row(row: FunctionTotals, total: Metrics) -> str:
     procedure, mine, everything = row.procedure, row.exclusive, row.inclusive
-    where = location(procedure.file, row.hottest_line("idleness"), procedure.module)
+    where = location(procedure.file, row.hottest_line(IDLENESS), procedure.module)
     shares = (
         mine.idleness_ns,
         everything.idleness_ns,
@@ -166,14 +191,19 @@ def _row(row: FunctionTotals, total: Metrics) -> str:
         mine.overhead_ns,
     )
     cells = [f"{percent(share, total.effort_ns):.2f}" for share in shares]
-    cells += [f"{mine.spin_ns / 1e9:.3f}", str(mine.samples), verdict(everything).value]
-    if total.blame_ns:
-        cells.append(f"{mine.blame_ns / 1e9:.3f}")
-    if total.profiling_ns:
-        cells.append(f"{mine.profiling_ns / 1e9:.3f}")
+    fixed, optional = _columns(total)
+    cells += [_cell(metric, mine) for metric in fixed]
+    cells += [str(mine.samples), verdict(everything).value]
+    cells += [_cell(metric, mine) for metric in optional]
     name = escape(printable(procedure.name) or "[unknown]")
     return (
         f"<tr><td>{name} <small>{escape(where)}</small></td>"
         + "".join(f"<td>{cell}</td>" for cell in cells)
         + "</tr>"
+    )
+
+
+def _cell(metric: Metric, metrics: Metrics) -> str:
+    return (
+        f"{metric.unit.amount(metrics[metric]):.{3 if metric.unit is NANOSECONDS else metric.unit.digits}f}"
     )

@@ -10,7 +10,8 @@ from parprof.attribution.advice import Advice, advise
 from parprof.cct.tree import CallingContextTree, Node
 from parprof.cct.views import FunctionTotals, flat_view, without_loops
 from parprof.exporters.summary import headline, sentence
-from parprof.model import Metrics, Profile
+from parprof.metrics import IDLENESS, METRICS, SAMPLES, Metrics
+from parprof.model import Profile
 
 SCHEMA = 1
 
@@ -58,11 +59,11 @@ def report(profile: Profile) -> dict[str, Any]:
 def _advice(advice: Advice, cores: int) -> dict[str, Any]:
     last = advice.path[-1] if advice.path else None
     metrics = _metrics(advice.metrics)
-    del metrics["samples"]
+    del metrics[SAMPLES.report_key]
     return {
         "frames": [node.procedure.name for node in advice.path if not node.procedure.is_loop],
         "file": last.procedure.file if last else "",
-        "line": last.hottest_line("idleness") if last else 0,
+        "line": last.hottest_line(IDLENESS) if last else 0,
         "verdict": advice.verdict.value,
         "lost_percent": round(advice.lost_percent, 3),
         "effort_percent": round(advice.effort_percent, 3),
@@ -79,13 +80,9 @@ def write(profile: Profile, file: IO[str]) -> None:
 
 def _metrics(metrics: Metrics) -> dict[str, float]:
     return {
-        "samples": metrics.samples,
-        "work_s": round(metrics.work_ns / 1e9, 9),
-        "idleness_s": round(metrics.idleness_ns / 1e9, 9),
-        "overhead_s": round(metrics.overhead_ns / 1e9, 9),
-        "spin_s": round(metrics.spin_ns / 1e9, 9),
-        "blame_s": round(metrics.blame_ns / 1e9, 9),
-        "profiling_s": round(metrics.profiling_ns / 1e9, 9),
+        metric.report_key: round(value / metric.unit.scale, 9) if metric.unit.scale > 1 else value
+        for metric in METRICS
+        for value in (metrics[metric],)
     }
 
 
@@ -98,7 +95,7 @@ def _function(row: FunctionTotals) -> dict[str, Any]:
     return {
         "name": row.procedure.name,
         "file": row.procedure.file,
-        "line": row.hottest_line("idleness"),
+        "line": row.hottest_line(IDLENESS),
         "module": row.procedure.module,
         "exclusive": _metrics(row.exclusive),
         "inclusive": _metrics(row.inclusive),
@@ -110,7 +107,7 @@ def _paths(tree: CallingContextTree) -> list[dict[str, Any]]:
     """One row for each call path that was sampled, root first, without loops."""
     tree = without_loops(tree)
     rows: list[dict[str, Any]] = []
-    if tree.root.exclusive.samples:
+    if tree.root.exclusive:
         rows.append(_path([], tree.root))
     frames: list[str] = []
     for node, entering in tree.walk():
@@ -118,7 +115,7 @@ def _paths(tree: CallingContextTree) -> list[dict[str, Any]]:
             frames.pop()
             continue
         frames.append(node.procedure.name)
-        if node.exclusive.samples:
+        if node.exclusive:
             rows.append(_path(frames.copy(), node))
     return sorted(rows, key=lambda row: (-row["idleness_s"], -row["work_s"], -row["spin_s"], row["frames"]))
 

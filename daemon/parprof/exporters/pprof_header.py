@@ -1,4 +1,4 @@
-"""What a pprof file of ours says besides its samples: column names, and ``key: value`` comment lines."""
+"""What a pprof file of ours says besides its samples: names of labels, and ``key: value`` comment lines."""
 
 from __future__ import annotations
 
@@ -9,24 +9,10 @@ from collections.abc import Iterable
 
 from parprof import pprof_pb2 as pb
 from parprof.errors import ProfileFormatError
+from parprof.metrics import IDLENESS
 from parprof.model import ProcessInfo, Profile
 
 SCHEMA = 1
-
-SAMPLE_TYPES = (
-    ("samples", "count"),
-    ("work", "nanoseconds"),
-    ("idleness", "nanoseconds"),
-    ("overhead", "nanoseconds"),
-    ("spin", "nanoseconds"),
-)
-"""The columns of every file, in this order; further events follow under their own names."""
-
-BLAME = ("blame", "nanoseconds")
-"""Comes after them, in files where any call path is charged with waiting for locks that it held."""
-
-PROFILING = ("profiling", "nanoseconds")
-"""Comes after those, in files where any sample hit our own handlers."""
 
 PHYSICAL = "physical"
 LOGICAL = "logical"
@@ -36,7 +22,10 @@ like those, location ids leaf first, with blanks between them."""
 LOCATIONS = "locations"
 """Comment: a checksum of the locations. Tools that rewrite a profile number them anew, but not in labels."""
 
-DEFAULT_SAMPLE_TYPE = "idleness"
+DEFAULT_SAMPLE_TYPE = IDLENESS.name
+
+OWN_LABELS = frozenset({"pid", "comm", "thread", "runtime", "overhead", PHYSICAL, LOGICAL})
+"""Labels that say where a sample is from. Further ones are the user's, see `is_label_name`."""
 
 LOOP_SYSTEM_NAME = "parprof:loop"
 """``system_name`` of the functions that stand for loops. For other tools they are inlined functions, which
@@ -45,7 +34,13 @@ LOOP_SYSTEM_NAME = "parprof:loop"
 _UNSAFE = re.compile("[\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _UNSAFE_IN_KEY = re.compile("[:\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\(\\|u[0-9a-f]{4})")
+_LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 _MAX_INT = 2**63 - 1
+
+
+def is_label_name(name: str) -> bool:
+    """Whether users may call a label so."""
+    return _LABEL_NAME.fullmatch(name) is not None and name not in OWN_LABELS
 
 
 def checksum(locations: Iterable[pb.Location]) -> str:

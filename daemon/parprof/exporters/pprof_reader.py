@@ -15,17 +15,17 @@ from google.protobuf.message import DecodeError
 from parprof import pprof_pb2 as pb
 from parprof.errors import ProfileFormatError
 from parprof.exporters.pprof_header import (
-    BLAME,
     LOCATIONS,
     LOGICAL,
     LOOP_SYSTEM_NAME,
+    OWN_LABELS,
     PHYSICAL,
-    PROFILING,
-    SAMPLE_TYPES,
     checksum,
     from_comments,
+    is_label_name,
 )
-from parprof.model import Frame, Metrics, Path, PathSample, Profile
+from parprof.metrics import METRICS, Metric, Metrics
+from parprof.model import Frame, Origin, Path, PathSample, Profile
 
 MAX_BYTES = 256 << 20
 """Refuse files that unpack to more. Real profiles are a few MB; parsing needs several times the size."""
@@ -108,14 +108,13 @@ class _Decoder:
         self._functions: dict[int, tuple[str, str, int, bool]] = {}
         self._locations: dict[int, tuple[Frame, ...]] = {}
         self._frames = 0
-        self._has_blame = self._has_profiling = False
         self._both = False
         """Whether the location ids in labels can be trusted."""
         self._projections: dict[int, Path] = {}
 
     def profile(self) -> Profile:
         message = self._message
-        events = self._columns()
+        columns = self._columns()
         comments = [self._text(index) for index in message.comment]
         profile = from_comments(comments, message.time_nanos, message.duration_nanos)
         for mapping in message.mapping:
@@ -133,22 +132,24 @@ class _Decoder:
             self._both = said == f"{LOCATIONS}: {checksum(message.location)}"
             if not self._both:
                 profile.notes.append(_REWRITTEN)
-        profile.samples.extend(self._sample(sample, events) for sample in message.sample)
+        profile.samples.extend(self._sample(sample, columns) for sample in message.sample)
         return profile
 
-    def _columns(self) -> list[str]:
-        """Check the fixed columns; the names of the events that follow them."""
+    def _columns(self) -> list[Metric | str]:
+        """What each column holds: a metric, or the event of this name. Those that every file has come first."""
         columns = [(self._text(kind.type), self._text(kind.unit)) for kind in self._message.sample_type]
-        fixed = len(SAMPLE_TYPES)
-        self._has_blame = columns[fixed : fixed + 1] == [BLAME]
-        if tuple(columns[:fixed]) != SAMPLE_TYPES:
-            found = ", ".join(f"{name}/{unit}" for name, unit in columns[:fixed]) or "nothing"
+        fixed = [metric.sample_type for metric in METRICS if not metric.optional]
+        if columns[: len(fixed)] != fixed:
+            found = ", ".join(f"{name}/{unit}" for name, unit in columns[: len(fixed)]) or "nothing"
             raise ProfileFormatError(
                 f"it is not a profile of parprof, it holds {found[:100]!r}; try `go tool pprof` on it"
             )
-        fixed += self._has_blame
-        self._has_profiling = columns[fixed : fixed + 1] == [PROFILING]
-        return [name for name, _ in columns[fixed + self._has_profiling :]]
+        known = {metric.sample_type: metric for metric in METRICS}
+        out: list[Metric | str] = []
+        for name, unit in columns:
+            metric = known.pop((name, unit), None)  # a second one of that name is an event
+            out.append(name if metric is None else metric)
+        return out
 
     def _text(self, index: int) -> str:
         if not 0 <= index < len(self._strings):
@@ -178,28 +179,49 @@ class _Decoder:
             )
         return tuple(frames)
 
-    def _sample(self, sample: pb.Sample, events: list[str]) -> PathSample:
-        values = list(sample.value)
-        fixed = len(SAMPLE_TYPES) + self._has_blame + self._has_profiling
-        if len(values) != fixed + len(events):
-            raise ProfileFormatError("it is corrupt: a sample does not fit the columns")
-        if min(values) < 0:
-            raise ProfileFormatError("it holds negative values; use `parprof diff` to compare profiles")
-        counts = {name: value for name, value in zip(events, values[fixed:], strict=True) if value}
-        work, idleness, overhead, spin, *more = map(float, values[1:fixed])
-        blame = more.pop(0) if self._has_blame else 0.0
-        metrics = Metrics(values[0], work, idleness, overhead, spin, blame, sum(more), counts)
-        out = PathSample(self._path(sample.location_id), metrics)
+    def _sample(self, sample: pb.Sample, columns: list[Metric | str]) -> PathSample:
+        path = self._path(sample.location_id)
+        physical: Path = ()
+        pid = 0
+        own: dict[str, str] = {}
+        users: dict[str, str] = {}
         for label in sample.label:
             key = self._text(label.key)
             if key == "pid":
-                out.pid = label.num
+                pid = label.num
             elif key == PHYSICAL and self._both:
-                out.physical = self._projection(label.str)
+                physical = self._projection(label.str)
             elif key == LOGICAL and self._both:
-                out.physical, out.path = out.path, self._projection(label.str)
-            elif key in ("comm", "thread", "runtime", "overhead"):
-                setattr(out, key, self._text(label.str))
+                physical, path = path, self._projection(label.str)
+            elif key in OWN_LABELS:
+                own[key] = self._text(label.str)
+            elif label.str and is_label_name(key):
+                users[key] = self._text(label.str)
+        origin = Origin(
+            pid=pid,
+            comm=own.get("comm", ""),
+            thread=own.get("thread", ""),
+            runtime=own.get("runtime", ""),
+            overhead=own.get("overhead", ""),
+            labels=tuple(sorted(users.items())),
+        )
+        return PathSample(path, self._metrics(list(sample.value), columns), origin, physical)
+
+    def _metrics(self, values: list[int], columns: list[Metric | str]) -> Metrics:
+        if len(values) != len(columns):
+            raise ProfileFormatError("it is corrupt: a sample does not fit the columns")
+        if min(values) < 0:
+            raise ProfileFormatError("it holds negative values; use `parprof diff` to compare profiles")
+        out = Metrics()
+        events: dict[str, int] = {}
+        for column, value in zip(columns, values, strict=True):
+            if not value:
+                continue
+            if isinstance(column, str):
+                events[column] = value
+            else:
+                out.values[column] = value
+        out.events = events
         return out
 
     def _path(self, numbers: Iterable[int]) -> Path:

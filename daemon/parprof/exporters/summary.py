@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from parprof.attribution import Effort, Verdict, percent, verdict
 from parprof.attribution.advice import Advice, advise, lost_ns
 from parprof.cct.tree import CallingContextTree, Node, Procedure
-from parprof.model import Metrics, Profile
+from parprof.metrics import IDLENESS, METRICS, OVERHEAD, Metrics, Shown
+from parprof.model import Profile
 
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"  # controls, bidi, surrogates
@@ -76,11 +77,7 @@ def facts(profile: Profile, tree: CallingContextTree) -> list[Fact]:
             out.append(Fact("verdict", f"{verdict(total).value} (the whole program)"))
         else:
             out.insert(0, Fact("verdict", verdict(total).advice + _alone(process.cores)))
-        if total.blame_ns:
-            text = (
-                f"other threads waited {total.blame_ns / 1e9:.2f} s for locks; charged to those who held them"
-            )
-            out.append(Fact("blame", text))
+        out += _told(total)
     else:
         out.append(Fact("no samples", _why_none(profile)))
     if total.events:
@@ -97,6 +94,21 @@ def facts(profile: Profile, tree: CallingContextTree) -> list[Fact]:
     )
     out += [Fact("note", note) for note in profile.notes]
     return [Fact(fact.label, printable(fact.text)) for fact in out]
+
+
+def _told(total: Metrics) -> list[Fact]:
+    """What was measured besides effort, each with a sentence of its own."""
+    found = ((metric, total[metric]) for metric in METRICS.at(Shown.COLUMN) if metric.optional)
+    return [
+        Fact(
+            metric.name,
+            (metric.fact or "{value}: {meaning}").format(
+                value=metric.unit.text(value), meaning=metric.meaning[0].lower() + metric.meaning[1:]
+            ),
+        )
+        for metric, value in found
+        if value
+    ]
 
 
 def headline(tree: CallingContextTree, cores: int) -> str:
@@ -134,7 +146,7 @@ def _named(path: Sequence[Node], judged: Verdict) -> str:
     names = [_short(procedure.name or "[unknown]") for procedure in functions]
     if len(names) > 4:
         names[1:-2] = ["..."]
-    line = last.hottest_line("overhead" if judged is Verdict.COARSEN else "idleness")
+    line = last.hottest_line(OVERHEAD if judged is Verdict.COARSEN else IDLENESS)
     where = location(functions[-1].file, line, functions[-1].module)
     return " > ".join(names) + (f" {where}" if where else "")
 
@@ -151,8 +163,8 @@ def _effort(profile: Profile, effort: Effort, total: Metrics) -> str:
     useful, overhead, idleness = effort.percentages()
     kinds: dict[str, float] = {}
     for sample in profile.samples:
-        if sample.overhead:
-            kinds[sample.overhead] = kinds.get(sample.overhead, 0.0) + sample.metrics.overhead_ns
+        if kind := sample.origin.overhead:
+            kinds[kind] = kinds.get(kind, 0.0) + sample.metrics.overhead_ns
     split = ", ".join(
         f"{kind} {percent(value, effort.total_ns):.1f} %"
         for kind, value in sorted(kinds.items(), key=lambda item: -item[1])

@@ -10,11 +10,12 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from parprof.attribution import Effort, Verdict, percent, verdict
-from parprof.cct.tree import METRICS, CallingContextTree, Node, weight
+from parprof.cct.tree import CallingContextTree, Node, weight
 from parprof.cct.views import Caller, FunctionTotals, callers_view, flat_view, fold_recursion
 from parprof.exporters.screen import Screen, elided
 from parprof.exporters.summary import facts, place, printable
-from parprof.model import Metrics, Profile
+from parprof.metrics import METRICS, Metric, Metrics, Shown
+from parprof.model import Profile
 
 VIEWS = ("context", "callers", "flat")
 DEFAULT_LIMIT = 40
@@ -47,7 +48,7 @@ class _Row:
 class _Report:
     """One view of one tree, sorted by one metric."""
 
-    def __init__(self, tree: CallingContextTree, view: str, sort: str, limit: int, screen: Screen) -> None:
+    def __init__(self, tree: CallingContextTree, view: str, sort: Metric, limit: int, screen: Screen) -> None:
         self._tree = tree
         self._total = tree.root.inclusive
         self._own = view != "context"  # whether rows are mainly about exclusive metrics
@@ -143,20 +144,28 @@ class _Report:
             "callers": "function, its callers beneath\n(heaviest line)",
             "flat": "\nfunction (heaviest line)",
         }
-        seconds = self._seconds()
         percentages = [f"idle\n{this}%", f"idle\n{other}%", f"use\n{this}%", f"ovhd\n{this}%"]
         return [
             *((heading, 5) for heading in percentages),
-            *((f"{name} s\n{this}.", max(6, len(name) + 2)) for name in seconds),
+            *(self._heading(metric, this) for metric in self._columns()),
             (f"samples\n{this}.", 7),
             ("verdict\nincl.", 7),
             (names[self._view], 0),
         ]
 
-    def _seconds(self) -> list[str]:
-        """The columns in seconds, where there are any. Profiling has one name only, so it needs none."""
-        names = ("spin", "blame", *(("profiling",) if self._sort == "profiling" else ()))
-        return [name for name in names if METRICS[name](self._total)]
+    def _columns(self) -> list[Metric]:
+        """The metrics with columns of their own, where there is anything of them; and the one that rows are sorted by,
+        unless it has a column anyway."""
+        shown = [metric for metric in METRICS.at(Shown.COLUMN) if self._total[metric]]
+        sort = self._sort
+        if sort not in shown and sort.optional and self._total[sort]:
+            shown.append(sort)
+        return shown
+
+    @staticmethod
+    def _heading(metric: Metric, kind: str) -> tuple[str, int]:
+        name = f"{metric.name} {metric.unit.shown}".rstrip()
+        return f"{name}\n{kind}.", max(6, len(name))
 
     def _cells(self, item: Item) -> list[str]:
         this, other = item.inclusive, item.exclusive
@@ -167,7 +176,7 @@ class _Report:
         parts = (this.idleness_ns, other.idleness_ns, useful, this.overhead_ns)
         return [
             *(f"{percent(part, whole):.1f}" for part in parts),
-            *(f"{METRICS[name](this) / 1e9:.2f}" for name in self._seconds()),
+            *(f"{metric.unit.amount(this[metric]):.{metric.unit.digits}f}" for metric in self._columns()),
             str(this.samples),
             _VERDICTS[verdict(item.inclusive)],
         ]
@@ -189,11 +198,11 @@ class _Report:
 
 
 def render(profile: Profile, view: str, sort: str, limit: int, file: TextIO) -> None:
-    """Print the report: ``view`` is one of `VIEWS`, ``sort`` one of `parprof.cct.tree.METRICS`."""
+    """Print the report: ``view`` is one of `VIEWS`, ``sort`` the name of a metric."""
     tree = CallingContextTree(profile.samples)
     with Screen(file) as screen:
         for fact in facts(profile, tree):
             screen.fact(fact.label, fact.text)
         if tree.root.inclusive.samples:
             screen.line("")
-            _Report(tree, view, sort, limit, screen).print()
+            _Report(tree, view, METRICS.by_name()[sort], limit, screen).print()

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from parprof.cct.tree import CallingContextTree
 from parprof.logical.bichord import Association, Bichord, LogicalPath
-from parprof.model import Frame, Metrics, Path
+from parprof.metrics import Metrics
+from parprof.model import Frame, Path
 
 
 class Note(NamedTuple):

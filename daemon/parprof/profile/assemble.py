@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from parprof.attribution.invariant import CoreTime
 from parprof.kernel.counters import LEFT_OUT
 from parprof.languages.front_ends import loaders
-from parprof.model import Metrics, PathSample, ProcessInfo, Profile
+from parprof.metrics import Metrics
+from parprof.model import PathSample, ProcessInfo, Profile
 from parprof.profile.addresses import AddressBook
 from parprof.profile.rows import RowMaker
 from parprof.session.cost import COST_NAMES
@@ -54,6 +55,9 @@ def session_notes(session: Session, rows: RowMaker) -> list[str]:
         )
     if rows.unknown:
         out.append(f"{rows.unknown} samples are of work whose creation was not seen: below [unknown context]")
+    if rows.incomplete:
+        share = 100 * rows.incomplete / max(rows.samples, 1)
+        out.append(f"{share:.1f} % of the logical call paths do not reach the entry of the program")
     if rows.joined:
         out.append(
             f"{rows.joined} samples of workers were shared among the call paths that create such work, "
@@ -101,7 +105,7 @@ def violations(session: Session, rows: RowMaker, samples: Sequence[PathSample]) 
     """Processes that were charged with more core time than there was. There should be none."""
     charged: dict[int, Metrics] = {}
     for sample in samples:
-        charged.setdefault(sample.image, Metrics()).add(sample.metrics)
+        charged.setdefault(sample.origin.image, Metrics()).add(sample.metrics)
     out = []
     for image, metrics in charged.items():
         target = session.targets.get(image)

@@ -11,7 +11,8 @@ from parprof.kernel.stacks import Stack
 from parprof.logical import Located, LogicalPaths, PathMemory, Shape
 from parprof.logical.overhead import TAG
 from parprof.logical.physical import Merge
-from parprof.model import FactKey, Metrics, Path, PathSample, ThreadState
+from parprof.metrics import BLAME, PROFILING, SAMPLES, Metrics
+from parprof.model import FactKey, Origin, Path, PathSample, ThreadState
 from parprof.profile.addresses import AddressBook
 from parprof.runtimes import Agent
 from parprof.session.session import Session
@@ -136,13 +137,13 @@ class RowMaker:
             overhead = located.overhead if key.state is ThreadState.WORKING else ""
             period_ns = 1e9 / kernel.frequency_hz
             if is_clock and located.profiling:
-                metrics = Metrics(samples=share, profiling_ns=share * period_ns)
+                metrics = Metrics.of({SAMPLES: share, PROFILING: share * period_ns})
             elif is_clock:
                 n_working = self.fine_n_working.get(key.image, 0.0) if key.fine else 0.0
                 metrics = attribute(
                     share, period_ns, n_working or key.n_working, cores, key.state, overhead=overhead != ""
                 )
-                metrics.blame_ns = share * period_ns * key.waiters
+                metrics[BLAME] = share * period_ns * key.waiters
             else:
                 metrics = Metrics(events={kernel.events[key.event]: share})
             self._charge(out, key, located, target, overhead, metrics)
@@ -158,11 +159,15 @@ class RowMaker:
             row.metrics.add(metrics)
             return
         process = target.process if target else None
-        out[row_key] = PathSample(
-            path, metrics, process.pid if process else 0, process.comm if process else "?",
-            self._session.thread_names.get((key.image, key.tid)) or str(key.tid),
-            target.plan.runtime if target else "", overhead, physical, key.image,
-        )  # fmt: skip
+        origin = Origin(
+            pid=process.pid if process else 0,
+            comm=process.comm if process else "?",
+            thread=self._session.thread_names.get((key.image, key.tid)) or str(key.tid),
+            runtime=target.plan.runtime if target else "",
+            overhead=overhead,
+            image=key.image,
+        )
+        out[row_key] = PathSample(path, metrics, origin, physical)
 
     def _intern(self, located: Located) -> tuple[Located, Path, Path]:
         path = self._interned.setdefault(located.path, located.path)

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from parprof.attribution.effort import Effort
-from parprof.model import FactKey, Metrics, PathSample, ThreadState
+from parprof.metrics import Metrics, add_to
+from parprof.model import FactKey, PathSample, ThreadState
 from parprof.service.model import FunctionUse, Recent
 
 _FUNCTIONS_KEPT = 256
@@ -40,10 +41,7 @@ class Account:
             interval.add(row.metrics)
             leaf = next((frame for frame in reversed(row.path) if not frame.is_loop), None)
             if leaf is not None:
-                known = self._functions.get((leaf.name, leaf.module))
-                if known is None:
-                    known = self._functions[leaf.name, leaf.module] = Metrics()
-                known.add(row.metrics)
+                add_to(self._functions, (leaf.name, leaf.module), row.metrics)
                 self._ranked = None
         self.totals.add(interval)
         self._bound_functions()
@@ -67,9 +65,7 @@ class Account:
         ranked = sorted(self._functions.items(), key=lambda item: (-cost_of(item[1]), item[0]))
         out = []
         for (name, module), metrics in ranked[:count]:
-            copy = Metrics()
-            copy.add(metrics)
-            out.append(FunctionUse(name, module, copy))
+            out.append(FunctionUse(name, module, metrics.copy()))
         self._ranked = count, tuple(out)
         return self._ranked[1]
 

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from copy import copy
 from dataclasses import replace
 
 from parprof.errors import ParprofError, TargetError
@@ -19,7 +18,8 @@ from parprof.kernel.counters import LEFT_OUT
 from parprof.kernel.detacher import detacher
 from parprof.kernel.engine import Kernel
 from parprof.kernel.records import Budget
-from parprof.model import Metrics, Profile
+from parprof.metrics import Metrics
+from parprof.model import Profile
 from parprof.probes.prices import machine_prices
 from parprof.profile.addresses import AddressBook
 from parprof.profile.rows import RowMaker
@@ -187,6 +187,8 @@ class Daemon:
                 ),
             )  # fmt: skip
             self._losses = Losses(kernel.lost)
+            self._losses.also("candidates_full", lambda: self._candidates.refused)
+            self._losses.also("path_incomplete", lambda: self._rows.incomplete)
             self._session.wake_up_by(self._requests.wake_fd)
             kernel.breaker.set_prices(machine_prices(kernel))
             footprint.collect_less()
@@ -384,13 +386,14 @@ class Daemon:
             budget_ratio=self._options.budget_ratio,
             cost_ratio=self._cost_ratio,
             drain_seconds=self._drain_seconds,
-            ended=copy(self._ended),
+            ended=self._ended.copy(),
             pushed=self.pushed(),
             cost_seconds=self._session.cost.by_name_s(self._session.targets.values()),
             left_out={name: counted[f"left_out_{name}"] for name in LEFT_OUT.values()},
             impossible=self._watching.violations,
             follows_switches=self._kernel.breaker.follows_switches,
             detaching=detacher.pending,
+            dropped={"intervals": self._recent.dropped_intervals, "call paths": self._recent.dropped_rows},
             notes=self._notes,
         )
 

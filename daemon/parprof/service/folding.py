@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from parprof.model import Frame, Metrics, Path, PathSample
+from parprof.metrics import Metrics
+from parprof.model import Frame, Origin, Path, PathSample
 
 FOLDED = Frame("[folded]")
 """Stands, as a callee, for all the calls that were folded into their caller."""
 
 _Key = tuple[int, ...]
-_Identity = tuple[_Key, _Key, int, str, str, str, str, int]
+_Identity = tuple[_Key, _Key, Origin]
 
 
 def fold_cold(samples: Iterable[PathSample], limit: int) -> tuple[list[PathSample], int]:
@@ -48,9 +49,7 @@ def fold_cold(samples: Iterable[PathSample], limit: int) -> tuple[list[PathSampl
             path, physical, new = row.path, row.physical, key
         else:
             path, physical, new = (*row.path[:depth], FOLDED), (), (*key[:depth], numbers.folded)
-        identity = (
-            new, numbers.of(physical), row.pid, row.comm, row.thread, row.runtime, row.overhead, row.image,
-        )  # fmt: skip
+        identity = new, numbers.of(physical), row.origin
         known = merged.get(identity)
         if known is None:
             known = merged[identity] = replace(row, path=path, metrics=Metrics(), physical=physical)

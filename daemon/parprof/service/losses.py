@@ -35,6 +35,11 @@ class Losses:
         """``lost`` counts what the kernel side lost, by reason."""
         self._lost = lost
         self._settled: int | None = None
+        self._ours: dict[str, Callable[[], int]] = {}
+
+    def also(self, reason: str, count: Callable[[], int]) -> None:
+        """Take in what is lost on this side of the kernel: ``count`` says how much so far."""
+        self._ours[reason] = count
 
     @property
     def is_settling(self) -> bool:
@@ -52,6 +57,8 @@ class Losses:
         undecided = out.pop(UNDECIDED, 0)
         settling = undecided if self._settled is None else min(self._settled, undecided)
         out.update({SETTLING: settling, UNDECIDED: undecided - settling})
+        for reason, count in self._ours.items():
+            out[reason] = out.get(reason, 0) + count()
         return {reason: count for reason, count in out.items() if count}
 
 

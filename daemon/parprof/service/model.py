@@ -10,7 +10,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from parprof.model import Metrics, Profile
+from parprof.metrics import Metrics
+from parprof.model import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ class Snapshot:
     """Whether context switches are followed; if not, n_w is what runs on the CPUs at a sample."""
     detaching: int = 0
     """Links of probes that are still being taken away."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """What went from the recent profiles to make room: intervals, and call paths in them."""
     notes: tuple[str, ...] = ()
 
 

@@ -8,26 +8,25 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
-from parprof.model import Frame, Metrics, Path, PathSample, Profile
-from parprof.service.folding import FOLDED, fold_cold
+from parprof.metrics import SAMPLES, Metric, Metrics
+from parprof.model import Frame, Origin, Path, PathSample, Profile
+from parprof.profile.merge import Part, Relation, RowSums, merged_head
 from parprof.service.model import ProfileEntry
 
-__all__ = ["FOLDED", "RecentProfiles", "fold_cold"]
-
-_WIDTH = 6
-"""Times in a row."""
-_ROW_BYTES = 4 + 8 + 8 * _WIDTH
+_ROW_BYTES = 4
+_VALUE_BYTES = 8
 # What CPython 3.11 takes, as tracemalloc saw it (tests/unit/test_recent.py holds us to it).
 _INTERVAL_BYTES = 1600
 _IDENTITY_BYTES = 1300
 _FRAME_BYTES = 700
 _EVENT_BYTES = 300
+_COLUMN_BYTES = 150
 
-_Identity = tuple[Path, int, str, str, str, str, Path]
-_NOBODY: _Identity = ((), 0, "", "", "", "", ())
+_Identity = tuple[Path, Origin, Path]
+_Objects = tuple[int, int, Origin]
+_NOBODY: _Identity = ((), Origin(), ())
 
 
 class RecentProfiles:
@@ -77,9 +76,10 @@ class RecentProfiles:
         if process is None or process.image != image:
             self.forget(pid)
             process = self._processes[pid] = _Process(image, uid)
-        interval = _Interval(process, profile, self._clock())
-        for sample in profile.samples:
-            self._add_row(interval, sample)
+        numbers = array("I", [self._number(process, sample) for sample in profile.samples])
+        for number in numbers:
+            process.users[number] += 1
+        interval = _Interval(process, profile, numbers, self._clock())
         self.rows += len(interval.identities)
         self._fixed_bytes += interval.bytes
         process.intervals.append(interval)
@@ -87,34 +87,13 @@ class RecentProfiles:
         while self.rows > self._max_rows or self.estimated_bytes > self._max_bytes:
             self._drop_oldest()
 
-    def _add_row(self, interval: _Interval, sample: PathSample) -> None:
-        process, metrics = interval.process, sample.metrics
-        number = self._number(process, sample)
-        process.users[number] += 1
-        if metrics.events:
-            interval.events[len(interval.identities)] = dict(metrics.events)
-            interval.bytes += _EVENT_BYTES
-        interval.identities.append(number)
-        interval.samples.append(metrics.samples)
-        interval.count += metrics.samples
-        interval.times.extend(
-            (
-                metrics.work_ns, metrics.idleness_ns, metrics.overhead_ns, metrics.spin_ns, metrics.blame_ns,
-                metrics.profiling_ns,
-            )
-        )  # fmt: skip
-        interval.bytes += _ROW_BYTES
-
     def _number(self, process: _Process, sample: PathSample) -> int:
         # To hash a call path takes some 10 us. The same ones come again and again, as the same objects.
-        objects = (
-            id(sample.path), id(sample.physical), sample.pid, sample.comm, sample.thread, sample.runtime,
-            sample.overhead,
-        )  # fmt: skip
+        objects = id(sample.path), id(sample.physical), sample.origin
         known = process.objects.get(objects)
         if known is not None:
             return known[0]
-        number = process.numbers.get(_identity(sample))
+        number = process.numbers.get((sample.path, sample.origin, sample.physical))
         if number is None:
             number = self._add_identity(process, sample)
         before = process.newest.get(number)
@@ -125,8 +104,7 @@ class RecentProfiles:
         return number
 
     def _add_identity(self, process: _Process, sample: PathSample) -> int:
-        path, pid, comm, thread, runtime, overhead, physical = _identity(sample)
-        identity = (self._intern(path), pid, comm, thread, runtime, overhead, self._intern(physical))
+        identity = self._intern(sample.path), sample.origin, self._intern(sample.physical)
         number = process.free.pop() if process.free else len(process.identities)
         if number == len(process.identities):
             process.identities.append(identity)
@@ -188,9 +166,7 @@ class RecentProfiles:
             return
         for interval in process.intervals:
             self._release(interval)
-            interval.identities = interval.samples = array("I")
-            interval.times = array("d")
-            interval.events = {}
+            interval.empty()
         self._forgotten += len(process.intervals)
         process.intervals.clear()
         if self._forgotten > len(self._intervals) // 2:
@@ -204,7 +180,7 @@ class RecentProfiles:
             first, last = process.intervals[0].head, process.intervals[-1]
             # By durations: the clock of the start times may have been set meanwhile.
             duration_s = sum(one.head.duration_s for one in process.intervals)
-            count = sum(one.count for one in process.intervals)
+            count = sum(one.samples for one in process.intervals)
             comm = last.head.process.comm
             entry = ProfileEntry(pid, comm, process.uid, first.start_time_s, duration_s, count)
             found.append((last.end_s, entry))
@@ -259,10 +235,10 @@ class _Process:
         self.intervals: deque[_Interval] = deque()
         self.identities: list[_Identity] = []
         self.numbers: dict[_Identity, int] = {}
-        self.objects: dict[tuple[object, ...], tuple[int, Path, Path]] = {}
+        self.objects: dict[_Objects, tuple[int, Path, Path]] = {}
         """Numbers by what `RecentProfiles.add` was last given for them: the ids of paths, which are kept here so
         that no other path gets the same id."""
-        self.newest: dict[int, tuple[object, ...]] = {}
+        self.newest: dict[int, _Objects] = {}
         """Keys of `objects`, by number."""
         self.users = array("I")
         """By number: how many rows point there; 0: the number is free."""
@@ -270,84 +246,75 @@ class _Process:
 
 
 class _Interval:
-    """What was sampled of a process in one interval."""
+    """What was sampled of a process in one interval: a column for each metric that any row has."""
 
-    __slots__ = (
-        "added_s", "bytes", "count", "events", "head", "identities", "process", "samples", "taken", "times",
-    )  # fmt: skip
+    __slots__ = ("added_s", "bytes", "columns", "events", "identities", "part", "process", "samples", "taken")
 
-    def __init__(self, process: _Process, head: Profile, added_s: float) -> None:
+    def __init__(self, process: _Process, profile: Profile, numbers: array[int], added_s: float) -> None:
+        rows = [sample.metrics for sample in profile.samples]
         self.process = process
         self.added_s = added_s
         """When it ended, CLOCK_MONOTONIC."""
-        self.head = replace(head, samples=[], lost=dict(head.lost), notes=list(head.notes))
-        """The profile without its samples."""
-        self.identities = array("I")
-        self.samples = array("q")
-        self.times = array("d")
-        """`_WIDTH` for each row."""
-        self.events: dict[int, dict[str, int]] = {}
-        self.count = 0
-        self.bytes = _INTERVAL_BYTES
+        self.part = Part.of(profile)
+        self.identities = numbers
+        self.columns: dict[Metric, array[float]] = {
+            metric: _column([row[metric] for row in rows])
+            for metric in dict.fromkeys(metric for row in rows for metric in row.values)
+        }
+        self.events = {number: dict(row.events) for number, row in enumerate(rows) if row.events}
+        self.samples = int(sum(self.columns.get(SAMPLES, ())))
         self.taken = False
+        row_bytes = _ROW_BYTES + _VALUE_BYTES * len(self.columns)
+        self.bytes = (
+            _INTERVAL_BYTES
+            + _COLUMN_BYTES * len(self.columns)
+            + row_bytes * len(rows)
+            + _EVENT_BYTES * len(self.events)
+        )
+
+    @property
+    def head(self) -> Profile:
+        """The profile without its samples."""
+        return self.part.head
 
     @property
     def end_s(self) -> float:
         return self.head.start_time_s + self.head.duration_s
 
+    def rows(self) -> Iterator[tuple[int, Metrics]]:
+        """Numbers of identities, and what was charged there."""
+        columns = self.columns.items()
+        for row, number in enumerate(self.identities):
+            yield (
+                number,
+                Metrics.of({metric: column[row] for metric, column in columns}, self.events.get(row)),
+            )
 
-def _identity(sample: PathSample) -> _Identity:
-    return (
-        sample.path, sample.pid, sample.comm, sample.thread, sample.runtime, sample.overhead, sample.physical,
-    )  # fmt: skip
+    def empty(self) -> None:
+        """Give back the rows."""
+        self.identities = array("I")
+        self.columns = {}
+        self.events = {}
+
+
+def _column(values: list[float]) -> array[float]:
+    """Values in little memory: whole ones stay such."""
+    return array("q" if all(isinstance(value, int) for value in values) else "d", values)
 
 
 def _identity_bytes(identity: _Identity) -> int:
-    return _IDENTITY_BYTES + 2 * 8 * (len(identity[0]) + len(identity[6]))
+    return _IDENTITY_BYTES + 2 * 8 * (len(identity[0]) + len(identity[2]))
 
 
 def _merge(intervals: list[_Interval]) -> Profile:
     """The profile of intervals of one process, which are in order."""
-    sums: dict[int, Metrics] = {}
+    identities = intervals[-1].process.identities
+    rows: RowSums[int] = RowSums()
     for interval in intervals:
-        for row, number in enumerate(interval.identities):
-            metrics = sums.get(number)
-            if metrics is None:
-                metrics = sums[number] = Metrics()
-            work, idleness, sync, spin, blame, ours = interval.times[row * _WIDTH : (row + 1) * _WIDTH]
-            events = interval.events.get(row, {})
-            metrics.add(Metrics(interval.samples[row], work, idleness, sync, spin, blame, ours, events))
-    last = intervals[-1]
-    samples = []
-    for number, metrics in sums.items():
-        path, pid, comm, thread, runtime, overhead, physical = last.process.identities[number]
-        samples.append(
-            PathSample(path, metrics, pid, comm, thread, runtime, overhead, physical, last.process.image)
-        )
-    heads = [interval.head for interval in intervals]
-    duration_s = sum(head.duration_s for head in heads)
-    return replace(
-        last.head,
-        start_time_s=heads[0].start_time_s,
-        duration_s=duration_s,
-        samples=samples,
-        lost=add_up(head.lost for head in heads),
-        notes=list(dict.fromkeys(note for head in heads for note in head.notes)),
-        target_cost_percent=_mean([(head.target_cost_percent, head.duration_s) for head in heads]),
-        daemon_cost_percent=_mean([(head.daemon_cost_percent, head.duration_s) for head in heads]),
-    )
-
-
-def add_up(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sum of counts by reason."""
-    out: dict[str, int] = {}
-    for count in counts:
-        for reason, value in count.items():
-            out[reason] = out.get(reason, 0) + value
+        for number, metrics in interval.rows():
+            if not rows.knows(number):
+                rows.begin(number, *identities[number])
+            rows.add(number, metrics)
+    out = merged_head([interval.part for interval in intervals], Relation.ONE_AFTER_ANOTHER)
+    out.samples = rows.samples()
     return out
-
-
-def _mean(values: list[tuple[float, float]]) -> float:
-    """Mean of values by their weight."""
-    weight = sum(one for _, one in values)
-    return sum(value * one for value, one in values) / weight if weight else values[-1][0]

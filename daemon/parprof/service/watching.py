@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from parprof.attribution.invariant import CoreTime
 from parprof.kernel.counters import EDGE_NAMES
 from parprof.kernel.records import Cost
-from parprof.model import FactKey, Metrics, PathSample, ProcessInfo, Profile
+from parprof.metrics import Metrics
+from parprof.model import FactKey, PathSample, ProcessInfo, Profile
 from parprof.profile.rows import RowMaker
 from parprof.service.accounts import Account, mean_n_working, most_working
 from parprof.service.governor import Usage
@@ -103,7 +104,7 @@ class Watching:
         end_s = time.time()
         by_image: dict[int, list[PathSample]] = {}
         for row in rows:
-            by_image.setdefault(row.image, []).append(row)
+            by_image.setdefault(row.origin.image, []).append(row)
         for image in by_image.keys() - self._session.targets.keys():
             for row in by_image[image]:
                 self._strays.add(row.metrics)
@@ -203,8 +204,6 @@ class Watching:
         threads = _thread_count(target.pid)
         working = min(max(target.n_working, 0), threads)
         spinning = min(round(account.spinning), threads - working)
-        totals = Metrics()
-        totals.add(account.totals)
         return ProcessSnapshot(
             pid=target.pid,
             labels=watched.labels,
@@ -215,7 +214,7 @@ class Watching:
             started_s=account.started_s,
             threads={"working": working, "spinning": spinning, "blocked": threads - working - spinning},
             n_working=target.n_working,
-            totals=totals,
+            totals=account.totals.copy(),
             functions=account.functions(functions),
             cost_ratio=account.cost_ratio,
             frequency_hz=self._session.kernel.frequency_hz,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from parprof import __version__
-from parprof.model import Metrics
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control.access import Peer, may_profile
+from parprof.service.control.amounts import to_wire
 from parprof.service.model import ProcessSnapshot, Service, Snapshot
 from parprof.untrusted import visible
 
@@ -37,6 +37,7 @@ def status(service: Service, peer: Peer) -> pb.Status:
         governor_transitions=_counters(snapshot.governor_transitions.items()),
         pushed=_counters(snapshot.pushed.items()),
         notes=[_text(note) for note in snapshot.notes[:_MAX_NOTES]] if peer.is_root else [],
+        dropped=_counters([((kind,), count) for kind, count in snapshot.dropped.items()]),
     )
 
 
@@ -78,20 +79,8 @@ def _process(one: ProcessSnapshot) -> pb.Process:
         unit=_text(labels.unit),
         container=_text(labels.container),
         pod=_text(labels.pod),
-        totals=_metrics(one.totals),
+        totals=to_wire(one.totals),
         notes=[_text(note) for note in one.notes[:_MAX_NOTES]],
-    )
-
-
-def _metrics(metrics: Metrics) -> pb.Metrics:
-    return pb.Metrics(
-        samples=_count(metrics.samples),
-        work_s=metrics.work_ns / 1e9,
-        idleness_s=metrics.idleness_ns / 1e9,
-        overhead_s=metrics.overhead_ns / 1e9,
-        spin_s=metrics.spin_ns / 1e9,
-        blame_s=metrics.blame_ns / 1e9,
-        profiling_s=metrics.profiling_ns / 1e9,
     )
 
 

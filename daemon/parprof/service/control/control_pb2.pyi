@@ -1,4 +1,4 @@
-# mypy: disable-error-code="type-arg,var-annotated"
+# mypy: disable-error-code="type-arg, var-annotated"
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -62,9 +62,10 @@ class ListRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Metrics(_message.Message):
-    __slots__ = ["blame_s", "idleness_s", "overhead_s", "profiling_s", "samples", "spin_s", "work_s"]
+    __slots__ = ["blame_s", "idleness_s", "more", "overhead_s", "profiling_s", "samples", "spin_s", "work_s"]
     BLAME_S_FIELD_NUMBER: _ClassVar[int]
     IDLENESS_S_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     OVERHEAD_S_FIELD_NUMBER: _ClassVar[int]
     PROFILING_S_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -72,12 +73,13 @@ class Metrics(_message.Message):
     WORK_S_FIELD_NUMBER: _ClassVar[int]
     blame_s: float
     idleness_s: float
+    more: _containers.RepeatedCompositeFieldContainer[Value]
     overhead_s: float
     profiling_s: float
     samples: int
     spin_s: float
     work_s: float
-    def __init__(self, samples: _Optional[int] = ..., work_s: _Optional[float] = ..., idleness_s: _Optional[float] = ..., overhead_s: _Optional[float] = ..., spin_s: _Optional[float] = ..., blame_s: _Optional[float] = ..., profiling_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, samples: _Optional[int] = ..., work_s: _Optional[float] = ..., idleness_s: _Optional[float] = ..., overhead_s: _Optional[float] = ..., spin_s: _Optional[float] = ..., blame_s: _Optional[float] = ..., profiling_s: _Optional[float] = ..., more: _Optional[_Iterable[_Union[Value, _Mapping]]] = ...) -> None: ...
 
 class Process(_message.Message):
     __slots__ = ["blocked", "cgroup", "comm", "command", "container", "cores", "cost_ratio", "frequency_hz", "n_w_source", "n_working", "notes", "pid", "pod", "runtime", "spinning", "started_time_s", "totals", "uid", "unit", "working"]
@@ -192,11 +194,12 @@ class Response(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., list: _Optional[_Union[ProcessList, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., profile: _Optional[_Union[ProfileChunk, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ["attach_failures", "budget_ratio", "cost_ratio", "drain_s", "frequency_hz", "governor_transitions", "lost", "not_ready", "notes", "processes", "pushed", "samples", "started_time_s", "time_s", "unhealthy", "version", "visible_processes"]
+    __slots__ = ["attach_failures", "budget_ratio", "cost_ratio", "drain_s", "dropped", "frequency_hz", "governor_transitions", "lost", "not_ready", "notes", "processes", "pushed", "samples", "started_time_s", "time_s", "unhealthy", "version", "visible_processes"]
     ATTACH_FAILURES_FIELD_NUMBER: _ClassVar[int]
     BUDGET_RATIO_FIELD_NUMBER: _ClassVar[int]
     COST_RATIO_FIELD_NUMBER: _ClassVar[int]
     DRAIN_S_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
     FREQUENCY_HZ_FIELD_NUMBER: _ClassVar[int]
     GOVERNOR_TRANSITIONS_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
@@ -214,6 +217,7 @@ class Status(_message.Message):
     budget_ratio: float
     cost_ratio: float
     drain_s: float
+    dropped: _containers.RepeatedCompositeFieldContainer[Counter]
     frequency_hz: int
     governor_transitions: _containers.RepeatedCompositeFieldContainer[Counter]
     lost: _containers.RepeatedCompositeFieldContainer[Counter]
@@ -227,7 +231,7 @@ class Status(_message.Message):
     unhealthy: str
     version: str
     visible_processes: int
-    def __init__(self, version: _Optional[str] = ..., time_s: _Optional[float] = ..., started_time_s: _Optional[float] = ..., unhealthy: _Optional[str] = ..., not_ready: _Optional[str] = ..., processes: _Optional[int] = ..., visible_processes: _Optional[int] = ..., frequency_hz: _Optional[int] = ..., samples: _Optional[int] = ..., budget_ratio: _Optional[float] = ..., cost_ratio: _Optional[float] = ..., drain_s: _Optional[float] = ..., lost: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., attach_failures: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., governor_transitions: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., pushed: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., time_s: _Optional[float] = ..., started_time_s: _Optional[float] = ..., unhealthy: _Optional[str] = ..., not_ready: _Optional[str] = ..., processes: _Optional[int] = ..., visible_processes: _Optional[int] = ..., frequency_hz: _Optional[int] = ..., samples: _Optional[int] = ..., budget_ratio: _Optional[float] = ..., cost_ratio: _Optional[float] = ..., drain_s: _Optional[float] = ..., lost: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., attach_failures: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., governor_transitions: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., pushed: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., dropped: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = []
@@ -238,6 +242,14 @@ class UnwatchRequest(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     pid: int
     def __init__(self, pid: _Optional[int] = ...) -> None: ...
+
+class Value(_message.Message):
+    __slots__ = ["name", "value"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ["pid"]

@@ -5,65 +5,67 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from parprof.metrics import IDLENESS, METRICS, OVERHEAD, WORK, Metric, Shown
 from parprof.service.control import control_pb2 as pb
+from parprof.service.control.amounts import amount
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One process over one interval. Metrics are in cores: seconds of it per second."""
+    """One process over one interval."""
 
     process: pb.Process
     interval_s: float
-    work: float
-    idleness: float
-    overhead: float
-    spin: float
-    blame: float
-    profiling: float
+    values: Mapping[Metric, float]
+    """Times in cores: seconds of it per second. Counts per second. What does not add up: as it is now."""
+
+    def __getitem__(self, metric: Metric) -> float:
+        """One of the values."""
+        return self.values.get(metric, 0.0)
 
     @property
     def efficiency(self) -> float | None:
         """Useful work / effort, 0 to 1; None when there was no effort."""
-        effort = self.work + self.idleness
-        return max(self.work - self.overhead, 0.0) / effort if effort else None
+        effort = self[WORK] + self[IDLENESS]
+        return max(self[WORK] - self[OVERHEAD], 0.0) / effort if effort else None
 
 
-SORTS: Mapping[str, Callable[[Use], tuple[float, str]]] = {
-    "idleness": lambda use: (-use.idleness, ""),
-    "work": lambda use: (-use.work, ""),
-    "overhead": lambda use: (-use.overhead, ""),
-    "spin": lambda use: (-use.spin, ""),
-    "efficiency": lambda use: (2.0 if use.efficiency is None else use.efficiency, ""),
-    "cost": lambda use: (-use.process.cost_ratio, ""),
-    "pid": lambda use: (use.process.pid, ""),
-    "name": lambda use: (0.0, use.process.comm),
-}
-"""What processes can be sorted by; the first one of each order is what to look at."""
+Order = Callable[[Use], tuple[float, str]]
+
+
+def sorts() -> dict[str, Order]:
+    """What processes can be sorted by; the first one of each order is what to look at."""
+    shown = [metric for metric in METRICS.by_name().values() if metric.has(Shown.TOP)]
+    return {
+        **{metric.name: _by(metric) for metric in shown},
+        "efficiency": lambda use: (2.0 if use.efficiency is None else use.efficiency, ""),
+        "cost": lambda use: (-use.process.cost_ratio, ""),
+        "pid": lambda use: (use.process.pid, ""),
+        "name": lambda use: (0.0, use.process.comm),
+    }
+
+
+def _by(metric: Metric) -> Order:
+    return lambda use: (-use[metric], "")
 
 
 def uses(now: pb.ProcessList, before: pb.ProcessList | None, sort: str) -> list[Use]:
     """What each process did since ``before``; since it was first watched, where it was not there yet."""
     known = {(one.pid, one.started_time_s): one.totals for one in before.processes} if before else {}
+    order = sorts()[sort]
     out = []
     for process in now.processes:
         earlier = known.get((process.pid, process.started_time_s))
         since = before.time_s if before and earlier is not None else process.started_time_s
         out.append(_use(process, earlier or pb.Metrics(), now.time_s - since))
-    return sorted(out, key=lambda use: (SORTS[sort](use), use.process.pid))
+    return sorted(out, key=lambda use: (order(use), use.process.pid))
 
 
 def _use(process: pb.Process, earlier: pb.Metrics, interval_s: float) -> Use:
-    def rate(later: float, sooner: float) -> float:
-        return max(later - sooner, 0.0) / interval_s if interval_s > 0 else 0.0
+    def value(metric: Metric) -> float:
+        later = amount(process.totals, metric)
+        if not metric.additive:
+            return later
+        return max(later - amount(earlier, metric), 0.0) / interval_s if interval_s > 0 else 0.0
 
-    totals = process.totals
-    return Use(
-        process,
-        max(interval_s, 0.0),
-        rate(totals.work_s, earlier.work_s),
-        rate(totals.idleness_s, earlier.idleness_s),
-        rate(totals.overhead_s, earlier.overhead_s),
-        rate(totals.spin_s, earlier.spin_s),
-        rate(totals.blame_s, earlier.blame_s),
-        rate(totals.profiling_s, earlier.profiling_s),
-    )
+    return Use(process, max(interval_s, 0.0), {metric: value(metric) for metric in METRICS})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from urllib.parse import urlencode
@@ -15,17 +15,27 @@ from urllib.parse import urlencode
 from parprof.attribution import Effort, percent
 from parprof.cct.tree import CallingContextTree, Node, Procedure
 from parprof.exporters.summary import place
-from parprof.model import Metrics, Profile
+from parprof.metrics import IDLENESS, METRICS, Metric, Metrics, Shown
+from parprof.model import Profile
 from parprof.service.http.markup import COLOURS, duration, idle_colour, policy, text
 
-WEIGHTS: Mapping[str, tuple[str, Callable[[Metrics], float]]] = {
-    "idleness": ("idleness", lambda m: m.idleness_ns),
-    "effort": ("effort", lambda m: m.effort_ns),
-    "work": ("useful work", lambda m: max(0.0, m.work_ns - m.overhead_ns)),
-    "overhead": ("overhead", lambda m: m.overhead_ns),
-    "spin": ("spin", lambda m: m.spin_ns),
-}
-"""What a frame's width can show: title, and value."""
+_Weight = tuple[str, Callable[[Metrics], float]]
+
+
+def weights() -> dict[str, _Weight]:
+    """What a frame's width can show: title, and value."""
+    return {
+        "idleness": ("idleness", lambda m: m.idleness_ns),
+        "effort": ("effort", lambda m: m.effort_ns),
+        "work": ("useful work", lambda m: max(0.0, m.work_ns - m.overhead_ns)),
+        "overhead": ("overhead", lambda m: m.overhead_ns),
+        **{metric.name: _weight(metric) for metric in METRICS.at(Shown.GRAPH) if metric.additive},
+    }
+
+
+def _weight(metric: Metric) -> _Weight:
+    return metric.title, lambda metrics: metrics[metric]
+
 
 MAX_FRAMES = 3000
 MAX_ROWS = 400
@@ -58,7 +68,7 @@ POLICY = policy(CSS)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What to show: ``by`` is one of `WEIGHTS`, ``focus`` the id of a frame, or empty."""
+    """What to show: ``by`` is one of `weights`, ``focus`` the id of a frame, or empty."""
 
     by: str = "idleness"
     seconds: float = 30.0
@@ -83,7 +93,7 @@ class _Box:
 def flame_graph(profile: Profile, view: View) -> str:
     """The document. All text in it is escaped."""
     tree = CallingContextTree(profile.samples)
-    weigh = WEIGHTS[view.by][1]
+    title, weigh = weights()[view.by]
     chain = _find(tree.root, view.focus)
     boxes, left_out = _layout(chain, weigh)
     rows = max((box.row for box in boxes), default=0) + 1
@@ -91,7 +101,7 @@ def flame_graph(profile: Profile, view: View) -> str:
     if view.focus and len(chain) == 1:
         notes.append("The frame that was asked for has no samples now.")
     if not weigh(tree.root.inclusive):
-        notes.append(f"There is no {WEIGHTS[view.by][0]} in this profile.")
+        notes.append(f"There is no {title} in this profile.")
     elif left_out:
         notes.append(f"{left_out:,} call paths are too small to see, or too deep, and left out.")
     total = tree.root.inclusive
@@ -164,7 +174,7 @@ def _layout(chain: list[tuple[Node, str]], weigh: Callable[[Metrics], float]) ->
 def _frame(box: _Box, total: Metrics, cores: int, view: View) -> str:
     procedure, metrics = box.node.procedure, box.node.inclusive
     name = procedure.name or ("[unknown]" if box.row else "whole process")
-    where = place(procedure, box.node.hottest_line("idleness"))
+    where = place(procedure, box.node.hottest_line(IDLENESS))
     effort, own = Effort.of(metrics), box.node.exclusive
     idle = cores * metrics.idleness_ns / metrics.effort_ns if metrics.effort_ns else 0.0
     parts = (
@@ -193,11 +203,13 @@ def _frame(box: _Box, total: Metrics, cores: int, view: View) -> str:
 def _head(profile: Profile, total: Metrics, view: View) -> str:
     process, effort = profile.process, Effort.of(total)
     useful, overhead, idleness = effort.percentages()
+    optional = {metric.name for metric in METRICS if metric.optional}
     choices = "".join(
         f'<tspan class="here" dx="12">{title}</tspan>'
         if by == view.by
         else f'<a href="{view.link(by, view.focus)}"><tspan dx="12">{title}</tspan></a>'
-        for by, (title, _) in WEIGHTS.items()
+        for by, (title, weigh) in weights().items()
+        if by == view.by or by not in optional or weigh(total)
     )
     pid, query = process.pid, f"?seconds={view.seconds:g}"
     others = "".join(

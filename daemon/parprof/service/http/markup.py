@@ -7,7 +7,7 @@ import hashlib
 from html import escape
 
 from parprof.exporters.summary import printable
-from parprof.model import Metrics
+from parprof.metrics import Metrics
 
 COLOURS = """
   :root { color-scheme: light dark;

@@ -126,8 +126,8 @@ class Site:
     def _profile(self, pid: int, kind: str, request: Request) -> Response:
         seconds = number(request, "seconds", DEFAULT_SECONDS, 0.1, MAX_SECONDS)
         view = flamegraph.View(request.query.get("by", "idleness"), seconds, request.query.get("focus", ""))
-        if view.by not in flamegraph.WEIGHTS:
-            raise RequestError(HTTPStatus.BAD_REQUEST, f"by must be one of {', '.join(flamegraph.WEIGHTS)}")
+        if view.by not in flamegraph.weights():
+            raise RequestError(HTTPStatus.BAD_REQUEST, f"by must be one of {', '.join(flamegraph.weights())}")
         if view.focus and not _FOCUS.fullmatch(view.focus):
             raise RequestError(HTTPStatus.BAD_REQUEST, "focus must be a frame's id, as links have it")
         if not self._profiling.acquire(timeout=PROFILE_TIMEOUT_SECONDS):

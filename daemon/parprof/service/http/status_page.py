@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from parprof import __version__
 from parprof.attribution import Effort
-from parprof.model import Metrics
+from parprof.metrics import METRICS, NANOSECONDS, Metric, Metrics, Shown
 from parprof.service.http.markup import COLOURS, duration, percentage, policy, text
 from parprof.service.http.sparkline import sparkline
 from parprof.service.model import ProcessSnapshot, Snapshot
@@ -17,16 +17,27 @@ from parprof.service.model import ProcessSnapshot, Snapshot
 MAX_ROWS = 300
 REFRESH_SECONDS = 10
 
-SORTS: Mapping[str, Callable[[ProcessSnapshot], tuple[float | str, ...]]] = {
+_Order = Callable[[ProcessSnapshot], tuple[float | str, ...]]
+_ORDERS: Mapping[str, _Order] = {
     "idleness": lambda p: (-p.totals.idleness_ns,),
     "process": lambda p: (p.labels.comm.lower(),),
     "efficiency": lambda p: (Effort.of(p.totals).efficiency if p.totals.effort_ns else 2.0,),
     "effort": lambda p: (-p.totals.effort_ns,),
-    "spin": lambda p: (-p.totals.spin_ns,),
     "cost": lambda p: (-p.cost_ratio,),
 }
-"""Orders of the table: by the column of this name."""
 
+
+def sorts() -> dict[str, _Order]:
+    """Orders of the table: by the column of this name."""
+    return {**{metric.name: _by(metric) for metric in METRICS.at(Shown.COLUMN)}, **_ORDERS}
+
+
+def _by(metric: Metric) -> _Order:
+    return lambda process: (-process.totals[metric],)
+
+
+_Heading = tuple[str, str, str]
+"""By what it sorts, name, and what it means."""
 _HEADINGS = (
     ("process", "process", ""),
     ("", "n_w lately", "threads working; the dashed line is n, the cores it could use"),
@@ -34,7 +45,8 @@ _HEADINGS = (
     ("efficiency", "efficiency", "useful work / effort: the last interval, and since watched"),
     ("effort", "effort", "since watched: useful work, overhead and idleness"),
     ("idleness", "idleness", "core time that stood idle while this process worked"),
-    ("spin", "spin", "CPU time in the runtime's wait loops"),
+)
+_LAST_HEADINGS = (
     ("cost", "cost", "probes and samples, share of its CPU time"),
     ("", "n_w source", "how threads at work are told from those that wait"),
     ("", "flame graphs", ""),
@@ -80,13 +92,16 @@ POLICY = policy(CSS, "; img-src data:")
 def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str, str]) -> str:
     """The page. ``trouble``: what health and readiness complain of. ``query``: sort, refresh, all."""
     sort = query.get("sort", "idleness")
-    sort = sort if sort in SORTS else "idleness"
+    orders = sorts()
+    sort = sort if sort in orders else "idleness"
     kept = {name: query[name] for name in ("refresh", "all") if query.get(name) == "1"}
-    ordered = sorted(snapshot.processes, key=lambda p: (*SORTS[sort](p), p.pid))
+    ordered = sorted(snapshot.processes, key=lambda p: (*orders[sort](p), p.pid))
     shown = ordered if "all" in kept else ordered[:MAX_ROWS]
     title = f"parprofd on {socket.gethostname()}"
     refresh = f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">' if "refresh" in kept else ""
-    rows = "\n".join(_row(process, snapshot.time_s) for process in shown)
+    more = _columns(snapshot)
+    width = len(_headings_of(more))
+    rows = "\n".join(_row(process, snapshot.time_s, more) for process in shown)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -95,8 +110,8 @@ def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str
         f'<p class="faint">version {__version__}, {_when(snapshot.time_s)}, watching for'
         f" {duration(snapshot.time_s - snapshot.started_s)}. {_refresh_link(sort, kept)}</p>\n"
         f"{_facts(snapshot, trouble)}\n<h2>Processes</h2>\n{_legend()}\n"
-        f'<div class="scroll"><table><thead><tr>{_headings(sort, kept)}</tr></thead>\n'
-        f"<tbody>{rows or _nothing()}</tbody></table></div>\n{_more(len(ordered), len(shown), sort, kept)}"
+        f'<div class="scroll"><table><thead><tr>{_headings(sort, kept, more)}</tr></thead>\n'
+        f"<tbody>{rows or _nothing(width)}</tbody></table></div>\n{_more(len(ordered), len(shown), sort, kept)}"
         '<p class="faint"><a href="/metrics">metrics</a> · <a href="/profiles">profiles</a> ·'
         ' <a href="/healthz">health</a> · <a href="/readyz">readiness</a></p>\n</body></html>\n'
     )
@@ -115,8 +130,7 @@ def _facts(snapshot: Snapshot, trouble: tuple[str, ...]) -> str:
         (
             "all processes",
             f"{len(snapshot.processes):,} watched; efficiency {percentage(Effort.of(total).efficiency, 1)};"
-            f" idleness {duration(total.idleness_ns / 1e9)}, spin {duration(total.spin_ns / 1e9)},"
-            " ended ones included",
+            f" idleness {duration(total.idleness_ns / 1e9)}{_others(total)}, ended ones included",
         ),
         (
             "cost",
@@ -136,11 +150,16 @@ def _facts(snapshot: Snapshot, trouble: tuple[str, ...]) -> str:
     return "<dl>" + "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts if value) + "</dl>"
 
 
+def _others(total: Metrics) -> str:
+    shown = [metric for metric in METRICS.at(Shown.COLUMN) if total[metric] or not metric.optional]
+    return "".join(f", {metric.name} {_amount(metric, total)}" for metric in shown)
+
+
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
-def _row(process: ProcessSnapshot, now_s: float) -> str:
+def _row(process: ProcessSnapshot, now_s: float, more: list[Metric]) -> str:
     own, totals = process.labels, process.totals
     effort = Effort.of(totals)
     last = process.history[-1] if process.history else None
@@ -163,7 +182,7 @@ def _row(process: ProcessSnapshot, now_s: float) -> str:
         f"<td>{recent}<br><small>{overall}</small></td>",
         f"<td>{_bar(effort)}<small>{duration(effort.total_ns / 1e9)}</small></td>",
         f"<td>{duration(totals.idleness_ns / 1e9)}</td>",
-        f"<td>{duration(totals.spin_ns / 1e9)}</td>",
+        *(f"<td>{_amount(metric, totals)}</td>" for metric in more),
         f"<td>{percentage(process.cost_ratio, 2)}</td>",
         f'<td class="left">{text(process.n_w_source, 20)}<br><small>{process.frequency_hz} Hz</small></td>',
         f'<td class="left">{graphs}</td>',
@@ -193,9 +212,27 @@ def _legend() -> str:
     return f'<p class="faint">Effort:{keys}</p>'
 
 
-def _headings(sort: str, kept: Mapping[str, str]) -> str:
+def _columns(snapshot: Snapshot) -> list[Metric]:
+    """The metrics with columns beside effort: those that the page always has, and those of which there is anything."""
+    return [
+        metric
+        for metric in METRICS.at(Shown.COLUMN)
+        if not metric.optional or any(process.totals[metric] for process in snapshot.processes)
+    ]
+
+
+def _amount(metric: Metric, metrics: Metrics) -> str:
+    value = metrics[metric]
+    return duration(value / 1e9) if metric.unit is NANOSECONDS else metric.unit.text(value)
+
+
+def _headings_of(more: list[Metric]) -> list[_Heading]:
+    return [*_HEADINGS, *((metric.name, metric.name, metric.meaning) for metric in more), *_LAST_HEADINGS]
+
+
+def _headings(sort: str, kept: Mapping[str, str], more: list[Metric]) -> str:
     out = []
-    for key, name, hint in _HEADINGS:
+    for key, name, hint in _headings_of(more):
         kind = (
             "name"
             if name == "process"
@@ -228,8 +265,8 @@ def _more(known: int, shown: int, sort: str, kept: Mapping[str, str]) -> str:
     return f'<p>{known - shown:,} more: <a href="{_link(sort, {**kept, "all": "1"})}">show all</a>.</p>'
 
 
-def _nothing() -> str:
-    return f'<tr><td class="left" colspan="{len(_HEADINGS)}">No process is watched now.</td></tr>'
+def _nothing(columns: int) -> str:
+    return f'<tr><td class="left" colspan="{columns}">No process is watched now.</td></tr>'
 
 
 def _when(time_s: float) -> str:

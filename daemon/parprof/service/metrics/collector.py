@@ -7,40 +7,40 @@ from __future__ import annotations
 
 import platform
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client.core import Metric as PrometheusMetric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
 from parprof import __version__
-from parprof.model import Metrics
+from parprof.metrics import METRICS, Metric, Metrics, Shown
 from parprof.service.metrics.exposition import NO_LABELS, Family, LabelSet, render
 from parprof.service.metrics.series import (
     NONE,
     REST,
+    Amounts,
     BoundedCounters,
     FunctionKey,
     FunctionLedger,
     HighWater,
-    Seconds,
+    amounts_of,
+    function_metrics,
     label,
     module_label,
     plus,
-    seconds_of,
 )
 from parprof.service.metrics.tables import (
     BRIEF,
     COUNTERS,
     FUNCTION,
     GAUGES,
-    KINDS,
     LABEL_NAMES,
     PROCESS,
     PROCESS_METRICS,
-    PROFILING,
     THREAD_STATES,
+    series_name,
 )
 from parprof.service.model import FunctionUse, ProcessSnapshot, Service, Snapshot
 
@@ -66,7 +66,7 @@ class ServiceCollector(Collector):
         self._highest: HighWater[str] = HighWater()
         self._bounded = {name: BoundedCounters(len(labels)) for name, _, labels, _ in COUNTERS}
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[PrometheusMetric]:
         """All families, for a prometheus_client registry."""
         return (family.metric() for family in self.families(self._service.snapshot()))
 
@@ -85,22 +85,28 @@ class ServiceCollector(Collector):
         """The costliest functions of each process, and the rest of it."""
         alive = {(process.pid, process.started_s) for process in snapshot.processes}
         self._ledgers = {key: ledger for key, ledger in self._ledgers.items() if key in alive}
-        rows: list[tuple[LabelSet, Seconds]] = []
+        counted = function_metrics()
+        rows: dict[Metric, list[tuple[LabelSet, float]]] = {
+            metric: [] for metric in METRICS.at(Shown.FUNCTION)
+        }
         for process in shown:
             ledger = self._ledgers.setdefault((process.pid, process.started_s), FunctionLedger())
-            functions = _top(process.functions, self._max_functions)
             own = _labels(process, BRIEF)
-            rows += [
-                (LabelSet(FUNCTION, (*own, *key)), seconds)
-                for key, seconds in ledger.split(seconds_of(process.totals), functions).items()
+            functions = _top(process.functions, self._max_functions, counted)
+            columns = [
+                (column, rows[metric])
+                for column, metric in enumerate(counted)
+                if not metric.optional or process.totals[metric]
             ]
-        for column, (kind, text) in enumerate(KINDS):
-            yield Family(
-                f"parprof_function_{kind}_seconds_total",
-                "counter",
-                f"By function, callees not included: {text}.",
-                [(labels, seconds[column]) for labels, seconds in rows],
-            )
+            for key, amounts in ledger.split(amounts_of(process.totals, counted), functions).items():
+                labels = LabelSet(FUNCTION, (*own, *key))
+                for column, series in columns:
+                    series.append((labels, amounts[column] if column < len(amounts) else 0.0))
+            for metric in rows.keys() - set(counted):
+                rows[metric] += _gauges(process, metric, own, functions.keys())
+        for metric, series in rows.items():
+            name, kind = series_name("parprof_function", metric)
+            yield Family(name, kind, f"By function, callees not included: {metric.meaning}.", series)
 
     def _machine(self, snapshot: Snapshot) -> Iterator[Family]:
         """All processes together: those too that are gone, or have no series."""
@@ -108,11 +114,12 @@ class ServiceCollector(Collector):
         total.add(snapshot.ended)
         for process in snapshot.processes:
             total.add(process.totals)
-        values = (*seconds_of(total), total.profiling_ns / 1e9)
-        for (kind, text), seconds in zip((*KINDS, PROFILING), values, strict=True):
-            name = f"parprof_node_{kind}_seconds_total"
-            value = self._highest(name, seconds)
-            yield _single(name, "counter", f"All processes, ended ones too: {text}.", value)
+        for metric in METRICS.at(Shown.PROCESS):
+            name, kind = series_name("parprof_node", metric)
+            value = metric.unit.amount(total[metric])
+            if metric.additive:
+                value = self._highest(name, value)
+            yield _single(name, kind, f"All processes, ended ones too: {metric.meaning}.", value)
 
     def _daemon(self, snapshot: Snapshot, hidden: int) -> Iterator[Family]:
         """The daemon itself."""
@@ -168,11 +175,10 @@ class MetricsPage:
 def _results(shown: list[ProcessSnapshot]) -> Iterator[Family]:
     """Each process by itself."""
     labels = {names: [LabelSet(names, _labels(process, names)) for process in shown] for names in LABEL_NAMES}
-    totals = [(*seconds_of(process.totals), process.totals.profiling_ns / 1e9) for process in shown]
-    for column, (kind, text) in enumerate((*KINDS, PROFILING)):
-        values = [seconds[column] for seconds in totals]
-        rows = list(zip(labels[PROCESS], values, strict=True))
-        yield Family(f"parprof_{kind}_seconds_total", "counter", f"{text}.", rows)
+    for metric in METRICS.at(Shown.PROCESS):
+        name, kind = series_name("parprof", metric)
+        values = [metric.unit.amount(process.totals[metric]) for process in shown]
+        yield Family(name, kind, f"{metric.meaning}.", list(zip(labels[PROCESS], values, strict=True)))
     threads = [
         (own.plus("state", state), process.threads.get(state, 0))
         for own, process in zip(labels[PROCESS], shown, strict=True)
@@ -213,11 +219,35 @@ def _costliest(processes: Iterable[ProcessSnapshot], limit: int) -> list[Process
     return sorted(rows, key=lambda p: p.pid)
 
 
-def _top(functions: Iterable[FunctionUse], limit: int) -> dict[FunctionKey, Seconds]:
-    """The costliest functions, under what their names are as label values."""
-    out: dict[FunctionKey, Seconds] = {}
+def _key(function: FunctionUse) -> FunctionKey:
+    """What a function is called as label values."""
+    return label(function.name) or "[unknown]", module_label(function.module)
+
+
+def _top(
+    functions: Iterable[FunctionUse], limit: int, which: tuple[Metric, ...]
+) -> dict[FunctionKey, Amounts]:
+    """The costliest functions, by effort and spin."""
+    out: dict[FunctionKey, Amounts] = {}
+    costs: dict[FunctionKey, float] = {}
     for function in functions:
-        key = (label(function.name) or "[unknown]", module_label(function.module))
+        key = _key(function)
         if key != REST:
-            out[key] = plus(out.get(key, NONE), seconds_of(function.metrics))
-    return dict(sorted(out.items(), key=lambda item: -(item[1][0] + item[1][1] + item[1][3]))[:limit])
+            out[key] = plus(out.get(key, NONE), amounts_of(function.metrics, which))
+            cost = function.metrics.effort_ns + function.metrics.spin_ns
+            costs[key] = costs.get(key, 0.0) + cost
+    kept = sorted(out, key=lambda key: -costs[key])[:limit]
+    return {key: out[key] for key in kept}
+
+
+def _gauges(
+    process: ProcessSnapshot, metric: Metric, own: tuple[str, ...], shown: Collection[FunctionKey]
+) -> Iterator[tuple[LabelSet, float]]:
+    """A metric that does not add up, of functions that have series. The rest of a process has none of it."""
+    values: dict[FunctionKey, float] = {}
+    for function in process.functions:
+        key, value = _key(function), function.metrics[metric]
+        if key in shown and value:
+            values[key] = metric.combine(values[key], value) if key in values else value
+    for key, value in values.items():
+        yield LabelSet(FUNCTION, (*own, *key)), metric.unit.amount(value)

@@ -10,10 +10,11 @@ import hashlib
 import os
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Generic, TypeVar
 
 from parprof.exporters.summary import printable
-from parprof.model import Metrics
+from parprof.metrics import METRICS, Metric, Metrics, Shown
 
 MAX_LABEL = 120
 """Longest label value, in characters."""
@@ -26,10 +27,10 @@ FunctionKey = tuple[str, str]
 
 REST: FunctionKey = (OTHER, "")
 
-Seconds = tuple[float, float, float, float]
-"""Work, idleness, overhead and spin."""
+Amounts = tuple[float, ...]
+"""Of some metrics, in the order of `function_metrics`, in the units of Prometheus. Missing ones are 0."""
 
-NONE: Seconds = (0.0, 0.0, 0.0, 0.0)
+NONE: Amounts = ()
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -47,24 +48,29 @@ def module_label(path: str) -> str:
     return label(os.path.basename(path) or path)
 
 
-def seconds_of(metrics: Metrics) -> Seconds:
-    """The metrics that have series, from nanoseconds."""
-    return metrics.work_ns / 1e9, metrics.idleness_ns / 1e9, metrics.overhead_ns / 1e9, metrics.spin_ns / 1e9
+def function_metrics() -> tuple[Metric, ...]:
+    """The metrics that functions have counters of."""
+    return tuple(metric for metric in METRICS.at(Shown.FUNCTION) if metric.additive)
 
 
-def plus(a: Seconds, b: Seconds) -> Seconds:
+def amounts_of(metrics: Metrics, which: tuple[Metric, ...]) -> Amounts:
+    """These of the metrics."""
+    return tuple([metric.unit.amount(metrics[metric]) for metric in which])
+
+
+def plus(a: Amounts, b: Amounts) -> Amounts:
     """The sum of each."""
-    return a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]
+    return tuple([x + y for x, y in zip_longest(a, b, fillvalue=0.0)])
 
 
-def minus(a: Seconds, b: Seconds) -> Seconds:
+def minus(a: Amounts, b: Amounts) -> Amounts:
     """The difference of each."""
-    return a[0] - b[0], a[1] - b[1], a[2] - b[2], a[3] - b[3]
+    return tuple([x - y for x, y in zip_longest(a, b, fillvalue=0.0)])
 
 
-def higher(a: Seconds, b: Seconds) -> Seconds:
+def higher(a: Amounts, b: Amounts) -> Amounts:
     """The higher one of each."""
-    return max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3])
+    return tuple([x if x > y else y for x, y in zip_longest(a, b, fillvalue=0.0)])
 
 
 @dataclass(slots=True)
@@ -76,13 +82,13 @@ class FunctionLedger:
     series only grows, and the rates of all together are the process's.
     """
 
-    _start: dict[FunctionKey, Seconds] = field(default_factory=dict)
-    _shown: dict[FunctionKey, Seconds] = field(default_factory=dict)
-    _left: Seconds = NONE
-    _rest: Seconds = NONE
+    _start: dict[FunctionKey, Amounts] = field(default_factory=dict)
+    _shown: dict[FunctionKey, Amounts] = field(default_factory=dict)
+    _left: Amounts = NONE
+    _rest: Amounts = NONE
     _begun: bool = False
 
-    def split(self, total: Seconds, functions: Mapping[FunctionKey, Seconds]) -> dict[FunctionKey, Seconds]:
+    def split(self, total: Amounts, functions: Mapping[FunctionKey, Amounts]) -> dict[FunctionKey, Amounts]:
         """What to show of each of these functions, and of `REST`. ``functions`` are cumulative."""
         for key in self._shown.keys() - functions.keys():
             self._left = plus(self._left, self._shown.pop(key))

@@ -6,26 +6,26 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 
 from parprof.attribution import Effort
+from parprof.metrics import Metric
 from parprof.service.model import ProcessSnapshot, Snapshot
 
 THREAD_STATES = ("working", "spinning", "blocked")
-
-KINDS = (
-    ("work", "CPU time of threads in user work, runtime overhead included"),
-    ("idleness", "Core time that stood idle while this worked, its share of it"),
-    ("overhead", "The part of work in the parallel runtime and in synchronization"),
-    ("spin", "CPU time in the runtime's wait loops, neither work nor idleness"),
-)
-"""In the order of `Seconds`."""
-
-PROFILING = ("profiling", "CPU time in the profiler's own handlers, found at samples; neither work nor spin")
-"""Of processes and of the machine: functions have none of it."""
 
 BRIEF = ("comm", "pid")
 PROCESS = ("comm", "pid", "cgroup", "runtime")
 INFO = (*PROCESS, "n_w_source", "uid", "container", "unit", "pod")
 FUNCTION = (*BRIEF, "function", "module")
 LABEL_NAMES: tuple[tuple[str, ...], ...] = (BRIEF, PROCESS, INFO)
+
+
+def series_name(prefix: str, metric: Metric) -> tuple[str, str]:
+    """Name and type of a metric's series: ``parprof_work_seconds_total``, a counter.
+
+    What does not add up is a gauge.
+    """
+    name = "_".join(filter(None, (prefix, metric.name, metric.unit.word)))
+    return (f"{name}_total", "counter") if metric.additive else (name, "gauge")
+
 
 _ProcessMetric = tuple[str, str, str, tuple[str, ...], Callable[[ProcessSnapshot], float]]
 PROCESS_METRICS: tuple[_ProcessMetric, ...] = (
@@ -115,6 +115,12 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[Snapshot], _Counts]],
         "Events left out to keep the cost of a target to its budget.",
         ("kind",),
         lambda s: {(kind,): count for kind, count in s.left_out.items()},
+    ),
+    (
+        "parprofd_dropped_total",
+        "What went from the recent profiles to make room.",
+        ("kind",),
+        lambda s: {(kind,): count for kind, count in s.dropped.items()},
     ),
     (
         "parprofd_invariant_violations_total",

@@ -10,7 +10,8 @@ from functools import cached_property
 from parprof import pprof_pb2 as pb
 from parprof.errors import OutputError
 from parprof.exporters import pprof
-from parprof.model import Metrics, Path, PathSample, Profile
+from parprof.metrics import Metrics
+from parprof.model import Origin, Path, PathSample, Profile
 from parprof.service.folding import fold_cold
 
 MAX_PATHS = 10_000
@@ -31,10 +32,10 @@ def shaped(profile: Profile, max_paths: int = MAX_PATHS) -> Profile:
     """
     rows: dict[tuple[Path, str], PathSample] = {}
     for sample in profile.samples:
-        key = (sample.path, sample.overhead)
+        key = (sample.path, sample.origin.overhead)
         row = rows.get(key)
         if row is None:
-            row = rows[key] = PathSample(sample.path, Metrics(), overhead=sample.overhead)
+            row = rows[key] = PathSample(sample.path, Metrics(), Origin(overhead=key[1]))
         row.metrics.add(sample.metrics)
     for row in rows.values():
         events: dict[str, int] = {}
