@@ -86,13 +86,14 @@ def _add(
         if second != first:
             yield key, " ".join(map(str, builder.path(second)))
         origin = sample.origin
-        yield from (
+        own = (
             ("pid", origin.pid),
             ("comm", origin.comm),
             ("thread", origin.thread),
             ("runtime", origin.runtime),
             ("overhead", origin.overhead),
         )
+        yield from ((name, value) for name, value in own if value)
         yield from origin.labels
 
     values = [

@@ -49,12 +49,10 @@ class PprofBuilder:
         self.out.comment.append(self.text(line))
 
     def sample(self, path: Path, values: Sequence[float], labels: Iterable[tuple[str, str | int]]) -> None:
-        """Add a sample with one value for each column. Labels are texts or numbers; empty ones are left out."""
+        """Add a sample with one value for each column. Labels are texts or numbers."""
         whole = [self._whole(column, value) if value else 0 for column, value in enumerate(values)]
         out = self.out.sample.add(location_id=self.path(path), value=whole)
         for key, value in labels:
-            if not value:
-                continue
             if isinstance(value, int):
                 out.label.add(key=self.text(key), num=value)
             else:
