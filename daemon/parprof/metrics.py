@@ -11,9 +11,11 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
+from types import MappingProxyType
 from typing import TypeVar
 
 _Key = TypeVar("_Key")
+_NO_EVENTS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +239,8 @@ class _Term:
 class Metrics:
     """What one call path is charged with: values by metric, each in the metric's own unit; 0 is not stored.
 
-    Few metrics are not 0 in any one row, so this takes no more memory than a field for each of them, however many
-    metrics there are.
+    Few metrics are not 0 in any one row, so a row takes no more memory and time when the table grows. Events are
+    never changed in place, so copies share them.
     """
 
     __slots__ = ("events", "values")
@@ -256,7 +258,7 @@ class Metrics:
         ``events``: counts of hardware and software events by name.
         """
         self.values: dict[Metric, float] = {}
-        self.events: Mapping[str, int] = events or {}
+        self.events: Mapping[str, int] = events or _NO_EVENTS
         if amounts:
             self.values.update((one, value) for one, value in zip(METRICS, amounts, strict=False) if value)
         if named:
