@@ -205,7 +205,7 @@ def test_blame_has_a_column_only_where_there_is_some() -> None:
     assert "blame" not in columns(heat())
     assert columns(region())[-1] == "blame"
     with_events = region()
-    with_events.samples[0].metrics.events = {"blame": 3  # an event of that name is another column}
+    with_events.samples[0].metrics.events = {"blame": 3}  # an event of that name is another column}
     assert columns(with_events)[-2:] == ["blame", "blame"]
     assert again(with_events) == with_events
     del with_events.samples[1]
@@ -222,7 +222,7 @@ def test_profiling_has_a_column_only_where_there_is_some() -> None:
     both.samples[1].metrics.profiling_ns = 2e6
     assert columns(both)[-2:] == ["blame", "profiling"]
     assert again(both) == both
-    both.samples[0].metrics.events = {"profiling": 3  # an event of that name is another column}
+    both.samples[0].metrics.events = {"profiling": 3}  # an event of that name is another column}
     assert columns(both)[-2:] == ["profiling", "profiling"]
     assert again(both) == both
     both.samples[1].metrics.blame_ns = 0.0
