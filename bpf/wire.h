@@ -19,6 +19,7 @@
 #define MAX_NESTING 64		/* (work | wait) frames remembered for one thread */
 #define MAX_RUNTIME_RANGES 6	/* executable mappings of parallel runtimes in one process */
 #define MAX_WAIT_RANGES 16	/* code of the runtimes in which threads wait */
+#define MAX_LIBC_RANGES 2	/* libc, and before glibc 2.34 libpthread */
 #define MAX_USER_RANGES 4	/* executable mappings of files that call them */
 #define COMM_LENGTH 16
 
@@ -175,8 +176,8 @@ struct process_config {
 	u64 user_end[MAX_USER_RANGES];
 	u64 wait_start[MAX_WAIT_RANGES];	/* the code of the runtimes that waits; none = all of it may */
 	u64 wait_end[MAX_WAIT_RANGES];
-	u64 libc_start;
-	u64 libc_end;
+	u64 libc_start[MAX_LIBC_RANGES];	/* the C library, and its threads where they are a library of their own */
+	u64 libc_end[MAX_LIBC_RANGES];
 	struct memory_plan memory;
 	struct closure_chain closures;
 	u32 flags;

@@ -22,6 +22,7 @@ from parprof.errors import ParprofError
 from parprof.files.elf import ElfFile
 from parprof.kernel import perf_events
 from parprof.kernel.engine import Kernel
+from parprof.kernel.multilinks import place_of
 from parprof.kernel.records import Prices
 from parprof.kernel.uprobes import ProbeSet, Site
 from parprof.plans import Edge
@@ -53,11 +54,7 @@ def measure(kernel: Kernel) -> Prices:
     """
     typical = Prices()
     entry = dear = both = 0.0
-    path = next(
-        line.split()[-1]
-        for line in Path("/proc/self/maps").read_text().splitlines()
-        if "/libc.so" in line or "/libc-" in line
-    )
+    path, _ = place_of(ctypes.cast(ctypes.CDLL(None)[_FUNCTIONS[0]], ctypes.c_void_p).value or 0)
     with ElfFile.open(path) as elf:
         for name, symbols in elf.lookup(_FUNCTIONS).items():
             start = symbols[0].value

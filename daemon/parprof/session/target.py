@@ -209,7 +209,7 @@ class Target:
             flags |= CACTUS
         return WatchConfig(
             flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges),
-            tuple(plan.wait_ranges), plan.libc_range,
+            tuple(plan.wait_ranges), tuple(plan.libc_ranges),
             self.memory.plan, next((agent.closures for agent in plan.agents if agent.closures), None),
         )  # fmt: skip
 

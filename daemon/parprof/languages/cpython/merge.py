@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from parprof.files.libc import is_of_c_or_mathematics
 from parprof.kernel.stacks import Stack
 from parprof.languages.cpython.functions import PythonFrame, PythonStacks
 from parprof.model import Frame
@@ -27,7 +28,6 @@ _CALLING = re.compile(
     r"_?PyGen_|gen_iternext|main$|thread_run|pythread_wrapper|t_bootstrap|function_code_fastcall|\w+\+0x"
 )
 """Functions of the interpreter that only call others, and code without a name."""
-_LIBRARIES = re.compile(r"libc[.-]|libm[.-]|ld-|libpthread|linux-vdso|\[vdso\]")
 
 
 class Native(NamedTuple):
@@ -111,8 +111,12 @@ def _leaf_part(native: Sequence[Native], modules: frozenset[str]) -> list[Frame]
     another library the interpreter's functions say nothing.
     """
     frames = _flat([item for item in native if not item.is_loop])
-    beyond = (i for i, f in enumerate(frames) if f.module not in modules and not _LIBRARIES.match(f.module))
-    last = next(iter(beyond), len(frames))
+    beyond = (
+        index
+        for index, frame in enumerate(frames)
+        if frame.module not in modules and not is_of_c_or_mathematics(frame.module)
+    )
+    last = next(beyond, len(frames))
     out = []
     for index, frame in enumerate(frames):
         own = frame.module in modules
