@@ -21,7 +21,7 @@ from parprof.model import Frame, Profile
 from parprof.service.model import Labels
 from parprof.service.push import backoff, parca_pb2, pyroscope_pb2
 from parprof.service.push.backend import Reply, Verdict
-from parprof.service.push.config import PushConfig, StoreConfig, from_table
+from parprof.service.push.config import PushConfig, StoreConfig
 from parprof.service.push.parca import Parca
 from parprof.service.push.pusher import MAX_WAITING, Pusher
 from parprof.service.push.pyroscope import PyroscopePush
@@ -36,6 +36,7 @@ from push_server import (
     garbage,
     grpc_message,
     hang,
+    push_config_of,
     reset,
     serving,
     status,
@@ -67,7 +68,9 @@ def pusher_to(
 
     def make(*kinds: str, timeout_s: float = 30.0, **settings: object) -> Pusher:
         table = {kind: {"url": server.url, "timeout_s": timeout_s} for kind in kinds or ("pyroscope",)}
-        config = from_table({"spool": str(tmp_path / "spool"), "process_labels": ["comm", "pid"], **table})
+        config = push_config_of(
+            {"spool": str(tmp_path / "spool"), "process_labels": ["comm", "pid"], **table}
+        )
         made.append(Pusher(replace(config, **settings), log.append))  # type: ignore[arg-type]
         return made[-1]
 
@@ -325,7 +328,7 @@ def test_spool_in_use(pusher_to: Make) -> None:
 
 
 def test_wrong_url_names_its_table(tmp_path: Path) -> None:
-    store = from_table({"parca": {"url": "parca:7070"}}).stores[0]
+    store = push_config_of({"parca": {"url": "parca:7070"}}).stores[0]
     assert isinstance(store, StoreConfig)
     with pytest.raises(UsageError, match=r"push\.parca: 'parca:7070' is not a URL"):
         Pusher(PushConfig((store,), tmp_path), print)
@@ -338,11 +341,11 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from parprof.service.model import Labels
 from parprof.service.push.backend import Reply, Verdict
-from parprof.service.push.config import from_table
+from push_server import push_config_of
 from parprof.service.push.pusher import Pusher
 from profiles import heat
 table = {"spool": sys.argv[1], "process_labels": ["pid"], "pyroscope": {"url": sys.argv[2]}}
-pusher = Pusher(from_table(table), lambda line: None)
+pusher = Pusher(push_config_of(table), lambda line: None)
 number = int(sys.argv[4])
 while True:
     number += 1
