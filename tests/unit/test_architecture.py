@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[2] / "daemon/parprof"
 # A folder (or a module that is in none) imports from itself and from the lines above its own.
 LAYERS = (
-    "errors model plans pprof_pb2 resources untrusted",
+    "errors model newfile plans pprof_pb2 resources untrusted",
     "cache cct workers",
     "attribution files kernel",
     "exporters process runtimes symbols",

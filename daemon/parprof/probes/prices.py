@@ -10,14 +10,13 @@ import ctypes
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from parprof.cache import cache_directory
+from parprof.cache import DiskCache
 from parprof.errors import ParprofError
 from parprof.files.elf import ElfFile
 from parprof.kernel import perf_events
@@ -31,6 +30,8 @@ from parprof.probes.cheap_sites import cheap_probe_site, is_emulated
 _FUNCTIONS = ("btowc", "setlogmask", "ffs", "abs")
 """Harmless functions of libc, called with 0: the first two have a push early on, the others none."""
 _INTERRUPTS_HZ = 20_000
+_CACHE_BYTES = 1 << 14
+"""A file takes a block: those of the last few starts stay."""
 _LEAST_NS, _MOST_NS = 100, 100_000
 
 
@@ -122,31 +123,24 @@ def _interrupt_ns() -> float:
     return (sampled - bare) / (sampled * frequency_hz / 1e9)
 
 
-def _path() -> Path:
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return cache_directory() / f"prices-{boot}.json"
+def _cache() -> DiskCache:
+    return DiskCache("prices", _CACHE_BYTES)
+
+
+def _name() -> str:
+    """Prices are those of one start of the machine: the next may have another processor, or none of its own."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + ".json"
 
 
 def _read() -> Prices | None:
     try:
-        path = _path()
-        status = path.stat()
-        if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
-            return None
-        kept = json.loads(path.read_text())
+        kept = json.loads(_cache().read(_name()) or b"{}")
         prices = Prices(**{name: int(kept[name]) for name in asdict(Prices())})
         return prices if all(_LEAST_NS <= ns <= _MOST_NS for ns in asdict(prices).values()) else None
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _write(prices: Prices) -> None:
-    with suppress(OSError, RuntimeError):  # measured anew the next time
-        path = _path()
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as out:
-            json.dump(asdict(prices), out)
-        os.replace(out.name, path)
-        for old in path.parent.glob("prices-*.json"):
-            if old != path:
-                old.unlink()
+    with suppress(OSError):  # measured anew the next time
+        _cache().write(_name(), json.dumps(asdict(prices)).encode())
