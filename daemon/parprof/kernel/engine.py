@@ -141,11 +141,6 @@ class Kernel(Closing):
         """Becomes readable when control records wait."""
         return self._rings["control"].fd
 
-    @property
-    def probe_mechanism(self) -> str:
-        """How uprobes are attached here: session, multi, traced or single."""
-        return self.prober.mechanism
-
     def watch(self, pid: int, image: int, config: WatchConfig, *, from_exec: bool = False) -> None:
         """Begin to count process ``pid`` under image id ``image`` (below 2**31).
 

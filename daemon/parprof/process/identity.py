@@ -110,12 +110,6 @@ def parent_of(pid: int) -> int:
     return stat.parent if stat is not None else 0
 
 
-def thread_count(pid: int) -> int:
-    """Number of threads of a process; 0 if it is gone."""
-    stat = _stat(pid)
-    return stat.threads if stat is not None else 0
-
-
 def is_alive(process: Process) -> bool:
     """Whether that very process still runs; a zombie does not."""
     stat = _stat(process.pid)
