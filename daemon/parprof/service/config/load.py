@@ -56,15 +56,15 @@ def load(
     """
     environment = os.environ if environment is None else environment
     given = file or environment.get("PARPROF_CONFIG", "")
-    reader = _Reader()
+    sources = _Sources()
     path = given or DEFAULT_FILE
-    found = reader.read_file(path, must_exist=bool(given))
-    reader.read_texts(_variables(environment, reader.problems))
-    reader.read_texts((KEYS[key], KEYS[key].flag, text) for key, text in (flags or {}).items())
-    config = reader.build()
-    if config is None or reader.problems:
-        raise ConfigError(reader.problems)
-    return Loaded(config, reader.origins, path if found else "")
+    found = sources.read_file(path, must_exist=bool(given))
+    sources.read_texts(_variables(environment, sources.problems))
+    sources.read_texts((KEYS[key], KEYS[key].flag, text) for key, text in (flags or {}).items())
+    config = sources.build()
+    if config is None or sources.problems:
+        raise ConfigError(sources.problems)
+    return Loaded(config, sources.origins, path if found else "")
 
 
 def _variables(environment: Mapping[str, str], problems: list[str]) -> Iterable[tuple[ConfigKey, str, str]]:
@@ -82,7 +82,7 @@ def _variables(environment: Mapping[str, str], problems: list[str]) -> Iterable[
             problems.append(f"environment: {visible(name, 80)} is unknown; {remedy}")
 
 
-class _Reader:
+class _Sources:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.values: dict[str, Any] = {}

@@ -121,7 +121,7 @@ class Select:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class CostBudget:
     """What profiling may cost. It is held in the kernel, event by event; the governor tries again what was left out."""
 
     target_percent: float = _key(
@@ -301,7 +301,7 @@ class Config:
 
     sampling: Sampling = _table(Sampling)
     select: Select = _table(Select)
-    budget: Budget = _table(Budget)
+    budget: CostBudget = _table(CostBudget)
     http: Http = _table(Http)
     control: Control = _table(Control)
     profiles: Profiles = _table(Profiles)
