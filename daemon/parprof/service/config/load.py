@@ -131,9 +131,13 @@ class _Sources:
             for name, inner in value.items():
                 self._descend(f"{path}.{name}", inner)
             if TABLES[path].about.optional:
-                for key in keys_of(path):
-                    if key.rule.filled and key.name not in value:
-                        self._complain(key.path, f"is missing; write it, such as {key.rule.sample}")
+                self._miss(path, value)
+
+    def _miss(self, path: str, table: Mapping[str, Any]) -> None:
+        """Complain of the keys that such a table cannot do without."""
+        for key in keys_of(path):
+            if key.rule.filled and key.name not in table:
+                self._complain(key.path, f"is missing; write it, such as {key.rule.sample}")
 
     def _complain(self, path: str, says: str) -> None:
         self.problems.append(f"{self._where(path)}: {visible(path, 120)}: {says}")
