@@ -21,7 +21,7 @@ from parprof.cache import cache_directory
 from parprof.errors import ParprofError
 from parprof.files.elf import ElfFile
 from parprof.kernel import perf_events
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Prices
 from parprof.kernel.uprobes import ProbeSet, Site
 from parprof.plans import Edge
@@ -33,7 +33,7 @@ _INTERRUPTS_HZ = 20_000
 _LEAST_NS, _MOST_NS = 100, 100_000
 
 
-def machine_prices(kernel: Kernel) -> Prices:
+def machine_prices(kernel: BpfKernel) -> Prices:
     """The prices of this machine: as measured since it started, else now. Typical ones where that fails."""
     kept = _read()
     if kept is not None:
@@ -45,7 +45,7 @@ def machine_prices(kernel: Kernel) -> Prices:
     return Prices()
 
 
-def measure(kernel: Kernel) -> Prices:
+def measure(kernel: BpfKernel) -> Prices:
     """Measure them now.
 
     Raises:
