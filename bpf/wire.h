@@ -28,10 +28,11 @@ enum thread_state_kind {
 	STATE_SPINNING = 1,
 };
 
-/* The key under which samples are counted; two samples are one row when all of this is equal. */
+/* The key under which samples are counted; two samples are one row when all of this is equal. The fields of
+ * parprof.model.SampleKey have these names; Python finds them by the compiled object's layout. */
 struct sample_key {
-	u64 user_hash;		/* of the user stack's frames; 0 = no user stack */
-	u64 kernel_hash;	/* of the kernel stack's frames; 0 = the sample hit user mode */
+	u64 user;		/* hash of the user stack's frames; 0 = no user stack */
+	u64 kernel;		/* hash of the kernel stack's frames; 0 = the sample hit user mode */
 	u32 image;		/* process image: one exec of one process */
 	u32 tid;
 	u16 n_working;		/* threads of the image in user work, this one included; not clamped to cores */

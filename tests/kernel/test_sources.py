@@ -13,12 +13,9 @@ import profiling
 from parprof.attribution.idleness import attribute
 from parprof.commands.spawn import Child
 from parprof.model import Metrics
-from parprof.profile.addresses import AddressBook
-from parprof.profile.rows import RowMaker
 from parprof.session.session import Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
-from parprof.symbols import Symbolizer
 
 LIMIT = 0.04
 """On a quiet machine at most 1 % is wrong. On a busy one threads are preempted on their way between the work and
@@ -145,8 +142,8 @@ def idleness_error() -> float:
         session.finish()
         truth = json.loads(process.communicate()[0])
     total = Metrics()
-    for key, row in session.facts.items():
-        total.add(attribute(row[0], 1e6, key.n_working, 2, key.state))
+    for key, count in session.facts.items():
+        total.add(attribute(count.samples, 1e6, key.n_working, 2, key.state))
     assert total.work_ns > 1e8
     return abs(total.idleness_ns / total.work_ns - float(truth["ratio"]))
 
@@ -171,9 +168,7 @@ def idleness_of_fine_phases(*arguments: str) -> tuple[float, float]:
         profiling.run_until(session, lambda: process.poll() is not None)
         session.finish()
         truth = json.loads(process.communicate()[0])
-        with Symbolizer() as symbolizer:
-            maker = RowMaker(session, AddressBook(session, symbolizer, loops=False))
-            rows = maker.rows(session.facts)
+        rows, maker = profiling.rows_of(session)
     assert truth["regions_per_s"] < 20_000 or maker.fine > 0.5 * maker.samples
     total = Metrics()
     for row in rows:

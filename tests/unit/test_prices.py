@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Prices
 from parprof.probes import prices
 
@@ -27,7 +27,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def ask() -> Prices:
-    return prices.machine_prices(cast(Kernel, None))
+    return prices.machine_prices(cast(BpfKernel, None))
 
 
 def file_of(tmp_path: Path) -> Path:
@@ -72,7 +72,7 @@ def test_those_of_earlier_starts_go(runs: list[int], tmp_path: Path) -> None:
 def test_typical_prices_where_nothing_can_be_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def refuse(kernel: Kernel) -> Prices:
+    def refuse(kernel: BpfKernel) -> Prices:
         raise PermissionError
 
     monkeypatch.setenv("PARPROF_CACHE", str(tmp_path))

@@ -21,9 +21,9 @@ HEAVY = (
     "multiprocessing opentelemetry prometheus_client psutil rich socket ssl subprocess symbolic tomllib"
 ).split()
 ARGUMENTS = {
-    "record": "--help --output --frequency --event --cores --n-w-source --budget --quiet --view --physical "
+    "record": "--help --output --save-facts --frequency --event --cores --n-w-source --budget --quiet --view --physical "
     "--sort --limit --blame command",
-    "attach": "--help pid --duration --children --output --frequency --event --cores --n-w-source --budget "
+    "attach": "--help pid --duration --children --output --save-facts --frequency --event --cores --n-w-source --budget "
     "--quiet --view --physical --sort --limit --blame",
     "report": "--help file --view --physical --sort --limit --blame --json --html",
     "diff": "--help a b --sort --limit",

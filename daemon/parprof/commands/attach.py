@@ -78,7 +78,7 @@ class AttachCommand:
             return bool(interrupt.signal) or over() or session.live(pid) is None
 
         with interrupt.installed():
-            present(args, measure(args, events, begin, finished))
+            present(args, *measure(args, events, begin, finished))
         return 0
 
 
@@ -107,5 +107,6 @@ def _daemon_can(args: argparse.Namespace) -> bool:
         or args.children
         or args.blame
         or args.n_w_source
+        or args.save_facts
     )
     return not own and args.frequency == DEFAULT_FREQUENCY_HZ

@@ -34,6 +34,18 @@ class Cost(IntEnum):
     """The interrupts of samples: no part of the budget, for the rate alone decides."""
 
 
+COST_NAMES = {
+    Cost.PROBE: "probes",
+    Cost.LOCK: "locks",
+    Cost.CREATE: "thread creation",
+    Cost.WALK: "creators' stacks",
+    Cost.SWITCH: "context switches",
+    Cost.SAMPLE: "samples",
+    Cost.TIMER: "timer",
+}
+"""As in reports."""
+
+
 @dataclass(frozen=True, slots=True)
 class ControlRecord:
     """A rare event of a watched process. ``kind`` is one of the RECORD_* constants."""

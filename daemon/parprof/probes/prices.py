@@ -20,7 +20,7 @@ from parprof.cache import DiskCache
 from parprof.errors import ParprofError
 from parprof.files.elf import ElfFile
 from parprof.kernel import perf_events
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.multilinks import place_of
 from parprof.kernel.records import Prices
 from parprof.kernel.uprobes import ProbeSet, Site
@@ -35,7 +35,7 @@ _CACHE_BYTES = 1 << 14
 _LEAST_NS, _MOST_NS = 100, 100_000
 
 
-def machine_prices(kernel: Kernel) -> Prices:
+def machine_prices(kernel: BpfKernel) -> Prices:
     """The prices of this machine: as measured since it started, else now. Typical ones where that fails."""
     kept = _read()
     if kept is not None:
@@ -47,7 +47,7 @@ def machine_prices(kernel: Kernel) -> Prices:
     return Prices()
 
 
-def measure(kernel: Kernel) -> Prices:
+def measure(kernel: BpfKernel) -> Prices:
     """Measure them now.
 
     Raises:

@@ -17,11 +17,12 @@ from dataclasses import replace
 from parprof.errors import ParprofError, TargetError
 from parprof.kernel.counters import LEFT_OUT
 from parprof.kernel.detacher import detacher
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Budget
 from parprof.model import Metrics, Profile
 from parprof.probes.prices import machine_prices
 from parprof.profile.addresses import AddressBook
+from parprof.profile.naming import FileNamer
 from parprof.profile.rows import RowMaker
 from parprof.service import footprint
 from parprof.service.config.options import DaemonOptions
@@ -158,11 +159,11 @@ class Daemon:
         """Watch until `stop`. ``each_turn`` is called about once a second.
 
         Raises:
-            PrivilegeError, KernelUnsupported: see `Kernel`.
+            PrivilegeError, KernelUnsupported: see `BpfKernel`.
         """
         options = self._options
         with (
-            Kernel(
+            BpfKernel(
                 options.events,
                 options.frequency_hz,
                 system_wide=True,
@@ -179,13 +180,10 @@ class Daemon:
             self._candidates = Candidates(options.selection, options.max_processes)
             self._session = Session(kernel, pace, self._candidates.add, share_probes=True)
             self._watching = Watching(self._session)
-            self._rows = RowMaker(
-                self._session,
-                AddressBook(
-                    self._session, symbolizer, loops=options.loops, by_line=True,
-                    kernel_pass_seconds=footprint.KERNEL_PASS_SECONDS, kernel_depth=options.kernel_depth,
-                ),
-            )  # fmt: skip
+            namer = FileNamer(
+                symbolizer, loops=options.loops, kernel_pass_seconds=footprint.KERNEL_PASS_SECONDS
+            )
+            self._rows = RowMaker(AddressBook(namer, by_line=True, kernel_depth=options.kernel_depth))
             self._losses = Losses(kernel.lost)
             self._session.wake_up_by(self._requests.wake_fd)
             kernel.breaker.set_prices(machine_prices(kernel))
@@ -286,10 +284,10 @@ class Daemon:
         session.drain()
         seconds = before_s - self._charged_s
         self._charged_s = before_s
-        facts = session.take_facts()
-        rows = self._rows.rows(facts)
+        drained = session.take()
+        rows = self._rows.rows(drained)
         charged = self._watching.charge(
-            facts,
+            drained.facts,
             rows,
             seconds,
             self._options.paths_per_process,

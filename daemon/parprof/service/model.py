@@ -101,7 +101,7 @@ class Snapshot:
     pushed: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Pushed profiles by (backend, outcome): sent, retried, dropped."""
     cost_seconds: Mapping[str, float] = field(default_factory=dict)
-    """What the targets have paid, by kind of event: `parprof.session.cost.COST_NAMES`."""
+    """What the targets have paid, by kind of event: `parprof.kernel.records.COST_NAMES`."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Events that were left out to keep to the budget, by kind: `parprof.kernel.counters.LEFT_OUT`."""
     impossible: int = 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from parprof.attribution.invariant import CoreTime
 from parprof.kernel.counters import EDGE_NAMES
 from parprof.kernel.records import Cost
-from parprof.model import FactKey, Metrics, PathSample, ProcessInfo, Profile
+from parprof.model import Count, Metrics, PathSample, ProcessInfo, Profile, SampleKey
 from parprof.profile.rows import RowMaker
 from parprof.service.accounts import Account, mean_n_working, most_working
 from parprof.service.governor import Usage
@@ -88,7 +88,7 @@ class Watching:
 
     def charge(
         self,
-        facts: Mapping[FactKey, list[int]],
+        facts: Mapping[SampleKey, Count],
         rows: Iterable[PathSample],
         seconds: float,
         limit: int,
@@ -107,7 +107,7 @@ class Watching:
         for image in by_image.keys() - self._session.targets.keys():
             for row in by_image[image]:
                 self._strays.add(row.metrics)
-        means, most = mean_n_working(facts.items(), fine), most_working(facts)
+        means, most = mean_n_working(facts, fine), most_working(facts)
         out = []
         for target in self._session.targets.values():
             watched = self._known(target)
