@@ -20,7 +20,7 @@ LAYERS = (
     "__main__",
 )
 SERVICE_LAYERS = (
-    "model log notify requests",
+    "model log notify requests serving",
     "accounts folding labels losses",
     "control metrics push recent selection",
     "http",

@@ -30,6 +30,7 @@ from parprof.model import Profile
 from parprof.service.http import HttpServer, conversation, server, site
 from parprof.service.http.address import Guard
 from parprof.service.http.message import RequestError, parse_head
+from parprof.service.serving import Limits
 from stand_in_service import Program, StandInService
 
 TOKEN = "0123456789abcdef-secret"
@@ -497,32 +498,33 @@ def test_a_client_that_does_not_read_is_dropped(
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(endpoint(running))
         connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        until(lambda: running._open)
-        until(lambda: not running._open)
+        until(lambda: running._listener.served)
+        until(lambda: not running._listener.served)
     assert ask(running, "/healthz").status == 200
 
 
-def test_too_many_connections(running: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_CONNECTIONS", 4)
-    monkeypatch.setattr(server, "MAX_WAITING", 4)
-    monkeypatch.setattr(server, "WAIT_SECONDS", 600.0)
+def test_too_many_connections(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LIMITS", Limits(4, 4, 600.0))
     monkeypatch.setattr(conversation, "HEAD_SECONDS", 600.0)
+    running = start()
     with ExitStack() as stack:
         for _ in range(8):
             stack.enter_context(socket.create_connection(endpoint(running)))
-        until(lambda: len(running._open) == 4 and len(running._waiting) == 4)
+        until(lambda: (running._listener.served, running._listener.waiting) == (4, 4))
         answer = ask(running, "/metrics")
         assert (answer.status, answer.headers["retry-after"]) == (503, "5")
-        assert len(running._open) == 4
-    assert ask(running, "/metrics").status == 200
+        assert running._listener.served == 4
+    answer = ask(running, "/metrics")
+    assert answer.status == 200
+    assert b'parprofd_http_requests_total{code="503",route="none"} 1.0' in answer.body
 
 
-def test_those_who_wait_too_long_are_sent_away(running: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_CONNECTIONS", 1)
-    monkeypatch.setattr(server, "WAIT_SECONDS", 0.3)
+def test_those_who_wait_too_long_are_sent_away(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LIMITS", Limits(1, 64, 0.3))
     monkeypatch.setattr(conversation, "HEAD_SECONDS", 600.0)
+    running = start()
     with socket.create_connection(endpoint(running)):
-        until(lambda: len(running._open) == 1)
+        until(lambda: running._listener.served == 1)
         assert ask(running, "/metrics").status == 503
 
 
@@ -578,7 +580,7 @@ def test_close_ends_everything(start: Starter) -> None:
     running = start()
     with socket.create_connection(endpoint(running), timeout=30) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n")
-        until(lambda: running._open)
+        until(lambda: running._listener.served)
         running.close()
         assert connection.recv(10) == b""
     with pytest.raises(ConnectionRefusedError):
