@@ -141,6 +141,33 @@ def test_pprof(running: HttpServer) -> None:
     assert "pid: 42" in {profile.string_table[index] for index in profile.comment}
 
 
+def test_report(running: HttpServer) -> None:
+    answer = ask(running, "/profiles/42.html?seconds=7")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert b'<a href="/">all processes</a>' in answer.body
+    assert b'<a href="/profiles/42.pb.gz?seconds=7">pprof</a>' in answer.body
+    assert b"7.00 s" in answer.body
+    # The browser holds the page to both policies, that of the header and its own.
+    policy = answer.headers["content-security-policy"].removesuffix("; frame-ancestors 'none'")
+    assert f'content="{policy}"'.encode() in answer.body
+    assert "unsafe" not in policy
+
+
+@pytest.mark.parametrize(
+    ("query", "there"),
+    [
+        ("", "?seconds=30"),
+        ("?by=effort&seconds=12&focus=0123456789abcdef", "?seconds=12&by=effort"),
+        ("?by=a%0d%0aSet-Cookie:x", "?seconds=30"),
+        ("?by=" + "x" * 41, "?seconds=30"),
+    ],
+)
+def test_where_flame_graphs_were(running: HttpServer, query: str, there: str) -> None:
+    answer = ask(running, f"/profiles/42.svg{query}")
+    assert (answer.status, answer.headers["location"]) == (308, f"/profiles/42.html{there}")
+    assert ask(running, answer.headers["location"]).status == 200
+
+
 def test_head_has_no_body(running: HttpServer) -> None:
     answer = raw(running, b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -181,10 +208,10 @@ def test_every_answer_has_safety_headers(running: HttpServer) -> None:
         ("/profiles/42.pb.gz?seconds=inf", 400),
         ("/profiles/42.pb.gz?seconds=1e9", 400),
         ("/profiles/42.pb.gz?seconds=" + "1" * 100, 400),
-        ("/profiles/42.svg?by=everything", 400),
-        ("/profiles/42.svg?focus=../x", 400),
+        ("/profiles/42.svg?seconds=-1", 400),
         ("/profiles/42.svg?" + "&".join("a" * 17), 400),
-        ("/profiles/42.svg?by=effort&focus=0123456789abcdef", 200),
+        ("/profiles/42.svg?by=effort&focus=0123456789abcdef", 308),
+        ("/profiles/42.html?by=everything", 200),
         ("/?sort=" + "x" * 100, 200),
         ("/" + "x" * 3000, 414),
     ],
@@ -552,11 +579,11 @@ def test_few_profiles_at_a_time(
 
     monkeypatch.setattr(service, "profile", counted)
     with ThreadPoolExecutor(8) as pool:
-        statuses = list(pool.map(lambda _: ask(running, "/profiles/42.svg").status, range(8)))
+        statuses = list(pool.map(lambda _: ask(running, "/profiles/42.html").status, range(8)))
     assert set(statuses) <= {503, 504}
     assert max(at_once) <= site.MAX_PROFILES
     service.hangs = False
-    assert ask(running, "/profiles/42.svg").status == 200
+    assert ask(running, "/profiles/42.html").status == 200
 
 
 def test_a_bug_is_one_500(
