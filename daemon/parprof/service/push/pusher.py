@@ -16,7 +16,7 @@ from parprof.service.push.labels import process_labels
 from parprof.service.push.sender import Counts, Sender
 from parprof.service.push.shape import Payload
 from parprof.service.push.spool import Spool
-from parprof.service.push.transport import Client
+from parprof.service.push.transport import StoreClient
 
 MAX_WAITING = 8
 """Profiles that wait in memory to be written to the disk. The loop asks `Pusher.has_room` before it makes one."""
@@ -148,7 +148,7 @@ class _Store:
         self._log = log
         self._has_complained = False
         try:
-            client = Client(store.endpoint)
+            client = StoreClient(store.endpoint)
         except UsageError as error:
             raise UsageError(f"push.{self.name}: {error}") from error
         self.spool = Spool(config.spool / self.name, config.spool_bytes, config.max_age_s, self.counts.count)
