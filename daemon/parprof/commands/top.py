@@ -124,7 +124,7 @@ class Feed:
     def close(self) -> None:
         """Disconnect; `refresh` connects again."""
         if self._client is not None:
-            self._client.__exit__()
+            self._client.close()
         self._client = None
 
     def uses(self, sort: str) -> list[Use]:
