@@ -86,6 +86,8 @@ def test_status() -> None:
         "exact → sampled 100",
         "libomp: stripped 100",
         "pyroscope sent 100",
+        "pyroscope 100 (2.5 MB)</dd>",
+        "pyroscope: no answer within 10 s",
         "0.20 %",
         "2 watched",
     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
@@ -12,7 +12,7 @@ from parprof.attribution import Effort
 from parprof.exporters.webpage import WebPage, definitions, duration, percentage, text
 from parprof.model import Metrics
 from parprof.service.http.sparkline import sparkline
-from parprof.service.model import ProcessSnapshot, Snapshot
+from parprof.service.model import ProcessSnapshot, PushQueue, Snapshot
 
 MAX_ROWS = 300
 REFRESH_SECONDS = 10
@@ -108,9 +108,22 @@ def _facts(snapshot: Snapshot, trouble: tuple[str, ...]) -> str:
         ),
         ("not probed", text(_counts({": ".join(k): v for k, v in failures.items()}), 600)),
         ("pushed", text(_counts({" ".join(k): v for k, v in snapshot.pushed.items()}), 600)),
+        *_push_queues(snapshot.push_queues),
         *(("note", text(note, 300)) for note in snapshot.notes[:10]),
     ]
     return definitions(facts)
+
+
+def _push_queues(queues: Mapping[str, PushQueue]) -> Iterator[tuple[str, str]]:
+    waiting = ", ".join(
+        f"{name} {queue.profiles:,} ({queue.size_bytes / 1e6:.1f} MB)"
+        for name, queue in sorted(queues.items())
+        if queue.profiles
+    )
+    yield "to be pushed", text(waiting, 600)
+    for name, queue in sorted(queues.items()):
+        if queue.problem:
+            yield "push fails", f'<span class="bad">{text(f"{name}: {queue.problem}", 300)}</span>'
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from parprof.errors import UsageError
 from parprof.model import Profile
 from parprof.resources import Closing
-from parprof.service.model import Labels
+from parprof.service.model import Labels, PushQueue
 from parprof.service.push.config import PushConfig, StoreConfig
 from parprof.service.push.labels import process_labels
 from parprof.service.push.sender import Counts, Sender
@@ -83,13 +83,12 @@ class Pusher(Closing):
             for outcome, count in store.counts.get().items()
         }
 
-    def problems(self) -> Mapping[str, str]:
-        """What is wrong, one line, by store; those that work are left out."""
-        return {store.name: store.sender.problem for store in self._stores if store.sender.problem}
-
-    def queued(self) -> Mapping[str, tuple[int, int]]:
-        """Profiles and bytes that wait on the disk, by store."""
-        return {store.name: (len(store.spool), store.spool.size_bytes) for store in self._stores}
+    def queues(self) -> Mapping[str, PushQueue]:
+        """What waits on the disk, and what is wrong, by store."""
+        return {
+            store.name: PushQueue(len(store.spool), store.spool.size_bytes, store.sender.problem)
+            for store in self._stores
+        }
 
     def flush(self, seconds: float) -> bool:
         """Wait until all that was submitted is on the disk or sent; whether it is."""
