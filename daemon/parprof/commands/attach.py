@@ -17,6 +17,7 @@ from parprof.commands.measuring import (
     present,
     validate,
 )
+from parprof.commands.progress import Progress
 from parprof.errors import UsageError
 from parprof.exporters.output import check_writable
 from parprof.process.identity import inspect
@@ -59,9 +60,14 @@ class AttachCommand:
             check_writable(args.output)
             try:
                 with interrupt.installed():
-                    present(
-                        args, profile_from_daemon(pid, args.duration, finished=lambda: bool(interrupt.signal))
-                    )
+                    with Progress(sys.stderr, enabled=not args.quiet) as progress:
+                        profile = profile_from_daemon(
+                            pid,
+                            args.duration,
+                            on_progress=progress.show_daemon,
+                            finished=lambda: bool(interrupt.signal),
+                        )
+                    present(args, profile)
                 return 0
             except NoDaemon:
                 pass

@@ -16,8 +16,8 @@ from parprof.cct.views import flat_view
 from parprof.commands.report import add_row_options
 from parprof.exporters import pprof
 from parprof.exporters.screen import Screen, elided
-from parprof.exporters.summary import printable
 from parprof.model import Metrics, Profile
+from parprof.untrusted import printable
 
 Key = tuple[str, str, str]
 

@@ -13,8 +13,9 @@ from parprof.attribution import Effort, Verdict, percent, verdict
 from parprof.cct.tree import METRICS, CallingContextTree, Node, weight
 from parprof.cct.views import Caller, FunctionTotals, callers_view, flat_view, fold_recursion
 from parprof.exporters.screen import Screen, elided
-from parprof.exporters.summary import facts, place, printable
+from parprof.exporters.summary import facts, place
 from parprof.model import Metrics, Profile
+from parprof.untrusted import printable
 
 VIEWS = ("context", "callers", "flat")
 DEFAULT_LIMIT = 40

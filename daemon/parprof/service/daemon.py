@@ -29,7 +29,7 @@ from parprof.service.config.options import DaemonOptions
 from parprof.service.folding import fold_cold
 from parprof.service.governor import Governor, Usage
 from parprof.service.losses import Losses, failure_reason
-from parprof.service.model import Labels, ProfileEntry, Snapshot
+from parprof.service.model import Labels, ProfileEntry, PushQueue, Snapshot
 from parprof.service.recent import RecentProfiles
 from parprof.service.requests import Requests
 from parprof.service.selection import Candidates
@@ -72,6 +72,8 @@ class Daemon:
         self._entries: tuple[ProfileEntry, ...] = ()
         self.pushed: Callable[[], Mapping[tuple[str, str], int]] = dict
         """Where the counts of pushed profiles come from."""
+        self.push_queues: Callable[[], Mapping[str, PushQueue]] = dict
+        """And what waits to be pushed."""
         self.leave: Callable[[Profile, Labels], None] = lambda profile, labels: None
         """Is given what `take_profile` had yet to give of a process image that another one has replaced."""
         self._labels: dict[int, Labels] = {}
@@ -384,6 +386,7 @@ class Daemon:
             drain_seconds=self._drain_seconds,
             ended=copy(self._ended),
             pushed=self.pushed(),
+            push_queues=self.push_queues(),
             cost_seconds=self._session.cost.by_name_s(self._session.targets.values()),
             left_out={name: counted[f"left_out_{name}"] for name in LEFT_OUT.values()},
             impossible=self._watching.violations,

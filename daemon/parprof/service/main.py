@@ -100,6 +100,7 @@ class Parprofd:
             self._pusher = Pusher(config, _LOG.warning)
             parts.callback(self._pusher.close)
             self._daemon.pushed = self._pusher.outcomes
+            self._daemon.push_queues = self._pusher.queues
             self._daemon.leave = self._pusher.submit
 
     def _start_http(self, parts: ExitStack) -> None:

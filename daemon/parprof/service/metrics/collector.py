@@ -40,6 +40,7 @@ from parprof.service.metrics.tables import (
     PROCESS,
     PROCESS_METRICS,
     PROFILING,
+    PUSH_GAUGES,
     THREAD_STATES,
 )
 from parprof.service.model import FunctionUse, ProcessSnapshot, Service, Snapshot
@@ -130,6 +131,10 @@ class ServiceCollector(Collector):
             ("parprofd_ready", "1 once programs and events are in place.", ready),
         ):
             yield _single(name, "gauge", text, value)
+        for name, text, measure in PUSH_GAUGES:
+            queues = snapshot.push_queues.items()
+            rows = [(LabelSet(("backend",), (backend,)), measure(queue)) for backend, queue in queues]
+            yield Family(name, "gauge", text, rows)
         versions = LabelSet(("version", "python"), (__version__, platform.python_version()))
         yield Family("parprofd_build_info", "gauge", "Constant 1: versions.", [(versions, 1)])
 

@@ -12,8 +12,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from parprof.exporters.summary import printable
 from parprof.model import Metrics
+from parprof.untrusted import printable
 
 MAX_LABEL = 120
 """Longest label value, in characters."""
