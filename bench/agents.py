@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT / "daemon"), str(ROOT / "bench"), str(ROOT / "tests")]
 from machine import describe  # noqa: E402
 
 from parprof.commands.spawn import Child  # noqa: E402
-from parprof.kernel.engine import Kernel  # noqa: E402
+from parprof.kernel.engine import BpfKernel  # noqa: E402
 from parprof.session.session import Session  # noqa: E402
 from truth import Truth  # noqa: E402
 
@@ -57,7 +57,7 @@ def bare_s(command: list[str], log: Path) -> float:
 
 def profiled_s(command: list[str], log: Path, frequency_hz: int) -> tuple[float, str]:
     """Time with profiling; and the n_w source."""
-    with Kernel(["cpu-clock"], frequency_hz) as kernel:
+    with BpfKernel(["cpu-clock"], frequency_hz) as kernel:
         session = Session(kernel)
         try:
             child = Child(command)

@@ -39,11 +39,11 @@ def say(step: str) -> None:
 
 def profile(pid: int) -> None:
     """What `parprof attach` does, with the memory after each step."""
-    from parprof.kernel.engine import Kernel
+    from parprof.kernel.engine import BpfKernel
     from parprof.session.session import Session
 
     say("imports")
-    with Kernel(["cpu-clock"], 499) as kernel:
+    with BpfKernel(["cpu-clock"], 499) as kernel:
         session = Session(kernel)
         say("programs loaded")
         session.watch(pid)

@@ -21,14 +21,14 @@ sys.path[:0] = [str(ROOT / "daemon"), str(ROOT / "bench")]
 from machine import describe  # noqa: E402
 
 from parprof.kernel import bpf  # noqa: E402
-from parprof.kernel.engine import Kernel  # noqa: E402
+from parprof.kernel.engine import BpfKernel  # noqa: E402
 from parprof.session.session import Session  # noqa: E402
 
 BUILD = ROOT / "tests/workloads/build"
 SECONDS = 1.5
 
 
-def run_ns(kernel: Kernel) -> tuple[int, int]:
+def run_ns(kernel: BpfKernel) -> tuple[int, int]:
     """(nanoseconds in the sampling programs, samples) so far; tail-called programs count for their caller."""
     ns, runs = kernel.run_time_ns()["on_sample"]
     return ns, runs
@@ -42,7 +42,7 @@ def measure(program: str, depth: int, frame_pointers: bool) -> tuple[float, floa
     try:
         os.sched_setaffinity(process.pid, {1 % (os.cpu_count() or 1)})
         time.sleep(0.1)
-        with Kernel(["cpu-clock"], 1999) as kernel:
+        with BpfKernel(["cpu-clock"], 1999) as kernel:
             session = Session(kernel)
             session.watch(process.pid)
             while session.watched.placer.is_waiting:
@@ -55,7 +55,6 @@ def measure(program: str, depth: int, frame_pointers: bool) -> tuple[float, floa
             start_ns, start_runs = run_ns(kernel)
             idle = _idle_cost(kernel)
             end = time.monotonic() + SECONDS
-            facts = []
             while time.monotonic() < end:
                 time.sleep(0.1)
                 kernel.poll()
@@ -63,19 +62,20 @@ def measure(program: str, depth: int, frame_pointers: bool) -> tuple[float, floa
             os.close(statistics)
             facts = kernel.drain()
             counted = kernel.statistics()["samples"] - before
-            depths = sum(len(kernel.stack(f.user).frames) * f.count for f in facts) / sum(
-                f.count for f in facts
+            samples = sum(count.samples for count in facts.values())
+            frames = sum(
+                len(kernel.stacks.get(key.user).frames) * count.samples for key, count in facts.items()
             )
             others = runs - start_runs - counted  # samples of other processes, dismissed at once
             session.finish()
             session.close()
-            return (ns - start_ns - others * idle) / counted, depths
+            return (ns - start_ns - others * idle) / counted, frames / samples
     finally:
         process.kill()
         process.wait()
 
 
-def _idle_cost(kernel: Kernel) -> float:
+def _idle_cost(kernel: BpfKernel) -> float:
     """Cost of dismissing a sample of a process that is not watched: a hash look-up."""
     return 150.0
 

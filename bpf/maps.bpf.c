@@ -337,6 +337,16 @@ static __always_inline int in_wait_code(struct process_config *c, u64 address)
 	return hit;
 }
 
+static __always_inline int in_libc(struct process_config *c, u64 address)
+{
+	u64 hit = 0;
+
+#pragma unroll
+	for (int i = 0; i < MAX_LIBC_RANGES; i++)
+		hit |= within(address, c->libc_start[i], c->libc_end[i]);
+	return hit;
+}
+
 /* Is the leaf runtime code that waits, or a libc stub (futex, sched_yield) called by it? */
 static __always_inline int leaf_waits(struct process_config *c, u64 ip, u64 sp)
 {
@@ -344,7 +354,7 @@ static __always_inline int leaf_waits(struct process_config *c, u64 ip, u64 sp)
 
 	if (in_wait_code(c, ip))
 		return 1;
-	if (ip - c->libc_start >= c->libc_end - c->libc_start)
+	if (!in_libc(c, ip))
 		return 0;
 	if (bpf_probe_read_user(&caller, sizeof(caller), (void *)sp))
 		return 0;

@@ -184,7 +184,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 
 	/* all goes to map memory at once: the verifier does not tell apart what it sees there */
 	w->user_mode = user_mode;
-	w->key.user_hash = w->key.kernel_hash = 0;
+	w->key.user = w->key.kernel = 0;
 	w->key.waiters = 0;
 	w->key.fine = 0;
 	w->key.image = p->image;
@@ -210,6 +210,6 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->sp = sp;
 	w->cactus = is_cactus(tgid);
 	if (!w->user_mode)
-		w->key.kernel_hash = capture(ctx, &w->record, 0, END_KERNEL);
+		w->key.kernel = capture(ctx, &w->record, 0, END_KERNEL);
 	return walk_user_stack(ctx, w, regs);
 }

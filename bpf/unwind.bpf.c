@@ -72,7 +72,7 @@ static __always_inline int finish_user_stack(struct walk *w)
 {
 	w->record.hash = mix(mix(w->record.hash, w->end), w->cut) | 1;
 	w->record.cut = w->cut;
-	w->key.user_hash = w->record.hash;
+	w->key.user = w->record.hash;
 	count(STAT_STACKS + (w->end & 15));
 	send_stack(&w->record, w->depth, w->end);
 	return finish_sample(w);
@@ -309,14 +309,14 @@ static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, stru
 	struct mapping_list *list = mapping_lists.lookup(&w->tgid);
 
 	if (!w->ip || is_exiting((void *)bpf_get_current_task())) {	/* in exec or exit: there is no user stack (any more) */
-		w->key.user_hash = 0;
+		w->key.user = 0;
 		count(LOST_USER_STACK);
 		return finish_sample(w);
 	}
 	w->may_seek = w->key.image >> 31;	/* of others Python has told all before */
 	if ((!list || !list->words) && !w->may_seek) {
-		w->key.user_hash = capture(ctx, &w->record, BPF_F_USER_STACK, END_FRAME_POINTERS);
-		if (!w->key.user_hash)
+		w->key.user = capture(ctx, &w->record, BPF_F_USER_STACK, END_FRAME_POINTERS);
+		if (!w->key.user)
 			count(LOST_USER_STACK);
 		else
 			count(STAT_STACKS + END_FRAME_POINTERS);

@@ -19,6 +19,7 @@
 #define MAX_NESTING 64		/* (work | wait) frames remembered for one thread */
 #define MAX_RUNTIME_RANGES 6	/* executable mappings of parallel runtimes in one process */
 #define MAX_WAIT_RANGES 16	/* code of the runtimes in which threads wait */
+#define MAX_LIBC_RANGES 2	/* libc, and before glibc 2.34 libpthread */
 #define MAX_USER_RANGES 4	/* executable mappings of files that call them */
 #define COMM_LENGTH 16
 
@@ -27,10 +28,11 @@ enum thread_state_kind {
 	STATE_SPINNING = 1,
 };
 
-/* The key under which samples are counted; two samples are one row when all of this is equal. */
+/* The key under which samples are counted; two samples are one row when all of this is equal. The fields of
+ * parprof.model.SampleKey have these names; Python finds them by the compiled object's layout. */
 struct sample_key {
-	u64 user_hash;		/* of the user stack's frames; 0 = no user stack */
-	u64 kernel_hash;	/* of the kernel stack's frames; 0 = the sample hit user mode */
+	u64 user;		/* hash of the user stack's frames; 0 = no user stack */
+	u64 kernel;		/* hash of the kernel stack's frames; 0 = the sample hit user mode */
 	u32 image;		/* process image: one exec of one process */
 	u32 tid;
 	u16 n_working;		/* threads of the image in user work, this one included; not clamped to cores */
@@ -175,8 +177,8 @@ struct process_config {
 	u64 user_end[MAX_USER_RANGES];
 	u64 wait_start[MAX_WAIT_RANGES];	/* the code of the runtimes that waits; none = all of it may */
 	u64 wait_end[MAX_WAIT_RANGES];
-	u64 libc_start;
-	u64 libc_end;
+	u64 libc_start[MAX_LIBC_RANGES];	/* the C library, and its threads where they are a library of their own */
+	u64 libc_end[MAX_LIBC_RANGES];
 	struct memory_plan memory;
 	struct closure_chain closures;
 	u32 flags;

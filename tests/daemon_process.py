@@ -42,6 +42,7 @@ WAIT_S = 45.0
 """For what happens in a second or two, on a machine that may be busy."""
 START_S = 120.0
 """A new kernel has the programs compiled."""
+_PROG_GET_NEXT_ID = 11
 _LINK_GET_NEXT_ID = 31
 _PR_SET_PDEATHSIG = 1
 _Found = TypeVar("_Found")
@@ -380,19 +381,19 @@ def bpf_ids(pid: int) -> tuple[set[int], set[int]]:
 def loaded_ids() -> tuple[set[int], set[int]]:
     """All BPF programs and links in the kernel, by id."""
 
-    def next_link(after: int) -> int | None:
+    def following(command: int, after: int) -> int | None:
         with suppress(OSError):
-            return int.from_bytes(bpf._bpf(_LINK_GET_NEXT_ID, after.to_bytes(8, "little"))[1][4:8], "little")
+            return int.from_bytes(bpf._bpf(command, after.to_bytes(8, "little"))[1][4:8], "little")
         return None
 
-    def all_of(following: Callable[[int], int | None]) -> set[int]:
-        found, last = set[int](), following(0)
+    def all_of(command: int) -> set[int]:
+        found, last = set[int](), following(command, 0)
         while last is not None:
             found.add(last)
-            last = following(last)
+            last = following(command, last)
         return found
 
-    return all_of(bpf.next_program_id), all_of(next_link)
+    return all_of(_PROG_GET_NEXT_ID), all_of(_LINK_GET_NEXT_ID)
 
 
 def children(pid: int, words: str = "") -> list[int]:

@@ -16,14 +16,18 @@ from parprof.commands.spawn import Child
 from parprof.errors import ProbeAttachError
 from parprof.exporters import pprof
 from parprof.kernel import multilinks
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.objects import LoadedObject, get_object
 from parprof.kernel.records import Budget, TraceRecord
 from parprof.kernel.uprobes import Prober, Site
-from parprof.model import ThreadState
+from parprof.model import PathSample, ThreadState
+from parprof.profile.addresses import AddressBook
+from parprof.profile.naming import FileNamer
+from parprof.profile.rows import RowMaker
 from parprof.session.session import Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
+from parprof.symbols import Symbolizer
 from truth import Truth
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -128,7 +132,7 @@ def traced_session(
     ``mechanism``: how to place uprobes, and no other; ``source``: where n_w comes from.
     """
     budget = UNLIMITED if source is Source.EXACT else Budget()
-    with Kernel(["cpu-clock"], frequency_hz, trace=True, budget=budget) as kernel:
+    with BpfKernel(["cpu-clock"], frequency_hz, trace=True, budget=budget) as kernel:
         if mechanism:
             kernel.prober._mechanisms = [mechanism]
         session = Session(kernel, wanted_source=source)
@@ -205,6 +209,13 @@ def run_until(session: Session, done: Callable[[], bool], limit_s: float = 60) -
             state = None if target.ended else session.kernel.process_state(target.pid)
             last = state.n_working if state else last
     return last
+
+
+def rows_of(session: Session, *, loops: bool = False) -> tuple[list[PathSample], RowMaker]:
+    """What a session has drained so far as rows, and who made them."""
+    with Symbolizer() as symbolizer:
+        maker = RowMaker(AddressBook(FileNamer(symbolizer, loops=loops)))
+        return maker.rows(session.drained()), maker
 
 
 def was_busy(run: Run) -> bool:

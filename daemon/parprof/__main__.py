@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import os
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from parprof import __version__
-from parprof.commands import COMMANDS
+from parprof.commands import COMMANDS, CommandEntry
 from parprof.errors import ParprofError
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The parser of one command, which it imports when there is something to parse."""
+
+    def __init__(self, entry: CommandEntry, **options: Any) -> None:
+        super().__init__(**options)
+        self._entry = entry
+        self._is_prepared = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """What argparse calls for the command that was named, and for no other."""
+        self.prepare()
+        return super().parse_known_args(args, namespace)
+
+    def prepare(self) -> None:
+        """Import the command and let it declare its arguments."""
+        if self._is_prepared:
+            return
+        self._is_prepared = True
+        import inspect  # it takes 10 ms: not for `--version`
+
+        command = self._entry.load()
+        self.description = inspect.cleandoc(command.__doc__ or "")
+        command.prepare_parser(self)
+        self.set_defaults(run=command.run)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -20,12 +49,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"parprof {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks of errors")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        text = inspect.cleandoc(command.__doc__ or "")
-        sub = commands.add_parser(command.name, help=text.splitlines()[0], description=text)
-        command.prepare_parser(sub)
-        sub.set_defaults(run=command.run)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
+    for entry in COMMANDS:
+        commands.add_parser(entry.name, help=entry.summary, entry=entry)
     return parser
 
 

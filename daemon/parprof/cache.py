@@ -1,9 +1,9 @@
 """Where parprof keeps what it may make again, and a directory there: bounded, and used only if nobody else can write
 to it.
 
-Files appear under their name at once and complete (written beside it, then renamed). When they become too
-many bytes, those go that were used least recently: ``atime`` says when, which `DiskCache.open` sets itself,
-because file systems are often mounted without.
+Files appear under their name at once and complete. When they become too many bytes, those go that were used least
+recently: ``atime`` says when, which `DiskCache.open` sets itself, because file systems are often mounted without.
+A file's name says all that its content depends on, so nothing is ever out of date.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
+from parprof.newfile import UNFINISHED, NewFile
 from parprof.untrusted import visible
 
 _MAX_NAME = 200
-_UNFINISHED = ".new-"
 _UNFINISHED_SECONDS = 6 * 3600.0
 _MAX_FILES = 1 << 14
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
 
 
 def cache_directory() -> Path:
-    """The directory of all caches. Each user of it checks that nobody else can write there.
+    """The directory of all caches.
 
     Raises:
         RuntimeError: the user has no home directory.
@@ -42,37 +41,26 @@ def own_alone(status: os.stat_result) -> bool:
     return status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-class NewFile:
+class CacheFile(NewFile):
     """A cache file that is being written through ``fd``; gone unless `commit` is called."""
 
-    def __init__(self, cache: DiskCache, directory: int, name: str, unfinished: str, fd: int) -> None:
-        """Made by `DiskCache.new`; takes over both descriptors."""
+    def __init__(self, cache: DiskCache, directory: int, name: str) -> None:
+        """Made by `DiskCache.new`. Takes over the directory's descriptor, unless it raises OSError."""
+        super().__init__(directory, name)
         self._cache = cache
-        self._directory = directory
-        self._name = name
-        self._unfinished = unfinished
-        self.fd = fd
 
     def commit(self) -> bool:
-        """Put the file in its place, where it replaces an older one; whether that could be done."""
+        """Put the file in its place; whether that could be done. Then prune the cache."""
         try:
-            os.replace(self._unfinished, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            self.put_in_place()
         except OSError:
             return False
-        self._unfinished = ""
-        self._cache.prune(keep=self._name)
+        self._cache.prune(keep=self.name)
         return True
-
-    def __enter__(self) -> Self:
-        """Nothing to do."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close it, and remove it if it was not put in its place."""
-        if self._unfinished:
-            with suppress(OSError):
-                os.unlink(self._unfinished, dir_fd=self._directory)
-        os.close(self.fd)
+        super().__exit__()
         os.close(self._directory)
 
 
@@ -139,7 +127,7 @@ class DiskCache:
             os.utime(fd, ns=(time.time_ns(), status.st_mtime_ns))
         return fd
 
-    def new(self, name: str) -> NewFile | None:
+    def new(self, name: str) -> CacheFile | None:
         """A file to be written, to become ``name``; None if that is not possible."""
         if not name or "/" in name or name.startswith(".") or len(name) > _MAX_NAME:
             return None
@@ -148,14 +136,31 @@ class DiskCache:
         except OSError as error:
             self._note(error)
             return None
-        unfinished = f"{_UNFINISHED}{os.getpid()}-{os.urandom(8).hex()}"
         try:
-            fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=directory)
+            return CacheFile(self, directory, name)
         except OSError as error:
             self._note(error)
             os.close(directory)
             return None
-        return NewFile(self, directory, name, unfinished, fd)
+
+    def read(self, name: str) -> bytes | None:
+        """All of a file; None if it is not there or cannot be read."""
+        fd = self.open(name)
+        if fd is None:
+            return None
+        with suppress(OSError), open(fd, "rb") as file:
+            return file.read()
+        return None
+
+    def write(self, name: str, data: bytes) -> bool:
+        """Keep a file; whether that could be done."""
+        new = self.new(name)
+        if new is None:
+            return False
+        with new, suppress(OSError):
+            new.write(data)
+            return new.commit()
+        return False
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there and can be removed."""
@@ -184,7 +189,7 @@ class DiskCache:
                 with suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
                     size = max(4096, status.st_blocks * 512)
-                    if entry.name.startswith(_UNFINISHED) and now - status.st_mtime < _UNFINISHED_SECONDS:
+                    if entry.name.startswith(UNFINISHED) and now - status.st_mtime < _UNFINISHED_SECONDS:
                         continue
                     files.append((0.0 if entry.name.startswith(".") else status.st_atime, size, entry.name))
                     total += size

@@ -20,58 +20,64 @@ class ThreadState(IntEnum):
     SPINNING = 1
 
 
-class FactKey(NamedTuple):
-    """What samples are counted under; see `Fact`."""
+class SampleKey(NamedTuple):
+    """What samples are counted under: the fields of ``struct sample_key`` (bpf/wire.h) by their names there.
 
-    image: int
-    tid: int
-    event: int
-    state: ThreadState
-    n_working: int
-    user: int
-    kernel: int
-    epoch: int
-    context: int
-    waiters: int
-    fine: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """Samples that the kernel counted under one key between two drains.
-
-    ``user`` and ``kernel`` are stack ids, 0 = none (`Kernel.stack` gives the frames). ``count`` is a number of
-    samples, ``total`` the sum of their periods in the event's own unit (meaningless for clock events, where a
-    sample stands for 1/frequency seconds). ``image`` names one process image: one exec of one process, never
-    reused.
+    Two more fields of that are the drain's own business: ``phase``, and ``unsure``, which `Count` has.
     """
 
     image: int
+    """One process image: one exec of one process. Never given out twice."""
     tid: int
     event: int
+    """Index of the perf event; 0 is the clock."""
     state: ThreadState
     n_working: int
-    unsure: bool
+    """Threads of the image in user work, this one included; not clamped to cores."""
     user: int
+    """Id of the user stack, 0 = none."""
     kernel: int
-    count: int
-    total: int
+    """Id of the kernel stack, 0 = none: the sample hit user mode."""
     epoch: int = 0
     """Which load map the addresses belong to: counts the changes that ld.so reported."""
     context: int = 0
-    """The call path that created the piece of work (`Kernel.context`); 0: the stack is whole by itself."""
+    """The call path that created the piece of work; 0: the stack is whole by itself."""
     waiters: int = 0
     """Threads that wait for a lock which this one holds."""
     fine: int = 0
     """Size of a team whose barriers come too often for ``n_working`` to be read in time: it is too low. Else 0."""
 
-    @property
-    def key(self) -> FactKey:
-        """What these samples are counted under."""
-        return FactKey(
-            self.image, self.tid, self.event, self.state, self.n_working, self.user, self.kernel, self.epoch,
-            self.context, self.waiters, self.fine,
-        )  # fmt: skip
+
+@dataclass(slots=True)
+class Count:
+    """How many samples were counted under one key."""
+
+    samples: int = 0
+    total: int = 0
+    """The sum of their periods in the event's own unit; meaningless for the clock event, of which each sample stands
+    for 1/frequency seconds."""
+    unsure: int = 0
+    """So many of the samples have an n_w, or a state, that is partly a guess."""
+
+    def add(self, other: Count) -> None:
+        """Add ``other`` in place."""
+        self.samples += other.samples
+        self.total += other.total
+        self.unsure += other.unsure
+
+
+Facts = dict[SampleKey, Count]
+"""What the kernel counted."""
+
+
+def add_facts(facts: Facts, more: Mapping[SampleKey, Count]) -> None:
+    """Add ``more`` to ``facts``, which may keep its counts as their own."""
+    for key, count in more.items():
+        known = facts.get(key)
+        if known is None:
+            facts[key] = count
+        else:
+            known.add(count)
 
 
 @dataclass(frozen=True, slots=True)

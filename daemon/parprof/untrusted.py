@@ -6,7 +6,8 @@ import os
 import re
 import stat
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Controls, also those of bidirectional text, and surrogates."""
 
 
 def visible(text: str | bytes, limit: int = 4096) -> str:
@@ -22,7 +23,18 @@ def visible(text: str | bytes, limit: int = 4096) -> str:
     if text.isascii() and text.isprintable():
         return text
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # lone surrogates
-    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}" if m[0] < "\x80" else f"\\u{ord(m[0]):04x}", text)
+    return _UNPRINTABLE.sub(lambda m: f"\\x{ord(m[0]):02x}" if m[0] < "\x80" else f"\\u{ord(m[0]):04x}", text)
+
+
+def printable(text: str) -> str:
+    r"""Text of a target, harmless for a terminal and an encoder: each such character is replaced by one.
+
+    For columns, where `visible` would take more room than there is.
+
+    >>> printable("a\nb") == "a\ufffdb"
+    True
+    """
+    return _UNPRINTABLE.sub("\ufffd", text)
 
 
 def open_regular(path: str | bytes) -> int:

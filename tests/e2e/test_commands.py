@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from daemon_process import loaded_ids
 from truth import Truth
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,6 +75,39 @@ def test_record_attributes_idleness_to_functions(program: str, tmp_path: Path) -
     for name in IDLENESS_PER_WORK:
         check_ratio(name, functions[name], expected[name])
         assert functions[name]["work_s"] == pytest.approx(expected[name][0] / 1e9, rel=0.25, abs=0.02)
+
+
+@pytest.mark.parametrize("program", ["omp_truth.gomp", "pthread_truth"])
+def test_saved_facts_make_the_same_report(program: str, tmp_path: Path) -> None:
+    facts = tmp_path / "facts"
+    done = parprof("record", "--save-facts", facts, "-o", tmp_path / "out.pb.gz", "--", BUILD / program,
+                   "serial,skewed", "--repeat", "2")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"wrote {facts}" in done.stderr
+    again = parprof("report", facts)
+    assert again.returncode == 0, again.stderr
+    assert "serial_work" in again.stdout
+    assert done.stdout.endswith(again.stdout), "the program's own output aside, both print the same"
+
+
+def test_facts_of_a_running_process(tmp_path: Path) -> None:
+    command = [BUILD / "pthread_truth", "serial", "--forever"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline().startswith(b"ready")
+        done = parprof("attach", process.pid, "-d", "1", "-q", "--save-facts", tmp_path / "facts", "-o",
+                       tmp_path / "out.pb.gz")  # fmt: skip
+        process.kill()
+    assert done.returncode == 0, done.stderr
+    assert parprof("report", tmp_path / "facts").stdout == done.stdout != ""
+
+
+def test_facts_and_profile_want_files_of_their_own(tmp_path: Path) -> None:
+    for option in ("-o", "--save-facts"):
+        assert option in parprof("record", "--help").stdout
+    done = parprof("record", "-o", tmp_path / "x", "--save-facts", tmp_path / "x", "--", "true")
+    assert done.returncode == 2 and "give each one of its own" in done.stderr
+    done = parprof("record", "--save-facts", tmp_path / "none/x", "--", "true")
+    assert done.returncode == 1 and "its directory does not exist" in done.stderr
 
 
 def test_record_pthreads(tmp_path: Path) -> None:
@@ -248,13 +282,8 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
 
 
 def _bpf_objects() -> int:
-    """BPF programs in the kernel, counted by walking their ids."""
-    from parprof.kernel import bpf
-
-    count, current = 0, 0
-    while (following := bpf.next_program_id(current)) is not None:
-        count, current = count + 1, following
-    return count
+    """BPF programs in the kernel."""
+    return len(loaded_ids()[0])
 
 
 def test_check_reports_this_machine() -> None:

@@ -64,7 +64,7 @@ def check_clean(session: Session, pid: int) -> None:
     try:
         session.watch(other.pid)  # it may still be in exec, and become another image
         profiling.run_until(
-            session, lambda: any(session.targets[key[0]].pid == other.pid for key in session.facts)
+            session, lambda: any(session.targets[key.image].pid == other.pid for key in session.facts)
         )
         session.finish()
     finally:

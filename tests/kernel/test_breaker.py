@@ -18,18 +18,15 @@ import pytest
 
 import profiling
 from parprof.commands.spawn import Child
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Budget, Cost
 from parprof.kernel.uprobes import Site
 from parprof.model import PathSample
 from parprof.plans import Edge
-from parprof.profile.addresses import AddressBook
 from parprof.profile.assemble import violations
-from parprof.profile.rows import RowMaker
 from parprof.session.session import Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
-from parprof.symbols import Symbolizer
 
 HZ = 499
 GOMP, OMP = "storms.gomp", "storms.omp"
@@ -59,7 +56,7 @@ class Storm:
 
 @contextmanager
 def session_of(budget: Budget | None = None, source: Source | None = None, hz: int = HZ) -> Iterator[Session]:
-    with Kernel(["cpu-clock"], hz, budget=budget) as kernel:
+    with BpfKernel(["cpu-clock"], hz, budget=budget) as kernel:
         session = Session(kernel, wanted_source=source)
         try:
             yield session
@@ -90,10 +87,8 @@ def run(
             session.finish()
             assert child.poll() == 0
             target = [one for one in session.targets.values() if one.pid == child.pid][-1]
-            with Symbolizer() as symbolizer:
-                maker = RowMaker(session, AddressBook(session, symbolizer, loops=False))
-                rows = maker.rows(session.facts)
-                assert not violations(session, maker, rows)
+            rows, maker = profiling.rows_of(session)
+            assert not violations(session.measurement(target), maker, rows)
             text = os.read(reading, 4096).decode()
             wall, cpu, delay = map(float, re.findall(r"(?:wall|cpu|delay) ([\d.]+)", text))
             return Storm(session, target, rows, session.kernel.statistics(), wall, cpu, delay)
@@ -201,7 +196,7 @@ def test_a_thousand_threads_that_create_tasks() -> None:
 def test_a_hot_lock_whose_holder_is_asked_for() -> None:
     """The probes that tell who holds it go; those on the slow path of locks may stay."""
     os.environ.update(PASSIVE)
-    with running(GOMP, "locks", "60") as process, Kernel(["cpu-clock"], HZ) as kernel:
+    with running(GOMP, "locks", "60") as process, BpfKernel(["cpu-clock"], HZ) as kernel:
         session = Session(kernel, blame_locks=True)
         try:
             target = session.watch(process.pid)
@@ -268,8 +263,8 @@ def test_switches_that_are_too_dear_are_not_followed() -> None:
     assert storm.sum("work_ns") == pytest.approx(storm.cpu_s, rel=0.15)
     worked = [
         key.n_working
-        for key, row in storm.session.facts.items()
-        for _ in range(row[0])
+        for key, count in storm.session.facts.items()
+        for _ in range(count.samples)
         if key.image == storm.target.image
     ]
     assert worked.count(1) > 0.95 * len(worked)

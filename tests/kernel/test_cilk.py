@@ -11,9 +11,6 @@ import pytest
 
 import profiling
 from parprof.model import ThreadState
-from parprof.profile.addresses import AddressBook
-from parprof.profile.rows import RowMaker
-from parprof.symbols import Symbolizer
 
 LIMIT = 0.01
 BUSY_LIMIT = 0.1
@@ -84,8 +81,7 @@ def test_nothing_is_probed_on_return_where_work_moves(
 
 def author_paths(run: profiling.Run) -> Counter[tuple[str, ...]]:
     """Logical call paths of working samples inside work functions, root first, down to the work function."""
-    with Symbolizer() as symbolizer:
-        rows = RowMaker(run.session, AddressBook(run.session, symbolizer)).rows(run.session.facts)
+    rows, _ = profiling.rows_of(run.session, loops=True)
     out = Counter[tuple[str, ...]]()
     for row in rows:
         names = [frame.name for frame in row.path if not frame.is_loop]

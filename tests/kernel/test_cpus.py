@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.session.session import Session
 
 SWITCH = Path("/sys/devices/system/cpu/cpu1/online")
@@ -40,7 +40,7 @@ def samples_of(session: Session, seconds: float) -> int:
 
 def test_a_cpu_that_comes_back_is_sampled_again(cpu1: Path) -> None:
     """As a suspend does to all CPUs but one: away and back between two drains."""
-    with Kernel(["cpu-clock"], 199) as kernel:
+    with BpfKernel(["cpu-clock"], 199) as kernel:
         session = Session(kernel)
         process = subprocess.Popen([sys.executable, "-S", "-c", SPIN])
         try:
@@ -61,7 +61,7 @@ def test_a_cpu_that_comes_back_is_sampled_again(cpu1: Path) -> None:
 
 
 def test_a_cpu_that_is_away_for_a_while(cpu1: Path) -> None:
-    with Kernel(["cpu-clock"], 199) as kernel:
+    with BpfKernel(["cpu-clock"], 199) as kernel:
         cpu1.write_text("0")
         for _ in range(3):
             kernel.drain()

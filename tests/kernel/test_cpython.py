@@ -17,6 +17,7 @@ from parprof.commands.spawn import Child
 from parprof.languages.cpython.merge import CUT
 from parprof.model import PathSample, Profile
 from parprof.profile.assemble import make_profile
+from parprof.profile.naming import FileNamer
 from parprof.session.session import Session
 from parprof.symbols import Symbolizer
 
@@ -96,7 +97,7 @@ def profile(session: Session, pid: int) -> Profile:
     session.finish()
     main = next(target for target in session.targets.values() if target.pid == pid)
     with Symbolizer() as symbolizer:
-        return make_profile(session, symbolizer, main)
+        return make_profile(session.measurement(main), FileNamer(symbolizer))
 
 
 def attach(interpreter: str, mode: str, seconds: float) -> Profile:

@@ -13,9 +13,10 @@ import pytest
 
 import profiling
 from parprof.errors import KernelUnsupported
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.objects import LoadedObject, get_object
 from parprof.kernel.records import RECORD_EXIT, RECORD_REPLACED, WatchConfig
+from parprof.model import Facts, add_facts
 
 BURN = "import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
 
@@ -28,19 +29,23 @@ def burner() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_counts_are_complete_and_match_the_clock(burner: subprocess.Popen[bytes]) -> None:
-    with Kernel(["cpu-clock"], 997) as kernel:
+    with BpfKernel(["cpu-clock"], 997) as kernel:
         kernel.watch(burner.pid, 23, WatchConfig())
         cpu = _cpu_seconds(burner.pid)
         time.sleep(1.5)
         cpu = _cpu_seconds(burner.pid) - cpu
         facts = kernel.drain()
         kernel.unwatch(burner.pid)
-        samples = sum(fact.count for fact in facts)
+        samples = samples_in(facts)
         assert samples == pytest.approx(997 * cpu, rel=0.05, abs=15)
-        assert {fact.image for fact in facts} == {23}
-        rest = sum(fact.count for fact in kernel.drain())
+        assert {key.image for key in facts} == {23}
+        rest = samples_in(kernel.drain())
         assert samples + rest == kernel.statistics()["samples"]
-        assert all(kernel.stack(fact.user) for fact in facts if fact.user)
+        assert all(kernel.stacks.get(key.user).frames for key in facts if key.user)
+
+
+def samples_in(facts: Facts) -> int:
+    return sum(count.samples for count in facts.values())
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -49,24 +54,24 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def test_a_full_table_of_counts_is_counted(burner: subprocess.Popen[bytes]) -> None:
-    with Kernel(["cpu-clock"], 4999, sizes={"counts": 4}) as kernel:
+    with BpfKernel(["cpu-clock"], 4999, sizes={"counts": 4}) as kernel:
         kernel.watch(burner.pid, 1, WatchConfig())
         time.sleep(0.5)
-        kept = sum(fact.count for fact in kernel.drain())
+        kept = samples_in(kernel.drain())
         lost = kernel.lost()
         assert lost["counts_full"] > 0
         assert kept == pytest.approx(kernel.statistics()["samples"], abs=200)
 
 
 def test_a_full_table_of_threads_is_counted(tmp_path: Path) -> None:
-    with Kernel(["cpu-clock"], 999, sizes={"threads": 1}) as kernel:
+    with BpfKernel(["cpu-clock"], 999, sizes={"threads": 1}) as kernel:
         process = subprocess.Popen([profiling.BUILD / "pthread_truth", "balanced", "--forever"],
                                    stdout=subprocess.PIPE)  # fmt: skip
         try:
             kernel.watch(process.pid, 1, WatchConfig())
             time.sleep(0.5)
             assert kernel.lost()["threads_full"] > 0
-            assert sum(fact.count for fact in kernel.drain()) > 100  # still counted, as work
+            assert samples_in(kernel.drain()) > 100  # still counted, as work
         finally:
             process.kill()
             process.communicate()
@@ -74,20 +79,21 @@ def test_a_full_table_of_threads_is_counted(tmp_path: Path) -> None:
 
 def test_a_small_ring_loses_no_sample(burner: subprocess.Popen[bytes]) -> None:
     """Stacks that found no room are sent again with a later sample; what never came is given out as lost."""
-    with Kernel(["cpu-clock"], 4999, sizes={"stacks": 4096}) as kernel:
+    with BpfKernel(["cpu-clock"], 4999, sizes={"stacks": 4096}) as kernel:
         kernel.watch(burner.pid, 1, WatchConfig())
         time.sleep(0.4)  # nobody empties the ring
         facts = kernel.drain()
         time.sleep(0.2)
-        facts += kernel.drain()
+        add_facts(facts, kernel.drain())
         kernel.unwatch(burner.pid)
-        facts += kernel.drain() + kernel.unresolved()
-        assert sum(fact.count for fact in facts) == kernel.statistics()["samples"]
+        add_facts(facts, kernel.drain())
+        add_facts(facts, kernel.unresolved())
+        assert samples_in(facts) == kernel.statistics()["samples"]
 
 
 def test_a_reused_pid_is_not_the_same_process() -> None:
     """The entry of a process that is gone must not catch the next owner of its PID."""
-    with Kernel(["cpu-clock"], 999) as kernel:
+    with BpfKernel(["cpu-clock"], 999) as kernel:
         for _ in range(20):
             pid = 29_000 + os.getpid() % 1000
             while os.path.exists(f"/proc/{pid}"):
@@ -103,11 +109,11 @@ def test_a_reused_pid_is_not_the_same_process() -> None:
             pytest.fail("the kernel gave the PID to somebody else twenty times")
         assert RECORD_REPLACED in [record.kind for record in kernel.control_records()]
         assert kernel.process_state(pid) is None
-        assert sum(fact.count for fact in kernel.drain()) == 0
+        assert samples_in(kernel.drain()) == 0
 
 
 def test_exit_is_reported_and_leaves_no_thread(tmp_path: Path) -> None:
-    with Kernel(["cpu-clock"], 999) as kernel:
+    with BpfKernel(["cpu-clock"], 999) as kernel:
         process = subprocess.Popen([profiling.BUILD / "pthread_truth", "balanced", "--repeat", "3"],
                                    stdout=subprocess.DEVNULL)  # fmt: skip
         kernel.watch(process.pid, 1, WatchConfig())
@@ -138,12 +144,12 @@ def test_page_faults_are_counted_beside_the_clock(tmp_path: Path) -> None:
         "import mmap\nb = mmap.mmap(-1, 64 << 20)\nb.madvise(mmap.MADV_NOHUGEPAGE)\n"
         "for i in range(0, len(b), 4096): b[i] = 1"
     )
-    with Kernel(["cpu-clock", "page-faults"], 999) as kernel:
+    with BpfKernel(["cpu-clock", "page-faults"], 999) as kernel:
         process = subprocess.Popen([sys.executable, "-S", "-c", "input()\n" + code], stdin=subprocess.PIPE)
         kernel.watch(process.pid, 1, WatchConfig())
         process.communicate(b"\n")
         time.sleep(0.1)
-        faults = sum(fact.total for fact in kernel.drain() if fact.event == 1)
+        faults = sum(count.total for key, count in kernel.drain().items() if key.event == 1)
         assert 0.98 < faults / ((64 << 20) / 4096) < 1.2
 
 

@@ -8,19 +8,13 @@ from pathlib import Path
 import pytest
 
 import profiling
-from parprof.profile.addresses import AddressBook
-from parprof.profile.rows import RowMaker
 from parprof.session.sources import Source
-from parprof.symbols import Symbolizer
 
 PROGRAM = "extremes.gomp"
 
 
 def names_and_samples(run: profiling.Run) -> list[tuple[list[str], int]]:
-    with Symbolizer() as symbolizer:
-        rows = RowMaker(run.session, AddressBook(run.session, symbolizer, loops=False)).rows(
-            run.session.facts
-        )
+    rows, _ = profiling.rows_of(run.session)
     assert sum(row.metrics.samples for row in rows) == run.session.samples(), "no sample is lost on the way"
     return [([frame.name for frame in row.path], row.metrics.samples) for row in rows]
 

@@ -47,8 +47,8 @@ def test_a_program_on_fuse_has_whole_stacks_and_names(tmp_path: Path) -> None:
             assert total > 300 and counted["stacks_complete"] >= 0.99 * total, counted
             names = set[str]()
             with Symbolizer() as symbolizer:
-                for _, _, _, _, _, user, *_ in session.facts:
-                    for address, is_return in session.kernel.stack(user).frames:
+                for key in session.facts:
+                    for address, is_return in session.kernel.stacks.get(key.user).frames:
                         if found := target.load_maps.newest and target.load_maps.newest.find(address):
                             names |= {frame.name for frame in symbolizer.frames(*found, is_return)}
             assert {"main", "descend", "spin"} <= names

@@ -10,11 +10,9 @@ import pytest
 
 import profiling
 from parprof.model import Frame, PathSample
-from parprof.profile.addresses import AddressBook
 from parprof.profile.rows import RowMaker
 from parprof.runtimes import agents
 from parprof.session.sources import Source
-from parprof.symbols import Symbolizer
 from parprof.symbols.kernel import KERNEL
 
 COMPLETE = 0.995
@@ -22,9 +20,7 @@ PHASES = "balanced,skewed,barrier,dynamic,nested,tasks,taskwait"
 
 
 def rows_of(run: profiling.Run) -> tuple[list[PathSample], RowMaker]:
-    with Symbolizer() as symbolizer:
-        maker = RowMaker(run.session, AddressBook(run.session, symbolizer, loops=False))
-        return maker.rows(run.session.facts), maker
+    return profiling.rows_of(run.session)
 
 
 def names(path: tuple[Frame, ...]) -> list[str]:

@@ -29,7 +29,7 @@ PHASE_LIMIT = 0.03
 
 def agree(make: Callable[[], profiling.Run], minimum: int, limit: float = LIMIT) -> profiling.Run:
     run = profiling.agree(make, minimum, limit, BUSY_LIMIT)
-    counted = sum(row[0] for row in run.session.facts.values())
+    counted = sum(count.samples for count in run.session.facts.values())
     assert counted == run.statistics["samples"], "samples were counted in the kernel that no drain returned"
     return run
 

@@ -12,10 +12,7 @@ import profiling
 from parprof.logical.ourselves import PROFILING, is_handler, is_slot
 from parprof.metrics import Metrics
 from parprof.model import PathSample
-from parprof.profile.addresses import AddressBook
-from parprof.profile.rows import RowMaker
 from parprof.session.sources import Source
-from parprof.symbols import Symbolizer
 
 SECONDS = 2.0
 
@@ -43,9 +40,8 @@ def regions_of_ten_microseconds() -> tuple[list[PathSample], float, float]:
             most = cpu_seconds(process.pid) - first
         finally:
             process.kill()
-        with Symbolizer() as symbolizer:
-            maker = RowMaker(session, AddressBook(session, symbolizer, loops=False))
-            return maker.rows(session.facts), least, most
+        rows, _ = profiling.rows_of(session)
+        return rows, least, most
 
 
 def test_our_handlers_are_no_work() -> None:

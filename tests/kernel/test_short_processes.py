@@ -14,12 +14,9 @@ import pytest
 
 import profiling
 from parprof.commands.spawn import Child
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.model import PathSample
-from parprof.profile.addresses import AddressBook
-from parprof.profile.rows import RowMaker
 from parprof.session.session import Session
-from parprof.symbols import Symbolizer
 
 BRIEF = str(profiling.BUILD / "brief")
 RUNS = 40
@@ -29,7 +26,7 @@ STOPS = 3
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    with Kernel(["cpu-clock"], 499) as kernel:
+    with BpfKernel(["cpu-clock"], 499) as kernel:
         session = Session(kernel)
         try:
             yield session
@@ -45,12 +42,6 @@ def run(session: Session, *command: str) -> None:
     profiling.run_until(session, lambda: child.poll() is not None)
     session.finish()
     assert child.poll() == 0
-
-
-def rows_of(session: Session) -> tuple[list[PathSample], RowMaker]:
-    with Symbolizer() as symbolizer:
-        maker = RowMaker(session, AddressBook(session, symbolizer, loops=False))
-        return maker.rows(session.facts), maker
 
 
 def names_of(row: PathSample) -> list[str]:
@@ -74,7 +65,7 @@ def test_a_program_that_is_known_to_be_plain_is_not_stopped(session: Session) ->
 
 def test_its_samples_have_their_call_paths(session: Session) -> None:
     run(session, *shell(RUNS, f"{BRIEF} 20"))
-    rows, maker = rows_of(session)
+    rows, maker = profiling.rows_of(session)
     ours = [row for row in rows if row.origin.comm == "brief"]
     burnt = [row for row in ours if "burn" in names_of(row)]
     assert len({row.origin.image for row in ours}) >= RUNS - 2  # 20 ms have nearly always a sample at 499 Hz
@@ -98,7 +89,7 @@ def test_one_that_begins_to_create_threads_is_stopped_again(session: Session) ->
 
 def test_a_program_that_becomes_another_is_two(session: Session) -> None:
     run(session, *shell(20, f"{BRIEF} 10 then {BRIEF} 10"))
-    rows, _ = rows_of(session)
+    rows, _ = profiling.rows_of(session)
     images = {row.origin.image for row in rows if "burn" in names_of(row)}
     assert len(images) >= 36
     assert stops(session) <= 6 * STOPS
@@ -143,7 +134,7 @@ def states_of(group: int) -> list[str]:
 
 def test_nothing_stays_stopped_when_the_profiler_fails() -> None:
     """An error of ours in the middle of a build: its processes go on."""
-    with Kernel(["cpu-clock"], 499) as kernel:
+    with BpfKernel(["cpu-clock"], 499) as kernel:
         session = Session(kernel)
         child = Child(
             [

@@ -13,12 +13,9 @@ import profiling
 from parprof.attribution.idleness import attribute
 from parprof.commands.spawn import Child
 from parprof.metrics import Metrics
-from parprof.profile.addresses import AddressBook
-from parprof.profile.rows import RowMaker
 from parprof.session.session import Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
-from parprof.symbols import Symbolizer
 
 LIMIT = 0.04
 """On a quiet machine at most 1 % is wrong. On a busy one threads are preempted on their way between the work and
@@ -145,8 +142,8 @@ def idleness_error() -> float:
         session.finish()
         truth = json.loads(process.communicate()[0])
     total = Metrics()
-    for key, row in session.facts.items():
-        total.add(attribute(row[0], 1e6, key.n_working, 2, key.state))
+    for key, count in session.facts.items():
+        total.add(attribute(count.samples, 1e6, key.n_working, 2, key.state))
     assert total.work_ns > 1e8
     return abs(total.idleness_ns / total.work_ns - float(truth["ratio"]))
 
@@ -171,9 +168,7 @@ def idleness_of_fine_phases(*arguments: str) -> tuple[float, float]:
         profiling.run_until(session, lambda: process.poll() is not None)
         session.finish()
         truth = json.loads(process.communicate()[0])
-        with Symbolizer() as symbolizer:
-            maker = RowMaker(session, AddressBook(session, symbolizer, loops=False))
-            rows = maker.rows(session.facts)
+        rows, maker = profiling.rows_of(session)
     assert truth["regions_per_s"] < 20_000 or maker.fine > 0.5 * maker.samples
     total = Metrics()
     for row in rows:
@@ -200,6 +195,33 @@ def test_tbb_sampled(program: str, tmp_path: Path) -> None:
     runs = []
     for attempt in range(3):
         run = profiling.record(program, [], tmp_path / f"log{attempt}")
+        assert run.target.source is Source.SAMPLED
+        runs.append(run)
+        if best(runs).wrong_share <= 0.05:
+            break
+    agreement = best(runs)
+    assert agreement.judged > 300
+    assert agreement.wrong_share <= 0.05, agreement.cases
+
+
+_STUBS = """
+/* As libpthread's own: a leaf function without a frame, in which a thread that yields is found. */
+__asm__(".globl sched_yield\\n.type sched_yield, @function\\nsched_yield:\\n"
+	"mov $20000, %ecx\\n1: pause\\ndec %ecx\\njnz 1b\\nxor %eax, %eax\\nret\\n.size sched_yield, .-sched_yield\\n");
+"""
+
+
+@pytest.mark.parametrize("name", ["libpthread-2.31.so", "ld-musl-x86_64.so.1"])
+def test_a_thread_that_the_runtime_has_sent_into_the_threads_library_waits(name: str, tmp_path: Path) -> None:
+    """Before glibc 2.34 threads are in a library of their own, and musl has one file for all of the C library."""
+    if not (profiling.BUILD / "tbb_truth").exists():
+        pytest.skip("libtbb-dev is not installed: no TBB program was built")
+    (tmp_path / "stubs.c").write_text(_STUBS)
+    library = tmp_path / name
+    subprocess.run(["gcc", "-shared", "-o", library, tmp_path / "stubs.c"], check=True)
+    runs = []
+    for attempt in range(3):
+        run = profiling.record("tbb_truth", [], tmp_path / f"log{attempt}", LD_PRELOAD=str(library))
         assert run.target.source is Source.SAMPLED
         runs.append(run)
         if best(runs).wrong_share <= 0.05:

@@ -16,7 +16,7 @@ import pytest
 
 import profiling
 from parprof.commands.spawn import Child
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.stacks import STACK_ENDS
 from parprof.kernel.store import CHUNK_WORDS
 from parprof.session.session import Session
@@ -76,14 +76,14 @@ class Names:
 def shapes(session: Session, target: Target) -> Counter[tuple[str, ...]]:
     """The call paths seen, root first, with C library frames below main left out."""
     names, out = Names(target), Counter[tuple[str, ...]]()
-    for (image, _, _, _, _, user, in_kernel, epoch, *_), (count, _, _) in session.facts.items():
-        if image != target.image or in_kernel:
+    for key, count in session.facts.items():
+        if key.image != target.image or key.kernel:
             continue
-        stack = session.kernel.stack(user)
-        path = [names(address, is_return, epoch) for address, is_return in reversed(stack.frames)]
+        stack = session.kernel.stacks.get(key.user)
+        path = [names(address, is_return, key.epoch) for address, is_return in reversed(stack.frames)]
         while path and path[0] in ("libc.so.6", "_start"):
             path.pop(0)
-        out[tuple(path)] += count
+        out[tuple(path)] += count.samples
     return out
 
 
@@ -160,7 +160,7 @@ def test_deeper_than_the_limit_is_marked_not_hidden() -> None:
 
 
 def test_a_full_store_falls_back_to_frame_pointers() -> None:
-    with Kernel(["cpu-clock"], 997, sizes={"store": 1}) as kernel:
+    with BpfKernel(["cpu-clock"], 997, sizes={"store": 1}) as kernel:
         session = Session(kernel)
         process = subprocess.Popen([sys.executable, "-S", "-c", "while True: sum(range(1000))"])
         try:
@@ -170,7 +170,7 @@ def test_a_full_store_falls_back_to_frame_pointers() -> None:
             profiling.run_until(session, lambda: time.monotonic() > end)
             session.finish()
             assert session.watched.placer.refused > 0
-            assert sum(row[0] for row in session.facts.values()) > 300
+            assert sum(count.samples for count in session.facts.values()) > 300
         finally:
             process.kill()
             process.wait()
@@ -216,9 +216,9 @@ def test_libraries_that_come_and_go(tmp_path: Path) -> None:
     with recorded([str(program), str(tmp_path)]) as (session, target):
         names = Names(target)
         seen = Counter[str]()
-        for (_, _, _, _, _, user, _, epoch, *_), (count, _, _) in session.facts.items():
-            frames = session.kernel.stack(user).frames
-            seen[names(*frames[0], epoch) if frames else "none"] += count
+        for key, count in session.facts.items():
+            frames = session.kernel.stacks.get(key.user).frames
+            seen[names(*frames[0], key.epoch) if frames else "none"] += count.samples
         # Which of the two libraries it was is known when its map was read, and unknown otherwise.
         assert target.load_maps.epoch > 1000
         assert seen["alpha.so"] + seen["beta.so"] + sum(n for name, n in seen.items() if name[0] == "?") > 500

@@ -109,7 +109,7 @@ def both_walks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def both(compiled: dict[str, Any], command: list[str]) -> Iterator[tuple[Session, int]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(objects, "get_object", lambda: compiled)
-        with engine.Kernel(["cpu-clock"], 997) as kernel:
+        with engine.BpfKernel(["cpu-clock"], 997) as kernel:
             session = Session(kernel)
             try:
                 child = Child(command)

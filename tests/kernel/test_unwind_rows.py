@@ -104,12 +104,12 @@ def test_the_frame_is_found_without_rsp_and_rbp(where: str, tmp_path: Path) -> N
         target = [target for target in session.targets.values() if target.pid == child.pid][-1]
         paths = Counter[tuple[str, ...]]()
         with Symbolizer() as symbolizer:
-            for key, (count, *_) in session.facts.items():
+            for key, count in session.facts.items():
                 path = []
-                for address, is_return in reversed(session.kernel.stack(key[5]).frames):
-                    found = target.find(address, key[7])
+                for address, is_return in reversed(session.kernel.stacks.get(key.user).frames):
+                    found = target.find(address, key.epoch)
                     path.append(symbolizer.frames(*found, is_return)[-1].name if found else "?")
-                paths[tuple(path)] += count
+                paths[tuple(path)] += count.samples
         right = sum(count for path, count in paths.items() if path[-len(TRUE_PATHS[where]) :] == TRUE_PATHS[where]
                     and path[0] == "_start")  # fmt: skip
         assert right > 1000

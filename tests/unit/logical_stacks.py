@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
-from parprof.logical.bichord import logical_projection
+from parprof.logical.bichord import Bichord, logical_projection
 from parprof.logical.folding import Folder
 from parprof.model import Frame, Path
 from parprof.runtimes.libgomp import Libgomp
@@ -16,6 +17,11 @@ from parprof.runtimes.libomp import Libomp
 PROGRAM, GOMP, OMP, LIBC = "heat", "libgomp.so.1", "libomp.so.5", "libc.so.6"
 AGENTS = (Libgomp(), Libomp())
 FOLDER = Folder(AGENTS)
+
+
+def physical_projection(path: Iterable[Bichord]) -> Path:
+    """What was on the thread's stack: a fold may not lose any of it."""
+    return tuple(frame for bichord in path for frame in bichord.physical)
 
 
 def module_of(name: str) -> str:

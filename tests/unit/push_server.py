@@ -7,6 +7,7 @@ import gzip
 import socket
 import ssl
 import struct
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,7 +16,23 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+from parprof.service.config.load import load
+from parprof.service.config.push import push_config
+from parprof.service.config.text import toml_value
 from parprof.service.push import parca_pb2, pyroscope_pb2
+from parprof.service.push.config import PushConfig
+
+
+def push_config_of(table: dict[str, object]) -> PushConfig:
+    """What the pusher is told where a file has this [push] table.
+
+    Raises:
+        ConfigError: that is no such table.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(f"push = {toml_value(table)}\n")
+        file.flush()
+        return push_config(load(file.name, environment={}).config.push)
 
 
 @dataclass(frozen=True)

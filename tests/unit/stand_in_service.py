@@ -12,7 +12,15 @@ from dataclasses import dataclass, field, replace
 from parprof.errors import TargetError
 from parprof.metrics import Metrics
 from parprof.model import ProcessInfo, Profile
-from parprof.service.model import FunctionUse, Labels, ProcessSnapshot, ProfileEntry, Recent, Snapshot
+from parprof.service.model import (
+    FunctionUse,
+    Labels,
+    ProcessSnapshot,
+    ProfileEntry,
+    PushQueue,
+    Recent,
+    Snapshot,
+)
 from profiles import heat
 
 CORES = 8
@@ -158,6 +166,10 @@ class StandInService:
             drain_seconds=0.012,
             ended=self.ended.copy(),
             pushed=dict(self.pushed),
+            push_queues={
+                "parca": PushQueue(0, 0),
+                "pyroscope": PushQueue(self.pushed["pyroscope", "sent"], 2_500_000, "no answer within 10 s"),
+            },
             cost_seconds={"samples": 1e-3 * self.samples, "timer": 2e-3 * self.samples},
             left_out={"probe_hits": self.samples},
             dropped={"intervals": 1, "call paths": 200},

@@ -8,20 +8,20 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[2] / "daemon/parprof"
 # A folder (or a module that is in none) imports from itself and from the lines above its own.
 LAYERS = (
-    "errors metrics plans pprof_pb2 resources untrusted",
+    "errors metrics newfile plans pprof_pb2 resources untrusted",
     "model",
-    "cache cct workers",
+    "cache cct http_client workers",
     "attribution files kernel",
     "exporters process runtimes symbols",
     "languages logical loops probes unwind",
-    "session",
-    "profile",
+    "facts",
+    "profile session",
     "service",
     "commands",
     "__main__",
 )
 SERVICE_LAYERS = (
-    "model log notify requests",
+    "model log notify requests serving",
     "accounts folding labels losses",
     "control metrics push recent selection",
     "http",

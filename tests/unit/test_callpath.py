@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parprof.kernel.engine import Stack
+from parprof.kernel.stacks import Stack
 from parprof.logical.physical import NO_STACK, TRUNCATED, physical_path
 from parprof.model import Frame
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from parprof.service.config.lines import key_lines, line_of
 from parprof.service.config.load import OTHER_VARIABLES, changed_keys, load, read_secret
-from parprof.service.config.schema import KEYS, Config, ConfigError, value_of
+from parprof.service.config.push import push_config
+from parprof.service.config.schema import KEYS, TABLES, Config, ConfigError, value_of
 from parprof.service.config.text import (
     answer,
     effective_text,
@@ -20,7 +21,7 @@ from parprof.service.config.text import (
     sample_text,
     toml_value,
 )
-from parprof.service.push.config import PushConfig
+from parprof.service.push.config import PROTOCOLS, PushConfig
 from parprof.service.push.transport import Endpoint
 
 REPO = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ def problems(directory: Path, text: str) -> list[str]:
 
 def test_without_anything_the_defaults_hold(tmp_path: Path) -> None:
     loaded = load(written(tmp_path, ""), environment={})
-    assert dataclasses.replace(loaded.config, push=PushConfig()) == Config()
+    assert loaded.config == Config()
     assert set(loaded.origins.values()) == {"default"}
 
 
@@ -78,8 +79,8 @@ def test_flags_win_over_the_environment_over_the_file(tmp_path: Path) -> None:
         ("[[log]]\nlevel = 'info'", ":1: log: is a table: write [log]"),
         ("[push.parca]\nurl = 'http://h'\nurI = ''", ":3: push.parca.urI: unknown key; did you mean push.parca.url?"),
         ("[push.pyroscop]\nurl = 'http://h'", ":1: push.pyroscop: unknown key; did you mean push.pyroscope?"),
-        ("[push]\ninterval_s = 'x'", ":2: push.interval_s is a number"),
-        ("[push.parca]\ntimeout_s = 1", ":1: push.parca.url is missing"),
+        ("[push]\ninterval_s = 'x'", ":2: push.interval_s: must be a number, not 'x'"),
+        ("[push.parca]\ntimeout_s = 1", ":1: push.parca.url: is missing"),
         ("[select.allow]\ncomm = ['a']", ':2: select.allow.comm: has no effect where select.mode is "all"'),
         ("[http]\nlisten = '0.0.0.0:1'", ":2: http.listen: HTTP on 0.0.0.0 is open to other machines"),
         ("[http]\nlisten = 'x'", ":2: http.listen: HTTP address 'x': write HOST:PORT"),
@@ -94,6 +95,42 @@ def test_flags_win_over_the_environment_over_the_file(tmp_path: Path) -> None:
 def test_what_is_wrong_is_refused_with_line_and_key(tmp_path: Path, text: str, says: str) -> None:
     found = problems(tmp_path, text)
     assert len(found) == 1 and found[0].startswith(says), found
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[push]\nspool = ''", ":2: push.spool: must not be empty"),
+        ("[push]\nspool_bytes = 1", ":2: push.spool_bytes: must be 1048576 to 1099511627776, not 1"),
+        ("[push]\nspool_bytes = 1048576.5", ":2: push.spool_bytes: must be a whole number, not 1048576.5"),
+        ("[push]\nlabels = 3", ":2: push.labels: must be a table of texts"),
+        ("[push]\n\n[push.labels]\nx = 1", ":3: push.labels: must be a table of texts"),
+        ("[push]\nprocess_labels = ['zz']", ":2: push.process_labels: must be some of comm, pid,"),
+        (
+            "[push.parca]\nurl = 'http://h'\nprotocol = 'push'",
+            ":3: push.parca.protocol: must be one of grpc-web",
+        ),
+        (
+            "[push.otlp]\nurl = 'http://h'\nheaders = {a = 1}",
+            ":3: push.otlp.headers: must be a table of texts",
+        ),
+        ("[push]\nparca = 3", ":2: push.parca: is a table: write [push.parca]"),
+        ("[push.pyroscope]\nurl = ''", ":2: push.pyroscope.url: must not be empty"),
+    ],
+)
+def test_what_is_wrong_in_push_is_refused_with_line_and_key(tmp_path: Path, text: str, says: str) -> None:
+    found = problems(tmp_path, text)
+    assert len(found) == 1 and found[0].startswith(says), found
+
+
+def test_each_key_is_declared_for_the_dataclass_that_the_pusher_takes() -> None:
+    """They are handed over by name."""
+    names = {one.name for one in dataclasses.fields(Endpoint)} | {"protocol"}
+    for store in PROTOCOLS:
+        assert {KEYS[path].name for path in KEYS if KEYS[path].table == f"push.{store}"} == names
+        assert set(KEYS[f"push.{store}.protocol"].rule.choices) == set(PROTOCOLS[store])
+        assert KEYS[f"push.{store}.protocol"].default == next(iter(PROTOCOLS[store]))
+    assert PushConfig() == dataclasses.replace(push_config(Config().push), labels={})
 
 
 def test_all_problems_are_told_and_the_first_one_in_the_message(tmp_path: Path) -> None:
@@ -170,25 +207,26 @@ def test_the_sample_is_current_and_means_the_defaults(tmp_path: Path) -> None:
     sample = (REPO / "systemd/parprofd.toml").read_text()
     assert sample == sample_text(), "run: python -m parprof.service.config.text > systemd/parprofd.toml"
     assert load(written(tmp_path, sample), environment={}).origins == dict.fromkeys(KEYS, "default")
-    head, _, push = re.sub(r"(?m)^#(?=[a-z_]+ = |\[)", "", sample).partition("\n[push]\n")
-    loaded = load(written(tmp_path, head), environment={})
-    assert all(value_of(loaded.config, path) == key.default for path, key in KEYS.items())
-    assert all(origin.startswith(loaded.file + ":") for origin in loaded.origins.values())
-    table = tomllib.loads("[push]\n" + push)["push"]
-    names = {one.name for one in dataclasses.fields(PushConfig)} - {"stores"}
-    assert names <= set(table)
-    assert {one.name for one in dataclasses.fields(Endpoint)} <= set(table["pyroscope"])
-    assert load(written(tmp_path, "[push]\n" + push), environment={}).config.push.stores
+    loaded = load(written(tmp_path, re.sub(r"(?m)^#(?=[a-z_]+ = |\[)", "", sample)), environment={})
+    shown = [path for path, key in KEYS.items() if not TABLES[key.table].about.like]
+    for path in shown:
+        rule = KEYS[path].rule
+        wanted = KEYS[path].default if rule.sample is None else rule.sample
+        assert value_of(loaded.config, path) == wanted
+        assert loaded.origins[path].startswith(loaded.file + ":")
+    assert {KEYS[path].name for path in KEYS} == {KEYS[path].name for path in shown}
+    assert push_config(loaded.config.push).stores[0].endpoint.tenant == "a"
 
 
 def test_the_manual_has_every_key() -> None:
     manual = (REPO / "docs/configuration.md").read_text()
     for path, key in KEYS.items():
+        if key.file_only:
+            assert f"`{key.name}`" in manual, path
+            continue
         assert re.search(
             rf"(?m)^\| `{re.escape(path)}` \| `{re.escape(toml_value(key.default))}` \|", manual
         ), path
-    for one in (*dataclasses.fields(PushConfig), *dataclasses.fields(Endpoint)):
-        assert one.name == "stores" or f"`{one.name}`" in manual, one.name
 
 
 def test_what_is_printed_can_be_read_again(tmp_path: Path) -> None:
@@ -200,8 +238,12 @@ def test_what_is_printed_can_be_read_again(tmp_path: Path) -> None:
     assert re.search(r'level = "debug" +# --log-level', printed)
     assert re.search(r"paths = 77 +# PARPROF_LIMITS_PATHS", printed)
     again = load(written(tmp_path, printed), environment={}).config
-    assert all(value_of(again, path) == value_of(loaded.config, path) for path in KEYS)
-    assert again.push.interval_s == 5 and len(again.push.stores) == 1
+    assert all(
+        value_of(again, path) == value_of(loaded.config, path)
+        for path, key in KEYS.items()
+        if not key.rule.secret
+    )
+    assert again.push.interval_s == 5 and len(push_config(again.push).stores) == 1
 
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -369,11 +369,11 @@ def test_connections_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         clients = [Client(path) for _ in range(3)]
         with pytest.raises(ControlError, match="too many clients"):
             Client(path)
-        clients[0].__exit__()
+        clients[0].close()
 
         def again() -> bool:
             try:
-                Client(path).__exit__()
+                Client(path).close()
             except ControlError:
                 return False
             return True
@@ -381,7 +381,7 @@ def test_connections_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         until(again)
         for client in clients[1:]:
             assert client.status().samples == 12345
-            client.__exit__()
+            client.close()
 
 
 def test_stop_ends_conversations(tmp_path: Path, target: int) -> None:
@@ -399,7 +399,7 @@ def test_stop_ends_conversations(tmp_path: Path, target: int) -> None:
         with pytest.raises(ControlError):
             while True:
                 client._receive("progress")
-        client.__exit__()
+        client.close()
 
 
 def test_silent_clients_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,7 +428,7 @@ def test_slow_readers_are_dropped_and_hold_up_nobody(tmp_path: Path, monkeypatch
         with Client(path) as other:
             assert other.status().processes == 3000
         until(lambda: not _control_threads())
-        slow.__exit__()
+        slow.close()
 
 
 def _control_threads() -> list[str]:

@@ -40,7 +40,7 @@ class Page(HTMLParser):
 
 
 def test_content() -> None:
-    page = Page(html.page(heat()))
+    page = Page(html.page(heat()).html())
     assert "./heat 4096" in page.texts["h1"]
     assert page.texts["p"].startswith("main > write_boundary (heat.c:33) has 94 % of the idleness")
     data = json.loads(page.texts["data"])
@@ -60,21 +60,21 @@ def test_content() -> None:
 
 def test_profiling_has_a_column_only_where_there_is_some() -> None:
     profile = heat()
-    assert "profiling s itself" not in Page(html.page(profile)).texts["button"]
+    assert "profiling s itself" not in Page(html.page(profile).html()).texts["button"]
     profile.samples[0].metrics.profiling_ns = 3e6
-    page = Page(html.page(profile))
+    page = Page(html.page(profile).html())
     assert "profiling s itself" in page.texts["button"]
     assert json.loads(page.texts["data"])["total"][-1] == 3000
 
 
 @given(any_profile)
 def test_nothing_breaks_out(profile: Profile) -> None:
-    text = html.page(profile)
+    text = html.page(profile).html()
     page = Page(text)
     data = json.loads(page.texts["data"])
     assert all(node[0] < position for position, node in enumerate(data["nodes"]))
     assert page.tags.count("script") == 2
-    assert page.urls == []
+    assert page.urls == ["data:,"]
 
 
 def test_hostile_names() -> None:
@@ -83,7 +83,7 @@ def test_hostile_names() -> None:
     profile = Profile(
         process, 1.0, 100, [sample([frame(bad, 1, bad, bad)], 9, 1)], lost={bad: 1}, notes=[bad]
     )
-    text = html.page(profile)
+    text = html.page(profile).html()
     page = Page(text)
     assert "img" not in page.tags
     assert page.tags.count("script") == 2
@@ -91,9 +91,27 @@ def test_hostile_names() -> None:
 
 
 def test_self_contained() -> None:
-    text = html.page(heat())
+    text = html.page(heat()).html()
     assert not re.search(r"https?://|@import|url\(", text)
     assert "default-src 'none'" in text
+
+
+def test_every_metric_of_the_old_flame_graph_is_there() -> None:
+    """`?by=` of the daemon's addresses names them."""
+    page = html.page(heat())
+    for key in ("idleness", "work", "overhead"):
+        assert re.search(rf"^    {key}: {{label: ", page.script, re.MULTILINE)
+    assert re.search(r"^  METRICS\.effort = {label: ", page.script, re.MULTILINE)
+    drawn = {one["name"] for one in json.loads(Page(page.html()).texts["data"])["metrics"] if one["graph"]}
+    assert {"spin", "blame", "profiling"} <= drawn
+
+
+def test_links_and_widths() -> None:
+    page = html.page(heat(), [("all <processes>", "/?a=1&b=2")])
+    document = page.html()
+    assert '<a href="/?a=1&amp;b=2">all &lt;processes&gt;</a>' in document
+    assert ".split .useful { flex: 80.443 0 0;" in page.style
+    assert not re.search(r"<[^>]* style=", document)  # the policy forbids them
 
 
 def test_deep_paths_and_small_ones() -> None:
@@ -101,7 +119,7 @@ def test_deep_paths_and_small_ones() -> None:
         sample([frame(f"f{depth}") for depth in range(2000)], 10**6, 1),
         sample([frame("tiny")], 1, 1),
     ]
-    text = html.page(Profile(ProcessInfo(cores=4), 1.0, 1000, samples))
+    text = html.page(Profile(ProcessInfo(cores=4), 1.0, 1000, samples)).html()
     assert "1 call paths too small to see" in text
     assert "The table has the 1000 functions" in text
 

@@ -30,6 +30,7 @@ from parprof.model import Profile
 from parprof.service.http import HttpServer, conversation, server, site
 from parprof.service.http.address import Guard
 from parprof.service.http.message import RequestError, parse_head
+from parprof.service.serving import Limits
 from stand_in_service import Program, StandInService
 
 TOKEN = "0123456789abcdef-secret"
@@ -140,6 +141,33 @@ def test_pprof(running: HttpServer) -> None:
     assert "pid: 42" in {profile.string_table[index] for index in profile.comment}
 
 
+def test_report(running: HttpServer) -> None:
+    answer = ask(running, "/profiles/42.html?seconds=7")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert b'<a href="/">all processes</a>' in answer.body
+    assert b'<a href="/profiles/42.pb.gz?seconds=7">pprof</a>' in answer.body
+    assert b"7.00 s" in answer.body
+    # The browser holds the page to both policies, that of the header and its own.
+    policy = answer.headers["content-security-policy"].removesuffix("; frame-ancestors 'none'")
+    assert f'content="{policy}"'.encode() in answer.body
+    assert "unsafe" not in policy
+
+
+@pytest.mark.parametrize(
+    ("query", "there"),
+    [
+        ("", "?seconds=30"),
+        ("?by=effort&seconds=12&focus=0123456789abcdef", "?seconds=12&by=effort"),
+        ("?by=a%0d%0aSet-Cookie:x", "?seconds=30"),
+        ("?by=" + "x" * 41, "?seconds=30"),
+    ],
+)
+def test_where_flame_graphs_were(running: HttpServer, query: str, there: str) -> None:
+    answer = ask(running, f"/profiles/42.svg{query}")
+    assert (answer.status, answer.headers["location"]) == (308, f"/profiles/42.html{there}")
+    assert ask(running, answer.headers["location"]).status == 200
+
+
 def test_head_has_no_body(running: HttpServer) -> None:
     answer = raw(running, b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -180,10 +208,10 @@ def test_every_answer_has_safety_headers(running: HttpServer) -> None:
         ("/profiles/42.pb.gz?seconds=inf", 400),
         ("/profiles/42.pb.gz?seconds=1e9", 400),
         ("/profiles/42.pb.gz?seconds=" + "1" * 100, 400),
-        ("/profiles/42.svg?by=everything", 400),
-        ("/profiles/42.svg?focus=../x", 400),
+        ("/profiles/42.svg?seconds=-1", 400),
         ("/profiles/42.svg?" + "&".join("a" * 17), 400),
-        ("/profiles/42.svg?by=effort&focus=0123456789abcdef", 200),
+        ("/profiles/42.svg?by=effort&focus=0123456789abcdef", 308),
+        ("/profiles/42.html?by=everything", 200),
         ("/?sort=" + "x" * 100, 200),
         ("/" + "x" * 3000, 414),
     ],
@@ -497,32 +525,33 @@ def test_a_client_that_does_not_read_is_dropped(
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(endpoint(running))
         connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        until(lambda: running._open)
-        until(lambda: not running._open)
+        until(lambda: running._listener.served)
+        until(lambda: not running._listener.served)
     assert ask(running, "/healthz").status == 200
 
 
-def test_too_many_connections(running: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_CONNECTIONS", 4)
-    monkeypatch.setattr(server, "MAX_WAITING", 4)
-    monkeypatch.setattr(server, "WAIT_SECONDS", 600.0)
+def test_too_many_connections(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LIMITS", Limits(4, 4, 600.0))
     monkeypatch.setattr(conversation, "HEAD_SECONDS", 600.0)
+    running = start()
     with ExitStack() as stack:
         for _ in range(8):
             stack.enter_context(socket.create_connection(endpoint(running)))
-        until(lambda: len(running._open) == 4 and len(running._waiting) == 4)
+        until(lambda: (running._listener.served, running._listener.waiting) == (4, 4))
         answer = ask(running, "/metrics")
         assert (answer.status, answer.headers["retry-after"]) == (503, "5")
-        assert len(running._open) == 4
-    assert ask(running, "/metrics").status == 200
+        assert running._listener.served == 4
+    answer = ask(running, "/metrics")
+    assert answer.status == 200
+    assert b'parprofd_http_requests_total{code="503",route="none"} 1.0' in answer.body
 
 
-def test_those_who_wait_too_long_are_sent_away(running: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_CONNECTIONS", 1)
-    monkeypatch.setattr(server, "WAIT_SECONDS", 0.3)
+def test_those_who_wait_too_long_are_sent_away(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LIMITS", Limits(1, 64, 0.3))
     monkeypatch.setattr(conversation, "HEAD_SECONDS", 600.0)
+    running = start()
     with socket.create_connection(endpoint(running)):
-        until(lambda: len(running._open) == 1)
+        until(lambda: running._listener.served == 1)
         assert ask(running, "/metrics").status == 503
 
 
@@ -550,11 +579,11 @@ def test_few_profiles_at_a_time(
 
     monkeypatch.setattr(service, "profile", counted)
     with ThreadPoolExecutor(8) as pool:
-        statuses = list(pool.map(lambda _: ask(running, "/profiles/42.svg").status, range(8)))
+        statuses = list(pool.map(lambda _: ask(running, "/profiles/42.html").status, range(8)))
     assert set(statuses) <= {503, 504}
     assert max(at_once) <= site.MAX_PROFILES
     service.hangs = False
-    assert ask(running, "/profiles/42.svg").status == 200
+    assert ask(running, "/profiles/42.html").status == 200
 
 
 def test_a_bug_is_one_500(
@@ -578,7 +607,7 @@ def test_close_ends_everything(start: Starter) -> None:
     running = start()
     with socket.create_connection(endpoint(running), timeout=30) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n")
-        until(lambda: running._open)
+        until(lambda: running._listener.served)
         running.close()
         assert connection.recv(10) == b""
     with pytest.raises(ConnectionRefusedError):

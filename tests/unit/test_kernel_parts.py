@@ -69,6 +69,7 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "FROM_LEAVES": records.FROM_LEAVES, "FROM_MEMORY": records.FROM_MEMORY,
         "CHECK_MEMORY": records.CHECK_MEMORY, "CACTUS": records.CACTUS, "BLAME_LOCKS": records.BLAME_LOCKS,
         "RECORD_CUT": records.RECORD_CUT, "MAX_WAIT_RANGES": records.MAX_WAIT_RANGES,
+        "MAX_LIBC_RANGES": records.MAX_LIBC_RANGES,
         "COMMAND_RECOUNT": records.COMMAND_RECOUNT,
         "COMMAND_PROBE": records.COMMAND_PROBE, "COOKIE_DEAR": uprobes.COOKIE_DEAR,
         "STAT_LEFT_OUT": counters._LEFT_OUT, "HOOK_RUNS": settings._HOOK_RUNS, "COST_KINDS": len(records.Cost),

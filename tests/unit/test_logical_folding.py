@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(FilePath(__file__).parent))
 
-from logical_stacks import FOLDER, PROGRAM, folded, frames, stacks, text
-from parprof.logical.bichord import Association, Bichord, bichords, logical_projection, physical_projection
+from logical_stacks import FOLDER, PROGRAM, folded, frames, physical_projection, stacks, text
+from parprof.logical.bichord import Association, Bichord, bichords, logical_projection
 from parprof.logical.folding import UNKNOWN_CONTEXT
 from parprof.model import Frame, Path
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parprof.logical.join import Shares, join_by_function
+from parprof.logical.join import Shares
 from parprof.logical.owners import Function
 from parprof.model import Frame
 
@@ -68,13 +68,3 @@ def test_the_same_facts_give_the_same_shares(weights: list[int], counts: list[in
 def test_single_samples_alternate() -> None:
     shares = Shares([2, 1])
     assert [shares.split(1) for _ in range(6)] == [[1, 0], [0, 1], [1, 0]] * 2
-
-
-def test_in_proportion_to_those_who_create_the_work() -> None:
-    rows = join_by_function([(F, 30), (F, 1), (F, 1)], {F: {A: 200, B: 100}})
-    assert rows == [[(A, 20), (B, 10)], [(A, 1)], [(B, 1)]]
-
-
-def test_work_that_nobody_creates() -> None:
-    assert join_by_function([(F, 3)], {}) == [[(None, 3)]]
-    assert join_by_function([(F, 3)], {F: {}}) == [[(None, 3)]]

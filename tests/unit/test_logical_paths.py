@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(FilePath(__file__).parent))
 
-from logical_stacks import AGENTS, frames, stacks, text
+from logical_stacks import AGENTS, frames, physical_projection, stacks, text
 from parprof.kernel.stacks import CONTEXT_UNKNOWN, Context, Stack
 from parprof.logical import LogicalPaths
-from parprof.logical.bichord import logical_projection, physical_projection
+from parprof.logical.bichord import logical_projection
 from parprof.logical.folding import UNKNOWN_CONTEXT
 from parprof.logical.physical import NO_STACK, TRUNCATED, Row, physical_path
 from parprof.model import Frame, Path

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from parprof.files.elf import EM_X86_64, ElfFile
 from parprof.loops import LoopNest, find_loops, machinecode
-from parprof.loops.flowgraph import NONE, dominators, natural_loops
+from parprof.loops.flowgraph import NONE, DepthFirst, dominators, natural_loops, predecessors_in
 from parprof.loops.noreturn import Calls
 from parprof.loops.reducible import components, loops_of
 
@@ -66,7 +66,8 @@ def brute_force_loops(graph: Edges) -> dict[int, set[int]]:
 @given(graphs())
 def test_dominators_are_those_of_the_definition(graph: Edges) -> None:
     alive = reach(graph, 0)
-    for node, idom in enumerate(dominators(graph, 0)):
+    walk = DepthFirst(graph, 0)
+    for node, idom in enumerate(dominators(walk, predecessors_in(graph, walk))):
         strict = {d for d in alive if d != node and node in alive and dominates(graph, d, node)}
         assert (idom in strict and all(dominates(graph, d, idom) for d in strict)) if strict else idom == NONE
 

@@ -103,6 +103,10 @@ def test_daemon(service: StandInService) -> None:
     assert transitions == 100
     assert value(series, "parprofd_attach_failures_total", runtime="libomp", reason="stripped") == 100
     assert value(series, "parprofd_pushed_profiles_total", backend="pyroscope", outcome="sent") == 100
+    assert value(series, "parprofd_push_queued_profiles", backend="pyroscope") == 100
+    assert value(series, "parprofd_push_queued_bytes", backend="pyroscope") == 2_500_000
+    assert value(series, "parprofd_push_failing", backend="pyroscope") == 1
+    assert value(series, "parprofd_push_failing", backend="parca") == 0
     assert value(series, "parprofd_target_cost_ratio", pid="42") == 0.004
     assert value(series, "parprofd_budget_ratio") == 0.01
     assert value(series, "parprofd_processes") == 2

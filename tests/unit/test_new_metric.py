@@ -27,7 +27,7 @@ from parprof.metrics import BYTES, METRICS, NANOSECONDS, WORK, Metric
 from parprof.model import Profile
 from parprof.service.control import control_pb2
 from parprof.service.control.amounts import to_wire
-from parprof.service.http import flamegraph, status_page
+from parprof.service.http import status_page
 from parprof.service.metrics.collector import MetricsPage
 from parprof.service.recent import RecentProfiles
 from profiles import heat
@@ -130,7 +130,7 @@ def test_diff(profile: Profile) -> None:
 
 
 def test_html(profile: Profile) -> None:
-    page = html.page(profile)
+    page = html.page(profile).html()
     assert "stall s itself" in page and "largest bytes itself" in page
     data = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert [one["name"] for one in data["metrics"]][-2:] == ["stall", "largest"]
@@ -139,15 +139,8 @@ def test_html(profile: Profile) -> None:
     assert drawn["stall"] and not drawn["largest"]  # widths of callees must add up
 
 
-def test_flame_graph(profile: Profile) -> None:
-    graph = flamegraph.flame_graph(profile, flamegraph.View("stall"))
-    assert 'class="here" dx="12">stall<' in graph
-    assert "There is no stall" not in graph
-    assert "largest" not in flamegraph.weights()
-
-
 def test_status_page(service: StandInService) -> None:
-    page = status_page.status_page(service.snapshot(), (), {"sort": "stall"})
+    page = status_page.status_page(service.snapshot(), (), {"sort": "stall"}).html()
     assert "Time in which memory was waited for" in page
     assert "stall 4.0 s" in page  # of all processes
     assert "4,096 bytes" in page

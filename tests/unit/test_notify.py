@@ -34,7 +34,6 @@ def test_tells_the_service_manager(tmp_path: Path) -> None:
         environment = {"NOTIFY_SOCKET": path, "HOME": "/"}
         notifier = Notifier(environment)
         assert environment == {"HOME": "/"}, "no child may speak for us"
-        assert notifier.is_watched
         assert notifier.ready("up\nREADY=0 \x1b[1m")
         assert told(end) == ["READY=1", "STATUS=up\\x0aREADY=0 \\x1b[1m"]
         before_us = time.monotonic_ns() // 1000

@@ -18,10 +18,20 @@ from parprof.attribution import Verdict, verdict
 from parprof.attribution.advice import advise
 from parprof.cct.tree import CallingContextTree
 from parprof.exporters import json_report
+from parprof.facts.drain import Drain
 from parprof.kernel.stacks import Stack
 from parprof.logical.ourselves import PROFILING, in_handler, is_handler, is_slot, without_slot
 from parprof.metrics import Metrics
-from parprof.model import FactKey, Frame, Path, PathSample, ProcessInfo, Profile, ThreadState
+from parprof.model import (
+    Count,
+    Frame,
+    Path,
+    PathSample,
+    ProcessInfo,
+    Profile,
+    SampleKey,
+    ThreadState,
+)
 from parprof.profile.rows import RowMaker
 
 BPF = FilePath(__file__).resolve().parents[2] / "bpf"
@@ -104,21 +114,16 @@ class Made:
             self.stacks[identity] = self._stack(path)
         for identity, names in self.KERNEL.items():
             self.stacks[identity] = self._stack(tuple(map(Frame, names.split())))
-        kernel = SimpleNamespace(
-            frequency_hz=1000, events=["cpu-clock", "page-faults"], stack=self.stacks.__getitem__,
-            context=lambda _: None, raw_stack=lambda _: None,
-        )  # fmt: skip
-        target = SimpleNamespace(
-            plan=SimpleNamespace(agents=AGENTS, runtime="libgomp"), python=None,
-            process=SimpleNamespace(pid=5, comm="x"),
-        )  # fmt: skip
-        session = SimpleNamespace(kernel=kernel, targets={1: target}, thread_names={})
+        self.table = SimpleNamespace(get=self.stacks.__getitem__, context=lambda _: None, raw=lambda _: None)
+        self.image = SimpleNamespace(
+            agents=AGENTS, runtime="libgomp", merge=None, process=SimpleNamespace(pid=5, comm="x")
+        )
         book = SimpleNamespace(
             look_up=lambda _: None, shape=lambda *_: None, kernel_depth=1,
             frames=lambda image, epoch, address, is_return: (self.code[address],),
             kernel_frames=lambda address, is_return: (self.code[address],),
         )  # fmt: skip
-        self.maker = RowMaker(cast(Any, session), cast(Any, book), cores=4)
+        self.maker = RowMaker(cast(Any, book), cores=4)
 
     def _stack(self, path: Path) -> Stack:
         rows = []
@@ -131,8 +136,18 @@ class Made:
     def row(
         self, user: int, kernel: int, state: ThreadState = ThreadState.WORKING, event: int = 0
     ) -> PathSample:
-        key = FactKey(1, 7, event, state, 2, user, kernel, 0, 0, 3)
-        (row,) = self.maker.rows({key: [5, 11, 0]})
+        key = SampleKey(
+            image=1, tid=7, event=event, state=state, n_working=2, user=user, kernel=kernel, waiters=3
+        )
+        drain = Drain(
+            facts={key: Count(samples=5, total=11)},
+            stacks=cast(Any, self.table),
+            images={1: cast(Any, self.image)},
+            thread_names={},
+            events=("cpu-clock", "page-faults"),
+            frequency_hz=1000,
+        )
+        (row,) = self.maker.rows(drain)
         return row
 
 

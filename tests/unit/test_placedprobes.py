@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from parprof.errors import ProbeAttachError
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Cost
 from parprof.kernel.uprobes import ProbeSet, Site
 from parprof.probes.placed import PlacedProbes
@@ -46,7 +46,7 @@ def attacher() -> Attacher:
 
 @pytest.fixture
 def placed(attacher: Attacher) -> PlacedProbes:
-    return PlacedProbes(cast(Kernel, attacher), 7, None)
+    return PlacedProbes(cast(BpfKernel, attacher), 7, None)
 
 
 def test_each_once(attacher: Attacher, placed: PlacedProbes) -> None:

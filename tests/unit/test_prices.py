@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Prices
 from parprof.probes import prices
 
@@ -26,11 +27,11 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def ask() -> Prices:
-    return prices.machine_prices(cast(Kernel, None))
+    return prices.machine_prices(cast(BpfKernel, None))
 
 
 def file_of(tmp_path: Path) -> Path:
-    return next(tmp_path.glob("prices-*.json"))
+    return next((tmp_path / "prices").iterdir())
 
 
 def test_measured_once(runs: list[int], tmp_path: Path) -> None:
@@ -57,20 +58,24 @@ def test_a_file_that_others_can_write_is_not_believed(runs: list[int], tmp_path:
     assert len(runs) == 2
 
 
-def test_those_of_an_earlier_start_go(runs: list[int], tmp_path: Path) -> None:
-    old = tmp_path / "prices-0000.json"
-    old.write_text("{}")
+def test_those_of_earlier_starts_go(runs: list[int], tmp_path: Path) -> None:
+    (tmp_path / "prices").mkdir(mode=0o700)
+    old = [tmp_path / f"prices/{number}.json" for number in range(9)]
+    for number, file in enumerate(old):
+        file.write_text("{}")
+        os.utime(file, (1000 + number, 1000))
     ask()
-    assert not old.exists()
+    left = [file for file in old if file.exists()]
+    assert left == old[6:], "four blocks are kept, one of them of this start"
 
 
 def test_typical_prices_where_nothing_can_be_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def refuse(kernel: Kernel) -> Prices:
+    def refuse(kernel: BpfKernel) -> Prices:
         raise PermissionError
 
     monkeypatch.setenv("PARPROF_CACHE", str(tmp_path))
     monkeypatch.setattr(prices, "measure", refuse)
     assert ask() == Prices()
-    assert not list(tmp_path.glob("prices-*"))
+    assert not (tmp_path / "prices").exists()

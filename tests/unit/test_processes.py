@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 
 from parprof.errors import TargetError
-from parprof.process.identity import allowed_cores, cgroup_quota, inspect, is_alive, parse_stat
+from parprof.process.identity import (
+    allowed_cores,
+    cgroup_quota,
+    inspect,
+    is_alive,
+    parent_of,
+    parse_stat,
+)
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -43,6 +50,18 @@ def test_a_process_from_start_to_end() -> None:
         inspect(child.pid)
     with pytest.raises(TargetError, match="has ended"):
         allowed_cores(child.pid)
+
+
+def test_the_parent() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        assert parent_of(child.pid) == os.getpid()
+        assert parent_of(os.getpid()) == os.getppid()
+    finally:
+        child.kill()
+        child.wait()
+    assert parent_of(child.pid) == 0
+    assert parent_of(0) == 0
 
 
 def test_another_process_with_the_same_pid_is_not_alive() -> None:

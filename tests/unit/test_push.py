@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from parprof.errors import UsageError
 from parprof.exporters import pprof_reader
 from parprof.model import Frame, Profile
-from parprof.service.model import Labels
+from parprof.service.model import Labels, PushQueue
 from parprof.service.push import backoff, parca_pb2, pyroscope_pb2
 from parprof.service.push.backend import Reply, Verdict
-from parprof.service.push.config import PushConfig, StoreConfig, from_table
+from parprof.service.push.config import PushConfig, StoreConfig
 from parprof.service.push.parca import Parca
 from parprof.service.push.pusher import MAX_WAITING, Pusher
 from parprof.service.push.pyroscope import PyroscopePush
@@ -36,6 +36,7 @@ from push_server import (
     garbage,
     grpc_message,
     hang,
+    push_config_of,
     reset,
     serving,
     status,
@@ -67,7 +68,9 @@ def pusher_to(
 
     def make(*kinds: str, timeout_s: float = 30.0, **settings: object) -> Pusher:
         table = {kind: {"url": server.url, "timeout_s": timeout_s} for kind in kinds or ("pyroscope",)}
-        config = from_table({"spool": str(tmp_path / "spool"), "process_labels": ["comm", "pid"], **table})
+        config = push_config_of(
+            {"spool": str(tmp_path / "spool"), "process_labels": ["comm", "pid"], **table}
+        )
         made.append(Pusher(replace(config, **settings), log.append))  # type: ignore[arg-type]
         return made[-1]
 
@@ -109,10 +112,10 @@ def pids(received: list[Received]) -> list[int]:
 
 def wait_until_empty(pusher: Pusher) -> None:
     for _ in range(6000):
-        if not any(count for count, _ in pusher.queued().values()):
+        if not any(queue.profiles for queue in pusher.queues().values()):
             return
         threading.Event().wait(0.01)
-    raise AssertionError(f"still in the queues: {pusher.queued()}, {pusher.problems()}")
+    raise AssertionError(f"still in the queues: {pusher.queues()}")
 
 
 def settled(pusher: Pusher, server: Server, count: int) -> dict[str, int]:
@@ -142,7 +145,7 @@ def test_all_stores(server: Server, pusher_to: Make, log: list[str]) -> None:
     pusher.close()
     assert dict(pusher.outcomes()) == {(name, "sent"): 2 for name in ("pyroscope", "parca", "otlp")}
     assert not log
-    assert not pusher.problems()
+    assert not [queue.problem for queue in pusher.queues().values() if queue.problem]
 
 
 @pytest.mark.parametrize(
@@ -240,11 +243,28 @@ def test_one_store_does_not_hold_up_another(server: Server, pusher_to: Make) -> 
     pusher = pusher_to("pyroscope", "parca", timeout_s=300.0)
     submit(pusher, 1, 2, 3)
     server.wait_for(3)
-    assert pusher.queued()["parca"][0] == 3
+    assert pusher.queues()["parca"].profiles == 3
     closer = threading.Thread(target=pusher.close)
     closer.start()
     closer.join(60)
     assert not closer.is_alive(), "the hanging server holds up the end"
+
+
+def test_what_waits_and_why(server: Server, pusher_to: Make) -> None:
+    server.always = reset
+    pusher = pusher_to()
+    submit(pusher, 1, 2)
+    for _ in range(6000):
+        if (queue := pusher.queues()["pyroscope"]).problem:
+            break
+        threading.Event().wait(0.01)
+    assert "reset" in queue.problem or "Broken pipe" in queue.problem
+    assert queue.profiles == 2
+    assert queue.size_bytes > 2 * 100
+    server.always = None
+    wait_until_empty(pusher)
+    pusher.close()
+    assert pusher.queues()["pyroscope"] == PushQueue(0, 0)
 
 
 def test_close_keeps_what_was_not_sent(server: Server, pusher_to: Make) -> None:
@@ -313,7 +333,7 @@ def test_empty_and_unfit_profiles(server: Server, pusher_to: Make, log: list[str
 def test_nothing_configured(tmp_path: Path) -> None:
     with Pusher(PushConfig(spool=tmp_path / "none"), print) as pusher:
         pusher.submit(heat(), Labels())
-        assert (pusher.outcomes(), pusher.problems(), pusher.queued()) == ({}, {}, {})
+        assert (pusher.outcomes(), pusher.queues()) == ({}, {})
     assert not (tmp_path / "none").exists()
 
 
@@ -325,7 +345,7 @@ def test_spool_in_use(pusher_to: Make) -> None:
 
 
 def test_wrong_url_names_its_table(tmp_path: Path) -> None:
-    store = from_table({"parca": {"url": "parca:7070"}}).stores[0]
+    store = push_config_of({"parca": {"url": "parca:7070"}}).stores[0]
     assert isinstance(store, StoreConfig)
     with pytest.raises(UsageError, match=r"push\.parca: 'parca:7070' is not a URL"):
         Pusher(PushConfig((store,), tmp_path), print)
@@ -338,11 +358,11 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from parprof.service.model import Labels
 from parprof.service.push.backend import Reply, Verdict
-from parprof.service.push.config import from_table
+from push_server import push_config_of
 from parprof.service.push.pusher import Pusher
 from profiles import heat
 table = {"spool": sys.argv[1], "process_labels": ["pid"], "pyroscope": {"url": sys.argv[2]}}
-pusher = Pusher(from_table(table), lambda line: None)
+pusher = Pusher(push_config_of(table), lambda line: None)
 number = int(sys.argv[4])
 while True:
     number += 1
@@ -378,7 +398,7 @@ def test_killed_in_the_middle(server: Server, pusher_to: Make, tmp_path: Path) -
         child.wait()
     with pusher_to() as pusher:
         wait_until_empty(pusher)
-        assert pusher.queued()["pyroscope"] == (0, 0)
+        assert pusher.queues()["pyroscope"] == PushQueue(0, 0)
         assert "dropped_damaged" not in {outcome for _, outcome in pusher.outcomes()}
     got = pids(server.accepted)
     assert set(range(1, last + 1)) <= set(got)

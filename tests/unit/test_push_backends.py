@@ -29,14 +29,14 @@ from parprof.model import Frame, Origin, PathSample, Profile
 from parprof.service.model import Labels
 from parprof.service.push import parca_pb2, pyroscope_pb2
 from parprof.service.push.backend import Backend, Reply, Request, Verdict
-from parprof.service.push.config import PushConfig, from_table
+from parprof.service.push.config import PushConfig
 from parprof.service.push.labels import MAX_VALUE, process_labels
 from parprof.service.push.otlp import Otlp
 from parprof.service.push.parca import Parca
 from parprof.service.push.pyroscope import PyroscopeIngest, PyroscopePush
 from parprof.service.push.shape import MAX_BYTES, Payload, message, shaped
 from profiles import any_profile, frame, heat
-from push_server import Received, form_of, grpc_message
+from push_server import Received, form_of, grpc_message, push_config_of
 
 LABELS = {"service_name": "heat", "comm": "heat", "pid": "42", "cluster": "north"}
 BACKENDS = [PyroscopePush(), PyroscopeIngest(), Parca(), Otlp()]
@@ -405,7 +405,7 @@ def test_no_answer_breaks_anything(status: int, headers: dict[str, str], body: b
 
 
 def test_configuration() -> None:
-    config = from_table(
+    config = push_config_of(
         {
             "spool": "/x", "spool_bytes": 1 << 20, "labels": {"zone": "eu"}, "process_labels": ["comm", "pid"],
             "pyroscope": {"url": "https://p:4040", "protocol": "ingest", "tenant": "t", "timeout_s": 3},
@@ -418,18 +418,18 @@ def test_configuration() -> None:
     assert config.labels["zone"] == "eu"
     assert config.labels["node"]
     assert config.process_labels == ("comm", "pid")
-    assert from_table({}).stores == PushConfig().stores == ()
-    assert isinstance(from_table({"pyroscope": {"url": "http://x"}}).stores[0].backend, PyroscopePush)
+    assert push_config_of({}).stores == PushConfig().stores == ()
+    assert isinstance(push_config_of({"pyroscope": {"url": "http://x"}}).stores[0].backend, PyroscopePush)
 
 
 @pytest.mark.parametrize(
     ("table", "key"),
     [
-        ({"pyroscop": {}}, "push.pyroscop is unknown"),
-        ({"pyroscope": {}}, "push.pyroscope.url is missing"),
+        ({"pyroscop": {}}, r"push\.pyroscop: unknown key"),
+        ({"pyroscope": {}}, r"push\.pyroscope\.url: is missing"),
         ({"pyroscope": {"url": "http://x", "protocol": "ftp"}}, "push.pyroscope.protocol"),
-        ({"pyroscope": {"url": "http://x", "token": "x"}}, "push.pyroscope.token is unknown"),
-        ({"pyroscope": "http://x"}, "push.pyroscope is a table"),
+        ({"pyroscope": {"url": "http://x", "token": "x"}}, r"push\.pyroscope\.token: unknown key"),
+        ({"pyroscope": "http://x"}, r"push\.pyroscope: is a table"),
         ({"parca": {"url": 7}}, "push.parca.url"),
         ({"parca": {"url": "http://x", "timeout_s": 0}}, "push.parca.timeout_s"),
         ({"parca": {"url": "http://x", "headers": {"a": 1}}}, "push.parca.headers"),
@@ -446,10 +446,10 @@ def test_configuration() -> None:
 )
 def test_wrong_configuration(table: dict[str, object], key: str) -> None:
     with pytest.raises(UsageError, match=key):
-        from_table(table)
+        push_config_of(table)
 
 
 def test_schema_of_otlp_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.proto.collector.profiles.v1development", None)
     with pytest.raises(UsageError, match=r"parprofd\[otlp\]"):
-        from_table({"otlp": {"url": "http://x"}})
+        push_config_of({"otlp": {"url": "http://x"}})

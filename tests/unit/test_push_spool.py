@@ -141,12 +141,12 @@ def test_torn_files_are_skipped_and_counted(spool_at: Open, tmp_path: Path, coun
     empty.write_bytes(b"")
     with huge.open("r+b") as file:
         file.truncate(1 << 40)  # sparse
-    (tmp_path / "q" / ".new").write_bytes(b"half a file of a process that was killed")
+    (tmp_path / "q" / ".new-1-x").write_bytes(b"half a file of a process that was killed")
     (tmp_path / "q" / "README").write_text("none of ours")
     spool = spool_at()
     gone.unlink()
     assert (texts(drain(spool)), counts) == (["fine"], {"dropped_damaged": 5})
-    assert not (tmp_path / "q" / ".new").exists()
+    assert not (tmp_path / "q" / ".new-1-x").exists()
     assert (tmp_path / "q" / "README").exists()
     assert not fine.exists()
 
@@ -252,7 +252,7 @@ def test_disk_full_of_other_things(small_disk: Path, spool_at: Open, counts: Cou
     filler.unlink()
     assert spool.put(request("kept", 7000))
     assert texts(drain(spool)) == ["kept"]
-    assert not list((small_disk / "q").glob(".new"))
+    assert not list((small_disk / "q").glob(".new*"))
 
 
 _WRITER = """

@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parprof.errors import UsageError
+from parprof.http_client import NoAnswer
 from parprof.service.push import backoff
 from parprof.service.push.backend import Reply, Request
 from parprof.service.push.backoff import backoff_s, retry_after_s
-from parprof.service.push.transport import Client, Endpoint, TransportError
+from parprof.service.push.transport import Endpoint, StoreClient
 from push_server import (
     Behaviour,
     Server,
@@ -49,7 +50,7 @@ def server() -> Iterator[Server]:
 
 
 def post(server: Server, request: Request = SMALL, **settings: object) -> Reply:
-    with Client(Endpoint(server.url, **settings)) as client:  # type: ignore[arg-type]
+    with StoreClient(Endpoint(server.url, **settings)) as client:  # type: ignore[arg-type]
         return client.post(request)
 
 
@@ -76,7 +77,7 @@ def test_request_and_headers(server: Server, tmp_path: Path) -> None:
 def test_basic_authentication_and_base_path(server: Server, tmp_path: Path) -> None:
     (tmp_path / "password").write_text("p w")
     endpoint = Endpoint(server.url + "/base/", basic_user="u", basic_password_file=str(tmp_path / "password"))
-    with Client(endpoint) as client:
+    with StoreClient(endpoint) as client:
         client.post(SMALL)
         (tmp_path / "password").write_text("new")
         client.post(SMALL)
@@ -89,7 +90,7 @@ def test_basic_authentication_and_base_path(server: Server, tmp_path: Path) -> N
 def test_connection_is_kept(server: Server) -> None:
     ports = set()
     server.always = lambda handler: (ports.add(handler.client_address), handler.answer())[-1]
-    with Client(Endpoint(server.url)) as client:
+    with StoreClient(Endpoint(server.url)) as client:
         for _ in range(5):
             assert client.post(SMALL).status == 200
     assert len(ports) == 1
@@ -103,7 +104,7 @@ def test_server_that_closes_idle_connections(server: Server) -> None:
         handler.close_connection = True  # type: ignore[attr-defined]
 
     server.plan.extend([answer_and_close] * 3)
-    with Client(Endpoint(server.url)) as client:
+    with StoreClient(Endpoint(server.url)) as client:
         assert [client.post(SMALL).status for _ in range(5)] == [200] * 5
 
 
@@ -111,8 +112,8 @@ def test_server_that_closes_idle_connections(server: Server) -> None:
 def test_no_answer(server: Server, behaviour: Behaviour) -> None:
     """Then again, and it works."""
     server.plan.append(behaviour)
-    with Client(Endpoint(server.url)) as client:
-        with pytest.raises(TransportError) as caught:
+    with StoreClient(Endpoint(server.url)) as client:
+        with pytest.raises(NoAnswer) as caught:
             client.post(LARGE)
         assert str(caught.value).isprintable()
         assert client.post(LARGE).status == 200
@@ -122,15 +123,15 @@ def test_no_answer(server: Server, behaviour: Behaviour) -> None:
 @pytest.mark.parametrize("behaviour", [hang, drip])
 def test_silent_server(server: Server, behaviour: Behaviour) -> None:
     server.plan.append(behaviour)
-    with Client(Endpoint(server.url, timeout_s=0.3)) as client:
-        with pytest.raises(TransportError, match=r"no answer (within 0\.3 s|in time)"):
+    with StoreClient(Endpoint(server.url, timeout_s=0.3)) as client:
+        with pytest.raises(NoAnswer, match=r"no answer (within 0\.3 s|in time)"):
             client.post(SMALL)
         assert client.post(SMALL).status == 200
 
 
 def test_answers_without_end(server: Server) -> None:
     server.plan.extend([endless_answer, cut_answer])
-    with Client(Endpoint(server.url)) as client:
+    with StoreClient(Endpoint(server.url)) as client:
         assert len(client.post(SMALL).body) == 65536
         assert client.post(SMALL).body == b"half"
         assert client.post(SMALL).status == 200
@@ -145,25 +146,25 @@ def test_slow_reader(server: Server) -> None:
 def test_refused_before_it_was_read(server: Server) -> None:
     """The answer is used if it arrives; a reset may destroy it, and then it is as good as none."""
     server.always = refuse_early
-    with Client(Endpoint(server.url)) as client:
+    with StoreClient(Endpoint(server.url)) as client:
         for _ in range(3):
             try:
                 assert client.post(LARGE).status == 413
-            except TransportError as error:
+            except NoAnswer as error:
                 assert "reset" in str(error) or "Broken pipe" in str(error)
 
 
 def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        with Client(Endpoint(f"http://127.0.0.1:{taken.getsockname()[1]}")) as client:
-            with pytest.raises(TransportError, match="refused"):
+        with StoreClient(Endpoint(f"http://127.0.0.1:{taken.getsockname()[1]}")) as client:
+            with pytest.raises(NoAnswer, match="refused"):
                 client.post(SMALL)
 
 
 def test_unknown_name() -> None:
-    with Client(Endpoint("http://no-such-host.invalid:1")) as client:
-        with pytest.raises(TransportError):
+    with StoreClient(Endpoint("http://no-such-host.invalid:1")) as client:
+        with pytest.raises(NoAnswer):
             client.post(SMALL)
 
 
@@ -173,14 +174,14 @@ def test_redirects_are_not_followed(server: Server) -> None:
     assert not server.accepted
 
 
-def closed_from_another_thread(client: Client, has_begun: threading.Event) -> str:
+def closed_from_another_thread(client: StoreClient, has_begun: threading.Event) -> str:
     """What a post says that is closed once it has begun."""
     said: list[str] = []
 
     def run() -> None:
         try:
             client.post(LARGE)
-        except TransportError as error:
+        except NoAnswer as error:
             said.append(str(error))
 
     thread = threading.Thread(target=run)
@@ -200,9 +201,9 @@ def test_close_ends_a_hanging_exchange(server: Server) -> None:
         hang(handler)  # type: ignore[arg-type]
 
     server.always = behaviour
-    client = Client(Endpoint(server.url, timeout_s=300.0))
+    client = StoreClient(Endpoint(server.url, timeout_s=300.0))
     assert closed_from_another_thread(client, begun)
-    with pytest.raises(TransportError, match="ends"):
+    with pytest.raises(NoAnswer, match="ends"):
         client.post(SMALL)
 
 
@@ -214,7 +215,7 @@ def test_close_ends_a_connect_that_nobody_answers() -> None:
         for one in (first, second):
             one.setblocking(False)
             one.connect_ex(listener.getsockname())
-        client = Client(Endpoint(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=300.0))
+        client = StoreClient(Endpoint(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=300.0))
         begun = threading.Event()
         real = client.post
 
@@ -254,42 +255,42 @@ def test_tls(tls_server: Server, certificate: Path, tmp_path: Path) -> None:
     endpoint = Endpoint(
         tls_server.url, ca_file=str(certificate / "cert.pem"), bearer_token_file=str(tmp_path / "token")
     )
-    with Client(endpoint) as client:
+    with StoreClient(endpoint) as client:
         assert client.post(LARGE).status == 200
         assert client.post(LARGE).status == 200
     assert tls_server.accepted[1].body == LARGE.body
 
 
 def test_unknown_authority(tls_server: Server) -> None:
-    with pytest.raises(TransportError, match="not trusted.*set ca_file"):
+    with pytest.raises(NoAnswer, match="not trusted.*set ca_file"):
         post(tls_server)
     assert not tls_server.accepted
 
 
 def test_another_host(tls_server: Server, certificate: Path) -> None:
     url = tls_server.url.replace("127.0.0.1", "localhost")
-    with Client(Endpoint(url, ca_file=str(certificate / "cert.pem"))) as client:
-        with pytest.raises(TransportError, match="not trusted"):
+    with StoreClient(Endpoint(url, ca_file=str(certificate / "cert.pem"))) as client:
+        with pytest.raises(NoAnswer, match="not trusted"):
             client.post(SMALL)
 
 
 def test_tls_where_there_is_none(server: Server) -> None:
-    with Client(Endpoint(server.url.replace("http", "https"))) as client:
-        with pytest.raises(TransportError):
+    with StoreClient(Endpoint(server.url.replace("http", "https"))) as client:
+        with pytest.raises(NoAnswer):
             client.post(SMALL)
 
 
 def test_no_tls_where_there_is_one(tls_server: Server) -> None:
-    with Client(Endpoint(tls_server.url.replace("https", "http"), timeout_s=5.0)) as client:
-        with pytest.raises(TransportError):
+    with StoreClient(Endpoint(tls_server.url.replace("https", "http"), timeout_s=5.0)) as client:
+        with pytest.raises(NoAnswer):
             client.post(SMALL)
 
 
 def test_hanging_handshake() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"https://127.0.0.1:{listener.getsockname()[1]}"
-        with Client(Endpoint(url, timeout_s=0.3)) as client:
-            with pytest.raises(TransportError):
+        with StoreClient(Endpoint(url, timeout_s=0.3)) as client:
+            with pytest.raises(NoAnswer):
                 client.post(SMALL)
 
 
@@ -319,7 +320,7 @@ def test_hanging_handshake() -> None:
 )
 def test_endpoints_that_make_no_sense(settings: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Client(Endpoint(**settings))  # type: ignore[arg-type]
+        StoreClient(Endpoint(**settings))  # type: ignore[arg-type]
 
 
 # Waiting

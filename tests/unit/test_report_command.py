@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import io
 import json
 import sys
@@ -16,7 +17,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from parprof.commands.diff import DiffCommand, changes
 from parprof.commands.report import ReportCommand, print_report
 from parprof.errors import OutputError, ProfileFormatError
-from parprof.exporters import pprof
+from parprof.exporters import pprof, pprof_reader
+from parprof.facts.reading import decode
+from parprof.profile.assemble import make_profile
 from profiles import heat, sample
 
 
@@ -68,6 +71,37 @@ def test_standard_input(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path(file).read_bytes())))
     assert run(ReportCommand(), "-") == 0
     assert "./heat 4096" in capsys.readouterr().out
+
+
+RECORDED = Path(__file__).resolve().parents[1] / "recordings/pthreads.facts"
+
+
+def test_facts_are_recognised_by_their_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = make_profile(*pprof_reader.read_as(RECORDED, decode))
+    expected = io.StringIO()
+    print_report(profile, view="flat", file=expected)
+    assert run(ReportCommand(), str(RECORDED), "--view", "flat") == 0
+    assert capsys.readouterr().out == expected.getvalue()
+    (tmp_path / "renamed.pb.gz").write_bytes(RECORDED.read_bytes())
+    assert run(ReportCommand(), str(tmp_path / "renamed.pb.gz"), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["totals"]["samples"] == profile.total().samples
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(RECORDED.read_bytes())))
+    assert run(ReportCommand(), "-", "--view", "flat") == 0
+    assert capsys.readouterr().out == expected.getvalue()
+
+
+def test_damaged_facts_are_one_clear_error(tmp_path: Path) -> None:
+    file = tmp_path / "damaged"
+    for content, match in (
+        (RECORDED.read_bytes()[:-100], "truncated"),
+        (gzip.compress(gzip.decompress(RECORDED.read_bytes())[:-5]), "truncated or damaged; record it again"),
+        (gzip.compress(b'{"format":"parprof-facts","version":9,"writer":"parprof 7"}'), "newer parprof"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(ProfileFormatError, match=f"cannot read {file}: .*{match}"):
+            run(ReportCommand(), str(file))
 
 
 def test_missing_file() -> None:

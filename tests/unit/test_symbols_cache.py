@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from parprof.cache import DiskCache, NewFile
+from parprof.cache import CacheFile, DiskCache
 from parprof.files.dso_cache import DsoCache
 from parprof.model import Frame
 from parprof.symbols import Symbolizer, symcache
@@ -35,13 +35,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the cache files that were written since."""
     names: list[str] = []
-    commit = NewFile.commit
+    commit = CacheFile.commit
 
-    def counted(self: NewFile) -> bool:
-        names.append(self._name)
+    def counted(self: CacheFile) -> bool:
+        names.append(self.name)
         return commit(self)
 
-    monkeypatch.setattr(NewFile, "commit", counted)
+    monkeypatch.setattr(CacheFile, "commit", counted)
     return names
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import socket
@@ -17,9 +18,12 @@ from pathlib import Path
 import pytest
 
 from parprof.files.dso_cache import DsoCache
+from parprof.http_client import Origin, Proxy
 from parprof.model import Frame
 from parprof.symbols import Symbolizer
 from parprof.symbols.debuginfod import Debuginfod
+from parprof.symbols.fetcher import Fetcher, _proxy_of
+from parprof.workers import protocol
 from symbol_programs import address_of, compile_program, line_of, need_symbolic, open_dso
 
 Answer = Callable[["Handler"], None]
@@ -248,6 +252,48 @@ def test_a_hung_server_before_a_good_one(
         monkeypatch.setenv("DEBUGINFOD_URLS", f"http://127.0.0.1:{hung.getsockname()[1]} {server.url}")
         monkeypatch.setenv("DEBUGINFOD_TIMEOUT", "1.5")
         assert files.main().line == line_of("int main")
+
+
+def test_a_dripping_server_does_not_take_the_time_of_the_next(server: Server, tmp_path: Path) -> None:
+    """The time is shared among the servers, and each share is for all that a server says."""
+
+    def answer(request: Handler) -> None:
+        drip(request) if request.path.startswith("/slow") else request.give(b"file")
+
+    server.answer = answer
+    ours, theirs = socket.socketpair()
+    fetcher = Fetcher(theirs, 1 << 30)
+    urls = [f"{server.url}/slow", f"{server.url}/good"]
+    for name in ("first", "second"):
+        fd = os.open(tmp_path / name, os.O_RDWR | os.O_CREAT)
+        fetcher.fetch({"build_id": name, "urls": urls, "seconds": 3.0}, fd)
+        assert protocol.receive(ours) == ({"build_id": name, "state": "done"}, [])
+        assert (tmp_path / name).read_bytes() == b"file"
+    assert len(server.paths) == 3  # the slow one is not asked again
+    ours.close()
+    theirs.close()
+
+
+def test_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = Origin("far.example", 80, False), Origin("far.example", 443, True)
+    for name in (
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "all_proxy",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    assert _proxy_of(near) is _proxy_of(far) is None
+    monkeypatch.setenv("http_proxy", "http://proxy.example:3128/")
+    monkeypatch.setenv("https_proxy", "user:p%40ss@other.example")
+    assert _proxy_of(near) == Proxy("proxy.example", 3128)
+    basic = "Basic " + base64.b64encode(b"user:p@ss").decode()
+    assert _proxy_of(far) == Proxy("other.example", 80, basic)
+    monkeypatch.setenv("no_proxy", "far.example")
+    assert _proxy_of(near) is _proxy_of(far) is None
 
 
 def endless(request: Handler) -> None:

@@ -58,7 +58,7 @@ def test_losses_notes_and_events_are_shown() -> None:
     profile = heat()
     profile.lost = {"map-full": 1200, "never": 0}
     profile.notes = ["first [bold]note[/bold]", "second"]
-    profile.samples[0].metrics.events["page-faults"] = 7
+    profile.samples[0].metrics.events = {"page-faults": 7}
     report = text(profile)
     assert "lost: 1,200 map-full (beside 4,510 samples counted)" in report
     assert "never" not in report

@@ -244,17 +244,12 @@ def test_a_restarted_daemon_is_found_again(service: StandInService, tmp_path: Pa
 @contextmanager
 def terminal(path: str, *arguments: str) -> Iterator[tuple[int, int]]:
     """`parprof top` on a real terminal of 80 x 24: its PID and the terminal's other end."""
-    script = (
-        "import sys, argparse; from parprof.commands.top import TopCommand as T; import parprof.__main__ as m;"
-        "m.COMMANDS = (T(),); sys.exit(m.main(sys.argv[1:]))"
-    )
     pid, leader = pty.fork()
     if pid == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where the tests run behind nohup
         os.environ.update(PYTHONPATH=":".join(sys.path), COLUMNS="80", LINES="24", TERM="xterm")
-        os.execv(
-            sys.executable, [sys.executable, "-c", script, "top", "-i", "0.1", "--socket", path, *arguments]
-        )
+        command = ["-m", "parprof", "top", "-i", "0.1", "--socket", path, *arguments]
+        os.execv(sys.executable, [sys.executable, *command])
     try:
         yield pid, leader
     finally:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "daemon")]
 
 from daemon_process import DaemonProcess, selecting  # noqa: E402
-from parprof.cache import cache_directory  # noqa: E402
 from parprof.exporters import pprof  # noqa: E402
 from parprof.kernel import objects  # noqa: E402
 from parprof.kernel.compiler import PROGRAMS  # noqa: E402
@@ -115,9 +113,7 @@ def kernel(out: Path) -> dict[str, Any]:
     """What runs here."""
     compiled = out / "object.json"
     if compiled.is_file():
-        directory = cache_directory()
-        directory.mkdir(parents=True, exist_ok=True, mode=0o755)
-        shutil.copy(compiled, directory / f"bpf-{objects._cache_key()}.json")
+        objects.object_cache().write(objects.cache_name(), compiled.read_bytes())
     return {"release": os.uname().release, "version": os.uname().version, "cpus": os.cpu_count(), "compiled_outside":
         compiled.is_file()}  # fmt: skip
 

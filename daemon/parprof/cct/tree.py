@@ -112,19 +112,6 @@ class CallingContextTree:
             line = frame.line
         add_to(node.lines, line, metrics)
 
-    def merge(self, other: CallingContextTree) -> None:
-        """Add another tree to this one."""
-        pending = [(self.root, other.root)]
-        while pending:
-            mine, theirs = pending.pop()
-            for line, metrics in theirs.lines.items():
-                add_to(mine.lines, line, metrics)
-            for line, metrics in theirs.sites.items():
-                add_to(mine.sites, line, metrics)
-            pending += [
-                (mine.child(procedure, node.start_line), node) for procedure, node in theirs.children.items()
-            ]
-
     def walk(self) -> Iterator[tuple[Node, bool]]:
         """Every node below the root twice: with True when it is entered, with False when it is left."""
         pending = [(node, True) for node in reversed(self.root.children.values())]

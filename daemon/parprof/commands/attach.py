@@ -17,6 +17,7 @@ from parprof.commands.measuring import (
     present,
     validate,
 )
+from parprof.commands.progress import Progress
 from parprof.errors import UsageError
 from parprof.exporters.output import check_writable
 from parprof.process.identity import inspect
@@ -59,9 +60,14 @@ class AttachCommand:
             check_writable(args.output)
             try:
                 with interrupt.installed():
-                    present(
-                        args, profile_from_daemon(pid, args.duration, finished=lambda: bool(interrupt.signal))
-                    )
+                    with Progress(sys.stderr, enabled=not args.quiet) as progress:
+                        profile = profile_from_daemon(
+                            pid,
+                            args.duration,
+                            on_progress=progress.show_daemon,
+                            finished=lambda: bool(interrupt.signal),
+                        )
+                    present(args, profile)
                 return 0
             except NoDaemon:
                 pass
@@ -78,7 +84,7 @@ class AttachCommand:
             return bool(interrupt.signal) or over() or session.live(pid) is None
 
         with interrupt.installed():
-            present(args, measure(args, events, begin, finished))
+            present(args, *measure(args, events, begin, finished))
         return 0
 
 
@@ -107,5 +113,6 @@ def _daemon_can(args: argparse.Namespace) -> bool:
         or args.children
         or args.blame
         or args.n_w_source
+        or args.save_facts
     )
     return not own and args.frequency == DEFAULT_FREQUENCY_HZ

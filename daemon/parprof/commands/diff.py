@@ -16,9 +16,9 @@ from parprof.cct.views import flat_view
 from parprof.commands.report import add_row_options
 from parprof.exporters import pprof
 from parprof.exporters.screen import Screen, elided
-from parprof.exporters.summary import printable
 from parprof.metrics import METRICS, NANOSECONDS, SAMPLES, Metrics
 from parprof.model import Profile
+from parprof.untrusted import printable
 
 Key = tuple[str, str, str]
 

@@ -15,13 +15,16 @@ from parprof.commands.report import add_view_options, print_report
 from parprof.errors import UsageError
 from parprof.exporters import pprof
 from parprof.exporters.output import check_writable
+from parprof.facts.replay import RememberingNamer
+from parprof.facts.writing import encode, save
 from parprof.kernel.detacher import detacher
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.perf_events import EventChoice, choose, maximum_rate_hz
 from parprof.kernel.records import Budget
 from parprof.model import Profile
 from parprof.probes.prices import machine_prices
 from parprof.profile.assemble import make_profile
+from parprof.profile.naming import FileNamer
 from parprof.resources import allow_many_files
 from parprof.session.session import Session
 from parprof.session.sources import Source
@@ -39,6 +42,12 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
         "-o", "--output", metavar="FILE", default=default_output,
         help="profile to write, gzipped pprof; - is standard output (default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--save-facts",
+        metavar="FILE",
+        help="also write what the profile is made of - samples, stacks, processes, names - so that `parprof report` "
+        "makes the same profile elsewhere, without root: for those who look into a report that is wrong",
+    )
     parser.add_argument(
         "-F", "--frequency", metavar="HZ", type=int, default=DEFAULT_FREQUENCY_HZ,
         help="samples a second and core (default: %(default)s, odd so as not to run in step with the program)",
@@ -81,6 +90,10 @@ def validate(args: argparse.Namespace) -> EventChoice:
     if not 0 < args.budget <= 100:
         raise UsageError(f"--budget {args.budget:g}: give a percentage above 0, at most 100")
     check_writable(args.output)
+    if args.save_facts is not None:
+        if args.save_facts == args.output:
+            raise UsageError("--save-facts and -o name the same file: give each one of its own")
+        check_writable(args.save_facts)
     return choose(args.event)
 
 
@@ -118,13 +131,13 @@ def measure(
     events: EventChoice,
     begin: Callable[[Session], Target],
     finished: Callable[[Session], bool],
-) -> Profile:
-    """Run one session from ``begin`` until ``finished``, and return its profile."""
+) -> tuple[Profile, bytes]:
+    """Run one session from ``begin`` until ``finished``, and return its profile; and its facts, if they are wanted."""
     cpu_before = time.process_time()
     allow_many_files()
     log = None if args.quiet else _to_standard_error
     budget = Budget(args.budget / 100, _NO_LIMIT_NS) if args.budget >= 100 else Budget(args.budget / 100)
-    with Kernel(events.names, args.frequency, budget=budget) as kernel, Symbolizer(log=log) as symbolizer:
+    with BpfKernel(events.names, args.frequency, budget=budget) as kernel, Symbolizer(log=log) as symbolizer:
         kernel.breaker.set_prices(machine_prices(kernel))
         session = Session(kernel, wanted_source=args.n_w_source, blame_locks=args.blame == "locks")
         try:
@@ -135,21 +148,33 @@ def measure(
                     progress.show(session, main)
             session.finish()
             newest = [target for target in session.targets.values() if target.pid == main.pid][-1]
-            return make_profile(
-                session, symbolizer, newest, event=events.names[0], cores=args.cores, notes=events.notes,
-                cpu_seconds_before=cpu_before,
-            )  # fmt: skip
+            # our own time before names are looked up, which the target no longer feels
+            measured = session.measurement(
+                newest, own_cpu_s=time.process_time() - cpu_before, cores=args.cores, notes=events.notes
+            )
+            if args.save_facts is None:
+                return make_profile(measured, FileNamer(symbolizer)), b""
+            names = RememberingNamer(FileNamer(symbolizer))
+            profile = make_profile(measured, names)
+            return profile, encode(measured, names)
         finally:
             session.close()
 
 
-def present(args: argparse.Namespace, profile: Profile) -> None:
-    """Write the profile, then print the report (to standard error when the profile goes to standard output)."""
+def present(args: argparse.Namespace, profile: Profile, facts: bytes = b"") -> None:
+    """Write the profile, then print the report (to standard error when a file goes to standard output).
+
+    ``facts``: to be saved as well, if there are any.
+    """
     pprof.write(profile, args.output, physical=args.physical)
-    out = sys.stderr if args.output == "-" else sys.stdout
+    out = sys.stderr if "-" in (args.output, args.save_facts) else sys.stdout
     print_report(profile, view=args.view, sort=args.sort, limit=args.limit, physical=args.physical, file=out)
     if args.output != "-" and not args.quiet:
         print(f"parprof: wrote {args.output}", file=sys.stderr)
+    if facts:
+        save(facts, args.save_facts)
+        if args.save_facts != "-" and not args.quiet:
+            print(f"parprof: wrote {args.save_facts}", file=sys.stderr)
     if detacher.pending and not args.quiet:
         print(
             f"parprof: the kernel is still taking away {detacher.pending} links of probes; a process of its own waits "

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from parprof.service.control import control_pb2 as pb
 from parprof.session.session import Session
 from parprof.session.target import Target
 
@@ -23,9 +24,10 @@ class Progress:
         self._live: Live | None = None
         self._enabled = enabled and self._console.is_terminal
         self._started = self._shown = time.monotonic()
+        self._lost_before: int | None = None
 
     def show(self, session: Session, main: Target) -> None:
-        """Bring the line up to date; cheap to call often."""
+        """Bring the line up to date with a session of our own; cheap to call often."""
         now = time.monotonic()
         if self._live is None or now - self._shown < _REFRESH_SECONDS:
             return
@@ -34,8 +36,20 @@ class Progress:
         counted = session.kernel.statistics()["samples"]
         lost = sum(session.kernel.lost().values())
         working = f"n_w {max(state.n_working, 0)} of {main.cores}" if state else "ended"
-        line = f"{now - self._started:6.1f} s  {counted} samples  {working}  lost {lost}  (Ctrl-C ends it)"
-        self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+        self._update(now - self._started, counted, working, lost)
+
+    def show_daemon(self, progress: pb.Progress) -> None:
+        """Bring the line up to date with what the daemon says. It counts losses since it began, in all processes."""
+        if self._lost_before is None:
+            self._lost_before = progress.lost
+        working = f"n_w {progress.n_working} of {progress.cores}" if progress.cores else "ended"
+        lost = max(progress.lost - self._lost_before, 0)
+        self._update(progress.elapsed_s, progress.samples, working, lost)
+
+    def _update(self, elapsed_s: float, samples: int, working: str, lost: int) -> None:
+        if self._live is not None:
+            line = f"{elapsed_s:6.1f} s  {samples} samples  {working}  lost {lost}  (Ctrl-C ends it)"
+            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def __enter__(self) -> Progress:
         if self._enabled:

@@ -72,7 +72,7 @@ class RecordCommand:
 
         with interrupt.installed():
             try:
-                profile = measure(args, events, begin, finished)
+                profile, facts = measure(args, events, begin, finished)
             finally:
                 if child is not None:
                     child.abandon()
@@ -82,5 +82,5 @@ class RecordCommand:
                 raise TargetError(
                     f"{command[0]} cannot be run: {os.strerror(failure)} ({errno.errorcode.get(failure)})"
                 )
-            present(args, profile)
+            present(args, profile, facts)
             return child.wait()

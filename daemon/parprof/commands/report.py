@@ -6,19 +6,27 @@ import argparse
 import sys
 from typing import Any, TextIO
 
-from parprof.exporters import html, json_report, pprof, projection, table
+from parprof.exporters import html, json_report, pprof, pprof_reader, projection, table
+from parprof.facts.reading import decode as decode_facts
+from parprof.facts.reading import is_facts
 from parprof.metrics import METRICS
 from parprof.model import Profile
+from parprof.profile.assemble import make_profile
 
 
 class ReportCommand:
-    """Read a profile file and show where cores stood idle, and which code answers for it."""
+    """Read a profile file and show where cores stood idle, and which code answers for it.
+
+    A file of facts (--save-facts) is recognised by its content; its profile is made anew.
+    """
 
     name = "report"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
-        parser.add_argument("file", metavar="FILE", help="a profile that parprof wrote; - is standard input")
+        parser.add_argument(
+            "file", metavar="FILE", help="a profile or facts that parprof wrote; - is standard input"
+        )
         add_view_options(parser)
         form = parser.add_mutually_exclusive_group()
         form.add_argument("--json", action="store_true", help="print the whole report as JSON instead")
@@ -30,7 +38,7 @@ class ReportCommand:
         """Do it. Returns the exit code."""
         if args.html:
             pprof.check_writable(args.html)
-        profile = pprof.read(args.file)
+        profile = pprof_reader.read_as(args.file, _profile_in)
         if args.physical:
             profile = projection.physical(profile)
         if args.json:
@@ -40,6 +48,13 @@ class ReportCommand:
         else:
             print_report(profile, view=args.view, sort=args.sort, limit=args.limit)
         return 0
+
+
+def _profile_in(data: bytes) -> Profile:
+    """The profile in a file, or that of the facts in it."""
+    if not is_facts(data):
+        return pprof_reader.decode(data)
+    return make_profile(*decode_facts(data))
 
 
 def print_report(

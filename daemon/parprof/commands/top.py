@@ -23,12 +23,12 @@ from rich.text import Text
 from parprof.commands.status import add_socket_option
 from parprof.errors import UsageError
 from parprof.exporters.screen import MIN_WIDTH, Screen, elided
-from parprof.exporters.summary import printable
 from parprof.metrics import IDLENESS, METRICS, SAMPLES, WORK, Metric, Shown
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control.amounts import amount
 from parprof.service.control.client import Client, ControlError
 from parprof.service.control.intervals import Use, sorts, uses
+from parprof.untrusted import printable
 
 DEFAULT_INTERVAL_SECONDS = 2.0
 MAX_INTERVAL_SECONDS = 60.0
@@ -120,7 +120,7 @@ class Feed:
     def close(self) -> None:
         """Disconnect; `refresh` connects again."""
         if self._client is not None:
-            self._client.__exit__()
+            self._client.close()
         self._client = None
 
     def uses(self, sort: str) -> list[Use]:

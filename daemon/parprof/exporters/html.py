@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import re
-from html import escape
-from importlib.resources import files
+from collections.abc import Sequence
 from typing import Any
 
 from parprof.attribution import Effort, Verdict, percent, verdict
 from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import FunctionTotals, flat_view
 from parprof.exporters.output import open_output
-from parprof.exporters.summary import facts, location, place, printable
+from parprof.exporters.summary import facts, location, place
+from parprof.exporters.webpage import WebPage, asset, data_block, definitions, text
 from parprof.metrics import IDLENESS, METRICS, NANOSECONDS, SAMPLES, Metric, Metrics, Shown
 from parprof.model import Profile
+from parprof.untrusted import visible
 
 PRUNE_SHARE = 0.0005
 """Frames are left out that hold less than this of all effort, and of every other metric: half a pixel in a thousand."""
@@ -32,7 +31,16 @@ _EFFORT_HEADINGS = (
 )
 _VERDICTS = list(Verdict)
 _SORTED = ' aria-sort="descending"'
-_MARK = re.compile(r"\{\{(\w+)\}\}")
+_FLAME_GRAPH = """
+<h2>Calling context</h2>
+<div class="bar">
+  <span id="metrics" role="radiogroup" aria-label="width of a frame"></span>
+  <button id="reset" type="button">whole process</button>
+  <span class="legend">no core idle <i></i> all others idle while it ran</span>
+</div>
+<div id="details" aria-live="polite">Point at a frame for its numbers, click to zoom in.</div>
+<div class="tall"><div id="chart"></div></div>
+"""
 
 
 def write(profile: Profile, path: str) -> None:
@@ -41,17 +49,49 @@ def write(profile: Profile, path: str) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    text = page(profile)
+    document = page(profile).html()
     with open_output(path) as file:
-        file.write(text.encode("utf-8", "backslashreplace"))
+        file.write(document.encode("utf-8", "backslashreplace"))
 
 
-def page(profile: Profile) -> str:
-    """The page. Whatever comes from the target is escaped, or read as data by the script."""
+def page(profile: Profile, links: Sequence[tuple[str, str]] = ()) -> WebPage:
+    """The page. ``links``: where else to go from it, as names and addresses.
+
+    The address ``?by=spin`` opens it with the flame graph by that metric.
+    """
     tree = CallingContextTree(profile.samples)
     total = tree.root.inclusive
     data, left_out = _graph(tree, profile.process.cores)
     first, *others = facts(profile, tree)
+    functions = sorted(flat_view(tree).values(), key=lambda row: (-row.exclusive.idleness_ns, row.procedure))
+    if len(functions) > MAX_FUNCTIONS:
+        left_out += f" The table has the {MAX_FUNCTIONS} functions with most idleness."
+    title = f"parprof: {profile.process.command or profile.process.comm}"
+    split, split_style = _split(total)
+    parts = (
+        f"<h1>{text(title, 300)}</h1>",
+        _links(links),
+        f'<p class="advice">{text(first.text)}</p>' if total.samples else "",
+        split,
+        definitions(
+            (text(fact.label), text(fact.text)) for fact in (others if total.samples else [first, *others])
+        ),
+        _FLAME_GRAPH,
+        f'<p class="faint">{text(left_out)}</p>',
+        _table(functions[:MAX_FUNCTIONS], total),
+        data_block("data", data),
+    )
+    return WebPage(
+        title, "\n".join(filter(None, parts)), asset("report.css") + split_style, asset("report.js")
+    )
+
+
+def _links(links: Sequence[tuple[str, str]]) -> str:
+    shown = " · ".join(f'<a href="{text(address)}">{text(name)}</a>' for name, address in links)
+    return f"<p>{shown}</p>" if shown else ""
+
+
+def _table(functions: Sequence[FunctionTotals], total: Metrics) -> str:
     fixed, optional = _columns(total)
     headings = [
         *_EFFORT_HEADINGS,
@@ -60,48 +100,39 @@ def page(profile: Profile) -> str:
         "verdict with callees",
         *map(_heading, optional),
     ]
-    functions = sorted(flat_view(tree).values(), key=lambda row: (-row.exclusive.idleness_ns, row.procedure))
-    if len(functions) > MAX_FUNCTIONS:
-        left_out += f" The table has the {MAX_FUNCTIONS} functions with most idleness."
-    parts = {
-        "title": escape(printable(f"parprof: {profile.process.command or profile.process.comm}"[:300])),
-        "split": _split(total),
-        "advice": f'<p class="advice">{escape(first.text)}</p>' if total.samples else "",
-        "facts": "\n".join(
-            f"<dt>{escape(fact.label)}</dt><dd>{escape(fact.text)}</dd>"
-            for fact in (others if total.samples else [first, *others])
-        ),
-        "left_out": escape(left_out),
-        "headings": "".join(
-            f'<th scope="col"{_SORTED if column == 1 else ""}><button type="button">{heading}</button></th>'
-            for column, heading in enumerate(headings)
-        ),
-        "rows": "\n".join(_row(row, total) for row in functions[:MAX_FUNCTIONS]),
-        "data": _script_safe(data),
-    }
-    template = files("parprof.exporters").joinpath("html_template.html").read_text("utf-8")
-    return _MARK.sub(lambda mark: parts[mark[1]], template)
-
-
-def _script_safe(data: dict[str, Any]) -> str:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(data, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _split(total: Metrics) -> str:
-    """The bar of effort by its parts."""
-    if not total.effort_ns:
-        return ""
-    names = ("useful work", "overhead", "idleness")
-    parts = zip(names, Effort.of(total).percentages(), ("useful", "overhead", "idleness"), strict=True)
-    spans = (
-        f'<span style="flex:{share:.3f} 0 0;background:var(--{colour})" title="{name} {share:.1f} %">'
-        f"{f'{name} {share:.1f} %' if share >= 10 else ''}</span>"
-        for name, share, colour in parts
-        if share >= 0.05
+    heads = "".join(
+        f'<th scope="col"{_SORTED if column == 1 else ""}><button type="button">{heading}</button></th>'
+        for column, heading in enumerate(headings)
     )
-    return f'<div class="split">{"".join(spans)}</div>'
+    rows = "\n".join(_row(row, total) for row in functions)
+    return (
+        f'<h2>Functions</h2>\n<div class="scroll"><table id="flat">\n<thead><tr>{heads}</tr></thead>\n'
+        f"<tbody>{rows}</tbody>\n</table></div>"
+    )
+
+
+def _split(total: Metrics) -> tuple[str, str]:
+    """The bar of effort by its parts, and the style that gives each part its width."""
+    if not total.effort_ns:
+        return "", ""
+    names = ("useful work", "overhead", "idleness")
+    parts = [
+        (name, kind, share)
+        for name, kind, share in zip(
+            names, ("useful", "overhead", "idleness"), Effort.of(total).percentages(), strict=True
+        )
+        if share >= 0.05
+    ]
+    spans = "".join(
+        f'<span class="{kind}" title="{name} {share:.1f} %">'
+        f"{f'{name} {share:.1f} %' if share >= 10 else ''}</span>"
+        for name, kind, share in parts
+    )
+    style = "".join(
+        f".split .{kind} {{ flex: {share:.3f} 0 0; background: var(--{kind}); }}\n"
+        for _, kind, share in parts
+    )
+    return f'<div class="split">{spans}</div>', style
 
 
 def _graph(tree: CallingContextTree, cores: int) -> tuple[dict[str, Any], str]:
@@ -111,8 +142,8 @@ def _graph(tree: CallingContextTree, cores: int) -> tuple[dict[str, Any], str]:
     nodes: list[tuple[int, int, int, list[float], list[float], int]] = []
     left_out = 0
 
-    def index(text: str) -> int:
-        return names.setdefault(text, len(names))
+    def index(name: str) -> int:
+        return names.setdefault(name, len(names))
 
     pending = [(tree.root, -1)]
     while pending:
@@ -122,7 +153,7 @@ def _graph(tree: CallingContextTree, cores: int) -> tuple[dict[str, Any], str]:
             left_out += 1
             continue
         procedure = node.procedure
-        name = printable(procedure.name) or "[unknown]" if parent >= 0 else "whole process"
+        name = visible(procedure.name) or "[unknown]" if parent >= 0 else "whole process"
         where = place(procedure, node.hottest_line(IDLENESS))
         judged = _VERDICTS.index(verdict(inclusive))
         numbers = _numbers(inclusive), _numbers(node.exclusive)
@@ -195,9 +226,9 @@ def _row(row: FunctionTotals, total: Metrics) -> str:
     cells += [_cell(metric, mine) for metric in fixed]
     cells += [str(mine.samples), verdict(everything).value]
     cells += [_cell(metric, mine) for metric in optional]
-    name = escape(printable(procedure.name) or "[unknown]")
+    name = text(procedure.name) or "[unknown]"
     return (
-        f"<tr><td>{name} <small>{escape(where)}</small></td>"
+        f"<tr><td>{name} <small>{text(where)}</small></td>"
         + "".join(f"<td>{cell}</td>" for cell in cells)
         + "</tr>"
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import IO
 
 from parprof.errors import OutputError
+from parprof.newfile import NewFile
 
 _REASONS = {
     errno.ENOENT: "its directory does not exist; create that or name another file",
@@ -38,9 +38,8 @@ def check_writable(path: str) -> None:
         if mode is not None and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if mode is None or stat.S_ISREG(mode):
-            temporary = _temporary_beside(os.path.realpath(path))
-            os.close(_create(temporary))
-            os.unlink(temporary)
+            with _new_file(os.path.realpath(path)):
+                pass
     except OSError as error:
         raise _explained(path, error) from error
 
@@ -75,18 +74,23 @@ def open_output(path: str) -> Iterator[IO[bytes]]:
 @contextmanager
 def _replacing(path: str, mode: int | None) -> Iterator[IO[bytes]]:
     """A file beside ``path`` that is renamed to it, keeping the permissions of the one it replaces."""
-    temporary = _temporary_beside(path)
-    descriptor = _create(temporary)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+    with _new_file(path) as new:
+        with open(new.fd, "wb", closefd=False) as file:
             if mode is not None:
-                os.fchmod(descriptor, stat.S_IMODE(mode))
+                os.fchmod(new.fd, stat.S_IMODE(mode))
             yield file
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+        new.put_in_place()
+
+
+@contextmanager
+def _new_file(path: str) -> Iterator[NewFile]:
+    """A file that may become ``path``, with the permissions that the umask allows."""
+    directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with NewFile(directory, os.path.basename(path), mode=0o666, prefix=".parprof-") as new:
+            yield new
+    finally:
+        os.close(directory)
 
 
 def _mode(path: str) -> int | None:
@@ -98,15 +102,6 @@ def _mode(path: str) -> int | None:
     if path.endswith("/") or (mode is not None and stat.S_ISDIR(mode)):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     return mode
-
-
-def _temporary_beside(path: str) -> str:
-    return os.path.join(os.path.dirname(path), f".parprof-{secrets.token_hex(6)}")
-
-
-def _create(path: str) -> int:
-    """Make a new file as the umask allows (tempfile would make it private)."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
 def _explained(path: str, error: OSError) -> OutputError:

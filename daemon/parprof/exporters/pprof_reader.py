@@ -6,7 +6,7 @@ import gzip
 import os
 import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import IO, TypeVar
 
@@ -46,12 +46,21 @@ def read(path: str | os.PathLike[str]) -> Profile:
     Raises:
         ProfileFormatError: it cannot be opened, or is not a profile of parprof.
     """
+    return read_as(path, decode)
+
+
+def read_as(path: str | os.PathLike[str], decode: Callable[[bytes], _T]) -> _T:
+    """What ``decode`` makes of the content of a gzipped file (``-``: standard input).
+
+    Raises:
+        ProfileFormatError: the file cannot be opened, or ``decode`` says so.
+    """
     name = os.fspath(path)
     shown = "standard input" if name == "-" else name
     try:
         source = nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb")
         with source as file:
-            return read_from(file)
+            return decode(_decompress(file))
     except ProfileFormatError as error:
         raise ProfileFormatError(f"cannot read {shown}: {error}") from error
     except OSError as error:
@@ -93,6 +102,8 @@ def decode(data: bytes) -> Profile:
     Raises:
         ProfileFormatError: it is not a profile of parprof.
     """
+    if data[:1] == b"{":
+        raise ProfileFormatError("it holds no profile; facts that were saved are for `parprof report`")
     try:
         message = pb.Profile.FromString(data)
     except (DecodeError, ValueError) as error:

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from parprof.exporters.summary import printable
+from parprof.untrusted import printable
 
 MIN_WIDTH = 80
 

@@ -12,10 +12,7 @@ from parprof.attribution.advice import Advice, advise, lost_ns
 from parprof.cct.tree import CallingContextTree, Node, Procedure
 from parprof.metrics import IDLENESS, METRICS, OVERHEAD, Metrics, Shown
 from parprof.model import Profile
-
-_UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"  # controls, bidi, surrogates
-)
+from parprof.untrusted import printable
 
 LEAST_PROFILING_SECONDS = 0.005
 """Below this, time in our own handlers is not worth a word."""
@@ -27,11 +24,6 @@ class Fact:
 
     label: str
     text: str
-
-
-def printable(text: str) -> str:
-    """Text from a target, harmless for a terminal and an encoder."""
-    return _UNPRINTABLE.sub("\ufffd", text)
 
 
 def location(file: str, line: int, module: str) -> str:

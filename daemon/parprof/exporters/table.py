@@ -13,9 +13,10 @@ from parprof.attribution import Effort, Verdict, percent, verdict
 from parprof.cct.tree import CallingContextTree, Node, weight
 from parprof.cct.views import Caller, FunctionTotals, callers_view, flat_view, fold_recursion
 from parprof.exporters.screen import Screen, elided
-from parprof.exporters.summary import facts, place, printable
+from parprof.exporters.summary import facts, place
 from parprof.metrics import METRICS, Metric, Metrics, Shown
 from parprof.model import Profile
+from parprof.untrusted import printable
 
 VIEWS = ("context", "callers", "flat")
 DEFAULT_LIMIT = 40

@@ -16,7 +16,7 @@ from parprof.errors import KernelUnsupported
 _SYS_BPF, _SYS_PERF_EVENT_OPEN = 321, 298
 MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, MAP_GET_NEXT_KEY, PROG_LOAD = range(6)
 PROG_TEST_RUN, RAW_TRACEPOINT_OPEN, MAP_LOOKUP_BATCH, MAP_DELETE_BATCH = 10, 17, 24, 27
-PROG_GET_NEXT_ID, OBJ_GET_INFO_BY_FD, LINK_CREATE, ENABLE_STATS = 11, 15, 28, 32
+OBJ_GET_INFO_BY_FD, LINK_CREATE, ENABLE_STATS = 15, 28, 32
 ANY, NOEXIST, EXIST = 0, 1, 2
 PROG_TYPES = {"kprobe": 2, "perf_event": 7, "raw_tracepoint": 17}
 ATTACH_PERF_EVENT, ATTACH_UPROBE_MULTI, ATTACH_UPROBE_SESSION = 41, 48, 57
@@ -227,14 +227,3 @@ def perf_event_of_process(attributes: bytes, pid: int) -> int:
     if pid:
         return perf_event_open(attributes, pid, -1)
     return perf_event_open(attributes, -1, 0)  # of one CPU; but its program runs wherever the probe is hit
-
-
-def next_program_id(after: int) -> int | None:
-    """The id of the next BPF program loaded in the kernel; None after the last."""
-    try:
-        _, raw = _bpf(PROG_GET_NEXT_ID, struct.pack("<II", after, 0))
-    except OSError as error:
-        if error.errno == _ENOENT:
-            return None
-        raise
-    return int(struct.unpack_from("<I", raw, 4)[0])

@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from operator import attrgetter
+import ctypes
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 
+from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf
+from parprof.kernel.layout import flat_struct
 from parprof.kernel.objects import LoadedObject
-from parprof.model import Fact, ThreadState
+from parprof.model import Count, Facts, SampleKey, ThreadState, add_facts
 
 _STATES = tuple(ThreadState)
-_KEY = attrgetter("phase", "image", "tid", "event", "state", "n_working", "unsure", "user_hash", "kernel_hash", "epoch",
-    "context", "waiters", "fine")  # fmt: skip
-_VALUE = attrgetter("count", "total")
+_STATE = SampleKey._fields.index("state")
+_OWN_FIELDS = ("phase", "unsure")
+"""Fields of ``struct sample_key`` that are no part of a `SampleKey`."""
 _PATIENCE = 8
 """Drains that a sample waits for its stack, which found no room in the ring and comes with a later sample."""
+
+
+class SampleDecoder:
+    """Reads ``struct sample_key`` and ``struct sample_value`` as the compiled object has them."""
+
+    def __init__(self, key: type[ctypes.Structure], value: type[ctypes.Structure]) -> None:
+        """``key`` and ``value``: the layouts.
+
+        Raises:
+            KernelUnsupported: the key's fields are not those of `SampleKey`.
+        """
+        names = [field[0] for field in key._fields_]
+        if sorted(names) != sorted((*SampleKey._fields, *_OWN_FIELDS)):
+            raise KernelUnsupported(f"struct sample_key and SampleKey differ: {', '.join(names)}")
+        self._unpack_key, self._unpack_value = flat_struct(key).unpack, flat_struct(value).unpack
+        self._pick = itemgetter(*(names.index(name) for name in SampleKey._fields))
+        self._phase, self._unsure = (names.index(name) for name in _OWN_FIELDS)
+        values = [field[0] for field in value._fields_]
+        self._samples, self._total = values.index("count"), values.index("total")
+
+    def decode(
+        self, entries: Iterable[tuple[bytes, bytes]], phase: int
+    ) -> Iterator[tuple[bytes, SampleKey, Count]]:
+        """The entries of a phase: each with its key as it was."""
+        make = SampleKey._make
+        for raw_key, raw_value in entries:
+            fields = self._unpack_key(raw_key)
+            if fields[self._phase] == phase:
+                key = list(self._pick(fields))
+                key[_STATE] = _STATES[key[_STATE]]
+                value = self._unpack_value(raw_value)
+                samples = value[self._samples]
+                count = Count(samples, value[self._total], samples if fields[self._unsure] else 0)
+                yield raw_key, make(key), count
 
 
 class CountTable:
@@ -24,65 +60,58 @@ class CountTable:
     def __init__(self, loaded: LoadedObject, is_known: Callable[[int], bool]) -> None:
         """``is_known``: whether there is a stack of that id."""
         self._object = loaded
+        self._decoder = SampleDecoder(loaded.layouts["sample_key"], loaded.layouts["sample_value"])
         self._is_known = is_known
-        self._waiting: list[tuple[int, Fact]] = []
+        self._waiting: list[tuple[int, SampleKey, Count]] = []
         self.without_stack = 0
         """Samples that were given out without their stack, which never came."""
 
-    def take(self, phase: int) -> list[Fact]:
+    def take(self, phase: int) -> Facts:
         """Read and delete what was counted in a phase, which the programs must have left."""
         definition, fd = self._object.definitions["counts"], self._object.maps["counts"]
-        key_layout, value_layout = self._object.layouts["sample_key"], self._object.layouts["sample_value"]
-        facts, seen = [], []
-        for raw_key, raw_value in bpf.map_read_all(fd, definition["key_size"], definition["value_size"]):
-            (
-                counted_in,
-                image,
-                tid,
-                event,
-                state,
-                n_working,
-                unsure,
-                user,
-                kernel,
-                epoch,
-                context,
-                waiters,
-                fine,
-            ) = _KEY(key_layout.from_buffer_copy(raw_key))
-            if counted_in == phase:
-                seen.append(raw_key)
-                facts.append(
-                    Fact(
-                        image, tid, event, _STATES[state], n_working, bool(unsure), user, kernel,
-                        *_VALUE(value_layout.from_buffer_copy(raw_value)), epoch, context, waiters, fine,
-                    )
-                )  # fmt: skip
+        entries = bpf.map_read_all(fd, definition["key_size"], definition["value_size"])
+        facts: Facts = {}
+        seen = []
+        for raw_key, key, count in self._decoder.decode(entries, phase):
+            seen.append(raw_key)
+            known = facts.setdefault(key, count)
+            if known is not count:  # the same, but for whether it is sure
+                known.add(count)
         bpf.map_delete_batch(fd, seen)
         return facts
 
-    def ready(self, facts: Iterable[Fact], drain: int) -> list[Fact]:
+    def ready(self, facts: Facts, drain: int) -> Facts:
         """Those of these facts, and of earlier ones, whose stacks are there, or have not come for too long."""
-        ready, late = [], []
-        waiting, self._waiting = self._waiting, []
-        for since, fact in (*waiting, *((drain, fact) for fact in facts)):
-            if self._is_known(fact.user) and self._is_known(fact.kernel):
-                ready.append(fact)
+        is_known, waiting = self._is_known, self._waiting
+        self._waiting, late = [], []
+        ready: Facts = {}
+        for since, key, count in waiting:
+            if is_known(key.user) and is_known(key.kernel):
+                add_facts(ready, {key: count})
             elif drain - since < _PATIENCE:
-                self._waiting.append((since, fact))
+                self._waiting.append((since, key, count))
             else:
-                late.append(fact)
-        return ready + self._bare(late)
+                late.append((key, count))
+        for key, count in facts.items():
+            if not (is_known(key.user) and is_known(key.kernel)):
+                self._waiting.append((drain, key, count))
+            elif waiting:
+                add_facts(ready, {key: count})
+            else:
+                ready[key] = count
+        add_facts(ready, self._bare(late))
+        return ready
 
-    def rest(self) -> list[Fact]:
+    def rest(self) -> Facts:
         """Those that wait, without the stacks that have not come."""
         waiting, self._waiting = self._waiting, []
-        return self._bare(fact for _, fact in waiting)
+        return self._bare((key, count) for _, key, count in waiting)
 
-    def _bare(self, facts: Iterable[Fact]) -> list[Fact]:
-        out = []
-        for fact in facts:
-            user, kernel = self._is_known(fact.user), self._is_known(fact.kernel)
-            self.without_stack += fact.count
-            out.append(replace(fact, user=fact.user if user else 0, kernel=fact.kernel if kernel else 0))
+    def _bare(self, late: Iterable[tuple[SampleKey, Count]]) -> Facts:
+        out: Facts = {}
+        for key, count in late:
+            self.without_stack += count.samples
+            user = key.user if self._is_known(key.user) else 0
+            kernel = key.kernel if self._is_known(key.kernel) else 0
+            add_facts(out, {key._replace(user=user, kernel=kernel): count})
         return out

@@ -1,6 +1,6 @@
 """The kernel side of a profiling session: what is watched, and the facts that come out.
 
-``Kernel`` is the only face of the BPF maps. Nothing above it sees bytes, map names or descriptors.
+``BpfKernel`` is the only face of the BPF maps. Nothing above it sees bytes, map names or descriptors.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from parprof.kernel.records import Budget, Cost, ProcessState, WatchConfig
 from parprof.kernel.ringbuf import RingBuffer
 from parprof.kernel.sampling import LIVES, SampleEvents, Tracepoints
 from parprof.kernel.settings import Settings
-from parprof.kernel.stacks import CodeAt, Context, RawStack, Stack, StackTable
+from parprof.kernel.stacks import CodeAt, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
-from parprof.model import Fact, ThreadState
+from parprof.model import Facts, ThreadState
 from parprof.resources import Closing
 
 _DENIED = 2
 _FULL = (errno.E2BIG, errno.ENOMEM, errno.ENOSPC)
 
 
-class Kernel(Closing):
+class BpfKernel(Closing):
     """Programs, events and maps of one session. Use as a context manager; closing leaves nothing behind.
 
     Raises:
@@ -63,7 +63,8 @@ class Kernel(Closing):
         self._phase = 0
         self._drains = 0
         self._list_generation = 0
-        self._stacks = StackTable()
+        self.stacks = StackTable()
+        """The stacks behind the ids in facts, and the contexts."""
         self._breaker: Breaker | None = None
         self._lost_here: Counter[str] = Counter()
         self._rings: dict[str, RingBuffer] = {}
@@ -108,6 +109,11 @@ class Kernel(Closing):
         """Samples a second and CPU."""
         return self._events.frequency_hz if self._events else self._first_hz
 
+    @property
+    def budget_ratio(self) -> float:
+        """How much of its CPU time a process may pay for being profiled."""
+        return self._settings.budget.ratio
+
     def set_frequency(self, frequency_hz: int) -> None:
         """Sample at another rate from now on. Drain before: what was counted so far has the old one.
 
@@ -140,11 +146,6 @@ class Kernel(Closing):
     def control_fd(self) -> int:
         """Becomes readable when control records wait."""
         return self._rings["control"].fd
-
-    @property
-    def probe_mechanism(self) -> str:
-        """How uprobes are attached here: session, multi, traced or single."""
-        return self.prober.mechanism
 
     def watch(self, pid: int, image: int, config: WatchConfig, *, from_exec: bool = False) -> None:
         """Begin to count process ``pid`` under image id ``image`` (below 2**31).
@@ -225,11 +226,11 @@ class Kernel(Closing):
 
     def python_stacks(self) -> list[tuple[int, int, tuple[CodeAt, ...]]]:
         """(image, stack id, Python frames) of the stacks with such frames that came since the last call."""
-        return self._stacks.take_fresh()
+        return self.stacks.take_fresh()
 
     def found_mappings(self) -> list[FoundMapping]:
         """Executable memory that walks came upon since the last call, before Python had told of it."""
-        return self._stacks.take_mappings()
+        return self.stacks.take_mappings()
 
     def unwatch(self, pid: int, has_threads: bool = True) -> None:
         """Stop counting a process at once and forget its threads, if it still has some."""
@@ -300,25 +301,13 @@ class Kernel(Closing):
             )
 
     def _read_stacks(self) -> None:
-        self._stacks.add(self._rings["stacks"].read())
-
-    def stack(self, digest: int) -> Stack:
-        """The frames behind a stack id of a Fact; none when there is none."""
-        return self._stacks.get(digest)
-
-    def raw_stack(self, digest: int) -> RawStack | None:
-        """The same as it was sent, which costs less to look at; None when there is none."""
-        return self._stacks.raw(digest)
-
-    def context(self, identity: int) -> Context | None:
-        """Where a piece of work was created; None if that is not known."""
-        return self._stacks.context(identity)
+        self.stacks.add(self._rings["stacks"].read())
 
     def poll(self) -> None:
         """Empty the stack ring; call several times a second."""
         self._read_stacks()
 
-    def drain(self) -> list[Fact]:
+    def drain(self) -> Facts:
         """All samples counted since the last drain.
 
         The kernel first moves on to the other phase, so that no count changes while it is read and deleted.
@@ -331,7 +320,7 @@ class Kernel(Closing):
         facts = self._counts.take(old)
         self._read_stacks()  # after the counts: a stack is sent before it is counted
         self._drains += 1
-        self._stacks.touch((digest for f in facts for digest in (f.user, f.kernel)), self._drains)
+        self.stacks.touch((digest for key in facts for digest in (key.user, key.kernel)), self._drains)
         return self._counts.ready(facts, self._drains)
 
     def trim_stacks(self, drains: int, limit: int) -> int:
@@ -339,13 +328,13 @@ class Kernel(Closing):
 
         Those that are forgotten by one call are gone after the next.
         """
-        old = self._stacks.trim(self._drains - drains, limit)
+        old = self.stacks.trim(self._drains - drains, limit)
         bpf.map_delete_batch(self._object.maps["sent_stacks"], [struct.pack("<Q", digest) for digest in old])
         return len(old)
 
     def forget_images(self, images: Collection[int]) -> None:
         """These process images are gone, and all of their samples have been dealt with."""
-        self._stacks.forget(images)
+        self.stacks.forget(images)
         self.forget_learned(images)
 
     def forget_learned(self, images: Collection[int]) -> None:
@@ -368,9 +357,9 @@ class Kernel(Closing):
         return bpf.map_read_all(self._object.maps["processes"], 4, size, chunk=512)
 
     def _is_known(self, digest: int) -> bool:
-        return digest == 0 or digest in self._stacks
+        return digest == 0 or digest in self.stacks
 
-    def unresolved(self) -> list[Fact]:
+    def unresolved(self) -> Facts:
         """Facts whose stack never arrived, given out without it at the end of a session."""
         return self._counts.rest()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import Any
 
 from parprof.errors import KernelUnsupported
@@ -18,6 +19,11 @@ _SCALARS: dict[str, Any] = {
     "s64": ctypes.c_int64,
     "char": ctypes.c_char,
 }
+_CODES: dict[Any, str] = {
+    _SCALARS[name]: code
+    for name, code in zip(("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64"), "BHIQbhiq", strict=True)
+}
+"""As `struct` knows them."""
 
 
 def _field_type(name: str) -> Any:
@@ -40,6 +46,23 @@ def make_structure(name: str, fields: list[list[Any]]) -> type[ctypes.Structure]
     except (KeyError, ValueError) as error:
         raise KernelUnsupported(f"the compiled object's layout of {name} is damaged: {error}") from error
     return type(name, (ctypes.Structure,), {"_fields_": described})
+
+
+def flat_struct(structure: type[ctypes.Structure]) -> struct.Struct:
+    """What unpacks a structure of plain integers, field by field in their order: many times as fast as ctypes.
+
+    Raises:
+        KernelUnsupported: a field is no plain integer.
+    """
+    codes, at = ["<"], 0
+    for name, kind, *_ in structure._fields_:
+        field = getattr(structure, name)
+        code = _CODES.get(kind)
+        if code is None:
+            raise KernelUnsupported(f"layout of {structure.__name__}: {name} is no plain integer")
+        codes += ["x" * (field.offset - at), code]
+        at = field.offset + field.size
+    return struct.Struct("".join([*codes, "x" * (ctypes.sizeof(structure) - at)]))
 
 
 def check_size(structure: type[ctypes.Structure], expected: int) -> None:

@@ -22,7 +22,7 @@ _NOTHING = struct.pack("<BBhi", 0xB7, 0, 0, 0) + struct.pack("<BBhi", 0x95, 0, 0
 """A program that returns 0."""
 
 
-def _place_of(address: int) -> tuple[str, int]:
+def place_of(address: int) -> tuple[str, int]:
     """Path of the file that we have mapped at an address, and the offset in it.
 
     Raises:
@@ -43,7 +43,7 @@ def serve_all_threads() -> bool:
         stack.callback(os.close, bpf.enable_stats())
         program = bpf.program_load("kprobe", _NOTHING, "try_multi", bpf.ATTACH_UPROBE_MULTI)
         stack.callback(os.close, program)
-        path, offset = _place_of(ctypes.cast(libc.getppid, ctypes.c_void_p).value or 0)
+        path, offset = place_of(ctypes.cast(libc.getppid, ctypes.c_void_p).value or 0)
         link = bpf.link_uprobe_multi(
             program, path, [offset], [0], attach_type=bpf.ATTACH_UPROBE_MULTI, returns=False, pid=os.getpid()
         )

@@ -8,7 +8,6 @@ import errno
 import hashlib
 import json
 import os
-import stat
 import struct
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from parprof import __version__
-from parprof.cache import cache_directory
+from parprof.cache import DiskCache
 from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf
 from parprof.kernel.compiler import OBJECT_PARTS, pid_namespace, source_directory
@@ -27,6 +26,10 @@ from parprof.kernel.layout import check_size, make_structure
 from parprof.kernel.refusals import bpf_not_permitted
 
 _COMPILE_SECONDS = 120
+_CACHE_BYTES = 8 << 20
+"""An object takes some 0.25 MiB."""
+COMPILER_MODULES = ("compiler.py", "btf.py", "headers.py", "bcc_import.py")
+"""The modules here that make the object."""
 _ARRAY_OF_MAPS = 12
 _EDGE_UNWINDERS = "edge_unwinders"
 _EDGE_PROGRAMS = ("on_edge_unwind", "on_edge_python")
@@ -42,7 +45,13 @@ _MAP_LAYOUTS = {
 }
 
 
-def _cache_key() -> str:
+def object_cache() -> DiskCache:
+    """Where compiled objects are kept, those of other kernels and versions too."""
+    return DiskCache("bpf", _CACHE_BYTES)
+
+
+def cache_name() -> str:
+    """The name in the cache of what the compiler child would make here: all that its output depends on."""
     digest = hashlib.sha256(
         f"{__version__} {os.uname().release} {os.uname().version} {pid_namespace()}".encode()
     )
@@ -50,20 +59,18 @@ def _cache_key() -> str:
         digest.update(Path("/sys/kernel/notes").read_bytes())
     for name in ("wire.h", "thread_state.h", *OBJECT_PARTS):
         digest.update((source_directory() / name).read_bytes())
-    digest.update(Path(__file__).with_name("compiler.py").read_bytes())
-    return digest.hexdigest()[:32]
+    for name in COMPILER_MODULES:
+        digest.update(Path(__file__).with_name(name).read_bytes())
+    return f"{digest.hexdigest()[:32]}.json"
 
 
-def _read_cached(path: Path) -> dict[str, Any] | None:
+def _read_cached(cache: DiskCache, name: str) -> dict[str, Any] | None:
     try:
-        for part in (path, path.parent):
-            status = part.stat()
-            if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                return None
-        loaded: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
+        loaded = json.loads(cache.read(name) or b"{}")
+    except ValueError:
         return None
-    return loaded if {"maps", "programs", "layouts"} <= loaded.keys() else None
+    is_whole = isinstance(loaded, dict) and {"maps", "programs", "layouts"} <= loaded.keys()
+    return loaded if is_whole else None
 
 
 def compile_in_child(output: Path) -> dict[str, Any]:
@@ -94,18 +101,14 @@ def compile_in_child(output: Path) -> dict[str, Any]:
 
 def get_object() -> dict[str, Any]:
     """The compiled object for this kernel, from the cache where possible."""
-    directory = cache_directory()
-    path = directory / f"bpf-{_cache_key()}.json"
-    cached = _read_cached(path)
+    cache = object_cache()
+    name = cache_name()
+    cached = _read_cached(cache, name)
     if cached is not None:
         return cached
     with tempfile.TemporaryDirectory(prefix="parprof-") as scratch:
         compiled = compile_in_child(Path(scratch) / "object.json")
-    with suppress(OSError):  # no cache is slower, not wrong
-        directory.mkdir(parents=True, exist_ok=True, mode=0o755)
-        with tempfile.NamedTemporaryFile("w", dir=directory, delete=False) as out:
-            json.dump(compiled, out)
-        os.replace(out.name, path)
+    cache.write(name, json.dumps(compiled).encode())  # no cache is slower, not wrong
     return compiled
 
 

@@ -29,7 +29,8 @@ def fill_config(raw: Any, config: WatchConfig) -> None:
         raw.user_start[index], raw.user_end[index] = start, end
     for index, (start, end) in enumerate(config.wait_ranges):
         raw.wait_start[index], raw.wait_end[index] = start, end
-    raw.libc_start, raw.libc_end = config.libc_range
+    for index, (start, end) in enumerate(config.libc_ranges):
+        raw.libc_start[index], raw.libc_end[index] = start, end
     raw.flags = config.flags
     if config.memory is not None:
         fill_memory_plan(raw.memory, config.memory)

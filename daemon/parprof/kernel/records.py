@@ -10,7 +10,7 @@ from parprof.plans import ClosureChain, MemoryPlan
 
 FOLLOW_CHILDREN, STOP_AT_EXEC, HAS_RUNTIME, STOP_AT_LOAD = 1, 2, 4, 8
 FROM_LEAVES, FROM_MEMORY, CHECK_MEMORY, CACTUS, BLAME_LOCKS = 16, 32, 64, 128, 256
-MAX_RUNTIME_RANGES, MAX_USER_RANGES, MAX_WAIT_RANGES = 6, 4, 16
+MAX_RUNTIME_RANGES, MAX_USER_RANGES, MAX_WAIT_RANGES, MAX_LIBC_RANGES = 6, 4, 16, 2
 RECORD_EXEC, RECORD_FORK, RECORD_EXIT, RECORD_LEARNED, RECORD_LOAD_MAP, RECORD_REPLACED = 2, 3, 4, 5, 6, 8
 RECORD_STALE_MAP, RECORD_SEEN, RECORD_CUT = 9, 12, 13
 COMMAND_RECOUNT, COMMAND_PROBE = 1, 2
@@ -32,6 +32,18 @@ class Cost(IntEnum):
     SAMPLE = 5
     TIMER = 6
     """The interrupts of samples: no part of the budget, for the rate alone decides."""
+
+
+COST_NAMES = {
+    Cost.PROBE: "probes",
+    Cost.LOCK: "locks",
+    Cost.CREATE: "thread creation",
+    Cost.WALK: "creators' stacks",
+    Cost.SWITCH: "context switches",
+    Cost.SAMPLE: "samples",
+    Cost.TIMER: "timer",
+}
+"""As in reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,7 @@ class WatchConfig:
     user_ranges: tuple[tuple[int, int], ...] = ()
     wait_ranges: tuple[tuple[int, int], ...] = ()
     """The runtimes' code in which threads wait; none: all of it may."""
-    libc_range: tuple[int, int] = (0, 0)
+    libc_ranges: tuple[tuple[int, int], ...] = ()
+    """The C library, in whose stubs threads wait that the runtimes' code sent there."""
     memory: MemoryPlan | None = None
     closures: ClosureChain | None = None

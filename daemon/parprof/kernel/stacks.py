@@ -131,6 +131,14 @@ class StackTable:
             if python_depth:
                 self._fresh.append((image, digest))
 
+    def put(self, digest: int, stack: RawStack) -> None:
+        """A stack that was recorded, under an id of the recording's."""
+        self._records[digest] = stack
+
+    def put_context(self, identity: int, context: Context) -> None:
+        """A context that was recorded."""
+        self._contexts[identity] = context
+
     def raw(self, digest: int) -> RawStack | None:
         """The stack of that hash as it was sent; None if it never came."""
         return self._records.get(digest)

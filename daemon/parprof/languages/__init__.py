@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from parprof.kernel.stacks import CodeAt, Stack
 from parprof.model import Frame
@@ -26,6 +28,37 @@ Row = tuple[int, bool, tuple[Frame, ...]]
 Merge = Callable[[list[Row], bool], tuple[list[Frame], bool]]
 """(rows leaf first, whether the stack is whole) -> frames leaf first, those of the language among them, and whether the
 outermost one is known now."""
+
+
+FrameOrMark = tuple[Frame | None, bool]
+"""A frame of a language, None for a mark; and whether it is the outermost of its activation of the interpreter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What an instance found, for a file of facts: enough to put the same frames into the same native stacks."""
+
+    loops: tuple[tuple[int, int], ...]
+    """[start, end) of the machine code of the interpreter loop."""
+    modules: frozenset[str]
+    """Names of the files that are the interpreter."""
+    stacks: Mapping[int, tuple[FrameOrMark, ...]]
+    """By stack id: the language's frames, innermost first."""
+    unresolved: int
+    """Frames whose function could not be read."""
+
+
+class Replayed(Protocol):
+    """An interpreter of which no more is left than what was saved of it."""
+
+    def merge(self, digest: int, stack: Stack) -> Merge | None:
+        """As `Instance.merge`."""
+
+    def counts(self) -> Mapping[str, int]:
+        """As `Instance.counts`."""
+
+    def saved(self, digests: Iterable[int]) -> Saved | None:
+        """As `Instance.saved`."""
 
 
 class Loader(ABC):
@@ -75,6 +108,10 @@ class Instance(Closing):
     @abstractmethod
     def merge(self, digest: int, stack: Stack) -> Merge | None:
         """How the language's frames get into a stack; None if it has none that were resolved."""
+
+    def saved(self, digests: Iterable[int]) -> Saved | None:
+        """What was found of these stacks, for a file of facts; None where the language has no way to replay it."""
+        return None
 
     @abstractmethod
     def counts(self) -> Mapping[str, int]:

@@ -8,8 +8,9 @@ from functools import cache
 
 from parprof.files.dso import Key
 from parprof.files.elf import ElfError
-from parprof.languages import Data, Instance, Loader
+from parprof.languages import Data, Instance, Loader, Replayed, Saved
 from parprof.languages.cpython.loader import CPythonLoader
+from parprof.languages.cpython.recorded import RecordedCPython
 from parprof.process.loadmap import Dso, LoadMap
 
 _KEPT = 4096
@@ -53,3 +54,8 @@ class FrontEnds:
         while len(self._data) > _KEPT:
             self._data.popitem(last=False)
         return found
+
+
+def replayed(saved: Saved) -> Replayed:
+    """An interpreter as it was saved. There is but one language that can be."""
+    return RecordedCPython.of(saved)

@@ -22,22 +22,6 @@ class Association(Enum):
     ONE_TO_MANY = "1-M"
     """A frame of the runtime in the place of callers that are on no stack, or on another thread's."""
 
-    def is_like(self, other: Association) -> bool:
-        """Whether the two have an association class in common: A-0, A-1 or 1-A (appendix).
-
-        1-1 is the base case of both M-1 and 1-M, which have nothing in common with each other.
-        """
-        return bool(_CLASSES[self] & _CLASSES[other])
-
-
-_CLASSES = {
-    Association.ONE_TO_NONE: frozenset(("A-0",)),
-    Association.MANY_TO_NONE: frozenset(("A-0",)),
-    Association.ONE_TO_ONE: frozenset(("A-1", "1-A")),
-    Association.MANY_TO_ONE: frozenset(("A-1",)),
-    Association.ONE_TO_MANY: frozenset(("1-A",)),
-}
-
 
 class Bichord(NamedTuple):
     """A p-chord and its l-chord, outermost frame first. A p-chord is never empty."""
@@ -70,11 +54,6 @@ def bichords(physical: Sequence[Frame], logical: Sequence[Frame]) -> list[Bichor
     if len(p) > 1 and len(q) > 1:
         return [Bichord.of(p[:1], q[:-1]), Bichord.of(p[1:], q[-1:])]
     return [Bichord.of(p, q)]
-
-
-def physical_projection(path: Iterable[Bichord]) -> Path:
-    """The physical call path: what was on the thread's stack."""
-    return tuple(frame for bichord in path for frame in bichord.physical)
 
 
 def logical_projection(path: Iterable[Bichord]) -> Path:

@@ -7,10 +7,7 @@ samples that add up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-
-from parprof.logical.owners import Function
-from parprof.model import Path
+from collections.abc import Sequence
 
 
 class Shares:
@@ -46,22 +43,3 @@ class Shares:
                 missing -= step
         self._due = rest
         return out
-
-
-def join_by_function(
-    workers: Iterable[tuple[Function, int]], callers: Mapping[Function, Mapping[Path, int]]
-) -> list[list[tuple[Path | None, int]]]:
-    """For each worker (the outlined function that it runs, samples): call paths that created such work, and samples.
-
-    ``callers`` has the samples of the call paths by the function that they hand to the runtime. A path of None:
-    no call path is known that creates work of this function.
-    """
-    shares = {function: Shares(list(paths.values())) for function, paths in callers.items() if paths}
-    out: list[list[tuple[Path | None, int]]] = []
-    for function, count in workers:
-        if function in shares:
-            split = shares[function].split(count)
-            out.append([(path, n) for path, n in zip(callers[function], split, strict=True) if n])
-        else:
-            out.append([(None, count)])
-    return out

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from parprof.files.libc import is_of_c_library
 from parprof.logical.folding import Folder
-from parprof.logical.threads import is_c_library
 from parprof.model import Frame, Path
 
 TAG = re.compile(r"(?:hpctoolkit:)?parallel[-_]overhead")
@@ -44,7 +44,7 @@ class OverheadKinds:
         for frame in reversed(path):
             if kind := self._tag_of(frame):
                 return kind
-            if not frame.inlined and not is_c_library(frame.module):
+            if not frame.inlined and not is_of_c_library(frame.module):
                 break
         return ""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
+from parprof.files.libc import is_start_up
 from parprof.kernel.stacks import Stack
 from parprof.model import Frame, Path
 
@@ -19,7 +19,6 @@ and whether the outermost one is known now."""
 
 TRUNCATED = Frame("[truncated]")
 NO_STACK = Frame("[no user stack]")
-_START_UP = re.compile(r"libc[.-]|ld-|libpthread")
 _CLONES = frozenset(("clone", "clone3", "__clone", "__clone3"))
 _OUTERMOST = _CLONES | {
     "main", "_start", "__libc_start_main", "__libc_start_call_main", "start_thread", "_dl_start_user", "_dl_start"
@@ -27,7 +26,7 @@ _OUTERMOST = _CLONES | {
 
 
 def _is_start_up(frame: Frame) -> bool:
-    return frame.name != "main" and (frame.name in _OUTERMOST or bool(_START_UP.match(frame.module)))
+    return frame.name != "main" and (frame.name in _OUTERMOST or is_start_up(frame.module))
 
 
 def physical_path(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from parprof.files.libc import is_of_c_library
 from parprof.model import Frame
 from parprof.runtimes import Agent
 
@@ -24,18 +25,12 @@ _PLUMBING = re.compile(
     r"std::(?:__\w+::)*(?:thread::(?:_|thread)|__thread_proxy)|execute_native_thread_routine|g_thread_proxy"
 )
 """What C++ and GLib put between the creation of a thread and its function."""
-_C_LIBRARY = re.compile(r"libc[.-]|libpthread[.-]|librt[.-]|ld-|linux-vdso|\[vdso\]")
 _PASSED_BY = re.compile(r"std::(?:__\w+::)*__invoke")
-
-
-def is_c_library(module: str) -> bool:
-    """Whether this base name is that of the C library or what belongs to it."""
-    return bool(_C_LIBRARY.match(module))
 
 
 def passes_by(frame: Frame) -> bool:
     """Whether a frame belongs to the runtime's if that called it: it only helps or passes calls on."""
-    return is_c_library(frame.module) or bool(_PASSED_BY.match(frame.name))
+    return is_of_c_library(frame.module) or bool(_PASSED_BY.match(frame.name))
 
 
 class Threads(Agent):
@@ -51,7 +46,7 @@ class Threads(Agent):
         return bool(
             _CREATE.fullmatch(plain)
             or _SYNCHRONIZE.fullmatch(plain)
-            or (is_c_library(module) and _INTERNAL.fullmatch(plain))
+            or (is_of_c_library(module) and _INTERNAL.fullmatch(plain))
         )
 
     def overhead(self, name: str) -> str:

@@ -34,7 +34,7 @@ class LoopForest:
     """By node: whether the root leads there."""
 
 
-class _DepthFirst:
+class DepthFirst:
     """Depth-first numbering of what a root reaches."""
 
     def __init__(self, graph: Graph, root: int) -> None:
@@ -62,7 +62,7 @@ class _DepthFirst:
         return self.number[above] <= self.number[below] <= self.last[above]
 
 
-def _predecessors(graph: Graph, walk: _DepthFirst) -> list[list[int]]:
+def predecessors_in(graph: Graph, walk: DepthFirst) -> list[list[int]]:
     """Predecessors that are reached, of each node."""
     out: list[list[int]] = [[] for _ in graph]
     for node in walk.order:
@@ -71,17 +71,13 @@ def _predecessors(graph: Graph, walk: _DepthFirst) -> list[list[int]]:
     return out
 
 
-def dominators(graph: Graph, root: int) -> list[int]:
+def dominators(walk: DepthFirst, predecessors: list[list[int]]) -> list[int]:
     """The immediate dominator of each node; `NONE` for the root and for what it does not reach.
 
-    >>> dominators([[1, 2], [3], [3], []], 0)
+    >>> walk = DepthFirst([[1, 2], [3], [3], []], 0)
+    >>> dominators(walk, predecessors_in([[1, 2], [3], [3], []], walk))
     [-1, 0, 0, 0]
     """
-    walk = _DepthFirst(graph, root)
-    return _dominators(walk, _predecessors(graph, walk))
-
-
-def _dominators(walk: _DepthFirst, predecessors: list[list[int]]) -> list[int]:
     size = len(predecessors)
     number, parent, order = walk.number, walk.parent, walk.order
     semi = list(number)
@@ -124,13 +120,13 @@ def natural_loops(graph: Graph, root: int) -> LoopForest:
     An edge to a node that dominates its source closes a loop: that node, and all from where the source is
     reached without passing it. Loops of different headers are apart or one within the other.
     """
-    walk = _DepthFirst(graph, root)
-    predecessors = _predecessors(graph, walk)
+    walk = DepthFirst(graph, root)
+    predecessors = predecessors_in(graph, walk)
     tree: list[list[int]] = [[] for _ in graph]
-    for node, above in enumerate(_dominators(walk, predecessors)):
+    for node, above in enumerate(dominators(walk, predecessors)):
         if above != NONE:
             tree[above].append(node)
-    dominance = _DepthFirst(tree, root)
+    dominance = DepthFirst(tree, root)
     latches: dict[int, list[int]] = {}
     irreducible = []
     for node in walk.order:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from parprof import __version__
 from parprof.files.elf import ElfError, ElfFile, Symbol
+from parprof.files.libc import is_libc
 from parprof.probes.cheap_sites import ProbeSite, cheap_probe_site, tail_jump_site
 from parprof.probes.static_runtime import runtime_code
 from parprof.probes.wait_code import Range, wait_code
@@ -30,7 +31,6 @@ _MAX_NAME, _MAX_NAMES = 1 << 12, 1 << 16
 _UNSIZED = 64
 _CREATORS = ("pthread_create", "thrd_create", "_ZNSt6thread15_M_start_thread")
 """How the names of functions begin that start a thread; the last is that of std::thread."""
-_CREATE_FOR_OTHERS = re.compile(r"libstdc\+\+\.|libc[.-]|libpthread[.-]")
 
 
 class Place(NamedTuple):
@@ -94,7 +94,7 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
     static_agent = _agent_inside(markers & defined.keys())
     creates_threads = (
         library is None
-        and not _CREATE_FOR_OTHERS.match(base_name)
+        and not (is_libc(base_name) or base_name.startswith("libstdc++."))
         and any(name.startswith(_CREATORS) for name in undefined)
     )
     runtime = static_agent or library

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Cost
 from parprof.kernel.uprobes import ProbeSet, Site
 from parprof.probes.shared import SharedProbes
@@ -11,7 +11,7 @@ from parprof.probes.shared import SharedProbes
 class PlacedProbes:
     """Remembers what is attached, so that each site is attached once."""
 
-    def __init__(self, kernel: Kernel, pid: int, shared: SharedProbes | None) -> None:
+    def __init__(self, kernel: BpfKernel, pid: int, shared: SharedProbes | None) -> None:
         """``shared``: where rare probes go that serve all processes; None: each process has its own."""
         self._kernel = kernel
         self._pid = pid

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from parprof.kernel.records import MAX_RUNTIME_RANGES, MAX_USER_RANGES, MAX_WAIT_RANGES
+from parprof.files.libc import is_libc, is_loader
+from parprof.kernel.records import MAX_LIBC_RANGES, MAX_RUNTIME_RANGES, MAX_USER_RANGES, MAX_WAIT_RANGES
 from parprof.kernel.uprobes import Site
 from parprof.plans import Edge, Hook
 from parprof.probes.facts_book import BOOK, file_facts
@@ -15,8 +16,6 @@ from parprof.probes.wait_code import Range, merged
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.runtimes import Agent, agent_for_library
 
-_LIBC = re.compile(r"libc[.-]|libpthread[.-]|ld-musl")
-_LOADER = re.compile(r"ld-linux|ld-\d|ld-musl|ld\.so")
 _PAIRED = (Edge.WORK, Edge.WAIT, Edge.REGION, Edge.LOCK)
 """Their end is of interest too."""
 _RARE = (Edge.LOAD_MAP, Edge.CREATE_THREAD)
@@ -37,7 +36,8 @@ class Plan:
     """The code of files that call the runtimes: a thread found there works, whatever its edges said."""
     wait_ranges: list[Range] = field(default_factory=list)
     """The code of the runtimes in which threads wait; none: all of it may."""
-    libc_range: Range = (0, 0)
+    libc_ranges: list[Range] = field(default_factory=list)
+    """The C library and, before glibc 2.34, its threads: each from its first to its last executable mapping."""
     notes: list[str] = field(default_factory=list)
     outlined: int = 0
     """Outlined functions known by symbol."""
@@ -144,7 +144,7 @@ def _named_site(dso: Dso, name: str, edge: Edge) -> list[Site]:
 
 def loader_sites(load_map: LoadMap) -> list[Site]:
     """Where ld.so tells debuggers that the set of libraries changed."""
-    return [s for dso in load_map.dsos() if _LOADER.match(dso.name)
+    return [s for dso in load_map.dsos() if is_loader(dso.name)
             for s in _named_site(dso, "_dl_debug_state", Edge.LOAD_MAP)]  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
     if not any(runtime.is_inside for runtime in runtimes):  # else the runtime's code may lie among the user's
         plan.user_ranges = [r for dso in users for r in _ranges(load_map, dso)][:MAX_USER_RANGES]
     plan.rare_sites = _creation_sites(dsos, runtimes)
-    plan.libc_range = _libc_range(load_map, dsos)
+    plan.libc_ranges = _libc_ranges(load_map, dsos)
     return plan
 
 
@@ -262,7 +262,7 @@ def _wait_code(load_map: LoadMap, runtimes: list[_Runtime], code: list[Range]) -
 
 def _creation_sites(dsos: list[Dso], runtimes: list[_Runtime]) -> list[Site]:
     """Where threads are created: in the C library, or in a program that brings that along."""
-    out = [site for dso in dsos if _LIBC.match(dso.name) for site in _pthread_create(dso)]
+    out = [site for dso in dsos if is_libc(dso.name) for site in _pthread_create(dso)]
     if dsos and (not out or any(runtime.is_inside for runtime in runtimes)) and file_facts(dsos[0]).is_static:
         out += _pthread_create(dsos[0])
     return out
@@ -272,9 +272,9 @@ def _pthread_create(dso: Dso) -> list[Site]:
     return _named_site(dso, "pthread_create", Edge.CREATE_THREAD)
 
 
-def _libc_range(load_map: LoadMap, dsos: list[Dso]) -> Range:
-    """From the first to the last of the C library's code: a leaf there that the runtime called waits."""
-    for dso in reversed(dsos):
-        if _LIBC.match(dso.name) and dso.name.startswith("libc") and (ranges := _ranges(load_map, dso)):
-            return ranges[0][0], ranges[-1][1]
-    return 0, 0
+def _libc_ranges(load_map: LoadMap, dsos: list[Dso]) -> list[Range]:
+    """From the first to the last of the C library's code, file by file: a leaf there that the runtime called waits."""
+    found = [ranges for dso in dsos if is_libc(dso.name) and (ranges := _ranges(load_map, dso))]
+    out = [(ranges[0][0], ranges[-1][1]) for ranges in found]
+    # the largest: since glibc 2.34 libpthread is an empty shell
+    return sorted(out, key=lambda ends: ends[0] - ends[1])[:MAX_LIBC_RANGES]

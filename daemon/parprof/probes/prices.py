@@ -10,18 +10,18 @@ import ctypes
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from parprof.cache import cache_directory
+from parprof.cache import DiskCache
 from parprof.errors import ParprofError
 from parprof.files.elf import ElfFile
 from parprof.kernel import perf_events
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
+from parprof.kernel.multilinks import place_of
 from parprof.kernel.records import Prices
 from parprof.kernel.uprobes import ProbeSet, Site
 from parprof.plans import Edge
@@ -30,10 +30,12 @@ from parprof.probes.cheap_sites import cheap_probe_site, is_emulated
 _FUNCTIONS = ("btowc", "setlogmask", "ffs", "abs")
 """Harmless functions of libc, called with 0: the first two have a push early on, the others none."""
 _INTERRUPTS_HZ = 20_000
+_CACHE_BYTES = 1 << 14
+"""A file takes a block: those of the last few starts stay."""
 _LEAST_NS, _MOST_NS = 100, 100_000
 
 
-def machine_prices(kernel: Kernel) -> Prices:
+def machine_prices(kernel: BpfKernel) -> Prices:
     """The prices of this machine: as measured since it started, else now. Typical ones where that fails."""
     kept = _read()
     if kept is not None:
@@ -45,7 +47,7 @@ def machine_prices(kernel: Kernel) -> Prices:
     return Prices()
 
 
-def measure(kernel: Kernel) -> Prices:
+def measure(kernel: BpfKernel) -> Prices:
     """Measure them now.
 
     Raises:
@@ -53,11 +55,7 @@ def measure(kernel: Kernel) -> Prices:
     """
     typical = Prices()
     entry = dear = both = 0.0
-    path = next(
-        line.split()[-1]
-        for line in Path("/proc/self/maps").read_text().splitlines()
-        if "/libc.so" in line or "/libc-" in line
-    )
+    path, _ = place_of(ctypes.cast(ctypes.CDLL(None)[_FUNCTIONS[0]], ctypes.c_void_p).value or 0)
     with ElfFile.open(path) as elf:
         for name, symbols in elf.lookup(_FUNCTIONS).items():
             start = symbols[0].value
@@ -125,31 +123,24 @@ def _interrupt_ns() -> float:
     return (sampled - bare) / (sampled * frequency_hz / 1e9)
 
 
-def _path() -> Path:
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return cache_directory() / f"prices-{boot}.json"
+def _cache() -> DiskCache:
+    return DiskCache("prices", _CACHE_BYTES)
+
+
+def _name() -> str:
+    """Prices are those of one start of the machine: the next may have another processor, or none of its own."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + ".json"
 
 
 def _read() -> Prices | None:
     try:
-        path = _path()
-        status = path.stat()
-        if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
-            return None
-        kept = json.loads(path.read_text())
+        kept = json.loads(_cache().read(_name()) or b"{}")
         prices = Prices(**{name: int(kept[name]) for name in asdict(Prices())})
         return prices if all(_LEAST_NS <= ns <= _MOST_NS for ns in asdict(prices).values()) else None
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _write(prices: Prices) -> None:
-    with suppress(OSError, RuntimeError):  # measured anew the next time
-        path = _path()
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as out:
-            json.dump(asdict(prices), out)
-        os.replace(out.name, path)
-        for old in path.parent.glob("prices-*.json"):
-            if old != path:
-                old.unlink()
+    with suppress(OSError):  # measured anew the next time
+        _cache().write(_name(), json.dumps(asdict(prices)).encode())

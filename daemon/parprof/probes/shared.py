@@ -10,7 +10,7 @@ import os
 import struct
 
 from parprof.errors import ProbeAttachError
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.uprobes import ProbeSet, Site
 
 _EVERY_PROCESS = 0
@@ -48,7 +48,7 @@ def _key(site: Site) -> Key:
 class SharedProbes:
     """Keeps what it attached until it is closed."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: BpfKernel) -> None:
         """``kernel`` attaches them."""
         self._kernel = kernel
         self._placed: set[Key] = set()

@@ -7,16 +7,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from parprof.files.dso import ANONYMOUS, Key
-from parprof.kernel.stacks import INTERRUPTED, RawStack
+from parprof.facts.drain import Drain, Image
+from parprof.facts.names import KernelPlace, Namer, Request
+from parprof.files.dso import ANONYMOUS, Dso, Key
+from parprof.kernel.stacks import INTERRUPTED, RawStack, StackTable
 from parprof.logical.paths import MAX_KERNEL_FRAMES
-from parprof.loops import LoopScopes
-from parprof.model import FactKey, Frame
-from parprof.process.loadmap import Dso
-from parprof.session.session import Session
-from parprof.session.target import Target
-from parprof.symbols import Request, Symbolizer
-from parprof.symbols.kernel import KERNEL, KernelSymbolizer
+from parprof.model import Frame
+from parprof.symbols.kernel import KERNEL
 
 Shape = tuple[int | None, ...]
 """How the walk of a stack ended, where it is cut, and its sites, leaf first."""
@@ -50,7 +47,7 @@ class _Space:
     """The addresses of a process image in one epoch of its load map."""
 
     epoch: int
-    target: Target | None = None
+    image: Image | None = None
     leaves: dict[int, Site] = field(default_factory=dict)
     returns: dict[int, Site] = field(default_factory=dict)
     """By word of a stack: also of frames that a signal interrupted, with the mark."""
@@ -64,25 +61,12 @@ class _Space:
 class AddressBook:
     """Frames of addresses, innermost inlined function first."""
 
-    def __init__(
-        self,
-        session: Session,
-        symbolizer: Symbolizer,
-        *,
-        loops: bool = True,
-        by_line: bool = False,
-        kernel_pass_seconds: float = 0.0,
-        kernel_depth: int = MAX_KERNEL_FRAMES,
-    ) -> None:
-        """``loops``: put loops of hot functions among the frames, which costs time and memory.
+    def __init__(self, namer: Namer, *, by_line: bool = False, kernel_depth: int = MAX_KERNEL_FRAMES) -> None:
+        """``by_line``: one address stands for all that have the same line (or function, where lines are not known).
 
-        ``by_line``: one address stands for all that have the same line (or function, where lines are not known).
-        ``kernel_pass_seconds``: look up new addresses of the kernel at most so often; each time takes 0.1 s.
         ``kernel_depth``: show so many frames of kernel stacks, from the system call or interrupt on.
         """
-        self._session = session
-        self._symbolizer = symbolizer
-        self._loops = loops
+        self._namer = namer
         self._by_line = by_line
         self.kernel_depth = kernel_depth
         self._spaces: dict[tuple[int, int], _Space] = {}
@@ -96,9 +80,6 @@ class AddressBook:
         self._kernel: dict[tuple[int, bool], tuple[Frame, ...]] = {}
         self._kernel_seen: set[int] = set()
         """Kernel stacks whose addresses have been looked up."""
-        self._kernel_symbolizer = KernelSymbolizer(pass_seconds=kernel_pass_seconds)
-        self.notes: list[str] = []
-        """What the reader of the result must know."""
 
     def frames(self, image: int, epoch: int, address: int, is_return: bool) -> tuple[Frame, ...]:
         """Frames of an address of a process; none if it is not code."""
@@ -120,27 +101,28 @@ class AddressBook:
         """Frames of an address of the kernel."""
         return self._kernel.get((address, is_return), (Frame(KERNEL, module=KERNEL, address=address),))
 
-    def look_up(self, facts: Mapping[FactKey, list[int]]) -> None:
+    def look_up(self, drain: Drain) -> None:
         """Look up all addresses in the stacks of these facts, and of the contexts that they lie in."""
-        kernel: set[tuple[int, bool]] = set()
+        stacks = drain.stacks
+        kernel: set[KernelPlace] = set()
         new: list[tuple[_Space, int, RawStack | None]] = []
-        for key in facts:
-            space = self._space(key.image, key.epoch)
-            for stack in (key.user, *self._contexts(key.context)):
+        for key in drain.facts:
+            space = self._space(drain, key.image, key.epoch)
+            for stack in (key.user, *_contexts(stacks, key.context)):
                 if stack not in space.shapes:
-                    raw = self._session.kernel.raw_stack(stack)
+                    raw = stacks.raw(stack)
                     space.shapes[stack] = ()
                     new.append((space, stack, raw))
                     self._find_sites(space, raw)
             if key.kernel and key.kernel not in self._kernel_seen:
                 self._kernel_seen.add(key.kernel)
-                kernel.update(self._session.kernel.stack(key.kernel).frames)
+                kernel.update(stacks.get(key.kernel).frames)
         if self._fresh:
-            if self._loops:
-                self._weigh(facts)
+            if self._namer.uses_weights:
+                self._weigh(drain)
             fresh, self._fresh = self._fresh, {}
-            self._name(fresh, sum(row[0] for key, row in facts.items() if key.event == 0))
-            self._name_jit_code(fresh)
+            self._name(fresh, sum(count.samples for key, count in drain.facts.items() if key.event == 0))
+            self._name_jit_code(fresh, drain.images)
             if self._by_line:
                 self._merge_lines(fresh)
         for space, stack, raw in new:
@@ -148,29 +130,18 @@ class AddressBook:
             space.shapes[stack] = self._shapes.setdefault(shape, shape)
         unknown = kernel - self._kernel.keys()
         if unknown:
-            found = self._kernel_symbolizer.resolve(unknown)
+            found = self._namer.name_kernel(unknown)
             self._kernel.update(
                 {place: frames for place, frames in found.items() if frames[0].name != KERNEL}
             )
 
-    def _space(self, image: int, epoch: int) -> _Space:
+    def _space(self, drain: Drain, image: int, epoch: int) -> _Space:
         space = self._spaces.get((image, epoch))
         if space is None:
             space = self._spaces[image, epoch] = _Space(epoch)
-        if space.target is None:
-            space.target = self._session.targets.get(image)
+        if space.image is None:
+            space.image = drain.images.get(image)
         return space
-
-    def _contexts(self, context: int) -> Iterable[int]:
-        """The stacks of a context and of those that it lies in."""
-        if not context:
-            return
-        found = self._session.kernel.context(context)
-        for _ in range(_MAX_CONTEXTS):
-            if found is None:
-                return
-            yield found.stack
-            found = self._session.kernel.context(found.parent)
 
     def _find_sites(self, space: _Space, raw: RawStack | None) -> None:
         """Have a site for each address of a stack that is code."""
@@ -185,35 +156,35 @@ class AddressBook:
                 self._find_site(space, space.returns, word, not word & INTERRUPTED)
 
     def _find_site(self, space: _Space, known: dict[int, Site], word: int, is_return: bool) -> None:
-        address, target = word & ~INTERRUPTED, space.target
-        found = target.find(address, space.epoch) if target else None
-        if target is None or found is None:
+        address, image = word & ~INTERRUPTED, space.image
+        found = image.find(address, space.epoch) if image else None
+        if image is None or found is None:
             if is_return:
                 return
             where = (0, _UNKNOWN_FILE, address, False)
         else:
             file = self._files.setdefault(found[0].key, len(self._files) + 1)
-            where = (target.image if found[0].name == ANONYMOUS else 0, file, found[1], is_return)
+            where = (image.image if found[0].name == ANONYMOUS else 0, file, found[1], is_return)
         site = self._sites.get(where)
         if site is None:
             site = self._sites[where] = next(self._numbers)
-            if target is not None and found is not None:
-                self._fresh[site] = _Found(target.image, address, is_return, found, where)
+            if image is not None and found is not None:
+                self._fresh[site] = _Found(image.image, address, is_return, found, where)
             else:  # a leaf outside of every mapping is code that went away, or was never a file
                 self._frames[site] = (Frame(f"[unknown]+{address:#x}"),)
         known[word] = site
         if site in self._fresh:
             self._fresh[site].known.append((known, word))
 
-    def _weigh(self, facts: Mapping[FactKey, list[int]]) -> None:
+    def _weigh(self, drain: Drain) -> None:
         """How often each new site was sampled, as leaf or caller."""
-        for key, row in facts.items():
+        for key, counted in drain.facts.items():
             if key.event == 0:
                 space = self._spaces[key.image, key.epoch]
-                for stack in (key.user, *self._contexts(key.context)):
-                    for site in set(_sites(space, self._session.kernel.raw_stack(stack))):
+                for stack in (key.user, *_contexts(drain.stacks, key.context)):
+                    for site in set(_sites(space, drain.stacks.raw(stack))):
                         if site in self._fresh:
-                            self._fresh[site].weight += row[0]
+                            self._fresh[site].weight += counted.samples
 
     def _merge_lines(self, fresh: Mapping[Site, _Found]) -> None:
         """Let one site of each line stand for all of them."""
@@ -227,30 +198,23 @@ class AddressBook:
                     known[word] = first
 
     def _name(self, fresh: Mapping[Site, _Found], total: int) -> None:
-        requests: Counter[Request] = Counter()
+        weights: Counter[Request] = Counter()
         for found in fresh.values():
-            requests[found.place[0], found.place[1], found.is_return] += found.weight
-        resolved = self._symbolizer.resolve(requests)
-        scopes = LoopScopes(self._symbolizer.resolve) if self._loops else None
-        if scopes is not None:
-            scopes.prepare(requests, resolved, total)
-            self.notes += scopes.notes
+            weights[found.place[0], found.place[1], found.is_return] += found.weight
+        named = self._namer.name(weights, total)
         for site, found in fresh.items():
-            request = found.place[0], found.place[1], found.is_return
-            here = scopes.scopes(request, resolved[request]) if scopes else resolved[request]
-            # a loop without lines is an address, which tells its reader nothing
-            self._frames[site] = tuple(frame for frame in here if frame.line or not frame.is_loop)
+            self._frames[site] = named[found.place[0], found.place[1], found.is_return]
 
-    def _name_jit_code(self, fresh: Mapping[Site, _Found]) -> None:
-        """Names of code in anonymous memory, from the map file that its JIT compiler may have written."""
+    def _name_jit_code(self, fresh: Mapping[Site, _Found], images: Mapping[int, Image]) -> None:
+        """Names of code in anonymous memory, where its JIT compiler has left some."""
         code: dict[int, dict[Site, _Found]] = {}
         for site, found in fresh.items():
             if found.place[0].name == ANONYMOUS:
                 code.setdefault(found.image, {})[site] = found
-        for image, sites in code.items():
+        for number, sites in code.items():
             wanted = {site: found.address - found.is_return for site, found in sites.items()}
-            target = self._session.targets.get(image)
-            names = target.perf_map.names(wanted.values()) if target else {}
+            image = images.get(number)
+            names = self._namer.name_jit_code(image, wanted.values()) if image else {}
             for site, address in wanted.items():
                 if name := names.get(address):
                     self._frames[site] = (Frame(name, module=ANONYMOUS, address=sites[site].address),)
@@ -274,11 +238,23 @@ class AddressBook:
             self._spaces.clear()
         if len(self._kernel) > limit:
             self._kernel.clear()
-        self._symbolizer.trim()
+        self._namer.trim()
 
     def __len__(self) -> int:
         """Number of places in files that are known."""
         return len(self._frames)
+
+
+def _contexts(stacks: StackTable, context: int) -> Iterable[int]:
+    """The stacks of a context and of those that it lies in."""
+    if not context:
+        return
+    found = stacks.context(context)
+    for _ in range(_MAX_CONTEXTS):
+        if found is None:
+            return
+        yield found.stack
+        found = stacks.context(found.parent)
 
 
 def _shape(space: _Space, raw: RawStack | None) -> Shape:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from parprof.attribution import finephases
 from parprof.attribution.idleness import attribute
-from parprof.kernel.stacks import Stack
+from parprof.facts.drain import Drain, Image
+from parprof.kernel.stacks import StackTable
 from parprof.logical import Located, LogicalPaths, PathMemory, Shape
 from parprof.logical.overhead import TAG
-from parprof.logical.physical import Merge
 from parprof.metrics import BLAME, PROFILING, SAMPLES, Metrics
-from parprof.model import FactKey, Origin, Path, PathSample, ThreadState
+from parprof.model import Origin, Path, PathSample, SampleKey, ThreadState
 from parprof.profile.addresses import AddressBook
 from parprof.runtimes import Agent
-from parprof.session.session import Session
-from parprof.session.target import Target
 
 _RowKey = tuple[int, int, int, int]
 """Identities of the logical and the physical path; image, thread."""
@@ -26,11 +24,8 @@ _MAX_REMEMBERED = 1 << 13
 class RowMaker:
     """Makes rows of facts. Keeps the paths of processes until `forget`."""
 
-    def __init__(
-        self, session: Session, book: AddressBook, cores: int | None = None, tag: re.Pattern[str] = TAG
-    ) -> None:
+    def __init__(self, book: AddressBook, cores: int | None = None, tag: re.Pattern[str] = TAG) -> None:
         """``cores``: n, if the user says so. ``tag``: tells overhead that the program tagged."""
-        self._session = session
         self._book = book
         self._cores = cores
         self._tag = tag
@@ -54,88 +49,89 @@ class RowMaker:
         """Those of unknown context, shared among the paths that create such work, or not; and those whose logical
         path is not whole."""
 
-    def cores_of(self, target: Target | None) -> int:
+    def cores_of(self, image: Image | None) -> int:
         """n for a process."""
-        return self._cores or (target.parallel_cores() if target else 1)
+        return self._cores or (image.parallel_cores() if image else 1)
 
-    def rows(self, facts: Mapping[FactKey, list[int]]) -> list[PathSample]:
+    def rows(self, drain: Drain) -> list[PathSample]:
         """The rows of these facts; together they have all of their samples."""
-        self._book.look_up(facts)
-        self.fine_n_working = self._fine_phases(facts)
-        groups: dict[tuple[int, int], list[FactKey]] = {}
+        facts = drain.facts
+        self._book.look_up(drain)
+        self.fine_n_working = self._fine_phases(drain)
+        groups: dict[tuple[int, int], list[SampleKey]] = {}
         for key in facts:
             groups.setdefault((key.image, key.epoch), []).append(key)
         out: dict[_RowKey, PathSample] = {}
-        for (image, epoch), keys in groups.items():
-            target = self._session.targets.get(image)
-            paths = self._paths.get((image, epoch))
+        for (number, epoch), keys in groups.items():
+            image = drain.images.get(number)
+            paths = self._paths.get((number, epoch))
             if paths is None:
-                paths = self._paths[image, epoch] = self._make_paths(target, image, epoch)
-            paths.learn((key.user, key.context, facts[key][0]) for key in keys if key.event == 0)
+                paths = self._paths[number, epoch] = self._make_paths(drain.stacks, image, number, epoch)
+            paths.learn((key.user, key.context, facts[key].samples) for key in keys if key.event == 0)
             before = paths.joined_samples, paths.unknown_samples, paths.incomplete_samples
-            cores = self.cores_of(target)
+            cores = self.cores_of(image)
             for key in keys:
-                self._add(out, paths, target, cores, key, facts[key])
+                self._add(out, drain, paths, image, cores, key)
             self.joined += paths.joined_samples - before[0]
             self.unknown += paths.unknown_samples - before[1]
             self.incomplete += paths.incomplete_samples - before[2]
         return list(out.values())
 
-    def _fine_phases(self, facts: Mapping[FactKey, list[int]]) -> dict[int, float]:
+    def _fine_phases(self, drain: Drain) -> dict[int, float]:
         samples: dict[int, list[tuple[ThreadState, int, int]]] = {}
         teams: dict[int, int] = {}
-        for key, (count, _, _) in facts.items():
+        for key, count in drain.facts.items():
             if key.fine and key.event == 0:
-                samples.setdefault(key.image, []).append((key.state, key.n_working, count))
+                samples.setdefault(key.image, []).append((key.state, key.n_working, count.samples))
                 teams[key.image] = max(teams.get(key.image, 0), key.fine)
         out = {}
         for image, team in teams.items():
-            cores = self.cores_of(self._session.targets.get(image))
+            cores = self.cores_of(drain.images.get(image))
             if team <= cores:  # else those that spin may take cores from those that work
                 out[image] = finephases.mean_n_working(samples[image], team)
         return out
 
-    def _make_paths(self, target: Target | None, image: int, epoch: int) -> LogicalPaths:
-        def merge(user: int, stack: Stack) -> Merge | None:
-            return target.language.merge(user, stack) if target and target.language else None
-
+    def _make_paths(self, stacks: StackTable, image: Image | None, number: int, epoch: int) -> LogicalPaths:
         def shape(stack: int) -> Shape | None:
-            raw = self._session.kernel.raw_stack(stack)
-            return None if raw is not None and raw.python else self._book.shape(image, epoch, stack)
+            raw = stacks.raw(stack)
+            return None if raw is not None and raw.python else self._book.shape(number, epoch, stack)
 
-        agents = tuple(target.plan.agents) if target else ()
+        agents = tuple(image.agents) if image else ()
         memory = self._memories.get(agents)
         if memory is None:
             memory = self._memories[agents] = PathMemory.of(agents, self._tag)
         return LogicalPaths(
-            self._session.kernel.stack,
-            self._session.kernel.context,
-            lambda address, is_return: self._book.frames(image, epoch, address, is_return),
+            stacks.get,
+            stacks.context,
+            lambda address, is_return: self._book.frames(number, epoch, address, is_return),
             self._book.kernel_frames,
-            merge=merge,
+            merge=image.merge if image else None,
             shape=shape,
             memory=memory,
             kernel_depth=self._book.kernel_depth,
         )
 
     def _add(
-        self, out: dict[_RowKey, PathSample], paths: LogicalPaths, target: Target | None, cores: int, key: FactKey,
-        row: list[int],
-    ) -> None:  # fmt: skip
-        amount, total, unsure = row
-        kernel, is_clock = self._session.kernel, key.event == 0
+        self,
+        out: dict[_RowKey, PathSample],
+        drain: Drain,
+        paths: LogicalPaths,
+        image: Image | None,
+        cores: int,
+        key: SampleKey,
+    ) -> None:
+        count, is_clock = drain.facts[key], key.event == 0
+        amount = count.samples if is_clock else count.total
         if is_clock:
             self.samples += amount
-            self.unsure += unsure
+            self.unsure += count.unsure
             self.fine += amount * (key.fine > 0 and key.state is ThreadState.WORKING)
-            raw = kernel.raw_stack(key.user)
+            raw = drain.stacks.raw(key.user)
             if raw is None or raw.end:
                 self.cut_short += amount
-        else:
-            amount = total
         for located, share in paths.shares(key.user, key.kernel, key.context, amount, key.event):
             overhead = located.overhead if key.state is ThreadState.WORKING else ""
-            period_ns = 1e9 / kernel.frequency_hz
+            period_ns = 1e9 / drain.frequency_hz
             if is_clock and located.profiling:
                 metrics = Metrics.of({SAMPLES: share, PROFILING: share * period_ns})
             elif is_clock:
@@ -145,25 +141,31 @@ class RowMaker:
                 )
                 metrics[BLAME] = share * period_ns * key.waiters
             else:
-                metrics = Metrics(events={kernel.events[key.event]: share})
-            self._charge(out, key, located, target, overhead, metrics)
+                metrics = Metrics(events={drain.events[key.event]: share})
+            self._charge(out, drain, key, located, image, overhead, metrics)
 
     def _charge(
-        self, out: dict[_RowKey, PathSample], key: FactKey, located: Located, target: Target | None, overhead: str,
+        self,
+        out: dict[_RowKey, PathSample],
+        drain: Drain,
+        key: SampleKey,
+        located: Located,
+        image: Image | None,
+        overhead: str,
         metrics: Metrics,
-    ) -> None:  # fmt: skip
+    ) -> None:
         _, path, physical = self._located.get(id(located)) or self._intern(located)
         row_key = id(path), id(physical), key.image, key.tid
         row = out.get(row_key)
         if row is not None:
             row.metrics.add(metrics)
             return
-        process = target.process if target else None
+        process = image.process if image else None
         origin = Origin(
             pid=process.pid if process else 0,
             comm=process.comm if process else "?",
-            thread=self._session.thread_names.get((key.image, key.tid)) or str(key.tid),
-            runtime=target.plan.runtime if target else "",
+            thread=drain.thread_names.get((key.image, key.tid)) or str(key.tid),
+            runtime=image.runtime if image else "",
             overhead=overhead,
             image=key.image,
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from parprof.attribution.effort import Effort
 from parprof.metrics import Metrics, add_to
-from parprof.model import FactKey, PathSample, ThreadState
+from parprof.model import Count, PathSample, SampleKey, ThreadState
 from parprof.service.model import FunctionUse, Recent
 
 _FUNCTIONS_KEPT = 256
@@ -70,21 +70,21 @@ class Account:
         return self._ranked[1]
 
 
-def mean_n_working(facts: Iterable[tuple[FactKey, list[int]]], fine: Mapping[int, float]) -> dict[int, float]:
+def mean_n_working(facts: Mapping[SampleKey, Count], fine: Mapping[int, float]) -> dict[int, float]:
     """By image: the mean of n_w over the samples of working threads of the clock event.
 
     ``fine``: n_w in phases that are too short for it to be read at each sample, by image.
     """
     sums: dict[int, list[float]] = {}
-    for key, (count, _, _) in facts:
+    for key, count in facts.items():
         if key.event == 0 and key.state is ThreadState.WORKING:
             row = sums.setdefault(key.image, [0.0, 0.0])
-            row[0] += count * ((fine.get(key.image, 0.0) if key.fine else 0.0) or key.n_working)
-            row[1] += count
-    return {image: total / count for image, (total, count) in sums.items() if count}
+            row[0] += count.samples * ((fine.get(key.image, 0.0) if key.fine else 0.0) or key.n_working)
+            row[1] += count.samples
+    return {image: total / samples for image, (total, samples) in sums.items() if samples}
 
 
-def most_working(facts: Iterable[FactKey]) -> dict[int, int]:
+def most_working(facts: Iterable[SampleKey]) -> dict[int, int]:
     """By image: the largest n_w that a sample found."""
     out: dict[int, int] = {}
     for key in facts:

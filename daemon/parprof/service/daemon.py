@@ -16,19 +16,20 @@ from dataclasses import replace
 from parprof.errors import ParprofError, TargetError
 from parprof.kernel.counters import LEFT_OUT
 from parprof.kernel.detacher import detacher
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Budget
 from parprof.metrics import Metrics
 from parprof.model import Profile
 from parprof.probes.prices import machine_prices
 from parprof.profile.addresses import AddressBook
+from parprof.profile.naming import FileNamer
 from parprof.profile.rows import RowMaker
 from parprof.service import footprint
 from parprof.service.config.options import DaemonOptions
 from parprof.service.folding import fold_cold
 from parprof.service.governor import Governor, Usage
 from parprof.service.losses import Losses, failure_reason
-from parprof.service.model import Labels, ProfileEntry, Snapshot
+from parprof.service.model import Labels, ProfileEntry, PushQueue, Snapshot
 from parprof.service.recent import RecentProfiles
 from parprof.service.requests import Requests
 from parprof.service.selection import Candidates
@@ -71,6 +72,8 @@ class Daemon:
         self._entries: tuple[ProfileEntry, ...] = ()
         self.pushed: Callable[[], Mapping[tuple[str, str], int]] = dict
         """Where the counts of pushed profiles come from."""
+        self.push_queues: Callable[[], Mapping[str, PushQueue]] = dict
+        """And what waits to be pushed."""
         self.leave: Callable[[Profile, Labels], None] = lambda profile, labels: None
         """Is given what `take_profile` had yet to give of a process image that another one has replaced."""
         self._labels: dict[int, Labels] = {}
@@ -158,11 +161,11 @@ class Daemon:
         """Watch until `stop`. ``each_turn`` is called about once a second.
 
         Raises:
-            PrivilegeError, KernelUnsupported: see `Kernel`.
+            PrivilegeError, KernelUnsupported: see `BpfKernel`.
         """
         options = self._options
         with (
-            Kernel(
+            BpfKernel(
                 options.events,
                 options.frequency_hz,
                 system_wide=True,
@@ -179,13 +182,10 @@ class Daemon:
             self._candidates = Candidates(options.selection, options.max_processes)
             self._session = Session(kernel, pace, self._candidates.add, share_probes=True)
             self._watching = Watching(self._session)
-            self._rows = RowMaker(
-                self._session,
-                AddressBook(
-                    self._session, symbolizer, loops=options.loops, by_line=True,
-                    kernel_pass_seconds=footprint.KERNEL_PASS_SECONDS, kernel_depth=options.kernel_depth,
-                ),
-            )  # fmt: skip
+            namer = FileNamer(
+                symbolizer, loops=options.loops, kernel_pass_seconds=footprint.KERNEL_PASS_SECONDS
+            )
+            self._rows = RowMaker(AddressBook(namer, by_line=True, kernel_depth=options.kernel_depth))
             self._losses = Losses(kernel.lost)
             self._losses.also("candidates_full", lambda: self._candidates.refused)
             self._losses.also("path_incomplete", lambda: self._rows.incomplete)
@@ -288,10 +288,10 @@ class Daemon:
         session.drain()
         seconds = before_s - self._charged_s
         self._charged_s = before_s
-        facts = session.take_facts()
-        rows = self._rows.rows(facts)
+        drained = session.take()
+        rows = self._rows.rows(drained)
         charged = self._watching.charge(
-            facts,
+            drained.facts,
             rows,
             seconds,
             self._options.paths_per_process,
@@ -388,6 +388,7 @@ class Daemon:
             drain_seconds=self._drain_seconds,
             ended=self._ended.copy(),
             pushed=self.pushed(),
+            push_queues=self.push_queues(),
             cost_seconds=self._session.cost.by_name_s(self._session.targets.values()),
             left_out={name: counted[f"left_out_{name}"] for name in LEFT_OUT.values()},
             impossible=self._watching.violations,

@@ -13,24 +13,20 @@ from parprof.errors import ParprofError, UsageError
 from parprof.kernel.perf_events import EventChoice, choose
 from parprof.service import log
 from parprof.service.config.load import changed_keys, read_secret
-from parprof.service.config.schema import Config, ConfigError, Match
+from parprof.service.config.push import push_config
+from parprof.service.config.schema import Config, ConfigError
 from parprof.service.config.text import CommandLine, answer, parse_command_line
 from parprof.service.control.server import ControlServer
 from parprof.service.daemon import Daemon, DaemonOptions
 from parprof.service.http import HttpServer
 from parprof.service.notify import Notifier
 from parprof.service.push.pusher import Pusher
-from parprof.service.selection import Rules, Selection
+from parprof.service.selection import Selection
 
 _LOG = logging.getLogger("parprofd")
 _LAST_PUSH_SECONDS = 3.0
 _START_SECONDS = 120.0
 """Compiling the programs for a new kernel takes seconds; on a loaded machine many."""
-
-
-def rules_of(match: Match) -> Rules:
-    """The rules in a table of the configuration."""
-    return Rules(match.comm, match.uid, match.cgroup, match.container, match.pid)
 
 
 def options_of(config: Config, events: EventChoice) -> DaemonOptions:
@@ -41,7 +37,7 @@ def options_of(config: Config, events: EventChoice) -> DaemonOptions:
         frequency_hz=config.sampling.frequency_hz,
         interval_seconds=config.profiles.interval_seconds,
         budget_ratio=config.budget.target_percent / 100,
-        selection=Selection(select.mode == "listed", rules_of(select.allow), rules_of(select.deny)),
+        selection=Selection(select.mode == "listed", select.allow, select.deny),
         max_processes=config.limits.processes,
         paths_per_process=config.limits.paths,
         functions_per_process=config.limits.functions,
@@ -99,10 +95,12 @@ class Parprofd:
         _LOG.info("stopped")
 
     def _start_push(self, parts: ExitStack) -> None:
-        if self._config.push.stores:
-            self._pusher = Pusher(self._config.push, _LOG.warning)
+        config = push_config(self._config.push)
+        if config.stores:
+            self._pusher = Pusher(config, _LOG.warning)
             parts.callback(self._pusher.close)
             self._daemon.pushed = self._pusher.outcomes
+            self._daemon.push_queues = self._pusher.queues
             self._daemon.leave = self._pusher.submit
 
     def _start_http(self, parts: ExitStack) -> None:

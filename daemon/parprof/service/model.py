@@ -77,6 +77,16 @@ class ProcessSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class PushQueue:
+    """What waits on the disk for one store."""
+
+    profiles: int
+    size_bytes: int
+    problem: str = ""
+    """Why the last one could not be sent, one line; empty while pushing works."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that the daemon knows. Counters are cumulative since it started."""
 
@@ -101,8 +111,10 @@ class Snapshot:
     """What the processes that are gone had."""
     pushed: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Pushed profiles by (backend, outcome): sent, retried, dropped."""
+    push_queues: Mapping[str, PushQueue] = field(default_factory=dict)
+    """By backend."""
     cost_seconds: Mapping[str, float] = field(default_factory=dict)
-    """What the targets have paid, by kind of event: `parprof.session.cost.COST_NAMES`."""
+    """What the targets have paid, by kind of event: `parprof.kernel.records.COST_NAMES`."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Events that were left out to keep to the budget, by kind: `parprof.kernel.counters.LEFT_OUT`."""
     impossible: int = 0

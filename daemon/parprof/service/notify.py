@@ -39,11 +39,6 @@ class Notifier:
         self._next_alive_s = 0.0
         self._status = ""
 
-    @property
-    def is_watched(self) -> bool:
-        """Whether anybody listens."""
-        return self._socket is not None
-
     def ready(self, status: str = "") -> bool:
         """Started, or reloaded."""
         return self._send("READY=1", *self._text(status))

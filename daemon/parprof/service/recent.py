@@ -68,7 +68,7 @@ class RecentProfiles:
     def add(self, profile: Profile, *, image: int = 0, uid: int = 0) -> None:
         """Add the next interval of a process: what was sampled from its ``start_time_s`` on.
 
-        ``image``: the process image it is about (see `Fact`). Where that is a new one, the intervals of the
+        ``image``: the process image it is about (see `SampleKey`). Where that is a new one, the intervals of the
         one before are dropped: the PID may be another process.
         """
         pid = profile.process.pid

@@ -12,7 +12,7 @@ from parprof.attribution.invariant import CoreTime
 from parprof.kernel.counters import EDGE_NAMES
 from parprof.kernel.records import Cost
 from parprof.metrics import Metrics
-from parprof.model import FactKey, PathSample, ProcessInfo, Profile
+from parprof.model import Count, PathSample, ProcessInfo, Profile, SampleKey
 from parprof.profile.rows import RowMaker
 from parprof.service.accounts import Account, mean_n_working, most_working
 from parprof.service.governor import Usage
@@ -89,7 +89,7 @@ class Watching:
 
     def charge(
         self,
-        facts: Mapping[FactKey, list[int]],
+        facts: Mapping[SampleKey, Count],
         rows: Iterable[PathSample],
         seconds: float,
         limit: int,
@@ -108,7 +108,7 @@ class Watching:
         for image in by_image.keys() - self._session.targets.keys():
             for row in by_image[image]:
                 self._strays.add(row.metrics)
-        means, most = mean_n_working(facts.items(), fine), most_working(facts)
+        means, most = mean_n_working(facts, fine), most_working(facts)
         out = []
         for target in self._session.targets.values():
             watched = self._known(target)

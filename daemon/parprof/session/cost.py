@@ -8,21 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from parprof.kernel.engine import Kernel
-from parprof.kernel.records import Cost
+from parprof.kernel.engine import BpfKernel
+from parprof.kernel.records import COST_NAMES, Cost
 from parprof.session.target import Target
-
-COST_NAMES = {
-    Cost.PROBE: "probes", Cost.LOCK: "locks", Cost.CREATE: "thread creation", Cost.WALK: "creators' stacks",
-    Cost.SWITCH: "context switches", Cost.SAMPLE: "samples", Cost.TIMER: "timer",
-}  # fmt: skip
-"""Kinds of events, as in reports."""
 
 
 class CostMeter:
     """Adds up what the targets of a session paid."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: BpfKernel) -> None:
         """``kernel`` knows what following context switches takes on the whole machine."""
         self._kernel = kernel
         self._gone_ns = [0.0] * len(Cost)

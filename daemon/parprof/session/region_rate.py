@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.plans import Edge
 
 
 class RegionRate:
     """Of all processes of a session together."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: BpfKernel) -> None:
         self._kernel = kernel
         self._before = (time.monotonic(), 0)
         self.shortest_us = 0.0

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parprof.errors import ParprofError, TargetError
+from parprof.facts.drain import Drain
+from parprof.facts.measurement import Measurement
 from parprof.kernel import records
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import ControlRecord, TraceRecord
 from parprof.kernel.stacks import CodeAt
-from parprof.model import Fact, FactKey
+from parprof.model import Facts, add_facts
 from parprof.probes.facts_book import BOOK
 from parprof.probes.shared import SharedProbes
 from parprof.process.identity import Process, inspect, parent_of
@@ -63,7 +65,7 @@ class Session:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: BpfKernel,
         pace: Pace | None = None,
         on_seen: Callable[[int], None] | None = None,
         *,
@@ -84,7 +86,7 @@ class Session:
         )
         self.targets = self._lives.by_image
         """By image id; ended ones stay, because their samples need their load map."""
-        self.facts: dict[FactKey, list[int]] = {}
+        self.facts: Facts = {}
         self.thread_names: dict[tuple[int, int], str] = {}
         self.trace: list[TraceRecord] = []
         self.cost = CostMeter(kernel)
@@ -143,9 +145,21 @@ class Session:
         """Stop to profile a process that runs on. What was sampled of it stays."""
         self._lives.end(target, End.LEFT)
 
-    def take_facts(self) -> dict[FactKey, list[int]]:
-        """The facts since the last call, which are no longer the session's."""
-        taken, self.facts = self.facts, {}
+    def drained(self) -> Drain:
+        """What has been drained so far."""
+        return Drain(
+            self.facts,
+            self.kernel.stacks,
+            self.targets,
+            self.thread_names,
+            self.kernel.events,
+            self.kernel.frequency_hz,
+        )
+
+    def take(self) -> Drain:
+        """What has been drained since the last call: its facts are no longer the session's."""
+        taken = self.drained()
+        self.facts = {}
         return taken
 
     def drop_ended(self) -> list[Target]:
@@ -157,6 +171,29 @@ class Session:
             self.kernel.forget_images(images)
             self.thread_names = {key: name for key, name in self.thread_names.items() if key[0] not in images}
         return ended
+
+    def measurement(
+        self, main: Target, *, own_cpu_s: float = 0.0, cores: int | None = None, notes: Sequence[str] = ()
+    ) -> Measurement:
+        """All that was measured, after `finish`.
+
+        ``main`` is the process that it is named after, ``own_cpu_s`` our CPU time, ``cores`` n if the user says so.
+        """
+        return Measurement(
+            self.drained(),
+            self.targets,
+            self.kernel,
+            main.image,
+            self.started_s,
+            (self.ended_ns - self.started_ns) / 1e9,
+            own_cpu_s,
+            self.cost.by_kind_ns(self.targets.values()),
+            self.watched.placer.refused,
+            self.regions.shortest_us,
+            cores,
+            tuple(notes),
+            self.builder.problems,
+        )
 
     def live(self, pid: int) -> Target | None:
         """The newest image of a process that has not ended."""
@@ -385,15 +422,11 @@ class Session:
             if target is not None and target.language is not None:
                 target.language.resolve(stacks)
 
-    def _add(self, facts: Iterable[Fact]) -> None:
-        for f in facts:
-            key = f.key
-            row = self.facts.setdefault(key, [0, 0, 0])
-            row[0] += f.count
-            row[1] += f.total
-            row[2] += f.count if f.unsure else 0
-            if (f.image, f.tid) not in self.thread_names:
-                self.thread_names[f.image, f.tid] = self._thread_name(f.image, f.tid)
+    def _add(self, facts: Facts) -> None:
+        for key in facts:
+            if (key.image, key.tid) not in self.thread_names:
+                self.thread_names[key.image, key.tid] = self._thread_name(key.image, key.tid)
+        add_facts(self.facts, facts)
 
     def _thread_name(self, image: int, tid: int) -> str:
         target = self.targets.get(image)
@@ -404,7 +437,7 @@ class Session:
 
     def samples(self) -> int:
         """Clock samples so far."""
-        return sum(row[0] for key, row in self.facts.items() if key.event == 0)
+        return sum(count.samples for key, count in self.facts.items() if key.event == 0)
 
     def finish(self) -> None:
         """Take the last samples, detach all probes. Targets keep running; the facts stay."""

@@ -13,7 +13,7 @@ import signal
 from contextlib import suppress
 
 from parprof.errors import ParprofError
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.plain_programs import PlainPrograms
 from parprof.session.target import Target
 
@@ -38,7 +38,7 @@ class Stops:
             self._plain.add(target.program)
 
 
-def let_go(kernel: Kernel) -> None:
+def let_go(kernel: BpfKernel) -> None:
     """Watch no process any more, and have those go on that were stopped for us: nobody will see to them."""
     with suppress(OSError, ParprofError):
         watched = set(kernel.images())

@@ -6,13 +6,13 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from parprof.errors import ParprofError, ProbeAttachError, TargetError
 from parprof.kernel.alarms import Cut
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import (
     BLAME_LOCKS,
     CACTUS,
@@ -22,7 +22,8 @@ from parprof.kernel.records import (
     Cost,
     WatchConfig,
 )
-from parprof.languages import Instance
+from parprof.kernel.stacks import Stack
+from parprof.languages import Instance, Merge, Saved
 from parprof.languages.front_ends import FrontEnds
 from parprof.plans import Edge
 from parprof.probes.placed import PlacedProbes
@@ -32,6 +33,7 @@ from parprof.process.epochs import LoadMaps
 from parprof.process.identity import Process, allowed_cores, inspect, open_pidfd
 from parprof.process.loadmap import Dso, DsoCache, LoadMap, Mapping
 from parprof.process.threads import guess_threads
+from parprof.runtimes import Agent
 from parprof.session.lifecycle import Life, State
 from parprof.session.sources import (
     MemoryChoice,
@@ -56,7 +58,7 @@ _STARTUP_STOPS = 2
 class Watched:
     """What all targets of a session share."""
 
-    kernel: Kernel
+    kernel: BpfKernel
     cache: DsoCache
     placer: Placer
     wanted_source: Source | None = None
@@ -199,6 +201,39 @@ class Target:
         if parent.language is not None:
             self._speak(parent.language.for_child(self.pid))
 
+    @property
+    def agents(self) -> list[Agent]:
+        """Those of the parallel runtimes that it uses."""
+        return self.plan.agents
+
+    @property
+    def runtime(self) -> str:
+        """Their names, for labels; ``none`` without one."""
+        return self.plan.runtime
+
+    def merge(self, user: int, stack: Stack) -> Merge | None:
+        """What puts the frames of an interpreted language into a stack of that id; None if it has none."""
+        return self.language.merge(user, stack) if self.language else None
+
+    def saved_language(self, stacks: Iterable[int]) -> Saved | None:
+        """What its interpreter's front end found of these stacks; None without one."""
+        return self.language.saved(stacks) if self.language else None
+
+    def language_counts(self) -> dict[str, int]:
+        """What its interpreter's front end counts, by name."""
+        return dict(self.language.counts()) if self.language else {}
+
+    def remarks(self) -> list[str]:
+        """What the reader of a report must know of it: its failures, and what was done without."""
+        texts = [*self.failures, *self.plan.notes, *self.switches]
+        if self.memory.problem:
+            texts.append(f"n_w is not read from memory: {self.memory.problem}")
+        return texts
+
+    def jit_names(self, addresses: Iterable[int]) -> dict[int, str]:
+        """Names of code that a JIT compiler made, from the map file that it may have written."""
+        return self.perf_map.names(addresses)
+
     def config(self) -> WatchConfig:
         """What the programs are told of this process."""
         flags = self._flags | flags_for(self.source, self.memory)
@@ -209,7 +244,7 @@ class Target:
             flags |= CACTUS
         return WatchConfig(
             flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges),
-            tuple(plan.wait_ranges), plan.libc_range,
+            tuple(plan.wait_ranges), tuple(plan.libc_ranges),
             self.memory.plan, next((agent.closures for agent in plan.agents if agent.closures), None),
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from parprof.cache import DiskCache, NewFile
+from parprof.cache import CacheFile, DiskCache
 from parprof.files.elf import ElfError, ElfFile
 from parprof.files.elf_image import SHT_NOBITS
 from parprof.symbols.debugfiles import open_build
@@ -128,7 +128,7 @@ class _Run:
         self._log = log
         self._paths = wanted
         self._said = time.monotonic()
-        self._new: dict[str, NewFile] = {}
+        self._new: dict[str, CacheFile] = {}
         self.arrived: set[str] = set()
         self.absent: set[str] = set()
         self.problems: dict[str, str] = {}

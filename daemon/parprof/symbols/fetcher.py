@@ -9,46 +9,30 @@ privileges first. How long it all takes is for the other end to say, which ends 
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from http.client import HTTPException, HTTPResponse
-from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import urljoin, urlsplit
+from typing import IO, Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from parprof import __version__
+from parprof.http_client import Answer, NoAnswer, Origin, Proxy, TooLarge, Unreachable, get
 from parprof.workers import protocol
 from parprof.workers.privileges import drop_privileges
 
 _MEMORY_LIMIT = 2 << 30
 _AT_ONCE = 4
 _MAX_REDIRECTIONS = 4
-_CHUNK = 1 << 18
 _PROGRESS_BYTES = 1 << 22
-_REDIRECTIONS = (301, 302, 303, 307, 308)
-
-
-class FetchFailed(Exception):
-    """This server does not deliver; the text says why."""
-
-
-def make_opener() -> urllib.request.OpenerDirector:
-    """Opens http and https and nothing else (``build_opener`` adds files, FTP and data); no redirections."""
-    opener = urllib.request.OpenerDirector()
-    opener.addheaders = [("User-Agent", f"parprof/{__version__}"), ("Accept-Encoding", "identity")]
-    for handler in (
-        urllib.request.ProxyHandler(), urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(),
-        urllib.request.HTTPDefaultErrorHandler(), urllib.request.HTTPErrorProcessor(),
-    ):  # fmt: skip
-        opener.add_handler(handler)
-    return opener
+_HEADERS = {"User-Agent": f"parprof/{__version__}"}
 
 
 class Fetcher:
@@ -58,7 +42,7 @@ class Fetcher:
         """Answer on ``connection``. Made with all privileges: certificates are read here."""
         self._connection = connection
         self._max_size = max_size
-        self._opener = make_opener()
+        self._context = ssl.create_default_context()
         self._lock = threading.Lock()
         self._dead: set[str] = set()
 
@@ -78,67 +62,66 @@ class Fetcher:
                     continue
                 seconds = max(0.1, deadline - time.monotonic()) / (len(urls) - index)
                 try:
-                    response = self._open(f"{url}/buildid/{build_id}/debuginfo", seconds)
-                    if response is None:
-                        continue
-                    with response:
-                        self._copy(response, out, build_id)
-                except (OSError, HTTPException, ValueError, MemoryError, FetchFailed) as error:
-                    if isinstance(error, (URLError, TimeoutError)):
+                    is_there = self._fetch_from(url, build_id, out, seconds)
+                except (OSError, NoAnswer, MemoryError) as error:
+                    if isinstance(error, Unreachable):
                         self._dead.add(url)  # not to be waited for again
-                    problem = f"{url}: {_reason(error)}"
+                    problem = f"{url}: {error or type(error).__name__}"
                     continue
-                self._tell(build_id, "done")
-                return
+                if is_there:
+                    self._tell(build_id, "done")
+                    return
         if problem:
             self._tell(build_id, "failed", problem=problem[:400])
         else:
             self._tell(build_id, "absent")
 
-    def _open(self, url: str, seconds: float) -> HTTPResponse | None:
-        """The answer to follow from here; None if the server does not have it."""
-        for _ in range(1 + _MAX_REDIRECTIONS):
-            try:
-                response: HTTPResponse = self._opener.open(url, timeout=seconds)
-                return response
-            except HTTPError as error:
-                with error:
-                    if error.code == 404:
-                        return None
-                    if error.code not in _REDIRECTIONS:
-                        raise FetchFailed(f"HTTP status {error.code}") from None
-                    target = urljoin(url, error.headers.get("Location") or "")
-            scheme = urlsplit(target).scheme
-            if scheme not in ("http", "https") or (scheme == "http" and url.startswith("https:")):
-                raise FetchFailed(f"a redirection to {scheme or 'nowhere'}: not followed")
-            url = target
-        raise FetchFailed("too many redirections")
+    def _fetch_from(self, url: str, build_id: str, out: IO[bytes], seconds: float) -> bool:
+        """Write a file as one server has it; whether it has it at all."""
 
-    def _copy(self, response: HTTPResponse, out: Any, build_id: str) -> None:
-        told = response.headers.get("Content-Length")
-        expected = int(told) if told is not None else None
-        if expected is not None and expected > self._max_size:
-            raise FetchFailed(f"{expected} bytes are more than DEBUGINFOD_MAXSIZE")
+        def take(answer: Answer) -> bool:
+            if answer.status == 404:
+                return False
+            if not 200 <= answer.status < 300:
+                raise NoAnswer(f"HTTP status {answer.status}")
+            self._copy(answer, out, build_id)
+            return True
+
+        return get(
+            f"{url}/buildid/{build_id}/debuginfo", _HEADERS, take,
+            seconds=seconds, redirections=_MAX_REDIRECTIONS, context=self._context, proxy_of=_proxy_of,
+        )  # fmt: skip
+
+    def _copy(self, answer: Answer, out: IO[bytes], build_id: str) -> None:
         out.seek(0)
         out.truncate()
         size = shown = 0
-        while chunk := response.read1(_CHUNK):
-            size += len(chunk)
-            if size > self._max_size:
-                out.truncate(0)
-                raise FetchFailed(f"more than {self._max_size} bytes (DEBUGINFOD_MAXSIZE)")
-            if out.write(chunk) != len(chunk):
-                raise FetchFailed("the disk is full")
-            if size - shown >= _PROGRESS_BYTES:
-                shown = size
-                self._tell(build_id, "progress", bytes=size)
-        if expected is not None and size != expected:
-            raise FetchFailed(f"{size} of {expected} bytes came")
+        try:
+            for chunk in answer.chunks(self._max_size):
+                if out.write(chunk) != len(chunk):
+                    raise NoAnswer("the disk is full")
+                size += len(chunk)
+                if size - shown >= _PROGRESS_BYTES:
+                    shown = size
+                    self._tell(build_id, "progress", bytes=size)
+        except TooLarge as error:
+            out.truncate(0)
+            raise NoAnswer(f"{error} (DEBUGINFOD_MAXSIZE)") from None
 
 
-def _reason(error: BaseException) -> str:
-    inner = error.reason if isinstance(error, URLError) else error
-    return getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
+def _proxy_of(origin: Origin) -> Proxy | None:
+    """The proxy that the environment names for this server: ``http_proxy``, ``https_proxy``, ``no_proxy``."""
+    named = getproxies().get("https" if origin.is_tls else "http")
+    if not named or proxy_bypass(f"{origin.host}:{origin.port}"):
+        return None
+    parts = urlsplit(named if "://" in named else f"http://{named}")
+    if not parts.hostname:
+        return None
+    authorization = ""
+    if parts.username:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+        authorization = f"Basic {base64.b64encode(pair).decode()}"
+    return Proxy(parts.hostname, parts.port or 80, authorization)
 
 
 def main() -> int:

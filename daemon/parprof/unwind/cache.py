@@ -92,16 +92,10 @@ class TableCache:
         with new:
             try:
                 for part in (header, description, image):
-                    _write(new.fd, part)
+                    new.write(part)
             except OSError:
                 return False
             return new.commit()
-
-
-def _write(fd: int, data: bytes | memoryview) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
 
 
 def _parse(raw: bytes) -> UnwindTable:

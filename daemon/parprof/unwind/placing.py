@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from parprof.files.dso import Dso, Key
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.file_tables import FoundMapping
 from parprof.kernel.store import StoreFull
 from parprof.process.loadmap import LoadMap
@@ -60,7 +60,7 @@ class _List:
 class Placer:
     """Keeps the unwinder's view of all watched processes up to date."""
 
-    def __init__(self, kernel: Kernel, builder: TableBuilder) -> None:
+    def __init__(self, kernel: BpfKernel, builder: TableBuilder) -> None:
         """``builder`` makes the tables, or has them on disk."""
         self._kernel = kernel
         self._builder = builder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from parprof.kernel.stacks import CodeAt, Stack
-from parprof.languages import Instance, Merge
+from parprof.languages import Instance, Merge, Saved
 from parprof.languages.cpython.functions import PythonStacks
 from parprof.languages.cpython.merge import python_merge
 
@@ -35,6 +35,13 @@ class CPythonInstance(Instance):
     def merge(self, digest: int, stack: Stack) -> Merge | None:
         """How to merge one stack; None when it has no Python frames that were resolved."""
         return python_merge(self.stacks, digest, stack)
+
+    def saved(self, digests: Iterable[int]) -> Saved:
+        """What was found of these stacks, for a file of facts."""
+        found = ((digest, self.stacks.stack(digest)) for digest in digests)
+        python = self.stacks.python
+        stacks = {digest: frames for digest, frames in found if frames is not None}
+        return Saved(python.loops, python.modules, stacks, self.stacks.unresolved)
 
     def counts(self) -> Mapping[str, int]:
         """By `COUNTERS`."""

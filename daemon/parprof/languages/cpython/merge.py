@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from parprof.files.libc import is_of_c_or_mathematics
 from parprof.kernel.stacks import Stack
-from parprof.languages.cpython.functions import PythonFrame, PythonStacks
+from parprof.languages.cpython.functions import PythonFrame
 from parprof.model import Frame
 
 Row = tuple[int, bool, tuple[Frame, ...]]
@@ -27,7 +28,6 @@ _CALLING = re.compile(
     r"_?PyGen_|gen_iternext|main$|thread_run|pythread_wrapper|t_bootstrap|function_code_fastcall|\w+\+0x"
 )
 """Functions of the interpreter that only call others, and code without a name."""
-_LIBRARIES = re.compile(r"libc[.-]|libm[.-]|ld-|libpthread|linux-vdso|\[vdso\]")
 
 
 class Native(NamedTuple):
@@ -111,8 +111,12 @@ def _leaf_part(native: Sequence[Native], modules: frozenset[str]) -> list[Frame]
     another library the interpreter's functions say nothing.
     """
     frames = _flat([item for item in native if not item.is_loop])
-    beyond = (i for i, f in enumerate(frames) if f.module not in modules and not _LIBRARIES.match(f.module))
-    last = next(iter(beyond), len(frames))
+    beyond = (
+        index
+        for index, frame in enumerate(frames)
+        if frame.module not in modules and not is_of_c_or_mathematics(frame.module)
+    )
+    last = next(beyond, len(frames))
     out = []
     for index, frame in enumerate(frames):
         own = frame.module in modules
@@ -121,8 +125,34 @@ def _leaf_part(native: Sequence[Native], modules: frozenset[str]) -> list[Frame]
     return out
 
 
+class Interpreter(Protocol):
+    """Where an interpreter's own code is."""
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """Names of the files that are the interpreter."""
+
+    def is_loop(self, address: int, is_return: bool) -> bool:
+        """Whether the frame at an address is an activation of the interpreter loop."""
+
+
+class ResolvedStacks(Protocol):
+    """The Python stacks of a process image, whose functions were looked up: `PythonStacks`, or recorded ones."""
+
+    @property
+    def python(self) -> Interpreter:
+        """The interpreter."""
+
+    @property
+    def mismatched(self) -> set[int]:
+        """Stacks whose activations of the interpreter loop were not those of the Python frames; merging adds them."""
+
+    def stack(self, digest: int) -> tuple[PythonFrame, ...] | None:
+        """The Python frames of a stack that was resolved, innermost first."""
+
+
 def python_merge(
-    stacks: PythonStacks, digest: int, stack: Stack
+    stacks: ResolvedStacks, digest: int, stack: Stack
 ) -> Callable[[list[Row], bool], tuple[list[Frame], bool]] | None:
     """How to merge one stack; None when it has no Python frames that were resolved."""
     python = stacks.stack(digest) if stack.python else None

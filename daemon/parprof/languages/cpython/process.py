@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from parprof.files.elf import ElfError
+from parprof.files.libc import is_libc
 from parprof.languages.cpython.layouts import NOT_THERE, Layout, kernel_facts
 from parprof.process.loadmap import LoadMap
 
@@ -42,7 +43,7 @@ def thread_slots(load_map: LoadMap) -> int:
     hold the GIL.
     """
     for dso in load_map.dsos():
-        if not dso.name.startswith(("libc.so", "libc-2", "libpthread")) or dso.elf is None:
+        if not is_libc(dso.name) or dso.elf is None:
             continue
         try:
             for symbol in dso.elf.lookup(["pthread_getspecific"]).get("pthread_getspecific", ()):

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from parprof.errors import ParprofError, UsageError
-from parprof.service.config.schema import Config, Key, value_of
+from parprof.service.config.push import push_problems
+from parprof.service.config.schema import Config, ConfigKey, value_of
 from parprof.service.http.address import check_exposure, parse_address, tls_context
 from parprof.untrusted import visible
 
@@ -23,6 +24,7 @@ _KINDS: Mapping[Any, str] = {
     str: 'a text in quotes, such as "x"',
     tuple[str, ...]: 'a list of texts, such as ["x", "y"]',
     tuple[int, ...]: "a list of whole numbers, such as [1, 2]",
+    Mapping[str, str]: 'a table of texts, such as { x = "y" }',
 }
 
 
@@ -59,9 +61,15 @@ def from_text(kind: Any, text: str) -> Any:
     return [int(part) for part in parts] if kind == tuple[int, ...] else parts
 
 
-def check(key: Key, value: Any) -> tuple[str, Any]:
+def check(key: ConfigKey, value: Any) -> tuple[str, Any]:
     """What is wrong, else nothing; and the value in its type."""
     kind = key.kind
+    if kind == Mapping[str, str]:
+        if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
+            return "", value
+        return f"must be {_KINDS[kind]}", None
+    if kind is int and isinstance(value, float) and value.is_integer():
+        value = int(value)  # such as 1e9
     one = {tuple[str, ...]: str, tuple[int, ...]: int}.get(kind, kind)
     values = value if kind != one else [value]
     if kind != one and not isinstance(value, list):
@@ -72,6 +80,8 @@ def check(key: Key, value: Any) -> tuple[str, Any]:
             return f"must be {_KINDS[kind]}, not {visible(repr(each), 60)}", None
         if isinstance(each, str) and (not each.isprintable() or len(each) > 4096):
             return "has control characters or is too long", None
+        if key.rule.filled and not each:
+            return "must not be empty", None
         if key.rule.choices and each not in key.rule.choices:
             near = difflib.get_close_matches(str(each), key.rule.choices, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
@@ -95,6 +105,7 @@ def across(config: Config) -> Iterable[tuple[str, str]]:
         yield "control.socket", "is too long for a socket: at most 107 bytes"
     if config.http.listen:
         yield from _http(config)
+    yield from push_problems(config.push)
 
 
 def _http(config: Config) -> Iterable[tuple[str, str]]:

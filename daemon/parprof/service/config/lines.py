@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 
-Path = tuple[str, ...]
+KeyPath = tuple[str, ...]
 _TOKEN = re.compile(
     r'''(?P<string>"""(?:[^\\]|\\.)*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')'''
     r"""|(?P<comment>\#[^\n]*)|(?P<newline>\n)|(?P<mark>[\[\]{}=,.])|(?P<bare>[^\s\[\]{}=,."'\#]+)""",
@@ -24,15 +24,15 @@ def _tokens(text: str) -> Iterator[_Token]:
         line += content.count("\n")
 
 
-def key_lines(text: str) -> Mapping[Path, int]:
+def key_lines(text: str) -> Mapping[KeyPath, int]:
     """The line of each table and key, counted from 1; of inline tables too.
 
     >>> key_lines("[a]\\nb.c = {d = 1}")[("a", "b", "c", "d")]
     2
     """
-    lines: dict[Path, int] = {}
-    table: Path = ()
-    open_: list[tuple[str, Path]] = []
+    lines: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    open_: list[tuple[str, KeyPath]] = []
     """Brackets of the value that we are in, with the path that its keys begin with."""
     key: list[str] = []
     in_header = in_value = False
@@ -73,12 +73,12 @@ def _plain(kind: str, content: str) -> str:
     return str(tomllib.loads(f"x={content}")["x"]) if kind == "string" else content
 
 
-def _note(lines: dict[Path, int], prefix: Path, key: Path, line: int) -> None:
+def _note(lines: dict[KeyPath, int], prefix: KeyPath, key: KeyPath, line: int) -> None:
     for length in range(1, len(key) + 1):
         lines.setdefault(prefix + key[:length], line)
 
 
-def line_of(lines: Mapping[Path, int], path: Path) -> int:
+def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
     """The line of a key, else of the nearest table around it; 0 where there is none."""
     for length in range(len(path), 0, -1):
         if path[:length] in lines:

@@ -1,4 +1,4 @@
-"""The daemon's configuration: every key with its default, range and meaning, as frozen dataclasses.
+"""The daemon's configuration: every key with its default, range, meaning and sample, as frozen dataclasses.
 
 `parprof.service.config.load` fills them from the file, the environment and the command line;
 `parprof.service.config.text` writes them as text. A key's path, such as ``http.listen``, is the same everywhere.
@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, get_type_hints
 
 from parprof.errors import UsageError
 from parprof.service.control import DEFAULT_SOCKET
-from parprof.service.push.config import PushConfig
+from parprof.service.push.labels import DEFAULT_LABELS, PROCESS_LABELS
+from parprof.service.selection import Rules
 
 DEFAULT_FILE = "/etc/parprofd/parprofd.toml"
 
@@ -27,7 +28,7 @@ class ConfigError(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class KeyRule:
     """What is known of a key beside its type and default. ``low``, ``high``: the range, both included."""
 
     says: str
@@ -36,10 +37,40 @@ class Rule:
     choices: tuple[str, ...] = ()
     restart: bool = False
     """A reload does not apply it."""
+    filled: bool = False
+    """An empty text is refused."""
+    secret: bool = False
+    """Its values are not printed."""
+    sample: Any = None
+    """What the sample shows instead of the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRule:
+    """What is known of a table beside its keys. ``says``: what it is about; else its class's docstring."""
+
+    says: str = ""
+    file_only: bool = False
+    """The environment and the command line set nothing in it; the sample has it commented out."""
+    optional: Any = None
+    """The table's class where the table may be left out, which is something else than to leave it empty."""
+    like: str = ""
+    """The sample shows that table, which takes the same keys, and not this one."""
 
 
 def _key(default: Any, says: str, **rule: Any) -> Any:
-    return field(default=default, metadata={"rule": Rule(says, **rule)})
+    metadata = {"rule": KeyRule(says, **rule), "default": default}
+    if isinstance(default, Mapping):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _table(kind: Any, says: str = "", *, file_only: bool = False) -> Any:
+    return field(default_factory=kind, metadata={"table": TableRule(says, file_only)})
+
+
+def _optional_table(kind: Any, says: str = "", like: str = "") -> Any:
+    return field(default=None, metadata={"table": TableRule(says, optional=kind, like=like)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +92,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class Match(Rules):
     """Processes: those to which at least one of the lists applies."""
 
     comm: tuple[str, ...] = _key((), "Names of processes, as in /proc/PID/comm; * and ? stand for anything.")
@@ -83,12 +114,14 @@ class Select:
         "`parprof attach` asks for.",
         choices=("all", "listed"),
     )
-    allow: Match = field(default_factory=Match)
-    deny: Match = field(default_factory=Match)
+    allow: Match = _table(
+        Match, "Watched where mode is listed. Processes: those to which at least one of the lists applies."
+    )
+    deny: Match = _table(Match, "Never watched. Processes: those to which at least one of the lists applies.")
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class CostBudget:
     """What profiling may cost. It is held in the kernel, event by event; the governor tries again what was left out."""
 
     target_percent: float = _key(
@@ -177,29 +210,120 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """All of it."""
+class StoreTable:
+    """A store that profiles are sent to. Secrets are in files."""
 
-    sampling: Sampling = field(default_factory=Sampling)
-    select: Select = field(default_factory=Select)
-    budget: Budget = field(default_factory=Budget)
-    http: Http = field(default_factory=Http)
-    control: Control = field(default_factory=Control)
-    profiles: Profiles = field(default_factory=Profiles)
-    limits: Limits = field(default_factory=Limits)
-    symbols: Symbols = field(default_factory=Symbols)
-    log: Log = field(default_factory=Log)
-    push: PushConfig = field(default_factory=PushConfig)
+    url: str = _key("", "", filled=True, sample="https://pyroscope.example:4040")
+    protocol: str = _key(
+        "push", "pyroscope: push or ingest; parca: grpc-web; otlp: http. The first one is the default."
+    )
+    timeout_s: float = _key(10.0, "For one request.", low=0.1, high=300)
+    ca_file: str = _key(
+        "",
+        "PEM files: certificates to trust instead of the system's; our own certificate and its key.",
+        sample="/etc/parprofd/ca.pem",
+    )
+    cert_file: str = _key("", "", sample="/etc/parprofd/client.pem")
+    key_file: str = _key("", "", sample="/etc/parprofd/client.key")
+    bearer_token_file: str = _key(
+        "",
+        "Who we are. Secrets are in files. Either the token or user and password.",
+        sample="/etc/parprofd/pyroscope.token",
+    )
+    basic_user: str = _key("", "", sample="parprofd")
+    basic_password_file: str = _key("", "", sample="/etc/parprofd/pyroscope.password")
+    tenant: str = _key("", "X-Scope-OrgID.", sample="a")
+    headers: Mapping[str, str] = _key({}, "", secret=True, sample={"X-Extra": "a"})
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
-    """One key of the configuration. ``kind``: int, float, bool, str, tuple[str, ...] or tuple[int, ...]."""
+class PyroscopeTable(StoreTable):
+    """Grafana Pyroscope."""
+
+    protocol: str = _key(
+        "push",
+        "pyroscope: push or ingest; parca: grpc-web; otlp: http. The first one is the default.",
+        choices=("push", "ingest"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ParcaTable(StoreTable):
+    """Parca."""
+
+    protocol: str = _key("grpc-web", "", choices=("grpc-web",))
+
+
+@dataclass(frozen=True, slots=True)
+class OtlpTable(StoreTable):
+    """Any store that takes OTLP profiles."""
+
+    protocol: str = _key("http", "", choices=("http",))
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Profiles can be sent to stores as well: Pyroscope, Parca, or any that takes OTLP profiles."""
+
+    interval_s: float = _key(60.0, "Of each process a profile is sent so often.", low=1, high=3600)
+    spool: str = _key(
+        "/var/lib/parprofd/push",
+        "What could not be sent waits here, up to so many bytes for each store, and for so long.",
+        restart=True,
+        filled=True,
+    )
+    spool_bytes: int = _key(256 << 20, "", low=1 << 20, high=1 << 40, restart=True)
+    max_age_s: float = _key(3600.0, "", low=1, high=1e9, restart=True)
+    process_labels: tuple[str, ...] = _key(
+        DEFAULT_LABELS, "Labels of each process that are sent.", choices=PROCESS_LABELS, restart=True
+    )
+    service: str = _key(
+        "comm", "The process label that names the service.", choices=PROCESS_LABELS, restart=True
+    )
+    labels: Mapping[str, str] = _key(
+        {},
+        'Labels that are the same for all; "node" is the host\'s name unless it is set.',
+        restart=True,
+        sample={"site": "a"},
+    )
+    pyroscope: PyroscopeTable | None = _optional_table(
+        PyroscopeTable,
+        "One table for each store: [push.pyroscope], [push.parca], [push.otlp]. All of them take these keys. "
+        "(restart, all that is in them)",
+    )
+    parca: ParcaTable | None = _optional_table(ParcaTable, like="push.pyroscope")
+    otlp: OtlpTable | None = _optional_table(OtlpTable, like="push.pyroscope")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All of it."""
+
+    sampling: Sampling = _table(Sampling)
+    select: Select = _table(Select)
+    budget: CostBudget = _table(CostBudget)
+    http: Http = _table(Http)
+    control: Control = _table(Control)
+    profiles: Profiles = _table(Profiles)
+    limits: Limits = _table(Limits)
+    symbols: Symbols = _table(Symbols)
+    log: Log = _table(Log)
+    push: Push = _table(Push, file_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One key of the configuration.
+
+    ``kind``: int, float, bool, str, tuple[str, ...], tuple[int, ...] or Mapping[str, str].
+    """
 
     path: str
     kind: Any
     default: Any
-    rule: Rule
+    rule: KeyRule
+    file_only: bool = False
+    """It has no variable in the environment and no flag."""
 
     @property
     def table(self) -> str:
@@ -225,41 +349,64 @@ class Key:
     def range(self) -> str:
         """What values it takes, in words; empty where all of its type do."""
         if self.rule.choices:
-            return "one of " + ", ".join(self.rule.choices)
+            return f"{'one' if self.kind is str else 'some'} of {', '.join(self.rule.choices)}"
         if self.rule.low is not None and self.rule.high is not None:
-            return f"{self.rule.low:.12g} to {self.rule.high:.12g}"
+            return f"{self.rule.low:.15g} to {self.rule.high:.15g}"
         return ""
 
 
-def _walk(kind: type, prefix: str) -> Iterator[Key]:
+@dataclass(frozen=True, slots=True)
+class ConfigTable:
+    """One table of the configuration."""
+
+    path: str
+    kind: Any
+    """Its dataclass."""
+    about: TableRule
+    file_only: bool
+    """It or a table around it can be set in the file alone."""
+
+    @property
+    def says(self) -> str:
+        """What it is about."""
+        return self.about.says or self.kind.__doc__ or ""
+
+
+def _tables_in(kind: Any, prefix: str = "", file_only: bool = False) -> Iterator[ConfigTable]:
     hints = get_type_hints(kind)
     for one in fields(kind):
-        path, hint = prefix + one.name, hints[one.name]
+        about = one.metadata.get("table")
+        if about is not None:
+            path = prefix + one.name
+            here = ConfigTable(path, about.optional or hints[one.name], about, file_only or about.file_only)
+            yield here
+            yield from _tables_in(here.kind, path + ".", here.file_only)
+
+
+def _keys_of(table: ConfigTable) -> Iterator[ConfigKey]:
+    hints = get_type_hints(table.kind)
+    for one in fields(table.kind):
         if "rule" in one.metadata:
-            yield Key(path, hint, one.default, one.metadata["rule"])
-        elif is_dataclass(hint) and hint is not PushConfig:
-            yield from _walk(hint, path + ".")  # type: ignore[arg-type]
+            path = f"{table.path}.{one.name}"
+            yield ConfigKey(
+                path, hints[one.name], one.metadata["default"], one.metadata["rule"], table.file_only
+            )
 
 
-KEYS = {key.path: key for key in _walk(Config, "")}
-"""All keys but those of [push], which `parprof.service.push.config` knows, in the order of the file."""
+TABLES = {table.path: table for table in _tables_in(Config)}
+"""All tables, in the order of the file."""
+KEYS = {key.path: key for table in TABLES.values() for key in _keys_of(table)}
+"""All keys, in the order of the file."""
 
 
-def tables() -> Iterator[tuple[str, str]]:
-    """Tables with what they are about, in the order of the file, without [push]."""
-    for one in dict.fromkeys(key.table for key in KEYS.values()):
-        kind: Any = Config
-        for part in one.split("."):
-            kind = get_type_hints(kind)[part]
-        text = {"select.allow": "Watched where mode is listed. ", "select.deny": "Never watched. "}.get(
-            one, ""
-        )
-        yield one, text + (kind.__doc__ or "")
+def keys_of(table: str) -> list[ConfigKey]:
+    """The keys of a table, without those of tables in it."""
+    return [key for key in KEYS.values() if key.table == table]
 
 
 def value_of(config: Config, path: str) -> Any:
-    """The value of a key."""
+    """The value of a key or a table; None in or of an optional table that is not there."""
     value: Any = config
     for part in path.split("."):
-        value = getattr(value, part)
+        value = getattr(value, part, None)
     return value

@@ -15,6 +15,7 @@ from parprof import __version__
 from parprof.errors import ParprofError, PrivilegeError, ProfileFormatError, TargetError, UsageError
 from parprof.exporters import pprof_reader
 from parprof.model import Profile
+from parprof.resources import Closing
 from parprof.service.control import DEFAULT_SOCKET
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control.conversation import MAX_ATTACH_SECONDS, PROTOCOL
@@ -41,7 +42,7 @@ def socket_path(given: str | None = None) -> str:
     return given or os.environ.get(_VARIABLE, "") or DEFAULT_SOCKET
 
 
-class Client:
+class Client(Closing):
     """One connection to the daemon; a context manager.
 
     All methods raise ControlError, PrivilegeError or TargetError where the daemon says no or goes away.
@@ -64,11 +65,7 @@ class Client:
             raise
         self.server_version = visible(answer.version, 64)
 
-    def __enter__(self) -> Client:
-        """Nothing more to do."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Disconnect."""
         self._sock.close()
 

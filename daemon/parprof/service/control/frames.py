@@ -24,6 +24,11 @@ class FrameError(Exception):
     """The other side sent what is no frame, or sent or took it too slowly, or left in the middle of it."""
 
 
+def framed(data: bytes) -> bytes:
+    """A message as a frame."""
+    return _LENGTH.pack(len(data)) + data
+
+
 def send(sock: socket.socket, data: bytes, seconds: float) -> None:
     """Send one frame, all of it within ``seconds``.
 
@@ -31,7 +36,7 @@ def send(sock: socket.socket, data: bytes, seconds: float) -> None:
         FrameError: the other side has gone, or does not read.
     """
     deadline = time.monotonic() + seconds
-    rest = memoryview(_LENGTH.pack(len(data)) + data)
+    rest = memoryview(framed(data))
     try:
         while rest:
             sock.settimeout(_left(deadline))

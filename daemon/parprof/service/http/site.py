@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from http import HTTPStatus
+from urllib.parse import urlencode
 
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from parprof.errors import ParprofError, TargetError
 from parprof.exporters import html, pprof
+from parprof.exporters.webpage import WebPage
 from parprof.model import Profile
-from parprof.service.http import flamegraph, status_page
+from parprof.service.http import status_page
 from parprof.service.http.message import Request, RequestError, Response, number, plain
 from parprof.service.metrics.collector import MetricsPage
 from parprof.service.model import Service
@@ -29,14 +31,8 @@ PROFILE_TIMEOUT_SECONDS = 20.0
 MAX_PROFILES = 2
 """Profiles made at a time; others wait."""
 
-REPORT_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none';"
-    " frame-ancestors 'none'"
-)
-"""For the report, whose script and styles stand in the page; nothing can be loaded or sent."""
-
 _PROFILE = re.compile(r"/profiles/([1-9][0-9]{0,9})\.(pb\.gz|svg|html)", re.ASCII)
-_FOCUS = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_BY = re.compile(r"[a-z_]{1,40}", re.ASCII)
 _ROUTES = ("/", "/metrics", "/healthz", "/readyz", "/profiles")
 
 
@@ -103,7 +99,7 @@ class Site:
     def _status(self, request: Request) -> Response:
         trouble = tuple(filter(None, (self._service.is_healthy(), self._service.is_ready())))
         page = status_page.status_page(self._service.snapshot(), trouble, request.query)
-        return Response(HTTPStatus.OK, "text/html; charset=utf-8", (page.encode(),), (), status_page.POLICY)
+        return _html(page)
 
     def _list(self) -> Response:
         profiles = [
@@ -115,7 +111,7 @@ class Site:
                 "duration_s": entry.duration_s,
                 "samples": entry.samples,
                 "pprof": f"/profiles/{entry.pid}.pb.gz",
-                "flame_graph": f"/profiles/{entry.pid}.svg",
+                "flame_graph": f"/profiles/{entry.pid}.html",
                 "report": f"/profiles/{entry.pid}.html",
             }
             for entry in self._service.profiles()
@@ -125,11 +121,8 @@ class Site:
 
     def _profile(self, pid: int, kind: str, request: Request) -> Response:
         seconds = number(request, "seconds", DEFAULT_SECONDS, 0.1, MAX_SECONDS)
-        view = flamegraph.View(request.query.get("by", "idleness"), seconds, request.query.get("focus", ""))
-        if view.by not in flamegraph.weights():
-            raise RequestError(HTTPStatus.BAD_REQUEST, f"by must be one of {', '.join(flamegraph.weights())}")
-        if view.focus and not _FOCUS.fullmatch(view.focus):
-            raise RequestError(HTTPStatus.BAD_REQUEST, "focus must be a frame's id, as links have it")
+        if kind == "svg":
+            return _moved(pid, seconds, request.query.get("by", ""))
         if not self._profiling.acquire(timeout=PROFILE_TIMEOUT_SECONDS):
             raise RequestError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
@@ -137,7 +130,7 @@ class Site:
                 ("Retry-After", "5"),
             )
         try:
-            return self._render(self._fetch(pid, seconds), kind, view)
+            return _render(self._fetch(pid, seconds), kind, seconds)
         finally:
             self._profiling.release()
 
@@ -155,18 +148,28 @@ class Site:
         except ParprofError as error:
             raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
 
-    def _render(self, profile: Profile, kind: str, view: flamegraph.View) -> Response:
-        pid = profile.process.pid
-        if kind == "pb.gz":
-            file = io.BytesIO()
-            pprof.write(profile, file)
-            name = ("Content-Disposition", f'attachment; filename="parprof-{pid}.pb.gz"')
-            return Response(HTTPStatus.OK, "application/octet-stream", (file.getvalue(),), (name,))
-        if kind == "svg":
-            graph = flamegraph.flame_graph(profile, view).encode()
-            return Response(HTTPStatus.OK, "image/svg+xml; charset=utf-8", (graph,), (), flamegraph.POLICY)
-        page = html.page(profile).encode("utf-8", "backslashreplace")
-        return Response(HTTPStatus.OK, "text/html; charset=utf-8", (page,), (), REPORT_POLICY)
+
+def _render(profile: Profile, kind: str, seconds: float) -> Response:
+    pid = profile.process.pid
+    if kind == "pb.gz":
+        file = io.BytesIO()
+        pprof.write(profile, file)
+        name = ("Content-Disposition", f'attachment; filename="parprof-{pid}.pb.gz"')
+        return Response(HTTPStatus.OK, "application/octet-stream", (file.getvalue(),), (name,))
+    links = (("all processes", "/"), ("pprof", f"/profiles/{pid}.pb.gz?seconds={seconds:g}"))
+    return _html(html.page(profile, links))
+
+
+def _html(page: WebPage) -> Response:
+    body = page.html().encode("utf-8", "backslashreplace")
+    return Response(HTTPStatus.OK, "text/html; charset=utf-8", (body,), (), page.policy)
+
+
+def _moved(pid: int, seconds: float, by: str) -> Response:
+    """Where the flame graph is, which had an address of its own once."""
+    query = {"seconds": f"{seconds:g}"} | ({"by": by} if _BY.fullmatch(by) else {})
+    address = f"/profiles/{pid}.html?{urlencode(query)}"
+    return plain(HTTPStatus.PERMANENT_REDIRECT, f"moved to {address}", ("Location", address))
 
 
 def _health(trouble: str, in_full: bool) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parprof.service.http.markup import percentage
+from parprof.exporters.webpage import percentage
 from parprof.service.model import Recent
 
 WIDTH, HEIGHT = 120, 30

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from parprof import __version__
 from parprof.attribution import Effort
+from parprof.exporters.webpage import WebPage, definitions, duration, percentage, text
 from parprof.metrics import METRICS, NANOSECONDS, Metric, Metrics, Shown
-from parprof.service.http.markup import COLOURS, duration, percentage, policy, text
 from parprof.service.http.sparkline import sparkline
-from parprof.service.model import ProcessSnapshot, Snapshot
+from parprof.service.model import ProcessSnapshot, PushQueue, Snapshot
 
 MAX_ROWS = 300
 REFRESH_SECONDS = 10
@@ -52,25 +52,7 @@ _LAST_HEADINGS = (
     ("", "flame graphs", ""),
 )
 
-CSS = (
-    COLOURS
-    + """
-  * { box-sizing: border-box; }
-  body { margin: 0 auto; padding: 1.2rem; max-width: 1500px; background: var(--page); color: var(--text);
-         font: 14px/1.4 system-ui, sans-serif; }
-  h1 { font-size: 1.3rem; margin: 0 0 .2rem; }
-  h2 { font-size: 1.05rem; margin: 1.6rem 0 .5rem; }
-  a { color: var(--link); }
-  p { margin: .3rem 0; }
-  .faint, small { color: var(--faint); }
-  .bad { color: var(--bad); font-weight: 600; }
-  dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .8rem 0; }
-  dt { color: var(--faint); }
-  dd { margin: 0; overflow-wrap: anywhere; }
-  .scroll { overflow-x: auto; }
-  table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
-  th, td { text-align: right; padding: .25rem .55rem; border-bottom: 1px solid var(--rule); white-space: nowrap; }
-  th { vertical-align: bottom; font-weight: 600; }
+_STYLE = """
   th a { color: inherit; }
   tbody tr:hover { background: var(--panel); }
   td.name, th.name { text-align: left; min-width: 14rem; max-width: 21rem; }
@@ -85,11 +67,9 @@ CSS = (
   .none { fill: var(--panel); }
   .key { display: inline-block; vertical-align: -1px; margin: 0 .25rem 0 .8rem; }
 """
-)
-POLICY = policy(CSS, "; img-src data:")
 
 
-def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str, str]) -> str:
+def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str, str]) -> WebPage:
     """The page. ``trouble``: what health and readiness complain of. ``query``: sort, refresh, all."""
     sort = query.get("sort", "idleness")
     orders = sorts()
@@ -98,14 +78,10 @@ def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str
     ordered = sorted(snapshot.processes, key=lambda p: (*orders[sort](p), p.pid))
     shown = ordered if "all" in kept else ordered[:MAX_ROWS]
     title = f"parprofd on {socket.gethostname()}"
-    refresh = f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">' if "refresh" in kept else ""
     more = _columns(snapshot)
     width = len(_headings_of(more))
     rows = "\n".join(_row(process, snapshot.time_s, more) for process in shown)
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'{refresh}<link rel="icon" href="data:,"><title>{text(title)}</title><style>{CSS}</style></head><body>\n'
+    body = (
         f"<h1>{text(title)}</h1>\n"
         f'<p class="faint">version {__version__}, {_when(snapshot.time_s)}, watching for'
         f" {duration(snapshot.time_s - snapshot.started_s)}. {_refresh_link(sort, kept)}</p>\n"
@@ -113,8 +89,9 @@ def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str
         f'<div class="scroll"><table><thead><tr>{_headings(sort, kept, more)}</tr></thead>\n'
         f"<tbody>{rows or _nothing(width)}</tbody></table></div>\n{_more(len(ordered), len(shown), sort, kept)}"
         '<p class="faint"><a href="/metrics">metrics</a> · <a href="/profiles">profiles</a> ·'
-        ' <a href="/healthz">health</a> · <a href="/readyz">readiness</a></p>\n</body></html>\n'
+        ' <a href="/healthz">health</a> · <a href="/readyz">readiness</a></p>'
     )
+    return WebPage(title, body, _STYLE, refresh_seconds=REFRESH_SECONDS if "refresh" in kept else 0)
 
 
 def _facts(snapshot: Snapshot, trouble: tuple[str, ...]) -> str:
@@ -126,7 +103,7 @@ def _facts(snapshot: Snapshot, trouble: tuple[str, ...]) -> str:
     failures = {pair: count for pair, count in snapshot.attach_failures.items() if count}
     over = ' class="bad"' if snapshot.cost_ratio > snapshot.budget_ratio else ""
     facts = [
-        *(("trouble", f'<span class="bad">{text(line)}</span>') for line in trouble),
+        *(("trouble", f'<span class="bad">{text(line, 200)}</span>') for line in trouble),
         (
             "all processes",
             f"{len(snapshot.processes):,} watched; efficiency {percentage(Effort.of(total).efficiency, 1)};"
@@ -145,9 +122,22 @@ def _facts(snapshot: Snapshot, trouble: tuple[str, ...]) -> str:
         ),
         ("not probed", text(_counts({": ".join(k): v for k, v in failures.items()}), 600)),
         ("pushed", text(_counts({" ".join(k): v for k, v in snapshot.pushed.items()}), 600)),
+        *_push_queues(snapshot.push_queues),
         *(("note", text(note, 300)) for note in snapshot.notes[:10]),
     ]
-    return "<dl>" + "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts if value) + "</dl>"
+    return definitions(facts)
+
+
+def _push_queues(queues: Mapping[str, PushQueue]) -> Iterator[tuple[str, str]]:
+    waiting = ", ".join(
+        f"{name} {queue.profiles:,} ({queue.size_bytes / 1e6:.1f} MB)"
+        for name, queue in sorted(queues.items())
+        if queue.profiles
+    )
+    yield "to be pushed", text(waiting, 600)
+    for name, queue in sorted(queues.items()):
+        if queue.problem:
+            yield "push fails", f'<span class="bad">{text(f"{name}: {queue.problem}", 300)}</span>'
 
 
 def _others(total: Metrics) -> str:
@@ -170,8 +160,8 @@ def _row(process: ProcessSnapshot, now_s: float, more: list[Metric]) -> str:
     notes = "".join(f'<div class="note">{text(note, 160)}</div>' for note in process.notes[:3])
     base = f"/profiles/{process.pid}"
     graphs = (
-        f'<a href="{base}.svg">idleness</a> <a href="{base}.svg?by=work">work</a><br>'
-        f'<a href="{base}.html">report</a> <a href="{base}.pb.gz">pprof</a>'
+        f'<a href="{base}.html">idleness</a> <a href="{base}.html?by=work">work</a><br>'
+        f'<a href="{base}.pb.gz">pprof</a>'
     )
     cells = (
         f'<td class="name"><div title="{text(process.command, 500)}"><b>{text(own.comm, 40)}</b>'

@@ -39,6 +39,7 @@ from parprof.service.metrics.tables import (
     LABEL_NAMES,
     PROCESS,
     PROCESS_METRICS,
+    PUSH_GAUGES,
     THREAD_STATES,
     series_name,
 )
@@ -137,6 +138,10 @@ class ServiceCollector(Collector):
             ("parprofd_ready", "1 once programs and events are in place.", ready),
         ):
             yield _single(name, "gauge", text, value)
+        for name, text, measure in PUSH_GAUGES:
+            queues = snapshot.push_queues.items()
+            rows = [(LabelSet(("backend",), (backend,)), measure(queue)) for backend, queue in queues]
+            yield Family(name, "gauge", text, rows)
         versions = LabelSet(("version", "python"), (__version__, platform.python_version()))
         yield Family("parprofd_build_info", "gauge", "Constant 1: versions.", [(versions, 1)])
 

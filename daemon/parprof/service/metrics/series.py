@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Generic, TypeVar
 
-from parprof.exporters.summary import printable
 from parprof.metrics import METRICS, Metric, Metrics, Shown
+from parprof.untrusted import printable
 
 MAX_LABEL = 120
 """Longest label value, in characters."""

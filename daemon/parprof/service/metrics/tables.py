@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from parprof.attribution import Effort
 from parprof.metrics import Metric
-from parprof.service.model import ProcessSnapshot, Snapshot
+from parprof.service.model import ProcessSnapshot, PushQueue, Snapshot
 
 THREAD_STATES = ("working", "spinning", "blocked")
 
@@ -78,6 +78,16 @@ GAUGES: tuple[tuple[str, str, Callable[[Snapshot], float]], ...] = (
     ("parprofd_drain_seconds", "Duration of the last drain.", attrgetter("drain_seconds")),
     ("parprofd_snapshot_timestamp_seconds", "When all this was current, Unix time.", attrgetter("time_s")),
 )
+PUSH_GAUGES: tuple[tuple[str, str, Callable[[PushQueue], float]], ...] = (
+    ("parprofd_push_queued_profiles", "Profiles that wait on the disk for a store.", attrgetter("profiles")),
+    ("parprofd_push_queued_bytes", "Size of the profiles that wait.", attrgetter("size_bytes")),
+    (
+        "parprofd_push_failing",
+        "1 while profiles cannot be sent to a store; the status page and the log say why.",
+        lambda queue: float(bool(queue.problem)),
+    ),
+)
+"""By backend."""
 _Counts = Mapping[tuple[str, ...], float]
 COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[Snapshot], _Counts]], ...] = (
     (

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from parprof.errors import UsageError
 from parprof.model import Profile
 from parprof.resources import Closing
-from parprof.service.model import Labels
+from parprof.service.model import Labels, PushQueue
 from parprof.service.push.config import PushConfig, StoreConfig
 from parprof.service.push.labels import process_labels
 from parprof.service.push.sender import Counts, Sender
 from parprof.service.push.shape import Payload
 from parprof.service.push.spool import Spool
-from parprof.service.push.transport import Client
+from parprof.service.push.transport import StoreClient
 
 MAX_WAITING = 8
 """Profiles that wait in memory to be written to the disk. The loop asks `Pusher.has_room` before it makes one."""
@@ -83,13 +83,12 @@ class Pusher(Closing):
             for outcome, count in store.counts.get().items()
         }
 
-    def problems(self) -> Mapping[str, str]:
-        """What is wrong, one line, by store; those that work are left out."""
-        return {store.name: store.sender.problem for store in self._stores if store.sender.problem}
-
-    def queued(self) -> Mapping[str, tuple[int, int]]:
-        """Profiles and bytes that wait on the disk, by store."""
-        return {store.name: (len(store.spool), store.spool.size_bytes) for store in self._stores}
+    def queues(self) -> Mapping[str, PushQueue]:
+        """What waits on the disk, and what is wrong, by store."""
+        return {
+            store.name: PushQueue(len(store.spool), store.spool.size_bytes, store.sender.problem)
+            for store in self._stores
+        }
 
     def flush(self, seconds: float) -> bool:
         """Wait until all that was submitted is on the disk or sent; whether it is."""
@@ -148,7 +147,7 @@ class _Store:
         self._log = log
         self._has_complained = False
         try:
-            client = Client(store.endpoint)
+            client = StoreClient(store.endpoint)
         except UsageError as error:
             raise UsageError(f"push.{self.name}: {error}") from error
         self.spool = Spool(config.spool / self.name, config.spool_bytes, config.max_age_s, self.counts.count)

@@ -7,10 +7,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
+from parprof.http_client import NoAnswer
 from parprof.service.push.backend import Backend, Verdict
 from parprof.service.push.backoff import backoff_s, retry_after_s
 from parprof.service.push.spool import Entry, Spool
-from parprof.service.push.transport import Client, TransportError
+from parprof.service.push.transport import StoreClient
 from parprof.untrusted import visible
 
 MAX_ANSWERS = 10
@@ -42,7 +43,7 @@ class Sender:
     def __init__(
         self,
         backend: Backend,
-        client: Client,
+        client: StoreClient,
         spool: Spool,
         counts: Counts,
         log: Callable[[str], None],
@@ -110,7 +111,7 @@ class Sender:
         try:
             reply = self._client.post(entry.request)
             verdict, problem = self._backend.judge(reply)
-        except TransportError as error:
+        except NoAnswer as error:
             if self._stopping:
                 return 0.0
             verdict, problem = Verdict.RETRY, str(error)

@@ -1,6 +1,6 @@
 """A queue of requests in a directory: bounded, oldest first, and what was put into it outlives any crash of ours.
 
-A file appears complete (written beside its place, then renamed) under a number that says its turn. What is not
+A file appears complete under a number that says its turn. What is not
 whole, after a power failure, is found by its checksum, dropped and counted. Nothing is synced to the medium: a
 profile is not worth that. Every method is thread-safe.
 """
@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parprof.errors import UsageError
+from parprof.newfile import UNFINISHED, NewFile
 from parprof.resources import Closing
 from parprof.service.push.backend import Request
 
 _MAGIC = b"parprof push 1"
 _NAME = re.compile(r"[0-9]{20}")
-_UNFINISHED = ".new"
 _LOCK = ".lock"
 _MAX_FILES = 1 << 16
 _MAX_HEAD = 1 << 16
@@ -87,7 +87,7 @@ class Spool(Closing):
     def _scan(self) -> None:
         """Find what is there from before."""
         for name in sorted(os.listdir(self._dir)):
-            if name == _UNFINISHED:
+            if name.startswith(UNFINISHED):
                 os.unlink(name, dir_fd=self._dir)
             elif _NAME.fullmatch(name):
                 status = os.stat(name, dir_fd=self._dir, follow_symlinks=False)
@@ -134,17 +134,10 @@ class Spool(Closing):
         """Write a file; the error number if that can't be done, else 0."""
         name = f"{self._next:020d}"
         try:
-            fd = os.open(_UNFINISHED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _OPEN, 0o600, dir_fd=self._dir)
-            try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(fd, view) :]
-            finally:
-                os.close(fd)
-            os.rename(_UNFINISHED, name, src_dir_fd=self._dir, dst_dir_fd=self._dir)
+            with NewFile(self._dir, name) as new:
+                new.write(data)
+                new.put_in_place()
         except OSError as error:
-            with suppress(OSError):
-                os.unlink(_UNFINISHED, dir_fd=self._dir)
             return error.errno or errno.EIO
         self._next += 1
         self._sizes[name] = _blocks(len(data))

@@ -1,86 +1,4 @@
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-      content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<title>{{title}}</title>
-<style>
-  :root {
-    color-scheme: light dark;
-    --page: #ffffff; --panel: #f4f5f7; --text: #1b1f24; --faint: #5b6470; --rule: #d6dae0;
-    --useful: #6fa8dc; --overhead: #b9a5d6; --idleness: #e8783a;
-  }
-  @media (prefers-color-scheme: dark) {
-    :root { --page: #16191d; --panel: #20252b; --text: #e6e9ed; --faint: #9aa4b0; --rule: #363d46; }
-  }
-  * { box-sizing: border-box; }
-  body { margin: 0 auto; padding: 1.2rem; max-width: 1400px; background: var(--page); color: var(--text);
-         font: 14px/1.45 system-ui, sans-serif; }
-  h1 { font-size: 1.3rem; margin: 0 0 .8rem; overflow-wrap: anywhere; }
-  .advice { font-size: 1.05rem; margin: 0 0 .8rem; padding: .5rem .8rem; border-left: 4px solid var(--idleness);
-            background: var(--panel); overflow-wrap: anywhere; }
-  h2 { font-size: 1.05rem; margin: 1.6rem 0 .6rem; }
-  dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: 0; }
-  dt { color: var(--faint); }
-  dd { margin: 0; overflow-wrap: anywhere; }
-  .split { display: flex; height: 1.5rem; margin: 0 0 .9rem; border-radius: 4px; overflow: hidden;
-           background: var(--panel); }
-  .split span { overflow: hidden; white-space: nowrap; padding: 0 .4rem; line-height: 1.5rem; font-size: 12px;
-                color: #14171a; min-width: 0; }
-  .bar { display: flex; flex-wrap: wrap; gap: .4rem 1rem; align-items: center; margin-bottom: .5rem; }
-  .bar label { cursor: pointer; }
-  .legend { display: flex; gap: .4rem; align-items: center; color: var(--faint); font-size: 12px; margin-left: auto; }
-  .legend i { width: 8rem; height: .7rem; border-radius: 3px;
-              background: linear-gradient(90deg, var(--useful), var(--idleness)); }
-  #details { background: var(--panel); border-radius: 4px; padding: .4rem .6rem; min-height: 3.6rem;
-             overflow-wrap: anywhere; margin-bottom: .5rem; }
-  #details small { color: var(--faint); display: block; font-size: 13px; }
-  #chart { position: relative; width: 100%; overflow: hidden; }
-  #chart button { position: absolute; height: 19px; border: 0; border-right: 1px solid var(--page); padding: 0 3px;
-                  overflow: hidden; white-space: nowrap; text-align: left; border-radius: 2px; cursor: pointer;
-                  color: #14171a; font: 12px/19px ui-monospace, monospace; }
-  #chart button.above { opacity: .55; }
-  #chart button:hover, #chart button:focus-visible { outline: 2px solid var(--text); outline-offset: -2px; z-index: 1; }
-  .tall { max-height: 75vh; overflow-y: auto; }
-  .scroll { overflow-x: auto; }
-  table { border-collapse: collapse; width: 100%; font-size: 13px; }
-  th, td { text-align: right; padding: .2rem .5rem; border-bottom: 1px solid var(--rule); white-space: nowrap; }
-  th { white-space: normal; vertical-align: bottom; }
-  th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 14rem; }
-  th button { all: unset; cursor: pointer; font-weight: 600; }
-  th button:focus-visible { outline: 2px solid var(--text); }
-  th[aria-sort=descending] button::after { content: " ▾"; }
-  th[aria-sort=ascending] button::after { content: " ▴"; }
-  td small { color: var(--faint); }
-  .empty { color: var(--faint); }
-</style>
-</head>
-<body>
-<h1>{{title}}</h1>
-{{advice}}
-{{split}}
-<dl>{{facts}}</dl>
-
-<h2>Calling context</h2>
-<div class="bar">
-  <span id="metrics" role="radiogroup" aria-label="width of a frame"></span>
-  <button id="reset" type="button">whole process</button>
-  <span class="legend">no core idle <i></i> all others idle while it ran</span>
-</div>
-<div id="details" aria-live="polite">Point at a frame for its numbers, click to zoom in.</div>
-<div class="tall"><div id="chart"></div></div>
-<p class="empty">{{left_out}}</p>
-
-<h2>Functions</h2>
-<div class="scroll"><table id="flat">
-<thead><tr>{{headings}}</tr></thead>
-<tbody>{{rows}}</tbody>
-</table></div>
-
-<script type="application/json" id="data">{{data}}</script>
-<script>
+// The report's flame graph and its table. The data are in the page: exporters/html.py writes them.
 "use strict";
 (() => {
   const ROW = 20, MIN_PIXELS = 1;
@@ -92,6 +10,7 @@
   };
   const others = metrics.filter(({name, effort}) => !effort && name !== "samples");
   others.filter(({graph}) => graph).forEach(({name, label}) => { METRICS[name] = {label, of: m => m[name]}; });
+  METRICS.effort = {label: "effort", of: m => m.work + m.idleness};
   const unpack = numbers => Object.fromEntries(metrics.map(({name}, column) => [name, numbers[column]]));
   const frames = nodes.map(([parent, name, where, inclusive, exclusive, verdict]) => ({
     parent, name: names[name], where: names[where], verdict: verdicts[verdict],
@@ -155,7 +74,7 @@
     ancestors.forEach(frame => place(frame, 0, width, rows++, true));
     if (!(value(zoomed) > 0)) {
       const none = document.createElement("p");
-      none.className = "empty";
+      none.className = "faint";
       none.style.marginTop = rows * ROW + "px";
       none.textContent = `There is no ${METRICS[metric].label} here.`;
       chart.append(none);
@@ -183,7 +102,7 @@
     const choice = document.createElement("label"), input = document.createElement("input");
     input.type = "radio";
     input.name = "metric";
-    input.checked = key === metric;
+    input.value = key;
     input.onchange = () => { metric = key; draw(); };
     choice.append(input, ` ${label} `);
     byId("metrics").append(choice);
@@ -192,10 +111,10 @@
   byId("reset").onclick = reset;
   addEventListener("keydown", event => { if (event.key === "Escape") reset(); });
   addEventListener("resize", draw);
-  if (!frames[0].inclusive.idleness) {
-    metric = "work";
-    document.querySelectorAll("#metrics input")[1].checked = true;
-  }
+  const choices = new Map([...document.querySelectorAll("#metrics input")].map(input => [input.value, input]));
+  const wanted = new URLSearchParams(location.search).get("by");
+  metric = choices.has(wanted) ? wanted : frames[0].inclusive.idleness ? "idleness" : "work";
+  choices.get(metric).checked = true;
   draw();
 
   const body = document.querySelector("#flat tbody");
@@ -212,6 +131,3 @@
     };
   });
 })();
-</script>
-</body>
-</html>

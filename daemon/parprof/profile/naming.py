@@ -1,0 +1,66 @@
+"""Names from the files that processes map, from their JIT compilers, and from the running kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from parprof.facts.drain import Image
+from parprof.facts.names import Frames, KernelPlace, Request
+from parprof.loops import LoopScopes
+from parprof.symbols import Symbolizer
+from parprof.symbols.kernel import KernelSymbolizer
+
+
+class FileNamer:
+    """The `Namer` of what runs here and now."""
+
+    def __init__(
+        self, symbolizer: Symbolizer, *, loops: bool = True, kernel_pass_seconds: float = 0.0
+    ) -> None:
+        """``loops``: put loops of hot functions among the frames, which costs time and memory.
+
+        ``kernel_pass_seconds``: look up new addresses of the kernel at most so often; each time takes 0.1 s.
+        """
+        self._symbolizer = symbolizer
+        self._loops = loops
+        self._kernel = KernelSymbolizer(pass_seconds=kernel_pass_seconds)
+        self.notes: list[str] = []
+        """What the reader of the names must know."""
+
+    @property
+    def uses_weights(self) -> bool:
+        """Whether `name` looks at its weights: only hot functions are looked at for loops."""
+        return self._loops
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Path of a file -> why less is known of it than could be."""
+        return self._symbolizer.problems
+
+    def name(self, weights: Mapping[Request, int], total: int) -> Mapping[Request, Frames]:
+        """The frames at each place; see `parprof.facts.names.Namer`."""
+        resolved = self._symbolizer.resolve(weights)
+        if not self._loops:
+            return resolved
+        scopes = LoopScopes(self._symbolizer.resolve)
+        scopes.prepare(weights, resolved, total)
+        self.notes += scopes.notes
+        # a loop without lines is an address, which tells its reader nothing
+        return {
+            request: tuple(
+                frame for frame in scopes.scopes(request, frames) if frame.line or not frame.is_loop
+            )
+            for request, frames in resolved.items()
+        }
+
+    def name_jit_code(self, image: Image, addresses: Collection[int]) -> Mapping[int, str]:
+        """Functions in the anonymous memory of a process, from the map file that its JIT compiler may have written."""
+        return image.jit_names(addresses)
+
+    def name_kernel(self, places: Collection[KernelPlace]) -> Mapping[KernelPlace, Frames]:
+        """The frames of addresses of the kernel."""
+        return self._kernel.resolve(places)
+
+    def trim(self) -> None:
+        """End idle helpers, and give back their memory."""
+        self._symbolizer.trim()

@@ -1,0 +1,281 @@
+"""Accepts connections and gives each a thread: so many at a time, a few more may wait, the rest are sent away.
+
+The HTTP server and the control socket both stand on this. What is said on a connection, over what, and to
+whom is theirs to decide (`ConnectionHandler`), and so is where to listen; how many and how long is `Limits`.
+No client can hold up another one: nothing here waits for a client but the thread that serves it.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from parprof.resources import Closing
+
+CLOSE_SECONDS = 2.0
+"""How long `Listener.close` waits for the threads of those who are served."""
+
+LINGER_SECONDS = 0.5
+"""How long those who are sent away have to read why."""
+
+MAX_LEAVING = 64
+"""How many of those there are at a time; beyond that the oldest are cut off."""
+
+_log = logging.getLogger("parprof.serving")
+_CHUNK = 64 * 1024
+_TICK_SECONDS = 0.1
+_PAUSE_SECONDS = 0.1
+
+Who = TypeVar("Who")
+"""What a handler knows of a client from the start, such as its user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many clients there may be."""
+
+    served: int
+    """At a time, each on a thread of its own."""
+    waiting: int = 0
+    """Beyond those, until one of them has left."""
+    wait_seconds: float = 0.0
+    """How long one waits before it is sent away."""
+
+
+class ConnectionHandler(ABC, Generic[Who]):
+    """What a server does with its connections. `hold` runs on the client's thread, the rest must not wait."""
+
+    @abstractmethod
+    def identify(self, connection: socket.socket) -> Who:
+        """Who has connected.
+
+        Raises:
+            OSError: that cannot be found out; the connection is closed.
+        """
+
+    def has_room(self, who: Who, served: Collection[Who]) -> bool:
+        """Whether this client may be served beside those, of whom there are fewer than `Limits.served`."""
+        return True
+
+    @abstractmethod
+    def refusal(self) -> bytes:
+        """What the next client is told that is sent away; empty where it just sees the end."""
+
+    def stream(self, connection: socket.socket) -> socket.socket:
+        """What to talk over: the connection, or TLS around it, with the handshake left to `hold`."""
+        return connection
+
+    @abstractmethod
+    def hold(self, stream: socket.socket, who: Who) -> None:
+        """Talk with the client until there is no more to say; it is closed then.
+
+        Raises:
+            OSError: the client is gone, or breaks the rules; that is nobody's business.
+        """
+
+
+class Listener(Closing, Generic[Who]):
+    """Serves the clients of one listening socket, on threads of its own."""
+
+    def __init__(self, name: str, handler: ConnectionHandler[Who], limits: Limits) -> None:
+        """Nothing is served before `start`. ``name``: for threads and the log."""
+        self._name = name
+        self._handler = handler
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._served: dict[socket.socket, Who] = {}
+        self._threads: set[threading.Thread] = set()
+        self._ends = threading.Event()
+        self._acceptor: threading.Thread | None = None
+        self._waker: socket.socket | None = None
+        # These two belong to the accepting thread alone; the times are those since when.
+        self._waiting: deque[tuple[float, socket.socket, Who]] = deque()
+        self._leaving: deque[tuple[float, socket.socket]] = deque()
+
+    @property
+    def served(self) -> int:
+        """How many clients are served now."""
+        return len(self._served)
+
+    @property
+    def waiting(self) -> int:
+        """How many clients wait until one of the served ones has left."""
+        return len(self._waiting)
+
+    def start(self, listener: socket.socket) -> None:
+        """Serve all who connect to this listening socket, which is ours from now on."""
+        listener.setblocking(False)
+        wake, self._waker = socket.socketpair()
+        wake.setblocking(False)
+        self._waker.setblocking(False)
+        self._acceptor = threading.Thread(
+            target=self._accept_all, args=(listener, wake), name=self._name, daemon=True
+        )
+        self._acceptor.start()
+
+    def close(self) -> None:
+        """Stop listening, break what is still open, and wait a little for the threads."""
+        with self._lock:
+            if self._ends.is_set():
+                return
+            self._ends.set()
+        if self._acceptor is None or self._waker is None:
+            return
+        self._wake()
+        self._acceptor.join(CLOSE_SECONDS)
+        with self._lock:
+            connections, threads = list(self._served), list(self._threads)
+        for connection in connections:
+            _break_off(connection)
+        until_s = time.monotonic() + CLOSE_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+        self._waker.close()
+
+    def _accept_all(self, listener: socket.socket, wake: socket.socket) -> None:
+        """The thread that accepts clients, and hands them to threads of their own."""
+        with listener, wake, selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
+            selector.register(wake, selectors.EVENT_READ)
+            while not self._ends.is_set():
+                has_guests = self._waiting or self._leaving
+                for ready, _ in selector.select(timeout=_TICK_SECONDS if has_guests else None):
+                    if ready.fileobj is listener:
+                        self._accept_one(listener)
+                    else:
+                        wake.recv(_CHUNK)
+                self._admit()
+                self._see_off()
+            for _, connection, _ in self._waiting:
+                connection.close()
+            for _, connection in self._leaving:
+                connection.close()
+
+    def _accept_one(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError as error:
+            # No descriptor or memory is left, and the listener stays ready. The daemon's other parts need the
+            # pause more than we do.
+            _log.warning("%s: cannot accept a connection: %s", self._name, error.strerror)
+            self._ends.wait(_PAUSE_SECONDS)
+            return
+        try:
+            who = self._handler.identify(connection)
+        except OSError:
+            connection.close()
+            return
+        self._waiting.append((time.monotonic(), connection, who))
+        self._admit()
+        while len(self._waiting) > self._limits.waiting:
+            self._send_away(self._waiting.pop()[1])
+
+    def _admit(self) -> None:
+        """Serve those who wait, in order, as far as there is room; send away who waited too long."""
+        for _ in range(len(self._waiting)):
+            since_s, connection, who = self._waiting.popleft()
+            if self._take_in(connection, who):
+                self._serve_on_thread(connection)
+            elif self._limits.waiting and time.monotonic() - since_s > self._limits.wait_seconds:
+                self._send_away(connection)
+            else:
+                self._waiting.append((since_s, connection, who))
+
+    def _take_in(self, connection: socket.socket, who: Who) -> bool:
+        """Count it among the served ones, if there is room."""
+        with self._lock:
+            others = self._served.values()
+            if len(others) >= self._limits.served or not self._handler.has_room(who, others):
+                return False
+            self._served[connection] = who
+            return True
+
+    def _serve_on_thread(self, connection: socket.socket) -> None:
+        thread = threading.Thread(
+            target=self._serve, args=(connection,), name=f"{self._name}-client", daemon=True
+        )
+        with self._lock:
+            self._threads.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            with self._lock:
+                self._threads.discard(thread)
+                del self._served[connection]
+            self._send_away(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        """The thread of one client."""
+        stream = connection
+        try:
+            stream = self._handler.stream(connection)
+            with self._lock:
+                who = self._served.pop(connection)
+                self._served[stream] = who
+                if self._ends.is_set():  # `close` may have broken off the other one, which is an empty shell
+                    _break_off(stream)
+            self._handler.hold(stream, who)
+        except OSError:
+            pass
+        except Exception:
+            _log.exception("%s: a connection failed", self._name)
+        finally:
+            with self._lock:
+                self._served.pop(connection, None)
+                self._served.pop(stream, None)
+                self._threads.discard(threading.current_thread())
+            stream.close()
+            self._wake()
+
+    def _send_away(self, connection: socket.socket) -> None:
+        """Say why, without waiting for anything, and give the client time to read it."""
+        try:
+            connection.setblocking(False)
+            if refusal := self._handler.refusal():
+                connection.send(refusal)
+            connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            connection.close()
+        else:
+            self._leaving.append((time.monotonic(), connection))
+
+    def _see_off(self) -> None:
+        """Close those that were sent away and have left, or take long, or are too many.
+
+        A socket that is closed before all has been read is reset, which may take the refusal along.
+        """
+        for _ in range(len(self._leaving)):
+            since_s, connection = self._leaving.popleft()
+            try:
+                has_left = not connection.recv(_CHUNK)
+            except BlockingIOError:
+                has_left = False
+            except OSError:
+                has_left = True
+            late = time.monotonic() - since_s > LINGER_SECONDS
+            if has_left or late or len(self._leaving) >= MAX_LEAVING:
+                connection.close()
+            else:
+                self._leaving.append((since_s, connection))
+
+    def _wake(self) -> None:
+        if self._waker is not None:
+            with suppress(OSError):
+                self._waker.send(b"\0")
+
+
+def _break_off(connection: socket.socket) -> None:
+    """End whatever another thread does on it. Past the methods of a TLS socket, which are for its own thread."""
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)

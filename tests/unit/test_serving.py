@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listener under the HTTP server and the control socket: which clients it survives, and whom it serves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from parprof.service import serving
+from parprof.service.serving import ConnectionHandler, Limits, Listener
+
+REFUSAL = b"come again"
+
+
+class Line(ConnectionHandler[str]):
+    """Answers one line with itself; its clients say who they are by the order in which they come."""
+
+    def __init__(self, names: str = "abcdefghijklmnopqrstuvwxyz") -> None:
+        self.names = list(names)
+        self.held: list[str] = []
+        self.seconds = 60.0
+        self.unwelcome: set[str] = set()
+        self.refused = 0
+
+    def identify(self, connection: socket.socket) -> str:
+        name = self.names.pop(0)
+        if name == "?":
+            raise OSError("nobody knows")
+        return name
+
+    def has_room(self, who: str, served: Collection[str]) -> bool:
+        return not (who in self.unwelcome and served)
+
+    def refusal(self) -> bytes:
+        self.refused += 1
+        return REFUSAL
+
+    def hold(self, stream: socket.socket, who: str) -> None:
+        self.held.append(who)
+        until_s = time.monotonic() + self.seconds
+        line = b""
+        while not line.endswith(b"\n"):
+            stream.settimeout(max(0.001, until_s - time.monotonic()))
+            part = stream.recv(100)
+            if not part:
+                return
+            line += part
+        if line == b"bug\n":
+            raise ZeroDivisionError("inner secret")
+        stream.sendall(line)
+
+
+class Server:
+    def __init__(self, handler: ConnectionHandler[str], limits: Limits) -> None:
+        self.listener = Listener("test-line", handler, limits)
+        listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.address = listening.getsockname()
+        self.listener.start(listening)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=30)
+
+    def ask(self, line: bytes = b"hello\n") -> bytes:
+        with self.connect() as client:
+            client.sendall(line)
+            return everything(client)
+
+
+@contextmanager
+def running(handler: ConnectionHandler[str], limits: Limits) -> Iterator[Server]:
+    server = Server(handler, limits)
+    with server.listener:
+        yield server
+
+
+@pytest.fixture
+def line() -> Line:
+    return Line()
+
+
+def everything(client: socket.socket) -> bytes:
+    out = b""
+    while part := client.recv(65536):
+        out += part
+    return out
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.005)
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("test-line")]
+
+
+def test_each_client_has_its_answer(line: Line) -> None:
+    with running(line, Limits(4)) as server:
+        assert [server.ask(b"%d\n" % number) for number in range(5)] == [b"%d\n" % n for n in range(5)]
+    assert line.held == ["a", "b", "c", "d", "e"]
+    assert line.refused == 0
+
+
+def test_silent_slow_and_half_closed_clients_hold_up_nobody(line: Line) -> None:
+    with running(line, Limits(10)) as server, ExitStack() as stack:
+        silent, slow, half = (stack.enter_context(server.connect()) for _ in range(3))
+        slow.sendall(b"hel")
+        half.sendall(b"half")
+        half.shutdown(socket.SHUT_WR)
+        assert everything(half) == b""
+        assert server.ask() == b"hello\n"
+        slow.sendall(b"lo\n")
+        assert everything(slow) == b"hello\n"
+        assert server.listener.served == 1
+        silent.close()
+        until(lambda: server.listener.served == 0)
+
+
+def test_clients_that_leave_with_a_reset(line: Line) -> None:
+    with running(line, Limits(4)) as server:
+        for _ in range(10):
+            client = server.connect()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            client.close()
+        until(lambda: server.listener.served == 0)
+        assert server.ask() == b"hello\n"
+
+
+def test_a_client_that_is_late_is_ended(line: Line) -> None:
+    line.seconds = 0.05
+    with running(line, Limits(1)) as server, server.connect() as client:
+        assert everything(client) == b""
+
+
+def test_too_many_are_told_so(line: Line) -> None:
+    with running(line, Limits(2)) as server, ExitStack() as stack:
+        served = [stack.enter_context(server.connect()) for _ in range(2)]
+        until(lambda: server.listener.served == 2)
+        assert server.ask() == REFUSAL
+        assert line.refused == 1
+        served[0].sendall(b"now\n")
+        assert everything(served[0]) == b"now\n"
+        until(lambda: server.listener.served == 1)
+        assert server.ask() == b"hello\n"
+    assert line.held == ["a", "b", "d"]
+
+
+def test_the_refusal_survives_what_the_client_still_sends(line: Line) -> None:
+    """GIVEN data that nobody will read THEN the connection is not reset before the refusal is read."""
+    with running(line, Limits(1)) as server, server.connect():
+        until(lambda: server.listener.served == 1)
+        with server.connect() as refused:
+            refused.sendall(bytes(1 << 20))
+            time.sleep(0.2)
+            refused.sendall(b"more")
+            refused.shutdown(socket.SHUT_WR)
+            assert everything(refused) == REFUSAL
+
+
+def test_those_who_are_sent_away_and_stay_are_cut_off(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "LINGER_SECONDS", 0.2)
+    with running(line, Limits(1)) as server, server.connect():
+        until(lambda: server.listener.served == 1)
+        with server.connect() as refused:
+            assert everything(refused) == REFUSAL
+            with pytest.raises(OSError):
+                for _ in range(10_000):
+                    refused.sendall(bytes(1000))
+                    time.sleep(0.005)
+
+
+def test_few_may_stay_when_sent_away(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "LINGER_SECONDS", 600.0)
+    monkeypatch.setattr(serving, "MAX_LEAVING", 3)
+    with running(line, Limits(1)) as server, ExitStack() as stack:
+        stack.enter_context(server.connect())
+        until(lambda: server.listener.served == 1)
+        for _ in range(10):
+            assert everything(stack.enter_context(server.connect())) == REFUSAL
+        until(lambda: len(server.listener._leaving) == 3)
+
+
+def test_some_wait_in_order(line: Line) -> None:
+    with running(line, Limits(1, 2, 600.0)) as server, ExitStack() as stack:
+        first = stack.enter_context(server.connect())
+        until(lambda: server.listener.served == 1)
+        waiting = []
+        for number in (1, 2):
+            waiting.append(stack.enter_context(server.connect()))
+            until(lambda number=number: server.listener.waiting == number)
+        assert server.ask() == REFUSAL
+        for number, client in enumerate((first, *waiting)):
+            client.sendall(b"%d\n" % number)
+            assert everything(client) == b"%d\n" % number
+    assert line.held == ["a", "b", "c"]
+
+
+def test_those_who_wait_too_long_are_sent_away(line: Line) -> None:
+    with running(line, Limits(1, 2, 0.2)) as server, server.connect():
+        until(lambda: server.listener.served == 1)
+        began = time.monotonic()
+        with server.connect() as client:
+            assert everything(client) == REFUSAL
+        assert time.monotonic() - began >= 0.2
+
+
+def test_room_can_depend_on_who_it_is(line: Line) -> None:
+    line.unwelcome = {"b"}
+    with running(line, Limits(4)) as server, ExitStack() as stack:
+        stack.enter_context(server.connect())
+        until(lambda: server.listener.served == 1)
+        assert server.ask() == REFUSAL
+        assert server.ask() == b"hello\n"
+    assert line.held == ["a", "c"]
+
+
+def test_one_who_must_wait_does_not_stop_those_behind(line: Line) -> None:
+    line.unwelcome = {"b"}
+    with running(line, Limits(4, 4, 600.0)) as server, ExitStack() as stack:
+        first = stack.enter_context(server.connect())
+        until(lambda: server.listener.served == 1)
+        second = stack.enter_context(server.connect())
+        second.sendall(b"late\n")
+        assert server.ask() == b"hello\n"
+        first.close()
+        assert everything(second) == b"late\n"
+    assert line.held == ["a", "c", "b"]
+
+
+def test_nobody_in_particular_is_not_served() -> None:
+    line = Line("?a")
+    with running(line, Limits(4)) as server:
+        assert server.ask(b"") == b""
+        assert server.ask() == b"hello\n"
+    assert line.held == ["a"]
+
+
+def test_a_bug_ends_one_connection(line: Line, caplog: pytest.LogCaptureFixture) -> None:
+    with running(line, Limits(1, 1, 600.0)) as server:
+        assert server.ask(b"bug\n") == b""
+        assert server.ask() == b"hello\n"
+    assert "inner secret" in caplog.text
+
+
+def test_without_threads_clients_are_sent_away(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(line, Limits(1)) as server:
+        start = threading.Thread.start
+
+        def none_left(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", none_left)
+        assert server.ask(b"") == REFUSAL
+        monkeypatch.setattr(threading.Thread, "start", start)
+        assert server.listener.served == 0
+        assert server.ask() == b"hello\n"
+
+
+def test_without_descriptors_it_pauses_and_goes_on(line: Line, caplog: pytest.LogCaptureFixture) -> None:
+    """GIVEN that nothing can be accepted for a while THEN it does not spin, and serves again afterwards."""
+    tries = 0
+
+    class Exhausted(socket.socket):
+        def accept(self) -> tuple[socket.socket, object]:
+            nonlocal tries
+            tries += 1
+            if tries <= 3:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return super().accept()
+
+    listening = Exhausted()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()
+    with Listener("test-line", line, Limits(1)) as listener:
+        listener.start(listening)
+        began = time.monotonic()
+        with socket.create_connection(listening.getsockname(), timeout=30) as client:
+            client.sendall(b"hello\n")
+            assert everything(client) == b"hello\n"
+        assert time.monotonic() - began >= 3 * serving._PAUSE_SECONDS
+    assert tries >= 4
+    assert "Too many open files" in caplog.text
+
+
+def test_close_ends_everything(line: Line) -> None:
+    server = Server(line, Limits(1, 4, 600.0))
+    with ExitStack() as stack:
+        served, waits = (stack.enter_context(server.connect()) for _ in range(2))
+        until(lambda: server.listener.served == 1 and server.listener.waiting == 1)
+        server.listener.close()
+        assert everything(served) == everything(waits) == b""
+        until(lambda: threads() == [])
+    with pytest.raises(ConnectionRefusedError):
+        server.connect()
+    server.listener.close()
+
+
+def test_close_reaches_a_stream_that_is_just_being_made() -> None:
+    """GIVEN a client whose stream replaces the connection while all is closed THEN it ends all the same."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Wrapping(Line):
+        def stream(self, connection: socket.socket) -> socket.socket:
+            wrapped = socket.socket(fileno=connection.detach())
+            begun.set()
+            assert go_on.wait(60)
+            return wrapped
+
+    server = Server(Wrapping(), Limits(1))
+    with server.connect() as client:
+        assert begun.wait(60)
+        closing = threading.Thread(target=server.listener.close)
+        closing.start()
+        until(server.listener._ends.is_set)
+        until(lambda: "test-line" not in threads())
+        go_on.set()
+        assert everything(client) == b""
+        closing.join()
+    until(lambda: threads() == [])
+
+
+def test_never_started(line: Line) -> None:
+    Listener("test-line", line, Limits(1)).close()
+
+
+def test_no_descriptors_are_left(line: Line) -> None:
+    line.names = ["x"] * 1000
+
+    def open_now() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = open_now()
+    with running(line, Limits(2, 2, 0.05)) as server:
+        with ExitStack() as stack:
+            clients = [stack.enter_context(server.connect()) for _ in range(20)]
+            clients[0].sendall(b"hello\n")
+            until(lambda: line.refused >= 10)
+        until(lambda: server.listener.served == 0)
+        assert server.ask() == b"hello\n"
+    until(lambda: threads() == [] and open_now() == before)
