@@ -8,7 +8,7 @@ it as its entry says.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
 from types import MappingProxyType
@@ -268,8 +268,9 @@ class Metrics:
     @classmethod
     def of(cls, values: Mapping[Metric, float], events: Mapping[str, int] | None = None) -> Metrics:
         """Values by metric."""
-        out = cls(events=events)
-        out.values.update((metric, value) for metric, value in values.items() if value)
+        out = cls.__new__(cls)
+        out.values = {metric: value for metric, value in values.items() if value}
+        out.events = events or _NO_EVENTS
         return out
 
     def __getitem__(self, metric: Metric) -> float:
@@ -303,7 +304,7 @@ class Metrics:
 
     def copy(self) -> Metrics:
         """Another one with the same values."""
-        out = Metrics()
+        out = Metrics.__new__(Metrics)
         out.values = self.values.copy()
         out.events = self.events
         return out
@@ -338,13 +339,22 @@ class Metrics:
     @property
     def cpu_ns(self) -> float:
         """The CPU time that samples stand for, our handlers' included."""
-        return self.work_ns + self.spin_ns + self.profiling_ns
+        values = self.values
+        return values.get(WORK, 0.0) + values.get(SPIN, 0.0) + values.get(PROFILING, 0.0)
 
     def whole_of(self, metric: Metric) -> float:
         """What a metric's share is a share of, with these as the total."""
         if metric.whole is Whole.EFFORT:
             return self.effort_ns
         return self.cpu_ns if metric.whole is Whole.CPU_TIME else self[metric]
+
+
+def add_column(metric: Metric, sums: Iterable[dict[Metric, float]], column: Iterable[float]) -> None:
+    """Add a column of one metric's values: one to each of ``sums``, which are `Metrics.values` of rows."""
+    add = metric.combine
+    for values, value in zip(sums, column, strict=True):
+        if value:
+            values[metric] = add(values[metric], value) if metric in values else value
 
 
 def add_to(sums: dict[_Key, Metrics], key: _Key, metrics: Metrics) -> None:

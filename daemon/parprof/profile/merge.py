@@ -6,10 +6,10 @@ where all say the same.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from parprof.metrics import Metrics
 from parprof.model import Frame, Origin, Path, PathSample, ProcessInfo, Profile
@@ -19,7 +19,8 @@ MAX_NOTES = 20
 
 _LARGEST = 2**63 - 1
 """What a column of a file can hold. More goes into a further row."""
-_Key = TypeVar("_Key", bound=Hashable)
+_Key = tuple[tuple[int, ...], tuple[int, ...], Origin]
+"""The frames of the logical and the physical path by their identities, and the origin: rows that are alike."""
 _T = TypeVar("_T")
 
 
@@ -32,8 +33,8 @@ class Relation(Enum):
     """Intervals of one process, in order: durations are added up, and the last one says how things are."""
 
 
-class RowSums(Generic[_Key]):
-    """Adds up rows that are alike, which is the caller's to say."""
+class _RowSums:
+    """Adds up rows that are alike."""
 
     def __init__(self) -> None:
         """There are none yet."""
@@ -78,8 +79,12 @@ class Part:
     @classmethod
     def of(cls, profile: Profile) -> Part:
         """What a profile says besides its samples."""
-        head = replace(profile, samples=[], lost=dict(profile.lost), notes=list(profile.notes))
-        return cls(head, sum(sample.metrics.cpu_ns for sample in profile.samples))
+        return cls(head_of(profile), sum(sample.metrics.cpu_ns for sample in profile.samples))
+
+
+def head_of(profile: Profile) -> Profile:
+    """A profile without its samples, which shares nothing that changes."""
+    return replace(profile, samples=[], lost=dict(profile.lost), notes=list(profile.notes))
 
 
 class Merger:
@@ -90,7 +95,7 @@ class Merger:
         self._relation = relation
         self._parts: list[Part] = []
         self._frames: dict[Frame, Frame] = {}
-        self._rows: RowSums[tuple[object, ...]] = RowSums()
+        self._rows = _RowSums()
 
     @property
     def count(self) -> int:

@@ -35,6 +35,8 @@ class RowMaker:
         self._located: dict[int, tuple[Located, Path, Path]] = {}
         """By its identity: what was located, with the one object for its logical and its physical path."""
         self._interned: dict[Path, Path] = {}
+        self._origins: dict[Origin, Origin] = {}
+        """One object for all rows of the same origin, of all drains: it is then compared by identity."""
         self.samples = 0
         """Samples of the clock event so far."""
         self.unsure = 0
@@ -160,16 +162,19 @@ class RowMaker:
         if row is not None:
             row.metrics.add(metrics)
             return
+        out[row_key] = PathSample(path, metrics, self._origin(drain, key, image, overhead), physical)
+
+    def _origin(self, drain: Drain, key: SampleKey, image: Image | None, overhead: str) -> Origin:
         process = image.process if image else None
         origin = Origin(
-            pid=process.pid if process else 0,
-            comm=process.comm if process else "?",
-            thread=drain.thread_names.get((key.image, key.tid)) or str(key.tid),
-            runtime=image.runtime if image else "",
-            overhead=overhead,
-            image=key.image,
+            process.pid if process else 0,
+            process.comm if process else "?",
+            drain.thread_names.get((key.image, key.tid)) or str(key.tid),
+            image.runtime if image else "",
+            overhead,
+            key.image,
         )
-        out[row_key] = PathSample(path, metrics, origin, physical)
+        return self._origins.setdefault(origin, origin)
 
     def _intern(self, located: Located) -> tuple[Located, Path, Path]:
         path = self._interned.setdefault(located.path, located.path)
@@ -182,6 +187,8 @@ class RowMaker:
         self._paths.clear()
         for memory in self._memories.values():
             memory.forget_kernel()
+        if len(self._origins) > _MAX_REMEMBERED:
+            self._origins.clear()
         if sum(map(len, self._memories.values())) + len(self._located) > _MAX_REMEMBERED:
             self._memories.clear()
             self._located.clear()
@@ -193,4 +200,5 @@ class RowMaker:
         if not images:
             return
         self._paths = {group: paths for group, paths in self._paths.items() if group[0] not in images}
+        self._origins = {one: one for one in self._origins if one.image not in images}
         self._book.forget(images)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from itertools import chain
 
-from parprof.metrics import SAMPLES, Metric, Metrics
+from parprof.metrics import Metrics, add_column
 from parprof.model import Frame, Origin, Path, PathSample, Profile
-from parprof.profile.merge import Part, Relation, RowSums, merged_head
+from parprof.profile.merge import Part, Relation, head_of, merged_head
 from parprof.service.model import ProfileEntry
 
 _ROW_BYTES = 4
@@ -25,7 +26,7 @@ _EVENT_BYTES = 300
 _COLUMN_BYTES = 150
 
 _Identity = tuple[Path, Origin, Path]
-_Objects = tuple[int, int, Origin]
+_Objects = tuple[int, int, int]
 _NOBODY: _Identity = ((), Origin(), ())
 
 
@@ -89,7 +90,7 @@ class RecentProfiles:
 
     def _number(self, process: _Process, sample: PathSample) -> int:
         # To hash a call path takes some 10 us. The same ones come again and again, as the same objects.
-        objects = id(sample.path), id(sample.physical), sample.origin
+        objects = id(sample.path), id(sample.physical), id(sample.origin)
         known = process.objects.get(objects)
         if known is not None:
             return known[0]
@@ -100,7 +101,7 @@ class RecentProfiles:
         if before is not None:
             del process.objects[before]
         process.newest[number] = objects
-        process.objects[objects] = (number, sample.path, sample.physical)
+        process.objects[objects] = (number, sample.path, sample.physical, sample.origin)
         return number
 
     def _add_identity(self, process: _Process, sample: PathSample) -> int:
@@ -235,9 +236,9 @@ class _Process:
         self.intervals: deque[_Interval] = deque()
         self.identities: list[_Identity] = []
         self.numbers: dict[_Identity, int] = {}
-        self.objects: dict[_Objects, tuple[int, Path, Path]] = {}
-        """Numbers by what `RecentProfiles.add` was last given for them: the ids of paths, which are kept here so
-        that no other path gets the same id."""
+        self.objects: dict[_Objects, tuple[int, Path, Path, Origin]] = {}
+        """Numbers by what `RecentProfiles.add` was last given for them: the ids of objects, which are kept here so
+        that no other object gets the same id."""
         self.newest: dict[int, _Objects] = {}
         """Keys of `objects`, by number."""
         self.users = array("I")
@@ -251,18 +252,23 @@ class _Interval:
     __slots__ = ("added_s", "bytes", "columns", "events", "identities", "part", "process", "samples", "taken")
 
     def __init__(self, process: _Process, profile: Profile, numbers: array[int], added_s: float) -> None:
-        rows = [sample.metrics for sample in profile.samples]
+        rows = [sample.metrics.values for sample in profile.samples]
         self.process = process
         self.added_s = added_s
         """When it ended, CLOCK_MONOTONIC."""
-        self.part = Part.of(profile)
         self.identities = numbers
-        self.columns: dict[Metric, array[float]] = {
-            metric: _column([row[metric] for row in rows])
-            for metric in dict.fromkeys(metric for row in rows for metric in row.values)
+        self.columns = {
+            metric: _column([row.get(metric, 0) for row in rows])
+            for metric in dict.fromkeys(chain.from_iterable(rows))
         }
-        self.events = {number: dict(row.events) for number, row in enumerate(rows) if row.events}
-        self.samples = int(sum(self.columns.get(SAMPLES, ())))
+        self.events = {
+            row: dict(sample.metrics.events)
+            for row, sample in enumerate(profile.samples)
+            if sample.metrics.events
+        }
+        total = Metrics.of({metric: sum(column) for metric, column in self.columns.items()})
+        self.samples = total.samples
+        self.part = Part(head_of(profile), total.cpu_ns)
         self.taken = False
         row_bytes = _ROW_BYTES + _VALUE_BYTES * len(self.columns)
         self.bytes = (
@@ -281,14 +287,14 @@ class _Interval:
     def end_s(self) -> float:
         return self.head.start_time_s + self.head.duration_s
 
-    def rows(self) -> Iterator[tuple[int, Metrics]]:
-        """Numbers of identities, and what was charged there."""
-        columns = self.columns.items()
-        for row, number in enumerate(self.identities):
-            yield (
-                number,
-                Metrics.of({metric: column[row] for metric, column in columns}, self.events.get(row)),
-            )
+    def add_to(self, sums: defaultdict[int, Metrics]) -> None:
+        """Add the rows to the sums by number of identity. By column: that is twice as fast as row by row."""
+        rows = [sums[number] for number in self.identities]
+        values = [row.values for row in rows]
+        for metric, column in self.columns.items():
+            add_column(metric, values, column)
+        for row, events in self.events.items():
+            rows[row].add(Metrics(events=events))
 
     def empty(self) -> None:
         """Give back the rows."""
@@ -299,7 +305,10 @@ class _Interval:
 
 def _column(values: list[float]) -> array[float]:
     """Values in little memory: whole ones stay such."""
-    return array("q" if all(isinstance(value, int) for value in values) else "d", values)
+    try:
+        return array("q", values)  # raises if one is not whole
+    except (TypeError, OverflowError):
+        return array("d", values)
 
 
 def _identity_bytes(identity: _Identity) -> int:
@@ -308,13 +317,12 @@ def _identity_bytes(identity: _Identity) -> int:
 
 def _merge(intervals: list[_Interval]) -> Profile:
     """The profile of intervals of one process, which are in order."""
-    identities = intervals[-1].process.identities
-    rows: RowSums[int] = RowSums()
+    sums: defaultdict[int, Metrics] = defaultdict(Metrics)
     for interval in intervals:
-        for number, metrics in interval.rows():
-            if not rows.knows(number):
-                rows.begin(number, *identities[number])
-            rows.add(number, metrics)
+        interval.add_to(sums)
+    identities = intervals[-1].process.identities
     out = merged_head([interval.part for interval in intervals], Relation.ONE_AFTER_ANOTHER)
-    out.samples = rows.samples()
+    for number, metrics in sums.items():
+        path, origin, physical = identities[number]
+        out.samples.append(PathSample(path, metrics, origin, physical))
     return out
