@@ -205,3 +205,17 @@ def test_json() -> None:
     (ours,) = [path for path in report["paths"] if path["frames"][-1] == "[profiling]"]
     assert (ours["profiling_s"], ours["work_s"], ours["idleness_s"], ours["overhead_s"]) == (0.005, 0, 0, 0)
     assert report["functions"][-1]["name"] == "[profiling]"
+
+
+def test_rows_of_one_origin_share_it_until_the_process_is_gone() -> None:
+    """It is compared by identity where recent profiles are kept."""
+    made = Made()
+    first, second = made.row(1, 0).origin, made.row(1, SYSTEM_CALL).origin
+    assert first is second
+    assert made.row(1, KERNEL).origin is not first  # no overhead there
+    made.maker._book = cast(Any, SimpleNamespace(**vars(made.maker._book), forget=lambda _: None))
+    made.maker.forget([2])
+    assert made.row(1, 0).origin is first
+    made.maker.forget([1])
+    again = made.row(1, 0).origin
+    assert again == first and again is not first
