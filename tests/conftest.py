@@ -22,6 +22,9 @@ settings.load_profile("parprof")
 Life.strict = True
 
 JUDGED_BY_THE_CLOCK = {"kernel", "e2e"}
+BOOTS_A_MACHINE = "system"
+BOOT_TIMEOUT_S = 1200
+"""Of a test that also boots systemd, or builds a package and installs it."""
 MAX_SPOILT = 5
 
 spoilt: set[str] = set()
@@ -42,8 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).parts[0] in JUDGED_BY_THE_CLOCK:
+        part = item.path.relative_to(here).parts[0]
+        if part in JUDGED_BY_THE_CLOCK:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=3))
+        if part == BOOTS_A_MACHINE:
+            item.add_marker(pytest.mark.timeout(BOOT_TIMEOUT_S))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -52,8 +58,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    elsewhere = session.config.stash[other_part]
-    if len(spoilt) > MAX_SPOILT or elsewhere.get("failed") or elsewhere.get("error"):
+    if len(spoilt) > MAX_SPOILT or parts.failed(session.config.stash[other_part]):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -64,5 +69,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             f"{len(spoilt)} tests were run again ({verdict}): {', '.join(sorted(spoilt))}"
         )
     parts.leave(config, terminalreporter.stats)
-    for category, reports in config.stash[other_part].items():
-        terminalreporter.stats.setdefault(category, []).extend(reports)
+    parts.add(terminalreporter.stats, config.stash[other_part])

@@ -33,16 +33,21 @@ def forget(config: pytest.Config) -> None:
 
 def leave(config: pytest.Config, results: Results) -> None:
     """Write the results to the file of ``--leave-results``."""
-    if not (path := config.getoption("leave_results")):
-        return
-    serialize = config.hook.pytest_report_to_serializable
+    if not (path := config.getoption("leave_results")) or hasattr(config, "workerinput"):
+        return  # a worker of pytest-xdist knows a part of them
     left = {
-        category: [serialize(config=config, report=one) for one in reports if isinstance(one, _REPORTS)]
+        category: [_data(config, one) for one in reports if isinstance(one, _REPORTS)]
         for category, reports in results.items()
         if category  # the others are setups and teardowns that passed
     }
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(left), encoding="utf-8")
+
+
+def _data(config: pytest.Config, report: Any) -> dict[str, Any]:
+    data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)
+    data.pop("node", None)  # pytest-xdist's worker that ran it
+    return data
 
 
 def take(config: pytest.Config) -> Results:
@@ -57,6 +62,17 @@ def take(config: pytest.Config) -> Results:
     except (OSError, ValueError) as error:
         raise pytest.UsageError(f"--with-results: the other run left no results: {error}") from None
     return {category: [_report(config, data) for data in reports] for category, reports in left.items()}
+
+
+def add(results: Results, others: Results) -> None:
+    """Count the others' results too."""
+    for category, reports in others.items():
+        results.setdefault(category, []).extend(reports)
+
+
+def failed(results: Results) -> bool:
+    """Whether there is one that makes a run fail."""
+    return bool(results.get("failed") or results.get("error"))
 
 
 def _report(config: pytest.Config, data: dict[str, Any]) -> Any:
