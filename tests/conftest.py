@@ -62,11 +62,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
     if spoilt:
         verdict = "too many: the run fails" if len(spoilt) > MAX_SPOILT else f"up to {MAX_SPOILT} may"
         terminalreporter.write_line(
             f"{len(spoilt)} tests were run again ({verdict}): {', '.join(sorted(spoilt))}"
         )
-    parts.leave(config, terminalreporter.stats)
+    parts.leave(config, terminalreporter.stats, exitstatus)
     parts.add(terminalreporter.stats, config.stash[other_part])

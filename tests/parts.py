@@ -31,10 +31,12 @@ def forget(config: pytest.Config) -> None:
         Path(path).unlink(missing_ok=True)
 
 
-def leave(config: pytest.Config, results: Results) -> None:
-    """Write the results to the file of ``--leave-results``."""
+def leave(config: pytest.Config, results: Results, exit_code: int) -> None:
+    """Write the results to the file of ``--leave-results``, if the run came to its end."""
     if not (path := config.getoption("leave_results")) or hasattr(config, "workerinput"):
         return  # a worker of pytest-xdist knows a part of them
+    if exit_code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return
     left = {
         category: [_data(config, one) for one in reports if isinstance(one, _REPORTS)]
         for category, reports in results.items()

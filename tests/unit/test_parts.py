@@ -18,8 +18,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     parts.forget(config)
     config.stash[other] = parts.take(config)
-def pytest_terminal_summary(terminalreporter, config):
-    parts.leave(config, terminalreporter.stats)
+def pytest_terminal_summary(terminalreporter, exitstatus, config):
+    parts.leave(config, terminalreporter.stats, exitstatus)
     parts.add(terminalreporter.stats, config.stash[other])
 def pytest_sessionfinish(session):
     if parts.failed(session.config.stash[other]):
