@@ -22,6 +22,8 @@ FOR_OTHERS = (_SYS_PTRACE, _DAC_READ_SEARCH)
 _IN_SYS_ADMIN = FOR_OWN_PROCESSES
 LOCKDOWN = Path("/sys/kernel/security/lockdown")
 STATUS = Path("/proc/self/status")
+_PARANOID_UPSTREAM = 2
+"""The highest level of kernel.perf_event_paranoid in the kernel's own source."""
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
@@ -94,6 +96,12 @@ def perf_not_permitted(paranoid: Path = PARANOID, status: Path = STATUS) -> Priv
         stands = f"kernel.perf_event_paranoid is {level}, " if level else ""
         return PrivilegeError(
             f"perf events are not permitted ({stands}CAP_PERFMON missing): run as root or with CAP_PERFMON"
+        )
+    level = _read(paranoid).strip()
+    if level.isdigit() and int(level) > _PARANOID_UPSTREAM and missing_capabilities((_SYS_ADMIN,), status):
+        return PrivilegeError(
+            f"perf events are not permitted (kernel.perf_event_paranoid is {level}, with which Debian's kernels want "
+            "CAP_SYS_ADMIN): run as root, or, as root: sysctl kernel.perf_event_paranoid=2"
         )
     if _has_seccomp_filter(status):
         return PrivilegeError(

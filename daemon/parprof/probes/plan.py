@@ -192,8 +192,8 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
         plan.user_ranges = code[:MAX_USER_RANGES]
         if len(code) > MAX_USER_RANGES:
             plan.notes.append(
-                f"{len(code)} mappings of files that call the runtime, {MAX_USER_RANGES} of them known as the program's: "
-                "in the others work whose edges are not probed counts as waiting"
+                f"{len(code)} mappings of files that call the runtime, {MAX_USER_RANGES} of them known as the "
+                "program's: in the others work whose edges are not probed counts as waiting"
             )
     plan.rare_sites = _creation_sites(dsos, runtimes)
     plan.libc_ranges = _libc_ranges(load_map, dsos)
