@@ -28,7 +28,7 @@ from machine import describe  # noqa: E402
 
 import profiling  # noqa: E402
 from parprof.kernel import bpf  # noqa: E402
-from parprof.kernel.engine import Kernel  # noqa: E402
+from parprof.kernel.engine import BpfKernel  # noqa: E402
 from parprof.session.session import Session  # noqa: E402
 
 SECONDS = 1.0
@@ -59,12 +59,12 @@ def atomics(program: Path) -> dict[str, float]:
     return {name: float(ns) for name, ns in (line.split() for line in out.splitlines())}
 
 
-def run_ns(kernel: Kernel) -> tuple[int, int]:
+def run_ns(kernel: BpfKernel) -> tuple[int, int]:
     """(nanoseconds, runs) of the program at context switches so far, whoever switched."""
     return kernel.run_time_ns()["on_switch"]
 
 
-def switches(program: Path, kernel: Kernel, cpus: list[list[str]]) -> float:
+def switches(program: Path, kernel: BpfKernel, cpus: list[list[str]]) -> float:
     """Nanoseconds of a run of the program at a context switch of the processes on these CPUs."""
     processes = [subprocess.Popen([program, "switches", *some], stdout=subprocess.PIPE) for some in cpus]
     session = Session(kernel)
@@ -101,7 +101,7 @@ def main() -> None:
     found: dict[str, list[float]] = defaultdict(list)
     with (
         tempfile.TemporaryDirectory() as directory,
-        Kernel(["cpu-clock"], 49, budget=profiling.UNLIMITED) as kernel,
+        BpfKernel(["cpu-clock"], 49, budget=profiling.UNLIMITED) as kernel,
     ):
         program = build(Path(directory))
         statistics_on = bpf.enable_stats()

@@ -14,7 +14,7 @@ import pytest
 
 from parprof.kernel import bpf, settings
 from parprof.kernel.counters import possible_cpus
-from parprof.kernel.engine import Kernel
+from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import RECORD_FORK
 from parprof.session.session import Session
 
@@ -44,14 +44,14 @@ _STAT_IMAGES = 22
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    with Kernel(["cpu-clock"], 199, sizes={"edge_walks": 2, "walk_claims": 2}) as kernel:
+def kernel() -> Iterator[BpfKernel]:
+    with BpfKernel(["cpu-clock"], 199, sizes={"edge_walks": 2, "walk_claims": 2}) as kernel:
         yield kernel
 
 
 @pytest.mark.skipif(possible_cpus() < 2 or 1 not in os.sched_getaffinity(0), reason="there is no second CPU")
 @pytest.mark.parametrize("cpu", [0, 1])
-def test_walks_of_a_cpu_without_a_slot_are_counted(kernel: Kernel, cpu: int) -> None:
+def test_walks_of_a_cpu_without_a_slot_are_counted(kernel: BpfKernel, cpu: int) -> None:
     """Creators' stacks are walked in two slots for each CPU: here only the first has them."""
     session = Session(kernel)
     process = subprocess.Popen([sys.executable, "-S", "-c", THREADS % cpu])
@@ -73,7 +73,7 @@ def test_walks_of_a_cpu_without_a_slot_are_counted(kernel: Kernel, cpu: int) -> 
 
 
 def test_cpus_beyond_those_that_are_looked_at_are_counted(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+    kernel: BpfKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where context switches are not followed, n_w is what runs on the first 256 CPUs."""
     session = Session(kernel)
@@ -99,7 +99,7 @@ def test_cpus_beyond_those_that_are_looked_at_are_counted(
         session.close()
 
 
-def test_process_images_stay_apart_for_a_long_time(kernel: Kernel) -> None:
+def test_process_images_stay_apart_for_a_long_time(kernel: BpfKernel) -> None:
     """The daemon of a machine that starts thousands of processes a second gives out millions of ids."""
     process = subprocess.Popen(
         [sys.executable, "-S", "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
