@@ -27,7 +27,7 @@ struct bpf_perf_event_data {
 #define SIGSTOP 19
 #define E2BIG 7
 #define EEXIST 17
-#define MAX_CPUS 256
+#define MAX_CPUS 256	/* whose run queues are read: see LOST_CPUS; a power of two */
 
 /* Address of each CPU's run queue, as its samples found it; 0 = not yet. */
 struct runqueue_list {
@@ -452,14 +452,4 @@ static __always_inline void tell_calmly(u32 type, u32 tgid, u32 tid, u32 image, 
 	fill_record(&r, type, tgid, tid, image, address);
 	r.parent_tgid = parent;
 	send_record(&r, BPF_RB_NO_WAKEUP);
-}
-
-/* Unique without fetching atomics: a counter per CPU, which tracepoints do not preempt. Python's ids are
- * below 2^31. */
-static __always_inline u32 new_image(void)
-{
-	u32 which = STAT_IMAGES;
-	u64 *n = counters.lookup(&which);
-
-	return n ? 0x80000000 | (u32)(*n)++ << 12 | (bpf_get_smp_processor_id() & 0xfff) : 0;
 }

@@ -143,7 +143,7 @@ static __always_inline s32 workers_working(struct memory_plan *plan, struct proc
 	if (!at)	/* the runtime has not started: the program is serial */
 		return plan->root_kind == ROOT_LEARNED ? UNREADABLE : 1;
 	if (!working || bpf_probe_read_user(&count, 4, (void *)at + plan->count) || !read_user(&at, at + plan->array) ||
-	    count > 4096)
+	    count > MAX_WORKERS)
 		return UNREADABLE;
 	if (!count || !at)
 		return 1;

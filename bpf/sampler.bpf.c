@@ -38,7 +38,8 @@ static __always_inline u32 source_flags(struct process_config *config, struct pr
 }
 
 /* n_working for the sample of a working thread, and whether it is partly a guess. */
-static __always_inline void judge(struct sample_key *key, struct process *p, struct thread *t, u32 tgid, s32 others)
+static __always_inline void judge(struct sample_key *key, struct process *p, struct thread *t, u32 tgid, s32 others,
+				  u32 cpus)
 {
 	struct process_config *config = configs.lookup(&tgid);
 	u32 flags = source_flags(config, p), ticks = others >= 0;
@@ -54,6 +55,8 @@ static __always_inline void judge(struct sample_key *key, struct process *p, str
 	key->unsure = (p->n_unknown[parity(p)] > 0 && !(flags & FROM_LEAVES)) || (t && t->caught_working);
 	if (ticks) {
 		count(STAT_TICKS);
+		if (cpus > MAX_CPUS)
+			count(LOST_CPUS);
 		flags &= ~(FROM_MEMORY | CHECK_MEMORY);	/* which ask who sleeps */
 	}
 	if (config && key->state == STATE_WORKING && (flags & (FROM_MEMORY | CHECK_MEMORY)) &&
@@ -86,7 +89,7 @@ static __always_inline u16 waiters_of(u64 address, u32 tgid)
 	key.address = address;
 	key.tgid = tgid;
 	waiters = lock_waiters.lookup(&key);
-	return waiters && *waiters > 0 ? (u16)*waiters : 0;
+	return !waiters || *waiters < 0 ? 0 : *waiters > 0xffff ? 0xffff : *waiters;
 }
 
 /* Threads that wait for a lock which this one holds. */
@@ -192,7 +195,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->key.tid = tid;
 	w->key.event = bpf_get_attach_cookie(ctx);
 	w->key.phase = s->phase;
-	judge(&w->key, p, t, tgid, w->others);
+	judge(&w->key, p, t, tgid, w->others, s->cpus);
 	if (t && (t->last_lock || t->held_lock))
 		w->key.waiters = waiters_for(t, tgid, tid);
 	if (t && t->caught_working)

@@ -95,7 +95,8 @@ struct creation {
 BPF_TABLE("lru_hash", u64, struct creation, creations, 8192);
 BPF_TABLE("percpu_array", u32, struct walk, walks, 1);
 BPF_TABLE("prog", u32, u32, unwinders, 3);	/* on_unwind, on_python, on_seek */
-/* Probes can be preempted, by other probes too: each walk claims a slot of its own. */
+/* Probes can be preempted, by other probes too: each walk claims a slot of its own, of two for each CPU. Python makes the
+ * maps as large as this machine needs them: parprof/kernel/sizes.py. */
 #define WALK_SLOTS 128
 BPF_TABLE("array", u32, struct walk, edge_walks, WALK_SLOTS);
 BPF_TABLE("hash", u32, u64, walk_claims, WALK_SLOTS);	/* when each slot was claimed */

@@ -123,7 +123,7 @@ enum memory_root {
 	ROOT_LEARNED = 3,	/* what a probe saw last in an argument */
 };
 
-#define MAX_WORKERS 64
+#define MAX_WORKERS 64	/* of a pool with more n_working is not read from memory: LOST_MEMORY */
 #define MAX_HOPS 3
 
 /* How n_working is read from a runtime's memory; see parprof/plans.py. Offsets in bytes. */
@@ -420,8 +420,8 @@ struct settings {
 	u32 dear_ns;		/* the same with COOKIE_DEAR */
 	u32 return_ns;		/* that of a return probe */
 	u32 interrupt_ns;	/* the interrupt of a sample */
-	u32 cpus;		/* how many there may be */
-	u32 reserved;
+	u32 cpus;		/* the last that is online, and 1 */
+	u32 possible_cpus;	/* how many there may ever be */
 	u64 hooks_ns;		/* HOOK_RUNS context switches of a CPU take so long at least, or they are followed no more */
 };
 
@@ -453,7 +453,8 @@ enum counter {
 	LOST_CONTEXTS = 9,	/* call paths of created work: no room to walk them, or ring buffer full */
 	LOST_MEMORY = 10,	/* samples whose n_working could not be read from the runtime's memory */
 	LOST_UNDECIDED = 11,	/* samples of processes before Python decided whether to watch them */
-	LOST_REASONS = 12,
+	LOST_CPUS = 12,		/* samples whose n_working leaves out CPUs beyond MAX_CPUS */
+	LOST_REASONS = 13,
 	STAT_SAMPLES = 16,	/* samples counted, of all events */
 	STAT_SWITCHES = 17,	/* context switches of threads of watched processes */
 	STAT_WAKEUPS = 18,

@@ -116,13 +116,13 @@ static __always_inline int claim_slot(u32 slot)
 	return !walk_claims.insert(&slot, &now);
 }
 
-/* A slot for the walk of this thread's stack; 0 if all that we try are taken. */
+/* A slot for the walk of this thread's stack; 0 if both of this CPU are taken. */
 static __always_inline struct walk *claim_walk(struct thread *t)
 {
-	u32 slot = bpf_get_smp_processor_id() & (WALK_SLOTS / 2 - 1);
+	u32 slot = 2 * bpf_get_smp_processor_id();
 
 	if (!claim_slot(slot)) {
-		slot += WALK_SLOTS / 2;
+		slot++;
 		if (!claim_slot(slot))
 			return 0;
 	}
@@ -290,7 +290,7 @@ static __always_inline void keep_closures(struct pt_regs *ctx, struct process *p
 	if (!n && t->depth)	/* the first procedure: nothing is before it but what created the thread */
 		frame_has_context(t, t->base_context);
 	w->purpose = WALK_CLOSURES;
-	w->end = END_COMPLETE;
+	w->end = closure ? END_TOO_DEEP : END_COMPLETE;
 	w->cut = 0;
 	w->depth = n;
 	finish_context(w);

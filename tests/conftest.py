@@ -8,11 +8,13 @@ More than `MAX_SPOILT` tests that needed it are no bad luck: the run fails, what
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+import parts
 from parprof.session.lifecycle import Life
 
 settings.register_profile("parprof", deadline=None)
@@ -20,16 +22,34 @@ settings.load_profile("parprof")
 Life.strict = True
 
 JUDGED_BY_THE_CLOCK = {"kernel", "e2e"}
+BOOTS_A_MACHINE = "system"
+BOOT_TIMEOUT_S = 1200
+"""Of a test that also boots systemd, or builds a package and installs it."""
 MAX_SPOILT = 5
 
 spoilt: set[str] = set()
+other_part = pytest.StashKey[parts.Results]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parts.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    parts.forget(config)
+    config.stash[other_part] = parts.take(config)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # behind nohup or `&`: children would inherit that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).parts[0] in JUDGED_BY_THE_CLOCK:
+        part = item.path.relative_to(here).parts[0]
+        if part in JUDGED_BY_THE_CLOCK:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=3))
+        if part == BOOTS_A_MACHINE:
+            item.add_marker(pytest.mark.timeout(BOOT_TIMEOUT_S))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -38,13 +58,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if len(spoilt) > MAX_SPOILT:
+    if len(spoilt) > MAX_SPOILT or parts.failed(session.config.stash[other_part]):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
     if spoilt:
         verdict = "too many: the run fails" if len(spoilt) > MAX_SPOILT else f"up to {MAX_SPOILT} may"
         terminalreporter.write_line(
             f"{len(spoilt)} tests were run again ({verdict}): {', '.join(sorted(spoilt))}"
         )
+    parts.leave(config, terminalreporter.stats, exitstatus)
+    parts.add(terminalreporter.stats, config.stash[other_part])

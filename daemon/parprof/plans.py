@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Protocol
 
 MAX_WORKERS = 64
-"""Workers whose state is read at a sample; more are counted as one of these each."""
+"""Workers whose state is read at a sample; where a pool has more, n_w cannot be read from memory."""
 MAX_HOPS = 3
 
 
@@ -71,6 +71,18 @@ class Hook:
 
 class UnknownLayout(Exception):
     """A runtime whose structures we do not know: the text says which, and why."""
+
+
+def check_pool(workers: int, label: str) -> None:
+    """Refuse to read n_w from the memory of a pool that is too large for it.
+
+    Raises:
+        UnknownLayout: says so.
+    """
+    if workers > MAX_WORKERS:
+        raise UnknownLayout(
+            f"{label}: a pool of {workers} workers; {MAX_WORKERS} can be looked at in a sample"
+        )
 
 
 class Memory(Protocol):

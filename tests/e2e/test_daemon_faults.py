@@ -189,18 +189,19 @@ def test_without_privileges(directory: Path) -> None:
 
 def test_helpers_are_killed(daemon: DaemonProcess, tmp_path: Path, spinner: Path) -> None:
     killed = set[str]()
+    helpers = {"parprof.symbols.worker", "parprof.unwind.worker"}
     for number in range(3):
+        is_last = number == 2
         with dp.started(dp.build(tmp_path, f"new{number}", f"killed_{number}")) as target:
             deadline = time.monotonic() + dp.WAIT_S
-            while (
-                target.pid not in daemon.page().pids()
-            ):  # meanwhile none of them comes to an end of its work
-                assert time.monotonic() < deadline
-                for module in ("parprof.symbols.worker", "parprof.unwind.worker"):
+            # meanwhile none of them comes to an end of its work; on a busy machine the second starts late
+            while target.pid not in daemon.page().pids() or (is_last and killed < helpers):
+                assert time.monotonic() < deadline, killed
+                for module in helpers:
                     for child in dp.children(daemon.process.pid, module):
                         os.kill(child, signal.SIGKILL)
                         killed.add(module)
-    assert killed == {"parprof.symbols.worker", "parprof.unwind.worker"}
+    assert killed == helpers
     with dp.started(dp.build(tmp_path, "last", "not_killed"), "stacks") as target:
         daemon.page_when("its function", lambda page: "not_killed" in page.functions(target.pid))
         profile = gzip.decompress(daemon.get(f"/profiles/{target.pid}.pb.gz?seconds=10")[1])

@@ -6,10 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from booted import REPO
+from parprof.exporters import pprof
 
 UNIT = (REPO / "systemd/parprofd.service").read_text()
 ENDS_A_WORKER = """
@@ -50,3 +52,26 @@ def test_children_that_became_nobody_can_be_ended(without: set[str], said: str) 
         env={**os.environ, "PYTHONPATH": str(REPO / "daemon")},
     )
     assert done.stdout.strip() == said, done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to lose")
+def test_two_capabilities_are_enough_for_programs_of_ones_own(tmp_path: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["setpriv", "--bounding-set=-all,+bpf,+perfmon", sys.executable, "-m", "parprof", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "PYTHONPATH": str(REPO / "daemon")},
+        )
+
+    check = run("check")
+    assert check.returncode == 0, check.stdout
+    said = " ".join(check.stdout.split())
+    assert "enough for record, and for attach to processes of one's own" in said
+    assert "parprofd: CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH too" in said
+    profile = tmp_path / "profile.pb.gz"
+    burn = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
+    record = run("record", "-o", str(profile), "--", sys.executable, "-S", "-c", burn)
+    assert record.returncode == 0, record.stderr
+    assert pprof.read(str(profile)).total().samples > 100

@@ -209,13 +209,13 @@ def explore(elf: ElfFile) -> None:
 
 def survive(data: bytes) -> bool:
     """Whether the headers were good enough to look further."""
-    begin = time.monotonic()
+    begin = time.process_time()
     try:
         elf = ElfFile(lambda offset, size: data[offset : offset + size], len(data), "mutant")
     except ElfError:
         return False
     explore(elf)
-    assert time.monotonic() - begin < 2
+    assert time.process_time() - begin < 2
     return True
 
 
@@ -266,10 +266,10 @@ def test_endless_tables_are_bounded() -> None:
     struct.pack_into("<IIQQQQQQ", data, 64, 1, 5, 0, 0, 0, 1 << 40, 1 << 40, 4096)
     struct.pack_into("<IIQQQQIIQQ", data, 120 + 64, 0, 2, 0, 0, 0, 24 << 40, 2, 0, 8, 24)
     struct.pack_into("<IIQQQQIIQQ", data, 120 + 128, 0, 3, 0, 0, 0, 1 << 40, 0, 0, 1, 0)
-    begin = time.monotonic()
+    begin = time.process_time()
     elf = ElfFile(
         lambda offset, size: bytes(data[offset : offset + size]).ljust(size, b"\0"), 1 << 50, "sparse"
     )
     assert sum(1 for _ in elf.symbols()) < 1 << 22
     assert elf.lookup(["main"]) == {}
-    assert time.monotonic() - begin < 20
+    assert time.process_time() - begin < 20

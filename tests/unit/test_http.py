@@ -541,9 +541,9 @@ def test_too_many_connections(start: Starter, monkeypatch: pytest.MonkeyPatch) -
         answer = ask(running, "/metrics")
         assert (answer.status, answer.headers["retry-after"]) == (503, "5")
         assert running._listener.served == 4
+    until(lambda: ask(running, "/metrics").status == 200)  # once it has noticed that they are gone
     answer = ask(running, "/metrics")
-    assert answer.status == 200
-    assert b'parprofd_http_requests_total{code="503",route="none"} 1.0' in answer.body
+    assert b'parprofd_http_requests_total{code="503",route="none"}' in answer.body
 
 
 def test_those_who_wait_too_long_are_sent_away(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:

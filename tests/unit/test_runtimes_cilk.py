@@ -26,7 +26,7 @@ from cilk_process import (
 )
 from gomp_process import fsbase_of
 from parprof.files.elf import ElfFile
-from parprof.plans import Edge, Root, UnknownLayout, WorkerArray
+from parprof.plans import MAX_WORKERS, Edge, Root, UnknownLayout, WorkerArray
 from parprof.runtimes import Agent, agent_for_library, agents
 from parprof.runtimes.cilk5 import Cilk5
 from parprof.runtimes.cilkplus import CilkPlus
@@ -272,6 +272,16 @@ def test_the_layout_of_another_version_is_refused(version: str, other: str) -> N
         return
     with pytest.raises(UnknownLayout):
         OpenCilk().memory(file_with(OFFSETS[version][0]), MadeUp(other, [10, 13, 11]))
+
+
+def test_a_pool_that_is_too_large_is_not_read() -> None:
+    """Its n_w would leave out the workers that were not looked at."""
+    memory = MadeUp("v2.1", [13, 13])
+    memory.blocks[0x2000] = pack(128, n=(24, "I", MAX_WORKERS), w=(40, "Q", 0x3000))
+    assert OpenCilk().memory(file_with("__cilkrts_current_fh"), memory) is not None
+    memory.blocks[0x2000] = pack(128, n=(24, "I", MAX_WORKERS + 1), w=(40, "Q", 0x3000))
+    with pytest.raises(UnknownLayout, match=f"a pool of {MAX_WORKERS + 1} workers"):
+        OpenCilk().memory(file_with("__cilkrts_current_fh"), memory)
 
 
 def damage(change: Callable[[MadeUp], None]) -> MadeUp:

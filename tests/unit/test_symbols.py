@@ -11,7 +11,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from parprof.model import Frame
 from parprof.symbols import Symbolizer, debugfiles
 from parprof.symbols.names import readable
 from parprof.workers import protocol
+from stopwatch import Stopwatch
 from symbol_programs import address_of, compile_program, line_of, need_symbolic, open_dso
 
 
@@ -291,7 +291,7 @@ def test_worker_failures(
 ) -> None:
     fake_worker(how, always, tmp_path, monkeypatch)
     dso = open_dso(cache, program)
-    begin = time.monotonic()
+    watch = Stopwatch()
     with Symbolizer(file_seconds=0.6) as symbolizer:
         frames = symbolizer.frames(dso, 0x1234, False)
         assert frames[-1].name == ("program+0x1234" if always else "from the table")
@@ -299,7 +299,7 @@ def test_worker_failures(
         again = symbolizer.frames(dso, 0x1235, False)  # the file is known to be bad: no second wait
         assert again[-1].name == ("program+0x1235" if always else "from the table")
         pid = symbolizer.worker_pid
-    assert time.monotonic() - begin < 4
+    assert watch.seconds < 4
     assert not pid or not Path(f"/proc/{pid}").exists()
 
 

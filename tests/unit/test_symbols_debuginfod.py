@@ -11,7 +11,8 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from parprof.symbols import Symbolizer
 from parprof.symbols.debuginfod import Debuginfod
 from parprof.symbols.fetcher import Fetcher, _proxy_of
 from parprof.workers import protocol
+from stopwatch import Stopwatch
 from symbol_programs import address_of, compile_program, line_of, need_symbolic, open_dso
 
 Answer = Callable[["Handler"], None]
@@ -210,6 +212,35 @@ def test_next_server(server: Server, files: Files, monkeypatch: pytest.MonkeyPat
     assert files.main().line == line_of("int main")
 
 
+@dataclass(frozen=True)
+class Fetch:
+    """How long the servers were asked: by the clock, without the machine's other load, and as CPU time."""
+
+    wall_s: float
+    undisturbed_s: float
+    cpu_s: float
+    """With that of the child, and of the server in this process."""
+
+
+def cpu_s() -> float:
+    return sum(os.times()[:4])
+
+
+def fetches(monkeypatch: pytest.MonkeyPatch) -> list[Fetch]:
+    """Those that are made from now on."""
+    made: list[Fetch] = []
+    fetch = Debuginfod.fetch
+
+    def timed(self: Debuginfod, wanted: Mapping[str, str]) -> dict[str, str]:
+        begin_s, begin_cpu_s, watch = time.monotonic(), cpu_s(), Stopwatch()
+        problems = fetch(self, wanted)
+        made.append(Fetch(time.monotonic() - begin_s, watch.seconds, cpu_s() - begin_cpu_s))
+        return problems
+
+    monkeypatch.setattr(Debuginfod, "fetch", timed)
+    return made
+
+
 def no_answer(request: Handler) -> None:
     server = request.server
     assert isinstance(server, Server)
@@ -229,17 +260,20 @@ def test_slow_servers(
 ) -> None:
     server.answer = answer
     monkeypatch.setenv("DEBUGINFOD_URLS", server.url)
-    monkeypatch.setenv("DEBUGINFOD_TIMEOUT", "0.7")
-    begin = time.monotonic()
-    with Symbolizer() as symbolizer:
-        frame = files.main_by(symbolizer)
-        assert (frame.name, frame.line) == ("main", 0)
-        assert 0.6 < time.monotonic() - begin < 2.5
-        assert "debuginfod" in symbolizer.problems[str(files.stripped)]
-        begin = time.monotonic()
-        symbolizer._remembered.clear()
-        assert files.main_by(symbolizer).name == "main"
-        assert time.monotonic() - begin < 0.5  # it is not asked again so soon
+    asked = fetches(monkeypatch)
+    for seconds in (0.7, 2.8, 11.2):  # on a busy machine the child may need more even to begin
+        monkeypatch.setenv("DEBUGINFOD_TIMEOUT", str(seconds))
+        asked.clear()
+        with Symbolizer() as symbolizer:
+            frame = files.main_by(symbolizer)
+            assert (frame.name, frame.line) == ("main", 0)
+            assert seconds - 0.1 < asked[0].wall_s and asked[0].undisturbed_s < seconds + 1.8
+            assert "debuginfod" in symbolizer.problems[str(files.stripped)]
+            symbolizer._remembered.clear()
+            assert files.main_by(symbolizer).name == "main"
+            assert sum(fetch.undisturbed_s for fetch in asked[1:]) < 0.5  # it is not asked again so soon
+        if server.paths:
+            break
     assert len(server.paths) == 1
     assert list(folder.iterdir()) == []
 
@@ -324,11 +358,12 @@ def test_endless_answers(
     server.answer = answer
     monkeypatch.setenv("DEBUGINFOD_URLS", server.url)
     monkeypatch.setenv("DEBUGINFOD_MAXSIZE", "1000000")
-    begin = time.monotonic()
+    asked = fetches(monkeypatch)
     with Symbolizer() as symbolizer:
         assert files.main_by(symbolizer).line == 0
-        assert "debuginfod" in symbolizer.problems[str(files.stripped)]
-    assert time.monotonic() - begin < 3
+        problem = symbolizer.problems[str(files.stripped)]
+        assert "debuginfod" in problem and "did not deliver" not in problem, "the size ended it, not the time"
+    assert asked[0].cpu_s < 3
     assert list(folder.iterdir()) == []
 
 

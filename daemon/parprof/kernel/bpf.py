@@ -155,7 +155,9 @@ def program_load(kind: str, code: bytes, name: str, expected_attach_type: int = 
             if attempt == 0:
                 log = ctypes.create_string_buffer(16 << 20)
     words = log.value.decode(errors="replace").strip().splitlines()[-4:-1]
-    raise KernelUnsupported(f"the kernel refused BPF program {name}: {failure.strerror}: {' / '.join(words)}")
+    raise KernelUnsupported(
+        f"the kernel refused BPF program {name}: {failure.strerror}: {' / '.join(words)}"
+    ) from failure
 
 
 def raw_tracepoint_open(name: str, program: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,10 +10,17 @@ from pathlib import Path
 
 from parprof.errors import ParprofError
 from parprof.kernel import bpf, perf_events
+from parprof.kernel.compiler import pid_namespace
 from parprof.kernel.objects import LoadedObject, load_object
-from parprof.kernel.refusals import missing_capabilities
-
-_NEEDED = (39, 38, 19, 2)
+from parprof.kernel.refusals import (
+    FOR_OTHERS,
+    FOR_OWN_PROCESSES,
+    memory_closed,
+    missing_capabilities,
+    perf_not_permitted,
+    tracefs_problem,
+)
+from parprof.kernel.traced_events import TRACEFS
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,44 +35,79 @@ class Finding:
 
 
 def _privileges() -> Finding:
-    missing = missing_capabilities(_NEEDED)
+    missing = missing_capabilities(FOR_OWN_PROCESSES)
     if missing:
-        return Finding("privileges", False, f"missing {', '.join(missing)}", "run as root", fatal=True)
-    return Finding("privileges", True, "root" if os.geteuid() == 0 else "the needed capabilities")
+        return Finding(
+            "privileges", False, f"missing {', '.join(missing)}",
+            "run as root; CAP_BPF and CAP_PERFMON are enough for record, and for attach to processes of one's own",
+            fatal=True,
+        )  # fmt: skip
+    missing = missing_capabilities(FOR_OTHERS)
+    if missing:
+        return Finding(
+            "privileges", True, "enough for record, and for attach to processes of one's own",
+            f"attach to those of others, and parprofd: {', '.join(missing)} too",
+        )  # fmt: skip
+    return Finding("privileges", True, "root" if os.geteuid() == 0 else "all that any command needs")
+
+
+def _memory() -> Iterator[Finding]:
+    """Only where something is wrong."""
+    closed = memory_closed()
+    if closed:
+        yield Finding(
+            "memory", False, f"that of processes which we did not start is closed to us: {closed}",
+            "as root: sysctl kernel.yama.ptrace_scope=0; else attach does not name Python functions, and n_w comes "
+            "from probes alone",
+        )  # fmt: skip
 
 
 def _pid_namespace() -> Finding:
-    if os.stat("/proc/self/ns/pid").st_ino == 4026531836:
+    if os.readlink("/proc/self") != str(os.getpid()):
+        return Finding(
+            "PID namespace", False, "/proc is that of another PID namespace than ours",
+            "mount the right one: mount -t proc proc /proc", fatal=True,
+        )  # fmt: skip
+    if pid_namespace() == 0:
         return Finding("PID namespace", True, "the initial one")
-    remedy = "start the container with --pid=host"
     return Finding(
-        "PID namespace", False, "not the initial one: PIDs differ from the kernel's", remedy, fatal=True
-    )
+        "PID namespace", True, "one of our own: the processes in it are seen",
+        "for those of the whole machine: start the container with --pid=host",
+    )  # fmt: skip
 
 
 def _btf() -> Finding:
     if Path("/sys/kernel/btf/vmlinux").exists():
         return Finding("BTF", True, "present")
-    return Finding("BTF", False, "absent", "a kernel with CONFIG_DEBUG_INFO_BTF=y", fatal=True)
+    return Finding(
+        "BTF", False, "absent (/sys/kernel/btf/vmlinux): BPF programs cannot be compiled here",
+        "a kernel with CONFIG_DEBUG_INFO_BTF=y",
+    )  # fmt: skip
 
 
 def _programs() -> Iterator[Finding]:
     try:
         loaded = load_object()
     except ParprofError as error:
-        says, _, remedy = str(error).partition(": ")
-        yield Finding("BPF programs", False, says, remedy, fatal=True)
+        yield _refused(error)
         return
     try:
         for name in loaded.program_names():
             loaded.program(name)
-        yield Finding("BPF programs", True, "compile and load; no kernel headers, no tracefs needed")
+        yield Finding("BPF programs", True, "compile and load; no kernel headers needed")
         yield _tracepoints(loaded)
         yield _uprobes(loaded)
     except ParprofError as error:
-        yield Finding("BPF programs", False, str(error), "Linux 5.15 or later; please report", fatal=True)
+        yield _refused(error)
     finally:
         loaded.close()
+
+
+def _refused(error: ParprofError) -> Finding:
+    says, _, remedy = str(error).partition(": ")
+    if says.startswith("the kernel refused BPF program"):
+        says, remedy = str(error), "Linux 5.15 or later; please report"
+    return Finding("BPF programs", False, says, remedy, fatal=True)
 
 
 def _tracepoints(loaded: LoadedObject) -> Finding:
@@ -97,9 +140,14 @@ def _uprobes(loaded: LoadedObject) -> Finding:
         "session": "session links (cheapest)",
         "multi": "multi links",
         "traced": "events of tracefs; Linux 6.13 or later has better",
-        "single": "single perf events: slow to detach, in the background; Linux 6.13 or later has better",
     }
-    return Finding("uprobes", True, words[prober.mechanism])
+    if prober.mechanism in words:
+        return Finding("uprobes", True, words[prober.mechanism])
+    problem, remedy = tracefs_problem(TRACEFS)
+    says = "single perf events: slow to detach, in the background"
+    if problem:
+        return Finding("uprobes", True, f"{says}; {problem}", remedy)
+    return Finding("uprobes", True, f"{says}; Linux 6.13 or later has better")
 
 
 def _clock() -> Finding:
@@ -111,7 +159,10 @@ def _clock() -> Finding:
             "clock event", True, "cpu-clock: there is no PMU here",
             "give the virtual machine a virtual PMU for cycles and cache events",
         )  # fmt: skip
-    return Finding("clock event", False, refusal.strerror or "refused", "run as root", fatal=True)
+    if refusal.errno in (errno.EACCES, errno.EPERM):
+        says, _, remedy = str(perf_not_permitted()).partition(": ")
+        return Finding("clock event", False, says, remedy, fatal=True)
+    return Finding("clock event", False, refusal.strerror or "refused", "please report", fatal=True)
 
 
 def _events() -> Finding:
@@ -140,6 +191,7 @@ def findings() -> list[Finding]:
     """Try everything; never raises for a missing feature."""
     checks: list[Callable[[], Finding]] = [_privileges, _pid_namespace, _btf]
     out = [check() for check in checks]
+    out.extend(_memory())
     out.extend(_programs())
     out.extend(check() for check in (_clock, _events, _rate, _symbols))
     return out

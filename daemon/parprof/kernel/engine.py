@@ -16,7 +16,7 @@ from typing import Any
 from parprof.errors import TargetError
 from parprof.kernel import bpf, records
 from parprof.kernel.breaker import Breaker
-from parprof.kernel.counters import Counters
+from parprof.kernel.counters import Counters, possible_cpus
 from parprof.kernel.counts import CountTable
 from parprof.kernel.file_tables import FileTables, FoundMapping
 from parprof.kernel.objects import load_object
@@ -26,6 +26,7 @@ from parprof.kernel.records import Budget, Cost, ProcessState, WatchConfig
 from parprof.kernel.ringbuf import RingBuffer
 from parprof.kernel.sampling import LIVES, SampleEvents, Tracepoints
 from parprof.kernel.settings import Settings
+from parprof.kernel.sizes import map_sizes
 from parprof.kernel.stacks import CodeAt, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
@@ -72,7 +73,8 @@ class BpfKernel(Closing):
         self._trace = trace
         self._has_learned = False
         self._events: SampleEvents | None = None
-        self._object = load_object(sizes)
+        rate = frequency_hz * len(self.events)
+        self._object = load_object({**map_sizes(possible_cpus(), rate), **(sizes or {})})
         self.prober = Prober(self._object)
         self._settings = Settings(
             self._object, frequency_hz, budget or Budget(), trace=trace, system_wide=system_wide

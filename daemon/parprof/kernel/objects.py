@@ -23,7 +23,7 @@ from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf
 from parprof.kernel.compiler import OBJECT_PARTS, pid_namespace, source_directory
 from parprof.kernel.layout import check_size, make_structure
-from parprof.kernel.refusals import bpf_not_permitted
+from parprof.kernel.refusals import bpf_not_permitted, program_refused
 
 _COMPILE_SECONDS = 120
 _CACHE_BYTES = 8 << 20
@@ -164,7 +164,11 @@ class LoadedObject:
             if map_name == _EDGE_UNWINDERS:
                 fd = self._edge_array(expected_attach_type)
             struct.pack_into("<i", code, offset + 4, fd)
-        fd = bpf.program_load(described["kind"], bytes(code), name, expected_attach_type)
+        try:
+            fd = bpf.program_load(described["kind"], bytes(code), name, expected_attach_type)
+        except KernelUnsupported as error:
+            permitted = not isinstance(error.__cause__, PermissionError)
+            raise program_refused(error, permitted=permitted) from error
         self._loaded[name, expected_attach_type] = fd
         return fd
 

@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from parprof.errors import KernelUnsupported, PrivilegeError, UsageError
+from parprof.errors import KernelUnsupported, UsageError
 from parprof.kernel import bpf
+from parprof.kernel.refusals import perf_not_permitted
 
 _HARDWARE, _SOFTWARE, _CACHE, _RAW = 0, 1, 3, 4
 _L1D, _LL, _DTLB = 0, 2, 3
@@ -142,7 +143,7 @@ def choose(requested: list[str]) -> EventChoice:
     notes: list[str] = []
     refusal = is_available(clock)
     if refusal is not None and refusal.errno in (errno.EACCES, errno.EPERM):
-        raise PrivilegeError("perf events are not permitted: run as root or with CAP_PERFMON")
+        raise perf_not_permitted()
     if refusal is not None and clock != "cpu-clock":
         notes.append(f"no hardware counter for {clock} on this machine: sampled cpu-clock instead")
         clock = "cpu-clock"

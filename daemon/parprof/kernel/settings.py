@@ -6,6 +6,7 @@ import struct
 import threading
 from typing import Any
 
+from parprof.kernel.counters import possible_cpus
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.perf_events import online_cpus
 from parprof.kernel.records import Budget, Prices
@@ -61,5 +62,5 @@ class Settings:
         raw.hooks_ns = int(_HOOK_RUNS * _HOOK_NS / self.budget.ratio)
         raw.entry_ns, raw.dear_ns = self.prices.entry_ns, self.prices.dear_ns
         raw.return_ns, raw.interrupt_ns = self.prices.return_ns, self.prices.interrupt_ns
-        raw.cpus = max(online_cpus(), default=0) + 1
+        raw.cpus, raw.possible_cpus = max(online_cpus(), default=0) + 1, possible_cpus()
         self._object.put("settings_map", struct.pack("<I", 0), raw)

@@ -188,7 +188,13 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
         plan.notes.append(f"{len(code)} runtime mappings, {MAX_RUNTIME_RANGES} watched")
     plan.wait_ranges = _wait_code(load_map, runtimes, code)
     if not any(runtime.is_inside for runtime in runtimes):  # else the runtime's code may lie among the user's
-        plan.user_ranges = [r for dso in users for r in _ranges(load_map, dso)][:MAX_USER_RANGES]
+        code = [r for dso in users for r in _ranges(load_map, dso)]
+        plan.user_ranges = code[:MAX_USER_RANGES]
+        if len(code) > MAX_USER_RANGES:
+            plan.notes.append(
+                f"{len(code)} mappings of files that call the runtime, {MAX_USER_RANGES} of them known as the "
+                "program's: in the others work whose edges are not probed counts as waiting"
+            )
     plan.rare_sites = _creation_sites(dsos, runtimes)
     plan.libc_ranges = _libc_ranges(load_map, dsos)
     return plan

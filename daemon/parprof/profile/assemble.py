@@ -69,6 +69,10 @@ def measurement_notes(measured: Measurement, rows: RowMaker) -> list[str]:
             f"n_w from probes and from the runtime's memory differed in {counted['disagreed']} of "
             f"{counted['checked']} samples"
         )
+    if counted["python_too_deep"]:
+        out.append(
+            f"{counted['python_too_deep']} stacks have more than 256 Python frames: the outermost are missing"
+        )
     if measured.tables_refused:
         out.append(
             f"no room for {measured.tables_refused} unwind tables: frame pointers were followed in those files"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from parprof.files.dso import Dso
-from parprof.plans import Edge, Hook, Memory, MemoryPlan, Root, UnknownLayout, WorkerArray
+from parprof.plans import Edge, Hook, Memory, MemoryPlan, Root, UnknownLayout, WorkerArray, check_pool
 from parprof.runtimes import Agent, hook
 
 _G_TOTAL_WORKERS, _G_WORKERS, _G_P = 12, 32, 1312
@@ -105,3 +105,4 @@ def _check(process: Memory, root: int, label: str) -> None:
         raise UnknownLayout(f"{label}: not laid out as the Cilk Plus that is known: {error}") from error
     if not right:
         raise UnknownLayout(f"{label}: not laid out as the Cilk Plus that is known (Build 4516)")
+    check_pool(count, label)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from parprof.files.dso import Dso
 from parprof.files.elf import ElfFile
-from parprof.plans import Edge, Hook, Memory, MemoryPlan, Root, UnknownLayout, WorkerArray
+from parprof.plans import Edge, Hook, Memory, MemoryPlan, Root, UnknownLayout, WorkerArray, check_pool
 from parprof.runtimes import Agent, hook
 from parprof.runtimes.tlsslots import tls_slots
 
@@ -178,3 +178,4 @@ def _check(process: Memory, root: int, layout: Layout, label: str) -> None:
         raise UnknownLayout(
             f"{label}: not laid out as OpenCilk {layout.version}, of which it has the symbols"
         )
+    check_pool(count, label)

@@ -1,0 +1,35 @@
+"""How large the programs' maps are: by the number of CPUs, up to a bound."""
+
+from __future__ import annotations
+
+_WALKS_PER_CPU = 2
+"""Walks of creators' stacks at once: a probe's program can be preempted by that of another thread."""
+_THREADS_PER_CPU, _LEAST_THREADS, _MOST_THREADS = 256, 1 << 14, 1 << 16
+"""An entry takes 1.3 kB."""
+_LEAST_COUNTS, _MOST_COUNTS = 1 << 16, 1 << 19
+"""An entry takes 0.14 kB."""
+_RING_BYTES_PER_CPU, _LEAST_RING, _MOST_RING = 1 << 19, 1 << 22, 1 << 25
+"""For a second or two of deep stacks that are all new at 99 Hz; what finds no room comes with a later sample."""
+
+
+def map_sizes(cpus: int, samples_per_second: float = 0.0) -> dict[str, int]:
+    """Sizes of those maps that one size does not fit: entries, and bytes of ring buffers.
+
+    ``cpus``: those that there may ever be; ``samples_per_second`` and CPU, of all events together. What is too much for
+    the largest of them is counted as lost.
+
+    >>> map_sizes(2, 499)["counts"], map_sizes(256, 499)["counts"]
+    (65536, 262144)
+    """
+    return {
+        "counts": _bounded(2 * cpus * samples_per_second, _LEAST_COUNTS, _MOST_COUNTS),
+        "threads": _bounded(_THREADS_PER_CPU * cpus, _LEAST_THREADS, _MOST_THREADS),
+        "edge_walks": _WALKS_PER_CPU * cpus,
+        "walk_claims": _WALKS_PER_CPU * cpus,
+        "stacks": _bounded(_RING_BYTES_PER_CPU * cpus, _LEAST_RING, _MOST_RING),
+    }
+
+
+def _bounded(wanted: float, least: int, most: int) -> int:
+    """A power of two, as ring buffers must be."""
+    return min(max(1 << (int(wanted) - 1).bit_length(), least), most)

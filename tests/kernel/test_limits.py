@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is too large for the programs' tables is counted, and said."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from parprof.kernel import bpf, settings
+from parprof.kernel.counters import possible_cpus
+from parprof.kernel.engine import BpfKernel
+from parprof.kernel.records import RECORD_FORK
+from parprof.session.session import Session
+
+THREADS = """
+import os, threading, time
+os.sched_setaffinity(0, {%d})
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+    time.sleep(0.001)
+"""
+FORKS = """
+import os, time
+input()
+if not os.fork():
+    time.sleep(20)
+print("forked", flush=True)
+input()
+if not os.fork():
+    time.sleep(20)
+print("forked", flush=True)
+input()
+"""
+_STAT_IMAGES = 22
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[BpfKernel]:
+    with BpfKernel(["cpu-clock"], 199, sizes={"edge_walks": 2, "walk_claims": 2}) as kernel:
+        yield kernel
+
+
+@pytest.mark.skipif(possible_cpus() < 2 or 1 not in os.sched_getaffinity(0), reason="there is no second CPU")
+@pytest.mark.parametrize("cpu", [0, 1])
+def test_walks_of_a_cpu_without_a_slot_are_counted(kernel: BpfKernel, cpu: int) -> None:
+    """Creators' stacks are walked in two slots for each CPU: here only the first has them."""
+    session = Session(kernel)
+    process = subprocess.Popen([sys.executable, "-S", "-c", THREADS % cpu])
+    before = kernel.lost().get("contexts", 0)
+    try:
+        time.sleep(0.3)
+        session.watch(process.pid)
+        end = time.monotonic() + 10
+        while time.monotonic() < end and not kernel.lost().get("contexts", 0) > before:
+            session.step()
+            if cpu == 0 and kernel.statistics()["contexts"] > 20:
+                break
+        assert (kernel.lost().get("contexts", 0) > before) == (cpu == 1)
+    finally:
+        process.kill()
+        process.wait()
+        session.finish()
+        session.close()
+
+
+def test_cpus_beyond_those_that_are_looked_at_are_counted(
+    kernel: BpfKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where context switches are not followed, n_w is what runs on the first 256 CPUs."""
+    session = Session(kernel)
+    process = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+    try:
+        session.watch(process.pid)
+        kernel._settings.write(ticks=True)
+        session.drain()
+        time.sleep(0.3)
+        session.drain()
+        assert kernel.statistics()["ticks"] > 0
+        assert "cpus" not in kernel.lost()
+        monkeypatch.setattr(settings, "online_cpus", lambda: list(range(300)))
+        session.drain()
+        time.sleep(0.3)
+        session.drain()
+        assert kernel.lost()["cpus"] > 0
+    finally:
+        kernel._settings.write(ticks=False)
+        process.kill()
+        process.wait()
+        session.finish()
+        session.close()
+
+
+def test_process_images_stay_apart_for_a_long_time(kernel: BpfKernel) -> None:
+    """The daemon of a machine that starts thousands of processes a second gives out millions of ids."""
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
+        preexec_fn=lambda: os.sched_setaffinity(0, {0}),
+    )  # fmt: skip
+    session = Session(kernel)
+    try:
+        assert process.stdin and process.stdout
+        target = session.watch(process.pid, follow=True)
+        images = []
+        for given_out in (0, 1 << 19):
+            value = struct.pack(f"<{possible_cpus()}Q", *[given_out] * possible_cpus())
+            bpf.map_update(kernel._object.maps["counters"], struct.pack("<I", _STAT_IMAGES), value)
+            process.stdin.write(b"\n")
+            assert process.stdout.readline() == b"forked\n"
+            images += [record.image for record in kernel.control_records() if record.kind == RECORD_FORK]
+        assert len(set(images)) == 2, images
+        assert all(image >= 1 << 31 for image in images) and target.image not in images
+    finally:
+        process.kill()
+        process.communicate()
+        session.finish()
+        session.close()

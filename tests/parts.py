@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One closing line for a test run in two parts.
+
+`make test` runs tests that need no quiet machine two at a time, and after that, alone, those that compare programs with
+the clock. Each part is a pytest of its own: the first leaves its results in a file (``--leave-results FILE``), the
+second takes them as if they were its own (``--with-results FILE``), so that its summary and exit code speak for both.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Results = dict[str, list[Any]]
+"""Reports by what the terminal calls them: "passed", "failed", "error", "skipped" and so on."""
+_REPORTS = (pytest.TestReport, pytest.CollectReport)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    group = parser.getgroup("parts", "one summary for two runs")
+    group.addoption("--leave-results", metavar="FILE", help="write the results there, for --with-results")
+    group.addoption("--with-results", metavar="FILE", help="report the results of another run with one's own")
+
+
+def forget(config: pytest.Config) -> None:
+    """What an earlier run has left must not speak for one that breaks off."""
+    if path := config.getoption("leave_results"):
+        Path(path).unlink(missing_ok=True)
+
+
+def leave(config: pytest.Config, results: Results, exit_code: int) -> None:
+    """Write the results to the file of ``--leave-results``, if the run came to its end."""
+    if not (path := config.getoption("leave_results")) or hasattr(config, "workerinput"):
+        return  # a worker of pytest-xdist knows a part of them
+    if exit_code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return
+    left = {
+        category: [_data(config, one) for one in reports if isinstance(one, _REPORTS)]
+        for category, reports in results.items()
+        if category  # the others are setups and teardowns that passed
+    }
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(left), encoding="utf-8")
+
+
+def _data(config: pytest.Config, report: Any) -> dict[str, Any]:
+    data: dict[str, Any] = config.hook.pytest_report_to_serializable(config=config, report=report)
+    data.pop("node", None)  # pytest-xdist's worker that ran it
+    return data
+
+
+def take(config: pytest.Config) -> Results:
+    """The results in the file of ``--with-results``; none without that option.
+
+    Raises: pytest.UsageError if the other run left none.
+    """
+    if not (path := config.getoption("with_results")):
+        return {}
+    try:
+        left: dict[str, list[dict[str, Any]]] = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise pytest.UsageError(f"--with-results: the other run left no results: {error}") from None
+    return {category: [_report(config, data) for data in reports] for category, reports in left.items()}
+
+
+def add(results: Results, others: Results) -> None:
+    """Count the others' results too."""
+    for category, reports in others.items():
+        results.setdefault(category, []).extend(reports)
+
+
+def failed(results: Results) -> bool:
+    """Whether there is one that makes a run fail."""
+    return bool(results.get("failed") or results.get("error"))
+
+
+def _report(config: pytest.Config, data: dict[str, Any]) -> Any:
+    report = config.hook.pytest_report_from_serializable(config=config, data=data)
+    if isinstance(report.longrepr, list):  # where and why it was skipped: a tuple, which JSON does not know
+        report.longrepr = tuple(report.longrepr)
+    return report

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two runs of pytest with one closing line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+CONFTEST = """
+import pytest, parts
+other = pytest.StashKey()
+def pytest_addoption(parser):
+    parts.add_options(parser)
+def pytest_configure(config):
+    parts.forget(config)
+    config.stash[other] = parts.take(config)
+def pytest_terminal_summary(terminalreporter, exitstatus, config):
+    parts.leave(config, terminalreporter.stats, exitstatus)
+    parts.add(terminalreporter.stats, config.stash[other])
+def pytest_sessionfinish(session):
+    if parts.failed(session.config.stash[other]):
+        session.exitstatus = 1
+"""
+FIRST = """
+import pytest
+def test_good(): pass
+def test_skipped(): pytest.skip("no such thing")
+"""
+BROKEN = """
+import pytest
+def test_bad(): assert not "as it should be"
+@pytest.fixture
+def nothing(): raise OSError("no room")
+def test_error(nothing): pass
+"""
+SECOND = "def test_one(): pass\ndef test_two(): pass\n"
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str]:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-ra",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        "/dev/null",
+        *arguments,
+    ]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(TESTS), "PATH": "/usr/bin:/bin"},
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in (("conftest", CONFTEST), ("test_first", FIRST), ("test_second", SECOND)):
+        (tmp_path / f"{name}.py").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("workers", [["-p", "no:xdist"], ["-n", "2"]])
+def test_both_are_counted(folder: Path, workers: list[str]) -> None:
+    assert run(folder, *workers, "--leave-results", "left/results.json", "test_first.py")[0] == 0
+    code, text = run(folder, "-p", "no:xdist", "--with-results", "left/results.json", "test_second.py")
+    assert code == 0 and "3 passed, 1 skipped in" in text.splitlines()[-1], text
+    assert "no such thing" in text
+
+
+def test_a_failure_of_the_first_is_one_of_both(folder: Path) -> None:
+    (folder / "test_first.py").write_text(FIRST + BROKEN)
+    assert run(folder, "-n", "2", "--leave-results", "results.json", "test_first.py")[0] == 1
+    code, text = run(folder, "-p", "no:xdist", "--with-results", "results.json", "test_second.py")
+    assert code == 1 and "1 failed, 3 passed, 1 skipped, 1 error in" in text.splitlines()[-1], text
+    assert "FAILED test_first.py::test_bad" in text and "ERROR test_first.py::test_error" in text
+
+
+def test_a_first_run_that_broke_off_is_a_failure(folder: Path) -> None:
+    (folder / "results.json").write_text("{}")  # of the day before
+    assert run(folder, "--leave-results", "results.json", "no_such_file.py")[0] == 4
+    code, text = run(folder, "--with-results", "results.json", "test_second.py")
+    assert code == 4 and "the other run left no results" in text
