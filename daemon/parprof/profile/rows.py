@@ -141,7 +141,8 @@ class RowMaker:
                 metrics = attribute(
                     share, period_ns, n_working or key.n_working, cores, key.state, overhead=overhead != ""
                 )
-                metrics[BLAME] = share * period_ns * key.waiters
+                if key.waiters:
+                    metrics[BLAME] = share * period_ns * key.waiters
             else:
                 metrics = Metrics(events={drain.events[key.event]: share})
             self._charge(out, drain, key, located, image, overhead, metrics)

@@ -252,7 +252,8 @@ class _Interval:
     __slots__ = ("added_s", "bytes", "columns", "events", "identities", "part", "process", "samples", "taken")
 
     def __init__(self, process: _Process, profile: Profile, numbers: array[int], added_s: float) -> None:
-        rows = [sample.metrics.values for sample in profile.samples]
+        charged = [sample.metrics for sample in profile.samples]
+        rows = [metrics.values for metrics in charged]
         self.process = process
         self.added_s = added_s
         """When it ended, CLOCK_MONOTONIC."""
@@ -261,11 +262,7 @@ class _Interval:
             metric: _column([row.get(metric, 0) for row in rows])
             for metric in dict.fromkeys(chain.from_iterable(rows))
         }
-        self.events = {
-            row: dict(sample.metrics.events)
-            for row, sample in enumerate(profile.samples)
-            if sample.metrics.events
-        }
+        self.events = {row: dict(metrics.events) for row, metrics in enumerate(charged) if metrics.events}
         total = Metrics.of({metric: sum(column) for metric, column in self.columns.items()})
         self.samples = total.samples
         self.part = Part(head_of(profile), total.cpu_ns)
