@@ -2,9 +2,9 @@
 
 The tests in ``kernel/`` and ``e2e/`` compare what real programs did with what we measured of them, by the clock, and
 some others wait for children and servers, on machines whose cores others use too (a virtual machine's neighbours, a
-build beside). Of 2,400 tests one or two then fail in a run, each time others. Those are run again, up to twice and after a
-pause; a defect fails all three times. More than `MAX_SPOILT` tests that needed it are no bad luck: the run fails,
-whatever came of them in the end.
+build beside). Of 2,400 tests one or two then fail in a run, each time others. Those are run again, up to twice and
+after a pause; a defect fails all three times. More than `MAX_SPOILT` tests that needed it are no bad luck: the run
+fails, whatever came of them in the end.
 """
 
 from __future__ import annotations
