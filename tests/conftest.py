@@ -1,9 +1,10 @@
 """For all tests: no time limits on single examples; what a busy machine spoilt is tried again, and counted.
 
-The tests in ``kernel/`` and ``e2e/`` compare what real programs did with what we measured of them, by the clock, on
-machines whose cores others use too (a virtual machine's neighbours, a build beside). Of 300 such tests one or two then
-fail in a run, each time others. Those are run again, up to twice and after a pause; a defect fails all three times.
-More than `MAX_SPOILT` tests that needed it are no bad luck: the run fails, whatever came of them in the end.
+The tests in ``kernel/`` and ``e2e/`` compare what real programs did with what we measured of them, by the clock, and
+some others wait for children and servers, on machines whose cores others use too (a virtual machine's neighbours, a
+build beside). Of 2,400 tests one or two then fail in a run, each time others. Those are run again, up to twice and
+after a pause; a defect fails all three times. More than `MAX_SPOILT` tests that needed it are no bad luck: the run
+fails, whatever came of them in the end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ settings.register_profile("parprof", deadline=None)
 settings.load_profile("parprof")
 Life.strict = True
 
-JUDGED_BY_THE_CLOCK = {"kernel", "e2e"}
 BOOTS_A_MACHINE = "system"
 BOOT_TIMEOUT_S = 1200
 """Of a test that also boots systemd, or builds a package and installs it."""
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         part = item.path.relative_to(here).parts[0]
-        if part in JUDGED_BY_THE_CLOCK:
+        if part != BOOTS_A_MACHINE:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=3))
         if part == BOOTS_A_MACHINE:
             item.add_marker(pytest.mark.timeout(BOOT_TIMEOUT_S))
@@ -58,6 +58,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    spoilt.update(report.nodeid for report in session.config.stash[other_part].get("rerun", ()))
     if len(spoilt) > MAX_SPOILT or parts.failed(session.config.stash[other_part]):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,7 +30,9 @@ OTHER = 65533
 @pytest.fixture
 def open_path(tmp_path: Path) -> Iterator[Path]:
     """A directory that other users can get to."""
-    for parent in [tmp_path, *tmp_path.parents][:3]:
+    for parent in [tmp_path, *tmp_path.parents]:
+        if parent == Path(tempfile.gettempdir()):
+            break
         parent.chmod(0o755)
     yield tmp_path
 

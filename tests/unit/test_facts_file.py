@@ -11,6 +11,7 @@ import json
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from parprof.errors import OutputError, ProfileFormatError
 from parprof.exporters import json_report, pprof
 from parprof.exporters.pprof_reader import read_as
 from parprof.facts import reading
+from parprof.facts.cores import CoresHeld
 from parprof.facts.drain import Drain
 from parprof.facts.measurement import Measurement
 from parprof.facts.reading import decode
@@ -51,8 +53,8 @@ def words(*numbers: int) -> bytes:
     return struct.pack(f"<{len(numbers)}Q", *numbers)
 
 
-def made() -> tuple[Measurement, RecordedNames]:
-    """A measurement with one of everything."""
+def made(cores: int | None = 3) -> tuple[Measurement, RecordedNames]:
+    """A measurement with one of everything. ``cores``: n, as the user said."""
     program, jit = Dso(("file", 1, 2, 3, 4), "/workloads/a b"), Dso(("label", "[anon]"), "[anon]")
     stacks = StackTable()
     stacks.put(1 << 63, RawStack(words(0x1010, 0x1020, 0x1030 | INTERRUPTED), 0, b"", 0, 2))
@@ -82,6 +84,7 @@ def made() -> tuple[Measurement, RecordedNames]:
             1, Process(4096, 0, "a b", "./a b -x", ""), agents()[:2], "libgomp+libiomp5", 4, "exact", 5, 1.25,
             ("no probe",), ("no probe", "n_w source exact -> memory: x"), python,
             {0: places, 2: {**places, 0x9000: (jit, 0x9000)}},
+            {8: CoresHeld(8, 4, 0.75), 2: CoresHeld(2, 2, 0.5)},
         ),
         2: RecordedImage(2, Process(1, 0, "", "", ""), (), "none", 1, "scheduler", 0, 0.0, (), (), None, {}),
     }  # fmt: skip
@@ -101,10 +104,28 @@ def made() -> tuple[Measurement, RecordedNames]:
     }
     counted = {"samples": 43, "ticks": 1}
     kernel = Recording(("cpu-clock", "page-faults"), 499, 0.01, {}, stacks, counted, {"stack_ring": 2})
-    drain = Drain(facts, stacks, images, {(1, 4097): "worker"}, kernel.events, 499)
+    by_cores = {
+        one: {8: Count(count.samples, count.total, count.unsure)}
+        for one, count in facts.items()
+        if one.image == 1
+    }
+    by_cores[key] = {8: Count(7, 60), 2: Count(3, 40, 1)}
+    drain = Drain(facts, stacks, images, {(1, 4097): "worker"}, kernel.events, 499, by_cores)
     paid = {kind: float(kind) for kind in Cost}
     measured = Measurement(
-        drain, images, kernel, 1, 1.7e9, 2.5, 0.125, paid, 2, 150.5, 3, ("cpu-clock instead",), {"/x": "why"}
+        drain,
+        images,
+        kernel,
+        1,
+        1.7e9,
+        2.5,
+        0.125,
+        paid,
+        2,
+        150.5,
+        cores,
+        ("cpu-clock instead",),
+        {"/x": "why"},
     )
     return measured, names
 
@@ -113,7 +134,9 @@ def saved(name: str) -> tuple[Measurement, RecordedNames]:
     return read_as(RECORDINGS / f"{name}.facts", decode)
 
 
-@pytest.mark.parametrize("source", [made, *(functools.partial(saved, name) for name in NAMES)])
+@pytest.mark.parametrize(
+    "source", [made, functools.partial(made, None), *(functools.partial(saved, name) for name in NAMES)]
+)
 def test_what_is_read_makes_the_same_profile(source: Callable[[], tuple[Measurement, RecordedNames]]) -> None:
     measured, names = source()
     again, recorded = decode(encode(measured, names))
@@ -143,6 +166,33 @@ def test_writing_is_repeatable_and_numbers_are_small(tmp_path: Path) -> None:
     user, context = COLUMNS.index("user"), COLUMNS.index("context")
     assert max(row[user] for row in document["facts"]) == 4
     assert max(row[context] for row in document["facts"]) < 20
+
+
+def test_idleness_goes_by_the_cores_of_its_time() -> None:
+    measured, names = decode(encode(*made(None)))
+    (key,) = (key for key, divided in measured.drain.by_cores.items() if len(divided) > 1)
+    assert measured.drain.by_cores[key] == {8: Count(7, 60), 2: Count(3, 40, 1)}
+    only = replace(measured, drain=replace(measured.drain, facts={key: measured.drain.facts[key]}))
+    profile = make_profile(only, names)
+    assert (profile.total().samples, key.n_working) == (10, 2)
+    assert profile.total().idleness_ns == pytest.approx(7 * (4 - 2) / 2 * 1e9 / 499), "n was 4, then 2"
+    assert profile.process.cores == 4, "for longest"
+    said = make_profile(replace(only, cores=3), names)
+    assert said.total().idleness_ns == pytest.approx(10 * (3 - 2) / 2 * 1e9 / 499), (
+        "as the user would have it"
+    )
+    assert said.process.cores == 3
+
+
+def test_files_of_before_have_one_n() -> None:
+    old = document()
+    del old["by_cores"]
+    for image in old["images"]:
+        del image["cores_held"]
+    measured, _ = decode(json.dumps(old).encode())
+    assert not measured.drain.by_cores
+    assert measured.images[1].cores_held() == (CoresHeld(4, 4, 1.25),)
+    assert (measured.images[1].parallel_cores(), measured.images[1].parallel_cores(8)) == (4, 4)
 
 
 def test_places_without_a_name_are_shown_by_file_and_address() -> None:
@@ -196,6 +246,10 @@ def test_other_files_are_told_apart() -> None:
         ("words", [1 << 63, 1 << 63], "too large"),
         ("stacks", [[0, 0, 0, [99], []]], "is no number"),
         ("notes", "x", "no array"),
+        ("by_cores", [[99, 2, 1, 1, 0]], "samples of no row"),
+        ("by_cores", [[0, 0, 1, 1, 0]], "with no cores"),
+        ("by_cores", [[0, 2, 1]], "samples of no row"),
+        ("by_cores", [[0, 2, 9, 100, 1]], "more or fewer"),
         ("paid_ns", {}, "no 'probes'"),
     ],
 )

@@ -17,8 +17,8 @@ class CoreTime:
     idleness_s: float
     ready_s: float
     """Working threads waited so long for a CPU."""
-    cores: int
-    """n: cores that the process could use."""
+    cores: float
+    """n: cores that the process could use; the mean where that changed."""
     elapsed_s: float
     period_s: float
     """What one sample stands for."""
@@ -51,5 +51,6 @@ class CoreTime:
         """For the reader of a report."""
         return (
             f"work {self.work_s:.2f} s + waiting for a CPU {self.ready_s:.2f} s + idleness {self.idleness_s:.2f} s are "
-            f"more than n x time = {self.cores} x {self.elapsed_s:.2f} s: idleness is overstated; please report this"
+            f"more than n x time = {self.cores:.4g} x {self.elapsed_s:.2f} s: idleness is overstated; please report "
+            "this"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
 import time
@@ -26,7 +27,7 @@ from parprof.probes.prices import machine_prices
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
 from parprof.resources import allow_many_files
-from parprof.session.session import Session
+from parprof.session.session import Pace, Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
 from parprof.symbols import Symbolizer
@@ -139,7 +140,8 @@ def measure(
     budget = Budget(args.budget / 100, _NO_LIMIT_NS) if args.budget >= 100 else Budget(args.budget / 100)
     with BpfKernel(events.names, args.frequency, budget=budget) as kernel, Symbolizer(log=log) as symbolizer:
         kernel.breaker.set_prices(machine_prices(kernel))
-        session = Session(kernel, wanted_source=args.n_w_source, blame_locks=args.blame == "locks")
+        pace = Pace(cores=math.inf) if args.cores else None
+        session = Session(kernel, pace, wanted_source=args.n_w_source, blame_locks=args.blame == "locks")
         try:
             main = begin(session)
             with Progress(sys.stderr, enabled=not args.quiet) as progress:

@@ -52,6 +52,10 @@ class Checked:
             raise self.damaged(f"has no {name!r}")
         return Checked(self._value[name], f"{self._where}.{name}")
 
+    def rows(self, name: str, most: int) -> list[Checked]:
+        """The items of a member of an object that older files do not have: none, then."""
+        return self[name].items(most) if type(self._value) is dict and name in self._value else []
+
     @property
     def is_null(self) -> bool:
         """Whether it is null."""

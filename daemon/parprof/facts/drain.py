@@ -6,9 +6,10 @@ From here on data flow one way: who makes rows of a drain asks neither the kerne
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from parprof.facts.cores import CoresHeld
 from parprof.files.dso import Dso
 from parprof.kernel.stacks import Stack, StackTable
 from parprof.languages import Merge, Saved
@@ -36,8 +37,8 @@ class Image(Protocol):
     def runtime(self) -> str:
         """Their names, for labels; ``none`` without one."""
 
-    def parallel_cores(self) -> int:
-        """n: cores that it could use."""
+    def parallel_cores(self, allowed: int | None = None) -> int:
+        """n: cores that it could use; with ``allowed``: when it was allowed so many, rather than now."""
 
     def find(self, address: int, epoch: int) -> tuple[Dso, int] | None:
         """File and ELF address behind an address that was sampled in an epoch of its load map; None: no code."""
@@ -73,6 +74,9 @@ class MeasuredImage(Image, Protocol):
     def watched_s(self) -> float:
         """For how long it was watched."""
 
+    def cores_held(self) -> Sequence[CoresHeld]:
+        """How many cores it was allowed, and for how long: never empty."""
+
     def remarks(self) -> list[str]:
         """What the reader of a report must know of it: its failures, and what was done without."""
 
@@ -92,3 +96,6 @@ class Drain:
     """Names of the perf events, the clock first."""
     frequency_hz: int
     """Samples of the clock a second and CPU."""
+    by_cores: Mapping[SampleKey, Mapping[int, Count]] = field(default_factory=dict)
+    """How the samples of each key divide by what their process was allowed to use at the time. Only of processes for
+    which that has changed, and then all of theirs."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from parprof.errors import ProfileFormatError
 from parprof.facts.checked import U64, Checked, parse
+from parprof.facts.cores import CoresHeld
 from parprof.facts.drain import Drain
 from parprof.facts.measurement import Measurement
 from parprof.facts.replay import Place, RecordedImage, RecordedNames
@@ -76,7 +77,8 @@ class _Decoder:
     def measurement(self) -> tuple[Measurement, RecordedNames]:
         file = self._file
         stacks, sizes = self._stacks(file["words"].steps())
-        facts = self._facts(sizes, self._contexts(stacks, sizes))
+        facts, keys = self._facts(sizes, self._contexts(stacks, sizes))
+        by_cores = self._by_cores(facts, keys)
         images = {image.image: image for image in map(self._image, file["images"].items(1 << 20))}
         main = file["main"].integer(_U32)
         if main not in images:
@@ -93,7 +95,8 @@ class _Decoder:
             Counter({name: count.integer() for name, count in file["statistics"].members().items()}),
             {name: count.integer() for name, count in file["lost"].members().items()},
         )
-        drain = Drain(kernel.drain(), stacks, images, self._thread_names(), events, kernel.frequency_hz)
+        names = self._thread_names()
+        drain = Drain(kernel.drain(), stacks, images, names, events, kernel.frequency_hz, by_cores)
         paid = file["paid_ns"]
         measured = Measurement(
             drain,
@@ -148,11 +151,13 @@ class _Decoder:
             frames[identity] = min(sizes[number] + frames.get(outer, 0), _MAX_CONTEXT_FRAMES)
         return frames
 
-    def _facts(self, sizes: Sequence[int], contexts: dict[int, int]) -> Facts:
+    def _facts(self, sizes: Sequence[int], contexts: dict[int, int]) -> tuple[Facts, list[SampleKey]]:
+        """The samples, and the key of each row."""
         rows = self._file["facts"]
         if self._file["columns"].texts(64) != list(COLUMNS):
             raise self._file.damaged(f"has other columns than {', '.join(COLUMNS)}")
         facts: Facts = {}
+        keys = []
         spent = 0
         for row in rows.items(_MANY):
             numbers = row.integers(most=_MAX_COUNT, length=len(COLUMNS))
@@ -171,7 +176,24 @@ class _Decoder:
             if spent > MAX_PATH_FRAMES:
                 raise ProfileFormatError(f"its call paths hold more than {MAX_PATH_FRAMES} frames")
             add_facts(facts, {key: count})
-        return facts
+            keys.append(key)
+        return facts, keys
+
+    def _by_cores(self, facts: Facts, keys: Sequence[SampleKey]) -> dict[SampleKey, dict[int, Count]]:
+        out: dict[SampleKey, dict[int, Count]] = {}
+        for row in self._file.rows("by_cores", _MANY):
+            numbers = row.integers(most=_MAX_COUNT, length=2 + _COUNTS)
+            if len(numbers) != 2 + _COUNTS or numbers[0] >= len(keys) or not 1 <= numbers[1] <= _MAX_CORES:
+                raise row.damaged("has samples of no row, or with no cores")
+            divided = out.setdefault(keys[numbers[0]], {})
+            divided.setdefault(numbers[1], Count()).add(Count(*numbers[2:]))
+        for key, divided in out.items():
+            whole = Count()
+            for count in divided.values():
+                whole.add(count)
+            if whole != facts[key]:
+                raise self._file.damaged("has samples that are more or fewer when divided by cores")
+        return out
 
     def _thread_names(self) -> dict[tuple[int, int], str]:
         out = {}
@@ -197,6 +219,7 @@ class _Decoder:
             remarked=tuple(image["remarks"].texts()),
             language=None if image["python"].is_null else replayed(self._python(image["python"])),
             places=self._places(image["places"]),
+            held={held.allowed: held for held in map(_cores_held, image.rows("cores_held", _MAX_CORES))},
         )
 
     def _places(self, rows: Checked) -> dict[int, dict[int, Place]]:
@@ -253,6 +276,11 @@ class _Decoder:
                 address, name = row.row(2)
                 out.jit[number, address.integer()] = name.text()
         return out
+
+
+def _cores_held(row: Checked) -> CoresHeld:
+    allowed, cores, seconds = row.row(3)
+    return CoresHeld(allowed.integer(_MAX_CORES, 1), cores.integer(_MAX_CORES, 1), seconds.number())
 
 
 def _frames(rows: Checked, strings: Sequence[str]) -> list[Frame]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from parprof.facts.cores import CoresHeld
 from parprof.facts.drain import Image
 from parprof.facts.names import Frames, KernelPlace, Namer, Request
 from parprof.files.dso import Dso, Key
@@ -36,10 +37,17 @@ class RecordedImage:
     language: Replayed | None
     places: Mapping[int, Mapping[int, Place]]
     """By epoch, then by address: only those that samples have."""
+    held: Mapping[int, CoresHeld] = field(default_factory=dict)
+    """By the cores that it was allowed; empty: n was always ``cores``."""
 
-    def parallel_cores(self) -> int:
+    def parallel_cores(self, allowed: int | None = None) -> int:
         """n: cores that it could use."""
-        return self.cores
+        known = None if allowed is None else self.held.get(allowed)
+        return known.cores if known else self.cores
+
+    def cores_held(self) -> Sequence[CoresHeld]:
+        """How many cores it was allowed, and for how long."""
+        return tuple(self.held.values()) or (CoresHeld(self.cores, self.cores, self.watched_seconds),)
 
     def find(self, address: int, epoch: int) -> Place | None:
         """File and ELF address behind a sampled address."""

@@ -102,6 +102,7 @@ class _Encoder:
             "thread_names": self._thread_names(),
             "columns": COLUMNS,
             "facts": facts,
+            "by_cores": self._divided(),
             "words": _steps(sorted(self._words)),
             "stacks": self._sorted_stacks(),
             "contexts": self._context_rows,
@@ -118,6 +119,15 @@ class _Encoder:
             user=self._stack(key.user), kernel=self._stack(key.kernel), context=self._context(key.context)
         )
         return [*map(int, numbered), *counted]
+
+    def _divided(self) -> list[list[int]]:
+        """[row of facts, cores that its process was allowed, what was counted with these]."""
+        by_cores = self._measured.drain.by_cores
+        return [
+            [row, allowed, count.samples, count.total, count.unsure]
+            for row, key in enumerate(self._measured.drain.facts)
+            for allowed, count in by_cores.get(key, {}).items()
+        ]
 
     def _stack(self, digest: int) -> int:
         """The number of a stack; 0: there is none."""
@@ -199,6 +209,7 @@ class _Encoder:
             "n_w_source": image.n_w_source,
             "ready_ns": image.ready_ns,
             "watched_s": image.watched_s(),
+            "cores_held": [list(one) for one in image.cores_held()],
             "failures": list(image.failures),
             "remarks": image.remarks(),
             "places": self._grouped(self._places.get(image.image, {})),

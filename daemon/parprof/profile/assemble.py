@@ -116,7 +116,7 @@ def violations(measured: Measurement, rows: RowMaker, samples: Sequence[PathSamp
             work_s=metrics.work_ns / 1e9,
             idleness_s=metrics.idleness_ns / 1e9,
             ready_s=image.ready_ns / 1e9,
-            cores=rows.cores_of(image),
+            cores=rows.mean_cores(image),
             elapsed_s=image.watched_s(),
             period_s=1 / measured.drain.frequency_hz,
             most_working=max(
@@ -146,7 +146,7 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
             main.process.comm,
             main.process.command,
             main.runtime,
-            rows.cores_of(main),
+            rows.usual_cores(main),
             main.n_w_source,
         ),
         duration_s=measured.duration_s,

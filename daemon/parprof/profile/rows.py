@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from parprof.attribution import finephases
 from parprof.attribution.idleness import attribute
-from parprof.facts.drain import Drain, Image
+from parprof.facts.cores import mean_cores, usual_cores
+from parprof.facts.drain import Drain, Image, MeasuredImage
 from parprof.kernel.stacks import StackTable
 from parprof.logical import Located, LogicalPaths, PathMemory, Shape
 from parprof.logical.overhead import TAG
 from parprof.metrics import BLAME, PROFILING, SAMPLES, Metrics
-from parprof.model import Origin, Path, PathSample, SampleKey, ThreadState
+from parprof.model import Count, Origin, Path, PathSample, SampleKey, ThreadState
 from parprof.profile.addresses import AddressBook
 from parprof.runtimes import Agent
 
@@ -52,8 +53,23 @@ class RowMaker:
         path is not whole."""
 
     def cores_of(self, image: Image | None) -> int:
-        """n for a process."""
+        """n for a process, now."""
         return self._cores or (image.parallel_cores() if image else 1)
+
+    def mean_cores(self, image: MeasuredImage) -> float:
+        """n for a process, over all of its time."""
+        return self._cores or mean_cores(image.cores_held())
+
+    def usual_cores(self, image: MeasuredImage) -> int:
+        """The n that a process had for longest."""
+        return self._cores or usual_cores(image.cores_held())
+
+    def _by_cores(self, drain: Drain, image: Image | None, key: SampleKey) -> Iterable[tuple[int, Count]]:
+        """The samples of a key, by n when they were counted."""
+        divided = drain.by_cores.get(key)
+        if divided is None or image is None or self._cores:
+            return ((self.cores_of(image), drain.facts[key]),)
+        return ((image.parallel_cores(allowed), count) for allowed, count in divided.items())
 
     def rows(self, drain: Drain) -> list[PathSample]:
         """The rows of these facts; together they have all of their samples."""
@@ -71,9 +87,9 @@ class RowMaker:
                 paths = self._paths[number, epoch] = self._make_paths(drain.stacks, image, number, epoch)
             paths.learn((key.user, key.context, facts[key].samples) for key in keys if key.event == 0)
             before = paths.joined_samples, paths.unknown_samples, paths.incomplete_samples
-            cores = self.cores_of(image)
             for key in keys:
-                self._add(out, drain, paths, image, cores, key)
+                for cores, count in self._by_cores(drain, image, key):
+                    self._add(out, drain, paths, image, cores, key, count)
             self.joined += paths.joined_samples - before[0]
             self.unknown += paths.unknown_samples - before[1]
             self.incomplete += paths.incomplete_samples - before[2]
@@ -82,14 +98,16 @@ class RowMaker:
     def _fine_phases(self, drain: Drain) -> dict[int, float]:
         samples: dict[int, list[tuple[ThreadState, int, int]]] = {}
         teams: dict[int, int] = {}
+        least: dict[int, int] = {}
         for key, count in drain.facts.items():
             if key.fine and key.event == 0:
                 samples.setdefault(key.image, []).append((key.state, key.n_working, count.samples))
                 teams[key.image] = max(teams.get(key.image, 0), key.fine)
+                for cores, _ in self._by_cores(drain, drain.images.get(key.image), key):
+                    least[key.image] = min(least.get(key.image, cores), cores)
         out = {}
         for image, team in teams.items():
-            cores = self.cores_of(drain.images.get(image))
-            if team <= cores:  # else those that spin may take cores from those that work
+            if team <= least[image]:  # else those that spin may take cores from those that work
                 out[image] = finephases.mean_n_working(samples[image], team)
         return out
 
@@ -121,8 +139,9 @@ class RowMaker:
         image: Image | None,
         cores: int,
         key: SampleKey,
+        count: Count,
     ) -> None:
-        count, is_clock = drain.facts[key], key.event == 0
+        is_clock = key.event == 0
         amount = count.samples if is_clock else count.total
         if is_clock:
             self.samples += amount

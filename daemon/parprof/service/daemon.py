@@ -177,7 +177,7 @@ class Daemon:
             self._kernel = kernel
             pace = Pace(
                 poll=1.0, drain=footprint.drain_seconds(options), rates=1.0, tables=footprint.TURN_SECONDS,
-                drain_at_exit=False,
+                cores=footprint.CORES_SECONDS, drain_at_exit=False,
             )  # fmt: skip
             self._candidates = Candidates(options.selection, options.max_processes)
             self._session = Session(kernel, pace, self._candidates.add, share_probes=True)
@@ -297,7 +297,6 @@ class Daemon:
             self._options.paths_per_process,
             fold_cold,
             self._rows.fine_n_working,
-            self._rows.cores_of,
         )
         self._ended.add(self._watching.take_strays())
         for one in charged:

@@ -12,6 +12,8 @@ from parprof.service.config.options import DaemonOptions
 TURN_SECONDS = 0.2
 """From one turn of the loop to the next, at least: thousands of processes may come and go in a second, and what they
 tell is dealt with in bundles."""
+CORES_SECONDS = 15.0
+"""How often at most it is read how many cores a process may use."""
 KERNEL_PASS_SECONDS = 300.0
 """How often at most new functions of the kernel are looked up, which takes 0.1 s."""
 FILE_SECONDS, SYMBOLS_SECONDS = 8.0, 6.0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from parprof.attribution.invariant import CoreTime
+from parprof.facts.cores import CoresHeld, held_since, mean_cores
 from parprof.kernel.counters import EDGE_NAMES
 from parprof.kernel.records import Cost
 from parprof.metrics import Metrics
@@ -38,9 +40,17 @@ class ProcessAccount(Account):
     folded = 0
     charged_hits = 0
     charged_ready_ns = 0
+    allowed_s: Mapping[int, float] = MappingProxyType({})
+    """For how long it had been allowed how many cores when it was charged last."""
     violation = ""
     """What could not be in the last interval; empty if all could."""
     charged_ns: tuple[int, ...] = (0,) * len(Cost)
+
+    def take_held(self, held: Sequence[CoresHeld]) -> list[CoresHeld]:
+        """For how long it was allowed how many cores since the last call, of all the time until now."""
+        since = held_since(held, self.allowed_s)
+        self.allowed_s = {one.allowed: one.seconds for one in held}
+        return since
 
 
 @dataclass(slots=True)
@@ -95,11 +105,10 @@ class Watching:
         limit: int,
         fold: Fold,
         fine: Mapping[int, float],
-        cores_of: Callable[[Target], int],
     ) -> list[Charged]:
         """Charge one interval of ``seconds``; at most ``limit`` call paths of each process stay apart.
 
-        ``fine``: see `mean_n_working`; ``cores_of``: n.
+        ``fine``: see `mean_n_working`.
         """
         end_s = time.time()
         by_image: dict[int, list[PathSample]] = {}
@@ -121,8 +130,9 @@ class Watching:
             hits, account.charged_hits = target.probe_hits - account.charged_hits, target.probe_hits
             self._edges[target.plan.runtime, "all"] += max(hits, 0)
             ready_ns, account.charged_ready_ns = target.ready_ns - account.charged_ready_ns, target.ready_ns
+            cores = mean_cores(account.take_held(target.cores_held()))
             times = CoreTime(
-                interval.work_ns / 1e9, interval.idleness_ns / 1e9, max(ready_ns, 0) / 1e9, cores_of(target),
+                interval.work_ns / 1e9, interval.idleness_ns / 1e9, max(ready_ns, 0) / 1e9, cores,
                 seconds, 1 / self._session.kernel.frequency_hz, most.get(target.image, 0),
             )  # fmt: skip
             self._check(account, times)
@@ -165,7 +175,7 @@ class Watching:
             samples=charged.rows,
             event=event,
             target_cost_percent=100 * charged.account.cost_ratio,
-            notes=[*self._impossible(charged.account), *target.failures, *target.plan.notes, *target.switches],
+            notes=[*self._impossible(charged.account), *target.notes()],
             start_time_s=charged.start_s,
         )  # fmt: skip
 
@@ -219,7 +229,7 @@ class Watching:
             cost_ratio=account.cost_ratio,
             frequency_hz=self._session.kernel.frequency_hz,
             history=tuple(account.history),
-            notes=(*self._impossible(account), *target.failures, *target.plan.notes, *target.switches),
+            notes=(*self._impossible(account), *target.notes()),
             folded=account.folded,
         )
 

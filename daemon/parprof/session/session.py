@@ -19,11 +19,12 @@ from parprof.kernel import records
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import ControlRecord, TraceRecord
 from parprof.kernel.stacks import CodeAt
-from parprof.model import Facts, add_facts
+from parprof.model import Count, Facts, SampleKey, add_facts
 from parprof.probes.facts_book import BOOK
 from parprof.probes.shared import SharedProbes
 from parprof.process.identity import Process, inspect, parent_of
 from parprof.process.loadmap import DsoCache, Mapping
+from parprof.session.cores import Rounds
 from parprof.session.cost import CostMeter
 from parprof.session.lifecycle import End, Lives, State
 from parprof.session.region_rate import RegionRate
@@ -52,6 +53,8 @@ class Pace:
     rates: float = 0.25
     tables: float = 0.003
     """While unwind tables are being built: until they are there stacks are cut short."""
+    cores: float = 1.0
+    """At most so often it is read how many cores a process may use; infinite: only when it is met."""
     drain_at_exit: bool = True
     """Take a process's last samples as soon as it ends, rather than with the next drain."""
 
@@ -87,6 +90,8 @@ class Session:
         self.targets = self._lives.by_image
         """By image id; ended ones stay, because their samples need their load map."""
         self.facts: Facts = {}
+        self._by_cores: dict[SampleKey, dict[int, Count]] = {}
+        """See `Drain.by_cores`."""
         self.thread_names: dict[tuple[int, int], str] = {}
         self.trace: list[TraceRecord] = []
         self.cost = CostMeter(kernel)
@@ -94,6 +99,7 @@ class Session:
         self.started_ns = time.monotonic_ns()
         self.ended_ns = self.started_ns
         self.started_s = time.time()
+        self._core_rounds = Rounds(self.pace.cores)
         self._next_image = 1
         self._last_drain = time.monotonic()
         self._last_rates = self._last_check = self._last_drain
@@ -154,12 +160,13 @@ class Session:
             self.thread_names,
             self.kernel.events,
             self.kernel.frequency_hz,
+            self._by_cores,
         )
 
     def take(self) -> Drain:
         """What has been drained since the last call: its facts are no longer the session's."""
         taken = self.drained()
-        self.facts = {}
+        self.facts, self._by_cores = {}, {}
         return taken
 
     def drop_ended(self) -> list[Target]:
@@ -209,6 +216,7 @@ class Session:
         self._look_again(now)
         self.watched.placer.pump()
         self._settle(now)
+        self._follow_cores(now)
         self._clear_away(readable)
         self._note_rates(now)
         self._drain_in_time(now)
@@ -371,6 +379,28 @@ class Session:
         comm = visible(record.comm.encode())
         return replace(like.process, pid=record.pid, comm=comm, command=f"[{comm}]", exe="")
 
+    def _follow_cores(self, now: float) -> None:
+        """Notice who may use more cores than before, or fewer. What was sampled until now had the old n."""
+        changed = []
+        for image in self._core_rounds.due(now):
+            target = self.targets.get(image)
+            if target is not None and not target.ended and not target.is_young:
+                cores = target.read_cores()
+                if cores != target.cores:
+                    changed.append((target, cores))
+        if changed:
+            self.drain()
+        for target, cores in changed:
+            if not target.allowed.changes:
+                self._divide({key: count for key, count in self.facts.items() if key.image == target.image})
+            target.change_cores(cores)
+
+    def _divide(self, facts: Facts) -> None:
+        """Note that these were counted with what their processes are allowed now."""
+        for key, count in facts.items():
+            divided = self._by_cores.setdefault(key, {})
+            divided.setdefault(self.targets[key.image].cores, Count()).add(count)
+
     def _resynchronise(self) -> None:
         """After a lost control record: look again at everything that a record could have told."""
         lost = self.kernel.lost().get("control_ring", 0)
@@ -423,6 +453,11 @@ class Session:
                 target.language.resolve(stacks)
 
     def _add(self, facts: Facts) -> None:
+        images = {key.image for key in facts}
+        self._core_rounds.note(images)
+        changed = {image for image in images & self.targets.keys() if self.targets[image].allowed.changes}
+        if changed:
+            self._divide({key: count for key, count in facts.items() if key.image in changed})
         for key in facts:
             if (key.image, key.tid) not in self.thread_names:
                 self.thread_names[key.image, key.tid] = self._thread_name(key.image, key.tid)

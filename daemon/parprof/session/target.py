@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from parprof.errors import ParprofError, ProbeAttachError, TargetError
+from parprof.facts.cores import CoresHeld, mean_cores
 from parprof.kernel.alarms import Cut
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import (
@@ -34,6 +35,7 @@ from parprof.process.identity import Process, allowed_cores, inspect, open_pidfd
 from parprof.process.loadmap import Dso, DsoCache, LoadMap, Mapping
 from parprof.process.threads import guess_threads
 from parprof.runtimes import Agent
+from parprof.session.cores import AllowedCores
 from parprof.session.lifecycle import Life, State
 from parprof.session.sources import (
     MemoryChoice,
@@ -122,7 +124,7 @@ class Target:
         """The interpreter that it runs."""
         self._front_ends = watched.front_ends
         self._probes = PlacedProbes(watched.kernel, process.pid, watched.shared)
-        self.cores: int = like.cores if like else 1
+        self.allowed = AllowedCores(like.cores if like else 1)
         self.life = Life(f"process {process.pid}, image {image}")
         self.program = program
         self._had_model = like is not None
@@ -149,7 +151,7 @@ class Target:
     def _look_around(self) -> None:
         self.perf_map = PerfMap(self.process.pid)
         with suppress(ParprofError):
-            self.cores = allowed_cores(self.process.pid)
+            self.allowed = AllowedCores(allowed_cores(self.process.pid))
 
     @property
     def ended(self) -> bool:
@@ -223,9 +225,25 @@ class Target:
         """What its interpreter's front end counts, by name."""
         return dict(self.language.counts()) if self.language else {}
 
+    def notes(self) -> list[str]:
+        """What the reader of its results must know."""
+        return [*self.failures, *self.plan.notes, *self.switches, *self._note_of_cores()]
+
+    def _note_of_cores(self) -> list[str]:
+        allowed = self.allowed
+        before, now = self.parallel_cores(allowed.before), self.parallel_cores()
+        if not allowed.changes or (allowed.changes == 1 and before == now):
+            return []
+        if allowed.changes == 1:
+            return [f"n changed from {before} to {now} after {allowed.changed_s:.1f} s"]
+        return [
+            f"n changed {allowed.changes} times, the last time from {before} to {now} after "
+            f"{allowed.changed_s:.1f} s; it was {mean_cores(self.cores_held()):.2f} on average"
+        ]
+
     def remarks(self) -> list[str]:
         """What the reader of a report must know of it: its failures, and what was done without."""
-        texts = [*self.failures, *self.plan.notes, *self.switches]
+        texts = self.notes()
         if self.memory.problem:
             texts.append(f"n_w is not read from memory: {self.memory.problem}")
         return texts
@@ -486,11 +504,37 @@ class Target:
         self.spent_ns, self.ready_ns = state.spent_ns, state.ready_ns
         return True
 
-    def parallel_cores(self) -> int:
-        """n: cores that the process could use - those allowed, or its pool of threads once that is known."""
-        if self.plan.agents and self.members_max > 0:
-            return max(1, min(self.cores, self.members_max))
+    @property
+    def cores(self) -> int:
+        """Cores that it is allowed to use, as far as we know."""
+        return self.allowed.now
+
+    def read_cores(self) -> int:
+        """How many cores it may use now; what is known if that cannot be read."""
+        with suppress(ParprofError):
+            return allowed_cores(self.process.pid)
         return self.cores
+
+    def change_cores(self, cores: int) -> None:
+        """It may use another number of cores from now on."""
+        self.allowed.change(cores, self.watched_s())
+
+    def parallel_cores(self, allowed: int | None = None) -> int:
+        """n: cores that the process could use - those allowed, or its pool of threads once that is known.
+
+        ``allowed``: as it was at another time, rather than now.
+        """
+        cores = self.cores if allowed is None else allowed
+        if self.plan.agents and self.members_max > 0:
+            return max(1, min(cores, self.members_max))
+        return cores
+
+    def cores_held(self) -> list[CoresHeld]:
+        """How many cores it was allowed, and for how long."""
+        held_s = self.allowed.held_s(self.watched_s())
+        return [
+            CoresHeld(allowed, self.parallel_cores(allowed), seconds) for allowed, seconds in held_s.items()
+        ]
 
     def close(self) -> None:
         """It is watched no more: detach the probes (slow mechanisms in the background), let the process go."""

@@ -1,0 +1,67 @@
+"""n while a process runs: its affinity, its cpuset and its quota may change, and CPUs go offline and come back."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+_LOOKS = 1
+"""Processes that are looked at in one turn of the session, at most: a look takes 0.2 ms."""
+
+
+class AllowedCores:
+    """How many cores one process was allowed to use, and for how long. Times are seconds since it was met."""
+
+    def __init__(self, cores: int) -> None:
+        """``cores``: what it may use at first."""
+        self.first = self.now = cores
+        self.changes = 0
+        """How often it changed."""
+        self.before = cores
+        """What it was before the last change."""
+        self.changed_s = 0.0
+        """When that was."""
+        self._earlier_s: dict[int, float] = {}
+
+    def change(self, cores: int, at_s: float) -> None:
+        """From now on it may use another number."""
+        self._earlier_s = self.held_s(at_s)
+        self.before, self.now = self.now, cores
+        self.changed_s = at_s
+        self.changes += 1
+
+    def held_s(self, until_s: float) -> dict[int, float]:
+        """For how long it was allowed how many.
+
+        >>> cores = AllowedCores(2)
+        >>> cores.change(1, at_s=3.0)
+        >>> cores.held_s(until_s=4.0)
+        {2: 3.0, 1: 1.0}
+        """
+        out = self._earlier_s.copy()
+        out[self.now] = out.get(self.now, 0.0) + max(until_s - self.changed_s, 0.0)
+        return out
+
+
+class Rounds:
+    """Whose turn it is to be looked at: those that ran since the last round, a few at a time."""
+
+    def __init__(self, seconds: float) -> None:
+        """``seconds``: from the start of one round to that of the next, at least; infinite: there is none."""
+        self._seconds = seconds
+        self._ran: set[int] = set()
+        self._queue: deque[int] = deque()
+        self._next_s = 0.0 if math.isfinite(seconds) else seconds
+
+    def note(self, images: Iterable[int]) -> None:
+        """These process images were sampled."""
+        self._ran.update(images)
+
+    def due(self, now_s: float) -> list[int]:
+        """The images to be looked at now."""
+        if not self._queue and now_s >= self._next_s:
+            self._queue.extend(self._ran)
+            self._ran.clear()
+            self._next_s = now_s + self._seconds
+        return [self._queue.popleft() for _ in range(min(_LOOKS, len(self._queue)))]
