@@ -15,6 +15,7 @@ import pytest
 from parprof.files.elf import ElfError
 from parprof.kernel.stacks import CodeAt, Stack
 from parprof.languages import Data, Instance, Loader, Merge, Row
+from parprof.languages.cpython.loader import CPythonLoader
 from parprof.languages.front_ends import FrontEnds, loaders
 from parprof.logical.physical import physical_path
 from parprof.model import Frame
@@ -217,3 +218,20 @@ def test_names_in_the_table_are_apart() -> None:
     names = [loader.name for loader in loaders()]
     counters = [name for loader in loaders() for name in loader.counters]
     assert len(set(names)) == len(names) and len(set(counters)) == len(counters)
+
+
+@pytest.mark.parametrize(
+    ("name", "may_be"),
+    [
+        ("libpython3.11.so.1.0", True),
+        ("python_plugin.so", True),
+        ("_ctypes.cpython-311-x86_64-linux-gnu.so", False),
+        ("_multiarray_umath.cpython-313t-x86_64-linux-gnu.so", False),
+        ("pythonic.abi3.so", False),
+        ("libm.so.6", False),
+    ],
+)
+def test_extension_modules_are_no_interpreters(name: str, may_be: bool) -> None:
+    dso = Dso(("label", name), name)
+    assert CPythonLoader().may_be(dso, is_program=False) is may_be
+    assert CPythonLoader().may_be(dso, is_program=True)

@@ -18,6 +18,8 @@ _SYMBOLS = ("_PyRuntime", "PyCode_Type", "Py_Version", LOOP)
 _NUMBER = re.compile(r"python3\.(\d+)")
 _VERSION_TEXT = re.compile(rb"\0(3)\.(9|10)\.\d+(?:\+|a\d+|b\d+|rc\d+)?\0")
 _PROGRAM = re.compile(r"python[\d.]*t?$")
+_EXTENSION_MODULE = re.compile(r"\.(?:cpython-\d+\w*|abi3)[.-]")
+"""In the names of libraries that an interpreter imports: a program may have hundreds, and none is one."""
 _MAX_RODATA = 1 << 24
 
 
@@ -29,7 +31,7 @@ class CPythonLoader(Loader):
 
     def may_be(self, dso: Dso, is_program: bool) -> bool:
         """Programs may have it built in; of libraries only those are looked at that are named for it."""
-        return is_program or "python" in dso.name
+        return is_program or ("python" in dso.name and not _EXTENSION_MODULE.search(dso.name))
 
     def load(self, dso: Dso) -> CPythonData | None:
         """The interpreter in a file, if it is of a version that we know."""
