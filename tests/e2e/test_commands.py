@@ -144,7 +144,7 @@ def test_signals_end_the_measurement_with_results(
     out = tmp_path / "out.pb.gz"
     with subprocess.Popen([sys.executable, "-m", "parprof", "attach", str(forever.pid), "-o", str(out)],
                           env=ENVIRONMENT, stdout=subprocess.PIPE) as process:  # fmt: skip
-        time.sleep(2)
+        time.sleep(4)  # it takes nearly two to load the programs of probes, before the first sample counts
         process.send_signal(number)
         text = process.communicate(timeout=20)[0].decode()
         assert process.returncode == 0

@@ -179,17 +179,6 @@ def test_a_file_that_ends_the_child_is_given_up(
         assert book.facts(dso).imports, "nothing of that was kept on disk"
 
 
-def test_a_function_without_a_symbol(
-    program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]]
-) -> None:
-    dso = dsos(program)[0]
-    with FactsBook(tmp_path) as book:
-        body = named(book.facts(dso), "main._omp_fn.0")
-        learned = book.look_at(dso, body.vaddr)
-        assert learned is not None and learned.first == body.first
-        assert book.look_at(dso, 1 << 60) is None or book.look_at(dso, 1 << 60).vaddr == 1 << 60  # type: ignore[union-attr]
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=5), inner, max_size=6),

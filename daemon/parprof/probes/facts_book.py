@@ -14,7 +14,7 @@ from typing import Any
 from parprof.cache import DiskCache
 from parprof.errors import TargetError
 from parprof.files.dso import Dso, Key
-from parprof.probes.file_facts import FileFacts, Function, from_json, function_from_json, rules, to_json
+from parprof.probes.file_facts import FileFacts, from_json, rules, to_json
 from parprof.resources import Closing
 from parprof.workers.client import WorkerClient, WorkerFailed
 
@@ -74,22 +74,15 @@ class FactsBook(Closing):
             self._known.popitem(last=False)
         return found
 
-    def look_at(self, dso: Dso, vaddr: int) -> Function | None:
-        """Where a function at an ELF virtual address is to be probed; None where that cannot be told."""
-        answer = self._ask(dso, {"look": vaddr})
-        with suppress(ValueError):
-            return function_from_json(answer.get("function"))
-        return None
-
     def _find(self, dso: Dso) -> FileFacts | None:
-        answer = self._ask(dso, {})
+        answer = self._ask(dso)
         self.found += 1
         try:
             return from_json(answer.get("facts"))
         except ValueError:  # no such file, or its child gave no sensible answer
             return NOTHING if "problem" in answer else None
 
-    def _ask(self, dso: Dso, request: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, dso: Dso) -> dict[str, Any]:
         """What the child says; asked again, within the same time, where it was ended over something else."""
         deadline = time.monotonic() + self._file_seconds
         while self._failures.get(dso.key, 0) < _ATTEMPTS and time.monotonic() < deadline:
@@ -98,7 +91,7 @@ class FactsBook(Closing):
             except (TargetError, OSError):
                 return {}
             try:
-                return self._client.ask({"file": dso.path, **request}, [fd], deadline)
+                return self._client.ask({"file": dso.path}, [fd], deadline)
             except WorkerFailed:
                 if len(self._failures) >= _KEPT:
                     self._failures.clear()

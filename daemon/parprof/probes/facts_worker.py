@@ -1,8 +1,8 @@
 """The child process that finds what planning has to know of files: ``python -m parprof.probes.facts_worker FD``.
 
-It answers requests on a socket, each with a descriptor of an ELF file: ``{"file": path}`` with ``{"facts": {...}}``,
-and ``{"file": path, "look": address}`` with ``{"function": [...]}``: see `parprof.probes.file_facts`. It ends with the
-socket. What it reads and disassembles is hostile: so it gives up its privileges first, and memory and time are limited.
+It answers requests on a socket, ``{"file": path}`` each with a descriptor of an ELF file, with ``{"facts": {...}}``:
+see `parprof.probes.file_facts`. It ends with the socket. What it reads and disassembles is hostile: so it gives up its
+privileges first, and memory and time are limited.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from parprof.files.elf import ElfError, ElfFile
-from parprof.probes.file_facts import find_facts, look_at, rules, to_json
+from parprof.probes.file_facts import find_facts, rules, to_json
 from parprof.workers import protocol
 from parprof.workers.privileges import drop_privileges
 
@@ -34,8 +34,6 @@ def answer(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         size = os.fstat(source).st_size
         label = str(request.get("file"))[:_MAX_LABEL]
         elf = ElfFile(lambda offset, size: os.pread(source, size, offset), size, label)
-        if "look" in request:
-            return {"function": look_at(elf, int(request["look"]))}
         return {"facts": to_json(find_facts(elf, label.rpartition("/")[2]))}
     except (ElfError, OSError, ValueError) as error:
         return {"problem": str(error)[:500]}

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from parprof.files.elf import ElfError
 from parprof.files.libc import is_libc, is_loader
 from parprof.kernel.records import MAX_LIBC_RANGES, MAX_RUNTIME_RANGES, MAX_USER_RANGES, MAX_WAIT_RANGES
 from parprof.kernel.uprobes import Site
 from parprof.plans import Edge, Hook
-from parprof.probes.facts_book import BOOK, file_facts
-from parprof.probes.file_facts import Function
+from parprof.probes.facts_book import file_facts
+from parprof.probes.file_facts import Function, look_at
 from parprof.probes.wait_code import Range, merged
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.runtimes import Agent, agent_for_library
@@ -91,8 +92,12 @@ def _body_site(agent: Agent, dso: Dso, function: Function) -> Site | None:
 
 def learned_site(agent: Agent, dso: Dso, vaddr: int) -> Site | None:
     """A site for an outlined function without a symbol, which was learned from an argument."""
-    function = BOOK.look_at(dso, vaddr)
-    return _body_site(agent, dso, function) if function is not None else None
+    if dso.elf is None:
+        return None
+    try:  # not in a child: until it is probed each run of the body lacks its path
+        return _body_site(agent, dso, look_at(dso.elf, vaddr))
+    except ElfError:
+        return None
 
 
 def _wanted(hooks: Sequence[Hook], imported: set[str]) -> Callable[[str], Hook | None]:
