@@ -422,7 +422,7 @@ def _stand_in(sizes: dict[str, int], clock: str) -> None:
     log.BURST = 1_000_000
     daemon.RETRY_SECONDS = 1.0
     if sizes:
-        daemon.Kernel = functools.partial(_small_kernel, daemon.Kernel, sizes)  # type: ignore[misc,assignment]
+        daemon.BpfKernel = functools.partial(_small_kernel, daemon.BpfKernel, sizes)  # type: ignore[misc,assignment]
     if clock:
         true_time = time.time
         time.time = lambda: true_time() + float(Path(clock).read_text() or 0)

@@ -13,17 +13,16 @@ import profiling
 from parprof.commands.spawn import Child
 from parprof.kernel import bpf
 
-SLOTS = 128
-
 
 @pytest.mark.parametrize(("age_s", "lost"), [(3600, False), (0, True)])
 def test_slots_of_threads_that_were_forgotten_in_mid_walk(age_s: int, lost: bool, tmp_path: Path) -> None:
     """As when a process is unwatched while its probes walk stacks: their claims stay behind."""
     with profiling.traced_session() as session:
         claims = session.kernel._object.maps["walk_claims"]
-        size = session.kernel._object.definitions["walk_claims"]["value_size"]
+        definition = session.kernel._object.definitions["walk_claims"]
+        size, slots = definition["value_size"], definition["max_entries"]
         claimed = (time.monotonic_ns() - age_s * 10**9).to_bytes(8, "little")[:size]
-        for slot in range(SLOTS):
+        for slot in range(slots):
             bpf.map_update(claims, struct.pack("<I", slot), claimed)
         child = Child(
             ["env", f"PARPROF_TRUTH={tmp_path / 'log'}", str(profiling.BUILD / "omp_truth.gomp"), "balanced"]
