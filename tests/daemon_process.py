@@ -295,8 +295,10 @@ def as_user(
     module: str, user: int, *arguments: object, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Call ``main`` of a module. It is imported first: another user may not be able to read our files."""
+    later = "import locale; from parprof.commands import COMMANDS; [entry.load() for entry in COMMANDS]\n"
     code = (
         f"import encodings.idna, os, sys; from {module} import main; user = {user}\n"
+        f"{later if module == 'parprof.__main__' else ''}"
         "if user: os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)\n"
         "sys.exit(main(sys.argv[1:]))"
     )
