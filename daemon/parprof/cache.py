@@ -64,6 +64,15 @@ class CacheFile(NewFile):
         os.close(self._directory)
 
 
+def content_name(build_id: str, size: int, owner: int) -> str:
+    """What is known of a file's content is kept under this name; empty if it is not to be kept.
+
+    ``size`` in bytes: stripping keeps the build id, but not ``.symtab`` or ``.debug_frame``. ``owner`` is a user id:
+    nobody can pass off a file of theirs as that of another user.
+    """
+    return f"{build_id}-{size:x}-{owner}" if build_id else ""
+
+
 class DiskCache:
     """One subdirectory of the cache directory. What cannot be cached is not an error: see ``problem``."""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from parprof.cache import content_name
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
@@ -32,7 +33,7 @@ from stopwatch import Stopwatch
 from unwind_elf import CODE, cie, eh_frame, elf_bytes, fde
 
 BUILD_ID = "0123456789abcdef"
-NAME = TableCache.name(BUILD_ID, 1000, 0)
+NAME = content_name(BUILD_ID, 1000, 0)
 ROWS = struct.pack("<4I", 0x1000, pack(RuleType.RSP, 8), 0x1010, 0)
 TABLE = UnwindTable(ROWS, BUILD_ID, {"CFA register": 3})
 
@@ -88,15 +89,13 @@ def test_a_table_comes_back_from_disk(tmp_path: Path) -> None:
 
 def test_empty_tables_and_files_without_build_id(tmp_path: Path) -> None:
     cache = TableCache(tmp_path)
-    assert TableCache.name("", 5, 0) == ""
+    assert content_name("", 5, 0) == ""
     assert not cache.store("", TABLE)
     assert cache.load("", "") is None
     assert cache.store(NAME, UnwindTable(b"", BUILD_ID))
     found = cache.load(NAME, BUILD_ID)
     assert found is not None and found.count == 0 and found.rule(5) == 0
-    assert (
-        TableCache.name(BUILD_ID, 5, 0) != TableCache.name(BUILD_ID, 5, 1) != TableCache.name(BUILD_ID, 6, 1)
-    )
+    assert content_name(BUILD_ID, 5, 0) != content_name(BUILD_ID, 5, 1) != content_name(BUILD_ID, 6, 1)
     assert not cache.store(NAME, UnwindTable(b"", BUILD_ID, {"x" * (1 << 17): 1}))
 
 
@@ -190,7 +189,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_the_least_recently_used_go(tmp_path: Path) -> None:
     cache = TableCache(tmp_path, max_bytes=5 * 8192)
     big = UnwindTable(ROWS * 400, BUILD_ID)
-    names = [TableCache.name(BUILD_ID, number, 0) for number in range(9)]
+    names = [content_name(BUILD_ID, number, 0) for number in range(9)]
     for name in names:
         assert cache.store(name, big)
         assert cache.load(names[0], BUILD_ID)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from parprof.cache import content_name
 from parprof.errors import TargetError
 from parprof.files.elf import ElfError, ElfFile
 from parprof.files.guard import FileGuard, NoAnswer
@@ -101,6 +102,16 @@ class Dso(SelfClosing):
             TargetError: there is no file, or it cannot be opened any more.
         """
         return self.file().fileno()
+
+    def content_name(self) -> str:
+        """The name under which what is known of its content is kept on disk; empty if that is not to be kept."""
+        if self.elf is None or not self.build_id:
+            return ""
+        try:
+            status = self.file().status()
+        except (TargetError, OSError):
+            return ""
+        return content_name(self.build_id, status.size, status.owner)
 
     def _open(self) -> OpenFile:
         reason = "no way leads to it"

@@ -103,19 +103,11 @@ class FactsBook(Closing):
     # on disk
 
     def _name(self, dso: Dso) -> str:
-        """What its facts are called there; empty where they are not to be kept.
-
-        The size stands beside the build id since ``strip`` keeps that; the owner, so that nobody passes off a file as
-        another user's; the name, since it tells a runtime's library.
-        """
-        try:
-            status = dso.file().status()
-        except (TargetError, OSError):
-            return ""
-        if not dso.build_id:
+        """What its facts are called there; empty where they are not to be kept. The name tells a runtime's library."""
+        if not (content := dso.content_name()):
             return ""
         other = sha256(f"{dso.name}\0{rules()}".encode(errors="replace")).hexdigest()[:16]
-        return f"{dso.build_id}-{status.size:x}-{status.owner}-{other}"
+        return f"{content}-{other}"
 
     def _load(self, name: str) -> FileFacts | None:
         fd = self._disk.open(name)
@@ -131,14 +123,8 @@ class FactsBook(Closing):
 
     def _store(self, name: str, facts: FileFacts) -> None:
         raw = json.dumps(to_json(facts)).encode()
-        new = self._disk.new(name) if len(raw) <= _MAX_FILE else None
-        if new is None:
-            return
-        with new, suppress(OSError):
-            rest = memoryview(raw)
-            while rest:
-                rest = rest[os.write(new.fd, rest) :]
-            new.commit()
+        if len(raw) <= _MAX_FILE:
+            self._disk.write(name, raw)
 
     # the end
 

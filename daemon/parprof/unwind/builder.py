@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
 from typing import Any, NamedTuple
 
+from parprof.cache import content_name
 from parprof.errors import TargetError
 from parprof.files.dso import Dso, Key
 from parprof.files.open_file import FileStatus
@@ -95,24 +96,14 @@ class TableBuilder(Closing):
 
     def _from_disk(self, dso: Dso) -> UnwindTable | None:
         """Our own files are no danger and answer at once: the other thread would only cost time."""
-        if self._closed or self._cache is None or not (name := self._name(dso)):
+        if self._closed or self._cache is None or not (name := dso.content_name()):
             return None
         table = self._cache.load(name, dso.build_id)
         self.loaded += table is not None
         return table
 
-    def _name(self, dso: Dso) -> str:
-        """What its table is called on disk; empty where there is none."""
-        if dso.elf is None:
-            return ""
-        try:
-            status = dso.file().status()
-        except (TargetError, OSError):
-            return ""
-        return TableCache.name(dso.build_id, status.size, status.owner)
-
     def _is_on_disk(self, dso: Dso) -> bool:
-        return self._cache is not None and bool(name := self._name(dso)) and self._cache.has(name)
+        return self._cache is not None and bool(name := dso.content_name()) and self._cache.has(name)
 
     def prefetch(self, dsos: Iterable[Dso]) -> None:
         """Begin to build tables that `table` will be asked for soon; returns at once.
@@ -184,7 +175,7 @@ class TableBuilder(Closing):
 
     def _load_or_build(self, wanted: _Wanted) -> tuple[UnwindTable, bool]:
         """A table, and whether it is on disk now. It counts as loaded if it was there before."""
-        name = TableCache.name(wanted.build_id, wanted.status.size, wanted.status.owner)
+        name = content_name(wanted.build_id, wanted.status.size, wanted.status.owner)
         found = self._cache.load(name, wanted.build_id) if self._cache is not None else None
         if found is not None:
             self.loaded += wanted.keep

@@ -1,9 +1,9 @@
 """Unwind tables on disk, found again by build id.
 
 A file is a header, a description in JSON, and the table's image as it goes to the kernel, which ends with the rows
-(or, where it has none, the rows alone). The header has a checksum
-over all that follows: a file that is damaged, cut short or from another version of parprof does not count.
-Files are read and not mapped, although their format allows it: one cut short under a mapping would kill us.
+(or, where it has none, the rows alone). The header has a checksum over all that follows: a file that is damaged, cut
+short or from another version of parprof does not count. Files are read and not mapped, although their format allows
+it: one cut short under a mapping would kill us.
 """
 
 from __future__ import annotations
@@ -41,15 +41,6 @@ class TableCache:
     def __init__(self, base: Path | None = None, max_bytes: int = MAX_BYTES) -> None:
         """Use the subdirectory ``unwind`` of ``base``, or of parprof's own cache directory."""
         self.disk = DiskCache("unwind", max_bytes, base)
-
-    @staticmethod
-    def name(build_id: str, size: int, owner: int) -> str:
-        """What a file's table is called; empty if it is not to be cached.
-
-        ``size`` in bytes: stripping keeps the build id, but not ``.debug_frame``. ``owner`` is a user id:
-        nobody can pass off a file of theirs as that of another user.
-        """
-        return f"{build_id}-{size:x}-{owner}" if build_id else ""
 
     def has(self, name: str) -> bool:
         """Whether a table of that name is there; it may turn out to be damaged."""
