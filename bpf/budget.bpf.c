@@ -22,6 +22,7 @@ enum metered {
 	METER_EDGE = 0,
 	METER_SWITCH = 1,
 	METER_WAKEUP = 2,
+	METER_WAIT = 3,
 	METERS = 4,
 };
 
@@ -134,6 +135,17 @@ static __always_inline void spare_bystanders(struct meter *m)
 	raise_alarm(0, 0, 0, COST_SWITCH);
 }
 
+/* Nobody knows any more who sleeps: n_working is counted on the CPUs, that of the whole scope. */
+static __always_inline void leave_switches(struct process *p)
+{
+	u32 number = p->scope;
+	struct scope *scope = scopes.lookup(&number);
+
+	p->ticks = 1;
+	if (scope)
+		scope->ticks = 1;
+}
+
 /* Cuts off the dearest kind of event if the budget is used up. Two CPUs that do so at once choose the same. */
 static __always_inline void hold_to_budget(struct process *p, struct settings *s, u32 tgid, u32 tid)
 {
@@ -162,7 +174,7 @@ static __always_inline void hold_to_budget(struct process *p, struct settings *s
 	if (dearest == COST_PROBE)
 		p->from_leaves = 1;
 	if (dearest == COST_SWITCH)
-		p->ticks = 1;
+		leave_switches(p);
 	raise_alarm(tgid, tid, p->image, dearest);
 }
 

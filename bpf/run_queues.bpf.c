@@ -41,7 +41,7 @@ static __always_inline u64 opaque(u64 value)
 #ifdef PID_NAMESPACE
 /* Finding the number of each CPU's thread in our namespace would be too much for the verifier: by the kernel's own
  * numbers it is told whether the thread is of this process; that it works has to be taken for granted. */
-static __always_inline u64 works_beside(void *task, u32 tgid, u32 own)
+static __always_inline u64 works_beside(void *task, u32 tgid, u32 own, u32 scope)
 {
 	u64 ids = 0, mine = bpf_get_current_pid_tgid(), other;
 
@@ -50,25 +50,28 @@ static __always_inline u64 works_beside(void *task, u32 tgid, u32 own)
 	return ((other | -other) >> 63 ^ 1) & (((((ids ^ mine) & 0xffffffff) - 1) >> 63) ^ 1);
 }
 #else
-/* 1 if it is another thread of the process, and works. */
-static __always_inline u64 works_beside(void *task, u32 tgid, u32 own)
+/* 1 if it is another thread of the scope, and works. Of those that nobody met yet only the process's own count. */
+static __always_inline u64 works_beside(void *task, u32 tgid, u32 own, u32 scope)
 {
-	u64 ids = ids_of(task), ours;	/* of no task: 0 */
+	u64 ids = ids_of(task), ours, other, same;	/* of no task: 0 */
 	struct thread *t;
 	u32 tid;
 
 	ours = opaque((ids >> 32) ^ tgid);
 	ours = opaque(((ours | -ours) >> 63) ^ 1);
-	ours &= ((opaque((u64)(u32)ids ^ own) - 1) >> 63) ^ 1;
-	tid = ids * ours;	/* entry 0 is the template: it does not work */
+	other = ((opaque((u64)(u32)ids ^ own) - 1) >> 63) ^ 1;
+	tid = ids * other;	/* entry 0 is the template: it does not work, and has no scope */
 	t = threads.lookup(&tid);
-	return t ? in_work(t) : ours;
+	if (!t)
+		return ours & other;
+	same = opaque(t->scope ^ scope);
+	return in_work(t) & (((same | -same) >> 63) ^ 1);
 }
 #endif
 
-/* Other threads of this one's process that are in work and on a CPU at this moment. Without branches on what is found, and summed up
+/* Other threads of this one's scope that are in work and on a CPU at this moment. Without branches on what is found, and summed up
  * in memory, as in memory.bpf.c. */
-static __always_inline s32 others_on_cpus(u32 tgid, u32 own, u32 cpus)
+static __always_inline s32 others_on_cpus(u32 tgid, u32 own, u32 scope, u32 cpus)
 {
 	u32 zero = 0;
 	struct runqueue_list *known = runqueues.lookup(&zero);
@@ -84,7 +87,7 @@ static __always_inline s32 others_on_cpus(u32 tgid, u32 own, u32 cpus)
 		/* else the end is computed before, and compared in a way from which Linux 6.1's verifier learns no bound */
 		if (i >= (u32)opaque(cpus))
 			break;
-		*(volatile u64 *)working += works_beside(current_of(known->at[at & (MAX_CPUS - 1)]), tgid, own);
+		*(volatile u64 *)working += works_beside(current_of(known->at[at & (MAX_CPUS - 1)]), tgid, own, scope);
 	}
 	return *(volatile u64 *)working;
 }

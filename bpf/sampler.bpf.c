@@ -27,6 +27,15 @@ static __always_inline void observe(struct process *p, struct thread *t, u32 tgi
 	recount(p, t);
 }
 
+/* Whether switches of any process of the scope are not followed. */
+static __always_inline u32 scope_ticks(struct process *p)
+{
+	u32 number = p->scope;
+	struct scope *scope = scopes.lookup(&number);
+
+	return scope ? scope->ticks : 0;
+}
+
 /* How n_working is found for this process now: what Python chose, but for what was cut off since. */
 static __always_inline u32 source_flags(struct process_config *config, struct process *p)
 {
@@ -43,10 +52,11 @@ static __always_inline void judge(struct sample_key *key, struct process *p, str
 {
 	struct process_config *config = configs.lookup(&tgid);
 	u32 flags = source_flags(config, p), ticks = others >= 0;
-	s32 n, found;
+	s32 n, found, beside;
 
 	key->state = t && !in_work(t) ? STATE_SPINNING : STATE_WORKING;
 	n = ticks ? others + (key->state == STATE_WORKING) : p->n_working[parity(p)];
+	beside = ticks ? 0 : others_of_scope(p);
 	if (n < 1 && key->state == STATE_WORKING) {
 		if (t && !t->busy && !t->blocked && !(flags & FROM_LEAVES) && !ticks)
 			count(STAT_REPAIRED);
@@ -76,8 +86,9 @@ static __always_inline void judge(struct sample_key *key, struct process *p, str
 				count(STAT_DISAGREED);
 		}
 	}
-	key->n_working = n < 0 ? 0 : n > 0xffff ? 0xffff : n;
-	if (config && (flags & FROM_MEMORY) && config->memory.kind == MEMORY_TEAM)
+	n = (n < 0 ? 0 : n) + beside;
+	key->n_working = n > 0xffff ? 0xffff : n;
+	if (!beside && config && (flags & FROM_MEMORY) && config->memory.kind == MEMORY_TEAM)
 		key->fine = phases_are_fine(&config->memory, p, t, key->state == STATE_WORKING);
 }
 
@@ -171,7 +182,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 		return 0;
 	}
 	w->begun_ns = bpf_ktime_get_ns();
-	w->others = p->ticks | s->ticks ? others_on_cpus(tgid, tid, s->cpus) : -1;
+	w->others = p->ticks | s->ticks | scope_ticks(p) ? others_on_cpus(tgid, tid, p->scope, s->cpus) : -1;
 	if (!bpf_get_attach_cookie(ctx))
 		refill(p, s, tgid, tid);
 	user_mode = (ctx->regs.cs & 3) == 3;

@@ -132,6 +132,7 @@ static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void
 	rejoin(p, t);
 	end_ready(p, t);
 	if (t->blocked) {	/* its wake-up was missed */
+		end_wait(t, tid);
 		unblock(p, t);
 		recount(p, t);
 	}
@@ -144,22 +145,30 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 	u32 luck = bpf_get_prandom_u32();
 	u64 begun = meter_begin(m, METER_SWITCH, luck);
 	u64 ids = ids_of((void *)ctx->args[1]), next = ids_of((void *)ctx->args[2]);
-	u32 tgid = ids >> 32, tid = ids, next_tgid = next >> 32;
+	u32 own_tgid = ids >> 32, tgid = own_tgid, tid = ids, next_tgid = next >> 32;
+	u32 state = (u8)ctx->args[0] ? 0 : PREVIOUS_STATE;
 	struct process *p = tgid ? processes.lookup(&tgid) : 0, *q = 0;
+	int sleeps = 0;
 
 	if (follows_switches(p)) {
 		count(STAT_SWITCHES);
-		switch_out(p, tgid, tid, !(u8)ctx->args[0] && PREVIOUS_STATE);
+		sleeps = !!state;
+		switch_out(p, tgid, tid, sleeps);
 	}
 	spare_bystanders(m);
 	if (next_tgid)
 		q = processes.lookup(&next_tgid);
 	if (follows_switches(q))
 		switch_in(q, next_tgid, next, (void *)ctx->args[2]);
-	if (!p && !q)
+	tgid = p ? own_tgid : q ? next_tgid : 0;
+	if (!tgid)
 		return 0;
 	meter_end(m, METER_SWITCH, begun);
-	pay(p ? p : q, m, METER_SWITCH, COST_SWITCH, HOOK_NS, luck, p ? tgid : next_tgid, tid);
+	p = processes.lookup(&tgid);	/* once more: clang would make one pointer of two */
+	if (p)
+		pay(p, m, METER_SWITCH, COST_SWITCH, HOOK_NS, luck, tgid, tid);
+	if (sleeps)
+		begin_wait(ctx, own_tgid, tid, state, luck);
 	return 0;
 }
 
@@ -191,6 +200,7 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 		if (!is_exiting((void *)ctx->args[0]))
 			add_thread(p, tgid, tid, 0);
 	} else if (t->blocked && !(t->blocked_inside && p->from_leaves)) {	/* else when it is switched in */
+		end_wait(t, tid);
 		rejoin(p, t);
 		follow_source(p, t);
 		unblock(p, t);
@@ -241,7 +251,7 @@ static __always_inline int threads_are_anonymous(struct process *p, u32 tgid)
 	return config && !(config->flags & HAS_RUNTIME);
 }
 
-static __always_inline void process_forked(u32 parent_tgid, u32 tgid)
+static __always_inline void process_forked(struct process *parent, u32 parent_tgid, u32 tgid)
 {
 	struct process_config *config = configs.lookup(&parent_tgid);
 	struct settings *s = find_settings();
@@ -250,6 +260,7 @@ static __always_inline void process_forked(u32 parent_tgid, u32 tgid)
 	if (!config || !(config->flags & FOLLOW_CHILDREN))
 		return;
 	fresh.image = new_image();
+	fresh.scope = parent->scope;
 	fresh.left_ns = s ? s->burst_ns >> 2 : 0;	/* children come in thousands */
 	configs.update(&tgid, config);
 	if (processes.insert(&tgid, &fresh)) {
@@ -280,7 +291,7 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 		p = processes.lookup(&parent_tgid);
 		if (!p || p->dead)
 			return 0;
-		process_forked(parent_tgid, tgid);
+		process_forked(p, parent_tgid, tgid);
 		p = processes.lookup(&tgid);
 		if (!p)
 			return 0;
@@ -324,7 +335,9 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	u32 tgid = ids >> 32, tid = ids, old_tid = ctx->args[1];
 	struct process *p = processes.lookup(&tgid);
 	struct process_config *config = configs.lookup(&tgid);
+	struct thread *t;
 	u64 program;
+	s32 working;
 	u32 stop;
 
 	verdicts.delete(&tgid);	/* another program may be decided upon otherwise */
@@ -336,6 +349,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	p->image = new_image();
 	p->epoch = 0;
 	mapping_lists.delete(&tgid);
+	working = p->n_working[parity(p)];
 	p->n_working[parity(p)] = 0;
 	p->n_unknown[parity(p)] = 0;
 	p->n_blocked_outside[parity(p)] = 0;
@@ -359,7 +373,9 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	config->closures.there = 0;
 	if (stop)
 		config->flags |= STOP_AT_LOAD;
-	add_thread(p, tgid, tid, 0);
+	t = add_thread(p, tgid, tid, 0);
+	if (t && working)	/* after the new one, lest the scope be idle for an instant */
+		change_scope(p->scope, t, -working);
 	if (stop) {
 		bpf_send_signal(SIGSTOP);
 		count(STAT_STOPS);
@@ -398,27 +414,54 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
+/* Takes so many away from the scope of a process. */
+static __always_inline void leave_scope(struct process *p, s32 working)
+{
+	u32 template = 0;
+	struct thread *t = threads.lookup(&template);
+
+	if (t && working)
+		change_scope(p->scope, t, -working);
+}
+
 /* Run by Python itself (BPF_PROG_TEST_RUN), never attached: changes a process's entry where the programs change it too.
  * Arguments: enum command, tgid. */
 int on_command(struct bpf_raw_tracepoint_args *ctx)
 {
-	u32 tgid = ctx->args[1], unused;
+	u32 tgid = ctx->args[1], command = ctx->args[0], unused;
 	struct process *p = processes.lookup(&tgid);
+	struct scope *scope;
+	u32 number;
+	s32 working;
 
 	if (!p)
 		return 1;
-	if (ctx->args[0] == COMMAND_PROBE) {
+	unused = parity(p) ^ 1;
+	working = p->n_working[command == COMMAND_SETTLE ? unused : unused ^ 1];
+	if (command == COMMAND_PROBE) {
 		p->cut &= ~(1 << COST_PROBE | 1 << COST_LOCK);
-	} else if (ctx->args[0] == COMMAND_RECOUNT) {
-		unused = parity(p) ^ 1;
+	} else if (command == COMMAND_RECOUNT) {
 		p->n_working[unused] = 0;
 		p->n_unknown[unused] = 0;
 		p->n_blocked_outside[unused] = 0;
 		p->n_blocked_inside[unused] = 0;
 		barrier();
 		p->generation++;
+		__sync_fetch_and_add(&p->n_working[unused ^ 1], -working);	/* what is left there is for COMMAND_SETTLE */
+		leave_scope(p, working);
 		p->cut &= ~(1 << COST_SWITCH);
 		p->ticks = 0;
+		number = p->scope;
+		scope = scopes.lookup(&number);
+		if (scope)
+			scope->ticks = 0;
+	} else if (command == COMMAND_SETTLE) {
+		p->n_working[unused] = 0;
+		leave_scope(p, working);
+	} else if (command == COMMAND_LEAVE) {
+		p->dead = 1;
+		p->n_working[unused ^ 1] = 0;
+		leave_scope(p, working);
 	}
 	return 0;
 }

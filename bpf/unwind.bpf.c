@@ -98,7 +98,7 @@ static __always_inline u32 unwind_frames(struct walk *w)
 		if (w->sp > w->cut_sp) {
 			w->cut = w->depth;
 			w->cut_sp = ~0ULL;
-			if (w->purpose != WALK_SAMPLE && w->end == GOING)	/* what is below is the creator's context */
+			if (w->purpose != WALK_SAMPLE && w->purpose != WALK_WAIT && w->end == GOING)	/* what is below is the creator's context */
 				w->end = END_COMPLETE;
 		}
 		if (w->end != GOING)
@@ -230,7 +230,7 @@ int on_edge_unwind(struct pt_regs *ctx)
 }
 
 /* A stack by the kernel's own walker; its hash, or 0 if it could not be read. */
-static __always_inline u64 capture(struct bpf_perf_event_data *ctx, struct stack_record *s, u64 flags, u32 end)
+static __always_inline u64 capture(void *ctx, struct stack_record *s, u64 flags, u32 end)
 {
 	u64 hash = 0x9e3779b97f4a7c15ULL;
 	s32 bytes = bpf_get_stack(ctx, s->pc, MAX_KERNEL_FRAMES * sizeof(u64), flags);

@@ -49,6 +49,7 @@ enum walk_purpose {
 	WALK_SAMPLE = 0,
 	WALK_CREATION = 1,	/* of work: filed under created_as */
 	WALK_THREAD = 2,	/* creation of a thread */
+	WALK_WAIT = 4,		/* of a thread that goes to sleep */
 	WALK_CLOSURES = 3,	/* nothing to walk: the record is complete; it is the context of the thread's innermost frame */
 };
 

@@ -21,12 +21,17 @@
 #define MAX_WAIT_RANGES 16	/* code of the runtimes in which threads wait */
 #define MAX_LIBC_RANGES 2	/* libc, and before glibc 2.34 libpthread */
 #define MAX_USER_RANGES 4	/* executable mappings of files that call them */
+#define MAX_CODE_SPANS 2	/* the executable, the libraries */
 #define COMM_LENGTH 16
 
 enum thread_state_kind {
 	STATE_WORKING = 0,
 	STATE_SPINNING = 1,
+	STATE_BLOCKED = 2,	/* no sample: a wait that is over; see NO_EVENT */
+	STATE_STALLED = 3,	/* nor is this: time in which nobody worked, since this thread went to sleep */
 };
+
+#define NO_EVENT 0xff	/* of a row that no perf event made: it has the times that were measured, in nanoseconds */
 
 /* The key under which samples are counted; two samples are one row when all of this is equal. The fields of
  * parprof.model.SampleKey have these names; Python finds them by the compiled object's layout. */
@@ -35,7 +40,7 @@ struct sample_key {
 	u64 kernel;		/* hash of the kernel stack's frames; 0 = the sample hit user mode */
 	u32 image;		/* process image: one exec of one process */
 	u32 tid;
-	u16 n_working;		/* threads of the image in user work, this one included; not clamped to cores */
+	u16 n_working;		/* threads of the image's scope in user work, this one included; not clamped to cores */
 	u8 state;		/* enum thread_state_kind */
 	u8 event;		/* index of the perf event */
 	u8 unsure;		/* 1: n_working or the state is partly guessed (attach in the middle, unprobed edge) */
@@ -63,7 +68,8 @@ enum cost_kind {
 	COST_SWITCH = 4,	/* context switches and wake-ups */
 	COST_SAMPLE = 5,
 	COST_TIMER = 6,		/* the interrupts of samples: that is the rate that was asked for, and no part of the budget */
-	COST_KINDS = 7,
+	COST_WAIT = 7,		/* where threads wait */
+	COST_KINDS = 8,
 };
 
 /* Kernel-owned state of one process; key: tgid. The numbers of threads stand twice: see `generation`. */
@@ -98,7 +104,34 @@ struct process {
 	u64 team;		/* the main thread's team, whose barriers are counted */
 	u64 barriers_ns;	/* when that count was looked at last */
 	u32 barriers;
+	u32 scope;
+};
+
+#define SCOPE_LEVELS 128	/* the last is for as many and more */
+
+/* What n_working is summed up over: a process, or all of a job, a tree of processes; key: number of the scope. Times are
+ * exact where threads are counted by edges and by the scheduler. */
+struct scope {
+	u64 word;		/* n_working, 16 bits; above, when that changed, in units of 16 ns. 0 = nobody has worked yet */
+	u64 working_ns;		/* the integral of n_working, up to that change */
+	u64 level_ns[SCOPE_LEVELS];	/* how long n_working was so high, up to that change */
+	u64 stopped_ns;		/* so long nobody worked because a signal, a debugger or we had stopped who would */
+	u64 stall_user;		/* stacks with which the thread sleeps whose step made n_working 0; 0 = it does not, or nobody knows */
+	u64 stall_kernel;
+	u64 stall_context;
+	u32 stall_tid;
+	u32 stall_image;
+	u32 stall_epoch;
+	u32 stopped;		/* 1: that thread is stopped */
+	u32 ticks;		/* 1: of some process switches are not followed: see struct process */
 	u32 reserved;
+};
+
+/* A place where threads sleep, by a hash of what its innermost frames show. */
+struct wait_site {
+	u64 user;		/* its stacks as they were walked last */
+	u64 kernel;
+	u64 hits;
 };
 
 #define FOLLOW_CHILDREN 1	/* profile forked children too */
@@ -177,6 +210,8 @@ struct process_config {
 	u64 user_end[MAX_USER_RANGES];
 	u64 wait_start[MAX_WAIT_RANGES];	/* the code of the runtimes that waits; none = all of it may */
 	u64 wait_end[MAX_WAIT_RANGES];
+	u64 code_start[MAX_CODE_SPANS];	/* spans of addresses in which all of its code is, and little else */
+	u64 code_end[MAX_CODE_SPANS];
 	u64 libc_start[MAX_LIBC_RANGES];	/* the C library, and its threads where they are a library of their own */
 	u64 libc_end[MAX_LIBC_RANGES];
 	struct memory_plan memory;
@@ -215,6 +250,10 @@ struct thread {
 	u64 last_lock;		/* a pthread mutex that it may hold and others wait for */
 	u64 start_routine;	/* third argument of the pthread_create under way in this thread; 0 = none */
 	u64 ready_since_ns;	/* it works, but has had no CPU since then; 0 = it has one, or does not work */
+	u64 wait_since_ns;	/* it sleeps since then; 0 = it does not, or nobody saw it fall asleep */
+	u64 wait_user;		/* its stacks there; 0 = that was not looked at */
+	u64 wait_kernel;
+	u64 wait_context;
 	u32 tgid;
 	u32 image;
 	u32 depth;		/* live entries of sp */
@@ -232,6 +271,10 @@ struct thread {
 	u8 from_leaves;		/* its state was last judged by leaves, not by edges */
 	u8 generation;		/* of its process, when it was counted last */
 	u32 walk_slot;		/* of the walk that a probe does in this thread */
+	u32 tid;
+	u32 scope;		/* of its process */
+	u32 wait_epoch;
+	u32 reserved;
 };
 
 /* What a probe site means: the low byte of its cookie. */
@@ -422,6 +465,7 @@ struct settings {
 	u32 interrupt_ns;	/* the interrupt of a sample */
 	u32 cpus;		/* the last that is online, and 1 */
 	u32 possible_cpus;	/* how many there may ever be */
+	u64 waits;		/* 1: find out where threads wait */
 	u64 hooks_ns;		/* HOOK_RUNS context switches of a CPU take so long at least, or they are followed no more */
 };
 
@@ -431,6 +475,8 @@ struct settings {
 enum command {
 	COMMAND_RECOUNT = 1,	/* begin a generation; switches are followed again */
 	COMMAND_PROBE = 2,	/* probes count again */
+	COMMAND_SETTLE = 3,	/* some time after COMMAND_RECOUNT: what programs still changed in the old numbers */
+	COMMAND_LEAVE = 4,	/* the process is watched no more: its threads are nobody's */
 };
 
 /* What was decided about a process that is not watched; key: tgid. */
@@ -454,7 +500,8 @@ enum counter {
 	LOST_MEMORY = 10,	/* samples whose n_working could not be read from the runtime's memory */
 	LOST_UNDECIDED = 11,	/* samples of processes before Python decided whether to watch them */
 	LOST_CPUS = 12,		/* samples whose n_working leaves out CPUs beyond MAX_CPUS */
-	LOST_REASONS = 13,
+	LOST_WAITS = 13,	/* waits: the table of counts was full */
+	LOST_REASONS = 14,
 	STAT_SAMPLES = 16,	/* samples counted, of all events */
 	STAT_SWITCHES = 17,	/* context switches of threads of watched processes */
 	STAT_WAKEUPS = 18,
@@ -467,6 +514,10 @@ enum counter {
 	STAT_DISAGREED = 25,	/* of these, those with two different numbers */
 	STAT_TICKS = 26,	/* samples whose n_working is what ran on the CPUs */
 	STAT_STOPS = 28,	/* SIGSTOPs sent at exec and by ld.so */
+	STAT_WAITS = 29,	/* waits of threads */
+	STAT_WALKED_WAITS = 30,	/* of these, those whose stack was walked; the others were at a place that is known */
+	STAT_SCOPE_CONTENDED = 31,	/* changes of n_working whose time was charged with that of the next */
+	STAT_PLACELESS_WAITS = 47,	/* waits of which nobody knows where: there was no time to look */
 	STAT_KNOWN_CREATIONS = 27,	/* creations whose stack was known, and not walked again */
 	STAT_LEFT_OUT = 64,	/* + enum cost_kind: events that were left out to keep to the budget */
 	STAT_STACKS = 32,	/* + enum stack_end: samples */

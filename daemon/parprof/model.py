@@ -18,6 +18,15 @@ class ThreadState(IntEnum):
 
     WORKING = 0
     SPINNING = 1
+    BLOCKED = 2
+    """A wait that is over, no sample: see `NO_EVENT`."""
+    STALLED = 3
+    """Nor is this: nobody worked since this thread went to sleep, until somebody woke up."""
+
+
+NO_EVENT = 255
+"""The event of rows that no perf event made. Their `Count.total` are nanoseconds of wall-clock time, exact;
+`Count.samples` is how many such waits there were."""
 
 
 class SampleKey(NamedTuple):
@@ -30,10 +39,10 @@ class SampleKey(NamedTuple):
     """One process image: one exec of one process. Never given out twice."""
     tid: int
     event: int
-    """Index of the perf event; 0 is the clock."""
+    """Index of the perf event; 0 is the clock, `NO_EVENT` none."""
     state: ThreadState
     n_working: int
-    """Threads of the image in user work, this one included; not clamped to cores."""
+    """Threads of the image's scope in user work, this one included; not clamped to cores."""
     user: int
     """Id of the user stack, 0 = none."""
     kernel: int

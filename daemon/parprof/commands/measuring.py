@@ -141,7 +141,9 @@ def measure(
     with BpfKernel(events.names, args.frequency, budget=budget) as kernel, Symbolizer(log=log) as symbolizer:
         kernel.breaker.set_prices(machine_prices(kernel))
         pace = Pace(cores=math.inf) if args.cores else None
-        session = Session(kernel, pace, wanted_source=args.n_w_source, blame_locks=args.blame == "locks")
+        session = Session(
+            kernel, pace, wanted_source=args.n_w_source, blame_locks=args.blame == "locks", one_job=True
+        )
         try:
             main = begin(session)
             with Progress(sys.stderr, enabled=not args.quiet) as progress:

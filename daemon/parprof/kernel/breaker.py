@@ -6,6 +6,7 @@ What each process pays is held to its budget by the programs themselves: bpf/bud
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection
 from typing import Any
 
@@ -13,12 +14,22 @@ from parprof.kernel import bpf
 from parprof.kernel.alarms import Alarms, Cut
 from parprof.kernel.counters import possible_cpus
 from parprof.kernel.objects import LoadedObject
-from parprof.kernel.records import COMMAND_PROBE, COMMAND_RECOUNT, Budget, Cost, Prices
+from parprof.kernel.records import (
+    COMMAND_LEAVE,
+    COMMAND_PROBE,
+    COMMAND_RECOUNT,
+    COMMAND_SETTLE,
+    Budget,
+    Cost,
+    Prices,
+)
 from parprof.kernel.ringbuf import RingBuffer
 from parprof.kernel.sampling import SWITCHES, Tracepoints
 from parprof.kernel.settings import Settings
 from parprof.kernel.uprobes import ProbeSet
 
+_SETTLED_SECONDS = 0.002
+"""Programs that still saw the old numbers end within microseconds."""
 _HOOKS = (1, 2)
 """The meters of context switches and wake-ups: ``enum metered``."""
 
@@ -95,6 +106,13 @@ class Breaker:
             for pid in pids:
                 self._command(COMMAND_RECOUNT, pid)
             self._settings.write(ticks=False)
+            time.sleep(_SETTLED_SECONDS)
+            for pid in pids:
+                self._command(COMMAND_SETTLE, pid)
+
+    def leave(self, pid: int) -> None:
+        """A process is watched no more: its threads count for its scope no longer."""
+        self._command(COMMAND_LEAVE, pid)
 
     def probe_again(self, pid: int) -> None:
         """Let probes count again that were cut off in a process."""

@@ -10,11 +10,11 @@ from parprof.kernel.stacks import PYTHON_ENDS, STACK_ENDS
 
 LOST_REASONS = ("counts_full", "stack_ring", "user_stack", "control_ring", "threads_full", "processes_full",
                 "nesting", "learned_full", "trace_ring", "contexts", "memory",
-                "undecided", "cpus")  # fmt: skip
+                "undecided", "cpus", "waits")  # fmt: skip
 _STATISTICS = {
     "samples": 16, "switches": 17, "wakeups": 18, "repaired": 19, "unsure": 20, "contexts": 21, "caught": 23,
     "checked": 24, "disagreed": 25, "ticks": 26, "known_creations": 27,
-    "stops": 28,
+    "stops": 28, "waits": 29, "walked_waits": 30, "scope_contended": 31, "placeless_waits": 47,
 }  # fmt: skip
 _STACKS = 32
 _PYTHON = 44

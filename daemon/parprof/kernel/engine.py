@@ -25,6 +25,7 @@ from parprof.kernel.process_entries import fill_config, process_state
 from parprof.kernel.records import Budget, Cost, ProcessState, WatchConfig
 from parprof.kernel.ringbuf import RingBuffer
 from parprof.kernel.sampling import LIVES, SampleEvents, Tracepoints
+from parprof.kernel.scopes import Scopes
 from parprof.kernel.settings import Settings
 from parprof.kernel.sizes import map_sizes
 from parprof.kernel.stacks import CodeAt, StackTable
@@ -84,6 +85,7 @@ class BpfKernel(Closing):
         self._counters = Counters(self._object.maps["counters"], definition["max_entries"])
         self._counts = CountTable(self._object, self._is_known)
         self.file_tables = FileTables(self._object.maps["file_tables"])
+        self.scopes = Scopes(self._object)
         self.plain_programs = PlainPrograms(self._object.maps["plain_programs"])
         chunks = self._object.definitions["store"]["max_entries"]
         self.store = Store(self._object.maps["store"], self._object.definitions["store_chunk"], chunks)
@@ -110,6 +112,11 @@ class BpfKernel(Closing):
     def frequency_hz(self) -> int:
         """Samples a second and CPU."""
         return self._events.frequency_hz if self._events else self._first_hz
+
+    @property
+    def has_ticked(self) -> bool:
+        """Whether context switches were not followed for some time, of any process."""
+        return self._counters.statistics()["ticks"] > 0
 
     @property
     def budget_ratio(self) -> float:
@@ -149,10 +156,13 @@ class BpfKernel(Closing):
         """Becomes readable when control records wait."""
         return self._rings["control"].fd
 
-    def watch(self, pid: int, image: int, config: WatchConfig, *, from_exec: bool = False) -> None:
+    def watch(
+        self, pid: int, image: int, config: WatchConfig, *, from_exec: bool = False, scope: int | None = None
+    ) -> None:
         """Begin to count process ``pid`` under image id ``image`` (below 2**31).
 
-        ``from_exec``: only from its next exec on, under the id that the kernel then gives.
+        ``from_exec``: only from its next exec on, under the id that the kernel then gives. ``scope``: what n_w is summed
+        up over, the number of a process image; by default the process alone. Forked children share it.
 
         Raises:
             TargetError: the maps are full.
@@ -160,6 +170,9 @@ class BpfKernel(Closing):
         self.configure(pid, config)
         process: Any = self._object.layouts["process"]()
         process.image, process.dead, process.left_ns = image, from_exec, self._settings.budget.burst_ns
+        process.scope = scope or image
+        with self._needing_room(pid, "scopes"):
+            self.scopes.ensure(process.scope)
         self._put("processes", pid, process)
 
     def configure(self, pid: int, config: WatchConfig) -> None:
@@ -173,8 +186,14 @@ class BpfKernel(Closing):
         self._put("configs", pid, raw)
 
     def _put(self, name: str, pid: int, value: Any) -> None:
-        try:
+        with self._needing_room(pid, name):
             self._object.put(name, struct.pack("<I", pid), value)
+
+    @contextmanager
+    def _needing_room(self, pid: int, name: str) -> Iterator[None]:
+        """A map without which the process cannot be watched."""
+        try:
+            yield
         except OSError as error:
             if error.errno not in _FULL:
                 raise
@@ -192,7 +211,9 @@ class BpfKernel(Closing):
                 raise
             self._lost_here[reason] += 1
 
-    def add_thread(self, pid: int, image: int, tid: int, *, works: bool, unknown: bool) -> None:
+    def add_thread(
+        self, pid: int, image: int, tid: int, *, works: bool, unknown: bool, scope: int | None = None
+    ) -> None:
         """Tell the programs of a thread that was there before us, unless they met it already.
 
         ``works`` is what it is thought to do once it runs; ``unknown`` says that this is a guess.
@@ -200,6 +221,7 @@ class BpfKernel(Closing):
         thread: Any = self._object.layouts["thread"]()
         thread.tgid, thread.image, thread.is_main = pid, image, pid == tid
         thread.base_work, thread.blocked, thread.unknown = works, 1, 2 if unknown else 3
+        thread.tid, thread.scope = tid, scope or image
         # It starts as blocked and not counted: the next event or sample of the thread puts that right through
         # the one place where n_working changes. A running thread has one within a sampling period.
         with suppress(FileExistsError), self._losing("threads_full"):
@@ -238,6 +260,7 @@ class BpfKernel(Closing):
         """Stop counting a process at once and forget its threads, if it still has some."""
         key = struct.pack("<I", pid)
         self.breaker.forget(pid)
+        self.breaker.leave(pid)
         bpf.map_delete(self._object.maps["processes"], key)
         bpf.map_delete(self._object.maps["configs"], key)
         if not has_threads:

@@ -39,6 +39,7 @@ _MAP_LAYOUTS = {
     "processes": (None, "process"),
     "configs": (None, "process_config"),
     "threads": (None, "thread"),
+    "scopes": (None, "scope"),
     "settings_map": (None, "settings"),
     "interpreters": (None, "interpreter"),
     "meters": (None, "meter"),

@@ -31,6 +31,8 @@ def fill_config(raw: Any, config: WatchConfig) -> None:
         raw.wait_start[index], raw.wait_end[index] = start, end
     for index, (start, end) in enumerate(config.libc_ranges):
         raw.libc_start[index], raw.libc_end[index] = start, end
+    for index, (start, end) in enumerate(config.code_spans):
+        raw.code_start[index], raw.code_end[index] = start, end
     raw.flags = config.flags
     if config.memory is not None:
         fill_memory_plan(raw.memory, config.memory)

@@ -13,7 +13,7 @@ FROM_LEAVES, FROM_MEMORY, CHECK_MEMORY, CACTUS, BLAME_LOCKS = 16, 32, 64, 128, 2
 MAX_RUNTIME_RANGES, MAX_USER_RANGES, MAX_WAIT_RANGES, MAX_LIBC_RANGES = 6, 4, 16, 2
 RECORD_EXEC, RECORD_FORK, RECORD_EXIT, RECORD_LEARNED, RECORD_LOAD_MAP, RECORD_REPLACED = 2, 3, 4, 5, 6, 8
 RECORD_STALE_MAP, RECORD_SEEN, RECORD_CUT = 9, 12, 13
-COMMAND_RECOUNT, COMMAND_PROBE = 1, 2
+COMMAND_RECOUNT, COMMAND_PROBE, COMMAND_SETTLE, COMMAND_LEAVE = 1, 2, 3, 4
 
 
 class Cost(IntEnum):
@@ -32,6 +32,8 @@ class Cost(IntEnum):
     SAMPLE = 5
     TIMER = 6
     """The interrupts of samples: no part of the budget, for the rate alone decides."""
+    WAIT = 7
+    """Where threads wait."""
 
 
 COST_NAMES = {
@@ -42,6 +44,7 @@ COST_NAMES = {
     Cost.SWITCH: "context switches",
     Cost.SAMPLE: "samples",
     Cost.TIMER: "timer",
+    Cost.WAIT: "waits",
 }
 """As in reports."""
 
@@ -127,6 +130,8 @@ class WatchConfig:
     user_ranges: tuple[tuple[int, int], ...] = ()
     wait_ranges: tuple[tuple[int, int], ...] = ()
     """The runtimes' code in which threads wait; none: all of it may."""
+    code_spans: tuple[tuple[int, int], ...] = ()
+    """Spans in which all of its code is, and little else: that of the executable, that of the libraries."""
     libc_ranges: tuple[tuple[int, int], ...] = ()
     """The C library, in whose stubs threads wait that the runtimes' code sent there."""
     memory: MemoryPlan | None = None

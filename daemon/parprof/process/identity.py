@@ -146,8 +146,23 @@ def _command(pid: int) -> str:
     return ""
 
 
-def allowed_cores(pid: int, cgroup_root: Path = CGROUP_ROOT) -> int:
-    """How many cores a process can use at once: CPU affinity, and CPU quotas of its cgroups rounded up.
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a process may use of the machine."""
+
+    cpus: frozenset[int]
+    """Those that its threads may run on."""
+    quota: int | None = None
+    """CPU quotas of its cgroups in cores, rounded up; None: there is no limit."""
+
+    @property
+    def cores(self) -> int:
+        """How many it can use at once."""
+        return len(self.cpus) if self.quota is None else max(1, min(len(self.cpus), self.quota))
+
+
+def allowance(pid: int, cgroup_root: Path = CGROUP_ROOT) -> Allowance:
+    """What a process may use: CPU affinity, and CPU quotas of its cgroups.
 
     The affinity is that of all its threads together: a runtime that binds threads binds the first one too.
 
@@ -167,7 +182,16 @@ def allowed_cores(pid: int, cgroup_root: Path = CGROUP_ROOT) -> int:
     if not cores:
         raise TargetError(f"process {pid} has ended")
     quota = cgroup_quota(_read(Path(f"/proc/{pid}/cgroup")), cgroup_root)
-    return len(cores) if quota is None else max(1, min(len(cores), quota))
+    return Allowance(frozenset(cores), quota)
+
+
+def allowed_cores(pid: int, cgroup_root: Path = CGROUP_ROOT) -> int:
+    """How many cores a process can use at once.
+
+    Raises:
+        TargetError: the process is gone.
+    """
+    return allowance(pid, cgroup_root).cores
 
 
 def cgroup_quota(membership: str, root: Path = CGROUP_ROOT) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 
 from parprof.errors import PrivilegeError, TargetError
 from parprof.files.dso import Dso
@@ -17,6 +17,8 @@ __all__ = ("Dso", "DsoCache", "LoadMap", "Mapping")
 MAX_MAPPINGS = 1 << 16
 """Executable mappings beyond this number are left out (the kernel's own limit is 65530)."""
 _MAX_LINE = 1 << 15
+_VSYSCALL = 1 << 47
+"""What lies above is the kernel's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,20 @@ class LoadMap:
             if mapping.dso.key == dso.key:
                 return mapping.start - dso.vaddr(mapping.file_offset)
         return 0
+
+    def code_spans(self) -> tuple[tuple[int, int], ...]:
+        """Where its code is: two spans of addresses with little else in them, on either side of the widest gap.
+
+        An executable lies far from the libraries.
+        """
+        mappings = [one for one in self.mappings if one.start < _VSYSCALL]
+        if not mappings:
+            return ()
+        gaps = [(after.start - before.end, at) for at, (before, after) in enumerate(pairwise(mappings), 1)]
+        if not gaps:
+            return ((mappings[0].start, mappings[0].end),)
+        _, at = max(gaps)
+        return (mappings[0].start, mappings[at - 1].end), (mappings[at].start, mappings[-1].end)
 
     def dsos(self) -> list[Dso]:
         """The files, each once, in order of address."""

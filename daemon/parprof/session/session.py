@@ -28,6 +28,7 @@ from parprof.session.cores import Rounds
 from parprof.session.cost import CostMeter
 from parprof.session.lifecycle import End, Lives, State
 from parprof.session.region_rate import RegionRate
+from parprof.session.scopes import Scope
 from parprof.session.sources import Source
 from parprof.session.stops import Stops, let_go
 from parprof.session.target import Target, Watched
@@ -75,8 +76,13 @@ class Session:
         wanted_source: Source | None = None,
         blame_locks: bool = False,
         share_probes: bool = False,
+        one_job: bool = False,
     ) -> None:
+        """``one_job``: all processes that are watched are one scope; else each is its own, with the children that it forks."""
         self.kernel = kernel
+        self._one_job = one_job
+        self.scopes: dict[int, Scope] = {}
+        """By number."""
         self.pace = pace or Pace()
         self._on_seen = on_seen
         self.cache = DsoCache()
@@ -126,7 +132,9 @@ class Session:
         """
         process = inspect(pid)
         self._lives.make_room(pid)
-        target = Target(self.watched, process, self._next_image, follow=follow, stop=stop)
+        scope = self._scope_for(self._next_image)
+        target = Target(self.watched, process, self._next_image, follow=follow, stop=stop, scope=scope)
+        scope.add(target)
         self._next_image += 1
         try:
             # from now on the descriptor in `target` keeps the PID from meaning another
@@ -134,7 +142,7 @@ class Session:
                 raise TargetError(f"process {pid} ended while we attached to it")
             self._lives.begin(target, State.SETTLED, time.monotonic())
             if stop:
-                self.kernel.watch(pid, target.image, target.config(), from_exec=True)
+                self.kernel.watch(pid, target.image, target.config(), from_exec=True, scope=scope.number)
             else:
                 target.begin(patient)
         except BaseException:
@@ -142,6 +150,12 @@ class Session:
             self._lives.forget(target)
             raise
         return target
+
+    def _scope_for(self, image: int) -> Scope:
+        """The scope of a process that comes from outside."""
+        if self._one_job and self.scopes:
+            return next(iter(self.scopes.values()))
+        return self.scopes.setdefault(image, Scope(self.kernel.scopes, image))
 
     def wake_up_by(self, fd: int) -> None:
         """Let `step` end when a descriptor becomes readable; whoever owns it reads it."""
@@ -174,10 +188,19 @@ class Session:
         ended = self._lives.forget_ended()
         self.cost.forget(ended)
         images = {target.image for target in ended}
+        self._drop_scopes(images)
         if images:
             self.kernel.forget_images(images)
             self.thread_names = {key: name for key, name in self.thread_names.items() if key[0] not in images}
         return ended
+
+    def _drop_scopes(self, images: set[int]) -> None:
+        for number, scope in list(self.scopes.items()):
+            for image in images & scope.members.keys():
+                del scope.members[image]
+            if not scope.members:
+                del self.scopes[number]
+                self.kernel.scopes.forget(number)
 
     def measurement(
         self, main: Target, *, own_cpu_s: float = 0.0, cores: int | None = None, notes: Sequence[str] = ()
@@ -200,6 +223,7 @@ class Session:
             cores,
             tuple(notes),
             self.builder.problems,
+            tuple(scope.times(self.kernel.has_ticked) for scope in self.scopes.values()),
         )
 
     def live(self, pid: int) -> Target | None:
@@ -347,14 +371,16 @@ class Session:
         elif before is not None:
             self._lives.end(before, End.REPLACED)
         like = before if before and not (record.stopped or (is_exec and not before.stops)) else None
+        scope = before.scope if before is not None else self._scope_for(record.image)
         try:
             target = Target(
                 self.watched, self._describe(record, like), record.image, follow=before.follows if before else False,
-                stop=before.stops if before else False, program=record.address, like=like,
+                stop=before.stops if before else False, scope=scope, program=record.address, like=like,
             )  # fmt: skip
         except TargetError:
             self.kernel.unwatch(record.pid)
             return
+        scope.add(target)
         if not is_exec and before is not None:
             target.inherit(before)
         self._lives.begin(target, target.first_state, time.monotonic())
@@ -458,7 +484,9 @@ class Session:
         changed = {image for image in images & self.targets.keys() if self.targets[image].allowed.changes}
         if changed:
             self._divide({key: count for key, count in facts.items() if key.image in changed})
-        for key in facts:
+        for key, count in facts.items():
+            if key.event == 0 and key.image in self.targets:
+                self.targets[key.image].clock_samples += count.samples
             if (key.image, key.tid) not in self.thread_names:
                 self.thread_names[key.image, key.tid] = self._thread_name(key.image, key.tid)
         add_facts(self.facts, facts)
@@ -480,6 +508,11 @@ class Session:
         self._act_on_records()
         self._cut_off()
         self.drain()
+        for target in self._lives.unended():
+            if not target.ended and target.is_gone():
+                self._lives.note_gone(target)
+        for scope in self.scopes.values():
+            scope.finish()
         for target in self._lives.unended():
             self._lives.end(target, End.EXITED if target.ended else End.LEFT)
         self.watched.placer.free_idle()

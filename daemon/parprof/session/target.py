@@ -31,12 +31,13 @@ from parprof.probes.placed import PlacedProbes
 from parprof.probes.plan import Plan, has_runtime, is_static, learned_site, loader_sites, make_plan
 from parprof.probes.shared import SharedProbes
 from parprof.process.epochs import LoadMaps
-from parprof.process.identity import Process, allowed_cores, inspect, open_pidfd
+from parprof.process.identity import Process, allowance, inspect, open_pidfd
 from parprof.process.loadmap import Dso, DsoCache, LoadMap, Mapping
 from parprof.process.threads import guess_threads
 from parprof.runtimes import Agent
 from parprof.session.cores import AllowedCores
 from parprof.session.lifecycle import Life, State
+from parprof.session.scopes import Scope
 from parprof.session.sources import (
     MemoryChoice,
     Source,
@@ -86,10 +87,11 @@ class Target:
         *,
         follow: bool,
         stop: bool,
+        scope: Scope,
         program: int = 0,
         like: Target | None = None,
     ) -> None:
-        """``program``: its executable, as the kernel knows it.
+        """``scope``: what its n_w is summed up over. ``program``: its executable, as the kernel knows it.
 
         ``like``: the image before it, if this one may end soon: what is dear to find out waits for `settle`.
         """
@@ -98,6 +100,9 @@ class Target:
         self.placer = watched.placer
         self.process = process
         self.image = image
+        self.scope = scope
+        self.clock_samples = 0
+        self.cpus: frozenset[int] = like.cpus if like else frozenset()
         self.plan = Plan()
         self.source = Source.SCHEDULER
         self.memory = MemoryChoice()
@@ -151,7 +156,7 @@ class Target:
     def _look_around(self) -> None:
         self.perf_map = PerfMap(self.process.pid)
         with suppress(ParprofError):
-            self.allowed = AllowedCores(allowed_cores(self.process.pid))
+            self.allowed = AllowedCores(self._look_at_cores())
 
     @property
     def ended(self) -> bool:
@@ -262,7 +267,7 @@ class Target:
             flags |= CACTUS
         return WatchConfig(
             flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges),
-            tuple(plan.wait_ranges), tuple(plan.libc_ranges),
+            tuple(plan.wait_ranges), self.load_map.code_spans() if self.load_map else (), tuple(plan.libc_ranges),
             self.memory.plan, next((agent.closures for agent in plan.agents if agent.closures), None),
         )  # fmt: skip
 
@@ -434,7 +439,7 @@ class Target:
         if patient is not None:
             self.placer.await_tables(self.pid, patient)
         self.place_probes()
-        self.kernel.watch(self.pid, self.image, self.config())
+        self.kernel.watch(self.pid, self.image, self.config(), scope=self.scope.number)
         self._begun_s = time.monotonic()
         before = self.load_map
         if self.read_load_map() and self.load_map is not before:  # a dlopen before its probe was there
@@ -466,7 +471,9 @@ class Target:
         """Tell the programs which threads exist, with a guess at what the sleeping ones wait for."""
         has_runtime = bool(self.plan.agents)
         for tid, works in guess_threads(self.pid, self.plan.runtime_ranges if has_runtime else None):
-            self.kernel.add_thread(self.pid, self.image, tid, works=works, unknown=has_runtime)
+            self.kernel.add_thread(
+                self.pid, self.image, tid, works=works, unknown=has_runtime, scope=self.scope.number
+            )
 
     def resume(self, started_libraries: bool) -> None:
         """Let a process go on that was stopped for us at exec or by ld.so."""
@@ -512,22 +519,29 @@ class Target:
     def read_cores(self) -> int:
         """How many cores it may use now; what is known if that cannot be read."""
         with suppress(ParprofError):
-            return allowed_cores(self.process.pid)
+            return self._look_at_cores()
         return self.cores
+
+    def _look_at_cores(self) -> int:
+        found = allowance(self.process.pid)
+        self.cpus = found.cpus
+        return found.cores
 
     def change_cores(self, cores: int) -> None:
         """It may use another number of cores from now on."""
         self.allowed.change(cores, self.watched_s())
 
     def parallel_cores(self, allowed: int | None = None) -> int:
-        """n: cores that the process could use - those allowed, or its pool of threads once that is known.
+        """n: cores that the process could use, see `Scope.parallel_cores`.
 
         ``allowed``: as it was at another time, rather than now.
         """
-        cores = self.cores if allowed is None else allowed
-        if self.plan.agents and self.members_max > 0:
-            return max(1, min(cores, self.members_max))
-        return cores
+        return self.scope.parallel_cores(self, self.cores if allowed is None else allowed)
+
+    @property
+    def pool(self) -> int:
+        """How many threads its parallel runtime runs; 0: it has none, or nobody knows."""
+        return self.members_max if self.plan.agents else 0
 
     def cores_held(self) -> list[CoresHeld]:
         """How many cores it was allowed, and for how long."""

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How many threads of a scope work, and for how long it was how many: the terms of n x time = work + ready + idleness +
+ * stall, exact where n_working is.
+ */
+
+#define SCOPE_TRIES 8
+#define SCOPE_N_BITS 16
+#define SCOPE_N_MASK ((1ULL << SCOPE_N_BITS) - 1)
+#define SCOPE_TIME_MASK ((1ULL << (64 - SCOPE_N_BITS)) - 1)	/* 52 days: longer the same n_working has never lasted */
+#define SCOPE_TIME_SHIFT 4
+
+/* Adds the time that a scope was as its word says, up to now. */
+static __always_inline void account_level(struct scope *s, u64 word, u64 units)
+{
+	u64 n = word & SCOPE_N_MASK, took = units << SCOPE_TIME_SHIFT, level = n;
+
+	if (!n && s->stopped) {
+		__sync_fetch_and_add(&s->stopped_ns, took);
+		return;
+	}
+	if (level > SCOPE_LEVELS - 1)
+		level = SCOPE_LEVELS - 1;
+	asm volatile("%0 &= %1" : "+r"(level) : "i"(SCOPE_LEVELS - 1));
+	__sync_fetch_and_add(&s->level_ns[level], took);
+	__sync_fetch_and_add(&s->working_ns, n * took);
+}
+
+/* The stall is over: charges it to where the thread sleeps that began it. */
+static __always_inline void charge_stall(struct scope *s, u64 took_ns)
+{
+	u32 zero = 0;
+	struct settings *settings = settings_map.lookup(&zero);
+	struct sample_value none = {}, *value;
+	struct sample_key key = {};
+
+	if (!s->stall_user || !settings)
+		return;
+	key.user = s->stall_user;
+	key.kernel = s->stall_kernel;
+	key.context = s->stall_context;
+	key.image = s->stall_image;
+	key.tid = s->stall_tid;
+	key.epoch = s->stall_epoch;
+	key.state = STATE_STALLED;
+	key.event = NO_EVENT;
+	key.phase = settings->phase;
+	value = counts.lookup_or_try_init(&key, &none);
+	if (!value) {
+		count(LOST_WAITS);
+		return;
+	}
+	__sync_fetch_and_add(&value->count, 1);
+	__sync_fetch_and_add(&value->total, took_ns);
+}
+
+/* One thread more, or fewer, works. `t`: which. The time is in the same word as the number, so each interval is charged
+ * once, to the number that held; where many threads change it at once, the number goes first. */
+static __always_inline void change_scope(u32 number, struct thread *t, s64 change)
+{
+	struct scope *s = scopes.lookup(&number);
+	u64 old, seen, now, units, begun;
+
+	if (!s)
+		return;
+	old = *(volatile u64 *)&s->word;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < SCOPE_TRIES; i++) {
+		begun = old >> SCOPE_N_BITS;
+		now = bpf_ktime_get_ns() >> SCOPE_TIME_SHIFT & SCOPE_TIME_MASK;
+		units = begun ? (now - begun) & SCOPE_TIME_MASK : 0;
+		if (units >> (63 - SCOPE_N_BITS)) {	/* another CPU's clock is ahead */
+			units = 0;
+			now = begun;
+		}
+		seen = __sync_val_compare_and_swap(&s->word, old, now << SCOPE_N_BITS | ((old + change) & SCOPE_N_MASK));
+		if (seen == old)
+			goto changed;
+		old = seen;
+	}
+	count(STAT_SCOPE_CONTENDED);
+	__sync_fetch_and_add(&s->word, change);
+	return;
+changed:
+	account_level(s, old, units);
+	if (!(old & SCOPE_N_MASK) && !s->stopped)
+		charge_stall(s, units << SCOPE_TIME_SHIFT);
+	if ((old + change) & SCOPE_N_MASK)
+		return;
+	s->stall_user = 0;
+	s->stopped = 0;
+	s->stall_tid = t->tid;
+	s->stall_image = t->image;
+}
+
+/* Threads of other processes of the scope that work. */
+static __always_inline s32 others_of_scope(struct process *p)
+{
+	u32 number = p->scope;
+	struct scope *s = scopes.lookup(&number);
+	s32 others;
+
+	if (!s)
+		return 0;
+	others = (s32)(s->word & SCOPE_N_MASK) - p->n_working[p->generation & 1];
+	return others < 0 ? 0 : others;
+}

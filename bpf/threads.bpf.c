@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What becomes of a thread's entry, and of the numbers of its process: the rules of thread_state.h, with the maps.
+ */
+
+/* The only place where n_working changes, of its process and of the scope (but for the end of a thread, the reset at exec,
+ * and on_command). */
+static __always_inline void recount(struct process *p, struct thread *t)
+{
+	u8 want = is_working(t);
+
+	if (want == t->counted)
+		return;
+	t->counted = want;
+	__sync_fetch_and_add(&p->n_working[parity(p)], want ? 1 : -1);
+	change_scope(p->scope, t, want ? 1 : -1);
+}
+
+static __always_inline void set_blocked_outside(struct process *p, struct thread *t, u8 want)
+{
+	if (t->blocked_outside == want)
+		return;
+	t->blocked_outside = want;
+	__sync_fetch_and_add(&p->n_blocked_outside[parity(p)], want ? 1 : -1);
+}
+
+static __always_inline void set_blocked_inside(struct process *p, struct thread *t, u8 want)
+{
+	if (t->blocked_inside == want)
+		return;
+	t->blocked_inside = want;
+	__sync_fetch_and_add(&p->n_blocked_inside[parity(p)], want ? 1 : -1);
+}
+
+/* One thread more, or less, waits for a lock. */
+static __always_inline void count_waiter(u64 address, u32 tgid, s32 change)
+{
+	struct lock_key key = {};
+	s32 none = 0, *waiters;
+
+	key.address = address;
+	key.tgid = tgid;
+	waiters = change > 0 ? lock_waiters.lookup_or_try_init(&key, &none) : lock_waiters.lookup(&key);
+	if (waiters)
+		__sync_fetch_and_add(waiters, change);
+}
+
+/* The thread's wait for a pthread mutex is over: it holds it now, or soon. */
+static __always_inline void end_lock_wait(struct thread *t)
+{
+	if (!t->waits_on)
+		return;
+	t->last_lock = t->waits_on;
+	count_waiter(t->waits_on, t->tgid, -1);
+	t->waits_on = 0;
+}
+
+/* The same for a lock of the runtime. */
+static __always_inline void end_runtime_lock_wait(struct thread *t)
+{
+	if (t->lock_wait)
+		count_waiter(t->lock_wait, t->tgid, -1);
+	t->lock_wait = 0;
+}
+
+static __always_inline void set_unknown(struct process *p, struct thread *t, u8 unknown)
+{
+	if (t->unknown == unknown)
+		return;
+	if (t->unknown == 1 || unknown == 1)
+		__sync_fetch_and_add(&p->n_unknown[parity(p)], unknown == 1 ? 1 : -1);
+	t->unknown = unknown;
+}
+
+/* Switches were not followed for a while: nobody knows who sleeps. Each thread is counted again when it shows itself;
+ * until then it sleeps. Call it before anything else that changes a thread. */
+static __always_inline void rejoin(struct process *p, struct thread *t)
+{
+	if (t->generation == (u8)p->generation)
+		return;
+	t->generation = p->generation;
+	t->counted = 0;
+	t->blocked = 1;
+	t->blocked_outside = t->blocked_inside = 0;
+	t->ready_since_ns = 0;
+	if (t->unknown == 1)	/* as it is counted: anew */
+		__sync_fetch_and_add(&p->n_unknown[parity(p)], 1);
+}
+
+/* The thread runs, or is about to. */
+static __always_inline void unblock(struct process *p, struct thread *t)
+{
+	t->blocked = 0;
+	set_blocked_outside(p, t, 0);
+	set_blocked_inside(p, t, 0);
+	end_lock_wait(t);
+	if (t->unknown == 2)
+		set_unknown(p, t, 1);
+}
+
+/* The process went over from edges to leaves, or back: what the thread's frames say is out of date. */
+static __always_inline void follow_source(struct process *p, struct thread *t)
+{
+	if (t->from_leaves == (u8)p->from_leaves || t->busy)
+		return;
+	t->base_work = in_work(t);
+	t->depth = 0;
+	t->caught_working = 0;
+	t->from_leaves = p->from_leaves;
+	set_unknown(p, t, 1);
+}
+
+static __always_inline void set_member(struct process *p, struct thread *t)
+{
+	s32 members;
+
+	if (t->member)
+		return;
+	t->member = 1;
+	__sync_fetch_and_add(&p->members, 1);	/* BCC's BPF has no fetching atomics: two joining at once may */
+	members = p->members;			/* both read the sum, never less than the truth */
+	if (members > p->members_max)
+		p->members_max = members;
+}
+
+/* 1 if start <= address < end, without a branch: the verifier would follow each combination of them. */
+static __always_inline u64 within(u64 address, u64 start, u64 end)
+{
+	return (below(address, start) ^ 1) & below(address, end);
+}
+
+/* In which runtime range does the address lie? */
+static __always_inline int in_runtime(struct process_config *c, u64 address)
+{
+	u64 hit = 0;
+
+#pragma unroll
+	for (int i = 0; i < MAX_RUNTIME_RANGES; i++)
+		hit |= within(address, c->range_start[i], c->range_end[i]);
+	return hit;
+}
+
+/* Is it the code of a file that calls the runtime? */
+static __always_inline int in_user_code(struct process_config *c, u64 address)
+{
+	u64 hit = 0;
+
+#pragma unroll
+	for (int i = 0; i < MAX_USER_RANGES; i++)
+		hit |= within(address, c->user_start[i], c->user_end[i]);
+	return hit;
+}
+
+/* Does a thread wait that runs the runtime's code at this address? */
+static __always_inline int in_wait_code(struct process_config *c, u64 address)
+{
+	u64 hit = 0;
+
+	if (!c->wait_end[0])
+		return in_runtime(c, address);
+#pragma unroll
+	for (int i = 0; i < MAX_WAIT_RANGES; i++)
+		hit |= within(address, c->wait_start[i], c->wait_end[i]);
+	return hit;
+}
+
+static __always_inline int in_libc(struct process_config *c, u64 address)
+{
+	u64 hit = 0;
+
+#pragma unroll
+	for (int i = 0; i < MAX_LIBC_RANGES; i++)
+		hit |= within(address, c->libc_start[i], c->libc_end[i]);
+	return hit;
+}
+
+/* Is the leaf runtime code that waits, or a libc stub (futex, sched_yield) called by it? */
+static __always_inline int leaf_waits(struct process_config *c, u64 ip, u64 sp)
+{
+	u64 caller = 0;
+
+	if (in_wait_code(c, ip))
+		return 1;
+	if (!in_libc(c, ip))
+		return 0;
+	if (bpf_probe_read_user(&caller, sizeof(caller), (void *)sp))
+		return 0;
+	return in_wait_code(c, caller);
+}
+
+/* Adds a thread that no fork event announced: it was there before us. */
+static __always_inline struct thread *add_thread(struct process *p, u32 tgid, u32 tid, u8 blocked)
+{
+	struct process_config *config = configs.lookup(&tgid);
+	u32 zero = 0;
+	struct thread *t = threads.lookup(&zero);	/* entry 0 is a template of zeroes */
+
+	if (!t || threads.insert(&tid, t) == -E2BIG) {
+		count(LOST_THREADS_FULL);
+		return 0;
+	}
+	t = threads.lookup(&tid);
+	if (!t)
+		return 0;
+	t->tgid = tgid;
+	t->tid = tid;
+	t->scope = p->scope;
+	t->image = p->image;
+	t->generation = p->generation;
+	t->is_main = tid == tgid;
+	t->blocked = blocked;
+	t->base_work = 1;
+	t->unknown = 3;
+	t->from_leaves = p->from_leaves;
+	if (config && (config->flags & HAS_RUNTIME)) {
+		t->base_work = t->is_main;
+		set_unknown(p, t, 1);
+	}
+	recount(p, t);
+	return t;
+}
+
+static __always_inline void remove_thread(struct process *p, struct thread *t, u32 tid)
+{
+	if (p->image == t->image) {
+		rejoin(p, t);
+		if (t->counted) {
+			__sync_fetch_and_add(&p->n_working[parity(p)], -1);
+			change_scope(p->scope, t, -1);
+		}
+		if (t->member)
+			__sync_fetch_and_add(&p->members, -1);
+		set_unknown(p, t, 0);
+		set_blocked_outside(p, t, 0);
+		set_blocked_inside(p, t, 0);
+		end_lock_wait(t);
+		end_runtime_lock_wait(t);
+	}
+	threads.delete(&tid);
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where threads sleep, and for how long. The stack is walked as the thread leaves its CPU, the only time when it can be
+ * read, so before anybody knows how long the wait will be. That is paid for once for each place: a place is known by what
+ * its innermost stack shows, and after its first waits is only walked now and then. All waits are timed: none is too short,
+ * nor one too rare among short ones. What that takes is held to the budget (COST_WAIT, cut off before switches are).
+ */
+#define WAIT_WORDS 32	/* of the stack that a place is known by */
+#define WAITS_WALKED_FIRST 32	/* so often a place is walked before it counts as known */
+#define WAITS_KNOWN_RUNS 63	/* after that, one wait in 64 is walked */
+#define TASK_STOPPED_OR_TRACED 0xc
+
+BPF_TABLE("percpu_array", u32, struct walk, wait_walks, 1);
+BPF_TABLE("prog", u32, u32, wait_unwinders, 3);	/* on_wait_unwind, on_wait_python, on_wait_seek */
+
+static __always_inline int is_code(struct process_config *config, u64 address)
+{
+	u64 hit = 0;
+
+#pragma unroll
+	for (int i = 0; i < MAX_CODE_SPANS; i++)
+		hit |= within(address, config->code_start[i], config->code_end[i]);
+	return hit;
+}
+
+/* What a place is known by: the system call, where it is made, and the return addresses in the innermost words of the
+ * stack, which may have others among them from calls before. */
+static __always_inline u64 place_of_wait(struct walk *w, struct process_config *config, u64 call)
+{
+	u64 reach = w->cut_sp == ~0ULL ? w->sp : w->cut_sp - w->sp, hash, words, at;
+
+	hash = mix(mix(mix(mix(0x9e3779b97f4a7c15ULL, w->ip), reach), w->key.image), call);
+	hash = mix(hash, w->key.context);
+	if (bpf_probe_read_user(w->window, WAIT_WORDS * sizeof(u64), (void *)w->sp))
+		return hash | 1;
+	words = reach >> 3 < WAIT_WORDS ? reach >> 3 : WAIT_WORDS;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < WAIT_WORDS; i++) {
+		at = w->window[i];
+		if (i >= words)
+			break;
+		hash = forget(w, mix(hash, is_code(config, at) ? at : 0));
+	}
+	return hash | 1;
+}
+
+/* Two functions of an interpreted language look the same on the native stack. */
+static __always_inline u64 python_place(struct walk *w, u64 hash)
+{
+	struct interpreter *py = interpreters.lookup(&w->tgid);
+	u64 size;
+
+	if (!py)
+		return hash;
+	first_python_frame(w, py);
+	size = py->frame_size;
+	asm volatile("%0 &= 127" : "+r"(size));
+	if (!w->python_frame || !size || bpf_probe_read_user(w->python_raw, size, (void *)w->python_frame))
+		return hash;
+	hash = mix(mix(hash, w->python_frame), mix(raw_word(w, py->code), raw_word(w, py->instruction)));
+	w->python_frame = raw_word(w, py->previous);
+	if (bpf_probe_read_user(w->python_raw, size, (void *)w->python_frame))
+		return hash | 1;
+	return mix(hash, mix(raw_word(w, py->code), raw_word(w, py->instruction))) | 1;
+}
+
+/* The stacks of the wait that has begun are known: with them goes the stall that it began, if it did. */
+static __always_inline void place_wait(struct thread *t, u64 user, u64 kernel)
+{
+	u32 number = t->scope;
+	struct scope *s = scopes.lookup(&number);
+
+	t->wait_user = user;
+	t->wait_kernel = kernel;
+	if (!s || s->stall_tid != t->tid || (s->word & SCOPE_N_MASK))
+		return;
+	s->stall_kernel = kernel;
+	s->stall_context = t->wait_context;
+	s->stall_epoch = t->wait_epoch;
+	s->stall_user = user;
+}
+
+static __always_inline void note_stop(struct thread *t)
+{
+	u32 number = t->scope;
+	struct scope *s = scopes.lookup(&number);
+
+	if (s && s->stall_tid == t->tid && !(s->word & SCOPE_N_MASK))
+		s->stopped = 1;
+}
+
+static __always_inline int finish_wait(struct walk *w)
+{
+	u32 tid = w->key.tid;
+	struct thread *t = threads.lookup(&tid);
+	struct process *p = processes.lookup(&w->tgid);
+	struct wait_site fresh = {}, *known;
+	u64 took = bpf_ktime_get_ns() - w->begun_ns;
+
+	w->record.hash = mix(mix(w->record.hash, w->end), w->cut) | 1;
+	w->record.cut = w->cut;
+	send_stack(&w->record, w->depth, w->end);
+	fresh.user = w->record.hash;
+	fresh.kernel = w->key.kernel;
+	known = wait_sites.lookup_or_try_init(&w->creation, &fresh);
+	if (known) {
+		known->user = fresh.user;
+		known->kernel = fresh.kernel;
+		known->hits++;
+	}
+	if (t)
+		place_wait(t, fresh.user, fresh.kernel);
+	if (p)
+		charge(p, COST_WAIT, took < LONGEST_RUN_NS ? took : LONGEST_RUN_NS);
+	count(STAT_WALKED_WAITS);
+	return 0;
+}
+
+int on_wait_unwind(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 zero = 0;
+	struct walk *w = wait_walks.lookup(&zero);
+
+	if (!w)
+		return 0;
+	unwind_frames(w);
+	if (w->end == GOING || w->end == SEEKING) {
+		wait_unwinders.call(ctx, w->end == GOING ? 0 : 2);
+		w->end = END_TOO_DEEP;	/* the kernel's limit on tail calls */
+	}
+	if (interpreters.lookup(&w->tgid))
+		wait_unwinders.call(ctx, 1);
+	return finish_wait(w);
+}
+
+int on_wait_python(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 zero = 0, end;
+	struct walk *w = wait_walks.lookup(&zero);
+	struct interpreter *py;
+
+	if (!w)
+		return 0;
+	py = interpreters.lookup(&w->tgid);
+	if (!py)
+		return finish_wait(w);
+	end = walk_python(w, py);
+	if (end == GOING) {
+		wait_unwinders.call(ctx, 1);
+		end = PYTHON_TOO_DEEP;
+	}
+	end_python(w, end);
+	finish_wait(w);
+	if (w->record.python_depth)
+		tell_python(w, py);
+	return 0;
+}
+
+int on_wait_seek(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 zero = 0;
+	struct walk *w = wait_walks.lookup(&zero);
+
+	if (!w)
+		return 0;
+	seek_mapping(w, w->sought);
+	wait_unwinders.call(ctx, 0);
+	w->end = END_TOO_DEEP;
+	return finish_wait(w);
+}
+
+/* Whether the wait at this place has to be walked; if not, its stacks are those that are known. */
+static __always_inline int must_walk(struct thread *t, struct process *p, u64 place)
+{
+	struct wait_site *known = wait_sites.lookup(&place);
+	u64 user, kernel;
+
+	if (!known)
+		return 1;
+	user = known->user;
+	kernel = known->kernel;
+	if (!sent_stacks.lookup(&user) || (kernel && !sent_stacks.lookup(&kernel)))	/* Python has forgotten it */
+		return 1;
+	place_wait(t, user, kernel);
+	known->hits++;
+	return known->hits <= WAITS_WALKED_FIRST || !(known->hits & WAITS_KNOWN_RUNS);
+}
+
+/* The current thread goes to sleep. The last that its program does: it may go on in the unwinder. */
+static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 tgid, u32 tid, u32 state, u32 luck)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	struct process_config *config = configs.lookup(&tgid);
+	struct mapping_list *list = mapping_lists.lookup(&tgid);
+	struct process *p = processes.lookup(&tgid);
+	struct thread *t = threads.lookup(&tid);
+	struct settings *s = find_settings();
+	struct meter *m = find_meter();
+	u64 begun = meter_begin(m, METER_WAIT, luck), call = 0, place;
+	u32 zero = 0;
+	struct walk *w = wait_walks.lookup(&zero);
+
+	if (!p || !t || !w || !s || !config || !t->blocked)
+		return;
+	t->wait_since_ns = bpf_ktime_get_ns();
+	t->wait_user = 0;
+	if (state & TASK_STOPPED_OR_TRACED)
+		note_stop(t);
+	if (!s->waits)
+		return;
+	count(STAT_WAITS);
+	if (p->cut & 1 << COST_WAIT) {
+		count(STAT_PLACELESS_WAITS);
+		return;
+	}
+	w->begun_ns = t->wait_since_ns;
+	w->tgid = tgid;
+	w->key.tid = tid;
+	w->key.image = p->image;
+	w->purpose = WALK_WAIT;
+	w->cactus = !!(config->flags & CACTUS);
+	place_in_context(w, t);
+	t->wait_context = w->key.context;
+	t->wait_epoch = p->epoch;
+	bpf_probe_read_kernel(&w->ip, 8, &regs->ip);
+	bpf_probe_read_kernel(&w->sp, 8, &regs->sp);
+	bpf_probe_read_kernel(&w->bp, 8, &regs->bp);
+	bpf_probe_read_kernel(&w->r10, 8, &regs->r10);
+	bpf_probe_read_kernel(&call, 8, &regs->orig_ax);
+	w->may_seek = w->key.image >> 31;
+	if (!w->ip || ((!list || !list->words) && !w->may_seek)) {
+		count(STAT_PLACELESS_WAITS);
+		return;
+	}
+	place = python_place(w, place_of_wait(w, config, call));
+	if (!must_walk(t, p, place) || !affords_walk(p)) {
+		if (!t->wait_user)
+			count(STAT_PLACELESS_WAITS);
+		meter_end(m, METER_WAIT, begun);
+		pay(p, m, METER_WAIT, COST_WAIT, 0, luck, tgid, tid);
+		return;
+	}
+	w->creation = place;
+	w->key.kernel = capture(ctx, &w->record, 0, END_KERNEL);
+	begin_walk(w, list);
+	wait_unwinders.call(ctx, 0);
+}
+
+/* The wait is over. */
+static __always_inline void end_wait(struct thread *t, u32 tid)
+{
+	struct sample_value none = {}, *value;
+	struct settings *s = find_settings();
+	struct sample_key key = {};
+	u64 since = t->wait_since_ns;
+
+	t->wait_since_ns = 0;
+	if (!since || !s || !s->waits)
+		return;
+	key.user = t->wait_user;
+	key.kernel = key.user ? t->wait_kernel : 0;
+	key.context = key.user ? t->wait_context : 0;
+	key.epoch = t->wait_epoch;
+	key.image = t->image;
+	key.tid = tid;
+	key.state = STATE_BLOCKED;
+	key.event = NO_EVENT;
+	key.phase = s->phase;
+	value = counts.lookup_or_try_init(&key, &none);
+	if (!value) {
+		count(LOST_WAITS);
+		return;
+	}
+	__sync_fetch_and_add(&value->count, 1);
+	__sync_fetch_and_add(&value->total, bpf_ktime_get_ns() - since);
+}

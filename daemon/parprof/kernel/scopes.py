@@ -1,0 +1,77 @@
+"""The scopes over which n_w is summed up: how long it was how high, as the programs count it (bpf/scope.bpf.c)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from parprof.kernel import bpf
+from parprof.kernel.objects import LoadedObject
+
+_N_BITS = 16
+_UNIT_NS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeState:
+    """What the programs know of one scope. Times are nanoseconds."""
+
+    n_working: int
+    changed_ns: int
+    """When that changed last, CLOCK_MONOTONIC less whole multiples of 52 days; 0: nobody has worked yet."""
+    working_ns: int
+    """The integral of n_w up to then: work, and time in which working threads had no CPU."""
+    level_ns: tuple[int, ...]
+    """For how long n_w was 0, 1, 2, ... up to then; the last is for as many and more."""
+
+    def until(self, now_ns: int) -> ScopeState:
+        """With the time that has passed since the last change.
+
+        >>> ScopeState(1, 1000, 0, (0, 0, 0), ).until(4200).level_ns
+        (0, 3200, 0)
+        """
+        if not self.changed_ns:
+            return self
+        took = now_ns // _UNIT_NS * _UNIT_NS % (_UNIT_NS << 64 - _N_BITS) - self.changed_ns
+        if took <= 0:
+            return self
+        levels = list(self.level_ns)
+        levels[min(self.n_working, len(levels) - 1)] += took
+        working_ns = self.working_ns + self.n_working * took
+        return ScopeState(self.n_working, self.changed_ns + took, working_ns, tuple(levels))
+
+
+class Scopes:
+    """The table of scopes. Numbers are those of process images, which are never given out twice."""
+
+    def __init__(self, loaded: LoadedObject) -> None:
+        self._object = loaded
+
+    def ensure(self, number: int) -> None:
+        """Let there be a scope of that number.
+
+        Raises:
+            OSError: the table is full.
+        """
+        try:
+            empty = self._object.layouts["scope"]()
+            self._object.put("scopes", struct.pack("<I", number), empty, bpf.NOEXIST)
+        except FileExistsError:
+            pass
+
+    def state(self, number: int) -> ScopeState | None:
+        """What is known of one; None: there is none."""
+        raw: Any = self._object.get("scopes", struct.pack("<I", number), "scope")
+        if raw is None:
+            return None
+        return ScopeState(
+            raw.word & (1 << _N_BITS) - 1,
+            (raw.word >> _N_BITS) * _UNIT_NS,
+            raw.working_ns,
+            tuple(raw.level_ns),
+        )
+
+    def forget(self, number: int) -> None:
+        """It has no processes any more."""
+        bpf.map_delete(self._object.maps["scopes"], struct.pack("<I", number))

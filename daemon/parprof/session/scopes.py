@@ -1,0 +1,122 @@
+"""Jobs: processes whose working threads are counted together, and held against the cores that they share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Protocol
+
+from parprof.facts.scopes import ScopeTimes
+from parprof.kernel.scopes import ScopeState
+from parprof.session.sources import Source
+
+_LEAST_SHARE = 0.02
+"""Of a job's samples: a process with fewer, such as the shell that waits for the others, says nothing of its width."""
+_LEAST_TIME_SHARE = 0.01
+"""So much of its time a job has to be so wide for that to count."""
+_EXACT = (str(Source.EXACT), str(Source.SCHEDULER))
+
+
+class Member(Protocol):
+    """A process image of a scope: `parprof.session.target.Target`."""
+
+    image: int
+    clock_samples: int
+    """How often it was sampled so far."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is no process any more."""
+
+    @property
+    def n_w_source(self) -> str:
+        """Where n_w comes from."""
+
+    @property
+    def pool(self) -> int:
+        """How many threads its parallel runtime runs; 0: it has none, or nobody knows."""
+
+    @property
+    def cpus(self) -> Collection[int]:
+        """Those that it may run on, as of the last look."""
+
+
+class States(Protocol):
+    """The programs' table of scopes."""
+
+    def state(self, number: int) -> ScopeState | None:
+        """What is known of one; None: there is none."""
+
+
+class Scope:
+    """What n_w is summed up over (DESIGN.md sec. 2): one process, or all of a job, which shares its cores."""
+
+    def __init__(self, states: States, number: int) -> None:
+        """``number``: under which the programs know it."""
+        self._states = states
+        self.number = number
+        self.members: dict[int, Member] = {}
+        """By image."""
+        self.final: ScopeState | None = None
+        """As it was in the end."""
+
+    def add(self, member: Member) -> None:
+        """A process image comes."""
+        self.members[member.image] = member
+
+    def workers(self) -> list[Member]:
+        """Those that do the work."""
+        least = _LEAST_SHARE * sum(member.clock_samples for member in self.members.values())
+        return [member for member in self.members.values() if member.clock_samples > least]
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether several processes of it work."""
+        return len(self.workers()) > 1
+
+    def parallel_cores(self, member: Member, allowed: int) -> int:
+        """n at samples of a process that was allowed so many cores.
+
+        One process of its own could use as many as its pool of threads has. Processes that work beside each other share
+        those that any of them may use; where each has a pool, they could use as many as they kept busy together.
+        """
+        workers = self.workers()
+        if len(workers) < 2:
+            pool = member.pool
+            return max(1, min(allowed, pool)) if pool else allowed
+        allowed = max(allowed, len(set[int]().union(*(worker.cpus for worker in workers))))
+        pools = [worker.pool for worker in workers]
+        if not all(pools):
+            return allowed
+        return max(1, min(allowed, max(*pools, self._width())))
+
+    def _width(self) -> int:
+        """How many threads have worked at once, for longer than an instant."""
+        state = self.state()
+        least = _LEAST_TIME_SHARE * sum(state.level_ns) if state else 0.0
+        width = beyond = 0
+        for level, took_ns in reversed(list(enumerate(state.level_ns if state else ()))):
+            beyond += took_ns
+            if beyond > least:
+                width = level
+                break
+        return width
+
+    def state(self) -> ScopeState | None:
+        """What the programs know of it; in the end, what they knew then."""
+        return self.final or self._states.state(self.number)
+
+    def finish(self) -> None:
+        """Remember what the programs know, before they forget it. Time after the end of its last process is none of it."""
+        state = self._states.state(self.number)
+        if state is not None and not all(member.ended for member in self.members.values()):
+            state = state.until(time.monotonic_ns())
+        self.final = state
+
+    def times(self, ticked: bool) -> ScopeTimes:
+        """What a report says of it. ``ticked``: context switches were not followed all the time."""
+        state = self.state() or ScopeState(0, 0, 0, ())
+        levels = state.level_ns
+        used = max((at for at, took_ns in enumerate(levels, 1) if took_ns), default=0)
+        exact = not ticked and all(member.n_w_source in _EXACT for member in self.workers())
+        return ScopeTimes(tuple(levels[:used]), state.working_ns, exact, tuple(self.members))
