@@ -135,6 +135,7 @@ static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void
 		end_wait(t, tid);
 		unblock(p, t);
 		recount(p, t);
+		t->wait_user = 0;
 	}
 }
 
@@ -207,6 +208,7 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 		if (t->unknown == 1)
 			wakes_to_work(t, tgid);
 		recount(p, t);
+		t->wait_user = 0;
 		begin_ready(t);
 	}
 	meter_end(m, METER_WAKEUP, begun);
@@ -377,6 +379,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	if (t && working)	/* after the new one, lest the scope be idle for an instant */
 		change_scope(p->scope, t, -working);
 	if (stop) {
+		p->our_stop = 1;
 		bpf_send_signal(SIGSTOP);
 		count(STAT_STOPS);
 	}

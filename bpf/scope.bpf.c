@@ -26,22 +26,24 @@ static __always_inline void account_level(struct scope *s, u64 word, u64 units)
 	__sync_fetch_and_add(&s->working_ns, n * took);
 }
 
-/* The stall is over: charges it to where the thread sleeps that began it. */
-static __always_inline void charge_stall(struct scope *s, u64 took_ns)
+/* The stall is over: charges it to where the thread sleeps that began it. If that one has ended or does not sleep, to where
+ * `t` slept, which is the first to work again. */
+static __always_inline void charge_stall(struct scope *s, struct thread *t, u64 took_ns)
 {
+	u32 by_waker = !s->stall_user;
 	u32 zero = 0;
 	struct settings *settings = settings_map.lookup(&zero);
 	struct sample_value none = {}, *value;
 	struct sample_key key = {};
 
-	if (!s->stall_user || !settings)
+	key.user = by_waker ? t->wait_user : s->stall_user;
+	if (!key.user || !settings)
 		return;
-	key.user = s->stall_user;
-	key.kernel = s->stall_kernel;
-	key.context = s->stall_context;
-	key.image = s->stall_image;
-	key.tid = s->stall_tid;
-	key.epoch = s->stall_epoch;
+	key.kernel = by_waker ? t->wait_kernel : s->stall_kernel;
+	key.context = by_waker ? t->wait_context : s->stall_context;
+	key.image = by_waker ? t->image : s->stall_image;
+	key.tid = by_waker ? t->tid : s->stall_tid;
+	key.epoch = by_waker ? t->wait_epoch : s->stall_epoch;
 	key.state = STATE_STALLED;
 	key.event = NO_EVENT;
 	key.phase = settings->phase;
@@ -84,7 +86,7 @@ static __always_inline void change_scope(u32 number, struct thread *t, s64 chang
 changed:
 	account_level(s, old, units);
 	if (!(old & SCOPE_N_MASK) && !s->stopped)
-		charge_stall(s, units << SCOPE_TIME_SHIFT);
+		charge_stall(s, t, units << SCOPE_TIME_SHIFT);
 	if ((old + change) & SCOPE_N_MASK)
 		return;
 	s->stall_user = 0;

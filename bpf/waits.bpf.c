@@ -204,8 +204,14 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 		return;
 	t->wait_since_ns = bpf_ktime_get_ns();
 	t->wait_user = 0;
-	if (state & TASK_STOPPED_OR_TRACED)
+	if (state & TASK_STOPPED_OR_TRACED) {
 		note_stop(t);
+		if (p->our_stop) {
+			p->our_stop = 0;
+			t->wait_since_ns = 0;
+			return;
+		}
+	}
 	if (!s->waits)
 		return;
 	count(STAT_WAITS);

@@ -105,6 +105,8 @@ struct process {
 	u64 barriers_ns;	/* when that count was looked at last */
 	u32 barriers;
 	u32 scope;
+	u32 our_stop;		/* 1: we have sent it SIGSTOP, of which it has yet to take notice */
+	u32 padding;
 };
 
 #define SCOPE_LEVELS 128	/* the last is for as many and more */
@@ -251,7 +253,7 @@ struct thread {
 	u64 start_routine;	/* third argument of the pthread_create under way in this thread; 0 = none */
 	u64 ready_since_ns;	/* it works, but has had no CPU since then; 0 = it has one, or does not work */
 	u64 wait_since_ns;	/* it sleeps since then; 0 = it does not, or nobody saw it fall asleep */
-	u64 wait_user;		/* its stacks there; 0 = that was not looked at */
+	u64 wait_user;		/* its stacks there; 0 = that was not looked at, or it is awake */
 	u64 wait_kernel;
 	u64 wait_context;
 	u32 tgid;

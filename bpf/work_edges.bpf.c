@@ -302,6 +302,7 @@ static __always_inline void load_map_changed(struct process *p, u32 tgid, u32 ti
 	u32 stop = config ? config->flags & STOP_AT_LOAD : 0;
 
 	if (stop) {
+		p->our_stop = 1;
 		bpf_send_signal(SIGSTOP);
 		count(STAT_STOPS);
 	}

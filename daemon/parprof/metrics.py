@@ -184,6 +184,37 @@ PROFILING = Metric(
 )
 
 
+STALL = Metric(
+    "stall",
+    NANOSECONDS,
+    "Core time in which nobody worked, charged to where the last one went to sleep",
+    whole=Whole.EFFORT,
+    fact="for {value} of core time nobody worked",
+)
+"""n x the time with n_w = 0. Part of effort: it is lost as idleness is, only with nobody there to be charged."""
+OUTSIDE = Metric(
+    "outside",
+    NANOSECONDS,
+    "Core time in which nobody worked because there was nothing to do: requests, events or keys were waited for",
+    shown=Shown.COLUMN | Shown.GRAPH | Shown.PROCESS,
+)
+"""As `STALL`, but no part of effort: see `parprof.attribution.waiting.WaitKind.is_outside`."""
+WAIT = Metric(
+    "wait",
+    NANOSECONDS,
+    "Time of threads asleep, whoever else worked",
+    shown=Shown.COLUMN | Shown.GRAPH,
+    fact="threads slept for {value} in all, wherever others worked",
+)
+READY = Metric(
+    "ready",
+    NANOSECONDS,
+    "Time of working threads that had no CPU",
+    shown=Shown.GRAPH | Shown.PROCESS,
+    fact="working threads had no CPU for {value}",
+)
+
+
 class MetricTable:
     """All metrics there are, in the order of the columns of files."""
 
@@ -219,7 +250,7 @@ class MetricTable:
         return tuple(metric for metric in self if metric.has(place))
 
 
-METRICS = MetricTable(SAMPLES, WORK, IDLENESS, OVERHEAD, SPIN, BLAME, PROFILING)
+METRICS = MetricTable(SAMPLES, WORK, IDLENESS, OVERHEAD, SPIN, BLAME, PROFILING, STALL, OUTSIDE, WAIT, READY)
 
 
 class _Term:
@@ -251,6 +282,8 @@ class Metrics:
     spin_ns = _Term(SPIN)
     blame_ns = _Term(BLAME)
     profiling_ns = _Term(PROFILING)
+    stall_ns = _Term(STALL)
+    ready_ns = _Term(READY)
 
     def __init__(self, *amounts: float, events: Mapping[str, int] | None = None, **named: float) -> None:
         """Values in the order of the table, or named by `Metric.key`: ``Metrics(samples=3, work_ns=2e6)``.
@@ -332,9 +365,9 @@ class Metrics:
 
     @property
     def effort_ns(self) -> float:
-        """Useful work + overhead + idleness (tallent-2009 sec. 2.1, total effort)."""
+        """Useful work + overhead + idleness (tallent-2009 sec. 2.1, total effort), and stall."""
         values = self.values
-        return values.get(WORK, 0.0) + values.get(IDLENESS, 0.0)
+        return values.get(WORK, 0.0) + values.get(IDLENESS, 0.0) + values.get(STALL, 0.0)
 
     @property
     def cpu_ns(self) -> float:

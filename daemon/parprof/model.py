@@ -162,6 +162,40 @@ class ProcessInfo:
     n_w_source: str = "scheduler"
 
 
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """What all core time of a scope adds up to (DESIGN.md sec. 2). Seconds of core time, but for the times that say so."""
+
+    cores: float
+    """n; the mean where that changed."""
+    elapsed_s: float
+    """Wall-clock time from the first thread that worked to the end; not what whoever would have worked was stopped for."""
+    work_s: float
+    """Sampled; time in our own handlers is part of it."""
+    ready_s: float
+    """Working threads had no CPU, though there were no more of them than cores."""
+    idleness_s: float
+    """Sampled."""
+    stall_s: float
+    """n x the time in which nobody worked, that without anything to do included."""
+    counted_idleness_s: float | None
+    """The same as ``idleness_s`` by another way: from each change of n_w; None where not all of these were seen."""
+    level_s: tuple[float, ...] = ()
+    """For how long (wall-clock time) n_w was 0, 1, 2, ..."""
+
+    @property
+    def accounted(self) -> float:
+        """How much of n x time is told where it went: near 1.
+
+        >>> Accounting(2, 5.0, 6.0, 0.5, 2.5, 1.0, None).accounted
+        1.0
+        """
+        available_s = self.cores * self.elapsed_s
+        if not available_s:
+            return 0.0
+        return (self.work_s + self.ready_s + self.idleness_s + self.stall_s) / available_s
+
+
 @dataclass(slots=True)
 class Profile:
     """Everything a report needs; what a profile file holds."""
@@ -180,6 +214,10 @@ class Profile:
     """Further ``key: value`` comments of the file."""
     start_time_s: float = 0.0
     """When profiling began, seconds since the epoch (CLOCK_REALTIME)."""
+    accounting: Accounting | None = None
+    """None: not known."""
+    processes: list[ProcessInfo] = field(default_factory=list)
+    """Those that were measured together, where they are several."""
 
     def total(self) -> Metrics:
         """The sum over all samples."""

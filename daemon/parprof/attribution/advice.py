@@ -23,8 +23,8 @@ NEGLIGIBLE_PERCENT = 0.5
 
 
 def lost_ns(metrics: Metrics) -> float:
-    """Effort that is no useful work: idleness and overhead (tallent-2009 sec. 2.1)."""
-    return metrics.idleness_ns + metrics.overhead_ns
+    """Effort that is no useful work: idleness and overhead (tallent-2009 sec. 2.1), and stall."""
+    return metrics.idleness_ns + metrics.overhead_ns + metrics.stall_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,21 +45,23 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Total effort, split into its three parts. Nanoseconds."""
+    """Total effort, split into its parts. Nanoseconds."""
 
     useful_ns: float
     overhead_ns: float
     idleness_ns: float
+    stall_ns: float = 0.0
 
     @classmethod
     def of(cls, metrics: Metrics) -> Effort:
         """Split the effort in ``metrics``."""
-        return cls(max(metrics.work_ns - metrics.overhead_ns, 0.0), metrics.overhead_ns, metrics.idleness_ns)
+        useful_ns = max(metrics.work_ns - metrics.overhead_ns, 0.0)
+        return cls(useful_ns, metrics.overhead_ns, metrics.idleness_ns, metrics.stall_ns)
 
     @property
     def total_ns(self) -> float:
-        """Useful work + overhead + idleness."""
-        return self.useful_ns + self.overhead_ns + self.idleness_ns
+        """Useful work + overhead + idleness + stall."""
+        return self.useful_ns + self.overhead_ns + self.idleness_ns + self.stall_ns
 
     @property
     def efficiency(self) -> float:
@@ -67,7 +69,7 @@ class Effort:
         return self.useful_ns / self.total_ns if self.total_ns else 0.0
 
     def percentages(self) -> tuple[float, float, float]:
-        """Useful work, overhead and idleness in percent of effort."""
+        """Useful work, overhead and idleness in percent of effort; what is missing is stall."""
         parts = (self.useful_ns, self.overhead_ns, self.idleness_ns)
         useful, overhead, idleness = (percent(part, self.total_ns) for part in parts)
         return useful, overhead, idleness
@@ -84,6 +86,7 @@ def verdict(metrics: Metrics) -> Verdict:
     if not effort.total_ns:
         return Verdict.UNKNOWN
     _, overhead, idleness = effort.percentages()
+    idleness += percent(effort.stall_ns, effort.total_ns)
     if idleness >= HIGH_IDLENESS_PERCENT:
         return Verdict.SWITCH if overhead >= HIGH_OVERHEAD_PERCENT else Verdict.REFINE
     return Verdict.COARSEN if overhead >= HIGH_OVERHEAD_PERCENT else Verdict.PARALLEL

@@ -72,6 +72,10 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
         help="what profiling may take of the program's CPU time (default: %(default)g); what would go beyond that, "
         "such as probes that are hit too often, is left out at once, and the report says so; 100: no limit",
     )  # fmt: skip
+    parser.add_argument(
+        "--no-wait", dest="wait", action="store_false",
+        help="do not find out where threads sleep: it takes up to the budget where they do so often",
+    )  # fmt: skip
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress line")
     add_view_options(parser)
 
@@ -138,7 +142,7 @@ def measure(
     allow_many_files()
     log = None if args.quiet else _to_standard_error
     budget = Budget(args.budget / 100, _NO_LIMIT_NS) if args.budget >= 100 else Budget(args.budget / 100)
-    with BpfKernel(events.names, args.frequency, budget=budget) as kernel, Symbolizer(log=log) as symbolizer:
+    with BpfKernel(events.names, args.frequency, budget=budget, waits=args.wait) as kernel, Symbolizer(log=log) as symbolizer:
         kernel.breaker.set_prices(machine_prices(kernel))
         pace = Pace(cores=math.inf) if args.cores else None
         session = Session(

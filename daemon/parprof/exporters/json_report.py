@@ -10,10 +10,10 @@ from parprof.attribution.advice import Advice, advise
 from parprof.cct.tree import CallingContextTree, Node
 from parprof.cct.views import FunctionTotals, flat_view, without_loops
 from parprof.exporters.summary import headline, sentence
-from parprof.metrics import IDLENESS, METRICS, SAMPLES, Metrics
+from parprof.metrics import IDLENESS, METRICS, SAMPLES, Metrics, add_to
 from parprof.model import Profile
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def report(profile: Profile) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def report(profile: Profile) -> dict[str, Any]:
     """
     tree = CallingContextTree(profile.samples)
     total = tree.root.inclusive
-    process = profile.process
+    process, account = profile.process, profile.accounting
     functions = sorted(flat_view(tree).values(), key=_function_order)
     return {
         "schema": SCHEMA,
@@ -41,7 +41,12 @@ def report(profile: Profile) -> dict[str, Any]:
             **_metrics(total),
             "efficiency": round(Effort.of(total).efficiency, 6),
             "verdict": verdict(total).value,
+            "accounted": round(account.accounted, 6) if account else None,
+            "counted_idleness_s": account.counted_idleness_s if account else None,
         },
+        "elapsed_s": account.elapsed_s if account else profile.duration_s,
+        "concurrency": list(account.level_s) if account else [],
+        "scope": _scope(profile),
         "advice": {
             "sentence": headline(tree, process.cores),
             "paths": [_advice(one, process.cores) for one in advise(tree)],
@@ -53,6 +58,30 @@ def report(profile: Profile) -> dict[str, Any]:
         },
         "functions": [_function(row) for row in functions],
         "paths": _paths(tree),
+    }
+
+
+def _scope(profile: Profile) -> dict[str, Any]:
+    """What n and n_w were counted over, and the processes of it."""
+    processes = profile.processes or [profile.process]
+    sums: dict[int, Metrics] = {}
+    for sample in profile.samples:
+        add_to(sums, sample.origin.pid, sample.metrics)
+    first: dict[int, Any] = {}
+    for process in processes:
+        first.setdefault(process.pid, process)
+    return {
+        "kind": "tree" if len(first) > 1 else "process",
+        "processes": [
+            {
+                "pid": pid,
+                "comm": process.comm,
+                "runtime": process.runtime,
+                "n_w_source": process.n_w_source,
+                **_metrics(sums.get(pid, Metrics())),
+            }
+            for pid, process in first.items()
+        ],
     }
 
 

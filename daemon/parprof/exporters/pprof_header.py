@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import zlib
 from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
 
 from parprof import pprof_pb2 as pb
 from parprof.errors import ProfileFormatError
 from parprof.metrics import IDLENESS
-from parprof.model import ProcessInfo, Profile
+from parprof.model import Accounting, ProcessInfo, Profile
 
 SCHEMA = 1
 
@@ -36,6 +39,7 @@ _UNSAFE_IN_KEY = re.compile("[:\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 _ESCAPE = re.compile(r"\\(\\|u[0-9a-f]{4})")
 _LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 _MAX_INT = 2**63 - 1
+_TERMS = ("cores", "elapsed_s", "work_s", "ready_s", "idleness_s", "stall_s")
 
 
 def is_label_name(name: str) -> bool:
@@ -69,6 +73,8 @@ def to_comments(profile: Profile) -> list[str]:
         ("cost.daemon_percent", repr(float(profile.daemon_cost_percent))),
         *((f"lost.{reason}", str(count)) for reason, count in profile.lost.items()),
         *(("note", note) for note in profile.notes),
+        *(("accounting", json.dumps(asdict(one))) for one in (profile.accounting,) if one is not None),
+        *(("process", json.dumps(asdict(one))) for one in profile.processes),
         *((f"extra.{key}", value) for key, value in profile.extra.items()),
     ]
     return [f"{_UNSAFE_IN_KEY.sub(_escape, key)}: {_UNSAFE.sub(_escape, value)}" for key, value in pairs]
@@ -84,10 +90,13 @@ def from_comments(comments: Iterable[str], start_ns: int, duration_ns: int) -> P
     lost: dict[str, int] = {}
     notes: list[str] = []
     extra: dict[str, str] = {}
+    processes: list[ProcessInfo] = []
     for comment in comments:
         key, _, value = (_ESCAPE.sub(_unescape, part) for part in comment.partition(": "))
         if key == "note":
             notes.append(value)
+        elif key == "process":
+            processes.append(_process(value))
         elif key.startswith("lost."):
             lost[key.removeprefix("lost.")] = _int(key, value)
         elif key.startswith("extra."):
@@ -116,6 +125,35 @@ def from_comments(comments: Iterable[str], start_ns: int, duration_ns: int) -> P
         notes=notes,
         extra=extra,
         start_time_s=start_ns / 10**9,
+        accounting=_accounting(known["accounting"]) if "accounting" in known else None,
+        processes=processes,
+    )
+
+
+def _object(key: str, text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ProfileFormatError(f"the profile is corrupt: its comment {key!r} is no JSON object")
+    return found
+
+
+def _process(text: str) -> ProcessInfo:
+    found = _object("process", text)
+    words = {name: str(found.get(name, "")) for name in ("comm", "command", "runtime", "n_w_source")}
+    numbers = {name: _int("process", str(found.get(name, 0))) for name in ("pid", "cores")}
+    return ProcessInfo(**words, **numbers)  # type: ignore[arg-type]
+
+
+def _accounting(text: str) -> Accounting:
+    found = _object("accounting", text)
+    counted, levels = found.get("counted_idleness_s"), found.get("level_s")
+    return Accounting(
+        **{name: _float("accounting", str(found.get(name, 0))) for name in _TERMS},
+        counted_idleness_s=None if counted is None else _float("accounting", str(counted)),
+        level_s=tuple(_float("accounting", str(one)) for one in levels) if isinstance(levels, list) else (),
     )
 
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from parprof.attribution import Effort, Verdict, percent, verdict
 from parprof.attribution.advice import Advice, advise, lost_ns
 from parprof.cct.tree import CallingContextTree, Node, Procedure
-from parprof.metrics import IDLENESS, METRICS, OVERHEAD, Metrics, Shown
-from parprof.model import Profile
+from parprof.metrics import IDLENESS, METRICS, OVERHEAD, Metrics, Shown, add_to
+from parprof.model import Accounting, ProcessInfo, Profile
 from parprof.untrusted import printable
 
+_PROCESSES_TOLD = 5
 LEAST_PROFILING_SECONDS = 0.005
 """Below this, time in our own handlers is not worth a word."""
 
@@ -61,7 +62,7 @@ def facts(profile: Profile, tree: CallingContextTree) -> list[Fact]:
             f" of {profile.event}",
         ),
     ]
-    if total.samples:
+    if total:
         effort = Effort.of(total)
         out.append(Fact("effort", _effort(profile, effort, total)))
         out.append(Fact("parallel efficiency", f"{100 * effort.efficiency:.1f} %"))
@@ -70,6 +71,8 @@ def facts(profile: Profile, tree: CallingContextTree) -> list[Fact]:
         else:
             out.insert(0, Fact("verdict", verdict(total).advice + _alone(process.cores)))
         out += _told(total)
+        out += [Fact("accounted", _accounted(one)) for one in (profile.accounting,) if one is not None]
+        out += _processes(profile)
     else:
         out.append(Fact("no samples", _why_none(profile)))
     if total.events:
@@ -86,6 +89,42 @@ def facts(profile: Profile, tree: CallingContextTree) -> list[Fact]:
     )
     out += [Fact("note", note) for note in profile.notes]
     return [Fact(fact.label, printable(fact.text)) for fact in out]
+
+
+def _accounted(account: Accounting) -> str:
+    """What all core time adds up to, so that a reader can check the report."""
+    parts = (
+        ("work", account.work_s),
+        ("waiting for a CPU", account.ready_s),
+        ("idleness", account.idleness_s),
+        ("nobody working", account.stall_s),
+    )
+    told = ", ".join(f"{name} {value:.2f} s" for name, value in parts if value >= 0.005)
+    return f"{100 * account.accounted:.1f} % of {account.cores:g} cores x {account.elapsed_s:.2f} s: {told}"
+
+
+def _processes(profile: Profile) -> list[Fact]:
+    """Who worked, where several processes were one job."""
+    sums: dict[int, Metrics] = {}
+    for sample in profile.samples:
+        add_to(sums, sample.origin.pid, sample.metrics)
+    out = []
+    known: dict[int, ProcessInfo] = {}
+    for process in profile.processes:
+        known.setdefault(process.pid, process)
+    busiest = sorted(known, key=lambda pid: -sums.get(pid, Metrics()).cpu_ns)
+    for pid in busiest[:_PROCESSES_TOLD]:
+        mine, process = sums.get(pid, Metrics()), known[pid]
+        out.append(
+            Fact(
+                "process" if out else "processes",
+                f"{process.comm} ({pid}), {process.runtime}, n_w {process.n_w_source}: work {mine.work_ns / 1e9:.2f} s, "
+                f"idleness {mine.idleness_ns / 1e9:.2f} s, spin {mine.spin_ns / 1e9:.2f} s",
+            )
+        )
+    if len(busiest) > _PROCESSES_TOLD:
+        out.append(Fact("process", f"and {len(busiest) - _PROCESSES_TOLD} more"))
+    return out
 
 
 def _told(total: Metrics) -> list[Fact]:
@@ -162,11 +201,13 @@ def _effort(profile: Profile, effort: Effort, total: Metrics) -> str:
         for kind, value in sorted(kinds.items(), key=lambda item: -item[1])
         if value
     )
+    stall = percent(effort.stall_ns, effort.total_ns)
+    stalled = f", stall {stall:.1f} %" if effort.stall_ns else ""
     profiling = total.profiling_ns / 1e9
     ours = f", profiling {profiling:.2f} s" if profiling >= LEAST_PROFILING_SECONDS else ""
     return (
         f"useful work {useful:.1f} %, overhead {overhead:.1f} %{f' ({split})' if split else ''}, "
-        f"idleness {idleness:.1f} %; spin {total.spin_ns / 1e9:.2f} s{ours}"
+        f"idleness {idleness:.1f} %{stalled}; spin {total.spin_ns / 1e9:.2f} s{ours}"
     )
 
 

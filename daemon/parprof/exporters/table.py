@@ -204,6 +204,6 @@ def render(profile: Profile, view: str, sort: str, limit: int, file: TextIO) -> 
     with Screen(file) as screen:
         for fact in facts(profile, tree):
             screen.fact(fact.label, fact.text)
-        if tree.root.inclusive.samples:
+        if tree.root.inclusive:
             screen.line("")
             _Report(tree, view, METRICS.by_name()[sort], limit, screen).print()

@@ -25,13 +25,13 @@ from parprof.kernel.process_entries import fill_config, process_state
 from parprof.kernel.records import Budget, Cost, ProcessState, WatchConfig
 from parprof.kernel.ringbuf import RingBuffer
 from parprof.kernel.sampling import LIVES, SampleEvents, Tracepoints
-from parprof.kernel.scopes import Scopes
+from parprof.kernel.scopes import Scopes, wait_key
 from parprof.kernel.settings import Settings
 from parprof.kernel.sizes import map_sizes
 from parprof.kernel.stacks import CodeAt, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
-from parprof.model import Facts, ThreadState
+from parprof.model import Count, Facts, ThreadState, add_facts
 from parprof.resources import Closing
 
 _DENIED = 2
@@ -53,12 +53,13 @@ class BpfKernel(Closing):
         *,
         trace: bool = False,
         system_wide: bool = False,
+        waits: bool = False,
         sizes: dict[str, int] | None = None,
         budget: Budget | None = None,
     ) -> None:
         """``system_wide``: ask, by RECORD_SEEN, about each process that uses the CPU. See `watch` and `deny`.
 
-        ``budget``: what each process may pay; events beyond it are left out by the programs themselves.
+        ``waits``: find out where threads sleep, and for how long. ``budget``: what each process may pay; events beyond it are left out by the programs themselves.
         """
         self.events = tuple(events)
         self._first_hz = frequency_hz
@@ -72,13 +73,14 @@ class BpfKernel(Closing):
         self._rings: dict[str, RingBuffer] = {}
         self._states: dict[bytes, bytes] | None = None
         self._trace = trace
+        self._waits = waits
         self._has_learned = False
         self._events: SampleEvents | None = None
         rate = frequency_hz * len(self.events)
         self._object = load_object({**map_sizes(possible_cpus(), rate), **(sizes or {})})
         self.prober = Prober(self._object)
         self._settings = Settings(
-            self._object, frequency_hz, budget or Budget(), trace=trace, system_wide=system_wide
+            self._object, frequency_hz, budget or Budget(), trace=trace, system_wide=system_wide, waits=waits
         )
         self._lives = Tracepoints(self._object, LIVES)
         definition = self._object.definitions["counters"]
@@ -105,6 +107,8 @@ class BpfKernel(Closing):
         self._lives.attach()
         self._breaker = Breaker(self._object, self._settings, self._rings["alarms"])
         self._object.load_unwinder()
+        if self._waits:
+            self._object.load_wait_unwinder()
         self._events = SampleEvents(self._object.program("on_sample"), self.events, self._first_hz)
         self.prober.prepare()
 
@@ -222,6 +226,7 @@ class BpfKernel(Closing):
         thread.tgid, thread.image, thread.is_main = pid, image, pid == tid
         thread.base_work, thread.blocked, thread.unknown = works, 1, 2 if unknown else 3
         thread.tid, thread.scope = tid, scope or image
+        thread.wait_since_ns = time.monotonic_ns()
         # It starts as blocked and not counted: the next event or sample of the thread puts that right through
         # the one place where n_working changes. A running thread has one within a sampling period.
         with suppress(FileExistsError), self._losing("threads_full"):
@@ -383,6 +388,22 @@ class BpfKernel(Closing):
 
     def _is_known(self, digest: int) -> bool:
         return digest == 0 or digest in self.stacks
+
+    def unended_waits(self, images: Mapping[int, int]) -> Facts:
+        """The waits that last, up to now, and the stalls of scopes in which nobody works.
+
+        ``images``: of each process that is still watched its scope, by image.
+        """
+        now, layout = time.monotonic_ns(), self._object.layouts["thread"]
+        size, facts = self._object.definitions["threads"]["value_size"], Facts()
+        for _, raw in bpf.map_read_all(self._object.maps["threads"], 4, size, chunk=256) if self._waits else ():
+            t: Any = layout.from_buffer_copy(raw)
+            if t.image in images and t.blocked and t.wait_since_ns:
+                key = wait_key(ThreadState.BLOCKED, t.image, t.tid, t.wait_user, t.wait_kernel, t.wait_context, t.wait_epoch)
+                add_facts(facts, {key: Count(1, max(now - t.wait_since_ns, 0))})
+        for number in set(images.values()):
+            add_facts(facts, self.scopes.stall(number, now))
+        return facts
 
     def unresolved(self) -> Facts:
         """Facts whose stack never arrived, given out without it at the end of a session."""

@@ -126,7 +126,7 @@ class LoadedObject:
         """Held while a program is loaded: it may be one that another thread is about to want."""
         self._closed = False
         self._edge_arrays: dict[int, int] = {}
-        self._interpreters = False
+        self._interpreters = self._waits = False
         for name, size in (sizes or {}).items():
             self.definitions[name]["max_entries"] = size
         for name, (key, value) in _MAP_LAYOUTS.items():
@@ -196,6 +196,15 @@ class LoadedObject:
         self._put_program(self.maps["unwinders"], 0, "on_unwind")
         self._put_program(self.maps["unwinders"], 2, "on_seek")
 
+    def load_wait_unwinder(self) -> None:
+        """Load the programs that walk the stacks of threads that go to sleep."""
+        with self._loading:
+            self._put_program(self.maps["wait_unwinders"], 0, "on_wait_unwind")
+            self._put_program(self.maps["wait_unwinders"], 2, "on_wait_seek")
+            self._waits = True
+            if self._interpreters:
+                self._put_program(self.maps["wait_unwinders"], 1, "on_wait_python")
+
     def load_interpreters(self) -> None:
         """Load what walks the frames of interpreters, once it is needed: it takes the verifier a while."""
         with self._loading:
@@ -203,6 +212,8 @@ class LoadedObject:
                 return
             self._interpreters = True
             self._put_program(self.maps["unwinders"], 1, "on_python")
+            if self._waits:
+                self._put_program(self.maps["wait_unwinders"], 1, "on_wait_python")
             for attach_type, fd in self._edge_arrays.items():
                 self._put_program(fd, 1, _EDGE_PROGRAMS[1], attach_type)
 

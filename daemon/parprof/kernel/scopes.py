@@ -8,9 +8,18 @@ from typing import Any
 
 from parprof.kernel import bpf
 from parprof.kernel.objects import LoadedObject
+from parprof.model import NO_EVENT, Count, Facts, SampleKey, ThreadState
 
 _N_BITS = 16
 _UNIT_NS = 16
+
+
+def wait_key(
+    state: ThreadState, image: int, tid: int, user: int, kernel: int, context: int, epoch: int
+) -> SampleKey:
+    """What a wait or a stall of a thread is counted under."""
+    where = (user, kernel, context) if user else (0, 0, 0)
+    return SampleKey(image, tid, NO_EVENT, state, 0, where[0], where[1], epoch, where[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,18 @@ class Scopes:
             raw.working_ns,
             tuple(raw.level_ns),
         )
+
+    def stall(self, number: int, now_ns: int) -> Facts:
+        """The stall that lasts in it, if one does and it is known where whoever began it sleeps."""
+        raw: Any = self._object.get("scopes", struct.pack("<I", number), "scope")
+        if raw is None or not raw.word or raw.word & (1 << _N_BITS) - 1 or raw.stopped or not raw.stall_user:
+            return {}
+        took = ScopeState(0, (raw.word >> _N_BITS) * _UNIT_NS, 0, (0,)).until(now_ns).level_ns[0]
+        key = wait_key(
+            ThreadState.STALLED, raw.stall_image, raw.stall_tid, raw.stall_user, raw.stall_kernel, raw.stall_context,
+            raw.stall_epoch,
+        )  # fmt: skip
+        return {key: Count(1, took)}
 
     def forget(self, number: int) -> None:
         """It has no processes any more."""

@@ -21,12 +21,13 @@ class Settings:
     """Keeps the entry up to date; any thread may change it."""
 
     def __init__(
-        self, loaded: LoadedObject, frequency_hz: int, budget: Budget, *, trace: bool, system_wide: bool
+        self, loaded: LoadedObject, frequency_hz: int, budget: Budget, *, trace: bool, system_wide: bool,
+        waits: bool = False,
     ) -> None:
         """``frequency_hz``: samples of the clock a second and CPU. Written at once."""
         self._object = loaded
         self._lock = threading.Lock()
-        self._fixed = {"trace": trace, "system_wide": system_wide}
+        self._fixed = {"trace": trace, "system_wide": system_wide, "waits": waits}
         self._frequency_hz = frequency_hz
         self._phase = 0
         self._ticks = False

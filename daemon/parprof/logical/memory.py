@@ -107,9 +107,13 @@ class PathMemory:
         """The frames of a kernel stack, root first: one object for all stacks that have the same."""
         found = self._kernel.get(kernel)
         if found is None:
-            made = tuple(map(self.folder.plain, make()))
-            found = self._kernel[kernel] = self._below.setdefault(made, made)
+            found = self._kernel[kernel] = self.below_of(make())
         return found
+
+    def below_of(self, frames: Path) -> Below:
+        """Frames of the kernel, root first: one object for the same frames."""
+        made = tuple(map(self.folder.plain, frames))
+        return self._below.setdefault(made, made)
 
     def with_kernel(self, here: Located, below: Below) -> Located:
         """A place continued by frames of the kernel, which `below` gave."""

@@ -253,6 +253,10 @@ class LogicalPaths:
     def _with_kernel(self, here: Located, kernel: int) -> Located:
         return self._shared.with_kernel(here, self._shared.below(kernel, lambda: self._kernel_path(kernel)))
 
+    def ending_in(self, here: Located, below: Path) -> Located:
+        """The same place with frames of the kernel below it."""
+        return self._shared.with_kernel(here, self._shared.below_of(below))
+
     def _kernel_path(self, kernel: int) -> Path:
         rows = [self._resolve_kernel(address, is_return) for address, is_return in self._stack(kernel).frames]
         if in_handler(frame for row in rows for frame in row):

@@ -12,12 +12,14 @@ from parprof.kernel.records import COST_NAMES
 from parprof.languages.front_ends import loaders
 from parprof.metrics import Metrics
 from parprof.model import PathSample, ProcessInfo, Profile
+from parprof.profile.accounting import complete
 from parprof.profile.addresses import AddressBook
 from parprof.profile.rows import RowMaker
 
 _MEMORY = "memory"
 """The n_w source (`parprof.session.sources.Source`) that is right in short phases, too."""
 _MAX_PROBLEMS = 8
+_MAX_PROCESSES = 256
 _STACK_ENDS = {
     "no_mapping": "at an address in no known mapping",
     "no_table": "in code without unwind table",
@@ -132,6 +134,7 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
     """The profile of a measurement, described by its main process."""
     rows = RowMaker(AddressBook(namer), measured.cores)
     samples = rows.rows(measured.drain)
+    accounting = complete(measured, rows, samples)
     main = measured.images[measured.main]
     cpu_ns = sum(s.metrics.cpu_ns for s in samples)
     impossible = violations(measured, rows, samples)
@@ -165,7 +168,26 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
         ],
         extra=_extra(measured, impossible, cpu_ns),
         start_time_s=measured.started_s,
+        accounting=accounting,
+        processes=_processes(measured, rows, samples),
     )
+
+
+def _processes(measured: Measurement, rows: RowMaker, samples: Sequence[PathSample]) -> list[ProcessInfo]:
+    """The process images that have samples, the one with most of them first; none if there is only one."""
+    weights: dict[int, int] = {}
+    for sample in samples:
+        weights[sample.origin.image] = weights.get(sample.origin.image, 0) + sample.metrics.samples
+    found = [(weight, measured.images[number]) for number, weight in weights.items() if number in measured.images]
+    found.sort(key=lambda one: (-one[0], one[1].process.pid))
+    return [
+        ProcessInfo(
+            image.process.pid, image.process.comm, image.process.command, image.runtime, rows.usual_cores(image),
+            image.n_w_source,
+        )
+        for weight, image in found[:_MAX_PROCESSES]
+        if weight
+    ] if len(found) > 1 else []  # fmt: skip
 
 
 def _extra(measured: Measurement, impossible: Sequence[str], cpu_ns: float) -> dict[str, str]:

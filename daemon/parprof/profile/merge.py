@@ -157,6 +157,8 @@ def merged_head(parts: Sequence[Part], relation: Relation) -> Profile:
         daemon_cost_percent=max(one.daemon_cost_percent for one in heads),
         notes=list(_notes(heads, relation)),
         extra=extra,
+        accounting=None,
+        processes=[],
     )
 
 

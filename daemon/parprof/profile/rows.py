@@ -7,19 +7,24 @@ from collections.abc import Collection, Iterable
 
 from parprof.attribution import finephases
 from parprof.attribution.idleness import attribute
+from parprof.attribution.waiting import WaitKind, wait_kind
 from parprof.facts.cores import mean_cores, usual_cores
 from parprof.facts.drain import Drain, Image, MeasuredImage
 from parprof.kernel.stacks import StackTable
 from parprof.logical import Located, LogicalPaths, PathMemory, Shape
 from parprof.logical.overhead import TAG
-from parprof.metrics import BLAME, PROFILING, SAMPLES, Metrics
-from parprof.model import Count, Origin, Path, PathSample, SampleKey, ThreadState
+from parprof.metrics import BLAME, OUTSIDE, PROFILING, SAMPLES, STALL, WAIT, Metrics
+from parprof.model import NO_EVENT, Count, Frame, Origin, Path, PathSample, SampleKey, ThreadState
 from parprof.profile.addresses import AddressBook
 from parprof.runtimes import Agent
+from parprof.symbols.kernel import KERNEL
 
 _RowKey = tuple[int, int, int, int]
 """Identities of the logical and the physical path; image, thread."""
 _MAX_REMEMBERED = 1 << 13
+_WAITS = {kind: (Frame(f"[waits: {kind.value}]", module=KERNEL),) for kind in WaitKind}
+NOT_LOOKED_AT = (Frame("[asleep, not looked where]", module=KERNEL),)
+"""Below this: threads that slept before we came, or where there was no time to walk their stacks."""
 
 
 class RowMaker:
@@ -38,6 +43,8 @@ class RowMaker:
         self._interned: dict[Path, Path] = {}
         self._origins: dict[Origin, Origin] = {}
         """One object for all rows of the same origin, of all drains: it is then compared by identity."""
+        self._kinds: dict[int, WaitKind] = {}
+        """By id of the kernel stack."""
         self.samples = 0
         """Samples of the clock event so far."""
         self.unsure = 0
@@ -46,6 +53,8 @@ class RowMaker:
         """Those whose stack does not reach the outermost frame."""
         self.fine = 0
         """Those of threads that worked in phases so short that n_w is a mean over all of them."""
+        self._spun_alone: dict[int, tuple[PathSample, float]] = {}
+        """Rows by their identity, with how many of their samples spun while nobody worked."""
         self.fine_n_working: dict[int, float] = {}
         """That mean in the rows made last, by image."""
         self.joined = self.unknown = self.incomplete = 0
@@ -75,6 +84,7 @@ class RowMaker:
         """The rows of these facts; together they have all of their samples."""
         facts = drain.facts
         self._book.look_up(drain)
+        self._spun_alone.clear()
         self.fine_n_working = self._fine_phases(drain)
         groups: dict[tuple[int, int], list[SampleKey]] = {}
         for key in facts:
@@ -141,6 +151,9 @@ class RowMaker:
         key: SampleKey,
         count: Count,
     ) -> None:
+        if key.event == NO_EVENT:
+            self._add_wait(out, drain, paths, image, cores, key, count)
+            return
         is_clock = key.event == 0
         amount = count.samples if is_clock else count.total
         if is_clock:
@@ -164,7 +177,41 @@ class RowMaker:
                     metrics[BLAME] = share * period_ns * key.waiters
             else:
                 metrics = Metrics(events={drain.events[key.event]: share})
-            self._charge(out, drain, key, located, image, overhead, metrics)
+            row = self._charge(out, drain, key, located, image, overhead, metrics)
+            if is_clock and key.state is ThreadState.SPINNING and not key.n_working:
+                self._spun_alone[id(row)] = row, self._spun_alone.get(id(row), (row, 0.0))[1] + share
+
+    def spun_alone(self) -> list[tuple[PathSample, float]]:
+        """Rows made last of threads that spun while nobody worked, with how often they were sampled so."""
+        return list(self._spun_alone.values())
+
+    def _add_wait(
+        self,
+        out: dict[_RowKey, PathSample],
+        drain: Drain,
+        paths: LogicalPaths,
+        image: Image | None,
+        cores: int,
+        key: SampleKey,
+        count: Count,
+    ) -> None:
+        """Time that a thread slept, or that nobody worked since it went to sleep."""
+        kind = self._wait_kind(drain, key.kernel)
+        below = _WAITS[kind] if key.user else NOT_LOOKED_AT
+        for located, share in paths.shares(key.user, 0, key.context, count.total, NO_EVENT):
+            if key.state is ThreadState.BLOCKED:
+                metrics = Metrics.of({WAIT: share})
+            else:
+                metrics = Metrics.of({OUTSIDE if kind.is_outside else STALL: share * cores})
+            self._charge(out, drain, key, paths.ending_in(located, below), image, "", metrics)
+
+    def _wait_kind(self, drain: Drain, kernel: int) -> WaitKind:
+        kind = self._kinds.get(kernel)
+        if kind is None:
+            frames = drain.stacks.get(kernel).frames if kernel else ()
+            names = (one.name for place in frames for one in self._book.kernel_frames(*place))
+            kind = self._kinds[kernel] = wait_kind(names)
+        return kind
 
     def _charge(
         self,
@@ -175,14 +222,15 @@ class RowMaker:
         image: Image | None,
         overhead: str,
         metrics: Metrics,
-    ) -> None:
+    ) -> PathSample:
         _, path, physical = self._located.get(id(located)) or self._intern(located)
         row_key = id(path), id(physical), key.image, key.tid
         row = out.get(row_key)
         if row is not None:
             row.metrics.add(metrics)
-            return
-        out[row_key] = PathSample(path, metrics, self._origin(drain, key, image, overhead), physical)
+            return row
+        row = out[row_key] = PathSample(path, metrics, self._origin(drain, key, image, overhead), physical)
+        return row
 
     def _origin(self, drain: Drain, key: SampleKey, image: Image | None, overhead: str) -> Origin:
         process = image.process if image else None
@@ -205,6 +253,7 @@ class RowMaker:
     def trim(self) -> None:
         """Give back what is only kept to save work: paths are made anew when they are sampled again."""
         self._paths.clear()
+        self._kinds.clear()
         for memory in self._memories.values():
             memory.forget_kernel()
         if len(self._origins) > _MAX_REMEMBERED:

@@ -513,6 +513,8 @@ class Session:
                 self._lives.note_gone(target)
         for scope in self.scopes.values():
             scope.finish()
+        living = {target.image: target.scope.number for target in self._lives.living()}
+        self._add(self.kernel.unended_waits(living))
         for target in self._lives.unended():
             self._lives.end(target, End.EXITED if target.ended else End.LEFT)
         self.watched.placer.free_idle()

@@ -1,0 +1,99 @@
+"""What all core time of a job adds up to: n x time = work + ready + idleness + stall (DESIGN.md sec. 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from parprof.facts.measurement import Measurement
+from parprof.facts.scopes import ScopeTimes
+from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, READY, STALL, WORK, Metric, Metrics
+from parprof.model import Accounting, Frame, Origin, PathSample
+from parprof.profile.rows import RowMaker
+
+NOBODY = (Frame("[nobody works]"),)
+"""Stall that belongs to no call path: no thread slept whose step could have begun it, none was sampled while it spun."""
+
+
+def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -> Accounting | None:
+    """Add to the rows what is known of the whole alone, and draw up the account of the main process's scope.
+
+    That is time in which working threads had no CPU, which is shared out by work, and stall in which all threads spun or
+    whoever began it has ended, by their spinning then. None: nothing is known of the scope's time.
+    """
+    _share_ready(measured, samples)
+    main = measured.images[measured.main]
+    times = next((scope for scope in measured.scopes if measured.main in scope.images), None)
+    if times is None or not times.elapsed_ns:
+        return None
+    cores = rows.mean_cores(main)
+    mine = [sample for sample in samples if sample.origin.image in set(times.images)]
+    ready_ns = sum(_ready_ns(measured, times.images))
+    excess_ns = max(times.working_ns - times.busy_ns(cores), 0.0)
+    charged_ns = _sum(mine, WORK) + _sum(mine, PROFILING) + _sum(mine, IDLENESS) + max(ready_ns - excess_ns, 0.0)
+    _settle_stall(rows, times, cores, charged_ns, mine, samples, measured)
+    return Accounting(
+        cores=cores,
+        elapsed_s=times.elapsed_ns / 1e9,
+        work_s=(_sum(mine, WORK) + _sum(mine, PROFILING)) / 1e9,
+        ready_s=max(ready_ns - excess_ns, 0.0) / 1e9,
+        idleness_s=_sum(mine, IDLENESS) / 1e9,
+        stall_s=(_sum(samples, STALL) + _sum(samples, OUTSIDE)) / 1e9,
+        counted_idleness_s=times.idleness_ns(cores) / 1e9 if times.exact else None,
+        level_s=tuple(round(took_ns / 1e9, 9) for took_ns in times.level_ns),
+    )
+
+
+def _sum(samples: Iterable[PathSample], metric: Metric) -> float:
+    return sum(sample.metrics[metric] for sample in samples)
+
+
+def _ready_ns(measured: Measurement, images: Collection[int]) -> list[float]:
+    return [measured.images[image].ready_ns for image in images if image in measured.images]
+
+
+def _share_ready(measured: Measurement, samples: Sequence[PathSample]) -> None:
+    """A thread is preempted wherever it works, so in proportion to where it does."""
+    work: dict[int, float] = {}
+    for sample in samples:
+        work[sample.origin.image] = work.get(sample.origin.image, 0.0) + sample.metrics.work_ns
+    for sample in samples:
+        image = measured.images.get(sample.origin.image)
+        if image is not None and sample.metrics.work_ns:
+            sample.metrics[READY] = image.ready_ns * sample.metrics.work_ns / work[sample.origin.image]
+
+
+def _settle_stall(
+    rows: RowMaker,
+    times: ScopeTimes,
+    cores: float,
+    charged_ns: float,
+    mine: Sequence[PathSample],
+    samples: list[PathSample],
+    measured: Measurement,
+) -> None:
+    """Let the stall of call paths be all there was of it.
+
+    Where threads' states are only known at their samples, n_w is 0 now and then though somebody works: no more of that
+    counts as there is room for beside what was sampled.
+    """
+    found_ns = _sum(mine, STALL) + _sum(mine, OUTSIDE)
+    room_ns = max(cores * times.elapsed_ns - charged_ns, 0.0)
+    all_ns = cores * times.idle_ns if times.exact else min(found_ns, room_ns)
+    if found_ns > all_ns:
+        for sample in mine:
+            for metric in (STALL, OUTSIDE):
+                sample.metrics[metric] *= all_ns / found_ns
+        return
+    rest_ns = all_ns - found_ns
+    if rest_ns <= 0:
+        return
+    weights = rows.spun_alone()
+    whole = sum(weight for _, weight in weights)
+    if not whole:
+        process = measured.images[measured.main].process
+        origin = Origin(process.pid, process.comm, "", measured.images[measured.main].runtime, "", measured.main)
+        nobody = PathSample(NOBODY, Metrics(), origin)
+        samples.append(nobody)
+        weights, whole = [(nobody, 1.0)], 1.0
+    for sample, weight in weights:
+        sample.metrics[STALL] += rest_ns * weight / whole
