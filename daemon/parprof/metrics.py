@@ -188,6 +188,7 @@ STALL = Metric(
     "stall",
     NANOSECONDS,
     "Core time in which nobody worked, charged to where the last one went to sleep",
+    shown=Shown.COLUMN | Shown.GRAPH | Shown.TOP,
     whole=Whole.EFFORT,
     fact="for {value} of core time nobody worked",
 )
@@ -196,7 +197,7 @@ OUTSIDE = Metric(
     "outside",
     NANOSECONDS,
     "Core time in which nobody worked because there was nothing to do: requests, events or keys were waited for",
-    shown=Shown.COLUMN | Shown.GRAPH | Shown.PROCESS,
+    shown=Shown.COLUMN | Shown.GRAPH,
 )
 """As `STALL`, but no part of effort: see `parprof.attribution.waiting.WaitKind.is_outside`."""
 WAIT = Metric(
@@ -210,7 +211,7 @@ READY = Metric(
     "ready",
     NANOSECONDS,
     "Time of working threads that had no CPU",
-    shown=Shown.GRAPH | Shown.PROCESS,
+    shown=Shown.GRAPH,
     fact="working threads had no CPU for {value}",
 )
 

@@ -164,12 +164,12 @@ class ProcessInfo:
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """What all core time of a scope adds up to (DESIGN.md sec. 2). Seconds of core time, but for the times that say so."""
+    """What all core time of a scope adds up to (DESIGN.md sec. 2). Seconds of core time, unless another is named."""
 
     cores: float
     """n; the mean where that changed."""
     elapsed_s: float
-    """Wall-clock time from the first thread that worked to the end; not what whoever would have worked was stopped for."""
+    """Wall-clock time from the first thread that worked to the end, less that in which all who could were stopped."""
     work_s: float
     """Sampled; time in our own handlers is part of it."""
     ready_s: float

@@ -158,5 +158,9 @@ def test_metric_names_are_those_of_the_command_line() -> None:
         "spin",
         "blame",
         "profiling",
+        "stall",
+        "outside",
+        "wait",
+        "ready",
         "samples",
     ]

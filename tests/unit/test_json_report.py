@@ -19,6 +19,8 @@ from parprof.model import ProcessInfo, Profile
 from profiles import any_profile, heat
 
 METRICS = ["samples", "work_s", "idleness_s", "overhead_s", "spin_s", "blame_s", "profiling_s"]
+METRICS += ["stall_s", "outside_s", "wait_s", "ready_s"]
+NONE = dict.fromkeys(METRICS, 0.0)
 
 
 def parsed(profile: Profile) -> dict[str, Any]:
@@ -33,10 +35,11 @@ def parsed(profile: Profile) -> dict[str, Any]:
 def test_keys(profile: Profile) -> None:
     report = parsed(profile)
     assert list(report) == [
-        "schema", "process", "duration_s", "frequency_hz", "totals", "advice", "lost", "cost", "functions", "paths",
+        "schema", "process", "duration_s", "frequency_hz", "totals", "elapsed_s", "concurrency", "scope", "advice",
+        "lost", "cost", "functions", "paths",
     ]  # fmt: skip
     assert list(report["process"]) == ["pid", "comm", "command", "runtime", "cores", "n_w_source"]
-    assert list(report["totals"]) == [*METRICS, "efficiency", "verdict"]
+    assert list(report["totals"]) == [*METRICS, "efficiency", "verdict", "accounted", "counted_idleness_s"]
     assert list(report["cost"]) == ["target_percent", "daemon_percent"]
     for function in report["functions"]:
         assert list(function) == ["name", "file", "line", "module", "exclusive", "inclusive", "verdict"]
@@ -55,12 +58,14 @@ def test_values() -> None:
     profile.lost = {"map-full": 3}
     profile.target_cost_percent, profile.daemon_cost_percent = 0.5, 0.25
     report = parsed(profile)
-    assert report["schema"] == 1
+    assert report["schema"] == 2
     assert report["process"]["n_w_source"] == "exact"
     assert report["totals"] == {
+        **NONE,
         "samples": 4510, "work_s": 4.46, "idleness_s": 0.96, "overhead_s": 0.1, "spin_s": 0.05, "blame_s": 0,
         "profiling_s": 0,
         "efficiency": pytest.approx(4.36 / 5.42, abs=1e-6), "verdict": "refine",
+        "accounted": None, "counted_idleness_s": None,
     }  # fmt: skip
     assert report["lost"] == {"map-full": 3}
     assert report["cost"] == {"target_percent": 0.5, "daemon_percent": 0.25}
@@ -87,6 +92,7 @@ def test_paths_are_root_first() -> None:
     paths = parsed(heat())["paths"]
     assert len(paths) == 5  # work and spin in the barrier are one path
     assert paths[0] == {
+        **NONE,
         "frames": ["main", "write_boundary", "fprintf", "vfprintf"],
         "samples": 200, "work_s": 0.2, "idleness_s": 0.6, "overhead_s": 0.0, "spin_s": 0.0, "blame_s": 0.0,
         "profiling_s": 0.0, "verdict": "refine",

@@ -22,6 +22,7 @@ from parprof.model import Frame
 from parprof.process.identity import inspect
 from parprof.process.loadmap import Dso, DsoCache, LoadMap
 from parprof.session.lifecycle import State
+from parprof.session.scopes import Scope
 from parprof.session.stops import Stops
 from parprof.session.target import Target, Watched
 
@@ -116,7 +117,8 @@ def cache() -> Iterator[DsoCache]:
 def target_of(kernel: Kernel, cache: DsoCache, pid: int, front_ends: FrontEnds) -> Target:
     placer: Any = SimpleNamespace(update=lambda *_: None, forget=lambda _: None)
     watched = Watched(kernel, cache, placer, front_ends=front_ends)  # type: ignore[arg-type]
-    return Target(watched, inspect(pid), 1, follow=True, stop=True, program=5)
+    scope = Scope(SimpleNamespace(state=lambda _: None), 1)  # type: ignore[arg-type]
+    return Target(watched, inspect(pid), 1, follow=True, stop=True, scope=scope, program=5)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from parprof.service.recent import RecentProfiles
 from profiles import heat
 from stand_in_service import StandInService
 
-STALL = Metric("stall", NANOSECONDS, "Time in which memory was waited for")
+FROST = Metric("frost", NANOSECONDS, "Time in which memory was waited for")
 LARGEST = Metric("largest", BYTES, "The largest input that a call had", combine=max)
 """One that does not add up."""
 
@@ -41,30 +41,30 @@ LARGEST = Metric("largest", BYTES, "The largest input that a call had", combine=
 @pytest.fixture(autouse=True)
 def entries() -> Iterator[None]:
     """Two more entries in the table."""
-    for metric in (STALL, LARGEST):
+    for metric in (FROST, LARGEST):
         METRICS.add(metric)
     yield
-    for metric in (STALL, LARGEST):
+    for metric in (FROST, LARGEST):
         METRICS.remove(metric)
 
 
 @pytest.fixture
 def profile() -> Profile:
-    """heat, of which two call paths stalled, and got inputs."""
+    """heat, of which two call paths frosted, and got inputs."""
     out = heat()
     for number, sample in enumerate(out.samples[:2], 1):
-        sample.metrics[STALL] = number * 1e8
+        sample.metrics[FROST] = number * 1e8
         sample.metrics[LARGEST] = number * 1000
     return out
 
 
 @pytest.fixture
 def service() -> StandInService:
-    """A daemon whose processes stalled."""
+    """A daemon whose processes frosted."""
     out = StandInService()
     for program in out.programs:
         for metrics in (program.totals, *program.by_function.values()):
-            metrics[STALL] = 2e9
+            metrics[FROST] = 2e9
             metrics[LARGEST] = 4096
     out.advance(4)
     return out
@@ -76,11 +76,11 @@ def test_pprof(profile: Profile, tmp_path: Path) -> None:
     message = pb.Profile.FromString(gzip.decompress(path.read_bytes()))
     text = message.string_table
     columns = [f"{text[kind.type]}/{text[kind.unit]}" for kind in message.sample_type]
-    assert columns[-2:] == ["stall/nanoseconds", "largest/bytes"]
+    assert columns[-2:] == ["frost/nanoseconds", "largest/bytes"]
     assert [sample.value[-2:] for sample in message.sample][:2] == [[10**8, 1000], [2 * 10**8, 2000]]
     read = pprof.read(path)
     assert read.samples == profile.samples
-    assert (read.total()[STALL], read.total()[LARGEST]) == (3e8, 2000)
+    assert (read.total()[FROST], read.total()[LARGEST]) == (3e8, 2000)
 
 
 def test_merge(profile: Profile, tmp_path: Path) -> None:
@@ -91,12 +91,12 @@ def test_merge(profile: Profile, tmp_path: Path) -> None:
     command.prepare_parser(parser)
     command.run(parser.parse_args([str(tmp_path / "a"), str(tmp_path / "b"), "-o", str(tmp_path / "out")]))
     total = pprof.read(tmp_path / "out").total()
-    assert (total[STALL], total[LARGEST]) == (6e8, 2000)
+    assert (total[FROST], total[LARGEST]) == (6e8, 2000)
 
 
 def test_calling_context_tree(profile: Profile) -> None:
     root = CallingContextTree(profile.samples).root
-    assert (root.inclusive[STALL], root.inclusive[LARGEST]) == (3e8, 2000)
+    assert (root.inclusive[FROST], root.inclusive[LARGEST]) == (3e8, 2000)
     (main,) = root.children.values()
     assert (
         main.inclusive[LARGEST] == max(child.inclusive[LARGEST] for child in main.children.values()) == 2000
@@ -105,44 +105,44 @@ def test_calling_context_tree(profile: Profile) -> None:
 
 def test_json(profile: Profile) -> None:
     report = json_report.report(profile)
-    assert (report["totals"]["stall_s"], report["totals"]["largest_bytes"]) == (0.3, 2000)
-    assert sum(path["stall_s"] for path in report["paths"]) == pytest.approx(0.3)
+    assert (report["totals"]["frost_s"], report["totals"]["largest_bytes"]) == (0.3, 2000)
+    assert sum(path["frost_s"] for path in report["paths"]) == pytest.approx(0.3)
 
 
 def test_terminal(profile: Profile) -> None:
     parser = argparse.ArgumentParser()
     add_row_options(parser)
-    for name in ("stall", "largest"):
+    for name in ("frost", "largest"):
         assert parser.parse_args(["--sort", name]).sort == name
         out = io.StringIO()
         print_report(profile, sort=name, file=out)
         text = out.getvalue()
-        assert "stall: 0.30 s: time in which memory was waited for" in text
-        assert "stall s" in text and "largest bytes" in text
+        assert "frost: 0.30 s: time in which memory was waited for" in text
+        assert "frost s" in text and "largest bytes" in text
         assert text.splitlines()[-1]
 
 
 def test_diff(profile: Profile) -> None:
     out = io.StringIO()
-    print_diff(heat(), profile, "stall", 10, out)
-    assert "stall +0.300 s" in " ".join(out.getvalue().split())
-    assert "change of stall" in out.getvalue()
+    print_diff(heat(), profile, "frost", 10, out)
+    assert "frost +0.300 s" in " ".join(out.getvalue().split())
+    assert "change of frost" in out.getvalue()
 
 
 def test_html(profile: Profile) -> None:
     page = html.page(profile).html()
-    assert "stall s itself" in page and "largest bytes itself" in page
+    assert "frost s itself" in page and "largest bytes itself" in page
     data = json.loads(page.split('id="data">')[1].split("</script>")[0])
-    assert [one["name"] for one in data["metrics"]][-2:] == ["stall", "largest"]
+    assert [one["name"] for one in data["metrics"]][-2:] == ["frost", "largest"]
     assert data["total"][-2:] == [300_000, 2000]
     drawn = {one["name"]: one["graph"] for one in data["metrics"]}
-    assert drawn["stall"] and not drawn["largest"]  # widths of callees must add up
+    assert drawn["frost"] and not drawn["largest"]  # widths of callees must add up
 
 
 def test_status_page(service: StandInService) -> None:
-    page = status_page.status_page(service.snapshot(), (), {"sort": "stall"}).html()
+    page = status_page.status_page(service.snapshot(), (), {"sort": "frost"}).html()
     assert "Time in which memory was waited for" in page
-    assert "stall 4.0 s" in page  # of all processes
+    assert "frost 4.0 s" in page  # of all processes
     assert "4,096 bytes" in page
 
 
@@ -153,11 +153,11 @@ def test_prometheus(service: StandInService) -> None:
         for line in text.splitlines()
         if line[0] != "#"
     }
-    assert lines["parprof_node_stall_seconds_total"] == 4.0
+    assert lines["parprof_node_frost_seconds_total"] == 4.0
     assert lines["parprof_node_largest_bytes"] == 4096
     assert "# TYPE parprof_largest_bytes gauge" in text
     names = {name.partition("{")[0] for name in lines}
-    assert {"parprof_stall_seconds_total", "parprof_function_stall_seconds_total"} <= names
+    assert {"parprof_frost_seconds_total", "parprof_function_frost_seconds_total"} <= names
     assert {"parprof_largest_bytes", "parprof_function_largest_bytes"} <= names
 
 
@@ -170,14 +170,14 @@ def test_control_protocol_and_top(service: StandInService, monkeypatch: pytest.M
     feed.now = control_pb2.ProcessList.FromString(
         control_pb2.ProcessList(time_s=104.0, processes=[sent]).SerializeToString()
     )
-    (use,) = feed.uses("stall")
-    assert (use[STALL], use[LARGEST]) == (0.5, 4096)
+    (use,) = feed.uses("frost")
+    assert (use[FROST], use[LARGEST]) == (0.5, 4096)
     assert use[WORK] == process.totals.work_ns / 1e9 / 4
-    (one,) = as_data(feed, "stall")["processes"]
-    assert (one["stall"], one["totals"]["stall_s"], one["totals"]["largest_bytes"]) == (0.5, 2.0, 4096)
+    (one,) = as_data(feed, "frost")["processes"]
+    assert (one["frost"], one["totals"]["frost_s"], one["totals"]["largest_bytes"]) == (0.5, 2.0, 4096)
     console = Console(file=io.StringIO(), width=120)
-    console.print(table(feed, "stall", 120, None))
-    assert "stall" in console.file.getvalue()
+    console.print(table(feed, "frost", 120, None))
+    assert "frost" in console.file.getvalue()
 
 
 def test_recent_profiles(profile: Profile) -> None:
@@ -186,4 +186,4 @@ def test_recent_profiles(profile: Profile) -> None:
         recent.add(profile)
     found = recent.profile(profile.process.pid, 1e9)
     assert found is not None
-    assert (found.total()[STALL], found.total()[LARGEST]) == (9e8, 2000)
+    assert (found.total()[FROST], found.total()[LARGEST]) == (9e8, 2000)

@@ -22,9 +22,9 @@ HEAVY = (
 ).split()
 ARGUMENTS = {
     "record": "--help --output --save-facts --frequency --event --cores --n-w-source --budget "
-    "--quiet --view --physical --sort --limit --blame command",
+    "--no-wait --quiet --view --physical --sort --limit --blame command",
     "attach": "--help pid --duration --children --output --save-facts --frequency --event --cores --n-w-source "
-    "--budget --quiet --view --physical --sort --limit --blame",
+    "--budget --no-wait --quiet --view --physical --sort --limit --blame",
     "report": "--help file --view --physical --sort --limit --blame --json --html",
     "diff": "--help a b --sort --limit",
     "merge": "--help files --output --label --label-from-name --skip-bad",

@@ -64,7 +64,8 @@ _BY_PREFIX: tuple[tuple[WaitKind, tuple[str, ...]], ...] = (
 fault in the middle of a read is the file's."""
 _FAULTS = ("exc_page_fault", "asm_exc_page_fault", "do_user_addr_fault", "handle_mm_fault")
 _FILES = (
-    "io_schedule", "folio_wait", "wait_on_page", "blkdev_", "submit_bio_wait", "jbd2_", "ext4_", "xfs_", "btrfs_", "fuse_",
+    "io_schedule", "folio_wait", "wait_on_page", "blkdev_", "submit_bio_wait", "jbd2_", "ext4_", "xfs_", "btrfs_",
+    "fuse_",
     "filemap_", "generic_file_", "vfs_fsync", "do_fsync", "balance_dirty_pages", "wb_wait_for", "wait_on_buffer",
     "__wait_on_buffer", "sync_inodes", "iomap_", "overlay_", "ovl_", "f2fs_", "vfs_read", "vfs_write", "rwsem_",
     "lookup_slow", "do_sys_openat2", "do_unlinkat", "request_wait_answer",

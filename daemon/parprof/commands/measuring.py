@@ -142,7 +142,10 @@ def measure(
     allow_many_files()
     log = None if args.quiet else _to_standard_error
     budget = Budget(args.budget / 100, _NO_LIMIT_NS) if args.budget >= 100 else Budget(args.budget / 100)
-    with BpfKernel(events.names, args.frequency, budget=budget, waits=args.wait) as kernel, Symbolizer(log=log) as symbolizer:
+    with (
+        BpfKernel(events.names, args.frequency, budget=budget, waits=args.wait) as kernel,
+        Symbolizer(log=log) as symbolizer,
+    ):
         kernel.breaker.set_prices(machine_prices(kernel))
         pace = Pace(cores=math.inf) if args.cores else None
         session = Session(

@@ -108,7 +108,7 @@ def _processes(profile: Profile) -> list[Fact]:
     sums: dict[int, Metrics] = {}
     for sample in profile.samples:
         add_to(sums, sample.origin.pid, sample.metrics)
-    out = []
+    out: list[Fact] = []
     known: dict[int, ProcessInfo] = {}
     for process in profile.processes:
         known.setdefault(process.pid, process)
@@ -118,8 +118,9 @@ def _processes(profile: Profile) -> list[Fact]:
         out.append(
             Fact(
                 "process" if out else "processes",
-                f"{process.comm} ({pid}), {process.runtime}, n_w {process.n_w_source}: work {mine.work_ns / 1e9:.2f} s, "
-                f"idleness {mine.idleness_ns / 1e9:.2f} s, spin {mine.spin_ns / 1e9:.2f} s",
+                f"{process.comm} ({pid}), {process.runtime}, n_w {process.n_w_source}: "
+                f"work {mine.work_ns / 1e9:.2f} s, idleness {mine.idleness_ns / 1e9:.2f} s, "
+                f"spin {mine.spin_ns / 1e9:.2f} s",
             )
         )
     if len(busiest) > _PROCESSES_TOLD:

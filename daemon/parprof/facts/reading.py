@@ -12,10 +12,11 @@ from parprof.facts.cores import CoresHeld
 from parprof.facts.drain import Drain
 from parprof.facts.measurement import Measurement
 from parprof.facts.replay import Place, RecordedImage, RecordedNames
+from parprof.facts.scopes import ScopeTimes
 from parprof.facts.writing import COLUMNS, FORMAT, MAX_BYTES, VERSION
 from parprof.files.dso import Dso
 from parprof.kernel.recording import Recording
-from parprof.kernel.records import COST_NAMES
+from parprof.kernel.records import COST_NAMES, Cost
 from parprof.kernel.stacks import Context, RawStack, StackTable
 from parprof.languages import FrameOrMark, Saved
 from parprof.languages.front_ends import replayed
@@ -98,6 +99,9 @@ class _Decoder:
         names = self._thread_names()
         drain = Drain(kernel.drain(), stacks, images, names, events, kernel.frequency_hz, by_cores)
         paid = file["paid_ns"]
+        paid_for = [
+            kind for kind in COST_NAMES if kind is not Cost.WAIT or COST_NAMES[kind] in paid.members()
+        ]
         measured = Measurement(
             drain,
             images,
@@ -106,12 +110,13 @@ class _Decoder:
             started_s=file["started_s"].number(),
             duration_s=file["duration_s"].number(),
             own_cpu_s=file["own_cpu_s"].number(),
-            paid_ns={kind: paid[name].number() for kind, name in COST_NAMES.items()},
+            paid_ns={kind: paid[COST_NAMES[kind]].number() for kind in paid_for},  # older ones have no waits
             tables_refused=file["tables_refused"].integer(_MAX_COUNT),
             shortest_region_us=file["shortest_region_us"].number(),
             cores=file["cores"].integer(_MAX_CORES) or None,
             notes=(*file["notes"].texts(), *self._notes()),
             problems={path: why.text() for path, why in file["problems"].members(1 << 16).items()},
+            scopes=tuple(map(_scope, file.rows("scopes", _MANY))),
         )
         return measured, self._names()
 
@@ -281,6 +286,14 @@ class _Decoder:
 def _cores_held(row: Checked) -> CoresHeld:
     allowed, cores, seconds = row.row(3)
     return CoresHeld(allowed.integer(_MAX_CORES, 1), cores.integer(_MAX_CORES, 1), seconds.number())
+
+
+def _scope(row: Checked) -> ScopeTimes:
+    exact, working_ns, images, levels = row.row(4)
+    return ScopeTimes(
+        tuple(levels.integers(most=_MAX_COUNT, length=1 << 12)), working_ns.integer(), bool(exact.integer(1)),
+        tuple(images.integers(most=_U32)),
+    )  # fmt: skip
 
 
 def _frames(rows: Checked, strings: Sequence[str]) -> list[Frame]:

@@ -107,6 +107,10 @@ class _Encoder:
             "stacks": self._sorted_stacks(),
             "contexts": self._context_rows,
             "images": images,
+            "scopes": [
+                [int(scope.exact), scope.working_ns, list(scope.images), list(scope.level_ns)]
+                for scope in measured.scopes
+            ],
             "names": named,
             "kernel_names": kernel_named,
             "files": [dso.path for _, dso in self._files.values()],

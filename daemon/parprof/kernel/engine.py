@@ -59,7 +59,8 @@ class BpfKernel(Closing):
     ) -> None:
         """``system_wide``: ask, by RECORD_SEEN, about each process that uses the CPU. See `watch` and `deny`.
 
-        ``waits``: find out where threads sleep, and for how long. ``budget``: what each process may pay; events beyond it are left out by the programs themselves.
+        ``waits``: find out where threads sleep, and for how long.
+        ``budget``: what each process may pay; events beyond it are left out by the programs themselves.
         """
         self.events = tuple(events)
         self._first_hz = frequency_hz
@@ -165,8 +166,8 @@ class BpfKernel(Closing):
     ) -> None:
         """Begin to count process ``pid`` under image id ``image`` (below 2**31).
 
-        ``from_exec``: only from its next exec on, under the id that the kernel then gives. ``scope``: what n_w is summed
-        up over, the number of a process image; by default the process alone. Forked children share it.
+        ``from_exec``: only from its next exec on, under the id that the kernel then gives. ``scope``: what n_w is
+        summed up over, the number of a process image; by default the process alone. Forked children share it.
 
         Raises:
             TargetError: the maps are full.
@@ -396,10 +397,20 @@ class BpfKernel(Closing):
         """
         now, layout = time.monotonic_ns(), self._object.layouts["thread"]
         size, facts = self._object.definitions["threads"]["value_size"], Facts()
-        for _, raw in bpf.map_read_all(self._object.maps["threads"], 4, size, chunk=256) if self._waits else ():
+        for _, raw in (
+            bpf.map_read_all(self._object.maps["threads"], 4, size, chunk=256) if self._waits else ()
+        ):
             t: Any = layout.from_buffer_copy(raw)
             if t.image in images and t.blocked and t.wait_since_ns:
-                key = wait_key(ThreadState.BLOCKED, t.image, t.tid, t.wait_user, t.wait_kernel, t.wait_context, t.wait_epoch)
+                key = wait_key(
+                    ThreadState.BLOCKED,
+                    t.image,
+                    t.tid,
+                    t.wait_user,
+                    t.wait_kernel,
+                    t.wait_context,
+                    t.wait_epoch,
+                )
                 add_facts(facts, {key: Count(1, max(now - t.wait_since_ns, 0))})
         for number in set(images.values()):
             add_facts(facts, self.scopes.stall(number, now))

@@ -21,7 +21,13 @@ class Settings:
     """Keeps the entry up to date; any thread may change it."""
 
     def __init__(
-        self, loaded: LoadedObject, frequency_hz: int, budget: Budget, *, trace: bool, system_wide: bool,
+        self,
+        loaded: LoadedObject,
+        frequency_hz: int,
+        budget: Budget,
+        *,
+        trace: bool,
+        system_wide: bool,
         waits: bool = False,
     ) -> None:
         """``frequency_hz``: samples of the clock a second and CPU. Written at once."""

@@ -11,14 +11,14 @@ from parprof.model import Accounting, Frame, Origin, PathSample
 from parprof.profile.rows import RowMaker
 
 NOBODY = (Frame("[nobody works]"),)
-"""Stall that belongs to no call path: no thread slept whose step could have begun it, none was sampled while it spun."""
+"""Stall that belongs to no call path: nobody slept whose step could have begun it, nor was anyone seen to spin."""
 
 
 def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -> Accounting | None:
     """Add to the rows what is known of the whole alone, and draw up the account of the main process's scope.
 
-    That is time in which working threads had no CPU, which is shared out by work, and stall in which all threads spun or
-    whoever began it has ended, by their spinning then. None: nothing is known of the scope's time.
+    That is time in which working threads had no CPU, which is shared out by work, and stall in which all threads
+    spun, by their spinning then. None: nothing is known of the scope's time.
     """
     _share_ready(measured, samples)
     main = measured.images[measured.main]
@@ -29,7 +29,9 @@ def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -
     mine = [sample for sample in samples if sample.origin.image in set(times.images)]
     ready_ns = sum(_ready_ns(measured, times.images))
     excess_ns = max(times.working_ns - times.busy_ns(cores), 0.0)
-    charged_ns = _sum(mine, WORK) + _sum(mine, PROFILING) + _sum(mine, IDLENESS) + max(ready_ns - excess_ns, 0.0)
+    charged_ns = (
+        _sum(mine, WORK) + _sum(mine, PROFILING) + _sum(mine, IDLENESS) + max(ready_ns - excess_ns, 0.0)
+    )
     _settle_stall(rows, times, cores, charged_ns, mine, samples, measured)
     return Accounting(
         cores=cores,
@@ -91,7 +93,9 @@ def _settle_stall(
     whole = sum(weight for _, weight in weights)
     if not whole:
         process = measured.images[measured.main].process
-        origin = Origin(process.pid, process.comm, "", measured.images[measured.main].runtime, "", measured.main)
+        origin = Origin(
+            process.pid, process.comm, "", measured.images[measured.main].runtime, "", measured.main
+        )
         nobody = PathSample(NOBODY, Metrics(), origin)
         samples.append(nobody)
         weights, whole = [(nobody, 1.0)], 1.0

@@ -178,7 +178,9 @@ def _processes(measured: Measurement, rows: RowMaker, samples: Sequence[PathSamp
     weights: dict[int, int] = {}
     for sample in samples:
         weights[sample.origin.image] = weights.get(sample.origin.image, 0) + sample.metrics.samples
-    found = [(weight, measured.images[number]) for number, weight in weights.items() if number in measured.images]
+    found = [
+        (weight, measured.images[number]) for number, weight in weights.items() if number in measured.images
+    ]
     found.sort(key=lambda one: (-one[0], one[1].process.pid))
     return [
         ProcessInfo(

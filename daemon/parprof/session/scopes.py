@@ -107,7 +107,7 @@ class Scope:
         return self.final or self._states.state(self.number)
 
     def finish(self) -> None:
-        """Remember what the programs know, before they forget it. Time after the end of its last process is none of it."""
+        """Remember what the programs know, before they forget it. Time after the end of its processes is none of it."""
         state = self._states.state(self.number)
         if state is not None and not all(member.ended for member in self.members.values()):
             state = state.until(time.monotonic_ns())

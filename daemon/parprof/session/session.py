@@ -78,7 +78,7 @@ class Session:
         share_probes: bool = False,
         one_job: bool = False,
     ) -> None:
-        """``one_job``: all processes that are watched are one scope; else each is its own, with the children that it forks."""
+        """``one_job``: all processes are one scope; else each is its own, with the children that it forks."""
         self.kernel = kernel
         self._one_job = one_job
         self.scopes: dict[int, Scope] = {}
