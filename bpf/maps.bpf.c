@@ -27,7 +27,9 @@ struct bpf_perf_event_data {
 #define SIGSTOP 19
 #define E2BIG 7
 #define EEXIST 17
+#ifndef MAX_CPUS	/* parprof/kernel/compiler.py: as many as there may be here, for the verifier goes through each */
 #define MAX_CPUS 256	/* whose run queues are read: see LOST_CPUS; a power of two */
+#endif
 
 /* Address of each CPU's run queue, as its samples found it; 0 = not yet. */
 struct runqueue_list {
@@ -299,7 +301,7 @@ static __always_inline void set_member(struct process *p, struct thread *t)
 /* 1 if start <= address < end, without a branch: the verifier would follow each combination of them. */
 static __always_inline u64 within(u64 address, u64 start, u64 end)
 {
-	return (below(address, start) ^ 1) & below(address, end);
+	return ((address - start) >> 63 ^ 1) & (address - end) >> 63;
 }
 
 /* In which runtime range does the address lie? */

@@ -21,7 +21,7 @@ from parprof import __version__
 from parprof.cache import DiskCache
 from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf
-from parprof.kernel.compiler import OBJECT_PARTS, pid_namespace, source_directory
+from parprof.kernel.compiler import OBJECT_PARTS, cpu_bound, pid_namespace, source_directory
 from parprof.kernel.layout import check_size, make_structure
 from parprof.kernel.refusals import bpf_not_permitted, program_refused
 
@@ -53,7 +53,7 @@ def object_cache() -> DiskCache:
 def cache_name() -> str:
     """The name in the cache of what the compiler child would make here: all that its output depends on."""
     digest = hashlib.sha256(
-        f"{__version__} {os.uname().release} {os.uname().version} {pid_namespace()}".encode()
+        f"{__version__} {os.uname().release} {os.uname().version} {pid_namespace()} {cpu_bound()}".encode()
     )
     with suppress(OSError):  # the kernel's build id: offsets from BTF belong to this build alone
         digest.update(Path("/sys/kernel/notes").read_bytes())
