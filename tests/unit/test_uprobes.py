@@ -27,6 +27,7 @@ class StandIn:
         monkeypatch.setattr(multilinks, "serve_all_threads", self._serve_all_threads)
         monkeypatch.setattr(multilinks, "have_sessions", self._have_sessions)
         self.asked_for_sessions = 0
+        self.loaded: set[int] = set()
         self._is_right, self.tried = is_right, 0
         monkeypatch.setattr(Prober, "_attach_single", self._attach_single)
         monkeypatch.setattr(Prober, "_attach_traced", self._attach_traced)
@@ -34,6 +35,7 @@ class StandIn:
         self.prober = Prober(self)  # type: ignore[arg-type]
 
     def program(self, name: str, attach_type: int) -> int:
+        self.loaded.add(attach_type)
         return attach_type
 
     def _link_multi(
@@ -117,6 +119,7 @@ def test_session_links_where_there_are_any(linux_6_13: StandIn) -> None:
     assert linux_6_13.attach([ALONE], ONE) == {"session"}
     assert linux_6_13.attach([ALONE], ALL) == {"session"}
     assert linux_6_13.prober.mechanism == "session"
+    assert linux_6_13.loaded == {bpf.ATTACH_UPROBE_SESSION}
 
 
 def test_no_session_link_where_calls_move_between_threads(linux_6_13: StandIn) -> None:

@@ -76,6 +76,7 @@ class BpfKernel(Closing):
         rate = frequency_hz * len(self.events)
         self._object = load_object({**map_sizes(possible_cpus(), rate), **(sizes or {})})
         self.prober = Prober(self._object)
+        self.prober.prepare()  # beside what follows
         self._settings = Settings(
             self._object, frequency_hz, budget or Budget(), trace=trace, system_wide=system_wide
         )
@@ -104,7 +105,6 @@ class BpfKernel(Closing):
         self._breaker = Breaker(self._object, self._settings, self._rings["alarms"])
         self._object.load_unwinder()
         self._events = SampleEvents(self._object.program("on_sample"), self.events, self._first_hz)
-        self.prober.prepare()
 
     @property
     def frequency_hz(self) -> int:

@@ -1,7 +1,7 @@
 """What multi-uprobe links can do here, found by trying, in milliseconds, with a program that does nothing.
 
-Whether there are session links, of which one program sees entry and return; and whether a link of one process serves all
-of its threads.
+Whether there are session links, of which one program sees entry and return; and whether a link of one process serves
+all of its threads.
 
 Before Linux 6.10, and in some stable releases of 6.6 to 6.9, such a link runs its program in the main thread alone: it
 compares the current *task* with the one of the PID. Later releases of the same branches are mended.

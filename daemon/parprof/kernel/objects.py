@@ -121,8 +121,10 @@ class LoadedObject:
         self.layouts = {name: make_structure(name, fields) for name, fields in compiled["layouts"].items()}
         self._programs = compiled["programs"]
         self._loaded: dict[tuple[str, int], int] = {}
-        self._loading = threading.RLock()
-        """Held while a program is loaded: it may be one that another thread is about to want."""
+        self._guard = threading.Lock()
+        self._loading: dict[tuple[str, int], threading.RLock] = {}
+        """Of each program, held while it is loaded: another thread may be about to want it. Different ones are loaded
+        at once: the verifier takes most of the time, and runs without the interpreter's lock."""
         self._closed = False
         self._edge_arrays: dict[int, int] = {}
         self._interpreters = False
@@ -148,11 +150,15 @@ class LoadedObject:
 
     def program(self, name: str, expected_attach_type: int = 0) -> int:
         """Load a program (once for each attach type) and return its descriptor. In any thread."""
-        with self._loading:
+        with self._guard:
+            if self._closed:
+                raise OSError(errno.EBADF, "the maps are closed")
+            lock = self._loading.setdefault((name, expected_attach_type), threading.RLock())
+        with lock:
             return self._program(name, expected_attach_type)
 
     def _program(self, name: str, expected_attach_type: int) -> int:
-        if self._closed:
+        if self._closed:  # while we waited
             raise OSError(errno.EBADF, "the maps are closed")
         known = self._loaded.get((name, expected_attach_type))
         if known is not None:
@@ -197,13 +203,14 @@ class LoadedObject:
 
     def load_interpreters(self) -> None:
         """Load what walks the frames of interpreters, once it is needed: it takes the verifier a while."""
-        with self._loading:
-            if self._interpreters:
-                return
-            self._interpreters = True
-            self._put_program(self.maps["unwinders"], 1, "on_python")
-            for attach_type, fd in self._edge_arrays.items():
-                self._put_program(fd, 1, _EDGE_PROGRAMS[1], attach_type)
+        if self._interpreters:
+            return
+        self._interpreters = (
+            True  # an array that another thread makes meanwhile gets its program there or here
+        )
+        self._put_program(self.maps["unwinders"], 1, "on_python")
+        for attach_type, fd in list(self._edge_arrays.items()):
+            self._put_program(fd, 1, _EDGE_PROGRAMS[1], attach_type)
 
     def program_names(self) -> list[str]:
         """Names of all programs of the object, loaded or not."""
@@ -224,14 +231,18 @@ class LoadedObject:
 
     def close(self) -> None:
         """Close every descriptor; programs and maps that nothing else holds are freed."""
-        with self._loading:
+        with self._guard:
             self._closed = True
-            for fd in [*self._loaded.values(), *self._edge_arrays.values(), *self.maps.values()]:
-                with suppress(OSError):
-                    os.close(fd)
-            self._loaded.clear()
-            self._edge_arrays.clear()
-            self.maps.clear()
+            under_way = list(self._loading.values())
+        for lock in under_way:
+            with lock:  # whoever comes by it from now on finds that it is too late
+                pass
+        for fd in [*self._loaded.values(), *self._edge_arrays.values(), *self.maps.values()]:
+            with suppress(OSError):
+                os.close(fd)
+        self._loaded.clear()
+        self._edge_arrays.clear()
+        self.maps.clear()
 
 
 def load_object(sizes: dict[str, int] | None = None) -> LoadedObject:

@@ -156,6 +156,8 @@ class Prober:
         return ProbeSet(self._multi([site], pid, bpf.ATTACH_UPROBE_MULTI, COOKIE_RETURN, True))
 
     def _multi(self, sites: list[Site], pid: int, attach_type: int, extra: int, returns: bool) -> list[int]:
+        if not sites:
+            return []
         program = self._object.program("on_edge", attach_type)
         out: list[int] = []
         try:
