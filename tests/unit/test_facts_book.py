@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parprof import cache
 from parprof.files.dso import Dso
 from parprof.probes import facts_book
 from parprof.probes.facts_book import NOTHING, FactsBook
@@ -97,11 +98,41 @@ def test_facts_are_found_once_and_kept(
         assert dso.elf is not None and find_facts(dso.elf, dso.name) == facts, (
             "the child says the same as we would"
         )
-    with_build_id = [dso for dso in files if dso.build_id]
+    kept = [dso for dso in files if dso.content_name()]
+    assert any(dso.build_id for dso in kept)
     with FactsBook(tmp_path) as again:
-        for dso in with_build_id:
+        for dso in kept:
             assert again.facts(dso) == found[files.index(dso)]
         assert (again.found, again.worker_pid) == (0, 0), "they were on disk"
+
+
+def test_files_without_build_id_are_known_by_their_version(
+    tmp_path: Path, dsos: Callable[[Path], list[Dso]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "program"
+    source = path.with_suffix(".c")
+    source.write_text(SOURCE)
+    command = ["gcc", "-O2", "-fopenmp", "-Wl,--build-id=none", source, "-o", path, "-lpthread"]
+    subprocess.run(command, check=True)
+
+    def own(start: Callable[[Path], list[Dso]]) -> Dso:
+        return next(dso for dso in start(path) if dso.name == "program")
+
+    first = own(dsos)
+    monkeypatch.setattr(cache, "_SETTLED_NS", 10**18)
+    assert not first.build_id and first.content_name() == "", "another change may have the same time"
+    monkeypatch.setattr(cache, "_SETTLED_NS", 0)
+    with FactsBook(tmp_path / "cache") as book:
+        found = book.facts(first)
+        assert found.imports and book.found == 1
+    with FactsBook(tmp_path / "cache") as again:
+        assert again.facts(own(dsos)) == found and again.found == 0
+        shutil.copy(path, tmp_path / "other")
+        os.replace(tmp_path / "other", path)
+        assert again.facts(own(dsos)) == found and again.found == 1, "another file"
+        os.utime(path, ns=(0, 0))
+        with FactsBook(tmp_path / "cache") as third:
+            assert third.facts(own(dsos)) == found and third.found == 1, "another version of it"
 
 
 def test_facts_are_those_of_a_name_and_of_the_rules(
