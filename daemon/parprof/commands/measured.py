@@ -53,6 +53,7 @@ def run_session(
         session = Session(kernel, pace, wanted_source=wanted, blame_locks=args.blame == "locks")
         try:
             main = begin(session)
+            symbolizer.prepare()
             with Progress(sys.stderr, enabled=not args.quiet) as progress:
                 while not finished(session):
                     session.step()
