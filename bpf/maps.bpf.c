@@ -27,7 +27,9 @@ struct bpf_perf_event_data {
 #define SIGSTOP 19
 #define E2BIG 7
 #define EEXIST 17
+#ifndef MAX_CPUS	/* parprof/kernel/compiler.py: as many as there may be here, for the verifier goes through each */
 #define MAX_CPUS 256	/* whose run queues are read: see LOST_CPUS; a power of two */
+#endif
 
 /* Address of each CPU's run queue, as its samples found it; 0 = not yet. */
 struct runqueue_list {

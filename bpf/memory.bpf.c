@@ -129,9 +129,9 @@ static __always_inline u64 worker_works(struct memory_plan *plan, u64 entry)
 	entry = follow(entry, plan->worker_hops, plan->worker_hop_count);
 	read_user(&value, entry + plan->value);
 	value &= plan->mask;
-	differs = value ^ plan->equals;
-	differs = (differs | -differs) >> 63;
-	return (plan->not_zero ^ differs ^ 1) & (-entry >> 63 | entry >> 63);
+	differs = opaque(value ^ plan->equals);
+	differs = opaque((differs | -differs) >> 63);
+	return (plan->not_zero ^ differs ^ 1) & opaque((-opaque(entry) | entry) >> 63);
 }
 
 static __always_inline s32 workers_working(struct memory_plan *plan, struct process *p)

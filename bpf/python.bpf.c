@@ -140,7 +140,7 @@ static __always_inline u32 walk_python(struct walk *w, struct interpreter *py)
 
 	if (!w->python_started) {
 		w->python_started = 1;
-		end = first_python_frame(w, py);
+		end = forget(w, first_python_frame(w, py));
 	}
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < PYTHON_FRAMES_PER_CALL; i++) {
@@ -199,18 +199,18 @@ int on_edge_python(struct pt_regs *ctx)
 	u32 end;
 
 	if (!w)
-		return 0;
+		return edge_answer(ctx);
 	py = interpreters.lookup(&w->tgid);
-	if (!py)
-		return finish_context(w);
-	end = walk_python(w, py);
-	if (end == GOING) {
-		edge_unwinders.call(ctx, 1);
-		end = PYTHON_TOO_DEEP;
+	if (py) {
+		end = walk_python(w, py);
+		if (end == GOING) {
+			edge_unwinders.call(ctx, 1);
+			end = PYTHON_TOO_DEEP;
+		}
+		end_python(w, end);
 	}
-	end_python(w, end);
 	finish_context(w);
-	if (w->record.python_depth)
+	if (py && w->record.python_depth)
 		tell_python(w, py);
-	return 0;
+	return edge_answer(ctx);
 }

@@ -31,13 +31,6 @@ static __always_inline void find_runqueue(void)
 #endif
 }
 
-/* The same value, of which the compiler knows nothing: it makes branches of what it understands, in a loop too many. */
-static __always_inline u64 opaque(u64 value)
-{
-	asm volatile("" : "+r"(value));
-	return value;
-}
-
 #ifdef PID_NAMESPACE
 /* Finding the number of each CPU's thread in our namespace would be too much for the verifier: by the kernel's own
  * numbers it is told whether the thread is of this process; that it works has to be taken for granted. */

@@ -47,10 +47,11 @@ static __always_inline u32 source_flags(struct process_config *config, struct pr
 }
 
 /* n_working for the sample of a working thread, and whether it is partly a guess. */
-static __always_inline void judge(struct sample_key *key, struct process *p, struct thread *t, u32 tgid, s32 others,
-				  u32 cpus)
+static __always_inline void judge(struct walk *w, struct process *p, struct thread *t, u32 tgid, u32 cpus)
 {
 	struct process_config *config = configs.lookup(&tgid);
+	struct sample_key *key = &w->key;
+	s32 others = w->others;
 	u32 flags = source_flags(config, p), ticks = others >= 0;
 	s32 n, found, beside;
 
@@ -69,6 +70,8 @@ static __always_inline void judge(struct sample_key *key, struct process *p, str
 			count(LOST_CPUS);
 		flags &= ~(FROM_MEMORY | CHECK_MEMORY);	/* which ask who sleeps */
 	}
+	n = forget(w, n);
+	flags = forget(w, flags);
 	if (config && key->state == STATE_WORKING && (flags & (FROM_MEMORY | CHECK_MEMORY)) &&
 	    (config->memory.kind != MEMORY_WORKERS || config->memory.root_kind != ROOT_LEARNED || p->runtime_root)) {
 		found = memory_working(&config->memory, p);
@@ -206,7 +209,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->key.tid = tid;
 	w->key.event = bpf_get_attach_cookie(ctx);
 	w->key.phase = s->phase;
-	judge(&w->key, p, t, tgid, w->others, s->cpus);
+	judge(w, p, t, tgid, s->cpus);
 	if (t && (t->last_lock || t->held_lock))
 		w->key.waiters = waiters_for(t, tgid, tid);
 	if (t && t->caught_working)
@@ -224,6 +227,6 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->sp = sp;
 	w->cactus = is_cactus(tgid);
 	if (!w->user_mode)
-		w->key.kernel = capture(ctx, &w->record, 0, END_KERNEL);
+		w->key.kernel = capture(ctx, w, 0, END_KERNEL);
 	return walk_user_stack(ctx, w, regs);
 }

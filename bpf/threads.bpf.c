@@ -126,7 +126,7 @@ static __always_inline void set_member(struct process *p, struct thread *t)
 /* 1 if start <= address < end, without a branch: the verifier would follow each combination of them. */
 static __always_inline u64 within(u64 address, u64 start, u64 end)
 {
-	return (below(address, start) ^ 1) & below(address, end);
+	return ((address - start) >> 63 ^ 1) & (address - end) >> 63;
 }
 
 /* In which runtime range does the address lie? */

@@ -171,7 +171,7 @@ static __always_inline void pay_for_walk(struct walk *w)
 }
 
 /* Files the walked stack, or the known one, as the context of what is being created, and gives the slot back. */
-static __always_inline int finish_context(struct walk *w)
+static __always_inline void finish_context(struct walk *w)
 {
 	u32 tid = current_ids(), slot;
 	struct thread *t = threads.lookup(&tid);
@@ -179,7 +179,7 @@ static __always_inline int finish_context(struct walk *w)
 	u32 one = 1;
 
 	if (!t)
-		return 0;
+		return;
 	if (!w->known_stack) {
 		if (!w->depth)
 			goto out;
@@ -211,7 +211,12 @@ out:
 	pay_for_walk(w);
 	slot = t->walk_slot;
 	walk_claims.delete(&slot);
-	return 0;
+}
+
+/* What a probe's program answers at the end: 1 spares the call a return probe that nobody wants. */
+static __always_inline int edge_answer(struct pt_regs *ctx)
+{
+	return (bpf_get_attach_cookie(ctx) & COOKIE_ENTRY) ? 1 : 0;
 }
 
 int on_edge_unwind(struct pt_regs *ctx)
@@ -219,19 +224,21 @@ int on_edge_unwind(struct pt_regs *ctx)
 	struct walk *w = edge_walk();
 
 	if (!w)
-		return 0;
+		return edge_answer(ctx);
 	if (unwind_frames(w) == GOING) {
 		edge_unwinders.call(ctx, 0);
 		w->end = END_TOO_DEEP;
 	}
 	if (interpreters.lookup(&w->tgid))
 		edge_unwinders.call(ctx, 1);
-	return finish_context(w);
+	finish_context(w);
+	return edge_answer(ctx);
 }
 
 /* A stack by the kernel's own walker; its hash, or 0 if it could not be read. */
-static __always_inline u64 capture(void *ctx, struct stack_record *s, u64 flags, u32 end)
+static __always_inline u64 capture(void *ctx, struct walk *w, u64 flags, u32 end)
 {
+	struct stack_record *s = &w->record;
 	u64 hash = 0x9e3779b97f4a7c15ULL;
 	s32 bytes = bpf_get_stack(ctx, s->pc, MAX_KERNEL_FRAMES * sizeof(u64), flags);
 	u32 depth;
@@ -248,12 +255,14 @@ static __always_inline u64 capture(void *ctx, struct stack_record *s, u64 flags,
 		asm volatile("" : "+r"(at));	/* keeps the mask, which the verifier needs */
 		hash = mix(hash, s->pc[at & MAX_KERNEL_FRAMES]);
 	}
-	s->hash = hash | 1;
+	hash = forget(w, hash | 1);
+	depth = forget(w, depth);	/* of which each turn of the loop knew something else */
+	s->hash = hash;
 	s->image = 0;
 	s->python_depth = 0;
 	s->cut = 0;
 	send_stack(s, depth, end);
-	return hash | 1;
+	return hash;
 }
 
 /* Makes the walk begin at the registers in `ip`, `sp`, `bp` and `r10`. */
@@ -315,7 +324,7 @@ static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, stru
 	}
 	w->may_seek = w->key.image >> 31;	/* of others Python has told all before */
 	if ((!list || !list->words) && !w->may_seek) {
-		w->key.user = capture(ctx, &w->record, BPF_F_USER_STACK, END_FRAME_POINTERS);
+		w->key.user = capture(ctx, w, BPF_F_USER_STACK, END_FRAME_POINTERS);
 		if (!w->key.user)
 			count(LOST_USER_STACK);
 		else

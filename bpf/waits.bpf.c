@@ -247,7 +247,7 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 		return;
 	}
 	w->creation = place;
-	w->key.kernel = capture(ctx, &w->record, 0, END_KERNEL);
+	w->key.kernel = capture(ctx, w, 0, END_KERNEL);
 	begin_walk(w, list);
 	wait_unwinders.call(ctx, 0);
 }

@@ -302,6 +302,7 @@ enum edge_kind {
 #define COOKIE_LEARN (1ULL << 10)	/* the function argument is to be probed if it is not yet */
 #define COOKIE_DEAR (1ULL << 11)	/* the kernel has to execute the probed instruction out of line */
 #define COOKIE_FUNCTION_SHIFT 12	/* 3 bits: argument that names the work; 0 = none, or the probed function */
+#define COOKIE_ENTRY (1ULL << 15)	/* with COOKIE_SESSION: the return is of no interest, no return probe is to be set */
 #define COOKIE_INSTANCE_SHIFT 16	/* 3 bits: argument that tells two pieces of the same work apart */
 #define COOKIE_ROOT_SHIFT 20	/* 3 bits: argument that is the runtime's state */
 #define COOKIE_INSIDE_SHIFT 24	/* 6 bits: the instance has a pointer to the function at this word of its own; 0 = no */

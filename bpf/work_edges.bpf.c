@@ -360,7 +360,7 @@ int on_edge(struct pt_regs *ctx)
 	__sync_fetch_and_add(&p->probe_hits, 1);
 	if (kind == EDGE_LOAD_MAP) {
 		load_map_changed(p, tgid, tid);
-		return 0;
+		return edge_answer(ctx);
 	}
 	pay(p, m, METER_EDGE, cost, trap_ns(cookie, returned), luck, tgid, tid);
 	if (is_idle_edge(p, kind, cost)) {
@@ -415,5 +415,5 @@ int on_edge(struct pt_regs *ctx)
 		learn(tgid, tid, p->image, cookie_argument(ctx, cookie, COOKIE_FUNCTION_SHIFT));
 	if (kind == EDGE_ENTER_REGION || kind == EDGE_CREATE_TASK || kind == EDGE_CREATE_THREAD)
 		keep_context(ctx, cookie, p, t, tgid, tid);
-	return 0;
+	return edge_answer(ctx);
 }

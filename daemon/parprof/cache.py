@@ -20,6 +20,8 @@ from parprof.untrusted import visible
 _MAX_NAME = 200
 _UNFINISHED_SECONDS = 6 * 3600.0
 _MAX_FILES = 1 << 14
+_SETTLED_NS = 2_000_000_000
+"""Far more than what file systems count time in."""
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
 
 
@@ -71,6 +73,17 @@ def content_name(build_id: str, size: int, owner: int) -> str:
     nobody can pass off a file of theirs as that of another user.
     """
     return f"{build_id}-{size:x}-{owner}" if build_id else ""
+
+
+def version_name(device: int, inode: int, size: int, owner: int, changed_ns: int, now_ns: int) -> str:
+    """The same for a file without a build id, as many libraries in Python packages are: which version of which file.
+
+    ``changed_ns`` is when it was changed last (ctime, which nobody can choose). Empty if that was only just: another
+    change may have the same time still.
+    """
+    if now_ns - changed_ns < _SETTLED_NS:
+        return ""
+    return f"at-{device:x}-{inode:x}-{changed_ns:x}-{size:x}-{owner}"
 
 
 class DiskCache:

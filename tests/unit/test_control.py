@@ -21,8 +21,8 @@ from parprof import __version__
 from parprof.errors import OutputError, PrivilegeError, TargetError, UsageError
 from parprof.exporters import pprof_reader
 from parprof.service.control import control_pb2 as pb
-from parprof.service.control import conversation, server
-from parprof.service.control.client import Client, ControlError, NoDaemon, profile_from_daemon, socket_path
+from parprof.service.control import conversation, server, socket_path
+from parprof.service.control.client import Client, ControlError, NoDaemon, profile_from_daemon
 from parprof.service.control.conversation import PROTOCOL
 from parprof.service.control.frames import receive, send
 from parprof.service.control.listening import inherited, listen, stop_listening

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parprof import cache
 from parprof.files.dso import Dso
 from parprof.probes import facts_book
 from parprof.probes.facts_book import NOTHING, FactsBook
@@ -97,11 +99,41 @@ def test_facts_are_found_once_and_kept(
         assert dso.elf is not None and find_facts(dso.elf, dso.name) == facts, (
             "the child says the same as we would"
         )
-    with_build_id = [dso for dso in files if dso.build_id]
+    kept = [dso for dso in files if dso.content_name()]
+    assert any(dso.build_id for dso in kept)
     with FactsBook(tmp_path) as again:
-        for dso in with_build_id:
+        for dso in kept:
             assert again.facts(dso) == found[files.index(dso)]
         assert (again.found, again.worker_pid) == (0, 0), "they were on disk"
+
+
+def test_files_without_build_id_are_known_by_their_version(
+    tmp_path: Path, dsos: Callable[[Path], list[Dso]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "program"
+    source = path.with_suffix(".c")
+    source.write_text(SOURCE)
+    command = ["gcc", "-O2", "-fopenmp", "-Wl,--build-id=none", source, "-o", path, "-lpthread"]
+    subprocess.run(command, check=True)
+
+    def own(start: Callable[[Path], list[Dso]]) -> Dso:
+        return next(dso for dso in start(path) if dso.name == "program")
+
+    first = own(dsos)
+    monkeypatch.setattr(cache, "_SETTLED_NS", 10**18)
+    assert not first.build_id and first.content_name() == "", "another change may have the same time"
+    monkeypatch.setattr(cache, "_SETTLED_NS", 0)
+    with FactsBook(tmp_path / "cache") as book:
+        found = book.facts(first)
+        assert found.imports and book.found == 1
+    with FactsBook(tmp_path / "cache") as again:
+        assert again.facts(own(dsos)) == found and again.found == 0
+        shutil.copy(path, tmp_path / "other")
+        os.replace(tmp_path / "other", path)
+        assert again.facts(own(dsos)) == found and again.found == 1, "another file"
+        os.utime(path, ns=(0, 0))
+        with FactsBook(tmp_path / "cache") as third:
+            assert third.facts(own(dsos)) == found and third.found == 1, "another version of it"
 
 
 def test_facts_are_those_of_a_name_and_of_the_rules(
@@ -208,3 +240,61 @@ FUNCTIONS = st.builds(Function, st.text(max_size=20), ADDRESSES, PLACES, PLACES,
 def test_facts_survive_json(imports: frozenset[str], functions: list[Function], static: bool) -> None:
     facts = FileFacts(imports, tuple(functions), None, static, ((1, 2),), not static)
     assert from_json(json.loads(json.dumps(to_json(facts)))) == facts
+
+
+def test_nobody_waits_for_facts_that_are_coming(
+    program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]]
+) -> None:
+    files = [dso for dso in dsos(program) if dso.elf is not None]
+    with FactsBook(tmp_path) as book:
+        assert book.coming(files) > 0 and book.is_busy
+        os.kill(worker_of(book), signal.SIGSTOP)
+        started_s = time.monotonic()
+        waiting = book.coming(files)
+        assert waiting > 0 and time.monotonic() - started_s < 1.0, "though the child does not move"
+        os.kill(worker_of(book), signal.SIGCONT)
+        while book.coming(files):
+            time.sleep(0.01)
+        assert not book.is_busy and len(book._coming) <= len(files)
+        found = [book.facts(dso) for dso in files]
+        assert book.found == len(files) and any(facts.imports for facts in found)
+    with FactsBook(tmp_path) as again:
+        again.coming(dso for dso in files if dso.content_name())
+        assert not again.is_busy and again.worker_pid == 0, "they were on disk"
+
+
+def test_a_file_that_kills_the_child_is_given_up_without_waiting(
+    program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dso = dsos(program)[0]
+    with FactsBook(tmp_path, file_seconds=0.2) as book:
+        monkeypatch.setattr(facts_book._Client, "module", "time")  # it starts, says nothing and ends
+        for _ in range(200):
+            if not book.coming([dso]):
+                break
+            time.sleep(0.05)
+        assert book.coming([dso]) == 0 and book.facts(dso) == NOTHING
+        assert book._failures[dso.key] == 2
+
+
+def test_closing_does_not_wait_for_a_child_that_hangs(
+    program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]]
+) -> None:
+    files = [dso for dso in dsos(program) if dso.elf is not None]
+    book = FactsBook(tmp_path)
+    book.coming(files)
+    os.kill(worker_of(book), signal.SIGSTOP)
+    started_s = time.monotonic()
+    book.close()
+    assert time.monotonic() - started_s < 5.0
+    with book:
+        assert any(book.facts(dso).imports for dso in files), "it is started again"
+
+
+def worker_of(book: FactsBook) -> int:
+    """The child, as soon as there is one."""
+    for _ in range(500):
+        if book.worker_pid:
+            return book.worker_pid
+        time.sleep(0.01)
+    raise AssertionError("no child was started")

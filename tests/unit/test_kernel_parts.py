@@ -72,6 +72,7 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "MAX_LIBC_RANGES": records.MAX_LIBC_RANGES,
         "COMMAND_RECOUNT": records.COMMAND_RECOUNT,
         "COMMAND_PROBE": records.COMMAND_PROBE, "COOKIE_DEAR": uprobes.COOKIE_DEAR,
+        "COOKIE_ENTRY": uprobes.COOKIE_ENTRY,
         "STAT_LEFT_OUT": counters._LEFT_OUT, "HOOK_RUNS": settings._HOOK_RUNS, "COST_KINDS": len(records.Cost),
         **{f"COST_{kind.name}": kind for kind in records.Cost},
         "RECORD_SEEN": records.RECORD_SEEN, "RECORD_CONTEXT": stacks.RECORD_CONTEXT,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from parprof.exporters import html, json_report, pprof, table
+from parprof.exporters import html, json_report, pprof, table, views
 from parprof.exporters.pprof_reader import read_as
 from parprof.facts.measurement import Measurement
 from parprof.facts.reading import decode
@@ -213,7 +213,7 @@ def test_all_exporters_take_it(name: str, tmp_path: Path) -> None:
     assert report["totals"]["samples"] == again.total().samples
     path = max(profile(name).samples, key=lambda row: row.metrics.work_ns).path
     costliest = [frame.name for frame in path if not frame.is_loop][-1]
-    for view in table.VIEWS:
+    for view in views.VIEWS:
         text = io.StringIO()
         table.render(profile(name), view, "work", 1000, text)
         assert costliest in text.getvalue()

@@ -17,7 +17,8 @@ from rich.cells import cell_len
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.exporters.screen import Screen, elided
-from parprof.exporters.table import VIEWS, render
+from parprof.exporters.table import render
+from parprof.exporters.views import VIEWS
 from parprof.metrics import METRICS, Metrics
 from parprof.model import PathSample, ProcessInfo, Profile
 from profiles import any_profile, frame, heat, library, sample

@@ -12,6 +12,7 @@ from parprof.kernel import bpf, multilinks
 from parprof.kernel.uprobes import Prober, Site
 
 PAIRED, ALONE = Site("/lib/a.so", 64, 1, returns=True), Site("/lib/a.so", 128, 4)
+MOVING = Site("/lib/c.so", 64, 7, moves=True)
 ONE, ALL = 4711, 0
 
 
@@ -24,6 +25,9 @@ class StandIn:
         self._able = attach_types
         monkeypatch.setattr(bpf, "link_uprobe_multi", self._link_multi)
         monkeypatch.setattr(multilinks, "serve_all_threads", self._serve_all_threads)
+        monkeypatch.setattr(multilinks, "have_sessions", self._have_sessions)
+        self.asked_for_sessions = 0
+        self.loaded: set[int] = set()
         self._is_right, self.tried = is_right, 0
         monkeypatch.setattr(Prober, "_attach_single", self._attach_single)
         monkeypatch.setattr(Prober, "_attach_traced", self._attach_traced)
@@ -31,6 +35,7 @@ class StandIn:
         self.prober = Prober(self)  # type: ignore[arg-type]
 
     def program(self, name: str, attach_type: int) -> int:
+        self.loaded.add(attach_type)
         return attach_type
 
     def _link_multi(
@@ -44,6 +49,10 @@ class StandIn:
     def _serve_all_threads(self) -> bool:
         self.tried += 1
         return self._is_right
+
+    def _have_sessions(self) -> bool:
+        self.asked_for_sessions += 1
+        return bpf.ATTACH_UPROBE_SESSION in self._able
 
     def _attach_single(self, sites: list[Site], pid: int, out: list[int]) -> None:
         self.made.append(("single", pid))
@@ -105,16 +114,26 @@ def test_all_processes_first_teaches_nothing_wrong(linux_6_6: StandIn, sites: li
 
 
 def test_session_links_where_there_are_any(linux_6_13: StandIn) -> None:
-    assert linux_6_13.attach([PAIRED, ALONE], ONE) == {"session", "multi"}
-    assert linux_6_13.attach([ALONE], ONE) == {"multi"}
+    """For entries alone too: the programs for one kind of link suffice."""
+    assert linux_6_13.attach([PAIRED, ALONE], ONE) == {"session"}
+    assert linux_6_13.attach([ALONE], ONE) == {"session"}
+    assert linux_6_13.attach([ALONE], ALL) == {"session"}
     assert linux_6_13.prober.mechanism == "session"
+    assert linux_6_13.loaded == {bpf.ATTACH_UPROBE_SESSION}
 
 
-def test_session_links_are_tried_once(linux_6_13: StandIn) -> None:
-    assert linux_6_13.attach([ALONE], ONE) == {"multi"}
-    assert linux_6_13.made[0] == ("session", os.getpid())
-    linux_6_13.attach([ALONE], ONE)
-    assert linux_6_13.made == [("multi", ONE)]
+def test_no_session_link_where_calls_move_between_threads(linux_6_13: StandIn) -> None:
+    """In a child that inherits the trap it would set a return probe, which kills what is stolen."""
+    assert linux_6_13.attach([MOVING], ONE) == {"multi"}
+    assert linux_6_13.attach([MOVING, ALONE], ONE) == {"session", "multi"}
+
+
+@pytest.mark.parametrize("age", ["linux_6_13", "linux_6_6"])
+def test_it_is_asked_once_whether_there_are_session_links(age: str, request: pytest.FixtureRequest) -> None:
+    kernel: StandIn = request.getfixturevalue(age)
+    kernel.prober.attach([ALONE], ONE).close()
+    kernel.prober.attach([PAIRED], ALL).close()
+    assert kernel.asked_for_sessions == 1
 
 
 def test_events_of_tracefs_where_there_are_no_links(linux_5_15: StandIn) -> None:

@@ -6,6 +6,7 @@ import argparse
 import math
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from parprof.commands.measuring import (
     DEFAULT_BUDGET_PERCENT,
@@ -17,13 +18,14 @@ from parprof.commands.measuring import (
     present,
     validate,
 )
-from parprof.commands.progress import Progress
 from parprof.errors import UsageError
 from parprof.exporters.output import check_writable
 from parprof.process.identity import inspect
-from parprof.service.control.client import NoDaemon, profile_from_daemon
-from parprof.session.session import Session
-from parprof.session.target import Target
+from parprof.service.control import may_have_daemon
+
+if TYPE_CHECKING:
+    from parprof.session.session import Session
+    from parprof.session.target import Target
 
 _PATIENCE_SECONDS = 15.0
 _SAY_SO_SECONDS = 0.5
@@ -56,21 +58,8 @@ class AttachCommand:
             raise UsageError(f"-d {args.duration}: give a positive number of seconds")
         inspect(pid)
         interrupt = Interrupt()
-        if _daemon_can(args):
-            check_writable(args.output)
-            try:
-                with interrupt.installed():
-                    with Progress(sys.stderr, enabled=not args.quiet) as progress:
-                        profile = profile_from_daemon(
-                            pid,
-                            args.duration,
-                            on_progress=progress.show_daemon,
-                            finished=lambda: bool(interrupt.signal),
-                        )
-                    present(args, profile)
-                return 0
-            except NoDaemon:
-                pass
+        if _daemon_can(args) and may_have_daemon() and self._ask_daemon(pid, args, interrupt):
+            return 0
         events = validate(args)
         over = deadline(None)
 
@@ -86,6 +75,27 @@ class AttachCommand:
         with interrupt.installed():
             present(args, *measure(args, events, begin, finished))
         return 0
+
+    @staticmethod
+    def _ask_daemon(pid: int, args: argparse.Namespace, interrupt: Interrupt) -> bool:
+        """Have the daemon do it; False if there is none."""
+        from parprof.commands.progress import Progress
+        from parprof.service.control.client import NoDaemon, profile_from_daemon
+
+        check_writable(args.output)
+        try:
+            with interrupt.installed():
+                with Progress(sys.stderr, enabled=not args.quiet) as progress:
+                    profile = profile_from_daemon(
+                        pid,
+                        args.duration,
+                        on_progress=progress.show_daemon,
+                        finished=lambda: bool(interrupt.signal),
+                    )
+                present(args, profile)
+            return True
+        except NoDaemon:
+            return False
 
 
 class _Patience:

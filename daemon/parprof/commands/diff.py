@@ -13,7 +13,7 @@ from rich.text import Text
 from parprof.attribution import Effort, percent, verdict
 from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import flat_view
-from parprof.commands.report import add_row_options
+from parprof.commands.views import add_row_options
 from parprof.exporters import pprof
 from parprof.exporters.screen import Screen, elided
 from parprof.metrics import METRICS, NANOSECONDS, SAMPLES, Metrics

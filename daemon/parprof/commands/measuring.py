@@ -1,36 +1,31 @@
-"""What `record` and `attach` share: options, the loop with its progress line, and the results."""
+"""What `record` and `attach` share: options, and how a measurement starts; the rest of it is in `measured`.
+
+What is imported here is waited for before the programs begin to load.
+"""
 
 from __future__ import annotations
 
 import argparse
-import math
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING, Self
 
-from parprof.commands.progress import Progress
-from parprof.commands.report import add_view_options, print_report
+from parprof.commands.views import add_view_options
 from parprof.errors import UsageError
-from parprof.exporters import pprof
 from parprof.exporters.output import check_writable
-from parprof.facts.replay import RememberingNamer
-from parprof.facts.writing import encode, save
-from parprof.kernel.detacher import detacher
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.perf_events import EventChoice, choose, maximum_rate_hz
 from parprof.kernel.records import Budget
-from parprof.model import Profile
-from parprof.probes.prices import machine_prices
-from parprof.profile.assemble import make_profile
-from parprof.profile.naming import FileNamer
 from parprof.resources import allow_many_files
-from parprof.session.session import Pace, Session
-from parprof.session.sources import Source
-from parprof.session.target import Target
-from parprof.symbols import Symbolizer
+
+if TYPE_CHECKING:
+    from parprof.model import Profile
+    from parprof.session.session import Session
+    from parprof.session.target import Target
 
 DEFAULT_FREQUENCY_HZ = 499
 DEFAULT_BUDGET_PERCENT = 1.0
@@ -63,7 +58,7 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
         help="cores that the program should use (default: those that its affinity, cgroup and pool allow)",
     )  # fmt: skip
     parser.add_argument(
-        "--n-w-source", metavar="SOURCE", type=Source, choices=[Source.EXACT, Source.MEMORY, Source.SAMPLED],
+        "--n-w-source", metavar="SOURCE", choices=("exact", "memory", "sampled"),
         help="where the number of working threads comes from: exact (probes), memory (the runtime's own state) or "
         "sampled (what threads run); default: the best that the program and its rate of regions allow",
     )  # fmt: skip
@@ -127,8 +122,30 @@ class Interrupt:
                 signal.signal(number, handler)
 
 
-def _to_standard_error(line: str) -> None:
-    print(f"parprof: {line}", file=sys.stderr)
+class _Loading:
+    """The kernel side of a measurement, made in a thread: what the kernel takes for that need not be waited for."""
+
+    def __init__(self, make: Callable[[], BpfKernel]) -> None:
+        self._thread = ThreadPoolExecutor(1, "parprof-kernel")
+        self._kernel = self._thread.submit(make)
+        self._taken = False
+
+    def kernel(self) -> BpfKernel:
+        """It, once it is there; the caller closes it.
+
+        Raises:
+            PrivilegeError, KernelUnsupported.
+        """
+        self._taken = True
+        return self._kernel.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+        if not self._taken and self._kernel.exception() is None:
+            self._kernel.result().close()
 
 
 def measure(
@@ -138,60 +155,23 @@ def measure(
     finished: Callable[[Session], bool],
 ) -> tuple[Profile, bytes]:
     """Run one session from ``begin`` until ``finished``, and return its profile; and its facts, if they are wanted."""
-    cpu_before = time.process_time()
+    cpu_before_s = time.process_time()
     allow_many_files()
-    log = None if args.quiet else _to_standard_error
     budget = Budget(args.budget / 100, _NO_LIMIT_NS) if args.budget >= 100 else Budget(args.budget / 100)
-    with (
-        BpfKernel(events.names, args.frequency, budget=budget, waits=args.wait) as kernel,
-        Symbolizer(log=log) as symbolizer,
-    ):
-        kernel.breaker.set_prices(machine_prices(kernel))
-        pace = Pace(cores=math.inf) if args.cores else None
-        session = Session(
-            kernel, pace, wanted_source=args.n_w_source, blame_locks=args.blame == "locks", one_job=True
-        )
-        try:
-            main = begin(session)
-            with Progress(sys.stderr, enabled=not args.quiet) as progress:
-                while not finished(session):
-                    session.step()
-                    progress.show(session, main)
-            session.finish()
-            newest = [target for target in session.targets.values() if target.pid == main.pid][-1]
-            # our own time before names are looked up, which the target no longer feels
-            measured = session.measurement(
-                newest, own_cpu_s=time.process_time() - cpu_before, cores=args.cores, notes=events.notes
-            )
-            if args.save_facts is None:
-                return make_profile(measured, FileNamer(symbolizer)), b""
-            names = RememberingNamer(FileNamer(symbolizer))
-            profile = make_profile(measured, names)
-            return profile, encode(measured, names)
-        finally:
-            session.close()
+    with _Loading(lambda: BpfKernel(events.names, args.frequency, budget=budget, waits=args.wait)) as loading:
+        thread_before_s = time.thread_time()
+        from parprof.commands.measured import run_session  # beside the loading
+
+        cpu_before_s += time.thread_time() - thread_before_s
+        with loading.kernel() as kernel:
+            return run_session(kernel, args, events, begin, finished, cpu_before_s)
 
 
 def present(args: argparse.Namespace, profile: Profile, facts: bytes = b"") -> None:
-    """Write the profile, then print the report (to standard error when a file goes to standard output).
+    """See `measured.present`."""
+    from parprof.commands import measured
 
-    ``facts``: to be saved as well, if there are any.
-    """
-    pprof.write(profile, args.output, physical=args.physical)
-    out = sys.stderr if "-" in (args.output, args.save_facts) else sys.stdout
-    print_report(profile, view=args.view, sort=args.sort, limit=args.limit, physical=args.physical, file=out)
-    if args.output != "-" and not args.quiet:
-        print(f"parprof: wrote {args.output}", file=sys.stderr)
-    if facts:
-        save(facts, args.save_facts)
-        if args.save_facts != "-" and not args.quiet:
-            print(f"parprof: wrote {args.save_facts}", file=sys.stderr)
-    if detacher.pending and not args.quiet:
-        print(
-            f"parprof: the kernel is still taking away {detacher.pending} links of probes; a process of its own waits "
-            "for that, the program is unharmed",
-            file=sys.stderr,
-        )
+    measured.present(args, profile, facts)
 
 
 def deadline(seconds: float | None) -> Callable[[], bool]:

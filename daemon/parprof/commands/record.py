@@ -7,12 +7,15 @@ import errno
 import os
 import signal
 import time
+from typing import TYPE_CHECKING
 
 from parprof.commands.measuring import Interrupt, add_measuring_options, measure, present, validate
 from parprof.commands.spawn import Child
 from parprof.errors import TargetError, UsageError
-from parprof.session.session import Session
-from parprof.session.target import Target
+
+if TYPE_CHECKING:
+    from parprof.session.session import Session
+    from parprof.session.target import Target
 
 _GRACE_SECONDS = 1.0
 """A terminal's Ctrl-C reaches the command too; when it has not ended by then, it is passed on."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, TextIO
+from typing import TextIO
 
+from parprof.commands.views import add_view_options
 from parprof.exporters import html, json_report, pprof, pprof_reader, projection, table
+from parprof.exporters.views import DEFAULT_LIMIT
 from parprof.facts.reading import decode as decode_facts
 from parprof.facts.reading import is_facts
-from parprof.metrics import METRICS
 from parprof.model import Profile
 from parprof.profile.assemble import make_profile
 
@@ -62,7 +63,7 @@ def print_report(
     *,
     view: str = "context",
     sort: str = "idleness",
-    limit: int = table.DEFAULT_LIMIT,
+    limit: int = DEFAULT_LIMIT,
     physical: bool = False,
     file: TextIO | None = None,
 ) -> None:
@@ -73,65 +74,3 @@ def print_report(
     if physical:
         profile = projection.physical(profile)
     table.render(profile, view, sort, limit, sys.stdout if file is None else file)
-
-
-def add_view_options(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--view``, ``--physical``, ``--sort`` and ``--limit``, as `print_report` takes them, and ``--blame``."""
-    parser.add_argument(
-        "--view",
-        choices=table.VIEWS,
-        default="context",
-        help="call paths from the root, functions and their callers, or functions (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--physical",
-        action="store_true",
-        help="stacks as they were, the runtime's frames included, instead of logical call paths",
-    )
-    add_row_options(parser)
-    parser.add_argument(
-        "--blame",
-        choices=("locks",),
-        action=_Blame,
-        help="who made others wait: sort by the time that threads waited for locks which a call path held",
-    )
-
-
-def add_row_options(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--sort`` and ``--limit``."""
-    metrics = tuple(METRICS.by_name())
-    parser.add_argument(
-        "--sort",
-        metavar="METRIC",
-        choices=metrics,
-        default="idleness",
-        help=f"{', '.join(metrics)} (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--limit",
-        metavar="N",
-        type=_positive,
-        default=table.DEFAULT_LIMIT,
-        help="rows to show at most (default: %(default)s)",
-    )
-
-
-class _Blame(argparse.Action):
-    """``--blame`` sorts by blame, as ``--sort blame`` does; a measurement also sees that it is asked for."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option: str | None = None,
-    ) -> None:
-        setattr(namespace, self.dest, values)
-        namespace.sort = "blame"
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    if not value:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return value

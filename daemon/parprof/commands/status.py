@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from parprof.exporters.screen import Screen
-from parprof.service.control import DEFAULT_SOCKET
+from parprof.service.control import DEFAULT_SOCKET, socket_path
 from parprof.service.control import control_pb2 as pb
-from parprof.service.control.client import Client, socket_path
+from parprof.service.control.client import Client
 
 
 class StatusCommand:

@@ -18,9 +18,6 @@ from parprof.metrics import METRICS, Metric, Metrics, Shown
 from parprof.model import Profile
 from parprof.untrusted import printable
 
-VIEWS = ("context", "callers", "flat")
-DEFAULT_LIMIT = 40
-
 PRUNE_SHARE = 0.005
 """Rows are left out that hold less than this of all effort, of all samples and of the sort metric."""
 
@@ -199,7 +196,7 @@ class _Report:
 
 
 def render(profile: Profile, view: str, sort: str, limit: int, file: TextIO) -> None:
-    """Print the report: ``view`` is one of `VIEWS`, ``sort`` the name of a metric."""
+    """Print the report: ``view`` is one of `views.VIEWS`, ``sort`` the name of a metric."""
     tree = CallingContextTree(profile.samples)
     with Screen(file) as screen:
         for fact in facts(profile, tree):

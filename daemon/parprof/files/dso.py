@@ -8,11 +8,12 @@ mapped. What is on a file system that may hang is opened and read by a child pro
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from parprof.cache import content_name
+from parprof.cache import content_name, version_name
 from parprof.errors import TargetError
 from parprof.files.elf import ElfError, ElfFile
 from parprof.files.guard import FileGuard, NoAnswer
@@ -105,13 +106,17 @@ class Dso(SelfClosing):
 
     def content_name(self) -> str:
         """The name under which what is known of its content is kept on disk; empty if that is not to be kept."""
-        if self.elf is None or not self.build_id:
+        if self.elf is None:
             return ""
         try:
             status = self.file().status()
         except (TargetError, OSError):
             return ""
-        return content_name(self.build_id, status.size, status.owner)
+        if self.build_id:
+            return content_name(self.build_id, status.size, status.owner)
+        return version_name(
+            status.device, status.inode, status.size, status.owner, status.ctime_ns, time.time_ns()
+        )
 
     def _open(self) -> OpenFile:
         reason = "no way leads to it"

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import errno
 import struct
+import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from parprof.errors import TargetError
+from parprof.errors import KernelUnsupported, TargetError
 from parprof.kernel import bpf, records
 from parprof.kernel.breaker import Breaker
 from parprof.kernel.counters import Counters, possible_cpus
@@ -80,6 +81,7 @@ class BpfKernel(Closing):
         rate = frequency_hz * len(self.events)
         self._object = load_object({**map_sizes(possible_cpus(), rate), **(sizes or {})})
         self.prober = Prober(self._object)
+        self.prober.prepare()  # beside what follows
         self._settings = Settings(
             self._object, frequency_hz, budget or Budget(), trace=trace, system_wide=system_wide, waits=waits
         )
@@ -109,9 +111,13 @@ class BpfKernel(Closing):
         self._breaker = Breaker(self._object, self._settings, self._rings["alarms"])
         self._object.load_unwinder()
         if self._waits:
-            self._object.load_wait_unwinder()
+            threading.Thread(target=self._load_waits, name="parprof-waits", daemon=True).start()
         self._events = SampleEvents(self._object.program("on_sample"), self.events, self._first_hz)
-        self.prober.prepare()
+
+    def _load_waits(self) -> None:
+        """In a thread of its own: until the verifier is done nobody's wait is placed, and that is counted."""
+        with suppress(OSError, KernelUnsupported):
+            self._object.load_wait_unwinder()
 
     @property
     def frequency_hz(self) -> int:

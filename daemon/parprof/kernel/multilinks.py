@@ -1,4 +1,7 @@
-"""Whether a multi-uprobe link of one process serves all of its threads here, found by trying, in milliseconds.
+"""What multi-uprobe links can do here, found by trying, in milliseconds, with a program that does nothing.
+
+Whether there are session links, of which one program sees entry and return; and whether a link of one process serves
+all of its threads.
 
 Before Linux 6.10, and in some stable releases of 6.6 to 6.9, such a link runs its program in the main thread alone: it
 compares the current *task* with the one of the PID. Later releases of the same branches are mended.
@@ -34,6 +37,25 @@ def place_of(address: int) -> tuple[str, int]:
         if start <= address < end and len(fields) == 6:
             return fields[5], address - start + int(fields[2], 16)
     raise OSError(0, "no file is mapped there")
+
+
+def have_sessions() -> bool:
+    """Whether there are session links: from Linux 6.13 on."""
+    with suppress(OSError, KernelUnsupported), ExitStack() as stack:
+        program = bpf.program_load("kprobe", _NOTHING, "try_session", bpf.ATTACH_UPROBE_SESSION)
+        stack.callback(os.close, program)
+        link = bpf.link_uprobe_multi(  # at the ELF header: mapped, never executed
+            program,
+            "/proc/self/exe",
+            [0],
+            [0],
+            attach_type=bpf.ATTACH_UPROBE_SESSION,
+            returns=False,
+            pid=os.getpid(),
+        )
+        detacher.close([link])
+        return True
+    return False
 
 
 def serve_all_threads() -> bool:

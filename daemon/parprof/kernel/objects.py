@@ -21,7 +21,7 @@ from parprof import __version__
 from parprof.cache import DiskCache
 from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf
-from parprof.kernel.compiler import OBJECT_PARTS, pid_namespace, source_directory
+from parprof.kernel.compiler import OBJECT_PARTS, cpu_bound, pid_namespace, source_directory
 from parprof.kernel.layout import check_size, make_structure
 from parprof.kernel.refusals import bpf_not_permitted, program_refused
 
@@ -54,7 +54,7 @@ def object_cache() -> DiskCache:
 def cache_name() -> str:
     """The name in the cache of what the compiler child would make here: all that its output depends on."""
     digest = hashlib.sha256(
-        f"{__version__} {os.uname().release} {os.uname().version} {pid_namespace()}".encode()
+        f"{__version__} {os.uname().release} {os.uname().version} {pid_namespace()} {cpu_bound()}".encode()
     )
     with suppress(OSError):  # the kernel's build id: offsets from BTF belong to this build alone
         digest.update(Path("/sys/kernel/notes").read_bytes())
@@ -122,8 +122,10 @@ class LoadedObject:
         self.layouts = {name: make_structure(name, fields) for name, fields in compiled["layouts"].items()}
         self._programs = compiled["programs"]
         self._loaded: dict[tuple[str, int], int] = {}
-        self._loading = threading.RLock()
-        """Held while a program is loaded: it may be one that another thread is about to want."""
+        self._guard = threading.Lock()
+        self._loading: dict[tuple[str, int], threading.RLock] = {}
+        """Of each program, held while it is loaded: another thread may be about to want it. Different ones are loaded
+        at once: the verifier takes most of the time, and runs without the interpreter's lock."""
         self._closed = False
         self._edge_arrays: dict[int, int] = {}
         self._interpreters = self._waits = False
@@ -149,11 +151,15 @@ class LoadedObject:
 
     def program(self, name: str, expected_attach_type: int = 0) -> int:
         """Load a program (once for each attach type) and return its descriptor. In any thread."""
-        with self._loading:
+        with self._guard:
+            if self._closed:
+                raise OSError(errno.EBADF, "the maps are closed")
+            lock = self._loading.setdefault((name, expected_attach_type), threading.RLock())
+        with lock:
             return self._program(name, expected_attach_type)
 
     def _program(self, name: str, expected_attach_type: int) -> int:
-        if self._closed:
+        if self._closed:  # while we waited
             raise OSError(errno.EBADF, "the maps are closed")
         known = self._loaded.get((name, expected_attach_type))
         if known is not None:
@@ -198,24 +204,23 @@ class LoadedObject:
 
     def load_wait_unwinder(self) -> None:
         """Load the programs that walk the stacks of threads that go to sleep."""
-        with self._loading:
-            self._put_program(self.maps["wait_unwinders"], 0, "on_wait_unwind")
-            self._put_program(self.maps["wait_unwinders"], 2, "on_wait_seek")
-            self._waits = True
-            if self._interpreters:
-                self._put_program(self.maps["wait_unwinders"], 1, "on_wait_python")
+        self._put_program(self.maps["wait_unwinders"], 0, "on_wait_unwind")
+        self._put_program(self.maps["wait_unwinders"], 2, "on_wait_seek")
+        self._waits = True
+        if self._interpreters:
+            self._put_program(self.maps["wait_unwinders"], 1, "on_wait_python")
 
     def load_interpreters(self) -> None:
         """Load what walks the frames of interpreters, once it is needed: it takes the verifier a while."""
-        with self._loading:
-            if self._interpreters:
-                return
-            self._interpreters = True
-            self._put_program(self.maps["unwinders"], 1, "on_python")
-            if self._waits:
-                self._put_program(self.maps["wait_unwinders"], 1, "on_wait_python")
-            for attach_type, fd in self._edge_arrays.items():
-                self._put_program(fd, 1, _EDGE_PROGRAMS[1], attach_type)
+        if self._interpreters:
+            return
+        # an array that another thread makes meanwhile gets its program there or here
+        self._interpreters = True
+        self._put_program(self.maps["unwinders"], 1, "on_python")
+        if self._waits:
+            self._put_program(self.maps["wait_unwinders"], 1, "on_wait_python")
+        for attach_type, fd in list(self._edge_arrays.items()):
+            self._put_program(fd, 1, _EDGE_PROGRAMS[1], attach_type)
 
     def program_names(self) -> list[str]:
         """Names of all programs of the object, loaded or not."""
@@ -236,14 +241,18 @@ class LoadedObject:
 
     def close(self) -> None:
         """Close every descriptor; programs and maps that nothing else holds are freed."""
-        with self._loading:
+        with self._guard:
             self._closed = True
-            for fd in [*self._loaded.values(), *self._edge_arrays.values(), *self.maps.values()]:
-                with suppress(OSError):
-                    os.close(fd)
-            self._loaded.clear()
-            self._edge_arrays.clear()
-            self.maps.clear()
+            under_way = list(self._loading.values())
+        for lock in under_way:
+            with lock:  # whoever comes by it from now on finds that it is too late
+                pass
+        for fd in [*self._loaded.values(), *self._edge_arrays.values(), *self.maps.values()]:
+            with suppress(OSError):
+                os.close(fd)
+        self._loaded.clear()
+        self._edge_arrays.clear()
+        self.maps.clear()
 
 
 def load_object(sizes: dict[str, int] | None = None) -> LoadedObject:

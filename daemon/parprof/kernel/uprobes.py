@@ -25,6 +25,7 @@ from parprof.kernel.objects import LoadedObject
 from parprof.kernel.traced_events import Probe, TracedEvents
 
 COOKIE_RETURN, COOKIE_SESSION, COOKIE_LEARN, COOKIE_DEAR = 1 << 8, 1 << 9, 1 << 10, 1 << 11
+COOKIE_ENTRY = 1 << 15
 _FUNCTION_SHIFT, _INSTANCE_SHIFT, _ROOT_SHIFT, _INSIDE_SHIFT, _DELTA_SHIFT = 12, 16, 20, 24, 32
 _UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.E2BIG, errno.ENOSYS)
 
@@ -51,6 +52,8 @@ class Site:
     """Bytes from the function's start to the probe."""
     dear: bool = False
     """The kernel has to execute the instruction there out of line."""
+    moves: bool = False
+    """The call may go on in another thread than it began in, which no return probe survives, wanted or not."""
 
     @property
     def cookie(self) -> int:
@@ -99,8 +102,7 @@ class Prober:
         self._mechanisms = ["session", "multi", "traced", "single"]
         self._traced: TracedEvents | None = None
         self._multi_is_right: bool | None = None
-        self._session_works = False
-        """Known by a session link that could be made."""
+        self._sessions_there: bool | None = None
         detacher.start()  # early: its start takes longer than closing does
 
     def prepare(self) -> None:
@@ -108,9 +110,9 @@ class Prober:
         threading.Thread(target=self._prepare, name="parprof-probes", daemon=True).start()
 
     def _prepare(self) -> None:
+        kind = bpf.ATTACH_UPROBE_SESSION if self._has_sessions() else bpf.ATTACH_UPROBE_MULTI
         with suppress(OSError, KernelUnsupported):  # whoever attaches finds out, and has other mechanisms
-            self._object.program("on_edge", bpf.ATTACH_UPROBE_SESSION)
-            self._object.program("on_edge", bpf.ATTACH_UPROBE_MULTI)
+            self._object.program("on_edge", kind)
 
     @property
     def mechanism(self) -> str:
@@ -154,6 +156,8 @@ class Prober:
         return ProbeSet(self._multi([site], pid, bpf.ATTACH_UPROBE_MULTI, COOKIE_RETURN, True))
 
     def _multi(self, sites: list[Site], pid: int, attach_type: int, extra: int, returns: bool) -> list[int]:
+        if not sites:
+            return []
         program = self._object.program("on_edge", attach_type)
         out: list[int] = []
         try:
@@ -172,20 +176,21 @@ class Prober:
 
     def _attach_session(self, sites: list[Site], pid: int, out: list[int]) -> None:
         paired = [site for site in sites if site.returns]
-        single = [site for site in sites if not site.returns]
-        if pid and not paired and not self._session_works:
-            self._try_session()  # else there would be multi links alone, which any kernel from 6.6 on makes
+        entries = [site for site in sites if not site.returns and not site.moves]
+        moving = [site for site in sites if site.moves]
+        if not self._has_sessions():  # before the programs are loaded, which takes long
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         # Never the return alone: an entry that is missed would leave the thread in its old state for long.
         out += self._multi(paired, pid, bpf.ATTACH_UPROBE_SESSION, COOKIE_SESSION, False)
-        self._session_works = self._session_works or bool(paired)
-        out += self._multi(single, pid, bpf.ATTACH_UPROBE_MULTI, 0, False)
+        # Entries by session links, too: the programs are loaded once for each kind of link, which takes long. But a
+        # forked child that inherits the trap gets a return probe, as our program is not run in it.
+        out += self._multi(entries, pid, bpf.ATTACH_UPROBE_SESSION, COOKIE_SESSION | COOKIE_ENTRY, False)
+        out += self._multi(moving, pid, bpf.ATTACH_UPROBE_MULTI, 0, False)
 
-    def _try_session(self) -> None:
-        """Raises OSError if there are no session links."""
-        nowhere = Site("/proc/self/exe", 0, 0)  # the ELF header: mapped, never executed
-        links = self._multi([nowhere], os.getpid(), bpf.ATTACH_UPROBE_SESSION, COOKIE_SESSION, False)
-        ProbeSet(links).close()
-        self._session_works = True
+    def _has_sessions(self) -> bool:
+        if self._sessions_there is None:
+            self._sessions_there = multilinks.have_sessions()
+        return self._sessions_there
 
     def _attach_multi(self, sites: list[Site], pid: int, out: list[int]) -> None:
         paired = [site for site in sites if site.returns]

@@ -16,8 +16,9 @@ from parprof.errors import TargetError
 from parprof.files.dso import Dso, Key
 from parprof.files.elf import ElfError
 from parprof.loops.extents import Extent, functions_around
+from parprof.loops.kept import KeptLoops
 from parprof.loops.names import LoopName, Place, context_of, name_loops
-from parprof.loops.nest import LoopNest, find_loops
+from parprof.loops.nest import LoopNest
 from parprof.loops.noreturn import Calls
 from parprof.model import Frame
 
@@ -46,6 +47,7 @@ class LoopScopes:
     def __init__(self, resolve: Resolve, seconds: float = 2.0) -> None:
         """Take names and lines from ``resolve`` (`Symbolizer.resolve`), and ``seconds`` for each `prepare`."""
         self._resolve = resolve
+        self._kept = KeptLoops()
         self._seconds = seconds
         self._functions: OrderedDict[tuple[Key, Extent], _Function] = OrderedDict()
         self._extents: OrderedDict[tuple[Key, int], Extent | None] = OrderedDict()
@@ -118,7 +120,7 @@ class LoopScopes:
             self._calls[dso.key] = calls
             if len(self._calls) > _MAX_CALLS:
                 self._calls.popitem(last=False)
-            nest = find_loops(elf, *extent, calls)
+            nest = self._kept.find(dso, extent, calls)
         except (ElfError, OSError):
             return _Function(LoopNest(), [])
 

@@ -6,6 +6,8 @@ import json
 import os
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -24,6 +26,8 @@ MAX_BYTES = 1 << 26
 """What all facts on disk may take."""
 _MAX_FILE = 1 << 24
 _KEPT = 4096
+_MAX_COMING = 64
+"""Files that are kept open for `FactsBook.coming`."""
 _ATTEMPTS = 2
 """How often a file may crash the child or keep it busy for too long."""
 NOTHING = FileFacts()
@@ -44,6 +48,10 @@ class FactsBook(Closing):
         self._client = _Client()
         self._known: OrderedDict[tuple[Key, str], FileFacts] = OrderedDict()
         self._failures: dict[Key, int] = {}
+        self._thread: ThreadPoolExecutor | None = None
+        """The only one that talks to the child."""
+        self._coming: dict[tuple[Key, str], Future[dict[str, Any]]] = {}
+        self._closing = False
         self.found = 0
         """How many files the child has looked into."""
 
@@ -67,38 +75,93 @@ class FactsBook(Closing):
             found = self._find(dso)
             if found is None:
                 return NOTHING
-            if name:
+            if name and name == self._name(dso):  # not written to meanwhile
                 self._store(name, found)
-        self._known[key] = found
-        while len(self._known) > _KEPT:
-            self._known.popitem(last=False)
+        self._remember(dso, found)
         return found
 
+    def coming(self, dsos: Iterable[Dso]) -> int:
+        """Begin to find what is missing of the facts about these files; of how many `facts` would have to wait."""
+        waiting = 0
+        for dso in dsos:
+            if self._has(dso):
+                continue
+            future = self._coming.get((dso.key, dso.name))
+            if future is not None and future.done() and not future.result():
+                del self._coming[dso.key, dso.name]  # it failed: once more, or never again
+                future = None
+                if self._failures.get(dso.key, 0) >= _ATTEMPTS:
+                    continue
+            if future is None:
+                if len(self._coming) >= _MAX_COMING:
+                    waiting += 1
+                    continue
+                future = self._request(dso)
+            waiting += future is not None and not future.done()
+        return waiting
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the child looks into a file now."""
+        return any(not future.done() for future in self._coming.values())
+
+    def _has(self, dso: Dso) -> bool:
+        """Whether `facts` answers at once: it knows, or has given up."""
+        if (dso.key, dso.name) in self._known or dso.elf is None:
+            return True
+        if (dso.key, dso.name) not in self._coming and (name := self._name(dso)):
+            found = self._load(name)
+            if found is not None:
+                self._remember(dso, found)
+                return True
+        return self._failures.get(dso.key, 0) >= _ATTEMPTS
+
+    def _remember(self, dso: Dso, facts: FileFacts) -> None:
+        self._known[dso.key, dso.name] = facts
+        while len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+
     def _find(self, dso: Dso) -> FileFacts | None:
-        answer = self._ask(dso)
+        """What the child says; asked again, within the same time, where it was ended over something else."""
+        answer: dict[str, Any] = {}
+        deadline = time.monotonic() + self._file_seconds
+        while not answer and self._failures.get(dso.key, 0) < _ATTEMPTS and time.monotonic() < deadline:
+            future = self._coming.pop((dso.key, dso.name), None) or self._request(dso)
+            if future is None:
+                break
+            answer = future.result()
+            self._coming.pop((dso.key, dso.name), None)
         self.found += 1
         try:
             return from_json(answer.get("facts"))
         except ValueError:  # no such file, or its child gave no sensible answer
             return NOTHING if "problem" in answer else None
 
-    def _ask(self, dso: Dso) -> dict[str, Any]:
-        """What the child says; asked again, within the same time, where it was ended over something else."""
-        deadline = time.monotonic() + self._file_seconds
-        while self._failures.get(dso.key, 0) < _ATTEMPTS and time.monotonic() < deadline:
-            try:
-                fd = dso.file().lend()
-            except (TargetError, OSError):
+    def _request(self, dso: Dso) -> Future[dict[str, Any]] | None:
+        """Have the thread ask the child."""
+        try:
+            fd = dso.file().lend()
+        except (TargetError, OSError):
+            return None
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "parprof-facts")
+        future = self._thread.submit(self._ask, dso.key, dso.path, fd)  # it must not use the Dso
+        self._coming[dso.key, dso.name] = future
+        return future
+
+    def _ask(self, key: Key, path: str, fd: int) -> dict[str, Any]:
+        """What the child says; empty if it failed. In the thread."""
+        try:
+            if self._closing:
                 return {}
-            try:
-                return self._client.ask({"file": dso.path}, [fd], deadline)
-            except WorkerFailed:
-                if len(self._failures) >= _KEPT:
-                    self._failures.clear()
-                self._failures[dso.key] = self._failures.get(dso.key, 0) + 1
-            finally:
-                os.close(fd)
-        return {}
+            return self._client.ask({"file": path}, [fd], time.monotonic() + self._file_seconds)
+        except WorkerFailed:
+            if len(self._failures) >= _KEPT:
+                self._failures.clear()
+            self._failures[key] = self._failures.get(key, 0) + 1
+            return {}
+        finally:
+            os.close(fd)
 
     # on disk
 
@@ -130,10 +193,18 @@ class FactsBook(Closing):
 
     def trim(self, idle_seconds: float = 60.0) -> None:
         """End the child, and give back its memory, if it had nothing to do for so long."""
-        self._client.stop_if_idle(idle_seconds)
+        if self._thread is not None and not self.is_busy:
+            self._thread.submit(self._client.stop_if_idle, idle_seconds).result()
 
     def close(self) -> None:
-        """End the child; it is started again if need be."""
+        """End the child, whatever it does; it is started again if need be."""
+        if self._thread is not None:
+            self._closing = True
+            while wait(self._coming.values(), timeout=0.05).not_done:
+                self._client.interrupt()
+            self._thread.shutdown()
+            self._thread, self._closing = None, False
+            self._coming.clear()
         self._client.close()
 
 

@@ -58,7 +58,7 @@ def _ranges(load_map: LoadMap, dso: Dso) -> list[Range]:
     return [(m.start, m.end) for m in load_map.mappings if m.dso.key == dso.key]
 
 
-def make_site(dso: Dso, function: Function, hook: Hook, returns: bool) -> Site | None:
+def make_site(dso: Dso, function: Function, hook: Hook, returns: bool, *, moves: bool = False) -> Site | None:
     """The cheapest site that sees every entry of the function (or, for locks, every slow one)."""
     at, cheap, instance = function.vaddr, False, hook.instance_argument
     work = hook.learn_argument or hook.function_argument
@@ -77,7 +77,7 @@ def make_site(dso: Dso, function: Function, hook: Hook, returns: bool) -> Site |
     delta = at - function.vaddr
     return Site(
         file_of(dso), offset, int(hook.edge), returns, bool(hook.learn_argument), work, instance,
-        hook.root_argument, hook.function_word, delta if 0 <= delta < 1 << 16 else 0, not cheap,
+        hook.root_argument, hook.function_word, delta if 0 <= delta < 1 << 16 else 0, not cheap, moves,
     )  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def _library_sites(
         if hook is None or (hook.edge is Edge.LEARN and not stripped):
             continue
         paired = hook.edge in _PAIRED and agent.return_probes
-        site = make_site(dso, function, hook, paired)
+        site = make_site(dso, function, hook, paired, moves=not agent.return_probes)
         if site is not None:
             sites[site.path, site.offset] = site
     return list(sites.values())

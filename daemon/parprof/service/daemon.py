@@ -119,9 +119,13 @@ class Daemon:
         """Begin to watch a process, whatever the selection says of it. Fails with TargetError."""
 
         def begin() -> None:
-            if self._session.live(pid) is None:
-                self._watching.watch(pid)
             self._asked.add(pid)
+            try:
+                if self._session.live(pid) is None and not self._watching.watch(pid):
+                    self._candidates.add(pid)
+            except BaseException:
+                self._asked.discard(pid)
+                raise
 
         return self._requests.ask(begin)
 
@@ -255,12 +259,14 @@ class Daemon:
         for pid, wanted in self._candidates.due(time.monotonic(), self._watching.count()):
             if self._session.live(pid) is not None:
                 continue  # on request, since it was seen
-            if not wanted:
+            if not wanted and pid not in self._asked:
                 self._kernel.deny(pid)
                 continue
             try:
-                self._watching.watch(pid)
+                if not self._watching.watch(pid):  # nobody waits for that
+                    self._candidates.add(pid)
             except (ParprofError, OSError) as error:  # one target's failure never stops the daemon
+                self._asked.discard(pid)
                 if reason := failure_reason(pid, error):
                     self._failures["none", reason] += 1
                     self._refused.add(pid)

@@ -21,7 +21,7 @@ from parprof.service.governor import Usage
 from parprof.service.labels import read_labels
 from parprof.service.model import Labels, ProcessSnapshot
 from parprof.session.session import Session
-from parprof.session.target import Target
+from parprof.session.target import FilesUnknown, Target
 
 Fold = Callable[[Iterable[PathSample], int], tuple[list[PathSample], int]]
 
@@ -78,9 +78,17 @@ class Watching:
         self.violations = 0
         """Intervals in which a process was charged with more core time than there was."""
 
-    def watch(self, pid: int) -> None:
-        """Begin to watch a process. Raises TargetError."""
-        self._known(self._session.watch(pid))
+    def watch(self, pid: int) -> bool:
+        """Begin to watch a process; False if its files have to be looked into first, which has begun.
+
+        Raises:
+            TargetError: it cannot be watched.
+        """
+        try:
+            self._known(self._session.watch(pid, wait=False))
+        except FilesUnknown:
+            return False
+        return True
 
     def knows(self, target: Target) -> bool:
         """Whether a process image was watched on purpose, or charged before."""

@@ -120,15 +120,16 @@ class Session:
         follow: bool = False,
         stop: bool = False,
         patient: Callable[[int], bool] | None = None,
+        wait: bool = True,
     ) -> Target:
         """Begin to profile a running process.
 
         ``follow``: its children too. ``stop``: it has yet to exec, and is to be stopped at each exec until
         its probes are in place. ``patient``: see `Target.begin`; without it stacks are cut short until tables that
-        have to be built are there.
+        have to be built are there. Not to ``wait`` means not to begin before everything is known of its files.
 
         Raises:
-            TargetError: gone, a kernel thread, a zombie.
+            TargetError: gone, a kernel thread, a zombie; FilesUnknown: try again.
         """
         process = inspect(pid)
         self._lives.make_room(pid)
@@ -144,7 +145,7 @@ class Session:
             if stop:
                 self.kernel.watch(pid, target.image, target.config(), from_exec=True, scope=scope.number)
             else:
-                target.begin(patient)
+                target.begin(patient, wait)
         except BaseException:
             self._lives.end(target, End.FAILED)
             self._lives.forget(target)
@@ -248,7 +249,7 @@ class Session:
 
     def _wait(self, seconds: float) -> list[int]:
         """Until something happens, but for so long at most: the descriptors that are readable."""
-        if self.watched.placer.is_waiting:
+        if self.watched.placer.is_waiting or BOOK.is_busy:
             seconds = min(seconds, self.pace.tables)
         with suppress(InterruptedError):
             return [fd for fd, _ in self._poller.poll(seconds)]

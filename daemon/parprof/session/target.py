@@ -27,6 +27,7 @@ from parprof.kernel.stacks import Stack
 from parprof.languages import Instance, Merge, Saved
 from parprof.languages.front_ends import FrontEnds
 from parprof.plans import Edge
+from parprof.probes.facts_book import BOOK
 from parprof.probes.placed import PlacedProbes
 from parprof.probes.plan import Plan, has_runtime, is_static, learned_site, loader_sites, make_plan
 from parprof.probes.shared import SharedProbes
@@ -55,6 +56,10 @@ _SWITCHES_KEPT = 8
 _LOCK_KINDS = (Edge.LOCK, Edge.UNLOCK)
 _STARTUP_STOPS = 2
 """ld.so reports a change before and after it maps the first libraries."""
+
+
+class FilesUnknown(Exception):
+    """What has to be known of a process's files is being found out: try again soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,11 +310,19 @@ class Target:
     def refresh(self, wait: bool = False) -> None:
         """Read the load map again, and probe what has come with it.
 
-        A process whose map takes long to read, because it is huge, is read less often.
+        A process whose map takes long to read, because it is huge, is read less often. ``wait`` for what is yet to be
+        found out of its files, too, because the process stands still for us.
         """
-        if self.read_load_map(wait) and self.load_map is not self._planned_for:
-            self.place_probes()
         self.stale = False
+        if self.read_load_map(wait) and self.load_map is not self._planned_for:
+            self._plan(wait)
+
+    def _plan(self, wait: bool) -> None:
+        """Place probes, later if what is to be known of its files is not: nobody else is to wait for that."""
+        if not wait and self.load_map is not None and BOOK.coming(self.load_map.dsos()):
+            self.stale = True
+            return
+        self.place_probes()
 
     def careful_refresh(self) -> None:
         """`refresh`, of which a failure is noted: it is this target's alone."""
@@ -425,25 +438,28 @@ class Target:
     def _note_switch(self, text: str) -> None:
         self.switches = [*self.switches[-_SWITCHES_KEPT:], text]
 
-    def begin(self, patient: Callable[[int], bool] | None = None) -> None:
+    def begin(self, patient: Callable[[int], bool] | None = None, wait: bool = True) -> None:
         """Start on a process that runs already.
 
         What its samples are made sense of with is there before the first of them: unwind tables, as long as
         ``patient`` says to wait for those of so many files, and its probes, since work is rooted where it was created.
 
         Raises:
-            TargetError: it ended meanwhile.
+            TargetError: it ended meanwhile; FilesUnknown: not ``wait``, and its files have to be looked into first.
         """
         if not self.read_load_map() or self.load_map is None:
             raise TargetError(f"process {self.pid} ended while we attached to it")
         if patient is not None:
+            BOOK.coming(self.load_map.dsos())  # beside the tables
             self.placer.await_tables(self.pid, patient)
+        elif not wait and BOOK.coming(self.load_map.dsos()):
+            raise FilesUnknown(f"process {self.pid}: its files are yet to be looked into")
         self.place_probes()
         self.kernel.watch(self.pid, self.image, self.config(), scope=self.scope.number)
         self._begun_s = time.monotonic()
         before = self.load_map
         if self.read_load_map() and self.load_map is not before:  # a dlopen before its probe was there
-            self.place_probes()
+            self._plan(wait)
         self.seed_threads()
 
     def take_transitions(self) -> list[tuple[str, str]]:

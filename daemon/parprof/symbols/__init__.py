@@ -59,6 +59,10 @@ class Symbolizer(Closing):
         """Process id of the child that reads the files now, 0 if there is none."""
         return self._reader.worker.pid
 
+    def prepare(self) -> None:
+        """Start the child that reads the files, which takes a while: it will be needed."""
+        self._reader.worker.prepare()
+
     def frames(self, dso: Dso, vaddr: int, is_return_address: bool) -> tuple[Frame, ...]:
         """The frames at one address, the innermost inlined function first, the function itself last."""
         known = self._remembered.get((dso.key, vaddr, is_return_address))

@@ -13,10 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
 from typing import Any, NamedTuple
 
-from parprof.cache import content_name
 from parprof.errors import TargetError
 from parprof.files.dso import Dso, Key
-from parprof.files.open_file import FileStatus
 from parprof.resources import Closing
 from parprof.untrusted import visible
 from parprof.unwind.cache import TableCache
@@ -46,7 +44,8 @@ class _Wanted(NamedTuple):
     key: Key
     path: str
     build_id: str
-    status: FileStatus
+    name: str
+    """On disk."""
     fd: int
     keep: bool
 
@@ -146,7 +145,7 @@ class TableBuilder(Closing):
         build_id = dso.build_id
         try:
             file = dso.file()
-            wanted = _Wanted(dso.key, dso.path, build_id, file.status(), file.lend(), keep)
+            wanted = _Wanted(dso.key, dso.path, build_id, dso.content_name(), file.lend(), keep)
         except (TargetError, OSError) as error:
             self._note(dso.path, getattr(error, "strerror", None) or str(error))
             return
@@ -175,14 +174,13 @@ class TableBuilder(Closing):
 
     def _load_or_build(self, wanted: _Wanted) -> tuple[UnwindTable, bool]:
         """A table, and whether it is on disk now. It counts as loaded if it was there before."""
-        name = content_name(wanted.build_id, wanted.status.size, wanted.status.owner)
-        found = self._cache.load(name, wanted.build_id) if self._cache is not None else None
+        found = self._cache.load(wanted.name, wanted.build_id) if self._cache is not None else None
         if found is not None:
             self.loaded += wanted.keep
             return found, True
         table = self._build(wanted.path, wanted.fd, wanted.build_id)
         self.built += 1
-        return table, self._cache is not None and self._cache.store(name, table)
+        return table, self._cache is not None and self._cache.store(wanted.name, table)
 
     def _build(self, path: str, fd: int, build_id: str) -> UnwindTable:
         """Have the child build a table.

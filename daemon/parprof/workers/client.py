@@ -94,6 +94,13 @@ class WorkerClient(Closing):
             raise WorkerFailed(f"{self.doing}: no process can be started: {error.strerror}") from error
         self.starts += 1
 
+    def prepare(self) -> None:
+        """Start the worker if there is none, so that it is ready when it is asked; a failure shows then."""
+        if self._socket is None:
+            with suppress(WorkerFailed):
+                self._start()
+            self._used = time.monotonic()
+
     def ask(self, request: dict[str, Any], fds: Sequence[int], deadline: float) -> dict[str, Any]:
         """Send a request with descriptors and wait for its answer until ``deadline`` (``time.monotonic``).
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,8 +15,8 @@ from parprof.errors import ParprofError, PrivilegeError, ProfileFormatError, Tar
 from parprof.exporters import pprof_reader
 from parprof.model import Profile
 from parprof.resources import Closing
-from parprof.service.control import DEFAULT_SOCKET
 from parprof.service.control import control_pb2 as pb
+from parprof.service.control import socket_path
 from parprof.service.control.conversation import MAX_ATTACH_SECONDS, PROTOCOL
 from parprof.service.control.frames import MAX_RESPONSE, FrameError, is_readable, receive, send
 from parprof.untrusted import visible
@@ -26,7 +25,6 @@ SECONDS = 40.0
 """How long the daemon may be silent."""
 
 _POLL_SECONDS = 0.1
-_VARIABLE = "PARPROF_SOCKET"
 
 
 class ControlError(ParprofError):
@@ -35,11 +33,6 @@ class ControlError(ParprofError):
 
 class NoDaemon(ControlError):
     """Nobody listens on the control socket."""
-
-
-def socket_path(given: str | None = None) -> str:
-    """Where the daemon listens: as given, else ``PARPROF_SOCKET``, else the default."""
-    return given or os.environ.get(_VARIABLE, "") or DEFAULT_SOCKET
 
 
 class Client(Closing):

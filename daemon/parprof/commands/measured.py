@@ -1,0 +1,95 @@
+"""What a measurement does once its programs are in the kernel: the session's loop, the profile, the report.
+
+A module of its own because it imports most of parprof: `measuring` does so while the kernel looks at the programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable
+
+from parprof.commands.progress import Progress
+from parprof.commands.report import print_report
+from parprof.exporters import pprof
+from parprof.facts.replay import RememberingNamer
+from parprof.facts.writing import encode, save
+from parprof.kernel.detacher import detacher
+from parprof.kernel.engine import BpfKernel
+from parprof.kernel.perf_events import EventChoice
+from parprof.model import Profile
+from parprof.probes.prices import machine_prices
+from parprof.profile.assemble import make_profile
+from parprof.profile.naming import FileNamer
+from parprof.session.session import Pace, Session
+from parprof.session.sources import Source
+from parprof.session.target import Target
+from parprof.symbols import Symbolizer
+
+
+def _to_standard_error(line: str) -> None:
+    print(f"parprof: {line}", file=sys.stderr)
+
+
+def run_session(
+    kernel: BpfKernel,
+    args: argparse.Namespace,
+    events: EventChoice,
+    begin: Callable[[Session], Target],
+    finished: Callable[[Session], bool],
+    cpu_before_s: float,
+) -> tuple[Profile, bytes]:
+    """Run one session from ``begin`` until ``finished``, and return its profile; and its facts, if they are wanted.
+
+    ``cpu_before_s``: our CPU time before the measurement.
+    """
+    log = None if args.quiet else _to_standard_error
+    with Symbolizer(log=log) as symbolizer:
+        kernel.breaker.set_prices(machine_prices(kernel))
+        pace = Pace(cores=math.inf) if args.cores else None
+        wanted = Source(args.n_w_source) if args.n_w_source else None
+        session = Session(kernel, pace, wanted_source=wanted, blame_locks=args.blame == "locks", one_job=True)
+        try:
+            main = begin(session)
+            symbolizer.prepare()
+            with Progress(sys.stderr, enabled=not args.quiet) as progress:
+                while not finished(session):
+                    session.step()
+                    progress.show(session, main)
+            session.finish()
+            newest = [target for target in session.targets.values() if target.pid == main.pid][-1]
+            # our own time before names are looked up, which the target no longer feels
+            measured = session.measurement(
+                newest, own_cpu_s=time.process_time() - cpu_before_s, cores=args.cores, notes=events.notes
+            )
+            if args.save_facts is None:
+                return make_profile(measured, FileNamer(symbolizer)), b""
+            names = RememberingNamer(FileNamer(symbolizer))
+            profile = make_profile(measured, names)
+            return profile, encode(measured, names)
+        finally:
+            session.close()
+
+
+def present(args: argparse.Namespace, profile: Profile, facts: bytes = b"") -> None:
+    """Write the profile, then print the report (to standard error when a file goes to standard output).
+
+    ``facts``: to be saved as well, if there are any.
+    """
+    pprof.write(profile, args.output, physical=args.physical)
+    out = sys.stderr if "-" in (args.output, args.save_facts) else sys.stdout
+    print_report(profile, view=args.view, sort=args.sort, limit=args.limit, physical=args.physical, file=out)
+    if args.output != "-" and not args.quiet:
+        print(f"parprof: wrote {args.output}", file=sys.stderr)
+    if facts:
+        save(facts, args.save_facts)
+        if args.save_facts != "-" and not args.quiet:
+            print(f"parprof: wrote {args.save_facts}", file=sys.stderr)
+    if detacher.pending and not args.quiet:
+        print(
+            f"parprof: the kernel is still taking away {detacher.pending} links of probes; a process of its own waits "
+            "for that, the program is unharmed",
+            file=sys.stderr,
+        )
