@@ -80,7 +80,9 @@ def _settle_stall(
     """
     found_ns = _sum(mine, STALL) + _sum(mine, OUTSIDE)
     room_ns = max(cores * times.elapsed_ns - charged_ns, 0.0)
-    all_ns = cores * times.idle_ns if times.exact else min(found_ns, room_ns)
+    all_ns = cores * times.idle_ns
+    if not times.exact:
+        all_ns = min(all_ns, room_ns)
     if found_ns > all_ns:
         for sample in mine:
             for metric in (STALL, OUTSIDE):
