@@ -24,7 +24,7 @@ static __always_inline void observe(struct process *p, struct thread *t, u32 tgi
 		t->base_work = !leaf_waits(config, ip, sp);
 	else if (config)	/* the frames say wait, the program's own code runs: some edge has no probe (yet) */
 		t->caught_working = !frames_say_work(t) && in_user_code(config, ip);
-	recount(p, t);
+	recount_at(p, t, 1, 0, 0);
 }
 
 /* Whether switches of any process of the scope are not followed. */
@@ -204,6 +204,8 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->key.user = w->key.kernel = 0;
 	w->key.waiters = 0;
 	w->key.fine = 0;
+	w->key.away = away_from(p);
+	w->key.reserved = 0;
 	w->key.image = p->image;
 	w->key.epoch = p->epoch;
 	w->key.tid = tid;

@@ -29,7 +29,6 @@ static __always_inline void guess_from_leaf(struct process *p, struct thread *t,
 	if (!config)
 		return;
 	t->base_work = !sleeps_in_runtime(config);
-	recount(p, t);
 }
 
 /* The thread sleeps in the futex call of a pthread mutex: its owner makes others wait. */
@@ -58,13 +57,13 @@ static __always_inline void begin_lock_wait(struct thread *t, u32 tgid, u32 tid)
 }
 
 /* The thread goes to sleep. */
-static __always_inline void fall_asleep(struct process *p, struct thread *t, u32 tgid, u32 tid)
+static __always_inline void fall_asleep(struct process *p, struct thread *t, u32 tgid, u32 tid, u64 now)
 {
 	struct process_config *config = configs.lookup(&tgid);
 	int inside;
 
 	t->blocked = 1;
-	recount(p, t);
+	recount_at(p, t, 0, 0, now);
 	if (!config)
 		return;
 	if (config->memory.kind == MEMORY_TEAM) {
@@ -77,18 +76,18 @@ static __always_inline void fall_asleep(struct process *p, struct thread *t, u32
 }
 
 /* It works, and has to wait for a CPU from now on. */
-static __always_inline void begin_ready(struct thread *t)
+static __always_inline void begin_ready(struct thread *t, u64 now)
 {
 	if (t->counted && !t->ready_since_ns)
-		t->ready_since_ns = bpf_ktime_get_ns();
+		t->ready_since_ns = now;
 }
 
 /* It has one. */
-static __always_inline void end_ready(struct process *p, struct thread *t)
+static __always_inline void end_ready(struct process *p, struct thread *t, u64 now)
 {
 	if (!t->ready_since_ns)
 		return;
-	__sync_fetch_and_add(&p->ready_ns, bpf_ktime_get_ns() - t->ready_since_ns);
+	__sync_fetch_and_add(&p->ready_ns, now - t->ready_since_ns);
 	t->ready_since_ns = 0;
 }
 
@@ -98,7 +97,7 @@ static __always_inline int follows_switches(struct process *p)
 }
 
 /* A thread of a watched process leaves its CPU. */
-static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int sleeps)
+static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int sleeps, u64 now)
 {
 	struct thread *t = threads.lookup(&tid);
 	u8 busy;
@@ -110,17 +109,19 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int
 	barrier();
 	rejoin(p, t);
 	follow_source(p, t);
-	if (sleeps)
-		fall_asleep(p, t, tgid, tid);
-	else if (t->unknown == 1 && !t->depth && !busy)
-		guess_from_leaf(p, t, tgid);
-	if (!sleeps)
-		begin_ready(t);
+	if (sleeps) {
+		fall_asleep(p, t, tgid, tid, now);
+	} else {
+		if (t->unknown == 1 && !t->depth && !busy)
+			guess_from_leaf(p, t, tgid);
+		recount_at(p, t, 0, 1, now);
+		begin_ready(t, now);
+	}
 	barrier();
 	t->busy = busy;
 }
 
-static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void *task)
+static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void *task, u64 now)
 {
 	struct thread *t = threads.lookup(&tid);
 
@@ -130,13 +131,13 @@ static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void
 		return;
 	}
 	rejoin(p, t);
-	end_ready(p, t);
+	end_ready(p, t, now);
 	if (t->blocked) {	/* its wake-up was missed */
-		end_wait(t, tid);
+		end_wait(t, tid, now);
 		unblock(p, t);
-		recount(p, t);
-		t->wait_user = 0;
 	}
+	recount_at(p, t, 1, 0, now);
+	t->wait_user = 0;
 }
 
 /* sched_switch(bool preempt, prev, next, prev_state) */
@@ -149,18 +150,23 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 	u32 own_tgid = ids >> 32, tgid = own_tgid, tid = ids, next_tgid = next >> 32;
 	u32 state = (u8)ctx->args[0] ? 0 : PREVIOUS_STATE;
 	struct process *p = tgid ? processes.lookup(&tgid) : 0, *q = 0;
+	u64 now = 0;
 	int sleeps = 0;
 
 	if (follows_switches(p)) {
 		count(STAT_SWITCHES);
+		now = bpf_ktime_get_ns();
 		sleeps = !!state;
-		switch_out(p, tgid, tid, sleeps);
+		switch_out(p, tgid, tid, sleeps, now);
 	}
 	spare_bystanders(m);
 	if (next_tgid)
 		q = processes.lookup(&next_tgid);
-	if (follows_switches(q))
-		switch_in(q, next_tgid, next, (void *)ctx->args[2]);
+	if (follows_switches(q)) {
+		if (!now)
+			now = bpf_ktime_get_ns();
+		switch_in(q, next_tgid, next, (void *)ctx->args[2], now);
+	}
 	tgid = p ? own_tgid : q ? next_tgid : 0;
 	if (!tgid)
 		return 0;
@@ -169,7 +175,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 	if (p)
 		pay(p, m, METER_SWITCH, COST_SWITCH, HOOK_NS, luck, tgid, tid);
 	if (sleeps)
-		begin_wait(ctx, own_tgid, tid, state, luck);
+		begin_wait(ctx, own_tgid, tid, state, luck, now);
 	return 0;
 }
 
@@ -201,15 +207,17 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 		if (!is_exiting((void *)ctx->args[0]))
 			add_thread(p, tgid, tid, 0);
 	} else if (t->blocked && !(t->blocked_inside && p->from_leaves)) {	/* else when it is switched in */
-		end_wait(t, tid);
+		u64 now = bpf_ktime_get_ns();
+
+		end_wait(t, tid, now);
 		rejoin(p, t);
 		follow_source(p, t);
 		unblock(p, t);
 		if (t->unknown == 1)
 			wakes_to_work(t, tgid);
-		recount(p, t);
+		recount_at(p, t, 0, 1, now);
 		t->wait_user = 0;
-		begin_ready(t);
+		begin_ready(t, now);
 	}
 	meter_end(m, METER_WAKEUP, begun);
 	pay(p, m, METER_WAKEUP, COST_SWITCH, HOOK_NS, luck, tgid, tid);
@@ -377,7 +385,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 		config->flags |= STOP_AT_LOAD;
 	t = add_thread(p, tgid, tid, 0);
 	if (t && working)	/* after the new one, lest the scope be idle for an instant */
-		change_scope(p->scope, t, -working);
+		change_scope(p->scope, t, -(s64)working, 0, 0);
 	if (stop) {
 		p->our_stop = 1;
 		bpf_send_signal(SIGSTOP);
@@ -424,11 +432,11 @@ static __always_inline void leave_scope(struct process *p, s32 working)
 	struct thread *t = threads.lookup(&template);
 
 	if (t && working)
-		change_scope(p->scope, t, -working);
+		change_scope(p->scope, t, -(s64)working, 0, 0);
 }
 
 /* Run by Python itself (BPF_PROG_TEST_RUN), never attached: changes a process's entry where the programs change it too.
- * Arguments: enum command, tgid. */
+ * Arguments: enum command, tgid; or COMMAND_ALLOW, scope, cores. */
 int on_command(struct bpf_raw_tracepoint_args *ctx)
 {
 	u32 tgid = ctx->args[1], command = ctx->args[0], unused;
@@ -437,6 +445,13 @@ int on_command(struct bpf_raw_tracepoint_args *ctx)
 	u32 number;
 	s32 working;
 
+	if (command == COMMAND_ALLOW) {
+		number = tgid;
+		scope = scopes.lookup(&number);
+		if (scope)
+			scope->cores = ctx->args[2];
+		return 0;
+	}
 	if (!p)
 		return 1;
 	unused = parity(p) ^ 1;
@@ -456,8 +471,10 @@ int on_command(struct bpf_raw_tracepoint_args *ctx)
 		p->ticks = 0;
 		number = p->scope;
 		scope = scopes.lookup(&number);
-		if (scope)
+		if (scope) {
 			scope->ticks = 0;
+			scope->places = 0;
+		}
 	} else if (command == COMMAND_SETTLE) {
 		p->n_working[unused] = 0;
 		leave_scope(p, working);

@@ -10,20 +10,35 @@
 #define SCOPE_TIME_MASK ((1ULL << (64 - SCOPE_N_BITS)) - 1)	/* 52 days: longer the same n_working has never lasted */
 #define SCOPE_TIME_SHIFT 4
 
+/* Cores that other programs have, or a quota withholds, and that threads of this scope wait for. Cores on which its own
+ * threads spin are not among them. */
+static __always_inline u64 cores_away(struct scope *s)
+{
+	s64 places = s->places, running = (s32)places, queued = (places - running) >> 32, left = (s64)s->cores - running;
+
+	if (left > queued)
+		left = queued;
+	return left < 0 || s->ticks ? 0 : left;
+}
+
 /* Adds the time that a scope was as its word says, up to now. */
 static __always_inline void account_level(struct scope *s, u64 word, u64 units)
 {
-	u64 n = word & SCOPE_N_MASK, took = units << SCOPE_TIME_SHIFT, level = n;
+	u64 n = word & SCOPE_N_MASK, took = units << SCOPE_TIME_SHIFT, level = n, away;
 
 	if (!n && s->stopped) {
 		__sync_fetch_and_add(&s->stopped_ns, took);
 		return;
 	}
-	if (level > SCOPE_LEVELS - 1)
+	if (level >= SCOPE_LEVELS - 1) {
 		level = SCOPE_LEVELS - 1;
+		__sync_fetch_and_add(&s->beyond_ns, (n - level) * took);
+	}
 	asm volatile("%0 &= %1" : "+r"(level) : "i"(SCOPE_LEVELS - 1));
 	__sync_fetch_and_add(&s->level_ns[level], took);
-	__sync_fetch_and_add(&s->working_ns, n * took);
+	away = cores_away(s);
+	if (away)
+		__sync_fetch_and_add(n ? &s->idle_away_ns : &s->stall_away_ns, took * away);
 }
 
 /* The stall is over: charges it to where the thread sleeps that began it. If that one has ended or does not sleep, to where
@@ -56,12 +71,13 @@ static __always_inline void charge_stall(struct scope *s, struct thread *t, u64 
 	__sync_fetch_and_add(&value->total, took_ns);
 }
 
-/* One thread more, or fewer, works. `t`: which. The time is in the same word as the number, so each interval is charged
- * once, to the number that held; where many threads change it at once, the number goes first. */
-static __always_inline void change_scope(u32 number, struct thread *t, s64 change)
+/* One thread more, or fewer, works; or others have a CPU or wait for one. `t`: which thread; `now`: the time if that is known,
+ * or 0. The time is in the same word as the number, so each interval is charged once, to the number that held; where many
+ * threads change it at once, the number goes first. */
+static __always_inline void change_scope(u32 number, struct thread *t, s64 change, s64 places, u64 now)
 {
 	struct scope *s = scopes.lookup(&number);
-	u64 old, seen, now, units, begun;
+	u64 old, seen, units, begun;
 
 	if (!s)
 		return;
@@ -69,7 +85,9 @@ static __always_inline void change_scope(u32 number, struct thread *t, s64 chang
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < SCOPE_TRIES; i++) {
 		begun = old >> SCOPE_N_BITS;
-		now = bpf_ktime_get_ns() >> SCOPE_TIME_SHIFT & SCOPE_TIME_MASK;
+		if (!now)
+			now = bpf_ktime_get_ns();
+		now = now >> SCOPE_TIME_SHIFT & SCOPE_TIME_MASK;
 		units = begun ? (now - begun) & SCOPE_TIME_MASK : 0;
 		if (units >> (63 - SCOPE_N_BITS)) {	/* another CPU's clock is ahead */
 			units = 0;
@@ -79,12 +97,18 @@ static __always_inline void change_scope(u32 number, struct thread *t, s64 chang
 		if (seen == old)
 			goto changed;
 		old = seen;
+		now = 0;
 	}
 	count(STAT_SCOPE_CONTENDED);
 	__sync_fetch_and_add(&s->word, change);
+	__sync_fetch_and_add(&s->places, places);
 	return;
 changed:
 	account_level(s, old, units);
+	if (places)
+		__sync_fetch_and_add(&s->places, places);
+	if (!change)
+		return;
 	if (!(old & SCOPE_N_MASK) && !s->stopped)
 		charge_stall(s, t, units << SCOPE_TIME_SHIFT);
 	if ((old + change) & SCOPE_N_MASK)
@@ -106,4 +130,13 @@ static __always_inline s32 others_of_scope(struct process *p)
 		return 0;
 	others = (s32)(s->word & SCOPE_N_MASK) - p->n_working[p->generation & 1];
 	return others < 0 ? 0 : others;
+}
+
+/* For the sample of a thread. */
+static __always_inline u32 away_from(struct process *p)
+{
+	u32 number = p->scope;
+	struct scope *s = scopes.lookup(&number);
+
+	return s ? cores_away(s) : 0;
 }

@@ -4,16 +4,27 @@
  */
 
 /* The only place where n_working changes, of its process and of the scope (but for the end of a thread, the reset at exec,
- * and on_command). */
-static __always_inline void recount(struct process *p, struct thread *t)
+ * and on_command). The thread has a CPU (`running`), waits for one (`queued`), or neither; `now` as in change_scope. */
+static __always_inline void recount_at(struct process *p, struct thread *t, u8 running, u8 queued, u64 now)
 {
 	u8 want = is_working(t);
+	s64 change = (s64)want - t->counted;
+	s64 places = ((s64)queued - t->queued) * (1LL << 32) + ((s64)running - t->running);
 
-	if (want == t->counted)
+	if (!change && !places)
 		return;
 	t->counted = want;
-	__sync_fetch_and_add(&p->n_working[parity(p)], want ? 1 : -1);
-	change_scope(p->scope, t, want ? 1 : -1);
+	t->running = running;
+	t->queued = queued;
+	if (change)
+		__sync_fetch_and_add(&p->n_working[parity(p)], (s32)change);
+	change_scope(p->scope, t, change, places, now);
+}
+
+/* The same where the thread stays where it is. */
+static __always_inline void recount(struct process *p, struct thread *t)
+{
+	recount_at(p, t, t->running, t->queued, 0);
 }
 
 static __always_inline void set_blocked_outside(struct process *p, struct thread *t, u8 want)
@@ -83,6 +94,7 @@ static __always_inline void rejoin(struct process *p, struct thread *t)
 	t->blocked = 1;
 	t->blocked_outside = t->blocked_inside = 0;
 	t->ready_since_ns = 0;
+	t->running = t->queued = 0;
 	if (t->unknown == 1)	/* as it is counted: anew */
 		__sync_fetch_and_add(&p->n_unknown[parity(p)], 1);
 }
@@ -224,10 +236,9 @@ static __always_inline void remove_thread(struct process *p, struct thread *t, u
 {
 	if (p->image == t->image) {
 		rejoin(p, t);
-		if (t->counted) {
+		if (t->counted)
 			__sync_fetch_and_add(&p->n_working[parity(p)], -1);
-			change_scope(p->scope, t, -1);
-		}
+		change_scope(p->scope, t, -(s64)t->counted, -(s64)t->queued * (1LL << 32) - t->running, 0);
 		if (t->member)
 			__sync_fetch_and_add(&p->members, -1);
 		set_unknown(p, t, 0);

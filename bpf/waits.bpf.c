@@ -9,6 +9,7 @@
 #define WAITS_WALKED_FIRST 32	/* so often a place is walked before it counts as known */
 #define WAITS_KNOWN_RUNS 63	/* after that, one wait in 64 is walked */
 #define TASK_STOPPED_OR_TRACED 0xc
+#define WAIT_WALK_NS 2000000ULL	/* a thread is not walked more often than that where there is no time for it */
 
 BPF_TABLE("percpu_array", u32, struct walk, wait_walks, 1);
 BPF_TABLE("prog", u32, u32, wait_unwinders, 3);	/* on_wait_unwind, on_wait_python, on_wait_seek */
@@ -169,25 +170,26 @@ int on_wait_seek(struct bpf_raw_tracepoint_args *ctx)
 	return finish_wait(w);
 }
 
-/* Whether the wait at this place has to be walked; if not, its stacks are those that are known. */
-static __always_inline int must_walk(struct thread *t, struct process *p, u64 place)
+/* Whether the wait at this place is to be walked; if not, its stacks are those that are known, if any. A place that nobody
+ * knows may be the one long wait among many: it is walked even where all time is used up, if not too often. */
+static __always_inline int is_to_be_walked(struct thread *t, struct process *p, u64 place)
 {
 	struct wait_site *known = wait_sites.lookup(&place);
 	u64 user, kernel;
 
 	if (!known)
-		return 1;
+		return p->left_ns > 0 || t->wait_since_ns - t->wait_walked_ns > WAIT_WALK_NS;
 	user = known->user;
 	kernel = known->kernel;
 	if (!sent_stacks.lookup(&user) || (kernel && !sent_stacks.lookup(&kernel)))	/* Python has forgotten it */
-		return 1;
+		return affords_walk(p);
 	place_wait(t, user, kernel);
 	known->hits++;
-	return known->hits <= WAITS_WALKED_FIRST || !(known->hits & WAITS_KNOWN_RUNS);
+	return affords_walk(p) && (known->hits <= WAITS_WALKED_FIRST || !(known->hits & WAITS_KNOWN_RUNS));
 }
 
 /* The current thread goes to sleep. The last that its program does: it may go on in the unwinder. */
-static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 tgid, u32 tid, u32 state, u32 luck)
+static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 tgid, u32 tid, u32 state, u32 luck, u64 now)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 	struct process_config *config = configs.lookup(&tgid);
@@ -202,7 +204,7 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 
 	if (!p || !t || !w || !s || !config || !t->blocked)
 		return;
-	t->wait_since_ns = bpf_ktime_get_ns();
+	t->wait_since_ns = now;
 	t->wait_user = 0;
 	if (state & TASK_STOPPED_OR_TRACED) {
 		note_stop(t);
@@ -239,13 +241,14 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 		return;
 	}
 	place = python_place(w, place_of_wait(w, config, call));
-	if (!must_walk(t, p, place) || !affords_walk(p)) {
+	if (!is_to_be_walked(t, p, place)) {
 		if (!t->wait_user)
 			count(STAT_PLACELESS_WAITS);
 		meter_end(m, METER_WAIT, begun);
 		pay(p, m, METER_WAIT, COST_WAIT, 0, luck, tgid, tid);
 		return;
 	}
+	t->wait_walked_ns = t->wait_since_ns;
 	w->creation = place;
 	w->key.kernel = capture(ctx, w, 0, END_KERNEL);
 	begin_walk(w, list);
@@ -253,7 +256,7 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 }
 
 /* The wait is over. */
-static __always_inline void end_wait(struct thread *t, u32 tid)
+static __always_inline void end_wait(struct thread *t, u32 tid, u64 now)
 {
 	struct sample_value none = {}, *value;
 	struct settings *s = find_settings();
@@ -278,5 +281,5 @@ static __always_inline void end_wait(struct thread *t, u32 tid)
 		return;
 	}
 	__sync_fetch_and_add(&value->count, 1);
-	__sync_fetch_and_add(&value->total, bpf_ktime_get_ns() - since);
+	__sync_fetch_and_add(&value->total, now - since);
 }

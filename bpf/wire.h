@@ -49,6 +49,8 @@ struct sample_key {
 	u32 epoch;		/* of the load map: which files were where */
 	u32 fine;		/* size of a team whose barriers come too often for n_working to be read in time; or 0 */
 	u64 context;		/* the call path that created the piece of work; 0 = the stack is whole; CONTEXT_UNKNOWN */
+	u32 away;		/* cores that the scope's runnable threads wanted, and others had */
+	u32 reserved;
 };
 
 #define CONTEXT_UNKNOWN 2ULL	/* the ids of contexts are odd */
@@ -115,7 +117,7 @@ struct process {
  * exact where threads are counted by edges and by the scheduler. */
 struct scope {
 	u64 word;		/* n_working, 16 bits; above, when that changed, in units of 16 ns. 0 = nobody has worked yet */
-	u64 working_ns;		/* the integral of n_working, up to that change */
+	u64 beyond_ns;		/* the integral of n_working over what is in the last level, less that level */
 	u64 level_ns[SCOPE_LEVELS];	/* how long n_working was so high, up to that change */
 	u64 stopped_ns;		/* so long nobody worked because a signal, a debugger or we had stopped who would */
 	u64 stall_user;		/* stacks with which the thread sleeps whose step made n_working 0; 0 = it does not, or nobody knows */
@@ -126,7 +128,11 @@ struct scope {
 	u32 stall_epoch;
 	u32 stopped;		/* 1: that thread is stopped */
 	u32 ticks;		/* 1: of some process switches are not followed: see struct process */
+	u32 cores;		/* that its processes may use, as Python saw it; 0 = nobody knows */
 	u32 reserved;
+	s64 places;		/* its threads that have a CPU, whatever they do, and, times 2^32, those that wait for one */
+	u64 idle_away_ns;	/* cores that others had while some of it worked, times that time; and while none did */
+	u64 stall_away_ns;
 };
 
 /* A place where threads sleep, by a hash of what its innermost frames show. */
@@ -256,6 +262,7 @@ struct thread {
 	u64 wait_user;		/* its stacks there; 0 = that was not looked at, or it is awake */
 	u64 wait_kernel;
 	u64 wait_context;
+	u64 wait_walked_ns;	/* when its stack was walked last as it went to sleep */
 	u32 tgid;
 	u32 image;
 	u32 depth;		/* live entries of sp */
@@ -276,7 +283,9 @@ struct thread {
 	u32 tid;
 	u32 scope;		/* of its process */
 	u32 wait_epoch;
-	u32 reserved;
+	u8 running;		/* included in its scope's places, as `counted` is in n_working */
+	u8 queued;
+	u16 reserved;
 };
 
 /* What a probe site means: the low byte of its cookie. */
@@ -479,6 +488,7 @@ enum command {
 	COMMAND_RECOUNT = 1,	/* begin a generation; switches are followed again */
 	COMMAND_PROBE = 2,	/* probes count again */
 	COMMAND_SETTLE = 3,	/* some time after COMMAND_RECOUNT: what programs still changed in the old numbers */
+	COMMAND_ALLOW = 5,	/* of a scope, not of a process: it may use so many cores from now on */
 	COMMAND_LEAVE = 4,	/* the process is watched no more: its threads are nobody's */
 };
 

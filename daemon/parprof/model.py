@@ -32,7 +32,7 @@ NO_EVENT = 255
 class SampleKey(NamedTuple):
     """What samples are counted under: the fields of ``struct sample_key`` (bpf/wire.h) by their names there.
 
-    Two more fields of that are the drain's own business: ``phase``, and ``unsure``, which `Count` has.
+    Further fields of that are the drain's own business: ``phase``, and ``unsure``, which `Count` has.
     """
 
     image: int
@@ -55,6 +55,8 @@ class SampleKey(NamedTuple):
     """Threads that wait for a lock which this one holds."""
     fine: int = 0
     """Size of a team whose barriers come too often for ``n_working`` to be read in time: it is too low. Else 0."""
+    away: int = 0
+    """Cores that the scope's runnable threads waited for, and that others had."""
 
 
 @dataclass(slots=True)
@@ -174,12 +176,15 @@ class Accounting:
     """Sampled; time in our own handlers is part of it."""
     ready_s: float
     """Working threads had no CPU, though there were no more of them than cores."""
+    stolen_s: float
+    """Cores that others had while threads wanted them that wait for each other, or that others waited for."""
     idleness_s: float
     """Sampled."""
     stall_s: float
     """n x the time in which nobody worked, that without anything to do included."""
     counted_idleness_s: float | None
-    """The same as ``idleness_s`` by another way: from each change of n_w; None where not all of these were seen."""
+    """``idleness_s`` and what was stolen meanwhile by another way: from each change of n_w; None where some were not
+    seen."""
     level_s: tuple[float, ...] = ()
     """For how long (wall-clock time) n_w was 0, 1, 2, ..."""
 
@@ -187,13 +192,13 @@ class Accounting:
     def accounted(self) -> float:
         """How much of n x time is told where it went: near 1.
 
-        >>> Accounting(2, 5.0, 6.0, 0.5, 2.5, 1.0, None).accounted
+        >>> Accounting(2, 5.0, 6.0, 0.25, 0.25, 2.5, 1.0, None).accounted
         1.0
         """
         available_s = self.cores * self.elapsed_s
         if not available_s:
             return 0.0
-        return (self.work_s + self.ready_s + self.idleness_s + self.stall_s) / available_s
+        return (self.work_s + self.ready_s + self.stolen_s + self.idleness_s + self.stall_s) / available_s
 
 
 @dataclass(slots=True)

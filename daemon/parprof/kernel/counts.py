@@ -14,7 +14,7 @@ from parprof.model import Count, Facts, SampleKey, ThreadState, add_facts
 
 _STATES = tuple(ThreadState)
 _STATE = SampleKey._fields.index("state")
-_OWN_FIELDS = ("phase", "unsure")
+_OWN_FIELDS = ("phase", "unsure", "reserved")
 """Fields of ``struct sample_key`` that are no part of a `SampleKey`."""
 _PATIENCE = 8
 """Drains that a sample waits for its stack, which found no room in the ring and comes with a later sample."""
@@ -34,7 +34,7 @@ class SampleDecoder:
             raise KernelUnsupported(f"struct sample_key and SampleKey differ: {', '.join(names)}")
         self._unpack_key, self._unpack_value = flat_struct(key).unpack, flat_struct(value).unpack
         self._pick = itemgetter(*(names.index(name) for name in SampleKey._fields))
-        self._phase, self._unsure = (names.index(name) for name in _OWN_FIELDS)
+        self._phase, self._unsure = names.index("phase"), names.index("unsure")
         values = [field[0] for field in value._fields_]
         self._samples, self._total = values.index("count"), values.index("total")
 

@@ -183,7 +183,7 @@ class BpfKernel(Closing):
         process.image, process.dead, process.left_ns = image, from_exec, self._settings.budget.burst_ns
         process.scope = scope or image
         with self._needing_room(pid, "scopes"):
-            self.scopes.ensure(process.scope)
+            self.scopes.ensure(process.scope, 0 if from_exec else time.monotonic_ns())
         self._put("processes", pid, process)
 
     def configure(self, pid: int, config: WatchConfig) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from parprof.kernel import bpf
 from parprof.kernel.objects import LoadedObject
+from parprof.kernel.records import COMMAND_ALLOW
 from parprof.model import NO_EVENT, Count, Facts, SampleKey, ThreadState
 
 _N_BITS = 16
@@ -33,6 +34,10 @@ class ScopeState:
     """The integral of n_w up to then: work, and time in which working threads had no CPU."""
     level_ns: tuple[int, ...]
     """For how long n_w was 0, 1, 2, ... up to then; the last is for as many and more."""
+    idle_away_ns: int = 0
+    """Cores that others had and threads waited for, times that time, while somebody worked."""
+    stall_away_ns: int = 0
+    """The same while nobody did."""
 
     def until(self, now_ns: int) -> ScopeState:
         """With the time that has passed since the last change.
@@ -48,7 +53,7 @@ class ScopeState:
         levels = list(self.level_ns)
         levels[min(self.n_working, len(levels) - 1)] += took
         working_ns = self.working_ns + self.n_working * took
-        return ScopeState(self.n_working, self.changed_ns + took, working_ns, tuple(levels))
+        return replace(self, changed_ns=self.changed_ns + took, working_ns=working_ns, level_ns=tuple(levels))
 
 
 class Scopes:
@@ -57,17 +62,24 @@ class Scopes:
     def __init__(self, loaded: LoadedObject) -> None:
         self._object = loaded
 
-    def ensure(self, number: int) -> None:
+    def ensure(self, number: int, begun_ns: int = 0) -> None:
         """Let there be a scope of that number.
+
+        ``begun_ns``: since when its time counts, CLOCK_MONOTONIC; 0: from its first thread that works.
 
         Raises:
             OSError: the table is full.
         """
         try:
-            empty = self._object.layouts["scope"]()
+            empty: Any = self._object.layouts["scope"]()
+            empty.word = (begun_ns // _UNIT_NS << _N_BITS) & (1 << 64) - 1
             self._object.put("scopes", struct.pack("<I", number), empty, bpf.NOEXIST)
         except FileExistsError:
             pass
+
+    def allow(self, number: int, cores: int) -> None:
+        """Its processes may use so many from now on."""
+        bpf.run_raw_tracepoint(self._object.program("on_command"), (COMMAND_ALLOW, number, cores))
 
     def state(self, number: int) -> ScopeState | None:
         """What is known of one; None: there is none."""
@@ -77,8 +89,10 @@ class Scopes:
         return ScopeState(
             raw.word & (1 << _N_BITS) - 1,
             (raw.word >> _N_BITS) * _UNIT_NS,
-            raw.working_ns,
+            raw.beyond_ns + sum(n * took_ns for n, took_ns in enumerate(raw.level_ns)),
             tuple(raw.level_ns),
+            raw.idle_away_ns,
+            raw.stall_away_ns,
         )
 
     def stall(self, number: int, now_ns: int) -> Facts:

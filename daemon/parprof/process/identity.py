@@ -120,6 +120,16 @@ def parent_of(pid: int) -> int:
         return 0
 
 
+def descendants(pid: int) -> list[int]:
+    """The processes that it has forked and that live, with all that these have; parents first. None if it is gone."""
+    import psutil  # rarely needed, and dear to load
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
 def is_alive(process: Process) -> bool:
     """Whether that very process still runs; a zombie does not."""
     stat = _stat(process.pid)

@@ -17,8 +17,6 @@ __all__ = ("Dso", "DsoCache", "LoadMap", "Mapping")
 MAX_MAPPINGS = 1 << 16
 """Executable mappings beyond this number are left out (the kernel's own limit is 65530)."""
 _MAX_LINE = 1 << 15
-_VSYSCALL = 1 << 47
-"""What lies above is the kernel's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,7 @@ class LoadMap:
 
         An executable lies far from the libraries.
         """
-        mappings = [one for one in self.mappings if one.start < _VSYSCALL]
+        mappings = [one for one in self.mappings if one.dso.key[0] != "label"]
         if not mappings:
             return ()
         gaps = [(after.start - before.end, at) for at, (before, after) in enumerate(pairwise(mappings), 1)]
