@@ -6,6 +6,7 @@ import argparse
 import math
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from parprof.commands.measuring import (
@@ -18,9 +19,9 @@ from parprof.commands.measuring import (
     present,
     validate,
 )
-from parprof.errors import UsageError
+from parprof.errors import TargetError, UsageError
 from parprof.exporters.output import check_writable
-from parprof.process.identity import inspect
+from parprof.process.identity import descendants, inspect
 from parprof.service.control import may_have_daemon
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ class AttachCommand:
             "-d", "--duration", metavar="SECONDS", type=float, help="how long (default: until Ctrl-C)"
         )
         parser.add_argument(
-            "--children", action="store_true", help="also profile children that it forks meanwhile"
+            "--children",
+            action="store_true",
+            help="also profile its children, and theirs, and those that are forked meanwhile: all as one job",
         )
         add_measuring_options(parser, "parprof.pb.gz")
 
@@ -65,7 +68,9 @@ class AttachCommand:
 
         def begin(session: Session) -> Target:
             nonlocal over
-            target = session.watch(pid, follow=args.children, patient=_Patience(interrupt, args.quiet))
+            patience = _Patience(interrupt, args.quiet)
+            target = session.watch(pid, follow=args.children, patient=patience)
+            _see_to_children(session, pid, args, patience)
             over = deadline(args.duration)
             return target
 
@@ -96,6 +101,20 @@ class AttachCommand:
             return True
         except NoDaemon:
             return False
+
+
+def _see_to_children(session: Session, pid: int, args: argparse.Namespace, patience: _Patience) -> None:
+    """Profile the children that it has by now, or say that there are some."""
+    children = descendants(pid)
+    if children and not args.children and not args.quiet:
+        what = (
+            "a child process that is" if len(children) == 1 else f"{len(children)} child processes that are"
+        )
+        print(f"parprof: process {pid} has {what} not measured: --children includes them", file=sys.stderr)
+    for child in children if args.children else ():
+        with suppress(TargetError):  # it has ended since
+            if not session.is_watched(child):
+                session.watch(child, follow=True, patient=patience)
 
 
 class _Patience:

@@ -36,6 +36,8 @@ _MAX_HZ = 1 << 20
 _STATES = tuple(ThreadState)
 _STATE = SampleKey._fields.index("state")
 _COUNTS = 3
+_OLD_COLUMNS = tuple(name for name in COLUMNS if name != "away")
+"""Of files of parprof before it knew which cores others had: none, as far as they tell."""
 """Columns of a row of facts behind those of its key."""
 
 
@@ -159,17 +161,19 @@ class _Decoder:
     def _facts(self, sizes: Sequence[int], contexts: dict[int, int]) -> tuple[Facts, list[SampleKey]]:
         """The samples, and the key of each row."""
         rows = self._file["facts"]
-        if self._file["columns"].texts(64) != list(COLUMNS):
+        columns = self._file["columns"].texts(64)
+        if columns not in (list(COLUMNS), list(_OLD_COLUMNS)):
             raise self._file.damaged(f"has other columns than {', '.join(COLUMNS)}")
         facts: Facts = {}
         keys = []
         spent = 0
         for row in rows.items(_MANY):
-            numbers = row.integers(most=_MAX_COUNT, length=len(COLUMNS))
-            if len(numbers) != len(COLUMNS) or numbers[_STATE] >= len(_STATES):
+            numbers = row.integers(most=_MAX_COUNT, length=len(columns))
+            if len(numbers) != len(columns) or numbers[_STATE] >= len(_STATES):
                 raise row.damaged("has a row that is none")
             state = _STATES[numbers[_STATE]]
-            key = SampleKey._make(numbers[:-_COUNTS])._replace(state=state)
+            away = [0] * (len(COLUMNS) - len(columns))
+            key = SampleKey._make([*numbers[:-_COUNTS], *away])._replace(state=state)
             count = Count(*numbers[-_COUNTS:])
             if (
                 max(key.user, key.kernel) >= len(sizes)
@@ -289,10 +293,10 @@ def _cores_held(row: Checked) -> CoresHeld:
 
 
 def _scope(row: Checked) -> ScopeTimes:
-    exact, working_ns, images, levels = row.row(4)
+    exact, working_ns, images, levels, idle_away_ns, stall_away_ns = row.row(6)
     return ScopeTimes(
         tuple(levels.integers(most=_MAX_COUNT, length=1 << 12)), working_ns.integer(), bool(exact.integer(1)),
-        tuple(images.integers(most=_U32)),
+        tuple(images.integers(most=_U32)), idle_away_ns.integer(), stall_away_ns.integer(),
     )  # fmt: skip
 
 

@@ -17,6 +17,10 @@ class ScopeTimes:
     """Whether each change of n_w was seen as it happened, in all processes that matter."""
     images: tuple[int, ...] = ()
     """The process images of it."""
+    idle_away_ns: int = 0
+    """Cores that others had and threads of it waited for, times that time, while somebody worked."""
+    stall_away_ns: int = 0
+    """The same while nobody did."""
 
     @property
     def elapsed_ns(self) -> int:

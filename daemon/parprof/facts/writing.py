@@ -108,7 +108,14 @@ class _Encoder:
             "contexts": self._context_rows,
             "images": images,
             "scopes": [
-                [int(scope.exact), scope.working_ns, list(scope.images), list(scope.level_ns)]
+                [
+                    int(scope.exact),
+                    scope.working_ns,
+                    list(scope.images),
+                    list(scope.level_ns),
+                    scope.idle_away_ns,
+                    scope.stall_away_ns,
+                ]
                 for scope in measured.scopes
             ],
             "names": named,

@@ -37,12 +37,19 @@ class Member(Protocol):
         """How many threads its parallel runtime runs; 0: it has none, or nobody knows."""
 
     @property
+    def cores(self) -> int:
+        """How many it is allowed, as of the last look."""
+
+    @property
     def cpus(self) -> Collection[int]:
         """Those that it may run on, as of the last look."""
 
 
 class States(Protocol):
     """The programs' table of scopes."""
+
+    def allow(self, number: int, cores: int) -> None:
+        """Its processes may use so many from now on."""
 
     def state(self, number: int) -> ScopeState | None:
         """What is known of one; None: there is none."""
@@ -57,12 +64,14 @@ class Scope:
         self.number = number
         self.members: dict[int, Member] = {}
         """By image."""
+        self._allowed = 0
         self.final: ScopeState | None = None
         """As it was in the end."""
 
     def add(self, member: Member) -> None:
         """A process image comes."""
         self.members[member.image] = member
+        self.note_cores()
 
     def workers(self) -> list[Member]:
         """Those that do the work."""
@@ -89,6 +98,17 @@ class Scope:
         if not all(pools):
             return allowed
         return max(1, min(allowed, max(*pools, self._width())))
+
+    def note_cores(self) -> None:
+        """Tell the programs how many cores its processes may use, if that has changed."""
+        living = [member for member in self.members.values() if not member.ended]
+        allowed = max((member.cores for member in living), default=0)
+        allowed = max(
+            allowed, len(set[int]().union(*(member.cpus for member in living))) if len(living) > 1 else 0
+        )
+        if allowed and allowed != self._allowed:
+            self._allowed = allowed
+            self._states.allow(self.number, allowed)
 
     def _width(self) -> int:
         """How many threads have worked at once, for longer than an instant."""
@@ -119,4 +139,11 @@ class Scope:
         levels = state.level_ns
         used = max((at for at, took_ns in enumerate(levels, 1) if took_ns), default=0)
         exact = not ticked and all(member.n_w_source in _EXACT for member in self.workers())
-        return ScopeTimes(tuple(levels[:used]), state.working_ns, exact, tuple(self.members))
+        return ScopeTimes(
+            tuple(levels[:used]),
+            state.working_ns,
+            exact,
+            tuple(self.members),
+            state.idle_away_ns,
+            state.stall_away_ns,
+        )

@@ -135,7 +135,6 @@ class Session:
         self._lives.make_room(pid)
         scope = self._scope_for(self._next_image)
         target = Target(self.watched, process, self._next_image, follow=follow, stop=stop, scope=scope)
-        scope.add(target)
         self._next_image += 1
         try:
             # from now on the descriptor in `target` keeps the PID from meaning another
@@ -146,6 +145,7 @@ class Session:
                 self.kernel.watch(pid, target.image, target.config(), from_exec=True, scope=scope.number)
             else:
                 target.begin(patient, wait)
+            scope.add(target)
         except BaseException:
             self._lives.end(target, End.FAILED)
             self._lives.forget(target)
@@ -226,6 +226,10 @@ class Session:
             self.builder.problems,
             tuple(scope.times(self.kernel.has_ticked) for scope in self.scopes.values()),
         )
+
+    def is_watched(self, pid: int) -> bool:
+        """Whether the programs count it already, as they do with children whose parent is followed."""
+        return self.live(pid) is not None or self.kernel.process_state(pid) is not None
 
     def live(self, pid: int) -> Target | None:
         """The newest image of a process that has not ended."""
@@ -421,6 +425,7 @@ class Session:
             if not target.allowed.changes:
                 self._divide({key: count for key, count in self.facts.items() if key.image == target.image})
             target.change_cores(cores)
+            target.scope.note_cores()
 
     def _divide(self, facts: Facts) -> None:
         """Note that these were counted with what their processes are allowed now."""
