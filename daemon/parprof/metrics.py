@@ -216,6 +216,16 @@ READY = Metric(
 )
 
 
+STOLEN = Metric(
+    "stolen",
+    NANOSECONDS,
+    "Core time that others had while threads wanted it, and others of the program waited for these",
+    shown=Shown.GRAPH,
+    fact="others had {value} of core time that threads wanted: the machine was busy, or a quota was used up",
+)
+"""Would be idleness or stall, but is not the code's fault; no part of effort."""
+
+
 class MetricTable:
     """All metrics there are, in the order of the columns of files."""
 
@@ -251,7 +261,9 @@ class MetricTable:
         return tuple(metric for metric in self if metric.has(place))
 
 
-METRICS = MetricTable(SAMPLES, WORK, IDLENESS, OVERHEAD, SPIN, BLAME, PROFILING, STALL, OUTSIDE, WAIT, READY)
+METRICS = MetricTable(
+    SAMPLES, WORK, IDLENESS, OVERHEAD, SPIN, BLAME, PROFILING, STALL, OUTSIDE, WAIT, READY, STOLEN
+)
 
 
 class _Term:

@@ -39,7 +39,7 @@ _UNSAFE_IN_KEY = re.compile("[:\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 _ESCAPE = re.compile(r"\\(\\|u[0-9a-f]{4})")
 _LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 _MAX_INT = 2**63 - 1
-_TERMS = ("cores", "elapsed_s", "work_s", "ready_s", "idleness_s", "stall_s")
+_TERMS = ("cores", "elapsed_s", "work_s", "ready_s", "stolen_s", "idleness_s", "stall_s")
 
 
 def is_label_name(name: str) -> bool:

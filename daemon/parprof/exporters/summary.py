@@ -96,6 +96,7 @@ def _accounted(account: Accounting) -> str:
     parts = (
         ("work", account.work_s),
         ("waiting for a CPU", account.ready_s),
+        ("cores that others had", account.stolen_s),
         ("idleness", account.idleness_s),
         ("nobody working", account.stall_s),
     )

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from parprof.facts.measurement import Measurement
 from parprof.facts.scopes import ScopeTimes
-from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, READY, STALL, WORK, Metric, Metrics
+from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, READY, STALL, STOLEN, WORK, Metric, Metrics
 from parprof.model import Accounting, Frame, Origin, PathSample
 from parprof.profile.rows import RowMaker
 
@@ -29,15 +29,17 @@ def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -
     mine = [sample for sample in samples if sample.origin.image in set(times.images)]
     ready_ns = sum(_ready_ns(measured, times.images))
     excess_ns = max(times.working_ns - times.busy_ns(cores), 0.0)
-    charged_ns = (
-        _sum(mine, WORK) + _sum(mine, PROFILING) + _sum(mine, IDLENESS) + max(ready_ns - excess_ns, 0.0)
-    )
-    _settle_stall(rows, times, cores, charged_ns, mine, samples, measured)
+    stolen_stall_ns = min(float(times.stall_away_ns), cores * times.idle_ns)
+    _settle_stolen(times, cores, ready_ns, stolen_stall_ns, mine)
+    charged_ns = sum(_sum(mine, one) for one in (WORK, PROFILING, IDLENESS, STOLEN))
+    charged_ns += max(ready_ns - excess_ns, 0.0)
+    _settle_stall(rows, times, cores, stolen_stall_ns, charged_ns, mine, samples, measured)
     return Accounting(
         cores=cores,
         elapsed_s=times.elapsed_ns / 1e9,
         work_s=(_sum(mine, WORK) + _sum(mine, PROFILING)) / 1e9,
         ready_s=max(ready_ns - excess_ns, 0.0) / 1e9,
+        stolen_s=_sum(mine, STOLEN) / 1e9,
         idleness_s=_sum(mine, IDLENESS) / 1e9,
         stall_s=(_sum(samples, STALL) + _sum(samples, OUTSIDE)) / 1e9,
         counted_idleness_s=times.idleness_ns(cores) / 1e9 if times.exact else None,
@@ -64,10 +66,22 @@ def _share_ready(measured: Measurement, samples: Sequence[PathSample]) -> None:
             sample.metrics[READY] = image.ready_ns * sample.metrics.work_ns / work[sample.origin.image]
 
 
+def _settle_stolen(
+    times: ScopeTimes, cores: float, ready_ns: float, stolen_stall_ns: float, mine: Sequence[PathSample]
+) -> None:
+    """Add what no sample could be charged with: while all threads that work had no CPU there was none of them."""
+    unseen_ns = times.idleness_ns(cores) - _sum(mine, IDLENESS) - _sum(mine, STOLEN)
+    unseen_ns = min(max(unseen_ns, 0.0), (cores - 1) * ready_ns) if times.exact else 0.0
+    work_ns = _sum(mine, WORK)
+    for sample in mine if work_ns else ():
+        sample.metrics[STOLEN] += (unseen_ns + stolen_stall_ns) * sample.metrics.work_ns / work_ns
+
+
 def _settle_stall(
     rows: RowMaker,
     times: ScopeTimes,
     cores: float,
+    stolen_ns: float,
     charged_ns: float,
     mine: Sequence[PathSample],
     samples: list[PathSample],
@@ -80,7 +94,7 @@ def _settle_stall(
     """
     found_ns = _sum(mine, STALL) + _sum(mine, OUTSIDE)
     room_ns = max(cores * times.elapsed_ns - charged_ns, 0.0)
-    all_ns = cores * times.idle_ns
+    all_ns = cores * times.idle_ns - stolen_ns
     if not times.exact:
         all_ns = min(all_ns, room_ns)
     if found_ns > all_ns:

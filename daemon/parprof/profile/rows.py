@@ -171,7 +171,13 @@ class RowMaker:
             elif is_clock:
                 n_working = self.fine_n_working.get(key.image, 0.0) if key.fine else 0.0
                 metrics = attribute(
-                    share, period_ns, n_working or key.n_working, cores, key.state, overhead=overhead != ""
+                    share,
+                    period_ns,
+                    n_working or key.n_working,
+                    cores,
+                    key.state,
+                    overhead=overhead != "",
+                    away=key.away,
                 )
                 if key.waiters:
                     metrics[BLAME] = share * period_ns * key.waiters
