@@ -1,0 +1,146 @@
+"""Where all core time went, of a program that tells how long it waited, and where: tests/workloads/waits.c.
+
+All of it is compared with the program's own clock, so that a busy machine makes nothing wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiling import BUILD
+
+Waits = Callable[[str], tuple[dict[str, Any], dict[str, float]]]
+
+
+@pytest.fixture
+def waits(tmp_path: Path) -> Waits:
+    """Records a mode of the program: its report, and what it told."""
+
+    def run(mode: str) -> tuple[dict[str, Any], dict[str, float]]:
+        profile = tmp_path / "waits.pb.gz"
+        parprof = [sys.executable, "-m", "parprof"]
+        command = [*parprof, "record", "-q", "-o", str(profile), "--", str(BUILD / "waits"), mode]
+        told: dict[str, float] = {}
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin and process.stdout
+            for line in process.stdout:
+                name, _, seconds = line.partition(" ")
+                if name == "sleeps_here":
+                    time.sleep(0.4)
+                    process.stdin.write("x")
+                    process.stdin.flush()
+                if name == "pid":
+                    continue_when_stopped(int(seconds))
+                if name.endswith("_here") or name == "compute":
+                    told[name] = float(seconds)
+        assert process.returncode == 0
+        report = subprocess.run(
+            [*parprof, "report", "--json", str(profile)], capture_output=True, text=True, check=True
+        )
+        return json.loads(report.stdout), told
+
+    return run
+
+
+def continue_when_stopped(pid: int) -> None:
+    """Half a second after it has stopped itself."""
+    stat = Path(f"/proc/{pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
+    time.sleep(0.5)
+    os.kill(pid, signal.SIGCONT)
+
+
+def of(report: dict[str, Any], function: str, metric: str) -> float:
+    """What a function has, with all that it calls."""
+    found = [row for row in report["functions"] if row["name"] == function]
+    return float(found[0]["inclusive"][metric]) if found else 0.0
+
+
+def check_account(report: dict[str, Any]) -> None:
+    """The terms add up to n x time, and the time to the levels."""
+    assert report["totals"]["accounted"] == pytest.approx(1.0, abs=0.05)
+    assert sum(report["concurrency"]) == pytest.approx(report["elapsed_s"], abs=0.001)
+
+
+def test_stall_is_charged_to_where_the_last_thread_went_to_sleep(waits: Waits) -> None:
+    report, told = waits("stall")
+    cores = report["process"]["cores"]
+    assert of(report, "sleeps_here", "wait_s") >= told["sleeps_here"] - 0.01
+    for function in ("sleeps_here", "reads_here"):
+        assert of(report, function, "stall_s") / cores == pytest.approx(told[function], rel=0.03, abs=0.02)
+    assert report["concurrency"][0] == pytest.approx(told["sleeps_here"] + told["reads_here"], rel=0.03)
+    assert of(report, "compute", "stall_s") == 0
+    check_account(report)
+    waiting = [path["frames"][-2:] for path in report["paths"] if "reads_here" in path["frames"]]
+    assert "[waits: pipe]" in [frames[-1] for frames in waiting]
+
+
+def test_processes_of_a_job_share_its_cores(waits: Waits) -> None:
+    report, told = waits("tree")
+    totals = report["totals"]
+    assert report["scope"]["kind"] == "tree"
+    workers = [one for one in report["scope"]["processes"] if one["work_s"] + one["ready_s"] > 0.3]
+    assert len(workers) == 2
+    assert sum(report["concurrency"][2:]) == pytest.approx(0.8, abs=0.1)
+    assert totals["idleness_s"] + totals["stall_s"] < 0.1 * report["process"]["cores"] * told["compute"]
+    check_account(report)
+
+
+def test_one_long_wait_is_found_among_thousands_of_short_ones(waits: Waits) -> None:
+    report, told = waits("rare")
+    assert of(report, "long_wait_here", "wait_s") == pytest.approx(told["long_wait_here"], rel=0.05)
+    # the program's clock has the time in which it was awake, too, but had no CPU
+    assert 3999 * 20e-6 <= of(report, "short_waits_here", "wait_s") <= told["short_waits_here"]
+    check_account(report)
+
+
+def test_waiting_for_requests_is_no_part_of_effort(waits: Waits) -> None:
+    report, told = waits("requests")
+    cores = report["process"]["cores"]
+    assert of(report, "polls_here", "outside_s") / cores == pytest.approx(told["polls_here"], rel=0.03)
+    assert of(report, "polls_here", "stall_s") == 0
+    assert report["totals"]["efficiency"] > 0.9 / cores
+    check_account(report)
+
+
+def test_a_stopped_process_does_not_stall(waits: Waits) -> None:
+    report, told = waits("stopped")
+    assert report["totals"]["stall_s"] < 0.2 * told["stops_here"]
+    assert report["elapsed_s"] < told["stops_here"] + 0.4
+    check_account(report)
+
+
+def test_attach_to_a_parent_measures_its_children_with_it(tmp_path: Path) -> None:
+    """They were there before us; without --children it is said that they are not measured."""
+    profile = str(tmp_path / "tree.pb.gz")
+    busy = "while :; do :; done"
+    attach = [sys.executable, "-m", "parprof", "attach", "-F", "498", "-d", "1", "-o", profile]
+    with subprocess.Popen(["sh", "-c", f"{busy} & {busy} & wait"], start_new_session=True) as parent:
+        try:
+            time.sleep(0.3)
+            alone = subprocess.run([*attach, str(parent.pid)], capture_output=True, text=True, check=True)
+            together = [*attach, "--children", str(parent.pid)]
+            subprocess.run(together, capture_output=True, text=True, check=True)
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
+    assert "2 child processes that are not measured: --children includes them" in alone.stderr
+    report = json.loads(
+        subprocess.run(
+            [sys.executable, "-m", "parprof", "report", "--json", profile], capture_output=True, check=True
+        ).stdout
+    )
+    workers = [one for one in report["scope"]["processes"] if one["work_s"] + one["ready_s"] > 0.3]
+    assert len(workers) == 2
+    assert report["totals"]["idleness_s"] + report["totals"]["stall_s"] < 0.1 * report["elapsed_s"]
+    check_account(report)

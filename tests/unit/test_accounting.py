@@ -1,0 +1,92 @@
+"""What all core time adds up to: parprof.profile.accounting."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from parprof.exporters.pprof_header import from_comments, to_comments
+from parprof.facts.scopes import ScopeTimes
+from parprof.metrics import IDLENESS, READY, SPIN, STALL, STOLEN, Metrics
+from parprof.model import Accounting, Frame, Origin, PathSample, ProcessInfo, Profile
+from parprof.profile.accounting import NOBODY, complete
+
+SECOND = 1e9
+MAIN = 3
+
+
+def row(name: str, **metrics: float) -> PathSample:
+    values = {key: value * SECOND for key, value in metrics.items()}
+    return PathSample((Frame(name),), Metrics(**values), Origin(pid=1, image=MAIN))
+
+
+def account(samples: list[PathSample], times: ScopeTimes, ready_s: float = 0.0, spun: Any = ()) -> Accounting:
+    image = SimpleNamespace(
+        ready_ns=ready_s * SECOND, process=SimpleNamespace(pid=1, comm="x"), runtime="none"
+    )
+    measured: Any = SimpleNamespace(images={MAIN: image}, main=MAIN, scopes=(times,))
+    rows: Any = SimpleNamespace(mean_cores=lambda _: 2, spun_alone=lambda: list(spun))
+    found = complete(measured, rows, samples)
+    assert found is not None
+    return found
+
+
+def times(*levels_s: float, exact: bool = True, **away: float) -> ScopeTimes:
+    levels = tuple(int(one * SECOND) for one in levels_s)
+    working = sum(n * took for n, took in enumerate(levels))
+    return ScopeTimes(levels, working, exact, (MAIN,), **{key: int(s * SECOND) for key, s in away.items()})
+
+
+def test_what_was_measured_adds_up() -> None:
+    samples = [row("serial", work_ns=2, idleness_ns=2), row("parallel", work_ns=4), row("read", stall_ns=2)]
+    found = account(samples, times(1, 2, 2))
+    assert found.accounted == pytest.approx(1)
+    assert (found.work_s, found.idleness_s, found.stall_s, found.counted_idleness_s) == (6, 2, 2, 2)
+
+
+def test_stall_of_nobody_is_where_threads_spun_meanwhile() -> None:
+    barrier = row("barrier", spin_ns=1)
+    found = account([row("solve", work_ns=4), barrier], times(1, 0, 2), spun=[(barrier, 5)])
+    assert barrier.metrics[STALL] == 2 * SECOND and barrier.metrics[SPIN] == SECOND
+    assert found.accounted == pytest.approx(1)
+
+
+def test_stall_that_belongs_to_no_path_is_shown() -> None:
+    samples = [row("solve", work_ns=4)]
+    account(samples, times(1, 0, 2))
+    assert samples[-1].path == NOBODY and samples[-1].metrics[STALL] == 2 * SECOND
+
+
+def test_what_others_had_is_neither_idleness_nor_stall() -> None:
+    """Both threads lost their CPUs for a second each, one of them while it worked and the other waited for it."""
+    solve = row("solve", work_ns=3, idleness_ns=1)
+    found = account([solve], times(0.5, 2, 1), ready_s=1, spun=())
+    assert solve.metrics[READY] == SECOND
+    assert solve.metrics[STOLEN] == SECOND  # idle cores that no sample was there to be charged with
+    assert solve.metrics[IDLENESS] == SECOND
+    busy = row("solve", work_ns=4)
+    found = account([busy], times(1, 0, 2, stall_away_ns=2))
+    assert (found.stolen_s, found.stall_s) == (2, 0)
+    assert busy.metrics[STOLEN] == 2 * SECOND
+
+
+def test_guessed_stall_takes_no_more_room_than_there_is() -> None:
+    found = account([row("solve", work_ns=5), row("wait", stall_ns=2)], times(1, 0, 2, exact=False))
+    assert found.accounted == pytest.approx(1) and found.stall_s == pytest.approx(1)
+
+
+def test_more_threads_than_cores_are_not_counted_twice() -> None:
+    """Four threads on two cores for a second."""
+    found = account([row("solve", work_ns=2)], times(0, 0, 0, 0, 1), ready_s=2)
+    assert found.accounted == pytest.approx(1) and found.ready_s == 0
+    assert found.level_s == (0, 0, 0, 0, 1)
+
+
+def test_the_file_has_it() -> None:
+    accounting = Accounting(2, 5.0, 6.0, 0.25, 0.25, 2.5, 1.0, None, (0.5, 4.5))
+    processes = [ProcessInfo(7, "a: b", 'x \\ "y"\n', "libgomp", 2, "exact"), ProcessInfo(8)]
+    profile = Profile(ProcessInfo(), 5.0, 99, [], accounting=accounting, processes=processes)
+    again = from_comments(to_comments(profile), 0, 0)
+    assert (again.accounting, again.processes) == (accounting, processes)

@@ -1,0 +1,108 @@
+"""Jobs, their cores and their times: parprof.session.scopes, parprof.facts.scopes, parprof.kernel.scopes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parprof.facts.scopes import ScopeTimes
+from parprof.kernel.scopes import ScopeState
+from parprof.session.scopes import Scope
+
+SECOND = 10**9
+
+
+@dataclass
+class Process:
+    image: int
+    clock_samples: int = 0
+    pool: int = 0
+    cores: int = 4
+    cpus: frozenset[int] = frozenset(range(4))
+    ended: bool = False
+    n_w_source: str = "exact"
+
+
+@dataclass
+class Table:
+    """Stands in for the programs' table of scopes."""
+
+    states: Mapping[int, ScopeState] = field(default_factory=dict)
+    allowed: list[tuple[int, int]] = field(default_factory=list)
+
+    def state(self, number: int) -> ScopeState | None:
+        return self.states.get(number)
+
+    def allow(self, number: int, cores: int) -> None:
+        self.allowed.append((number, cores))
+
+
+def job(*processes: Process, levels: tuple[int, ...] = ()) -> Scope:
+    scope = Scope(Table({7: ScopeState(0, 1, 0, levels)}), 7)
+    for process in processes:
+        scope.add(process)
+    return scope
+
+
+def test_one_process_can_use_its_pool() -> None:
+    alone = Process(1, 100, pool=3)
+    assert job(alone).parallel_cores(alone, 4) == 3
+    assert job(Process(1, 100)).parallel_cores(Process(1, 100), 4) == 4
+
+
+def test_a_shell_that_waits_for_a_program_says_nothing_of_its_width() -> None:
+    shell, program = Process(1, 1), Process(2, 1000, pool=2)
+    scope = job(shell, program)
+    assert not scope.is_tree
+    assert scope.parallel_cores(program, 4) == 2
+
+
+def test_processes_beside_each_other_share_what_any_of_them_may_use() -> None:
+    pinned = [Process(number, 100, cores=1, cpus=frozenset({number})) for number in range(3)]
+    assert job(*pinned).parallel_cores(pinned[0], 1) == 3
+
+
+def test_ranks_with_a_thread_each_could_use_as_many_as_worked_together() -> None:
+    ranks = [Process(number, 100, pool=1) for number in range(3)]
+    scope = job(*ranks, levels=(0, 5 * SECOND, SECOND, 2 * SECOND, 0))
+    assert scope.parallel_cores(ranks[0], 4) == 3
+    assert scope.parallel_cores(ranks[0], 2) == 3  # the three may use four CPUs together
+    instant = job(*ranks, levels=(0, 5 * SECOND, SECOND, 1000, 0))
+    assert instant.parallel_cores(ranks[0], 4) == 2
+
+
+def test_the_programs_are_told_how_many_cores_there_are() -> None:
+    table = Table()
+    scope = Scope(table, 7)
+    scope.add(Process(1, cores=1, cpus=frozenset({0})))
+    scope.add(Process(2, cores=1, cpus=frozenset({1})))
+    scope.note_cores()
+    assert table.allowed == [(7, 1), (7, 2)]
+
+
+def test_times_are_exact_where_all_that_work_are_counted_by_edges() -> None:
+    levels = (SECOND, 2 * SECOND, 0, 0)
+    exact = job(Process(1, 100), Process(2, 1, n_w_source="sampled"), levels=levels).times(False)
+    assert exact.exact and exact.level_ns == levels[:2]
+    assert not job(Process(1, 100, n_w_source="sampled"), levels=levels).times(False).exact
+    assert not job(Process(1, 100), levels=levels).times(True).exact
+
+
+def test_time_after_the_end_counts_for_nothing() -> None:
+    scope = job(Process(1, 100, ended=True), levels=(0, SECOND))
+    scope.finish()
+    assert scope.times(False).elapsed_ns == SECOND
+    running = job(Process(1, 100), levels=(0, SECOND))
+    running.finish()
+    assert running.times(False).elapsed_ns > SECOND
+
+
+@given(st.lists(st.integers(0, 10**12), max_size=20), st.integers(1, 16))
+def test_the_terms_are_n_times_the_time(levels: list[int], cores: int) -> None:
+    times = ScopeTimes(tuple(levels), sum(n * took for n, took in enumerate(levels)), True)
+    whole = times.busy_ns(cores) + times.idleness_ns(cores) + cores * times.idle_ns
+    assert whole == pytest.approx(cores * times.elapsed_ns)

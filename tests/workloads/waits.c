@@ -1,0 +1,182 @@
+/* Waits of known length: what `waits MODE` did, and for how long, it prints as `name seconds` lines. */
+#define _GNU_SOURCE
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NOINLINE __attribute__((noinline, noclone))
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+static void told(const char *name, double since)
+{
+	printf("%s %.6f\n", name, now() - since);
+	fflush(stdout);
+}
+
+static volatile unsigned long sink;
+
+static NOINLINE void compute(double seconds)
+{
+	double end = now() + seconds;
+
+	while (now() < end)
+		for (int i = 0; i < 20000; i++)
+			sink += i;
+}
+
+static NOINLINE void sleeps_here(double seconds)
+{
+	struct timespec t = { (time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9) };
+
+	nanosleep(&t, 0);
+	sink++;
+}
+
+static NOINLINE void short_waits_here(double seconds)
+{
+	sleeps_here(seconds);
+	sink++;
+}
+
+static NOINLINE void long_wait_here(double seconds)
+{
+	sleeps_here(seconds);
+	sink += 2;	/* else the compiler makes one function of both */
+}
+
+/* Something that a process outside of the job feeds. */
+static NOINLINE void reads_here(int fd)
+{
+	char c;
+
+	if (read(fd, &c, 1) != 1)
+		abort();
+	sink++;
+}
+
+static NOINLINE void polls_here(double seconds)
+{
+	int fds[2];
+	struct pollfd one;
+
+	if (pipe(fds))
+		abort();
+	one.fd = fds[0];
+	one.events = POLLIN;
+	poll(&one, 1, (int)(seconds * 1000));
+	sink++;
+}
+
+static NOINLINE void stops_here(void)
+{
+	raise(SIGSTOP);
+	sink++;
+}
+
+static void *computes(void *seconds)
+{
+	compute(*(double *)seconds);
+	return 0;
+}
+
+/* Serial waits, then parallel work: nobody works while it sleeps and reads. */
+static void stall(void)
+{
+	double begun, half = 0.5;
+	pthread_t thread;
+
+	begun = now();
+	sleeps_here(0.6);
+	told("sleeps_here", begun);
+	begun = now();
+	reads_here(0);
+	told("reads_here", begun);
+	begun = now();
+	pthread_create(&thread, 0, computes, &half);
+	compute(half);
+	pthread_join(thread, 0);
+	told("compute", begun);
+}
+
+/* Two processes that each keep a core busy, and a parent that waits for them. */
+static void tree(void)
+{
+	double begun = now();
+
+	for (int i = 0; i < 2; i++)
+		if (!fork()) {
+			compute(0.8);
+			_exit(0);
+		}
+	while (wait(0) > 0)
+		;
+	told("compute", begun);
+}
+
+/* One long wait among thousands of short ones, from call paths of the same depth. */
+static void rare(void)
+{
+	double begun, shorts = 0.0;
+
+	for (int i = 0; i < 4000; i++) {
+		begun = now();
+		if (i == 3000) {
+			long_wait_here(0.5);
+			told("long_wait_here", begun);
+		} else {
+			short_waits_here(0.00002);
+			shorts += now() - begun;
+		}
+	}
+	printf("short_waits_here %.6f\n", shorts);
+}
+
+static void requests(void)
+{
+	double begun = now();
+
+	polls_here(0.5);
+	told("polls_here", begun);
+	compute(0.2);
+}
+
+/* Whoever runs it lets it go on. */
+static void stopped(void)
+{
+	double begun = now();
+
+	printf("pid %d\n", getpid());
+	fflush(stdout);
+	stops_here();
+	told("stops_here", begun);
+	compute(0.2);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} modes[] = { { "stall", stall }, { "tree", tree }, { "rare", rare }, { "requests", requests }, { "stopped", stopped } };
+
+	for (size_t i = 0; argc == 2 && i < sizeof(modes) / sizeof(*modes); i++)
+		if (!strcmp(argv[1], modes[i].name)) {
+			modes[i].run();
+			return 0;
+		}
+	fprintf(stderr, "usage: %s stall|tree|rare|requests|stopped\n", argv[0]);
+	return 2;
+}
