@@ -296,7 +296,7 @@ def fleet() -> Board:
     )  # fmt: skip
     board.stat(
         "idle cores", "Cores that programs could have used and did not.",
-        (rate("parprof_node_idleness_seconds_total", here), ""), CORES,
+        (rate("parprof_node_unused_seconds_total", here), ""), CORES,
     )  # fmt: skip
     board.stat(
         "spinning cores",

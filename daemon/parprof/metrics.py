@@ -226,6 +226,16 @@ STOLEN = Metric(
 """Would be idleness or stall, but is not the code's fault; no part of effort."""
 
 
+UNUSED = Metric(
+    "unused",
+    NANOSECONDS,
+    "Core time that was idle on the whole machine while this worked, its share of it by idleness",
+    shown=Shown.PROCESS,
+)
+"""What the daemon makes of idleness: of all processes together it is no more than the machine's CPUs were idle. Those that
+never had a second thread are serial by design, and have none."""
+
+
 class MetricTable:
     """All metrics there are, in the order of the columns of files."""
 
@@ -262,7 +272,7 @@ class MetricTable:
 
 
 METRICS = MetricTable(
-    SAMPLES, WORK, IDLENESS, OVERHEAD, SPIN, BLAME, PROFILING, STALL, OUTSIDE, WAIT, READY, STOLEN
+    SAMPLES, WORK, IDLENESS, OVERHEAD, SPIN, BLAME, PROFILING, STALL, OUTSIDE, WAIT, READY, STOLEN, UNUSED
 )
 
 

@@ -22,7 +22,7 @@ LAYERS = (
 )
 SERVICE_LAYERS = (
     "model log notify requests serving",
-    "accounts folding labels losses",
+    "accounts folding labels losses machine",
     "control metrics push recent selection",
     "http",
     "config",

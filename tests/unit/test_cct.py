@@ -162,5 +162,7 @@ def test_metric_names_are_those_of_the_command_line() -> None:
         "outside",
         "wait",
         "ready",
+        "stolen",
+        "unused",
         "samples",
     ]

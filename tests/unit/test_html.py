@@ -45,7 +45,7 @@ def test_content() -> None:
     assert page.texts["p"].startswith("main > write_boundary (heat.c:33) has 94 % of the idleness")
     data = json.loads(page.texts["data"])
     assert data["cores"] == 4
-    assert data["total"] == [4510, 4_460_000, 960_000, 100_000, 50_000, 0, 0, 0, 0, 0, 0]
+    assert data["total"] == [4510, 4_460_000, 960_000, 100_000, 50_000, 0, 0, 0, 0, 0, 0, 0, 0]
     root, first = data["nodes"][:2]
     assert root[0] == -1
     assert data["names"][first[1]] == "main"

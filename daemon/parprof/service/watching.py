@@ -13,12 +13,13 @@ from parprof.attribution.invariant import CoreTime
 from parprof.facts.cores import CoresHeld, held_since, mean_cores
 from parprof.kernel.counters import EDGE_NAMES
 from parprof.kernel.records import Cost
-from parprof.metrics import Metrics
+from parprof.metrics import UNUSED, Metrics
 from parprof.model import Count, PathSample, ProcessInfo, Profile, SampleKey
 from parprof.profile.rows import RowMaker
 from parprof.service.accounts import Account, mean_n_working, most_working
 from parprof.service.governor import Usage
 from parprof.service.labels import read_labels
+from parprof.service.machine import IdleTime, unused_share
 from parprof.service.model import Labels, ProcessSnapshot
 from parprof.session.session import Session
 from parprof.session.target import FilesUnknown, Target
@@ -31,6 +32,13 @@ class _Watched:
     target: Target
     labels: Labels
     account: ProcessAccount
+    _parallel: bool = False
+
+    def is_parallel(self) -> bool:
+        """Whether it has, or had, more than one thread."""
+        if not self._parallel:
+            self._parallel = self.target.threads_created > 0 or _thread_count(self.target.pid) > 1
+        return self._parallel
 
 
 class ProcessAccount(Account):
@@ -69,12 +77,13 @@ class Charged:
 class Watching:
     """Keeps accounts by process image."""
 
-    def __init__(self, session: Session) -> None:
-        """``session`` has the targets."""
+    def __init__(self, session: Session, idle_time: IdleTime | None = None) -> None:
+        """``session`` has the targets; ``idle_time`` is the machine's."""
         self._session = session
         self._watched: dict[int, _Watched] = {}
         self._edges: Counter[tuple[str, str]] = Counter()
         self._strays = Metrics()
+        self._idle_time = idle_time or IdleTime()
         self.violations = 0
         """Intervals in which a process was charged with more core time than there was."""
 
@@ -125,6 +134,8 @@ class Watching:
         for image in by_image.keys() - self._session.targets.keys():
             for row in by_image[image]:
                 self._strays.add(row.metrics)
+        idleness_ns = sum(row.metrics.idleness_ns for rows_of_one in by_image.values() for row in rows_of_one)
+        unused = unused_share(idleness_ns, self._idle_time.take_ns())
         means, most = mean_n_working(facts, fine), most_working(facts)
         out = []
         for target in self._session.targets.values():
@@ -134,6 +145,8 @@ class Watching:
                 found, folded = fold(found, limit)
                 account.folded += folded
             interval = account.add(found)
+            if watched.is_parallel():
+                account.totals[UNUSED] += unused * interval.idleness_ns
             account.close_interval(end_s, seconds, interval, means.get(target.image, 0.0))
             hits, account.charged_hits = target.probe_hits - account.charged_hits, target.probe_hits
             self._edges[target.plan.runtime, "all"] += max(hits, 0)
