@@ -150,6 +150,8 @@ static __always_inline u32 step(struct walk *w)
 		return step_by_frame_pointer(w, END_NO_MAPPING);
 	} else if (type == ROW_FRAME_POINTER) {
 		return step_by_frame_pointer(w, END_NO_TABLE);
+	} else if (type == ROW_NONE) {	/* code of an assembler, say V8's builtins: it may keep frames all the same */
+		return step_by_frame_pointer(w, END_BAD_ROW);
 	} else if (type == ROW_R10 && w->depth == 1) {
 		cfa += w->r10;
 	} else if (type == ROW_REGISTER && w->depth == 1) {

@@ -210,5 +210,5 @@ def test_contexts_that_are_not_shown_cost_little(view: str) -> None:
     begun = time.process_time()
     shown = text(profile, view)
     assert time.process_time() - begun < 3
-    assert " f1" in shown or view == "context"
+    assert "6,000 samples" in shown
     assert "Not shown" in shown or view == "callers"
