@@ -91,9 +91,11 @@ static __always_inline u32 rule_of(struct walk *w, u64 target)
 	if (!find_mapping(w, target))
 		return ~0;
 	rule = (u32)w->pages ? find_rule(w, target - w->bias) : (u32)ROW_FRAME_POINTER << 28;
-	c->target = target;
-	c->generation = w->generation;
-	c->rule = rule;
+	if (!w->by_seek) {	/* else another file may be there the next time */
+		c->target = target;
+		c->generation = w->generation;
+		c->rule = rule;
+	}
 	return rule;
 }
 

@@ -14,6 +14,7 @@ from parprof.metrics import Metrics
 from parprof.model import PathSample, ProcessInfo, Profile
 from parprof.profile.accounting import complete
 from parprof.profile.addresses import AddressBook
+from parprof.profile.jit import jit_notes
 from parprof.profile.rows import RowMaker
 
 _MEMORY = "memory"
@@ -162,6 +163,7 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
             *measured.notes,
             *impossible,
             *measurement_notes(measured, rows),
+            *jit_notes(samples, measured.images),
             *namer.notes,
             *(f"{path}: {problem}" for path, problem in list(problems.items())[:_MAX_PROBLEMS]),
         ],
