@@ -56,8 +56,9 @@ from parprof.symbols.perfmap import ABSENT, PerfMap
 from parprof.unwind.placing import Placer
 
 _SWITCHES_KEPT = 8
-_MAP_PAUSE = 3.0
-"""A load map is read again after so many times as long as we computed for it: a quarter of a core at most."""
+_MAP_PAUSE, _LONG_MAP_PAUSE, _LONG_READING_S = 3.0, 10.0, 0.01
+"""A load map is read again after so many times as long as we computed for it: a quarter of a core at most while a
+program loads libraries, less where the map is huge."""
 _FACTS_PAUSE_S = 0.005
 _PLAN_PAUSE, _LONGEST_PLAN_PAUSE_S = 3.0, 0.5
 """The same for planning."""
@@ -313,7 +314,9 @@ class Target:
             fresh = LoadMap.read(self.pid, self.load_map, self.cache)
         except TargetError:
             return False
-        self.next_refresh_s = time.monotonic() + _MAP_PAUSE * (time.thread_time() - started_cpu)
+        took_s = time.thread_time() - started_cpu
+        pause = _MAP_PAUSE if took_s < _LONG_READING_S else _LONG_MAP_PAUSE
+        self.next_refresh_s = time.monotonic() + pause * took_s
         if not fresh.mappings:
             return False
         if fresh is not self.load_map:
