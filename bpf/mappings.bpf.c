@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The kernel's own view of what a process has mapped where, for a walk that came to an address which Python has not told
- * of (yet): a process that has just called exec, or a library that was just loaded. Files whose unwind tables are in the
- * store are known by inode; Python is told of the mapping, and needs no look at the process.
+ * of (yet): a process that has just called exec, a library that was just loaded, code that is mapped and unmapped all the
+ * time. This is the truth at the very moment of the sample, and costs nothing when code is mapped. Files whose unwind
+ * tables are in the store are known by inode; in all else frame pointers lead on. Python is told of the mapping, so that
+ * it can name the addresses even if it never finds it mapped.
  *
  * A process's mappings are in a maple tree (Linux 6.1 and later). It is read without locks: nodes and mappings are freed
  * after a grace period only, and this program runs in what delays that. What is wrong all the same, because the tree was
@@ -85,7 +87,7 @@ static __always_inline u64 find_vma(u64 address)
 static __always_inline void tell_mapping(struct walk *w, u64 start, u64 end, u64 offset, struct file_key *key)
 {
 	struct mapping_record r = {};
-	u64 hash = mix(mix(start, w->key.image), RECORD_MAPPED) | 1;
+	u64 hash = mix(mix(mix(start, w->key.image), mix(key->inode, end)), mix(offset, RECORD_MAPPED)) | 1;
 	u32 one = 1;
 
 	if (sent_stacks.lookup(&hash))
@@ -97,13 +99,14 @@ static __always_inline void tell_mapping(struct walk *w, u64 start, u64 end, u64
 	r.offset = offset;
 	r.inode = key->inode;
 	r.device = key->device;
+	r.epoch = w->key.epoch;
 	if (stacks.ringbuf_output(&r, sizeof(r), BPF_RB_NO_WAKEUP))
 		count(LOST_STACK_RING);
 	else
 		sent_stacks.update(&hash, &one);
 }
 
-/* Makes the mapping at an address the one that the walk found last; 0 if there is none, or its file is not known. */
+/* Makes the mapping at an address the one that the walk found last; 0 if there is no code. */
 static __always_inline int seek_mapping(struct walk *w, u64 address)
 {
 	u64 vma = find_vma(address), start = 0, end = 0, pages = 0, flags = 0, file = 0;
@@ -117,17 +120,24 @@ static __always_inline int seek_mapping(struct walk *w, u64 address)
 	bpf_probe_read_kernel(&pages, 8, (void *)vma + VMA_OFFSET);
 	bpf_probe_read_kernel(&flags, 8, (void *)vma + VMA_FLAGS);
 	bpf_probe_read_kernel(&file, 8, (void *)vma + VMA_FILE);
-	if (!file || !(flags & VM_EXECUTE) || address - start >= end - start)
+	if (!(flags & VM_EXECUTE) || address - start >= end - start)
 		return 0;
-	inode_of(file, &key.inode, &key.device);
-	table = file_tables.lookup(&key);
-	if (!table)
-		return 0;
+	if (file)
+		inode_of(file, &key.inode, &key.device);
+	else
+		pages = 0;
+	table = file ? file_tables.lookup(&key) : 0;
 	w->mapping_start = start;
 	w->mapping_end = end;
-	w->bias = start - (pages << 12) - table->delta;
-	w->pages = table->pages;
-	w->first_page = table->first_page;
+	w->by_seek = 1;
+	w->pages = 0;	/* no table */
+	if (table) {
+		w->bias = start - (pages << 12) - table->delta;
+		w->pages = table->pages;
+		w->first_page = table->first_page;
+	} else if (file) {
+		tell_stale(w);	/* it may have one that is not here yet */
+	}
 	tell_mapping(w, start, end, pages << 12, &key);
 	return 1;
 }

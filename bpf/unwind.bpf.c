@@ -273,7 +273,7 @@ static __always_inline void begin_walk(struct walk *w, struct mapping_list *list
 
 	w->list = list ? list->words : 0;
 	w->generation = list ? list->generation : w->key.image;	/* those of the kernel's images are far higher than any list's */
-	w->sought = w->again = 0;
+	w->sought = w->again = w->by_seek = 0;
 	w->mapping_start = w->mapping_end = 0;
 	w->window_start = ~0ULL << 12;	/* far from any user address */
 	w->return_instance = 0;
@@ -322,7 +322,11 @@ static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, stru
 		count(LOST_USER_STACK);
 		return finish_sample(w);
 	}
-	w->may_seek = w->key.image >> 31;	/* of others Python has told all before */
+#ifdef MAPLE_ROOT
+	w->may_seek = 1;
+#else
+	w->may_seek = 0;
+#endif
 	if ((!list || !list->words) && !w->may_seek) {
 		w->key.user = capture(ctx, w, BPF_F_USER_STACK, END_FRAME_POINTERS);
 		if (!w->key.user)

@@ -91,9 +91,11 @@ static __always_inline u32 rule_of(struct walk *w, u64 target)
 	if (!find_mapping(w, target))
 		return ~0;
 	rule = (u32)w->pages ? find_rule(w, target - w->bias) : (u32)ROW_FRAME_POINTER << 28;
-	c->target = target;
-	c->generation = w->generation;
-	c->rule = rule;
+	if (!w->by_seek) {	/* else another file may be there the next time */
+		c->target = target;
+		c->generation = w->generation;
+		c->rule = rule;
+	}
 	return rule;
 }
 
@@ -150,6 +152,8 @@ static __always_inline u32 step(struct walk *w)
 		return step_by_frame_pointer(w, END_NO_MAPPING);
 	} else if (type == ROW_FRAME_POINTER) {
 		return step_by_frame_pointer(w, END_NO_TABLE);
+	} else if (type == ROW_NONE) {	/* code of an assembler, say V8's builtins: it may keep frames all the same */
+		return step_by_frame_pointer(w, END_BAD_ROW);
 	} else if (type == ROW_R10 && w->depth == 1) {
 		cfa += w->r10;
 	} else if (type == ROW_REGISTER && w->depth == 1) {

@@ -36,7 +36,7 @@ enum row_type {
 #define WINDOW_WORDS 64	/* of stack memory read at once: a read costs about as much as copying 512 bytes */
 #define MAPPING_STEPS 17
 #define ROW_STEPS 10
-#define STALE_INTERVAL_NS 50000000ULL
+#define STALE_INTERVAL_NS 10000000ULL
 
 /* The rule for an address in one version of one process's load map. */
 struct cached_rule {
@@ -82,6 +82,7 @@ struct walk {
 	u32 python_started;
 	u64 sought;	/* the address whose mapping was looked for last where the kernel has it */
 	u32 may_seek;
+	u32 by_seek;	/* the mapping found last is the kernel's word, not Python's: what it says is not to be remembered */
 	u32 again;	/* the innermost frame was recorded already */
 	u64 python_frame;	/* the next one to look at */
 	u64 python_raw[16];
@@ -133,6 +134,7 @@ static __always_inline int find_mapping(struct walk *w, u64 address)
 
 	if (address - w->mapping_start < w->mapping_end - w->mapping_start)
 		return 1;
+	w->by_seek = 0;
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < MAPPING_STEPS; i++) {
 		u64 half = n >> 1, after;

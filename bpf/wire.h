@@ -433,9 +433,9 @@ struct mapping_record {
 	u64 start;
 	u64 end;
 	u64 offset;		/* in the file */
-	u64 inode;
+	u64 inode;		/* 0 = there is no file */
 	u32 device;		/* as the kernel numbers it: major << 20 | minor */
-	u32 reserved;
+	u32 epoch;		/* of the load map, as in struct sample_key */
 };
 
 /* A rare event that Python must react to. */

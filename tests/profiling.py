@@ -249,3 +249,16 @@ def _finish(session: Session, pid: int, log: Path, n_working: int) -> Run:
     return Run(
         session, target, Truth.read(log), session.kernel.lost(), session.kernel.statistics(), n_working
     )
+
+
+@contextmanager
+def recorded(command: list[str], frequency_hz: int = 997) -> Iterator[tuple[Session, Target]]:
+    """Run a command to its end under a session."""
+    with traced_session(frequency_hz) as session:
+        child = Child(command)
+        session.watch(child.pid, follow=True, stop=True)
+        child.release()
+        run_until(session, lambda: child.poll() is not None, 90)
+        session.finish()
+        assert child.wait() == 0
+        yield session, [t for t in session.targets.values() if t.pid == child.pid][-1]

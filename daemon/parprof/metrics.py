@@ -405,6 +405,23 @@ class Metrics:
         return self.cpu_ns if metric.whole is Whole.CPU_TIME else self[metric]
 
 
+def total(parts: Iterable[Metrics]) -> Metrics:
+    """The sum of many, faster than by `Metrics.add`."""
+    out = Metrics()
+    values = out.values
+    for part in parts:
+        for metric, value in part.values.items():
+            if metric not in values:
+                values[metric] = value
+            elif metric.additive:
+                values[metric] += value
+            else:
+                values[metric] = metric.combine(values[metric], value)
+        if part.events:
+            out.add(Metrics(events=part.events))
+    return out
+
+
 def add_column(metric: Metric, sums: Iterable[dict[Metric, float]], column: Iterable[float]) -> None:
     """Add a column of one metric's values: one to each of ``sums``, which are `Metrics.values` of rows."""
     add = metric.combine

@@ -8,34 +8,19 @@ import sys
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import profiling
-from parprof.commands.spawn import Child
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.stacks import STACK_ENDS
 from parprof.kernel.store import CHUNK_WORDS
 from parprof.session.session import Session
 from parprof.session.target import Target
+from profiling import recorded
 
 COMPLETE = 0.995
-
-
-@contextmanager
-def recorded(command: list[str], frequency_hz: int = 997) -> Iterator[tuple[Session, Target]]:
-    """Run a command to its end under a session."""
-    with profiling.traced_session(frequency_hz) as session:
-        child = Child(command)
-        session.watch(child.pid, follow=True, stop=True)
-        child.release()
-        profiling.run_until(session, lambda: child.poll() is not None, 90)
-        session.finish()
-        assert child.wait() == 0
-        yield session, [t for t in session.targets.values() if t.pid == child.pid][-1]
 
 
 def ends(session: Session) -> Counter[str]:

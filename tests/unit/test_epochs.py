@@ -24,6 +24,9 @@ class Map:
     def find(self, address: int) -> tuple[Library, int] | None:
         return (self.library, address) if self.library and address == 1 else None
 
+    def keeping(self, former: Map) -> Map:
+        return self if self.library else former
+
 
 A, B = Library("a"), Library("b")
 
@@ -69,3 +72,16 @@ def test_samples_older_than_all_that_was_kept_are_unknown() -> None:
     maps = make(*((epoch, A if epoch % 2 else B) for epoch in range(10, 1010)))
     assert found(maps, 3) is None
     assert found(maps, 1009) is A
+
+
+def test_what_was_mapped_for_a_moment_is_still_known() -> None:
+    """A program may map and unmap code behind ld.so's back: its samples are named later."""
+    assert found(make((2, A), (2, None)), 2) is A
+
+
+def test_what_samples_showed_is_known_and_is_not_taken_for_what_is_mapped() -> None:
+    maps = make((0, None), (4, None), (8, A))
+    read = maps.newest
+    maps.note(3, cast(LoadMap, Map(B)))
+    assert [found(maps, epoch) for epoch in (2, 3, 4, 6, 8)] == [None, B, B, B, A]
+    assert maps.newest is read

@@ -102,9 +102,11 @@ def file(name: str) -> Dso:
 def test_a_load_map_grows(order: list[int]) -> None:
     grown = LoadMap(1, {})
     for index in order:
-        grown = grown.plus(Mapping(index * 100, index * 100 + 50, 0, file(str(index))))
+        grown = LoadMap.of_mappings(1, [Mapping(index * 100, index * 100 + 50, 0, file(str(index)))]).keeping(
+            grown
+        )
     assert [mapping.start for mapping in grown.mappings] == [index * 100 for index in range(8)]
-    assert grown.plus(Mapping(110, 120, 0, file("other"))) is grown
+    assert grown.keeping(LoadMap.of_mappings(1, [Mapping(110, 120, 0, file("other"))])) is grown
     assert grown.of(2).pid == 2 and grown.of(2).mappings == grown.mappings
     assert grown.find(149) is not None and grown.find(150) is None
 

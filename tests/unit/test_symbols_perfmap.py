@@ -185,3 +185,26 @@ def test_in_a_container(tmp_path: Path) -> None:
             assert found.names([0x1000]) == {0x1000: "contained"}
     finally:
         child.communicate("\n")
+
+
+def test_a_map_that_has_grown_is_read_again(process: Process) -> None:
+    process.file.write_text("1000 20 first\n")
+    with PerfMap(7, process.proc) as found:
+        assert found.names([0x1000, 0x2000]) == {0x1000: "first"}
+        reads = count_reads(found)
+        assert found.names([0x2000]) == {} and reads == []
+        with process.file.open("a") as file:
+            file.write("2000 20 second\n")
+        assert found.names([0x2000]) == {0x2000: "second"} and len(reads) == 1
+
+
+def count_reads(found: PerfMap) -> list[object]:
+    reads: list[object] = []
+    read = found._names
+
+    def counted(wanted: list[int], seconds: float) -> dict[int, str]:
+        reads.append(wanted)
+        return read(wanted, seconds)
+
+    found._names = counted  # type: ignore[method-assign]
+    return reads

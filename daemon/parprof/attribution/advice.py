@@ -68,13 +68,13 @@ def advise(tree: CallingContextTree) -> list[Advice]:
     all_lost = lost_ns(total)
     if percent(all_lost, total.effort_ns) < NEGLIGIBLE_PERCENT:
         return []
-    sourced = _sourced(tree)
+    any_source = tree.root.leads_to_source
     found: list[Advice] = []
     pending: list[tuple[list[Node], int, float]] = [([], 0, all_lost)]
     while pending:
         path, fixed, base = pending.pop()
         node = path[-1] if path else tree.root
-        while followed := _worth_following(node, all_lost, base, sourced):
+        while followed := _worth_following(node, all_lost, base, any_source):
             if len(followed) > 1:
                 pending += [([*path, child], len(path) + 1, held) for child, held in followed]
                 break
@@ -91,31 +91,15 @@ def advise(tree: CallingContextTree) -> list[Advice]:
     return sorted(found, key=_order)
 
 
-def _sourced(tree: CallingContextTree) -> set[int]:
-    """The nodes (by `id`) that have source, or call something that has; all nodes where none has any."""
-    found: set[int] = set()
-    everything: set[int] = set()
-    path: list[Node] = []
-    for node, entering in tree.walk():
-        if not entering:
-            path.pop()
-            continue
-        path.append(node)
-        everything.add(id(node))
-        if node.procedure.file:
-            for above in reversed(path):
-                if id(above) in found:
-                    break
-                found.add(id(above))
-    return found or everything
+def _worth_following(node: Node, all_lost: float, base: float, any_source: bool) -> list[tuple[Node, float]]:
+    """The callees to descend into, with the lost effort that each holds; none where to stop.
 
-
-def _worth_following(node: Node, all_lost: float, base: float, sourced: set[int]) -> list[tuple[Node, float]]:
-    """The callees to descend into, with the lost effort that each holds; none where to stop."""
+    ``any_source``: callees without source, which call nothing that has it, are not for them.
+    """
     followed = []
     for child in node.children.values():
         held = lost_ns(child.inclusive)
-        if held >= LEAST_SHARE * all_lost and id(child) in sourced:
+        if held >= LEAST_SHARE * all_lost and (child.leads_to_source or not any_source):
             followed.append((child, held))
     return followed if sum(held for _, held in followed) >= KEPT_SHARE * base else []
 

@@ -3,15 +3,17 @@
 A node stands for one procedure, or one loop of it, in one calling context (tallent-2009 sec. 3.2.1 and 4);
 lines are kept beside it, so that a report can name the line that costs most. Everything is iterative: paths
 may be thousands deep.
+
+A node is only taken apart into what it calls when somebody looks there. A profile may have millions of contexts, of
+which a report shows forty: the others are never made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from parprof.metrics import Metric, Metrics, add_to
+from parprof.metrics import Metric, Metrics, add_to, total
 from parprof.model import Frame, Path, PathSample
 
 LineMetrics = dict[int, Metrics]
@@ -44,19 +46,118 @@ def hottest(lines: LineMetrics, metric: Metric) -> int:
     return max(known, key=lambda line: (weight(lines[line], metric), -line), default=0)
 
 
-@dataclass(slots=True, eq=False, repr=False)
+class Procedures:
+    """The procedures of frames, each found once: far fewer frames are made than paths go through."""
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self._known: dict[int, tuple[Frame, Procedure]] = {}
+
+    def of(self, frame: Frame) -> Procedure:
+        """The procedure, or loop, that a frame is an instance of."""
+        known = self._known.get(id(frame))
+        if known is None:  # the frame is kept: else its id may come to mean another
+            known = frame, Procedure(frame.name, frame.module, frame.file, frame.is_loop)
+            self._known[id(frame)] = known
+        return known[1]
+
+
+class Way:
+    """How a call path goes through a tree: from each of its nodes, known by a place in the path, to the next."""
+
+    __slots__ = ("metrics", "path", "source")
+
+    def __init__(self, path: Path, metrics: Metrics) -> None:
+        """``path`` with its root first."""
+        self.path = path
+        self.metrics = metrics
+        self.source = next((at for at in range(len(path) - 1, -1, -1) if path[at].file), -1)
+        """Where on it the innermost frame with known source is; -1: there is none."""
+
+    def ends_at(self, at: int) -> bool:
+        """Whether it ends in this node; -1: the root of the tree."""
+        return at + 1 == len(self.path)
+
+    def after(self, at: int) -> Sequence[int]:
+        """The nodes that it goes on to from one."""
+        return (at + 1,) if at + 1 < len(self.path) else ()
+
+
 class Node:
-    """A procedure, or a loop, in its calling context.
+    """A procedure, or a loop, in its calling context."""
 
-    ``lines``: by line of this procedure, the samples that hit it there. ``sites``: by line of the caller,
-    the samples that came through the call on that line.
-    """
+    __slots__ = (
+        "_children",
+        "_coming",
+        "_lines",
+        "_procedures",
+        "leads_to_source",
+        "procedure",
+        "sites",
+        "start_line",
+    )
 
-    procedure: Procedure
-    start_line: int = 0
-    lines: LineMetrics = field(default_factory=dict)
-    sites: LineMetrics = field(default_factory=dict)
-    children: dict[Procedure, Node] = field(default_factory=dict)
+    def __init__(self, procedure: Procedure, procedures: Procedures) -> None:
+        """``procedures``: those of the tree that it is in."""
+        self.procedure = procedure
+        self.start_line = 0
+        self.sites: LineMetrics = {}
+        """By line of the caller: the samples that came through the call on that line."""
+        self.leads_to_source = False
+        """Whether the source of it, or of something that it calls, directly or not, is known."""
+        self._procedures = procedures
+        self._lines: LineMetrics = {}
+        self._children: dict[Procedure, Node] = {}
+        self._coming: list[tuple[Way, int]] = []
+        """Ways that lead here, and where on them this node is, as far as nobody asked where they go on to."""
+
+    def add(self, ways: list[tuple[Way, int]], line: int) -> None:
+        """These ways come here from this line of the caller; this node is where they say on each."""
+        add_to(self.sites, line, total(way.metrics for way, _ in ways))
+        self.leads_to_source = self.leads_to_source or any(0 <= way.source >= at for way, at in ways)
+        self._coming += ways
+
+    @property
+    def lines(self) -> LineMetrics:
+        """By line of this procedure: the samples that hit it there."""
+        if self._coming:
+            self._go_on()
+        return self._lines
+
+    @property
+    def children(self) -> dict[Procedure, Node]:
+        """What it calls."""
+        if self._coming:
+            self._go_on()
+        return self._children
+
+    def _go_on(self) -> None:
+        coming, self._coming = self._coming, []
+        onward: dict[tuple[int, int], list[tuple[Way, int]]] = {}
+        for way, at in coming:
+            path = way.path
+            caller = path[at] if at >= 0 else None
+            if way.ends_at(at):
+                add_to(self._lines, path[-1].line if path else 0, way.metrics)
+            for place in way.after(at):
+                if place > at + 1:
+                    caller = path[place - 1]
+                onward.setdefault((id(path[place]), id(caller)), []).append((way, place))
+        for ways in onward.values():
+            self._lead(ways)
+
+    def _lead(self, ways: list[tuple[Way, int]]) -> None:
+        """To the next frame, which is the same on all of these ways, as is the frame before it."""
+        way, place = ways[0]
+        frame = way.path[place]
+        procedure = self._procedures.of(frame)
+        child = self._children.get(procedure)
+        if child is None:
+            child = self._children[procedure] = Node(procedure, self._procedures)
+        start = frame.start_line
+        if start and (not child.start_line or start < child.start_line):
+            child.start_line = start
+        child.add(ways, way.path[place - 1].line if place else 0)
 
     @property
     def exclusive(self) -> Metrics:
@@ -67,15 +168,6 @@ class Node:
     def inclusive(self) -> Metrics:
         """What was sampled in this procedure and all that it called."""
         return _sum(self.sites)
-
-    def child(self, procedure: Procedure, start_line: int) -> Node:
-        """The node of a callee, made if need be."""
-        node = self.children.get(procedure)
-        if node is None:
-            node = self.children[procedure] = Node(procedure)
-        if start_line and (not node.start_line or start_line < node.start_line):
-            node.start_line = start_line
-        return node
 
     def calls(self) -> LineMetrics:
         """By line of this procedure: the samples that were in something called there."""
@@ -98,19 +190,18 @@ class CallingContextTree:
 
     def __init__(self, samples: Iterable[PathSample] = ()) -> None:
         """Make a tree of these samples."""
-        self.root = Node(Procedure())
-        for sample in samples:
-            self.insert_path(sample.path, sample.metrics)
+        self.procedures = Procedures()
+        self.ways: list[Way] = []
+        """The call paths that it is made of."""
+        self.root = Node(Procedure(), self.procedures)
+        self.add(Way(sample.path, sample.metrics) for sample in samples)
 
-    def insert_path(self, path: Path, metrics: Metrics) -> None:
-        """Charge ``metrics`` to a call path, root first."""
-        node, line = self.root, 0
-        add_to(node.sites, 0, metrics)
-        for frame in path:
-            node = node.child(procedure_of(frame), frame.start_line)
-            add_to(node.sites, line, metrics)
-            line = frame.line
-        add_to(node.lines, line, metrics)
+    def add(self, ways: Iterable[Way]) -> None:
+        """Charge what call paths have to the nodes on their way. Before anybody has looked at them."""
+        fresh = list(ways)
+        self.ways += fresh
+        if fresh:
+            self.root.add([(way, -1) for way in fresh], 0)
 
     def walk(self) -> Iterator[tuple[Node, bool]]:
         """Every node below the root twice: with True when it is entered, with False when it is left."""
@@ -121,8 +212,3 @@ class CallingContextTree:
             if entering:
                 pending.append((node, False))
                 pending += [(child, True) for child in reversed(node.children.values())]
-
-
-def procedure_of(frame: Frame) -> Procedure:
-    """The procedure, or loop, that a frame is an instance of."""
-    return Procedure(frame.name, frame.module, frame.file, frame.is_loop)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from parprof.cct.tree import CallingContextTree, LineMetrics, Node, Procedure, hottest
-from parprof.metrics import Metric, Metrics, add_to
+from parprof.cct.tree import CallingContextTree, LineMetrics, Procedure, Procedures, Way, hottest
+from parprof.metrics import Metric, Metrics, add_to, total
+from parprof.model import Path
 
 
 @dataclass(slots=True)
@@ -30,67 +31,134 @@ class FunctionTotals:
         return hottest(first, metric) or hottest(second, metric) or self.start_line
 
 
+def _loopless(path: Path) -> Path:
+    """A path of procedures alone. What a loop calls is called on the loop's line."""
+    out: list[int] = []
+    lines: list[int] = []
+    for at, frame in enumerate(path):
+        if not frame.is_loop:
+            out.append(at)
+            lines.append(frame.line)
+        elif out:
+            lines[-1] = frame.line
+    frames = (path[at] for at in out)
+    return tuple(
+        frame if frame.line == line else replace(frame, line=line)
+        for frame, line in zip(frames, lines, strict=True)
+    )
+
+
 def without_loops(tree: CallingContextTree) -> CallingContextTree:
     """The tree of procedures alone: what a loop has goes to the procedure that it is in."""
-    if not any(node.procedure.is_loop for node, _ in tree.walk()):
+    if not any(frame.is_loop for way in tree.ways for frame in way.path):
         return tree
     out = CallingContextTree()
-    _copy(tree.root.lines, out.root.lines)
-    _copy(tree.root.sites, out.root.sites)
-    stack = [out.root]
-    for node, entering in tree.walk():
-        if not entering:
-            stack.pop()
-            continue
-        target = stack[-1]
-        if not node.procedure.is_loop:
-            target = target.child(node.procedure, node.start_line)
-            _copy(node.sites, target.sites)
-        _copy(node.lines, target.lines)
-        stack.append(target)
+    out.add(Way(_loopless(way.path), way.metrics) for way in tree.ways)
     return out
 
 
-def _copy(source: LineMetrics, target: LineMetrics) -> None:
-    for line, metrics in source.items():
-        add_to(target, line, metrics)
+def sampled_paths(tree: CallingContextTree) -> Iterator[tuple[tuple[Procedure, ...], Metrics, Metrics]]:
+    """Call paths without loops, root first, with what they have themselves and with all that they call."""
+    tree = without_loops(tree)
+    of = tree.procedures.of
+    own: dict[tuple[Procedure, ...], Metrics] = {}
+    for way in tree.ways:
+        add_to(own, tuple(map(of, way.path)), way.metrics)
+    above: list[tuple[tuple[Procedure, ...], Metrics]] = []  # each begins with the one before it
+
+    def leave() -> tuple[tuple[Procedure, ...], Metrics, Metrics]:
+        path, inclusive = above.pop()
+        if above:
+            above[-1][1].add(inclusive)
+        return path, own[path], inclusive
+
+    for path in sorted(own):  # what begins with a path comes right behind it
+        while above and path[: len(above[-1][0])] != above[-1][0]:
+            yield leave()
+        above.append((path, own[path].copy()))
+    while above:
+        yield leave()
 
 
 def flat_view(tree: CallingContextTree) -> dict[Procedure, FunctionTotals]:
     """Totals by procedure; loops are parts of theirs."""
-    rows: dict[Procedure, FunctionTotals] = {}
-    active: dict[Procedure, int] = {}
-    for node, entering in without_loops(tree).walk():
-        key = node.procedure
-        if not entering:
-            active[key] -= 1
-            continue
-        row = rows.setdefault(key, FunctionTotals(key))
-        row.start_line = min(filter(None, (row.start_line, node.start_line)), default=0)
-        for line, metrics in node.lines.items():
-            row.exclusive.add(metrics)
-            add_to(row.lines, line, metrics)
-        if not active.get(key):
-            row.inclusive.add(node.inclusive)
-            for line, metrics in node.calls().items():
-                add_to(row.calls, line, metrics)
-        active[key] = active.get(key, 0) + 1
-    return rows
+    rows: dict[Procedure, tuple[FunctionTotals, dict[int, list[Metrics]]]] = {}
+    tree = without_loops(tree)
+    of = tree.procedures.of
+    for way in tree.ways:
+        metrics, path = way.metrics, way.path
+        active: set[Procedure] = set()
+        last = len(path) - 1
+        for at, frame in enumerate(path):
+            procedure = of(frame)
+            row, calls = rows.get(procedure) or rows.setdefault(procedure, (FunctionTotals(procedure), {}))
+            start = frame.start_line
+            if start and (not row.start_line or start < row.start_line):
+                row.start_line = start
+            if at == last:
+                add_to(row.lines, frame.line, metrics)
+                row.exclusive.add(metrics)
+                if procedure not in active:
+                    row.inclusive.add(metrics)
+            elif procedure not in active:
+                calls.setdefault(frame.line, []).append(metrics)
+                active.add(procedure)
+    for row, calls in rows.values():
+        row.calls = {line: total(called) for line, called in calls.items()}
+        row.inclusive.add(total(row.calls.values()))
+    return {procedure: row for procedure, (row, _) in rows.items()}
 
 
-@dataclass(slots=True)
 class Caller:
     """A node of the callers view: the top one is the procedure itself, its children are its callers.
 
     Both metrics are the *top* procedure's, as far as it was reached through this chain of callers.
     """
 
-    procedure: Procedure
-    start_line: int = 0
-    exclusive: Metrics = field(default_factory=Metrics)
-    inclusive: Metrics = field(default_factory=Metrics)
-    lines: LineMetrics = field(default_factory=dict)
-    children: dict[Procedure, Caller] = field(default_factory=dict)
+    __slots__ = (
+        "_children",
+        "_coming",
+        "_tree",
+        "exclusive",
+        "inclusive",
+        "lines",
+        "procedure",
+        "start_line",
+    )
+
+    def __init__(self, tree: CallingContextTree, procedure: Procedure, start_line: int = 0) -> None:
+        """Of a tree."""
+        self.procedure = procedure
+        self.start_line = start_line
+        self.exclusive = Metrics()
+        self.inclusive = Metrics()
+        self.lines: LineMetrics = {}
+        self._tree = tree
+        self._children: dict[Procedure, Caller] = {}
+        self._coming: list[tuple[Path, int, Metrics, bool]] = []
+        """Call paths, where on them this caller is, their metrics, and whether the top procedure has them itself."""
+
+    def add(self, path: Path, at: int, metrics: Metrics, own: bool) -> None:
+        """A call path leads from here, its frame ``at``, to the top procedure."""
+        self.inclusive.add(metrics)
+        if own:
+            self.exclusive.add(metrics)
+        if at:
+            self._coming.append((path, at, metrics, own))
+
+    @property
+    def children(self) -> dict[Procedure, Caller]:
+        """Its callers."""
+        coming, self._coming = self._coming, []
+        for path, at, metrics, own in coming:
+            frame = path[at - 1]
+            procedure = self._tree.procedures.of(frame)
+            caller = self._children.get(procedure)
+            if caller is None:
+                caller = self._children[procedure] = Caller(self._tree, procedure, frame.start_line)
+            caller.add(path, at - 1, metrics, own)
+            add_to(caller.lines, frame.line, metrics)
+        return self._children
 
     def hottest_line(self, metric: Metric) -> int:
         """The calling line (of the top procedure: any line) that weighs most, else the first line, else 0."""
@@ -102,73 +170,93 @@ def callers_view(tree: CallingContextTree, functions: Iterable[FunctionTotals]) 
 
     A recursive procedure is entered where it is not yet on the path: what it calls of itself counts once.
     """
-    tops = {
-        row.procedure: Caller(row.procedure, row.start_line, lines=row.lines or row.calls)
-        for row in functions
-    }
-    depth = dict.fromkeys(tops, 0)
-    inside = {procedure: Metrics() for procedure in tops}
-    chain: list[Node] = []
-    for node, entering in without_loops(tree).walk():
-        key = node.procedure
-        if entering:
-            chain.append(node)
-            if key in tops:
-                depth[key] += 1
-                inside[key].add(node.exclusive)
-            continue
-        if key in tops:
-            depth[key] -= 1
-            if not depth[key]:
-                _insert_callers(tops[key], chain, inside[key])
-                inside[key] = Metrics()
-        chain.pop()
+    tree = without_loops(tree)
+    tops: dict[Procedure, Caller] = {}
+    for row in functions:
+        top = tops[row.procedure] = Caller(tree, row.procedure, row.start_line)
+        top.lines = row.lines or row.calls
+    of = tree.procedures.of
+    for way in tree.ways:
+        path = way.path
+        entered: dict[Procedure, int] = {}
+        for at, frame in enumerate(path):
+            procedure = of(frame)
+            if procedure in tops:
+                entered.setdefault(procedure, at)
+        for procedure, at in entered.items():
+            tops[procedure].add(path, at, way.metrics, of(path[-1]) == procedure)
     return list(tops.values())
 
 
-def _insert_callers(top: Caller, chain: list[Node], exclusive: Metrics) -> None:
-    """Charge one entry of the last node of ``chain`` (root first) to all its callers."""
-    inclusive = chain[-1].inclusive
-    here = top
-    here.exclusive.add(exclusive)
-    here.inclusive.add(inclusive)
-    for callee, caller in zip(reversed(chain), reversed(chain[:-1]), strict=False):
-        here = here.children.setdefault(caller.procedure, Caller(caller.procedure, caller.start_line))
-        here.exclusive.add(exclusive)
-        here.inclusive.add(inclusive)
-        for line, metrics in callee.sites.items():
-            add_to(here.lines, line, metrics)
+class _FoldedWay(Way):
+    """A call path on which no procedure calls itself: where one recurs, the path goes on from its first instance.
+
+    A node is known by the place in the path where it was met first.
+    """
+
+    __slots__ = ("_after", "_last", "_procedures")
+
+    def __init__(self, path: Path, metrics: Metrics, procedures: Procedures) -> None:
+        """``procedures``: those of the path's frames. Few paths are looked at beyond their first frame."""
+        super().__init__(path, metrics)
+        self._procedures = procedures
+        self._after: dict[int, list[int]] | None = None
+        self._last = -1
+
+    def _fold(self) -> dict[int, list[int]]:
+        after: dict[int, list[int]] = {}
+        chain = [-1]  # from the root of the tree to where the path is now
+        on_chain: dict[Procedure, int] = {}
+        met: dict[tuple[int, Procedure], int] = {}
+        for at, frame in enumerate(self.path):
+            procedure = self._procedures.of(frame)
+            back = on_chain.get(procedure)
+            if back is not None:
+                for left in chain[back + 1 :]:
+                    on_chain.pop(self._procedures.of(self.path[left]), None)
+                del chain[back + 1 :]
+                continue
+            here = chain[-1]
+            node = met.setdefault((here, procedure), at)
+            if node == at:
+                after.setdefault(here, []).append(at)
+            if not procedure.is_loop:
+                on_chain[procedure] = len(chain)
+            chain.append(node)
+        self._last = chain[-1]
+        self._after = after
+        return after
+
+    def ends_at(self, at: int) -> bool:
+        """Whether it ends in this node."""
+        if at < 0:
+            return False
+        if self._after is None:
+            self._fold()
+        return at == self._last
+
+    def after(self, at: int) -> Sequence[int]:
+        """The nodes that it goes on to from one."""
+        if at < 0:
+            return (0,)
+        return (self._after or self._fold()).get(at, ())
 
 
 def fold_recursion(tree: CallingContextTree) -> tuple[CallingContextTree, int]:
-    """A tree in which no procedure calls itself, directly or not, and the number of nodes that this saves.
+    """A tree in which no procedure calls itself, directly or not, and the most calls that recur on any one path.
 
     Where a procedure recurs on a path, the path goes on from its first instance. Inclusive metrics still
     count a sample once; but in indirect recursion a callee's may contain some that its caller counts as
     its own. Loops do not recur by themselves.
     """
+    of = tree.procedures.of
+    most = 0
+    ways: list[Way] = []
+    for way in tree.ways:
+        functions = [frame for frame in way.path if not frame.is_loop]
+        recurring = len(functions) - len(set(map(of, functions)))
+        most = max(most, recurring)
+        ways.append(_FoldedWay(way.path, way.metrics, tree.procedures) if recurring else way)
     out = CallingContextTree()
-    _copy(tree.root.lines, out.root.lines)
-    _copy(tree.root.sites, out.root.sites)
-    callers: dict[int, Node] = {}
-    active: dict[int, int] = {}
-    stack = [out.root]
-    saved = 0
-    for node, entering in tree.walk():
-        if not entering:
-            active[id(stack.pop())] -= 1
-            continue
-        target = out.root if node.procedure.is_loop else stack[-1]
-        while target is not out.root and target.procedure != node.procedure:
-            target = callers[id(target)]
-        if target is out.root:
-            target = stack[-1].child(node.procedure, node.start_line)
-            callers[id(target)] = stack[-1]
-        if active.get(id(target)):
-            saved += 1
-        else:
-            _copy(node.sites, target.sites)
-        _copy(node.lines, target.lines)
-        active[id(target)] = active.get(id(target), 0) + 1
-        stack.append(target)
-    return out, saved
+    out.add(ways)
+    return out, most

@@ -7,8 +7,8 @@ from typing import IO, Any
 
 from parprof.attribution import Effort, verdict
 from parprof.attribution.advice import Advice, advise
-from parprof.cct.tree import CallingContextTree, Node
-from parprof.cct.views import FunctionTotals, flat_view, without_loops
+from parprof.cct.tree import CallingContextTree, Procedure
+from parprof.cct.views import FunctionTotals, flat_view, sampled_paths
 from parprof.exporters.summary import headline, sentence
 from parprof.metrics import IDLENESS, METRICS, SAMPLES, Metrics, add_to
 from parprof.model import Profile
@@ -134,20 +134,10 @@ def _function(row: FunctionTotals) -> dict[str, Any]:
 
 def _paths(tree: CallingContextTree) -> list[dict[str, Any]]:
     """One row for each call path that was sampled, root first, without loops."""
-    tree = without_loops(tree)
-    rows: list[dict[str, Any]] = []
-    if tree.root.exclusive:
-        rows.append(_path([], tree.root))
-    frames: list[str] = []
-    for node, entering in tree.walk():
-        if not entering:
-            frames.pop()
-            continue
-        frames.append(node.procedure.name)
-        if node.exclusive:
-            rows.append(_path(frames.copy(), node))
+    rows = [_path(path, own, inclusive) for path, own, inclusive in sampled_paths(tree) if own]
     return sorted(rows, key=lambda row: (-row["idleness_s"], -row["work_s"], -row["spin_s"], row["frames"]))
 
 
-def _path(frames: list[str], node: Node) -> dict[str, Any]:
-    return {"frames": frames, **_metrics(node.exclusive), "verdict": verdict(node.inclusive).value}
+def _path(path: tuple[Procedure, ...], own: Metrics, inclusive: Metrics) -> dict[str, Any]:
+    frames = [procedure.name for procedure in path]
+    return {"frames": frames, **_metrics(own), "verdict": verdict(inclusive).value}

@@ -8,6 +8,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from itertools import chain
 from typing import IO, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -237,12 +238,14 @@ class _Decoder:
 
     def _path(self, numbers: Iterable[int]) -> Path:
         """The frames of location ids, root first."""
-        path: list[Frame] = []
-        for number in numbers:
-            frames = _lookup(self._locations, number, "location")
-            self._spend(len(frames))
-            path.extend(frames)
-        return tuple(reversed(path))
+        try:
+            parts = [self._locations[number] for number in numbers]
+        except KeyError as error:
+            raise ProfileFormatError(f"it is corrupt: there is no location {error.args[0]}") from None
+        self._spend(sum(map(len, parts)))
+        path = list(chain.from_iterable(parts))
+        path.reverse()
+        return tuple(path)
 
     def _projection(self, index: int) -> Path:
         """The path whose location ids a label holds."""

@@ -23,7 +23,8 @@ from parprof.untrusted import open_regular
 
 Key = tuple[Any, ...]
 """What tells files apart: a kind, and for a file its device, inode, modification time and size."""
-ANONYMOUS = "[anon]"
+ANONYMOUS, NO_MAPPING = "[anon]", "[unknown]"
+_MEMORY = frozenset((ANONYMOUS, NO_MAPPING, "[heap]", "[stack]"))
 
 
 class Way(NamedTuple):
@@ -77,6 +78,11 @@ class Dso(SelfClosing):
         """What is added to an offset in the file's code for the ELF address there; None if it differs by segment."""
         found = {segment.vaddr - segment.offset for segment in self.elf.code} if self.elf else ()
         return next(iter(found)) if len(found) == 1 else None
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether it is memory into which programs put code that they make: without a file, or with a nameless one."""
+        return self.path in _MEMORY or self.path.startswith("/memfd:")
 
     @property
     def is_open(self) -> bool:

@@ -69,6 +69,19 @@ class DsoCache(Closing):
                     break  # the other ways lead to the same file
         return Dso(("unopened", line.device, line.inode, line.path), shown, problem=problem)
 
+    def mapped(self, pid: int, line: MapsLine) -> Dso | None:
+        """The Dso of an executable mapping whose path is not known; None if it is gone and was not known before."""
+        if not line.inode:
+            return self._label(b"")
+        try:
+            path = os.readlink(f"/proc/{pid}/map_files/{line.start:x}-{line.end:x}".encode())
+        except OSError:
+            return next(
+                (dso for dso in self._known.values() if dso.mapped_as == (line.device, line.inode)), None
+            )
+        dso = self.get(pid, line._replace(path=path))
+        return None if dso.key[0] == "unopened" else dso
+
     def _ways(self, pid: int, line: MapsLine, paths: list[bytes]) -> tuple[Way, ...]:
         theirs, ours = self._mounts.of(pid), self._mounts.of("self")
         local = theirs.is_local_device(line.device)

@@ -26,13 +26,16 @@ class FoundMapping(NamedTuple):
     device: int
     """As ``os.makedev`` has it."""
     inode: int
+    """0: there is no file."""
+    epoch: int = 0
+    """Of the load map, when that was."""
 
     @classmethod
     def parse(cls, raw: bytes) -> FoundMapping:
         """A ``struct mapping_record``."""
-        _, image, start, end, offset, inode, device, _ = _RECORD.unpack_from(raw)
+        _, image, start, end, offset, inode, device, epoch = _RECORD.unpack_from(raw)
         number = os.makedev(device >> _MINOR_BITS, device & (1 << _MINOR_BITS) - 1)
-        return cls(image, start, end, offset, number, inode)
+        return cls(image, start, end, offset, number, inode, epoch)
 
 
 def _key(device: int, inode: int) -> bytes:

@@ -33,7 +33,10 @@ STACK_ENDS = (
     "zero",
     "frame_pointers",
 )
-"""How the walk of a user stack ended, by number (``enum stack_end``); only the first is a whole stack."""
+"""How the walk of a user stack ended, by number (``enum stack_end``)."""
+WHOLE_ENDS = frozenset(("complete", "zero"))
+"""Those of whole stacks. A return address of 0 is how runtimes mark their outermost functions: Go's
+``runtime.goexit``, code that calls ``clone`` itself."""
 PYTHON_ENDS = ("complete", "unreadable", "too_deep", "no_state")
 """The same for a thread's Python frames (``enum python_end``); "no_state": it never ran Python."""
 
@@ -63,6 +66,11 @@ class Stack:
     cut: int = 0
     """So many innermost frames belong to the work that another context created; 0: all of them."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the outermost frame is there."""
+        return self.end in WHOLE_ENDS
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -82,6 +90,11 @@ class RawStack(NamedTuple):
     python: bytes
     python_end: int
     cut: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the outermost frame is there."""
+        return _name(STACK_ENDS, self.end) in WHOLE_ENDS
 
     @property
     def words(self) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ def physical_path(
     kernel's frames.
     """
     rows: list[Row] = []
-    complete = user.end == "complete"
+    complete = user.is_whole
     for address, is_return in user.frames:
         here = resolve(address, is_return)
         if not here:

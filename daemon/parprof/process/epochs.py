@@ -21,11 +21,12 @@ class LoadMaps:
         """The newest epoch that the kernel told us of."""
         self._epochs: list[int] = []
         self._maps: list[LoadMap] = []
-
-    @property
-    def newest(self) -> LoadMap | None:
-        """The map read last."""
-        return self._maps[-1] if self._maps else None
+        """What was mapped in each of them at some time."""
+        self._noted_epochs: list[int] = []
+        self._noted: list[LoadMap] = []
+        """What samples showed until then."""
+        self.newest: LoadMap | None = None
+        """The map read last: what is mapped now."""
 
     def begin(self, epoch: int) -> None:
         """The kernel reported the beginning of an epoch."""
@@ -33,15 +34,35 @@ class LoadMaps:
 
     def add(self, epoch: int, load_map: LoadMap) -> None:
         """A map was read while ``epoch`` was the newest that we knew of."""
+        self.newest = load_map
         if self._epochs and self._epochs[-1] == epoch:
-            self._maps[-1] = load_map  # more of the same epoch: mappings that ld.so had no part in
+            # more of the same epoch: mappings that ld.so had no part in, and which may be gone by now
+            self._maps[-1] = load_map.keeping(self._maps[-1])
             return
         self._epochs.append(epoch)
         self._maps.append(load_map)
         del self._epochs[:-_KEPT], self._maps[:-_KEPT]
 
+    def note(self, epoch: int, mappings: LoadMap) -> None:
+        """These were mapped in an epoch, as samples showed that came to their code: there may be more."""
+        if self._noted:
+            mappings = mappings.keeping(self._noted[-1])
+        epoch = max([epoch, *self._noted_epochs[-1:]])
+        if self._noted_epochs[-1:] == [epoch]:
+            self._noted[-1] = mappings
+            return
+        self._noted_epochs.append(epoch)
+        self._noted.append(mappings)
+        del self._noted_epochs[:-_KEPT], self._noted[:-_KEPT]
+
     def find(self, address: int, epoch: int) -> tuple[Dso, int] | None:
-        """File and ELF address behind an address sampled in an epoch; None when that can't be told.
+        """File and ELF address behind an address sampled in an epoch; None when that can't be told."""
+        found = self._find_read(address, epoch)
+        at = bisect_right(self._noted_epochs, epoch) - 1
+        return self._noted[at].find(address) if found is None and at >= 0 else found
+
+    def _find_read(self, address: int, epoch: int) -> tuple[Dso, int] | None:
+        """The same, by the maps that were read.
 
         In an epoch whose map was never read an address means what it meant both before and after; where those
         differ - one library went and another came to its place - it is unknown rather than guessed.

@@ -110,6 +110,19 @@ def inspect(pid: int) -> Process:
     return Process(pid, stat.start_ticks, comm, _command(pid) or f"[{comm}]", exe)
 
 
+def is_32_bit(pid: int) -> bool:
+    """Whether a process runs a 32-bit program; False where that cannot be read.
+
+    Its auxiliary vector tells, which is pairs of words: the first of each is a small number.
+    """
+    try:
+        with open(f"/proc/{pid}/auxv", "rb") as file:
+            first = file.read(8)
+    except OSError:
+        return False
+    return len(first) == 8 and int.from_bytes(first, "little") >= 1 << 32
+
+
 def parent_of(pid: int) -> int:
     """The parent of a process; 0 if it is gone. For where records of the kernel were lost, else they tell."""
     import psutil  # rarely needed, and dear to load

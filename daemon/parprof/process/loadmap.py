@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
@@ -17,6 +17,8 @@ __all__ = ("Dso", "DsoCache", "LoadMap", "Mapping")
 MAX_MAPPINGS = 1 << 16
 """Executable mappings beyond this number are left out (the kernel's own limit is 65530)."""
 _MAX_LINE = 1 << 15
+_MAX_FORMER = 1 << 12
+"""Mappings that are remembered when they are gone, of one epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +78,37 @@ class LoadMap:
             return previous
         return cls(pid, mappings)
 
-    def plus(self, mapping: Mapping) -> LoadMap:
-        """The same with one more; itself if it has that."""
-        if self.find(mapping.start) is not None:
+    @classmethod
+    def of_mappings(cls, pid: int, mappings: Iterable[Mapping]) -> LoadMap:
+        """These mappings, the later ones where they are of the same memory."""
+        kept: dict[int, Mapping] = {}
+        for mapping in mappings:
+            kept.pop(mapping.start, None)
+            kept[mapping.start] = mapping
+        return cls(pid, {b"%x" % start: mapping for start, mapping in kept.items()})
+
+    def keeping(self, former: LoadMap) -> LoadMap:
+        """The same, with what ``former`` has where nothing is now; itself if that is nothing.
+
+        Code that is mapped for a moment only is not to be forgotten before its samples have been named.
+        """
+        added: dict[bytes, Mapping] = {}
+        for line, mapping in reversed(former._by_line.items()):
+            if self._by_line.get(line) is not mapping and not self._has_any(mapping.start, mapping.end):
+                added[line] = mapping
+                if len(added) == _MAX_FORMER:
+                    break
+        if not added:
             return self
-        return LoadMap(self.pid, {**self._by_line, b"%x" % mapping.start: mapping})
+        kept = {line: mapping for line, mapping in reversed(added.items()) if line not in self._by_line}
+        return LoadMap(self.pid, {**kept, **self._by_line})
+
+    def _has_any(self, start: int, end: int) -> bool:
+        """Whether anything is mapped there."""
+        index = bisect_right(self._starts, start) - 1
+        if index >= 0 and self.mappings[index].end > start:
+            return True
+        return index + 1 < len(self._starts) and self._starts[index + 1] < end
 
     def of(self, pid: int) -> LoadMap:
         """The same for a process that was forked from this one."""

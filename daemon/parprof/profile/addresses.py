@@ -9,7 +9,7 @@ from itertools import count
 
 from parprof.facts.drain import Drain, Image
 from parprof.facts.names import KernelPlace, Namer, Request
-from parprof.files.dso import ANONYMOUS, Dso, Key
+from parprof.files.dso import ANONYMOUS, NO_MAPPING, Dso, Key
 from parprof.kernel.stacks import INTERRUPTED, RawStack, StackTable
 from parprof.logical.paths import MAX_KERNEL_FRAMES
 from parprof.model import Frame
@@ -26,6 +26,10 @@ _Where = tuple[int, int, int, bool]
 """image, for code that others do not share, else 0; number of the file; address there; whether a return address."""
 _UNKNOWN_FILE = 0
 _MAX_CONTEXTS = 4096
+_MAX_NAMELESS = 4096
+"""Places in JIT code of a process that are asked for again."""
+NOWHERE = Dso(("label", NO_MAPPING), NO_MAPPING, problem="no file")
+"""Where a leaf was found that is in no mapping."""
 
 
 @dataclass(slots=True)
@@ -78,6 +82,8 @@ class AddressBook:
         self._lines: dict[tuple[Frame, ...], Site] = {}
         self._shapes: dict[Shape, Shape] = {}
         self._kernel: dict[tuple[int, bool], tuple[Frame, ...]] = {}
+        self._nameless: dict[int, dict[Site, _Found]] = {}
+        """By image: JIT code that its compiler has not told the name of so far."""
         self._kernel_seen: set[int] = set()
         """Kernel stacks whose addresses have been looked up."""
 
@@ -103,6 +109,7 @@ class AddressBook:
 
     def look_up(self, drain: Drain) -> None:
         """Look up all addresses in the stacks of these facts, and of the contexts that they lie in."""
+        self._ask_again(drain.images)
         stacks = drain.stacks
         kernel: set[KernelPlace] = set()
         new: list[tuple[_Space, int, RawStack | None]] = []
@@ -158,20 +165,19 @@ class AddressBook:
     def _find_site(self, space: _Space, known: dict[int, Site], word: int, is_return: bool) -> None:
         address, image = word & ~INTERRUPTED, space.image
         found = image.find(address, space.epoch) if image else None
-        if image is None or found is None:
+        if found is None:
             if is_return:
                 return
-            where = (0, _UNKNOWN_FILE, address, False)
+            # code that went away, unless a JIT compiler has told what it is
+            found = NOWHERE, address
+            where = (image.image if image else 0, _UNKNOWN_FILE, address, False)
         else:
             file = self._files.setdefault(found[0].key, len(self._files) + 1)
-            where = (image.image if found[0].name == ANONYMOUS else 0, file, found[1], is_return)
+            where = (image.image if image and found[0].is_memory else 0, file, found[1], is_return)
         site = self._sites.get(where)
         if site is None:
             site = self._sites[where] = next(self._numbers)
-            if image is not None and found is not None:
-                self._fresh[site] = _Found(image.image, address, is_return, found, where)
-            else:  # a leaf outside of every mapping is code that went away, or was never a file
-                self._frames[site] = (Frame(f"[unknown]+{address:#x}"),)
+            self._fresh[site] = _Found(image.image if image else 0, address, is_return, found, where)
         known[word] = site
         if site in self._fresh:
             self._fresh[site].known.append((known, word))
@@ -199,29 +205,56 @@ class AddressBook:
 
     def _name(self, fresh: Mapping[Site, _Found], total: int) -> None:
         weights: Counter[Request] = Counter()
-        for found in fresh.values():
-            weights[found.place[0], found.place[1], found.is_return] += found.weight
+        for site, found in fresh.items():
+            if found.place[0] is NOWHERE:
+                self._frames[site] = (Frame(f"[unknown]+{found.address:#x}"),)
+            else:
+                weights[found.place[0], found.place[1], found.is_return] += found.weight
         named = self._namer.name(weights, total)
         for site, found in fresh.items():
-            self._frames[site] = named[found.place[0], found.place[1], found.is_return]
+            if found.place[0] is not NOWHERE:
+                self._frames[site] = named[found.place[0], found.place[1], found.is_return]
 
     def _name_jit_code(self, fresh: Mapping[Site, _Found], images: Mapping[int, Image]) -> None:
-        """Names of code in anonymous memory, where its JIT compiler has left some."""
+        """Names of code that no file has, where its JIT compiler has left some."""
         code: dict[int, dict[Site, _Found]] = {}
         for site, found in fresh.items():
-            if found.place[0].name == ANONYMOUS:
+            if found.place[0].is_memory:
                 code.setdefault(found.image, {})[site] = found
         for number, sites in code.items():
             wanted = {site: found.address - found.is_return for site, found in sites.items()}
             image = images.get(number)
             names = self._namer.name_jit_code(image, wanted.values()) if image else {}
+            nameless = self._nameless.setdefault(number, {})
             for site, address in wanted.items():
                 if name := names.get(address):
                     self._frames[site] = (Frame(name, module=ANONYMOUS, address=sites[site].address),)
+                elif len(nameless) < _MAX_NAMELESS:
+                    nameless[site] = sites[site]
+
+    def _ask_again(self, images: Mapping[int, Image]) -> None:
+        """Forget the places of JIT code that has got a name since: they are found anew, as places that have one."""
+        for number, sites in self._nameless.items():
+            image = images.get(number)
+            if image is None or not sites:
+                continue
+            wanted = {site: found.address - found.is_return for site, found in sites.items()}
+            names = self._namer.name_jit_code(image, wanted.values())
+            for site in [site for site, address in wanted.items() if address in names]:
+                found = sites.pop(site)
+                self._sites.pop(found.where, None)
+                for known, word in found.known:
+                    known.pop(word, None)
+            if names:
+                for (owner, _), space in self._spaces.items():
+                    if owner == number:
+                        space.shapes.clear()
 
     def forget(self, images: Collection[int]) -> None:
         """Drop what belongs to processes that are gone."""
         self._spaces = {key: space for key, space in self._spaces.items() if key[0] not in images}
+        for image in images:
+            self._nameless.pop(image, None)
 
     def trim(self, limit: int = 1 << 15) -> None:
         """Forget what was only remembered to save work, if there is more than ``limit``, and end idle helpers."""
@@ -233,6 +266,7 @@ class AddressBook:
             self._files.clear()
             self._sites.clear()
             self._lines.clear()
+            self._nameless.clear()
             self._frames = {_NO_CODE: ()}
         if not self._sites or sum(map(len, self._spaces.values())) > limit:
             self._spaces.clear()

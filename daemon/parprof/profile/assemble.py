@@ -14,6 +14,7 @@ from parprof.metrics import Metrics
 from parprof.model import PathSample, ProcessInfo, Profile
 from parprof.profile.accounting import complete
 from parprof.profile.addresses import AddressBook
+from parprof.profile.jit import jit_notes
 from parprof.profile.rows import RowMaker
 
 _MEMORY = "memory"
@@ -26,8 +27,9 @@ _STACK_ENDS = {
     "bad_row": "where the table says nothing",
     "unreadable": "at unreadable stack memory",
     "too_deep": "deeper than 512 frames",
-    "zero": "at a return address of 0",
     "frame_pointers": "before the load map was known",
+    "missing": "lost on their way",
+    "leaving": "in exec or exit, where there is none",
 }
 _SHORT_PHASE_US = 200.0
 """Other threads run on while the sampling interrupt is taken, some 10 us: a twentieth of that."""
@@ -38,9 +40,7 @@ def measurement_notes(measured: Measurement, rows: RowMaker) -> list[str]:
     out = []
     counted = measured.kernel.statistics()
     if rows.cut_short:
-        why = [
-            f"{counted[f'stacks_{e}']} {text}" for e, text in _STACK_ENDS.items() if counted[f"stacks_{e}"]
-        ]
+        why = [f"{rows.cut[end]} {text}" for end, text in _STACK_ENDS.items() if rows.cut[end]]
         share = 100 * rows.cut_short / max(rows.samples, 1)
         out.append(f"{share:.1f} % of the stacks are cut short ({'; '.join(why)})")
     left_out = [
@@ -58,8 +58,8 @@ def measurement_notes(measured: Measurement, rows: RowMaker) -> list[str]:
         )
     if rows.unknown:
         out.append(f"{rows.unknown} samples are of work whose creation was not seen: below [unknown context]")
-    if rows.incomplete:
-        share = 100 * rows.incomplete / max(rows.samples, 1)
+    if rows.incomplete_though_whole:  # the others have been told of as cut short
+        share = 100 * rows.incomplete_though_whole / max(rows.samples, 1)
         out.append(f"{share:.1f} % of the logical call paths do not reach the entry of the program")
     if rows.joined:
         out.append(
@@ -163,6 +163,7 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
             *measured.notes,
             *impossible,
             *measurement_notes(measured, rows),
+            *jit_notes(samples, measured.images),
             *namer.notes,
             *(f"{path}: {problem}" for path, problem in list(problems.items())[:_MAX_PROBLEMS]),
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 from parprof.attribution import finephases
@@ -49,8 +50,11 @@ class RowMaker:
         """Samples of the clock event so far."""
         self.unsure = 0
         """Those whose n_w is partly a guess."""
-        self.cut_short = 0
-        """Those whose stack does not reach the outermost frame."""
+        self.cut: Counter[str] = Counter()
+        """Those whose stack does not reach the outermost frame, by why: one of `parprof.kernel.stacks.STACK_ENDS`, or
+        ``missing``, the stack never came, or ``leaving``, the process was in exec or exit."""
+        self.incomplete_though_whole = 0
+        """Those whose logical path is not whole, although their stack is."""
         self.fine = 0
         """Those of threads that worked in phases so short that n_w is a mean over all of them."""
         self._spun_alone: dict[int, tuple[PathSample, float]] = {}
@@ -60,6 +64,11 @@ class RowMaker:
         self.joined = self.unknown = self.incomplete = 0
         """Those of unknown context, shared among the paths that create such work, or not; and those whose logical
         path is not whole."""
+
+    @property
+    def cut_short(self) -> int:
+        """Samples whose stack does not reach the outermost frame."""
+        return self.cut.total()
 
     def cores_of(self, image: Image | None) -> int:
         """n for a process, now."""
@@ -156,13 +165,15 @@ class RowMaker:
             return
         is_clock = key.event == 0
         amount = count.samples if is_clock else count.total
+        reason = ""
         if is_clock:
             self.samples += amount
             self.unsure += count.unsure
             self.fine += amount * (key.fine > 0 and key.state is ThreadState.WORKING)
-            raw = drain.stacks.raw(key.user)
-            if raw is None or raw.end:
-                self.cut_short += amount
+            reason = _cut_by(key.user, drain.stacks)
+            if reason:
+                self.cut[reason] += amount
+        incomplete = paths.incomplete_samples
         for located, share in paths.shares(key.user, key.kernel, key.context, amount, key.event):
             overhead = located.overhead if key.state is ThreadState.WORKING else ""
             period_ns = 1e9 / drain.frequency_hz
@@ -186,6 +197,8 @@ class RowMaker:
             row = self._charge(out, drain, key, located, image, overhead, metrics)
             if is_clock and key.state is ThreadState.SPINNING and not key.n_working:
                 self._spun_alone[id(row)] = row, self._spun_alone.get(id(row), (row, 0.0))[1] + share
+        if is_clock and not reason:
+            self.incomplete_though_whole += paths.incomplete_samples - incomplete
 
     def spun_alone(self) -> list[tuple[PathSample, float]]:
         """Rows made last of threads that spun while nobody worked, with how often they were sampled so."""
@@ -277,3 +290,13 @@ class RowMaker:
         self._paths = {group: paths for group, paths in self._paths.items() if group[0] not in images}
         self._origins = {one: one for one in self._origins if one.image not in images}
         self._book.forget(images)
+
+
+def _cut_by(user: int, stacks: StackTable) -> str:
+    """Why a stack does not reach its outermost frame; empty if it does."""
+    if not user:
+        return "leaving"
+    raw = stacks.raw(user)
+    if raw is None:
+        return "missing"
+    return "" if raw.is_whole else stacks.get(user).end

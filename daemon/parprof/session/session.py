@@ -5,6 +5,7 @@ One thread, no locks: `step` is called in a loop and waits for the next thing to
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -17,13 +18,14 @@ from parprof.facts.drain import Drain
 from parprof.facts.measurement import Measurement
 from parprof.kernel import records
 from parprof.kernel.engine import BpfKernel
+from parprof.kernel.file_tables import FoundMapping
 from parprof.kernel.records import ControlRecord, TraceRecord
 from parprof.kernel.stacks import CodeAt
 from parprof.model import Count, Facts, SampleKey, add_facts
 from parprof.probes.facts_book import BOOK
 from parprof.probes.shared import SharedProbes
-from parprof.process.identity import Process, inspect, parent_of
-from parprof.process.loadmap import DsoCache, Mapping
+from parprof.process.identity import Process, inspect, is_32_bit, parent_of
+from parprof.process.loadmap import DsoCache
 from parprof.session.cores import Rounds
 from parprof.session.cost import CostMeter
 from parprof.session.lifecycle import End, Lives, State
@@ -110,6 +112,8 @@ class Session:
         self._last_drain = time.monotonic()
         self._last_rates = self._last_check = self._last_drain
         self._control_losses = 0
+        self._maps_due_s = math.inf
+        """When some target's load map is to be looked at again."""
         self._poller.register(kernel.control_fd, select.EPOLLIN)
         self._poller.register(kernel.breaker.fd, select.EPOLLIN)
 
@@ -140,6 +144,10 @@ class Session:
             # from now on the descriptor in `target` keeps the PID from meaning another
             if inspect(pid).start_ticks != process.start_ticks:
                 raise TargetError(f"process {pid} ended while we attached to it")
+            if is_32_bit(pid):
+                raise TargetError(
+                    f"process {pid} ({process.comm}) is a 32-bit program: only 64-bit ones can be profiled"
+                )
             self._lives.begin(target, State.SETTLED, time.monotonic())
             if stop:
                 self.kernel.watch(pid, target.image, target.config(), from_exec=True, scope=scope.number)
@@ -255,6 +263,7 @@ class Session:
         """Until something happens, but for so long at most: the descriptors that are readable."""
         if self.watched.placer.is_waiting or BOOK.is_busy:
             seconds = min(seconds, self.pace.tables)
+        seconds = max(min(seconds, self._maps_due_s - time.monotonic()), 0.0)
         with suppress(InterruptedError):
             return [fd for fd, _ in self._poller.poll(seconds)]
         return []
@@ -278,7 +287,12 @@ class Session:
                 target.stale = True
         for target in self._lives.living():
             if target.stale and now >= target.next_refresh_s:
-                target.careful_refresh()
+                target.careful_follow()
+        for target in self._lives.living():
+            if target.plan_due(time.monotonic()):
+                target.careful_plan()
+                break  # the maps of all others come first
+        self._maps_due_s = min((target.due_s() for target in self._lives.living()), default=math.inf)
 
     def _settle(self, now: float) -> None:
         """Look closely at those that have lived for a while."""
@@ -469,10 +483,12 @@ class Session:
 
     def _note_mappings(self) -> None:
         """Add what the kernel found mapped to load maps that lack it."""
+        by_image: dict[int, list[FoundMapping]] = {}
         for found in self.kernel.found_mappings():
-            target, dso = self.targets.get(found.image), self.watched.placer.file_of(found)
-            if target is not None and dso is not None:
-                target.note_mapping(Mapping(found.start, found.end, found.offset, dso))
+            by_image.setdefault(found.image, []).append(found)
+        for image, mappings in by_image.items():
+            if (target := self.targets.get(image)) is not None:
+                target.note_mappings(mappings)
 
     def _resolve_functions(self) -> None:
         """Look up the functions of interpreted languages in new stacks while their process has them in memory."""

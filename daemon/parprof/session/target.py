@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -12,8 +13,10 @@ from dataclasses import dataclass, field
 
 from parprof.errors import ParprofError, ProbeAttachError, TargetError
 from parprof.facts.cores import CoresHeld, mean_cores
+from parprof.files.maps_line import MapsLine
 from parprof.kernel.alarms import Cut
 from parprof.kernel.engine import BpfKernel
+from parprof.kernel.file_tables import FoundMapping
 from parprof.kernel.records import (
     BLAME_LOCKS,
     CACTUS,
@@ -32,7 +35,7 @@ from parprof.probes.placed import PlacedProbes
 from parprof.probes.plan import Plan, has_runtime, is_static, learned_site, loader_sites, make_plan
 from parprof.probes.shared import SharedProbes
 from parprof.process.epochs import LoadMaps
-from parprof.process.identity import Process, allowance, inspect, open_pidfd
+from parprof.process.identity import Process, allowance, inspect, is_32_bit, open_pidfd
 from parprof.process.loadmap import Dso, DsoCache, LoadMap, Mapping
 from parprof.process.threads import guess_threads
 from parprof.runtimes import Agent
@@ -53,6 +56,12 @@ from parprof.symbols.perfmap import ABSENT, PerfMap
 from parprof.unwind.placing import Placer
 
 _SWITCHES_KEPT = 8
+_MAP_PAUSE, _LONG_MAP_PAUSE, _LONG_READING_S = 3.0, 10.0, 0.01
+"""A load map is read again after so many times as long as we computed for it: a quarter of a core at most while a
+program loads libraries, less where the map is huge."""
+_FACTS_PAUSE_S = 0.005
+_PLAN_PAUSE, _LONGEST_PLAN_PAUSE_S = 3.0, 0.5
+"""The same for planning."""
 _LOCK_KINDS = (Edge.LOCK, Edge.UNLOCK)
 _STARTUP_STOPS = 2
 """ld.so reports a change before and after it maps the first libraries."""
@@ -127,9 +136,14 @@ class Target:
         self._ended_s = 0.0
         self._planned_for: LoadMap | None = None
         self.load_maps = LoadMaps()
+        self._has_read_map = False
+        """Else all that is known of its load map is what samples showed, and its parent's."""
         self.stale = False
         """The load map may have changed."""
         self.next_refresh_s = 0.0
+        self._is_to_plan = False
+        """The load map has changed since it was planned for."""
+        self._next_plan_s = 0.0
         self.language: Instance | None = None
         """The interpreter that it runs."""
         self._front_ends = watched.front_ends
@@ -155,11 +169,13 @@ class Target:
                 raise
             self.pidfd = -1
         self.perf_map = ABSENT
+        self._is_32_bit = False
         if like is None:
             self._look_around()
 
     def _look_around(self) -> None:
         self.perf_map = PerfMap(self.process.pid)
+        self._is_32_bit = is_32_bit(self.process.pid)
         with suppress(ParprofError):
             self.allowed = AllowedCores(self._look_at_cores())
 
@@ -237,7 +253,14 @@ class Target:
 
     def notes(self) -> list[str]:
         """What the reader of its results must know."""
-        return [*self.failures, *self.plan.notes, *self.switches, *self._note_of_cores()]
+        unsupported = ["it is a 32-bit program, which is not supported: its call paths are not known"]
+        return [
+            *(unsupported if self._is_32_bit else ()),
+            *self.failures,
+            *self.plan.notes,
+            *self.switches,
+            *self._note_of_cores(),
+        ]
 
     def _note_of_cores(self) -> list[str]:
         allowed = self.allowed
@@ -286,48 +309,101 @@ class Target:
 
         ``wait`` for unwind tables that have to be built, because the process stands still for us.
         """
-        epoch, started = self.load_maps.epoch, time.monotonic()
+        epoch, started_cpu = self.load_maps.epoch, time.thread_time()
         try:
             fresh = LoadMap.read(self.pid, self.load_map, self.cache)
         except TargetError:
             return False
-        now = time.monotonic()
-        self.next_refresh_s = now + 10 * (now - started)
+        took_s = time.thread_time() - started_cpu
+        pause = _MAP_PAUSE if took_s < _LONG_READING_S else _LONG_MAP_PAUSE
+        self.next_refresh_s = time.monotonic() + pause * took_s
         if not fresh.mappings:
             return False
         if fresh is not self.load_map:
             self.placer.update(fresh, wait)
             self._find_language(fresh)
         self.load_maps.add(epoch, fresh)
+        self._has_read_map = True
         return True
 
-    def note_mapping(self, mapping: Mapping) -> None:
-        """It has this mapped, as samples show."""
-        known = self.load_map or LoadMap(self.pid, {})
-        if (more := known.plus(mapping)) is not known:
-            self.load_maps.add(self.load_maps.epoch, more)
+    def note_mappings(self, found: Iterable[FoundMapping]) -> None:
+        """It has, or had, these mapped, as samples show."""
+        by_epoch: dict[int, list[Mapping]] = {}
+        for one in found:
+            line = MapsLine(one.start, one.end, True, one.offset, one.device, one.inode, b"")
+            dso = self.placer.file_of(one) or self.cache.mapped(self.pid, line)
+            if dso is not None:
+                by_epoch.setdefault(one.epoch, []).append(Mapping(one.start, one.end, one.offset, dso))
+        for epoch, mappings in sorted(by_epoch.items()):
+            noted = LoadMap.of_mappings(self.pid, mappings)
+            self.load_maps.note(epoch, noted)
+            if not self._has_read_map:
+                before = self.load_map
+                self.load_maps.add(self.load_maps.epoch, noted.keeping(before) if before else noted)
 
     def refresh(self, wait: bool = False) -> None:
         """Read the load map again, and probe what has come with it.
 
-        A process whose map takes long to read, because it is huge, is read less often. ``wait`` for what is yet to be
-        found out of its files, too, because the process stands still for us.
+        ``wait`` for what is yet to be found out of its files, because the process stands still for us.
         """
-        self.stale = False
-        if self.read_load_map(wait) and self.load_map is not self._planned_for:
-            self._plan(wait)
+        self.follow_map(wait)
+        if self._is_to_plan:
+            self._plan_anew(wait)
 
-    def _plan(self, wait: bool) -> None:
+    def follow_map(self, wait: bool = False) -> None:
+        """Read the load map again: what is mapped now can be unwound from now on.
+
+        A process whose map takes long to read, because it is huge, is read less often. What it maps in the meantime
+        the kernel finds by itself.
+        """
+        if self.read_load_map(wait) and self.load_map is not self._planned_for:
+            self._is_to_plan = True
+        self.stale = False
+
+    def careful_follow(self) -> None:
+        """`follow_map`, of which a failure is noted: it is this target's alone."""
+        with self._noting_failures():
+            self.follow_map()
+
+    def plan_due(self, now: float) -> bool:
+        """Whether what came with the load map read last is to be probed now.
+
+        That takes long, and everything else waits for it: a program that loads one library after another is not
+        planned for at each of them.
+        """
+        return self._is_to_plan and now >= self._next_plan_s
+
+    def due_s(self) -> float:
+        """When its load map is to be read or to be planned for; infinite: not before something happens."""
+        reading = self.next_refresh_s if self.stale else math.inf
+        return min(reading, self._next_plan_s if self._is_to_plan else math.inf)
+
+    def careful_plan(self) -> None:
+        """Probe what has come with the load map; a failure is noted."""
+        with self._noting_failures():
+            self._plan_anew()
+
+    def _plan_anew(self, wait: bool = False) -> None:
         """Place probes, later if what is to be known of its files is not: nobody else is to wait for that."""
+        started = time.monotonic()
         if not wait and self.load_map is not None and BOOK.coming(self.load_map.dsos()):
-            self.stale = True
+            self._is_to_plan, self._next_plan_s = True, started + _FACTS_PAUSE_S
             return
-        self.place_probes()
+        self._is_to_plan = False
+        if self.load_map is not self._planned_for:
+            self.place_probes()
+        now = time.monotonic()
+        self._next_plan_s = now + min(_PLAN_PAUSE * (now - started), _LONGEST_PLAN_PAUSE_S)
 
     def careful_refresh(self) -> None:
         """`refresh`, of which a failure is noted: it is this target's alone."""
-        try:
+        with self._noting_failures():
             self.refresh()
+
+    @contextmanager
+    def _noting_failures(self) -> Iterator[None]:
+        try:
+            yield
         except (ParprofError, OSError) as error:
             self.stale = False
             self.note_failure(f"its files cannot be probed: {error}")
@@ -459,7 +535,7 @@ class Target:
         self._begun_s = time.monotonic()
         before = self.load_map
         if self.read_load_map() and self.load_map is not before:  # a dlopen before its probe was there
-            self._plan(wait)
+            self._plan_anew(wait)
         self.seed_threads()
 
     def take_transitions(self) -> list[tuple[str, str]]:

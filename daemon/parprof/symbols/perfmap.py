@@ -30,6 +30,7 @@ MAX_BYTES = 256 << 20
 _MAX_NAME = 1024
 _MAX_LINE = 1 << 16
 _CHUNK = 1 << 20
+_MAX_ABSENT = 1 << 16
 _STEPS = 1 << 16
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _LINE = re.compile(rb"(?:0[xX])?([0-9a-fA-F]{1,16})[ \t]+(?:0[xX])?([0-9a-fA-F]{1,16})[ \t]+(\S.*)")
@@ -49,6 +50,10 @@ class PerfMap(SelfClosing):
         self._root = -1
         self._name = ""
         self._may_hang = False
+        self._read: tuple[int, int, int] | None = None
+        """The version of the file that was read last."""
+        self._absent: set[int] = set()
+        """Addresses that it does not have."""
         self._uids = {0}
         try:
             status = (proc / str(pid) / "status").read_text(errors="replace")
@@ -62,13 +67,36 @@ class PerfMap(SelfClosing):
         self._may_hang = Mounts.read(pid).is_local_path(f"/tmp/{self._name}".encode()) is False
 
     def names(self, addresses: Iterable[int], seconds: float = 5.0) -> dict[int, str]:
-        """The function at each address; those in none are left out. Takes at most about ``seconds``."""
+        """The function at each address; those in none are left out. Takes at most about ``seconds``.
+
+        The file is not read again for what was not in it before, unless it has changed.
+        """
         wanted = sorted(set(addresses))
         if not wanted or self._root < 0:
             return {}
         if self._may_hang:
             self.problem = f"{self._name} is not used: it would be on a file system that may never answer"
             return {}
+        version = self._version()
+        if version != self._read:
+            self._absent.clear()
+        self._read = version
+        wanted = [address for address in wanted if address not in self._absent]
+        found = self._names(wanted, seconds) if wanted else {}
+        if len(self._absent) > _MAX_ABSENT:
+            self._absent.clear()
+        self._absent.update(address for address in wanted if address not in found)
+        return found
+
+    def _version(self) -> tuple[int, int, int] | None:
+        """What changes when the file does; None if there is none."""
+        try:
+            status = os.stat(f"tmp/{self._name}", dir_fd=self._root, follow_symlinks=False)
+        except OSError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    def _names(self, wanted: list[int], seconds: float) -> dict[int, str]:
         reader = _Reader(os.dup(self._root), self._name, self._uids, wanted, time.monotonic() + seconds)
         thread = threading.Thread(target=reader.run, daemon=True)  # a file system may hang
         thread.start()

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of big profiles: how long `parprof report` takes, and how much memory.
+
+``.venv/bin/python bench/report.py [--paths 60000] [--depth 40] [--alike 0]`` writes a profile of random call paths
+and prints time, CPU time and peak resident memory of each view of it, and of its JSON, each in a process of its own.
+Random paths share next to nothing: this is the worst that a program can do. ``--alike``: so many outermost frames
+are the same in all paths, as in real programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "daemon")]
+
+from machine import describe  # noqa: E402
+
+from parprof.exporters import pprof  # noqa: E402
+from parprof.metrics import Metrics  # noqa: E402
+from parprof.model import Frame, Origin, PathSample, ProcessInfo, Profile  # noqa: E402
+
+FUNCTIONS = 400
+SAMPLE_NS = 2_004_008
+"""CPU time that a sample stands for, at 499 Hz."""
+WAYS = {
+    "context": (),
+    "callers": ("--view", "callers"),
+    "flat": ("--view", "flat"),
+    "physical": ("--physical",),
+    "JSON": ("--json",),
+}
+
+
+class Cost(NamedTuple):
+    """What a command took."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+
+
+def random_profile(paths: int, depth: int, alike: int, seed: int = 1) -> Profile:
+    """A profile of ``paths`` samples, each on a path of its own with ``depth`` frames."""
+    dice = random.Random(seed)
+    frames = [
+        Frame(f"function_{n}", f"file_{n % 37}.c", 10 + n, 5, "/bin/program", "", 0x1000 + 16 * n)
+        for n in range(FUNCTIONS)
+    ]
+    trunk = tuple(frames[n % FUNCTIONS] for n in range(alike))
+    samples = []
+    for _ in range(paths):
+        path = (*trunk, *dice.choices(frames, k=depth - alike))
+        idle = dice.choice((0, 0, SAMPLE_NS))
+        metrics = Metrics(samples=1, work_ns=SAMPLE_NS, idleness_ns=idle)
+        samples.append(PathSample(path, metrics, Origin(1, "program", "program", "none")))
+    return Profile(ProcessInfo(1, "program", "program", cores=2), paths / 499 / 2, 499, samples)
+
+
+def measure(command: list[str]) -> Cost:
+    """Run a command, its output thrown away."""
+    begun = time.perf_counter()
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"{' '.join(command)} failed: {child.returncode}")
+    return Cost(time.perf_counter() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="What reports of big profiles cost.")
+    parser.add_argument("--paths", type=int, default=60_000)
+    parser.add_argument("--depth", type=int, default=40)
+    parser.add_argument("--alike", type=int, default=0)
+    parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
+    args = parser.parse_args()
+    print(describe())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "big.pb.gz")
+        pid = os.fork()  # in a child: this process stays small
+        if not pid:
+            pprof.write(random_profile(args.paths, args.depth, args.alike), path)
+            os._exit(0)
+        if os.waitpid(pid, 0)[1]:
+            raise SystemExit("the profile could not be written")
+        print(f"{args.paths} paths of {args.depth} frames, {path.stat().st_size / 1e6:.1f} MB")
+        print(f"{'':10} {'wall s':>7} {'CPU s':>7} {'peak MB':>8}")
+        for name in args.ways:
+            cost = measure([sys.executable, "-m", "parprof", "report", *WAYS[name], str(path)])
+            print(f"{name:10} {cost.wall_s:7.2f} {cost.cpu_s:7.2f} {cost.peak_mb:8.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Load maps that do not stand still: libraries loaded one after another, code mapped for a moment, JIT code."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import profiling
+from parprof.errors import TargetError
+from parprof.model import PathSample
+from parprof.profile.rows import RowMaker
+from parprof.session.session import Session
+from profiling import recorded
+
+MAPPINGS = str(profiling.BUILD / "mappings")
+
+
+def by_path(samples: Iterable[PathSample]) -> dict[tuple[str, ...], int]:
+    """Samples by call path, the names of functions."""
+    out: dict[tuple[str, ...], int] = {}
+    for sample in samples:
+        path = tuple(frame.name for frame in sample.path)
+        out[path] = out.get(path, 0) + sample.metrics.samples
+    return out
+
+
+def rows(session: Session) -> tuple[dict[tuple[str, ...], int], RowMaker]:
+    """The same, of what was sampled in a session."""
+    samples, maker = profiling.rows_of(session)
+    return by_path(samples), maker
+
+
+def through(paths: dict[tuple[str, ...], int], *names: str) -> int:
+    """Samples whose path has these functions one below the other."""
+    wanted = len(names)
+    return sum(
+        samples
+        for path, samples in paths.items()
+        if any(path[at : at + wanted] == names for at in range(len(path)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "stay_ms", "cut"), [(40, 100.0, 0.1), (200, 10.0, 1.0)], ids=["slow", "fast"]
+)
+def test_libraries_one_after_another(count: int, stay_ms: float, cut: float) -> None:
+    """Each runs as soon as it is loaded. Until its table is there stacks are cut in it, but no name is lost."""
+    with recorded([MAPPINGS, "libraries", str(count), str(stay_ms)]) as (session, target):
+        samples, maker = profiling.rows_of(session)
+        named = {frame.module for one in samples for frame in one.path if frame.name == "plug_run"}
+        assert len(named) >= 0.9 * count, sorted(named)
+        paths = by_path(samples)
+        assert maker.samples > 500
+        assert through(paths, "plug_spin") > 0.4 * maker.samples
+        assert through(paths, "called_back") > 0.4 * maker.samples
+        assert sum(n for path, n in paths.items() if "[unknown]" in path[-1]) <= 0.01 * maker.samples
+        assert maker.cut["no_mapping"] <= 0.01 * maker.samples, maker.cut
+        assert maker.cut_short <= cut * maker.samples, maker.cut
+
+
+@pytest.mark.parametrize("how", ["churn", "jit"])
+def test_code_that_is_mapped_for_a_moment(how: str) -> None:
+    """A thousand times a second, and never long enough for anybody to read the load map."""
+    with recorded([MAPPINGS, how, "3"]) as (session, target):
+        paths, maker = rows(session)
+        assert maker.samples > 1000
+        assert maker.cut_short <= 0.01 * maker.samples, maker.cut
+        if how == "churn":
+            assert through(paths, "main", "churn", "plug_run", "plug_spin") > 0.5 * maker.samples
+        else:
+            assert through(paths, "main", "jit", "[anon]") > 0.5 * maker.samples
+
+
+def test_jit_code_has_the_name_that_its_compiler_told() -> None:
+    with recorded([MAPPINGS, "jit_map", "1.5"]) as (session, target):
+        try:
+            paths, maker = rows(session)
+        finally:
+            Path(f"/tmp/perf-{target.pid}.map").unlink(missing_ok=True)
+        assert through(paths, "main", "jit", "made_by_hand") > 0.9 * maker.samples
+
+
+ENDS = """
+_start: xor %ebp, %ebp
+        sub $16, %rsp
+        movq $0, (%rsp)         /* nobody called it: no table says so */
+        jmp work
+        .globl work
+        .type work, @function
+        .cfi_startproc
+work:   mov $1500000000, %rcx
+1:      dec %rcx
+        jnz 1b
+        mov $60, %eax
+        xor %edi, %edi
+        syscall
+        .cfi_endproc
+        .size work, . - work
+"""
+
+
+def assemble(source: str, folder: Path, *options: str) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc")
+    (folder / "program.s").write_text(f".globl _start\n{source}")
+    command = ["gcc", *options, "-nostdlib", "-static", "-o", folder / "program", folder / "program.s"]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip(f"gcc {' '.join(options)} does not work here")
+    return folder / "program"
+
+
+def test_a_return_address_of_zero_is_the_end(tmp_path: Path) -> None:
+    """As Go's goroutines have it."""
+    with recorded([str(assemble(ENDS, tmp_path))]) as (session, _):
+        paths, maker = rows(session)
+        assert session.kernel.statistics()["stacks_zero"] > 0.9 * maker.samples > 90
+        assert maker.cut_short <= 0.01 * maker.samples + 2, maker.cut
+        assert paths.get(("work",), 0) > 0.9 * maker.samples, paths
+
+
+def test_32_bit_programs_are_refused(tmp_path: Path) -> None:
+    spin = "_start: jmp _start"
+    program = assemble(spin, tmp_path, "-m32")
+    with profiling.traced_session(99) as session, subprocess.Popen([program]) as child:
+        try:
+            with pytest.raises(TargetError, match="32-bit"):
+                session.watch(child.pid)
+        finally:
+            child.kill()

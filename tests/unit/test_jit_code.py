@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code that a JIT compiler made: its names, which may come late, and what to do where there are none."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from parprof.facts.drain import Drain
+from parprof.files.dso import ANONYMOUS, Dso
+from parprof.kernel.stacks import RawStack, StackTable
+from parprof.metrics import Metrics
+from parprof.model import Count, Frame, Origin, PathSample, SampleKey, ThreadState
+from parprof.process.identity import Process, is_32_bit
+from parprof.profile.addresses import AddressBook
+from parprof.profile.jit import jit_notes
+from parprof.profile.rows import RowMaker
+
+ANON = Dso(("label", ANONYMOUS), ANONYMOUS, problem="no file")
+MEMFD = Dso(("file", 1, 2, 3, 4), "/memfd:code (deleted)", problem="no ELF file")
+JIT, IN_MEMFD, OUTSIDE = 0x1000, 0x5000, 0x9000
+
+
+@dataclass
+class Image:
+    image: int = 1
+    process: Process = Process(7, 1, "node", "node", "/usr/bin/node")
+    agents: tuple[Any, ...] = ()
+    runtime: str = "none"
+    names: dict[int, str] = field(default_factory=dict)
+
+    def find(self, address: int, epoch: int) -> tuple[Dso, int] | None:
+        return {JIT: (ANON, JIT), IN_MEMFD: (MEMFD, 0x10)}.get(address)
+
+    def parallel_cores(self, allowed: int | None = None) -> int:
+        return 1
+
+    def merge(self, user: int, stack: Any) -> None:
+        return None
+
+    def jit_names(self, addresses: Iterable[int]) -> dict[int, str]:
+        return {address: self.names[address] for address in addresses if address in self.names}
+
+
+class Namer:
+    uses_weights = False
+
+    def name(self, weights: Mapping[Any, int], total: int) -> dict[Any, tuple[Frame, ...]]:
+        return {request: (Frame(request[0].name, module=request[0].name),) for request in weights}
+
+    def name_jit_code(self, image: Image, addresses: Collection[int]) -> dict[int, str]:
+        return image.jit_names(addresses)
+
+    def name_kernel(self, places: Collection[Any]) -> dict[Any, Any]:
+        return {}
+
+    def trim(self) -> None:
+        pass
+
+
+def drain_of(image: Image, *stacks: tuple[int, int]) -> Drain:
+    """Samples of stacks: leaf, and how the walk ended."""
+    table, facts = StackTable(), {}
+    for number, (leaf, end) in enumerate(stacks, 1):
+        table.put(number, RawStack(struct.pack("<Q", leaf), end, b"", 0, 0))
+        facts[SampleKey(1, 7, 0, ThreadState.WORKING, 1, number, 0)] = Count(10)
+    return Drain(facts, table, cast(Any, {1: image}), {(1, 7): "node"}, ("cpu-clock",), 100)
+
+
+def leaves(maker: RowMaker, drain: Drain) -> list[str]:
+    return sorted(sample.path[-1].name for sample in maker.rows(drain))
+
+
+@pytest.mark.parametrize(
+    ("address", "before"),
+    [(JIT, ANONYMOUS), (IN_MEMFD, "memfd:code (deleted)"), (OUTSIDE, "[unknown]+0x9000")],
+)
+def test_names_may_come_later(address: int, before: str) -> None:
+    """A compiler writes its map as it compiles; wherever the code is, the map is asked, and asked again."""
+    image, maker = Image(), RowMaker(AddressBook(cast(Any, Namer())))
+    drain = drain_of(image, (address, 0))
+    assert leaves(maker, drain) == [before]
+    image.names[address] = "JS:*run"
+    maker.trim()
+    assert leaves(maker, drain) == ["JS:*run"]
+
+
+def test_reasons_add_up() -> None:
+    """Stacks that are whole, cut, lost, and of a process in exit."""
+    image, maker = Image(), RowMaker(AddressBook(cast(Any, Namer())))
+    drain = drain_of(image, (JIT, 0), (JIT, 6), (JIT, 1), (JIT, 3))
+    facts = dict(drain.facts)
+    facts[SampleKey(1, 7, 0, ThreadState.WORKING, 1, 999, 0)] = Count(10)
+    facts[SampleKey(1, 7, 0, ThreadState.WORKING, 1, 0, 0)] = Count(10)
+    maker.rows(Drain(facts, drain.stacks, drain.images, drain.thread_names, drain.events, 100))
+    assert maker.cut == {"no_mapping": 10, "bad_row": 10, "missing": 10, "leaving": 10}
+    assert maker.cut_short == 40
+    assert maker.incomplete > maker.incomplete_though_whole
+
+
+@pytest.mark.parametrize(
+    ("exe", "said"),
+    [
+        ("/usr/bin/node", "--perf-basic-prof"),
+        ("/usr/lib/jvm/bin/java", "PreserveFramePointer"),
+        ("/usr/bin/python3.12", "-X perf"),
+        ("/usr/bin/luajit", "/tmp/perf-PID.map"),
+    ],
+)
+def test_the_reader_is_told_how_to_get_names(exe: str, said: str) -> None:
+    image = Image(process=Process(7, 1, "x", "x", exe))
+
+    def samples(*names: str) -> list[PathSample]:
+        return [
+            PathSample((Frame("main"), Frame(name)), Metrics(samples=1), Origin(7, image=1)) for name in names
+        ]
+
+    images = cast(Any, {1: image})
+    (note,) = jit_notes(samples(ANONYMOUS, "f", "g"), images)
+    assert said in note and "process 7: 33% of its samples" in note
+    assert not jit_notes(samples(*["f"] * 200, ANONYMOUS), images)
+    assert not jit_notes(samples("f"), images)
+
+
+def test_this_is_no_32_bit_process() -> None:
+    assert not is_32_bit(1)
+    assert not is_32_bit(0)
