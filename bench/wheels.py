@@ -141,7 +141,7 @@ def command_of(program: Program, work: Path, python: Path) -> list[str]:
         build = ["gcc", "-O2", "-g", "-fopenmp", "-x", "c", "-", "-o", out]
         subprocess.run(build, input=BARE, text=True, check=True)
         return [str(out)]
-    script = work / f"{program.name}.py"
+    script = work / f"program_{program.name}.py"  # not named as what it imports
     script.write_text(
         LOOP.format(imports=program.imports, prepare=program.prepare, step=program.step, turns=program.turns)
     )
