@@ -72,6 +72,7 @@ static __always_inline void judge(struct walk *w, struct process *p, struct thre
 	}
 	n = forget(w, n);
 	flags = forget(w, flags);
+	beside = forget(w, beside);
 	if (config && key->state == STATE_WORKING && (flags & (FROM_MEMORY | CHECK_MEMORY)) &&
 	    (config->memory.kind != MEMORY_WORKERS || config->memory.root_kind != ROOT_LEARNED || p->runtime_root)) {
 		found = memory_working(&config->memory, p);

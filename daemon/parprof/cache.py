@@ -20,6 +20,7 @@ from parprof.untrusted import visible
 _MAX_NAME = 200
 _UNFINISHED_SECONDS = 6 * 3600.0
 _MAX_FILES = 1 << 14
+_MAX_PROBLEMS = 8
 _SETTLED_NS = 2_000_000_000
 """Far more than what file systems count time in."""
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
@@ -55,7 +56,8 @@ class CacheFile(NewFile):
         """Put the file in its place; whether that could be done. Then prune the cache."""
         try:
             self.put_in_place()
-        except OSError:
+        except OSError as error:
+            self._cache.note(error)
             return False
         self._cache.prune(keep=self.name)
         return True
@@ -84,6 +86,14 @@ def version_name(device: int, inode: int, size: int, owner: int, changed_ns: int
     if now_ns - changed_ns < _SETTLED_NS:
         return ""
     return f"at-{device:x}-{inode:x}-{changed_ns:x}-{size:x}-{owner}"
+
+
+_problems: dict[str, None] = {}
+
+
+def problems() -> list[str]:
+    """Why this process could not keep something, each reason once: it works, but takes longer at each start."""
+    return list(_problems)
 
 
 class DiskCache:
@@ -124,16 +134,19 @@ class DiskCache:
         os.close(found)
         raise PermissionError(0, f"others than root and we can write to {path}/{self._subdirectory}")
 
-    def _note(self, error: OSError) -> None:
+    def note(self, error: OSError) -> None:
+        """Something could not be kept, or not be looked for."""
         if not isinstance(error, FileNotFoundError):
             self.problem = visible(f"no cache on disk: {error.strerror or error}", 500)
+            if len(_problems) < _MAX_PROBLEMS:
+                _problems[self.problem] = None
 
     def open(self, name: str) -> int | None:
         """A descriptor to read a file, which the caller closes; None if it is not there."""
         try:
             directory = self._directory(create=False)
         except OSError as error:
-            self._note(error)
+            self.note(error)
             return None
         try:
             fd = os.open(name, os.O_RDONLY | _OPEN, dir_fd=directory)
@@ -156,12 +169,12 @@ class DiskCache:
         try:
             directory = self._directory(create=True)
         except OSError as error:
-            self._note(error)
+            self.note(error)
             return None
         try:
             return CacheFile(self, directory, name)
         except OSError as error:
-            self._note(error)
+            self.note(error)
             os.close(directory)
             return None
 
@@ -179,9 +192,12 @@ class DiskCache:
         new = self.new(name)
         if new is None:
             return False
-        with new, suppress(OSError):
-            new.write(data)
-            return new.commit()
+        with new:
+            try:
+                new.write(data)
+                return new.commit()
+            except OSError as error:
+                self.note(error)
         return False
 
     def remove(self, name: str) -> None:

@@ -189,6 +189,21 @@ def test_strings_across_windows() -> None:
     assert strings.get(-1) == strings.get(len(data)) == b""
 
 
+@given(st.binary(max_size=40), st.sets(st.binary(min_size=1, max_size=4), max_size=3), st.integers(1, 9))
+def test_names_that_no_string_is_are_known_without_a_look_at_symbols(
+    data: bytes, names: set[bytes], piece: int
+) -> None:
+    strings = Strings(lambda offset, size: data[offset : offset + min(size, piece)], 0, len(data))
+    held = {data[index:].partition(b"\0")[0] for index in range(len(data))}
+    held |= {name.partition(b"@")[0] for name in held}
+    wanted = {name for name in names if not {0, ord("@")} & set(name)}
+    if held & wanted:
+        assert strings.mention(wanted)
+    whole = b"\0" + data
+    if not any(name in whole for name in wanted):
+        assert not strings.mention(wanted)
+
+
 def explore(elf: ElfFile) -> None:
     """Everything that a file is asked for."""
     count = 0

@@ -177,6 +177,74 @@ def test_a_cache_that_cannot_be_written_is_done_without(
             assert book.found == 1
 
 
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A directory on a file system without room for a file."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount one")
+    path = tmp_path / "full"
+    path.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,mode=755", "none", path]).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        (path / "facts").mkdir(0o700)
+        (path / "filler").write_bytes(bytes(4096))
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+@pytest.mark.parametrize("how", ["full", "read-only"])
+def test_a_disk_that_takes_nothing_is_told_of_once(
+    how: str,
+    full_disk: Path,
+    program: Path,
+    dsos: Callable[[Path], list[Dso]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cache, "_problems", {})
+    if how == "read-only":
+        subprocess.run(["mount", "-o", "remount,ro", full_disk], check=True)
+    with FactsBook(full_disk) as book:
+        for dso in dsos(program):
+            if dso.elf is not None and dso.name == "program":
+                assert book.facts(dso).imports
+            else:
+                book.facts(dso)
+    reason = "No space left on device" if how == "full" else "Read-only file system"
+    assert cache.problems() == [f"no cache on disk: {reason}"]
+    assert not list((full_disk / "facts").iterdir()), "nothing half written stays"
+
+
+def test_two_that_look_into_the_same_file(
+    program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]]
+) -> None:
+    dso = next(dso for dso in dsos(program) if dso.name == "program")
+    with FactsBook(tmp_path) as one, FactsBook(tmp_path) as other:
+        while waiting := one.coming([dso]) + other.coming([dso]):
+            assert waiting <= 2
+            time.sleep(0.01)
+        found = one.facts(dso)
+        assert found.imports and other.facts(dso) == found
+    with FactsBook(tmp_path) as third:
+        assert third.facts(dso) == found and third.found == 0
+    assert len(list((tmp_path / "facts").iterdir())) == 1
+
+
+def test_a_child_that_is_killed_meanwhile_loses_nothing(
+    program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]]
+) -> None:
+    files = [dso for dso in dsos(program) if dso.elf is not None]
+    with FactsBook(tmp_path / "whole") as book:
+        expected = [book.facts(dso) for dso in files]
+    with FactsBook(tmp_path / "killed") as book:
+        book.coming(files)
+        os.kill(worker_of(book), signal.SIGKILL)
+        while book.coming(files):
+            time.sleep(0.01)
+        assert [book.facts(dso) for dso in files] == expected
+
+
 def test_a_child_that_is_killed_is_started_again(
     program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]]
 ) -> None:

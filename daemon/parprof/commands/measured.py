@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from parprof import cache
 from parprof.commands.progress import Progress
 from parprof.commands.report import print_report
 from parprof.exporters import pprof
@@ -31,6 +32,10 @@ from parprof.symbols import Symbolizer
 
 def _to_standard_error(line: str) -> None:
     print(f"parprof: {line}", file=sys.stderr)
+
+
+def _without_cache() -> list[str]:
+    return [f"{problem}; each start takes longer" for problem in cache.problems()]
 
 
 def run_session(
@@ -62,7 +67,10 @@ def run_session(
             newest = [target for target in session.targets.values() if target.pid == main.pid][-1]
             # our own time before names are looked up, which the target no longer feels
             measured = session.measurement(
-                newest, own_cpu_s=time.process_time() - cpu_before_s, cores=args.cores, notes=events.notes
+                newest,
+                own_cpu_s=time.process_time() - cpu_before_s,
+                cores=args.cores,
+                notes=[*events.notes, *_without_cache()],
             )
             if args.save_facts is None:
                 return make_profile(measured, FileNamer(symbolizer)), b""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,6 +30,9 @@ _CHUNK = _ENTRY.size * 4096
 _WINDOW_BITS = 16
 _WINDOWS = 64
 _UNIQUE = 10  # STB_GNU_UNIQUE
+_SEARCHED, _MOST_SEARCHED = 1 << 20, 1 << 26
+_FEW = 1 << 10
+"""So many symbols are looked at sooner than their names are searched."""
 
 Entry = tuple[int, int, int, int, int, int]
 
@@ -80,9 +83,34 @@ class Strings:
             return window[start:end]
         return self._read_at(self._offset + index, min(MAX_NAME, self._size - index)).partition(b"\0")[0]
 
+    def mention(self, names: Iterable[bytes]) -> bool:
+        """Whether any of these may be a string here, alone or before an ``@``: else no symbol need be looked at.
+
+        Strings may begin in the middle of others, so what is before does not matter.
+        """
+        wanted = tuple(names)
+        longest = max(map(len, wanted), default=0)
+        offset, kept = 0, b""
+        if self._size > _MOST_SEARCHED:
+            return True
+        while offset < self._size:
+            chunk = self._read_at(self._offset + offset, min(_SEARCHED, self._size - offset))
+            if not chunk:
+                break
+            offset += len(chunk)
+            text = kept + chunk
+            if any(_is_string_in(text, name) for name in wanted):
+                return True
+            kept = text[-longest:] if longest else b""
+        return bool(kept) and kept.endswith(wanted)  # the table ends without a NUL
+
     def forget(self) -> None:
         """Give back the memory of the windows; they are read again when they are needed."""
         self._windows.clear()
+
+
+def _is_string_in(text: bytes, name: bytes) -> bool:
+    return name + b"\0" in text or name + b"@" in text
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +170,8 @@ class SymbolTable:
 
     def defined(self, names: set[bytes]) -> Iterator[tuple[bool, Symbol]]:
         """(is the default version, symbol) of every definition of ``names`` that has an address."""
+        if self.count > _FEW and not self.strings.mention(names):
+            return
         for index, entry in enumerate(self.entries()):
             if entry[3] == 0 or entry[4] == 0 or entry[1] & 15 not in (TYPE_NONE, TYPE_OBJECT, TYPE_FUNCTION):
                 continue

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 
+from parprof import cache
 from parprof.errors import ParprofError, TargetError
 from parprof.kernel.counters import LEFT_OUT
 from parprof.kernel.detacher import detacher
@@ -82,6 +83,8 @@ class Daemon:
         self._refused: set[int] = set()
         """PIDs that were to be watched, and could not be."""
         self._asked: set[int] = set()
+        self._said: set[str] = set()
+        """Problems of caches on disk."""
         """PIDs watched on request, whatever the selection says of them."""
         self._snapshot = Snapshot(
             self._started_s, self._started_s, (), options.frequency_hz, 0, {}, {}, {}, {}, options.budget_ratio,
@@ -373,6 +376,9 @@ class Daemon:
         self._kernel.trim_stacks(_STACK_DRAINS, _STACKS_KEPT)
         self._session.trim()
         self._rows.trim()
+        for problem in set(cache.problems()) - self._said:
+            self._said.add(problem)
+            _LOG.warning("%s; what files are made of is found out anew at each start", problem)
         footprint.give_back()
 
     def _make_snapshot(self) -> Snapshot:

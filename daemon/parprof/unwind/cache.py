@@ -84,7 +84,8 @@ class TableCache:
             try:
                 for part in (header, description, image):
                     new.write(part)
-            except OSError:
+            except OSError as error:
+                self.disk.note(error)
                 return False
             return new.commit()
 

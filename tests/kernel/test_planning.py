@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is found out of files holds up nobody: not other processes, not many libraries, not huge files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import profiling
+from parprof.commands.spawn import Child
+from parprof.probes.facts_book import BOOK
+from parprof.session.session import Session
+from parprof.session.target import FilesUnknown, Target
+
+LIBRARIES = 200
+SYMBOLS = 500_000
+PROGRAM = """
+#include <stdio.h>
+volatile double sum;
+__attribute__((noinline)) void loop(void) {
+#pragma omp parallel for
+    for (int i = 0; i < 64; i++) for (int k = 0; k < 20000; k++) sum += k;
+}
+int main(void) { puts("ready"); fflush(stdout); for (;;) loop(); }
+"""
+LIBRARY = """
+__attribute__((noinline)) void CAT(spin_, NUMBER)(void) {
+    for (volatile int i = 0; i < 2000000; i++) ;
+    asm volatile("");
+}
+void run(void) { CAT(spin_, NUMBER)(); asm volatile(""); }
+"""
+LOADER = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int c, char **v) {
+    for (int i = 0; i < atoi(v[2]); i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/lib%d.so", v[1], i);
+        void *library = dlopen(path, RTLD_NOW);
+        if (!library) { fputs(dlerror(), stderr); return 1; }
+        ((void (*)(void))dlsym(library, "run"))();
+    }
+    return 0;
+}
+"""
+
+
+def compile_c(out: Path, source: str, *flags: str) -> Path:
+    command = ["gcc", "-O2", "-g", *flags, "-x", "c", "-", "-x", "none", "-o", out]
+    subprocess.run(command, input=source, text=True, check=True)
+    return out
+
+
+@contextmanager
+def running(program: Path) -> Iterator[int]:
+    process = subprocess.Popen([program], stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "2"})
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """With a cache of its own."""
+    BOOK.close()
+    monkeypatch.setattr(BOOK._disk, "_base", tmp_path / "cache")
+    monkeypatch.setattr(BOOK, "_known", type(BOOK._known)())
+    yield
+    BOOK.close()
+
+
+def watch_in_time(session: Session, pid: int, limit_s: float = 60.0) -> Target:
+    """As the daemon does it: step on until it is known what the files are."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        try:
+            return session.watch(pid, wait=False)
+        except FilesUnknown:
+            session.step(0.02)
+    raise AssertionError("its files were not looked into in time")
+
+
+def test_others_are_sampled_while_a_file_is_looked_into(tmp_path: Path) -> None:
+    with (
+        running(compile_c(tmp_path / "first", PROGRAM, "-fopenmp")) as first,
+        profiling.traced_session() as session,
+    ):
+        watch_in_time(session, first)
+        os.kill(BOOK.worker_pid, signal.SIGSTOP)
+        try:
+            with running(compile_c(tmp_path / "second", PROGRAM + "int another;", "-fopenmp")) as second:
+                with pytest.raises(FilesUnknown):
+                    session.watch(second, wait=False)
+                before = session.samples()
+                end = time.monotonic() + 2.0
+                while time.monotonic() < end:
+                    session.step(0.05)
+                assert session.samples() - before > 150, "of the first"
+                assert session.live(second) is None
+                os.kill(BOOK.worker_pid, signal.SIGCONT)
+                target = watch_in_time(session, second)
+                assert target.n_w_source == "exact" and target.plan.outlined == 1
+        finally:
+            if BOOK.worker_pid:
+                os.kill(BOOK.worker_pid, signal.SIGCONT)
+
+
+def test_libraries_that_come_one_after_another(tmp_path: Path) -> None:
+    """Like a Python program that imports for seconds: it is followed, and no sample is lost meanwhile."""
+    loader = compile_c(tmp_path / "loader", LOADER, "-ldl")
+    for number in range(LIBRARIES):
+        compile_c(
+            tmp_path / f"lib{number}.so",
+            LIBRARY,
+            "-shared",
+            "-fPIC",
+            "-Wl,--build-id",
+            f"-DNUMBER={number}",
+            "-DCAT(a,b)=CAT2(a,b)",
+            "-DCAT2(a,b)=a##b",
+        )
+    with profiling.traced_session() as session:
+        child = Child([str(loader), str(tmp_path), str(LIBRARIES)])
+        session.watch(child.pid, follow=True, stop=True)
+        child.release()
+        dearest_s = 0.0
+        while child.poll() is None:
+            started_s = time.thread_time()
+            session.step(0.05)
+            dearest_s = max(dearest_s, time.thread_time() - started_s)
+        session.finish()
+        assert child.wait() == 0
+        lost = session.kernel.lost()
+        newest = [target for target in session.targets.values() if target.load_map][-1].load_map
+        samples = session.samples()
+    assert samples > 300 and not {"stack_ring", "stack_missing", "control_ring"} & lost.keys(), lost
+    assert newest is not None and sum(dso.name.startswith("lib") for dso in newest.dsos()) > LIBRARIES / 2
+    assert dearest_s < 1.0
+
+
+def test_a_program_of_many_symbols(tmp_path: Path) -> None:
+    """The child walks over them once; we never do."""
+    text = "".join(f".globl f{number}\nf{number}: ret\n" for number in range(SYMBOLS))
+    (tmp_path / "many.s").write_text(f".text\n{text}.section .note.GNU-stack\n")
+    subprocess.run(["gcc", "-c", tmp_path / "many.s", "-o", tmp_path / "many.o"], check=True)
+    program = compile_c(tmp_path / "program", PROGRAM, "-fopenmp", "-Wl,--build-id", str(tmp_path / "many.o"))
+    spent_s = []
+    with running(program) as pid:
+        for found in (True, False):
+            before = BOOK.found
+            BOOK._known.clear()
+            with profiling.traced_session() as session:
+                started_s = time.thread_time()
+                target = watch_in_time(session, pid)
+                spent_s.append(time.thread_time() - started_s)
+                assert target.n_w_source == "exact" and target.plan.outlined == 1
+            assert (BOOK.found > before) is found, "the second time it is on disk"
+    assert max(spent_s) < 1.5 and spent_s[1] < 0.6, spent_s
