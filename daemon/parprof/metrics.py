@@ -232,8 +232,8 @@ UNUSED = Metric(
     "Core time that was idle on the whole machine while this worked, its share of it by idleness",
     shown=Shown.PROCESS,
 )
-"""What the daemon makes of idleness: of all processes together it is no more than the machine's CPUs were idle. Those that
-never had a second thread are serial by design, and have none."""
+"""What the daemon makes of idleness: of all processes together it is no more than the machine's CPUs were idle. Those
+that never had a second thread are serial by design, and have none."""
 
 
 class MetricTable:

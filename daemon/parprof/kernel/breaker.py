@@ -119,7 +119,7 @@ class Breaker:
         self._command(COMMAND_PROBE, pid)
 
     def _command(self, command: int, pid: int) -> None:
-        bpf.run_raw_tracepoint(self._command_program, (command, pid))
+        bpf.run_raw_tracepoint(self._command_program, (command, pid, 0))
 
     def hooks_ns(self) -> float:
         """CPU time that following context switches took so far, on the whole machine."""
