@@ -51,6 +51,9 @@ if [ "$action" = uninstall ]; then
     edited=yes
     if cmp -s "$destdir$config" "$destdir$marker"; then edited=; fi
     if [ -z "$edited" ] || [ -n "$purge" ]; then rm -f "$destdir$config" "$destdir$config.new"; fi
+    share=$destdir$(dirname "$bindir")/share
+    rm -f "$share"/man/man1/parprof.1 "$share"/man/man1/parprof-*.1 "$share/bash-completion/completions/parprof" \
+        "$share/zsh/site-functions/_parprof" "$share/fish/vendor_completions.d/parprof.fish"
     rmdir "$destdir/etc/parprofd" 2>/dev/null || true
     if [ -e "$destdir$prefix/pyvenv.cfg" ]; then rm -rf "$destdir$prefix"; fi
     if [ -n "$purge" ]; then rm -rf "$destdir/var/cache/parprof" "$destdir/var/lib/parprofd"; fi
@@ -108,6 +111,8 @@ fi
 mkdir -p "$destdir$bindir" "$destdir/etc/parprofd" "$environment/share"
 ln -sfn "$prefix/bin/parprof" "$destdir$bindir/parprof"
 ln -sfn "$prefix/bin/parprofd" "$destdir$bindir/parprofd"
+# man pages and completions, where the commands' own shells look for them
+"$environment/bin/python" -m parprof.manuals "$destdir$(dirname "$bindir")/share"
 if [ -n "$systemd" ]; then
     mkdir -p "$destdir$unitdir"
     sed "s|^ExecStart=/usr/bin/|ExecStart=$bindir/|" "$source/systemd/parprofd.service" >"$work/unit"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,9 @@ from typing import Any
 from parprof import __version__
 from parprof.commands import COMMANDS, CommandEntry
 from parprof.errors import ParprofError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+"""What writing to a disk, or to /dev/full, may fail with."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -46,6 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="parprof",
         description="Where the cores of a parallel program stand idle, and which code is to blame.",
+        epilog="`parprof help COMMAND` says more of a command.",
     )
     parser.add_argument("--version", action="version", version=f"parprof {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks of errors")
@@ -57,11 +62,18 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    args = make_parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["help"]:  # `parprof help record`
+        words = [*words[1:], "--help"]
+    verbose = False
     try:
-        return int(args.run(args))
+        args = make_parser().parse_args(words)
+        verbose = args.verbose
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
     except ParprofError as error:
-        if args.verbose:
+        if verbose:
             raise
         print(f"parprof: {error}", file=sys.stderr)
         return error.exit_code
@@ -69,8 +81,19 @@ def main(arguments: list[str] | None = None) -> int:
         print("parprof: interrupted, no results", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `parprof report FILE | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abandon_output()
         return 1
+    except OSError as error:
+        if verbose or error.errno not in _FULL:
+            raise
+        _abandon_output()
+        print(f"parprof: cannot write standard output: {os.strerror(error.errno or 0)}", file=sys.stderr)
+        return 1
+
+
+def _abandon_output() -> None:
+    """What is left to be written goes nowhere, or Python would try again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ ParprofError
  +-- UsageError            the command line or configuration is wrong (exit code 2)
  +-- KernelUnsupported     this kernel or machine cannot do it
  +-- PrivilegeError        more privileges are needed
+ +-- CommandError          the command to profile cannot be run (exit code 126 or 127, as shells have it)
  +-- TargetError           the process cannot be profiled: gone, a kernel thread, a zombie, not ours
  +-- ProbeAttachError      a uprobe could not be placed
  +-- ProfileFormatError    a profile file cannot be read
@@ -35,6 +36,14 @@ class PrivilegeError(ParprofError):
 
 class TargetError(ParprofError):
     """The process does not exist, ended, or cannot be profiled."""
+
+
+class CommandError(ParprofError):
+    """The command to profile cannot be run."""
+
+    def __init__(self, message: str, *, is_missing: bool) -> None:
+        super().__init__(message)
+        self.exit_code = 127 if is_missing else 126
 
 
 class ProbeAttachError(ParprofError):

@@ -139,6 +139,8 @@ class Origin(NamedTuple):
     """The process image (see `Fact`); 0 in what was read from a file."""
     labels: tuple[tuple[str, str], ...] = ()
     """What users called it (`parprof merge --label`): names and values, by name."""
+    tid: int = 0
+    """The thread, so that those of one name can be told apart; 0 where that is not kept, as in the daemon."""
 
 
 @dataclass(slots=True)

@@ -83,7 +83,9 @@ any_path = st.lists(locations(), max_size=6).map(
 )
 
 _labels = st.sampled_from([(), (("node", "n1"),), (("job", "17"), ("node", "n2"))])
-_origins = st.builds(Origin, _counts, _text, _text, _text, _text, image=st.just(0), labels=_labels)
+_origins = st.builds(
+    Origin, _counts, _text, _text, _text, _text, image=st.just(0), labels=_labels, tid=_counts
+)
 
 any_sample = st.builds(PathSample, any_path, with_events, _origins, st.just(()) | any_path).map(
     lambda it: replace(it, physical=() if it.physical == it.path else it.physical)

@@ -12,6 +12,7 @@ LAYERS = (
     "model",
     "cache cct http_client workers",
     "attribution files kernel",
+    "causes",
     "exporters process runtimes symbols",
     "languages logical loops probes unwind",
     "facts",
@@ -19,6 +20,7 @@ LAYERS = (
     "service",
     "commands",
     "__main__",
+    "manuals",
 )
 SERVICE_LAYERS = (
     "model log notify requests serving",

@@ -42,7 +42,7 @@ class Page(HTMLParser):
 def test_content() -> None:
     page = Page(html.page(heat()).html())
     assert "./heat 4096" in page.texts["h1"]
-    assert page.texts["p"].startswith("main > write_boundary (heat.c:33) has 94 % of the idleness")
+    assert page.texts["p"].startswith("serial code in main > write_boundary (heat.c:33): one thread works")
     data = json.loads(page.texts["data"])
     assert data["cores"] == 4
     assert data["total"] == [4510, 4_460_000, 960_000, 100_000, 50_000, 0, 0, 0, 0, 0, 0, 0, 0]

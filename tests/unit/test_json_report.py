@@ -31,21 +31,27 @@ def parsed(profile: Profile) -> dict[str, Any]:
     return result
 
 
+def keys(metrics: dict[str, Any]) -> list[str]:
+    """Without the one that is only there where events were counted."""
+    assert metrics.get("events") != {}
+    return [key for key in metrics if key != "events"]
+
+
 @given(any_profile)
 def test_keys(profile: Profile) -> None:
     report = parsed(profile)
     assert list(report) == [
         "schema", "process", "duration_s", "frequency_hz", "totals", "elapsed_s", "concurrency", "scope", "advice",
-        "lost", "cost", "functions", "paths",
+        "causes", "lost", "cost", "functions", "paths",
     ]  # fmt: skip
     assert list(report["process"]) == ["pid", "comm", "command", "runtime", "cores", "n_w_source"]
-    assert list(report["totals"]) == [*METRICS, "efficiency", "verdict", "accounted", "counted_idleness_s"]
+    assert keys(report["totals"]) == [*METRICS, "efficiency", "verdict", "accounted", "counted_idleness_s"]
     assert list(report["cost"]) == ["target_percent", "daemon_percent"]
     for function in report["functions"]:
         assert list(function) == ["name", "file", "line", "module", "exclusive", "inclusive", "verdict"]
-        assert list(function["exclusive"]) == list(function["inclusive"]) == METRICS
+        assert keys(function["exclusive"]) == keys(function["inclusive"]) == METRICS
     for path in report["paths"]:
-        assert list(path) == ["frames", *METRICS, "verdict"]
+        assert keys(path) == ["frames", *METRICS, "verdict"]
     total = profile.total()
     for rows in (report["paths"], [f["exclusive"] for f in report["functions"]]):
         if all(sample.path for sample in profile.samples):
@@ -106,11 +112,41 @@ def test_nothing() -> None:
     assert report["totals"]["verdict"] == "unknown"
 
 
-def test_advice() -> None:
+def test_events() -> None:
+    profile = heat()
+    profile.samples[0].metrics.events = {"page-faults": 7}
+    report = parsed(profile)
+    assert report["totals"]["events"] == {"page-faults": 7}
+    functions = {function["name"]: function for function in report["functions"]}
+    assert (
+        functions["main"]["inclusive"]["events"]
+        == functions["vfprintf"]["exclusive"]["events"]
+        == {"page-faults": 7}
+    )
+    assert "events" not in functions["step"]["inclusive"]
+
+
+def test_causes() -> None:
     report = parsed(heat())
-    (advice,) = report["advice"]["paths"]
+    cause, *_ = report["causes"]
+    assert (cause["kind"], cause["path"], cause["function"]) == (
+        "serial",
+        ["main", "write_boundary"],
+        "write_boundary",
+    )
+    assert (cause["file"], cause["line"]) == ("/home/u/heat/heat.c", 33)
+    assert cause["lost_s"] == 0.9
+    assert cause["lost_percent"] == pytest.approx(100 * 0.9 / 5.42, abs=1e-3)
+    assert cause["interval_percent"][0] < cause["lost_percent"] < cause["interval_percent"][1]
+    assert cause["gain_bound"] == pytest.approx(5.42 / (5.42 - 0.9), abs=1e-3)
+    assert cause["remedy"]
+
+
+def test_advice_is_the_first_causes() -> None:
+    report = parsed(heat())
+    advice, *_ = report["advice"]["paths"]
     assert report["advice"]["sentence"] == advice["sentence"]
-    assert advice["sentence"].startswith("main > write_boundary (heat.c:33) has 94 % of the idleness")
+    assert advice["sentence"].startswith("serial code in main > write_boundary (heat.c:33): one thread works")
     assert advice["frames"] == ["main", "write_boundary"]
     assert (advice["file"], advice["line"]) == ("/home/u/heat/heat.c", 33)
     assert (advice["verdict"], advice["idleness_s"]) == ("refine", 0.9)

@@ -24,6 +24,7 @@ from parprof.commands.report import print_report
 from parprof.commands.top import Feed, as_data, table
 from parprof.commands.views import add_row_options
 from parprof.exporters import html, json_report, pprof
+from parprof.exporters.views import View
 from parprof.metrics import BYTES, METRICS, NANOSECONDS, WORK, Metric
 from parprof.model import Profile
 from parprof.service.control import control_pb2
@@ -116,7 +117,7 @@ def test_terminal(profile: Profile) -> None:
     for name in ("frost", "largest"):
         assert parser.parse_args(["--sort", name]).sort == name
         out = io.StringIO()
-        print_report(profile, sort=name, file=out)
+        print_report(profile, View(sort=name, details=True), file=out)
         text = out.getvalue()
         assert "frost: 0.30 s: time in which memory was waited for" in text
         assert "frost s" in text and "largest bytes" in text

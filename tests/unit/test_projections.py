@@ -271,7 +271,7 @@ def test_report_command(first: bool, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_blame_locks_sorts_by_blame(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "x.pb.gz")
     pprof.write(region(), file)
-    run(file, "--view", "flat", "--blame", "locks")
+    run(file, "-v", "--view", "flat", "--blame", "locks")
     printed = capsys.readouterr().out
     assert "blame: other threads waited 0.50 s for locks" in printed
     assert "blame s" in printed

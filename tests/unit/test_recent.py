@@ -51,7 +51,7 @@ def test_fields_are_those_that_a_row_holds() -> None:
     assert {field.name for field in fields(PathSample)} == {"path", "metrics", "origin", "physical"}
     assert set(Metrics.__slots__) == {"values", "events"}
     names = ("comm", "thread", "runtime", "overhead")
-    origin = Origin(7, *names, image=9, labels=(("node", "n1"),))
+    origin = Origin(7, *names, image=9, labels=(("node", "n1"),), tid=11)
     assert all(origin)
     row = PathSample((MAIN, A), Metrics(*range(1, 20), events={"e": 3}), origin, (MAIN, B))
     recent = RecentProfiles()

@@ -14,6 +14,7 @@ import pytest
 
 from parprof.exporters import html, json_report, pprof, table, views
 from parprof.exporters.pprof_reader import read_as
+from parprof.exporters.views import View
 from parprof.facts.measurement import Measurement
 from parprof.facts.reading import decode
 from parprof.facts.replay import RecordedNames
@@ -215,7 +216,7 @@ def test_all_exporters_take_it(name: str, tmp_path: Path) -> None:
     costliest = [frame.name for frame in path if not frame.is_loop][-1]
     for view in views.VIEWS:
         text = io.StringIO()
-        table.render(profile(name), view, "work", 1000, text)
+        table.render(profile(name), View(view, "work", 1000), text)
         assert costliest in text.getvalue()
     html.write(profile(name), str(tmp_path / "out.html"))
     assert costliest in (tmp_path / "out.html").read_text()

@@ -16,8 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.commands.diff import DiffCommand, changes
 from parprof.commands.report import ReportCommand, print_report
-from parprof.errors import OutputError, ProfileFormatError
+from parprof.errors import OutputError, ProfileFormatError, UsageError
 from parprof.exporters import pprof, pprof_reader
+from parprof.exporters.views import View
 from parprof.facts.reading import decode
 from parprof.profile.assemble import make_profile
 from profiles import heat, sample
@@ -81,7 +82,7 @@ def test_facts_are_recognised_by_their_content(
 ) -> None:
     profile = make_profile(*pprof_reader.read_as(RECORDED, decode))
     expected = io.StringIO()
-    print_report(profile, view="flat", file=expected)
+    print_report(profile, View("flat"), file=expected)
     assert run(ReportCommand(), str(RECORDED), "--view", "flat") == 0
     assert capsys.readouterr().out == expected.getvalue()
     (tmp_path / "renamed.pb.gz").write_bytes(RECORDED.read_bytes())
@@ -114,7 +115,6 @@ def test_missing_file() -> None:
     [
         ["--limit", "0"],
         ["--limit", "x"],
-        ["--sort", "size"],
         ["--view", "tree"],
         ["--json", "--html", "x"],
         [],
@@ -126,7 +126,16 @@ def test_usage(arguments: list[str], file: str) -> None:
     assert caught.value.code == 2
 
 
-def test_diff(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_metric_that_there_is_not(file: str) -> None:
+    with pytest.raises(UsageError, match="--sort size: there is no such .*take one of idleness") as caught:
+        run(ReportCommand(), file, "--sort", "size")
+    assert caught.value.exit_code == 2
+
+
+def test_diff(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     after = heat()
     after.samples[0] = sample(list(after.samples[0].path), 50, 1)
     other = str(tmp_path / "after.pb.gz")

@@ -22,10 +22,13 @@ HEAVY = (
 ).split()
 ARGUMENTS = {
     "record": "--help --output --save-facts --frequency --event --cores --n-w-source --budget "
-    "--no-wait --quiet --view --physical --sort --limit --blame command",
+    "--no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
+    "--width --blame --verbose command",
     "attach": "--help pid --duration --children --output --save-facts --frequency --event --cores --n-w-source "
-    "--budget --no-wait --quiet --view --physical --sort --limit --blame",
-    "report": "--help file --view --physical --sort --limit --blame --json --html",
+    "--budget --no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
+    "--width --blame --verbose",
+    "report": "--help file --view --physical --unfold --recursion --sort --limit "
+    "--width --blame --verbose --json --html",
     "diff": "--help a b --sort --limit",
     "merge": "--help files --output --label --label-from-name --skip-bad",
     "top": "--help --interval --sort --once --json --socket",

@@ -18,9 +18,9 @@ from rich.cells import cell_len
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from parprof.exporters.screen import Screen, elided
+from parprof.exporters.screen import UNLIMITED, Screen, elided
 from parprof.exporters.table import render
-from parprof.exporters.views import VIEWS
+from parprof.exporters.views import VIEWS, View
 from parprof.metrics import METRICS, Metrics
 from parprof.model import PathSample, ProcessInfo, Profile
 from profiles import any_profile, frame, heat, library, sample
@@ -28,7 +28,7 @@ from profiles import any_profile, frame, heat, library, sample
 
 def text(profile: Profile, view: str = "context", sort: str = "idleness", limit: int = 40) -> str:
     out = io.StringIO()
-    render(profile, view, sort, limit, out)
+    render(profile, View(view, sort, limit, width=80, details=True, unfold=True), out)
     return out.getvalue()
 
 
@@ -50,7 +50,7 @@ def test_header() -> None:
     assert "useful work 80.4 %, overhead 1.8 % (sync 1.8 %), idleness 17.7 %; spin 0.05 s" in report
     assert "parallel efficiency: 80.4 %" in report
     assert report.startswith(
-        "advice: main > write_boundary (heat.c:33) has 94 % of the idleness (17 % of the"
+        "advice: serial code in main > write_boundary (heat.c:33): one thread works, 3 of 4 cores are idle; 17 %"
     )
     assert "verdict: refine (the whole program)" in report
     assert "lost: nothing" in report
@@ -145,7 +145,7 @@ def test_one_core_is_never_idle() -> None:
 
 def test_no_source_at_all() -> None:
     path = [library("start"), library("f")]
-    assert "start > f [libc.so.6] has 100 %" in one_line(text(profile_of(sample(path, 9, 1))))
+    assert "f [libc.so.6]" in one_line(text(profile_of(sample(path, 900, 1))))
 
 
 def test_long_names_are_cut_in_the_middle() -> None:
@@ -180,7 +180,7 @@ def test_narrow_encodings() -> None:
     out = io.TextIOWrapper(raw, encoding="latin-1")
     profile = heat()
     profile.notes = ["\u4e2d"]
-    render(profile, "context", "idleness", 40, out)
+    render(profile, View(width=80, details=True, unfold=True), out)
     out.flush()
     assert b"4000      ok   + step (heat.c:42)" in raw.getvalue()
     assert b"note: \\u4e2d" in raw.getvalue()
@@ -190,7 +190,17 @@ def test_terminal_width() -> None:
     leader, follower = pty.openpty()
     with os.fdopen(follower, "w") as terminal, os.fdopen(leader, "rb"):
         assert Screen(terminal).width >= 80
-    assert Screen(io.StringIO()).width == 80
+    assert Screen(io.StringIO()).width == UNLIMITED
+    assert Screen(io.StringIO(), 120).width == 120
+    assert Screen(io.StringIO(), 10).width == 80
+
+
+def test_the_environment_says_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "132")
+    assert Screen(io.StringIO()).width == 132
+    assert Screen(io.StringIO(), 90).width == 90
+    monkeypatch.setenv("COLUMNS", "wide")
+    assert Screen(io.StringIO()).width == UNLIMITED
 
 
 @given(st.text(max_size=60), st.integers(0, 50))

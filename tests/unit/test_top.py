@@ -301,7 +301,13 @@ def test_live_when_the_daemon_goes_away(service: StandInService, tmp_path: Path)
             assert exit_code(pid, leader) == 0
 
 
-def test_status(service: StandInService, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status(
+    service: StandInService,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with serving(service, tmp_path) as path:
         assert run(StatusCommand(), "--socket", path) == 0
         printed = capsys.readouterr().out

@@ -6,6 +6,7 @@ A module of its own because it imports most of parprof: `measuring` does so whil
 from __future__ import annotations
 
 import argparse
+import io
 import math
 import sys
 import time
@@ -14,7 +15,9 @@ from collections.abc import Callable
 from parprof import cache
 from parprof.commands.progress import Progress
 from parprof.commands.report import print_report
+from parprof.commands.views import view_of
 from parprof.exporters import pprof
+from parprof.exporters.output import keep_old, open_output
 from parprof.facts.replay import RememberingNamer
 from parprof.facts.writing import encode, save
 from parprof.kernel.detacher import detacher
@@ -81,14 +84,34 @@ def run_session(
             session.close()
 
 
-def present(args: argparse.Namespace, profile: Profile, facts: bytes = b"") -> None:
-    """Write the profile, then print the report (to standard error when a file goes to standard output).
+def _report(args: argparse.Namespace, profile: Profile, *, shares_output: bool) -> None:
+    """Print the report where it disturbs nobody: not in between the results of the program, nor in a file that goes to
+    standard output."""
+    if args.no_report:
+        return
+    view = view_of(args)
+    if args.report is not None and args.report != "-":
+        text = io.StringIO()
+        print_report(profile, view, physical=args.physical, file=text)
+        with open_output(args.report) as file:
+            file.write(text.getvalue().encode("utf-8", "backslashreplace"))
+        return
+    taken = "-" in (args.output, args.save_facts)
+    if args.report is None:
+        taken = taken or (shares_output and not sys.stdout.isatty())
+    print_report(profile, view, physical=args.physical, file=sys.stderr if taken else sys.stdout)
 
-    ``facts``: to be saved as well, if there are any.
+
+def present(
+    args: argparse.Namespace, profile: Profile, facts: bytes = b"", *, shares_output: bool = False
+) -> None:
+    """Write the profile, then print the report.
+
+    ``facts``: to be saved as well, if there are any. ``shares_output``: the program prints to our standard output.
     """
+    keep_old(args.output)
     pprof.write(profile, args.output, physical=args.physical)
-    out = sys.stderr if "-" in (args.output, args.save_facts) else sys.stdout
-    print_report(profile, view=args.view, sort=args.sort, limit=args.limit, physical=args.physical, file=out)
+    _report(args, profile, shares_output=shares_output)
     if args.output != "-" and not args.quiet:
         print(f"parprof: wrote {args.output}", file=sys.stderr)
     if facts:

@@ -72,6 +72,15 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
         help="do not find out where threads sleep: it takes up to the budget where they do so often",
     )  # fmt: skip
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress line")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--report",
+        metavar="FILE",
+        help="write the report to FILE; - is standard output, also where that is no terminal",
+    )
+    where.add_argument(
+        "--no-report", action="store_true", help="print no report: `parprof report` shows it later"
+    )
     add_view_options(parser)
 
 
@@ -90,6 +99,8 @@ def validate(args: argparse.Namespace) -> EventChoice:
     if not 0 < args.budget <= 100:
         raise UsageError(f"--budget {args.budget:g}: give a percentage above 0, at most 100")
     check_writable(args.output)
+    if args.report is not None:
+        check_writable(args.report)
     if args.save_facts is not None:
         if args.save_facts == args.output:
             raise UsageError("--save-facts and -o name the same file: give each one of its own")
@@ -167,11 +178,13 @@ def measure(
             return run_session(kernel, args, events, begin, finished, cpu_before_s)
 
 
-def present(args: argparse.Namespace, profile: Profile, facts: bytes = b"") -> None:
+def present(
+    args: argparse.Namespace, profile: Profile, facts: bytes = b"", *, shares_output: bool = False
+) -> None:
     """See `measured.present`."""
     from parprof.commands import measured
 
-    measured.present(args, profile, facts)
+    measured.present(args, profile, facts, shares_output=shares_output)
 
 
 def deadline(seconds: float | None) -> Callable[[], bool]:

@@ -6,12 +6,13 @@ import argparse
 import errno
 import os
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
 from parprof.commands.measuring import Interrupt, add_measuring_options, measure, present, validate
 from parprof.commands.spawn import Child
-from parprof.errors import TargetError, UsageError
+from parprof.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
     from parprof.session.session import Session
@@ -58,6 +59,7 @@ class RecordCommand:
             return target
 
         passed_on = False
+        outliving: list[Target] = []
 
         def finished(session: Session) -> bool:
             nonlocal passed_on
@@ -71,7 +73,14 @@ class RecordCommand:
             ):
                 passed_on = True
                 child.send(interrupt.signal)
-            return child.poll() is not None
+            if child.poll() is None:
+                return False
+            outliving.extend(
+                target
+                for target in session.targets.values()
+                if session.live(target.pid) and target.pid != child.pid
+            )
+            return True
 
         with interrupt.installed():
             try:
@@ -82,8 +91,19 @@ class RecordCommand:
             assert child is not None
             failure = child.exec_failure() if child.poll() == 127 else 0
             if failure:
-                raise TargetError(
-                    f"{command[0]} cannot be run: {os.strerror(failure)} ({errno.errorcode.get(failure)})"
+                raise CommandError(
+                    f"{command[0]} cannot be run: {os.strerror(failure)} ({errno.errorcode.get(failure)})",
+                    is_missing=failure == errno.ENOENT,
                 )
-            present(args, profile, facts)
+            present(args, profile, facts, shares_output=True)
+            if outliving and not args.quiet:
+                print(f"parprof: {_still_running(outliving)}", file=sys.stderr)
             return child.wait()
+
+
+def _still_running(targets: list[Target]) -> str:
+    """What is to be said of children that the command left behind."""
+    pids = sorted({target.pid for target in targets})
+    named = ", ".join(map(str, pids[:5])) + (", ..." if len(pids) > 5 else "")
+    verb = "runs" if len(pids) == 1 else "run"
+    return f"process {named} of the command still {verb}, unobserved from here on: parprof attach {pids[0]}"

@@ -6,13 +6,15 @@ import argparse
 import sys
 from typing import TextIO
 
-from parprof.commands.views import add_view_options
+from parprof.commands.views import add_view_options, view_of
 from parprof.exporters import html, json_report, pprof, pprof_reader, projection, table
-from parprof.exporters.views import DEFAULT_LIMIT
+from parprof.exporters.views import View
 from parprof.facts.reading import decode as decode_facts
 from parprof.facts.reading import is_facts
 from parprof.model import Profile
 from parprof.profile.assemble import make_profile
+
+_DEFAULT_VIEW = View()
 
 
 class ReportCommand:
@@ -47,7 +49,7 @@ class ReportCommand:
         elif args.html:
             html.write(profile, args.html)
         else:
-            print_report(profile, view=args.view, sort=args.sort, limit=args.limit)
+            print_report(profile, view_of(args))
         return 0
 
 
@@ -59,13 +61,7 @@ def _profile_in(data: bytes) -> Profile:
 
 
 def print_report(
-    profile: Profile,
-    *,
-    view: str = "context",
-    sort: str = "idleness",
-    limit: int = DEFAULT_LIMIT,
-    physical: bool = False,
-    file: TextIO | None = None,
+    profile: Profile, view: View = _DEFAULT_VIEW, *, physical: bool = False, file: TextIO | None = None
 ) -> None:
     """Print the report for people, to standard output unless ``file`` is given.
 
@@ -73,4 +69,4 @@ def print_report(
     """
     if physical:
         profile = projection.physical(profile)
-    table.render(profile, view, sort, limit, sys.stdout if file is None else file)
+    table.render(profile, view, sys.stdout if file is None else file)

@@ -10,20 +10,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from parprof import resources
-from parprof.errors import UsageError
+from parprof.errors import CommandError
 
 
 class Child:
     """A forked child that will exec a command once released.
 
     Raises:
-        UsageError: the command does not exist or is not executable.
+        CommandError: the command does not exist or is not executable.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         if shutil.which(command[0]) is None:
-            reason = "is not executable" if os.path.exists(command[0]) else "was not found"
-            raise UsageError(f"{command[0]} {reason}")
+            exists = os.path.exists(command[0])
+            reason = "is not executable" if exists else "was not found"
+            raise CommandError(f"{command[0]} {reason}", is_missing=not exists)
         self.command = tuple(command)
         self.status: int | None = None
         gate_read, self._gate = os.pipe()

@@ -5,42 +5,79 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from parprof.exporters.views import DEFAULT_LIMIT, VIEWS
+from parprof.exporters.views import DEFAULT_LIMIT, RECURSION, VIEWS, View
 from parprof.metrics import METRICS
 
 
+def view_of(args: argparse.Namespace) -> View:
+    """What the options of `add_view_options` ask for."""
+    return View(
+        view=args.view,
+        sort=args.sort,
+        limit=args.limit,
+        width=args.width,
+        details=getattr(args, "verbose", False),
+        unfold=args.unfold or args.physical,
+        recursion=args.recursion,
+    )
+
+
 def add_view_options(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--view``, ``--physical``, ``--sort`` and ``--limit``, as `report.print_report` takes them, and
-    ``--blame``."""
+    """Declare the options that say what a report shows, as `view_of` takes them, ``--physical`` and ``--blame``."""
     parser.add_argument(
         "--view",
         choices=VIEWS,
         default="context",
-        help="call paths from the root, functions and their callers, or functions (default: %(default)s)",
+        help="call paths from the root (context), functions and their callers, functions (flat), threads, or source "
+        "lines (default: %(default)s)",
     )
     parser.add_argument(
         "--physical",
         action="store_true",
         help="stacks as they were, the runtime's frames included, instead of logical call paths",
     )
-    add_row_options(parser)
+    parser.add_argument(
+        "--unfold",
+        action="store_true",
+        help="every frame in a row of its own: those of the kernel, of libraries and of imports, too",
+    )
+    parser.add_argument(
+        "--recursion",
+        choices=RECURSION,
+        default="fold",
+        help="fold: recursive calls are a part of the first one; levels: each level has its row (default: %(default)s)",
+    )
+    add_row_options(parser, events=True)
+    parser.add_argument(
+        "--width",
+        metavar="COLUMNS",
+        type=_positive,
+        help="cut lines to this width, at least 80 (default: COLUMNS, else the terminal's; files and pipes: no limit)",
+    )
     parser.add_argument(
         "--blame",
         choices=("locks",),
         action=_Blame,
         help="who made others wait: sort by the time that threads waited for locks which a call path held",
     )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="all facts, notes, losses and costs before the table, and tracebacks of errors",
+    )
 
 
-def add_row_options(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--sort`` and ``--limit``."""
+def add_row_options(parser: argparse.ArgumentParser, *, events: bool = False) -> None:
+    """Declare ``--sort`` and ``--limit``. ``events``: rows can be sorted by events, too."""
     metrics = tuple(METRICS.by_name())
     parser.add_argument(
         "--sort",
         metavar="METRIC",
-        choices=metrics,
+        choices=None if events else metrics,
         default="idleness",
-        help=f"{', '.join(metrics)} (default: %(default)s)",
+        help=f"{', '.join(metrics)}{', or an event of -e' if events else ''} (default: %(default)s)",
     )
     parser.add_argument(
         "--limit",

@@ -8,8 +8,9 @@ from typing import Any
 from parprof.attribution import Effort, Verdict, percent, verdict
 from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import FunctionTotals, flat_view
+from parprof.exporters.answer import location
 from parprof.exporters.output import open_output
-from parprof.exporters.summary import facts, location, place
+from parprof.exporters.summary import facts, place
 from parprof.exporters.webpage import WebPage, asset, data_block, definitions, text
 from parprof.metrics import IDLENESS, METRICS, NANOSECONDS, SAMPLES, Metric, Metrics, Shown
 from parprof.model import Profile

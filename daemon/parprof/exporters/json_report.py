@@ -6,10 +6,10 @@ import json
 from typing import IO, Any
 
 from parprof.attribution import Effort, verdict
-from parprof.attribution.advice import Advice, advise
+from parprof.causes import Cause, find_causes
 from parprof.cct.tree import CallingContextTree, Procedure
 from parprof.cct.views import FunctionTotals, flat_view, sampled_paths
-from parprof.exporters.summary import headline, sentence
+from parprof.exporters.answer import headline, sentence
 from parprof.metrics import IDLENESS, METRICS, SAMPLES, Metrics, add_to
 from parprof.model import Profile
 
@@ -24,6 +24,7 @@ def report(profile: Profile) -> dict[str, Any]:
     tree = CallingContextTree(profile.samples)
     total = tree.root.inclusive
     process, account = profile.process, profile.accounting
+    causes = find_causes(profile)
     functions = sorted(flat_view(tree).values(), key=_function_order)
     return {
         "schema": SCHEMA,
@@ -48,9 +49,10 @@ def report(profile: Profile) -> dict[str, Any]:
         "concurrency": list(account.level_s) if account else [],
         "scope": _scope(profile),
         "advice": {
-            "sentence": headline(tree, process.cores),
-            "paths": [_advice(one, process.cores) for one in advise(tree)],
+            "sentence": headline(profile, causes),
+            "paths": [_advice(cause, total) for cause in causes],
         },
+        "causes": [_cause(cause) for cause in causes],
         "lost": dict(profile.lost),
         "cost": {
             "target_percent": profile.target_cost_percent,
@@ -85,19 +87,37 @@ def _scope(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _advice(advice: Advice, cores: int) -> dict[str, Any]:
-    last = advice.path[-1] if advice.path else None
-    metrics = _metrics(advice.metrics)
-    del metrics[SAMPLES.report_key]
+def _cause(cause: Cause) -> dict[str, Any]:
+    low, high = cause.interval_percent
     return {
-        "frames": [node.procedure.name for node in advice.path if not node.procedure.is_loop],
-        "file": last.procedure.file if last else "",
-        "line": last.hottest_line(IDLENESS) if last else 0,
-        "verdict": advice.verdict.value,
-        "lost_percent": round(advice.lost_percent, 3),
-        "effort_percent": round(advice.effort_percent, 3),
+        "kind": cause.kind.value,
+        "path": list(cause.path),
+        "function": cause.function,
+        "file": cause.file,
+        "line": cause.line,
+        "lost_s": round(cause.lost_ns / 1e9, 9),
+        "lost_percent": round(cause.lost_percent, 3),
+        "interval_percent": [round(low, 3), round(high, 3)],
+        "gain_bound": round(min(cause.gain_bound, 1e9), 6),
+        "what": cause.what,
+        "remedy": cause.remedy,
+    }
+
+
+def _advice(cause: Cause, total: Metrics) -> dict[str, Any]:
+    """The same as readers of the first schema know it: its ``lost_percent`` is a share of all that is lost."""
+    metrics = _metrics(cause.metrics)
+    del metrics[SAMPLES.report_key]
+    all_lost = total.idleness_ns + total.overhead_ns
+    return {
+        "frames": list(cause.path),
+        "file": cause.file,
+        "line": cause.line,
+        "verdict": verdict(cause.metrics).value,
+        "lost_percent": round(100 * cause.lost_ns / all_lost, 3) if all_lost else 0.0,
+        "effort_percent": round(cause.lost_percent, 3),
         **metrics,
-        "sentence": sentence(advice, cores),
+        "sentence": sentence(cause),
     }
 
 
@@ -107,12 +127,14 @@ def write(profile: Profile, file: IO[str]) -> None:
     file.write("\n")
 
 
-def _metrics(metrics: Metrics) -> dict[str, float]:
-    return {
+def _metrics(metrics: Metrics) -> dict[str, Any]:
+    """Values in the units of readers; counts of events only where there are any."""
+    values: dict[str, Any] = {
         metric.report_key: round(value / metric.unit.scale, 9) if metric.unit.scale > 1 else value
         for metric in METRICS
         for value in (metrics[metric],)
     }
+    return {**values, "events": dict(sorted(metrics.events.items()))} if metrics.events else values
 
 
 def _function_order(row: FunctionTotals) -> tuple[Any, ...]:

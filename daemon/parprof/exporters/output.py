@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO
 
 from parprof.errors import OutputError
@@ -42,6 +42,19 @@ def check_writable(path: str) -> None:
                 pass
     except OSError as error:
         raise _explained(path, error) from error
+
+
+def keep_old(path: str) -> None:
+    """Keep a file that is about to be written as ``FILE.old``, as perf does. Best effort: a result is worth more."""
+    if path == "-":
+        return
+    real = os.path.realpath(path)
+    with suppress(OSError):
+        status = os.stat(real)
+        if stat.S_ISREG(status.st_mode) and status.st_size:
+            with suppress(FileNotFoundError):
+                os.unlink(f"{real}.old")
+            os.link(real, f"{real}.old")
 
 
 @contextmanager

@@ -88,6 +88,7 @@ def _add(
         origin = sample.origin
         own = (
             ("pid", origin.pid),
+            ("tid", origin.tid),
             ("comm", origin.comm),
             ("thread", origin.thread),
             ("runtime", origin.runtime),

@@ -194,13 +194,15 @@ class _Decoder:
     def _sample(self, sample: pb.Sample, columns: list[Metric | str]) -> PathSample:
         path = self._path(sample.location_id)
         physical: Path = ()
-        pid = 0
+        pid = tid = 0
         own: dict[str, str] = {}
         users: dict[str, str] = {}
         for label in sample.label:
             key = self._text(label.key)
             if key == "pid":
                 pid = label.num
+            elif key == "tid" and not label.str:
+                tid = label.num
             elif key == PHYSICAL and self._both:
                 physical = self._projection(label.str)
             elif key == LOGICAL and self._both:
@@ -216,6 +218,7 @@ class _Decoder:
             runtime=own.get("runtime", ""),
             overhead=own.get("overhead", ""),
             labels=tuple(sorted(users.items())),
+            tid=tid,
         )
         return PathSample(path, self._metrics(list(sample.value), columns), origin, physical)
 

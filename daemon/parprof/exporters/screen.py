@@ -16,25 +16,34 @@ from rich.text import Text
 from parprof.untrusted import printable
 
 MIN_WIDTH = 80
+UNLIMITED = 10_000
+"""The width of what is no terminal: no line of a report that makes sense is longer."""
 
 
 class Screen:
     """A rich console of a fixed width that prints plain text only, and prints at the end, all at once."""
 
-    def __init__(self, file: TextIO) -> None:
-        """Take the width of a terminal, at least 80 columns; 80 for anything else."""
+    def __init__(self, file: TextIO, width: int | None = None) -> None:
+        """``width``: in columns; by default that of the environment (``COLUMNS``), else of a terminal, at least 80
+        columns. Where there is none of these, in files and pipes, lines are as long as they are."""
         self._file = file
         self._buffer = StringIO()
         self._encoding = getattr(file, "encoding", None) or "utf-8"
         self._terminal = file.isatty()
-        width = MIN_WIDTH
-        if self._terminal:
+        told = width or _told_width()
+        self.is_limited = bool(told) or self._terminal
+        """Whether what is too long has to be cut."""
+        if told:
+            self.width = max(told, MIN_WIDTH)
+        elif self._terminal:
+            self.width = MIN_WIDTH
             with suppress(OSError):
-                width = max(width, os.get_terminal_size(file.fileno()).columns)
-        self.width = width
+                self.width = max(MIN_WIDTH, os.get_terminal_size(file.fileno()).columns)
+        else:
+            self.width = UNLIMITED
         self._console = Console(
             file=self._buffer,
-            width=width,
+            width=self.width,
             force_terminal=self._terminal,
             markup=False,
             emoji=False,
@@ -70,6 +79,16 @@ class Screen:
         """Print something of rich's that fits the width and holds safe text only."""
         self._console.print(renderable)
 
+    def brief(self, text: str, lines: int) -> int:
+        """Print a text in no more than so many lines, cut if need be; returns how many it took."""
+        wrapped = Text(printable(text)).wrap(self._console, self.width - 2, overflow="fold")
+        shown = [line.plain.rstrip() for line in wrapped]
+        if len(shown) > lines:
+            shown = [*shown[: lines - 1], elided_end(" ".join(shown[lines - 1 :]), self.width - 2)]
+        for number, line in enumerate(shown):
+            self._console.print(Text(f"   {line}" if number and line[:3] != "   " else line), soft_wrap=True)
+        return len(shown)
+
     def table(self, headings: list[tuple[str, int]], rows: Iterable[tuple[list[str], Text]]) -> None:
         """Print right-aligned columns of these widths, and a last one that takes the rest."""
         table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
@@ -86,10 +105,21 @@ class Screen:
 
     def fact(self, label: str, text: str) -> None:
         """Print ``label: text``, wrapped."""
-        whole = Text.assemble((label, "bold"), ": ", text)
+        whole = Text.assemble((label, "bold"), ": ", text) if label else Text(text)
         lines = whole.wrap(self._console, self.width - 2, overflow="fold")
         for number, line in enumerate(lines):
             self._console.print(Text("  " if number else "") + line, soft_wrap=True)
+
+
+def _told_width() -> int:
+    """What the environment says, 0 if it says nothing."""
+    told = os.environ.get("COLUMNS", "")
+    return int(told) if told.isascii() and told.isdigit() and len(told) < 5 else 0
+
+
+def elided_end(text: str, width: int) -> str:
+    """Text that fits ``width`` terminal cells, cut at its end where need be."""
+    return text if cell_len(text) <= width else set_cell_size(text, max(width - 2, 0)).rstrip() + ".."
 
 
 def elided(text: str, width: int) -> str:

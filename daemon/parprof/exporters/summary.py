@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parprof.attribution import Effort, Verdict, percent, verdict
-from parprof.attribution.advice import Advice, advise, lost_ns
-from parprof.cct.tree import CallingContextTree, Node, Procedure
-from parprof.metrics import IDLENESS, METRICS, OVERHEAD, Metrics, Shown, add_to
+from parprof.attribution import Effort, percent, verdict
+from parprof.causes import Cause, find_causes
+from parprof.cct.tree import CallingContextTree, Procedure
+from parprof.exporters.answer import brief, location, mention, nothing_to_act_on, rounded, sentence
+from parprof.exporters.screen import Screen, elided
+from parprof.metrics import METRICS, Metrics, Shown, add_to
 from parprof.model import Accounting, ProcessInfo, Profile
 from parprof.untrusted import printable
 
@@ -27,14 +28,6 @@ class Fact:
     text: str
 
 
-def location(file: str, line: int, module: str) -> str:
-    """Where something is, as short as useful: ``(heat.c:42)``, ``(heat.c)``, ``[libc.so.6]`` or nothing."""
-    if file:
-        name = os.path.basename(file)
-        return printable(f"({name}:{line})" if line > 0 else f"({name})")
-    return printable(f"[{os.path.basename(module)}]") if module else ""
-
-
 def place(procedure: Procedure, line: int) -> str:
     """Where a procedure, or a loop, is hit at this line; a loop's name says the rest: ``(line 42)``."""
     if not procedure.is_loop:
@@ -42,14 +35,14 @@ def place(procedure: Procedure, line: int) -> str:
     return f"(line {line})" if line > 0 and not procedure.name.endswith(f":{line}") else ""
 
 
-def facts(profile: Profile, tree: CallingContextTree) -> list[Fact]:
-    """The header lines of a report, in order; the first one is what to act on."""
+def facts(profile: Profile, tree: CallingContextTree, causes: Sequence[Cause] | None = None) -> list[Fact]:
+    """The header lines of a report, in order; the first one is what to act on. ``causes``: if they are known."""
     process = profile.process
     total = tree.root.inclusive
-    advice = advise(tree)
-    labels = ("advice", *("also" for _ in advice[1:]))
+    found = find_causes(profile) if causes is None else causes
+    labels = ("advice", *("also" for _ in found[1:]))
     out = [
-        *(Fact(label, sentence(one, process.cores)) for label, one in zip(labels, advice, strict=False)),
+        *(Fact(label, sentence(one)) for label, one in zip(labels, found, strict=False)),
         Fact("command", process.command or process.comm or "unknown"),
         Fact(
             "process",
@@ -66,10 +59,10 @@ def facts(profile: Profile, tree: CallingContextTree) -> list[Fact]:
         effort = Effort.of(total)
         out.append(Fact("effort", _effort(profile, effort, total)))
         out.append(Fact("parallel efficiency", f"{100 * effort.efficiency:.1f} %"))
-        if advice:
+        if found:
             out.append(Fact("verdict", f"{verdict(total).value} (the whole program)"))
         else:
-            out.insert(0, Fact("verdict", verdict(total).advice + _alone(process.cores)))
+            out.insert(0, Fact("verdict", nothing_to_act_on(total, process.cores)))
         out += _told(total)
         out += [Fact("accounted", _accounted(one)) for one in (profile.accounting,) if one is not None]
         out += _processes(profile)
@@ -129,6 +122,60 @@ def _processes(profile: Profile) -> list[Fact]:
     return out
 
 
+_MAX_FIRST_LINES = 6
+_HIGH_SPIN_PERCENT = 25.0
+
+
+def first_lines(screen: Screen, profile: Profile, causes: Sequence[Cause]) -> None:
+    """What a reader must know, in at most six lines: how well it runs, and what to do about it."""
+    total = profile.total()
+    screen.brief(_how_well(profile, total, screen), 1)
+    left = _MAX_FIRST_LINES - 2
+    told = 0
+    for number, cause in enumerate(causes, 1):
+        if left < (2 if screen.is_limited else 1):
+            break
+        left -= screen.brief(f"{number}. {brief(cause)}", min(2, left))
+        told = number
+    if not causes:
+        screen.brief(
+            nothing_to_act_on(total, profile.process.cores) if total.samples else _why_none(profile), left
+        )
+    rest = _rest(profile, causes[told:])
+    if rest:
+        screen.brief(rest, 1)
+
+
+def _how_well(profile: Profile, total: Metrics, screen: Screen) -> str:
+    process = profile.process
+    effort = Effort.of(total)
+    useful, overhead, idleness = effort.percentages()
+    cores = f"{process.cores} core" + ("s" if process.cores != 1 else "")
+    text = f": {cores}, {rounded(useful)} % of their time useful, {rounded(idleness)} % idle"
+    if overhead >= 0.1:
+        text += f", {rounded(overhead)} % overhead"
+    spin = percent(total.spin_ns, total.cpu_ns)
+    if spin >= _HIGH_SPIN_PERCENT:
+        text += f"; {rounded(spin)} % of the CPU time is spin"
+    if not total.samples:
+        text = ": no samples"
+    name = printable(process.command or process.comm or "unknown")
+    return elided(name, max(screen.width - len(text) - 2, 12)) + text
+
+
+def _rest(profile: Profile, causes: Sequence[Cause]) -> str:
+    """What else there is, in a line."""
+    parts = []
+    if causes:
+        parts.append(f"also: {', '.join(map(mention, causes))}")
+    lost = sum(profile.lost.values())
+    if lost:
+        parts.append(f"{lost:,} lost")
+    if profile.notes:
+        parts.append(f"{len(profile.notes)} note{'s' if len(profile.notes) != 1 else ''}")
+    return f"{'; '.join(parts)} (-v tells more)" if parts else ""
+
+
 def _told(total: Metrics) -> list[Fact]:
     """What was measured besides effort, each with a sentence of its own."""
     found = ((metric, total[metric]) for metric in METRICS.at(Shown.COLUMN) if metric.optional)
@@ -142,54 +189,6 @@ def _told(total: Metrics) -> list[Fact]:
         for metric, value in found
         if value
     ]
-
-
-def headline(tree: CallingContextTree, cores: int) -> str:
-    """The one sentence to read: what to act on, or that all is well; empty without samples."""
-    total = tree.root.inclusive
-    if not total.samples:
-        return ""
-    found = advise(tree)
-    return sentence(found[0], cores) if found else verdict(total).advice + _alone(cores)
-
-
-def sentence(advice: Advice, cores: int) -> str:
-    """Which call path, how much is lost in it, and what to try."""
-    mine, total, judged = advice.metrics, advice.total, advice.verdict
-    part, whole, what = lost_ns(mine), lost_ns(total), "lost effort"
-    if judged is Verdict.REFINE:
-        part, whole, what = mine.idleness_ns, total.idleness_ns, "idleness"
-    elif judged is Verdict.COARSEN:
-        part, whole, what = mine.overhead_ns, total.overhead_ns, "overhead"
-    idle = ""
-    if mine.idleness_ns and cores > 1:
-        idle = f"; {cores * mine.idleness_ns / mine.effort_ns:.1f} of {cores} cores idle while it runs"
-    return printable(
-        f"{_named(advice.path, judged)} has {_rounded(percent(part, whole))} % of the {what}"
-        f" ({_rounded(percent(part, total.effort_ns))} % of the effort{idle}): {judged.advice}"
-    )
-
-
-def _named(path: Sequence[Node], judged: Verdict) -> str:
-    """A call path by its functions, and the line in the last one that weighs most."""
-    if not path:
-        return "the whole program"
-    last = path[-1]
-    functions = [node.procedure for node in path if not node.procedure.is_loop] or [last.procedure]
-    names = [_short(procedure.name or "[unknown]") for procedure in functions]
-    if len(names) > 4:
-        names[1:-2] = ["..."]
-    line = last.hottest_line(OVERHEAD if judged is Verdict.COARSEN else IDLENESS)
-    where = location(functions[-1].file, line, functions[-1].module)
-    return " > ".join(names) + (f" {where}" if where else "")
-
-
-def _rounded(share: float) -> str:
-    return f"{share:.0f}" if share >= 9.95 else f"{share:.1f}"
-
-
-def _alone(cores: int) -> str:
-    return "; n = 1, so no core could be idle" if cores == 1 else ""
 
 
 def _effort(profile: Profile, effort: Effort, total: Metrics) -> str:
@@ -248,7 +247,3 @@ def _why_none(profile: Profile) -> str:
     if any(profile.lost.values()):
         text += "; or its samples are among the lost ones"
     return text
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 60 else f"{name[:29]}...{name[-28:]}"

@@ -1,8 +1,8 @@
-"""The report for terminals: facts, then one view of the profile, in 80 columns or more."""
+"""The report for people: what to do about it, then one view of the profile."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -10,11 +10,16 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from parprof.attribution import Effort, Verdict, percent, verdict
-from parprof.cct.tree import CallingContextTree, Node, weight
+from parprof.causes import find_causes
+from parprof.cct.tree import CallingContextTree, Node
 from parprof.cct.views import Caller, FunctionTotals, callers_view, flat_view, fold_recursion
+from parprof.errors import UsageError
+from parprof.exporters import breakdown
+from parprof.exporters.readable import readable
 from parprof.exporters.screen import Screen, elided
-from parprof.exporters.summary import facts, place
-from parprof.metrics import METRICS, Metric, Metrics, Shown
+from parprof.exporters.summary import facts, first_lines, place
+from parprof.exporters.views import View
+from parprof.metrics import COUNT, METRICS, Metric, Metrics, Shown
 from parprof.model import Profile
 from parprof.untrusted import printable
 
@@ -23,6 +28,9 @@ PRUNE_SHARE = 0.005
 
 CALLERS_FUNCTIONS = 10
 """Functions whose callers the callers view shows, at most."""
+
+_SAME_SHARE = 0.99
+"""A caller and its only callee share a row if the callee has so much of what the caller has."""
 
 _VERDICTS = {
     Verdict.PARALLEL: "ok",
@@ -40,57 +48,81 @@ Weight = tuple[float, float, int]
 @dataclass(frozen=True, slots=True)
 class _Row:
     guides: str
-    item: Item
+    items: tuple[Item, ...]
+    """A caller and its only callees, as far as they share the row."""
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    heading: str
+    width: int
+    cell: Callable[[Item, Item], str]
+    """Of the first and the last item of a row."""
 
 
 class _Report:
     """One view of one tree, sorted by one metric."""
 
-    def __init__(self, tree: CallingContextTree, view: str, sort: Metric, limit: int, screen: Screen) -> None:
+    def __init__(self, tree: CallingContextTree, profile: Profile, view: View, screen: Screen) -> None:
         self._tree = tree
+        self._profile = profile
         self._total = tree.root.inclusive
-        self._own = view != "context"  # whether rows are mainly about exclusive metrics
+        self._own = view.view != "context"  # whether rows are mainly about exclusive metrics
         self._view = view
-        self._sort = sort
-        self._limit = limit
+        self._amount = _amount_of(view.sort, self._total)
         self._screen = screen
 
     def print(self) -> None:
         recursive = 0
-        if self._view == "flat":
-            rows, left_out = self._flat()
-        elif self._view == "callers":
+        view = self._view
+        if view.view == "context":
+            tree, recursive = self._tree, 0
+            if view.recursion == "fold":
+                tree, recursive = fold_recursion(self._tree)
+            rows, left_out = self._forest(tree.root.children.values())
+        elif view.view == "callers":
             rows, left_out = self._forest(self._tops())
         else:
-            folded, recursive = fold_recursion(self._tree)
-            rows, left_out = self._forest(folded.root.children.values())
-        headings = self._headings()
+            rows, left_out = self._flat(self._totals())
+        columns = self._fitting(self._columns(), rows)
+        headings = [*((column.heading, column.width) for column in columns), (self._names_heading(), 0)]
         width = self._screen.last_width(headings)
-        self._screen.table(headings, ((self._cells(row.item), self._name(row, width)) for row in rows))
+        self._screen.table(headings, ((self._cells(row, columns), self._name(row, width)) for row in rows))
         if recursive:
             self._screen.line("Recursive calls are folded into the first one.")
         if left_out:
             self._screen.line(
-                f"Not shown: {left_out:,} more, below {PRUNE_SHARE:.1%} or beyond --limit {self._limit}."
+                f"Not shown: {left_out:,} more, below {PRUNE_SHARE:.1%} or beyond --limit {view.limit}."
             )
 
     def _metrics(self, item: Item) -> Metrics:
         return item.exclusive if self._own else item.inclusive
 
+    def _key(self, metrics: Metrics) -> Weight:
+        return self._amount(metrics), metrics.effort_ns, metrics.samples
+
     def _weight(self, item: Item) -> tuple[Weight, Weight]:
-        return weight(self._metrics(item), self._sort), weight(item.inclusive, self._sort)
+        return self._key(self._metrics(item)), self._key(item.inclusive)
 
     def _negligible(self, metrics: Metrics) -> bool:
         """Whether a row is not worth showing."""
-        shares = zip(weight(metrics, self._sort), weight(self._total, self._sort), strict=True)
+        shares = zip(self._key(metrics), self._key(self._total), strict=True)
         return not any(whole and part >= PRUNE_SHARE * whole for part, whole in shares)
 
-    def _flat(self) -> tuple[list[_Row], int]:
-        rows = list(flat_view(self._tree).values())
+    def _totals(self) -> list[FunctionTotals]:
+        """The rows of a view that is no tree."""
+        if self._view.view == "threads":
+            return breakdown.by_thread(self._profile.samples)
+        if self._view.view == "lines":
+            return breakdown.by_line(self._profile.samples)
+        return list(flat_view(self._tree).values())
+
+    def _flat(self, rows: list[FunctionTotals]) -> tuple[list[_Row], int]:
         kept = [row for row in rows if not self._negligible(row.inclusive)]
         kept.sort(key=lambda row: (self._weight(row), row.procedure), reverse=True)
-        kept = kept[: self._limit]
-        return [_Row("", row) for row in kept], len(rows) - len(kept)
+        kept = kept[: self._view.limit]
+        return [_Row("", (row,)) for row in kept], len(rows) - len(kept)
 
     def _tops(self) -> list[Caller]:
         """The functions that the callers view is about."""
@@ -101,106 +133,208 @@ class _Report:
     def _forest(self, roots: Iterable[TreeItem]) -> tuple[list[_Row], int]:
         """The heaviest nodes as the lines of a tree, and how many nodes are not shown.
 
-        A caller weighs at least what its callee does and comes first, so no row lacks the row above it.
+        A caller weighs at least what its callee does and comes first, so no row lacks the row above it. Items that
+        share a row count as one.
         """
-        candidates: list[TreeItem] = []
+        candidates: list[tuple[TreeItem, ...]] = []
         left_out = 0
         pending = list(roots)
         while pending:
             item = pending.pop()
             if self._negligible(self._metrics(item)):
                 left_out += 1
-            else:
-                candidates.append(item)
-                pending.extend(item.children.values())
-        candidates.sort(key=self._weight, reverse=True)
-        left_out += max(len(candidates) - self._limit, 0)
-        return self._drawn(candidates[: self._limit]), left_out
+                continue
+            chain = [item]
+            while (only := self._only_callee(chain[-1])) is not None:
+                left_out += len(chain[-1].children) - 1
+                chain.append(only)
+            candidates.append(tuple(chain))
+            pending.extend(chain[-1].children.values())
+        candidates.sort(key=lambda chain: self._weight(chain[0]), reverse=True)
+        left_out += max(len(candidates) - self._view.limit, 0)
+        return self._drawn(candidates[: self._view.limit]), left_out
 
-    def _drawn(self, kept: list[TreeItem]) -> list[_Row]:
+    def _only_callee(self, item: TreeItem) -> TreeItem | None:
+        """The callee that has nearly all that its caller has, so that one row says it all."""
+        if self._view.unfold or self._own:
+            return None
+        mine = item.inclusive
+        least = tuple(_SAME_SHARE * part for part in (*self._key(mine), mine.spin_ns, mine.overhead_ns))
+        for callee in item.children.values():
+            its = callee.inclusive
+            parts = (*self._key(its), its.spin_ns, its.overhead_ns)
+            if all(part >= whole for part, whole in zip(parts, least, strict=True)):
+                return callee
+        return None
+
+    def _drawn(self, kept: list[tuple[TreeItem, ...]]) -> list[_Row]:
         """Draw the trees that these items make, the heaviest first everywhere, as in ``kept``."""
-        rank = {id(item): position for position, item in enumerate(kept)}
-        inner = {id(child) for item in kept for child in item.children.values()}
+        rank = {id(chain[0]): position for position, chain in enumerate(kept)}
+        inner = {id(child) for chain in kept for child in chain[-1].children.values()}
         branch, last_branch, beside, beneath = self._screen.guides
         rows: list[_Row] = []
-        pending = [(item, "", "") for item in reversed(kept) if id(item) not in inner]
+        pending = [(chain, "", "", 0) for chain in reversed(kept) if id(chain[0]) not in inner]
         while pending:
-            item, guides, before = pending.pop()
-            rows.append(_Row(guides, item))
-            children = [child for child in item.children.values() if id(child) in rank]
-            children.sort(key=lambda child: rank[id(child)])
-            below = [(child, before + branch, before + beside) for child in children]
+            chain, guides, before, depth = pending.pop()
+            rows.append(_Row(guides, chain, depth))
+            places = sorted(rank[id(child)] for child in chain[-1].children.values() if id(child) in rank)
+            below = [(kept[at], before + branch, before + beside, depth + 1) for at in places]
             if below:
-                below[-1] = (children[-1], before + last_branch, before + beneath)
+                below[-1] = (kept[places[-1]], before + last_branch, before + beneath, depth + 1)
             pending.extend(reversed(below))
         return rows
 
-    def _headings(self) -> list[tuple[str, int]]:
-        this, other = ("excl", "incl") if self._own else ("incl", "excl")
-        names = {
+    def _names_heading(self) -> str:
+        return {
             "context": "calling context\nfunction (heaviest line)",
             "callers": "function, its callers beneath\n(heaviest line)",
             "flat": "\nfunction (heaviest line)",
-        }
-        percentages = [f"idle\n{this}%", f"idle\n{other}%", f"use\n{this}%", f"ovhd\n{this}%"]
+            "threads": "\nthread, and where it was most",
+            "lines": "\nline, and its function",
+        }[self._view.view]
+
+    def _columns(self) -> list[_Column]:
+        """All columns but the last, those that can be spared last."""
+        this, other = ("excl", "incl") if self._own else ("incl", "excl")
+        whole = self._total.effort_ns
+
+        def share(part: float) -> str:
+            return f"{percent(part, whole):.1f}"
+
+        def mine(first: Item, last: Item) -> Metrics:
+            return last.exclusive if self._own else first.inclusive
+
+        def others(first: Item, last: Item) -> Metrics:
+            return first.inclusive if self._own else last.exclusive
+
         return [
-            *((heading, 5) for heading in percentages),
-            *(self._heading(metric, this) for metric in self._columns()),
-            (f"samples\n{this}.", 7),
-            ("verdict\nincl.", 7),
-            (names[self._view], 0),
+            _Column(f"idle\n{this}%", 5, lambda first, last: share(mine(first, last).idleness_ns)),
+            _Column(f"idle\n{other}%", 5, lambda first, last: share(others(first, last).idleness_ns)),
+            _Column(f"use\n{this}%", 5, lambda first, last: share(Effort.of(mine(first, last)).useful_ns)),
+            _Column(f"ovhd\n{this}%", 5, lambda first, last: share(mine(first, last).overhead_ns)),
+            *(self._metric_column(metric, this, mine) for metric in self._shown_metrics()),
+            *(self._event_column(event, this, mine) for event in sorted(self._total.events)),
+            _Column(f"samples\n{this}.", 7, lambda first, last: str(mine(first, last).samples)),
+            _Column("verdict\nincl.", 7, lambda first, last: _VERDICTS[verdict(first.inclusive)]),
         ]
 
-    def _columns(self) -> list[Metric]:
+    def _fitting(self, columns: list[_Column], rows: Sequence[_Row]) -> list[_Column]:
+        """As many columns as leave the names whole, where there is no room for all; but the first ones always."""
+        if not self._screen.is_limited:
+            return columns
+        needed = max((cell_len(row.guides) + cell_len(self._whole_name(row)) for row in rows), default=0)
+        for _ in range(2):
+            room = self._screen.width - sum(column.width + 1 for column in columns)
+            if needed > room:
+                columns = columns[:-1]
+        return columns
+
+    def _shown_metrics(self) -> list[Metric]:
         """The metrics with columns of their own, where there is anything of them; and the one that rows are sorted by,
         unless it has a column anyway."""
         shown = [metric for metric in METRICS.at(Shown.COLUMN) if self._total[metric]]
-        sort = self._sort
-        if sort not in shown and sort.optional and self._total[sort]:
+        sort = METRICS.by_name().get(self._view.sort)
+        if sort is not None and sort not in shown and sort.optional and self._total[sort]:
             shown.append(sort)
         return shown
 
     @staticmethod
-    def _heading(metric: Metric, kind: str) -> tuple[str, int]:
-        name = f"{metric.name} {metric.unit.shown}".rstrip()
-        return f"{name}\n{kind}.", max(6, len(name))
+    def _metric_column(metric: Metric, kind: str, mine: Callable[[Item, Item], Metrics]) -> _Column:
+        unit = metric.unit
+        name = f"{metric.name} {unit.shown}".rstrip()
+        return _Column(
+            f"{name}\n{kind}.",
+            max(6, len(name)),
+            lambda first, last: f"{unit.amount(mine(first, last)[metric]):.{unit.digits}f}",
+        )
 
-    def _cells(self, item: Item) -> list[str]:
-        this, other = item.inclusive, item.exclusive
-        if self._own:
-            this, other = other, this
-        whole = self._total.effort_ns
-        useful = Effort.of(this).useful_ns
-        parts = (this.idleness_ns, other.idleness_ns, useful, this.overhead_ns)
-        return [
-            *(f"{percent(part, whole):.1f}" for part in parts),
-            *(f"{metric.unit.amount(this[metric]):.{metric.unit.digits}f}" for metric in self._columns()),
-            str(this.samples),
-            _VERDICTS[verdict(item.inclusive)],
-        ]
+    @staticmethod
+    def _event_column(event: str, kind: str, mine: Callable[[Item, Item], Metrics]) -> _Column:
+        name = printable(event)
+        return _Column(
+            f"{name}\n{kind}.",
+            min(max(8, cell_len(name)), 16),
+            lambda first, last: COUNT.text(mine(first, last).events.get(event, 0)),
+        )
+
+    def _cells(self, row: _Row, columns: Sequence[_Column]) -> list[str]:
+        return [column.cell(row.items[0], row.items[-1]) for column in columns]
+
+    def _whole_name(self, row: _Row) -> str:
+        where = self._where(row)
+        return " > ".join(map(_named, row.items)) + (f" {where}" if where else "")
+
+    def _where(self, row: _Row) -> str:
+        last = row.items[-1]
+        sort = METRICS.by_name().get(self._view.sort) or METRICS.by_name()["work"]
+        return place(last.procedure, last.hottest_line(sort))
 
     def _name(self, row: _Row, width: int) -> Text:
-        procedure, guides = row.item.procedure, row.guides
+        guides = row.guides
         deepest = width // 4 * 2
-        if len(guides) > deepest:
-            guides = ".." + guides[len(guides) - deepest + 2 :]
-        where = place(procedure, row.item.hottest_line(self._sort))
+        if len(guides) > deepest:  # too deep to draw: say how deep instead
+            mark = f"{row.depth}: "
+            guides = mark + guides[len(guides) - deepest + len(mark) :]
+        last = row.items[-1].procedure
+        where = self._where(row)
         room = width - len(guides)
-        name = printable(procedure.name) or "[unknown]"
-        least = 12 if procedure.file else room * 2 // 3  # a source line says more than a name, a library less
-        if procedure.is_loop and cell_len(f"{name} {where}") > room:
+        names = [_named(item) for item in row.items]
+        name = " > ".join(names)
+        least = 12 if last.file else room * 2 // 3  # a source line says more than a name, a library less
+        if last.is_loop and cell_len(f"{name} {where}") > room:
             where = ""  # its name says enough
+        if len(names) > 1 and cell_len(f"{name} {where}") > room:
+            name = _shorter(names, room - cell_len(where) - 1)
         where = elided(f" {where}", room - min(cell_len(name), least)) if where else ""
         name = elided(name, room - cell_len(where))
         return Text.assemble((guides, "dim"), name, (where, "dim"))
 
 
-def render(profile: Profile, view: str, sort: str, limit: int, file: TextIO) -> None:
-    """Print the report: ``view`` is one of `views.VIEWS`, ``sort`` the name of a metric."""
-    tree = CallingContextTree(profile.samples)
-    with Screen(file) as screen:
-        for fact in facts(profile, tree):
-            screen.fact(fact.label, fact.text)
+def _named(item: Item) -> str:
+    return printable(item.procedure.name) or "[unknown]"
+
+
+def _shorter(names: list[str], room: int) -> str:
+    """A chain of calls without as many of its middle ones as need be."""
+    for kept in range(len(names) - 2, -1, -1):
+        shown = " > ".join(
+            [names[0], "..", *names[len(names) - kept :]] if kept else [names[0], "..", names[-1]]
+        )
+        if cell_len(shown) <= room:
+            return shown
+    return f".. > {names[-1]}"
+
+
+def _amount_of(sort: str, total: Metrics) -> Callable[[Metrics], float]:
+    """How much a row has of what rows are sorted by.
+
+    Raises:
+        UsageError: there is no such metric or event.
+    """
+    metric = METRICS.by_name().get(sort)
+    if metric is not None:
+        return lambda metrics: metrics[metric]
+    if sort in total.events or not total.samples:
+        return lambda metrics: metrics.events.get(sort, 0)
+    known = ", ".join([*METRICS.by_name(), *sorted(map(printable, total.events))])
+    raise UsageError(f"--sort {printable(sort)}: there is no such metric or event here; take one of {known}")
+
+
+def render(profile: Profile, view: View, file: TextIO) -> None:
+    """Print the report.
+
+    Raises:
+        UsageError: rows cannot be sorted by that.
+    """
+    causes = find_causes(profile)
+    shown = profile if view.unfold else readable(profile)
+    tree = CallingContextTree(shown.samples)
+    with Screen(file, view.width) as screen:
+        if view.details:
+            for fact in facts(profile, tree, causes):
+                screen.fact(fact.label, fact.text)
+        else:
+            first_lines(screen, profile, causes)
         if tree.root.inclusive:
             screen.line("")
-            _Report(tree, view, METRICS.by_name()[sort], limit, screen).print()
+            _Report(tree, shown, view, screen).print()

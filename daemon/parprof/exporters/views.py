@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
-VIEWS = ("context", "callers", "flat")
-"""Call paths from the root, functions and their callers, functions."""
+from dataclasses import dataclass
+
+VIEWS = ("context", "callers", "flat", "threads", "lines")
+"""Call paths from the root, functions and their callers, functions, threads, source lines."""
+RECURSION = ("fold", "levels")
 DEFAULT_LIMIT = 40
 """Rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What to show, and how."""
+
+    view: str = "context"
+    """One of `VIEWS`."""
+    sort: str = "idleness"
+    """The name of a metric, or of an event."""
+    limit: int = DEFAULT_LIMIT
+    """Rows at most."""
+    width: int | None = None
+    """Columns; None: as `Screen` finds them."""
+    details: bool = False
+    """All that is known of the measurement, instead of a few lines."""
+    unfold: bool = False
+    """Every frame as it was, in a row of its own."""
+    recursion: str = "fold"
+    """One of `RECURSION`: whether the levels of a recursion are rows."""

@@ -132,7 +132,7 @@ def violations(measured: Measurement, rows: RowMaker, samples: Sequence[PathSamp
 
 def make_profile(measured: Measurement, namer: Namer) -> Profile:
     """The profile of a measurement, described by its main process."""
-    rows = RowMaker(AddressBook(namer), measured.cores)
+    rows = RowMaker(AddressBook(namer), measured.cores, by_thread=True)
     samples = rows.rows(measured.drain)
     accounting = complete(measured, rows, samples)
     main = measured.images[measured.main]

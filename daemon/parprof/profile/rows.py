@@ -31,11 +31,22 @@ NOT_LOOKED_AT = (Frame("[asleep, not looked where]", module=KERNEL),)
 class RowMaker:
     """Makes rows of facts. Keeps the paths of processes until `forget`."""
 
-    def __init__(self, book: AddressBook, cores: int | None = None, tag: re.Pattern[str] = TAG) -> None:
-        """``cores``: n, if the user says so. ``tag``: tells overhead that the program tagged."""
+    def __init__(
+        self,
+        book: AddressBook,
+        cores: int | None = None,
+        tag: re.Pattern[str] = TAG,
+        *,
+        by_thread: bool = False,
+    ) -> None:
+        """``cores``: n, if the user says so. ``tag``: tells overhead that the program tagged.
+
+        ``by_thread``: origins tell threads of one name apart; that is more than the daemon can remember.
+        """
         self._book = book
         self._cores = cores
         self._tag = tag
+        self._by_thread = by_thread
         self._paths: dict[tuple[int, int], LogicalPaths] = {}
         """By image and epoch."""
         self._memories: dict[tuple[Agent, ...], PathMemory] = {}
@@ -260,6 +271,7 @@ class RowMaker:
             image.runtime if image else "",
             overhead,
             key.image,
+            tid=key.tid if self._by_thread else 0,
         )
         return self._origins.setdefault(origin, origin)
 

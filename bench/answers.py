@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How good the answers are: runs programs with planted problems (tests/planted.py) and judges what is said of them.
+
+Run it as root after `make -C tests/workloads planted`, with the project's Python; `chrt -r 1` in front helps on a busy
+machine. Names of programs restrict it to these. ``--save`` also keeps the recordings that tests/unit/test_planted.py
+judges::
+
+    # .venv/bin/python bench/answers.py
+    # chrt -r 1 .venv/bin/python bench/answers.py --save openmp_serial
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "daemon"), str(ROOT / "tests")]
+
+from parprof.causes import Cause, find_causes  # noqa: E402
+from parprof.exporters.pprof_reader import read_as  # noqa: E402
+from parprof.facts.reading import decode  # noqa: E402
+from parprof.profile.assemble import make_profile  # noqa: E402
+from planted import COMBINED, RECORDINGS, SINGLE, Program  # noqa: E402
+
+
+def record(program: Program, facts: Path) -> list[Cause]:
+    """Run it once."""
+    command = [
+        sys.executable,
+        "-m",
+        "parprof",
+        "record",
+        "-q",
+        "-F",
+        "999",
+        "--cores",
+        "2",
+        "-o",
+        "/dev/null",
+    ]
+    command += ["--save-facts", str(facts), "--", *program.command]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "daemon")}
+    subprocess.run(
+        command, env=environment, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    return find_causes(make_profile(*read_as(facts, decode)))
+
+
+def save(program: Program, facts: Path) -> None:
+    """Keep a recording, without the names of this machine's directories."""
+    text = gzip.decompress(facts.read_bytes()).decode()
+    text = text.replace(str(ROOT / "tests"), "").replace(str(ROOT), "")
+    assert str(ROOT) not in text, "a name of this machine is left"
+    RECORDINGS.mkdir(exist_ok=True)
+    (RECORDINGS / f"{program.name}.facts").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+
+
+def said(causes: list[Cause]) -> str:
+    """Causes in a line each."""
+    return "".join(
+        f"\n    {cause.kind:<14} {cause.function or '(the program)'} {cause.lost_percent:.1f} %: {cause.what}"
+        for cause in causes
+    )
+
+
+def main() -> None:
+    """Judge those that are named, or all."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--save", action="store_true", help="keep the recordings")
+    parser.add_argument(
+        "--all", action="store_true", help="those, too, that need metrics which there are not"
+    )
+    options = parser.parse_args()
+    for title, programs in (("single", SINGLE), ("combined", COMBINED)):
+        right = judged = 0
+        for program in programs:
+            if (options.names and program.name not in options.names) or (program.needs and not options.all):
+                continue
+            with tempfile.TemporaryDirectory() as scratch:
+                facts = Path(scratch) / "facts"
+                causes = record(program, facts)
+                answered = program.is_answered(causes)
+                if options.save:
+                    save(program, facts)
+            judged += 1
+            right += answered
+            print(f"{'right' if answered else 'WRONG'} {program.name}{said(causes)}", flush=True)
+        print(f"{title}: {right} of {judged} right")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+"""What to do about it: the places where a program loses most, each with its kind, its bounds and its remedy.
+
+Three steps, a module each. `evidence` makes a tree of the program's own code out of samples (`ownership` says whose
+code a frame is), `sites` finds the subtrees in which one and the same thing goes wrong, and `kinds` tells what that
+is. `ranking` puts them together.
+"""
+
+from parprof.causes.kinds import Kind
+from parprof.causes.ranking import Cause, causes_of, find_causes
+
+__all__ = ["Cause", "Kind", "causes_of", "find_causes"]

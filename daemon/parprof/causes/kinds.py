@@ -1,0 +1,356 @@
+"""Which kind of loss a site is, and what helps against it.
+
+`KINDS` is the table: a kind of loss is one entry. The first entry whose test holds gives a site its kind, so those that
+rest on a measurement of their own (who waited for whom, what no thread worked through) stand before those that are
+inferred from who ran when.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from parprof.causes.evidence import Tally
+from parprof.causes.sites import (
+    ALONE,
+    Site,
+    alone,
+    is_single,
+    knows_threads,
+    lost_ns,
+    measured,
+    share_of_first,
+)
+from parprof.metrics import Metrics
+
+
+class Kind(StrEnum):
+    """What can go wrong. The names are those of the JSON report."""
+
+    SERIAL = "serial"
+    IMBALANCE = "imbalance"
+    LOCK = "lock"
+    STARVED = "starved"
+    STALL = "stall"
+    OVERHEAD = "overhead"
+    OVERSUBSCRIBED = "oversubscribed"
+    BUSY_MACHINE = "busy_machine"
+    SERIAL_PROGRAM = "serial_program"
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Kind.SERIAL: "serial code",
+    Kind.IMBALANCE: "imbalance",
+    Kind.LOCK: "lock",
+    Kind.STARVED: "too little work at a time",
+    Kind.STALL: "blocked",
+    Kind.OVERHEAD: "too fine",
+    Kind.OVERSUBSCRIBED: "too many threads",
+    Kind.BUSY_MACHINE: "busy machine",
+    Kind.SERIAL_PROGRAM: "single-threaded",
+}
+
+_ALL_ALONE = 0.995
+
+_LOCKS = re.compile(
+    r".*(?:critical|mutex|(?:set|test|nest)_lock|lll_|futex|_lock(?:_wait|_slow|_contended)?(?:@|\Z)|rwlock|spin_lock|"
+    r"atomic_start|take_gil|acquire_lock|sem_(?:wait|clockwait)|ordered)",
+    re.IGNORECASE,
+)
+_CREATE = re.compile(r"_*(?:GI_+|libc_)*(?:pthread_create|thrd_create|v?fork\b|posix_spawn|clone)")
+_BARRIERS = re.compile(r".*(?:barrier|GOMP_parallel|fork_call|join|taskwait|loop_end|sections_end|single)")
+_NAMELESS = re.compile(r"\[(?:lib)|.*\+0x")
+"""Functions of stripped runtimes: in the middle of a region threads wait there for locks, seldom for anything else."""
+_OPENMP = re.compile(r"lib(?:gomp|omp|iomp)")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The program that a site is in."""
+
+    cores: int
+    runtime: str
+    total: Metrics
+    has_scripts: bool
+
+    @property
+    def is_openmp(self) -> bool:
+        """Whether remedies can be in OpenMP's words."""
+        return bool(_OPENMP.match(self.runtime))
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A kind, and what to tell the reader of it."""
+
+    kind: Kind
+    what: str
+    """What was seen, with its figures."""
+    remedy: str
+    is_likely: bool = True
+    """False where nothing speaks for this kind but that no other one fits."""
+
+
+Test = Callable[[Site, Setting], Diagnosis | None]
+
+
+def _stall(site: Site, setting: Setting) -> Diagnosis | None:
+    metrics = site.tally.metrics
+    stalled = measured(metrics, "stall")
+    if stalled < 0.5 * lost_ns(metrics):
+        return None
+    call = _leading(site.tally, measured_in="stall")
+    where = f" in {call}" if call else ""
+    return Diagnosis(
+        Kind.STALL,
+        f"no thread works while this waits{where}",
+        "let it happen beside the computation: read ahead, write behind, or in a thread of its own",
+    )
+
+
+def _machine(site: Site, setting: Setting) -> Diagnosis | None:
+    """Threads that could work had no core: the others waited for them, or so it looks."""
+    ready = measured(site.tally.metrics, "ready")
+    if is_single(site.tally, setting.cores) or ready < max(lost_ns(site.tally.metrics), 1.0):
+        return None
+    threads = len(_workers(site.tally))
+    if threads > setting.cores:
+        return Diagnosis(
+            Kind.OVERSUBSCRIBED,
+            f"{threads} threads share {setting.cores} cores, and wait for each other",
+            f"use {setting.cores} threads" + (" (OMP_NUM_THREADS)" if setting.is_openmp else ""),
+        )
+    return Diagnosis(
+        Kind.BUSY_MACHINE,
+        "its threads waited for cores that others used",
+        "not your code: measure on a quiet machine, or give the program cores of its own",
+    )
+
+
+def _creation(site: Site, setting: Setting) -> Diagnosis | None:
+    """Starting threads and processes takes most of their creator's time; the kernel does it, so that is no overhead."""
+    tally = site.tally
+    creating = sum(
+        found.work_ns for name, found in tally.runtime.items() if _CREATE.match(name.partition(":")[2])
+    )
+    if not creating or creating < 0.5 * tally.metrics.work_ns:
+        return None
+    share = 100 * creating / tally.metrics.work_ns
+    return Diagnosis(
+        Kind.OVERHEAD,
+        f"{share:.0f} % of its CPU time is spent on starting and ending threads or processes",
+        "start them once and hand them work (a pool), or give each one more to do",
+    )
+
+
+def _overhead(site: Site, setting: Setting) -> Diagnosis | None:
+    metrics = site.tally.metrics
+    if not metrics.work_ns or metrics.overhead_ns < max(0.5 * lost_ns(metrics), 0.1 * metrics.work_ns):
+        return None
+    kinds: dict[str, float] = {}
+    locks = 0.0
+    for name, found in site.tally.runtime.items():
+        kind, _, function = name.partition(":")
+        kinds[kind] = kinds.get(kind, 0.0) + found.overhead_ns
+        locks += found.overhead_ns * bool(_LOCKS.match(function))
+    if locks > 0.5 * metrics.overhead_ns:
+        return _lock_diagnosis(site, setting, "the lock itself takes")
+    share = 100 * metrics.overhead_ns / metrics.work_ns
+    most = max(kinds, key=lambda kind: kinds[kind], default="other")
+    what, remedy = _TOO_FINE.get(most, _TOO_FINE["other"])
+    if most in ("schedule", "other") and setting.is_openmp:
+        remedy = "larger chunks: schedule(dynamic, 64), say, or schedule(static)"
+    elif most == "create" and setting.is_openmp:
+        remedy = "larger pieces: a cut-off for tasks (if or final), or one parallel region around the loop"
+    return Diagnosis(Kind.OVERHEAD, f"{share:.0f} % of its CPU time is spent {what}", remedy)
+
+
+_TOO_FINE = {
+    "create": (
+        "on creating tasks, regions or threads",
+        "larger pieces of work; keep threads instead of making them anew",
+    ),
+    "schedule": ("on handing out pieces of work", "larger pieces of work"),
+    "sync": ("on synchronization", "fewer barriers and locks: more work between them"),
+    "tagged": ("on what the program itself calls parallel overhead", "larger pieces of work"),
+    "other": ("in the parallel runtime", "larger pieces of work"),
+}
+
+
+def _lock(site: Site, setting: Setting) -> Diagnosis | None:
+    metrics = site.tally.metrics
+    if metrics.blame_ns >= 0.3 * metrics.idleness_ns > 0:
+        return _lock_diagnosis(site, setting, "others wait for a lock that it holds:")
+    if is_single(site.tally, setting.cores):
+        return None
+    seen, barriers, nameless = (
+        sum(
+            found.samples
+            for name, found in site.tally.runtime.items()
+            if pattern.match(name.partition(":")[2])
+        )
+        for pattern in (_LOCKS, _BARRIERS, _NAMELESS)
+    )
+    takes_turns = alone(metrics, setting.cores) >= 0.6 and _all_alone(site.tally, setting.cores)
+    if seen >= 5 and seen > 0.03 * metrics.samples and seen > barriers / 2:
+        return _lock_diagnosis(site, setting, "threads wait for a lock here:")
+    if (
+        takes_turns
+        and not site.is_mixed
+        and _many_processes(site.tally) <= 1
+        and (not setting.is_openmp or seen + nameless > barriers)
+    ):
+        return _lock_diagnosis(site, setting, "one works, the others wait in turn:")
+    return None
+
+
+def _lock_diagnosis(site: Site, setting: Setting, what: str) -> Diagnosis:
+    name = _leading(site.tally, pattern=_LOCKS)
+    told = f"{what} {len(_workers(site.tally))} threads"
+    if what.startswith("the lock itself"):
+        metrics = site.tally.metrics
+        told = f"{what} {100 * metrics.overhead_ns / max(metrics.work_ns, 1):.0f} % of the CPU time"
+    told += f" ({name})" if name else ""
+    if setting.has_scripts and not name:
+        return Diagnosis(
+            Kind.LOCK,
+            f"{told}; as a rule that is the interpreter's own lock (the GIL)",
+            "use processes (multiprocessing, concurrent.futures), or a library that gives the lock away",
+        )
+    remedy = "hold it for shorter, take it less often, or divide what it guards"
+    if setting.is_openmp:
+        remedy = "use a reduction, or keep a copy for each thread and combine them at the end"
+    return Diagnosis(Kind.LOCK, told, remedy)
+
+
+def _serial(site: Site, setting: Setting) -> Diagnosis | None:
+    metrics = site.tally.metrics
+    if alone(metrics, setting.cores) < ALONE:
+        return None
+    processes = _many_processes(site.tally)
+    if processes > 1 and not is_single(site.tally, setting.cores):
+        return Diagnosis(
+            Kind.SERIAL,
+            f"{processes} processes run it one after the other",
+            "run several of them at a time (make -j, xargs -P)",
+        )
+    if not is_single(site.tally, setting.cores):
+        return None
+    idle = setting.cores - 1
+    others = "the other core is idle" if idle == 1 else f"{idle} of {setting.cores} cores are idle"
+    if site.region is not None and setting.is_openmp:
+        return Diagnosis(
+            Kind.SERIAL,
+            f"one thread works, its team waits: {others}",
+            "share it out (for, sections, taskloop), or let the team go on (nowait)",
+        )
+    loop = _loop_of(site)
+    what = f"the loop at {loop}" if loop else "it"
+    remedy = f"run {what} in parallel" + (" (parallel for)" if setting.is_openmp and loop else "")
+    return Diagnosis(Kind.SERIAL, f"one thread works, {others}", f"{remedy}, or beside other work")
+
+
+def _imbalance(site: Site, setting: Setting) -> Diagnosis | None:
+    if site.region is None and is_single(site.tally, setting.cores):
+        return None
+    tally = site.tally
+    if site.region is not None and is_single(tally, setting.cores):
+        tally = site.region.all
+        if knows_threads(tally) and is_single(tally, setting.cores):
+            return None
+    shown = ""
+    if knows_threads(tally):
+        ratio = _imbalance_ratio(tally, setting.cores)
+        if ratio < 1.2:
+            return None
+        shown = f", {ratio:.1f}:1" if ratio < 10 else f", {ratio:.0f}:1"
+    remedy = "pieces of equal size, or smaller ones that threads fetch when they are free"
+    if setting.is_openmp:
+        remedy = "try schedule(dynamic) or schedule(guided)"
+    return Diagnosis(Kind.IMBALANCE, f"threads have unequal shares of the work{shown}", remedy)
+
+
+def _starved(site: Site, setting: Setting) -> Diagnosis | None:
+    if is_single(site.tally, setting.cores):
+        return Diagnosis(
+            Kind.STARVED,
+            "other threads wait for what it makes",
+            "share it out among threads, or make it cheaper",
+        )
+    remedy = "smaller pieces of work, with fewer dependences"
+    if setting.is_openmp:
+        remedy = "try schedule(dynamic), or smaller pieces with fewer dependences"
+    what = (
+        "threads have equal shares, yet wait for each other at times: uneven or few pieces, or a busy machine"
+    )
+    return Diagnosis(Kind.STARVED, what, remedy, is_likely=False)
+
+
+KINDS: tuple[Test, ...] = (_machine, _stall, _creation, _overhead, _lock, _serial, _imbalance, _starved)
+
+
+def diagnose(site: Site, setting: Setting) -> Diagnosis:
+    """What is wrong at a site."""
+    for test in KINDS:
+        found = test(site, setting)
+        if found is not None:
+            return found
+    raise AssertionError("the last entry of the table holds always")
+
+
+def _all_alone(tally: Tally, cores: int) -> bool:
+    """Whether each thread was alone for most of its work, not only the one that had most of it."""
+    return all(alone(tally.threads[thread], cores) >= 0.5 for thread in _workers(tally))
+
+
+def _many_processes(tally: Tally) -> int:
+    return len({thread[0] for thread in _workers(tally)})
+
+
+def _workers(tally: Tally) -> list[tuple[int, int, str]]:
+    """The threads that did some of the work worth the name."""
+    least = 0.02 * tally.metrics.work_ns
+    return [thread for thread, metrics in tally.threads.items() if metrics.work_ns > least]
+
+
+def _imbalance_ratio(tally: Tally, cores: int) -> float:
+    """The most that one thread had to do, over what the others had on average."""
+    works = sorted((metrics.work_ns for metrics in tally.threads.values()), reverse=True)[: max(cores, 2)]
+    if not works or not works[0]:
+        return 1.0
+    others = [*works[1:], *([0.0] * (cores - len(works)))]
+    mean = sum(others) / len(others) if others else 0.0
+    return works[0] / max(mean, 0.01 * works[0])
+
+
+def _leading(tally: Tally, pattern: re.Pattern[str] | None = None, measured_in: str = "") -> str:
+    """The foreign function that most of it was in."""
+    amounts: dict[str, float] = {}
+    for name, metrics in tally.runtime.items():
+        function = name.partition(":")[2]
+        if pattern is None or pattern.match(function):
+            amount = measured(metrics, measured_in) if measured_in else float(metrics.samples)
+            amounts[function] = amounts.get(function, 0.0) + amount
+    return max(amounts, key=lambda name: amounts[name], default="")
+
+
+def _loop_of(site: Site) -> str:
+    """Where the loop is that a serial site consists of, as its name says."""
+    place = site.place
+    if not place.procedure.is_loop:
+        return ""
+    return place.procedure.name.removeprefix("loop at ")
+
+
+def program_is_serial(whole: Tally, cores: int) -> bool:
+    """Whether one thread did all the work of a program."""
+    if not knows_threads(whole):
+        return alone(whole.metrics, cores) >= _ALL_ALONE
+    return len(whole.threads) == 1 or share_of_first(whole) >= _ALL_ALONE

@@ -1,0 +1,101 @@
+"""Whose code a frame is: only what its reader can change is ever named as a cause.
+
+A frame is told by its file, its module and its name, whether or not there is line information: the C library of a
+distribution often has some where the program has none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from enum import IntEnum
+
+from parprof.model import Frame
+
+SCRIPT = "python"
+"""The module of frames of Python code."""
+
+
+class Owner(IntEnum):
+    """Whose code it is, the nearest to the reader first."""
+
+    PROGRAM = 0
+    """The program's own files, its scripts, and what was compiled at run time."""
+    LIBRARY = 1
+    """A library that the program uses."""
+    SYSTEM = 2
+    """What every program has below it: C library, loader, runtimes of languages and of threads, the kernel."""
+
+
+_SYSTEM_MODULES = re.compile(
+    r"\[|linux-vdso|ld[-.]|(?:lib(?:c|m|dl|rt|pthread|util|stdc\+\+|c\+\+|c\+\+abi|gcc_s|unwind|gfortran|quadmath|flang\w*|"
+    r"gomp|omp|iomp5|omp5|tbb|tbbmalloc|opencilk|cilkrts|cilk|jemalloc|tcmalloc|mimalloc|jvm|jli|node|ruby|julia)(?!\w)"
+    r"|lib(?:python|std-)\S*)[-.\d]*"
+)
+"""Match the base names of files."""
+_INTERPRETERS = re.compile(
+    r"(?:lib)?(?:python|pypy|node|nodejs|java|ruby|perl|php|julia|lua)[\d.]*(?:\.so\S*)?\Z"
+)
+_SYSTEM_NAMES = re.compile(
+    r"std::|__gnu_cxx::|__cxxabiv1::|core::|alloc::|<(?:core|alloc|std)::|_ZN?K?(?:St|4core|3std|5alloc|9__gnu_cxx)|"
+    r"_R(?:(?!Cs\w+?_\d).)*Cs[0-9A-Za-z]+_(?:3std|4core|5alloc)|rust_begin|__rust|runtime\.|"
+    r"_*(?:GOMP|GOACC|gomp|goacc|kmpc?|libc|pthread|GI|dl|tls|run_exit|IO|nptl|gfortran|cxa|libc_start)_|_start\Z|"
+    r"__(?:libc_)?start|clone3?\Z|__clone3?\Z|start_thread\Z|exit\Z|_exit\Z"
+)
+_SYSTEM_SOURCES = re.compile(
+    r"<frozen|/rustc/|.*/library/(?:std|core|alloc)/src/|/usr/(?:include|lib/gcc|lib/llvm)|.*/include/c\+\+/|"
+    r".*/lib/python\d[\d.]*/(?!site-packages|dist-packages)|.*/lib/go[^/]*/src/runtime|.*/go/src/runtime"
+)
+_LIBRARY_SOURCES = re.compile(
+    r".*/(?:site|dist)-packages/|.*/\.cargo/registry/|.*/node_modules/|.*/go/pkg/mod/"
+)
+_SYSTEM_FOLDERS = re.compile(r"/(?:usr/|build/|lib|opt/|nix/|snap/|gnu/store/)|.*/(?:site|dist)-packages/")
+_ADDRESS = re.compile(r"0x[0-9a-f]+\Z|\[")
+
+
+class Ownership:
+    """Says whose code frames are, and remembers it."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, str], Owner] = {}
+
+    def of(self, frame: Frame) -> Owner:
+        """Whose code a frame is. A loop is its function's; its own frame says only where it stands."""
+        key = frame.name, frame.module, frame.file
+        owner = self._known.get(key)
+        if owner is None:
+            owner = self._known[key] = _owner(frame)
+        return owner
+
+
+def _owner(frame: Frame) -> Owner:
+    if frame.name.startswith("["):
+        return Owner.SYSTEM
+    if frame.module == SCRIPT:
+        return _by_source(frame.file)
+    base = os.path.basename(frame.module)
+    if not frame.module:
+        return Owner.SYSTEM if not frame.name or _ADDRESS.match(frame.name) else Owner.PROGRAM
+    if _SYSTEM_MODULES.match(base) or _INTERPRETERS.match(base):
+        return Owner.SYSTEM
+    if _SYSTEM_NAMES.match(frame.name):
+        return Owner.SYSTEM
+    if ".so" in base and not _is_own_library(frame):
+        return Owner.LIBRARY
+    return _by_source(frame.file)
+
+
+def _is_own_library(frame: Frame) -> bool:
+    """Whether a shared library is the program's: it, or its source, is where no distribution puts any.
+
+    Modules are mostly known by their base names alone.
+    """
+    if frame.module.startswith("/"):
+        return not _SYSTEM_FOLDERS.match(frame.module)
+    return frame.file.startswith("/") and not _SYSTEM_FOLDERS.match(frame.file)
+
+
+def _by_source(file: str) -> Owner:
+    if _LIBRARY_SOURCES.match(file):
+        return Owner.LIBRARY
+    return Owner.SYSTEM if _SYSTEM_SOURCES.match(file) else Owner.PROGRAM

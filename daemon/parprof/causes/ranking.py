@@ -1,0 +1,200 @@
+"""From samples to a ranked list of causes, with their bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parprof.causes.evidence import Evidence
+from parprof.causes.kinds import Diagnosis, Kind, Setting, diagnose, program_is_serial
+from parprof.causes.ownership import Owner
+from parprof.causes.sites import Site, SiteSearch, effort_ns, lost_ns
+from parprof.cct.tree import hottest
+from parprof.metrics import IDLENESS, OVERHEAD, Metrics
+from parprof.model import PathSample, Profile
+
+MAX_CAUSES = 5
+LEAST_SAMPLES = 50
+"""Nothing is said on fewer samples."""
+
+LEAST_PERCENT = 1.0
+"""What loses less than this of the cores' time is not worth a word, nor what may as well be nothing."""
+
+_LEAST_OWN_SHARE = 0.1
+"""Where less than this of a site's own effort is lost, it is effectively parallel (tallent-2009 sec. 5.4)."""
+
+_WEIGHTS = {Owner.PROGRAM: 1.0, Owner.LIBRARY: 0.3, Owner.SYSTEM: 0.0}
+"""The program's own code comes first, as it can be changed."""
+
+_UNLIKELY = 0.2
+"""What may as well not be the program's fault comes after what is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing to act on."""
+
+    kind: Kind
+    path: tuple[str, ...]
+    """Functions of the program from its entry to this one."""
+    function: str
+    file: str
+    module: str
+    line: int
+    metrics: Metrics
+    """Of the samples that it is about."""
+    lost_ns: float
+    lost_percent: float
+    """Of all effort: of the time that all cores had."""
+    interval_percent: tuple[float, float]
+    """That share lies between these, with 95 % probability, as far as sampling goes."""
+    gain_bound: float
+    """The program runs at best so many times as fast without this loss."""
+    what: str
+    remedy: str
+
+
+def find_causes(profile: Profile) -> list[Cause]:
+    """What to act on in a profile, the worst first."""
+    process = profile.process
+    return causes_of(profile.samples, process.cores, process.runtime)
+
+
+def causes_of(samples: Sequence[PathSample], cores: int, runtime: str) -> list[Cause]:
+    """The same from samples alone. ``cores``: n. ``runtime``: in whose words remedies are told."""
+    evidence = Evidence(samples)
+    total = evidence.root.all.metrics
+    if cores < 2 or total.samples < LEAST_SAMPLES or not total.work_ns:
+        return []
+    setting = Setting(cores, runtime, total, evidence.scripts)
+    if program_is_serial(evidence.root.all, cores):
+        found = [(_serial_program(evidence, setting), 1.0)]
+    else:
+        judged = [(site, diagnose(site, setting)) for site in SiteSearch(evidence, cores).sites()]
+        found = [_cause(site, diagnosis, setting) for site, diagnosis in _joined(judged)]
+    weighed = [(one.lost_ns * weight, one) for one, weight in found if _is_certain(one)]
+    weighed.sort(key=lambda pair: (-pair[0], pair[1].path))
+    return [one for weight, one in weighed if weight > 0][:MAX_CAUSES]
+
+
+def _joined(judged: list[tuple[Site, Diagnosis]]) -> list[tuple[Site, Diagnosis]]:
+    """Without sites that are one thing with another one.
+
+    Locks and overhead of a function and of one that it calls are named after the callee. What threads wait for each
+    other in pieces of work that are too fine is a part of that.
+    """
+    diagnoses = {id(site.place): (site, diagnosis) for site, diagnosis in judged}
+    gone: set[int] = set()
+    for site, diagnosis in judged:
+        if site.whole or diagnosis.kind not in (Kind.LOCK, Kind.OVERHEAD):
+            continue
+        for place in site.place.walk():
+            inner, found = diagnoses.get(id(place), (site, diagnosis))
+            if inner is site or id(inner) in gone:
+                continue
+            if found.kind is diagnosis.kind:
+                inner.tally.merge(site.tally)
+                gone.add(id(site))
+                break
+            if diagnosis.kind is Kind.OVERHEAD and found.kind in (Kind.IMBALANCE, Kind.STARVED):
+                site.tally.merge(inner.tally)
+                gone.add(id(inner))
+    return [(site, diagnosis) for site, diagnosis in judged if id(site) not in gone]
+
+
+def _is_certain(cause: Cause) -> bool:
+    metrics = cause.metrics
+    return (
+        metrics.samples >= LEAST_SAMPLES
+        and cause.lost_percent >= LEAST_PERCENT
+        and cause.interval_percent[0] > LEAST_PERCENT / 2
+        and cause.lost_ns >= _LEAST_OWN_SHARE * effort_ns(metrics)
+    )
+
+
+def _cause(site: Site, diagnosis: Diagnosis, setting: Setting) -> tuple[Cause, float]:
+    function = site.function
+    metrics = site.tally.metrics
+    path = tuple(place.procedure.name for place in function.chain() if not place.procedure.is_loop)
+    lost = site.lost_ns
+    return (
+        Cause(
+            diagnosis.kind,
+            path,
+            function.procedure.name,
+            function.procedure.file,
+            function.procedure.module,
+            _line(site),
+            metrics,
+            lost,
+            100 * lost / effort_ns(setting.total),
+            interval_percent(metrics, setting.total, setting.cores),
+            gain_bound(lost, setting.total),
+            diagnosis.what,
+            diagnosis.remedy,
+        ),
+        _WEIGHTS[site.place.owner] * (1.0 if diagnosis.is_likely else _UNLIKELY),
+    )
+
+
+def _line(site: Site) -> int:
+    """The line of the function that loses most."""
+    lines = {line: tally.metrics for line, tally in site.function.by_line.items()}
+    metric = IDLENESS if site.tally.metrics.idleness_ns >= site.tally.metrics.overhead_ns else OVERHEAD
+    return hottest(lines, metric) or site.function.start_line
+
+
+def _serial_program(evidence: Evidence, setting: Setting) -> Cause:
+    total = setting.total
+    idle = setting.cores - 1
+    lost = lost_ns(total)
+    cause = Cause(
+        Kind.SERIAL_PROGRAM,
+        (),
+        "",
+        "",
+        "",
+        0,
+        total,
+        lost,
+        100 * lost / effort_ns(total),
+        interval_percent(total, total, setting.cores),
+        gain_bound(lost, total),
+        f"one thread does all the work; {idle} of {setting.cores} cores {'is' if idle == 1 else 'are'} idle",
+        "nothing here runs in parallel, by design or by mistake: see where its time goes with --sort work",
+    )
+    return cause
+
+
+def gain_bound(lost: float, total: Metrics) -> float:
+    """How many times as fast the program could be, at best, without a loss.
+
+    With n cores and an elapsed time T, the cores had ``n T`` together: the effort E. What is lost at one place, L, is
+    ``L / n`` of the elapsed time if all cores share it: without it T becomes ``T - L / n``, and T over that is
+    ``E / (E - L)``. It is an upper bound: nothing else then takes its place, and the work that was done while cores
+    were idle is divided evenly over all of them.
+
+    >>> gain_bound(4e9, Metrics(work_ns=6e9, idleness_ns=4e9))
+    1.6666666666666667
+    """
+    rest = effort_ns(total) - lost
+    return effort_ns(total) / rest if rest > 0 else math.inf
+
+
+def interval_percent(part: Metrics, total: Metrics, cores: int) -> tuple[float, float]:
+    """The 95 % interval of the share of all effort that a part loses, in percent.
+
+    Samples are taken as a Poisson process, which overstates the spread of regular ones. A sample stands for a
+    period of work and up to n - 1 periods of idleness; so a loss L has at most the variance ``n period L``. The
+    share is that of L in L + R, of which the rest R has the variance ``n period R`` at most: to first order
+    ``(1 - s)^2 var(L) + s^2 var(R)`` over the square of the whole.
+    """
+    whole, lost = effort_ns(total), lost_ns(part)
+    if not whole or not total.samples:
+        return 0.0, 0.0
+    period = (total.work_ns + total.spin_ns) / total.samples
+    share = lost / whole
+    variance = ((1 - share) ** 2 * lost + share**2 * (whole - lost)) * cores * period
+    spread = 1.96 * math.sqrt(max(variance, 0.0)) / whole
+    return 100 * max(share - spread, 0.0), 100 * min(share + spread, 1.0)

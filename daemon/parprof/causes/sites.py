@@ -1,0 +1,249 @@
+"""The subtrees in which one and the same thing goes wrong: as large as possible, as small as necessary.
+
+The search goes down from the root. A place is divided among what it calls while its parts differ: where some of them
+lose nothing, or others lose in another way. A place whose parts are all alike is a site, with one exception: what a
+function merely calls one after the other are sites of their own, unless a loop or a parallel region holds them
+together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from parprof.causes.evidence import Evidence, Place, Tally
+from parprof.cct.tree import Procedure
+from parprof.metrics import METRICS, Metrics
+
+_FLOOR_SHARE = 0.005
+"""What loses less than this of all effort is looked at only as a part of something else."""
+
+_ALIKE = 0.3
+"""Parts whose shares of idleness and of overhead differ by no more than this are alike."""
+
+_CONSIDERABLE_SHARE = 0.1
+_CONSIDERABLE_SAMPLES = 15
+"""Only parts with at least so much of a place's effort can make it uneven."""
+
+_MOST = 0.85
+"""A callee with this share of what a place loses stands for it."""
+
+_MORE = 0.6
+"""In plain code, which calls one thing after the other, this share is enough; the rest is a site of its own."""
+
+_SHARED = 0.25
+"""A function that does this share of its work elsewhere is a helper: what it loses here is its caller's."""
+
+ALONE = 0.9
+"""From here on a thread counts as alone: no other one worked for more than a tenth of the time."""
+
+_SINGLE = 0.95
+"""One thread did a place's work if it did this share of it."""
+
+_PLUMBING = re.compile(
+    r".*(?:lambda|\{closure|closure\$|operator\(\)|_FUN\b|_M_invoke|_M_run|call_once|__invoke|<(?:lambda|genexpr|\w+comp)>)"
+)
+"""Functions without a name that says anything."""
+
+
+def lost_ns(metrics: Metrics) -> float:
+    """Core time that was no useful work: idleness, overhead, and stall where that is measured."""
+    return metrics.idleness_ns + min(metrics.overhead_ns, metrics.work_ns) + measured(metrics, "stall")
+
+
+def measured(metrics: Metrics, name: str) -> float:
+    """A metric that not every version has, by its name; 0 where there is none."""
+    metric = METRICS.by_name().get(name)
+    return metrics[metric] if metric is not None else 0.0
+
+
+def effort_ns(metrics: Metrics) -> float:
+    """Core time that is accounted for: all useful work, and all that was lost."""
+    return metrics.effort_ns
+
+
+def alone(metrics: Metrics, cores: int) -> float:
+    """How far threads worked alone, 0 to 1: 1 where no other one ever worked, 0 where all cores were busy."""
+    most = metrics.work_ns * (cores - 1)
+    return min(metrics.idleness_ns / most, 1.0) if most else 0.0
+
+
+def share_of_first(tally: Tally) -> float:
+    """The share of the work that the busiest thread did."""
+    total = tally.metrics.work_ns
+    return max((each.work_ns for each in tally.threads.values()), default=0.0) / total if total else 0.0
+
+
+def is_single(tally: Tally, cores: int) -> bool:
+    """Whether one thread did the work. Where threads cannot be told apart: whether it was mostly done alone."""
+    if not knows_threads(tally):
+        return alone(tally.metrics, cores) >= ALONE
+    return share_of_first(tally) >= _SINGLE
+
+
+def knows_threads(tally: Tally) -> bool:
+    """Whether threads can be told apart: the daemon does not keep their numbers, nor do files of before."""
+    return any(number for _, number, _ in tally.threads)
+
+
+@dataclass(slots=True, eq=False)
+class Site:
+    """Where a program loses: a place, or what is left of it without the sites below it."""
+
+    place: Place
+    tally: Tally
+    region: Place | None
+    """The parallel region, or the thread's function, that it is in."""
+    is_mixed: bool = False
+    """Whether some of it is in such a region, and some is not."""
+    whole: bool = True
+    """Whether all of the place belongs to it."""
+
+    @property
+    def function(self) -> Place:
+        """The function to name."""
+        return self.place.function
+
+    @property
+    def lost_ns(self) -> float:
+        """Core time lost here."""
+        return lost_ns(self.tally.metrics)
+
+
+class SiteSearch:
+    """Finds the sites of one program."""
+
+    def __init__(self, evidence: Evidence, cores: int) -> None:
+        self._evidence = evidence
+        self._cores = cores
+        total = evidence.root.all.metrics
+        self._floor_ns = max(_FLOOR_SHARE * effort_ns(total), 1.0)
+
+    def sites(self) -> list[Site]:
+        """All of them; those of one function are put together."""
+        found: dict[Procedure, Site] = {}
+        largest: dict[Procedure, float] = {}
+        for site in self._search():
+            key = site.function.procedure
+            known = found.get(key)
+            if known is None:
+                tally = Tally()
+                tally.merge(site.tally)
+                found[key] = Site(site.place, tally, site.region, whole=site.whole)
+                largest[key] = site.lost_ns
+                continue
+            if site.lost_ns > largest[key]:
+                largest[key] = site.lost_ns
+                known.place, known.whole = site.place, site.whole
+            known.is_mixed |= (known.region is None) != (site.region is None)
+            known.region = known.region or site.region
+            known.tally.merge(site.tally)
+        return list(found.values())
+
+    def _search(self) -> Iterator[Site]:
+        pending: list[tuple[Place, Place | None]] = [(self._evidence.root, None)]
+        while pending:
+            place, region = pending.pop()
+            if place.all.in_region_ns >= 0.3 * place.all.metrics.work_ns > 0:
+                region = place
+            kids = [kid for kid in place.children.values() if lost_ns(kid.all.metrics) >= self._floor_ns]
+            followed = self._followed(place, region, kids)
+            pending += [(kid, region) for kid in followed]
+            rest = place.all if not followed else _without(place, followed)
+            if place.parent is not None and lost_ns(rest.metrics) >= self._floor_ns:
+                yield self._narrowed(place, rest, region, whole=not followed)
+
+    def _followed(self, place: Place, region: Place | None, kids: list[Place]) -> list[Place]:
+        """The callees to go on with; none where the place is a site."""
+        if not kids or place.parent is None or self._is_uneven(place) or self._has_regions_below(place):
+            return kids
+        mine = lost_ns(place.all.metrics)
+        if len(kids) == 1:
+            return kids if self._stands_for(kids[0], place, region, mine) else []
+        if place.procedure.is_loop or region is not None:
+            return self._dominant(place, kids, mine)
+        together = sum(lost_ns(kid.all.metrics) for kid in kids)
+        apart = [kid for kid in kids if not self._is_shared(kid)]
+        return kids if together >= _MOST * mine and len(apart) == len(kids) else []
+
+    def _dominant(self, place: Place, kids: list[Place], mine: float) -> list[Place]:
+        """In what takes turns, the one callee that threads are alone in."""
+        if not self._takes_turns(place.all):
+            return []
+        return [kid for kid in kids if lost_ns(kid.all.metrics) >= _MOST * mine and not self._is_shared(kid)]
+
+    def _stands_for(self, kid: Place, place: Place, region: Place | None, mine: float) -> bool:
+        """Whether an only callee says more than its caller."""
+        least = _MOST if place.procedure.is_loop or region is not None else _MORE
+        if lost_ns(kid.all.metrics) < least * mine or self._is_shared(kid) or self._is_detail(kid, place):
+            return False
+        if kid.procedure.is_loop or self._takes_turns(place.all):
+            return True
+        if place.procedure.is_loop:
+            return False
+        return place is not region or bool(_PLUMBING.match(place.procedure.name))
+
+    @staticmethod
+    def _is_detail(kid: Place, place: Place) -> bool:
+        """Whether a callee is a part of how its caller does it: nameless, or handed to a library."""
+        if kid.all.called_back_ns > 0.5 * kid.all.metrics.work_ns:
+            return True
+        return bool(_PLUMBING.match(kid.procedure.name)) and not _PLUMBING.match(place.procedure.name)
+
+    def _takes_turns(self, tally: Tally) -> bool:
+        return not is_single(tally, self._cores) and alone(tally.metrics, self._cores) >= 0.7
+
+    def _is_shared(self, kid: Place) -> bool:
+        """Whether a function does much of its work for others."""
+        function = kid.procedure
+        if function.is_loop:
+            return False
+        everywhere = self._evidence.functions.get(function, 0.0)
+        return everywhere - kid.all.metrics.work_ns > _SHARED * everywhere
+
+    def _has_regions_below(self, place: Place) -> bool:
+        """Whether most of it happens in parallel regions that begin in what it calls."""
+        below = place.regions_ns - place.all.in_region_ns
+        loops = [kid for kid in place.children.values() if kid.procedure.is_loop]
+        while loops:
+            loop = loops.pop()
+            below -= loop.all.in_region_ns
+            loops += [kid for kid in loop.children.values() if kid.procedure.is_loop]
+        return below >= 0.5 * place.all.metrics.work_ns > 0
+
+    def _is_uneven(self, place: Place) -> bool:
+        """Whether its parts lose in different ways, some of them nothing."""
+        parts = [kid.all for kid in place.children.values()]
+        if place.own.metrics:
+            parts.append(place.own)
+        least = _CONSIDERABLE_SHARE * effort_ns(place.all.metrics)
+        shares = [
+            (alone(part.metrics, self._cores), part.metrics.overhead_ns / max(part.metrics.work_ns, 1.0))
+            for part in parts
+            if part.metrics.samples >= _CONSIDERABLE_SAMPLES and effort_ns(part.metrics) >= least
+        ]
+        return any(max(column) - min(column) > _ALIKE for column in zip(*shares, strict=True))
+
+    def _narrowed(self, place: Place, rest: Tally, region: Place | None, *, whole: bool) -> Site:
+        """Without the lines that lose nothing: a function is rarely all of one kind."""
+        if not whole or len(place.by_line) < 2:
+            return Site(place, rest, region, whole=whole)
+        kept = Tally()
+        for tally in place.by_line.values():
+            if lost_ns(tally.metrics) >= 0.15 * effort_ns(tally.metrics):
+                kept.merge(tally)
+        if lost_ns(kept.metrics) < 0.9 * lost_ns(rest.metrics):
+            return Site(place, rest, region, whole=whole)
+        return Site(place, kept, region, whole=whole)
+
+
+def _without(place: Place, followed: Iterable[Place]) -> Tally:
+    """What is left of a place without some of its callees: their samples are elsewhere."""
+    out = Tally()
+    gone = {id(kid) for kid in followed}
+    out.merge(place.own)
+    for kid in place.children.values():
+        if id(kid) not in gone:
+            out.merge(kid.all)
+    return out

@@ -1,0 +1,102 @@
+"""What to do about it, in sentences: the same in every report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from parprof.attribution import Effort, Verdict, percent, verdict
+from parprof.causes import Cause, Kind
+from parprof.causes.ranking import LEAST_SAMPLES
+from parprof.metrics import Metrics
+from parprof.model import Profile
+from parprof.untrusted import printable
+
+_MAX_NAME = 60
+_LONG_PATH = 4
+
+
+def location(file: str, line: int, module: str) -> str:
+    """Where something is, as short as useful: ``(heat.c:42)``, ``(heat.c)``, ``[libc.so.6]`` or nothing."""
+    if file:
+        name = os.path.basename(file)
+        return printable(f"({name}:{line})" if line > 0 else f"({name})")
+    return printable(f"[{os.path.basename(module)}]") if module else ""
+
+
+def sentence(cause: Cause) -> str:
+    """A cause in full: where, which kind, how much, how sure, what is gained at best, and what to try."""
+    where = f" in {named(cause)}" if cause.function else ""
+    return printable(f"{cause.kind.words}{where}: {cause.what}; {_amounts(cause)}. {_capital(cause.remedy)}.")
+
+
+def brief(cause: Cause) -> str:
+    """A cause in as few words as say what to do where."""
+    where = f" in {_function(cause)}" if cause.function else ""
+    lost = f"{rounded(cause.lost_percent)} % of the cores' time"
+    return printable(f"{cause.kind.words}{where}, {lost}: {cause.what}; {cause.remedy}")
+
+
+def mention(cause: Cause) -> str:
+    """A cause by name only."""
+    return printable(f"{cause.kind.words} in {_function(cause)} ({rounded(cause.lost_percent)} %)")
+
+
+def named(cause: Cause) -> str:
+    """Its call path, the long ones shortened, and where it is."""
+    names = [shortened(name or "[unknown]") for name in cause.path]
+    if len(names) > _LONG_PATH:
+        names[1:-2] = ["..."]
+    where = location(cause.file, cause.line, cause.module)
+    return " > ".join(names) + (f" {where}" if where else "")
+
+
+def headline(profile: Profile, causes: Sequence[Cause]) -> str:
+    """The one sentence to read: what to act on, or that all is well; empty without samples."""
+    total = profile.total()
+    if not total.samples:
+        return ""
+    return sentence(causes[0]) if causes else nothing_to_act_on(total, profile.process.cores)
+
+
+def nothing_to_act_on(total: Metrics, cores: int) -> str:
+    """Why no cause is named."""
+    judged = verdict(total)
+    if judged in (Verdict.PARALLEL, Verdict.UNKNOWN) or cores == 1:
+        return judged.advice + ("; n = 1, so no core could be idle" if cores == 1 else "")
+    effort = Effort.of(total)
+    lost = rounded(percent(effort.idleness_ns + effort.overhead_ns, effort.total_ns))
+    if total.samples < LEAST_SAMPLES:
+        return (
+            f"{lost} % of the cores' time is lost as far as {total.samples} samples tell, too few to say where:"
+            " measure for longer, or with a higher -F"
+        )
+    return f"{lost} % of the cores' time is lost, but at no place that stands out"
+
+
+def rounded(share: float) -> str:
+    """A percentage, as exact as it is worth reading."""
+    return f"{share:.0f}" if share >= 9.95 else f"{share:.1f}"
+
+
+def shortened(name: str) -> str:
+    """A name of bearable length."""
+    half = (_MAX_NAME - 3) // 2
+    return name if len(name) <= _MAX_NAME else f"{name[: half + 1]}...{name[-half:]}"
+
+
+def _function(cause: Cause) -> str:
+    where = location(cause.file, cause.line, cause.module)
+    return shortened(cause.function) + (f" {where}" if where else "") if cause.function else "the program"
+
+
+def _amounts(cause: Cause) -> str:
+    low, high = cause.interval_percent
+    lost = f"{rounded(cause.lost_percent)} % of the cores' time is lost ({rounded(low)} to {rounded(high)} %)"
+    if cause.kind is Kind.SERIAL_PROGRAM:
+        return f"{rounded(cause.lost_percent)} % of the cores' time is lost"
+    return f"{lost}, at best {cause.gain_bound:.2f} times as fast without that"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which causes are named, what kind they are of, and how sure they are. Real programs: test_planted.py."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from parprof.attribution import attribute
+from parprof.causes import Cause, Kind, causes_of, find_causes
+from parprof.causes.ownership import Owner, Ownership
+from parprof.causes.ranking import gain_bound, interval_percent
+from parprof.metrics import Metrics
+from parprof.model import Frame, Origin, PathSample, Profile, ThreadState
+from profiles import any_profile, few_samples, frame, heat, library
+
+CORES = 4
+
+
+def row(
+    names: str, count: int, n_working: float, tid: int = 1, *, overhead: str = "", pid: int = 7
+) -> PathSample:
+    """Samples of 1 ms. A name in capitals is of the C library, one in brackets stands for itself."""
+    path = tuple(
+        Frame(name) if name[0] == "[" else library(name) if name.isupper() else frame(name, 9)
+        for name in names.split()
+    )
+    metrics = attribute(count, 1e6, n_working, CORES, ThreadState.WORKING, overhead=bool(overhead))
+    return PathSample(path, metrics, Origin(pid, "x", f"t{tid}", overhead=overhead, tid=tid))
+
+
+def balanced(names: str, count: int = 400) -> list[PathSample]:
+    return [row(names, count, CORES, tid) for tid in range(1, CORES + 1)]
+
+
+def found(*rows: PathSample, runtime: str = "none") -> list[Cause]:
+    return causes_of(rows, CORES, runtime)
+
+
+def named(causes: Sequence[Cause]) -> list[tuple[str, str]]:
+    return [(cause.kind.value, cause.function) for cause in causes]
+
+
+def test_serial_code_between_parallel_code() -> None:
+    (cause,) = found(*balanced("main solve"), row("main setup", 300, 1))
+    assert (cause.kind, cause.path, cause.line) == (Kind.SERIAL, ("main", "setup"), 9)
+    assert cause.lost_ns == pytest.approx(900e6)
+    assert cause.lost_percent == pytest.approx(100 * 900 / 2800)
+    assert cause.gain_bound == pytest.approx(2800 / 1900)
+
+
+def test_more_than_three_problems_are_all_named_worst_first() -> None:
+    rows = [row(f"main part{number}", 100 * number, 1) for number in range(1, 7)]
+    causes = found(*balanced("main solve"), *rows)
+    assert named(causes) == [("serial", f"part{number}") for number in (6, 5, 4, 3, 2)]
+
+
+def test_a_single_threaded_program_is_called_just_that() -> None:
+    (cause,) = found(row("main a", 300, 1), row("main b", 200, 1))
+    assert (cause.kind, cause.path, cause.function) == (Kind.SERIAL_PROGRAM, (), "")
+
+
+@pytest.mark.parametrize("below", ["PRINTF", "PRINTF WRITE", "[truncated]", "[unknown]"])
+def test_what_is_not_the_programs_is_its_callers(below: str) -> None:
+    causes = found(*balanced("main solve"), row(f"START main setup {below}", 300, 1))
+    assert named(causes) == [("serial", "setup")]
+
+
+def test_code_of_nobody_is_not_named() -> None:
+    assert found(*balanced("main solve"), row("[truncated]", 300, 1), row("START INIT", 300, 1)) == []
+
+
+def test_a_callback_is_a_detail_of_who_asked_for_it() -> None:
+    assert named(found(*balanced("main solve"), row("main sort_all QSORT compare", 300, 1))) == [
+        ("serial", "sort_all")
+    ]
+
+
+def test_a_lost_beginning_is_found_again() -> None:
+    (cause,) = found(
+        *balanced("main solve"), row("main setup parse", 300, 1), row("[truncated] setup parse", 200, 1)
+    )
+    assert cause.path[:2] == ("main", "setup")
+    assert cause.lost_ns == pytest.approx(1500e6)
+
+
+def test_a_helper_that_others_use_is_not_to_blame() -> None:
+    causes = found(*balanced("main solve dot"), row("main setup dot", 300, 1))
+    assert named(causes) == [("serial", "setup")]
+
+
+def test_threads_that_take_turns_wait_for_a_lock() -> None:
+    rows = [row("main worker update", 150, 1, tid) for tid in range(1, 5)]
+    (cause,) = found(*balanced("main solve"), *rows)
+    assert (cause.kind, cause.function) == (Kind.LOCK, "update")
+
+
+def test_processes_one_after_the_other_are_serial_code() -> None:
+    rows = [row("main compile", 150, 1, tid, pid=tid) for tid in range(1, 5)]
+    (cause,) = found(*balanced("main solve"), *rows)
+    assert cause.kind is Kind.SERIAL
+    assert "make -j" in cause.remedy
+
+
+def test_unequal_shares() -> None:
+    rows = [row("main worker", 100, 4, tid) for tid in range(1, 5)] + [row("main worker", 300, 1)]
+    (cause,) = found(*balanced("main solve"), *rows)
+    assert (cause.kind, cause.function) == (Kind.IMBALANCE, "worker")
+    assert "4.0:1" in cause.what
+
+
+def test_remedies_are_in_the_runtimes_own_words() -> None:
+    rows = [row("main worker", 100, 4, tid) for tid in range(1, 5)] + [row("main worker", 300, 1)]
+    (cause,) = found(*balanced("main solve"), *rows, runtime="libgomp")
+    assert "schedule(dynamic)" in cause.remedy
+
+
+def test_what_is_too_fine() -> None:
+    rows = [row("main many CREATE", 200, 4, tid, overhead="create") for tid in range(1, 5)]
+    (cause,) = found(*balanced("main solve"), *rows)
+    assert (cause.kind, cause.function) == (Kind.OVERHEAD, "many")
+
+
+def test_nothing_is_said_on_few_samples_or_little_loss() -> None:
+    assert found(row("main setup", 49, 1), *balanced("main solve", 1)) == []
+    assert found(row("main setup", 49, 1), *balanced("main solve")) == []
+    assert found(row("main setup", 51, 1), *balanced("main solve")) != []
+    assert found(row("main setup", 51, 1), *balanced("main solve", 10_000)) == []
+    assert causes_of([row("main setup", 500, 1)], 1, "none") == []
+
+
+def test_without_numbers_of_threads() -> None:
+    """Profiles of the daemon, and of older versions."""
+    rows = [
+        replace(one, origin=Origin(7, "x", "x"))
+        for one in (*balanced("main solve"), row("main setup", 300, 1))
+    ]
+    assert named(causes_of(rows, CORES, "none")) == [("serial", "setup")]
+    assert named(find_causes(heat()))[0] == ("serial", "write_boundary")
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "file", "owner"),
+    [
+        ("solve", "/home/u/x", "", Owner.PROGRAM),
+        ("solve", "/home/u/libx.so", "", Owner.PROGRAM),
+        ("solve", "/usr/bin/pigz", "", Owner.PROGRAM),
+        ("solve", "libx.so", "/home/u/x.c", Owner.PROGRAM),
+        ("deflate", "libz.so.1.2.13", "", Owner.LIBRARY),
+        ("inflate", "libz.so.1.2.13", "/build/zlib-1/inflate.c", Owner.LIBRARY),
+        ("f", "", "", Owner.PROGRAM),
+        ("deflate", "/usr/lib/x86_64-linux-gnu/libz.so.1", "", Owner.LIBRARY),
+        ("matmul", "/home/u/.venv/lib/python3.11/site-packages/numpy/_core.so", "", Owner.LIBRARY),
+        ("f", "python", "/home/u/.venv/lib/python3.11/site-packages/numpy/a.py", Owner.LIBRARY),
+        ("f", "python", "/home/u/run.py", Owner.PROGRAM),
+        ("run", "python", "/usr/lib/python3.11/threading.py", Owner.SYSTEM),
+        ("_find", "python", "<frozen importlib._bootstrap>", Owner.SYSTEM),
+        ("[unknown Python function]", "python", "", Owner.SYSTEM),
+        ("PyObject_Free", "/usr/bin/python3.11", "", Owner.SYSTEM),
+        ("random", "/usr/lib/x86_64-linux-gnu/libc.so.6", "random.c", Owner.SYSTEM),
+        ("libstdc++.so.6.0.30+0xd44a3", "/usr/lib/libstdc++.so.6.0.30", "", Owner.SYSTEM),
+        ("std::thread::_M_run()", "/home/u/x", "", Owner.SYSTEM),
+        ("_RNvNtCsjrHSEGnQ3l9_3std2rt19lang_start_internal", "/home/u/x", "", Owner.SYSTEM),
+        ("_RNvCsjrHSEGnQ3l9_6scoped5merge", "/home/u/x", "", Owner.PROGRAM),
+        ("do_syscall_64", "[kernel]", "", Owner.SYSTEM),
+        ("_dl_start", "/lib64/ld-linux-x86-64.so.2", "", Owner.SYSTEM),
+    ],
+)
+def test_whose_code_it_is(name: str, module: str, file: str, owner: Owner) -> None:
+    assert Ownership().of(Frame(name, file, module=module)) is owner
+
+
+def test_deep_paths() -> None:
+    deep = " ".join(f"f{depth}" for depth in range(2000))
+    causes = found(*balanced("main solve"), row(f"main {deep}", 300, 1))
+    assert [cause.kind for cause in causes] == [Kind.SERIAL]
+
+
+@given(any_profile)
+def test_any_profile(profile: Profile) -> None:
+    for cause in find_causes(profile):
+        low, high = cause.interval_percent
+        assert 0 <= low <= cause.lost_percent <= high + 1e-9 <= 100 + 1e-6
+        assert cause.gain_bound >= 1
+
+
+@given(few_samples, st.randoms(use_true_random=False))
+def test_the_order_of_samples_does_not_matter(samples: list[PathSample], random: object) -> None:
+    def said(rows: list[PathSample]) -> list[tuple[str, float]]:
+        return [(cause.function, round(cause.lost_percent, 6)) for cause in causes_of(rows, CORES, "none")]
+
+    shuffled = samples.copy()
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert sorted(said(shuffled)) == sorted(said(samples))
+
+
+@given(st.floats(1e6, 1e12), st.floats(0, 1e12), st.integers(2, 64))
+def test_the_gain_bound_is_that_of_a_perfect_division(work: float, rest: float, cores: int) -> None:
+    """GIVEN serial work, and other work on all cores THEN without idleness both take their share of all cores."""
+    idle = work * (cores - 1)
+    before, after = work + rest / cores, (work + rest) / cores
+    total = Metrics(work_ns=work + rest, idleness_ns=idle)
+    assert gain_bound(idle, total) == pytest.approx(before / after)
+    assert gain_bound(total.effort_ns, total) == math.inf
+
+
+def test_the_interval_covers_what_sampling_does() -> None:
+    """GIVEN a program that is serial for a tenth of its samples THEN 95 of 100 drawn samples lie in the interval."""
+    from random import Random
+
+    random = Random(1)
+    true = 100 * 0.1 * 3 / (1 + 0.1 * 3)
+    inside = 0
+    for _ in range(200):
+        serial = sum(random.random() < 0.1 for _ in range(1000))
+        part = attribute(serial, 1e6, 1, CORES, ThreadState.WORKING)
+        total = attribute(1000 - serial, 1e6, CORES, CORES, ThreadState.WORKING)
+        total.add(part)
+        low, high = interval_percent(part, total, CORES)
+        inside += low <= true <= high
+    assert inside >= 186
