@@ -110,7 +110,7 @@ def _one(name: str, command: tuple[str, ...], function: str, *kinds: Kind) -> Pr
 
 
 _PYTHON = ("/usr/bin/python3", "-S", str(TESTS / "workloads/planted/gil.py"))
-_NEEDS = {"read": "stall", "sleep": "stall", "crowd": "ready"}
+_NEEDS = {"read": "stall", "sleep": "stall", "crowd": "a metric of too many threads"}
 
 SINGLE = (
     *(_openmp(name, needs=_NEEDS.get(name, "")) for name in OPENMP),

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from parprof.causes import Cause, find_causes
+from parprof.causes import Cause, Kind, find_causes
 from parprof.exporters.pprof_reader import read_as
 from parprof.facts.reading import decode
 from parprof.metrics import METRICS
@@ -67,4 +67,4 @@ def test_bounds_hold_together(program: Program) -> None:
         low, high = cause.interval_percent
         assert 0 <= low < cause.lost_percent < high <= 100
         assert cause.gain_bound == pytest.approx(1 / (1 - cause.lost_percent / 100))
-        assert cause.metrics.samples >= 50
+        assert cause.metrics.samples >= 50 or cause.kind is Kind.STALL  # which is counted, not sampled

@@ -57,6 +57,7 @@ _WORDS = {
     Kind.SERIAL_PROGRAM: "single-threaded",
 }
 
+_LEADING_UNDERSCORES = re.compile(r"_+(?:GI_+|libc_)?")
 _ALL_ALONE = 0.995
 
 _LOCKS = re.compile(
@@ -107,6 +108,7 @@ def _stall(site: Site, setting: Setting) -> Diagnosis | None:
     if stalled < 0.5 * lost_ns(metrics):
         return None
     call = _leading(site.tally, measured_in="stall")
+    call = _LEADING_UNDERSCORES.sub("", call)
     where = f" in {call}" if call else ""
     return Diagnosis(
         Kind.STALL,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from parprof.causes.evidence import Evidence
 from parprof.causes.kinds import Diagnosis, Kind, Setting, diagnose, program_is_serial
 from parprof.causes.ownership import Owner
-from parprof.causes.sites import Site, SiteSearch, effort_ns, lost_ns
+from parprof.causes.sites import Site, SiteSearch, effort_ns, is_counted, lost_ns
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OVERHEAD, Metrics
 from parprof.model import PathSample, Profile
@@ -29,6 +29,9 @@ _WEIGHTS = {Owner.PROGRAM: 1.0, Owner.LIBRARY: 0.3, Owner.SYSTEM: 0.0}
 
 _UNLIKELY = 0.2
 """What may as well not be the program's fault comes after what is."""
+
+_LEAST_UNLIKELY_PERCENT = 10.0
+"""And it is not named at all below this: other programs on the machine cost as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,11 @@ def causes_of(samples: Sequence[PathSample], cores: int, runtime: str) -> list[C
     else:
         judged = [(site, diagnose(site, setting)) for site in SiteSearch(evidence, cores).sites()]
         found = [_cause(site, diagnosis, setting) for site, diagnosis in _joined(judged)]
-    weighed = [(one.lost_ns * weight, one) for one, weight in found if _is_certain(one)]
+    weighed = [
+        (one.lost_ns * weight, one)
+        for one, weight in found
+        if _is_certain(one) and (weight > _UNLIKELY or one.lost_percent >= _LEAST_UNLIKELY_PERCENT)
+    ]
     weighed.sort(key=lambda pair: (-pair[0], pair[1].path))
     return [one for weight, one in weighed if weight > 0][:MAX_CAUSES]
 
@@ -106,7 +113,7 @@ def _joined(judged: list[tuple[Site, Diagnosis]]) -> list[tuple[Site, Diagnosis]
 def _is_certain(cause: Cause) -> bool:
     metrics = cause.metrics
     return (
-        metrics.samples >= LEAST_SAMPLES
+        (metrics.samples >= LEAST_SAMPLES or is_counted(metrics))
         and cause.lost_percent >= LEAST_PERCENT
         and cause.interval_percent[0] > LEAST_PERCENT / 2
         and cause.lost_ns >= _LEAST_OWN_SHARE * effort_ns(metrics)

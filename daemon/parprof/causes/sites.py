@@ -58,6 +58,11 @@ def measured(metrics: Metrics, name: str) -> float:
     return metrics[metric] if metric is not None else 0.0
 
 
+def is_counted(metrics: Metrics) -> bool:
+    """Whether most of a loss is no estimate from samples: how long nobody worked is known exactly."""
+    return metrics.stall_ns >= 0.5 * lost_ns(metrics) > 0
+
+
 def effort_ns(metrics: Metrics) -> float:
     """Core time that is accounted for: all useful work, and all that was lost."""
     return metrics.effort_ns
@@ -219,9 +224,14 @@ class SiteSearch:
             parts.append(place.own)
         least = _CONSIDERABLE_SHARE * effort_ns(place.all.metrics)
         shares = [
-            (alone(part.metrics, self._cores), part.metrics.overhead_ns / max(part.metrics.work_ns, 1.0))
+            (
+                alone(part.metrics, self._cores),
+                part.metrics.overhead_ns / max(part.metrics.work_ns, 1.0),
+                part.metrics.stall_ns / effort_ns(part.metrics),
+            )
             for part in parts
-            if part.metrics.samples >= _CONSIDERABLE_SAMPLES and effort_ns(part.metrics) >= least
+            if effort_ns(part.metrics) >= max(least, 1.0)
+            and (part.metrics.samples >= _CONSIDERABLE_SAMPLES or is_counted(part.metrics))
         ]
         return any(max(column) - min(column) > _ALIKE for column in zip(*shares, strict=True))
 
