@@ -295,7 +295,7 @@ def _starved(site: Site, setting: Setting) -> Diagnosis | None:
     return Diagnosis(Kind.STARVED, what, remedy, is_likely=False)
 
 
-KINDS: tuple[Test, ...] = (_machine, _stall, _creation, _overhead, _lock, _serial, _imbalance, _starved)
+KINDS: tuple[Test, ...] = (_stall, _creation, _overhead, _lock, _machine, _serial, _imbalance, _starved)
 
 
 def diagnose(site: Site, setting: Setting) -> Diagnosis:
