@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from parprof.causes.ownership import SCRIPT, Owner, Ownership
-from parprof.cct.tree import Procedure, procedure_of
+from parprof.cct.tree import Procedure
 from parprof.metrics import Metrics, add_to
 from parprof.model import Frame, Path, PathSample
 
@@ -26,6 +26,9 @@ _PART = re.compile(
 """Names of what compilers make of a part of a function, or of a copy of it."""
 _LEADING_SHARE = 0.8
 """A call path without a beginning is given that of the others which go on as it does, if so many of them agree."""
+
+_LEAST_SHARE = 0.001
+"""Places with less of all effort than this are not told apart from their callers."""
 
 _CREATION = re.compile(r"_*(?:GI_+)?(?:pthread_create\w*|thrd_create|PyThread_start_new_thread)")
 
@@ -151,36 +154,58 @@ class Evidence:
         self._routes: dict[tuple[Path, Path], _Route] = {}
         rows = [(sample, self._route(sample.path, sample.physical)) for sample in samples]
         prefixes = _prefixes(rows)
-        for sample, route in rows:
-            self._insert(sample, _rooted(route, prefixes))
+        self._grow([(sample, _rooted(route, prefixes)) for sample, route in rows])
         for place in reversed(list(self.root.walk())):  # callees before their callers
             place.regions_ns += place.all.in_region_ns
             if place.parent is not None:
                 place.parent.regions_ns += place.regions_ns
 
-    def _insert(self, sample: PathSample, route: _Route) -> None:
-        origin, metrics = sample.origin, sample.metrics
-        thread = origin.pid, origin.tid, origin.thread
-        runtime = f"{origin.overhead}:{route.innermost}" if route.innermost else ""
-        self.scripts |= route.is_script
-        place = self.root
+    def _grow(self, rows: list[tuple[PathSample, _Route]]) -> None:
+        """Make the places, from the root on, where there is enough to look at: there may be millions of paths."""
+        for _, route in rows:
+            self.scripts |= route.is_script
+        least_ns = _LEAST_SHARE * sum(sample.metrics.effort_ns for sample, _ in rows)
+        pending = [(self.root, 0, rows)]
+        while pending:
+            place, depth, here = pending.pop()
+            further: dict[Procedure, list[tuple[PathSample, _Route]]] = defaultdict(list)
+            effort: dict[Procedure, float] = defaultdict(float)
+            for row in here:
+                self._charge(place, depth, *row)
+                sample, route = row
+                if depth < len(route.steps):
+                    procedure = route.steps[depth].procedure
+                    further[procedure].append(row)
+                    effort[procedure] += sample.metrics.effort_ns + sample.metrics.spin_ns
+            for procedure, those in further.items():
+                if effort[procedure] >= least_ns:
+                    owner = those[0][1].steps[depth].owner
+                    pending.append((place.child(procedure, owner), depth + 1, those))
+                else:
+                    for sample, route in those:
+                        place.own.add(sample.metrics, *_who(sample, route))
+
+    def _charge(self, place: Place, depth: int, sample: PathSample, route: _Route) -> None:
+        """Charge samples to the place that they go through at this depth."""
+        metrics = sample.metrics
+        thread, runtime = _who(sample, route)
         place.all.add(metrics, thread, runtime)
         if not route.steps:
             self.unnamed.add(metrics, thread, runtime)
+        if depth == len(route.steps):
+            place.own.add(metrics, thread, runtime)
+        if not depth:
             return
-        for at, step in enumerate(route.steps):
-            place = place.child(step.procedure, step.owner)
-            if step.start_line and not place.start_line:
-                place.start_line = step.start_line
-            place.all.add(metrics, thread, runtime)
-            place.by_line.setdefault(step.line, Tally()).add(metrics, thread, runtime)
-            if at == route.region:
-                place.all.in_region_ns += metrics.work_ns
-            elif step.is_called_back:
-                place.all.called_back_ns += metrics.work_ns
-            if not step.procedure.is_loop:
-                self.functions[step.procedure] += metrics.work_ns
-        place.own.add(metrics, thread, runtime)
+        step = route.steps[depth - 1]
+        if step.start_line and not place.start_line:
+            place.start_line = step.start_line
+        place.by_line.setdefault(step.line, Tally()).add(metrics, thread, runtime)
+        if depth - 1 == route.region:
+            place.all.in_region_ns += metrics.work_ns
+        elif step.is_called_back:
+            place.all.called_back_ns += metrics.work_ns
+        if not step.procedure.is_loop:
+            self.functions[step.procedure] += metrics.work_ns
 
     def _route(self, path: Path, physical: Path) -> _Route:
         key = path, physical
@@ -232,9 +257,16 @@ class Evidence:
         return out
 
 
+def _who(sample: PathSample, route: _Route) -> tuple[Thread, str]:
+    """Whose samples they are, and what they were in besides the program."""
+    origin = sample.origin
+    runtime = f"{origin.overhead}:{route.innermost}" if route.innermost else ""
+    return (origin.pid, origin.tid, origin.thread), runtime
+
+
 def _as_written(frame: Frame) -> Procedure:
     """The procedure that its author wrote."""
-    procedure = procedure_of(frame)
+    procedure = Procedure(frame.name, frame.module, frame.file, frame.is_loop)
     match = None if frame.is_loop else _PART.fullmatch(procedure.name)
     return procedure._replace(name=match[1]) if match else procedure
 
