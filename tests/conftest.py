@@ -9,6 +9,7 @@ fails, whatever came of them in the end.
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from parprof.session.lifecycle import Life
 settings.register_profile("parprof", deadline=None)
 settings.load_profile("parprof")
 Life.strict = True
+os.environ.pop("COLUMNS", None)  # pytest-xdist has set it: reports are as wide as that
 
 BOOTS_A_MACHINE = "system"
 BOOT_TIMEOUT_S = 1200

@@ -36,6 +36,8 @@ _MAX_HZ = 1 << 20
 _STATES = tuple(ThreadState)
 _STATE = SampleKey._fields.index("state")
 _COUNTS = 3
+_LATEST_S = 9e9
+"""The year 2255: times in nanoseconds have to fit into what pprof files have for them."""
 _OLD_COLUMNS = tuple(name for name in COLUMNS if name != "away")
 """Of files of parprof before it knew which cores others had: none, as far as they tell."""
 """Columns of a row of facts behind those of its key."""
@@ -109,8 +111,8 @@ class _Decoder:
             images,
             kernel,
             main,
-            started_s=file["started_s"].number(),
-            duration_s=file["duration_s"].number(),
+            started_s=file["started_s"].number(_LATEST_S),
+            duration_s=file["duration_s"].number(_LATEST_S),
             own_cpu_s=file["own_cpu_s"].number(),
             paid_ns={kind: paid[COST_NAMES[kind]].number() for kind in paid_for},  # older ones have no waits
             tables_refused=file["tables_refused"].integer(_MAX_COUNT),
