@@ -23,6 +23,7 @@ from parprof.kernel.records import Budget, Cost
 from parprof.kernel.uprobes import Site
 from parprof.model import PathSample
 from parprof.plans import Edge
+from parprof.profile.accounting import complete
 from parprof.profile.assemble import violations
 from parprof.session.session import Session
 from parprof.session.sources import Source
@@ -88,7 +89,9 @@ def run(
             assert child.poll() == 0
             target = [one for one in session.targets.values() if one.pid == child.pid][-1]
             rows, maker = profiling.rows_of(session)
-            assert not violations(session.measurement(target), maker, rows)
+            measured = session.measurement(target)
+            complete(measured, maker, rows)  # as `make_profile` does
+            assert not violations(measured, maker, rows)
             text = os.read(reading, 4096).decode()
             wall, cpu, delay = map(float, re.findall(r"(?:wall|cpu|delay) ([\d.]+)", text))
             return Storm(session, target, rows, session.kernel.statistics(), wall, cpu, delay)

@@ -90,3 +90,13 @@ def test_the_file_has_it() -> None:
     profile = Profile(ProcessInfo(), 5.0, 99, [], accounting=accounting, processes=processes)
     again = from_comments(to_comments(profile), 0, 0)
     assert (again.accounting, again.processes) == (accounting, processes)
+
+
+def test_guessed_idleness_takes_no_more_room_than_there_is() -> None:
+    """Where context switches are not followed n_w comes out too low."""
+    solve = row("solve", work_ns=2.5, idleness_ns=2)
+    found = account([solve], times(0, 1, 1, exact=False))
+    assert found.accounted == pytest.approx(1) and solve.metrics[IDLENESS] == 1.5 * SECOND
+    counted = row("solve", work_ns=2.5, idleness_ns=2)
+    account([counted], times(0, 1, 1))
+    assert counted.metrics[IDLENESS] == 2 * SECOND  # counted at each change: too much is a bug, and is told

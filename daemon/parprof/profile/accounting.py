@@ -30,6 +30,8 @@ def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -
     ready_ns = sum(_ready_ns(measured, times.images))
     excess_ns = max(times.working_ns - times.busy_ns(cores), 0.0)
     stolen_stall_ns = min(float(times.stall_away_ns), cores * times.idle_ns)
+    if not times.exact:
+        _fit_idleness(times, cores, max(ready_ns - excess_ns, 0.0), mine)
     _settle_stolen(times, cores, ready_ns, stolen_stall_ns, mine)
     charged_ns = sum(_sum(mine, one) for one in (WORK, PROFILING, IDLENESS, STOLEN))
     charged_ns += max(ready_ns - excess_ns, 0.0)
@@ -64,6 +66,20 @@ def _share_ready(measured: Measurement, samples: Sequence[PathSample]) -> None:
         image = measured.images.get(sample.origin.image)
         if image is not None and sample.metrics.work_ns:
             sample.metrics[READY] = image.ready_ns * sample.metrics.work_ns / work[sample.origin.image]
+
+
+def _fit_idleness(times: ScopeTimes, cores: float, ready_ns: float, mine: Sequence[PathSample]) -> None:
+    """No more idleness than there is room for beside what threads did.
+
+    Where n_w is what runs on the CPUs at a sample, a thread that is just waking up, or has no CPU, is missed: n_w comes
+    out too low, and idleness by up to a third too high in programs that switch all the time.
+    """
+    idleness_ns = _sum(mine, IDLENESS)
+    rest_ns = sum(_sum(mine, one) for one in (WORK, PROFILING, STOLEN)) + ready_ns
+    room_ns = max(cores * times.elapsed_ns - rest_ns, 0.0)
+    if idleness_ns > room_ns:
+        for sample in mine:
+            sample.metrics[IDLENESS] *= room_ns / idleness_ns
 
 
 def _settle_stolen(
