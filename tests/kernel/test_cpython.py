@@ -190,7 +190,7 @@ def test_more_frames_than_are_read(interpreter: str) -> None:
         names = [frame.name for frame in sample.path if frame.module == "python"]
         total += sample.metrics.samples
         right += sample.metrics.samples * (names[-2:] == ["deep", "spin"] and names.count("deep") > 100)
-        if "start" not in names:
+        if sample.metrics.samples and "start" not in names:
             assert CUT.name in names or "[truncated]" in [frame.name for frame in sample.path]
     assert total > 300 and right / total >= SHARE
 

@@ -10,6 +10,8 @@ from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, READY, STALL, STOLEN, 
 from parprof.model import Accounting, Frame, Origin, PathSample
 from parprof.profile.rows import RowMaker
 
+_NEGLIGIBLE = 0.001
+"""Of all core time: stall of no call path below that is of the edges of the measurement."""
 NOBODY = (Frame("[nobody works]"),)
 """Stall that belongs to no call path: nobody slept whose step could have begun it, nor was anyone seen to spin."""
 
@@ -119,7 +121,7 @@ def _settle_stall(
                 sample.metrics[metric] *= all_ns / found_ns
         return
     rest_ns = all_ns - found_ns
-    if rest_ns <= 0:
+    if rest_ns <= _NEGLIGIBLE * cores * times.elapsed_ns:
         return
     weights = rows.spun_alone()
     whole = sum(weight for _, weight in weights)
