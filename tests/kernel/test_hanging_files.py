@@ -74,7 +74,7 @@ def test_attach_to_a_program_whose_file_system_hangs(
     with served(tmp_path, profiling.BUILD / "stacks") as server, spinning(tmp_path / "stacks") as pid:
         tell(server, "hang")
         seconds = "1" if how == "seconds" else "600"
-        command = [*PARPROF, "attach", str(pid), "-d", seconds, "-o", str(out)]
+        command = [*PARPROF, "attach", "-v", str(pid), "-d", seconds, "-o", str(out)]
         environment = {**os.environ, "PYTHONPATH": str(profiling.ROOT / "daemon")}
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
