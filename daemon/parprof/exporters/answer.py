@@ -65,7 +65,8 @@ def nothing_to_act_on(total: Metrics, cores: int) -> str:
     if judged in (Verdict.PARALLEL, Verdict.UNKNOWN) or cores == 1:
         return judged.advice + ("; n = 1, so no core could be idle" if cores == 1 else "")
     effort = Effort.of(total)
-    lost = rounded(percent(effort.idleness_ns + effort.overhead_ns, effort.total_ns))
+    lost_ns = effort.idleness_ns + effort.overhead_ns + effort.stall_ns
+    lost = rounded(percent(lost_ns, effort.total_ns))
     if total.samples < LEAST_SAMPLES:
         return (
             f"{lost} % of the cores' time is lost as far as {total.samples} samples tell, too few to say where:"
