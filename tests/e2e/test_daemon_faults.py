@@ -303,7 +303,7 @@ def test_the_clock_is_set(tmp_path: Path, spinner: Path) -> None:
 
 def check_idle(daemon: DaemonProcess, pid: int, out: Path) -> None:
     """What does not run has an empty profile, not an old one."""
-    done = daemon.parprof("attach", pid, "-d", "1", "-o", out)
+    done = daemon.parprof("attach", "-v", pid, "-d", "1", "-o", out)
     assert done.returncode == 0, done.stderr
     assert "nothing was sampled" in " ".join(done.stdout.split())
     status_code, body = daemon.get(f"/profiles/{pid}.pb.gz?seconds=1")

@@ -156,7 +156,7 @@ def _how_well(profile: Profile, total: Metrics, screen: Screen) -> str:
         text += f", {rounded(overhead)} % overhead"
     stall = percent(effort.stall_ns, effort.total_ns)
     if stall >= 0.1:
-        text += f", {rounded(stall)} % with nobody working"
+        text += f", {rounded(stall)} % blocked"
     spin = percent(total.spin_ns, total.cpu_ns)
     if spin >= _HIGH_SPIN_PERCENT:
         text += f"; {rounded(spin)} % of the CPU time is spin"
