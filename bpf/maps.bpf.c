@@ -40,7 +40,7 @@ BPF_TABLE("hash", struct sample_key, struct sample_value, counts, 65536);
 BPF_TABLE("hash", u32, struct process, processes, 8192);
 BPF_TABLE("hash", u32, struct process_config, configs, 8192);
 BPF_TABLE("hash", u32, struct thread, threads, 16384);
-BPF_F_TABLE("hash", u32, struct scope, scopes, 8192, BPF_F_NO_PREALLOC);	/* Python alone adds some */
+BPF_TABLE("hash", u32, struct scope, scopes, 8192);	/* 1.2 kB each: see FEW_SCOPES in parprof/kernel/sizes.py */
 BPF_TABLE("lru_hash", u64, struct wait_site, wait_sites, 16384);
 BPF_TABLE("lru_hash", u64, u32, sent_stacks, 65536);
 BPF_TABLE("hash", u64, u64, learned, 16384);

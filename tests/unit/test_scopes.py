@@ -106,3 +106,17 @@ def test_the_terms_are_n_times_the_time(levels: list[int], cores: int) -> None:
     times = ScopeTimes(tuple(levels), sum(n * took for n, took in enumerate(levels)), True)
     whole = times.busy_ns(cores) + times.idleness_ns(cores) + cores * times.idle_ns
     assert whole == pytest.approx(cores * times.elapsed_ns)
+
+
+def test_a_quota_is_for_all_of_them() -> None:
+    limited = [Process(number, 100, cores=1) for number in range(2)]
+    assert job(*limited).parallel_cores(limited[0], 1) == 1
+
+
+def test_new_samples_tell_anew_who_works() -> None:
+    shell, program = Process(1, 100), Process(2, 100)
+    scope = job(shell, program)
+    assert scope.is_tree
+    program.clock_samples = 100_000
+    scope.changed()
+    assert not scope.is_tree

@@ -28,7 +28,7 @@ from parprof.kernel.ringbuf import RingBuffer
 from parprof.kernel.sampling import LIVES, SampleEvents, Tracepoints
 from parprof.kernel.scopes import Scopes, wait_key
 from parprof.kernel.settings import Settings
-from parprof.kernel.sizes import map_sizes
+from parprof.kernel.sizes import FEW_SCOPES, map_sizes
 from parprof.kernel.stacks import CodeAt, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
@@ -79,7 +79,8 @@ class BpfKernel(Closing):
         self._has_learned = False
         self._events: SampleEvents | None = None
         rate = frequency_hz * len(self.events)
-        self._object = load_object({**map_sizes(possible_cpus(), rate), **(sizes or {})})
+        fewer = {} if system_wide else {"scopes": FEW_SCOPES}
+        self._object = load_object({**map_sizes(possible_cpus(), rate), **fewer, **(sizes or {})})
         self.prober = Prober(self._object)
         self.prober.prepare()  # beside what follows
         self._settings = Settings(

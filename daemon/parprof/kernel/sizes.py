@@ -8,6 +8,8 @@ _THREADS_PER_CPU, _LEAST_THREADS, _MOST_THREADS = 256, 1 << 14, 1 << 16
 """An entry takes 1.3 kB."""
 _LEAST_COUNTS, _MOST_COUNTS = 1 << 16, 1 << 19
 """An entry takes 0.14 kB."""
+FEW_SCOPES = 1024
+"""Where nobody asks for all processes of the machine: one job is one scope. An entry takes 1.2 kB."""
 _RING_BYTES_PER_CPU, _LEAST_RING, _MOST_RING = 1 << 19, 1 << 22, 1 << 25
 """For a second or two of deep stacks that are all new at 99 Hz; what finds no room comes with a later sample."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from parprof.facts.scopes import ScopeTimes
@@ -45,6 +45,14 @@ class Member(Protocol):
         """Those that it may run on, as of the last look."""
 
 
+def _together(members: Sequence[Member], cpus: Collection[int] = ()) -> int:
+    """How many cores processes may use that run beside each other: a quota is for all of them, CPUs add up."""
+    most = max((member.cores for member in members), default=0)
+    if any(member.cores < len(member.cpus) for member in members):
+        return most
+    return max(most, len(frozenset(cpus).union(*(member.cpus for member in members))))
+
+
 class States(Protocol):
     """The programs' table of scopes."""
 
@@ -65,18 +73,33 @@ class Scope:
         self.members: dict[int, Member] = {}
         """By image."""
         self._allowed = 0
+        self._cpus: frozenset[int] = frozenset()
+        self._workers: list[Member] | None = None
+        """None: to be found anew."""
+        self._pool = 0
+        """How many threads they could have had working together, if each of them has a pool; else 0."""
         self.final: ScopeState | None = None
         """As it was in the end."""
 
     def add(self, member: Member) -> None:
         """A process image comes."""
         self.members[member.image] = member
-        self.note_cores()
+        self._workers = None
+        self._tell(max(self._allowed, _together([member], self._cpus)))
+        self._cpus = self._cpus.union(member.cpus)
+
+    def changed(self) -> None:
+        """There are new samples of its processes."""
+        self._workers = None
 
     def workers(self) -> list[Member]:
         """Those that do the work."""
-        least = _LEAST_SHARE * sum(member.clock_samples for member in self.members.values())
-        return [member for member in self.members.values() if member.clock_samples > least]
+        if self._workers is None:
+            least = _LEAST_SHARE * sum(member.clock_samples for member in self.members.values())
+            self._workers = [member for member in self.members.values() if member.clock_samples > least]
+            pools = [worker.pool for worker in self._workers]
+            self._pool = max(*pools, self._width()) if len(pools) > 1 and all(pools) else 0
+        return self._workers
 
     @property
     def is_tree(self) -> bool:
@@ -93,19 +116,17 @@ class Scope:
         if len(workers) < 2:
             pool = member.pool
             return max(1, min(allowed, pool)) if pool else allowed
-        allowed = max(allowed, len(set[int]().union(*(worker.cpus for worker in workers))))
-        pools = [worker.pool for worker in workers]
-        if not all(pools):
-            return allowed
-        return max(1, min(allowed, max(*pools, self._width())))
+        allowed = max(allowed, _together(workers))
+        return max(1, min(allowed, self._pool)) if self._pool else allowed
 
     def note_cores(self) -> None:
         """Tell the programs how many cores its processes may use, if that has changed."""
         living = [member for member in self.members.values() if not member.ended]
-        allowed = max((member.cores for member in living), default=0)
-        allowed = max(
-            allowed, len(set[int]().union(*(member.cpus for member in living))) if len(living) > 1 else 0
-        )
+        self._workers = None
+        self._cpus = frozenset[int]().union(*(member.cpus for member in living))
+        self._tell(_together(living))
+
+    def _tell(self, allowed: int) -> None:
         if allowed and allowed != self._allowed:
             self._allowed = allowed
             self._states.allow(self.number, allowed)
@@ -132,6 +153,7 @@ class Scope:
         if state is not None and not all(member.ended for member in self.members.values()):
             state = state.until(time.monotonic_ns())
         self.final = state
+        self._workers = None
 
     def times(self, ticked: bool) -> ScopeTimes:
         """What a report says of it. ``ticked``: context switches were not followed all the time."""

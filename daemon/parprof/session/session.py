@@ -153,18 +153,24 @@ class Session:
                 self.kernel.watch(pid, target.image, target.config(), from_exec=True, scope=scope.number)
             else:
                 target.begin(patient, wait)
-            scope.add(target)
         except BaseException:
             self._lives.end(target, End.FAILED)
             self._lives.forget(target)
+            if scope.number not in self.scopes:
+                self.kernel.scopes.forget(scope.number)
             raise
+        self._join(scope, target)
         return target
+
+    def _join(self, scope: Scope, target: Target) -> None:
+        """A process image counts in a scope from now on."""
+        self.scopes.setdefault(scope.number, scope).add(target)
 
     def _scope_for(self, image: int) -> Scope:
         """The scope of a process that comes from outside."""
         if self._one_job and self.scopes:
             return next(iter(self.scopes.values()))
-        return self.scopes.setdefault(image, Scope(self.kernel.scopes, image))
+        return Scope(self.kernel.scopes, image)
 
     def wake_up_by(self, fd: int) -> None:
         """Let `step` end when a descriptor becomes readable; whoever owns it reads it."""
@@ -399,7 +405,7 @@ class Session:
         except TargetError:
             self.kernel.unwatch(record.pid)
             return
-        scope.add(target)
+        self._join(scope, target)
         if not is_exec and before is not None:
             target.inherit(before)
         self._lives.begin(target, target.first_state, time.monotonic())
@@ -511,6 +517,8 @@ class Session:
                 self.targets[key.image].clock_samples += count.samples
             if (key.image, key.tid) not in self.thread_names:
                 self.thread_names[key.image, key.tid] = self._thread_name(key.image, key.tid)
+        for scope in self.scopes.values():
+            scope.changed()
         add_facts(self.facts, facts)
 
     def _thread_name(self, image: int, tid: int) -> str:
