@@ -18,8 +18,10 @@ static __always_inline void observe(struct process *p, struct thread *t, u32 tgi
 	if (p->from_leaves)	/* probes that are about to go have pushed frames whose return nobody will see */
 		t->depth = 0;
 	frame_observe(t, sp);
-	if (user_mode)	/* it runs: a missed wake-up. In kernel mode it may be on its way to sleep. */
+	if (user_mode) {	/* it runs: a missed wake-up, or switch. In kernel mode it may be on its way to sleep. */
 		unblock(p, t);
+		found_running(t);
+	}
 	if (config && !t->depth && (t->unknown || p->from_leaves))
 		t->base_work = !leaf_waits(config, ip, sp);
 	else if (config)	/* the frames say wait, the program's own code runs: some edge has no probe (yet) */

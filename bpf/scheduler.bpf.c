@@ -82,6 +82,16 @@ static __always_inline void begin_ready(struct thread *t, u64 now)
 		t->ready_since_ns = now;
 }
 
+/* It runs. If it is still said to wait for a CPU, the switch to it was not told (some hypervisors' agents, seen as the
+ * thread before it, hide theirs), and nobody knows how long it waited. */
+static __always_inline void found_running(struct thread *t)
+{
+	if (!t->ready_since_ns)
+		return;
+	t->ready_since_ns = 0;
+	count(STAT_MISSED_SWITCHES);
+}
+
 /* It has one. */
 static __always_inline void end_ready(struct process *p, struct thread *t, u64 now)
 {
@@ -109,6 +119,7 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int
 	barrier();
 	rejoin(p, t);
 	follow_source(p, t);
+	found_running(t);
 	if (sleeps) {
 		fall_asleep(p, t, tgid, tid, now);
 	} else {
@@ -454,6 +465,10 @@ int on_command(struct bpf_raw_tracepoint_args *ctx)
 	}
 	if (!p)
 		return 1;
+	if (command == COMMAND_FREEZE) {
+		p->dead = 1;
+		return 0;
+	}
 	unused = parity(p) ^ 1;
 	working = p->n_working[command == COMMAND_SETTLE ? unused : unused ^ 1];
 	if (command == COMMAND_PROBE) {

@@ -488,8 +488,9 @@ enum command {
 	COMMAND_RECOUNT = 1,	/* begin a generation; switches are followed again */
 	COMMAND_PROBE = 2,	/* probes count again */
 	COMMAND_SETTLE = 3,	/* some time after COMMAND_RECOUNT: what programs still changed in the old numbers */
-	COMMAND_ALLOW = 5,	/* of a scope, not of a process: it may use so many cores from now on */
 	COMMAND_LEAVE = 4,	/* the process is watched no more: its threads are nobody's */
+	COMMAND_ALLOW = 5,	/* of a scope, not of a process: it may use so many cores from now on */
+	COMMAND_FREEZE = 6,	/* nothing of the process counts any more: what is known of it stays as it is */
 };
 
 /* What was decided about a process that is not watched; key: tgid. */
@@ -532,6 +533,7 @@ enum counter {
 	STAT_SCOPE_CONTENDED = 31,	/* changes of n_working whose time was charged with that of the next */
 	STAT_PLACELESS_WAITS = 47,	/* waits of which nobody knows where: there was no time to look */
 	STAT_KNOWN_CREATIONS = 27,	/* creations whose stack was known, and not walked again */
+	STAT_MISSED_SWITCHES = 61,	/* threads found running whose switch to a CPU nobody told of: their wait for it is left out */
 	STAT_LEFT_OUT = 64,	/* + enum cost_kind: events that were left out to keep to the budget */
 	STAT_STACKS = 32,	/* + enum stack_end: samples */
 	STAT_PYTHON = 44,	/* + enum python_end: samples of processes with an interpreter */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -156,3 +157,32 @@ def test_page_faults_are_counted_beside_the_clock(tmp_path: Path) -> None:
 def test_unknown_map_sizes_are_refused() -> None:
     with pytest.raises((KernelUnsupported, KeyError)):
         LoadedObject(get_object(), {"counts": 0})
+
+
+def test_a_switch_that_nobody_told_of_leaves_no_wait_for_a_cpu(burner: subprocess.Popen[bytes]) -> None:
+    """Where a hypervisor hides its agent's switches, the thread behind the agent seems to wait while it runs."""
+    with BpfKernel(["cpu-clock"], 499) as kernel:
+        kernel.watch(burner.pid, 1, WatchConfig())
+        time.sleep(0.1)
+        for _ in range(10):  # it may just be preempted, and what is put back out of date
+            thread = kernel.scopes._object.get("threads", struct.pack("<I", burner.pid), "thread")
+            thread.ready_since_ns = time.monotonic_ns() - 10**12
+            kernel.scopes._object.put("threads", struct.pack("<I", burner.pid), thread)
+            time.sleep(0.02)
+        state = kernel.process_state(burner.pid)
+        assert state is not None and state.ready_ns < 10**10
+        assert kernel.statistics()["missed_switches"] > 5
+
+
+def test_what_is_frozen_stays_as_it_is(burner: subprocess.Popen[bytes]) -> None:
+    with BpfKernel(["cpu-clock"], 499) as kernel:
+        kernel.watch(burner.pid, 1, WatchConfig())
+        time.sleep(0.1)
+        before = time.monotonic_ns()
+        assert before <= kernel.freeze() <= time.monotonic_ns()
+        state, scope = kernel.process_state(burner.pid), kernel.scopes.state(1)
+        assert samples_in(kernel.drain()) > 10
+        time.sleep(0.1)
+        assert not kernel.drain()
+        assert kernel.process_state(burner.pid) == state and kernel.scopes.state(1) == scope
+        assert scope is not None and scope.n_working == 1

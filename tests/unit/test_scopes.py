@@ -94,10 +94,10 @@ def test_times_are_exact_where_all_that_work_are_counted_by_edges() -> None:
 
 def test_time_after_the_end_counts_for_nothing() -> None:
     scope = job(Process(1, 100, ended=True), levels=(0, SECOND))
-    scope.finish()
+    scope.finish(2 * SECOND)
     assert scope.times(False).elapsed_ns == SECOND
     running = job(Process(1, 100), levels=(0, SECOND))
-    running.finish()
+    running.finish(3 * SECOND)
     assert running.times(False).elapsed_ns > SECOND
 
 

@@ -15,6 +15,7 @@ from parprof.kernel.alarms import Alarms, Cut
 from parprof.kernel.counters import possible_cpus
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.records import (
+    COMMAND_FREEZE,
     COMMAND_LEAVE,
     COMMAND_PROBE,
     COMMAND_RECOUNT,
@@ -113,6 +114,10 @@ class Breaker:
     def leave(self, pid: int) -> None:
         """A process is watched no more: its threads count for its scope no longer."""
         self._command(COMMAND_LEAVE, pid)
+
+    def freeze(self, pid: int) -> None:
+        """Count nothing of a process any more, and keep what is known of it."""
+        self._command(COMMAND_FREEZE, pid)
 
     def probe_again(self, pid: int) -> None:
         """Let probes count again that were cut off in a process."""

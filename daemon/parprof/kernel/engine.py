@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from parprof.errors import KernelUnsupported, TargetError
@@ -37,6 +38,16 @@ from parprof.resources import Closing
 
 _DENIED = 2
 _FULL = (errno.E2BIG, errno.ENOMEM, errno.ENOSPC)
+
+
+@dataclass(frozen=True)
+class Unended:
+    """What is not over when a measurement is."""
+
+    facts: Facts
+    """Waits and stalls."""
+    ready_ns: Mapping[int, int]
+    """For how long working threads have had no CPU, by process image."""
 
 
 class BpfKernel(Closing):
@@ -397,18 +408,29 @@ class BpfKernel(Closing):
     def _is_known(self, digest: int) -> bool:
         return digest == 0 or digest in self.stacks
 
-    def unended_waits(self, images: Mapping[int, int]) -> Facts:
-        """The waits that last, up to now, and the stalls of scopes in which nobody works.
+    def freeze(self) -> int:
+        """Count nothing of any process any more: all that is known is of the same time, which is returned.
 
-        ``images``: of each process that is still watched its scope, by image.
+        CLOCK_MONOTONIC, ns. Processes are still watched, and to be given up one by one.
         """
-        now, layout = time.monotonic_ns(), self._object.layouts["thread"]
-        size, facts = self._object.definitions["threads"]["value_size"], Facts()
-        for _, raw in (
-            bpf.map_read_all(self._object.maps["threads"], 4, size, chunk=256) if self._waits else ()
-        ):
+        for pid in self.images():
+            self.breaker.freeze(pid)
+        return time.monotonic_ns()
+
+    def unended(self, images: Mapping[int, int], now_ns: int) -> Unended:
+        """What lasts at a time: waits of threads, stalls of scopes, working threads' wait for a CPU.
+
+        ``images``: of each process that is still watched its scope, by image. Call `freeze` before.
+        """
+        layout, size = self._object.layouts["thread"], self._object.definitions["threads"]["value_size"]
+        facts, ready_ns = Facts(), Counter[int]()
+        for _, raw in bpf.map_read_all(self._object.maps["threads"], 4, size, chunk=256) if images else ():
             t: Any = layout.from_buffer_copy(raw)
-            if t.image in images and t.blocked and t.wait_since_ns:
+            if t.image not in images:
+                continue
+            if t.ready_since_ns:
+                ready_ns[t.image] += max(now_ns - t.ready_since_ns, 0)
+            if self._waits and t.blocked and t.wait_since_ns:
                 key = wait_key(
                     ThreadState.BLOCKED,
                     t.image,
@@ -418,10 +440,10 @@ class BpfKernel(Closing):
                     t.wait_context,
                     t.wait_epoch,
                 )
-                add_facts(facts, {key: Count(1, max(now - t.wait_since_ns, 0))})
+                add_facts(facts, {key: Count(1, max(now_ns - t.wait_since_ns, 0))})
         for number in set(images.values()):
-            add_facts(facts, self.scopes.stall(number, now))
-        return facts
+            add_facts(facts, self.scopes.stall(number, now_ns))
+        return Unended(facts, ready_ns)
 
     def unresolved(self) -> Facts:
         """Facts whose stack never arrived, given out without it at the end of a session."""

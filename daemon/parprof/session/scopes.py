@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -147,11 +146,14 @@ class Scope:
         """What the programs know of it; in the end, what they knew then."""
         return self.final or self._states.state(self.number)
 
-    def finish(self) -> None:
-        """Remember what the programs know, before they forget it. Time after the end of its processes is none of it."""
+    def finish(self, now_ns: int) -> None:
+        """Remember what the programs know, before they forget it. Time after the end of its processes is none of it.
+
+        ``now_ns``: the end of the measurement, CLOCK_MONOTONIC.
+        """
         state = self._states.state(self.number)
         if state is not None and not all(member.ended for member in self.members.values()):
-            state = state.until(time.monotonic_ns())
+            state = state.until(now_ns)
         self.final = state
         self._workers = None
 

@@ -534,19 +534,22 @@ class Session:
 
     def finish(self) -> None:
         """Take the last samples, detach all probes. Targets keep running; the facts stay."""
-        self.ended_ns = time.monotonic_ns()
         self._act_on_records()
         self._cut_off()
-        self.drain()
+        self.ended_ns = self.kernel.freeze()
         for target in self._lives.unended():
             if not target.ended and target.is_gone():
                 self._lives.note_gone(target)
         for scope in self.scopes.values():
-            scope.finish()
+            scope.finish(self.ended_ns)
+        self.drain()
         living = {target.image: target.scope.number for target in self._lives.living()}
-        self._add(self.kernel.unended_waits(living))
+        unended = self.kernel.unended(living, self.ended_ns)
+        self._add(unended.facts)
         for target in self._lives.unended():
             self._lives.end(target, End.EXITED if target.ended else End.LEFT)
+        for image, ready_ns in unended.ready_ns.items():
+            self.targets[image].ready_ns += ready_ns
         self.watched.placer.free_idle()
         time.sleep(0.01)
         self._add(self.kernel.drain())
