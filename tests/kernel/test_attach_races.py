@@ -81,7 +81,7 @@ def test_it_ends_before_it_is_watched(
         "check": (parprof.session.session, "inspect", 1),
         "descriptor": (parprof.session.target, "open_pidfd", 1),
         "second check": (parprof.session.session, "inspect", 2),
-        "maps": (Target, "begin", 1),
+        "maps": (Target, "prepare", 1),
     }[where]
     monkeypatch.setattr(module, name, kill_before(getattr(module, name), victim, number))
     with pytest.raises(TargetError) as caught:

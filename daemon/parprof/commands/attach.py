@@ -69,8 +69,13 @@ class AttachCommand:
         def begin(session: Session) -> Target:
             nonlocal over
             patience = _Patience(interrupt, args.quiet)
-            target = session.watch(pid, follow=args.children, patient=patience)
-            _see_to_children(session, pid, args, patience)
+            children = descendants(pid)
+            mine = children if args.children else ()
+            target = session.watch(pid, follow=args.children, patient=patience, children=mine)
+            if args.children:
+                _join_late_children(session, pid, patience)
+            elif children and not args.quiet:
+                _tell_of_children(pid, len(children))
             over = deadline(args.duration)
             return target
 
@@ -103,18 +108,17 @@ class AttachCommand:
             return False
 
 
-def _see_to_children(session: Session, pid: int, args: argparse.Namespace, patience: _Patience) -> None:
-    """Profile the children that it has by now, or say that there are some."""
-    children = descendants(pid)
-    if children and not args.children and not args.quiet:
-        what = (
-            "a child process that is" if len(children) == 1 else f"{len(children)} child processes that are"
-        )
-        print(f"parprof: process {pid} has {what} not measured: --children includes them", file=sys.stderr)
-    for child in children if args.children else ():
+def _join_late_children(session: Session, pid: int, patience: _Patience) -> None:
+    """Profile those, too, that were forked between our look at its children and its own beginning."""
+    for child in descendants(pid):
         with suppress(TargetError):  # it has ended since
             if not session.is_watched(child):
                 session.watch(child, follow=True, patient=patience)
+
+
+def _tell_of_children(pid: int, number: int) -> None:
+    what = "a child process that is" if number == 1 else f"{number} child processes that are"
+    print(f"parprof: process {pid} has {what} not measured: --children includes them", file=sys.stderr)
 
 
 class _Patience:

@@ -180,12 +180,20 @@ class BpfKernel(Closing):
         return self._rings["control"].fd
 
     def watch(
-        self, pid: int, image: int, config: WatchConfig, *, from_exec: bool = False, scope: int | None = None
+        self,
+        pid: int,
+        image: int,
+        config: WatchConfig,
+        *,
+        from_exec: bool = False,
+        scope: int | None = None,
+        begun_ns: int = 0,
     ) -> None:
         """Begin to count process ``pid`` under image id ``image`` (below 2**31).
 
         ``from_exec``: only from its next exec on, under the id that the kernel then gives. ``scope``: what n_w is
         summed up over, the number of a process image; by default the process alone. Forked children share it.
+        ``begun_ns``: since when the scope's time counts, see `Scopes.ensure`.
 
         Raises:
             TargetError: the maps are full.
@@ -195,7 +203,7 @@ class BpfKernel(Closing):
         process.image, process.dead, process.left_ns = image, from_exec, self._settings.budget.burst_ns
         process.scope = scope or image
         with self._needing_room(pid, "scopes"):
-            self.scopes.ensure(process.scope, 0 if from_exec else time.monotonic_ns())
+            self.scopes.ensure(process.scope, begun_ns)
         self._put("processes", pid, process)
 
     def configure(self, pid: int, config: WatchConfig) -> None:

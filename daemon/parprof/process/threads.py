@@ -23,6 +23,16 @@ def guess_threads(pid: int, runtime: Ranges | None) -> Iterator[tuple[int, bool]
             yield tid, works
 
 
+def is_running(pid: int) -> bool:
+    """Whether any thread of it has a CPU or wants one."""
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                if b") R" in Path(f"/proc/{pid}/task/{name}/stat").read_bytes():
+                    return True
+    return False
+
+
 def sleeps_in_runtime(pid: int, tid: int, runtime: Ranges) -> bool | None:
     """Whether a blocked thread's system call was made by the runtime; None when it runs or can't be told."""
     try:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import select
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from parprof.probes.facts_book import BOOK
 from parprof.probes.shared import SharedProbes
 from parprof.process.identity import Process, inspect, is_32_bit, parent_of
 from parprof.process.loadmap import DsoCache
+from parprof.process.threads import is_running
 from parprof.session.cores import Rounds
 from parprof.session.cost import CostMeter
 from parprof.session.lifecycle import End, Lives, State
@@ -125,22 +126,62 @@ class Session:
         stop: bool = False,
         patient: Callable[[int], bool] | None = None,
         wait: bool = True,
+        children: Collection[int] = (),
     ) -> Target:
         """Begin to profile a running process.
 
-        ``follow``: its children too. ``stop``: it has yet to exec, and is to be stopped at each exec until
-        its probes are in place. ``patient``: see `Target.begin`; without it stacks are cut short until tables that
+        ``follow``: children that it forks, too. ``stop``: it has yet to exec, and is to be stopped at each exec until
+        its probes are in place. ``patient``: see `Target.prepare`; without it stacks are cut short until tables that
         have to be built are there. Not to ``wait`` means not to begin before everything is known of its files.
+        ``children``: processes that are to be counted from the same moment on; those that are gone are left out.
 
         Raises:
             TargetError: gone, a kernel thread, a zombie; FilesUnknown: try again.
         """
+        target = self._meet(pid, self._scope_for(self._next_image), follow, stop)
+        with self._or_forget(target):
+            if stop:
+                self.kernel.watch(
+                    pid, target.image, target.config(), from_exec=True, scope=target.scope.number
+                )
+                self._join(target.scope, target)
+            else:
+                target.prepare(patient, wait)
+        others = [] if stop else self._prepared(children, target, patient, wait)
+        anyone_runs = any(is_running(one.pid) for one in (target, *others))
+        begun_ns = 0 if anyone_runs else time.monotonic_ns()
+        for one in () if stop else (target, *others):
+            with suppress(TargetError) if one is not target else nullcontext(), self._or_forget(one):
+                one.begin(begun_ns, wait)
+                self._join(one.scope, one)
+        return target
+
+    def _prepared(
+        self, children: Collection[int], parent: Target, patient: Callable[[int], bool] | None, wait: bool
+    ) -> list[Target]:
+        """The children that are not watched yet and live, ready to begin."""
+        found = []
+        for pid in children:
+            if not self.is_watched(pid):
+                with suppress(TargetError):
+                    scope = parent.scope if self._one_job else self._scope_for(self._next_image)
+                    child = self._meet(pid, scope, parent.follows, stop=False)
+                    with self._or_forget(child):
+                        child.prepare(patient, wait)
+                    found.append(child)
+        return found
+
+    def _meet(self, pid: int, scope: Scope, follow: bool, stop: bool) -> Target:
+        """A process that runs already, for which nothing has been done yet.
+
+        Raises:
+            TargetError: gone, a kernel thread, a zombie, none that can be profiled.
+        """
         process = inspect(pid)
         self._lives.make_room(pid)
-        scope = self._scope_for(self._next_image)
         target = Target(self.watched, process, self._next_image, follow=follow, stop=stop, scope=scope)
         self._next_image += 1
-        try:
+        with self._or_forget(target):
             # from now on the descriptor in `target` keeps the PID from meaning another
             if inspect(pid).start_ticks != process.start_ticks:
                 raise TargetError(f"process {pid} ended while we attached to it")
@@ -149,18 +190,19 @@ class Session:
                     f"process {pid} ({process.comm}) is a 32-bit program: only 64-bit ones can be profiled"
                 )
             self._lives.begin(target, State.SETTLED, time.monotonic())
-            if stop:
-                self.kernel.watch(pid, target.image, target.config(), from_exec=True, scope=scope.number)
-            else:
-                target.begin(patient, wait)
+        return target
+
+    @contextmanager
+    def _or_forget(self, target: Target) -> Iterator[None]:
+        """What fails in this context leaves nothing of the target."""
+        try:
+            yield
         except BaseException:
             self._lives.end(target, End.FAILED)
             self._lives.forget(target)
-            if scope.number not in self.scopes:
-                self.kernel.scopes.forget(scope.number)
+            if target.scope.number not in self.scopes:
+                self.kernel.scopes.forget(target.scope.number)
             raise
-        self._join(scope, target)
-        return target
 
     def _join(self, scope: Scope, target: Target) -> None:
         """A process image counts in a scope from now on."""

@@ -514,11 +514,11 @@ class Target:
     def _note_switch(self, text: str) -> None:
         self.switches = [*self.switches[-_SWITCHES_KEPT:], text]
 
-    def begin(self, patient: Callable[[int], bool] | None = None, wait: bool = True) -> None:
-        """Start on a process that runs already.
+    def prepare(self, patient: Callable[[int], bool] | None = None, wait: bool = True) -> None:
+        """Have all there that the samples of a process that runs already are made sense of with.
 
-        What its samples are made sense of with is there before the first of them: unwind tables, as long as
-        ``patient`` says to wait for those of so many files, and its probes, since work is rooted where it was created.
+        That are unwind tables, as long as ``patient`` says to wait for those of so many files, and its probes, since
+        work is rooted where it was created.
 
         Raises:
             TargetError: it ended meanwhile; FilesUnknown: not ``wait``, and its files have to be looked into first.
@@ -531,7 +531,14 @@ class Target:
         elif not wait and BOOK.coming(self.load_map.dsos()):
             raise FilesUnknown(f"process {self.pid}: its files are yet to be looked into")
         self.place_probes()
-        self.kernel.watch(self.pid, self.image, self.config(), scope=self.scope.number)
+
+    def begin(self, begun_ns: int, wait: bool = True) -> None:
+        """Count it from now on; `prepare` was before. ``begun_ns``: as for `BpfKernel.watch`.
+
+        Raises:
+            TargetError: the maps are full.
+        """
+        self.kernel.watch(self.pid, self.image, self.config(), scope=self.scope.number, begun_ns=begun_ns)
         self._begun_s = time.monotonic()
         before = self.load_map
         if self.read_load_map() and self.load_map is not before:  # a dlopen before its probe was there
