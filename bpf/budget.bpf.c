@@ -138,8 +138,7 @@ static __always_inline void spare_bystanders(struct meter *m)
 /* Nobody knows any more who sleeps: n_working is counted on the CPUs, that of the whole scope. */
 static __always_inline void leave_switches(struct process *p)
 {
-	u32 number = p->scope;
-	struct scope *scope = scopes.lookup(&number);
+	struct scope *scope = find_scope(p->scope);
 
 	p->ticks = 1;
 	if (scope)

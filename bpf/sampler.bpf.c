@@ -32,8 +32,7 @@ static __always_inline void observe(struct process *p, struct thread *t, u32 tgi
 /* Whether switches of any process of the scope are not followed. */
 static __always_inline u32 scope_ticks(struct process *p)
 {
-	u32 number = p->scope;
-	struct scope *scope = scopes.lookup(&number);
+	struct scope *scope = find_scope(p->scope);
 
 	return scope ? scope->ticks : 0;
 }

@@ -453,12 +453,10 @@ int on_command(struct bpf_raw_tracepoint_args *ctx)
 	u32 tgid = ctx->args[1], command = ctx->args[0], unused;
 	struct process *p = processes.lookup(&tgid);
 	struct scope *scope;
-	u32 number;
 	s32 working;
 
 	if (command == COMMAND_ALLOW) {
-		number = tgid;
-		scope = scopes.lookup(&number);
+		scope = find_scope(tgid);
 		if (scope)
 			scope->cores = ctx->args[2];
 		return 0;
@@ -484,8 +482,7 @@ int on_command(struct bpf_raw_tracepoint_args *ctx)
 		leave_scope(p, working);
 		p->cut &= ~(1 << COST_SWITCH);
 		p->ticks = 0;
-		number = p->scope;
-		scope = scopes.lookup(&number);
+		scope = find_scope(p->scope);
 		if (scope) {
 			scope->ticks = 0;
 			scope->places = 0;

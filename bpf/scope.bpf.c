@@ -10,6 +10,11 @@
 #define SCOPE_TIME_MASK ((1ULL << (64 - SCOPE_N_BITS)) - 1)	/* 52 days: longer the same n_working has never lasted */
 #define SCOPE_TIME_SHIFT 4
 
+static __always_inline struct scope *find_scope(u32 number)
+{
+	return scopes.lookup(&number);
+}
+
 /* Cores that other programs have, or a quota withholds, and that threads of this scope wait for. Cores on which its own
  * threads spin are not among them. */
 static __always_inline u64 cores_away(struct scope *s)
@@ -76,7 +81,7 @@ static __always_inline void charge_stall(struct scope *s, struct thread *t, u64 
  * threads change it at once, the number goes first. */
 static __always_inline void change_scope(u32 number, struct thread *t, s64 change, s64 places, u64 now)
 {
-	struct scope *s = scopes.lookup(&number);
+	struct scope *s = find_scope(number);
 	u64 old, seen, units, begun;
 
 	if (!s)
@@ -122,8 +127,7 @@ changed:
 /* Threads of other processes of the scope that work. */
 static __always_inline s32 others_of_scope(struct process *p)
 {
-	u32 number = p->scope;
-	struct scope *s = scopes.lookup(&number);
+	struct scope *s = find_scope(p->scope);
 	s32 others;
 
 	if (!s)
@@ -135,8 +139,7 @@ static __always_inline s32 others_of_scope(struct process *p)
 /* For the sample of a thread. */
 static __always_inline u32 away_from(struct process *p)
 {
-	u32 number = p->scope;
-	struct scope *s = scopes.lookup(&number);
+	struct scope *s = find_scope(p->scope);
 
 	return s ? cores_away(s) : 0;
 }

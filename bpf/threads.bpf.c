@@ -129,8 +129,8 @@ static __always_inline void set_member(struct process *p, struct thread *t)
 	if (t->member)
 		return;
 	t->member = 1;
-	__sync_fetch_and_add(&p->members, 1);	/* BCC's BPF has no fetching atomics: two joining at once may */
-	members = p->members;			/* both read the sum, never less than the truth */
+	__sync_fetch_and_add(&p->members, 1);	/* of 32 bits, it cannot be made to tell what it was: two that join */
+	members = p->members;			/* at once may both read the sum, never less than the truth */
 	if (members > p->members_max)
 		p->members_max = members;
 }
@@ -141,49 +141,38 @@ static __always_inline u64 within(u64 address, u64 start, u64 end)
 	return ((address - start) >> 63 ^ 1) & (address - end) >> 63;
 }
 
-/* In which runtime range does the address lie? */
-static __always_inline int in_runtime(struct process_config *c, u64 address)
+/* Is it in one of so many ranges, a number that is known when this is compiled? */
+static __always_inline int in_ranges(const u64 *start, const u64 *end, const u32 ranges, u64 address)
 {
 	u64 hit = 0;
 
 #pragma unroll
-	for (int i = 0; i < MAX_RUNTIME_RANGES; i++)
-		hit |= within(address, c->range_start[i], c->range_end[i]);
+	for (int i = 0; i < ranges; i++)
+		hit |= within(address, start[i], end[i]);
 	return hit;
+}
+
+/* Is it code of a runtime? */
+static __always_inline int in_runtime(struct process_config *c, u64 address)
+{
+	return in_ranges(c->range_start, c->range_end, MAX_RUNTIME_RANGES, address);
 }
 
 /* Is it the code of a file that calls the runtime? */
 static __always_inline int in_user_code(struct process_config *c, u64 address)
 {
-	u64 hit = 0;
-
-#pragma unroll
-	for (int i = 0; i < MAX_USER_RANGES; i++)
-		hit |= within(address, c->user_start[i], c->user_end[i]);
-	return hit;
+	return in_ranges(c->user_start, c->user_end, MAX_USER_RANGES, address);
 }
 
 /* Does a thread wait that runs the runtime's code at this address? */
 static __always_inline int in_wait_code(struct process_config *c, u64 address)
 {
-	u64 hit = 0;
-
-	if (!c->wait_end[0])
-		return in_runtime(c, address);
-#pragma unroll
-	for (int i = 0; i < MAX_WAIT_RANGES; i++)
-		hit |= within(address, c->wait_start[i], c->wait_end[i]);
-	return hit;
+	return c->wait_end[0] ? in_ranges(c->wait_start, c->wait_end, MAX_WAIT_RANGES, address) : in_runtime(c, address);
 }
 
 static __always_inline int in_libc(struct process_config *c, u64 address)
 {
-	u64 hit = 0;
-
-#pragma unroll
-	for (int i = 0; i < MAX_LIBC_RANGES; i++)
-		hit |= within(address, c->libc_start[i], c->libc_end[i]);
-	return hit;
+	return in_ranges(c->libc_start, c->libc_end, MAX_LIBC_RANGES, address);
 }
 
 /* Is the leaf runtime code that waits, or a libc stub (futex, sched_yield) called by it? */

@@ -67,14 +67,20 @@ static __always_inline void tell_stale(struct walk *w)
 	tell(RECORD_STALE_MAP, w->tgid, w->key.tid, p->image, w->ip);
 }
 
-/* Sends a whole user stack and counts the sample under it. */
-static __always_inline int finish_user_stack(struct walk *w)
+/* Sends a whole user stack; its id. */
+static __always_inline u64 send_user_stack(struct walk *w)
 {
 	w->record.hash = mix(mix(w->record.hash, w->end), w->cut) | 1;
 	w->record.cut = w->cut;
-	w->key.user = w->record.hash;
-	count(STAT_STACKS + (w->end & 15));
 	send_stack(&w->record, w->depth, w->end);
+	return w->record.hash;
+}
+
+/* Sends a whole user stack and counts the sample under it. */
+static __always_inline int finish_user_stack(struct walk *w)
+{
+	w->key.user = send_user_stack(w);
+	count(STAT_STACKS + (w->end & 15));
 	return finish_sample(w);
 }
 
@@ -149,15 +155,12 @@ static __always_inline void know_creation(struct walk *w)
 {
 	struct creation fresh = {}, *known;
 
-	w->record.hash = mix(mix(w->record.hash, w->end), w->cut) | 1;
-	w->record.cut = w->cut;
-	send_stack(&w->record, w->depth, w->end);
-	fresh.stack = w->record.hash;
+	fresh.stack = send_user_stack(w);
 	if (!w->creation)
 		return;
 	known = creations.lookup_or_try_init(&w->creation, &fresh);
 	if (known)
-		known->stack = w->record.hash;
+		known->stack = fresh.stack;
 }
 
 /* The process pays for the walk. */

@@ -16,12 +16,7 @@ BPF_TABLE("prog", u32, u32, wait_unwinders, 3);	/* on_wait_unwind, on_wait_pytho
 
 static __always_inline int is_code(struct process_config *config, u64 address)
 {
-	u64 hit = 0;
-
-#pragma unroll
-	for (int i = 0; i < MAX_CODE_SPANS; i++)
-		hit |= within(address, config->code_start[i], config->code_end[i]);
-	return hit;
+	return in_ranges(config->code_start, config->code_end, MAX_CODE_SPANS, address);
 }
 
 /* What a place is known by: the system call, where it is made, and the return addresses in the innermost words of the
@@ -68,8 +63,7 @@ static __always_inline u64 python_place(struct walk *w, u64 hash)
 /* The stacks of the wait that has begun are known: with them goes the stall that it began, if it did. */
 static __always_inline void place_wait(struct thread *t, u64 user, u64 kernel)
 {
-	u32 number = t->scope;
-	struct scope *s = scopes.lookup(&number);
+	struct scope *s = find_scope(t->scope);
 
 	t->wait_user = user;
 	t->wait_kernel = kernel;
@@ -83,8 +77,7 @@ static __always_inline void place_wait(struct thread *t, u64 user, u64 kernel)
 
 static __always_inline void note_stop(struct thread *t)
 {
-	u32 number = t->scope;
-	struct scope *s = scopes.lookup(&number);
+	struct scope *s = find_scope(t->scope);
 
 	if (s && s->stall_tid == t->tid && !(s->word & SCOPE_N_MASK))
 		s->stopped = 1;
@@ -98,10 +91,7 @@ static __always_inline int finish_wait(struct walk *w)
 	struct wait_site fresh = {}, *known;
 	u64 took = bpf_ktime_get_ns() - w->begun_ns;
 
-	w->record.hash = mix(mix(w->record.hash, w->end), w->cut) | 1;
-	w->record.cut = w->cut;
-	send_stack(&w->record, w->depth, w->end);
-	fresh.user = w->record.hash;
+	fresh.user = send_user_stack(w);
 	fresh.kernel = w->key.kernel;
 	known = wait_sites.lookup_or_try_init(&w->creation, &fresh);
 	if (known) {

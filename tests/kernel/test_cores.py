@@ -19,7 +19,7 @@ from parprof.facts.replay import RememberingNamer
 from parprof.facts.writing import encode
 from parprof.kernel.engine import BpfKernel
 from parprof.model import Profile
-from parprof.process.identity import CGROUP_ROOT, allowed_cores
+from parprof.process.identity import CGROUP_ROOT, allowance
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
 from parprof.session.session import Session
@@ -38,7 +38,7 @@ while time.monotonic() < end: pass
 """Two threads, one of which works and one sleeps: with two cores, as much idleness as work."""
 
 pytestmark = pytest.mark.skipif(
-    allowed_cores(os.getpid()) < 2, reason="with one core there is nothing to take away"
+    allowance(os.getpid()).cores < 2, reason="with one core there is nothing to take away"
 )
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from parprof.errors import TargetError
 from parprof.process.identity import (
-    allowed_cores,
+    allowance,
     cgroup_quota,
     inspect,
     is_alive,
@@ -49,7 +49,7 @@ def test_a_process_from_start_to_end() -> None:
     with pytest.raises(TargetError, match=f"no process {child.pid}"):
         inspect(child.pid)
     with pytest.raises(TargetError, match="has ended"):
-        allowed_cores(child.pid)
+        allowance(child.pid)
 
 
 def test_the_parent() -> None:
@@ -125,12 +125,12 @@ def test_stat_with_a_hostile_comm() -> None:
 
 def test_allowed_cores_follows_affinity() -> None:
     mine = os.sched_getaffinity(0)
-    assert 1 <= allowed_cores(os.getpid()) <= len(mine)
+    assert 1 <= allowance(os.getpid()).cores <= len(mine)
     if len(mine) < 2:
         pytest.skip("one core only")
     child = subprocess.Popen(["sleep", "60"], preexec_fn=lambda: os.sched_setaffinity(0, {min(mine)}))
     try:
-        assert allowed_cores(child.pid) == 1
+        assert allowance(child.pid).cores == 1
     finally:
         child.kill()
         child.wait()
@@ -139,7 +139,7 @@ def test_allowed_cores_follows_affinity() -> None:
 def test_allowed_cores_counts_all_threads() -> None:
     """A runtime that binds its threads leaves the first one a single core; the process still has more."""
     mine = sorted(os.sched_getaffinity(0))
-    if len(mine) < 2 or allowed_cores(os.getpid()) < 2:
+    if len(mine) < 2 or allowance(os.getpid()).cores < 2:
         pytest.skip("one core only")
     script = (
         "import os, threading, time\n"
@@ -151,7 +151,7 @@ def test_allowed_cores_counts_all_threads() -> None:
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     try:
         assert child.stdout is not None and child.stdout.readline()
-        assert allowed_cores(child.pid) == allowed_cores(os.getpid())
+        assert allowance(child.pid).cores == allowance(os.getpid()).cores
     finally:
         child.kill()
         child.communicate()

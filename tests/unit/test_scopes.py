@@ -57,7 +57,7 @@ def test_one_process_can_use_its_pool() -> None:
 def test_a_shell_that_waits_for_a_program_says_nothing_of_its_width() -> None:
     shell, program = Process(1, 1), Process(2, 1000, pool=2)
     scope = job(shell, program)
-    assert not scope.is_tree
+    assert len(scope.workers()) == 1
     assert scope.parallel_cores(program, 4) == 2
 
 
@@ -116,7 +116,7 @@ def test_a_quota_is_for_all_of_them() -> None:
 def test_new_samples_tell_anew_who_works() -> None:
     shell, program = Process(1, 100), Process(2, 100)
     scope = job(shell, program)
-    assert scope.is_tree
+    assert len(scope.workers()) == 2
     program.clock_samples = 100_000
     scope.changed()
-    assert not scope.is_tree
+    assert len(scope.workers()) == 1

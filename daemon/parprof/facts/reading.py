@@ -36,11 +36,11 @@ _MAX_HZ = 1 << 20
 _STATES = tuple(ThreadState)
 _STATE = SampleKey._fields.index("state")
 _COUNTS = 3
+"""Columns of a row of facts behind those of its key."""
 _LATEST_S = 9e9
 """The year 2255: times in nanoseconds have to fit into what pprof files have for them."""
 _OLD_COLUMNS = tuple(name for name in COLUMNS if name != "away")
 """Of files of parprof before it knew which cores others had: none, as far as they tell."""
-"""Columns of a row of facts behind those of its key."""
 
 
 def is_facts(data: bytes) -> bool:

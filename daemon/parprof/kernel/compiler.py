@@ -20,6 +20,7 @@ from typing import Any
 from parprof.errors import ParprofError
 from parprof.kernel.bcc_import import import_bcc
 from parprof.kernel.btf import read_layout
+from parprof.kernel.counters import possible_cpus
 from parprof.kernel.headers import make_tree
 
 OBJECT_PARTS = (
@@ -113,9 +114,7 @@ def cpu_bound() -> int:
 
     As many as this machine may have, which lets the programs load sooner; a few more, for a machine that is not this.
     """
-    possible = Path("/sys/devices/system/cpu/possible").read_text()
-    last = int(possible.strip().replace(",", "-").split("-")[-1])
-    return min(max(1 << last.bit_length(), _LEAST_CPUS), _MOST_CPUS)
+    return min(max(1 << (possible_cpus() - 1).bit_length(), _LEAST_CPUS), _MOST_CPUS)
 
 
 def compile_object() -> dict[str, Any]:

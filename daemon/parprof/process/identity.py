@@ -208,15 +208,6 @@ def allowance(pid: int, cgroup_root: Path = CGROUP_ROOT) -> Allowance:
     return Allowance(frozenset(cores), quota)
 
 
-def allowed_cores(pid: int, cgroup_root: Path = CGROUP_ROOT) -> int:
-    """How many cores a process can use at once.
-
-    Raises:
-        TargetError: the process is gone.
-    """
-    return allowance(pid, cgroup_root).cores
-
-
 def cgroup_quota(membership: str, root: Path = CGROUP_ROOT) -> int | None:
     """The least CPU quota in cores, rounded up, on the way from a cgroup to the root; None = no limit.
 

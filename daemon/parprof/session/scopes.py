@@ -100,11 +100,6 @@ class Scope:
             self._pool = max(*pools, self._width()) if len(pools) > 1 and all(pools) else 0
         return self._workers
 
-    @property
-    def is_tree(self) -> bool:
-        """Whether several processes of it work."""
-        return len(self.workers()) > 1
-
     def parallel_cores(self, member: Member, allowed: int) -> int:
         """n at samples of a process that was allowed so many cores.
 
