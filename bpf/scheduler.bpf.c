@@ -144,7 +144,7 @@ static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void
 	rejoin(p, t);
 	end_ready(p, t, now);
 	if (t->blocked) {	/* its wake-up was missed */
-		end_wait(t, tid, now);
+		end_wait(p, t, tid, now);
 		unblock(p, t);
 	}
 	recount_at(p, t, 1, 0, now);
@@ -220,7 +220,7 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 	} else if (t->blocked && !(t->blocked_inside && p->from_leaves)) {	/* else when it is switched in */
 		u64 now = bpf_ktime_get_ns();
 
-		end_wait(t, tid, now);
+		end_wait(p, t, tid, now);
 		rejoin(p, t);
 		follow_source(p, t);
 		unblock(p, t);
@@ -282,6 +282,7 @@ static __always_inline void process_forked(struct process *parent, u32 parent_tg
 		return;
 	fresh.image = new_image();
 	fresh.scope = parent->scope;
+	fresh.waits_since_ns = parent->waits_since_ns;
 	fresh.left_ns = s ? s->burst_ns >> 2 : 0;	/* children come in thousands */
 	configs.update(&tgid, config);
 	if (processes.insert(&tgid, &fresh)) {
@@ -447,7 +448,8 @@ static __always_inline void leave_scope(struct process *p, s32 working)
 }
 
 /* Run by Python itself (BPF_PROG_TEST_RUN), never attached: changes a process's entry where the programs change it too.
- * Arguments: enum command, tgid; or COMMAND_ALLOW, scope, cores. */
+ * Arguments: enum command, tgid, and for COMMAND_WAITS a
+ * time; or COMMAND_ALLOW, scope, cores. */
 int on_command(struct bpf_raw_tracepoint_args *ctx)
 {
 	u32 tgid = ctx->args[1], command = ctx->args[0], unused;
@@ -463,6 +465,11 @@ int on_command(struct bpf_raw_tracepoint_args *ctx)
 	}
 	if (!p)
 		return 1;
+	if (command == COMMAND_WAITS) {
+		p->waits_since_ns = ctx->args[2];
+		change_scope(p->scope, 0, 0, 0, 0);
+		return 0;
+	}
 	if (command == COMMAND_FREEZE) {
 		p->dead = 1;
 		return 0;

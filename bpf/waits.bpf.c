@@ -204,7 +204,7 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 			return;
 		}
 	}
-	if (!s->waits)
+	if (!p->waits_since_ns)
 		return;
 	count(STAT_WAITS);
 	if (p->cut & 1 << COST_WAIT) {
@@ -246,16 +246,18 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 }
 
 /* The wait is over. */
-static __always_inline void end_wait(struct thread *t, u32 tid, u64 now)
+static __always_inline void end_wait(struct process *p, struct thread *t, u32 tid, u64 now)
 {
 	struct sample_value none = {}, *value;
 	struct settings *s = find_settings();
 	struct sample_key key = {};
-	u64 since = t->wait_since_ns;
+	u64 since = t->wait_since_ns, wanted = p->waits_since_ns;
 
 	t->wait_since_ns = 0;
-	if (!since || !s || !s->waits)
+	if (!since || !s || !wanted)
 		return;
+	if (since < wanted)
+		since = wanted < now ? wanted : now;
 	key.user = t->wait_user;
 	key.kernel = key.user ? t->wait_kernel : 0;
 	key.context = key.user ? t->wait_context : 0;

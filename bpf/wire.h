@@ -90,6 +90,7 @@ struct process {
 	u64 spent_ns[COST_KINDS];	/* what was paid so far */
 	u64 full_ns[COST_KINDS];	/* what had been paid when the budget was whole last */
 	u64 ready_ns;		/* time that working threads waited for a CPU */
+	u64 waits_since_ns;	/* its waits are of interest from then on, and where they are; 0 = they are not */
 	u32 cut;		/* 1 << enum cost_kind: kinds that do nothing any more */
 	u32 thin;		/* one sample in 2^thin is taken, and stands for as many */
 	u32 thinned;		/* counts samples, to tell which */
@@ -477,7 +478,6 @@ struct settings {
 	u32 interrupt_ns;	/* the interrupt of a sample */
 	u32 cpus;		/* the last that is online, and 1 */
 	u32 possible_cpus;	/* how many there may ever be */
-	u64 waits;		/* 1: find out where threads wait */
 	u64 hooks_ns;		/* HOOK_RUNS context switches of a CPU take so long at least, or they are followed no more */
 };
 
@@ -490,6 +490,7 @@ enum command {
 	COMMAND_SETTLE = 3,	/* some time after COMMAND_RECOUNT: what programs still changed in the old numbers */
 	COMMAND_LEAVE = 4,	/* the process is watched no more: its threads are nobody's */
 	COMMAND_ALLOW = 5,	/* of a scope, not of a process: it may use so many cores from now on */
+	COMMAND_WAITS = 7,	/* its waits are of interest from a time on, or (0) no more; stalls are cut in two now */
 	COMMAND_FREEZE = 6,	/* nothing of the process counts any more: what is known of it stays as it is */
 };
 

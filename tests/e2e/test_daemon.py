@@ -145,6 +145,33 @@ def test_attach_goes_through_the_daemon_where_there_is_one(daemon: DaemonProcess
         assert target.poll() is None
 
 
+NAPS = """
+import threading, time
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+def naps():
+    time.sleep(0.3)
+while True:
+    end = time.monotonic() + 0.1
+    while time.monotonic() < end: pass
+    naps()
+"""
+
+
+def test_attach_through_the_daemon_tells_where_threads_wait(daemon: DaemonProcess, tmp_path: Path) -> None:
+    """Cut at both ends: a thread sleeps all the time, for ten minutes."""
+    with dp.started(sys.executable, "-S", "-c", NAPS) as target:
+        time.sleep(0.5)
+        done = daemon.parprof("attach", target.pid, "-d", "3", "-o", tmp_path / "naps.pb.gz")
+        assert done.returncode == 0, done.stderr
+        done = dp.parprof("report", tmp_path / "naps.pb.gz", "--json")
+    report = json.loads(done.stdout)
+    waited_s, duration_s = report["totals"]["wait_s"], report["duration_s"]
+    naps = next(row for row in report["functions"] if row["name"] == "naps")["inclusive"]
+    assert naps["wait_s"] == pytest.approx(0.75 * duration_s, rel=0.15)
+    assert naps["stall_s"] == pytest.approx(report["process"]["cores"] * naps["wait_s"], rel=0.05)
+    assert waited_s - naps["wait_s"] == pytest.approx(duration_s, rel=0.1)
+
+
 def test_attach_to_what_the_selection_leaves_out(daemon: DaemonProcess, tmp_path: Path) -> None:
     program = dp.build(tmp_path, "left", "spin_unselected").rename(tmp_path / "other")
     with dp.started(program) as target:

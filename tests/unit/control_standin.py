@@ -50,6 +50,7 @@ class StandInService:
     def __init__(self, *processes: ProcessSnapshot) -> None:
         self.processes = {one.pid: one for one in processes}
         self.calls: list[tuple[str, int]] = []
+        self.looked: list[tuple[int, bool]] = []
         self.seconds = 0.0
         self.profiles_taken: list[Future[Profile]] = []
         self.delay_profile = False
@@ -99,6 +100,10 @@ class StandInService:
             future: Future[None] = Future()
             future.set_exception(TargetError(f"process {pid} is not watched"))
             return future
+        return _done()
+
+    def find_waits(self, pid: int, wanted: bool) -> Future[None]:
+        self.looked.append((pid, wanted))
         return _done()
 
     def is_healthy(self) -> str:

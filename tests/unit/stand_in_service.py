@@ -202,6 +202,9 @@ class StandInService:
     def unwatch(self, pid: int) -> Future[None]:
         raise NotImplementedError
 
+    def find_waits(self, pid: int, wanted: bool) -> Future[None]:
+        raise NotImplementedError
+
     def is_healthy(self) -> str:
         return self.unhealthy
 

@@ -82,8 +82,9 @@ def test_attach_to_a_watched_process(tmp_path: Path, target: int) -> None:
     service = StandInService(process(target, ME))
     with serving(service, tmp_path) as path:
         profile = profile_from_daemon(target, 0.05, path=path)
+        until(lambda: len(service.looked) == 2)
     assert profile == heat()
-    assert service.calls == []
+    assert service.calls == [] and service.looked == [(target, True), (target, False)]
     assert service.seconds >= 0.05
 
 
@@ -110,6 +111,7 @@ def test_two_attach_to_one_process(tmp_path: Path, target: int) -> None:
         thread.join()
         assert done == [heat()]
         until(lambda: service.calls == [("watch", target), ("unwatch", target)])
+        assert service.looked == [(target, True), (target, False)]
 
 
 def test_progress_and_finish(tmp_path: Path, target: int, monkeypatch: pytest.MonkeyPatch) -> None:

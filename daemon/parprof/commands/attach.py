@@ -147,5 +147,6 @@ def _daemon_can(args: argparse.Namespace) -> bool:
         or args.blame
         or args.n_w_source
         or args.save_facts
+        or not args.wait
     )
     return not own and args.frequency == DEFAULT_FREQUENCY_HZ

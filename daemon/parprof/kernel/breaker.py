@@ -20,6 +20,7 @@ from parprof.kernel.records import (
     COMMAND_PROBE,
     COMMAND_RECOUNT,
     COMMAND_SETTLE,
+    COMMAND_WAITS,
     Budget,
     Cost,
     Prices,
@@ -118,6 +119,10 @@ class Breaker:
     def freeze(self, pid: int) -> None:
         """Count nothing of a process any more, and keep what is known of it."""
         self._command(COMMAND_FREEZE, pid)
+
+    def find_waits(self, pid: int, since_ns: int) -> None:
+        """The waits of a process are of interest from then on; 0: no more."""
+        bpf.run_raw_tracepoint(self._command_program, (COMMAND_WAITS, pid, since_ns))
 
     def probe_again(self, pid: int) -> None:
         """Let probes count again that were cut off in a process."""

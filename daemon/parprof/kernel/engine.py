@@ -71,7 +71,7 @@ class BpfKernel(Closing):
     ) -> None:
         """``system_wide``: ask, by RECORD_SEEN, about each process that uses the CPU. See `watch` and `deny`.
 
-        ``waits``: find out where threads sleep, and for how long.
+        ``waits``: find out where the threads of all processes sleep, and for how long; see `find_waits`.
         ``budget``: what each process may pay; events beyond it are left out by the programs themselves.
         """
         self.events = tuple(events)
@@ -87,6 +87,7 @@ class BpfKernel(Closing):
         self._states: dict[bytes, bytes] | None = None
         self._trace = trace
         self._waits = waits
+        self._waits_prepared = False
         self._has_learned = False
         self._events: SampleEvents | None = None
         rate = frequency_hz * len(self.events)
@@ -95,7 +96,7 @@ class BpfKernel(Closing):
         self.prober = Prober(self._object)
         self.prober.prepare()  # beside what follows
         self._settings = Settings(
-            self._object, frequency_hz, budget or Budget(), trace=trace, system_wide=system_wide, waits=waits
+            self._object, frequency_hz, budget or Budget(), trace=trace, system_wide=system_wide
         )
         self._lives = Tracepoints(self._object, LIVES)
         definition = self._object.definitions["counters"]
@@ -123,11 +124,15 @@ class BpfKernel(Closing):
         self._breaker = Breaker(self._object, self._settings, self._rings["alarms"])
         self._object.load_unwinder()
         if self._waits:
-            threading.Thread(target=self._load_waits, name="parprof-waits", daemon=True).start()
+            self._prepare_waits()
         self._events = SampleEvents(self._object.program("on_sample"), self.events, self._first_hz)
 
-    def _load_waits(self) -> None:
+    def _prepare_waits(self) -> None:
         """In a thread of its own: until the verifier is done nobody's wait is placed, and that is counted."""
+        self._waits_prepared = True
+        threading.Thread(target=self._load_waits, name="parprof-waits", daemon=True).start()
+
+    def _load_waits(self) -> None:
         with suppress(OSError, KernelUnsupported):
             self._object.load_wait_unwinder()
 
@@ -202,6 +207,7 @@ class BpfKernel(Closing):
         process: Any = self._object.layouts["process"]()
         process.image, process.dead, process.left_ns = image, from_exec, self._settings.budget.burst_ns
         process.scope = scope or image
+        process.waits_since_ns = time.monotonic_ns() if self._waits else 0
         with self._needing_room(pid, "scopes"):
             self.scopes.ensure(process.scope, begun_ns)
         self._put("processes", pid, process)
@@ -287,6 +293,16 @@ class BpfKernel(Closing):
     def found_mappings(self) -> list[FoundMapping]:
         """Executable memory that walks came upon since the last call, before Python had told of it."""
         return self.stacks.take_mappings()
+
+    def find_waits(self, pid: int, since_ns: int) -> None:
+        """Find out where the threads of a process sleep, and for how long.
+
+        ``since_ns``: what was before does not count, also of a wait or stall that lasts; 0: that is of no interest any
+        more. CLOCK_MONOTONIC.
+        """
+        if since_ns and not self._waits_prepared:
+            self._prepare_waits()
+        self.breaker.find_waits(pid, since_ns)
 
     def unwatch(self, pid: int, has_threads: bool = True) -> None:
         """Stop counting a process at once and forget its threads, if it still has some."""
@@ -428,8 +444,10 @@ class BpfKernel(Closing):
     def unended(self, images: Mapping[int, int], now_ns: int) -> Unended:
         """What lasts at a time: waits of threads, stalls of scopes, working threads' wait for a CPU.
 
-        ``images``: of each process that is still watched its scope, by image. Call `freeze` before.
+        ``images``: of each process that is of interest its scope, by image.
         """
+        states = map(self._object.layouts["process"].from_buffer_copy, (raw for _, raw in self._all_states()))
+        since_ns = {state.image: state.waits_since_ns for state in states if state.waits_since_ns}
         layout, size = self._object.layouts["thread"], self._object.definitions["threads"]["value_size"]
         facts, ready_ns = Facts(), Counter[int]()
         for _, raw in bpf.map_read_all(self._object.maps["threads"], 4, size, chunk=256) if images else ():
@@ -438,7 +456,8 @@ class BpfKernel(Closing):
                 continue
             if t.ready_since_ns:
                 ready_ns[t.image] += max(now_ns - t.ready_since_ns, 0)
-            if self._waits and t.blocked and t.wait_since_ns:
+            if t.image in since_ns and t.blocked and t.wait_since_ns:
+                began_ns = max(t.wait_since_ns, since_ns[t.image])
                 key = wait_key(
                     ThreadState.BLOCKED,
                     t.image,
@@ -448,8 +467,8 @@ class BpfKernel(Closing):
                     t.wait_context,
                     t.wait_epoch,
                 )
-                add_facts(facts, {key: Count(1, max(now_ns - t.wait_since_ns, 0))})
-        for number in set(images.values()):
+                add_facts(facts, {key: Count(1, max(now_ns - began_ns, 0))})
+        for number in {number for image, number in images.items() if image in since_ns}:
             add_facts(facts, self.scopes.stall(number, now_ns))
         return Unended(facts, ready_ns)
 

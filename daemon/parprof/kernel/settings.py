@@ -28,12 +28,11 @@ class Settings:
         *,
         trace: bool,
         system_wide: bool,
-        waits: bool = False,
     ) -> None:
         """``frequency_hz``: samples of the clock a second and CPU. Written at once."""
         self._object = loaded
         self._lock = threading.Lock()
-        self._fixed = {"trace": trace, "system_wide": system_wide, "waits": waits}
+        self._fixed = {"trace": trace, "system_wide": system_wide}
         self._frequency_hz = frequency_hz
         self._phase = 0
         self._ticks = False

@@ -83,6 +83,8 @@ class Daemon:
         self._refused: set[int] = set()
         """PIDs that were to be watched, and could not be."""
         self._asked: set[int] = set()
+        self._waits_of: set[int] = set()
+        """The processes of which it is found out where their threads wait, by PID."""
         self._said: set[str] = set()
         """Problems of caches on disk."""
         """PIDs watched on request, whatever the selection says of them."""
@@ -105,9 +107,13 @@ class Daemon:
         """The last ``seconds`` of a process. Fails with TargetError."""
 
         def find() -> Profile:
-            if time.monotonic() - self._charged_s >= _FRESH_SECONDS:
-                self._charge()
             target = self._session.live(pid)
+            if target is not None and pid in self._waits_of:  # with those that last
+                self._session.find_waits(target, True)
+                self._charge()
+            elif time.monotonic() - self._charged_s >= _FRESH_SECONDS:
+                self._charge()
+                target = self._session.live(pid)
             found = self._recent.profile(pid, seconds, until_now=target is not None)
             if found is not None:
                 return found
@@ -147,6 +153,17 @@ class Daemon:
             self._kernel.deny(pid)
 
         return self._requests.ask(end)
+
+    def find_waits(self, pid: int, wanted: bool) -> Future[None]:
+        """Find out from now on where the threads of a process wait, too, or do so no more."""
+
+        def change() -> None:
+            (self._waits_of.add if wanted else self._waits_of.discard)(pid)
+            target = self._session.live(pid)
+            if target is not None:
+                self._session.find_waits(target, wanted)
+
+        return self._requests.ask(change)
 
     def is_healthy(self) -> str:
         """Empty while the loop turns."""
@@ -268,6 +285,8 @@ class Daemon:
             try:
                 if not self._watching.watch(pid):  # nobody waits for that
                     self._candidates.add(pid)
+                elif pid in self._waits_of and (target := self._session.live(pid)) is not None:
+                    self._session.find_waits(target, True)
             except (ParprofError, OSError) as error:  # one target's failure never stops the daemon
                 self._asked.discard(pid)
                 if reason := failure_reason(pid, error):
@@ -326,7 +345,9 @@ class Daemon:
             self._ended.add(self._watching.forget(target))
             self._governor.forget(target.image)
         self._rows.forget({target.image for target in ended})
-        self._asked.difference_update(target.pid for target in ended if session.live(target.pid) is None)
+        gone = {target.pid for target in ended if session.live(target.pid) is None}
+        self._asked -= gone
+        self._waits_of -= gone
         self._entries = self._recent.entries()
         self._drain_seconds = time.monotonic() - before_s
 

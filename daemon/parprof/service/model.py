@@ -161,6 +161,9 @@ class Service(Protocol):
     def unwatch(self, pid: int) -> Future[None]:
         """Stop to watch a process; fails with TargetError."""
 
+    def find_waits(self, pid: int, wanted: bool) -> Future[None]:
+        """Find out from now on where the threads of a process wait, too, or do so no more."""
+
     def is_healthy(self) -> str:
         """Empty while the loop turns, else what is wrong, one line."""
 

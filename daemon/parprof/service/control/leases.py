@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from parprof.errors import ParprofError
 from parprof.process.identity import Process, inspect, is_alive
@@ -32,6 +32,8 @@ class Leases:
         self._lock = threading.Lock()
         self._attached: Counter[int] = Counter()
         """By PID: how many clients attach to a process that is watched for them alone."""
+        self._looking: Counter[int] = Counter()
+        """By PID: how many clients attach to it at all."""
         self._asked: dict[int, tuple[int, Process]] = {}
         """By PID: the user who asked to watch it until further notice, and which process that was."""
         self._unwatched: dict[int, Snapshot] = {}
@@ -50,11 +52,23 @@ class Leases:
                 if not self._attached[pid]:
                     _wait(self._service.watch(pid))
                 self._attached[pid] += 1
+            self._look_closely(pid, 1)
         try:
             yield
         finally:
+            with self._lock, suppress(ParprofError, TimeoutError):  # the daemon ends
+                self._look_closely(pid, -1)
             if ours:
                 self._release(pid)
+
+    def _look_closely(self, pid: int, change: int) -> None:
+        """Where its threads wait is found out as long as anybody attaches to it."""
+        before = self._looking[pid]
+        self._looking[pid] += change
+        if not self._looking[pid]:
+            del self._looking[pid]
+        if not before or not before + change:
+            _wait(self._service.find_waits(pid, change > 0))
 
     def _release(self, pid: int) -> None:
         with self._lock:
