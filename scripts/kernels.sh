@@ -113,7 +113,7 @@ make_root() {
     copy_checkout "$root/src"
     # shellcheck disable=SC2016
     chroot "$root" /bin/sh -c 'cd /src && scripts/setup.sh run && apt-get -qq install -y --no-install-recommends '"$guest_packages"' >/dev/null &&
-        .venv/bin/pip -q install pytest hypothesis' >"$here/root.log" 2>&1 || die "see $here/root.log"
+        .venv/bin/pip -q install pytest hypothesis pytest-timeout pytest-rerunfailures' >"$here/root.log" 2>&1 || die "see $here/root.log"
     umount_root
     trap - EXIT
     mkdir -p "$root/out"
