@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from parprof.process.cgroups import CGROUP_ROOT
 from profiling import BUILD
 
 Waits = Callable[[str], tuple[dict[str, Any], dict[str, float]]]
@@ -119,6 +120,32 @@ def test_a_stopped_process_does_not_stall(waits: Waits) -> None:
     assert report["totals"]["stall_s"] < 0.2 * told["stops_here"]
     assert report["elapsed_s"] < told["stops_here"] + 0.4
     check_account(report)
+
+
+def test_attach_to_all_of_a_cgroup(tmp_path: Path) -> None:
+    """Processes that have nothing to do with each other, but for where they were put."""
+    root = next(
+        (one for one in (CGROUP_ROOT, CGROUP_ROOT / "unified") if (one / "cgroup.procs").exists()), None
+    )
+    if root is None:
+        pytest.skip("no cgroup v2 is mounted")
+    group, profile = root / f"parprof-test-{os.getpid()}", str(tmp_path / "group.pb.gz")
+    group.mkdir()
+    busy = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        for process in busy:
+            (group / "cgroup.procs").write_text(str(process.pid))
+        attach = [sys.executable, "-m", "parprof", "attach", "--scope", "cgroup", "-d", "1", "-o", profile]
+        subprocess.run([*attach, str(busy[0].pid)], capture_output=True, check=True)
+        report = [sys.executable, "-m", "parprof", "report", "--json", profile]
+        found = json.loads(subprocess.run(report, capture_output=True, check=True).stdout)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+        group.rmdir()
+    assert {one["pid"] for one in found["scope"]["processes"]} == {process.pid for process in busy}
+    check_account(found)
 
 
 def test_attach_to_a_parent_measures_its_children_with_it(tmp_path: Path) -> None:

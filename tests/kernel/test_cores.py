@@ -19,7 +19,8 @@ from parprof.facts.replay import RememberingNamer
 from parprof.facts.writing import encode
 from parprof.kernel.engine import BpfKernel
 from parprof.model import Profile
-from parprof.process.identity import CGROUP_ROOT, allowance
+from parprof.process.cgroups import CGROUP_ROOT
+from parprof.process.identity import allowance
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
 from parprof.session.session import Session

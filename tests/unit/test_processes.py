@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from parprof.errors import TargetError
+from parprof.process import cgroups
+from parprof.process.cgroups import cgroup_members, cgroup_quota
 from parprof.process.identity import (
     allowance,
-    cgroup_quota,
     inspect,
     is_alive,
     parent_of,
@@ -192,3 +193,19 @@ def test_quota_version_1_and_hybrid(tmp_path: Path) -> None:
 def test_quota_that_makes_no_sense(tmp_path: Path, text: str) -> None:
     (tmp_path / "cpu.max").write_text(text)
     assert cgroup_quota("0::/\n::\n\n:cpu:\n", tmp_path) is None
+
+
+def test_who_is_in_a_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = tmp_path / "a" / "b" / "c"
+    inner.mkdir(parents=True)
+    (tmp_path / "a" / "cgroup.procs").write_text("1\n")
+    (tmp_path / "a" / "b" / "cgroup.procs").write_text("7\n8\n")
+    (inner / "cgroup.procs").write_text("9\n")
+    monkeypatch.setattr(cgroups, "membership_of", lambda pid: "5:cpu:/\n0::/a/b\n")
+    assert cgroup_members(7, tmp_path) == [7, 8, 9]
+    with pytest.raises(TargetError, match="--scope tree"):
+        cgroup_members(1, tmp_path)  # it has moved meanwhile
+    for alone in ("0::/\n", "0::/../b\n", "", "nonsense"):
+        monkeypatch.setattr(cgroups, "membership_of", lambda pid, text=alone: text)
+        with pytest.raises(TargetError, match="--scope tree"):
+            cgroup_members(7, tmp_path)

@@ -24,7 +24,7 @@ ARGUMENTS = {
     "record": "--help --output --save-facts --frequency --event --cores --n-w-source --budget "
     "--no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose command",
-    "attach": "--help pid --duration --children --output --save-facts --frequency --event --cores --n-w-source "
+    "attach": "--help pid --duration --scope --children --output --save-facts --frequency --event --cores --n-w-source "
     "--budget --no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose",
     "report": "--help file --view --physical --unfold --recursion --sort --limit "

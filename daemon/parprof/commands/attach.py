@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from parprof.commands.measuring import (
 )
 from parprof.errors import TargetError, UsageError
 from parprof.exporters.output import check_writable
+from parprof.process.cgroups import cgroup_members
 from parprof.process.identity import descendants, inspect
 from parprof.service.control import may_have_daemon
 
@@ -44,9 +47,14 @@ class AttachCommand:
             "-d", "--duration", metavar="SECONDS", type=float, help="how long (default: until Ctrl-C)"
         )
         parser.add_argument(
-            "--children",
-            action="store_true",
-            help="also profile its children, and theirs, and those that are forked meanwhile: all as one job",
+            "--scope",
+            choices=("process", "tree", "cgroup"),
+            default="process",
+            help="what is measured, as one job that shares its cores: the process alone (the default); with its "
+            "children and theirs; or with all processes of its cgroup; the last two with what is forked meanwhile",
+        )
+        parser.add_argument(
+            "--children", dest="scope", action="store_const", const="tree", help="the same as --scope tree"
         )
         add_measuring_options(parser, "parprof.pb.gz")
 
@@ -60,6 +68,8 @@ class AttachCommand:
         if args.duration is not None and not (math.isfinite(args.duration) and args.duration > 0):
             raise UsageError(f"-d {args.duration}: give a positive number of seconds")
         inspect(pid)
+        if args.scope == "cgroup":
+            cgroup_members(pid)  # or say at once why not
         interrupt = Interrupt()
         if _daemon_can(args) and may_have_daemon() and self._ask_daemon(pid, args, interrupt):
             return 0
@@ -69,13 +79,13 @@ class AttachCommand:
         def begin(session: Session) -> Target:
             nonlocal over
             patience = _Patience(interrupt, args.quiet)
-            children = descendants(pid)
-            mine = children if args.children else ()
-            target = session.watch(pid, follow=args.children, patient=patience, children=mine)
-            if args.children:
-                _join_late_children(session, pid, patience)
-            elif children and not args.quiet:
-                _tell_of_children(pid, len(children))
+            others, alone = _others(pid, args.scope), args.scope == "process"
+            mine = () if alone else others
+            target = session.watch(pid, follow=not alone, patient=patience, children=mine)
+            if not alone:
+                _join_latecomers(session, _others(pid, args.scope), patience)
+            elif others and not args.quiet:
+                _tell_of_children(pid, len(others))
             over = deadline(args.duration)
             return target
 
@@ -108,12 +118,20 @@ class AttachCommand:
             return False
 
 
-def _join_late_children(session: Session, pid: int, patience: _Patience) -> None:
-    """Profile those, too, that were forked between our look at its children and its own beginning."""
-    for child in descendants(pid):
+def _others(pid: int, scope: str) -> list[int]:
+    """The processes that are to be measured with one, or (where it is to be measured alone) its children."""
+    if scope != "cgroup":
+        return descendants(pid)
+    own = {os.getpid(), *descendants(os.getpid())}
+    return [member for member in cgroup_members(pid) if member != pid and member not in own]
+
+
+def _join_latecomers(session: Session, others: Iterable[int], patience: _Patience) -> None:
+    """Profile those, too, that were forked between our first look and the beginning."""
+    for other in others:
         with suppress(TargetError):  # it has ended since
-            if not session.is_watched(child):
-                session.watch(child, follow=True, patient=patience)
+            if not session.is_watched(other):
+                session.watch(other, follow=True, patient=patience)
 
 
 def _tell_of_children(pid: int, number: int) -> None:
@@ -143,7 +161,7 @@ def _daemon_can(args: argparse.Namespace) -> bool:
         args.budget != DEFAULT_BUDGET_PERCENT
         or args.event
         or args.cores
-        or args.children
+        or args.scope != "process"
         or args.blame
         or args.n_w_source
         or args.save_facts

@@ -12,24 +12,21 @@ parent 26 and 91. To import it takes 31 ms and 2.6 MiB.
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 from parprof.errors import TargetError
+from parprof.process.cgroups import CGROUP_ROOT, cgroup_quota, membership_of
 from parprof.untrusted import visible
 
-CGROUP_ROOT = Path("/sys/fs/cgroup")
 _PF_KTHREAD = 0x00200000
 _MAX_COMMAND = 4096
 _MAX_TASKS = 4096
-_MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,59 +201,8 @@ def allowance(pid: int, cgroup_root: Path = CGROUP_ROOT) -> Allowance:
         cores = set(range(os.cpu_count() or 1))
     if not cores:
         raise TargetError(f"process {pid} has ended")
-    quota = cgroup_quota(_read(Path(f"/proc/{pid}/cgroup")), cgroup_root)
+    quota = cgroup_quota(membership_of(pid), cgroup_root)
     return Allowance(frozenset(cores), quota)
-
-
-def cgroup_quota(membership: str, root: Path = CGROUP_ROOT) -> int | None:
-    """The least CPU quota in cores, rounded up, on the way from a cgroup to the root; None = no limit.
-
-    ``membership`` is the text of ``/proc/PID/cgroup``; what cannot be read sets no limit.
-    """
-    limits: list[int] = []
-    for line in membership.splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers:  # version 2, alone or beside version 1
-            limits += _quotas((root, root / "unified"), path, _quota_v2)
-        elif "cpu" in controllers.split(","):
-            limits += _quotas((root / controllers, root / "cpu"), path, _quota_v1)
-    return min(limits, default=None)
-
-
-def _quotas(mounts: Iterable[Path], path: str, quota: Callable[[Path], float | None]) -> Iterator[int]:
-    parts = PurePosixPath(path).parts[1:]
-    if ".." in parts:  # outside of our cgroup namespace
-        parts = ()
-    for mount in mounts:
-        for depth in range(min(len(parts), _MAX_DEPTH), -1, -1):
-            cores = quota(mount.joinpath(*parts[:depth]))
-            if cores is not None:
-                yield max(1, math.ceil(cores - 1e-9))
-
-
-def _quota_v2(directory: Path) -> float | None:
-    return _ratio(_read(directory / "cpu.max").split())
-
-
-def _quota_v1(directory: Path) -> float | None:
-    return _ratio([_read(directory / f"cpu.cfs_{what}_us").strip() for what in ("quota", "period")])
-
-
-def _ratio(texts: list[str]) -> float | None:
-    """Quota over period; None for ``max``, -1 and whatever is not understood."""
-    with suppress(ValueError, OverflowError):
-        quota, period = (int(text) for text in texts)
-        if quota > 0 and period > 0:
-            return quota / period
-    return None
-
-
-def _read(path: Path) -> str:
-    with suppress(OSError):
-        with open(path, errors="replace") as file:
-            return file.read(1 << 16)
-    return ""
 
 
 def open_pidfd(pid: int) -> int:

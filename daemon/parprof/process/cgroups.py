@@ -1,0 +1,103 @@
+"""The control groups that a process is in: what they allow it, and who else is there. Versions 1 and 2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from parprof.errors import TargetError
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+_MAX_DEPTH = 64
+_MAX_MEMBERS = 1 << 16
+
+
+def membership_of(pid: int) -> str:
+    """The text of ``/proc/PID/cgroup``; empty if it cannot be read."""
+    return _read(Path(f"/proc/{pid}/cgroup"))
+
+
+def cgroup_members(pid: int, root: Path = CGROUP_ROOT) -> list[int]:
+    """The processes of a process's cgroup, and of all below that; itself among them.
+
+    Raises:
+        TargetError: it is in the root, as whoever was never put anywhere, or its cgroup cannot be read.
+    """
+    for mounts, path in _hierarchies(membership_of(pid), root):
+        if not path.startswith("/") or path == "/" or ".." in PurePosixPath(path).parts:
+            continue
+        for mount in mounts:
+            folder = mount.joinpath(*PurePosixPath(path).parts[1:])
+            members: set[int] = set()
+            for file in folder.rglob("cgroup.procs"):
+                members.update(int(word) for word in _read(file).split())
+                if len(members) > _MAX_MEMBERS:
+                    raise TargetError(f"cgroup {path} has more than {_MAX_MEMBERS} processes")
+            if pid in members:
+                return sorted(members)
+    raise TargetError(
+        f"process {pid} is in no cgroup but the root's, or its cgroup cannot be read: "
+        "give --scope tree to measure it with its children"
+    )
+
+
+def _hierarchies(membership: str, root: Path) -> Iterator[tuple[tuple[Path, ...], str]]:
+    """Where each cgroup of a process may be mounted, and its path there; version 2 first."""
+    found = []
+    for line in membership.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:  # version 2, alone or beside version 1
+            found.insert(0, ((root, root / "unified"), path))
+        elif "cpu" in controllers.split(","):
+            found.append(((root / controllers, root / "cpu"), path))
+    yield from found
+
+
+def cgroup_quota(membership: str, root: Path = CGROUP_ROOT) -> int | None:
+    """The least CPU quota in cores, rounded up, on the way from a cgroup to the root; None = no limit.
+
+    ``membership`` is the text of ``/proc/PID/cgroup``; what cannot be read sets no limit.
+    """
+    limits: list[int] = []
+    for mounts, path in _hierarchies(membership, root):
+        is_version_2 = root in mounts
+        limits += _quotas(mounts, path, _quota_v2 if is_version_2 else _quota_v1)
+    return min(limits, default=None)
+
+
+def _quotas(mounts: Iterable[Path], path: str, quota: Callable[[Path], float | None]) -> Iterator[int]:
+    parts = PurePosixPath(path).parts[1:]
+    if ".." in parts:  # outside of our cgroup namespace
+        parts = ()
+    for mount in mounts:
+        for depth in range(min(len(parts), _MAX_DEPTH), -1, -1):
+            cores = quota(mount.joinpath(*parts[:depth]))
+            if cores is not None:
+                yield max(1, math.ceil(cores - 1e-9))
+
+
+def _quota_v2(directory: Path) -> float | None:
+    return _ratio(_read(directory / "cpu.max").split())
+
+
+def _quota_v1(directory: Path) -> float | None:
+    return _ratio([_read(directory / f"cpu.cfs_{what}_us").strip() for what in ("quota", "period")])
+
+
+def _ratio(texts: list[str]) -> float | None:
+    """Quota over period; None for ``max``, -1 and whatever is not understood."""
+    with suppress(ValueError, OverflowError):
+        quota, period = (int(text) for text in texts)
+        if quota > 0 and period > 0:
+            return quota / period
+    return None
+
+
+def _read(path: Path) -> str:
+    with suppress(OSError):
+        with open(path, errors="replace") as file:
+            return file.read(1 << 16)
+    return ""
