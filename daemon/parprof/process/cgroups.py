@@ -45,7 +45,7 @@ def cgroup_members(pid: int, root: Path = CGROUP_ROOT) -> list[int]:
 
 def _hierarchies(membership: str, root: Path) -> Iterator[tuple[tuple[Path, ...], str]]:
     """Where each cgroup of a process may be mounted, and its path there; version 2 first."""
-    found = []
+    found: list[tuple[tuple[Path, ...], str]] = []
     for line in membership.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
