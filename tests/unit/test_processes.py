@@ -15,7 +15,7 @@ import pytest
 
 from parprof.errors import TargetError
 from parprof.process import cgroups
-from parprof.process.cgroups import cgroup_members, cgroup_quota
+from parprof.process.cgroups import Quota, Throttled, cgroup_members, cgroup_quota, throttled
 from parprof.process.identity import (
     allowance,
     inspect,
@@ -23,6 +23,7 @@ from parprof.process.identity import (
     parent_of,
     parse_stat,
 )
+from parprof.session.cores import QuotaWatch
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -158,6 +159,12 @@ def test_allowed_cores_counts_all_threads() -> None:
         child.communicate()
 
 
+def quota_cores(membership: str, root: Path) -> int:
+    found = cgroup_quota(membership, root)
+    assert found is not None
+    return found.cores
+
+
 def test_quota_version_2(tmp_path: Path) -> None:
     deep = tmp_path / "a/b"
     deep.mkdir(parents=True)
@@ -165,10 +172,10 @@ def test_quota_version_2(tmp_path: Path) -> None:
     (deep / "cpu.max").write_text("max 100000\n")
     assert cgroup_quota("0::/a/b\n", tmp_path) is None
     (tmp_path / "a/cpu.max").write_text("150000 100000\n")
-    assert cgroup_quota("0::/a/b\n", tmp_path) == 2
+    assert quota_cores("0::/a/b\n", tmp_path) == 2
     (deep / "cpu.max").write_text("5000 100000\n")
-    assert cgroup_quota("0::/a/b\n", tmp_path) == 1
-    assert cgroup_quota("0::/a/gone\n", tmp_path) == 2
+    assert quota_cores("0::/a/b\n", tmp_path) == 1
+    assert quota_cores("0::/a/gone\n", tmp_path) == 2
     assert cgroup_quota("0::/../b\n", tmp_path) is None
 
 
@@ -181,10 +188,10 @@ def test_quota_version_1_and_hybrid(tmp_path: Path) -> None:
     assert cgroup_quota(membership, tmp_path) is None
     (group.parent / "cpu.cfs_quota_us").write_text("300000\n")
     (group.parent / "cpu.cfs_period_us").write_text("100000\n")
-    assert cgroup_quota(membership, tmp_path) == 3
+    assert quota_cores(membership, tmp_path) == 3
     (tmp_path / "unified/u").mkdir(parents=True)
     (tmp_path / "unified/u/cpu.max").write_text("200000 100000\n")
-    assert cgroup_quota(membership, tmp_path) == 2
+    assert quota_cores(membership, tmp_path) == 2
 
 
 @pytest.mark.parametrize(
@@ -209,3 +216,24 @@ def test_who_is_in_a_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(cgroups, "membership_of", lambda pid, text=alone: text)
         with pytest.raises(TargetError, match="--scope tree"):
             cgroup_members(7, tmp_path)
+
+
+def test_what_a_quota_has_stopped(tmp_path: Path) -> None:
+    watch, stat = QuotaWatch(), tmp_path / "cpu.stat"
+    watch.look(None)
+    assert watch.remarks() == []
+    stat.write_text("nr_periods 9\nnr_throttled 5\nthrottled_usec 500000\n")
+    watch.look(Quota(2, tmp_path))
+    assert watch.remarks() == []  # that was before us
+    stat.write_text("nr_periods 99\nnr_throttled 12\nthrottled_usec 1750000\n")
+    watch.look(None)
+    (text,) = watch.remarks()
+    assert "(2 cores)" in text and "7 times, for 1.25 s" in text
+    stat.unlink()
+    watch.look(None)  # its cgroup is gone with its last process
+    assert watch.remarks() == [text]
+    stat.write_text("nr_throttled 1\nthrottled_time 2500000000\n")
+    assert throttled(tmp_path) == Throttled(1, 2.5)
+    for nonsense in ("", "nr_throttled x\nthrottled_time 1\n", "\0\n\n ", "nr_throttled 1\n"):
+        stat.write_text(nonsense)
+        assert throttled(tmp_path) is None

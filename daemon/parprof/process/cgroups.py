@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from parprof.errors import TargetError
@@ -56,27 +57,58 @@ def _hierarchies(membership: str, root: Path) -> Iterator[tuple[tuple[Path, ...]
     yield from found
 
 
-def cgroup_quota(membership: str, root: Path = CGROUP_ROOT) -> int | None:
-    """The least CPU quota in cores, rounded up, on the way from a cgroup to the root; None = no limit.
+@dataclass(frozen=True, slots=True, order=True)
+class Quota:
+    """A limit on the CPU time of a cgroup."""
+
+    cores: int
+    """For so many it is enough, rounded up."""
+    folder: Path
+    """Of the cgroup that has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """How often a quota has stopped threads since its cgroup was made."""
+
+    times: int = 0
+    seconds: float = 0.0
+    """Of all CPUs together."""
+
+
+def throttled(folder: Path) -> Throttled | None:
+    """What the kernel counts for a cgroup with a quota; None: it does not say, or the cgroup is gone."""
+    words = (line.split() for line in _read(folder / "cpu.stat").splitlines())
+    stat = {pair[0]: pair[1] for pair in words if len(pair) == 2}
+    with suppress(ValueError, KeyError):
+        if "throttled_usec" in stat:  # version 2
+            return Throttled(int(stat["nr_throttled"]), int(stat["throttled_usec"]) / 1e6)
+        return Throttled(int(stat["nr_throttled"]), int(stat["throttled_time"]) / 1e9)
+    return None
+
+
+def cgroup_quota(membership: str, root: Path = CGROUP_ROOT) -> Quota | None:
+    """The least CPU quota on the way from a cgroup to the root; None = no limit.
 
     ``membership`` is the text of ``/proc/PID/cgroup``; what cannot be read sets no limit.
     """
-    limits: list[int] = []
+    limits: list[Quota] = []
     for mounts, path in _hierarchies(membership, root):
         is_version_2 = root in mounts
         limits += _quotas(mounts, path, _quota_v2 if is_version_2 else _quota_v1)
     return min(limits, default=None)
 
 
-def _quotas(mounts: Iterable[Path], path: str, quota: Callable[[Path], float | None]) -> Iterator[int]:
+def _quotas(mounts: Iterable[Path], path: str, quota: Callable[[Path], float | None]) -> Iterator[Quota]:
     parts = PurePosixPath(path).parts[1:]
     if ".." in parts:  # outside of our cgroup namespace
         parts = ()
     for mount in mounts:
         for depth in range(min(len(parts), _MAX_DEPTH), -1, -1):
-            cores = quota(mount.joinpath(*parts[:depth]))
+            folder = mount.joinpath(*parts[:depth])
+            cores = quota(folder)
             if cores is not None:
-                yield max(1, math.ceil(cores - 1e-9))
+                yield Quota(max(1, math.ceil(cores - 1e-9)), folder)
 
 
 def _quota_v2(directory: Path) -> float | None:

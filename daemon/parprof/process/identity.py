@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from parprof.errors import TargetError
-from parprof.process.cgroups import CGROUP_ROOT, cgroup_quota, membership_of
+from parprof.process.cgroups import CGROUP_ROOT, Quota, cgroup_quota, membership_of
 from parprof.untrusted import visible
 
 _PF_KTHREAD = 0x00200000
@@ -172,13 +172,13 @@ class Allowance:
 
     cpus: frozenset[int]
     """Those that its threads may run on."""
-    quota: int | None = None
-    """CPU quotas of its cgroups in cores, rounded up; None: there is no limit."""
+    quota: Quota | None = None
+    """The least of its cgroups' CPU quotas; None: there is no limit."""
 
     @property
     def cores(self) -> int:
         """How many it can use at once."""
-        return len(self.cpus) if self.quota is None else max(1, min(len(self.cpus), self.quota))
+        return len(self.cpus) if self.quota is None else max(1, min(len(self.cpus), self.quota.cores))
 
 
 def allowance(pid: int, cgroup_root: Path = CGROUP_ROOT) -> Allowance:

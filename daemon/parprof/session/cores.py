@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
+
+from parprof.process.cgroups import Quota, Throttled, throttled
 
 _LOOKS = 1
 """Processes that are looked at in one turn of the session, at most: a look takes 0.2 ms."""
@@ -42,6 +45,39 @@ class AllowedCores:
         out = self._earlier_s.copy()
         out[self.now] = out.get(self.now, 0.0) + max(until_s - self.changed_s, 0.0)
         return out
+
+
+class QuotaWatch:
+    """How often a CPU quota has stopped a process's threads, and those of its cgroup, while it was watched."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._folder: Path | None = None
+        self._cores = 0
+        self._first = self._last = Throttled()
+
+    def look(self, quota: Quota | None) -> None:
+        """``quota``: as it is now; without one, what was found before stays."""
+        folder = quota.folder if quota is not None else self._folder
+        found = throttled(folder) if folder is not None else None
+        if found is None:  # its cgroup may be gone already
+            return
+        if folder != self._folder:
+            self._folder, self._first = folder, found
+        self._last = found
+        self._cores = quota.cores if quota is not None else self._cores
+
+    def remarks(self) -> list[str]:
+        """What a report says of it: nothing, if it stopped nobody."""
+        times = self._last.times - self._first.times
+        if times <= 0:
+            return []
+        seconds = self._last.seconds - self._first.seconds
+        cores = "1 core" if self._cores == 1 else f"{self._cores} cores"
+        return [
+            f"its CPU quota ({cores}) has stopped its cgroup {times} times, for {seconds:.2f} s of its CPUs' time "
+            "together (nr_throttled): that is waiting for a CPU, and no fault of the code"
+        ]
 
 
 class Rounds:

@@ -39,7 +39,7 @@ from parprof.process.identity import Process, allowance, inspect, is_32_bit, ope
 from parprof.process.loadmap import Dso, DsoCache, LoadMap, Mapping
 from parprof.process.threads import guess_threads
 from parprof.runtimes import Agent
-from parprof.session.cores import AllowedCores
+from parprof.session.cores import AllowedCores, QuotaWatch
 from parprof.session.lifecycle import Life, State
 from parprof.session.scopes import Scope
 from parprof.session.sources import (
@@ -149,6 +149,7 @@ class Target:
         self._front_ends = watched.front_ends
         self._probes = PlacedProbes(watched.kernel, process.pid, watched.shared)
         self.allowed = AllowedCores(like.cores if like else 1)
+        self._quota = like._quota if like else QuotaWatch()
         self.life = Life(f"process {process.pid}, image {image}")
         self.program = program
         self._had_model = like is not None
@@ -279,7 +280,7 @@ class Target:
         texts = self.notes()
         if self.memory.problem:
             texts.append(f"n_w is not read from memory: {self.memory.problem}")
-        return texts
+        return texts + self._quota.remarks()
 
     def jit_names(self, addresses: Iterable[int]) -> dict[int, str]:
         """Names of code that a JIT compiler made, from the map file that it may have written."""
@@ -624,6 +625,7 @@ class Target:
     def _look_at_cores(self) -> int:
         found = allowance(self.process.pid)
         self.cpus = found.cpus
+        self._quota.look(found.quota)
         return found.cores
 
     def change_cores(self, cores: int) -> None:
@@ -652,6 +654,7 @@ class Target:
     def close(self) -> None:
         """It is watched no more: detach the probes (slow mechanisms in the background), let the process go."""
         self._ended_s = self._ended_s or time.monotonic()
+        self._quota.look(None)
         self.placer.forget(self.pid)
         if self.language is not None and self.language.is_open:
             self.kernel.set_interpreter(self.pid, {})
