@@ -149,7 +149,7 @@ class Target:
         self._front_ends = watched.front_ends
         self._probes = PlacedProbes(watched.kernel, process.pid, watched.shared)
         self.allowed = AllowedCores(like.cores if like else 1)
-        self._quota = like._quota if like else QuotaWatch()
+        self._quota: QuotaWatch = like._quota if like else QuotaWatch()
         self.life = Life(f"process {process.pid}, image {image}")
         self.program = program
         self._had_model = like is not None
