@@ -148,6 +148,7 @@ static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void
 		unblock(p, t);
 	}
 	recount_at(p, t, 1, 0, now);
+	end_stop(t);
 	t->wait_user = 0;
 }
 
@@ -227,6 +228,7 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 		if (t->unknown == 1)
 			wakes_to_work(t, tgid);
 		recount_at(p, t, 0, 1, now);
+		end_stop(t);
 		t->wait_user = 0;
 		begin_ready(t, now);
 	}

@@ -31,7 +31,7 @@ static __always_inline void account_level(struct scope *s, u64 word, u64 units)
 {
 	u64 n = word & SCOPE_N_MASK, took = units << SCOPE_TIME_SHIFT, level = n, away;
 
-	if (!n && s->stopped) {
+	if (!n && s->stopped_tid) {
 		__sync_fetch_and_add(&s->stopped_ns, took);
 		return;
 	}
@@ -114,14 +114,23 @@ changed:
 		__sync_fetch_and_add(&s->places, places);
 	if (!change)
 		return;
-	if (!(old & SCOPE_N_MASK) && !s->stopped)
+	if (!(old & SCOPE_N_MASK) && !s->stopped_tid)
 		charge_stall(s, t, units << SCOPE_TIME_SHIFT);
 	if ((old + change) & SCOPE_N_MASK)
 		return;
 	s->stall_user = 0;
-	s->stopped = 0;
 	s->stall_tid = t->tid;
 	s->stall_image = t->image;
+}
+
+/* A thread that was stopped goes on, or has ended: call it when its change is counted. */
+static __always_inline void end_stop(struct thread *t)
+{
+	struct scope *s = t->stopped ? find_scope(t->scope) : 0;
+
+	t->stopped = 0;
+	if (s && s->stopped_tid == t->tid)
+		s->stopped_tid = 0;
 }
 
 /* Threads of other processes of the scope that work. */

@@ -79,8 +79,9 @@ static __always_inline void note_stop(struct thread *t)
 {
 	struct scope *s = find_scope(t->scope);
 
-	if (s && s->stall_tid == t->tid && !(s->word & SCOPE_N_MASK))
-		s->stopped = 1;
+	t->stopped = 1;
+	if (s)
+		s->stopped_tid = t->tid;
 }
 
 static __always_inline int finish_wait(struct walk *w)

@@ -120,14 +120,14 @@ struct scope {
 	u64 word;		/* n_working, 16 bits; above, when that changed, in units of 16 ns. 0 = nobody has worked yet */
 	u64 beyond_ns;		/* the integral of n_working over what is in the last level, less that level */
 	u64 level_ns[SCOPE_LEVELS];	/* how long n_working was so high, up to that change */
-	u64 stopped_ns;		/* so long nobody worked because a signal, a debugger or we had stopped who would */
+	u64 stopped_ns;		/* so long nobody worked and a signal, a debugger or we had stopped somebody */
 	u64 stall_user;		/* stacks with which the thread sleeps whose step made n_working 0; 0 = it does not, or nobody knows */
 	u64 stall_kernel;
 	u64 stall_context;
 	u32 stall_tid;
 	u32 stall_image;
 	u32 stall_epoch;
-	u32 stopped;		/* 1: that thread is stopped */
+	u32 stopped_tid;	/* the thread that was stopped last, until it goes on */
 	u32 ticks;		/* 1: of some process switches are not followed: see struct process */
 	u32 cores;		/* that its processes may use, as Python saw it; 0 = nobody knows */
 	u32 reserved;
@@ -286,7 +286,8 @@ struct thread {
 	u32 wait_epoch;
 	u8 running;		/* included in its scope's places, as `counted` is in n_working */
 	u8 queued;
-	u16 reserved;
+	u8 stopped;		/* it sleeps because of a signal or a debugger */
+	u8 reserved;
 };
 
 /* What a probe site means: the low byte of its cookie. */

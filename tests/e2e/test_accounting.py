@@ -122,6 +122,18 @@ def test_a_stopped_process_does_not_stall(waits: Waits) -> None:
     check_account(report)
 
 
+def test_what_we_hold_a_child_for_is_no_stall_of_its_parent(tmp_path: Path) -> None:
+    """A child is stopped at exec until its probes are there; the shell that waits for it began to sleep later."""
+    busy = "import time; end = time.monotonic() + 0.5\nwhile time.monotonic() < end: pass"
+    profile = str(tmp_path / "child.pb.gz")
+    record = [sys.executable, "-m", "parprof", "record", "-q", "--no-report", "-o", profile, "--"]
+    subprocess.run([*record, "sh", "-c", f"'{sys.executable}' -S -c '{busy}'; true"], check=True)
+    report = [sys.executable, "-m", "parprof", "report", "--json", profile]
+    found = json.loads(subprocess.run(report, capture_output=True, check=True).stdout)
+    assert found["totals"]["stall_s"] < 0.1 * found["elapsed_s"] * found["process"]["cores"]
+    check_account(found)
+
+
 def test_attach_to_all_of_a_cgroup(tmp_path: Path) -> None:
     """Processes that have nothing to do with each other, but for where they were put."""
     root = next(
