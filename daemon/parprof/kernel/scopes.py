@@ -98,7 +98,13 @@ class Scopes:
     def stall(self, number: int, now_ns: int) -> Facts:
         """The stall that lasts in it, if one does and it is known where whoever began it sleeps."""
         raw: Any = self._object.get("scopes", struct.pack("<I", number), "scope")
-        if raw is None or not raw.word or raw.word & (1 << _N_BITS) - 1 or raw.stopped_tid or not raw.stall_user:
+        if (
+            raw is None
+            or not raw.word
+            or raw.word & (1 << _N_BITS) - 1
+            or raw.stopped_tid
+            or not raw.stall_user
+        ):
             return {}
         took = ScopeState(0, (raw.word >> _N_BITS) * _UNIT_NS, 0, (0,)).until(now_ns).level_ns[0]
         key = wait_key(
