@@ -161,10 +161,11 @@ def test_unknown_map_sizes_are_refused() -> None:
 
 def test_a_switch_that_nobody_told_of_leaves_no_wait_for_a_cpu(burner: subprocess.Popen[bytes]) -> None:
     """Where a hypervisor hides its agent's switches, the thread behind the agent seems to wait while it runs."""
+    os.sched_setscheduler(burner.pid, os.SCHED_FIFO, os.sched_param(1))  # it never waits for a CPU
     with BpfKernel(["cpu-clock"], 499) as kernel:
         kernel.watch(burner.pid, 1, WatchConfig())
         time.sleep(0.1)
-        for _ in range(10):  # it may just be preempted, and what is put back out of date
+        for _ in range(10):
             thread = kernel.scopes._object.get("threads", struct.pack("<I", burner.pid), "thread")
             thread.ready_since_ns = time.monotonic_ns() - 10**12
             kernel.scopes._object.put("threads", struct.pack("<I", burner.pid), thread)
