@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.attribution import attribute
-from parprof.causes import Cause, Kind, causes_of, find_causes
+from parprof.causes import Cause, Kind, causes_of, find_causes, routes
+from parprof.causes.evidence import Evidence
 from parprof.causes.ownership import Owner, Ownership
 from parprof.causes.ranking import gain_bound, interval_percent
 from parprof.metrics import Metrics
@@ -211,6 +212,19 @@ def test_the_gain_bound_is_that_of_a_perfect_division(work: float, rest: float, 
     total = Metrics(work_ns=work + rest, idleness_ns=idle)
     assert gain_bound(idle, total) == pytest.approx(before / after)
     assert gain_bound(total.effort_ns, total) == math.inf
+
+
+def test_of_unlike_paths_only_the_first_steps_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN many deep paths that share nothing but their root THEN nobody goes along them to their ends."""
+    made = []
+    step = routes.Route.step
+    monkeypatch.setattr(routes.Route, "step", lambda route, at: made.append(at) or step(route, at))
+    frames = [frame(f"f{number}") for number in range(3000)]
+    paths = [(frames[0], *(frames[1 + (7 * at + 31 * n) % 2999] for n in range(1, 40))) for at in range(2000)]
+    whole = Evidence([PathSample(path, Metrics(1, 1e6, 1e6), Origin(1, "p", "t")) for path in paths]).root
+    assert whole.children[next(iter(whole.children))].all.metrics.samples == 2000
+    assert len(made) < 3 * len(paths)
+    assert max(made) < 3
 
 
 def test_the_interval_covers_what_sampling_does() -> None:

@@ -1,8 +1,8 @@
 """What to do about it: the places where a program loses most, each with its kind, its bounds and its remedy.
 
 Three steps, a module each. `evidence` makes a tree of the program's own code out of samples (`ownership` says whose
-code a frame is), `sites` finds the subtrees in which one and the same thing goes wrong, and `kinds` tells what that
-is. `ranking` puts them together.
+code a frame is, `routes` how a path leads through it), `sites` finds the subtrees in which one and the same thing goes
+wrong, and `kinds` tells what that is. `ranking` puts them together.
 """
 
 from parprof.causes.kinds import Kind

@@ -51,15 +51,25 @@ class Procedures:
 
     def __init__(self) -> None:
         """Know none yet."""
-        self._known: dict[int, tuple[Frame, Procedure]] = {}
+        self._known: dict[int, Procedure] = {}
+        self._frames: list[Frame] = []
+        """They are kept: else the id of one may come to mean another."""
 
     def of(self, frame: Frame) -> Procedure:
         """The procedure, or loop, that a frame is an instance of."""
         known = self._known.get(id(frame))
-        if known is None:  # the frame is kept: else its id may come to mean another
-            known = frame, Procedure(frame.name, frame.module, frame.file, frame.is_loop)
-            self._known[id(frame)] = known
-        return known[1]
+        if known is None:
+            known = self._known[id(frame)] = Procedure(frame.name, frame.module, frame.file, frame.is_loop)
+            self._frames.append(frame)
+        return known
+
+    def along(self, path: Path) -> list[Procedure]:
+        """Those of a path's frames."""
+        known = self._known
+        try:
+            return [known[id(frame)] for frame in path]
+        except KeyError:
+            return [self.of(frame) for frame in path]
 
 
 class Way:

@@ -60,10 +60,9 @@ def without_loops(tree: CallingContextTree) -> CallingContextTree:
 def sampled_paths(tree: CallingContextTree) -> Iterator[tuple[tuple[Procedure, ...], Metrics, Metrics]]:
     """Call paths without loops, root first, with what they have themselves and with all that they call."""
     tree = without_loops(tree)
-    of = tree.procedures.of
     own: dict[tuple[Procedure, ...], Metrics] = {}
     for way in tree.ways:
-        add_to(own, tuple(map(of, way.path)), way.metrics)
+        add_to(own, tuple(tree.procedures.along(way.path)), way.metrics)
     above: list[tuple[tuple[Procedure, ...], Metrics]] = []  # each begins with the one before it
 
     def leave() -> tuple[tuple[Procedure, ...], Metrics, Metrics]:
@@ -84,13 +83,11 @@ def flat_view(tree: CallingContextTree) -> dict[Procedure, FunctionTotals]:
     """Totals by procedure; loops are parts of theirs."""
     rows: dict[Procedure, tuple[FunctionTotals, dict[int, list[Metrics]]]] = {}
     tree = without_loops(tree)
-    of = tree.procedures.of
     for way in tree.ways:
         metrics, path = way.metrics, way.path
         active: set[Procedure] = set()
         last = len(path) - 1
-        for at, frame in enumerate(path):
-            procedure = of(frame)
+        for at, (frame, procedure) in enumerate(zip(path, tree.procedures.along(path), strict=True)):
             row, calls = rows.get(procedure) or rows.setdefault(procedure, (FunctionTotals(procedure), {}))
             start = frame.start_line
             if start and (not row.start_line or start < row.start_line):
@@ -175,16 +172,15 @@ def callers_view(tree: CallingContextTree, functions: Iterable[FunctionTotals]) 
     for row in functions:
         top = tops[row.procedure] = Caller(tree, row.procedure, row.start_line)
         top.lines = row.lines or row.calls
-    of = tree.procedures.of
     for way in tree.ways:
         path = way.path
+        procedures = tree.procedures.along(path)
         entered: dict[Procedure, int] = {}
-        for at, frame in enumerate(path):
-            procedure = of(frame)
+        for at, procedure in enumerate(procedures):
             if procedure in tops:
                 entered.setdefault(procedure, at)
         for procedure, at in entered.items():
-            tops[procedure].add(path, at, way.metrics, of(path[-1]) == procedure)
+            tops[procedure].add(path, at, way.metrics, procedures[-1] == procedure)
     return list(tops.values())
 
 
@@ -249,12 +245,14 @@ def fold_recursion(tree: CallingContextTree) -> tuple[CallingContextTree, int]:
     count a sample once; but in indirect recursion a callee's may contain some that its caller counts as
     its own. Loops do not recur by themselves.
     """
-    of = tree.procedures.of
     most = 0
     ways: list[Way] = []
     for way in tree.ways:
-        functions = [frame for frame in way.path if not frame.is_loop]
-        recurring = len(functions) - len(set(map(of, functions)))
+        procedures = tree.procedures.along(way.path)
+        recurring = len(procedures) - len(set(procedures))
+        if recurring:  # if there are no loops besides
+            functions = [procedure for procedure in procedures if not procedure.is_loop]
+            recurring = len(functions) - len(set(functions))
         most = max(most, recurring)
         ways.append(_FoldedWay(way.path, way.metrics, tree.procedures) if recurring else way)
     out = CallingContextTree()

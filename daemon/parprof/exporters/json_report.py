@@ -15,6 +15,8 @@ from parprof.model import Profile
 
 SCHEMA = 2
 
+_ENCODE = json.JSONEncoder(allow_nan=False).encode
+
 
 def report(profile: Profile) -> dict[str, Any]:
     """The report as plain data. Seconds; efficiency 0 to 1; functions and paths with most idleness first.
@@ -123,8 +125,18 @@ def _advice(cause: Cause, total: Metrics) -> dict[str, Any]:
 
 def write(profile: Profile, file: IO[str]) -> None:
     """Print the report as one line of ASCII JSON."""
-    json.dump(report(profile), file, allow_nan=False)
-    file.write("\n")
+    begin = "{"
+    for key, value in report(profile).items():
+        file.write(f"{begin}{_ENCODE(key)}: ")
+        begin = ", "
+        if isinstance(value, list):  # row by row: there may be as many as samples
+            file.write("[")
+            for at, row in enumerate(value):
+                file.write(f", {_ENCODE(row)}" if at else _ENCODE(row))
+            file.write("]")
+        else:
+            file.write(_ENCODE(value))
+    file.write("}\n")
 
 
 def _metrics(metrics: Metrics) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import gzip
 import os
 import sys
 import zlib
+from array import array
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from itertools import chain
@@ -122,6 +123,8 @@ class _Decoder:
         self._frames = 0
         self._both = False
         """Whether the location ids in labels can be trusted."""
+        self._paths: dict[bytes, Path] = {}
+        """By location ids: samples of equal paths share one."""
         self._projections: dict[int, Path] = {}
 
     def profile(self) -> Profile:
@@ -241,14 +244,21 @@ class _Decoder:
 
     def _path(self, numbers: Iterable[int]) -> Path:
         """The frames of location ids, root first."""
+        ids = array("Q", numbers)
+        key = ids.tobytes()
+        known = self._paths.get(key)
+        if known is not None:
+            self._spend(len(known))
+            return known
         try:
-            parts = [self._locations[number] for number in numbers]
+            parts = [self._locations[number] for number in ids]
         except KeyError as error:
             raise ProfileFormatError(f"it is corrupt: there is no location {error.args[0]}") from None
         self._spend(sum(map(len, parts)))
-        path = list(chain.from_iterable(parts))
-        path.reverse()
-        return tuple(path)
+        frames = list(chain.from_iterable(parts))
+        frames.reverse()
+        path = self._paths[key] = tuple(frames)
+        return path
 
     def _projection(self, index: int) -> Path:
         """The path whose location ids a label holds."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from parprof.causes.ownership import SCRIPT, Owner, Ownership
 from parprof.model import Frame, Path, PathSample, Profile
@@ -53,72 +54,136 @@ def plain_name(name: str) -> str:
     return _RUST_CLOSURE.sub("closure", name)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _FrameFacts:
+    """What can be said of a frame by itself."""
+
+    frame: Frame
+    """Kept: else its id may come to mean another one."""
+    named: Frame
+    """With its name for people."""
+    owner: Owner
+    """A loop's is that of the function before it on the path."""
+    is_loop: bool
+    is_pseudo: bool
+    """Whether it is a word of ours in brackets, which stays as it is."""
+
+
+class _FrameBook:
+    """The facts of all frames, each found once: there are far fewer than paths go through."""
+
+    def __init__(self) -> None:
+        self.ownership = Ownership()
+        self.kernel: set[_FrameFacts] = set()
+        self.scripts: set[_FrameFacts] = set()
+        self.imports: set[_FrameFacts] = set()
+        """Those of Python's import machinery."""
+        self.changing: set[_FrameFacts] = set()
+        """Those that may not stay as they are: paths without any of them do."""
+        self._known: dict[int, _FrameFacts] = {}
+
+    def along(self, path: Path) -> list[_FrameFacts]:
+        """Those of a path's frames."""
+        known = self._known
+        try:
+            return [known[id(frame)] for frame in path]
+        except KeyError:
+            return [self._of(frame) for frame in path]
+
+    def _of(self, frame: Frame) -> _FrameFacts:
+        facts = self._known.get(id(frame))
+        if facts is None:
+            facts = self._known[id(frame)] = self._find(frame)
+        return facts
+
+    def _find(self, frame: Frame) -> _FrameFacts:
+        name = frame.name if frame.is_loop else plain_name(frame.name)
+        named = frame if name == frame.name else replace(frame, name=name)
+        owner = self.ownership.of(frame)
+        is_pseudo = frame.name.startswith("[") and not frame.address
+        facts = _FrameFacts(frame, named, owner, frame.is_loop, is_pseudo)
+        changes = named is not frame or not frame.is_loop and (owner is Owner.SYSTEM or frame.inlined)
+        if frame.module == _KERNEL:
+            self.kernel.add(facts)
+            changes = True
+        if frame.module == SCRIPT:
+            self.scripts.add(facts)
+            if _IMPORTLIB.match(frame.file):
+                self.imports.add(facts)
+                changes = True
+        if changes:
+            self.changing.add(facts)
+        return facts
+
+
 class _Folder:
     """Folds paths, each one once."""
 
     def __init__(self) -> None:
-        self._ownership = Ownership()
-        self._paths: dict[Path, Path] = {}
-        self._names: dict[Frame, Frame] = {}
+        self._book = _FrameBook()
+        self._paths: dict[int, Path] = {}
+        """By the ids of paths, which the profile keeps: to compare them takes long."""
+        self._words: dict[str, Frame] = {}
 
     def sample(self, sample: PathSample) -> PathSample:
-        path = self._paths.get(sample.path)
+        path = self._paths.get(id(sample.path))
         if path is None:
-            path = self._paths[sample.path] = self._folded(sample.path)
-        return replace(sample, path=path)
+            path = self._paths[id(sample.path)] = self._folded(sample.path)
+        return sample if path is sample.path else replace(sample, path=path)
 
     def _folded(self, path: Path) -> Path:
-        path = _without_imports(_with_kernel(path), self._ownership)
+        book = self._book
+        facts = book.along(path)
+        if book.changing.isdisjoint(facts) and not (path and path[0].is_loop):
+            return path
+        if not (book.kernel.isdisjoint(facts) and book.imports.isdisjoint(facts)):
+            facts = book.along(_without_imports(self._with_kernel(path), book.ownership, self._word))
         owners: list[Owner] = []
         last = Owner.SYSTEM
-        for frame in path:
-            if not frame.is_loop:
-                last = self._ownership.of(frame)
+        for fact in facts:
+            if not fact.is_loop:
+                last = fact.owner
             owners.append(last)
-        script = any(frame.module == SCRIPT for frame in path)
-        outermost = next((at for at, owner in enumerate(owners) if owner is not Owner.SYSTEM), len(path))
-        innermost = max((at for at, owner in enumerate(owners) if owner is not Owner.SYSTEM), default=-1)
+        own = [at for at, owner in enumerate(owners) if owner is not Owner.SYSTEM]
+        outermost, innermost = (own[0], own[-1]) if own else (len(facts), -1)
         out: list[Frame] = []
-        for at, (frame, owner) in enumerate(zip(path, owners, strict=True)):
-            if frame.name.startswith("[") and not frame.address:
-                out.append(frame)
+        for at, (fact, owner) in enumerate(zip(facts, owners, strict=True)):
+            if fact.is_pseudo:
+                out.append(fact.frame)
             elif owner is not Owner.SYSTEM:
-                out.append(self._named(frame))
+                out.append(fact.named)
             elif at < innermost:
-                if at < outermost and frame.name == "main":
-                    out.append(self._named(frame))
+                if at < outermost and fact.frame.name == "main":
+                    out.append(fact.named)
             elif at == innermost + 1:
-                out.append(self._entered(frame, script))
+                is_script = not book.scripts.isdisjoint(facts)
+                out.append(self._entered(fact, is_script=is_script))
         return _in_place(out)
 
-    def _entered(self, frame: Frame, script: bool) -> Frame:
+    def _entered(self, fact: _FrameFacts, *, is_script: bool) -> Frame:
         """What stands for all foreign frames that follow the program's last one."""
-        if script and _INTERPRETER.match(os.path.basename(frame.module)):
-            return Frame("[python]")
-        return self._named(frame)
+        if is_script and _INTERPRETER.match(os.path.basename(fact.frame.module)):
+            return self._word("[python]")
+        return fact.named
 
-    def _named(self, frame: Frame) -> Frame:
-        known = self._names.get(frame)
-        if known is None:
-            name = frame.name if frame.is_loop else plain_name(frame.name)
-            known = self._names[frame] = frame if name == frame.name else replace(frame, name=name)
-        return known
+    def _word(self, name: str) -> Frame:
+        """The frame that says this. There is one of each."""
+        return self._words.setdefault(name, Frame(name))
 
-
-def _with_kernel(path: Path) -> Path:
-    """With one frame for all of the kernel's."""
-    first = next((at for at, frame in enumerate(path) if frame.module == _KERNEL), len(path))
-    inside = [frame.name for frame in path[first:] if frame.module == _KERNEL]
-    if not inside:
-        return path
-    call = next((match[1] for name in inside if (match := _CALL.match(name))), "")
-    if not call:
-        call = next((text for pattern, text in _EVENTS for name in inside if pattern.match(name)), "")
-    return (*path[:first], Frame(f"[kernel: {call}]" if call else "[kernel]"))
+    def _with_kernel(self, path: Path) -> Path:
+        """With one frame for all of the kernel's."""
+        first = next((at for at, frame in enumerate(path) if frame.module == _KERNEL), len(path))
+        inside = [frame.name for frame in path[first:] if frame.module == _KERNEL]
+        if not inside:
+            return path
+        call = next((match[1] for name in inside if (match := _CALL.match(name))), "")
+        if not call:
+            call = next((text for pattern, text in _EVENTS for name in inside if pattern.match(name)), "")
+        return (*path[:first], self._word(f"[kernel: {call}]" if call else "[kernel]"))
 
 
-def _without_imports(path: Path, ownership: Ownership) -> Path:
-    """With one frame for an import and all that it does, but for the program's own code."""
+def _without_imports(path: Path, ownership: Ownership, word: Callable[[str], Frame]) -> Path:
+    """With one frame for an import and all that it does, but for the program's own code. ``word`` makes it."""
     if not any(frame.module == SCRIPT and _IMPORTLIB.match(frame.file) for frame in path):
         return path
     out: list[Frame] = []
@@ -139,7 +204,7 @@ def _without_imports(path: Path, ownership: Ownership) -> Path:
             end += 1
         if not imported and end < len(path):
             imported = _module_name(path[end].file)
-        out.append(Frame(f"[import {imported}]" if imported else "[import]"))
+        out.append(word(f"[import {imported}]" if imported else "[import]"))
         at = end
     return tuple(out)
 

@@ -1,0 +1,258 @@
+"""Call paths as routes through the program's own code: what is not the program's is left out, recursion is folded.
+
+There may be millions of frames on paths, but only hundreds of different ones: what can be said of a frame is found
+once (`FrameFacts`). And few steps of few paths are ever looked at: a route keeps only where its steps are on the path,
+and makes them when it is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from parprof.causes.ownership import SCRIPT, Owner, Ownership
+from parprof.cct.tree import Procedure
+from parprof.model import Frame, Path
+
+_PART = re.compile(
+    r"(.+?)(?:\._omp_(?:cpy)?fn\.\d+|\.omp_outlined\S*|\.(?:constprop|isra|part|cold|lto_priv)\b\S*)+"
+)
+"""Names of what compilers make of a part of a function, or of a copy of it."""
+
+_CREATION = re.compile(r"_*(?:GI_+)?(?:pthread_create\w*|thrd_create|PyThread_start_new_thread)")
+
+
+class Step(NamedTuple):
+    """A procedure, or a loop, on a route."""
+
+    procedure: Procedure
+    owner: Owner
+    line: int
+    start_line: int
+    is_called_back: bool = False
+    """Whether frames that are not the program's lie between this and its caller."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameFacts:
+    """What can be said of a frame by itself."""
+
+    frame: Frame
+    """Kept: else its id may come to mean another one."""
+    procedure: Procedure
+    number: int
+    """Of the procedure: quicker to compare."""
+    owner: Owner
+    """A loop's is that of the function before it on the path."""
+    is_loop: bool
+
+
+class FrameBook:
+    """The facts of all frames, each found once."""
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self.scripts: set[FrameFacts] = set()
+        """Those of an interpreter's code."""
+        self.creations: set[FrameFacts] = set()
+        """Those of functions that start threads."""
+        self._loops: set[FrameFacts] = set()
+        self._known: dict[int, FrameFacts] = {}
+        self._numbers: dict[Procedure, int] = {}
+        self._ownership = Ownership()
+
+    def along(self, path: Path) -> list[FrameFacts]:
+        """Those of a path's frames."""
+        known = self._known
+        try:
+            return [known[id(frame)] for frame in path]
+        except KeyError:
+            return [self.of(frame) for frame in path]
+
+    def of(self, frame: Frame) -> FrameFacts:
+        """Those of one frame."""
+        facts = self._known.get(id(frame))
+        if facts is None:
+            facts = self._known[id(frame)] = self._find(frame)
+        return facts
+
+    def owners(self, facts: list[FrameFacts]) -> list[Owner]:
+        """Whose code each frame is."""
+        if self._loops.isdisjoint(facts):
+            return [fact.owner for fact in facts]
+        out: list[Owner] = []
+        last = Owner.SYSTEM
+        for fact in facts:
+            if not fact.is_loop:
+                last = fact.owner
+            out.append(last)
+        return out
+
+    def _find(self, frame: Frame) -> FrameFacts:
+        procedure = _as_written(frame)
+        number = self._numbers.setdefault(procedure, len(self._numbers))
+        facts = FrameFacts(frame, procedure, number, self._ownership.of(frame), frame.is_loop)
+        if frame.module == SCRIPT:
+            self.scripts.add(facts)
+        if _CREATION.fullmatch(frame.name):
+            self.creations.add(facts)
+        if frame.is_loop:
+            self._loops.add(facts)
+        return facts
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A call path as steps through the program's own code."""
+
+    book: FrameBook
+    path: Path = ()
+    owner: Owner = Owner.SYSTEM
+    """Of all steps."""
+    spans: Sequence[int] = ()
+    """For each step two places on the path: where the procedure comes first, and, if it recurs, last."""
+    prefix: tuple[Step, ...] = ()
+    """Steps before those on the path."""
+    region: int = -1
+    """Which step is the code of a parallel region or a thread's function; -1: none."""
+    innermost: str = ""
+    """The outermost foreign function that the last step called, if any."""
+    is_rooted: bool = True
+    """Whether the call path begins at the program's entry, as far as is known."""
+    is_script: bool = False
+
+    @property
+    def length(self) -> int:
+        """How many steps there are."""
+        return len(self.prefix) + len(self.spans) // 2
+
+    def procedure(self, at: int) -> Procedure:
+        """Of a step."""
+        at -= len(self.prefix)
+        if at < 0:
+            return self.prefix[at].procedure
+        return self.book.of(self.path[self.spans[2 * at]]).procedure
+
+    def step(self, at: int) -> Step:
+        """The steps are counted from 0, the program's entry."""
+        at -= len(self.prefix)
+        if at < 0:
+            return self.prefix[at]
+        first, last = self.spans[2 * at], self.spans[2 * at + 1]
+        called_back = at > 0 and first == last and first > self.spans[2 * at - 1] + 1
+        frame = self.path[first]
+        procedure = self.book.of(frame).procedure
+        return Step(procedure, self.owner, self.path[last].line, frame.start_line, called_back)
+
+
+class RouteFinder:
+    """Finds the routes of call paths."""
+
+    def __init__(self) -> None:
+        """Know no frames yet."""
+        self._book = FrameBook()
+
+    def find(self, path: Path, physical: Path) -> Route:
+        """The route of a logical call path. ``physical``: the stack that it is of, if that differs."""
+        book = self._book
+        facts = book.along(path)
+        owners = book.owners(facts)
+        nearest = min(owners, default=Owner.SYSTEM)
+        if nearest is Owner.SYSTEM:
+            return Route(book, innermost=path[-1].name if path else "", is_rooted=False)
+        created = -1
+        if not book.creations.isdisjoint(facts):
+            created = max(at for at, fact in enumerate(facts) if fact in book.creations)
+            if _is_of_library(owners[created + 1 :]):
+                return Route(book, innermost=path[-1].name, is_rooted=False)
+        own = [at for at, owner in enumerate(owners) if owner is nearest]
+        numbers = [facts[at].number for at in own]
+        spans = array("q", [own[at] for at in _without_recursion(numbers)])
+        begins = created + 1 if created >= 0 else _shared_from(path, physical)
+        region = -1
+        if 0 <= begins <= own[-1]:
+            there = bisect_left(own, begins) + 1
+            region = min(_innermost_function([facts[at] for at in own[:there]]), len(spans) // 2 - 1)
+        called = own[-1] + 1
+        while called < len(path) and facts[called].is_loop:
+            called += 1
+        return Route(
+            book,
+            path,
+            nearest,
+            spans,
+            region=region,
+            innermost=path[called].name if called < len(path) else "",
+            is_rooted=not path[0].name.startswith("["),
+            is_script=not book.scripts.isdisjoint(facts),
+        )
+
+
+def _without_recursion(numbers: Sequence[int]) -> Sequence[int]:
+    """Where each procedure that is left comes first and last, one after the other.
+
+    What a procedure calls before it calls itself again is left out: it goes on from its last instance.
+
+    >>> _without_recursion([7, 8, 9, 8, 5])
+    [0, 0, 1, 3, 4, 4]
+    """
+    last = dict(zip(numbers, range(len(numbers)), strict=True))
+    out: list[int] = []
+    at = 0
+    while at < len(numbers):
+        end = last[numbers[at]]
+        out += (at, end)
+        at = end + 1
+    return out
+
+
+def _innermost_function(facts: Sequence[FrameFacts]) -> int:
+    """Which step of these frames' route is the last one that is no loop."""
+    spans = _without_recursion([fact.number for fact in facts])
+    at = len(spans) // 2 - 1
+    while at > 0 and facts[spans[2 * at]].is_loop:
+        at -= 1
+    return at
+
+
+def _as_written(frame: Frame) -> Procedure:
+    """The procedure that its author wrote."""
+    procedure = Procedure(frame.name, frame.module, frame.file, frame.is_loop)
+    match = None if frame.is_loop else _PART.fullmatch(procedure.name)
+    return procedure._replace(name=match[1]) if match else procedure
+
+
+def _shared_from(path: Path, physical: Path) -> int:
+    """Where on a logical path the piece of parallel work begins that its thread runs; -1: it is in none.
+
+    From there to the leaf both paths agree: before it are the thread's plumbing on one, on the other the code that
+    created the work.
+    """
+    if not physical:
+        return -1
+    same = 0
+    for ours, theirs in zip(reversed(path), reversed(physical), strict=False):
+        if ours is not theirs and not _is_same(ours, theirs):
+            break
+        same += 1
+    if not same or same == len(path) == len(physical):
+        return -1
+    return len(path) - same
+
+
+def _is_of_library(owners: Sequence[Owner]) -> bool:
+    """Whether a library does this in a thread of its own: who happened to start that has nothing to do with it.
+
+    ``owners``: of what the thread runs.
+    """
+    return Owner.PROGRAM not in owners and Owner.LIBRARY in owners
+
+
+def _is_same(one: Frame, other: Frame) -> bool:
+    if one.address or other.address:
+        return (one.module, one.address) == (other.module, other.address)
+    return one.name == other.name
