@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof import pprof_pb2 as pb
 from parprof.commands.merge import MergeCommand
-from parprof.errors import OutputError, ProfileFormatError
+from parprof.errors import OutputError, ProfileFormatError, UsageError
 from parprof.exporters import pprof
 from parprof.metrics import Metrics
 from parprof.model import PathSample, Profile
@@ -260,3 +260,41 @@ def test_merging_one_file_changes_no_sample(ranks: list[Path], tmp_path: Path) -
     before, after = pprof.read(ranks[0]), pprof.read(tmp_path / "out")
     assert after.samples == before.samples
     assert (after.process, after.lost, after.notes) == (before.process, before.lost, before.notes)
+
+
+def test_an_input_is_never_overwritten(ranks: list[Path], tmp_path: Path) -> None:
+    before = ranks[1].read_bytes()
+    link = tmp_path / "link.pb.gz"
+    link.symlink_to(ranks[1])
+    for out in (ranks[1], link):
+        with pytest.raises(UsageError, match="one of the files to merge"):
+            merge(*ranks, "-o", out)
+    assert ranks[1].read_bytes() == before
+
+
+def test_what_differs_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = heat(), heat()
+    paths = [written(tmp_path / "one.pb.gz", one), written(tmp_path / "two.pb.gz", two)]
+    merge(*paths, "-o", tmp_path / "out.pb.gz")
+    assert "differ" not in capsys.readouterr().err
+    two.process = replace(two.process, command="./cold", cores=2)
+    written(paths[1], two)
+    merge(*paths, "-o", tmp_path / "out.pb.gz")
+    printed = capsys.readouterr().err
+    assert "the programs differ: cold / heat" in printed
+    assert "the cores n differ: 2 / 4" in printed
+
+
+def test_loops_are_frames_if_asked_for(tmp_path: Path) -> None:
+    profile = heat()
+    path = profile.samples[0].path
+    loop = replace(path[-1], name="loop at heat.c:1-9", is_loop=True, inlined=True)
+    profile.samples[0] = replace(profile.samples[0], path=(*path, loop))
+    source = written(tmp_path / "a.pb.gz", profile)
+    for options in ([], ["--loops"]):
+        out = tmp_path / "out.pb.gz"
+        merge(source, "-o", out, *options)
+        message = pb.Profile.FromString(gzip.decompress(out.read_bytes()))
+        names = {message.string_table[function.name] for function in message.function}
+        assert (loop.name in names) == bool(options)
+        assert any(frame.is_loop for sample in pprof.read(out).samples for frame in sample.path)

@@ -22,7 +22,7 @@ from parprof import pprof_pb2 as pb
 from parprof.errors import OutputError, ProfileFormatError
 from parprof.exporters import pprof, pprof_reader
 from parprof.exporters.output import open_output
-from parprof.exporters.pprof_header import from_comments, to_comments
+from parprof.exporters.pprof_header import from_comments, to_comments, to_private_comments
 from parprof.metrics import Metrics
 from parprof.model import Frame, Origin, PathSample, ProcessInfo, Profile
 from profiles import any_profile, frame, heat, sample
@@ -95,7 +95,7 @@ def test_comments_keep_to_their_line(command: str, reason: str, note: str) -> No
     profile = Profile(
         ProcessInfo(command=command), 1, 1, [], lost={reason: 1}, notes=[note], extra={reason: note}
     )
-    lines = to_comments(profile)
+    lines = [*to_comments(profile), *to_private_comments(profile)]
     assert all(line.splitlines() == [line] for line in lines)
     assert from_comments(lines, 0, 0) == profile
 

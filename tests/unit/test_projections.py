@@ -11,6 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,8 +25,10 @@ from parprof import pprof_pb2 as pb
 from parprof.commands.report import ReportCommand
 from parprof.errors import ProfileFormatError
 from parprof.exporters import pprof, pprof_reader, projection
+from parprof.exporters.pprof_header import checksum
+from parprof.exporters.pprof_private import PREFIX, Private
 from parprof.metrics import Metrics
-from parprof.model import Origin, PathSample, ProcessInfo, Profile
+from parprof.model import Frame, Origin, PathSample, ProcessInfo, Profile
 from profiles import any_profile, frame, heat, library
 
 
@@ -71,21 +75,117 @@ def leaf_names(out: pb.Profile) -> list[str]:
     return [functions[places[sample.location_id[0]].line[0].function_id] for sample in out.sample]
 
 
+def hidden(out: pb.Profile) -> Private:
+    (comment,) = (out.string_table[at] for at in out.comment if out.string_table[at].startswith(PREFIX))
+    return Private.decode(comment)
+
+
+def with_hidden(out: pb.Profile, private: Private) -> pb.Profile:
+    """The message with another private comment, its checksum included."""
+    out.string_table[out.comment[-1]] = private.encode(out)
+    return out
+
+
+def of_before(profile: Profile, physical: bool = False) -> pb.Profile:
+    """A file as it was until 0.9: the second path is a label."""
+    out = message(profile, physical)
+    private = hidden(out)
+    del out.comment[-1]
+    for sample, at in zip(out.sample, private.path_of, strict=True):
+        if at >= 0:
+            out.string_table.extend((private.projection, " ".join(map(str, private.paths[at]))))
+            sample.label.add(key=len(out.string_table) - 2, str=len(out.string_table) - 1)
+    out.string_table.append(f"locations: {checksum(out.location)}")
+    out.comment.append(len(out.string_table) - 1)
+    return out
+
+
+@pytest.mark.parametrize("physical", [False, True])
+def test_files_of_before_are_read(physical: bool) -> None:
+    assert pprof_reader.decode(of_before(region(), physical).SerializeToString()) == region()
+
+
 def test_layout() -> None:
-    """GIVEN one sample with two projections THEN the second is a label, location ids leaf first."""
+    """GIVEN one sample with two projections THEN the second is in the private comment, location ids leaf first."""
     out = message(region())
     assert leaf_names(out) == ["body", "main"]
-    labels = {out.string_table[label.key]: out.string_table[label.str] for label in out.sample[0].label}
-    ids = [int(word) for word in labels["physical"].split(" ")]
+    private = hidden(out)
+    assert (private.projection, private.path_of) == ("physical", [0, -1])
+    (ids,) = private.paths
     places = {place.id: place for place in out.location}
     names = {function.id: out.string_table[function.name] for function in out.function}
     assert [names[places[number].line[0].function_id] for number in ids] == [
         "body._omp_fn.0", "gomp_thread_start",
     ]  # fmt: skip
-    assert "physical" not in {out.string_table[label.key] for label in out.sample[1].label}
     out = message(region(), physical=True)
     assert leaf_names(out) == ["body._omp_fn.0", "main"]
-    assert "logical" in {out.string_table[label.key] for label in out.sample[0].label}
+    assert hidden(out).projection == "logical"
+
+
+def test_nothing_private_is_seen_by_other_tools() -> None:
+    """Labels are tags of other tools, and ``go tool pprof`` prints all comments but those that begin with #."""
+    profile = replace(region(), extra={"switches": "5"}, processes=[ProcessInfo(5, "x")])
+    out = message(profile)
+    assert {out.string_table[label.key] for sample in out.sample for label in sample.label} == {"pid", "comm"}
+    seen = [out.string_table[at] for at in out.comment if not out.string_table[at].startswith("#")]
+    assert not any(line.startswith(("extra.", "process:", "accounting:", "locations:")) for line in seen)
+    assert pprof_reader.decode(out.SerializeToString()) == profile
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ["", "1", "[]", '{"head": 1}', '{"head": [1]}', '{"loops": []}', '{"loops": {"x": []}}', '{"loops": {"1": [[0]]}}',
+     '{"loops": {"1": [[-1, "a", "b", 1, 1]]}}', '{"physical": ["x"]}', '{"physical": ["-1"]}', '{"path_of": ["x"]}',
+     '{"path_of": [0]}',
+     '{"physical": ["1"], "path_of": [3, 3]}', '{"physical": ["99"], "path_of": [0, 0]}', "[" * 9999, '{"checksum": 1}',
+     '{"physical": ["' + "9" * 40 + '"]}'],
+)  # fmt: skip
+def test_hostile_private_comments_are_refused(comment: str) -> None:
+    out = message(region())
+    out.string_table[out.comment[-1]] = PREFIX + comment
+    with pytest.raises(ProfileFormatError):
+        pprof_reader.decode(out.SerializeToString())
+
+
+def test_private_path_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = message(region())
+    private = hidden(out)
+    private.paths, private.path_of = [[1] * 600], [0, 0]
+    data = with_hidden(out, private).SerializeToString()
+    assert len(pprof_reader.decode(data).samples[1].physical) == 600
+    monkeypatch.setattr(pprof_reader, "MAX_FRAMES", 1000)
+    with pytest.raises(ProfileFormatError, match="frames"):
+        pprof_reader.decode(data)
+
+
+def looped() -> Profile:
+    """Half of main's time is in a loop, in which helper is inlined, which has a loop of its own."""
+    main = Frame("main", "heat.c", 12, 3, "heat", "b1d", 0x40)
+    loop = replace(main, name="loop at heat.c:11-14", start_line=11, is_loop=True, inlined=True)
+    helper = Frame("helper", "heat.c", 2, 1, "heat", "b1d", 0x40, inlined=True)
+    inner = replace(helper, name="loop at heat.c:1-2", is_loop=True)
+    samples = [
+        PathSample((main, loop, helper, inner), Metrics(3, 3e9, 1e9), Origin(5, "x")),
+        PathSample((replace(main, address=0x10, line=4),), Metrics(1, 1e9), Origin(5, "x")),
+    ]
+    return Profile(ProcessInfo(5, "x", "x", cores=2), 4.0, 1000, samples)
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_loops_are_functions_of_other_tools_only_if_asked_for(loops: bool) -> None:
+    file = io.BytesIO()
+    pprof.write(looped(), file, loops=loops)
+    out = pb.Profile.FromString(gzip.decompress(file.getvalue()))
+    names = {function.id: out.string_table[function.name] for function in out.function}
+    lines = [names[line.function_id] for line in out.location[0].line]
+    assert lines == (
+        ["loop at heat.c:1-2", "helper", "loop at heat.c:11-14", "main"] if loops else ["helper", "main"]
+    )
+    assert pprof_reader.decode(out.SerializeToString()) == looped()
+    out.location[0].address += 1  # by another tool
+    again = pprof_reader.decode(out.SerializeToString())
+    assert any(frame.is_loop for frame in again.samples[0].path) == loops
+    assert any("another tool rewrote this file" in note for note in again.notes) != loops
 
 
 def test_files_of_one_projection_are_as_before() -> None:
@@ -96,7 +196,7 @@ def test_files_of_one_projection_are_as_before() -> None:
 
 
 def changed(text: str) -> pb.Profile:
-    out = message(region())
+    out = of_before(region())
     label = next(label for label in out.sample[0].label if out.string_table[label.key] == "physical")
     out.string_table.append(text)
     label.str = len(out.string_table) - 1
@@ -112,8 +212,8 @@ def test_hostile_labels_are_refused(text: str) -> None:
 
 
 def test_a_label_that_points_nowhere_is_refused() -> None:
-    out = message(region())
-    out.sample[0].label[0].str = 10**9
+    out = of_before(region())
+    out.sample[0].label[-1].str = 10**9
     with pytest.raises(ProfileFormatError, match="no string"):
         pprof_reader.decode(out.SerializeToString())
 
@@ -123,7 +223,8 @@ def test_label_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ProfileFormatError, match="frames"):
         pprof_reader.decode(changed(" ".join(["1"] * 1001)).SerializeToString())
     out = changed(" ".join(["1"] * 600))  # one string, used twice
-    out.sample[1].label.add(key=out.sample[0].label[0].key, str=out.sample[0].label[0].str)
+    label = next(label for label in out.sample[0].label if out.string_table[label.key] == "physical")
+    out.sample[1].label.add(key=label.key, str=label.str)
     with pytest.raises(ProfileFormatError, match="frames"):
         pprof_reader.decode(out.SerializeToString())
 
@@ -139,9 +240,12 @@ def test_any_label_is_read_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("physical", [False, True])
-def test_renumbered_locations_are_not_misread(physical: bool) -> None:
-    """GIVEN a file that another tool rewrote: ids in labels are stale THEN they are ignored, and it says so."""
-    out = message(region(), physical)
+@pytest.mark.parametrize("made", [message, of_before])
+def test_renumbered_locations_are_not_misread(
+    made: Callable[[Profile, bool], pb.Profile], physical: bool
+) -> None:
+    """GIVEN a file that another tool rewrote: ids in private details are stale THEN they are ignored, which is said."""
+    out = made(region(), physical)
     ids = {place.id: place.id + 1 for place in out.location}
     for place in out.location:
         place.id = ids[place.id]
@@ -156,7 +260,7 @@ def test_renumbered_locations_are_not_misread(physical: bool) -> None:
 
 
 def test_labels_without_their_checksum_are_ignored() -> None:
-    out = message(region())
+    out = of_before(region())
     del out.comment[-1]
     assert not any(sample.physical for sample in pprof_reader.decode(out.SerializeToString()).samples)
 

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,28 @@ def test_diff(
     assert rows[2][0] == rows[2][2] == "-0.450"
     assert all(len(line) <= 80 for line in printed.splitlines())
     assert "beyond --limit 3" in printed
+
+
+def test_diff_says_what_else_differs(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(DiffCommand(), file, file)
+    assert "differ" not in capsys.readouterr().out
+    after = heat()
+    after.process = replace(after.process, command="/opt/cold 4096", cores=8)
+    after.event = "cycles"
+    after.samples[0].metrics.events = {"page-faults": 3}
+    other = str(tmp_path / "after.pb.gz")
+    pprof.write(after, other)
+    run(DiffCommand(), file, other)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "the programs differ: cold / heat" in printed
+    assert "the cores n differ: 4 / 8" in printed
+    assert "the sampled events differ" in printed
+    assert "the counted events differ: none / page-faults" in printed
+    after = heat()
+    after.process = replace(after.process, command="/opt/heat 1")
+    pprof.write(after, other)
+    run(DiffCommand(), file, other)
+    assert "the commands differ: ./heat 4096 / /opt/heat 1" in " ".join(capsys.readouterr().out.split())
 
 
 def test_diff_of_equals(file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,16 +21,17 @@ HEAVY = (
     "multiprocessing opentelemetry prometheus_client psutil rich socket ssl subprocess symbolic tomllib"
 ).split()
 ARGUMENTS = {
-    "record": "--help --output --save-facts --frequency --event --cores --n-w-source --budget "
+    "record": "--help --output --loops --save-facts --frequency --event --cores --n-w-source --budget "
     "--no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose command",
-    "attach": "--help pid --duration --scope --children --output --save-facts --frequency --event --cores --n-w-source "
+    "attach": "--help pid --duration --scope --children --output --loops --save-facts --frequency --event "
+    "--cores --n-w-source "
     "--budget --no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose",
     "report": "--help file --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose --json --html",
     "diff": "--help a b --sort --limit",
-    "merge": "--help files --output --label --label-from-name --skip-bad",
+    "merge": "--help files --output --label --label-from-name --loops --skip-bad",
     "top": "--help --interval --sort --once --json --socket",
     "status": "--help --json --socket",
     "check": "--help --json",

@@ -13,6 +13,7 @@ from rich.text import Text
 from parprof.attribution import Effort, percent, verdict
 from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import flat_view
+from parprof.commands.comparable import Traits, differences
 from parprof.commands.views import add_row_options
 from parprof.exporters import pprof
 from parprof.exporters.screen import Screen, elided
@@ -86,6 +87,8 @@ def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> N
     with Screen(file) as screen:
         for side, profile in zip("AB", (a, b), strict=True):
             screen.fact(side, _headline(profile))
+        for sentence in differences([Traits.of(a), Traits.of(b)]):
+            screen.fact("note", sentence)
         screen.fact("change", _change(*totals))
         screen.line("")
         unit = metric.unit.shown or "count"

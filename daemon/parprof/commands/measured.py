@@ -110,7 +110,7 @@ def present(
     ``facts``: to be saved as well, if there are any. ``shares_output``: the program prints to our standard output.
     """
     keep_old(args.output)
-    pprof.write(profile, args.output, physical=args.physical)
+    pprof.write(profile, args.output, physical=args.physical, loops=args.loops)
     _report(args, profile, shares_output=shares_output)
     if args.output != "-" and not args.quiet:
         print(f"parprof: wrote {args.output}", file=sys.stderr)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Self
 
-from parprof.commands.views import add_view_options
+from parprof.commands.views import add_loops_option, add_view_options
 from parprof.errors import UsageError
 from parprof.exporters.output import check_writable
 from parprof.kernel.engine import BpfKernel
@@ -38,6 +38,7 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
         "-o", "--output", metavar="FILE", default=default_output,
         help="profile to write, gzipped pprof; - is standard output (default: %(default)s)",
     )  # fmt: skip
+    add_loops_option(parser)
     parser.add_argument(
         "--save-facts",
         metavar="FILE",

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 
-from parprof.errors import ProfileFormatError
+from parprof.commands.comparable import Traits, differences
+from parprof.commands.views import add_loops_option
+from parprof.errors import ProfileFormatError, UsageError
 from parprof.exporters import pprof, pprof_reader
 from parprof.exporters.pprof_header import is_label_name
 from parprof.model import Profile
@@ -38,19 +43,24 @@ class MergeCommand:
             help="labels for the samples of each file, from its path: the named groups of REGEX, such as"
             " '(?P<node>[^/]+)-rank(?P<rank>[0-9]+)'",
         )  # fmt: skip
+        add_loops_option(parser)
         parser.add_argument(
             "--skip-bad", action="store_true", help="leave out files that cannot be read, and say so"
         )
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Returns the exit code."""
+        _check_kept(args.output, args.files)
         pprof.check_writable(args.output)
         merger = Merger()
+        traits: list[Traits] = []
         skipped = 0
         for path in args.files:
             try:
                 labels = {**dict(args.label), **_labels_in(path, args.label_from_name)}
-                merger.add(_read(path), labels)
+                profile = _read(path)
+                merger.add(profile, labels)
+                traits.append(Traits.of(profile))
             except ProfileFormatError as error:
                 if not args.skip_bad:
                     raise ProfileFormatError(f"{error}; --skip-bad leaves such files out") from error
@@ -60,10 +70,24 @@ class MergeCommand:
             raise ProfileFormatError(f"none of {skipped} files could be read; name files that parprof wrote")
         profile = merger.profile()
         profile.extra = {**profile.extra, "merged_files": str(merger.count), **_left_out(skipped)}
-        pprof.write(profile, args.output)
+        pprof.write(profile, args.output, loops=args.loops)
         left_out = f", {skipped} left out" if skipped else ""
+        for sentence in differences(traits):
+            print(f"parprof: {sentence}", file=sys.stderr)
         print(f"parprof: merged {merger.count} files{left_out}", file=sys.stderr)
         return 0
+
+
+def _check_kept(output: str, files: Sequence[str]) -> None:
+    """See that no file is overwritten that is still to be read.
+
+    Raises:
+        UsageError: one would be.
+    """
+    for path in files:
+        with suppress(OSError):  # what is not there, or not yet, is reported by who opens it
+            if output != "-" and os.path.samefile(output, path):
+                raise UsageError(f"-o {visible(output)} is one of the files to merge; name another one")
 
 
 def _left_out(skipped: int) -> dict[str, str]:

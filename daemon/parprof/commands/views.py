@@ -69,6 +69,16 @@ def add_view_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_loops_option(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--loops``, for commands that write a profile."""
+    parser.add_argument(
+        "--loops",
+        action="store_true",
+        help="in the file, loops are frames for other tools, too: what they cost is then no longer their functions' "
+        "own (default: only parprof shows them)",
+    )
+
+
 def add_row_options(parser: argparse.ArgumentParser, *, events: bool = False) -> None:
     """Declare ``--sort`` and ``--limit``. ``events``: rows can be sorted by events, too."""
     metrics = tuple(METRICS.by_name())

@@ -12,31 +12,38 @@ from parprof.exporters.output import check_writable, open_output
 from parprof.exporters.pprof_builder import PprofBuilder
 from parprof.exporters.pprof_header import (
     DEFAULT_SAMPLE_TYPE,
-    LOCATIONS,
     LOGICAL,
     PHYSICAL,
-    checksum,
     to_comments,
+    to_private_comments,
 )
+from parprof.exporters.pprof_private import Private
 from parprof.exporters.pprof_reader import read
 from parprof.metrics import METRICS, Metric
-from parprof.model import PathSample, Profile
+from parprof.model import Path, PathSample, Profile
 
 __all__ = ["check_writable", "encode", "read", "write"]
 
 _NS = 10**9
 
 
-def write(profile: Profile, target: str | os.PathLike[str] | IO[bytes], *, physical: bool = False) -> None:
+def write(
+    profile: Profile,
+    target: str | os.PathLike[str] | IO[bytes],
+    *,
+    physical: bool = False,
+    loops: bool = False,
+) -> None:
     """Write a profile to a binary file object or a path (``-``: standard output), the path atomically.
 
     Equal profiles make equal bytes. ``physical``: other tools are to see the physical call paths instead of
-    the logical ones; `read` gives both, either way.
+    the logical ones. ``loops``: they are to see loops as functions, inlined where they stand; then what a loop costs
+    is no longer its function's own. `read` gives both paths and the loops, whatever other tools see.
 
     Raises:
         OutputError: the path cannot be written.
     """
-    data = encode(profile, physical=physical).SerializeToString(deterministic=True)
+    data = encode(profile, physical=physical, loops=loops).SerializeToString(deterministic=True)
     if isinstance(target, (str, os.PathLike)):
         with open_output(os.fspath(target)) as file:
             _compress(data, file)
@@ -49,7 +56,7 @@ def _compress(data: bytes, file: IO[bytes]) -> None:
         out.write(data)
 
 
-def encode(profile: Profile, *, physical: bool = False) -> pb.Profile:
+def encode(profile: Profile, *, physical: bool = False, loops: bool = False) -> pb.Profile:
     """The protobuf message of a profile. Times become whole nanoseconds; column totals keep within one.
 
     Its columns are the metrics of the table, optional ones only where they have values, then events by name.
@@ -60,6 +67,7 @@ def encode(profile: Profile, *, physical: bool = False) -> pb.Profile:
     builder = PprofBuilder(
         [*(metric.sample_type for metric in metrics), *((event, "count") for event in events)],
         DEFAULT_SAMPLE_TYPE,
+        loops=loops,
     )
     builder.period("cpu", "nanoseconds", round(_NS / profile.frequency_hz) if profile.frequency_hz else 0)
     builder.times(profile.start_time_s, profile.duration_s)
@@ -68,23 +76,26 @@ def encode(profile: Profile, *, physical: bool = False) -> pb.Profile:
     frames = (frame for sample in profile.samples for frame in sample.path)
     if program := next((frame for frame in frames if _is_program(frame.module)), None):
         builder.mapping(program)
+    others: dict[tuple[int, ...], int] = {}
+    private = Private(to_private_comments(profile), projection=LOGICAL if physical else PHYSICAL)
     for sample in profile.samples:
-        _add(builder, sample, metrics, events, physical)
-    if any(sample.physical for sample in profile.samples):
-        builder.comment(f"{LOCATIONS}: {checksum(builder.out.location)}")
+        first, second = sample.path, sample.physical or sample.path
+        if physical:
+            first, second = second, first
+        _add(builder, sample, first, metrics, events)
+        ids = tuple(builder.path(second)) if second != first else None
+        private.path_of.append(-1 if ids is None else others.setdefault(ids, len(others)))
+    private.loops = builder.hidden_loops
+    private.paths = [list(ids) for ids in others]
+    if private.head or private.loops or private.paths:
+        builder.comment(private.encode(builder.out))
     return builder.finish()
 
 
 def _add(
-    builder: PprofBuilder, sample: PathSample, metrics: list[Metric], events: list[str], physical: bool
+    builder: PprofBuilder, sample: PathSample, path: Path, metrics: list[Metric], events: list[str]
 ) -> None:
-    first, second, key = sample.path, sample.physical or sample.path, PHYSICAL
-    if physical:
-        first, second, key = second, first, LOGICAL
-
     def labels() -> Iterator[tuple[str, str | int]]:
-        if second != first:
-            yield key, " ".join(map(str, builder.path(second)))
         origin = sample.origin
         own = (
             ("pid", origin.pid),
@@ -101,7 +112,7 @@ def _add(
         *(sample.metrics[metric] for metric in metrics),
         *(sample.metrics.events.get(event, 0) for event in events),
     ]
-    builder.sample(first, values, labels())
+    builder.sample(path, values, labels())
 
 
 def _is_program(module: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from parprof import pprof_pb2 as pb
 from parprof.exporters.pprof_header import LOOP_SYSTEM_NAME
+from parprof.exporters.pprof_private import HiddenLoop
 from parprof.model import Frame, Path
 
 _NS = 10**9
@@ -18,11 +19,16 @@ _NS = 10**9
 class PprofBuilder:
     """A pprof message that grows. ``out`` is complete after `finish`."""
 
-    def __init__(self, columns: Iterable[tuple[str, str]], default_column: str = "") -> None:
+    def __init__(
+        self, columns: Iterable[tuple[str, str]], default_column: str = "", *, loops: bool = True
+    ) -> None:
         """``columns``: type and unit of each, such as ``("work", "nanoseconds")``.
 
-        ``default_column``: the type that other tools show first.
+        ``default_column``: the type that other tools show first. ``loops``: whether loops are frames.
         """
+        self.hidden_loops: dict[int, list[HiddenLoop]] = {}
+        """By location, if they are none."""
+        self._with_loops = loops
         self.out = pb.Profile()
         self._strings: dict[str, int] = {"": 0}
         self._mappings: dict[tuple[str, str], pb.Mapping] = {}
@@ -60,7 +66,7 @@ class PprofBuilder:
 
     def text(self, text: str) -> int:
         """The index of a string. What UTF-8 cannot hold (undecodable file names) is spelled out."""
-        clean = text.encode("utf-8", "backslashreplace").decode()
+        clean = _clean(text)
         return self._strings.setdefault(clean, len(self._strings))
 
     def path(self, path: Path) -> list[int]:
@@ -108,9 +114,22 @@ class PprofBuilder:
             number = self._locations[group] = len(self._locations) + 1
             outer = group[-1]
             out = self.out.location.add(id=number, mapping_id=self.mapping(outer), address=outer.address)
-            for frame in group:
+            shown = self._without_loops(number, group)
+            for frame in shown:
                 out.line.add(function_id=self._function(frame), line=frame.line)
         return number
+
+    def _without_loops(self, number: int, group: tuple[Frame, ...]) -> Sequence[Frame]:
+        """The frames of a location that other tools see: its functions."""
+        functions = [frame for frame in group if not frame.is_loop]
+        if self._with_loops or not functions or len(functions) == len(group):
+            return group
+        self.hidden_loops[number] = [
+            HiddenLoop(position, _clean(frame.name), _clean(frame.file), frame.line, frame.start_line)
+            for position, frame in enumerate(group)
+            if frame.is_loop
+        ]
+        return functions
 
     def _function(self, frame: Frame) -> int:
         key = (frame.name, frame.file, frame.start_line, frame.is_loop)
@@ -139,6 +158,10 @@ def _locations(path: Path) -> list[tuple[Frame, ...]]:
             groups.append([frame])
         open_group = frame.inlined
     return [tuple(group) for group in groups]
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _place(frame: Frame) -> tuple[int, str, str]:

@@ -19,11 +19,11 @@ SCHEMA = 1
 
 PHYSICAL = "physical"
 LOGICAL = "logical"
-"""Labels: the other projection of a sample, where that differs from its ``location_id``. The value is written
-like those, location ids leaf first, with blanks between them."""
+"""What the paths are that `pprof_private` keeps beside those of ``location_id``. In files of before it is a label, its
+value location ids, leaf first, with blanks between them."""
 
 LOCATIONS = "locations"
-"""Comment: a checksum of the locations. Tools that rewrite a profile number them anew, but not in labels."""
+"""Comment of files from before: a checksum of the locations, of which labels spoke."""
 
 DEFAULT_SAMPLE_TYPE = IDLENESS.name
 
@@ -31,8 +31,7 @@ OWN_LABELS = frozenset({"pid", "comm", "thread", "runtime", "overhead", PHYSICAL
 """Labels that say where a sample is from. Further ones are the user's, see `is_label_name`."""
 
 LOOP_SYSTEM_NAME = "parprof:loop"
-"""``system_name`` of the functions that stand for loops. For other tools they are inlined functions, which
-``go tool pprof -hide '^loop at '`` leaves out."""
+"""``system_name`` of the functions that stand for loops, where these are frames (``--loops``, and files of before)."""
 
 _UNSAFE = re.compile("[\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _UNSAFE_IN_KEY = re.compile("[:\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -73,11 +72,22 @@ def to_comments(profile: Profile) -> list[str]:
         ("cost.daemon_percent", repr(float(profile.daemon_cost_percent))),
         *((f"lost.{reason}", str(count)) for reason, count in profile.lost.items()),
         *(("note", note) for note in profile.notes),
+    ]
+    return [_line(key, value) for key, value in pairs]
+
+
+def to_private_comments(profile: Profile) -> list[str]:
+    """Those that are nothing for readers of other tools, see `pprof_private`."""
+    pairs = [
         *(("accounting", json.dumps(asdict(one))) for one in (profile.accounting,) if one is not None),
         *(("process", json.dumps(asdict(one))) for one in profile.processes),
         *((f"extra.{key}", value) for key, value in profile.extra.items()),
     ]
-    return [f"{_UNSAFE_IN_KEY.sub(_escape, key)}: {_UNSAFE.sub(_escape, value)}" for key, value in pairs]
+    return [_line(key, value) for key, value in pairs]
+
+
+def _line(key: str, value: str) -> str:
+    return f"{_UNSAFE_IN_KEY.sub(_escape, key)}: {_UNSAFE.sub(_escape, value)}"
 
 
 def from_comments(comments: Iterable[str], start_ns: int, duration_ns: int) -> Profile:

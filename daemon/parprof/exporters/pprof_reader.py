@@ -9,6 +9,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain
 from typing import IO, TypeVar
 
@@ -26,6 +27,8 @@ from parprof.exporters.pprof_header import (
     from_comments,
     is_label_name,
 )
+from parprof.exporters.pprof_private import PREFIX, HiddenLoop, Private
+from parprof.exporters.pprof_private import checksum as private_checksum
 from parprof.metrics import METRICS, Metric, Metrics
 from parprof.model import Frame, Origin, Path, PathSample, Profile
 
@@ -37,7 +40,8 @@ MAX_FRAMES = 50_000_000
 
 _CHUNK = 1 << 20
 _REWRITTEN = (
-    "another tool rewrote this file, which has kept only one projection of the call paths: the first one"
+    "another tool rewrote this file, which has kept only one projection of the call paths: the first one; and no loops"
+    " but those that were frames"
 )
 _T = TypeVar("_T")
 
@@ -131,6 +135,8 @@ class _Decoder:
         message = self._message
         columns = self._columns()
         comments = [self._text(index) for index in message.comment]
+        private = self._private_in(comments)
+        comments += private.head
         profile = from_comments(comments, message.time_nanos, message.duration_nanos)
         for mapping in message.mapping:
             _define(self._mappings, mapping.id, (self._text(mapping.filename), self._text(mapping.build_id)))
@@ -141,14 +147,44 @@ class _Decoder:
             row = (name if is_loop else name or system_name, file, function.start_line, is_loop)
             _define(self._functions, function.id, row)
         for location in message.location:
-            _define(self._locations, location.id, self._location(location))
+            loops = private.loops.get(location.id, [])
+            _define(self._locations, location.id, self._location(location, loops))
+        if private.checksum and not private.path_of and not private.loops:
+            profile.notes.append(_REWRITTEN)
         said = next((line for line in reversed(comments) if line.startswith(f"{LOCATIONS}: ")), "")
         if said:
             self._both = said == f"{LOCATIONS}: {checksum(message.location)}"
             if not self._both:
                 profile.notes.append(_REWRITTEN)
-        profile.samples.extend(self._sample(sample, columns) for sample in message.sample)
+        samples = [self._sample(sample, columns) for sample in message.sample]
+        profile.samples.extend(self._with_both_paths(samples, private))
         return profile
+
+    def _private_in(self, comments: list[str]) -> Private:
+        """What is for us alone. What it says of locations and samples holds only as long as they are as they were."""
+        found = [Private.decode(comment) for comment in comments if comment.startswith(PREFIX)]
+        if not found:
+            return Private()
+        private = replace(found[-1], head=[line for one in found for line in one.head])
+        if private.checksum and private.checksum != private_checksum(self._message):
+            private.loops, private.paths, private.path_of = {}, [], []
+        elif private.path_of and len(private.path_of) != len(self._message.sample):
+            raise ProfileFormatError("it is corrupt: it has other samples than paths of them")
+        return private
+
+    def _with_both_paths(self, samples: list[PathSample], private: Private) -> list[PathSample]:
+        paths = [self._path(ids) for ids in private.paths]
+        for sample, at in zip(samples, private.path_of, strict=False):
+            if at < 0:
+                continue
+            if at >= len(paths):
+                raise ProfileFormatError(f"it is corrupt: there is no path {at}")
+            self._spend(len(paths[at]))
+            if private.projection == LOGICAL:
+                sample.path, sample.physical = paths[at], sample.path
+            else:
+                sample.physical = paths[at]
+        return samples
 
     def _columns(self) -> list[Metric | str]:
         """What each column holds: a metric, or the event of this name. Those that every file has come first."""
@@ -176,23 +212,25 @@ class _Decoder:
         if self._frames > MAX_FRAMES:
             raise ProfileFormatError(f"its call paths hold more than {MAX_FRAMES} frames")
 
-    def _location(self, location: pb.Location) -> tuple[Frame, ...]:
+    def _location(self, location: pb.Location, loops: list[HiddenLoop]) -> tuple[Frame, ...]:
         """The frames of an address, innermost first."""
         module, build_id = _lookup(self._mappings, location.mapping_id, "mapping")
         address = location.address
         if not location.line:
             name = f"{os.path.basename(module)}+{address:#x}" if module else f"{address:#x}"
             return (Frame(name, module=module, build_id=build_id, address=address),)
-        self._spend(len(location.line))
-        last = len(location.line) - 1
-        frames = []
-        for position, line in enumerate(location.line):
+        rows: list[tuple[str, str, int, int, bool]] = []
+        for line in location.line:
             name, file, start_line, is_loop = _lookup(self._functions, line.function_id, "function")
-            inlined = position < last
-            frames.append(
-                Frame(name, file, line.line, start_line, module, build_id, address, inlined, is_loop)
-            )
-        return tuple(frames)
+            rows.append((name, file, line.line, start_line, is_loop))
+        for loop in loops:  # the outer ones come last, after which their places are right
+            rows.insert(loop.position, (loop.name, loop.file, loop.line, loop.start_line, True))
+        self._spend(len(rows))
+        last = len(rows) - 1
+        return tuple(
+            Frame(name, file, line, start_line, module, build_id, address, position < last, is_loop)
+            for position, (name, file, line, start_line, is_loop) in enumerate(rows)
+        )
 
     def _sample(self, sample: pb.Sample, columns: list[Metric | str]) -> PathSample:
         path = self._path(sample.location_id)
