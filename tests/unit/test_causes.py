@@ -242,3 +242,31 @@ def test_the_interval_covers_what_sampling_does() -> None:
         low, high = interval_percent(part, total, CORES)
         inside += low <= true <= high
     assert inside >= 186
+
+
+def _in_library_threads(counts: Sequence[int], n_working: float) -> list[PathSample]:
+    """Threads that a library created when the program's `save` called it."""
+    inside = [Frame(name, module="/usr/lib/liblzma.so.5") for name in ("lzma_code", "worker_start")]
+    created = Frame("pthread_create", module="/usr/lib/libc.so.6")
+    path = (frame("main", 9), frame("save", 9), inside[0], created, inside[1])
+    return [
+        PathSample(
+            path,
+            attribute(count, 1e6, n_working, CORES, ThreadState.WORKING),
+            Origin(7, "x", f"t{tid}", tid=tid),
+        )
+        for tid, count in enumerate(counts, 2)
+    ]
+
+
+def test_work_that_libraries_do_for_the_program_is_its_creators() -> None:
+    """A compressor: most of the work is done by threads of its library, with unequal shares."""
+    (cause,) = found(row("main save", 100, 1), *_in_library_threads((900, 300), 1.5))
+    assert (cause.kind, cause.function) == (Kind.IMBALANCE, "save")
+
+
+def test_a_librarys_threads_beside_the_program_are_nobodys_fault() -> None:
+    """Whoever happened to start them: an import, say."""
+    causes = found(*balanced("main solve"), row("main setup", 300, 1), *_in_library_threads((300, 100), 1.5))
+    assert "save" not in {cause.function for cause in causes}
+    assert ("serial", "setup") in named(causes)

@@ -24,6 +24,9 @@ Thread = tuple[int, int, str]
 _LEADING_SHARE = 0.8
 """A call path without a beginning is given that of the others which go on as it does, if so many of them agree."""
 
+_MOST_WORK = 0.5
+"""Of all work: libraries that do more than this in threads of their own do it for the program."""
+
 _LEAST_SHARE = 0.001
 """Places with less of all effort than this are not told apart from their callers."""
 
@@ -184,8 +187,20 @@ class Evidence:
 
 
 def _rows(samples: Sequence[PathSample]) -> list[_Row]:
-    """Each sample with its route."""
-    finder = RouteFinder()
+    """Each sample with its route.
+
+    What a library does in threads of its own is as a rule not the work of who happened to start them, by an import,
+    say. Where it is most of what the program does, the program had it done: compressors, encoders.
+    """
+    rows = _rows_by(RouteFinder(), samples)
+    whole = sum(row.metrics.work_ns for row in rows)
+    of_libraries = sum(row.metrics.work_ns for row in rows if row.route.is_of_library)
+    if of_libraries <= _MOST_WORK * whole:
+        return rows
+    return _rows_by(RouteFinder(joins_libraries=True), samples)
+
+
+def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[_Row]:
     routes: dict[tuple[int, int], Route] = {}
     """By the ids of paths, which the samples keep: most are shared, and to compare them takes long."""
     threads: dict[Thread, Thread] = {}

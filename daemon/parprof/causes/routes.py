@@ -124,6 +124,8 @@ class Route:
     is_rooted: bool = True
     """Whether the call path begins at the program's entry, as far as is known."""
     is_script: bool = False
+    is_of_library: bool = False
+    """Whether a library does this in a thread of its own, and who created that is left out."""
 
     @property
     def length(self) -> int:
@@ -152,9 +154,10 @@ class Route:
 class RouteFinder:
     """Finds the routes of call paths."""
 
-    def __init__(self) -> None:
-        """Know no frames yet."""
+    def __init__(self, joins_libraries: bool = False) -> None:
+        """Know no frames yet. ``joins_libraries``: what libraries do in threads of their own is the creators' work."""
         self._book = FrameBook()
+        self._joins_libraries = joins_libraries
 
     def find(self, path: Path, physical: Path) -> Route:
         """The route of a logical call path. ``physical``: the stack that it is of, if that differs."""
@@ -167,8 +170,8 @@ class RouteFinder:
         created = -1
         if not book.creations.isdisjoint(facts):
             created = max(at for at, fact in enumerate(facts) if fact in book.creations)
-            if _is_of_library(owners[created + 1 :]):
-                return Route(book, innermost=path[-1].name, is_rooted=False)
+            if not self._joins_libraries and _is_of_library(owners[created + 1 :]):
+                return Route(book, innermost=path[-1].name, is_rooted=False, is_of_library=True)
         own = [at for at, owner in enumerate(owners) if owner is nearest]
         numbers = [facts[at].number for at in own]
         spans = array("q", [own[at] for at in _without_recursion(numbers)])
