@@ -20,7 +20,7 @@ from parprof.causes import Cause, Kind, causes_of, find_causes, routes
 from parprof.causes.evidence import Evidence
 from parprof.causes.ownership import Owner, Ownership
 from parprof.causes.ranking import gain_bound, interval_percent
-from parprof.metrics import Metrics
+from parprof.metrics import STALL, Metrics
 from parprof.model import Frame, Origin, PathSample, Profile, ThreadState
 from profiles import any_profile, few_samples, frame, heat, library
 
@@ -270,3 +270,22 @@ def test_a_librarys_threads_beside_the_program_are_nobodys_fault() -> None:
     causes = found(*balanced("main solve"), row("main setup", 300, 1), *_in_library_threads((300, 100), 1.5))
     assert "save" not in {cause.function for cause in causes}
     assert ("serial", "setup") in named(causes)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("__GI___clock_nanosleep", "while this waits in clock_nanosleep; wait for what is to happen"),
+        ("__wait4", "while this waits in wait4; start several children"),
+        ("__GI___libc_read", "while this waits in read; let it happen beside"),
+        ("pthread_cond_wait", "while this waits in pthread_cond_wait; who is waited for"),
+    ],
+)
+def test_what_to_do_about_a_wait_depends_on_the_call(call: str, said: str) -> None:
+    waiting = PathSample(
+        (frame("main", 9), frame("load", 9), library(call)), Metrics(), Origin(7, "x", "t1", tid=1)
+    )
+    waiting.metrics[STALL] = 2e9
+    (cause,) = found(*balanced("main solve"), waiting)
+    assert (cause.kind, cause.function) == (Kind.STALL, "load")
+    assert said in f"{cause.what}; {cause.remedy}"

@@ -57,7 +57,7 @@ _WORDS = {
     Kind.SERIAL_PROGRAM: "single-threaded",
 }
 
-_LEADING_UNDERSCORES = re.compile(r"_+(?:GI_+|libc_)?")
+_LEADING_UNDERSCORES = re.compile(r"\A_+(?:GI_+)?(?:libc_)?")
 _ALL_ALONE = 0.995
 
 _LOCKS = re.compile(
@@ -70,6 +70,24 @@ _BARRIERS = re.compile(r".*(?:barrier|GOMP_parallel|fork_call|join|taskwait|loop
 _NAMELESS = re.compile(r"\[(?:lib)|.*\+0x")
 """Functions of stripped runtimes: in the middle of a region threads wait there for locks, seldom for anything else."""
 _OPENMP = re.compile(r"lib(?:gomp|omp|iomp)")
+
+
+_STALL_REMEDY = "let it happen beside the computation: read ahead, write behind, or in a thread of its own"
+_STALL_REMEDIES = (
+    (
+        re.compile(r"(?:clock_)?(?:nano|u)?sleep"),
+        "wait for what is to happen, not for a time; or do something else meanwhile",
+    ),
+    (
+        re.compile(r"(?:do_)?wait(?:4|3|pid|id)?\Z"),
+        "start several children at once, or do something else while they run",
+    ),
+    (
+        re.compile(r"(?:new_)?sem_|pthread_(?:cond|join|barrier)|futex|lll_|thrd_join"),
+        "who is waited for does nothing, either: see what that one waits for",
+    ),
+)
+"""By the call that waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +128,11 @@ def _stall(site: Site, setting: Setting) -> Diagnosis | None:
     call = _leading(site.tally, measured_in="stall")
     call = _LEADING_UNDERSCORES.sub("", call)
     where = f" in {call}" if call else ""
-    return Diagnosis(
-        Kind.STALL,
-        f"no thread works while this waits{where}",
-        "let it happen beside the computation: read ahead, write behind, or in a thread of its own",
-    )
+    remedy = next((text for calls, text in _STALL_REMEDIES if calls.match(call)), _STALL_REMEDY)
+    at_barrier = setting.runtime != "none" and bool(
+        _BARRIERS.match(call)
+    )  # on the way to sleep, or just woken
+    return Diagnosis(Kind.STALL, f"no thread works while this waits{where}", remedy, is_likely=not at_barrier)
 
 
 def _machine(site: Site, setting: Setting) -> Diagnosis | None:
