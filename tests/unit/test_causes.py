@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -273,18 +274,23 @@ def test_a_librarys_threads_beside_the_program_are_nobodys_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("calls", "said"),
     [
-        ("__GI___clock_nanosleep", "while this waits in clock_nanosleep; wait for what is to happen"),
-        ("__wait4", "while this waits in wait4; start several children"),
-        ("__GI___libc_read", "while this waits in read; let it happen beside"),
-        ("pthread_cond_wait", "while this waits in pthread_cond_wait; who is waited for"),
+        ("__GI___clock_nanosleep", "this waits for time to pass (sleep); wait for what is to happen"),
+        ("__wait4", "this waits for a child process; start several children"),
+        ("__GI___libc_read", "this waits in read; let it happen beside"),
+        ("pthread_cond_wait", "this waits for another thread; who is waited for"),
+        ("python3.11+0x545963 [waits: sleep]", "this waits for time to pass (sleep); wait for"),
+        ("fread [waits: page fault]", "this waits for memory to be read in (page faults); touch"),
+        ("fread [waits: other]", "this waits in fread; let it happen beside"),
+        ("[waits: other]", "no thread works while this waits; let it happen beside"),
     ],
 )
-def test_what_to_do_about_a_wait_depends_on_the_call(call: str, said: str) -> None:
-    waiting = PathSample(
-        (frame("main", 9), frame("load", 9), library(call)), Metrics(), Origin(7, "x", "t1", tid=1)
-    )
+def test_what_to_do_about_a_wait_depends_on_its_kind(calls: str, said: str) -> None:
+    names = re.findall(r"\[.*?\]|\S+", calls)
+    foreign = [Frame(name, module="[kernel]") if name[0] == "[" else library(name) for name in names]
+    path = (frame("main", 9), frame("load", 9), *foreign)
+    waiting = PathSample(path, Metrics(), Origin(7, "x", "t1", tid=1))
     waiting.metrics[STALL] = 2e9
     (cause,) = found(*balanced("main solve"), waiting)
     assert (cause.kind, cause.function) == (Kind.STALL, "load")

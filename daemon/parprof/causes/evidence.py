@@ -212,7 +212,10 @@ def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[_Row]:
             route = routes[key] = finder.find(sample.path, sample.physical)
         origin = sample.origin
         thread = origin.pid, origin.tid, origin.thread
-        runtime = f"{origin.overhead}:{route.innermost}" if route.innermost else ""
+        innermost = route.innermost
+        if sample.path and sample.path[-1].name.startswith("[waits: ") and innermost != sample.path[-1].name:
+            innermost = f"{innermost} {sample.path[-1].name}"
+        runtime = f"{origin.overhead}:{innermost}" if innermost else ""
         out.append(_Row(sample.metrics, threads.setdefault(thread, thread), runtime, route))
     return out
 

@@ -73,21 +73,32 @@ _OPENMP = re.compile(r"lib(?:gomp|omp|iomp)")
 
 
 _STALL_REMEDY = "let it happen beside the computation: read ahead, write behind, or in a thread of its own"
-_STALL_REMEDIES = (
-    (
-        re.compile(r"(?:clock_)?(?:nano|u)?sleep"),
+_WAIT = re.compile(r"(.*?) ?\[waits: ([\w ]+)\]\Z")
+_CALLS_THAT_WAIT = (
+    (re.compile(r"(?:clock_)?(?:nano|u)?sleep"), "sleep"),
+    (re.compile(r"(?:do_)?wait(?:4|3|pid|id)?\Z"), "child"),
+    (re.compile(r"(?:new_)?sem_|pthread_(?:cond|join|barrier)|futex|lll_|thrd_join"), "lock"),
+)
+"""Where the kind of a wait is not known: what the call does."""
+_WAITS = {
+    "sleep": (
+        "for time to pass (sleep)",
         "wait for what is to happen, not for a time; or do something else meanwhile",
     ),
-    (
-        re.compile(r"(?:do_)?wait(?:4|3|pid|id)?\Z"),
+    "child": (
+        "for a child process",
         "start several children at once, or do something else while they run",
     ),
-    (
-        re.compile(r"(?:new_)?sem_|pthread_(?:cond|join|barrier)|futex|lll_|thrd_join"),
-        "who is waited for does nothing, either: see what that one waits for",
+    "lock": ("for another thread", "who is waited for does nothing, either: see what that one waits for"),
+    "file": ("for a file", _STALL_REMEDY),
+    "page fault": (
+        "for memory to be read in (page faults)",
+        "touch it earlier, in a thread of its own, or have the kernel read ahead (madvise)",
     ),
-)
-"""By the call that waits."""
+    "pipe": ("for a pipe", _STALL_REMEDY),
+    "network": ("for the network", "have several requests under way at once, or ask ahead of time"),
+}
+"""By kind of wait: what is waited for, in words, and what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +136,21 @@ def _stall(site: Site, setting: Setting) -> Diagnosis | None:
     stalled = measured(metrics, "stall")
     if stalled < 0.5 * lost_ns(metrics):
         return None
-    call = _leading(site.tally, measured_in="stall")
-    call = _LEADING_UNDERSCORES.sub("", call)
-    where = f" in {call}" if call else ""
-    remedy = next((text for calls, text in _STALL_REMEDIES if calls.match(call)), _STALL_REMEDY)
+    call, kind = _wait_of(_leading(site.tally, measured_in="stall"))
+    what, remedy = _WAITS.get(kind, (f"in {call}" if call else "", _STALL_REMEDY))
     at_barrier = setting.runtime != "none" and bool(
         _BARRIERS.match(call)
     )  # on the way to sleep, or just woken
-    return Diagnosis(Kind.STALL, f"no thread works while this waits{where}", remedy, is_likely=not at_barrier)
+    what = f"no thread works while this waits {what}".rstrip()
+    return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
+
+
+def _wait_of(innermost: str) -> tuple[str, str]:
+    """The call that waits, and the kind of its wait, each empty where it is not known."""
+    wait = _WAIT.match(innermost)
+    call, kind = wait.groups() if wait else (innermost, "")
+    call = _LEADING_UNDERSCORES.sub("", call)
+    return call, kind or next((kind for calls, kind in _CALLS_THAT_WAIT if calls.match(call)), "")
 
 
 def _machine(site: Site, setting: Setting) -> Diagnosis | None:
