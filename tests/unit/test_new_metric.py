@@ -133,10 +133,12 @@ def test_diff(profile: Profile) -> None:
 
 def test_html(profile: Profile) -> None:
     page = html.page(profile).html()
-    assert "frost s itself" in page and "largest bytes itself" in page
     data = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert [one["name"] for one in data["metrics"]][-2:] == ["frost", "largest"]
     assert data["total"][-2:] == [300_000, 2000]
+    assert all(one["column"] for one in data["metrics"][-2:])
+    assert [one["unit"] for one in data["metrics"]][-2:] == ["s", "bytes"]
+    assert [one["combine"] for one in data["metrics"]][-2:] == ["add", "max"]
     drawn = {one["name"]: one["graph"] for one in data["metrics"]}
     assert drawn["frost"] and not drawn["largest"]  # widths of callees must add up
 

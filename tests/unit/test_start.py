@@ -29,7 +29,7 @@ ARGUMENTS = {
     "--budget --no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose",
     "report": "--help file --view --physical --unfold --recursion --sort --limit "
-    "--width --blame --verbose --json --html",
+    "--width --blame --verbose --json --html --no-source",
     "diff": "--help a b --sort --limit",
     "merge": "--help files --output --label --label-from-name --loops --skip-bad",
     "top": "--help --interval --sort --once --json --socket",

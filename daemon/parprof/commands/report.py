@@ -37,6 +37,11 @@ class ReportCommand:
         form.add_argument(
             "--html", metavar="OUT", help="write a web page to OUT instead; - is standard output"
         )
+        parser.add_argument(
+            "--no-source",
+            action="store_true",
+            help="leave the text of the program's source out of the page of --html",
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Returns the exit code."""
@@ -56,7 +61,8 @@ class ReportCommand:
         if args.json:
             json_report.write(profile, sys.stdout)
         elif args.html:
-            html.write(profile, args.html)
+            unfold = args.unfold or args.physical
+            html.write(profile, args.html, source=not args.no_source, unfold=unfold)
         else:
             print_report(profile, view_of(args))
         return 0

@@ -1,90 +1,144 @@
-"""The report as one web page that needs nothing else: facts, flame graph by metric, table of functions."""
+"""The report as one web page that needs nothing else: what to act on, and the picture that shows it.
+
+`graph` makes the data of the picture, `sources` those of the source pane, `histogram` the small charts that need no
+script; the rest is the script's (``page_*.js``, put together here).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-from parprof.attribution import Effort, Verdict, percent, verdict
+from parprof.attribution import Effort
+from parprof.causes import Cause, find_causes
 from parprof.cct.tree import CallingContextTree
-from parprof.cct.views import FunctionTotals, flat_view
-from parprof.exporters.answer import location
+from parprof.exporters.answer import nothing_to_act_on, sentence
+from parprof.exporters.breakdown import by_thread
+from parprof.exporters.graph import MAX_NODES, Graph, cause_links, graph, shown_metrics
+from parprof.exporters.histogram import concurrency, loss_bar
 from parprof.exporters.output import open_output
-from parprof.exporters.summary import facts, place
+from parprof.exporters.readable import readable
+from parprof.exporters.sources import sources
+from parprof.exporters.summary import Fact, facts
 from parprof.exporters.webpage import WebPage, asset, data_block, definitions, text
-from parprof.metrics import IDLENESS, METRICS, NANOSECONDS, SAMPLES, Metric, Metrics, Shown
+from parprof.metrics import Metrics
 from parprof.model import Profile
 from parprof.untrusted import visible
 
-PRUNE_SHARE = 0.0005
-"""Frames are left out that hold less than this of all effort, and of every other metric: half a pixel in a thousand."""
-
-MAX_FUNCTIONS = 1000
-_MICRO = 1e6
-
-_EFFORT_HEADINGS = (
-    "function",
-    "idleness % itself",
-    "idleness % with callees",
-    "useful work % itself",
-    "useful work % with callees",
-    "overhead % itself",
+MAX_THREADS = 1000
+_SCRIPTS = (
+    "page_data.js",
+    "page_rows.js",
+    "page_flame.js",
+    "page_table.js",
+    "page_source.js",
+    "page_threads.js",
 )
-_VERDICTS = list(Verdict)
-_SORTED = ' aria-sort="descending"'
-_FLAME_GRAPH = """
-<h2>Calling context</h2>
-<div class="bar">
-  <span id="metrics" role="radiogroup" aria-label="width of a frame"></span>
-  <button id="reset" type="button">whole process</button>
-  <span class="legend">no core idle <i></i> all others idle while it ran</span>
+_ABOVE = ("accounted",)
+"""Facts above the picture; all others are below it."""
+
+_PICTURE = """
+<div class="bar" id="bar">
+  <span id="tabs" role="tablist" aria-label="what to look at">
+    <button type="button" role="tab" data-tab="flame">flame graph</button>
+    <button type="button" role="tab" data-tab="table">table</button>
+    <button type="button" role="tab" data-tab="source">source</button>
+    <button type="button" role="tab" data-tab="threads">threads</button>
+  </span>
+  <label data-for="flame table">by <select id="by"></select></label>
+  <label data-for="flame">shape <select id="shape">
+    <option value="icicle">icicle: callers first</option>
+    <option value="inverted">inverted: callees first</option>
+    <option value="sandwich">sandwich: one function</option>
+  </select></label>
+  <label data-for="flame">colour <select id="colour">
+    <option value="owner">whose code</option>
+    <option value="cores">cores used</option>
+  </select></label>
+  <label data-for="table">view <select id="view">
+    <option value="paths">call paths</option>
+    <option value="callers">callers</option>
+    <option value="flat">functions</option>
+  </select></label>
+  <label data-for="source">file <select id="file"></select></label>
+  <label class="grow">search <input id="search" type="search" placeholder="function or file ( / )"
+    spellcheck="false" autocomplete="off"></label>
+  <button id="reset" type="button" title="Esc">whole process</button>
 </div>
-<div id="details" aria-live="polite">Point at a frame for its numbers, click to zoom in.</div>
-<div class="tall"><div id="chart"></div></div>
+<p id="found" class="faint" aria-live="polite"></p>
+<div id="details" data-for="flame table" aria-live="polite"></div>
+<div id="flame" role="tabpanel" aria-label="flame graph">
+  <p class="legend" id="legend"></p>
+  <div class="tall" id="scroller"><canvas id="chart" tabindex="0" role="img"
+    aria-label="flame graph; arrow keys move, Enter zooms, Escape goes back"></canvas><div id="space"></div></div>
+</div>
+<div id="table" role="tabpanel" aria-label="table"><div class="tall" id="rows" tabindex="0"></div></div>
+<div id="source" role="tabpanel" aria-label="source"><p id="said" class="faint"></p>
+  <div class="tall" id="lines" tabindex="0"></div></div>
+<div id="threads" role="tabpanel" aria-label="threads"><p class="legend" id="kinds"></p><div id="strips"></div></div>
+<details class="keys"><summary>keys</summary><p><kbd>/</kbd> search, <kbd>Enter</kbd> next match,
+<kbd>Esc</kbd> whole process, arrows move, <kbd>Enter</kbd> zooms or unfolds, <kbd>s</kbd> sandwich of what is
+selected, <kbd>1</kbd> to <kbd>4</kbd> the four views. The address of this page always says what you see: copy it to
+share that.</p></details>
 """
 
 
-def write(profile: Profile, path: str) -> None:
+def write(profile: Profile, path: str, *, source: bool = True, unfold: bool = False) -> None:
     """Write the page to ``path`` (``-``: standard output).
+
+    ``source``: with the text of the program's source. ``unfold``: with every frame of system code.
 
     Raises:
         OutputError: it cannot be written.
     """
-    document = page(profile).html()
+    document = page(profile, source=source, unfold=unfold).html()
     with open_output(path) as file:
         file.write(document.encode("utf-8", "backslashreplace"))
 
 
-def page(profile: Profile, links: Sequence[tuple[str, str]] = ()) -> WebPage:
+def page(
+    profile: Profile, links: Sequence[tuple[str, str]] = (), *, source: bool = False, unfold: bool = False
+) -> WebPage:
     """The page. ``links``: where else to go from it, as names and addresses.
 
-    The address ``?by=spin`` opens it with the flame graph by that metric.
+    The address ``?by=spin`` opens it with the picture by that metric.
     """
-    tree = CallingContextTree(profile.samples)
+    shown = profile if unfold else readable(profile)
+    causes = find_causes(profile)
+    tree = CallingContextTree(shown.samples)
     total = tree.root.inclusive
-    data, left_out = _graph(tree, profile.process.cores)
-    first, *others = facts(profile, tree)
-    functions = sorted(flat_view(tree).values(), key=lambda row: (-row.exclusive.idleness_ns, row.procedure))
-    if len(functions) > MAX_FUNCTIONS:
-        left_out += f" The table has the {MAX_FUNCTIONS} functions with most idleness."
+    found = graph(tree, profile.process.cores)
+    told = [fact for fact in facts(profile, tree, causes) if fact.label not in ("advice", "also")]
     title = f"parprof: {profile.process.command or profile.process.comm}"
     split, split_style = _split(total)
+    data = {
+        **found.data,
+        "causes": cause_links(found, causes),
+        "threads": _threads(profile, total),
+        "sources": sources(shown, read=source),
+    }
     parts = (
         f"<h1>{text(title, 300)}</h1>",
         _links(links),
-        f'<p class="advice">{text(first.text)}</p>' if total.samples else "",
+        _answer(profile, causes, total),
         split,
-        definitions(
-            (text(fact.label), text(fact.text)) for fact in (others if total.samples else [first, *others])
-        ),
-        _FLAME_GRAPH,
-        f'<p class="faint">{text(left_out)}</p>',
-        _table(functions[:MAX_FUNCTIONS], total),
+        concurrency(profile.accounting, profile.process.cores),
+        definitions((text(fact.label), text(fact.text)) for fact in told if fact.label in _ABOVE),
+        _PICTURE,
+        f'<p class="faint">{text(_left_out(found))}</p>',
+        _about(told),
         data_block("data", data),
     )
-    return WebPage(
-        title, "\n".join(filter(None, parts)), asset("report.css") + split_style, asset("report.js")
-    )
+    body = "\n".join(filter(None, parts))
+    return WebPage(title, body, asset("report.css") + split_style, script())
+
+
+@cache
+def script() -> str:
+    """The script of the page: one closure."""
+    parts = "\n".join(map(asset, (*_SCRIPTS, "report.js")))
+    return f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 
 def _links(links: Sequence[tuple[str, str]]) -> str:
@@ -92,35 +146,47 @@ def _links(links: Sequence[tuple[str, str]]) -> str:
     return f"<p>{shown}</p>" if shown else ""
 
 
-def _table(functions: Sequence[FunctionTotals], total: Metrics) -> str:
-    fixed, optional = _columns(total)
-    headings = [
-        *_EFFORT_HEADINGS,
-        *map(_heading, fixed),
-        "samples itself",
-        "verdict with callees",
-        *map(_heading, optional),
-    ]
-    heads = "".join(
-        f'<th scope="col"{_SORTED if column == 1 else ""}><button type="button">{heading}</button></th>'
-        for column, heading in enumerate(headings)
+def _answer(profile: Profile, causes: Sequence[Cause], total: Metrics) -> str:
+    """What to act on, the worst first: each a link into the picture."""
+    if not total.samples:
+        return ""
+    if not causes:
+        return f'<p class="advice">{text(nothing_to_act_on(total, profile.process.cores))}</p>'
+    rows = "\n".join(
+        f'<li class="advice"><p>{text(sentence(cause))}</p>'
+        f'<a href="#cause={number}">{loss_bar(cause)} show</a></li>'
+        for number, cause in enumerate(causes, 1)
     )
-    rows = "\n".join(_row(row, total) for row in functions)
+    return f'<ol class="causes">{rows}</ol>'
+
+
+def _about(told: Sequence[Fact]) -> str:
+    rows = definitions((text(fact.label), text(fact.text)) for fact in told if fact.label not in _ABOVE)
+    return f"<h2>About this measurement</h2>\n{rows}"
+
+
+def _left_out(found: Graph) -> str:
+    if not found.left_out:
+        return ""
     return (
-        f'<h2>Functions</h2>\n<div class="scroll"><table id="flat">\n<thead><tr>{heads}</tr></thead>\n'
-        f"<tbody>{rows}</tbody>\n</table></div>"
+        f"{found.left_out:,} call paths too small to see are left out, each a part of [small call paths]; "
+        f"the {MAX_NODES:,} largest are shown."
     )
 
 
 def _split(total: Metrics) -> tuple[str, str]:
     """The bar of effort by its parts, and the style that gives each part its width."""
-    if not total.effort_ns:
+    effort = Effort.of(total)
+    if not effort.total_ns:
         return "", ""
-    names = ("useful work", "overhead", "idleness")
+    stall = 100 * effort.stall_ns / effort.total_ns
     parts = [
         (name, kind, share)
         for name, kind, share in zip(
-            names, ("useful", "overhead", "idleness"), Effort.of(total).percentages(), strict=True
+            ("useful work", "overhead", "idleness", "nobody working"),
+            ("useful", "overhead", "idleness", "stall"),
+            (*effort.percentages(), stall),
+            strict=True,
         )
         if share >= 0.05
     ]
@@ -136,106 +202,14 @@ def _split(total: Metrics) -> tuple[str, str]:
     return f'<div class="split">{spans}</div>', style
 
 
-def _graph(tree: CallingContextTree, cores: int) -> tuple[dict[str, Any], str]:
-    """The tree for the script, callers first, and what it lacks. Times in microseconds."""
-    total = tree.root.inclusive
-    names: dict[str, int] = {}
-    nodes: list[tuple[int, int, int, list[float], list[float], int]] = []
-    left_out = 0
-
-    def index(name: str) -> int:
-        return names.setdefault(name, len(names))
-
-    pending = [(tree.root, -1)]
-    while pending:
-        node, parent = pending.pop()
-        inclusive = node.inclusive
-        if parent >= 0 and _negligible(inclusive, total):
-            left_out += 1
-            continue
-        procedure = node.procedure
-        name = visible(procedure.name) or "[unknown]" if parent >= 0 else "whole process"
-        where = place(procedure, node.hottest_line(IDLENESS))
-        judged = _VERDICTS.index(verdict(inclusive))
-        numbers = _numbers(inclusive), _numbers(node.exclusive)
-        nodes.append((parent, index(name), index(where), *numbers, judged))
-        pending.extend((child, len(nodes) - 1) for child in node.children.values())
-    data = {
-        "cores": cores,
-        "metrics": [_described(metric) for metric in METRICS],
-        "total": _numbers(total),
-        "verdicts": [judged.value for judged in _VERDICTS],
-        "names": list(names),
-        "nodes": nodes,
-    }
-    return data, f"{left_out:,} call paths too small to see are left out of the graph." if left_out else ""
-
-
-def _described(metric: Metric) -> dict[str, Any]:
-    """What the script must know of a metric: ``scale`` of its numbers make one of what readers see."""
-    times = metric.unit is NANOSECONDS
+def _threads(profile: Profile, total: Metrics) -> dict[str, Any]:
+    """What each thread did, the busiest first."""
+    rows = sorted(by_thread(profile.samples), key=lambda row: (-row.exclusive.cpu_ns, row.procedure.name))
+    metrics = shown_metrics(total)
     return {
-        "name": metric.name,
-        "label": metric.title,
-        "unit": metric.unit.shown,
-        "scale": _MICRO if times else 1,
-        "digits": 3 if times else 0,
-        "effort": metric.has(Shown.EFFORT),
-        "graph": metric.additive and metric.has(Shown.GRAPH),
+        "more": max(len(rows) - MAX_THREADS, 0),
+        "rows": [
+            [visible(row.procedure.name, 500), [one.value(row.exclusive) for one in metrics]]
+            for row in rows[:MAX_THREADS]
+        ],
     }
-
-
-def _columns(total: Metrics) -> tuple[list[Metric], list[Metric]]:
-    """The metrics with columns: those that every report has, and those of which there is anything."""
-    shown = [metric for metric in METRICS if metric.has(Shown.COLUMN | Shown.GRAPH)]
-    return (
-        [metric for metric in shown if not metric.optional],
-        [metric for metric in shown if metric.optional and total[metric]],
-    )
-
-
-def _heading(metric: Metric) -> str:
-    return " ".join(filter(None, (metric.name, metric.unit.shown, "itself")))
-
-
-def _negligible(metrics: Metrics, total: Metrics) -> bool:
-    if metrics.effort_ns >= PRUNE_SHARE * total.effort_ns > 0:
-        return False
-    shares = ((metrics[metric], total[metric]) for metric in METRICS if metric is not SAMPLES)
-    return not any(whole and part >= PRUNE_SHARE * whole for part, whole in shares)
-
-
-def _numbers(metrics: Metrics) -> list[float]:
-    """In the order of the table; times in microseconds."""
-    return [
-        round(metrics[metric] / 1000) if metric.unit is NANOSECONDS else metrics[metric] for metric in METRICS
-    ]
-
-
-def _row(row: FunctionTotals, total: Metrics) -> str:
-    procedure, mine, everything = row.procedure, row.exclusive, row.inclusive
-    where = location(procedure.file, row.hottest_line(IDLENESS), procedure.module)
-    shares = (
-        mine.idleness_ns,
-        everything.idleness_ns,
-        Effort.of(mine).useful_ns,
-        Effort.of(everything).useful_ns,
-        mine.overhead_ns,
-    )
-    cells = [f"{percent(share, total.effort_ns):.2f}" for share in shares]
-    fixed, optional = _columns(total)
-    cells += [_cell(metric, mine) for metric in fixed]
-    cells += [str(mine.samples), verdict(everything).value]
-    cells += [_cell(metric, mine) for metric in optional]
-    name = text(procedure.name) or "[unknown]"
-    return (
-        f"<tr><td>{name} <small>{text(where)}</small></td>"
-        + "".join(f"<td>{cell}</td>" for cell in cells)
-        + "</tr>"
-    )
-
-
-def _cell(metric: Metric, metrics: Metrics) -> str:
-    return (
-        f"{metric.unit.amount(metrics[metric]):.{3 if metric.unit is NANOSECONDS else metric.unit.digits}f}"
-    )
