@@ -46,7 +46,7 @@ _PICTURE = """
     <button type="button" role="tab" data-tab="source">source</button>
     <button type="button" role="tab" data-tab="threads">threads</button>
   </span>
-  <label data-for="flame table">by <select id="by"></select></label>
+  <label data-for="flame">by <select id="by"></select></label>
   <label data-for="flame">shape <select id="shape">
     <option value="icicle">icicle: callers first</option>
     <option value="inverted">inverted: callees first</option>
@@ -154,7 +154,7 @@ def _answer(profile: Profile, causes: Sequence[Cause], total: Metrics) -> str:
         return f'<p class="advice">{text(nothing_to_act_on(total, profile.process.cores))}</p>'
     rows = "\n".join(
         f'<li class="advice"><p>{text(sentence(cause))}</p>'
-        f'<a href="#cause={number}">{loss_bar(cause)} show</a></li>'
+        f'<a href="#cause={number}">{loss_bar(cause)}show</a></li>'
         for number, cause in enumerate(causes, 1)
     )
     return f'<ol class="causes">{rows}</ol>'

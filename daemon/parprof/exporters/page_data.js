@@ -112,8 +112,8 @@ class Callers {
     this.inclusive = name => this._sum(isOwn ? own : inclusive, name);
     this.own = name => this._sum(own, name);
   }
-  get line() { return nodes.line[this.places[0]]; }
-  get node() { return this.places[0]; }
+  get line() { return nodes.line[this.node]; }
+  get node() { return this.isRoot ? 0 : this.places[0]; }
   get key() { return `${this.up ? this.up.key : ""}.${this.procedure.toString(36)}`; }
   get leaf() { return this.places.every(at => callerOf(at) === 0); }
   get children() {

@@ -13,16 +13,21 @@ class Rows {
   show(rows, render) {
     this.rows = rows;
     this.render = render;
+    this.drawn = new Map();
     this.draw();
   }
   draw() {
     const {box, height, rows} = this;
-    if (!this.render || !box.clientHeight && !box.offsetParent) return;
+    if (!this.render || !box.offsetParent) return;
     const from = Math.max(0, Math.floor(box.scrollTop / height) - 10);
-    const to = Math.min(rows.length, Math.ceil((box.scrollTop + box.clientHeight) / height) + 10);
-    const shown = [this._space(from)];
-    for (let at = from; at < to; at++) shown.push(this.render(rows[at], at));
+    const to = Math.min(rows.length, Math.ceil((box.scrollTop + Math.max(box.clientHeight, innerHeight)) / height) + 10);
+    const shown = [this._space(from)], drawn = new Map();
+    for (let at = from; at < to; at++) {
+      drawn.set(at, this.drawn.get(at) ?? this.render(rows[at], at));
+      shown.push(drawn.get(at));
+    }
     shown.push(this._space(rows.length - to));
+    this.drawn = drawn;
     this.body.replaceChildren(...shown);
     this.table.setAttribute("aria-rowcount", rows.length);
   }
@@ -32,6 +37,7 @@ class Rows {
     if (top < box.scrollTop || top + this.height + head > box.scrollTop + box.clientHeight) {
       box.scrollTop = Math.max(0, top - box.clientHeight / 2);
     }
+    this.drawn = new Map();
     this.draw();
   }
   _soon() {

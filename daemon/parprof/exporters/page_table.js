@@ -140,6 +140,7 @@ const table = {
 };
 function verdictOf(item) {
   if (item instanceof Callees && item.nodes.length === 1) return nodes.verdict[item.node];
-  for (; item.up; item = item.up);
+  while (item.up && item.up.procedure) item = item.up;
+  if (!item.procedure) return nodes.verdict[0];
   return procedures.verdict[item.procedure];
 }
