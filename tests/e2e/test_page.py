@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 from browser import CHROMIUM, Browser
-from parprof.exporters import html
+from parprof.exporters import diff_page, html
 from parprof.metrics import Metrics
 from parprof.model import Accounting, Frame, Origin, PathSample, ProcessInfo, Profile
 from profiles import heat, sample
@@ -306,3 +306,25 @@ def test_from_the_command_line(tab: Browser, tmp_path: Path) -> None:
     assert main(["report", str(tmp_path / "x.pb.gz"), "--html", str(page), "--no-source"]) == 0
     tab.open(f"file://{page}#tab=source")
     assert "--no-source" in tab.run("document.getElementById('said').textContent")
+
+
+def test_differences(tab: Browser, tmp_path: Path) -> None:
+    before, after = heat(), heat()
+    after.samples[0].metrics.idleness_ns /= 10  # of fprintf
+    after.samples[2].path = tuple(replace(one, name=f"{BAD}{one.name}") for one in after.samples[2].path[-1:])
+    page = tmp_path / "diff.html"
+    diff_page.write(before, after, str(page))
+    tab.open(f"file://{page}")
+    assert rows(tab) == ["fprintf"]
+    assert "1 real changes among" in tab.run("document.getElementById('found').textContent")
+    chosen(tab, "kind", "2")
+    assert sorted(rows(tab)) == sorted(["step", "".join(BAD[:-2]) + "\\x1b\\u202estep"])
+    tab.click("#real")
+    tab.press("/", *"nothing of that name")
+    assert rows(tab) == []
+    kept = address(tab)
+    assert "all=1" in kept and "search=nothing" in kept
+    tab.open(f"file://{page}{kept.split('&search')[0]}")
+    assert tab.run("document.getElementById('kind').value") == "2"
+    assert not tab.run("document.getElementById('real').checked")
+    assert "step" in rows(tab)

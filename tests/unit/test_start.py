@@ -30,7 +30,7 @@ ARGUMENTS = {
     "--width --blame --verbose",
     "report": "--help file --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose --json --html --no-source",
-    "diff": "--help a b --sort --limit",
+    "diff": "--help a b --sort --limit --html",
     "merge": "--help files --output --label --label-from-name --loops --skip-bad",
     "top": "--help --interval --sort --once --json --socket",
     "status": "--help --json --socket",

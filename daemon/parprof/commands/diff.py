@@ -15,7 +15,7 @@ from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import flat_view
 from parprof.commands.comparable import Traits, differences
 from parprof.commands.views import add_row_options
-from parprof.exporters import pprof
+from parprof.exporters import diff_page, pprof
 from parprof.exporters.screen import Screen, elided
 from parprof.metrics import METRICS, NANOSECONDS, SAMPLES, Metrics
 from parprof.model import Profile
@@ -34,9 +34,16 @@ class DiffCommand:
         parser.add_argument("a", metavar="A", help="the profile from before")
         parser.add_argument("b", metavar="B", help="the profile from after")
         add_row_options(parser)
+        parser.add_argument(
+            "--html", metavar="OUT", help="write a web page to OUT instead; - is standard output"
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Returns the exit code."""
+        if args.html:
+            pprof.check_writable(args.html)
+            diff_page.write(pprof.read(args.a), pprof.read(args.b), args.html)
+            return 0
         print_diff(pprof.read(args.a), pprof.read(args.b), args.sort, args.limit, sys.stdout)
         return 0
 

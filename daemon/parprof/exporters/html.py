@@ -28,6 +28,7 @@ from parprof.untrusted import visible
 
 MAX_THREADS = 1000
 _SCRIPTS = (
+    "page_elements.js",
     "page_data.js",
     "page_rows.js",
     "page_flame.js",

@@ -1,5 +1,4 @@
 // What the page knows, as the rest of the script asks for it: the tree, and views of it that are made when asked for.
-const byId = id => document.getElementById(id);
 const {cores, metrics, total, verdicts, owners, names, procedures, nodes, causes, threads, sources} =
   JSON.parse(byId("data").textContent);
 const METRICS = {
@@ -212,11 +211,6 @@ const percent = (value, digits = 1) => (all ? 100 * value / all : 0).toFixed(dig
 const amount = ({scale, digits, unit}, value) =>
   `${(value / scale).toLocaleString("en", {minimumFractionDigits: digits, maximumFractionDigits: digits})} ${unit}`.trimEnd();
 const idleCores = m => effort(m) ? cores * (m("idleness") + m("stall")) / effort(m) : 0;
-const made = (tag, properties = {}, ...children) => {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-};
 
 // What is looked for: the procedures whose name or file has it.
 const search = {

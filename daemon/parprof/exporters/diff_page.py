@@ -1,0 +1,213 @@
+"""What changed between two profiles, as a web page: by function, with what may as well be chance told apart."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from parprof.attribution import Effort, percent
+from parprof.causes.ranking import interval_percent
+from parprof.causes.sites import lost_ns
+from parprof.cct.tree import CallingContextTree
+from parprof.cct.views import flat_view
+from parprof.exporters.answer import location, rounded
+from parprof.exporters.output import open_output
+from parprof.exporters.readable import readable
+from parprof.exporters.webpage import WebPage, asset, data_block, definitions, text
+from parprof.metrics import IDLENESS, Metrics
+from parprof.model import Profile
+from parprof.untrusted import visible
+
+MAX_FUNCTIONS = 20_000
+_KINDS = ("lost itself", "lost with callees", "useful work itself", "useful work with callees")
+_BODY = """
+<div class="bar">
+  <label>by <select id="kind"></select></label>
+  <label><input type="checkbox" id="real" checked> only real changes</label>
+  <label class="grow">search <input id="search" type="search" placeholder="function or file ( / )"
+    spellcheck="false" autocomplete="off"></label>
+</div>
+<p id="found" class="faint" aria-live="polite"></p>
+<div class="tall" id="rows" tabindex="0"></div>
+<p class="faint">Seconds of core time. Lost: idleness, overhead, and time in which nobody worked. The last column is
+the 95 % interval of a change as far as sampling goes; a change is marked as real where it is larger than that. How
+much two runs of the same program differ is not in it: measure each twice to know that.</p>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Core time, and how far off it may be (95 %)."""
+
+    value_ns: float
+    spread_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From one amount to another."""
+
+    before: Amount
+    after: Amount
+
+    @property
+    def delta_ns(self) -> float:
+        """How much more it is."""
+        return self.after.value_ns - self.before.value_ns
+
+    @property
+    def spread_ns(self) -> float:
+        """How far off that may be: both errors are independent."""
+        return math.hypot(self.before.spread_ns, self.after.spread_ns)
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it is more than sampling alone makes."""
+        return abs(self.delta_ns) > self.spread_ns
+
+
+@dataclass(slots=True)
+class _Row:
+    """A function in both profiles."""
+
+    where: str
+    own: tuple[Metrics, Metrics] = field(default_factory=lambda: (Metrics(), Metrics()))
+    everything: tuple[Metrics, Metrics] = field(default_factory=lambda: (Metrics(), Metrics()))
+
+
+def lost(part: Metrics, total: Metrics, cores: int) -> Amount:
+    """What a part loses."""
+    value = lost_ns(part)
+    share = percent(value, total.effort_ns)
+    low, high = interval_percent(part, total, cores)
+    return Amount(value, max(high - share, share - low, 0.0) / 100 * total.effort_ns)
+
+
+def useful(part: Metrics, total: Metrics) -> Amount:
+    """A part's useful work: each sample of it stands for one period, and they come as a Poisson process."""
+    value = Effort.of(part).useful_ns
+    period = (total.work_ns + total.spin_ns) / total.samples if total.samples else 0.0
+    return Amount(value, 1.96 * math.sqrt(value * period))
+
+
+def write(a: Profile, b: Profile, path: str) -> None:
+    """Write the page of what changed from ``a`` to ``b`` to ``path`` (``-``: standard output).
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    document = page(a, b).html()
+    with open_output(path) as file:
+        file.write(document.encode("utf-8", "backslashreplace"))
+
+
+def page(a: Profile, b: Profile) -> WebPage:
+    """The page."""
+    profiles = readable(a), readable(b)
+    totals = a.total(), b.total()
+    rows: list[list[Any]] = []
+    for (name, _, _), row in _functions(profiles).items():
+        changed = _changes(row, totals, profiles)
+        if any(one.delta_ns for one in changed):
+            rows.append([visible(name) or "[unknown]", visible(row.where), *map(_numbers, changed)])
+    rows.sort(key=lambda row: (-abs(row[3][1] - row[3][0]), row[0]))
+    whole = _changes(_Row("", totals, totals), totals, profiles)
+    title = f"parprof diff: {a.process.command or a.process.comm}"
+    body = "\n".join(
+        (
+            f"<h1>{text(title, 300)}</h1>",
+            f'<p class="advice">{text(_answer(profiles, totals, whole[1]))}</p>',
+            definitions((side, text(_said(profile))) for side, profile in zip("AB", profiles, strict=True)),
+            definitions(("note", text(note)) for note in _doubts(a, b)),
+            "<h2>Functions</h2>",
+            _BODY,
+            data_block("data", {"kinds": _KINDS, "rows": rows[:MAX_FUNCTIONS]}),
+        )
+    )
+    return WebPage(title, body, asset("report.css"), _script())
+
+
+@cache
+def _script() -> str:
+    parts = "\n".join(map(asset, ("page_elements.js", "page_rows.js", "diff_page.js")))
+    return f'"use strict";\n(() => {{\n{parts}}})();\n'
+
+
+def _functions(profiles: Sequence[Profile]) -> dict[tuple[str, str, str], _Row]:
+    """By name and base names: wherever they were built, they are the same."""
+    out: dict[tuple[str, str, str], _Row] = {}
+    for side, profile in enumerate(profiles):
+        for procedure, found in flat_view(CallingContextTree(profile.samples)).items():
+            key = procedure.name, os.path.basename(procedure.module), os.path.basename(procedure.file)
+            where = location(procedure.file, found.hottest_line(IDLENESS), procedure.module)
+            row = out.setdefault(key, _Row(where))
+            row.own[side].add(found.exclusive)
+            row.everything[side].add(found.inclusive)
+    return out
+
+
+def _changes(row: _Row, totals: Sequence[Metrics], profiles: Sequence[Profile]) -> list[Change]:
+    """In the order of the kinds."""
+    (a, b), (one, other) = totals, (profile.process.cores for profile in profiles)
+    pairs = row.own, row.everything
+    return [
+        *(Change(lost(before, a, one), lost(after, b, other)) for before, after in pairs),
+        *(Change(useful(before, a), useful(after, b)) for before, after in pairs),
+    ]
+
+
+def _numbers(change: Change) -> list[float]:
+    """Before, after, how far off the change may be (microseconds), and whether it is real."""
+    values = change.before.value_ns, change.after.value_ns, change.spread_ns
+    return [*(round(value / 1000) for value in values), int(change.is_real)]
+
+
+def _said(profile: Profile) -> str:
+    total = profile.total()
+    effort = Effort.of(total)
+    name = profile.process.command or profile.process.comm
+    return (
+        f"{name}; {_elapsed_s(profile):.2f} s, n = {profile.process.cores}, {total.samples:,} samples: "
+        f"{rounded(100 * effort.efficiency)} % of the cores' time useful, "
+        f"{rounded(percent(lost_ns(total), effort.total_ns))} % lost"
+    )
+
+
+def _elapsed_s(profile: Profile) -> float:
+    return profile.accounting.elapsed_s if profile.accounting else profile.duration_s
+
+
+def _answer(profiles: Sequence[Profile], totals: Sequence[Metrics], whole: Change) -> str:
+    """What came of it, in a sentence."""
+    if not all(total.samples for total in totals):
+        return "one of the profiles has no samples: there is nothing to compare"
+    before, after = (_elapsed_s(profile) for profile in profiles)
+    speed = f"{before:.2f} s became {after:.2f} s"
+    if before and after:
+        speed += (
+            f" ({before / after:.2f} times as fast)"
+            if before >= after
+            else f" ({after / before:.2f} times as long)"
+        )
+    change = f"{abs(whole.delta_ns) / 1e9:.2f} s ± {whole.spread_ns / 1e9:.2f} s of core time"
+    if not whole.is_real:
+        return f"{speed}; as much core time is lost as before, as far as sampling can tell (change {change})"
+    return f"{speed}; {change} {'less' if whole.delta_ns < 0 else 'more'} is lost"
+
+
+def _doubts(a: Profile, b: Profile) -> list[str]:
+    """Why the two may not be comparable."""
+    out = []
+    if a.process.cores != b.process.cores:
+        out.append(
+            f"the runs had {a.process.cores} and {b.process.cores} cores: what is lost depends on that"
+        )
+    if a.process.comm != b.process.comm:
+        out.append("these are profiles of different programs")
+    if a.event != b.event:
+        out.append(f"they were sampled by different events: {a.event} and {b.event}")
+    return out

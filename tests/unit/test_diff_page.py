@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of differences: which changes are real, and that names cannot break it."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from parprof.__main__ import main
+from parprof.exporters import diff_page, pprof
+from parprof.metrics import Metrics
+from parprof.model import Frame, PathSample, ProcessInfo, Profile
+from profiles import any_profile, heat
+
+PERIOD_NS = 2_000_000.0
+
+
+def data_of(page: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    return data
+
+
+def profile(**samples: int) -> Profile:
+    """So many samples of each function, alone on 2 cores."""
+    rows = [
+        PathSample(
+            (Frame("main"), Frame(name)),
+            Metrics(samples=number, work_ns=number * PERIOD_NS, idleness_ns=number * PERIOD_NS),
+        )
+        for name, number in samples.items()
+        if number
+    ]
+    return Profile(ProcessInfo(1, "x", "x", cores=2), sum(samples.values()) * PERIOD_NS / 1e9, 500, rows)
+
+
+def real(a: Profile, b: Profile, kind: int = 0) -> set[str]:
+    rows = data_of(diff_page.page(a, b).html())["rows"]
+    return {row[0] for row in rows if row[2 + kind][3]}
+
+
+def test_only_real_changes_are_marked() -> None:
+    before, after = profile(same=1000, faster=800, gone=300, tiny=3), profile(same=1004, faster=300, tiny=5)
+    assert real(before, after) == {"faster", "gone"}
+    assert real(before, after, kind=1) == {"faster", "gone", "main"}
+    assert real(before, after, kind=2) == {"faster", "gone"}
+    page = diff_page.page(before, after).html()
+    assert "4.21 s became 2.62 s (1.61 times as fast)" in page
+    assert "of core time less is lost" in page
+
+
+def test_two_samplings_of_one_program_seldom_differ() -> None:
+    dice = random.Random(7)
+    marked = compared = 0
+    for _ in range(100):
+        a, b = (
+            profile(**{f"f{n}": sum(dice.random() < 0.5 for _ in range(60 * n)) for n in range(1, 6)})
+            for _ in range(2)
+        )
+        marked += len(real(a, b) - {"main"})
+        compared += 5
+    assert marked <= 0.05 * compared
+
+
+def test_doubts_are_told() -> None:
+    other = heat()
+    other.process = replace(other.process, cores=8, comm="other")
+    page = diff_page.page(heat(), replace(other, event="cycles")).html()
+    assert "the runs had 4 and 8 cores" in page
+    assert "these are profiles of different programs" in page
+    assert "different events: cpu-clock and cycles" in page
+    assert "<dt>note</dt>" not in diff_page.page(heat(), heat()).html()
+    assert data_of(diff_page.page(heat(), heat()).html())["rows"] == []
+
+
+def test_nothing_to_compare() -> None:
+    assert "one of the profiles has no samples" in diff_page.page(heat(), profile()).html()
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not [name for name, _ in attrs if name.startswith("on") or name == "style"]
+        self.tags.append(tag)
+
+
+@given(any_profile, any_profile)
+def test_nothing_breaks_out(a: Profile, b: Profile) -> None:
+    page = diff_page.page(a, b).html()
+    tags = Tags(page).tags
+    assert tags.count("script") == 2
+    assert "img" not in tags
+    data_of(page)
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pprof.write(heat(), str(tmp_path / "a"))
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "a"), "--html", str(tmp_path / "x.html")]) == 0
+    assert (tmp_path / "x.html").read_text().startswith("<!DOCTYPE html>")
+    assert capsys.readouterr().out == ""
