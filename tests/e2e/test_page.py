@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -328,3 +329,38 @@ def test_differences(tab: Browser, tmp_path: Path) -> None:
     assert tab.run("document.getElementById('kind').value") == "2"
     assert not tab.run("document.getElementById('real').checked")
     assert "step" in rows(tab)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")
+def test_record_writes_it_beside_the_profile(tab: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "x.html"
+    script = tmp_path / "burn.py"
+    script.write_text(
+        "def burn():\n    total = 0\n    for n in range(9_000_000):\n        total += n\n\nburn()\n"
+    )
+    command = [
+        "record",
+        "-q",
+        "-o",
+        tmp_path / "x.pb.gz",
+        "--html",
+        page,
+        "--no-report",
+        "--",
+        sys.executable,
+        script,
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "parprof", *map(str, command)],
+        env={**os.environ, "PYTHONPATH": str(Path(diff_page.__file__).parents[2])},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    tab.open(f"file://{page}#by=work&tab=source")
+    assert tab.run("document.querySelectorAll('.levels rect').length") >= 1
+    assert "total += n" in tab.run("document.getElementById('lines').textContent")
+    tab.run("location.hash = '#by=work'")
+    tab.wait_for("!document.getElementById('flame').hidden")
+    assert any("burn" in row for row in drawn(tab))

@@ -23,11 +23,11 @@ HEAVY = (
 ARGUMENTS = {
     "record": "--help --output --loops --save-facts --frequency --event --cores --n-w-source --budget "
     "--no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
-    "--width --blame --verbose command",
+    "--width --blame --verbose --html --no-source command",
     "attach": "--help pid --duration --scope --children --output --loops --save-facts --frequency --event "
     "--cores --n-w-source "
     "--budget --no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
-    "--width --blame --verbose",
+    "--width --blame --verbose --html --no-source",
     "report": "--help file --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose --json --html --no-source",
     "diff": "--help a b --sort --limit --html",

@@ -103,6 +103,8 @@ class AttachCommand:
         from parprof.service.control.client import NoDaemon, profile_from_daemon
 
         check_writable(args.output)
+        if args.html is not None:
+            check_writable(args.html)
         try:
             with interrupt.installed():
                 with Progress(sys.stderr, enabled=not args.quiet) as progress:

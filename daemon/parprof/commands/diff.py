@@ -14,7 +14,7 @@ from parprof.attribution import Effort, percent, verdict
 from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import flat_view
 from parprof.commands.comparable import Traits, differences
-from parprof.commands.views import add_row_options
+from parprof.commands.views import add_html_option, add_row_options
 from parprof.exporters import diff_page, pprof
 from parprof.exporters.screen import Screen, elided
 from parprof.metrics import METRICS, NANOSECONDS, SAMPLES, Metrics
@@ -34,9 +34,7 @@ class DiffCommand:
         parser.add_argument("a", metavar="A", help="the profile from before")
         parser.add_argument("b", metavar="B", help="the profile from after")
         add_row_options(parser)
-        parser.add_argument(
-            "--html", metavar="OUT", help="write a web page to OUT instead; - is standard output"
-        )
+        add_html_option(parser, "write a web page to OUT instead")
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Returns the exit code."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from parprof import cache
 from parprof.commands.progress import Progress
-from parprof.commands.report import print_report
+from parprof.commands.report import print_report, write_page
 from parprof.commands.views import view_of
 from parprof.exporters import pprof
 from parprof.exporters.output import keep_old, open_output
@@ -96,7 +96,7 @@ def _report(args: argparse.Namespace, profile: Profile, *, shares_output: bool) 
         with open_output(args.report) as file:
             file.write(text.getvalue().encode("utf-8", "backslashreplace"))
         return
-    taken = "-" in (args.output, args.save_facts)
+    taken = "-" in (args.output, args.save_facts, args.html)
     if args.report is None:
         taken = taken or (shares_output and not sys.stdout.isatty())
     print_report(profile, view, physical=args.physical, file=sys.stderr if taken else sys.stdout)
@@ -112,6 +112,8 @@ def present(
     keep_old(args.output)
     pprof.write(profile, args.output, physical=args.physical, loops=args.loops)
     _report(args, profile, shares_output=shares_output)
+    if args.html is not None:
+        write_page(args, profile)
     if args.output != "-" and not args.quiet:
         print(f"parprof: wrote {args.output}", file=sys.stderr)
     if facts:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Self
 
-from parprof.commands.views import add_loops_option, add_view_options
+from parprof.commands.views import add_html_option, add_loops_option, add_source_option, add_view_options
 from parprof.errors import UsageError
 from parprof.exporters.output import check_writable
 from parprof.kernel.engine import BpfKernel
@@ -83,6 +83,8 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
         "--no-report", action="store_true", help="print no report: `parprof report` shows it later"
     )
     add_view_options(parser)
+    add_html_option(parser, "also write the report as a web page to OUT")
+    add_source_option(parser)
 
 
 def validate(args: argparse.Namespace) -> EventChoice:
@@ -102,6 +104,10 @@ def validate(args: argparse.Namespace) -> EventChoice:
     check_writable(args.output)
     if args.report is not None:
         check_writable(args.report)
+    if args.html is not None:
+        if args.html in (args.output, args.save_facts):
+            raise UsageError("--html names a file that another option names: give it one of its own")
+        check_writable(args.html)
     if args.save_facts is not None:
         if args.save_facts == args.output:
             raise UsageError("--save-facts and -o name the same file: give each one of its own")

@@ -7,7 +7,7 @@ import gc
 import sys
 from typing import TextIO
 
-from parprof.commands.views import add_view_options, view_of
+from parprof.commands.views import add_html_option, add_source_option, add_view_options, view_of
 from parprof.exporters import html, json_report, pprof, pprof_reader, projection, table
 from parprof.exporters.views import View
 from parprof.facts.reading import decode as decode_facts
@@ -34,14 +34,8 @@ class ReportCommand:
         add_view_options(parser)
         form = parser.add_mutually_exclusive_group()
         form.add_argument("--json", action="store_true", help="print the whole report as JSON instead")
-        form.add_argument(
-            "--html", metavar="OUT", help="write a web page to OUT instead; - is standard output"
-        )
-        parser.add_argument(
-            "--no-source",
-            action="store_true",
-            help="leave the text of the program's source out of the page of --html",
-        )
+        add_html_option(form, "write a web page to OUT instead")
+        add_source_option(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Returns the exit code."""
@@ -56,13 +50,13 @@ class ReportCommand:
     @staticmethod
     def _run(args: argparse.Namespace) -> int:
         profile = pprof_reader.read_as(args.file, _profile_in)
+        if args.html:
+            write_page(args, profile)
+            return 0
         if args.physical:
             profile = projection.physical(profile)
         if args.json:
             json_report.write(profile, sys.stdout)
-        elif args.html:
-            unfold = args.unfold or args.physical
-            html.write(profile, args.html, source=not args.no_source, unfold=unfold)
         else:
             print_report(profile, view_of(args))
         return 0
@@ -85,3 +79,9 @@ def print_report(
     if physical:
         profile = projection.physical(profile)
     table.render(profile, view, sys.stdout if file is None else file)
+
+
+def write_page(args: argparse.Namespace, profile: Profile) -> None:
+    """Write the page that ``--html`` asks for."""
+    shown = projection.physical(profile) if args.physical else profile
+    html.write(shown, args.html, source=not args.no_source, unfold=args.unfold or args.physical)

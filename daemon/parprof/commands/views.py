@@ -98,6 +98,20 @@ def add_row_options(parser: argparse.ArgumentParser, *, events: bool = False) ->
     )
 
 
+def add_html_option(parser: argparse._ActionsContainer, what: str) -> None:
+    """Declare ``--html``. ``what``: the help."""
+    parser.add_argument("--html", metavar="OUT", help=f"{what}; - is standard output")
+
+
+def add_source_option(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--no-source``."""
+    parser.add_argument(
+        "--no-source",
+        action="store_true",
+        help="leave the text of the program's source out of the page of --html",
+    )
+
+
 class _Blame(argparse.Action):
     """``--blame`` sorts by blame, as ``--sort blame`` does; a measurement also sees that it is asked for."""
 
