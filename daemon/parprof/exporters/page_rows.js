@@ -9,26 +9,38 @@ class Rows {
     box.replaceChildren(this.table);
     box.addEventListener("scroll", () => this._soon(), {passive: true});
     this.rows = [];
+    this.drawn = new Map();
+    this.above = this._space();
+    this.below = this._space();
   }
   show(rows, render) {
     this.rows = rows;
     this.render = render;
+    this.again();
+  }
+  // Makes the rows in sight anew.
+  again() {
     this.drawn = new Map();
+    this.body.replaceChildren(this.above, this.below);
     this.draw();
   }
   draw() {
-    const {box, height, rows} = this;
+    const {box, height, rows, drawn, body} = this;
     if (!this.render || !box.offsetParent) return;
     const from = Math.max(0, Math.floor(box.scrollTop / height) - 10);
     const to = Math.min(rows.length, Math.ceil((box.scrollTop + Math.max(box.clientHeight, innerHeight)) / height) + 10);
-    const shown = [this._space(from)], drawn = new Map();
-    for (let at = from; at < to; at++) {
-      drawn.set(at, this.drawn.get(at) ?? this.render(rows[at], at));
-      shown.push(drawn.get(at));
+    for (const [at, row] of drawn) {
+      if (at >= from && at < to) continue;
+      row.remove();
+      drawn.delete(at);
     }
-    shown.push(this._space(rows.length - to));
-    this.drawn = drawn;
-    this.body.replaceChildren(...shown);
+    this.above.style.height = from * height + "px";
+    this.below.style.height = (rows.length - to) * height + "px";
+    let next = this.below;
+    for (let at = to - 1; at >= from; at--) {
+      if (!drawn.has(at)) drawn.set(at, body.insertBefore(this.render(rows[at], at), next));
+      next = drawn.get(at);
+    }
     this.table.setAttribute("aria-rowcount", rows.length);
   }
   reveal(at) {
@@ -37,15 +49,13 @@ class Rows {
     if (top < box.scrollTop || top + this.height + head > box.scrollTop + box.clientHeight) {
       box.scrollTop = Math.max(0, top - box.clientHeight / 2);
     }
-    this.drawn = new Map();
-    this.draw();
+    this.again();
   }
   _soon() {
     this.frame ??= requestAnimationFrame(() => { this.frame = null; this.draw(); });
   }
-  _space(rows) {
+  _space() {
     const space = made("tr", {className: "space"});
-    space.style.height = rows * this.height + "px";
     space.setAttribute("aria-hidden", "true");
     return space;
   }

@@ -126,6 +126,8 @@ def _text(name: str, file: _File, ended_s: float, room: int) -> tuple[list[tuple
         data, changed_s = _read(name)
     except OSError as error:
         return [], f"not shown: {error.strerror or error}"
+    except ValueError:  # a NUL, or half a character
+        return [], "not shown: there can be no file of that name"
     if b"\0" in data:
         return [], "not shown: it is not text"
     text = [visible(line.expandtabs(4), MAX_LINE) for line in data.decode("utf-8", "replace").split("\n")]
