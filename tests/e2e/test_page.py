@@ -179,7 +179,7 @@ def test_search(tab: Browser, tmp_path: Path) -> None:
     tab.press("/", *"BOUND")
     assert tab.run("document.getElementById('search').value") == "BOUND"
     assert tab.run("document.getElementById('chart').toDataURL()") != plain
-    assert "1 functions found, with 93.8 % of idleness" in tab.run(
+    assert "1 function found, with 93.8 % of idleness" in tab.run(
         "document.getElementById('found').textContent"
     )
     assert address(tab).endswith("search=BOUND")
@@ -317,7 +317,7 @@ def test_differences(tab: Browser, tmp_path: Path) -> None:
     diff_page.write(before, after, str(page))
     tab.open(f"file://{page}")
     assert rows(tab) == ["fprintf"]
-    assert "1 real changes among" in tab.run("document.getElementById('found').textContent")
+    assert "1 real change among" in tab.run("document.getElementById('found').textContent")
     chosen(tab, "kind", "2")
     assert sorted(rows(tab)) == sorted(["step", "".join(BAD[:-2]) + "\\x1b\\u202estep"])
     tab.click("#real")

@@ -17,7 +17,7 @@ function layout() {
   const key = row => column ? column[1](of(row)) : Math.abs(of(row)[1] - of(row)[0]);
   shown.sort((a, b) => (state.up ? -1 : 1) * (state.sort === "function" ? b[0].localeCompare(a[0]) : key(b) - key(a)));
   const most = Math.max(1, ...shown.map(row => Math.abs(of(row)[1] - of(row)[0])));
-  byId("found").textContent = `${real.length.toLocaleString("en")} real changes among ` +
+  byId("found").textContent = `${real.length.toLocaleString("en")} real change${real.length === 1 ? "" : "s"} among ` +
     `${changed.length.toLocaleString("en")} functions that differ, by ${kinds[state.kind]}`;
   const cells = ["function", ...COLUMNS.map(([label]) => label)].map(label => {
     const button = made("button", {type: "button", textContent: label});

@@ -105,13 +105,15 @@ const flame = {
   },
   _box(pen, box, top, letter) {
     const {palette} = this, isMatch = search.has(box.item.procedure);
-    pen.globalAlpha = (box.above ? 0.55 : 1) * (search.procedures && !isMatch ? 0.35 : 1);
+    const isDim = search.procedures && !isMatch;
+    pen.globalAlpha = (box.above ? 0.55 : 1) * (isDim ? 0.35 : 1);
     pen.fillStyle = isMatch ? palette.match : this.colourOf(box.item, state.colour);
     pen.fillRect(box.left, top, Math.max(box.width - (box.width > 3 ? 1 : 0), 0.5), ROW - 1);
     const room = Math.floor((box.width - 7) / letter);
     if (room >= 2) {
       const name = nameOf(box.item.procedure);
-      pen.fillStyle = palette.ink;
+      pen.globalAlpha = isDim ? 0.7 : 1;
+      pen.fillStyle = isDim ? palette.text : palette.ink;
       pen.fillText(name.length > room ? name.slice(0, room - 1) + "…" : name, box.left + 3, top + ROW / 2);
     }
     pen.globalAlpha = 1;

@@ -177,7 +177,8 @@ function tellMatches() {
     else for (let next = first[at]; next < first[at + 1]; next++) pending.push(callees[next]);
   }
   const whole = value(ofTotal), share = whole ? (100 * matched / whole).toFixed(1) : "0.0";
-  byId("found").textContent = `${search.procedures.size.toLocaleString("en")} functions found, with ${share} % of ${METRICS[state.by].label}`;
+  const {size} = search.procedures;
+  byId("found").textContent = `${size.toLocaleString("en")} function${size === 1 ? "" : "s"} found, with ${share} % of ${METRICS[state.by].label}`;
 }
 let lastMatch = -1;
 function nextMatch() {
