@@ -71,13 +71,15 @@ def test_two_samplings_of_one_program_seldom_differ() -> None:
     assert marked <= 0.05 * compared
 
 
-def test_doubts_are_told() -> None:
+def test_doubts_are_told(tmp_path: Path) -> None:
     other = heat()
-    other.process = replace(other.process, cores=8, comm="other")
-    page = diff_page.page(heat(), replace(other, event="cycles")).html()
-    assert "the runs had 4 and 8 cores" in page
-    assert "these are profiles of different programs" in page
-    assert "different events: cpu-clock and cycles" in page
+    other.process = replace(other.process, cores=8)
+    pprof.write(heat(), str(tmp_path / "a"))
+    pprof.write(replace(other, event="cycles"), str(tmp_path / "b"))
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(tmp_path / "x.html")]) == 0
+    page = (tmp_path / "x.html").read_text()
+    assert "the cores n differ: 4 / 8" in page
+    assert "the sampled events differ: cpu-clock / cycles" in page
     assert "<dt>note</dt>" not in diff_page.page(heat(), heat()).html()
     assert data_of(diff_page.page(heat(), heat()).html())["rows"] == []
 

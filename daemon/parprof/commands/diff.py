@@ -40,9 +40,11 @@ class DiffCommand:
         """Do it. Returns the exit code."""
         if args.html:
             pprof.check_writable(args.html)
-            diff_page.write(pprof.read(args.a), pprof.read(args.b), args.html)
-            return 0
-        print_diff(pprof.read(args.a), pprof.read(args.b), args.sort, args.limit, sys.stdout)
+        a, b = pprof.read(args.a), pprof.read(args.b)
+        if args.html:
+            diff_page.write(a, b, args.html, differences([Traits.of(a), Traits.of(b)]))
+        else:
+            print_diff(a, b, args.sort, args.limit, sys.stdout)
         return 0
 
 

@@ -94,18 +94,20 @@ def useful(part: Metrics, total: Metrics) -> Amount:
     return Amount(value, 1.96 * math.sqrt(value * period))
 
 
-def write(a: Profile, b: Profile, path: str) -> None:
+def write(a: Profile, b: Profile, path: str, notes: Sequence[str] = ()) -> None:
     """Write the page of what changed from ``a`` to ``b`` to ``path`` (``-``: standard output).
+
+    ``notes``: why the two may not be comparable.
 
     Raises:
         OutputError: it cannot be written.
     """
-    document = page(a, b).html()
+    document = page(a, b, notes).html()
     with open_output(path) as file:
         file.write(document.encode("utf-8", "backslashreplace"))
 
 
-def page(a: Profile, b: Profile) -> WebPage:
+def page(a: Profile, b: Profile, notes: Sequence[str] = ()) -> WebPage:
     """The page."""
     profiles = readable(a), readable(b)
     totals = a.total(), b.total()
@@ -122,7 +124,7 @@ def page(a: Profile, b: Profile) -> WebPage:
             f"<h1>{text(title, 300)}</h1>",
             f'<p class="advice">{text(_answer(profiles, totals, whole[1]))}</p>',
             definitions((side, text(_said(profile))) for side, profile in zip("AB", profiles, strict=True)),
-            definitions(("note", text(note)) for note in _doubts(a, b)),
+            definitions(("note", text(note)) for note in notes),
             "<h2>Functions</h2>",
             _BODY,
             data_block("data", {"kinds": _KINDS, "rows": rows[:MAX_FUNCTIONS]}),
@@ -197,17 +199,3 @@ def _answer(profiles: Sequence[Profile], totals: Sequence[Metrics], whole: Chang
     if not whole.is_real:
         return f"{speed}; as much core time is lost as before, as far as sampling can tell (change {change})"
     return f"{speed}; {change} {'less' if whole.delta_ns < 0 else 'more'} is lost"
-
-
-def _doubts(a: Profile, b: Profile) -> list[str]:
-    """Why the two may not be comparable."""
-    out = []
-    if a.process.cores != b.process.cores:
-        out.append(
-            f"the runs had {a.process.cores} and {b.process.cores} cores: what is lost depends on that"
-        )
-    if a.process.comm != b.process.comm:
-        out.append("these are profiles of different programs")
-    if a.event != b.event:
-        out.append(f"they were sampled by different events: {a.event} and {b.event}")
-    return out
