@@ -6,8 +6,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote
 
@@ -224,7 +226,7 @@ def test_source(tab: Browser, tmp_path: Path) -> None:
     assert "tab=source" in address(tab)
 
 
-def threads(number: int) -> Profile:
+def many_threads(number: int) -> Profile:
     """Workers with more and more work, in two processes."""
     samples = [
         PathSample(
@@ -240,7 +242,7 @@ def threads(number: int) -> Profile:
 
 
 def test_threads_of_a_process_tree(tab: Browser, tmp_path: Path) -> None:
-    show(tab, tmp_path, threads(100), "#tab=threads")
+    show(tab, tmp_path, many_threads(100), "#tab=threads")
     names = tab.run("[...document.querySelectorAll('.who')].map(e => e.textContent)")
     assert len(names) == 100
     assert names[0].startswith("worker-99 1099 of prog1 101")
@@ -253,7 +255,7 @@ def test_threads_of_a_process_tree(tab: Browser, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_next_to_nothing(number: int, tab: Browser, tmp_path: Path) -> None:
-    profile = Profile(ProcessInfo(7, "x", "x", cores=4), 1.0, 499, threads(number).samples)
+    profile = Profile(ProcessInfo(7, "x", "x", cores=4), 1.0, 499, many_threads(number).samples)
     show(tab, tmp_path, profile)
     for key in "1234":
         tab.press(key)
@@ -364,3 +366,33 @@ def test_record_writes_it_beside_the_profile(tab: Browser, tmp_path: Path) -> No
     tab.run("location.hash = '#by=work'")
     tab.wait_for("!document.getElementById('flame').hidden")
     assert any("burn" in row for row in drawn(tab))
+
+
+def test_served_by_the_daemon_nothing_is_fetched_again(tab: Browser) -> None:
+    """A click must not show another profile than the one that it was made on."""
+    page = html.page(heat(), [("all processes", "/")])
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            body = page.html().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Security-Policy", page.policy)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        tab.open(f"http://127.0.0.1:{server.server_port}/profiles/42.html?by=work")
+        assert tab.run("document.getElementById('by').value") == "work"
+        tab.click("a[href='#cause=1']")
+        tab.press("s", *"2341", "Escape")
+        assert details(tab).startswith("whole process")
+        server.shutdown()
+    assert asked == ["/profiles/42.html?by=work"]
