@@ -15,14 +15,15 @@ const threadView = {
     });
     const most = Math.max(1, ...rows.map(({parts}) => parts.reduce((a, b) => a + b, 0)));
     const seconds = value => `${(value / 1e6).toFixed(2)} s`;
-    const known = THREAD_KINDS.filter((_, kind) => rows.some(({parts}) => parts[kind]));
+    const isSeen = part => part >= most / 2000;
+    const known = THREAD_KINDS.filter((_, kind) => rows.some(({parts}) => isSeen(parts[kind])));
     byId("kinds").replaceChildren(...known.map(([kind, label]) =>
       made("span", {}, made("i", {className: kind}), ` ${label}`)), made("span", {textContent: "idle: core time idle while it worked"}));
     byId("strips").replaceChildren(...rows.map(({name, parts, idle}) => {
       const strip = made("div", {className: "strip"});
       const told = [];
       THREAD_KINDS.forEach(([kind, label], at) => {
-        if (!parts[at]) return;
+        if (!isSeen(parts[at])) return;
         told.push(`${label} ${seconds(parts[at])}`);
         const part = made("i", {className: kind, title: told.at(-1)});
         part.style.width = 100 * parts[at] / most + "%";
