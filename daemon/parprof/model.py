@@ -143,6 +143,11 @@ class Origin(NamedTuple):
     """The thread, so that those of one name can be told apart; 0 where that is not kept, as in the daemon."""
 
 
+Levels = tuple[float, ...]
+"""At which n_w there was work, as `parprof.attribution.concurrency` reads it: first the elapsed time, then CPU time by
+bucket of n_w, up to the last that has any. Nanoseconds. Empty: no work, or not known, as in files of before."""
+
+
 @dataclass(slots=True)
 class PathSample:
     """The metrics of one call path of one thread. ``path`` is the logical one."""
@@ -152,6 +157,7 @@ class PathSample:
     origin: Origin = Origin()
     physical: Path = ()
     """The physical call path; empty where it is the same."""
+    levels: Levels = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from parprof.attribution import attribute
+from parprof.attribution.concurrency import RANGES, levels_of
 from parprof.metrics import Metrics
 from parprof.model import Frame, Origin, PathSample, ProcessInfo, Profile, ThreadState
 
@@ -32,7 +33,8 @@ def sample(
     """Samples of 1 ms on 4 cores."""
     state = ThreadState.SPINNING if spin else ThreadState.WORKING
     metrics = attribute(count, PERIOD_NS, n_working, 4, state, overhead=bool(overhead))
-    return PathSample(tuple(path), metrics, Origin(42, "heat", "worker", "libgomp", overhead))
+    levels = () if spin else levels_of(count * PERIOD_NS, n_working, 4)
+    return PathSample(tuple(path), metrics, Origin(42, "heat", "worker", "libgomp", overhead), levels=levels)
 
 
 def heat() -> Profile:
@@ -87,9 +89,11 @@ _origins = st.builds(
     Origin, _counts, _text, _text, _text, _text, image=st.just(0), labels=_labels, tid=_counts
 )
 
-any_sample = st.builds(PathSample, any_path, with_events, _origins, st.just(()) | any_path).map(
-    lambda it: replace(it, physical=() if it.physical == it.path else it.physical)
-)
+any_levels = st.lists(_counts, max_size=len(RANGES) - 1).map(lambda values: (*values, 1))
+
+any_sample = st.builds(
+    PathSample, any_path, with_events, _origins, st.just(()) | any_path, st.just(()) | any_levels
+).map(lambda it: replace(it, physical=() if it.physical == it.path else it.physical))
 
 any_profile = st.builds(
     Profile,

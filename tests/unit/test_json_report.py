@@ -48,7 +48,17 @@ def test_keys(profile: Profile) -> None:
     assert keys(report["totals"]) == [*METRICS, "efficiency", "verdict", "accounted", "counted_idleness_s"]
     assert list(report["cost"]) == ["target_percent", "daemon_percent"]
     for function in report["functions"]:
-        assert list(function) == ["name", "file", "line", "module", "exclusive", "inclusive", "verdict"]
+        assert list(function) == [
+            "name",
+            "file",
+            "line",
+            "module",
+            "exclusive",
+            "inclusive",
+            "concurrency",
+            "verdict",
+        ]
+        assert list(function["concurrency"]) == ["exclusive", "inclusive"]
         assert keys(function["exclusive"]) == keys(function["inclusive"]) == METRICS
     for path in report["paths"]:
         assert keys(path) == ["frames", *METRICS, "verdict"]

@@ -48,12 +48,18 @@ def by_path(samples: list[PathSample]) -> dict[tuple[Frame, ...], float]:
 
 def test_fields_are_those_that_a_row_holds() -> None:
     """A new metric or label must find its place in a row, or it would be lost here."""
-    assert {field.name for field in fields(PathSample)} == {"path", "metrics", "origin", "physical"}
+    assert {field.name for field in fields(PathSample)} == {
+        "path",
+        "metrics",
+        "origin",
+        "physical",
+        "levels",
+    }
     assert set(Metrics.__slots__) == {"values", "events"}
     names = ("comm", "thread", "runtime", "overhead")
     origin = Origin(7, *names, image=9, labels=(("node", "n1"),), tid=11)
     assert all(origin)
-    row = PathSample((MAIN, A), Metrics(*range(1, 20), events={"e": 3}), origin, (MAIN, B))
+    row = PathSample((MAIN, A), Metrics(*range(1, 20), events={"e": 3}), origin, (MAIN, B), (3.0, 1.0, 4.0))
     recent = RecentProfiles()
     recent.add(interval(7, 0.0, [row]), image=9)
     kept = recent.profile(7, 1e9)

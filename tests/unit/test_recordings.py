@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from parprof.exporters import html, json_report, pprof, table, views
+from parprof.attribution.concurrency import AtWork
+from parprof.exporters import concurrency, html, json_report, pprof, table, views
 from parprof.exporters.pprof_reader import read_as
 from parprof.exporters.views import View
 from parprof.facts.measurement import Measurement
@@ -109,6 +110,22 @@ def test_functions_have_their_true_work_and_idleness(name: str) -> None:
         (work, idle), (true_work, true_idle) = found[function], expected[function]
         assert work == pytest.approx(true_work, rel=0.25, abs=0.02), function
         assert idle / work == pytest.approx(true_idle / true_work, abs=0.1), function
+
+
+@pytest.mark.parametrize("name", [*OPENMP, "pthreads"])
+def test_functions_have_their_true_sequential_and_concurrent_time(name: str) -> None:
+    """On 2 cores the idle one is idle for as long as the other one works alone: the log tells that, too."""
+    found, expected = by_function(name), truth(name)
+    levels = {
+        procedure.name: one for procedure, one in concurrency.by_function(profile(name).samples).items()
+    }
+    for function in (function for function in JUDGED if function in expected):
+        at_work = AtWork.of(levels[function].inclusive)
+        true_work, alone = expected[function]
+        assert at_work.work_ns / 1e9 == pytest.approx(found[function][0])
+        assert at_work.sequential_ns / at_work.work_ns == pytest.approx(alone / true_work, abs=0.1), function
+        true_elapsed = alone + (true_work - alone) / 2
+        assert at_work.elapsed_ns / 1e9 == pytest.approx(true_elapsed, rel=0.25, abs=0.02), function
 
 
 @pytest.mark.parametrize("name", [*OPENMP, "opencilk", "cilk5"])

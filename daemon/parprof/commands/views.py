@@ -28,8 +28,9 @@ def add_view_options(parser: argparse.ArgumentParser) -> None:
         "--view",
         choices=VIEWS,
         default="context",
-        help="call paths from the root (context), functions and their callers, functions (flat), threads, or source "
-        "lines (default: %(default)s)",
+        help="call paths from the root (context), functions and their callers, functions (flat), threads, source "
+        "lines, or how many threads worked at once, all the time and in each function (concurrency) "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--physical",

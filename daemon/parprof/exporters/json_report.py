@@ -9,7 +9,9 @@ from parprof.attribution import Effort, verdict
 from parprof.causes import Cause, find_causes
 from parprof.cct.tree import CallingContextTree, Procedure
 from parprof.cct.views import FunctionTotals, flat_view, sampled_paths
+from parprof.exporters import concurrency
 from parprof.exporters.answer import headline, sentence
+from parprof.exporters.concurrency import FunctionLevels, by_function, by_process
 from parprof.metrics import IDLENESS, METRICS, SAMPLES, Metrics, add_to
 from parprof.model import Profile
 
@@ -28,6 +30,7 @@ def report(profile: Profile) -> dict[str, Any]:
     process, account = profile.process, profile.accounting
     causes = find_causes(profile)
     functions = sorted(flat_view(tree).values(), key=_function_order)
+    levels = by_function(profile.samples)
     return {
         "schema": SCHEMA,
         "process": {
@@ -60,7 +63,7 @@ def report(profile: Profile) -> dict[str, Any]:
             "target_percent": profile.target_cost_percent,
             "daemon_percent": profile.daemon_cost_percent,
         },
-        "functions": [_function(row) for row in functions],
+        "functions": [_function(row, levels.get(row.procedure, FunctionLevels())) for row in functions],
         "paths": _paths(tree),
     }
 
@@ -68,6 +71,7 @@ def report(profile: Profile) -> dict[str, Any]:
 def _scope(profile: Profile) -> dict[str, Any]:
     """What n and n_w were counted over, and the processes of it."""
     processes = profile.processes or [profile.process]
+    levels = by_process(profile.samples)
     sums: dict[int, Metrics] = {}
     for sample in profile.samples:
         add_to(sums, sample.origin.pid, sample.metrics)
@@ -83,6 +87,7 @@ def _scope(profile: Profile) -> dict[str, Any]:
                 "runtime": process.runtime,
                 "n_w_source": process.n_w_source,
                 **_metrics(sums.get(pid, Metrics())),
+                "concurrency": concurrency.as_json(levels.get(pid, ())),
             }
             for pid, process in first.items()
         ],
@@ -154,7 +159,7 @@ def _function_order(row: FunctionTotals) -> tuple[Any, ...]:
     return -mine.idleness_ns, -all_of_it.idleness_ns, -mine.work_ns, -all_of_it.work_ns, row.procedure
 
 
-def _function(row: FunctionTotals) -> dict[str, Any]:
+def _function(row: FunctionTotals, levels: FunctionLevels) -> dict[str, Any]:
     return {
         "name": row.procedure.name,
         "file": row.procedure.file,
@@ -162,6 +167,10 @@ def _function(row: FunctionTotals) -> dict[str, Any]:
         "module": row.procedure.module,
         "exclusive": _metrics(row.exclusive),
         "inclusive": _metrics(row.inclusive),
+        "concurrency": {
+            "exclusive": concurrency.as_json(levels.exclusive),
+            "inclusive": concurrency.as_json(levels.inclusive),
+        },
         "verdict": verdict(row.inclusive).value,
     }
 

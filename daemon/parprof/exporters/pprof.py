@@ -12,6 +12,7 @@ from parprof.exporters.output import check_writable, open_output
 from parprof.exporters.pprof_builder import PprofBuilder
 from parprof.exporters.pprof_header import (
     DEFAULT_SAMPLE_TYPE,
+    LEVEL_COLUMNS,
     LOGICAL,
     PHYSICAL,
     to_comments,
@@ -59,13 +60,19 @@ def _compress(data: bytes, file: IO[bytes]) -> None:
 def encode(profile: Profile, *, physical: bool = False, loops: bool = False) -> pb.Profile:
     """The protobuf message of a profile. Times become whole nanoseconds; column totals keep within one.
 
-    Its columns are the metrics of the table, optional ones only where they have values, then events by name.
+    Its columns are the metrics of the table, optional ones only where they have values, then elapsed time and work by
+    n_w, as far as there is any, then events by name.
     """
     found = set().union(*(sample.metrics.values.keys() for sample in profile.samples))
     metrics = [metric for metric in METRICS if metric in found or not metric.optional]
+    levels = _level_columns(profile)
     events = sorted({name for sample in profile.samples for name in sample.metrics.events})
     builder = PprofBuilder(
-        [*(metric.sample_type for metric in metrics), *((event, "count") for event in events)],
+        [
+            *(metric.sample_type for metric in metrics),
+            *(LEVEL_COLUMNS[at] for at in levels),
+            *((event, "count") for event in events),
+        ],
         DEFAULT_SAMPLE_TYPE,
         loops=loops,
     )
@@ -82,7 +89,7 @@ def encode(profile: Profile, *, physical: bool = False, loops: bool = False) -> 
         first, second = sample.path, sample.physical or sample.path
         if physical:
             first, second = second, first
-        _add(builder, sample, first, metrics, events)
+        _add(builder, sample, first, metrics, levels, events)
         ids = tuple(builder.path(second)) if second != first else None
         private.path_of.append(-1 if ids is None else others.setdefault(ids, len(others)))
     private.loops = builder.hidden_loops
@@ -92,8 +99,19 @@ def encode(profile: Profile, *, physical: bool = False, loops: bool = False) -> 
     return builder.finish()
 
 
+def _level_columns(profile: Profile) -> list[int]:
+    """Which elements of rows' `Levels` are not 0 everywhere."""
+    found = {sample.levels for sample in profile.samples}
+    return sorted({at for levels in found for at, value in enumerate(levels) if value})
+
+
 def _add(
-    builder: PprofBuilder, sample: PathSample, path: Path, metrics: list[Metric], events: list[str]
+    builder: PprofBuilder,
+    sample: PathSample,
+    path: Path,
+    metrics: list[Metric],
+    levels: list[int],
+    events: list[str],
 ) -> None:
     def labels() -> Iterator[tuple[str, str | int]]:
         origin = sample.origin
@@ -110,6 +128,7 @@ def _add(
 
     values = [
         *(sample.metrics[metric] for metric in metrics),
+        *(sample.levels[at] if at < len(sample.levels) else 0 for at in levels),
         *(sample.metrics.events.get(event, 0) for event in events),
     ]
     builder.sample(path, values, labels())

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from parprof import pprof_pb2 as pb
+from parprof.attribution.concurrency import RANGES, range_name
 from parprof.errors import ProfileFormatError
 from parprof.metrics import IDLENESS
 from parprof.model import Accounting, ProcessInfo, Profile
@@ -26,6 +27,15 @@ LOCATIONS = "locations"
 """Comment of files from before: a checksum of the locations, of which labels spoke."""
 
 DEFAULT_SAMPLE_TYPE = IDLENESS.name
+
+LEVEL_COLUMNS = (
+    ("elapsed", "nanoseconds"),
+    *(
+        (f"work_at_{range_name(*ends).replace('-', '_').replace('+', '_up')}", "nanoseconds")
+        for ends in RANGES[1:]
+    ),
+)
+"""Type and unit of the columns that hold the elements of rows' `Levels`."""
 
 OWN_LABELS = frozenset({"pid", "comm", "thread", "runtime", "overhead", PHYSICAL, LOGICAL})
 """Labels that say where a sample is from. Further ones are the user's, see `is_label_name`."""

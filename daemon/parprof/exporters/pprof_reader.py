@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from parprof import pprof_pb2 as pb
 from parprof.errors import ProfileFormatError
 from parprof.exporters.pprof_header import (
+    LEVEL_COLUMNS,
     LOCATIONS,
     LOGICAL,
     LOOP_SYSTEM_NAME,
@@ -30,7 +31,7 @@ from parprof.exporters.pprof_header import (
 from parprof.exporters.pprof_private import PREFIX, HiddenLoop, Private
 from parprof.exporters.pprof_private import checksum as private_checksum
 from parprof.metrics import METRICS, Metric, Metrics
-from parprof.model import Frame, Origin, Path, PathSample, Profile
+from parprof.model import Frame, Levels, Origin, Path, PathSample, Profile
 
 MAX_BYTES = 256 << 20
 """Refuse files that unpack to more. Real profiles are a few MB; parsing needs several times the size."""
@@ -130,6 +131,7 @@ class _Decoder:
         self._paths: dict[bytes, Path] = {}
         """By location ids: samples of equal paths share one."""
         self._projections: dict[int, Path] = {}
+        self._levels: dict[Levels, Levels] = {}
 
     def profile(self) -> Profile:
         message = self._message
@@ -186,8 +188,9 @@ class _Decoder:
                 sample.physical = paths[at]
         return samples
 
-    def _columns(self) -> list[Metric | str]:
-        """What each column holds: a metric, or the event of this name. Those that every file has come first."""
+    def _columns(self) -> list[Metric | str | int]:
+        """What each column holds: a metric, an element of `Levels`, or the event of this name. Those that every file
+        has come first."""
         columns = [(self._text(kind.type), self._text(kind.unit)) for kind in self._message.sample_type]
         fixed = [metric.sample_type for metric in METRICS if not metric.optional]
         if columns[: len(fixed)] != fixed:
@@ -195,12 +198,10 @@ class _Decoder:
             raise ProfileFormatError(
                 f"it is not a profile of parprof, it holds {found[:100]!r}; try `go tool pprof` on it"
             )
-        known = {metric.sample_type: metric for metric in METRICS}
-        out: list[Metric | str] = []
-        for name, unit in columns:
-            metric = known.pop((name, unit), None)  # a second one of that name is an event
-            out.append(name if metric is None else metric)
-        return out
+        known: dict[tuple[str, str], Metric | int] = {kind: at for at, kind in enumerate(LEVEL_COLUMNS)}
+        known.update((metric.sample_type, metric) for metric in METRICS)
+        # a second one of that name is an event
+        return [known.pop(column, column[0]) for column in columns]
 
     def _text(self, index: int) -> str:
         if not 0 <= index < len(self._strings):
@@ -232,7 +233,7 @@ class _Decoder:
             for position, (name, file, line, start_line, is_loop) in enumerate(rows)
         )
 
-    def _sample(self, sample: pb.Sample, columns: list[Metric | str]) -> PathSample:
+    def _sample(self, sample: pb.Sample, columns: list[Metric | str | int]) -> PathSample:
         path = self._path(sample.location_id)
         physical: Path = ()
         pid = tid = 0
@@ -261,24 +262,33 @@ class _Decoder:
             labels=tuple(sorted(users.items())),
             tid=tid,
         )
-        return PathSample(path, self._metrics(list(sample.value), columns), origin, physical)
+        metrics, levels = self._values(list(sample.value), columns)
+        return PathSample(path, metrics, origin, physical, levels)
 
-    def _metrics(self, values: list[int], columns: list[Metric | str]) -> Metrics:
+    def _values(self, values: list[int], columns: list[Metric | str | int]) -> tuple[Metrics, Levels]:
         if len(values) != len(columns):
             raise ProfileFormatError("it is corrupt: a sample does not fit the columns")
         if min(values) < 0:
             raise ProfileFormatError("it holds negative values; use `parprof diff` to compare profiles")
         out = Metrics()
         events: dict[str, int] = {}
+        levels: list[float] = []
         for column, value in zip(columns, values, strict=True):
             if not value:
                 continue
             if isinstance(column, str):
                 events[column] = value
+            elif isinstance(column, int):
+                levels += [0] * (column + 1 - len(levels))
+                levels[column] = value
             else:
                 out.values[column] = value
         out.events = events
-        return out
+        return out, self._interned(tuple(levels)) if levels else ()
+
+    def _interned(self, levels: Levels) -> Levels:
+        """One object for all rows that have the same: those of single samples are many."""
+        return self._levels.setdefault(levels, levels)
 
     def _path(self, numbers: Iterable[int]) -> Path:
         """The frames of location ids, root first."""

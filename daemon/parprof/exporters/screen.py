@@ -71,6 +71,15 @@ class Screen:
             return "+ ", "` ", "| ", "  "
         return "├ ", "└ ", "│ ", "  "
 
+    @property
+    def bar_of(self) -> str:
+        """What bars are made of."""
+        try:
+            "█".encode(self._encoding)
+        except UnicodeEncodeError:
+            return "#"
+        return "█"
+
     def line(self, text: str) -> None:
         """Print a line as it is."""
         self._console.print(Text(printable(text)), soft_wrap=True)

@@ -15,6 +15,7 @@ from parprof.cct.tree import CallingContextTree, Node
 from parprof.cct.views import Caller, FunctionTotals, callers_view, flat_view, fold_recursion
 from parprof.errors import UsageError
 from parprof.exporters import breakdown
+from parprof.exporters.concurrency_table import Column, ConcurrencyTable
 from parprof.exporters.readable import readable
 from parprof.exporters.screen import Screen, elided
 from parprof.exporters.summary import facts, first_lines, place
@@ -72,10 +73,15 @@ class _Report:
         self._view = view
         self._amount = _amount_of(view.sort, self._total)
         self._screen = screen
+        self._concurrency = ConcurrencyTable(profile, screen) if view.view == "concurrency" else None
 
     def print(self) -> None:
         recursive = 0
         view = self._view
+        if self._concurrency is not None:
+            self._concurrency.print_job()
+            if not self._concurrency.has_functions:
+                return
         if view.view == "context":
             tree, recursive = self._tree, 0
             if view.recursion == "fold":
@@ -120,6 +126,9 @@ class _Report:
 
     def _flat(self, rows: list[FunctionTotals]) -> tuple[list[_Row], int]:
         kept = [row for row in rows if not self._negligible(row.inclusive)]
+        if self._concurrency is not None:
+            share = self._concurrency.elapsed_share
+            kept = [row for row in rows if share(row.procedure) >= PRUNE_SHARE]
         kept.sort(key=lambda row: (self._weight(row), row.procedure), reverse=True)
         kept = kept[: self._view.limit]
         return [_Row("", (row,)) for row in kept], len(rows) - len(kept)
@@ -191,10 +200,13 @@ class _Report:
             "flat": "\nfunction (heaviest line)",
             "threads": "\nthread, and where it was most",
             "lines": "\nline, and its function",
+            "concurrency": "\nfunction (heaviest line)",
         }[self._view.view]
 
     def _columns(self) -> list[_Column]:
         """All columns but the last, those that can be spared last."""
+        if self._concurrency is not None:
+            return self._concurrency_columns(self._concurrency)
         this, other = ("excl", "incl") if self._own else ("incl", "excl")
         whole = self._total.effort_ns
 
@@ -217,6 +229,13 @@ class _Report:
             _Column(f"samples\n{this}.", 7, lambda first, last: str(mine(first, last).samples)),
             _Column("verdict\nincl.", 7, lambda first, last: _VERDICTS[verdict(first.inclusive)]),
         ]
+
+    @staticmethod
+    def _concurrency_columns(table: ConcurrencyTable) -> list[_Column]:
+        def cell(column: Column) -> Callable[[Item, Item], str]:
+            return lambda first, _: column.cell(table.of(first.procedure))
+
+        return [_Column(column.heading, column.width, cell(column)) for column in table.columns()]
 
     def _fitting(self, columns: list[_Column], rows: Sequence[_Row]) -> list[_Column]:
         """As many columns as leave the names whole, where there is no room for all; but the first ones always."""

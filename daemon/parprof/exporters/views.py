@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VIEWS = ("context", "callers", "flat", "threads", "lines")
-"""Call paths from the root, functions and their callers, functions, threads, source lines."""
+VIEWS = ("context", "callers", "flat", "threads", "lines", "concurrency")
+"""Call paths from the root, functions and their callers, functions, threads, source lines, and how many threads worked
+at once."""
 RECURSION = ("fold", "levels")
 DEFAULT_LIMIT = 40
 """Rows."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
+from parprof.attribution.concurrency import plus
 from parprof.metrics import Metrics
-from parprof.model import Frame, Origin, Path, PathSample, ProcessInfo, Profile
+from parprof.model import Frame, Levels, Origin, Path, PathSample, ProcessInfo, Profile
 
 MAX_NOTES = 20
 """Notes in a merged profile; of further ones there is a count."""
@@ -49,13 +50,14 @@ class _RowSums:
         """Begin a row."""
         self._rows[key] = PathSample(path, Metrics(), origin, physical)
 
-    def add(self, key: _Key, metrics: Metrics) -> None:
+    def add(self, key: _Key, metrics: Metrics, levels: Levels = ()) -> None:
         """Add to a row that was begun."""
         row = self._rows[key]
         if not _fits(row.metrics, metrics):
             self._full.append(row)
-            row = self._rows[key] = replace(row, metrics=Metrics())
+            row = self._rows[key] = replace(row, metrics=Metrics(), levels=())
         row.metrics.add(metrics)
+        row.levels = plus(row.levels, levels)
 
     def samples(self) -> list[PathSample]:
         """The rows."""
@@ -115,7 +117,7 @@ class Merger:
             key = self._numbers(sample.path, numbers), self._numbers(sample.physical, numbers), origin
             if not self._rows.knows(key):
                 self._rows.begin(key, self._interned(sample.path), origin, self._interned(sample.physical))
-            self._rows.add(key, sample.metrics)
+            self._rows.add(key, sample.metrics, sample.levels)
 
     def profile(self) -> Profile:
         """The sum."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from parprof.attribution import finephases
+from parprof.attribution.concurrency import levels_of, plus
 from parprof.attribution.idleness import attribute
 from parprof.attribution.waiting import WaitKind, wait_kind
 from parprof.facts.cores import mean_cores, usual_cores
@@ -15,7 +16,7 @@ from parprof.kernel.stacks import StackTable
 from parprof.logical import Located, LogicalPaths, PathMemory, Shape
 from parprof.logical.overhead import TAG
 from parprof.metrics import BLAME, OUTSIDE, PROFILING, SAMPLES, STALL, WAIT, Metrics
-from parprof.model import NO_EVENT, Count, Frame, Origin, Path, PathSample, SampleKey, ThreadState
+from parprof.model import NO_EVENT, Count, Frame, Levels, Origin, Path, PathSample, SampleKey, ThreadState
 from parprof.profile.addresses import AddressBook
 from parprof.runtimes import Agent
 from parprof.symbols.kernel import KERNEL
@@ -188,14 +189,15 @@ class RowMaker:
         for located, share in paths.shares(key.user, key.kernel, key.context, amount, key.event):
             overhead = located.overhead if key.state is ThreadState.WORKING else ""
             period_ns = 1e9 / drain.frequency_hz
+            levels: Levels = ()
             if is_clock and located.profiling:
                 metrics = Metrics.of({SAMPLES: share, PROFILING: share * period_ns})
             elif is_clock:
-                n_working = self.fine_n_working.get(key.image, 0.0) if key.fine else 0.0
+                n_working = (self.fine_n_working.get(key.image, 0.0) if key.fine else 0.0) or key.n_working
                 metrics = attribute(
                     share,
                     period_ns,
-                    n_working or key.n_working,
+                    n_working,
                     cores,
                     key.state,
                     overhead=overhead != "",
@@ -203,9 +205,12 @@ class RowMaker:
                 )
                 if key.waiters:
                     metrics[BLAME] = share * period_ns * key.waiters
+                if key.state is ThreadState.WORKING:
+                    levels = levels_of(share * period_ns, n_working, cores)
             else:
                 metrics = Metrics(events={drain.events[key.event]: share})
             row = self._charge(out, drain, key, located, image, overhead, metrics)
+            row.levels = plus(row.levels, levels)
             if is_clock and key.state is ThreadState.SPINNING and not key.n_working:
                 self._spun_alone[id(row)] = row, self._spun_alone.get(id(row), (row, 0.0))[1] + share
         if is_clock and not reason:

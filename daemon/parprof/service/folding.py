@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from parprof.attribution.concurrency import plus
 from parprof.metrics import Metrics
 from parprof.model import Frame, Origin, Path, PathSample
 
@@ -52,8 +53,11 @@ def fold_cold(samples: Iterable[PathSample], limit: int) -> tuple[list[PathSampl
         identity = new, numbers.of(physical), row.origin
         known = merged.get(identity)
         if known is None:
-            known = merged[identity] = replace(row, path=path, metrics=Metrics(), physical=physical)
+            known = merged[identity] = replace(
+                row, path=path, metrics=Metrics(), physical=physical, levels=()
+            )
         known.metrics.add(row.metrics)
+        known.levels = plus(known.levels, row.levels)
     folded = sum(depth < len(key) and key[depth:] != (numbers.folded,) for key, depth in depths.items())
     return list(merged.values()), folded
 

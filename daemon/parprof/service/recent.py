@@ -9,15 +9,17 @@ import time
 from array import array
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, zip_longest
 
+from parprof.attribution.concurrency import plus
 from parprof.metrics import Metrics, add_column
-from parprof.model import Frame, Origin, Path, PathSample, Profile
+from parprof.model import Frame, Levels, Origin, Path, PathSample, Profile
 from parprof.profile.merge import Part, Relation, head_of, merged_head
 from parprof.service.model import ProfileEntry
 
 _ROW_BYTES = 4
 _VALUE_BYTES = 8
+_LEVEL_BYTES = 4
 # What CPython 3.11 takes, as tracemalloc saw it (tests/unit/test_recent.py holds us to it).
 _INTERVAL_BYTES = 1600
 _IDENTITY_BYTES = 1300
@@ -249,7 +251,18 @@ class _Process:
 class _Interval:
     """What was sampled of a process in one interval: a column for each metric that any row has."""
 
-    __slots__ = ("added_s", "bytes", "columns", "events", "identities", "part", "process", "samples", "taken")
+    __slots__ = (
+        "added_s",
+        "bytes",
+        "columns",
+        "events",
+        "identities",
+        "levels",
+        "part",
+        "process",
+        "samples",
+        "taken",
+    )
 
     def __init__(self, process: _Process, profile: Profile, numbers: array[int], added_s: float) -> None:
         charged = [sample.metrics for sample in profile.samples]
@@ -258,6 +271,7 @@ class _Interval:
         self.added_s = added_s
         """When it ended, CLOCK_MONOTONIC."""
         self.identities = numbers
+        self.levels = _level_columns([sample.levels for sample in profile.samples])
         self.columns = {
             metric: _column([row.get(metric, 0) for row in rows])
             for metric in dict.fromkeys(chain.from_iterable(rows))
@@ -267,10 +281,10 @@ class _Interval:
         self.samples = total.samples
         self.part = Part(head_of(profile), total.cpu_ns)
         self.taken = False
-        row_bytes = _ROW_BYTES + _VALUE_BYTES * len(self.columns)
+        row_bytes = _ROW_BYTES + _VALUE_BYTES * len(self.columns) + _LEVEL_BYTES * len(self.levels)
         self.bytes = (
             _INTERVAL_BYTES
-            + _COLUMN_BYTES * len(self.columns)
+            + _COLUMN_BYTES * (len(self.columns) + len(self.levels))
             + row_bytes * len(rows)
             + _EVENT_BYTES * len(self.events)
         )
@@ -293,10 +307,18 @@ class _Interval:
         for row, events in self.events.items():
             rows[row].add(Metrics(events=events))
 
+    def add_levels_to(self, sums: dict[int, Levels]) -> None:
+        """Add how much of the rows' work there was at each n_w."""
+        for number, *levels in zip(self.identities, *self.levels, strict=True) if self.levels else ():
+            while levels and not levels[-1]:
+                levels.pop()
+            sums[number] = plus(sums.get(number, ()), tuple(levels))
+
     def empty(self) -> None:
         """Give back the rows."""
         self.identities = array("I")
         self.columns = {}
+        self.levels = []
         self.events = {}
 
 
@@ -308,6 +330,11 @@ def _column(values: list[float]) -> array[float]:
         return array("d", values)
 
 
+def _level_columns(rows: list[Levels]) -> list[array[float]]:
+    """Histograms by element, up to the last that any has; in half the memory, as they are only proportions."""
+    return [array("f", column) for column in zip_longest(*rows, fillvalue=0.0)]
+
+
 def _identity_bytes(identity: _Identity) -> int:
     return _IDENTITY_BYTES + 2 * 8 * (len(identity[0]) + len(identity[2]))
 
@@ -315,11 +342,13 @@ def _identity_bytes(identity: _Identity) -> int:
 def _merge(intervals: list[_Interval]) -> Profile:
     """The profile of intervals of one process, which are in order."""
     sums: defaultdict[int, Metrics] = defaultdict(Metrics)
+    levels: dict[int, Levels] = {}
     for interval in intervals:
         interval.add_to(sums)
+        interval.add_levels_to(levels)
     identities = intervals[-1].process.identities
     out = merged_head([interval.part for interval in intervals], Relation.ONE_AFTER_ANOTHER)
     for number, metrics in sums.items():
         path, origin, physical = identities[number]
-        out.samples.append(PathSample(path, metrics, origin, physical))
+        out.samples.append(PathSample(path, metrics, origin, physical, levels.get(number, ())))
     return out
