@@ -24,6 +24,7 @@ sys.path[:0] = [str(ROOT / "daemon")]
 
 from machine import describe  # noqa: E402
 
+from parprof.attribution.concurrency import levels_of  # noqa: E402
 from parprof.exporters import pprof  # noqa: E402
 from parprof.metrics import Metrics  # noqa: E402
 from parprof.model import Frame, Origin, PathSample, ProcessInfo, Profile  # noqa: E402
@@ -35,6 +36,7 @@ WAYS = {
     "context": (),
     "callers": ("--view", "callers"),
     "flat": ("--view", "flat"),
+    "concurrency": ("--view", "concurrency"),
     "physical": ("--physical",),
     "JSON": ("--json",),
 }
@@ -61,7 +63,8 @@ def random_profile(paths: int, depth: int, alike: int, seed: int = 1) -> Profile
         path = (*trunk, *dice.choices(frames, k=depth - alike))
         idle = dice.choice((0, 0, SAMPLE_NS))
         metrics = Metrics(samples=1, work_ns=SAMPLE_NS, idleness_ns=idle)
-        samples.append(PathSample(path, metrics, Origin(1, "program", "program", "none")))
+        levels = levels_of(SAMPLE_NS, 1 if idle else 2, 2)
+        samples.append(PathSample(path, metrics, Origin(1, "program", "program", "none"), levels=levels))
     return Profile(ProcessInfo(1, "program", "program", cores=2), paths / 499 / 2, 499, samples)
 
 
@@ -94,10 +97,10 @@ def main() -> None:
         if os.waitpid(pid, 0)[1]:
             raise SystemExit("the profile could not be written")
         print(f"{args.paths} paths of {args.depth} frames, {path.stat().st_size / 1e6:.1f} MB")
-        print(f"{'':10} {'wall s':>7} {'CPU s':>7} {'peak MB':>8}")
+        print(f"{'':11} {'wall s':>7} {'CPU s':>7} {'peak MB':>8}")
         for name in args.ways:
             cost = measure([sys.executable, "-m", "parprof", "report", *WAYS[name], str(path)])
-            print(f"{name:10} {cost.wall_s:7.2f} {cost.cpu_s:7.2f} {cost.peak_mb:8.0f}", flush=True)
+            print(f"{name:11} {cost.wall_s:7.2f} {cost.cpu_s:7.2f} {cost.peak_mb:8.0f}", flush=True)
 
 
 if __name__ == "__main__":

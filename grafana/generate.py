@@ -327,6 +327,10 @@ def fleet() -> Board:
         [(f"topk(10, {rate('parprof_spin_seconds_total', programs, 'comm')})", "{{comm}}")], CORES, stacked=True,
     )  # fmt: skip
     board.graph(
+        "programs by threads at work", "How many programs had so many threads in user work at once.",
+        [(rate("parprof_node_concurrency_seconds_total", here, "n_working"), "{{n_working}}")], COUNT, stacked=True,
+    )  # fmt: skip
+    board.graph(
         "functions to blame", "The ten functions while which most cores stood idle. What is not among the costliest of"
         " its process is not in it.",
         [(
@@ -394,6 +398,14 @@ def process() -> Board:
         [(f"max by (state) (parprof_threads{{{here}}})", "{{state}}"), (f"max(parprof_cores{{{here}}})", "n")], COUNT,
         stacked=True, unstacked=("n",), colours={"working": USEFUL, "spinning": SPIN, "blocked": IDLENESS},
     )  # fmt: skip
+    board.graph(
+        "threads that worked at once",
+        "Share of the time in which n_w, the number of threads in user work, was so high.",
+        [(rate("parprof_concurrency_seconds_total", here, "n_working"), "{{n_working}}")],
+        RATIO,
+        stacked=True,
+        whole=True,
+    )
     board.graph(
         "parallel efficiency", "Useful work / effort: in the last interval, and since it was first watched.",
         [(efficiency("parprof", here), "now"), (f"max(parprof_parallel_efficiency_ratio{{{here}}})", "since watched")],

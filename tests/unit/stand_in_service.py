@@ -8,10 +8,12 @@ import time
 from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from operator import add
 
 from parprof.errors import TargetError
 from parprof.metrics import Metrics
 from parprof.model import ProcessInfo, Profile
+from parprof.service.levels import FIRST_OF_LEVEL, NONE
 from parprof.service.model import (
     FunctionUse,
     Labels,
@@ -48,6 +50,7 @@ class Program:
     history: tuple[Recent, ...] = ()
     n_working: int = 0
     age_s: float = 0.0
+    levels_s: tuple[float, ...] = NONE
 
     def run(self, seconds: float, now_s: float) -> None:
         """Live for some time."""
@@ -74,6 +77,8 @@ class Program:
             )
             self.by_function.setdefault(name, Metrics()).add(part)
         self.n_working = round(n_working)
+        level = max(at for at, first in enumerate(FIRST_OF_LEVEL) if first <= self.n_working)
+        self.levels_s = tuple(took + seconds * (at == level) for at, took in enumerate(self.levels_s))
         efficiency = 0.95 * spent.work_ns / spent.effort_ns
         self.history = (*self.history, Recent(now_s, n_working, efficiency))[-120:]
 
@@ -103,6 +108,7 @@ class Program:
             frequency_hz=99,
             history=self.history,
             notes=self.notes,
+            levels_s=self.levels_s,
         )
 
 
@@ -114,6 +120,7 @@ class StandInService:
             programs if programs is not None else [Program(42, "heat"), Program(77, "solver", 7, 1)]
         )
         self.ended = Metrics()
+        self.ended_levels_s = NONE
         self.started_s = time.time() - 100 * STEP_S
         self.now_s = self.started_s
         self.unhealthy = self.not_ready = ""
@@ -146,7 +153,9 @@ class StandInService:
 
     def end(self, pid: int) -> None:
         """Let a process end."""
-        self.ended.add(next(p for p in self.programs if p.pid == pid).totals)
+        gone = next(p for p in self.programs if p.pid == pid)
+        self.ended.add(gone.totals)
+        self.ended_levels_s = tuple(map(add, self.ended_levels_s, gone.levels_s))
         self.programs = [program for program in self.programs if program.pid != pid]
         self._snapshot = self._make()
 
@@ -165,6 +174,9 @@ class StandInService:
             cost_ratio=0.002,
             drain_seconds=0.012,
             ended=self.ended.copy(),
+            levels_s=tuple(
+                map(sum, zip(self.ended_levels_s, *(p.levels_s for p in self.programs), strict=True))
+            ),
             pushed=dict(self.pushed),
             push_queues={
                 "parca": PushQueue(0, 0),

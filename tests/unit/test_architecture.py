@@ -24,7 +24,7 @@ LAYERS = (
 )
 SERVICE_LAYERS = (
     "model log notify requests serving",
-    "accounts folding labels losses machine",
+    "accounts folding labels levels losses machine",
     "control metrics push recent selection",
     "http",
     "config",

@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.metrics import Metrics
+from parprof.service.levels import FIRST_OF_LEVEL
 from parprof.service.metrics.collector import MetricsPage, ServiceCollector
 from parprof.service.metrics.series import (
     MAX_LABEL,
@@ -35,6 +36,7 @@ from parprof.service.metrics.series import (
     minus,
     plus,
 )
+from parprof.service.metrics.tables import LEVEL_NAMES
 from parprof.service.model import FunctionUse, Labels
 from stand_in_service import Program, StandInService
 
@@ -170,6 +172,50 @@ def test_series_of_ended_processes_go_but_their_time_stays(service: StandInServi
         assert value(after, name) == value(before, name) > 0
         # Nor is it only remembered.
         assert value(scrape(MetricsPage(service)), name) == pytest.approx(value(before, name))
+
+
+def test_time_by_threads_at_work(service: StandInService) -> None:
+    heat = service.snapshot().processes[0]
+    series = scrape(MetricsPage(service))
+    own = {
+        dict(pairs)["n_working"]: number
+        for (name, pairs), number in series.items()
+        if name == "parprof_concurrency_seconds_total" and ("pid", "42") in pairs
+    }
+    assert list(own.values()) == list(heat.levels_s[: len(own)])
+    assert list(own) == ["0", "1", "2-3", "4-7", "8-15"]  # it may use 8 cores
+    assert sum(own.values()) == pytest.approx(500)
+    for level in own:
+        name = "parprof_concurrency_seconds_total"
+        each = [
+            number
+            for (metric, pairs), number in series.items()
+            if metric == name and ("n_working", level) in pairs
+        ]
+        assert value(series, "parprof_node_concurrency_seconds_total", n_working=level) == pytest.approx(
+            sum(each)
+        )
+
+
+def test_time_by_threads_at_work_of_ended_processes_stays_with_the_machine(service: StandInService) -> None:
+    page = MetricsPage(service)
+    before = scrape(page)
+    service.end(42)
+    after = scrape(page)
+    name = "parprof_node_concurrency_seconds_total"
+    assert value(after, name, n_working="4-7") == value(before, name, n_working="4-7") > 0
+
+
+def test_levels_are_bounded_whatever_a_process_does(service: StandInService) -> None:
+    service.programs[0].levels_s = (1.0,) * len(FIRST_OF_LEVEL)
+    service.advance(1)
+    series = scrape(MetricsPage(service))
+    found = [
+        dict(pairs)["n_working"]
+        for name, pairs in series
+        if name == "parprof_concurrency_seconds_total" and ("pid", "42") in pairs
+    ]
+    assert found == list(LEVEL_NAMES) and len(found) == len(FIRST_OF_LEVEL) == 8
 
 
 def test_pid_reuse_starts_anew(service: StandInService) -> None:

@@ -425,6 +425,7 @@ class Daemon:
             left_out={name: counted[f"left_out_{name}"] for name in LEFT_OUT.values()},
             impossible=self._watching.violations,
             follows_switches=self._kernel.breaker.follows_switches,
+            levels_s=self._watching.levels_s,
             detaching=detacher.pending,
             dropped={"intervals": self._recent.dropped_intervals, "call paths": self._recent.dropped_rows},
             notes=self._notes,

@@ -74,6 +74,8 @@ class ProcessSnapshot:
     notes: tuple[str, ...] = ()
     folded: int = 0
     """Call paths that were folded into their callers to bound memory."""
+    levels_s: tuple[float, ...] = ()
+    """For how long n_w was at each level since it was first watched: see `parprof.service.levels`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class Snapshot:
     """Whether context switches are followed; if not, n_w is what runs on the CPUs at a sample."""
     detaching: int = 0
     """Links of probes that are still being taken away."""
+    levels_s: tuple[float, ...] = ()
+    """For how long n_w was at each level, summed up over all processes, ended ones too."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """What went from the recent profiles to make room: intervals, and call paths in them."""
     notes: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 from types import MappingProxyType
 
 from parprof.attribution.invariant import CoreTime
@@ -19,6 +20,7 @@ from parprof.profile.rows import RowMaker
 from parprof.service.accounts import Account, mean_n_working, most_working
 from parprof.service.governor import Usage
 from parprof.service.labels import read_labels
+from parprof.service.levels import NONE, LevelClock
 from parprof.service.machine import IdleTime, unused_share
 from parprof.service.model import Labels, ProcessSnapshot
 from parprof.session.session import Session
@@ -53,6 +55,8 @@ class ProcessAccount(Account):
     violation = ""
     """What could not be in the last interval; empty if all could."""
     charged_ns: tuple[int, ...] = (0,) * len(Cost)
+    levels_s: tuple[float, ...] = NONE
+    """For how long n_w was at each level."""
 
     def take_held(self, held: Sequence[CoresHeld]) -> list[CoresHeld]:
         """For how long it was allowed how many cores since the last call, of all the time until now."""
@@ -84,6 +88,7 @@ class Watching:
         self._edges: Counter[tuple[str, str]] = Counter()
         self._strays = Metrics()
         self._idle_time = idle_time or IdleTime()
+        self._level_clock = LevelClock()
         self.violations = 0
         """Intervals in which a process was charged with more core time than there was."""
 
@@ -137,10 +142,12 @@ class Watching:
         idleness_ns = sum(row.metrics.idleness_ns for rows_of_one in by_image.values() for row in rows_of_one)
         unused = unused_share(idleness_ns, self._idle_time.take_ns())
         means, most = mean_n_working(facts, fine), most_working(facts)
+        levels_s = self._level_clock.advance(self._session.targets.values())
         out = []
         for target in self._session.targets.values():
             watched = self._known(target)
             account, found = watched.account, by_image.get(target.image, [])
+            account.levels_s = tuple(map(add, account.levels_s, levels_s.get(target.image, NONE)))
             if len(found) > limit:
                 found, folded = fold(found, limit)
                 account.folded += folded
@@ -252,7 +259,13 @@ class Watching:
             history=tuple(account.history),
             notes=(*self._impossible(account), *target.notes()),
             folded=account.folded,
+            levels_s=account.levels_s,
         )
+
+    @property
+    def levels_s(self) -> tuple[float, ...]:
+        """For how long n_w was at each level, summed up over all processes, ended ones too."""
+        return self._level_clock.total_s
 
     @staticmethod
     def _impossible(account: ProcessAccount) -> list[str]:

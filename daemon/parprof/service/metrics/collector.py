@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from parprof import __version__
 from parprof.metrics import METRICS, Metric, Metrics, Shown
+from parprof.service.levels import FIRST_OF_LEVEL
 from parprof.service.metrics.exposition import NO_LABELS, Family, LabelSet, render
 from parprof.service.metrics.series import (
     NONE,
@@ -37,6 +38,7 @@ from parprof.service.metrics.tables import (
     FUNCTION,
     GAUGES,
     LABEL_NAMES,
+    LEVEL_NAMES,
     PROCESS,
     PROCESS_METRICS,
     PUSH_GAUGES,
@@ -77,6 +79,7 @@ class ServiceCollector(Collector):
             shown = _costliest(snapshot.processes, self._max_processes)
             return [
                 *_results(shown),
+                *_levels(snapshot, shown),
                 *self._functions(snapshot, shown),
                 *self._machine(snapshot),
                 *self._daemon(snapshot, len(snapshot.processes) - len(shown)),
@@ -192,6 +195,30 @@ def _results(shown: list[ProcessSnapshot]) -> Iterator[Family]:
     yield Family("parprof_threads", "gauge", "Threads by state.", [*threads])
     for name, kind, text, names, value in PROCESS_METRICS:
         yield Family(name, kind, text, list(zip(labels[names], map(value, shown), strict=True)))
+
+
+def _levels(snapshot: Snapshot, shown: list[ProcessSnapshot]) -> Iterator[Family]:
+    """For how long how many threads worked, by process and of all together."""
+    rows = [
+        (LabelSet((*BRIEF, "n_working"), (*_labels(process, BRIEF), name)), seconds)
+        for process in shown
+        for name, seconds in _named_levels(process.levels_s, process.cores)
+    ]
+    text = "Time in which so many threads of the process worked at once."
+    yield Family("parprof_concurrency_seconds_total", "counter", text, rows)
+    cores = max((process.cores for process in snapshot.processes), default=1)
+    node = [
+        (LabelSet(("n_working",), (name,)), seconds)
+        for name, seconds in _named_levels(snapshot.levels_s, cores)
+    ]
+    text = "Time in which so many threads of a process worked at once, summed up over all processes."
+    yield Family("parprof_node_concurrency_seconds_total", "counter", text, node)
+
+
+def _named_levels(levels_s: tuple[float, ...], cores: int) -> list[tuple[str, float]]:
+    """Levels by name: those up to n from the start, those beyond once there is any time in them."""
+    named = zip(LEVEL_NAMES, FIRST_OF_LEVEL, levels_s, strict=False)
+    return [(name, seconds) for name, first, seconds in named if seconds or first <= cores]
 
 
 def _single(name: str, kind: str, text: str, value: float) -> Family:

@@ -15,6 +15,8 @@ BRIEF = ("comm", "pid")
 PROCESS = ("comm", "pid", "cgroup", "runtime")
 INFO = (*PROCESS, "n_w_source", "uid", "container", "unit", "pod")
 FUNCTION = (*BRIEF, "function", "module")
+LEVEL_NAMES = ("0", "1", "2-3", "4-7", "8-15", "16-31", "32-63", "64+")
+"""Of `parprof.service.levels.FIRST_OF_LEVEL`, as values of the label ``n_working``."""
 LABEL_NAMES: tuple[tuple[str, ...], ...] = (BRIEF, PROCESS, INFO)
 
 
