@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from parprof.process.cgroups import CGROUP_ROOT
-from profiling import BUILD
+from profiling import BUILD, truth_environment
+from truth import Truth
 
 Waits = Callable[[str], tuple[dict[str, Any], dict[str, float]]]
 
@@ -183,3 +184,55 @@ def test_attach_to_a_parent_measures_its_children_with_it(tmp_path: Path) -> Non
     assert len(workers) == 2
     assert report["totals"]["idleness_s"] + report["totals"]["stall_s"] < 0.04 * report["elapsed_s"]
     check_account(report)
+
+
+def test_functions_are_alone_at_work_for_as_long_as_they_say(tmp_path: Path) -> None:
+    """On 2 cores the other one is idle for as long as one thread works alone: the program's log has both.
+
+    The sampled histogram agrees with that of each change of n_w.
+    """
+    log, profile = tmp_path / "truth.log", tmp_path / "truth.pb.gz"
+    parprof = [sys.executable, "-m", "parprof"]
+    command = [
+        str(BUILD / "pthread_truth"),
+        "serial,balanced,skewed,lock",
+        "--unit-ms",
+        "60",
+        "--repeat",
+        "4",
+    ]
+    subprocess.run(
+        [*parprof, "record", "-q", "-F", "498", "--cores", "2", "-o", str(profile), "--", *command],
+        env=truth_environment(log),
+        check=True,
+    )
+    answer = subprocess.run([*parprof, "report", "--json", str(profile)], capture_output=True, check=True)
+    report = json.loads(answer.stdout)
+    found = {row["name"]: row["concurrency"]["inclusive"] for row in report["functions"]}
+    totals = report["totals"]
+    # A thread that is preempted counts as working for as long as it waits, but is not sampled then.
+    near = 0.08 if totals["ready_s"] + totals["stolen_s"] < 0.05 * totals["work_s"] else 0.3
+    judged = 0
+    for function, (work_ns, alone_ns) in Truth.read(log).expected(cores=2).items():
+        if work_ns < 0.2e9:
+            continue
+        judged += 1
+        one = found[function]
+        work_s = one["sequential_s"] + one["concurrent_s"]
+        assert one["sequential_s"] / work_s == pytest.approx(alone_ns / work_ns, abs=near), function
+        assert one["elapsed_s"] == pytest.approx(one["sequential_s"] + one["concurrent_s"] / 2, rel=0.01)
+        assert sum(level["share"] for level in one["levels"]) == pytest.approx(1, abs=1e-4)
+    assert judged >= 4
+    (job,) = report["scope"]["processes"]
+    exact = report["concurrency"]
+    sampled = job["concurrency"]
+    assert sampled["sequential_s"] / sampled["elapsed_s"] == pytest.approx(
+        exact[1] / sum(exact[1:]), abs=near
+    )
+    shown = subprocess.run(
+        [*parprof, "report", "--view", "concurrency", str(profile)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "each change seen" in " ".join(shown.stdout.split()) and "serial_work" in shown.stdout

@@ -111,6 +111,18 @@ def plus(one: Levels, other: Levels) -> Levels:
     return (*map(add, one, other), *one[len(other) :])
 
 
+def trimmed(values: Sequence[float]) -> Levels:
+    """The histogram that has these elements, of which the last may be 0.
+
+    >>> trimmed([2.0, 2.0, 0.0])
+    (2.0, 2.0)
+    """
+    used = len(values)
+    while used and not values[used - 1]:
+        used -= 1
+    return tuple(values[:used])
+
+
 @dataclass(frozen=True, slots=True)
 class AtWork:
     """How a function, a process or a whole job worked. Nanoseconds."""

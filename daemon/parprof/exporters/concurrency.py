@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from parprof.attribution.concurrency import AtWork, plus
-from parprof.cct.tree import Procedure, Procedures
-from parprof.model import Levels, Path, PathSample, Profile
+from parprof.attribution.concurrency import AtWork, plus, trimmed
+from parprof.cct.tree import Procedure
+from parprof.model import Frame, Levels, Path, PathSample, Profile
 
 _MOST_EXACT = 12
 """Up to so many cores each n_w has a line of its own."""
@@ -64,20 +64,63 @@ def by_function(samples: Iterable[PathSample]) -> dict[Procedure, FunctionLevels
         if sample.levels:
             path, known = paths.get(id(sample.path), (sample.path, ()))
             paths[id(path)] = path, plus(known, sample.levels)
-    of = Procedures().of
-    own: dict[Procedure, Levels] = {}
-    inclusive: dict[Procedure, list[float]] = {}
+    numbers = _Numbers()
+    exclusive, inclusive = _Sums(), _Sums()
     for path, levels in paths.values():
-        called = [of(frame) for frame in path if not frame.is_loop]
+        called = numbers.of(path)
         if called:
-            own[called[-1]] = plus(own.get(called[-1], ()), levels)
-        for procedure in set(called):
-            sums = inclusive.setdefault(procedure, [])
-            if len(sums) < len(levels):
-                sums += [0.0] * (len(levels) - len(sums))
-            for at, value in enumerate(levels):
-                sums[at] += value
-    return {one: FunctionLevels(own.get(one, ()), tuple(sums)) for one, sums in inclusive.items()}
+            exclusive.add(called[-1:], levels)
+            inclusive.add(set(called), levels)
+    return {
+        procedure: FunctionLevels(exclusive.of(number), inclusive.of(number))
+        for number, procedure in enumerate(numbers.procedures)
+    }
+
+
+class _Numbers:
+    """Procedures by number. Frames are fewer than what paths go through, and slow to hash: each is looked at once."""
+
+    def __init__(self) -> None:
+        self.procedures: dict[Procedure, int] = {}
+        self._by_frame: dict[int, int] = {}
+        """By the identity of frames, which live as long as this does; -1: a loop."""
+
+    def of(self, path: Path) -> list[int]:
+        """Those on a path, root first."""
+        known = self._by_frame
+        try:
+            found = [known[id(frame)] for frame in path]
+        except KeyError:
+            found = [self._number(frame) for frame in path]
+        return [number for number in found if number >= 0]
+
+    def _number(self, frame: Frame) -> int:
+        if frame.is_loop:
+            number = -1
+        else:
+            procedure = Procedure(frame.name, frame.module, frame.file)
+            number = self.procedures.setdefault(procedure, len(self.procedures))
+        return self._by_frame.setdefault(id(frame), number)
+
+
+class _Sums:
+    """Sums of histograms by number of procedure; one dictionary for each element, of which few are not 0."""
+
+    def __init__(self) -> None:
+        self._elements: list[dict[int, float]] = []
+
+    def add(self, numbers: Iterable[int], levels: Levels) -> None:
+        """Add a histogram to those of some procedures."""
+        while len(self._elements) < len(levels):
+            self._elements.append({})
+        for sums, value in zip(self._elements, levels, strict=False):
+            if value:
+                for number in numbers:
+                    sums[number] = sums.get(number, 0.0) + value
+
+    def of(self, number: int) -> Levels:
+        """The sum of one."""
+        return trimmed([sums.get(number, 0.0) for sums in self._elements])
 
 
 def by_process(samples: Iterable[PathSample]) -> dict[int, Levels]:

@@ -74,11 +74,11 @@ class ConcurrencyTable:
         else:
             cores = self._profile.process.cores
             levels = job_histogram(account.level_s, cores)
-            how = "each change was seen" if account.counted_idleness_s is not None else "in part from samples"
+            how = "each change seen" if account.counted_idleness_s is not None else "known at samples only"
             busy = sum(at * took for at, took in enumerate(account.level_s)) / sum(account.level_s)
             self._screen.fact(
                 "",
-                f"Threads that worked at once (n_w), in {sum(account.level_s):.2f} s; {busy:.2f} on average; {how}:",
+                f"Threads at work at once (n_w) in {sum(account.level_s):.2f} s, {busy:.2f} on average; {how}:",
             )
             self._print_bars(levels, cores)
         self._screen.line("")

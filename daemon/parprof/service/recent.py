@@ -11,7 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from itertools import chain, zip_longest
 
-from parprof.attribution.concurrency import plus
+from parprof.attribution.concurrency import plus, trimmed
 from parprof.metrics import Metrics, add_column
 from parprof.model import Frame, Levels, Origin, Path, PathSample, Profile
 from parprof.profile.merge import Part, Relation, head_of, merged_head
@@ -310,9 +310,7 @@ class _Interval:
     def add_levels_to(self, sums: dict[int, Levels]) -> None:
         """Add how much of the rows' work there was at each n_w."""
         for number, *levels in zip(self.identities, *self.levels, strict=True) if self.levels else ():
-            while levels and not levels[-1]:
-                levels.pop()
-            sums[number] = plus(sums.get(number, ()), tuple(levels))
+            sums[number] = plus(sums.get(number, ()), trimmed(levels))
 
     def empty(self) -> None:
         """Give back the rows."""
