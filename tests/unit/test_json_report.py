@@ -55,10 +55,14 @@ def test_keys(profile: Profile) -> None:
             "module",
             "exclusive",
             "inclusive",
+            "interval_percent",
+            "rank_interval",
             "concurrency",
             "verdict",
         ]
         assert list(function["concurrency"]) == ["exclusive", "inclusive"]
+        for kind in ("exclusive", "inclusive"):
+            assert list(function["interval_percent"][kind]) == ["work", "idleness", "overhead", "spin"]
         assert keys(function["exclusive"]) == keys(function["inclusive"]) == METRICS
     for path in report["paths"]:
         assert keys(path) == ["frames", *METRICS, "verdict"]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from parprof.attribution.interval import share_interval
 from parprof.causes.evidence import Evidence
 from parprof.causes.kinds import Diagnosis, Kind, Setting, diagnose, program_is_serial
 from parprof.causes.ownership import Owner
@@ -192,16 +193,11 @@ def gain_bound(lost: float, total: Metrics) -> float:
 def interval_percent(part: Metrics, total: Metrics, cores: int) -> tuple[float, float]:
     """The 95 % interval of the share of all effort that a part loses, in percent.
 
-    Samples are taken as a Poisson process, which overstates the spread of regular ones. A sample stands for a
-    period of work and up to n - 1 periods of idleness; so a loss L has at most the variance ``n period L``. The
-    share is that of L in L + R, of which the rest R has the variance ``n period R`` at most: to first order
-    ``(1 - s)^2 var(L) + s^2 var(R)`` over the square of the whole.
+    A sample stands for a period of work and up to n - 1 periods of idleness: see `parprof.attribution.interval`.
     """
-    whole, lost = effort_ns(total), lost_ns(part)
+    whole = effort_ns(total)
     if not whole or not total.samples:
         return 0.0, 0.0
-    period = (total.work_ns + total.spin_ns) / total.samples
-    share = lost / whole
-    variance = ((1 - share) ** 2 * lost + share**2 * (whole - lost)) * cores * period
-    spread = 1.96 * math.sqrt(max(variance, 0.0)) / whole
-    return 100 * max(share - spread, 0.0), 100 * min(share + spread, 1.0)
+    step = cores * (total.work_ns + total.spin_ns) / total.samples
+    low, high = share_interval(lost_ns(part), whole, step, step)
+    return 100 * low, 100 * high

@@ -6,16 +6,19 @@ import json
 from typing import IO, Any
 
 from parprof.attribution import Effort, verdict
+from parprof.attribution.interval import metric_interval, period_ns, rank_intervals, step_of
 from parprof.causes import Cause, find_causes
 from parprof.cct.tree import CallingContextTree, Procedure
 from parprof.cct.views import FunctionTotals, flat_view, sampled_paths
 from parprof.exporters import concurrency
 from parprof.exporters.answer import headline, sentence
 from parprof.exporters.concurrency import FunctionLevels, by_function, by_process
-from parprof.metrics import IDLENESS, METRICS, SAMPLES, Metrics, add_to
+from parprof.metrics import IDLENESS, METRICS, OVERHEAD, SAMPLES, SPIN, WORK, Metrics, add_to
 from parprof.model import Profile
 
 SCHEMA = 2
+_WITH_INTERVALS = (WORK, IDLENESS, OVERHEAD, SPIN)
+"""Metrics that are sampled, and of which readers want shares."""
 
 _ENCODE = json.JSONEncoder(allow_nan=False).encode
 
@@ -31,6 +34,8 @@ def report(profile: Profile) -> dict[str, Any]:
     causes = find_causes(profile)
     functions = sorted(flat_view(tree).values(), key=_function_order)
     levels = by_function(profile.samples)
+    step = step_of(IDLENESS, period_ns(total), process.cores)
+    ranks = rank_intervals([row.exclusive.idleness_ns for row in functions], step)
     return {
         "schema": SCHEMA,
         "process": {
@@ -63,7 +68,10 @@ def report(profile: Profile) -> dict[str, Any]:
             "target_percent": profile.target_cost_percent,
             "daemon_percent": profile.daemon_cost_percent,
         },
-        "functions": [_function(row, levels.get(row.procedure, FunctionLevels())) for row in functions],
+        "functions": [
+            _function(row, levels.get(row.procedure, FunctionLevels()), total, process.cores, rank)
+            for row, rank in zip(functions, ranks, strict=True)
+        ],
         "paths": _paths(tree),
     }
 
@@ -159,7 +167,15 @@ def _function_order(row: FunctionTotals) -> tuple[Any, ...]:
     return -mine.idleness_ns, -all_of_it.idleness_ns, -mine.work_ns, -all_of_it.work_ns, row.procedure
 
 
-def _function(row: FunctionTotals, levels: FunctionLevels) -> dict[str, Any]:
+def _intervals(metrics: Metrics, total: Metrics, cores: int) -> dict[str, list[float]]:
+    """The 95 % interval of each share, in percent of effort, that of spin of CPU time."""
+    found = ((metric, metric_interval(metric, metrics, total, cores)) for metric in _WITH_INTERVALS)
+    return {metric.name: [round(100 * low, 3), round(100 * high, 3)] for metric, (low, high) in found}
+
+
+def _function(
+    row: FunctionTotals, levels: FunctionLevels, total: Metrics, cores: int, rank: tuple[int, int]
+) -> dict[str, Any]:
     return {
         "name": row.procedure.name,
         "file": row.procedure.file,
@@ -167,6 +183,11 @@ def _function(row: FunctionTotals, levels: FunctionLevels) -> dict[str, Any]:
         "module": row.procedure.module,
         "exclusive": _metrics(row.exclusive),
         "inclusive": _metrics(row.inclusive),
+        "interval_percent": {
+            "exclusive": _intervals(row.exclusive, total, cores),
+            "inclusive": _intervals(row.inclusive, total, cores),
+        },
+        "rank_interval": list(rank),
         "concurrency": {
             "exclusive": concurrency.as_json(levels.exclusive),
             "inclusive": concurrency.as_json(levels.inclusive),

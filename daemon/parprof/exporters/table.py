@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from parprof.attribution import Effort, Verdict, percent, verdict
+from parprof.attribution.interval import are_told_apart, metric_interval, period_ns, step_of
 from parprof.causes import find_causes
 from parprof.cct.tree import CallingContextTree, Node
 from parprof.cct.views import Caller, FunctionTotals, callers_view, flat_view, fold_recursion
@@ -20,7 +21,7 @@ from parprof.exporters.readable import readable
 from parprof.exporters.screen import Screen, elided
 from parprof.exporters.summary import facts, first_lines, place
 from parprof.exporters.views import View
-from parprof.metrics import COUNT, METRICS, Metric, Metrics, Shown
+from parprof.metrics import COUNT, IDLENESS, METRICS, Metric, Metrics, Shown
 from parprof.model import Profile
 from parprof.untrusted import printable
 
@@ -29,6 +30,13 @@ PRUNE_SHARE = 0.005
 
 CALLERS_FUNCTIONS = 10
 """Functions whose callers the callers view shows, at most."""
+
+_WIDE = 110
+_WIDE_FOR_DETAILS = 90
+"""From so many columns on there is room for error bars beside the names; with -v, where all is asked for."""
+
+_ROWS_COMPARED = 10
+"""So many rows from the top it is said of whether their order may be chance."""
 
 _SAME_SHARE = 0.99
 """A caller and its only callee share a row if the callee has so much of what the caller has."""
@@ -95,6 +103,9 @@ class _Report:
         headings = [*((column.heading, column.width) for column in columns), (self._names_heading(), 0)]
         width = self._screen.last_width(headings)
         self._screen.table(headings, ((self._cells(row, columns), self._name(row, width)) for row in rows))
+        alike = "; ".join(", ".join(names) for names in self._alike(rows))
+        if alike:
+            self._screen.fact("", f"Too few samples to tell which is more (95 %): {alike}.")
         if recursive:
             self._screen.line("Recursive calls are folded into the first one.")
         if left_out:
@@ -219,9 +230,11 @@ class _Report:
         def others(first: Item, last: Item) -> Metrics:
             return first.inclusive if self._own else last.exclusive
 
+        error_bar = _Column(f"+-\n{this}%", 5, lambda first, last: self._error_bar(mine(first, last)))
         return [
             _Column(f"idle\n{this}%", 5, lambda first, last: share(mine(first, last).idleness_ns)),
             _Column(f"idle\n{other}%", 5, lambda first, last: share(others(first, last).idleness_ns)),
+            *([error_bar] if self._has_error_bars() else []),
             _Column(f"use\n{this}%", 5, lambda first, last: share(Effort.of(mine(first, last)).useful_ns)),
             _Column(f"ovhd\n{this}%", 5, lambda first, last: share(mine(first, last).overhead_ns)),
             *(self._metric_column(metric, this, mine) for metric in self._shown_metrics()),
@@ -236,6 +249,33 @@ class _Report:
             return lambda first, _: column.cell(table.of(first.procedure))
 
         return [_Column(column.heading, column.width, cell(column)) for column in table.columns()]
+
+    def _has_error_bars(self) -> bool:
+        """Whether there is room for them, or they are asked for."""
+        screen = self._screen
+        return not screen.is_limited or screen.width >= (_WIDE_FOR_DETAILS if self._view.details else _WIDE)
+
+    def _error_bar(self, metrics: Metrics) -> str:
+        """How far the share of idleness may be off, in percent of effort, with 95 % probability."""
+        _, high = metric_interval(IDLENESS, metrics, self._total, self._profile.process.cores)
+        share = percent(metrics.idleness_ns, self._total.effort_ns)
+        return f"{max(100 * high - share, 0.0):.1f}"
+
+    def _alike(self, rows: Sequence[_Row]) -> list[list[str]]:
+        """Names of rows next to each other, of one caller, whose order may be chance: those of the first few rows."""
+        metric = METRICS.by_name().get(self._view.sort)
+        step = step_of(metric, period_ns(self._total), self._profile.process.cores) if metric else 0.0
+        groups: dict[int, list[str]] = {}
+        """By the number of the row that was added last."""
+        for at, row in enumerate(rows[:_ROWS_COMPARED]):
+            after = _next_sibling(rows, at)
+            if not after:
+                continue
+            mine, its = (self._amount(self._metrics(rows[one].items[0])) for one in (at, after))
+            if its and not are_told_apart(mine, its, step):
+                group = groups.pop(at, [_named(row.items[-1])])
+                groups[after] = [*group, _named(rows[after].items[-1])]
+        return list(groups.values())
 
     def _fitting(self, columns: list[_Column], rows: Sequence[_Row]) -> list[_Column]:
         """As many columns as leave the names whole, where there is no room for all; but the first ones always."""
@@ -307,6 +347,14 @@ class _Report:
         where = elided(f" {where}", room - min(cell_len(name), least)) if where else ""
         name = elided(name, room - cell_len(where))
         return Text.assemble((guides, "dim"), name, (where, "dim"))
+
+
+def _next_sibling(rows: Sequence[_Row], at: int) -> int:
+    """The next row below the same caller; 0: there is none."""
+    for other in range(at + 1, len(rows)):
+        if rows[other].depth <= rows[at].depth:
+            return other if rows[other].depth == rows[at].depth else 0
+    return 0
 
 
 def _named(item: Item) -> str:
