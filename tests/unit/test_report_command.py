@@ -21,8 +21,9 @@ from parprof.errors import OutputError, ProfileFormatError, UsageError
 from parprof.exporters import pprof, pprof_reader
 from parprof.exporters.views import View
 from parprof.facts.reading import decode
+from parprof.model import ProcessInfo, Profile
 from parprof.profile.assemble import make_profile
-from profiles import heat, sample
+from profiles import frame, heat, sample
 
 
 def run(command: ReportCommand | DiffCommand, *arguments: str) -> int:
@@ -148,6 +149,7 @@ def test_diff(
     rows = [line.split() for line in printed.split("\n\n")[1].splitlines()]
     assert rows[2][-1] == "vfprintf"
     assert rows[2][0] == rows[2][2] == "-0.450"
+    assert rows[2][4] == "yes"
     assert all(len(line) <= 80 for line in printed.splitlines())
     assert "beyond --limit 3" in printed
 
@@ -172,6 +174,22 @@ def test_diff_says_what_else_differs(file: str, tmp_path: Path, capsys: pytest.C
     pprof.write(after, other)
     run(DiffCommand(), file, other)
     assert "the commands differ: ./heat 4096 / /opt/heat 1" in " ".join(capsys.readouterr().out.split())
+
+
+def test_diff_marks_only_changes_that_samples_can_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GIVEN a function that lost 10 of 100 samples, and one that lost 60 of 100."""
+    names = []
+    for count_f, count_g in ((100, 100), (90, 40)):
+        samples = [sample([frame("main", 1), frame("f", 2)], count_f, 1)]
+        samples.append(sample([frame("main", 1), frame("g", 2)], count_g, 1))
+        names.append(str(tmp_path / f"{count_g}.pb.gz"))
+        pprof.write(Profile(ProcessInfo(1, "x", cores=4), 1.0, 1000, samples), names[-1])
+    assert run(DiffCommand(), *names) == 0
+    table = capsys.readouterr().out.partition("function\n")[2]
+    rows = [line.split() for line in table.splitlines()[:3]]
+    assert {row[-1]: row[4:-1] for row in rows} == {"main": ["incl."], "f": [], "g": ["yes"]}
 
 
 def test_diff_of_equals(file: str, capsys: pytest.CaptureFixture[str]) -> None:

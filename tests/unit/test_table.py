@@ -96,7 +96,33 @@ def test_callers_view() -> None:
 def test_flat_view_sorted_by_work() -> None:
     rows = text(heat(), "flat", "work").split("\n\n", 1)[1].splitlines()[2:]
     assert [row.split()[7] for row in rows][:2] == ["step", "vfprintf"]
+    rows = [row for row in rows if row.startswith(" ")]
+    assert len(rows) == 9
     assert [row.split()[7] for row in rows][-1] == "fprintf"
+
+
+def test_error_bars_where_there_is_room() -> None:
+    """300 samples of one thread on 4 cores, each of 3 ms idleness: 900 of 5420 ms, give or take 2.0 %."""
+    out = io.StringIO()
+    render(heat(), View(width=110, unfold=True), out)
+    (row,) = (
+        line.split() for line in out.getvalue().splitlines() if line.endswith("write_boundary (heat.c:33)")
+    )
+    assert row[:3] == ["16.6", "0.0", "1.8"]
+    assert "+-" not in text(heat())
+
+
+def test_rows_that_cannot_be_told_apart_are_named() -> None:
+    alike = profile_of(
+        sample([frame("main", 1), frame("f", 2)], 100, 1),
+        sample([frame("main", 3), frame("g", 4)], 110, 1),
+        sample([frame("main", 5), frame("h", 6)], 200, 1),
+    )
+    for view in ("context", "flat", "callers"):
+        assert "Too few samples to tell which is more (95 %): g, f." in one_line(text(alike, view)), view
+    apart = profile_of(sample([frame("f", 2)], 100, 1), sample([frame("g", 4)], 200, 1))
+    assert "Too few" not in text(apart, "flat")
+    assert "Too few" not in text(apart, "flat", "stall")
 
 
 def test_limit_keeps_whole_branches() -> None:

@@ -11,6 +11,7 @@ from typing import TextIO
 from rich.text import Text
 
 from parprof.attribution import Effort, percent, verdict
+from parprof.attribution.interval import are_told_apart, period_ns, step_of
 from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import flat_view
 from parprof.commands.comparable import Traits, differences
@@ -73,7 +74,7 @@ def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> N
     """Print totals, then the functions whose own ``sort`` metric changed most.
 
     Times in seconds; points are differences of percentages of what the metric is a part of: effort, CPU
-    time, or all of itself.
+    time, or all of itself. Only changes of time that are real, as far as sampling can tell, have a mark.
     """
     totals = a.total(), b.total()
     rows = changes(a, b)
@@ -89,6 +90,19 @@ def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> N
     def change(pair: tuple[Metrics, Metrics]) -> str:
         return f"{metric.unit.amount(delta(pair)):+.{3 if metric.unit is NANOSECONDS else 0}f}"
 
+    steps = [
+        step_of(metric, period_ns(total), profile.process.cores)
+        for total, profile in zip(totals, (a, b), strict=True)
+    ]
+
+    def is_real(pair: tuple[Metrics, Metrics]) -> bool:
+        return are_told_apart(pair[0][metric], pair[1][metric], *steps)
+
+    def mark(row: Change) -> str:
+        if is_real(row.exclusive):
+            return "yes"
+        return "incl." if is_real(row.inclusive) else ""
+
     rows = [row for row in rows if delta(row.exclusive) or delta(row.inclusive)]
     rows.sort(key=lambda row: (-abs(delta(row.exclusive)), -abs(delta(row.inclusive)), row.key))
     with Screen(file) as screen:
@@ -101,6 +115,7 @@ def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> N
         unit = metric.unit.shown or "count"
         headings = [
             *((f"{kind}\n{what}", 9) for kind in ("excl.", "incl.") for what in (f"{unit}", "points")),
+            ("\nreal", 5),
             (f"change of {sort}\nfunction", 0),
         ]
         width = screen.last_width(headings)
@@ -113,12 +128,15 @@ def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> N
                         f"{points(row.exclusive):+.1f}",
                         change(row.inclusive),
                         f"{points(row.inclusive):+.1f}",
+                        mark(row),
                     ],
                     Text(elided(printable(row.key[0]) or "[unknown]", width)),
                 )
                 for row in rows[:limit]
             ),
         )
+        if rows:
+            screen.line("real: more than the chance of sampling explains (95 %)")
         if len(rows) > limit:
             screen.line(f"{len(rows) - limit:,} more beyond --limit {limit}")
 
