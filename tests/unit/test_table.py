@@ -120,6 +120,11 @@ def test_rows_that_cannot_be_told_apart_are_named() -> None:
     )
     for view in ("context", "flat", "callers"):
         assert "Too few samples to tell which is more (95 %): g, f." in one_line(text(alike, view)), view
+    steps = profile_of(
+        *(sample([frame(name, 2)], count, 1) for name, count in (("f", 100), ("g", 85), ("h", 70)))
+    )
+    # f and g, g and h are alike, f and h are not
+    assert "(95 %): f, g." in one_line(text(steps, "flat"))
     apart = profile_of(sample([frame("f", 2)], 100, 1), sample([frame("g", 4)], 200, 1))
     assert "Too few" not in text(apart, "flat")
     assert "Too few" not in text(apart, "flat", "stall")

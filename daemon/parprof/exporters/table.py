@@ -262,20 +262,27 @@ class _Report:
         return f"{max(100 * high - share, 0.0):.1f}"
 
     def _alike(self, rows: Sequence[_Row]) -> list[list[str]]:
-        """Names of rows next to each other, of one caller, whose order may be chance: those of the first few rows."""
+        """Names of rows next to each other, of one caller, of which the first may as well be the last.
+
+        Only those that begin among the first few rows.
+        """
         metric = METRICS.by_name().get(self._view.sort)
         step = step_of(metric, period_ns(self._total), self._profile.process.cores) if metric else 0.0
-        groups: dict[int, list[str]] = {}
-        """By the number of the row that was added last."""
-        for at, row in enumerate(rows[:_ROWS_COMPARED]):
-            after = _next_sibling(rows, at)
-            if not after:
-                continue
-            mine, its = (self._amount(self._metrics(rows[one].items[0])) for one in (at, after))
-            if its and not are_told_apart(mine, its, step):
-                group = groups.pop(at, [_named(row.items[-1])])
-                groups[after] = [*group, _named(rows[after].items[-1])]
-        return list(groups.values())
+        groups: list[list[str]] = []
+        seen: set[int] = set()
+        for first in range(min(len(rows), _ROWS_COMPARED)):
+            most = self._amount(self._metrics(rows[first].items[0]))
+            group, at = [first], _next_sibling(rows, first)
+            while at and first not in seen:
+                amount = self._amount(self._metrics(rows[at].items[0]))
+                if not amount or are_told_apart(most, amount, step):
+                    break
+                group.append(at)
+                at = _next_sibling(rows, at)
+            if len(group) > 1:
+                seen.update(group)
+                groups.append([_named(rows[one].items[-1]) for one in group])
+        return groups
 
     def _fitting(self, columns: list[_Column], rows: Sequence[_Row]) -> list[_Column]:
         """As many columns as leave the names whole, where there is no room for all; but the first ones always."""
