@@ -381,6 +381,6 @@ def test_blame_locks_sorts_by_blame(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "blame s" in printed
     rows = printed.split("\n\n")[1].splitlines()[2:]
     assert rows[0].endswith("main (heat.c:9)")
-    assert rows[0].split()[4] == "0.50"
+    assert rows[0].split()[5] == "0.50"
     with pytest.raises(SystemExit):
         run(file, "--blame", "threads")
