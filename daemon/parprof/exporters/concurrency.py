@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -64,13 +65,23 @@ def by_function(samples: Iterable[PathSample]) -> dict[Procedure, FunctionLevels
         if sample.levels:
             path, known = paths.get(id(sample.path), (sample.path, ()))
             paths[id(path)] = path, plus(known, sample.levels)
+    alike: dict[Levels, list[Path]] = {}
+    for path, levels in paths.values():
+        alike.setdefault(levels, []).append(path)
     numbers = _Numbers()
     exclusive, inclusive = _Sums(), _Sums()
-    for path, levels in paths.values():
-        called = numbers.of(path)
-        if called:
-            exclusive.add(called[-1:], levels)
-            inclusive.add(set(called), levels)
+    for (
+        levels,
+        found,
+    ) in alike.items():  # where paths are many, most of them have one sample, and are alike in that
+        own: Counter[int] = Counter()
+        all_of_it: Counter[int] = Counter()
+        for path in found:
+            called = numbers.of(path)
+            own.update(called[-1:])
+            all_of_it.update(set(called))
+        exclusive.add(own, levels)
+        inclusive.add(all_of_it, levels)
     return {
         procedure: FunctionLevels(exclusive.of(number), inclusive.of(number))
         for number, procedure in enumerate(numbers.procedures)
@@ -109,14 +120,14 @@ class _Sums:
     def __init__(self) -> None:
         self._elements: list[dict[int, float]] = []
 
-    def add(self, numbers: Iterable[int], levels: Levels) -> None:
-        """Add a histogram to those of some procedures."""
+    def add(self, counts: Mapping[int, int], levels: Levels) -> None:
+        """Add a histogram to those of some procedures, so many times."""
         while len(self._elements) < len(levels):
             self._elements.append({})
         for sums, value in zip(self._elements, levels, strict=False):
             if value:
-                for number in numbers:
-                    sums[number] = sums.get(number, 0.0) + value
+                for number, times in counts.items():
+                    sums[number] = sums.get(number, 0.0) + times * value
 
     def of(self, number: int) -> Levels:
         """The sum of one."""
