@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from parprof.kernel import bpf, settings
-from parprof.kernel.counters import possible_cpus
+from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import RECORD_FORK
 from parprof.session.session import Session

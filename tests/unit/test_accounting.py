@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parprof.exporters.pprof_header import from_comments, to_comments
+from parprof.exporters import pprof, pprof_reader
 from parprof.facts.scopes import ScopeTimes
 from parprof.metrics import IDLENESS, READY, SPIN, STALL, STOLEN, Metrics
 from parprof.model import Accounting, Frame, Origin, PathSample, ProcessInfo, Profile
@@ -88,7 +88,7 @@ def test_the_file_has_it() -> None:
     accounting = Accounting(2, 5.0, 6.0, 0.25, 0.25, 2.5, 1.0, None, (0.5, 4.5))
     processes = [ProcessInfo(7, "a: b", 'x \\ "y"\n', "libgomp", 2, "exact"), ProcessInfo(8)]
     profile = Profile(ProcessInfo(), 5.0, 99, [], accounting=accounting, processes=processes)
-    again = from_comments(to_comments(profile), 0, 0)
+    again = pprof_reader.decode(pprof.encode(profile).SerializeToString())
     assert (again.accounting, again.processes) == (accounting, processes)
 
 

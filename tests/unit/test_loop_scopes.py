@@ -358,7 +358,8 @@ def test_json_has_no_loops() -> None:
 
 def test_loops_survive_pprof_and_are_inlined_functions_for_others() -> None:
     profile = with_scopes()
-    message = pprof.encode(profile)
+    assert decode(pprof.encode(profile).SerializeToString()).samples == profile.samples
+    message = pprof.encode(profile, loops=True)
     assert decode(message.SerializeToString()).samples == profile.samples
     texts = message.string_table
     loops = [f for f in message.function if texts[f.system_name] == "parprof:loop"]

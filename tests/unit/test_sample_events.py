@@ -26,7 +26,7 @@ class Machine:
         self.events: dict[int, list[int]] = {}
         """By descriptor: CPU, and nanoseconds that it has counted."""
         self.closed: list[int] = []
-        monkeypatch.setattr(perf_events, "online_cpus", lambda: sorted(self.online))
+        monkeypatch.setattr(sampling, "online_cpus", lambda: sorted(self.online))
         monkeypatch.setattr(perf_events, "open_on_cpu", self._open)
         monkeypatch.setattr(bpf, "link_perf_event", lambda program, event, cookie: event + 1000)
         monkeypatch.setattr(sampling.time, "monotonic_ns", lambda: self.now_ns)

@@ -12,7 +12,7 @@ from typing import Any
 
 from parprof.kernel import bpf
 from parprof.kernel.alarms import Alarms, Cut
-from parprof.kernel.counters import possible_cpus
+from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.records import (
     COMMAND_FREEZE,

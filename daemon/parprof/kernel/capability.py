@@ -11,6 +11,7 @@ from pathlib import Path
 from parprof.errors import ParprofError
 from parprof.kernel import bpf, perf_events
 from parprof.kernel.compiler import pid_namespace
+from parprof.kernel.cpus import online_cpus
 from parprof.kernel.objects import LoadedObject, load_object
 from parprof.kernel.refusals import (
     FOR_OTHERS,
@@ -172,9 +173,7 @@ def _events() -> Finding:
 
 
 def _rate() -> Finding:
-    return Finding(
-        "sampling", True, f"up to {perf_events.maximum_rate_hz()} Hz on {len(perf_events.online_cpus())} CPUs"
-    )
+    return Finding("sampling", True, f"up to {perf_events.maximum_rate_hz()} Hz on {len(online_cpus())} CPUs")
 
 
 def _symbols() -> Finding:

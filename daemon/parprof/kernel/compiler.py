@@ -20,7 +20,7 @@ from typing import Any
 from parprof.errors import ParprofError
 from parprof.kernel.bcc_import import import_bcc
 from parprof.kernel.btf import read_layout
-from parprof.kernel.counters import possible_cpus
+from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.headers import make_tree
 
 OBJECT_PARTS = (

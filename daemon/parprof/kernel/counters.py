@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 from parprof.kernel import bpf
+from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.records import Cost
 from parprof.kernel.stacks import PYTHON_ENDS, STACK_ENDS
 
@@ -71,9 +72,3 @@ class Counters:
         """Probe hits by ``enum edge_kind``."""
         values = self._read()
         return {kind: values[_EDGES + kind] for kind in range(_EDGE_KINDS)}
-
-
-def possible_cpus() -> int:
-    """How many values each entry of a per-CPU map has."""
-    with open("/sys/devices/system/cpu/possible") as file:
-        return int(file.read().strip().replace(",", "-").split("-")[-1]) + 1

@@ -18,8 +18,9 @@ from typing import Any
 from parprof.errors import KernelUnsupported, TargetError
 from parprof.kernel import bpf, records
 from parprof.kernel.breaker import Breaker
-from parprof.kernel.counters import Counters, possible_cpus
+from parprof.kernel.counters import Counters
 from parprof.kernel.counts import CountTable
+from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.file_tables import FileTables, FoundMapping
 from parprof.kernel.objects import load_object
 from parprof.kernel.plain_programs import PlainPrograms

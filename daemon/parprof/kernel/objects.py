@@ -28,7 +28,7 @@ from parprof.kernel.refusals import bpf_not_permitted, program_refused
 _COMPILE_SECONDS = 120
 _CACHE_BYTES = 8 << 20
 """An object takes some 0.25 MiB."""
-COMPILER_MODULES = ("compiler.py", "btf.py", "headers.py", "bcc_import.py")
+COMPILER_MODULES = ("compiler.py", "btf.py", "headers.py", "bcc_import.py", "cpus.py")
 """The modules here that make the object."""
 _ARRAY_OF_MAPS = 12
 _EDGE_UNWINDERS = "edge_unwinders"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from parprof.errors import KernelUnsupported, UsageError
 from parprof.kernel import bpf
+from parprof.kernel.cpus import online_cpus
 from parprof.kernel.refusals import perf_not_permitted
 
 _HARDWARE, _SOFTWARE, _CACHE, _RAW = 0, 1, 3, 4
@@ -81,15 +82,6 @@ def encode(name: str) -> tuple[int, int]:
 def _attributes(kind: int, config: int, frequency_hz: int, flags: int) -> bytes:
     head = struct.pack("<IIQQQQQ", kind, _ATTRIBUTE_SIZE, config, frequency_hz, 0, _TOTAL_TIME_ENABLED, flags)
     return head.ljust(_ATTRIBUTE_SIZE, b"\0")
-
-
-def online_cpus() -> list[int]:
-    """CPUs that are online now."""
-    out: list[int] = []
-    for part in Path("/sys/devices/system/cpu/online").read_text().strip().split(","):
-        first, _, last = part.partition("-")
-        out.extend(range(int(first), int(last or first) + 1))
-    return out
 
 
 def maximum_rate_hz() -> int:

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf, perf_events
+from parprof.kernel.cpus import online_cpus
 from parprof.kernel.objects import LoadedObject
 
 LIVES = (
@@ -102,7 +103,7 @@ class SampleEvents:
     def _open_all(self, frequency_hz: int) -> dict[int, _OfCpu]:
         out: dict[int, _OfCpu] = {}
         try:
-            for cpu in perf_events.online_cpus():
+            for cpu in online_cpus():
                 out[cpu] = self._open(cpu, frequency_hz)
         except KernelUnsupported:
             _close_all(out)
@@ -138,7 +139,7 @@ class SampleEvents:
 
         Returns how many samples may have been missed on those since the last call; less if they came late.
         """
-        online, now_ns, missed_ns = set(perf_events.online_cpus()), time.monotonic_ns(), 0
+        online, now_ns, missed_ns = set(online_cpus()), time.monotonic_ns(), 0
         for cpu in self._of_cpu.keys() - online:
             _close(self._of_cpu.pop(cpu).descriptors)
         for cpu in online - self._of_cpu.keys():

@@ -6,9 +6,8 @@ import struct
 import threading
 from typing import Any
 
-from parprof.kernel.counters import possible_cpus
+from parprof.kernel.cpus import online_cpus, possible_cpus
 from parprof.kernel.objects import LoadedObject
-from parprof.kernel.perf_events import online_cpus
 from parprof.kernel.records import Budget, Prices
 
 _HOOK_RUNS = 1024
