@@ -67,6 +67,8 @@ _LOCKS = re.compile(
 )
 _CREATE = re.compile(r"_*(?:GI_+|libc_)*(?:pthread_create|thrd_create|v?fork\b|posix_spawn|clone)")
 _BARRIERS = re.compile(r".*(?:barrier|GOMP_parallel|fork_call|join|taskwait|loop_end|sections_end|single)")
+_RUNTIME_FILES = re.compile(r"\[?lib(?:gomp|omp|iomp|tbb|opencilk|cilk)")
+"""How stripped runtimes, and those that are folded to a word, are called."""
 _NAMELESS = re.compile(r"\[(?:lib)|.*\+0x")
 """Functions of stripped runtimes: in the middle of a region threads wait there for locks, seldom for anything else."""
 _OPENMP = re.compile(r"lib(?:gomp|omp|iomp)")
@@ -138,9 +140,8 @@ def _stall(site: Site, setting: Setting) -> Diagnosis | None:
         return None
     call, kind = _wait_of(_leading(site.tally, measured_in="stall"))
     what, remedy = _WAITS.get(kind, (f"in {call}" if call else "", _STALL_REMEDY))
-    at_barrier = setting.runtime != "none" and bool(
-        _BARRIERS.match(call)
-    )  # on the way to sleep, or just woken
+    # all are on their way through a barrier, to sleep or just woken: more often than not others had the cores
+    at_barrier = setting.runtime != "none" and bool(_BARRIERS.match(call) or _RUNTIME_FILES.match(call))
     what = f"no thread works while this waits {what}".rstrip()
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
 
