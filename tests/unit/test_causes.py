@@ -126,6 +126,16 @@ def test_remedies_are_in_the_runtimes_own_words() -> None:
     assert "schedule(dynamic)" in cause.remedy
 
 
+@pytest.mark.parametrize("name", ["GOMP_parallel_loop_dynamic", "__GI_fdatasync_to_disk"])
+def test_a_wait_is_named_by_its_call(name: str) -> None:
+    """The underscores before a name go, those in it stay."""
+    path = (frame("main", 9), frame("load", 9), library(name))
+    waits = PathSample(path, Metrics(1, stall_ns=9e8), Origin(7, "x", "t1", tid=1))
+    (cause,) = found(*balanced("main work"), waits)
+    assert cause.kind is Kind.STALL
+    assert cause.what.endswith(f" in {name.removeprefix('__GI_')}")
+
+
 def test_what_is_too_fine() -> None:
     rows = [row("main many CREATE", 200, 4, tid, overhead="create") for tid in range(1, 5)]
     (cause,) = found(*balanced("main solve"), *rows)
