@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -283,6 +284,16 @@ def test_go_tool_pprof_reads_both_and_blame(tmp_path: Path) -> None:
     assert "Type: blame" in go_top(file, "blame")
     pprof.write(region(), file, physical=True)
     assert "gomp_thread_start" in go_top(file, "work")
+
+
+def test_go_tool_pprof_gives_functions_what_their_loops_take(tmp_path: Path) -> None:
+    file = tmp_path / "x.pb.gz"
+    pprof.write(looped(), file)
+    top = go_top(file, "work")
+    assert re.search(r"^ +3s 75.00% 75.00% .* helper", top, re.MULTILINE)
+    assert "loop at" not in top and "parprof:" not in top and "logical" not in top
+    pprof.write(looped(), file, loops=True)
+    assert re.search(r"^ +3s 75.00% 75.00% .* loop at heat.c:1-2", go_top(file, "work"), re.MULTILINE)
 
 
 def test_what_go_tool_pprof_writes_is_not_misread(tmp_path: Path) -> None:
