@@ -232,6 +232,17 @@ class Profile:
     processes: list[ProcessInfo] = field(default_factory=list)
     """Those that were measured together, where they are several."""
 
+    def by_process(self) -> list[tuple[ProcessInfo, Metrics]]:
+        """Each process that was measured, as it was first (an exec may change it), with the sum over its samples."""
+        first: dict[int, ProcessInfo] = {}
+        for process in self.processes or [self.process]:
+            first.setdefault(process.pid, process)
+        sums = {pid: Metrics() for pid in first}
+        for sample in self.samples:
+            if sample.origin.pid in sums:
+                sums[sample.origin.pid].add(sample.metrics)
+        return [(process, sums[pid]) for pid, process in first.items()]
+
     def total(self) -> Metrics:
         """The sum over all samples."""
         out = Metrics()

@@ -13,7 +13,7 @@ from parprof.cct.views import FunctionTotals, flat_view, sampled_paths
 from parprof.exporters import concurrency
 from parprof.exporters.answer import headline, sentence
 from parprof.exporters.concurrency import FunctionLevels, by_function, by_process
-from parprof.metrics import IDLENESS, METRICS, OVERHEAD, SAMPLES, SPIN, WORK, Metrics, add_to
+from parprof.metrics import IDLENESS, METRICS, OVERHEAD, SAMPLES, SPIN, WORK, Metrics
 from parprof.model import Profile
 
 SCHEMA = 2
@@ -78,26 +78,20 @@ def report(profile: Profile) -> dict[str, Any]:
 
 def _scope(profile: Profile) -> dict[str, Any]:
     """What n and n_w were counted over, and the processes of it."""
-    processes = profile.processes or [profile.process]
     levels = by_process(profile.samples)
-    sums: dict[int, Metrics] = {}
-    for sample in profile.samples:
-        add_to(sums, sample.origin.pid, sample.metrics)
-    first: dict[int, Any] = {}
-    for process in processes:
-        first.setdefault(process.pid, process)
+    processes = profile.by_process()
     return {
-        "kind": "tree" if len(first) > 1 else "process",
+        "kind": "tree" if len(processes) > 1 else "process",
         "processes": [
             {
-                "pid": pid,
+                "pid": process.pid,
                 "comm": process.comm,
                 "runtime": process.runtime,
                 "n_w_source": process.n_w_source,
-                **_metrics(sums.get(pid, Metrics())),
-                "concurrency": concurrency.as_json(levels.get(pid, ())),
+                **_metrics(metrics),
+                "concurrency": concurrency.as_json(levels.get(process.pid, ())),
             }
-            for pid, process in first.items()
+            for process, metrics in processes
         ],
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ from parprof.attribution import Effort, percent, verdict
 from parprof.causes import Cause, find_causes
 from parprof.cct.tree import CallingContextTree, Procedure
 from parprof.exporters.answer import brief, location, mention, nothing_to_act_on, rounded, sentence
-from parprof.exporters.screen import Screen, elided
-from parprof.metrics import METRICS, Metrics, Shown, add_to
-from parprof.model import Accounting, ProcessInfo, Profile
+from parprof.exporters.screen import Screen, elided_end
+from parprof.metrics import METRICS, Metrics, Shown
+from parprof.model import Accounting, Profile
 from parprof.untrusted import printable
 
 _PROCESSES_TOLD = 5
@@ -99,20 +100,14 @@ def _accounted(account: Accounting) -> str:
 
 def _processes(profile: Profile) -> list[Fact]:
     """Who worked, where several processes were one job."""
-    sums: dict[int, Metrics] = {}
-    for sample in profile.samples:
-        add_to(sums, sample.origin.pid, sample.metrics)
     out: list[Fact] = []
-    known: dict[int, ProcessInfo] = {}
-    for process in profile.processes:
-        known.setdefault(process.pid, process)
-    busiest = sorted(known, key=lambda pid: -sums.get(pid, Metrics()).cpu_ns)
-    for pid in busiest[:_PROCESSES_TOLD]:
-        mine, process = sums.get(pid, Metrics()), known[pid]
+    several = profile.by_process() if profile.processes else []
+    busiest = sorted(several, key=lambda pair: -pair[1].cpu_ns)
+    for process, mine in busiest[:_PROCESSES_TOLD]:
         out.append(
             Fact(
                 "process" if out else "processes",
-                f"{process.comm} ({pid}), {process.runtime}, n_w {process.n_w_source}: "
+                f"{process.comm} ({process.pid}), {process.runtime}, n_w {process.n_w_source}: "
                 f"work {mine.work_ns / 1e9:.2f} s, idleness {mine.idleness_ns / 1e9:.2f} s, "
                 f"spin {mine.spin_ns / 1e9:.2f} s",
             )
@@ -124,6 +119,8 @@ def _processes(profile: Profile) -> list[Fact]:
 
 _MAX_FIRST_LINES = 6
 _HIGH_SPIN_PERCENT = 25.0
+_LEAST_NAME = 20
+"""Cells: a program can be told by so much of its command."""
 
 
 def first_lines(screen: Screen, profile: Profile, causes: Sequence[Cause]) -> None:
@@ -162,8 +159,16 @@ def _how_well(profile: Profile, total: Metrics, screen: Screen) -> str:
         text += f"; {rounded(spin)} % of the CPU time is spin"
     if not total.samples:
         text = ": no samples"
-    name = printable(process.command or process.comm or "unknown")
-    return elided(name, max(screen.width - len(text) - 2, 12)) + text
+    name = printable(_short(process.command) or process.comm or "unknown")
+    return elided_end(name, max(screen.width - len(text) - 2, _LEAST_NAME)) + text
+
+
+def _short(command: str) -> str:
+    """A command without the folder of its program: the details have it in full."""
+    program, _, arguments = command.partition(" ")
+    if program[:1] in "'\"":  # there are blanks in it
+        return command
+    return " ".join(filter(None, (os.path.basename(program), arguments)))
 
 
 def _rest(profile: Profile, causes: Sequence[Cause]) -> str:

@@ -34,7 +34,7 @@ from parprof.service.model import Labels, ProfileEntry, PushQueue, Snapshot
 from parprof.service.recent import RecentProfiles
 from parprof.service.requests import Requests
 from parprof.service.selection import Candidates
-from parprof.service.watching import Charged, Watching
+from parprof.service.watching import NOTHING_SAMPLED, Charged, Watching
 from parprof.session.session import Pace, Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
@@ -116,6 +116,8 @@ class Daemon:
                 target = self._session.live(pid)
             found = self._recent.profile(pid, seconds, until_now=target is not None)
             if found is not None:
+                if not found.total().samples:  # its threads only waited
+                    found.notes.append(NOTHING_SAMPLED)
                 return found
             if target is None:
                 raise TargetError(f"process {pid} is not watched, or ended before anything was sampled of it")

@@ -29,6 +29,9 @@ from parprof.session.target import FilesUnknown, Target
 Fold = Callable[[Iterable[PathSample], int], tuple[list[PathSample], int]]
 
 
+NOTHING_SAMPLED = "nothing was sampled: the process did not use the CPU in this time"
+
+
 @dataclass(slots=True)
 class _Watched:
     target: Target
@@ -214,7 +217,7 @@ class Watching:
         profile = self.profile(
             Charged(target, watched.labels, watched.account, [], nothing, start_s), cores, event
         )
-        profile.notes.append("nothing was sampled: the process did not use the CPU in this time")
+        profile.notes.append(NOTHING_SAMPLED)
         return profile
 
     def machine(self, charged: Iterable[Charged], seconds: float) -> Usage:
