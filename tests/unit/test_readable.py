@@ -113,7 +113,7 @@ def test_at_most_six_lines_before_the_table() -> None:
         before, table = text(profile, width=width).split("\n\n", 1)
         lines = before.splitlines()
         assert len(lines) <= 6
-        assert lines[0].startswith("./heat 4096: 4 cores, 80 % of their time useful, 18 % idle")
+        assert lines[0].startswith("heat 4096: 4 cores, 80 % of their time useful, 18 % idle")
         assert lines[1].startswith("1. serial code in write_boundary (heat.c:33), 17 % of the cores' time")
         assert "3 lost; 9 notes (-v tells more)" in lines[-1]
         assert "calling context" in table
