@@ -21,7 +21,7 @@ from parprof.causes import Cause, Kind, causes_of, find_causes, routes
 from parprof.causes.evidence import Evidence
 from parprof.causes.ownership import Owner, Ownership
 from parprof.causes.ranking import gain_bound, interval_percent
-from parprof.metrics import STALL, Metrics
+from parprof.metrics import IDLENESS, STALL, STOLEN, Metrics
 from parprof.model import Frame, Origin, PathSample, Profile, ThreadState
 from profiles import any_profile, few_samples, frame, heat, library
 
@@ -305,3 +305,15 @@ def test_what_to_do_about_a_wait_depends_on_its_kind(calls: str, said: str) -> N
     (cause,) = found(*balanced("main solve"), waiting)
     assert (cause.kind, cause.function) == (Kind.STALL, "load")
     assert said in f"{cause.what}; {cause.remedy}"
+
+
+def test_serial_code_is_that_on_a_busy_machine_too() -> None:
+    """Other programs had the cores that it left idle; the threads of the parallel code waited for theirs."""
+    setup = row("main setup", 300, 1)
+    setup.metrics[STOLEN], setup.metrics[IDLENESS] = 500e6, 400e6
+    waiting = PathSample(
+        (frame("main", 9), frame("solve", 9), library("GOMP_barrier")), Metrics(), Origin(7, "x", "t1")
+    )
+    waiting.metrics[STALL], waiting.metrics[STOLEN] = 1500e6, 1600e6
+    causes = found(*balanced("main solve"), setup, waiting, runtime="libgomp")
+    assert named(causes) == [("serial", "setup"), ("busy_machine", "solve")]

@@ -130,6 +130,12 @@ class Diagnosis:
     """False where nothing speaks for this kind but that no other one fits."""
 
 
+_BUSY_MACHINE = Diagnosis(
+    Kind.BUSY_MACHINE,
+    "its threads waited for cores that others used",
+    "not your code: measure on a quiet machine, or give the program cores of its own",
+    is_likely=False,
+)
 Test = Callable[[Site, Setting], Diagnosis | None]
 
 
@@ -142,6 +148,8 @@ def _stall(site: Site, setting: Setting) -> Diagnosis | None:
     what, remedy = _WAITS.get(kind, (f"in {call}" if call else "", _STALL_REMEDY))
     # all are on their way through a barrier, to sleep or just woken: more often than not others had the cores
     at_barrier = setting.runtime != "none" and bool(_BARRIERS.match(call) or _RUNTIME_FILES.match(call))
+    if at_barrier and measured(setting.total, "ready") + measured(setting.total, "stolen") >= stalled:
+        return _BUSY_MACHINE
     what = f"no thread works while this waits {what}".rstrip()
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
 
@@ -156,8 +164,8 @@ def _wait_of(innermost: str) -> tuple[str, str]:
 
 def _machine(site: Site, setting: Setting) -> Diagnosis | None:
     """Threads that could work had no core: the others waited for them, or so it looks."""
-    ready = measured(site.tally.metrics, "ready")
-    if is_single(site.tally, setting.cores) or ready < max(lost_ns(site.tally.metrics), 1.0):
+    away_ns = measured(site.tally.metrics, "ready") + measured(site.tally.metrics, "stolen")
+    if is_single(site.tally, setting.cores) or away_ns < max(lost_ns(site.tally.metrics), 1.0):
         return None
     threads = len(_workers(site.tally))
     if threads > setting.cores:
@@ -166,11 +174,7 @@ def _machine(site: Site, setting: Setting) -> Diagnosis | None:
             f"{threads} threads share {setting.cores} cores, and wait for each other",
             f"use {setting.cores} threads" + (" (OMP_NUM_THREADS)" if setting.is_openmp else ""),
         )
-    return Diagnosis(
-        Kind.BUSY_MACHINE,
-        "its threads waited for cores that others used",
-        "not your code: measure on a quiet machine, or give the program cores of its own",
-    )
+    return _BUSY_MACHINE
 
 
 def _creation(site: Site, setting: Setting) -> Diagnosis | None:

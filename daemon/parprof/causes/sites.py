@@ -71,7 +71,7 @@ def effort_ns(metrics: Metrics) -> float:
 def alone(metrics: Metrics, cores: int) -> float:
     """How far threads worked alone, 0 to 1: 1 where no other one ever worked, 0 where all cores were busy."""
     most = metrics.work_ns * (cores - 1)
-    return min(metrics.idleness_ns / most, 1.0) if most else 0.0
+    return min((metrics.idleness_ns + measured(metrics, "stolen")) / most, 1.0) if most else 0.0
 
 
 def share_of_first(tally: Tally) -> float:

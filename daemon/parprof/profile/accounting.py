@@ -14,6 +14,8 @@ _NEGLIGIBLE = 0.001
 """Of all core time: stall of no call path below that is of the edges of the measurement."""
 NOBODY = (Frame("[nobody works]"),)
 """Stall that belongs to no call path: nobody slept whose step could have begun it, nor was anyone seen to spin."""
+OTHERS = (Frame("[others had the cores]"),)
+"""Cores that others had while none of the threads that could work had one: there is no sample to charge with it."""
 
 
 def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -> Accounting | None:
@@ -34,7 +36,12 @@ def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -
     stolen_stall_ns = min(float(times.stall_away_ns), cores * times.idle_ns)
     if not times.exact:
         _fit_idleness(times, cores, max(ready_ns - excess_ns, 0.0), mine)
-    _settle_stolen(times, cores, ready_ns, stolen_stall_ns, mine)
+    unseen_ns = stolen_stall_ns + _unseen_stolen_ns(times, cores, ready_ns, mine)
+    if unseen_ns:
+        others = PathSample(OTHERS, Metrics(), _origin(measured))
+        others.metrics[STOLEN] = unseen_ns
+        samples.append(others)
+        mine.append(others)
     charged_ns = sum(_sum(mine, one) for one in (WORK, PROFILING, IDLENESS, STOLEN))
     charged_ns += max(ready_ns - excess_ns, 0.0)
     _settle_stall(rows, times, cores, stolen_stall_ns, charged_ns, mine, samples, measured)
@@ -84,15 +91,16 @@ def _fit_idleness(times: ScopeTimes, cores: float, ready_ns: float, mine: Sequen
             sample.metrics[IDLENESS] *= room_ns / idleness_ns
 
 
-def _settle_stolen(
-    times: ScopeTimes, cores: float, ready_ns: float, stolen_stall_ns: float, mine: Sequence[PathSample]
-) -> None:
-    """Add what no sample could be charged with: while all threads that work had no CPU there was none of them."""
+def _unseen_stolen_ns(times: ScopeTimes, cores: float, ready_ns: float, mine: Sequence[PathSample]) -> float:
+    """What no sample could be charged with: while all threads that work had no CPU there was none of them."""
     unseen_ns = times.idleness_ns(cores) - _sum(mine, IDLENESS) - _sum(mine, STOLEN)
-    unseen_ns = min(max(unseen_ns, 0.0), (cores - 1) * ready_ns) if times.exact else 0.0
-    work_ns = _sum(mine, WORK)
-    for sample in mine if work_ns else ():
-        sample.metrics[STOLEN] += (unseen_ns + stolen_stall_ns) * sample.metrics.work_ns / work_ns
+    return min(max(unseen_ns, 0.0), (cores - 1) * ready_ns) if times.exact else 0.0
+
+
+def _origin(measured: Measurement) -> Origin:
+    """Of what belongs to no thread."""
+    main = measured.images[measured.main]
+    return Origin(main.process.pid, main.process.comm, "", main.runtime, "", measured.main)
 
 
 def _settle_stall(
@@ -126,11 +134,7 @@ def _settle_stall(
     weights = rows.spun_alone()
     whole = sum(weight for _, weight in weights)
     if not whole:
-        process = measured.images[measured.main].process
-        origin = Origin(
-            process.pid, process.comm, "", measured.images[measured.main].runtime, "", measured.main
-        )
-        nobody = PathSample(NOBODY, Metrics(), origin)
+        nobody = PathSample(NOBODY, Metrics(), _origin(measured))
         samples.append(nobody)
         weights, whole = [(nobody, 1.0)], 1.0
     for sample, weight in weights:
