@@ -96,7 +96,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Setuptools writes next to what it builds; the sources may belong to somebody else.
 mkdir "$work/source"
-cp -R "$source/pyproject.toml" "$source/README.md" "$source/LICENSE" "$source/daemon" "$source/bpf" "$work/source/"
+cp -R "$source/pyproject.toml" "$source/README.md" "$source/LICENSE" "$source/daemon" "$source/bpf" "$source/instrument" "$work/source/"
 find "$work/source" -name __pycache__ -prune -exec rm -rf {} +
 say "making $environment"
 "$python" -m venv "$environment"

@@ -13,7 +13,7 @@ LAYERS = (
     "cache cct http_client workers",
     "attribution files kernel",
     "causes",
-    "exporters process runtimes symbols",
+    "exporters instruments process runtimes symbols",
     "languages logical loops probes unwind",
     "facts",
     "profile session",

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from parprof import resources
@@ -14,18 +14,19 @@ from parprof.errors import CommandError
 
 
 class Child:
-    """A forked child that will exec a command once released.
+    """A forked child that will exec a command once released, with variables of ours in its environment.
 
     Raises:
         CommandError: the command does not exist or is not executable.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         if shutil.which(command[0]) is None:
             exists = os.path.exists(command[0])
             reason = "is not executable" if exists else "was not found"
             raise CommandError(f"{command[0]} {reason}", is_missing=not exists)
         self.command = tuple(command)
+        self._environment = {**os.environ, **(environment or {})}
         self.status: int | None = None
         gate_read, self._gate = os.pipe()
         self._failure, failure_write = os.pipe()
@@ -43,7 +44,7 @@ class Child:
                 signal.signal(number, signal.SIG_DFL)
             resources.restore_file_limit()
             if os.read(gate, 1):
-                os.execvp(self.command[0], self.command)
+                os.execvpe(self.command[0], self.command, self._environment)
         except OSError as error:
             code = error.errno or errno.EINVAL
         finally:
