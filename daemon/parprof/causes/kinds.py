@@ -20,10 +20,9 @@ from parprof.causes.sites import (
     is_single,
     knows_threads,
     lost_ns,
-    measured,
     share_of_first,
 )
-from parprof.metrics import Metrics
+from parprof.metrics import SAMPLES, STALL, STOLEN, Metric, Metrics
 
 
 class Kind(StrEnum):
@@ -141,14 +140,13 @@ Test = Callable[[Site, Setting], Diagnosis | None]
 
 def _stall(site: Site, setting: Setting) -> Diagnosis | None:
     metrics = site.tally.metrics
-    stalled = measured(metrics, "stall")
-    if stalled < 0.5 * lost_ns(metrics):
+    if metrics.stall_ns < 0.5 * lost_ns(metrics):
         return None
-    call, kind = _wait_of(_leading(site.tally, measured_in="stall"))
+    call, kind = _wait_of(_leading(site.tally, by=STALL))
     what, remedy = _WAITS.get(kind, (f"in {call}" if call else "", _STALL_REMEDY))
     # all are on their way through a barrier, to sleep or just woken: more often than not others had the cores
     at_barrier = setting.runtime != "none" and bool(_BARRIERS.match(call) or _RUNTIME_FILES.match(call))
-    if at_barrier and measured(setting.total, "ready") + measured(setting.total, "stolen") >= stalled:
+    if at_barrier and _away_ns(setting.total) >= metrics.stall_ns:
         return _BUSY_MACHINE
     what = f"no thread works while this waits {what}".rstrip()
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
@@ -162,10 +160,15 @@ def _wait_of(innermost: str) -> tuple[str, str]:
     return call, kind or next((kind for calls, kind in _CALLS_THAT_WAIT if calls.match(call)), "")
 
 
+def _away_ns(metrics: Metrics) -> float:
+    """For how long threads had no core, and cores no thread, because others had the cores."""
+    return metrics.ready_ns + metrics[STOLEN]
+
+
 def _machine(site: Site, setting: Setting) -> Diagnosis | None:
     """Threads that could work had no core: the others waited for them, or so it looks."""
-    away_ns = measured(site.tally.metrics, "ready") + measured(site.tally.metrics, "stolen")
-    if is_single(site.tally, setting.cores) or away_ns < max(lost_ns(site.tally.metrics), 1.0):
+    metrics = site.tally.metrics
+    if is_single(site.tally, setting.cores) or _away_ns(metrics) < max(lost_ns(metrics), 1.0):
         return None
     threads = len(_workers(site.tally))
     if threads > setting.cores:
@@ -373,14 +376,13 @@ def _imbalance_ratio(tally: Tally, cores: int) -> float:
     return works[0] / max(mean, 0.01 * works[0])
 
 
-def _leading(tally: Tally, pattern: re.Pattern[str] | None = None, measured_in: str = "") -> str:
-    """The foreign function that most of it was in."""
+def _leading(tally: Tally, pattern: re.Pattern[str] | None = None, by: Metric = SAMPLES) -> str:
+    """The foreign function that most of it was in, by a metric."""
     amounts: dict[str, float] = {}
     for name, metrics in tally.runtime.items():
         function = name.partition(":")[2]
         if pattern is None or pattern.match(function):
-            amount = measured(metrics, measured_in) if measured_in else float(metrics.samples)
-            amounts[function] = amounts.get(function, 0.0) + amount
+            amounts[function] = amounts.get(function, 0.0) + metrics[by]
     return max(amounts, key=lambda name: amounts[name], default="")
 
 

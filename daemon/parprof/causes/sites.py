@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from parprof.causes.evidence import Evidence, Place, Tally
 from parprof.cct.tree import Procedure
-from parprof.metrics import METRICS, Metrics
+from parprof.metrics import STOLEN, Metrics
 
 _FLOOR_SHARE = 0.005
 """What loses less than this of all effort is looked at only as a part of something else."""
@@ -48,14 +48,8 @@ _PLUMBING = re.compile(
 
 
 def lost_ns(metrics: Metrics) -> float:
-    """Core time that was no useful work: idleness, overhead, and stall where that is measured."""
-    return metrics.idleness_ns + min(metrics.overhead_ns, metrics.work_ns) + measured(metrics, "stall")
-
-
-def measured(metrics: Metrics, name: str) -> float:
-    """A metric that not every version has, by its name; 0 where there is none."""
-    metric = METRICS.by_name().get(name)
-    return metrics[metric] if metric is not None else 0.0
+    """Core time that was no useful work: idleness, overhead, and stall."""
+    return metrics.idleness_ns + min(metrics.overhead_ns, metrics.work_ns) + metrics.stall_ns
 
 
 def is_counted(metrics: Metrics) -> bool:
@@ -71,7 +65,7 @@ def effort_ns(metrics: Metrics) -> float:
 def alone(metrics: Metrics, cores: int) -> float:
     """How far threads worked alone, 0 to 1: 1 where no other one ever worked, 0 where all cores were busy."""
     most = metrics.work_ns * (cores - 1)
-    return min((metrics.idleness_ns + measured(metrics, "stolen")) / most, 1.0) if most else 0.0
+    return min((metrics.idleness_ns + metrics[STOLEN]) / most, 1.0) if most else 0.0
 
 
 def share_of_first(tally: Tally) -> float:
