@@ -144,17 +144,25 @@ class Session:
                 self.kernel.watch(
                     pid, target.image, target.config(), from_exec=True, scope=target.scope.number
                 )
-                self._join(target.scope, target)
-            else:
-                target.prepare(patient, wait)
-        others = [] if stop else self._prepared(children, target, patient, wait)
-        anyone_runs = any(is_running(one.pid) for one in (target, *others))
-        begun_ns = 0 if anyone_runs else time.monotonic_ns()
-        for one in () if stop else (target, *others):
-            with suppress(TargetError) if one is not target else nullcontext(), self._or_forget(one):
-                one.begin(begun_ns, wait)
-                self._join(one.scope, one)
+                self._join(target)
+                return target
+            target.prepare(patient, wait)
+            others = self._prepared(children, target, patient, wait)
+        self._begin(target, others, wait)
         return target
+
+    def _begin(self, target: Target, children: Sequence[Target], wait: bool) -> None:
+        """Count prepared processes from one moment on; children that are gone by now are left out."""
+        together = (target, *children)
+        # where somebody runs, the job's time begins with the first thread that is seen to work
+        begun_ns = 0 if any(is_running(one.pid) for one in together) else time.monotonic_ns()
+        with self._or_forget(*together):
+            target.begin(begun_ns, wait)
+            self._join(target)
+        for child in children:
+            with suppress(TargetError), self._or_forget(child):
+                child.begin(begun_ns, wait)
+                self._join(child)
 
     def _prepared(
         self, children: Collection[int], parent: Target, patient: Callable[[int], bool] | None, wait: bool
@@ -193,20 +201,21 @@ class Session:
         return target
 
     @contextmanager
-    def _or_forget(self, target: Target) -> Iterator[None]:
-        """What fails in this context leaves nothing of the target."""
+    def _or_forget(self, *targets: Target) -> Iterator[None]:
+        """What fails in this context leaves nothing of the targets."""
         try:
             yield
         except BaseException:
-            self._lives.end(target, End.FAILED)
-            self._lives.forget(target)
-            if target.scope.number not in self.scopes:
-                self.kernel.scopes.forget(target.scope.number)
+            for target in targets:
+                self._lives.end(target, End.FAILED)
+                self._lives.forget(target)
+                if target.scope.number not in self.scopes:
+                    self.kernel.scopes.forget(target.scope.number)
             raise
 
-    def _join(self, scope: Scope, target: Target) -> None:
-        """A process image counts in a scope from now on."""
-        self.scopes.setdefault(scope.number, scope).add(target)
+    def _join(self, target: Target) -> None:
+        """A process image counts in its scope from now on."""
+        self.scopes.setdefault(target.scope.number, target.scope).add(target)
 
     def _scope_for(self, image: int) -> Scope:
         """The scope of a process that comes from outside."""
@@ -458,7 +467,7 @@ class Session:
         except TargetError:
             self.kernel.unwatch(record.pid)
             return
-        self._join(scope, target)
+        self._join(target)
         if not is_exec and before is not None:
             target.inherit(before)
         self._lives.begin(target, target.first_state, time.monotonic())
