@@ -450,8 +450,7 @@ static __always_inline void leave_scope(struct process *p, s32 working)
 }
 
 /* Run by Python itself (BPF_PROG_TEST_RUN), never attached: changes a process's entry where the programs change it too.
- * Arguments: enum command, tgid, and for COMMAND_WAITS a
- * time; or COMMAND_ALLOW, scope, cores. */
+ * Arguments: enum command, tgid, and for COMMAND_WAITS a time; or COMMAND_ALLOW, scope, cores. */
 int on_command(struct bpf_raw_tracepoint_args *ctx)
 {
 	u32 tgid = ctx->args[1], command = ctx->args[0], unused;

@@ -491,8 +491,8 @@ enum command {
 	COMMAND_SETTLE = 3,	/* some time after COMMAND_RECOUNT: what programs still changed in the old numbers */
 	COMMAND_LEAVE = 4,	/* the process is watched no more: its threads are nobody's */
 	COMMAND_ALLOW = 5,	/* of a scope, not of a process: it may use so many cores from now on */
-	COMMAND_WAITS = 7,	/* its waits are of interest from a time on, or (0) no more; stalls are cut in two now */
 	COMMAND_FREEZE = 6,	/* nothing of the process counts any more: what is known of it stays as it is */
+	COMMAND_WAITS = 7,	/* its waits are of interest from a time on, or (0) no more; stalls are cut in two now */
 };
 
 /* What was decided about a process that is not watched; key: tgid. */

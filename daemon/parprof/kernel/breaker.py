@@ -122,14 +122,14 @@ class Breaker:
 
     def find_waits(self, pid: int, since_ns: int) -> None:
         """The waits of a process are of interest from then on; 0: no more."""
-        bpf.run_raw_tracepoint(self._command_program, (COMMAND_WAITS, pid, since_ns))
+        self._command(COMMAND_WAITS, pid, since_ns)
 
     def probe_again(self, pid: int) -> None:
         """Let probes count again that were cut off in a process."""
         self._command(COMMAND_PROBE, pid)
 
-    def _command(self, command: int, pid: int) -> None:
-        bpf.run_raw_tracepoint(self._command_program, (command, pid, 0))
+    def _command(self, command: int, pid: int, argument: int = 0) -> None:
+        bpf.run_raw_tracepoint(self._command_program, (command, pid, argument))
 
     def hooks_ns(self) -> float:
         """CPU time that following context switches took so far, on the whole machine."""
