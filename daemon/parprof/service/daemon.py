@@ -83,11 +83,11 @@ class Daemon:
         self._refused: set[int] = set()
         """PIDs that were to be watched, and could not be."""
         self._asked: set[int] = set()
+        """PIDs watched on request, whatever the selection says of them."""
         self._waits_of: set[int] = set()
         """The processes of which it is found out where their threads wait, by PID."""
         self._said: set[str] = set()
         """Problems of caches on disk."""
-        """PIDs watched on request, whatever the selection says of them."""
         self._snapshot = Snapshot(
             self._started_s, self._started_s, (), options.frequency_hz, 0, {}, {}, {}, {}, options.budget_ratio,
             0.0, 0.0,
