@@ -64,11 +64,11 @@ class Leases:
     def _look_closely(self, pid: int, change: int) -> None:
         """Where its threads wait is found out as long as anybody attaches to it."""
         before = self._looking[pid]
-        self._looking[pid] += change
-        if not self._looking[pid]:
+        now = self._looking[pid] = before + change
+        if not now:
             del self._looking[pid]
-        if not before or not before + change:
-            _wait(self._service.find_waits(pid, change > 0))
+        if bool(now) != bool(before):
+            _wait(self._service.find_waits(pid, bool(now)))
 
     def _release(self, pid: int) -> None:
         with self._lock:
