@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from parprof.errors import TargetError
 
@@ -26,7 +27,7 @@ def cgroup_members(pid: int, root: Path = CGROUP_ROOT) -> list[int]:
     Raises:
         TargetError: it is in the root, as whoever was never put anywhere, or its cgroup cannot be read.
     """
-    for mounts, path in _hierarchies(membership_of(pid), root):
+    for _, mounts, path in _memberships(membership_of(pid), root):
         if not path.startswith("/") or path == "/" or ".." in PurePosixPath(path).parts:
             continue
         for mount in mounts:
@@ -44,17 +45,27 @@ def cgroup_members(pid: int, root: Path = CGROUP_ROOT) -> list[int]:
     )
 
 
-def _hierarchies(membership: str, root: Path) -> Iterator[tuple[tuple[Path, ...], str]]:
-    """Where each cgroup of a process may be mounted, and its path there; version 2 first."""
-    found: list[tuple[tuple[Path, ...], str]] = []
-    for line in membership.splitlines():
+class _Membership(NamedTuple):
+    """A cgroup of a process, in one hierarchy."""
+
+    version: int
+    mounts: tuple[Path, ...]
+    """Where the hierarchy may be mounted."""
+    path: str
+    """From there."""
+
+
+def _memberships(text: str, root: Path) -> list[_Membership]:
+    """Those that ``/proc/PID/cgroup`` tells of; version 2 first."""
+    found: list[_Membership] = []
+    for line in text.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if not controllers:  # version 2, alone or beside version 1
-            found.insert(0, ((root, root / "unified"), path))
+            found.append(_Membership(2, (root, root / "unified"), path))
         elif "cpu" in controllers.split(","):
-            found.append(((root / controllers, root / "cpu"), path))
-    yield from found
+            found.append(_Membership(1, (root / controllers, root / "cpu"), path))
+    return sorted(found, key=lambda one: -one.version)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -93,9 +104,8 @@ def cgroup_quota(membership: str, root: Path = CGROUP_ROOT) -> Quota | None:
     ``membership`` is the text of ``/proc/PID/cgroup``; what cannot be read sets no limit.
     """
     limits: list[Quota] = []
-    for mounts, path in _hierarchies(membership, root):
-        is_version_2 = root in mounts
-        limits += _quotas(mounts, path, _quota_v2 if is_version_2 else _quota_v1)
+    for version, mounts, path in _memberships(membership, root):
+        limits += _quotas(mounts, path, _quota_v2 if version == 2 else _quota_v1)
     return min(limits, default=None)
 
 
