@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from parprof.attribution import Effort, percent
+from parprof.attribution.interval import Z
 from parprof.causes.ranking import interval_percent
 from parprof.causes.sites import lost_ns
 from parprof.cct.tree import CallingContextTree
@@ -91,7 +92,7 @@ def useful(part: Metrics, total: Metrics) -> Amount:
     """A part's useful work: each sample of it stands for one period, and they come as a Poisson process."""
     value = Effort.of(part).useful_ns
     period = (total.work_ns + total.spin_ns) / total.samples if total.samples else 0.0
-    return Amount(value, 1.96 * math.sqrt(value * period))
+    return Amount(value, Z * math.sqrt(value * period))
 
 
 def write(a: Profile, b: Profile, path: str, notes: Sequence[str] = ()) -> None:
