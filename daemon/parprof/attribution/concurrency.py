@@ -57,12 +57,16 @@ def range_name(first: int, last: int | None) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _ranges() -> tuple[tuple[int, int | None], ...]:
-    ends: tuple[int | None, ...] = (*(after - 1 for _, after in pairwise(FIRST_OF_BUCKET)), None)
-    return tuple(zip(FIRST_OF_BUCKET, ends, strict=True))
+def ranges(firsts: Sequence[int]) -> list[tuple[int, int | None]]:
+    """First and last of adjoining ranges of n_w; the last range has no end.
+
+    >>> ranges((0, 1, 4))
+    [(0, 0), (1, 3), (4, None)]
+    """
+    return [*((first, after - 1) for first, after in pairwise(firsts)), (firsts[-1], None)]
 
 
-RANGES = _ranges()
+RANGES = ranges(FIRST_OF_BUCKET)
 """First and last n_w of each bucket."""
 
 
@@ -174,4 +178,4 @@ def groups_up_to(cores: int, most: int) -> list[tuple[int, int | None]]:
         step = 1
         while len(firsts := sorted({1, 2, *powers[::step]})) > max(most, 3):
             step += 1
-    return [*((first, after - 1) for first, after in pairwise(firsts)), (firsts[-1], None)]
+    return ranges(firsts)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 
 from parprof.attribution import Effort
+from parprof.attribution.concurrency import range_name, ranges
 from parprof.metrics import Metric
+from parprof.service.levels import FIRST_OF_LEVEL
 from parprof.service.model import ProcessSnapshot, PushQueue, Snapshot
 
 THREAD_STATES = ("working", "spinning", "blocked")
@@ -15,7 +17,7 @@ BRIEF = ("comm", "pid")
 PROCESS = ("comm", "pid", "cgroup", "runtime")
 INFO = (*PROCESS, "n_w_source", "uid", "container", "unit", "pod")
 FUNCTION = (*BRIEF, "function", "module")
-LEVEL_NAMES = ("0", "1", "2-3", "4-7", "8-15", "16-31", "32-63", "64+")
+LEVEL_NAMES = tuple(range_name(*level) for level in ranges(FIRST_OF_LEVEL))
 """Of `parprof.service.levels.FIRST_OF_LEVEL`, as values of the label ``n_working``."""
 LABEL_NAMES: tuple[tuple[str, ...], ...] = (BRIEF, PROCESS, INFO)
 
