@@ -26,6 +26,7 @@ static __always_inline void observe(struct process *p, struct thread *t, u32 tgi
 		t->base_work = !leaf_waits(config, ip, sp);
 	else if (config)	/* the frames say wait, the program's own code runs: some edge has no probe (yet) */
 		t->caught_working = !frames_say_work(t) && in_user_code(config, ip);
+	t->spins = config && config->spin_end[0] && in_spin_loop(config, ip);
 	recount_at(p, t, 1, 0, 0);
 }
 

@@ -31,6 +31,17 @@ static __always_inline void guess_from_leaf(struct process *p, struct thread *t,
 	t->base_work = !sleeps_in_runtime(config);
 }
 
+/* The current thread was found in a loop that only waits, and is switched out against its will: is it there still? */
+static __always_inline int still_spins(u32 tgid)
+{
+	struct process_config *config = configs.lookup(&tgid);
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	u64 ip = 0;
+
+	bpf_probe_read_kernel(&ip, sizeof(ip), &regs->ip);
+	return config && in_spin_loop(config, ip);
+}
+
 /* The thread sleeps in the futex call of a pthread mutex: its owner makes others wait. */
 static __always_inline void begin_lock_wait(struct thread *t, u32 tgid, u32 tid)
 {
@@ -63,6 +74,7 @@ static __always_inline void fall_asleep(struct process *p, struct thread *t, u32
 	int inside;
 
 	t->blocked = 1;
+	t->spins = 0;
 	recount_at(p, t, 0, 0, now);
 	if (!config)
 		return;
@@ -125,6 +137,8 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int
 	} else {
 		if (t->unknown == 1 && !t->depth && !busy)
 			guess_from_leaf(p, t, tgid);
+		if (t->spins)
+			t->spins = still_spins(tgid);
 		recount_at(p, t, 0, 1, now);
 		begin_ready(t, now);
 	}

@@ -3,7 +3,7 @@
  * The state of one thread: pure functions on struct thread, no maps, no helpers. Unit-tested with gcc.
  *
  * A thread works when its innermost known frame is user work (or, with no known frame, when its base state
- * is), and it is not blocked in the kernel. Frames are told apart by the stack pointer at their entry, so
+ * is), it was not found spinning, and it is not blocked in the kernel. Frames are told apart by the stack pointer at their entry, so
  * entries and returns need not balance: any later event whose stack pointer shows that a frame is gone
  * (longjmp, tail call, missed return) removes it. Frames are counted without branches because the
  * verifier would follow each combination of them.
@@ -59,7 +59,7 @@ static inline __attribute__((always_inline)) int frame_enter(struct thread *t, u
 	u64 top = t->depth - 1ULL, inherited = 0;
 	u32 depth;
 
-	t->caught_working = 0;
+	t->caught_working = t->spins = 0;
 	if (t->depth && t->depth <= MAX_NESTING && t->sp[slot(top)] == sp && (t->context_bits >> (top & 63) & 1))
 		inherited = t->context[slot(top)];
 	drop_below(t, sp + 1);	/* a frame that began at this very sp is dead too: tail call */
@@ -128,13 +128,13 @@ static inline __attribute__((always_inline)) void begin_or_end(struct thread *t,
 {
 	t->depth = 0;
 	t->base_work = work;
-	t->caught_working = 0;
+	t->caught_working = t->spins = 0;
 }
 
 /* A function returned: everything that began below `sp` is gone. */
 static inline __attribute__((always_inline)) void frame_leave(struct thread *t, u64 sp)
 {
-	t->caught_working = 0;
+	t->caught_working = t->spins = 0;
 	drop_below(t, sp);
 }
 
@@ -158,7 +158,7 @@ static inline __attribute__((always_inline)) int frames_say_work(const struct th
 /* 1 if the thread's own code is user work, whether or not it is blocked. */
 static inline __attribute__((always_inline)) int in_work(const struct thread *t)
 {
-	return frames_say_work(t) | t->caught_working;
+	return (frames_say_work(t) | t->caught_working) & ~t->spins & 1;
 }
 
 /* 1 if the thread counts as working now. */

@@ -115,7 +115,7 @@ static __always_inline void follow_source(struct process *p, struct thread *t)
 {
 	if (t->from_leaves == (u8)p->from_leaves || t->busy)
 		return;
-	t->base_work = in_work(t);
+	t->base_work = frames_say_work(t) | t->caught_working;
 	t->depth = 0;
 	t->caught_working = 0;
 	t->from_leaves = p->from_leaves;
@@ -168,6 +168,12 @@ static __always_inline int in_user_code(struct process_config *c, u64 address)
 static __always_inline int in_wait_code(struct process_config *c, u64 address)
 {
 	return c->wait_end[0] ? in_ranges(c->wait_start, c->wait_end, MAX_WAIT_RANGES, address) : in_runtime(c, address);
+}
+
+/* Does a thread only wait for others that runs this code, in the runtime or not? */
+static __always_inline int in_spin_loop(struct process_config *c, u64 address)
+{
+	return in_ranges(c->spin_start, c->spin_end, MAX_SPIN_RANGES, address);
 }
 
 static __always_inline int in_libc(struct process_config *c, u64 address)

@@ -19,6 +19,7 @@
 #define MAX_NESTING 64		/* (work | wait) frames remembered for one thread */
 #define MAX_RUNTIME_RANGES 6	/* executable mappings of parallel runtimes in one process */
 #define MAX_WAIT_RANGES 16	/* code of the runtimes in which threads wait */
+#define MAX_SPIN_RANGES 16	/* loops of any code in which threads wait */
 #define MAX_LIBC_RANGES 2	/* libc, and before glibc 2.34 libpthread */
 #define MAX_USER_RANGES 4	/* executable mappings of files that call them */
 #define MAX_CODE_SPANS 2	/* the executable, the libraries */
@@ -221,6 +222,8 @@ struct process_config {
 	u64 wait_end[MAX_WAIT_RANGES];
 	u64 code_start[MAX_CODE_SPANS];	/* spans of addresses in which all of its code is, and little else */
 	u64 code_end[MAX_CODE_SPANS];
+	u64 spin_start[MAX_SPIN_RANGES];	/* code in which a thread waits for others, whatever else is known of it */
+	u64 spin_end[MAX_SPIN_RANGES];
 	u64 libc_start[MAX_LIBC_RANGES];	/* the C library, and its threads where they are a library of their own */
 	u64 libc_end[MAX_LIBC_RANGES];
 	struct memory_plan memory;
@@ -287,7 +290,7 @@ struct thread {
 	u8 running;		/* included in its scope's places, as `counted` is in n_working */
 	u8 queued;
 	u8 stopped;		/* it sleeps because of a signal or a debugger */
-	u8 reserved;
+	u8 spins;		/* found in a loop that waits for others, until its next edge, sleep or sample elsewhere */
 };
 
 /* What a probe site means: the low byte of its cookie. */

@@ -29,6 +29,8 @@ def fill_config(raw: Any, config: WatchConfig) -> None:
         raw.user_start[index], raw.user_end[index] = start, end
     for index, (start, end) in enumerate(config.wait_ranges):
         raw.wait_start[index], raw.wait_end[index] = start, end
+    for index, (start, end) in enumerate(config.spin_ranges):
+        raw.spin_start[index], raw.spin_end[index] = start, end
     for index, (start, end) in enumerate(config.libc_ranges):
         raw.libc_start[index], raw.libc_end[index] = start, end
     for index, (start, end) in enumerate(config.code_spans):

@@ -49,6 +49,18 @@ def functions_around(dso: Dso, addresses: Iterable[int]) -> dict[int, Extent]:
     return out
 
 
+def function_at(elf: ElfFile, address: int) -> Extent | None:
+    """The function around an ELF virtual address, as far as the file itself tells.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    found = _by_frames(elf, [address]).get(address)
+    if found is None and (symbol := find_functions(elf, {address}).get(address)) is not None and symbol.size:
+        found = symbol.value, symbol.size
+    return found
+
+
 def _by_frames(elf: ElfFile, addresses: list[int]) -> dict[int, Extent]:
     """By the sorted table in ``.eh_frame_hdr``, which the unwinders of exceptions use."""
     start = next((s.vaddr for s in elf.segments if s.type == _PT_GNU_EH_FRAME), 0)

@@ -138,23 +138,32 @@ class FactsBook(Closing):
             return NOTHING if "problem" in answer else None
 
     def _request(self, dso: Dso) -> Future[dict[str, Any]] | None:
-        """Have the thread ask the child."""
+        """Have the thread ask the child for a file's facts."""
+        future = self.ask(dso, {})
+        if future is not None:
+            self._coming[dso.key, dso.name] = future
+        return future
+
+    def ask(self, dso: Dso, request: dict[str, Any]) -> Future[dict[str, Any]] | None:
+        """Have the thread ask the child something about a file: see `parprof.probes.facts_worker`.
+
+        The answer is empty if the child failed; None: the file cannot be opened.
+        """
         try:
             fd = dso.file().lend()
         except (TargetError, OSError):
             return None
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "parprof-facts")
-        future = self._thread.submit(self._ask, dso.key, dso.path, fd)  # it must not use the Dso
-        self._coming[dso.key, dso.name] = future
-        return future
+        # it must not use the Dso
+        return self._thread.submit(self._ask, dso.key, {"file": dso.path, **request}, fd)
 
-    def _ask(self, key: Key, path: str, fd: int) -> dict[str, Any]:
+    def _ask(self, key: Key, request: dict[str, Any], fd: int) -> dict[str, Any]:
         """What the child says; empty if it failed. In the thread."""
         try:
             if self._closing:
                 return {}
-            return self._client.ask({"file": path}, [fd], time.monotonic() + self._file_seconds)
+            return self._client.ask(request, [fd], time.monotonic() + self._file_seconds)
         except WorkerFailed:
             if len(self._failures) >= _KEPT:
                 self._failures.clear()

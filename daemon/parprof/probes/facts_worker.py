@@ -1,8 +1,9 @@
 """The child process that finds what planning has to know of files: ``python -m parprof.probes.facts_worker FD``.
 
-It answers requests on a socket, ``{"file": path}`` each with a descriptor of an ELF file, with ``{"facts": {...}}``:
-see `parprof.probes.file_facts`. It ends with the socket. What it reads and disassembles is hostile: so it gives up its
-privileges first, and memory and time are limited.
+It answers requests on a socket, each with a descriptor of an ELF file: ``{"file": path}`` with ``{"facts": {...}}``,
+see `parprof.probes.file_facts`; with an ``"address"``, too (an ELF virtual address), with ``{"spins": [start, end]}``,
+the loop there if it only waits for other threads, else ``[]``. It ends with the socket. What it reads and disassembles
+is hostile: so it gives up its privileges first, and memory and time are limited.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from contextlib import suppress
 from typing import Any
 
 from parprof.files.elf import ElfError, ElfFile
+from parprof.loops.extents import function_at
+from parprof.loops.spins import spin_loops
 from parprof.probes.file_facts import find_facts, rules, to_json
 from parprof.workers import protocol
 from parprof.workers.privileges import drop_privileges
@@ -34,11 +37,24 @@ def answer(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         size = os.fstat(source).st_size
         label = str(request.get("file"))[:_MAX_LABEL]
         elf = ElfFile(lambda offset, size: os.pread(source, size, offset), size, label)
+        if "address" in request:
+            return {"spins": spin_loop_at(elf, int(request["address"]))}
         return {"facts": to_json(find_facts(elf, label.rpartition("/")[2]))}
-    except (ElfError, OSError, ValueError) as error:
+    except (ElfError, OSError, ValueError, TypeError) as error:
         return {"problem": str(error)[:500]}
     except MemoryError:
         return {"problem": "its symbols take too much memory"}
+
+
+def spin_loop_at(elf: ElfFile, address: int) -> tuple[int, ...]:
+    """The loop around an ELF virtual address in which threads wait for each other; empty if it is none.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    extent = function_at(elf, address)
+    loops = spin_loops(elf, *extent) if extent is not None else []
+    return next(((start, end) for start, end in loops if start <= address < end), ())
 
 
 def serve(connection: socket.socket) -> None:

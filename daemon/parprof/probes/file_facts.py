@@ -21,10 +21,13 @@ from parprof.probes.static_runtime import runtime_code
 from parprof.probes.wait_code import Range, wait_code
 from parprof.runtimes import Agent, agent_for_library, agents
 
-FORMAT = 1
+FORMAT = 2
 """To be raised with each change of what the facts are or how they are found."""
 NAMED = ("pthread_create", "_dl_debug_state")
 """Functions that are probed wherever they are."""
+_YIELD = "sched_yield"
+_YIELD_BYTES = 32
+"""What it takes at least, where its size is not told."""
 MAX_FUNCTIONS = 1 << 14
 """Functions of one file that can be probed; more are left out."""
 _MAX_NAME, _MAX_NAMES = 1 << 12, 1 << 16
@@ -73,6 +76,8 @@ class FileFacts:
     """Whether it imports what starts a thread, and is neither a parallel runtime nor a wrapper for others."""
     runtime_code: tuple[Range, ...] = ()
     """Of a runtime that is linked into it: its code, ELF addresses [start, end)."""
+    yield_code: tuple[Range, ...] = ()
+    """Of a C library: the function by which threads give up their CPU while they wait for each other."""
 
 
 def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
@@ -81,7 +86,7 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
     markers = {agent.marker for agent in agents() if agent.marker} if library is None else set()
     try:
         is_static = elf.is_static
-        defined = elf.lookup({*NAMED, *markers})
+        defined = elf.lookup({*NAMED, _YIELD, *markers})
     except ElfError:
         return FileFacts()
     named = [symbol for name in NAMED for symbol in defined.get(name, ())]
@@ -107,6 +112,7 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
         tuple(wait_code(elf)) if runtime is not None and runtime.pauses else (),
         creates_threads,
         tuple(runtime_code(static_agent, elf)) if static_agent is not None else (),
+        tuple({(one.value, one.value + (one.size or _YIELD_BYTES)) for one in defined.get(_YIELD, ())}),
     )
 
 
@@ -196,6 +202,7 @@ def from_json(raw: Any) -> FileFacts:
             tuple(_range(one) for one in _list(raw["wait_code"], _MAX_NAMES)),
             bool(raw["creates_threads"]),
             tuple(_range(one) for one in _list(raw["runtime_code"], _MAX_NAMES)),
+            tuple(_range(one) for one in _list(raw["yield_code"], _MAX_NAMES)),
         )
     except (KeyError, TypeError) as error:
         raise ValueError("no facts about a file") from error

@@ -8,11 +8,18 @@ from dataclasses import dataclass, field
 
 from parprof.files.elf import ElfError
 from parprof.files.libc import is_libc, is_loader
-from parprof.kernel.records import MAX_LIBC_RANGES, MAX_RUNTIME_RANGES, MAX_USER_RANGES, MAX_WAIT_RANGES
+from parprof.kernel.records import (
+    MAX_LIBC_RANGES,
+    MAX_RUNTIME_RANGES,
+    MAX_SPIN_RANGES,
+    MAX_USER_RANGES,
+    MAX_WAIT_RANGES,
+)
 from parprof.kernel.uprobes import Site
 from parprof.plans import Edge, Hook
 from parprof.probes.facts_book import file_facts
 from parprof.probes.file_facts import Function, look_at
+from parprof.probes.spin_book import SPINS
 from parprof.probes.wait_code import Range, merged
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.runtimes import Agent, agent_for_library
@@ -39,6 +46,10 @@ class Plan:
     """The code of the runtimes in which threads wait; none: all of it may."""
     libc_ranges: list[Range] = field(default_factory=list)
     """The C library and, before glibc 2.34, its threads: each from its first to its last executable mapping."""
+    spin_ranges: list[Range] = field(default_factory=list)
+    """Loops in which threads only wait for each other, of whatever code, as far as they are known."""
+    spinning_files: list[str] = field(default_factory=list)
+    """Names of the files that these are in."""
     notes: list[str] = field(default_factory=list)
     outlined: int = 0
     """Outlined functions known by symbol."""
@@ -202,7 +213,21 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
             )
     plan.rare_sites = _creation_sites(dsos, runtimes)
     plan.libc_ranges = _libc_ranges(load_map, dsos)
+    plan_spins(plan, load_map)
     return plan
+
+
+def plan_spins(plan: Plan, load_map: LoadMap) -> None:
+    """Plan by what is known now of the loops in which threads only wait for each other; `sched_yield` is one."""
+    out: list[Range] = []
+    for dso in load_map.dsos():
+        bias = load_map.bias(dso)
+        out += [(bias + start, bias + end) for start, end in SPINS.loops(dso)]
+    plan.spin_ranges = sorted(out)[:MAX_SPIN_RANGES]
+    plan.spinning_files = [dso.name for dso in load_map.dsos() if SPINS.found(dso)]
+    if len(out) > MAX_SPIN_RANGES:
+        note = f"more than {MAX_SPIN_RANGES} loops only wait for other threads: spinning in the others counts as work"
+        plan.notes = list(dict.fromkeys([*plan.notes, note]))
 
 
 def _users(runtimes: list[_Runtime], dsos: list[Dso]) -> list[Dso]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import select
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from parprof.session.lifecycle import End, Lives, State
 from parprof.session.region_rate import RegionRate
 from parprof.session.scopes import Scope
 from parprof.session.sources import Source
+from parprof.session.spins import EARLY_SECONDS, SpinFinder
 from parprof.session.stops import Stops, let_go
 from parprof.session.target import Target, Watched
 from parprof.untrusted import visible
@@ -103,6 +105,9 @@ class Session:
         """See `Drain.by_cores`."""
         self.thread_names: dict[tuple[int, int], str] = {}
         self.trace: list[TraceRecord] = []
+        self._spins = SpinFinder(kernel.stacks)
+        self._early_looks: deque[float] = deque()
+        """When samples are taken before their time, to find out early where threads spin."""
         self.cost = CostMeter(kernel)
         self.regions = RegionRate(kernel)
         self.started_ns = time.monotonic_ns()
@@ -215,6 +220,8 @@ class Session:
 
     def _join(self, target: Target) -> None:
         """A process image counts in its scope from now on."""
+        if not self.targets or self.targets.keys() == {target.image}:
+            self._early_looks = deque(time.monotonic() + seconds for seconds in EARLY_SECONDS)
         self.scopes.setdefault(target.scope.number, target.scope).add(target)
 
     def _scope_for(self, image: int) -> Scope:
@@ -325,6 +332,7 @@ class Session:
         self._clear_away(readable)
         self._note_rates(now)
         self._drain_in_time(now)
+        self._learn_spins()
         self._check_in_time(now)
 
     def _wait(self, seconds: float) -> list[int]:
@@ -335,6 +343,14 @@ class Session:
         with suppress(InterruptedError):
             return [fd for fd, _ in self._poller.poll(seconds)]
         return []
+
+    def _learn_spins(self) -> None:
+        """Tell the programs of loops in which threads turned out to wait."""
+        found = {dso.key for dso in self._spins.found()}
+        if found:
+            for target in self._lives.living():
+                if target.load_map is not None and any(dso.key in found for dso in target.load_map.dsos()):
+                    target.learn_spins()
 
     def _act_on_records(self) -> None:
         """Do what the programs have told that is to be done."""
@@ -385,7 +401,10 @@ class Session:
             self.regions.note(now)
 
     def _drain_in_time(self, now: float) -> None:
-        if now - self._last_drain >= self.pace.drain:
+        is_early = bool(self._early_looks) and now >= self._early_looks[0]
+        if is_early:
+            self._early_looks.popleft()
+        if is_early or now - self._last_drain >= self.pace.drain:
             self.drain()
 
     def _check_in_time(self, now: float) -> None:
@@ -581,6 +600,7 @@ class Session:
                 self.thread_names[key.image, key.tid] = self._thread_name(key.image, key.tid)
         for scope in self.scopes.values():
             scope.changed()
+        self._spins.look(facts, self.targets)
         add_facts(self.facts, facts)
 
     def _thread_name(self, image: int, tid: int) -> str:

@@ -32,7 +32,15 @@ from parprof.languages.front_ends import FrontEnds
 from parprof.plans import Edge
 from parprof.probes.facts_book import BOOK
 from parprof.probes.placed import PlacedProbes
-from parprof.probes.plan import Plan, has_runtime, is_static, learned_site, loader_sites, make_plan
+from parprof.probes.plan import (
+    Plan,
+    has_runtime,
+    is_static,
+    learned_site,
+    loader_sites,
+    make_plan,
+    plan_spins,
+)
 from parprof.probes.shared import SharedProbes
 from parprof.process.epochs import LoadMaps
 from parprof.process.identity import Process, allowance, inspect, is_32_bit, open_pidfd
@@ -280,6 +288,11 @@ class Target:
         texts = self.notes()
         if self.memory.problem:
             texts.append(f"n_w is not read from memory: {self.memory.problem}")
+        if files := self.plan.spinning_files:
+            texts.append(
+                f"loops in {', '.join(files)} only look at memory until other threads write to it: "
+                "a thread found there waits, and counts as spinning"
+            )
         return texts + self._quota.remarks()
 
     def jit_names(self, addresses: Iterable[int]) -> dict[int, str]:
@@ -296,7 +309,8 @@ class Target:
             flags |= CACTUS
         return WatchConfig(
             flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges),
-            tuple(plan.wait_ranges), self.load_map.code_spans() if self.load_map else (), tuple(plan.libc_ranges),
+            tuple(plan.wait_ranges), self.load_map.code_spans() if self.load_map else (), tuple(plan.spin_ranges),
+            tuple(plan.libc_ranges),
             self.memory.plan, next((agent.closures for agent in plan.agents if agent.closures), None),
         )  # fmt: skip
 
@@ -566,6 +580,12 @@ class Target:
             self.plan.outlined += 1
             with self._noting_refusals():
                 self._probes.attach([site], Cost.PROBE)
+
+    def learn_spins(self) -> None:
+        """There are new loops, in its files, of which it is known that threads only wait there."""
+        if self.load_map is not None and not self.ended:
+            plan_spins(self.plan, self.load_map)
+            self.kernel.configure(self.pid, self.config())
 
     def seed_threads(self) -> None:
         """Tell the programs which threads exist, with a guess at what the sleeping ones wait for."""

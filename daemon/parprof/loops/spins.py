@@ -1,0 +1,291 @@
+"""Loops in which a thread waits for another one, told by what they do: they look at memory again until it changes.
+
+A loop is taken to wait if
+
+- some way out of it is decided by nothing but constants, registers that keep their value from turn to turn, and memory
+  at an address that stays the same: as the loop itself stores nothing, only another thread can make that decision
+  come out otherwise;
+- that decision leads away from it, not through a few more instructions into it again; and
+- it does nothing else worth a turn: all of its instructions move, compare, count or pause, nothing is read at an
+  address that changes, nothing is called, and it is short.
+
+Loops that a compiler made of ordinary code keep such decisions in registers, for without a store they cannot change:
+only code that is told that others write (``volatile``, atomic) reads again. Values that were put aside on the stack
+for want of registers are read again too, so what is found by ``rsp`` or ``rbp`` decides nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from itertools import chain
+
+from parprof.files.elf import ElfFile
+from parprof.loops.basicblocks import FlowGraph
+from parprof.loops.machinecode import Code, CodeError, Flow, flow_of, read_code
+
+Range = tuple[int, int]
+"""ELF virtual addresses [start, end)."""
+
+MAX_INSTRUCTIONS = 32
+MAX_BLOCKS = 4
+MAX_RANGES = 64
+"""Of one function."""
+_MAX_WAY_BACK = 3
+"""Blocks."""
+
+
+class Value(IntEnum):
+    """What is known of a value at some place in a loop."""
+
+    STEADY = 0
+    """The same at each turn."""
+    FOREIGN = 1
+    """As `STEADY`, but for what other threads write: it comes from memory at a steady address."""
+    OTHER = 2
+
+
+def _names() -> dict[str, str]:
+    out: dict[str, str] = {}
+    for name in ("ax", "bx", "cx", "dx", "si", "di", "sp", "bp"):
+        low = name[0] if name.endswith("x") else name
+        out |= dict.fromkeys((f"r{name}", f"e{name}", name, f"{low}l", f"{low}h"), f"r{name}")
+    for number in range(8, 16):
+        out |= dict.fromkeys((f"r{number}", f"r{number}d", f"r{number}w", f"r{number}b"), f"r{number}")
+    return out
+
+
+_GENERAL = _names()
+"""All names of general registers, and the whole register that each is a part of."""
+_STACK = ("rsp", "rbp")
+_MEMORY = re.compile(r"\[(.*)\]")
+_FLAGS = "flags"
+_COPIES = ("mov", "movzx", "movsx", "movsxd", "movabs")
+_COMPARES = ("cmp", "test")
+_CHANGES = ("and", "or", "xor", "add", "sub", "shl", "shr", "sar", "sal", "inc", "dec", "neg", "not", "lea")
+_IDLE = ("nop", "pause", "endbr64", "lfence", "data16 nop")
+_CLOCKS = {"rdtsc": ("rax", "rdx"), "rdtscp": ("rax", "rcx", "rdx")}
+
+_State = dict[str, Value]
+
+
+def spin_loops(elf: ElfFile, vaddr: int, size: int) -> list[Range]:
+    """The loops of a function in which threads wait for each other; none where the code cannot be followed.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    try:
+        code = read_code(elf, vaddr, size)
+    except CodeError:
+        return []
+    graph = FlowGraph(elf, code)
+    return merged(_found(code, graph))[:MAX_RANGES]
+
+
+def merged(ranges: Iterator[Range] | Sequence[Range]) -> list[Range]:
+    """In order, those that touch as one.
+
+    >>> merged([(4, 6), (0, 2), (2, 3)])
+    [(0, 3), (4, 6)]
+    """
+    out: list[Range] = []
+    for start, end in sorted(ranges):
+        if out and start <= out[-1][1]:
+            out[-1] = out[-1][0], max(end, out[-1][1])
+        else:
+            out.append((start, end))
+    return out
+
+
+def _found(code: Code, graph: FlowGraph) -> Iterator[Range]:
+    """Each edge that leads back closes a loop with the shortest way there: one may wait that is a part of one which
+    works, and compilers let loops begin in the middle, so that they have several entries."""
+    for last in range(graph.blocks):
+        for first in graph.successors[last]:
+            way = _way(graph, first, last) if first <= last else []
+            if way and not _has_inner(graph, way):
+                loop = _Loop(code, graph, way)
+                if loop.waits():
+                    yield from loop.ranges()
+
+
+def _way(graph: FlowGraph, first: int, last: int) -> list[int]:
+    """The shortest way from a block to another one; empty if there is none, or if it is long."""
+    came_from = {first: -1}
+    reached = [first]
+    for _ in range(MAX_BLOCKS):
+        if last in came_from:
+            way = [last]
+            while way[-1] != first:
+                way.append(came_from[way[-1]])
+            return way[::-1]
+        following = []
+        for node in reached:
+            for target in graph.successors[node]:
+                if target < graph.blocks and target not in came_from:
+                    came_from[target] = node
+                    following.append(target)
+        reached = following
+    return []
+
+
+def _has_inner(graph: FlowGraph, way: list[int]) -> bool:
+    """Whether some of these blocks are a loop of their own: then what is known of values on the way does not hold."""
+    position = {node: at for at, node in enumerate(way)}
+    back = {
+        (node, target)
+        for node in way
+        for target in graph.successors[node]
+        if target in position and position[target] <= position[node]
+    }
+    return back != {(way[-1], way[0])}
+
+
+class _Loop:
+    """A few basic blocks, one after the other and then from the start again."""
+
+    def __init__(self, code: Code, graph: FlowGraph, way: list[int]) -> None:
+        self._code = code
+        self._graph = graph
+        self._way = way
+        self._blocks = [range(code.index(graph.starts[node]), graph.last(node) + 1) for node in way]
+
+    def ranges(self) -> Iterator[Range]:
+        """Its code."""
+        for indexes in self._blocks:
+            yield self._code.addresses[indexes[0]], self._code.following(indexes[-1])
+
+    def waits(self) -> bool:
+        """Whether it does nothing but wait until another thread writes."""
+        code = self._code
+        if sum(map(len, self._blocks)) > MAX_INSTRUCTIONS:
+            return False
+        written: set[str] = set()
+        for index in chain.from_iterable(self._blocks):
+            targets = _written(code.mnemonics[index], code.operands[index])
+            if targets is None:
+                return False
+            written |= targets
+        state: _State = dict.fromkeys(written, Value.OTHER)
+        is_decided_elsewhere = False
+        for node, indexes in zip(self._way, self._blocks, strict=True):
+            for index in indexes:
+                if not _step(state, code.mnemonics[index], code.operands[index]):
+                    return False
+            out = [target for target in self._graph.successors[node] if target not in self._way]
+            if out and code.flow(indexes[-1]) is Flow.BRANCH and state.get(_FLAGS) is Value.FOREIGN:
+                is_decided_elsewhere |= not any(self._works_and_comes_back(target, written) for target in out)
+        return is_decided_elsewhere
+
+    def _works_and_comes_back(self, node: int, changing: set[str]) -> bool:
+        """Whether a way from a block, on which something is done, leads straight into the loop again, to look at the
+        same memory: then what was decided is not whether to wait any longer, but what to do at this turn. ``changing``:
+        registers that the loop writes."""
+        steady = set().union(*(_addressed(self._code.operands[index]) for index in chain(*self._blocks)))
+        pending = [(node, 0, False)]
+        while pending:
+            at, blocks, works = pending.pop()
+            if at in self._way:
+                if works:
+                    return True
+            elif blocks < _MAX_WAY_BACK and at < self._graph.blocks:
+                done = self._done_in(at, steady, changing)
+                if done is not None:
+                    pending += [(target, blocks + 1, works or done) for target in self._graph.successors[at]]
+        return False
+
+    def _done_in(self, node: int, steady: set[str], changing: set[str]) -> bool | None:
+        """Whether a block does more than the loop itself may; None if it calls, stores or writes ``steady``."""
+        works = False
+        for index in range(self._code.index(self._graph.starts[node]), self._graph.last(node) + 1):
+            mnemonic, text = self._code.mnemonics[index], self._code.operands[index]
+            if mnemonic.endswith(("call", "syscall")):
+                return None
+            operands = _operands(text)
+            if not operands or mnemonic in _IDLE or flow_of(mnemonic) is not Flow.ON:
+                continue
+            if mnemonic not in _COMPARES and (
+                _MEMORY.search(operands[0]) or _GENERAL.get(operands[0]) in steady
+            ):
+                return None
+            works |= _written(mnemonic, text) is None or bool(_addressed(text) & changing)
+        return works
+
+
+def _operands(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")] if text else []
+
+
+def _written(mnemonic: str, text: str) -> set[str] | None:
+    """The registers (and ``flags``) that an instruction changes; None if it does what no loop does that only waits."""
+    operands = _operands(text)
+    if mnemonic in _IDLE or Flow.ON is not flow_of(mnemonic):
+        return set() if flow_of(mnemonic) in (Flow.ON, Flow.BRANCH, Flow.JUMP) else None
+    if mnemonic in _CLOCKS:
+        return set(_CLOCKS[mnemonic])
+    if not operands or "xmm" in text or "ymm" in text:
+        return None
+    target = _GENERAL.get(operands[0])
+    if mnemonic in _COMPARES:
+        return {_FLAGS}
+    if target is None or target in _STACK:
+        return None  # a store, or a register that is used for computing
+    if mnemonic in _COPIES or mnemonic == "lea" or mnemonic.startswith("cmov"):
+        return {target}
+    if mnemonic in _CHANGES or mnemonic.startswith("set"):
+        return {target, _FLAGS}
+    return None
+
+
+def _step(state: _State, mnemonic: str, text: str) -> bool:
+    """Bring up to date what is known; False where the loop gets on in memory, as loops do that work."""
+    operands = _operands(text)
+    if mnemonic in _IDLE or flow_of(mnemonic) is not Flow.ON:
+        return True
+    if mnemonic in _CLOCKS:
+        state.update(dict.fromkeys(_CLOCKS[mnemonic], Value.OTHER))
+        return True
+    target = _GENERAL.get(operands[0], "")
+    if mnemonic == "lea":
+        state[target] = _address(state, operands[1])
+        return True
+    if any(_MEMORY.search(operand) and _address(state, operand) is Value.OTHER for operand in operands):
+        return False
+    values = [_value(state, operand) for operand in operands]
+    if mnemonic in _COMPARES:
+        state[_FLAGS] = max(values)
+    elif mnemonic in _COPIES:
+        state[target] = values[1]
+    elif mnemonic.startswith(("set", "cmov")):
+        state[target] = max(*values, state.get(_FLAGS, Value.STEADY), Value.STEADY)
+    elif mnemonic == "xor" and operands[0] == operands[1]:
+        state[target] = state[_FLAGS] = Value.STEADY
+    else:
+        state[target] = state[_FLAGS] = max(values)
+    return True
+
+
+def _value(state: _State, operand: str) -> Value:
+    """What is known of an operand."""
+    if found := _MEMORY.search(operand):
+        # what the stack holds may have been put aside there: it decides nothing
+        return Value.STEADY if any(_GENERAL.get(word) in _STACK for word in _words(found)) else Value.FOREIGN
+    register = _GENERAL.get(operand)
+    return state.get(register, Value.STEADY) if register else Value.STEADY
+
+
+def _address(state: _State, operand: str) -> Value:
+    """What is known of the address that a memory operand names."""
+    return max((state.get(name, Value.STEADY) for name in _addressed(operand)), default=Value.STEADY)
+
+
+def _addressed(text: str) -> set[str]:
+    """The registers that the address of a memory operand is made of."""
+    found = _MEMORY.search(text)
+    return {_GENERAL[word] for word in _words(found) if word in _GENERAL} if found else set()
+
+
+def _words(memory: re.Match[str]) -> list[str]:
+    return re.findall(r"[a-z][a-z0-9]*", memory.group(1))

@@ -1,0 +1,116 @@
+"""In which loops of which files threads wait for each other: asked of a child once, and kept on disk.
+
+A loop is looked at when threads are found in it (`parprof.session.spins`), never before: there are too many.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from parprof.cache import DiskCache
+from parprof.files.dso import Dso, Key
+from parprof.probes.facts_book import BOOK, FactsBook, file_facts
+from parprof.probes.wait_code import Range
+
+FORMAT = 1
+"""To be raised with each change of what counts as waiting."""
+MAX_LOOPS = 16
+"""Of one file."""
+_MAX_FILE = 1 << 14
+_MAX_BYTES = 1 << 22
+_MAX_UNDER_WAY = 8
+_MAX_KNOWN = 1 << 14
+_BLOCK = 16
+"""Bytes: addresses in one block of so many are one question."""
+
+
+class SpinBook:
+    """What is known of such loops. To be used by one thread."""
+
+    def __init__(self, book: FactsBook = BOOK, base: Path | None = None) -> None:
+        """``book``: whose child is asked. Keep what is found in ``base``, or in parprof's own cache directory."""
+        self._book = book
+        self._disk = DiskCache("spins", _MAX_BYTES, base)
+        self._loops: dict[Key, list[Range]] = {}
+        self._asked: dict[tuple[Key, int], None] = {}
+        self._coming: list[tuple[Dso, Future[dict[str, Any]]]] = []
+
+    def loops(self, dso: Dso) -> list[Range]:
+        """The waiting loops of a file that are known, and its `sched_yield`: ELF addresses [start, end)."""
+        return [*file_facts(dso).yield_code, *self.found(dso)]
+
+    def found(self, dso: Dso) -> list[Range]:
+        """Those that were found because threads were seen there."""
+        return list(self._known(dso))
+
+    def ask(self, dso: Dso, vaddr: int) -> None:
+        """Look at the loop around an ELF virtual address, unless that was done before."""
+        question = dso.key, vaddr // _BLOCK
+        if question in self._asked or len(self._coming) >= _MAX_UNDER_WAY:
+            return
+        if any(start <= vaddr < end for start, end in self.loops(dso)):
+            return
+        if len(self._asked) >= _MAX_KNOWN:
+            self._asked.clear()
+        self._asked[question] = None
+        future = self._book.ask(dso, {"address": vaddr})
+        if future is not None:
+            self._coming.append((dso, future))
+
+    def answered(self) -> list[Dso]:
+        """The files in which new loops have been found since the last call."""
+        done = [(dso, future) for dso, future in self._coming if future.done()]
+        self._coming = [(dso, future) for dso, future in self._coming if not future.done()]
+        found = []
+        for dso, future in done:
+            loop = _range(future.result().get("spins"))
+            known = self._known(dso)
+            if loop is not None and loop not in known and len(known) < MAX_LOOPS:
+                known.append(loop)
+                found.append(dso)
+                if name := self._name(dso):
+                    self._disk.write(name, json.dumps(known).encode())
+        return list(dict.fromkeys(found))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether answers are to come."""
+        return bool(self._coming)
+
+    def _known(self, dso: Dso) -> list[Range]:
+        known = self._loops.get(dso.key)
+        if known is None:
+            if len(self._loops) >= _MAX_KNOWN:
+                self._loops.clear()
+            name = self._name(dso)
+            known = self._loops[dso.key] = self._load(name) if name else []
+        return known
+
+    def _name(self, dso: Dso) -> str:
+        content = dso.content_name()
+        return f"{content}-{FORMAT}" if content else ""
+
+    def _load(self, name: str) -> list[Range]:
+        raw = self._disk.read(name)
+        with suppress(ValueError, RecursionError):
+            loaded = json.loads(raw) if raw is not None and len(raw) <= _MAX_FILE else []
+            if isinstance(loaded, list):
+                return [loop for one in loaded[:MAX_LOOPS] if (loop := _range(one)) is not None]
+        return []
+
+
+SPINS = SpinBook()
+"""Of this process."""
+
+
+def _range(raw: Any) -> Range | None:
+    """A range as it travels; None if it is none."""
+    if isinstance(raw, list) and len(raw) == 2 and all(isinstance(one, int) for one in raw):
+        start, end = raw
+        if 0 <= start < end < 1 << 64:
+            return start, end
+    return None

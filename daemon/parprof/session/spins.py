@@ -1,0 +1,53 @@
+"""Threads that wait for others without going to sleep, in code that no agent knows: found by where samples hit most.
+
+Where many samples of working threads hit it is asked whether that is a loop which only waits (`parprof.loops.spins`).
+If it is the programs are told, and from then on a thread that is found there does not work.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping
+
+from parprof.files.dso import Dso
+from parprof.kernel.stacks import INTERRUPTED, StackTable
+from parprof.model import Facts, ThreadState
+from parprof.probes.spin_book import SPINS, SpinBook
+from parprof.session.target import Target
+
+EARLY_SECONDS = (0.1, 0.3, 0.6)
+"""When it is looked for them after the first target was met: programs that run for a second have them, too."""
+_LEAST_SAMPLES = 4
+"""In so few bytes, for a look."""
+_BYTES_LOG2 = 4
+_MOST_LOOKS = 8
+"""Places that are asked about after one drain."""
+
+
+class SpinFinder:
+    """Of one session."""
+
+    def __init__(self, stacks: StackTable, book: SpinBook = SPINS) -> None:
+        """``stacks``: what samples' stacks are called."""
+        self._stacks = stacks
+        self._book = book
+
+    def look(self, facts: Facts, targets: Mapping[int, Target]) -> None:
+        """Ask about the places where most of these samples hit. ``targets`` by image."""
+        hits: Counter[tuple[int, int]] = Counter()
+        for key, count in facts.items():
+            if key.event == 0 and key.state is ThreadState.WORKING and (stack := self._stacks.raw(key.user)):
+                leaf = int.from_bytes(stack.native[:8], "little") & ~INTERRUPTED
+                hits[key.image, leaf >> _BYTES_LOG2] += count.samples
+        for (image, place), samples in heapq.nlargest(_MOST_LOOKS, hits.items(), key=lambda item: item[1]):
+            target = targets.get(image)
+            if samples < _LEAST_SAMPLES or target is None or target.ended or target.load_map is None:
+                continue
+            found = target.load_map.find(place << _BYTES_LOG2)
+            if found is not None and found[0].elf is not None:
+                self._book.ask(*found)
+
+    def found(self) -> list[Dso]:
+        """The files in which such loops have been found since the last call."""
+        return self._book.answered()

@@ -1,0 +1,55 @@
+// Loops that wait for another thread (wait_*), and loops that work though they look at memory again (work_*):
+// compiled in several ways by test_spins.py.
+#include <stdatomic.h>
+#include <stdint.h>
+
+volatile int flag;
+atomic_long counter;
+volatile char stop;
+struct job { struct job *next; volatile long working[2][16]; long key; } jobs[64];
+struct lock { atomic_int taken; };
+
+void wait_flag(void) { while (!flag) ; }
+void wait_until(int value) { while (flag < value) ; }
+void wait_atomic(long target) { while (atomic_load_explicit(&counter, memory_order_acquire) != target) ; }
+void wait_indexed(int from, int buffer) { while (jobs[from].working[buffer][0] == 0) ; }
+void wait_pause(void) { for (long i = 0; i < 1L << 40 && !flag; i++) __builtin_ia32_pause(); }
+void wait_nops(void) { while (!flag) __asm__ volatile("nop;nop;nop;nop;nop;nop;nop;nop"); }
+long wait_timed(long limit)
+{
+	unsigned long begun = __builtin_ia32_rdtsc();
+
+	while (!flag)
+		if ((long)(__builtin_ia32_rdtsc() - begun) > limit)
+			return 0;
+	return 1;
+}
+void wait_test_and_set(struct lock *l)
+{
+	while (atomic_exchange(&l->taken, 1))
+		while (atomic_load_explicit(&l->taken, memory_order_relaxed))
+			__builtin_ia32_pause();
+}
+void wait_mask(long bits) { while (!(counter & bits)) ; }
+
+long work_sum(const long *a, long n) { long s = 0; for (long i = 0; i < n; i++) s += a[i]; return s; }
+long work_search(const long *a, long key) { long i = 0; while (a[i] != key) i++; return i; }
+long work_until_stopped(const long *a) { long s = 0; for (long i = 0; !stop; i++) s += a[i & 1023]; return s; }
+uint64_t work_hash_until_stopped(uint64_t x) { while (!stop) x = (x ^ x >> 29) * 6364136223846793005u; return x; }
+struct job *work_list(struct job *j, long key) { while (j && j->key != key) j = j->next; return j; }
+long work_flagged(const struct job *j, const long *a, long n)
+{
+	long s = 0;
+
+	for (long i = 0; i < n; i++)
+		if (j->working[0][0])
+			s += a[i];
+	return s;
+}
+void work_fill(long *a, long n) { for (long i = 0; i < n && !stop; i++) a[i] = i; }
+int work_collatz(uint64_t x) { int n = 0; while (x != 1) { x = x & 1 ? 3 * x + 1 : x >> 1; n++; } return n; }
+void work_add(long n) { for (long i = 0; i < n; i++) atomic_fetch_add(&counter, 1); }
+void work_swap(long bits) { long old = counter; while (!atomic_compare_exchange_weak(&counter, &old, old | bits)) ; }
+long work_length(const char *s) { long n = 0; while (s[n]) n++; return n; }
+double work_floats(double x) { while (!stop) x = x * 1.0001 + 0.1; return x; }
+long work_divide(long n) { long i = 2; while (!stop && n % i) i++; return i; }

@@ -1,0 +1,139 @@
+"""Which loops only wait for other threads is told from their machine code; what is found is asked once and kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parprof.files.dso_cache import DsoCache
+from parprof.files.elf import ElfFile
+from parprof.loops.spins import spin_loops
+from parprof.probes.facts_worker import spin_loop_at
+from parprof.probes.spin_book import MAX_LOOPS, SpinBook
+from parprof.process.loadmap import Dso, LoadMap
+
+SOURCE = Path(__file__).with_name("spin_loops.c")
+WAYS = [
+    ("gcc", "-O1"), ("gcc", "-O2"), ("gcc", "-O3", "-mavx2"), ("gcc", "-Os"),
+    ("gcc", "-O2", "-fPIC", "-fcf-protection"), ("clang", "-O1"), ("clang", "-O2"), ("clang", "-O3"),
+]  # fmt: skip
+
+
+def elf_of(path: Path) -> ElfFile:
+    fd = os.open(path, os.O_RDONLY)
+    return ElfFile(lambda offset, size: os.pread(fd, size, offset), os.fstat(fd).st_size, str(path))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+def test_loops_that_wait_are_told_from_those_that_work(way: tuple[str, ...], tmp_path: Path) -> None:
+    output = tmp_path / "spin_loops.so"
+    subprocess.run([*way, "-w", "-shared", "-fPIC", "-o", str(output), str(SOURCE)], check=True)
+    elf = elf_of(output)
+    found = {
+        symbol.name: spin_loops(elf, symbol.value, symbol.size)
+        for symbol in elf.symbols()
+        if symbol.size and symbol.name.startswith(("wait_", "work_"))
+    }
+    assert len(found) == 22
+    assert {name for name, loops in found.items() if loops} == {
+        name for name in found if name.startswith("wait_")
+    }
+
+
+def test_functions_of_large_libraries_do_not_wait() -> None:
+    """Of those of the C library, only locks do: it has thousands that work."""
+    libc = elf_of(Path("/lib/x86_64-linux-gnu/libc.so.6"))
+    functions = {symbol.value: symbol for symbol in libc.symbols() if 0 < symbol.size < 1 << 16}
+    assert len(functions) > 1500
+    waiting = {one.name for one in functions.values() if spin_loops(libc, one.value, one.size)}
+    assert "pthread_spin_lock" in waiting
+    assert {name for name in waiting if "pthread" not in name} == set()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(min_size=1, max_size=200))
+def test_any_bytes_are_looked_at(code: bytes) -> None:
+    class Elf:
+        machine = 62
+
+        def read(self, vaddr: int, size: int) -> bytes:
+            return code[vaddr - 0x1000 : vaddr - 0x1000 + size]
+
+    loops = spin_loops(Elf(), 0x1000, len(code))  # type: ignore[arg-type]
+    assert all(0x1000 <= start < end <= 0x1000 + len(code) for start, end in loops)
+
+
+class Answers:
+    """Stands in for `FactsBook`: its child says of every place that it is the same loop."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.answer = answer
+        self.asked: list[int] = []
+
+    def ask(self, dso: Dso, request: dict[str, Any]) -> Future[dict[str, Any]]:
+        self.asked.append(request["address"])
+        future: Future[dict[str, Any]] = Future()
+        future.set_result(self.answer)
+        return future
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Dso:
+    """A file of our own, mapped nowhere but known: this interpreter's."""
+    load_map = LoadMap.read(os.getpid(), None, DsoCache())
+    return next(dso for dso in load_map.dsos() if dso.elf is not None and dso.content_name())
+
+
+def test_a_place_is_asked_about_once_and_the_answer_kept(program: Dso, tmp_path: Path) -> None:
+    answers = Answers({"spins": [0x2000, 0x2010]})
+    book = SpinBook(answers, tmp_path)  # type: ignore[arg-type]
+    book.ask(program, 0x2004)
+    book.ask(program, 0x2006)
+    assert answers.asked == [0x2004]
+    assert book.answered() == [program] and book.answered() == []
+    assert (0x2000, 0x2010) in book.loops(program)
+    again = SpinBook(answers, tmp_path)  # type: ignore[arg-type]
+    assert (0x2000, 0x2010) in again.loops(program)
+    again.ask(program, 0x200F)
+    assert answers.asked == [0x2004], "it is known"
+
+
+@pytest.mark.parametrize("answer", [{}, {"spins": []}, {"spins": [5, 4]}, {"spins": ["a", 1]}, {"spins": 7}])
+def test_no_loop_and_nonsense_are_nothing(answer: dict[str, Any], program: Dso, tmp_path: Path) -> None:
+    book = SpinBook(Answers(answer), tmp_path)  # type: ignore[arg-type]
+    before = book.loops(program)
+    book.ask(program, 0x2004)
+    assert book.answered() == [] and book.loops(program) == before
+
+
+@pytest.mark.parametrize("raw", [b"", b"[", b"7", b'[["a", 1], 3, [9, 8]]', b"[" * 5000])
+def test_a_spoilt_file_in_the_cache_is_nothing(raw: bytes, program: Dso, tmp_path: Path) -> None:
+    book = SpinBook(Answers({"spins": [1, 2]}), tmp_path)  # type: ignore[arg-type]
+    book.ask(program, 1)
+    assert book.answered()
+    (kept,) = (tmp_path / "spins").iterdir()
+    assert json.loads(kept.read_bytes()) == [[1, 2]]
+    kept.write_bytes(raw)
+    other = SpinBook(Answers({}), tmp_path)  # type: ignore[arg-type]
+    assert len(other.loops(program)) <= MAX_LOOPS and (1, 2) not in other.loops(program)
+
+
+def test_the_child_finds_the_function_around_an_address(tmp_path: Path) -> None:
+    output = tmp_path / "spin_loops.so"
+    subprocess.run(["gcc", "-O2", "-w", "-shared", "-fPIC", "-o", str(output), str(SOURCE)], check=True)
+    elf = elf_of(output)
+    symbol = next(one for one in elf.symbols() if one.name == "wait_flag")
+    (loop,) = spin_loops(elf, symbol.value, symbol.size)
+    assert spin_loop_at(elf, loop[0]) == loop
+    assert spin_loop_at(elf, 0) == ()
+    stripped = tmp_path / "stripped.so"
+    subprocess.run(["strip", "-s", "-o", str(stripped), str(output)], check=True)
+    assert spin_loop_at(elf_of(stripped), loop[0]) == loop

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Waits that a program codes itself: usage: spins_truth PHASE[,PHASE...] (see phases.h), PHASE being how a worker waits
+// for the main thread's serial part: flag (reads a flag until it changes), pause (so, with a pause and a limit to the
+// turns), yield (so, with sched_yield).
+#include <pthread.h>
+#include <sched.h>
+
+#include "phases.h"
+
+static volatile int round_open, round_done;
+static int how;
+
+TRUTH_WORK(serial)
+TRUTH_WORK(shared)
+
+enum { FLAG, PAUSE, YIELD };
+
+TRUTH_NOINLINE static void until_flag(int round)
+{
+	while (round_open < round)
+		;
+}
+
+TRUTH_NOINLINE static void until_pause(int round)
+{
+	for (u64 turns = 0; turns < 1ull << 40; turns++) {
+		if (round_open >= round)
+			return;
+		__builtin_ia32_pause();
+	}
+}
+
+TRUTH_NOINLINE static void until_yield(int round)
+{
+	while (round_open < round)
+		sched_yield();
+}
+
+static void *worker(void *rounds)
+{
+	for (int round = 1; round <= *(int *)rounds; round++) {
+		if (how == FLAG)
+			until_flag(round);
+		else if (how == PAUSE)
+			until_pause(round);
+		else
+			until_yield(round);
+		shared(unit_ns * 4);
+		round_done = round;
+	}
+	return NULL;
+}
+
+static void run(int which)
+{
+	pthread_t thread;
+	int rounds = 6;
+
+	how = which;
+	round_open = round_done = 0;
+	if (pthread_create(&thread, NULL, worker, &rounds))
+		exit(1);
+	for (int round = 1; round <= rounds; round++) {
+		serial(unit_ns * 5);
+		round_open = round;
+		shared(unit_ns * 4);
+		while (round_done < round)
+			;
+	}
+	pthread_join(thread, NULL);
+}
+
+static void flag(void)
+{
+	run(FLAG);
+}
+
+static void pause_(void)
+{
+	run(PAUSE);
+}
+
+static void yield(void)
+{
+	run(YIELD);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct phase phases[] = {
+		{ "flag", flag },
+		{ "pause", pause_ },
+		{ "yield", yield },
+		{ NULL, NULL },
+	};
+
+	return phases_main(argc, argv, phases);
+}
