@@ -15,6 +15,7 @@ from parprof.unwind.emit import emit_rows
 from parprof.unwind.frames import UnwindError, frame_sections
 from parprof.unwind.gaps import fill_gaps
 from parprof.unwind.pages import PAGE_SHIFT, make_image, page_count
+from parprof.unwind.prologues import add_prologues
 from parprof.unwind.rows import ROW_SIZE
 
 
@@ -90,6 +91,7 @@ def build_table(elf: ElfFile) -> UnwindTable:
             fdes += FrameParser(section, notes).fdes
         rows = emit_rows(fdes, ranges, notes)
         fill_gaps(rows, elf)
+        rows = add_prologues(rows, elf)
     finally:
         if collecting:
             gc.enable()

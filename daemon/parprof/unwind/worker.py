@@ -63,6 +63,8 @@ def main() -> int:
     """Entry point of the child process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which still needs us
     connection = socket.socket(fileno=int(sys.argv[1]))
+    with suppress(ImportError):  # while its files can be read
+        import capstone  # noqa: F401
     drop_privileges(MEMORY_LIMIT, MAX_ROWS * ROW_SIZE, _FILES)
     with suppress(OSError, ValueError):
         serve(connection)
