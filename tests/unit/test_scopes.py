@@ -25,6 +25,7 @@ class Process:
     cpus: frozenset[int] = frozenset(range(4))
     ended: bool = False
     n_w_source: str = "exact"
+    spins_by_samples: bool = False
 
 
 @dataclass
@@ -89,6 +90,7 @@ def test_times_are_exact_where_all_that_work_are_counted_by_edges() -> None:
     exact = job(Process(1, 100), Process(2, 1, n_w_source="sampled"), levels=levels).times(False)
     assert exact.exact and exact.level_ns == levels[:2]
     assert not job(Process(1, 100, n_w_source="sampled"), levels=levels).times(False).exact
+    assert not job(Process(1, 100, spins_by_samples=True), levels=levels).times(False).exact
     assert not job(Process(1, 100), levels=levels).times(True).exact
 
 

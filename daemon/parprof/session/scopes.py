@@ -32,6 +32,10 @@ class Member(Protocol):
         """Where n_w comes from."""
 
     @property
+    def spins_by_samples(self) -> bool:
+        """Whether threads of it wait in loops, which is known as of their last sample."""
+
+    @property
     def pool(self) -> int:
         """How many threads its parallel runtime runs; 0: it has none, or nobody knows."""
 
@@ -157,7 +161,9 @@ class Scope:
         state = self.state() or ScopeState(0, 0, 0, ())
         levels = state.level_ns
         used = max((at for at, took_ns in enumerate(levels, 1) if took_ns), default=0)
-        exact = not ticked and all(member.n_w_source in _EXACT for member in self.workers())
+        exact = not ticked and all(
+            member.n_w_source in _EXACT and not member.spins_by_samples for member in self.workers()
+        )
         return ScopeTimes(
             tuple(levels[:used]),
             state.working_ns,

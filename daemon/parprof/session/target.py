@@ -221,6 +221,11 @@ class Target:
         return str(self.source)
 
     @property
+    def spins_by_samples(self) -> bool:
+        """Whether threads of it were found waiting in loops of any code: their state is that of their last sample."""
+        return bool(self.plan.spinning_files)
+
+    @property
     def follows(self) -> bool:
         """Whether its children are profiled too."""
         return bool(self._flags & FOLLOW_CHILDREN)
