@@ -358,12 +358,29 @@ static void add_accesses(IRSB *out, const IRSB *in, const IRStmt *statement, Boo
     }
 }
 
-/* The superblock's way out, where that is a call, a return or a jump through memory. */
+/* Whether the way out leads to what a constant address holds, as in the PLT. */
+static Bool leads_through_table(const IRSB *in)
+{
+    Int at;
+
+    if (in->jumpkind != Ijk_Boring || in->next->tag != Iex_RdTmp)
+        return False;
+    for (at = 0; at < in->stmts_used; at++) {
+        const IRStmt *statement = in->stmts[at];
+
+        if (statement && statement->tag == Ist_WrTmp && is_next(in, statement->Ist.WrTmp.tmp))
+            return statement->Ist.WrTmp.data->tag == Iex_Load &&
+                   statement->Ist.WrTmp.data->Iex.Load.addr->tag == Iex_Const;
+    }
+    return False;
+}
+
+/* The superblock's way out, where that is a call, a return or a jump through a table. */
 static void add_exit(IRSB *out, const IRSB *in, const VexGuestLayout *layout, Addr start)
 {
     IRTemp stack;
 
-    if (in->jumpkind == Ijk_Boring && in->next->tag == Iex_RdTmp)
+    if (leads_through_table(in))
         add_call(out, "on_jump_through", on_jump_through, mkIRExpr_HWord(start), in->next, NULL);
     if (in->jumpkind != Ijk_Call && in->jumpkind != Ijk_Ret)
         return;

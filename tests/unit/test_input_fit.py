@@ -61,6 +61,12 @@ def test_many_sizes_do_not_change_it_either(name: str) -> None:
     assert fit([Size(n, cost(n)) for n in range(4, 1500)]).model == model
 
 
+def test_the_smallest_size_may_be_something_else() -> None:
+    """The opening of a file, say, by the routine that otherwise reads it."""
+    found = fit([Size(59, 188), *(Size(n, 78 * n) for n in (680, 1200, 2200, 4200, 8700, 17500))])
+    assert (found.model, found.smallest, found.n_sizes) == ("n", 680, 6)
+
+
 def test_two_sizes_tell_nothing() -> None:
     found = fit([Size(8, 80), Size(64, 640)])
     assert (found.model, found.reason) == ("", "2 sizes")

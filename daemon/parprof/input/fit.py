@@ -22,6 +22,9 @@ MAX_BINS = 60
 NOISE = 0.35
 """A relative error beyond which a law explains nothing."""
 MIN_R2 = 0.8
+NOISY = "noise"
+_SMALLEST = 0.1
+"""The part of the sizes that may be left out, the smallest: what happens there is seldom the algorithm."""
 _TOLERANCE, _SLACK = 1.3, 0.02
 """How much worse than the best law's a simpler one's error may be."""
 _CONSTANT_SPREAD = 0.10
@@ -114,8 +117,16 @@ class _Candidate(NamedTuple):
 
 
 def fit(sizes: Sequence[Size]) -> Fit:
-    """The law that these follow."""
-    known = [size for size in sizes if size.n > 0 and size.cost > 0]
+    """The law that these follow; where there is none, the one that all but the smallest follow."""
+    known = sorted(size for size in sizes if size.n > 0 and size.cost > 0)
+    found = _fit(known)
+    if found.reason == NOISY:
+        larger = _fit(known[math.ceil(len(known) * _SMALLEST) :])
+        return larger if larger.is_found else found
+    return found
+
+
+def _fit(known: Sequence[Size]) -> Fit:
     if len(known) < 2:
         return Fit("", _count(len(known)), n_sizes=len(known))
     smallest, largest = min(size.n for size in known), max(size.n for size in known)
@@ -133,7 +144,7 @@ def fit(sizes: Sequence[Size]) -> Fit:
     best = _choose(binned)
     r2 = _r2(binned, best)
     if best.error > NOISE or (best.model != "constant" and r2 < MIN_R2):
-        return none("noise", r2)
+        return none(NOISY, r2)
     exponent, exponent_error = slope([size for size in binned if size.n**2 >= smallest * largest] or binned)
     return Fit(
         model=best.model,

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from parprof.cache import cache_directory
-from parprof.errors import KernelUnsupported, UsageError
+from parprof.errors import CommandError, KernelUnsupported, UsageError
 from parprof.files.elf import ElfFile
 from parprof.files.elf_image import ElfError
 from parprof.instruments import valgrind_tool
@@ -75,11 +75,16 @@ def plan(tool: str, command: Sequence[str], records: Path) -> Start:
     ``records`` is an empty directory.
 
     Raises:
+        CommandError: there is no such program.
         UsageError: the program is not built for the tool.
         KernelUnsupported: the tool cannot be had.
     """
     program = shutil.which(command[0])
-    hooks = _hooks(program) if program else frozenset()
+    if program is None:
+        exists = os.path.exists(command[0])
+        reason = "is not executable" if exists else "was not found"
+        raise CommandError(f"{visible(command[0])} {reason}", is_missing=not exists)
+    hooks = _hooks(program)
     if tool == "auto":
         tool = "tsan" if "__tsan_func_entry" in hooks else "valgrind"
     if tool == "tsan":
@@ -142,6 +147,8 @@ def compile_command(command: Sequence[str]) -> list[str]:
         flags = [
             *("-Xclang", "-fsanitize=thread"),
             *("-Xclang", "-fsanitize-coverage-type=3", "-Xclang", "-fsanitize-coverage-trace-pc"),
+            # for races the write that follows is enough, for input it is not
+            *("-mllvm", "-tsan-instrument-read-before-write=1"),
         ]
         return [*command, *flags, *([*run_path, f"{directory}/libtsan.so.2"] if links else [])]
     flags = ["-fsanitize=thread", "-fsanitize-coverage=trace-pc"]
