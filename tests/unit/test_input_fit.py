@@ -31,6 +31,7 @@ ALGORITHMS: dict[str, tuple[str, Callable[[int], float]]] = {
     "cube": ("n^3", lambda n: n**3 + 2 * n * n + 10),
     "linear with cells that cost nothing": ("n", lambda n: 7 * (n - 4)),
     "merge sort of copies": ("n log n", lambda n: merges(n) + 4 * n + 30),
+    "merge sort of items of ten cells": ("n log n", lambda n: merges(n // 5)),
     "matrices": ("n^1.5", lambda n: 7 + 4 * n**1.5),
     "matrices with loops around": ("n^1.5", lambda n: 9 + 11 * n**0.5 + 8 * n + 3 * n**1.5),
     "root": ("n^0.5", lambda n: 5 * math.sqrt(n)),

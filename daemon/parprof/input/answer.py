@@ -15,6 +15,8 @@ MIN_PERCENT = 1.0
 """Routines that cost less of the whole, with what they call, are not worth advice."""
 _STEEP = 11.0
 """Ten times the input takes more than so many times as long: worse than linear."""
+_SURE = 0.95
+"""The r2 that a law must have to be worth advice."""
 _SHOWN_NAMES = 3
 
 
@@ -101,7 +103,11 @@ def hurts_first(found: list[Line]) -> Line | None:
 
     Its own cost grows by its law. A routine that spends all in what it calls is named only where none does work itself.
     """
-    known = [line for line in found if line.law.is_found and line.inclusive_percent >= MIN_PERCENT]
+    known = [
+        line
+        for line in found
+        if line.law.r2 >= _SURE and line.law.is_found and line.inclusive_percent >= MIN_PERCENT
+    ]
     steep = [line for line in known if line.law.tenfold > _STEEP]
     own = [line for line in steep if line.cost_percent >= MIN_PERCENT]
     if own:

@@ -198,7 +198,23 @@ def _binned(sizes: Sequence[Size]) -> list[Size]:
 
 
 def _choose(sizes: Sequence[Size]) -> _Candidate:
-    candidates = [_fitted(name, terms, sizes) for name, terms in LAWS]
+    smallest = min(size.n for size in sizes)
+
+    def log_of_items(n: float) -> float:
+        """Items may have many cells, and then the logarithm is of fewer than n."""
+        return math.log2(1 + n / smallest)
+
+    def items_log(n: float) -> float:
+        return n * log_of_items(n)
+
+    laws = (
+        *LAWS[:2],
+        ("log n", (_one, log_of_items)),
+        *LAWS[2:4],
+        ("n log n", (_one, _linear, items_log)),
+        *LAWS[4:],
+    )
+    candidates = [_fitted(name, terms, sizes) for name, terms in laws]
     if candidates[0].error <= _CONSTANT_SPREAD:
         return candidates[0]
     candidates += [_power(exponent, sizes) for exponent in _ROUND]
