@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -355,6 +356,35 @@ def test_a_process_cannot_be_attached_to() -> None:
 def test_without_parprof_the_program_just_runs(build: Any) -> None:
     program = build(WORKLOADS / "input_figures.c", "gcc")
     assert subprocess.run([program, "10"], capture_output=True, timeout=60).returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="no sqlite3")
+def test_selects_of_sqlite_are_linear_in_what_they_read(tmp_path: Path) -> None:
+    """The paper's mysql_select: rows come through a cache of pages, so that rms ends to grow with the table."""
+    rows = (100, 200, 400, 800, 1600, 3200, 6400)
+    database, queries = tmp_path / "tables.db", tmp_path / "queries.sql"
+    with sqlite3.connect(database) as connection:
+        for n in rows:
+            connection.execute(f"create table t{n}(a integer primary key, b text)")
+            connection.executemany(f"insert into t{n}(b) values(?)", [(f"row {at} " * 4,) for at in range(n)])
+    connection.close()
+    queries.write_text("".join(f"select * from t{n};\n" for n in rows))
+    output = tmp_path / "sqlite.json"
+    command = ["sqlite3", "-cmd", "pragma cache_size=20", database, f".read {queries}"]
+    done = parprof("input", "--tool", "valgrind", "-q", "-o", output, "--", *command)
+    assert done.returncode == 0, done.stderr.decode()
+    found = json.loads(output.read_bytes())
+    selects = [
+        one
+        for one in found["routines"]
+        if len(one["points"]) in (7, 8) and one["inclusive_percent"] > 50 and one["external_percent"] > 50
+    ]
+    assert selects
+    for select in selects:
+        assert select["fit"]["model"] == "n", select["name"]
+        assert select["fit"]["exponent"] == pytest.approx(1.0, abs=0.1)
+        largest = select["points"][-3:]
+        assert largest[2]["trms"] > 3 * largest[0]["trms"] and largest[2]["rms"] < 1.2 * largest[0]["rms"]
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no shell")
