@@ -241,6 +241,27 @@ def test_odd_programs_run_as_without_it(build: Any, how: str, tmp_path: Path) ->
     assert leap["calls"] == 50
 
 
+THROWS = """
+#include <stdexcept>
+static volatile long cells[64];
+__attribute__((noinline)) long deep(int n) { if (!n) throw std::runtime_error("no"); return deep(n - 1) + cells[n]; }
+__attribute__((noinline)) long guarded(int n) { try { return deep(n); } catch (std::exception &) { return cells[0]; } }
+__attribute__((noinline)) long after() { return cells[1] + cells[32]; }
+int main() { long sum = 0; for (int at = 0; at < 200; at++) { sum += guarded(at % 40 + 1); sum += after(); } return sum; }
+"""
+
+
+@pytest.mark.parametrize("how", ["valgrind", "gcc", "clang"])
+def test_routines_left_by_an_exception_end(build: Any, how: str, tmp_path: Path) -> None:
+    source = tmp_path / "throws.cpp"
+    source.write_text(THROWS)
+    found = measure(build(source, how, "-lstdc++"))
+    calls = {one["name"]: one["calls"] for one in found["routines"]}
+    assert (calls["deep(int)"], calls["guarded(int)"], calls["after()"]) == (4300, 200, 200)
+    (point,) = points(found, "after()")
+    assert (point["trms"], point["rms"]) == (2, 2)
+
+
 @pytest.mark.parametrize("how", ["valgrind", "gcc"])
 def test_a_killed_program_leaves_what_it_had(build: Any, how: str, tmp_path: Path) -> None:
     source = tmp_path / "odd.c"
