@@ -258,8 +258,6 @@ __attribute__((constructor(101))) static void start(void)
 {
     long length;
 
-    if (is_on || input.header)
-        return;
     start_libc();
     if (!getenv("PARPROF_INPUT_DIR"))
         return;
@@ -307,10 +305,8 @@ static inline struct input_thread *this_thread(void)
 
 /* ---- the compiler's hooks ---- */
 
-HOOK void __tsan_init(void)
-{
-    start();
-}
+/* Each module calls it, gcc's programs before libc has its environment: `start` is the constructor's alone. */
+HOOK void __tsan_init(void) {}
 
 HOOK void __tsan_func_entry(void *caller)
 {

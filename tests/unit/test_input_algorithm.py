@@ -237,3 +237,13 @@ def test_a_thread_in_the_place_of_one_that_ended_is_another(run: Run) -> None:
     events = [(ENTER, 0, F), (WRITE, 0, 1), (READ, 0, 2), (EXIT, 0, 0)]
     found = run([*events, (ENTER, 0, G), (READ, 0, 1), (READ, 0, 2), (READ, 0, 1), (LEAVE, 0, 0)])
     assert found[G][:4] == (2, 2, 1, 0)
+
+
+def test_too_many_sizes_are_put_together(run: Run) -> None:
+    """After 65,536 points of a thread further sizes are rounded by less than 1 %; their sums stay exact."""
+    events = [event for at in range(65536) for event in ((ENTER, 0, 10 + at), (LEAVE, 0, 0))]
+    reads = [(READ, 0, cell) for cell in range(1, 302)]
+    found = run([(ENTER, 0, F), *reads, (LEAVE, 0, 0), *events, (ENTER, 0, G), *reads, (LEAVE, 0, 0)])
+    assert found[F][:2] == (301, 301)
+    assert found[G][:2] == (300, 300)
+    assert len(found) == 65538

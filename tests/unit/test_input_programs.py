@@ -9,12 +9,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from parprof.errors import ProfileFormatError
 from parprof.input import records, runtime
 from parprof.input.naming import make_profile
 from parprof.instruments import valgrind_tool
@@ -247,7 +249,11 @@ static volatile long cells[64];
 __attribute__((noinline)) long deep(int n) { if (!n) throw std::runtime_error("no"); return deep(n - 1) + cells[n]; }
 __attribute__((noinline)) long guarded(int n) { try { return deep(n); } catch (std::exception &) { return cells[0]; } }
 __attribute__((noinline)) long after() { return cells[1] + cells[32]; }
-int main() { long sum = 0; for (int at = 0; at < 200; at++) { sum += guarded(at % 40 + 1); sum += after(); } return sum; }
+int main() {
+    long sum = 0;
+    for (int at = 0; at < 200; at++) { sum += guarded(at % 40 + 1); sum += after(); }
+    return sum;
+}
 """
 
 
@@ -377,6 +383,19 @@ def test_a_process_cannot_be_attached_to() -> None:
 def test_without_parprof_the_program_just_runs(build: Any) -> None:
     program = build(WORKLOADS / "input_figures.c", "gcc")
     assert subprocess.run([program, "10"], capture_output=True, timeout=60).returncode == 0
+
+
+def test_without_memory_for_the_shadow_it_says_so(build: Any) -> None:
+    program = build(WORKLOADS / "input_figures.c", "gcc")
+    command = f"ulimit -v 150000; exec {program} 10"
+    with tempfile.TemporaryDirectory() as scratch:
+        start = runtime.plan("tsan", [str(program), "10"], Path(scratch))
+        environment = {**os.environ, **start.environment}
+        done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stderr  # it runs on, uncounted
+        (path,) = records.find(Path(scratch))
+        with pytest.raises(ProfileFormatError, match="no memory"):
+            records.read(path)
 
 
 @pytest.mark.skipif(shutil.which("sqlite3") is None, reason="no sqlite3")

@@ -140,7 +140,10 @@ def decode(data: bytes) -> Record:
         ProfileFormatError: there is no header, or one of another version.
     """
     if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
-        raise ProfileFormatError("not a record of parprof input: the process was killed at its very start")
+        raise ProfileFormatError(
+            "not a record of parprof input: the process was killed at its very start, or there was no memory for the "
+            "shadow of its own (`ulimit -v`, a cgroup's limit)"
+        )
     _, version, back_end, state, flags, pid, cell_bytes, n_rows, lost, seen, sent, all_read, rate, command = (
         _HEADER.unpack_from(data)
     )
