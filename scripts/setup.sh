@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/.."
 level=${1:-run}
 packages="python3-bpfcc libbpfcc linux-libc-dev gcc libc6-dev libgomp1 python3-venv make binutils"
-[ "$level" = run ] || packages="$packages g++ clang llvm libomp-dev golang-go git procps sqlite3 debuginfod prometheus openssl libtbb-dev chromium"
+[ "$level" = run ] || packages="$packages g++ clang llvm libomp-dev golang-go git procps sqlite3 debuginfod prometheus openssl libtbb-dev chromium valgrind libc6-dbg"
 
 missing=
 for package in $packages; do

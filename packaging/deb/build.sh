@@ -38,6 +38,7 @@ Maintainer: parprofd maintainers <maintainers@parprofd.invalid>
 Installed-Size: $(du -sk "$stage/usr" | cut -f1)
 Depends: python3 (>= $python), python3 (<< $after), python3-bpfcc, libbpfcc, linux-libc-dev, libc6
 Recommends: binutils
+Suggests: valgrind, libc6-dbg, gcc
 Section: devel
 Priority: optional
 Description: profiler that shows where the cores of parallel programs stand idle

@@ -15,7 +15,7 @@ LAYERS = (
     "causes",
     "exporters instruments process runtimes symbols",
     "loops",
-    "languages logical probes unwind",
+    "input languages logical probes unwind",
     "facts",
     "profile session",
     "service",

@@ -32,6 +32,8 @@ ARGUMENTS = {
     "--width --blame --verbose --json --html --no-source",
     "diff": "--help a b --sort --limit --html",
     "merge": "--help files --output --label --label-from-name --loops --skip-bad",
+    "input": "--help --tool --with --routine --limit --output --html --json --quiet command",
+    "cc": "--help --input command",
     "top": "--help --interval --sort --once --json --socket",
     "status": "--help --json --socket",
     "check": "--help --json",

@@ -54,6 +54,10 @@ COMMANDS = (
     ),
     CommandEntry("merge", "Add up profiles of many nodes, ranks or processes into one file."),
     CommandEntry(
+        "input", "Run a command and tell how the cost of its routines grows with the input that they read."
+    ),
+    CommandEntry("cc", "Run a compiler so that the program can be measured from inside."),
+    CommandEntry(
         "top",
         "Watch all processes that parprofd watches: cores used, cores that stand idle, and what measuring costs.",
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import sys
 from typing import TextIO
 
@@ -12,6 +13,10 @@ from parprof.exporters import html, json_report, pprof, pprof_reader, projection
 from parprof.exporters.views import View
 from parprof.facts.reading import decode as decode_facts
 from parprof.facts.reading import is_facts
+from parprof.input import page as input_page
+from parprof.input import saved as saved_input
+from parprof.input import terminal
+from parprof.input.answer import lines
 from parprof.model import Profile
 from parprof.profile.assemble import make_profile
 
@@ -41,6 +46,8 @@ class ReportCommand:
         """Do it. Returns the exit code."""
         if args.html:
             pprof.check_writable(args.html)
+        if saved_input.is_saved(args.file):
+            return _report_input(args)
         gc.disable()  # millions of objects and no cycles; nothing is freed before the end
         try:
             return self._run(args)
@@ -60,6 +67,19 @@ class ReportCommand:
         else:
             print_report(profile, view_of(args))
         return 0
+
+
+def _report_input(args: argparse.Namespace) -> int:
+    """The report of what `parprof input` wrote."""
+    profile = saved_input.read(args.file)
+    found = lines(profile)
+    if args.html:
+        input_page.write(profile, found, args.html)
+    elif args.json:
+        print(json.dumps(saved_input.as_json(profile, found), indent=1))
+    else:
+        sys.stdout.write(terminal.report(profile, found))
+    return 0
 
 
 def _profile_in(data: bytes) -> Profile:

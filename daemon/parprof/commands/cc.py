@@ -1,0 +1,40 @@
+"""`parprof cc`: a compiler's command, with what a mode needs in the program."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+
+from parprof.errors import CommandError, UsageError
+from parprof.input.runtime import compile_command
+
+
+class CcCommand:
+    """Run a compiler so that the program can be measured from inside.
+
+    Put it before the compiler in a makefile: `make CC="parprof cc --input -- gcc"`.
+    """
+
+    name = "cc"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.usage = "parprof cc --input [--] COMPILER [ARG ...]"
+        mode = parser.add_mutually_exclusive_group(required=True)
+        mode.add_argument(
+            "--input", action="store_true", help="for `parprof input`: memory accesses, calls and blocks"
+        )
+        parser.add_argument(
+            "command", metavar="CMD", nargs=argparse.REMAINDER, help="the compiler and its arguments"
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it. Returns only where the compiler cannot be started."""
+        command = args.command[1:] if args.command[:1] == ["--"] else args.command
+        if not command:
+            raise UsageError("cc needs a compiler: parprof cc --input -- gcc -O2 -o program program.c")
+        if shutil.which(command[0]) is None:
+            raise CommandError(f"{command[0]} was not found", is_missing=True)
+        words = compile_command(command)
+        os.execvp(words[0], words)

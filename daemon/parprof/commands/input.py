@@ -1,0 +1,215 @@
+"""`parprof input`: runs a command and tells how the cost of its routines grows with their input."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from parprof.commands.measuring import Interrupt
+from parprof.commands.spawn import Child
+from parprof.errors import ParprofError, ProfileFormatError, UsageError
+from parprof.exporters.output import check_writable, open_output
+from parprof.input import page, records, runtime, saved, terminal
+from parprof.input.answer import lines
+from parprof.input.model import InputProfile
+from parprof.input.naming import make_profile
+
+_POLL_SECONDS = 0.05
+_GRACE_SECONDS = 1.0
+_SHOW_SECONDS = 0.5
+
+
+class InputCommand:
+    """Run a command and tell how the cost of its routines grows with the input that they read.
+
+    Each activation's input is counted, with what other threads and system calls bring. Under Valgrind, programs run as
+    they are, some 20 times slower and one thread at a time. Programs built by `parprof cc --input` run faster, their
+    threads in parallel. The exit code is the command's own (128 + N when signal N ended it).
+    """
+
+    name = "input"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.usage = "parprof input [options] [--] CMD [ARG ...]"
+        parser.add_argument(
+            "--tool",
+            choices=("auto", "valgrind", "tsan"),
+            default="auto",
+            help="valgrind: any program; tsan: one built by `parprof cc --input`; auto: tsan where the program is "
+            "built so, else valgrind (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--with",
+            dest="earlier",
+            metavar="FILE",
+            action="append",
+            default=[],
+            help="add what an earlier run wrote with -o; may be repeated: runs with inputs of many sizes tell more",
+        )
+        add_input_view_options(parser)
+        parser.add_argument(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="write the profile to FILE, JSON (compressed where its name ends in .gz)",
+        )
+        parser.add_argument("--html", metavar="OUT", help="also write a page of plots to OUT")
+        parser.add_argument(
+            "--json", action="store_true", help="print JSON instead, after what the command prints"
+        )
+        parser.add_argument("-q", "--quiet", action="store_true", help="no progress line")
+        parser.add_argument(
+            "command", metavar="CMD", nargs=argparse.REMAINDER, help="the command and its arguments"
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it. Returns the command's exit code."""
+        command = args.command[1:] if args.command[:1] == ["--"] else args.command
+        if not command:
+            raise UsageError("input needs a command: parprof input -- ./program")
+        if command[0].isdecimal() and len(command) == 1:
+            raise UsageError(
+                "input cannot attach to a running process: every load must be seen; give a command to run"
+            )
+        for path in (args.output, args.html):
+            if path is not None:
+                check_writable(path)
+        earlier = [saved.read(path) for path in args.earlier]
+        with tempfile.TemporaryDirectory(prefix="parprof-input-") as scratch:
+            start = runtime.plan(args.tool, command, Path(scratch))
+            code, stopped_by = _run(start, Path(scratch), quiet=args.quiet)
+            profile = _collect(Path(scratch), command, code)
+        if stopped_by:
+            profile.note(f"stopped by signal {stopped_by}: what was running then is left out")
+        for other in earlier:
+            _add(profile, other)
+        if args.output is not None:
+            with open_output(args.output) as file:
+                saved.write(profile, file, compressed=args.output.endswith(".gz"))
+        show(profile, args)
+        return code
+
+
+def add_input_view_options(parser: argparse.ArgumentParser) -> None:
+    """Declare what a report can be told."""
+    parser.add_argument(
+        "--routine",
+        metavar="RE",
+        default="",
+        help="plot and list only routines whose name this expression finds",
+    )
+    parser.add_argument(
+        "--limit",
+        metavar="N",
+        type=int,
+        default=terminal.MAX_ROUTINES,
+        help="routines to list (default: %(default)s)",
+    )
+
+
+def show(profile: InputProfile, args: argparse.Namespace) -> None:
+    """Print or write what the arguments ask for.
+
+    Raises:
+        UsageError: --routine matches nothing.
+        OutputError: the page cannot be written.
+    """
+    found = lines(profile, args.routine)
+    if args.html is not None:
+        page.write(profile, found, args.html)
+    if args.json:
+        print(json.dumps(saved.as_json(profile, found), indent=1))
+    else:
+        sys.stdout.write(terminal.report(profile, found, limit=max(args.limit, 1), plots=bool(args.routine)))
+
+
+def _run(start: runtime.Start, directory: Path, *, quiet: bool) -> tuple[int, int]:
+    """Run it to its end: its exit code, and the signal that we were stopped by."""
+    interrupt = Interrupt()
+    child = Child(start.command, start.environment)
+    console = Console(file=sys.stderr)
+    began_s = shown_s = time.monotonic()
+    passed_on = False
+    with (
+        interrupt.installed(),
+        console.status("") if console.is_terminal and not quiet else _Silent() as status,
+    ):
+        child.release()
+        while child.poll() is None:
+            now_s = time.monotonic()
+            late = interrupt.signal != signal.SIGINT or now_s - interrupt.time_s > _GRACE_SECONDS
+            if interrupt.signal and not passed_on and late:
+                passed_on = True
+                child.send(interrupt.signal)
+            if now_s - shown_s > _SHOW_SECONDS:
+                shown_s = now_s
+                status.update(
+                    f"{now_s - began_s:6.0f} s  {_points(directory):,} points  by {start.tool}  (Ctrl-C ends it)"
+                )
+            time.sleep(_POLL_SECONDS)
+    code = child.wait()
+    if code == 127 and child.exec_failure():
+        raise UsageError(f"cannot start {start.command[0]}")
+    return code, interrupt.signal
+
+
+class _Silent:
+    """A progress line that nobody sees."""
+
+    def __enter__(self) -> _Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, line: str) -> None:
+        """Nothing."""
+
+
+def _points(directory: Path) -> int:
+    """About how many sizes of input were seen, by the size of the records."""
+    sizes = [
+        path.stat().st_blocks * 512 for path in directory.iterdir() if path.name.endswith(records.SUFFIX)
+    ]
+    return sum(max(size - records.HEADER_BYTES, 0) // 128 for size in sizes)
+
+
+def _collect(directory: Path, command: list[str], code: int) -> InputProfile:
+    """The profile of what the processes left.
+
+    Raises:
+        ParprofError: they left nothing.
+    """
+    found, problems = [], []
+    for path in records.find(directory):
+        try:
+            found.append(records.read(path))
+        except ProfileFormatError as error:
+            problems.append(str(error))
+    if not any(record.points for record in found):
+        why = problems[0] if problems else f"the command ended with {code}"
+        raise ParprofError(f"{os.path.basename(command[0])} left no record: {why}")
+    profile = make_profile([record for record in found if record.points], " ".join(command))
+    if code > 128 and not all(record.is_closed for record in found):
+        profile.note(
+            f"the command was killed (exit code {code}): routines that were running then are left out"
+        )
+    return profile
+
+
+def _add(profile: InputProfile, other: InputProfile) -> None:
+    try:
+        profile.add(other)
+    except ValueError as error:
+        raise UsageError(
+            f"--with: {error}; build both with `parprof cc --input`, or run both under Valgrind"
+        ) from error

@@ -1,0 +1,168 @@
+"""What to say of a profile: each routine with its law, and which will hurt first when the input grows tenfold."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from parprof.errors import UsageError
+from parprof.input.fit import Fit, Size, fit
+from parprof.input.model import InputProfile, Point, Routine, RoutineName
+
+MIN_PERCENT = 1.0
+"""Routines that cost less of the whole, with what they call, are not worth advice."""
+_STEEP = 11.0
+"""Ten times the input takes more than so many times as long: worse than linear."""
+_SURE = 0.95
+"""The r2 that a law must have to be worth advice."""
+_SHOWN_NAMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One routine as reports show it."""
+
+    routine: Routine
+    total: Point
+    cost_percent: float
+    """Its own cost, of all cost."""
+    inclusive_percent: float
+    """The cost of its outermost activations with what they called, of all cost; at most 100."""
+    law: Fit
+    """Of the mean cost over trms."""
+    rms_law: Fit
+
+    @property
+    def thread_percent(self) -> float:
+        """Input that other threads wrote, of all its input."""
+        return _percent(self.total.induced, self.total.trms_sum)
+
+    @property
+    def external_percent(self) -> float:
+        """Input that system calls brought, of all its input."""
+        return _percent(self.total.external, self.total.trms_sum)
+
+
+def _percent(part: float, whole: float) -> float:
+    return 100.0 * part / whole if whole else 0.0
+
+
+def lines(profile: InputProfile, pattern: str = "") -> list[Line]:
+    """The routines, those with the greatest cost of their own first; only those whose name ``pattern`` finds.
+
+    Raises:
+        UsageError: the pattern is none, or matches no routine.
+    """
+    routines = list(profile.routines.values())
+    if pattern:
+        routines = _matching(routines, pattern)
+    whole = profile.total_self_cost
+    out = [_line(routine, whole) for routine in routines]
+    return sorted(
+        out, key=lambda line: (-line.total.self_cost, -line.total.cost_sum, line.routine.identity.name)
+    )
+
+
+def _line(routine: Routine, whole: int) -> Line:
+    total = routine.total()
+    law = fit([Size(point.trms, point.cost_mean, point.calls) for point in routine.by_trms()])
+    rms_law = fit([Size(point.rms, point.cost_mean, point.calls) for point in routine.by_rms()])
+    own = _percent(total.self_cost, whole)
+    return Line(routine, total, own, min(100.0, _percent(total.cost_sum, whole)), law, rms_law)
+
+
+def _matching(routines: list[Routine], pattern: str) -> list[Routine]:
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"--routine {pattern}: not a regular expression: {error}") from error
+    found = [routine for routine in routines if wanted.search(routine.identity.name)]
+    if found:
+        return found
+    names = sorted({routine.identity.name for routine in routines})
+    near = get_close_matches(pattern, names, _SHOWN_NAMES, 0.4)
+    told = f"; near it: {', '.join(near)}" if near else ""
+    raise UsageError(f"--routine {pattern} matches none of {len(names)} routines{told}")
+
+
+def place(identity: RoutineName) -> str:
+    """Where a routine is: ``book.c:90``, or the module."""
+    if identity.file:
+        return (
+            f"{os.path.basename(identity.file)}:{identity.line}"
+            if identity.line
+            else os.path.basename(identity.file)
+        )
+    return identity.module
+
+
+def hurts_first(found: list[Line]) -> Line | None:
+    """The routine that will take the largest part of the time at ten times its input; None where no law is known.
+
+    Its own cost grows by its law. A routine that spends all in what it calls is named only where none does work itself.
+    """
+    known = [
+        line
+        for line in found
+        if line.law.r2 >= _SURE and line.law.is_found and line.inclusive_percent >= MIN_PERCENT
+    ]
+    steep = [line for line in known if line.law.tenfold > _STEEP]
+    own = [line for line in steep if line.cost_percent >= MIN_PERCENT]
+    if own:
+        return max(own, key=lambda line: line.cost_percent * line.law.tenfold)
+    if steep:
+        return max(steep, key=lambda line: line.inclusive_percent * line.law.tenfold)
+    return max(known, key=lambda line: line.cost_percent * line.law.tenfold, default=None)
+
+
+def advice(found: list[Line]) -> str:
+    """One sentence for people."""
+    if not found:
+        return "no routine was seen: was the program built for it, and did it call anything?"
+    line = hurts_first(found)
+    if line is None:
+        largest = found[0]
+        return (
+            f"no law: {largest.routine.identity.name} costs most ({largest.cost_percent:.0f} %), but its "
+            f"inputs tell no growth ({largest.law.reason}); run with inputs of several sizes and add the runs up "
+            "(--with FILE)"
+        )
+    law, identity = line.law, line.routine.identity
+    where = f" ({place(identity)})" if place(identity) else ""
+    growth = "does not grow with its input" if law.model == "constant" else f"grows as {law.model}"
+    out = (
+        f"{identity.name}{where} {growth} ({law.n_sizes} sizes, {law.smallest:.0f} to {law.largest:.0f}): "
+        f"10 x the input will take {times(law.tenfold)} as long"
+    )
+    if law.tenfold <= _STEEP:
+        out = f"nothing grows worse than its input; {out}"
+    kinds = [(line.thread_percent, "other threads"), (line.external_percent, "system calls")]
+    parts = [f"{percent:.0f} % of its input came from {kind}" for percent, kind in kinds if percent >= 5]
+    return "; ".join([out, *parts])
+
+
+def times(factor: float) -> str:
+    """A factor: ``100 x``."""
+    return f"{factor:.0f} x" if factor >= 10 else f"{factor:.2g} x"
+
+
+def coverage(profile: InputProfile) -> str:
+    """What of the bytes that system calls brought the instrument saw."""
+    seen = profile.seen_read_bytes
+    if profile.all_read_bytes is None:
+        return f"{size(seen)} from system calls were seen; how much there was is not known, the kernel was not asked"
+    if profile.tool == "valgrind":
+        return f"{size(seen)} read by system calls: all of them pass through the tool"
+    share = 100.0 * min(seen / profile.all_read_bytes, 1.0) if profile.all_read_bytes else 100.0
+    return f"{size(seen)} of {size(profile.all_read_bytes)} that the kernel says were read were seen ({share:.0f} %)"
+
+
+def size(n_bytes: float) -> str:
+    """Bytes for people: ``41.2 MB``."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if n_bytes < 1000 or unit == "GB":
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    raise AssertionError

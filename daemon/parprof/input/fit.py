@@ -1,0 +1,298 @@
+"""Which law a routine's cost follows as its input grows, as far as its points tell.
+
+The laws are tried from the simplest on: constant, log n, n, n log n, n^2, n^3, and last any power of n. A law may have
+the lower ones as terms beside its own (n^2 has n and a constant). None is negative but the constant, a little: some
+cells that each activation reads have nothing to do with its cost. The fit is by least squares of *relative* errors,
+because costs span decades. The simplest law whose error is about that of the best is taken. There is no claim from few
+sizes, from sizes that hardly differ, or from costs that the size does not explain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+MIN_SIZES = 5
+MIN_RANGE = 3.0
+"""The largest size over the smallest, at least."""
+MAX_BINS = 60
+NOISE = 0.35
+"""A relative error beyond which a law explains nothing."""
+MIN_R2 = 0.8
+NOISY = "noise"
+_SMALLEST = 0.1
+"""The part of the sizes that may be left out, the smallest: what happens there is seldom the algorithm."""
+_TOLERANCE, _SLACK = 1.3, 0.02
+"""How much worse than the best law's a simpler one's error may be."""
+_CONSTANT_SPREAD = 0.10
+"""Costs that vary by so little are constant, whatever the rest is."""
+_MIN_SHARE = 0.2
+"""What a law's own term makes up of the cost at the largest size, at least."""
+
+_NEGATIVE = 0.6
+"""The part of the cost at the smallest size that a negative constant may take away."""
+_ROUND = (0.5, 1.5, 2.5)
+"""Powers that are preferred to ones between them."""
+
+Terms = tuple[Callable[[float], float], ...]
+
+
+def _one(_: float) -> float:
+    return 1.0
+
+
+def _log(n: float) -> float:
+    return math.log2(n + 1)
+
+
+def _linear(n: float) -> float:
+    return n
+
+
+def _n_log(n: float) -> float:
+    return n * math.log2(n + 1)
+
+
+def _square(n: float) -> float:
+    return n * n
+
+
+def _cube(n: float) -> float:
+    return n**3
+
+
+LAWS: tuple[tuple[str, Terms], ...] = (
+    ("constant", (_one,)),
+    ("log n", (_one, _log)),
+    ("n", (_one, _linear)),
+    ("n log n", (_one, _linear, _n_log)),
+    ("n^2", (_one, _linear, _square)),
+    ("n^3", (_one, _square, _cube)),
+)
+
+
+class Size(NamedTuple):
+    """Activations with one size of input."""
+
+    n: float
+    cost: float
+    calls: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A law, or why there is none."""
+
+    model: str
+    """Empty: none; ``reason`` says why."""
+    reason: str = ""
+    r2: float = 0.0
+    """How much of the variation of the costs' logarithms it explains; 1 for a constant."""
+    error: float = 0.0
+    """Its typical relative error at a size."""
+    exponent: float = 0.0
+    """The power of n that the costs follow at the larger sizes."""
+    exponent_error: float = 0.0
+    """Half the width of its 95 % interval."""
+    n_sizes: int = 0
+    smallest: float = 0.0
+    largest: float = 0.0
+    tenfold: float = 0.0
+    """How many times the cost at the largest size is that of ten times the size, by the law."""
+
+    @property
+    def is_found(self) -> bool:
+        """Whether there is a law."""
+        return bool(self.model)
+
+
+class _Candidate(NamedTuple):
+    model: str
+    error: float
+    own_share: float
+    predict: Callable[[float], float]
+
+
+def fit(sizes: Sequence[Size]) -> Fit:
+    """The law that these follow; where there is none, the one that all but the smallest follow."""
+    known = sorted(size for size in sizes if size.n > 0 and size.cost > 0)
+    found = _fit(known)
+    if found.reason == NOISY:
+        larger = _fit(known[math.ceil(len(known) * _SMALLEST) :])
+        return larger if larger.is_found else found
+    return found
+
+
+def _fit(known: Sequence[Size]) -> Fit:
+    if len(known) < 2:
+        return Fit("", _count(len(known)), n_sizes=len(known))
+    smallest, largest = min(size.n for size in known), max(size.n for size in known)
+
+    def none(reason: str, r2: float = 0.0) -> Fit:
+        return Fit("", reason, r2, n_sizes=len(known), smallest=smallest, largest=largest)
+
+    if len(known) < MIN_SIZES:
+        return none(_count(len(known)))
+    if largest < MIN_RANGE * smallest:
+        return none("sizes too alike")
+    binned = _binned(known)
+    if len(binned) < MIN_SIZES:
+        return none("sizes too alike")
+    best = _choose(binned)
+    r2 = _r2(binned, best)
+    if best.error > NOISE or (best.model != "constant" and r2 < MIN_R2):
+        return none(NOISY, r2)
+    exponent, exponent_error = slope([size for size in binned if size.n**2 >= smallest * largest] or binned)
+    return Fit(
+        model=best.model,
+        r2=r2,
+        error=best.error,
+        exponent=exponent,
+        exponent_error=exponent_error,
+        n_sizes=len(known),
+        smallest=smallest,
+        largest=largest,
+        tenfold=best.predict(10 * largest) / best.predict(largest),
+    )
+
+
+def _count(n: int) -> str:
+    return "no input" if not n else "1 size" if n == 1 else f"{n} sizes"
+
+
+def slope(sizes: Sequence[Size]) -> tuple[float, float]:
+    """The slope of log cost over log n, and half the width of its 95 % interval."""
+    xs = [math.log(size.n) for size in sizes]
+    ys = [math.log(size.cost) for size in sizes]
+    n = len(xs)
+    mean_x, mean_y = sum(xs) / n, sum(ys) / n
+    spread = sum((x - mean_x) ** 2 for x in xs)
+    if n < 3 or spread <= 0:
+        return 0.0, math.inf
+    found = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
+    rest = sum((y - mean_y - found * (x - mean_x)) ** 2 for x, y in zip(xs, ys, strict=True))
+    student = 1.96 + 2.4 / (n - 2)  # close to Student's t at 97.5 %
+    return found, student * math.sqrt(rest / (n - 2) / spread)
+
+
+def _binned(sizes: Sequence[Size]) -> list[Size]:
+    """At most `MAX_BINS` sizes, evenly spread over the logarithm: where many are close, they count as one."""
+    ordered = sorted(sizes)
+    if len(ordered) <= MAX_BINS:
+        return ordered
+    low, high = math.log(ordered[0].n), math.log(ordered[-1].n)
+    bins: dict[int, list[Size]] = {}
+    for size in ordered:
+        bins.setdefault(
+            min(int((math.log(size.n) - low) / (high - low) * MAX_BINS), MAX_BINS - 1), []
+        ).append(size)
+    out = []
+    for group in bins.values():
+        calls = sum(size.calls for size in group)
+        n = sum(size.n * size.calls for size in group) / calls
+        out.append(Size(n, sum(size.cost * size.calls for size in group) / calls, calls))
+    return out
+
+
+def _choose(sizes: Sequence[Size]) -> _Candidate:
+    smallest = min(size.n for size in sizes)
+
+    def log_of_items(n: float) -> float:
+        """Items may have many cells, and then the logarithm is of fewer than n."""
+        return math.log2(1 + n / smallest)
+
+    def items_log(n: float) -> float:
+        return n * log_of_items(n)
+
+    laws = (
+        *LAWS[:2],
+        ("log n", (_one, log_of_items)),
+        *LAWS[2:4],
+        ("n log n", (_one, _linear, items_log)),
+        *LAWS[4:],
+    )
+    candidates = [_fitted(name, terms, sizes) for name, terms in laws]
+    if candidates[0].error <= _CONSTANT_SPREAD:
+        return candidates[0]
+    candidates += [_power(exponent, sizes) for exponent in _ROUND]
+    power = min((_power(step / 20, sizes) for step in range(4, 81)), key=lambda one: one.error)
+    candidates.append(power)
+    best = min(one.error for one in candidates)
+    limit = max(_TOLERANCE * best, best + _SLACK)
+    return next(
+        one for one in candidates if one.error <= limit and (one.own_share >= _MIN_SHARE or one is power)
+    )
+
+
+def _power(exponent: float, sizes: Sequence[Size]) -> _Candidate:
+    def own(n: float) -> float:
+        return float(n**exponent)
+
+    return _fitted(f"n^{exponent:g}", (_one, _linear, own) if exponent > 1.2 else (_one, own), sizes)
+
+
+def _fitted(model: str, terms: Terms, sizes: Sequence[Size]) -> _Candidate:
+    """The law with the factors that fit best: none negative, and that of its last term positive."""
+    best = _Candidate(model, math.inf, 0.0, _one)
+    for n_lower in range(len(terms)):
+        for lower in combinations(terms[:-1], n_lower):
+            used = (*lower, terms[-1])
+            factors = _least_squares(used, sizes)
+            if factors is None or not _is_sensible(used, factors, sizes):
+                continue
+
+            def predict(n: float, used: Terms = used, factors: Sequence[float] = factors) -> float:
+                return sum(factor * term(n) for factor, term in zip(factors, used, strict=True))
+
+            error = math.sqrt(sum(math.log(size.cost / predict(size.n)) ** 2 for size in sizes) / len(sizes))
+            if error < best.error:
+                top = max(size.n for size in sizes)
+                best = _Candidate(model, error, factors[-1] * terms[-1](top) / predict(top), predict)
+    return best
+
+
+def _is_sensible(terms: Terms, factors: Sequence[float], sizes: Sequence[Size]) -> bool:
+    """Whether no term that grows has a negative factor, and a negative constant is a small one."""
+    if min(factors) >= 0:
+        return factors[-1] > 0
+    if terms[0] is not _one or len(terms) == 1 or min(factors[1:]) < 0 or factors[-1] == 0:
+        return False
+    smallest = min(size.n for size in sizes)
+    rest = sum(factor * term(smallest) for factor, term in zip(factors[1:], terms[1:], strict=True))
+    return -factors[0] <= _NEGATIVE * rest
+
+
+def _least_squares(terms: Terms, sizes: Sequence[Size]) -> list[float] | None:
+    """The factors with the least sum of squared relative errors; None if the terms cannot be told apart."""
+    n = len(terms)
+    scale = [max(abs(term(size.n) / size.cost) for size in sizes) for term in terms]
+    if min(scale) <= 0:
+        return None
+    rows = [[term(size.n) / size.cost / by for term, by in zip(terms, scale, strict=True)] for size in sizes]
+    matrix = [
+        [sum(row[i] * row[j] for row in rows) for j in range(n)] + [sum(row[i] for row in rows)]
+        for i in range(n)
+    ]
+    for i in range(n):
+        pivot = max(range(i, n), key=lambda row: abs(matrix[row][i]))
+        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
+        if abs(matrix[i][i]) < 1e-12:
+            return None
+        for j in range(n):
+            if j != i:
+                factor = matrix[j][i] / matrix[i][i]
+                matrix[j] = [a - factor * b for a, b in zip(matrix[j], matrix[i], strict=True)]
+    return [matrix[i][n] / matrix[i][i] / scale[i] for i in range(n)]
+
+
+def _r2(sizes: Sequence[Size], law: _Candidate) -> float:
+    logs = [math.log(size.cost) for size in sizes]
+    mean = sum(logs) / len(logs)
+    total = sum((value - mean) ** 2 for value in logs)
+    if law.model == "constant" or total == 0:
+        return 1.0
+    rest = sum((value - math.log(law.predict(size.n))) ** 2 for value, size in zip(logs, sizes, strict=True))
+    return max(0.0, 1 - rest / total)

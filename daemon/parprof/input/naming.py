@@ -1,0 +1,123 @@
+"""Records to a profile: addresses get the names of routines, and what the records lack is said."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+
+from parprof.files.dso import Dso
+from parprof.files.dso_cache import DsoCache
+from parprof.files.maps_line import MapsLine
+from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName
+from parprof.input.records import BackEnd, Flag, Place, PointRow, Record
+from parprof.symbols import Symbolizer
+from parprof.symbols.names import without_clone_suffixes
+from parprof.untrusted import visible
+
+_TOOLS = {BackEnd.TSAN: "tsan", BackEnd.VALGRIND: "valgrind"}
+_ALIAS = re.compile(r"__GI_+(?=[A-Za-z])")
+
+
+def make_profile(records: Sequence[Record], command: str) -> InputProfile:
+    """What the processes of one run showed, together."""
+    blocks = not any(record.flags & Flag.NO_BLOCKS for record in records)
+    first = records[0]
+    profile = InputProfile(command, _TOOLS[first.back_end], BLOCKS if blocks else NANOSECONDS)
+    with DsoCache() as cache, Symbolizer() as symbolizer:
+        for record in records:
+            names = Names(cache, symbolizer, record.places)
+            _add(profile, record, names, blocks)
+    profile.runs, profile.processes = 1, len(records)
+    _note_what_is_missing(profile, records)
+    return profile
+
+
+class Names:
+    """The routines of one record."""
+
+    def __init__(self, cache: DsoCache, symbolizer: Symbolizer, places: dict[int, Place]) -> None:
+        dsos = {path: _dso(cache, path) for path in {place.path for place in places.values()}}
+        asked = {
+            routine: (dso, place.address, place.is_return_address)
+            for routine, place in places.items()
+            if (dso := dsos[place.path]) is not None
+        }
+        found = symbolizer.resolve(asked.values())
+        self._known = {}
+        for routine, request in asked.items():
+            frame = found[request][-1]
+            name = _ALIAS.sub("", without_clone_suffixes(frame.name))
+            self._known[routine] = RoutineName(name, frame.module, frame.file, frame.start_line or frame.line)
+
+    def of(self, routine: int) -> RoutineName:
+        """The routine's name; its address where there is none."""
+        known = self._known.get(routine)
+        if known is None:
+            known = self._known[routine] = RoutineName(f"{routine:#x}", "[unknown]")
+        return known
+
+
+def _dso(cache: DsoCache, path: bytes) -> Dso | None:
+    if not path.startswith(b"/"):
+        return None
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return cache.get(os.getpid(), MapsLine(0, 1, True, 0, status.st_dev, status.st_ino, path))
+
+
+def _add(profile: InputProfile, record: Record, names: Names, blocks: bool) -> None:
+    rate = record.ticks_per_second
+    for row in record.points:
+        routine = profile.routine(names.of(row.routine))
+        routine.add(_point(row, blocks, rate))
+        routine.by_thread[row.thread] = routine.by_thread.get(row.thread, 0) + row.calls
+    for totals in record.threads.values():
+        profile.first += totals.first
+        profile.induced += totals.induced
+        profile.external += totals.external
+        profile.threads += totals.threads
+    profile.seen_read_bytes += record.seen_read_bytes
+    profile.seen_sent_bytes += record.seen_sent_bytes
+    if record.all_read_bytes is None:
+        profile.all_read_bytes = None
+    elif profile.all_read_bytes is not None:
+        profile.all_read_bytes += record.all_read_bytes
+
+
+def _point(row: PointRow, blocks: bool, ticks_per_second: int) -> Point:
+    def ns(ticks: int) -> int:
+        return ticks * 10**9 // ticks_per_second if ticks_per_second else 0
+
+    return Point(
+        trms=row.trms,
+        rms=row.rms,
+        calls=row.calls,
+        trms_sum=row.trms_sum,
+        rms_sum=row.rms_sum,
+        induced=row.induced_sum,
+        external=row.external_sum,
+        cost_sum=row.blocks_sum if blocks else ns(row.ticks_sum),
+        cost_max=row.blocks_max if blocks else ns(row.ticks_max),
+        self_cost=row.self_blocks if blocks else ns(row.self_ticks),
+        time_sum_ns=ns(row.ticks_sum),
+        time_max_ns=ns(row.ticks_max),
+        unfinished=row.unfinished,
+    )
+
+
+def _note_what_is_missing(profile: InputProfile, records: Iterable[Record]) -> None:
+    for record in records:
+        who = f"process {record.pid} ({visible(record.command, 60)})"
+        if record.rows_lost:
+            profile.note(f"{who}: {record.rows_lost} activations found no room in its record")
+        if record.flags & Flag.OUT_OF_MEMORY:
+            profile.note(f"{who}: there was no memory for what it reads; part of its input was not counted")
+        if record.flags & Flag.TOO_DEEP:
+            profile.note(f"{who}: calls deeper than a million count as their caller's")
+        if record.flags & Flag.ROUNDED:
+            profile.note(f"{who}: more than 65,536 sizes in a thread; further ones are rounded, within 1 %")
+        if record.flags & Flag.NO_BLOCKS:
+            profile.note("built without -fsanitize-coverage=trace-pc, so cost is time, not basic blocks")

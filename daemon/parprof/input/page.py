@@ -1,0 +1,173 @@
+"""A profile of inputs as a web page: for each routine small plots of cost over trms and over rms, and its law."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from parprof.exporters.output import open_output
+from parprof.exporters.webpage import WebPage, definitions, text
+from parprof.input.answer import Line, advice, coverage, hurts_first, place
+from parprof.input.fit import Fit
+from parprof.input.model import BLOCKS, InputProfile, Point
+from parprof.input.terminal import describe
+
+MAX_ROUTINES = 120
+MAX_POINTS = 400
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 260, 170, 46, 26, 8, 10
+_STYLE = """
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(560px, 1fr)); gap: 1rem; }
+.card { background: var(--panel); border-radius: 6px; padding: .7rem .9rem; }
+.card h2 { margin: 0; overflow-wrap: anywhere; }
+.card.first { outline: 2px solid var(--idleness); }
+.plots { display: flex; flex-wrap: wrap; gap: .4rem; }
+svg { width: 260px; height: 170px; }
+svg text { font-size: 10px; fill: var(--faint); }
+.axis { stroke: var(--rule); fill: none; }
+.mean { fill: var(--useful); }
+.worst { fill: none; stroke: var(--idleness); }
+.law { stroke: var(--link); fill: none; stroke-dasharray: 4 3; }
+.advice { font-size: 1.1rem; margin: .6rem 0; }
+"""
+_LEGEND = """<p class="faint">Each dot is one size of input: filled the mean cost of the activations that had it,
+ringed the worst. Both axes are logarithmic: a straight line that rises one decade for each decade of input is linear,
+one that rises two is quadratic. <b>trms</b> counts all that an activation reads and did not write itself, with what
+other threads and the kernel put there meanwhile; <b>rms</b> counts each cell once, so it misses input that comes
+through a buffer. Where the two plots differ, believe trms. A cell has 8 bytes.</p>"""
+
+
+def write(profile: InputProfile, found: Sequence[Line], path: str) -> None:
+    """Write the page to a file.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    with open_output(path) as file:
+        file.write(make(profile, found).html().encode())
+
+
+def make(profile: InputProfile, found: Sequence[Line]) -> WebPage:
+    """The page."""
+    first = hurts_first(list(found))
+    shown = _in_order(found, first)[:MAX_ROUTINES]
+    cards = "\n".join(_card(line, profile.cost_unit, is_first=line is first) for line in shown)
+    left_out = len(found) - len(shown)
+    more = f'<p class="faint">{left_out} routines that cost less are not shown.</p>' if left_out else ""
+    notes = "".join(f"<p>{text(note)}</p>" for note in profile.notes)
+    body = (
+        f'<h1>Input and cost: {text(profile.command, 300)}</h1>\n<p class="advice">{text(advice(list(found)))}</p>\n'
+        f'{notes}{_facts(profile)}\n{_LEGEND}\n<div class="cards">\n{cards}\n</div>\n{more}'
+    )
+    return WebPage(title=f"parprof input: {profile.command}", body=body, style=_STYLE)
+
+
+def _in_order(found: Sequence[Line], first: Line | None) -> list[Line]:
+    return sorted(found, key=lambda line: (line is not first, not line.law.is_found, -line.cost_percent))
+
+
+def _facts(profile: InputProfile) -> str:
+    whole = profile.first + profile.induced + profile.external
+
+    def share(part: int) -> str:
+        return f"{100 * part / whole:.1f} %" if whole else "0 %"
+
+    return definitions(
+        [
+            ("input", f"{whole:,} cells of 8 bytes"),
+            ("from other threads", share(profile.induced)),
+            ("from system calls", share(profile.external)),
+            ("volume that rms does not see", f"{100 * profile.input_volume:.0f} %"),
+            ("cost", "basic blocks" if profile.cost_unit == BLOCKS else "nanoseconds"),
+            ("runs, processes, threads", f"{profile.runs}, {profile.processes}, {profile.threads}"),
+            ("coverage", text(coverage(profile))),
+        ]
+    )
+
+
+def _card(line: Line, unit: str, *, is_first: bool) -> str:
+    identity, law = line.routine.identity, line.law
+    own = " first" if is_first else ""
+    facts = (
+        f"{line.cost_percent:.1f} % of the cost, {line.total.calls:,} calls; of its input "
+        f"{line.thread_percent:.0f} % from other threads, {line.external_percent:.0f} % from system calls; "
+        f"richness {line.routine.profile_richness:.2f}, volume {line.routine.input_volume:.2f}"
+    )
+    name = "blocks" if unit == BLOCKS else "ns"
+    return (
+        f'<div class="card{own}"><h2>{text(identity.name, 200)}</h2>'
+        f'<p class="faint">{text(place(identity), 200)}</p><p><b>{text(_law(law))}</b></p>'
+        f'<p class="faint">{text(facts)}</p><div class="plots">'
+        f"{_plot(line.routine.by_trms(), lambda point: point.trms, 'trms', name, law)}"
+        f"{_plot(line.routine.by_rms(), lambda point: point.rms, 'rms', name, line.rms_law)}</div></div>"
+    )
+
+
+def _law(law: Fit) -> str:
+    if not law.is_found:
+        return f"no model: {law.reason}"
+    return f"{describe(law)}; ten times the input: {law.tenfold:.3g} times the cost"
+
+
+def _plot(points: Sequence[Point], size: Callable[[Point], int], metric: str, unit: str, law: Fit) -> str:
+    known = [point for point in points if size(point) > 0 and point.cost_max > 0]
+    if not known:
+        return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}"><text x="60" y="80">no {metric} above 0</text></svg>'
+    known = _thinned(known)
+    xs = _Axis([size(point) for point in known], _LEFT, _WIDTH - _RIGHT)
+    costs = [max(point.cost_mean, 1.0) for point in known] + [float(point.cost_max) for point in known]
+    ys = _Axis(costs, _HEIGHT - _BOTTOM, _TOP)
+    label = f"{metric}: {law.model or law.reason}"
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text(f"cost over {metric}", 60)}">'
+        f'<path class="axis" d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"/>'
+        f"{_labels(xs, ys, unit, label)}{''.join(_dots(known, size, xs, ys))}</svg>"
+    )
+
+
+def _thinned(points: list[Point]) -> list[Point]:
+    step = -(-len(points) // MAX_POINTS)
+    return points[::step] if step > 1 else points
+
+
+class _Axis:
+    """A logarithmic axis from one place of the picture to another."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
+        self.low, self.high = min(values), max(values)
+        self._low, high = math.log(self.low), math.log(self.high)
+        self._span = high - self._low
+        self._start, self._end = start, end
+
+    def at(self, value: float) -> float:
+        """Where a value is."""
+        share = (math.log(max(value, self.low)) - self._low) / self._span if self._span > 0 else 0.5
+        return self._start + share * (self._end - self._start)
+
+
+def _labels(xs: _Axis, ys: _Axis, unit: str, label: str) -> str:
+    base = _HEIGHT - _BOTTOM
+    return (
+        f'<text x="{_LEFT}" y="{base + 12}">{_short(xs.low)}</text>'
+        f'<text x="{_WIDTH - _RIGHT}" y="{base + 12}" text-anchor="end">{_short(xs.high)}</text>'
+        f'<text x="{(_LEFT + _WIDTH) // 2}" y="{base + 22}" text-anchor="middle">{text(label, 60)}</text>'
+        f'<text x="{_LEFT - 4}" y="{base}" text-anchor="end">{_short(ys.low)}</text>'
+        f'<text x="{_LEFT - 4}" y="{_TOP + 8}" text-anchor="end">{_short(ys.high)}</text>'
+        f'<text x="{_LEFT - 4}" y="{base // 2}" text-anchor="end">{unit}</text>'
+    )
+
+
+def _dots(points: Sequence[Point], size: Callable[[Point], int], xs: _Axis, ys: _Axis) -> Iterator[str]:
+    for point in points:
+        x = xs.at(size(point))
+        title = (
+            f"n {size(point):,}: {point.calls:,} calls, mean {point.cost_mean:,.0f}, worst {point.cost_max:,}"
+        )
+        yield f'<circle class="worst" cx="{x:.1f}" cy="{ys.at(point.cost_max):.1f}" r="3"/>'
+        yield (
+            f'<circle class="mean" cx="{x:.1f}" cy="{ys.at(point.cost_mean):.1f}" r="2.2">'
+            f"<title>{text(title)}</title></circle>"
+        )
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value < 10_000 else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")

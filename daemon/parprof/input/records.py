@@ -1,0 +1,208 @@
+"""The record files of ``instrument/input_record.h``. A target wrote them: whatever is in them is only counted."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
+from pathlib import Path
+from typing import NamedTuple
+
+from parprof.errors import ProfileFormatError
+from parprof.untrusted import open_regular, visible
+
+SUFFIX = ".input"
+VERSION = 1
+MAGIC = b"ppinput\n"
+HEADER_BYTES = 4096
+MAX_ROWS = 1 << 21
+_HEADER = struct.Struct("<8s6I6Q256s")
+_ROW = struct.Struct("<II15Q")
+_MODULE = struct.Struct("<II2Q104s")
+_MAX_BYTES = HEADER_BYTES + MAX_ROWS * _ROW.size
+_UNKNOWN = (1 << 64) - 1
+_MAX_PIECES = 64
+_MAX_THREADS = 1 << 12
+
+
+class BackEnd(IntEnum):
+    """What wrote a record."""
+
+    TSAN = 1
+    VALGRIND = 2
+
+
+class Flag(IntFlag):
+    """What a record lacks."""
+
+    ROUNDED = 1
+    OUT_OF_MEMORY = 2
+    TOO_DEEP = 4
+    NO_BLOCKS = 8
+    NO_TIME = 16
+
+
+class _Kind(IntEnum):
+    POINT = 1
+    ROUTINE = 2
+    MODULE = 3
+    THREAD = 4
+
+
+class PointRow(NamedTuple):
+    """Activations of one routine by one thread that had one size of input; sums are over them."""
+
+    thread: int
+    routine: int
+    trms: int
+    rms: int
+    calls: int
+    trms_sum: int
+    rms_sum: int
+    induced_sum: int
+    external_sum: int
+    blocks_sum: int
+    blocks_max: int
+    ticks_sum: int
+    ticks_max: int
+    self_blocks: int
+    self_ticks: int
+    unfinished: int
+
+
+class Place(NamedTuple):
+    """Where a routine is: a file's path (empty: in none) and an ELF address in it."""
+
+    path: bytes
+    address: int
+    is_return_address: bool
+
+
+class ThreadTotals(NamedTuple):
+    """What the threads that had one slot read in all, each read counted once."""
+
+    first: int
+    induced: int
+    external: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one process left."""
+
+    back_end: BackEnd
+    is_closed: bool
+    """Whether the process came to its end; otherwise it was killed, or became another program."""
+    flags: Flag
+    pid: int
+    command: str
+    rows_lost: int
+    seen_read_bytes: int
+    seen_sent_bytes: int
+    all_read_bytes: int | None
+    """What the kernel counted; None where that is not known."""
+    ticks_per_second: int
+    cell_bytes: int
+    points: list[PointRow] = field(default_factory=list)
+    places: dict[int, Place] = field(default_factory=dict)
+    threads: dict[int, ThreadTotals] = field(default_factory=dict)
+
+
+def find(directory: Path) -> list[Path]:
+    """The record files in a directory, in the order in which their processes began."""
+    found = [path for path in directory.iterdir() if path.name.endswith(SUFFIX)]
+    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def read(path: Path) -> Record:
+    """The record in a file, finished or not.
+
+    Raises:
+        ProfileFormatError: it is none, or cannot be read.
+    """
+    try:
+        descriptor = open_regular(os.fspath(path))
+        with open(descriptor, "rb") as file:
+            return decode(file.read(_MAX_BYTES))
+    except OSError as error:
+        raise ProfileFormatError(
+            f"cannot read the record {visible(path.name)}: {error.strerror or error}"
+        ) from error
+
+
+def decode(data: bytes) -> Record:
+    """The record in a file's bytes; what does not make sense in them is left out.
+
+    Raises:
+        ProfileFormatError: there is no header, or one of another version.
+    """
+    if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
+        raise ProfileFormatError(
+            "not a record of parprof input: the process was killed at its very start, or there was no memory for the "
+            "shadow of its own (`ulimit -v`, a cgroup's limit)"
+        )
+    _, version, back_end, state, flags, pid, cell_bytes, n_rows, lost, seen, sent, all_read, rate, command = (
+        _HEADER.unpack_from(data)
+    )
+    if version != VERSION or back_end not in (1, 2):
+        raise ProfileFormatError(
+            f"a record of version {version} and back end {back_end}: made by another parprof"
+        )
+    record = Record(
+        back_end=BackEnd(back_end),
+        is_closed=state == 1,
+        flags=Flag(flags & 31),
+        pid=pid,
+        command=visible(command.split(b"\0", 1)[0], 256),
+        rows_lost=lost,
+        seen_read_bytes=seen,
+        seen_sent_bytes=sent,
+        all_read_bytes=None if all_read == _UNKNOWN else all_read,
+        ticks_per_second=rate,
+        cell_bytes=cell_bytes,
+    )
+    _Rows(record).take(data, min(n_rows, MAX_ROWS, (len(data) - HEADER_BYTES) // _ROW.size))
+    return record
+
+
+class _Rows:
+    """Sorts rows by what they are of."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._modules: dict[int, dict[int, bytes]] = {}
+        self._routines: dict[int, tuple[int, int, bool]] = {}
+
+    def take(self, data: bytes, n_rows: int) -> None:
+        end = HEADER_BYTES + n_rows * _ROW.size
+        for at, words in zip(
+            range(HEADER_BYTES, end, _ROW.size), _words(data, HEADER_BYTES, end), strict=True
+        ):
+            kind, thread, first, second, third, fourth = words[:6]
+            if kind == _Kind.POINT:
+                if fourth:
+                    self._record.points.append(PointRow(thread, *words[2:]))
+            elif kind == _Kind.ROUTINE:
+                self._routines[first] = second, third, bool(fourth)
+            elif kind == _Kind.MODULE:
+                self._add_piece(data, at)
+            elif kind == _Kind.THREAD and thread < _MAX_THREADS:
+                self._record.threads[thread] = ThreadTotals(first, second, third, fourth)
+        for routine, (module, address, is_return) in self._routines.items():
+            self._record.places[routine] = Place(self._path(module), address, is_return)
+
+    def _add_piece(self, data: bytes, at: int) -> None:
+        _, _, module, piece, text = _MODULE.unpack_from(data, at)
+        if piece < _MAX_PIECES:
+            self._modules.setdefault(module, {})[piece] = text.split(b"\0", 1)[0]
+
+    def _path(self, module: int) -> bytes:
+        pieces = self._modules.get(module, {})
+        return b"".join(pieces[piece] for piece in sorted(pieces))
+
+
+def _words(data: bytes, start: int, end: int) -> Iterator[tuple[int, ...]]:
+    return _ROW.iter_unpack(memoryview(data)[start:end])

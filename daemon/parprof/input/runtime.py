@@ -1,0 +1,155 @@
+"""What is put into or under a command so that its input is counted: the runtime for programs built with
+-fsanitize=thread, and the Valgrind tool; and which of them a program can have.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from parprof.cache import cache_directory
+from parprof.errors import CommandError, KernelUnsupported, UsageError
+from parprof.files.elf import ElfFile
+from parprof.files.elf_image import ElfError
+from parprof.instruments import valgrind_tool
+from parprof.instruments.toolchain import Library
+from parprof.untrusted import visible
+
+RUNTIME = Library(
+    "input",
+    ("input_tsan.c",),
+    ("input_algorithm.h", "input_record.h", "input_libc.h"),
+    (
+        "-fvisibility=hidden",
+        "-fno-builtin",
+        "-mcx16",
+        "-ftls-model=initial-exec",
+        "-Wl,-soname,libtsan.so.2",
+        "-Wl,-z,defs",
+    ),
+)
+DIRECTORY_VARIABLE = "PARPROF_INPUT_DIR"
+_SONAMES = ("libtsan.so", "libtsan.so.2", "libtsan.so.0")
+_LINKING = "parprof cc --input -- gcc ..."
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a command is started so that it leaves records."""
+
+    tool: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def library_directory() -> Path:
+    """A directory where the runtime has the names that programs look for.
+
+    Raises:
+        KernelUnsupported: it cannot be built.
+    """
+    library = RUNTIME.path()
+    directory = cache_directory() / "instrument" / f"lib-{library.stem}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in _SONAMES:
+            link = directory / name
+            if not link.is_symlink() or os.readlink(link) != os.fspath(library):
+                link.unlink(missing_ok=True)
+                link.symlink_to(library)
+    except OSError as error:
+        raise KernelUnsupported(
+            f"nowhere to keep the runtime of parprof input: {error}; set PARPROF_CACHE to a directory of your own"
+        ) from error
+    return directory
+
+
+def plan(tool: str, command: Sequence[str], records: Path) -> Start:
+    """How to start a command with a tool: ``valgrind``, ``tsan``, or ``auto`` for what suits the program.
+
+    ``records`` is an empty directory.
+
+    Raises:
+        CommandError: there is no such program.
+        UsageError: the program is not built for the tool.
+        KernelUnsupported: the tool cannot be had.
+    """
+    program = shutil.which(command[0])
+    if program is None:
+        exists = os.path.exists(command[0])
+        reason = "is not executable" if exists else "was not found"
+        raise CommandError(f"{visible(command[0])} {reason}", is_missing=not exists)
+    hooks = _hooks(program)
+    if tool == "auto":
+        tool = "tsan" if "__tsan_func_entry" in hooks else "valgrind"
+    if tool == "tsan":
+        if "__tsan_func_entry" not in hooks:
+            raise UsageError(
+                f"{visible(command[0])} is not built for --tool tsan: compile and link it by `{_LINKING}`, or take "
+                "--tool valgrind, which needs no build"
+            )
+        _check_hooks(hooks)
+        path = os.pathsep.join(
+            filter(None, (os.fspath(library_directory()), os.environ.get("LD_LIBRARY_PATH")))
+        )
+        return Start(
+            "tsan", tuple(command), {DIRECTORY_VARIABLE: os.fspath(records), "LD_LIBRARY_PATH": path}
+        )
+    prefix, environment = valgrind_tool.start(records)
+    return Start("valgrind", (*prefix, *command), {**environment, DIRECTORY_VARIABLE: os.fspath(records)})
+
+
+def _hooks(program: str) -> frozenset[str]:
+    """The ThreadSanitizer's entry points that a program wants from a library."""
+    try:
+        with ElfFile.open(program) as elf:
+            return frozenset(name for name in elf.undefined() if name.startswith("__tsan_"))
+    except (ElfError, OSError):
+        return frozenset()
+
+
+def _check_hooks(wanted: frozenset[str]) -> None:
+    with ElfFile.open(os.fspath(RUNTIME.path())) as elf:
+        unknown = wanted - elf.lookup(wanted).keys()
+    if unknown:
+        raise UsageError(
+            f"the program calls {', '.join(sorted(unknown)[:3])}, which the runtime of parprof input does not know: "
+            "build it with gcc 12 or clang 14, or take --tool valgrind"
+        )
+
+
+@cache
+def _is_clang(compiler: str) -> bool:
+    try:
+        done = subprocess.run(
+            [compiler, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return b"clang" in done.stdout
+
+
+def compile_command(command: Sequence[str]) -> list[str]:
+    """A compiler's command with what makes the program one for ``--tool tsan``.
+
+    gcc links libtsan by itself, and finds ours first. clang would link its own into the program, so only its front
+    end is told to instrument.
+    """
+    directory = os.fspath(library_directory())
+    links = not {"-c", "-S", "-E", "-M", "-MM", "-fsyntax-only"} & set(command)
+    run_path = ["-Wl,--enable-new-dtags", f"-Wl,-rpath,{directory}"]
+    if _is_clang(command[0]):
+        flags = [
+            *("-Xclang", "-fsanitize=thread"),
+            *("-Xclang", "-fsanitize-coverage-type=3", "-Xclang", "-fsanitize-coverage-trace-pc"),
+            # for races the write that follows is enough, for input it is not
+            *("-mllvm", "-tsan-instrument-read-before-write=1"),
+        ]
+        return [*command, *flags, *([*run_path, f"{directory}/libtsan.so.2"] if links else [])]
+    flags = ["-fsanitize=thread", "-fsanitize-coverage=trace-pc"]
+    return [*command, *flags, *([*run_path, f"-L{directory}"] if links else [])]

@@ -1,0 +1,218 @@
+"""Profiles of inputs as JSON: what ``--json`` prints, ``-o`` writes and ``parprof report`` reads again."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import zlib
+from typing import IO, Any
+
+from parprof.errors import ProfileFormatError
+from parprof.input.answer import Line, advice, lines
+from parprof.input.fit import Fit
+from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName
+from parprof.untrusted import open_regular, visible
+
+KIND = "parprof input"
+SCHEMA = 1
+_MAX_BYTES = 1 << 30
+_GZIP = b"\x1f\x8b"
+_COUNTS = (
+    "calls", "trms_sum", "rms_sum", "induced", "external", "cost_sum", "cost_max", "self_cost",
+    "time_sum_ns", "time_max_ns", "unfinished",
+)  # fmt: skip
+
+
+def as_json(profile: InputProfile, shown: list[Line] | None = None) -> dict[str, Any]:
+    """The profile as JSON has it; the routines of ``shown`` only, if that is given."""
+    found = lines(profile) if shown is None else shown
+    whole = profile.first + profile.induced + profile.external
+    return {
+        "kind": KIND,
+        "schema": SCHEMA,
+        "command": profile.command,
+        "tool": profile.tool,
+        "cost_unit": profile.cost_unit,
+        "advice": advice(found),
+        "routines": [_routine(line) for line in found],
+        "totals": {
+            "input_volume": _rounded(profile.input_volume),
+            "thread_induced_percent": _rounded(100 * profile.induced / whole if whole else 0),
+            "external_percent": _rounded(100 * profile.external / whole if whole else 0),
+            "first": profile.first,
+            "thread_induced": profile.induced,
+            "external": profile.external,
+            "threads": profile.threads,
+            "processes": profile.processes,
+            "runs": profile.runs,
+        },
+        "coverage": {
+            "seen_read_bytes": profile.seen_read_bytes,
+            "all_read_bytes": profile.all_read_bytes,
+            "seen_sent_bytes": profile.seen_sent_bytes,
+        },
+        "notes": profile.notes,
+    }
+
+
+def _routine(line: Line) -> dict[str, Any]:
+    routine = line.routine
+    identity = routine.identity
+    return {
+        "name": identity.name,
+        "module": identity.module,
+        "file": identity.file,
+        "line": identity.line,
+        "calls": line.total.calls,
+        "cost_percent": _rounded(line.cost_percent),
+        "inclusive_percent": _rounded(line.inclusive_percent),
+        "thread_induced_percent": _rounded(line.thread_percent),
+        "external_percent": _rounded(line.external_percent),
+        "profile_richness": _rounded(routine.profile_richness),
+        "input_volume": _rounded(routine.input_volume),
+        "calls_by_thread": {str(thread): calls for thread, calls in sorted(routine.by_thread.items())},
+        "fit": _fit(line.law, "trms"),
+        "fit_rms": _fit(line.rms_law, "rms"),
+        "points": [_point(routine.points[key]) for key in sorted(routine.points)],
+    }
+
+
+def _point(point: Point) -> dict[str, Any]:
+    out: dict[str, Any] = {"rms": point.rms, "trms": point.trms, "cost_mean": _rounded(point.cost_mean)}
+    out.update((name, getattr(point, name)) for name in _COUNTS)
+    return out
+
+
+def _fit(found: Fit, metric: str) -> dict[str, Any]:
+    out: dict[str, Any] = {"metric": metric, "model": found.model or None, "r2": _rounded(found.r2)}
+    if not found.is_found:
+        out["reason"] = found.reason
+        return out
+    error = found.exponent_error
+    out["error"] = _rounded(found.error)
+    out["exponent"] = _rounded(found.exponent)
+    out["exponent_error"] = _rounded(error) if math.isfinite(error) else None
+    out["sizes"] = found.n_sizes
+    out["range"] = [found.smallest, found.largest]
+    out["tenfold"] = _rounded(found.tenfold)
+    return out
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def write(profile: InputProfile, file: IO[bytes], *, compressed: bool) -> None:
+    """Write it to a binary file."""
+    data = json.dumps(as_json(profile), separators=(",", ":")).encode()
+    file.write(gzip.compress(data, 6, mtime=0) if compressed else data + b"\n")
+
+
+def is_saved(path: str) -> bool:
+    """Whether a file is such a profile, as far as its beginning tells. Never raises."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            start = file.read(4096)
+    except OSError:
+        return False
+    if start.startswith(_GZIP):
+        try:
+            start = zlib.decompressobj(31).decompress(start, 256)
+        except zlib.error:
+            return False
+    return start.startswith(f'{{"kind":"{KIND}"'.encode()) or start[:200].replace(b" ", b"").replace(
+        b"\n", b""
+    ).startswith(f'{{"kind":"{KIND}"'.replace(" ", "").encode())
+
+
+def read(path: str) -> InputProfile:
+    """The profile in a file.
+
+    Raises:
+        ProfileFormatError: it cannot be read, or is none.
+    """
+    try:
+        with open(open_regular(path), "rb") as file:
+            data = file.read(_MAX_BYTES)
+        if data.startswith(_GZIP):
+            unpacker = zlib.decompressobj(31)
+            data = unpacker.decompress(data, _MAX_BYTES)
+        return decode(json.loads(data))
+    except OSError as error:
+        raise ProfileFormatError(
+            f"cannot read {visible(os.fspath(path))}: {error.strerror or error}"
+        ) from error
+    except (ValueError, zlib.error, RecursionError) as error:
+        raise ProfileFormatError(
+            f"cannot read {visible(os.fspath(path))}: not what parprof input writes"
+        ) from error
+
+
+def decode(data: object) -> InputProfile:
+    """The profile in what JSON held.
+
+    Raises:
+        ValueError: it is none.
+    """
+    top = _dict(data)
+    if top.get("kind") != KIND or top.get("schema") != SCHEMA:
+        raise ValueError("another kind of file")
+    unit = top.get("cost_unit")
+    totals, seen = _dict(top.get("totals")), _dict(top.get("coverage"))
+    known = seen.get("all_read_bytes")
+    profile = InputProfile(
+        command=_text(top.get("command")),
+        tool=_text(top.get("tool")),
+        cost_unit=unit if unit in (BLOCKS, NANOSECONDS) else BLOCKS,
+        first=_number(totals.get("first")),
+        induced=_number(totals.get("thread_induced")),
+        external=_number(totals.get("external")),
+        threads=_number(totals.get("threads")),
+        processes=_number(totals.get("processes")),
+        runs=_number(totals.get("runs")),
+        seen_read_bytes=_number(seen.get("seen_read_bytes")),
+        seen_sent_bytes=_number(seen.get("seen_sent_bytes")),
+        all_read_bytes=None if known is None else _number(known),
+        notes=[_text(note) for note in _list(top.get("notes"))],
+    )
+    for item in _list(top.get("routines")):
+        _take_routine(profile, _dict(item))
+    return profile
+
+
+def _take_routine(profile: InputProfile, item: dict[str, Any]) -> None:
+    name, module, file = _text(item.get("name")), _text(item.get("module")), _text(item.get("file"))
+    routine = profile.routine(RoutineName(name, module, file, _number(item.get("line"))))
+    for point in map(_dict, _list(item.get("points"))):
+        counts = {count: _number(point.get(count)) for count in _COUNTS}
+        if counts["calls"]:
+            routine.add(Point(_number(point.get("trms")), _number(point.get("rms")), **counts))
+    for thread, calls in _dict(item.get("calls_by_thread")).items():
+        if thread.isdecimal() and len(thread) < 6:
+            routine.by_thread[int(thread)] = _number(calls)
+
+
+def _dict(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("not a list")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    return visible(value)
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 70:
+        raise ValueError("not a count")
+    return value

@@ -1,0 +1,667 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-or-later */
+/*
+ * The size of the input of each activation of a routine, and what it cost: coppa-2013, for both back ends.
+ *
+ * rms (definition 1): cells that an activation, or what it called, accesses for the first time with a read. trms
+ * (definition 3): its reads that are first accesses or induced ones, after another thread or the kernel wrote the
+ * cell since the activation's thread last accessed it. A cell has 8 bytes.
+ *
+ * The paper's global counter, which needs renumbering, is not there. A cell's global stamp is (writer, number of
+ * that writer's write): two equal stamps mean that nobody wrote between. Each thread remembers, by cell, when it last
+ * accessed it (a count of its own activations) and the stamp it then read. So threads share nothing but the stamps.
+ *
+ * Sums are partial as in section 4.2: an activation's true value is the sum from its frame to the top one, and on
+ * return a frame's partial values are added to its caller's.
+ *
+ * A back end defines, before it includes this:
+ *   INPUT_MAP(bytes)        zeroed memory that is only taken when touched, or a null pointer
+ *   INPUT_UNMAP(p, bytes)
+ *   INPUT_TICKS()           a clock; 0 if there is none
+ *   INPUT_GROW(bytes)       make the record file longer by so much, of zeros; true if that worked
+ *   INPUT_DESCRIBE(thread, routine)   write the routine's rows
+ *   INPUT_LOCK(), INPUT_UNLOCK()      around what threads share apart from stamps
+ */
+#ifndef PARPROF_INPUT_ALGORITHM_H
+#define PARPROF_INPUT_ALGORITHM_H
+
+#include "input_record.h"
+
+enum {
+    INPUT_CELL_SHIFT = 3,
+    INPUT_REGION_SHIFT = 24,
+    INPUT_ADDRESS_BITS = 47,
+    INPUT_REGION_CELLS = 1 << (INPUT_REGION_SHIFT - INPUT_CELL_SHIFT),
+    INPUT_REGIONS = 1 << (INPUT_ADDRESS_BITS - INPUT_REGION_SHIFT),
+    INPUT_WRITER_SHIFT = 48,
+    INPUT_KERNEL = 0xffff, /* the writer of what system calls bring */
+    INPUT_MAX_DEPTH = 1 << 20,
+    INPUT_MAX_SLOTS = 1 << 12,
+    INPUT_FIRST_KEYS = 1 << 10,
+    INPUT_EXACT_POINTS = 1 << 16, /* of a slot, before sizes are rounded */
+    INPUT_ROUNDED_BITS = 7,
+};
+
+#define INPUT_OTHER_STACK (8ull << 20) /* addresses that far apart are on two stacks */
+#define INPUT_TEXT_KEY UINT64_MAX      /* "size" of rows that are no points */
+
+#define INPUT_LIKELY(x) __builtin_expect(!!(x), 1)
+#define INPUT_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define INPUT_SLOW __attribute__((noinline, cold))
+
+/* What a thread remembers of a cell. */
+struct input_last {
+    uint64_t when; /* the thread's clock at its last access; 0: none */
+    uint64_t seen; /* the stamp that it last read there */
+};
+
+struct input_frame {
+    uint64_t routine;
+    uint64_t started; /* the thread's clock */
+    uint64_t stack;   /* address on the stack: lower ones are calls from here */
+    int64_t rms, trms, induced, external; /* partial */
+    uint64_t blocks, ticks;               /* at its start */
+    uint64_t called_blocks, called_ticks; /* of what it called */
+    uint64_t is_hidden;                   /* not a routine of the program's: no point, no accesses */
+};
+
+struct input_thread {
+    uint64_t top_started; /* of the top frame */
+    uint64_t stamp;       /* of its last write */
+    uint64_t writer;
+    struct input_last **last; /* by region */
+    uint64_t blocks;
+    uint64_t clock;
+    uint64_t born; /* the clock when this thread took the slot */
+    struct input_frame *frames;
+    uint32_t depth;   /* frames[depth] is the top one; frames[0] stands for all that no known routine calls */
+    uint32_t skipped; /* calls that have no frame */
+    uint32_t is_hidden;
+    uint32_t is_busy; /* in one of our own slow functions: a signal handler must not come in too */
+    uint32_t slot;
+    uint32_t is_used;
+    uint32_t *keys; /* numbers of rows + 1, by hash */
+    uint32_t n_keys, room_keys, n_points;
+    struct input_totals *totals;
+};
+
+static struct {
+    struct input_header *header;
+    struct input_row *rows;
+    uint64_t ready; /* rows that the file has room for */
+    uint64_t kernel_writes;
+    uint64_t writers;
+    uint64_t **stamps; /* by region */
+    struct input_thread *slots[INPUT_MAX_SLOTS];
+    uint32_t n_slots;
+} input;
+
+static inline uint64_t input_writer(uint64_t stamp)
+{
+    return stamp >> INPUT_WRITER_SHIFT;
+}
+
+static void input_flag(uint32_t flag)
+{
+    if (input.header)
+        __atomic_fetch_or(&input.header->flags, flag, __ATOMIC_RELAXED);
+}
+
+/* ---- shadow memory: two-level tables, a leaf for each 16 MB that were touched ---- */
+
+static INPUT_SLOW void *input_leaf(void **place, uint64_t bytes)
+{
+    void *none = 0, *leaf = INPUT_MAP(bytes);
+
+    if (!leaf) {
+        input_flag(INPUT_OUT_OF_MEMORY);
+        return 0;
+    }
+    if (__atomic_compare_exchange_n(place, &none, leaf, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return leaf;
+    INPUT_UNMAP(leaf, bytes);
+    return none;
+}
+
+static inline uint64_t *input_stamp_of(uint64_t cell)
+{
+    uint64_t region = cell >> (INPUT_REGION_SHIFT - INPUT_CELL_SHIFT);
+    uint64_t **place, *leaf;
+
+    if (INPUT_UNLIKELY(region >= INPUT_REGIONS))
+        return 0;
+    place = &input.stamps[region];
+    leaf = __atomic_load_n(place, __ATOMIC_ACQUIRE);
+    if (INPUT_UNLIKELY(!leaf)) {
+        leaf = input_leaf((void **)place, INPUT_REGION_CELLS * sizeof *leaf);
+        if (!leaf)
+            return 0;
+    }
+    return leaf + (cell & (INPUT_REGION_CELLS - 1));
+}
+
+/* Only for cells whose `input_stamp_of` is there. */
+static inline struct input_last *input_last_of(struct input_thread *thread, uint64_t cell)
+{
+    struct input_last **place = &thread->last[cell >> (INPUT_REGION_SHIFT - INPUT_CELL_SHIFT)], *leaf = *place;
+
+    if (INPUT_UNLIKELY(!leaf)) {
+        leaf = input_leaf((void **)place, INPUT_REGION_CELLS * sizeof *leaf);
+        if (!leaf)
+            return 0;
+    }
+    return leaf + (cell & (INPUT_REGION_CELLS - 1));
+}
+
+/* ---- reads and writes ---- */
+
+/* The latest pending activation that started no later than `when`; null if none did. */
+static inline struct input_frame *input_ancestor(struct input_thread *thread, uint64_t when)
+{
+    uint32_t low = 0, high = thread->depth + 1;
+
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+
+        if (thread->frames[middle].started <= when)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low ? &thread->frames[low - 1] : 0;
+}
+
+/* A read that may count: procedure read of the paper's figure 11. */
+static INPUT_SLOW void input_read_counts(struct input_thread *thread, struct input_last *last, uint64_t stamp)
+{
+    struct input_frame *top = &thread->frames[thread->depth];
+    int is_known = last->when >= thread->born;
+    int is_induced = stamp && input_writer(stamp) != thread->writer && (!is_known || last->seen != stamp);
+    int is_first = last->when < top->started;
+
+    if (is_first) {
+        struct input_frame *ancestor = is_known ? input_ancestor(thread, last->when) : 0;
+
+        top->rms++;
+        if (ancestor)
+            ancestor->rms--;
+        if (!is_induced) {
+            top->trms++;
+            if (ancestor)
+                ancestor->trms--;
+            else
+                thread->totals->first++;
+        }
+        last->when = thread->clock;
+    }
+    if (is_induced) {
+        top->trms++;
+        if (input_writer(stamp) == INPUT_KERNEL) {
+            top->external++;
+            thread->totals->external++;
+        } else {
+            top->induced++;
+            thread->totals->induced++;
+        }
+    }
+    last->seen = stamp;
+}
+
+static inline void input_read_cell(struct input_thread *thread, uint64_t cell)
+{
+    uint64_t *place = input_stamp_of(cell), stamp;
+    struct input_last *last;
+
+    if (INPUT_UNLIKELY(!place))
+        return;
+    last = input_last_of(thread, cell);
+    if (INPUT_UNLIKELY(!last))
+        return;
+    stamp = __atomic_load_n(place, __ATOMIC_RELAXED);
+    if (INPUT_LIKELY(last->when >= thread->top_started && (stamp == last->seen || input_writer(stamp) == thread->writer)))
+        return;
+    input_read_counts(thread, last, stamp);
+}
+
+static inline void input_write_cell(struct input_thread *thread, uint64_t cell)
+{
+    uint64_t *place = input_stamp_of(cell);
+    struct input_last *last;
+
+    if (INPUT_UNLIKELY(!place))
+        return;
+    last = input_last_of(thread, cell);
+    if (INPUT_UNLIKELY(!last))
+        return;
+    __atomic_store_n(place, ++thread->stamp, __ATOMIC_RELAXED);
+    if (last->when < thread->top_started)
+        last->when = thread->clock;
+}
+
+static inline void input_read(struct input_thread *thread, uint64_t address, uint64_t bytes)
+{
+    uint64_t cell = address >> INPUT_CELL_SHIFT, end = (address + bytes - 1) >> INPUT_CELL_SHIFT;
+
+    if (bytes)
+        for (; cell <= end; cell++)
+            input_read_cell(thread, cell);
+}
+
+static inline void input_write(struct input_thread *thread, uint64_t address, uint64_t bytes)
+{
+    uint64_t cell = address >> INPUT_CELL_SHIFT, end = (address + bytes - 1) >> INPUT_CELL_SHIFT;
+
+    if (bytes)
+        for (; cell <= end; cell++)
+            input_write_cell(thread, cell);
+}
+
+/* The kernel wrote memory: whoever reads it next reads external input (the paper's figure 12). */
+static void input_kernel_write(uint64_t address, uint64_t bytes)
+{
+    uint64_t stamp = (uint64_t)INPUT_KERNEL << INPUT_WRITER_SHIFT |
+                     __atomic_add_fetch(&input.kernel_writes, 1, __ATOMIC_RELAXED);
+    uint64_t cell = address >> INPUT_CELL_SHIFT, end = (address + bytes - 1) >> INPUT_CELL_SHIFT;
+
+    if (!bytes)
+        return;
+    for (; cell <= end; cell++) {
+        uint64_t *place = input_stamp_of(cell);
+
+        if (place)
+            __atomic_store_n(place, stamp, __ATOMIC_RELAXED);
+    }
+}
+
+/* ---- rows ---- */
+
+static INPUT_SLOW int input_make_room(uint64_t number)
+{
+    int is_there;
+
+    INPUT_LOCK();
+    while (input.ready <= number && input.ready < INPUT_MAX_ROWS && INPUT_GROW(INPUT_GROWTH_ROWS * INPUT_ROW_BYTES))
+        __atomic_store_n(&input.ready, input.ready + INPUT_GROWTH_ROWS, __ATOMIC_RELEASE);
+    is_there = input.ready > number;
+    INPUT_UNLOCK();
+    return is_there;
+}
+
+/* The number of a new row + 1; 0 if there is no place for it. */
+static uint32_t input_new_row(uint32_t thread)
+{
+    uint64_t number;
+
+    if (!input.header || __atomic_load_n(&input.header->rows, __ATOMIC_RELAXED) >= INPUT_MAX_ROWS)
+        return 0;
+    number = __atomic_fetch_add(&input.header->rows, 1, __ATOMIC_RELAXED);
+    if (number >= INPUT_MAX_ROWS)
+        return 0;
+    if (number >= __atomic_load_n(&input.ready, __ATOMIC_ACQUIRE) && !input_make_room(number))
+        return 0;
+    input.rows[number].thread = thread;
+    return (uint32_t)number + 1;
+}
+
+static inline void input_finish_row(struct input_row *row, uint32_t kind)
+{
+    __atomic_store_n(&row->kind, kind, __ATOMIC_RELEASE);
+}
+
+static inline uint64_t input_hash(uint64_t routine, uint64_t trms, uint64_t rms)
+{
+    uint64_t hash = (routine ^ trms * 0x9e3779b97f4a7c15ull ^ rms * 0xc2b2ae3d27d4eb4full) * 0xff51afd7ed558ccdull;
+
+    return hash ^ hash >> 32;
+}
+
+static inline int input_has_key(const struct input_row *row, uint64_t routine, uint64_t trms, uint64_t rms)
+{
+    if (row->kind != INPUT_ROW_POINT)
+        return trms == INPUT_TEXT_KEY && rms == row->kind && row->words[0] == routine;
+    return row->point.routine == routine && row->point.trms == trms && row->point.rms == rms;
+}
+
+static int input_more_keys(struct input_thread *thread)
+{
+    uint32_t room = thread->room_keys ? 2 * thread->room_keys : INPUT_FIRST_KEYS, at;
+    uint32_t *keys = INPUT_MAP(room * sizeof *keys);
+
+    if (!keys)
+        return 0;
+    for (at = 0; at < thread->room_keys; at++) {
+        uint32_t number = thread->keys[at];
+        const struct input_row *row = &input.rows[number - 1];
+        uint64_t hash;
+
+        if (!number)
+            continue;
+        hash = row->kind == INPUT_ROW_POINT ? input_hash(row->point.routine, row->point.trms, row->point.rms)
+                                            : input_hash(row->words[0], INPUT_TEXT_KEY, row->kind);
+        while (keys[hash & (room - 1)])
+            hash++;
+        keys[hash & (room - 1)] = number;
+    }
+    if (thread->keys)
+        INPUT_UNMAP(thread->keys, thread->room_keys * sizeof *keys);
+    thread->keys = keys;
+    thread->room_keys = room;
+    return 1;
+}
+
+/* The place in the thread's table where this key is, or would be. */
+static inline uint32_t *input_key(struct input_thread *thread, uint64_t routine, uint64_t trms, uint64_t rms)
+{
+    uint64_t hash = input_hash(routine, trms, rms);
+
+    for (;; hash++) {
+        uint32_t *place = &thread->keys[hash & (thread->room_keys - 1)];
+
+        if (!*place || input_has_key(&input.rows[*place - 1], routine, trms, rms))
+            return place;
+    }
+}
+
+static int input_has_space(struct input_thread *thread)
+{
+    return 4 * thread->n_keys < 3 * thread->room_keys || input_more_keys(thread);
+}
+
+/* Whether the thread has written this row of a routine or module; if not, it has now. */
+static struct input_row *input_text_row(struct input_thread *thread, uint64_t identity, uint32_t kind)
+{
+    uint32_t *place, number;
+
+    if (!input_has_space(thread))
+        return 0;
+    place = input_key(thread, identity, INPUT_TEXT_KEY, kind);
+    if (*place || !(number = input_new_row(thread->slot)))
+        return 0;
+    *place = number;
+    thread->n_keys++;
+    input.rows[number - 1].words[0] = identity;
+    return &input.rows[number - 1];
+}
+
+static inline void input_copy(char *to, const char *from, uint64_t bytes)
+{
+    while (bytes--)
+        *to++ = *from++;
+}
+
+/* What identifies a module, from its path; its rows are written if the thread has not done so. */
+static uint64_t input_module_row(struct input_thread *thread, const char *path)
+{
+    uint64_t module = 0xcbf29ce484222325ull, length = 0, at;
+    struct input_row *row;
+
+    for (; path[length] && length < 4095; length++)
+        module = (module ^ (unsigned char)path[length]) * 0x100000001b3ull;
+    module |= 1;
+    row = input_text_row(thread, module, INPUT_ROW_MODULE);
+    for (at = 0; row && (at < length || !at); at += INPUT_TEXT_BYTES) {
+        uint64_t rest = length - at;
+
+        row->module.module = module;
+        row->module.piece = at / INPUT_TEXT_BYTES;
+        input_copy(row->module.text, path + at, rest < INPUT_TEXT_BYTES ? rest : INPUT_TEXT_BYTES);
+        input_finish_row(row, INPUT_ROW_MODULE);
+        if (rest > INPUT_TEXT_BYTES) {
+            uint32_t number = input_new_row(thread->slot);
+
+            row = number ? &input.rows[number - 1] : 0;
+        }
+    }
+    return module;
+}
+
+static void input_routine_row(struct input_thread *thread, uint64_t routine, const char *path, uint64_t address,
+                              int is_return_address)
+{
+    struct input_row *row = input_text_row(thread, routine, INPUT_ROW_ROUTINE);
+
+    if (!row)
+        return;
+    row->routine.address = address;
+    row->routine.is_return_address = is_return_address;
+    row->routine.module = 0;
+    input_finish_row(row, INPUT_ROW_ROUTINE);
+    if (path && path[0])
+        row->routine.module = input_module_row(thread, path);
+}
+
+static inline uint64_t input_rounded(uint64_t size)
+{
+    int bits = size ? 64 - __builtin_clzll(size) : 0;
+
+    return bits > INPUT_ROUNDED_BITS ? size >> (bits - INPUT_ROUNDED_BITS) << (bits - INPUT_ROUNDED_BITS) : size;
+}
+
+static INPUT_SLOW struct input_point *input_new_point(struct input_thread *thread, uint64_t routine, uint64_t trms,
+                                                      uint64_t rms)
+{
+    uint32_t *place, number;
+    struct input_row *row;
+
+    INPUT_DESCRIBE(thread, routine);
+    if (thread->n_points >= INPUT_EXACT_POINTS) {
+        input_flag(INPUT_ROUNDED);
+        trms = input_rounded(trms);
+        rms = input_rounded(rms);
+    }
+    if (!input_has_space(thread))
+        return 0;
+    place = input_key(thread, routine, trms, rms);
+    if (*place)
+        return &input.rows[*place - 1].point;
+    number = input_new_row(thread->slot);
+    if (!number)
+        return 0;
+    row = &input.rows[number - 1];
+    row->point.routine = routine;
+    row->point.trms = trms;
+    row->point.rms = rms;
+    input_finish_row(row, INPUT_ROW_POINT);
+    *place = number;
+    thread->n_keys++;
+    thread->n_points++;
+    return &row->point;
+}
+
+static inline struct input_point *input_point_of(struct input_thread *thread, uint64_t routine, uint64_t trms,
+                                                 uint64_t rms)
+{
+    uint32_t *place = input_key(thread, routine, trms, rms);
+
+    return *place ? &input.rows[*place - 1].point : input_new_point(thread, routine, trms, rms);
+}
+
+static inline void input_add_activation(struct input_thread *thread, const struct input_frame *frame, uint64_t blocks,
+                                        uint64_t ticks, int is_unfinished)
+{
+    uint64_t trms = frame->trms > 0 ? frame->trms : 0, rms = frame->rms > 0 ? frame->rms : 0;
+    struct input_point *point = input_point_of(thread, frame->routine, trms, rms);
+
+    if (INPUT_UNLIKELY(!point)) {
+        if (input.header)
+            __atomic_fetch_add(&input.header->rows_lost, 1, __ATOMIC_RELAXED);
+        return;
+    }
+    point->calls++;
+    point->trms_sum += trms;
+    point->rms_sum += rms;
+    point->induced_sum += frame->induced;
+    point->external_sum += frame->external;
+    point->blocks_sum += blocks;
+    point->self_blocks += blocks - frame->called_blocks;
+    if (blocks > point->blocks_max)
+        point->blocks_max = blocks;
+    point->ticks_sum += ticks;
+    point->self_ticks += ticks > frame->called_ticks ? ticks - frame->called_ticks : 0;
+    if (ticks > point->ticks_max)
+        point->ticks_max = ticks;
+    point->unfinished += is_unfinished;
+}
+
+/* ---- calls and returns ---- */
+
+static inline void input_push(struct input_thread *thread, uint64_t routine, uint64_t stack, int is_hidden)
+{
+    struct input_frame *frame;
+
+    if (INPUT_UNLIKELY(thread->depth + 1 >= INPUT_MAX_DEPTH)) {
+        thread->skipped++;
+        input_flag(INPUT_TOO_DEEP);
+        return;
+    }
+    frame = &thread->frames[++thread->depth];
+    frame->routine = routine;
+    frame->started = thread->top_started = ++thread->clock;
+    frame->stack = stack;
+    frame->rms = frame->trms = frame->induced = frame->external = 0;
+    frame->blocks = thread->blocks;
+    frame->called_blocks = frame->called_ticks = 0;
+    frame->is_hidden = thread->is_hidden = is_hidden;
+    frame->ticks = INPUT_TICKS();
+}
+
+static inline void input_pop(struct input_thread *thread, int is_unfinished)
+{
+    struct input_frame *frame = &thread->frames[thread->depth], *caller = frame - 1;
+    uint64_t blocks = thread->blocks - frame->blocks, ticks = INPUT_TICKS() - frame->ticks;
+
+    if (!frame->is_hidden)
+        input_add_activation(thread, frame, blocks, ticks, is_unfinished);
+    caller->rms += frame->rms;
+    caller->trms += frame->trms;
+    caller->induced += frame->induced;
+    caller->external += frame->external;
+    caller->called_blocks += frame->is_hidden ? frame->called_blocks : blocks;
+    caller->called_ticks += frame->is_hidden ? frame->called_ticks : ticks;
+    thread->depth--;
+    thread->top_started = caller->started;
+    thread->is_hidden = caller->is_hidden;
+}
+
+static inline int input_is_same_stack(uint64_t one, uint64_t other)
+{
+    return one - other + INPUT_OTHER_STACK < 2 * INPUT_OTHER_STACK;
+}
+
+/* Frames whose stack lies below `stack` are gone, however they were left: by longjmp, exceptions, tail calls. */
+static inline void input_unwind(struct input_thread *thread, uint64_t stack)
+{
+    while (thread->depth && thread->frames[thread->depth].stack < stack &&
+           input_is_same_stack(thread->frames[thread->depth].stack, stack))
+        input_pop(thread, 0);
+}
+
+/* ---- threads ---- */
+
+static void input_start_slot(struct input_thread *thread)
+{
+    uint64_t writes = thread->stamp & ((1ull << INPUT_WRITER_SHIFT) - 1);
+
+    /* writers' numbers come again after 65,534 threads, with other numbers of writes */
+    thread->writer = 1 + __atomic_fetch_add(&input.writers, 1, __ATOMIC_RELAXED) % (INPUT_KERNEL - 1);
+    thread->stamp = thread->writer << INPUT_WRITER_SHIFT | writes;
+    thread->depth = thread->skipped = thread->is_hidden = thread->is_busy = 0;
+    thread->born = thread->top_started = ++thread->clock;
+    thread->frames[0] = (struct input_frame){.started = thread->clock, .stack = UINT64_MAX / 2};
+    if (thread->totals)
+        thread->totals->threads++;
+}
+
+static struct input_totals *input_new_totals(struct input_thread *thread)
+{
+    static struct input_totals nowhere;
+    uint32_t number = input_new_row(thread->slot);
+
+    if (!number)
+        return &nowhere;
+    input_finish_row(&input.rows[number - 1], INPUT_ROW_THREAD);
+    return &input.rows[number - 1].totals;
+}
+
+/* A slot for a thread that begins: one that a thread left, or a new one. Null: no more, or no memory. */
+static INPUT_SLOW struct input_thread *input_take_slot(void)
+{
+    struct input_thread *thread = 0;
+    uint32_t at;
+
+    INPUT_LOCK();
+    for (at = 0; at < input.n_slots && !thread; at++)
+        if (!input.slots[at]->is_used)
+            thread = input.slots[at];
+    if (!thread && input.n_slots < INPUT_MAX_SLOTS && (thread = INPUT_MAP(sizeof *thread))) {
+        thread->frames = INPUT_MAP(INPUT_MAX_DEPTH * sizeof *thread->frames);
+        thread->last = INPUT_MAP(INPUT_REGIONS * sizeof *thread->last);
+        if (thread->frames && thread->last && input_more_keys(thread)) {
+            thread->slot = input.n_slots;
+            input.slots[input.n_slots++] = thread;
+        } else {
+            thread = 0;
+        }
+    }
+    if (thread)
+        thread->is_used = 1;
+    INPUT_UNLOCK();
+    if (!thread) {
+        input_flag(INPUT_OUT_OF_MEMORY);
+        return 0;
+    }
+    if (!thread->totals)
+        thread->totals = input_new_totals(thread);
+    input_start_slot(thread);
+    return thread;
+}
+
+/* The thread ends, or its process: what is pending has had its input. */
+static void input_leave_slot(struct input_thread *thread, int is_unfinished)
+{
+    while (thread->depth)
+        input_pop(thread, is_unfinished);
+    __atomic_store_n(&thread->is_used, 0, __ATOMIC_RELEASE);
+}
+
+/* In a forked child, which has a file of its own: nothing of what the parent wrote is there. `survivor` may be null. */
+static void input_after_fork(struct input_thread *survivor)
+{
+    uint32_t at, key;
+
+    for (at = 0; at < input.n_slots; at++) {
+        struct input_thread *thread = input.slots[at];
+
+        for (key = 0; key < thread->room_keys; key++)
+            thread->keys[key] = 0;
+        thread->n_keys = thread->n_points = 0;
+        thread->totals = 0;
+        if (thread != survivor)
+            thread->is_used = 0;
+    }
+    if (survivor)
+        survivor->totals = input_new_totals(survivor);
+}
+
+/* The shadow and the header, of a file that is mapped already. */
+static int input_begin(void *file, uint32_t back_end, uint32_t pid, uint64_t ticks_per_second)
+{
+    struct input_header *header = file;
+
+    if (!input.stamps)
+        input.stamps = INPUT_MAP(INPUT_REGIONS * sizeof *input.stamps);
+    if (!input.stamps)
+        return 0;
+    header->version = INPUT_VERSION;
+    header->back_end = back_end;
+    header->pid = pid;
+    header->cell_bytes = 1 << INPUT_CELL_SHIFT;
+    header->all_read_bytes = INPUT_UNKNOWN;
+    header->ticks_per_second = ticks_per_second;
+    input.rows = (struct input_row *)((char *)file + INPUT_HEADER_BYTES);
+    input.ready = 0;
+    input_copy(header->magic, INPUT_MAGIC, sizeof header->magic);
+    __atomic_store_n(&input.header, header, __ATOMIC_RELEASE);
+    return 1;
+}
+
+#endif

@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Functions of libc and libgomp through which data passes unseen by the compiler's hooks; part of input_tsan.c.
+ *
+ * What system calls and stdio bring is written by the kernel; what they send is read by the thread. Memory and string
+ * functions read and write what they are given. Not seen: the destinations of scanf, the strings that printf prints,
+ * memory that maps a file (its first reads count as any other's).
+ */
+#include <stdarg.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+/* The thread if its accesses count: not in its own slow functions. */
+static inline struct input_thread *counting_thread(void)
+{
+    struct input_thread *thread = mine;
+
+    return thread && thread->depth && !thread->is_busy ? thread : 0;
+}
+
+static void came(const void *buffer, ssize_t bytes)
+{
+    if (bytes <= 0 || !is_on || !input.header)
+        return;
+    input_kernel_write((uint64_t)buffer, bytes);
+    __atomic_fetch_add(&input.header->seen_read_bytes, bytes, __ATOMIC_RELAXED);
+}
+
+static void went(const void *buffer, ssize_t bytes)
+{
+    struct input_thread *thread = counting_thread();
+
+    if (bytes <= 0 || !thread || !input.header)
+        return;
+    input_read(thread, (uint64_t)buffer, bytes);
+    __atomic_fetch_add(&input.header->seen_sent_bytes, bytes, __ATOMIC_RELAXED);
+}
+
+static void each_piece(const struct iovec *pieces, int n, ssize_t bytes, void (*tell)(const void *, ssize_t))
+{
+    for (; n > 0 && bytes > 0; n--, pieces++) {
+        ssize_t here = (ssize_t)pieces->iov_len < bytes ? (ssize_t)pieces->iov_len : bytes;
+
+        tell(pieces->iov_base, here);
+        bytes -= here;
+    }
+}
+
+static inline void reads(const void *address, size_t bytes)
+{
+    struct input_thread *thread = counting_thread();
+
+    if (thread)
+        input_read(thread, (uint64_t)address, bytes);
+}
+
+static inline void writes(const void *address, size_t bytes)
+{
+    struct input_thread *thread = counting_thread();
+
+    if (thread)
+        input_write(thread, (uint64_t)address, bytes);
+}
+
+/* REAL(f) is libc's f; it is looked for once, at the start or at the first call. */
+#define REAL(name) ((__typeof__(&name))real(#name, &real_##name))
+#define WRAPPED(name) static void *real_##name
+
+static void *real(const char *name, void **place)
+{
+    void *found = __atomic_load_n(place, __ATOMIC_RELAXED);
+
+    if (INPUT_LIKELY(found != 0))
+        return found;
+    found = dlsym(RTLD_NEXT, name);
+    if (!found) {
+        static const char text[] = "parprof: this program's libc lacks a function that it calls\n";
+
+        raw(SYS_WRITE, 2, (long)text, sizeof text - 1, 0);
+        abort();
+    }
+    __atomic_store_n(place, found, __ATOMIC_RELAXED);
+    return found;
+}
+
+/* strlen that nobody counts. */
+static size_t length_of(const char *text)
+{
+    static size_t (*libc_strlen)(const char *);
+
+    if (!libc_strlen)
+        libc_strlen = dlsym(RTLD_NEXT, "strlen");
+    return libc_strlen(text);
+}
+
+/* ---- system calls ---- */
+
+#define BRINGS(type, name, parameters, arguments, buffer) \
+    WRAPPED(name);                                        \
+    HOOK type name parameters                             \
+    {                                                     \
+        type result = REAL(name) arguments;               \
+        came(buffer, result);                             \
+        return result;                                    \
+    }
+#define SENDS(type, name, parameters, arguments, buffer) \
+    WRAPPED(name);                                       \
+    HOOK type name parameters                            \
+    {                                                    \
+        type result = REAL(name) arguments;              \
+        went(buffer, result);                            \
+        return result;                                   \
+    }
+
+BRINGS(ssize_t, read, (int file, void *to, size_t n), (file, to, n), to)
+BRINGS(ssize_t, pread, (int file, void *to, size_t n, off_t at), (file, to, n, at), to)
+BRINGS(ssize_t, pread64, (int file, void *to, size_t n, off64_t at), (file, to, n, at), to)
+BRINGS(ssize_t, recv, (int file, void *to, size_t n, int flags), (file, to, n, flags), to)
+SENDS(ssize_t, write, (int file, const void *from, size_t n), (file, from, n), from)
+SENDS(ssize_t, pwrite, (int file, const void *from, size_t n, off_t at), (file, from, n, at), from)
+SENDS(ssize_t, pwrite64, (int file, const void *from, size_t n, off64_t at), (file, from, n, at), from)
+SENDS(ssize_t, send, (int file, const void *from, size_t n, int flags), (file, from, n, flags), from)
+
+WRAPPED(recvfrom);
+HOOK ssize_t recvfrom(int file, void *restrict to, size_t n, int flags, struct sockaddr *restrict who,
+                      socklen_t *restrict size)
+{
+    ssize_t result = REAL(recvfrom)(file, to, n, flags, who, size);
+
+    came(to, result);
+    return result;
+}
+
+WRAPPED(sendto);
+HOOK ssize_t sendto(int file, const void *from, size_t n, int flags, const struct sockaddr *who, socklen_t size)
+{
+    ssize_t result = REAL(sendto)(file, from, n, flags, who, size);
+
+    went(from, result);
+    return result;
+}
+
+#define BY_PIECES(name, parameters, arguments, tell) \
+    WRAPPED(name);                                   \
+    HOOK ssize_t name parameters                     \
+    {                                                \
+        ssize_t result = REAL(name) arguments;       \
+        each_piece(pieces, n, result, tell);         \
+        return result;                               \
+    }
+
+BY_PIECES(readv, (int file, const struct iovec *pieces, int n), (file, pieces, n), came)
+BY_PIECES(writev, (int file, const struct iovec *pieces, int n), (file, pieces, n), went)
+BY_PIECES(preadv, (int file, const struct iovec *pieces, int n, off_t at), (file, pieces, n, at), came)
+BY_PIECES(pwritev, (int file, const struct iovec *pieces, int n, off_t at), (file, pieces, n, at), went)
+
+WRAPPED(recvmsg);
+HOOK ssize_t recvmsg(int file, struct msghdr *message, int flags)
+{
+    ssize_t result = REAL(recvmsg)(file, message, flags);
+
+    each_piece(message->msg_iov, message->msg_iovlen, result, came);
+    return result;
+}
+
+WRAPPED(sendmsg);
+HOOK ssize_t sendmsg(int file, const struct msghdr *message, int flags)
+{
+    ssize_t result = REAL(sendmsg)(file, message, flags);
+
+    each_piece(message->msg_iov, message->msg_iovlen, result, went);
+    return result;
+}
+
+/* ---- stdio ---- */
+
+static void filled(FILE *file)
+{
+    if (file->_IO_read_end > file->_IO_read_base)
+        input_kernel_write((uint64_t)file->_IO_read_base, file->_IO_read_end - file->_IO_read_base);
+}
+
+/* One character of a stream's buffer, which the call may have filled. */
+#define CHARACTER(name, parameters, arguments, file)                             \
+    WRAPPED(name);                                                               \
+    HOOK int name parameters                                                     \
+    {                                                                            \
+        int was_empty = (file)->_IO_read_ptr >= (file)->_IO_read_end, result;    \
+        result = REAL(name) arguments;                                           \
+        if (!is_on || result == EOF)                                             \
+            return result;                                                       \
+        if (was_empty)                                                           \
+            filled(file);                                                        \
+        reads((file)->_IO_read_ptr - 1, 1);                                      \
+        __atomic_fetch_add(&input.header->seen_read_bytes, 1, __ATOMIC_RELAXED); \
+        return result;                                                           \
+    }
+
+#undef getc
+#undef getchar
+#undef getc_unlocked
+#undef fgetc_unlocked
+#undef getchar_unlocked
+CHARACTER(fgetc, (FILE *file), (file), file)
+CHARACTER(getc, (FILE *file), (file), file)
+CHARACTER(getchar, (void), (), stdin)
+CHARACTER(getc_unlocked, (FILE *file), (file), file)
+CHARACTER(fgetc_unlocked, (FILE *file), (file), file)
+CHARACTER(getchar_unlocked, (void), (), stdin)
+extern int __uflow(FILE *file); /* what the macro getc_unlocked calls where the buffer is empty */
+CHARACTER(__uflow, (FILE *file), (file), file)
+
+WRAPPED(fread);
+HOOK size_t fread(void *restrict to, size_t size, size_t n, FILE *restrict file)
+{
+    size_t result = REAL(fread)(to, size, n, file);
+
+    came(to, result * size);
+    return result;
+}
+
+WRAPPED(fread_unlocked);
+HOOK size_t fread_unlocked(void *restrict to, size_t size, size_t n, FILE *restrict file)
+{
+    size_t result = REAL(fread_unlocked)(to, size, n, file);
+
+    came(to, result * size);
+    return result;
+}
+
+WRAPPED(fgets);
+HOOK char *fgets(char *restrict to, int n, FILE *restrict file)
+{
+    char *result = REAL(fgets)(to, n, file);
+
+    if (result)
+        came(to, length_of(to));
+    return result;
+}
+
+WRAPPED(getdelim);
+HOOK ssize_t getdelim(char **restrict line, size_t *restrict n, int end, FILE *restrict file)
+{
+    ssize_t result = REAL(getdelim)(line, n, end, file);
+
+    if (result > 0)
+        came(*line, result);
+    return result;
+}
+
+HOOK ssize_t __getdelim(char **restrict line, size_t *restrict n, int end, FILE *restrict file)
+{
+    return getdelim(line, n, end, file);
+}
+
+HOOK ssize_t getline(char **restrict line, size_t *restrict n, FILE *restrict file)
+{
+    return getdelim(line, n, '\n', file);
+}
+
+WRAPPED(fwrite);
+HOOK size_t fwrite(const void *restrict from, size_t size, size_t n, FILE *restrict file)
+{
+    size_t result = REAL(fwrite)(from, size, n, file);
+
+    went(from, result * size);
+    return result;
+}
+
+WRAPPED(fputs);
+HOOK int fputs(const char *restrict text, FILE *restrict file)
+{
+    int result = REAL(fputs)(text, file);
+
+    if (result >= 0)
+        went(text, length_of(text));
+    return result;
+}
+
+/* ---- memory and strings ---- */
+
+/* Before libc's own is known: the loader calls these while it relocates. */
+static void *copy_bytes(void *to, const void *from, size_t n)
+{
+    void *start = to;
+
+    __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
+    return start;
+}
+
+static void *(*libc_memcpy)(void *, const void *, size_t), *(*libc_memmove)(void *, const void *, size_t);
+static void *(*libc_memset)(void *, int, size_t);
+
+static void start_libc(void)
+{
+    libc_memcpy = dlsym(RTLD_NEXT, "memcpy");
+    libc_memmove = dlsym(RTLD_NEXT, "memmove");
+    libc_memset = dlsym(RTLD_NEXT, "memset");
+}
+
+HOOK void *memcpy(void *restrict to, const void *restrict from, size_t n)
+{
+    reads(from, n);
+    writes(to, n);
+    return libc_memcpy ? libc_memcpy(to, from, n) : copy_bytes(to, from, n);
+}
+
+HOOK void *memmove(void *to, const void *from, size_t n)
+{
+    reads(from, n);
+    writes(to, n);
+    if (libc_memmove)
+        return libc_memmove(to, from, n);
+    if (to <= from)
+        return copy_bytes(to, from, n);
+    while (n--)
+        ((volatile char *)to)[n] = ((const volatile char *)from)[n];
+    return to;
+}
+
+HOOK void *memset(void *to, int value, size_t n)
+{
+    size_t at;
+
+    writes(to, n);
+    if (libc_memset)
+        return libc_memset(to, value, n);
+    for (at = 0; at < n; at++)
+        ((volatile char *)to)[at] = value;
+    return to;
+}
+
+HOOK void *__tsan_memcpy(void *to, const void *from, size_t n) { return memcpy(to, from, n); }
+HOOK void *__tsan_memmove(void *to, const void *from, size_t n) { return memmove(to, from, n); }
+HOOK void *__tsan_memset(void *to, int value, size_t n) { return memset(to, value, n); }
+HOOK void *__memcpy_chk(void *to, const void *from, size_t n, size_t room)
+{
+    if (n > room)
+        abort();
+    return memcpy(to, from, n);
+}
+HOOK void *__memmove_chk(void *to, const void *from, size_t n, size_t room)
+{
+    if (n > room)
+        abort();
+    return memmove(to, from, n);
+}
+HOOK void *__memset_chk(void *to, int value, size_t n, size_t room)
+{
+    if (n > room)
+        abort();
+    return memset(to, value, n);
+}
+
+static size_t same_bytes(const unsigned char *one, const unsigned char *other, size_t n, int is_text)
+{
+    size_t at = 0;
+
+    while (at < n && one[at] == other[at] && (!is_text || one[at]))
+        at++;
+    return at < n ? at + 1 : n;
+}
+
+WRAPPED(memcmp);
+HOOK int memcmp(const void *one, const void *other, size_t n)
+{
+    if (counting_thread()) {
+        size_t seen = same_bytes(one, other, n, 0);
+
+        reads(one, seen);
+        reads(other, seen);
+    }
+    return REAL(memcmp)(one, other, n);
+}
+
+WRAPPED(strcmp);
+HOOK int strcmp(const char *one, const char *other)
+{
+    if (counting_thread()) {
+        size_t seen = same_bytes((const void *)one, (const void *)other, (size_t)-1, 1);
+
+        reads(one, seen);
+        reads(other, seen);
+    }
+    return REAL(strcmp)(one, other);
+}
+
+WRAPPED(strncmp);
+HOOK int strncmp(const char *one, const char *other, size_t n)
+{
+    if (counting_thread()) {
+        size_t seen = same_bytes((const void *)one, (const void *)other, n, 1);
+
+        reads(one, seen);
+        reads(other, seen);
+    }
+    return REAL(strncmp)(one, other, n);
+}
+
+WRAPPED(strlen);
+HOOK size_t strlen(const char *text)
+{
+    size_t n = REAL(strlen)(text);
+
+    reads(text, n + 1);
+    return n;
+}
+
+WRAPPED(memchr);
+HOOK void *memchr(const void *from, int byte, size_t n)
+{
+    char *found = REAL(memchr)(from, byte, n);
+
+    reads(from, found ? (size_t)(found - (const char *)from) + 1 : n);
+    return found;
+}
+
+WRAPPED(strchr);
+HOOK char *strchr(const char *text, int byte)
+{
+    char *found = REAL(strchr)(text, byte);
+
+    if (counting_thread())
+        reads(text, (found ? (size_t)(found - text) : length_of(text)) + 1);
+    return found;
+}
+
+#define READS_ALL(type, name, parameters, arguments) \
+    WRAPPED(name);                                   \
+    HOOK type name parameters                        \
+    {                                                \
+        if (counting_thread())                       \
+            reads(text, length_of(text) + 1); \
+        return REAL(name) arguments;                 \
+    }
+
+READS_ALL(char *, strrchr, (const char *text, int byte), (text, byte))
+READS_ALL(char *, strstr, (const char *text, const char *wanted), (text, wanted))
+READS_ALL(long, strtol, (const char *restrict text, char **restrict end, int base), (text, end, base))
+READS_ALL(double, strtod, (const char *restrict text, char **restrict end), (text, end))
+READS_ALL(int, atoi, (const char *text), (text))
+
+WRAPPED(strcpy);
+HOOK char *strcpy(char *restrict to, const char *restrict from)
+{
+    if (counting_thread()) {
+        size_t n = length_of(from) + 1;
+
+        reads(from, n);
+        writes(to, n);
+    }
+    return REAL(strcpy)(to, from);
+}
+
+WRAPPED(strncpy);
+HOOK char *strncpy(char *restrict to, const char *restrict from, size_t n)
+{
+    if (counting_thread()) {
+        size_t length = 0;
+
+        while (length < n && from[length])
+            length++;
+        reads(from, length < n ? length + 1 : n);
+        writes(to, n);
+    }
+    return REAL(strncpy)(to, from, n);
+}
+
+WRAPPED(strdup);
+HOOK char *strdup(const char *text)
+{
+    char *copy = REAL(strdup)(text);
+
+    if (copy && counting_thread()) {
+        size_t n = length_of(text) + 1;
+
+        reads(text, n);
+        writes(copy, n);
+    }
+    return copy;
+}
+
+WRAPPED(qsort);
+HOOK void qsort(void *base, size_t n, size_t size, int (*compare)(const void *, const void *))
+{
+    reads(base, n * size);
+    REAL(qsort)(base, n, size, compare);
+    writes(base, n * size);
+}
+
+/* ---- ends without destructors ---- */
+
+WRAPPED(_exit);
+HOOK __attribute__((noreturn)) void _exit(int code)
+{
+    end_process();
+    REAL(_exit)(code);
+    __builtin_unreachable();
+}
+
+WRAPPED(_Exit);
+HOOK __attribute__((noreturn)) void _Exit(int code)
+{
+    end_process();
+    REAL(_Exit)(code);
+    __builtin_unreachable();
+}
+
+/* ---- libgomp: it copies a task's arguments, in the thread that makes the task ---- */
+
+static __thread void (*copy_arguments)(void *, void *) LOCAL;
+static __thread long argument_bytes LOCAL;
+
+static void copy_seen(void *to, void *from)
+{
+    reads(from, argument_bytes);
+    writes(to, argument_bytes);
+    if (copy_arguments)
+        copy_arguments(to, from);
+    else
+        copy_bytes(to, from, argument_bytes);
+}
+
+typedef void (*task_body)(void *);
+typedef void (*task_copy)(void *, void *);
+
+extern void GOMP_task(task_body body, void *data, task_copy copy, long bytes, long alignment, _Bool now, unsigned flags,
+                      void **depend, int priority, void *detach);
+WRAPPED(GOMP_task);
+HOOK void GOMP_task(task_body body, void *data, task_copy copy, long bytes, long alignment, _Bool now, unsigned flags,
+                    void **depend, int priority, void *detach)
+{
+    copy_arguments = copy;
+    argument_bytes = bytes;
+    REAL(GOMP_task)(body, data, mine && bytes > 0 ? copy_seen : copy, bytes, alignment, now, flags, depend, priority,
+                    detach);
+}
+
+extern void GOMP_taskloop(task_body body, void *data, task_copy copy, long bytes, long alignment, unsigned flags,
+                          unsigned long tasks, int priority, long start, long end, long step);
+WRAPPED(GOMP_taskloop);
+HOOK void GOMP_taskloop(task_body body, void *data, task_copy copy, long bytes, long alignment, unsigned flags,
+                        unsigned long tasks, int priority, long start, long end, long step)
+{
+    copy_arguments = copy;
+    argument_bytes = bytes;
+    REAL(GOMP_taskloop)(body, data, mine && bytes > 0 ? copy_seen : copy, bytes, alignment, flags, tasks, priority,
+                        start, end, step);
+}

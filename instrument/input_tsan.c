@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `parprof input` for programs compiled with -fsanitize=thread: the compiler's hooks, answered by input_algorithm.h.
+ *
+ * It takes the place of libtsan.so.2. Threads run in parallel; a thread's first hook gives it a slot. Without
+ * PARPROF_INPUT_DIR in the environment every hook returns at once. What is not compiled so is not seen, so the
+ * functions of libc through which data passes are wrapped here (input_libc.h).
+ */
+#define _GNU_SOURCE
+#define __NO_INLINE__ 1 /* no bodies in stdio.h: they are here */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include <x86intrin.h>
+
+#include "input_record.h"
+
+struct input_thread;
+static pthread_mutex_t input_mutex = PTHREAD_MUTEX_INITIALIZER;
+static void *map_memory(uint64_t bytes);
+static int grow_file(uint64_t bytes);
+static void describe(struct input_thread *thread, uint64_t routine);
+
+#define INPUT_MAP(bytes) map_memory(bytes)
+#define INPUT_UNMAP(memory, bytes) munmap(memory, bytes)
+#define INPUT_TICKS() __rdtsc()
+#define INPUT_GROW(bytes) grow_file(bytes)
+#define INPUT_DESCRIBE(thread, routine) describe(thread, routine)
+#define INPUT_LOCK() pthread_mutex_lock(&input_mutex)
+#define INPUT_UNLOCK() pthread_mutex_unlock(&input_mutex)
+#include "input_algorithm.h"
+
+#define HOOK __attribute__((visibility("default")))
+#define LOCAL __attribute__((tls_model("initial-exec")))
+
+enum { PATH_BYTES = 512, NO_SLOT = 1, ENDED = 2, MAPPED_BYTES = INPUT_HEADER_BYTES + INPUT_MAX_ROWS * INPUT_ROW_BYTES };
+
+static __thread struct input_thread *mine LOCAL; /* null: none yet, or none to be had */
+static __thread int state LOCAL;
+static __thread uint64_t stray_blocks LOCAL; /* counted where there is no slot */
+static __thread uint64_t *blocks_of LOCAL;
+static int is_on;
+static char file_path[PATH_BYTES], program_path[4096];
+static pthread_key_t at_thread_end;
+static uint64_t ticks_per_second, first_read_bytes;
+
+static void *map_memory(uint64_t bytes)
+{
+    void *memory = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    return memory == MAP_FAILED ? 0 : memory;
+}
+
+/* By system calls of our own: the wrappers in this library count what goes through those of libc. */
+static long raw(long number, long a, long b, long c, long d)
+{
+    register long r10 __asm__("r10") = d;
+    long result;
+
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+    return result;
+}
+
+enum { SYS_READ = 0, SYS_WRITE = 1, SYS_CLOSE = 3, SYS_OPEN = 2 };
+
+/* Opened anew each time: programs close descriptors that they do not know. */
+static int grow_file(uint64_t bytes)
+{
+    static const char zeros[4096];
+    long file = raw(SYS_OPEN, (long)file_path, O_WRONLY | O_APPEND | O_CLOEXEC, 0, 0), done = 0;
+
+    if (file < 0)
+        return 0;
+    for (; bytes && done >= 0; bytes -= done > 0 ? done : 0)
+        done = raw(SYS_WRITE, file, (long)zeros, bytes < sizeof zeros ? bytes : sizeof zeros, 0);
+    raw(SYS_CLOSE, file, 0, 0, 0);
+    return !bytes;
+}
+
+/* ---- which routine an address is in ---- */
+
+static void describe(struct input_thread *thread, uint64_t routine)
+{
+    struct dl_find_object found;
+
+    if (_dl_find_object((void *)routine, &found) || !found.dlfo_link_map) {
+        input_routine_row(thread, routine, 0, routine, 1);
+        return;
+    }
+    input_routine_row(thread, routine, found.dlfo_link_map->l_name[0] ? found.dlfo_link_map->l_name : program_path,
+                      routine - found.dlfo_link_map->l_addr, 1);
+}
+
+/* ---- start, fork and end ---- */
+
+/* What /proc/self/io says that system calls brought this process. */
+static uint64_t all_read_bytes(void)
+{
+    char text[64];
+    long file = raw(SYS_OPEN, (long)"/proc/self/io", O_RDONLY | O_CLOEXEC, 0, 0), size, at;
+    uint64_t bytes = 0;
+
+    if (file < 0)
+        return INPUT_UNKNOWN;
+    size = raw(SYS_READ, file, (long)text, sizeof text, 0);
+    raw(SYS_CLOSE, file, 0, 0, 0);
+    if (size < 8 || memcmp(text, "rchar: ", 7))
+        return INPUT_UNKNOWN;
+    for (at = 7; at < size && text[at] >= '0' && text[at] <= '9'; at++)
+        bytes = 10 * bytes + (text[at] - '0');
+    return bytes;
+}
+
+static uint64_t measure_ticks(void)
+{
+    struct timespec begin, now;
+    uint64_t first = __rdtsc();
+    int64_t elapsed_ns;
+
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        elapsed_ns = (now.tv_sec - begin.tv_sec) * 1000000000ll + now.tv_nsec - begin.tv_nsec;
+    } while (elapsed_ns < 2000000);
+    return (uint64_t)((double)(__rdtsc() - first) * 1e9 / (double)elapsed_ns);
+}
+
+static void keep_command(struct input_header *header)
+{
+    long file = raw(SYS_OPEN, (long)"/proc/self/cmdline", O_RDONLY | O_CLOEXEC, 0, 0), size, at;
+
+    if (file < 0)
+        return;
+    size = raw(SYS_READ, file, (long)header->command, INPUT_COMMAND_BYTES - 1, 0);
+    raw(SYS_CLOSE, file, 0, 0, 0);
+    for (at = 0; at + 1 < size; at++)
+        if (!header->command[at])
+            header->command[at] = ' ';
+}
+
+static int open_record(void)
+{
+    const char *directory = getenv("PARPROF_INPUT_DIR");
+    static const char zeros[INPUT_HEADER_BYTES];
+    int turn, file = -1;
+    void *memory;
+
+    if (!directory || !directory[0])
+        return 0;
+    for (turn = 0; turn < 1000 && file < 0; turn++) {
+        int length = snprintf(file_path, sizeof file_path, "%s/%d.%d.input", directory, getpid(), turn);
+
+        if (length >= (int)sizeof file_path)
+            return 0;
+        file = open(file_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (file < 0 && errno != EEXIST)
+            return 0;
+    }
+    if (file < 0)
+        return 0;
+    memory = MAP_FAILED;
+    if (raw(SYS_WRITE, file, (long)zeros, sizeof zeros, 0) == sizeof zeros)
+        memory = mmap(0, MAPPED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (memory == MAP_FAILED)
+        return 0;
+    keep_command(memory);
+    return input_begin(memory, INPUT_TSAN, getpid(), ticks_per_second);
+}
+
+static int counts_blocks(void)
+{
+    uint32_t at;
+
+    for (at = 0; at < input.n_slots; at++)
+        if (input.slots[at]->blocks)
+            return 1;
+    return 0;
+}
+
+static void close_record(void)
+{
+    struct input_header *header = input.header;
+    uint64_t bytes = all_read_bytes();
+
+    if (!header)
+        return;
+    if (bytes != INPUT_UNKNOWN && first_read_bytes != INPUT_UNKNOWN)
+        header->all_read_bytes = bytes - first_read_bytes;
+    if (!counts_blocks())
+        input_flag(INPUT_NO_BLOCKS);
+    __atomic_store_n(&header->state, INPUT_CLOSED, __ATOMIC_RELEASE);
+}
+
+static void end_thread(void *slot)
+{
+    struct input_thread *thread = slot;
+
+    if (!thread || thread != mine)
+        return;
+    state = ENDED;
+    mine = 0;
+    blocks_of = &stray_blocks;
+    input_leave_slot(thread, 0);
+}
+
+static void end_process(void)
+{
+    struct input_thread *thread = mine;
+
+    if (!is_on || !input.header || input.header->pid != (uint32_t)getpid()) /* a vforked child's end is not ours */
+        return;
+    if (thread) {
+        mine = 0;
+        state = ENDED;
+        blocks_of = &stray_blocks;
+        input_leave_slot(thread, 1);
+    }
+    close_record();
+}
+
+static void in_forked_child(void)
+{
+    struct input_thread *thread = mine;
+
+    if (!is_on)
+        return;
+    if (thread)
+        thread->is_busy = 1; /* what is called here is no program's */
+    pthread_mutex_init(&input_mutex, 0);
+    munmap(input.header, MAPPED_BYTES);
+    input.header = 0;
+    first_read_bytes = all_read_bytes();
+    if (!open_record()) {
+        is_on = 0;
+        mine = 0;
+        state = NO_SLOT;
+        return;
+    }
+    input_after_fork(thread);
+    if (thread)
+        thread->is_busy = 0;
+}
+
+static void start_libc(void);
+
+__attribute__((constructor(101))) static void start(void)
+{
+    long length;
+
+    start_libc();
+    if (!getenv("PARPROF_INPUT_DIR"))
+        return;
+    length = readlink("/proc/self/exe", program_path, sizeof program_path - 1);
+    program_path[length > 0 ? length : 0] = 0;
+    ticks_per_second = measure_ticks();
+    first_read_bytes = all_read_bytes();
+    if (!open_record() || pthread_key_create(&at_thread_end, end_thread))
+        return;
+    pthread_atfork(0, 0, in_forked_child);
+    __atomic_store_n(&is_on, 1, __ATOMIC_RELEASE);
+}
+
+__attribute__((destructor(101))) static void stop(void)
+{
+    end_process();
+    is_on = 0;
+}
+
+/* Threads begin here at their first hook. */
+static INPUT_SLOW struct input_thread *new_thread(void)
+{
+    struct input_thread *thread;
+
+    if (!is_on || state)
+        return 0;
+    state = NO_SLOT; /* against signal handlers that come now */
+    thread = input_take_slot();
+    if (!thread)
+        return 0;
+    thread->blocks += stray_blocks;
+    blocks_of = &thread->blocks;
+    mine = thread;
+    state = 0;
+    pthread_setspecific(at_thread_end, thread);
+    return thread;
+}
+
+static inline struct input_thread *this_thread(void)
+{
+    struct input_thread *thread = mine;
+
+    return INPUT_LIKELY(thread != 0) ? thread : new_thread();
+}
+
+/* ---- the compiler's hooks ---- */
+
+/* Each module calls it, gcc's programs before libc has its environment: `start` is the constructor's alone. */
+HOOK void __tsan_init(void) {}
+
+HOOK void __tsan_func_entry(void *caller)
+{
+    struct input_thread *thread = this_thread();
+    uint64_t stack = (uint64_t)__builtin_frame_address(0);
+
+    (void)caller;
+    if (INPUT_UNLIKELY(!thread))
+        return;
+    if (INPUT_UNLIKELY(thread->is_busy)) {
+        thread->skipped++;
+        return;
+    }
+    thread->is_busy = 1;
+    input_unwind(thread, stack + 1); /* a frame at the very same address was left without its exit */
+    input_push(thread, (uint64_t)__builtin_return_address(0), stack, 0);
+    thread->is_busy = 0;
+}
+
+HOOK void __tsan_func_exit(void)
+{
+    struct input_thread *thread = mine;
+    uint64_t stack = (uint64_t)__builtin_frame_address(0);
+
+    if (INPUT_UNLIKELY(!thread))
+        return;
+    if (INPUT_UNLIKELY(thread->is_busy || (thread->skipped && thread->depth + 1 >= INPUT_MAX_DEPTH))) {
+        thread->skipped -= thread->skipped > 0;
+        return;
+    }
+    thread->is_busy = 1;
+    input_unwind(thread, stack); /* what was left by longjmp or an exception */
+    if (thread->depth)
+        input_pop(thread, 0);
+    thread->is_busy = 0;
+}
+
+static inline void on_read(const volatile void *address, uint64_t bytes)
+{
+    struct input_thread *thread = this_thread();
+
+    if (INPUT_LIKELY(thread != 0))
+        input_read(thread, (uint64_t)address, bytes);
+}
+
+static inline void on_write(volatile void *address, uint64_t bytes)
+{
+    struct input_thread *thread = this_thread();
+
+    if (INPUT_LIKELY(thread != 0))
+        input_write(thread, (uint64_t)address, bytes);
+}
+
+/* Aligned accesses of up to eight bytes are in one cell. */
+#define ACCESSES_IN_A_CELL(bytes)                                                 \
+    HOOK void __tsan_read##bytes(void *address)                                   \
+    {                                                                             \
+        struct input_thread *thread = this_thread();                              \
+        if (INPUT_LIKELY(thread != 0))                                            \
+            input_read_cell(thread, (uint64_t)address >> INPUT_CELL_SHIFT);       \
+    }                                                                             \
+    HOOK void __tsan_write##bytes(void *address)                                  \
+    {                                                                             \
+        struct input_thread *thread = this_thread();                              \
+        if (INPUT_LIKELY(thread != 0))                                            \
+            input_write_cell(thread, (uint64_t)address >> INPUT_CELL_SHIFT);      \
+    }
+#define ACCESSES(infix, bytes)                                                                   \
+    HOOK void __tsan_##infix##read##bytes(void *address) { on_read(address, bytes); }            \
+    HOOK void __tsan_##infix##write##bytes(void *address) { on_write(address, bytes); }
+#define COMPOUND(infix, bytes)                           \
+    HOOK void __tsan_##infix##read_write##bytes(void *address) \
+    {                                                    \
+        on_read(address, bytes);                         \
+        on_write(address, bytes);                        \
+    }
+#define ALL_SIZES(one, infix) one(infix, 1) one(infix, 2) one(infix, 4) one(infix, 8) one(infix, 16)
+
+ACCESSES_IN_A_CELL(1)
+ACCESSES_IN_A_CELL(2)
+ACCESSES_IN_A_CELL(4)
+ACCESSES_IN_A_CELL(8)
+ACCESSES(, 16)
+ALL_SIZES(ACCESSES, unaligned_)
+ALL_SIZES(ACCESSES, volatile_)
+ALL_SIZES(ACCESSES, unaligned_volatile_)
+ALL_SIZES(COMPOUND, )
+ALL_SIZES(COMPOUND, unaligned_)
+
+HOOK void __tsan_read_range(void *address, unsigned long bytes) { on_read(address, bytes); }
+HOOK void __tsan_write_range(void *address, unsigned long bytes) { on_write(address, bytes); }
+HOOK void __tsan_vptr_read(void **address) { on_read(address, 8); }
+HOOK void __tsan_vptr_update(void **address, void *value)
+{
+    (void)value;
+    on_write(address, 8);
+}
+HOOK void __tsan_ignore_thread_begin(void) {}
+HOOK void __tsan_ignore_thread_end(void) {}
+HOOK void __tsan_acquire(void *address) { (void)address; }
+HOOK void __tsan_release(void *address) { (void)address; }
+
+/* Atomics: the stamp before the store, or a reader could miss it; all of them in the strongest order. */
+#define LOAD(at) __atomic_load_n(at, __ATOMIC_SEQ_CST)
+#define STORE(at, value) __atomic_store_n(at, value, __ATOMIC_SEQ_CST)
+#define LOAD_128(at) __sync_val_compare_and_swap((unsigned __int128 *)(at), 0, 0)
+#define STORE_128(at, value)                                                           \
+    do                                                                                 \
+        old = LOAD_128(at);                                                            \
+    while (!__sync_bool_compare_and_swap(at, old, value))
+
+#define ATOMIC(type, bits, load, store)                                                                           \
+    HOOK type __tsan_atomic##bits##_load(const volatile type *at, int order)                                      \
+    {                                                                                                             \
+        (void)order;                                                                                              \
+        on_read(at, bits / 8);                                                                                    \
+        return load(at);                                                                                          \
+    }                                                                                                             \
+    HOOK void __tsan_atomic##bits##_store(volatile type *at, type value, int order)                               \
+    {                                                                                                             \
+        type old = 0;                                                                                             \
+        (void)order, (void)old;                                                                                   \
+        on_write(at, bits / 8);                                                                                   \
+        store(at, value);                                                                                         \
+    }                                                                                                             \
+    CHANGE(type, bits, exchange, value)                                                                           \
+    CHANGE(type, bits, fetch_add, old + value)                                                                    \
+    CHANGE(type, bits, fetch_sub, old - value)                                                                    \
+    CHANGE(type, bits, fetch_and, old &value)                                                                     \
+    CHANGE(type, bits, fetch_or, old | value)                                                                     \
+    CHANGE(type, bits, fetch_xor, old ^ value)                                                                    \
+    CHANGE(type, bits, fetch_nand, ~(old & value))                                                                \
+    HOOK int __tsan_atomic##bits##_compare_exchange_strong(volatile type *at, type *expected, type value, int a,  \
+                                                           int b)                                                 \
+    {                                                                                                             \
+        type wanted = *expected, old;                                                                             \
+        (void)a, (void)b;                                                                                         \
+        on_read(at, bits / 8);                                                                                    \
+        on_write(at, bits / 8);                                                                                   \
+        old = __sync_val_compare_and_swap(at, wanted, value);                                                     \
+        if (old != wanted)                                                                                        \
+            *expected = old;                                                                                      \
+        return old == wanted;                                                                                     \
+    }                                                                                                             \
+    HOOK int __tsan_atomic##bits##_compare_exchange_weak(volatile type *at, type *expected, type value, int a,    \
+                                                         int b)                                                   \
+    {                                                                                                             \
+        return __tsan_atomic##bits##_compare_exchange_strong(at, expected, value, a, b);                          \
+    }                                                                                                             \
+    HOOK type __tsan_atomic##bits##_compare_exchange_val(volatile type *at, type expected, type value, int a,     \
+                                                         int b)                                                   \
+    {                                                                                                             \
+        __tsan_atomic##bits##_compare_exchange_strong(at, &expected, value, a, b);                                \
+        return expected;                                                                                          \
+    }
+#define CHANGE(type, bits, name, result)                                             \
+    HOOK type __tsan_atomic##bits##_##name(volatile type *at, type value, int order) \
+    {                                                                                \
+        type old;                                                                    \
+        (void)order;                                                                 \
+        on_read(at, bits / 8);                                                       \
+        on_write(at, bits / 8);                                                      \
+        do                                                                           \
+            old = *at;                                                               \
+        while (!__sync_bool_compare_and_swap(at, old, (type)(result)));              \
+        return old;                                                                  \
+    }
+
+ATOMIC(uint8_t, 8, LOAD, STORE)
+ATOMIC(uint16_t, 16, LOAD, STORE)
+ATOMIC(uint32_t, 32, LOAD, STORE)
+ATOMIC(uint64_t, 64, LOAD, STORE)
+ATOMIC(unsigned __int128, 128, LOAD_128, STORE_128)
+
+HOOK void __tsan_atomic_thread_fence(int order)
+{
+    (void)order;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+HOOK void __tsan_atomic_signal_fence(int order)
+{
+    (void)order;
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+
+/* -fsanitize-coverage=trace-pc: at each basic block. */
+HOOK void __sanitizer_cov_trace_pc(void)
+{
+    uint64_t *count = blocks_of;
+
+    if (INPUT_LIKELY(count != 0))
+        ++*count;
+    else
+        blocks_of = &stray_blocks;
+}
+
+#include "input_libc.h"

@@ -1,0 +1,615 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * `parprof input` for unmodified programs: a Valgrind tool. It is a program of its own, built where it is first used,
+ * against the headers and libraries of the valgrind package: Valgrind's interface to tools changes by version.
+ *
+ * What counts as input: reads by the program and its libraries, and what system calls take from memory and bring to
+ * it. Left out are
+ *   - loads that give the address of the next instruction: of return, of a call through a pointer, of the PLT;
+ *   - reads by code of ld.so, libgomp and libomp, by the allocator, and by functions of libc that synchronise, start
+ *     or end threads and programs, and by whatever of libc these call: they are hidden. Their writes count, so that
+ *     what they prepare (zeroed memory, a task's arguments) is not taken for something nobody wrote.
+ * A routine begins where a call leads to, and ends when the stack is above its return address again.
+ */
+#include <stddef.h>
+#include <stdint.h>
+
+#include "pub_tool_basics.h"
+#include "pub_tool_vki.h"
+#include "pub_tool_xarray.h"
+#include "pub_tool_aspacemgr.h"
+#include "pub_tool_clientstate.h"
+#include "pub_tool_debuginfo.h"
+#include "pub_tool_libcbase.h"
+#include "pub_tool_libcassert.h"
+#include "pub_tool_libcfile.h"
+#include "pub_tool_libcprint.h"
+#include "pub_tool_libcproc.h"
+#include "pub_tool_machine.h"
+#include "pub_tool_options.h"
+#include "pub_tool_threadstate.h"
+#include "pub_tool_tooliface.h"
+#include "libvex.h"
+#include "libvex_ir.h"
+
+/* In libcoregrind, but in no header. */
+extern SysRes VG_(am_mmap_anon_float_valgrind)(SizeT bytes);
+extern SysRes VG_(am_shared_mmap_file_float_valgrind)(SizeT bytes, UInt protection, Int file, Off64T offset);
+extern SysRes VG_(am_munmap_valgrind)(Addr start, SizeT bytes);
+
+struct input_thread;
+static void *map_memory(uint64_t bytes);
+static int grow_file(uint64_t bytes);
+static void describe(struct input_thread *thread, uint64_t routine);
+
+#define INPUT_NO_STDINT
+#define INPUT_MAP(bytes) map_memory(bytes)
+#define INPUT_UNMAP(memory, bytes) (void)VG_(am_munmap_valgrind)((Addr)(memory), bytes)
+#define INPUT_TICKS() 0
+#define INPUT_GROW(bytes) grow_file(bytes)
+#define INPUT_DESCRIBE(thread, routine) describe(thread, routine)
+#define INPUT_LOCK() ((void)0)
+#define INPUT_UNLOCK() ((void)0)
+#include "input_algorithm.h"
+
+enum { PATH_BYTES = 512, THREADS = 1 << 14, KNOWN = 1 << 16 };
+enum { MAPPED_BYTES = INPUT_HEADER_BYTES + INPUT_MAX_ROWS * INPUT_ROW_BYTES };
+
+/* Whose code it is. */
+enum kind { ANYBODY, LIBC, HIDDEN };
+
+static struct input_thread *by_tid[THREADS];
+static struct input_thread *current; /* that of the thread that runs */
+static ULong blocks;                 /* its count, while it runs */
+static HChar file_path[PATH_BYTES];
+
+static void *map_memory(uint64_t bytes)
+{
+    SysRes result = VG_(am_mmap_anon_float_valgrind)(bytes);
+
+    return sr_isError(result) ? NULL : (void *)sr_Res(result);
+}
+
+static int grow_file(uint64_t bytes)
+{
+    static const HChar zeros[4096];
+    Int file = VG_(fd_open)(file_path, VKI_O_WRONLY | VKI_O_APPEND, 0), done = 0;
+
+    if (file < 0)
+        return 0;
+    for (; bytes && done >= 0; bytes -= done > 0 ? done : 0)
+        done = VG_(write)(file, zeros, bytes < sizeof zeros ? bytes : sizeof zeros);
+    VG_(close)(file);
+    return !bytes;
+}
+
+/* ---- whose code an address is in ---- */
+
+static Bool begins_with(const HChar *text, const HChar *start)
+{
+    return VG_(strncmp)(text, start, VG_(strlen)(start)) == 0;
+}
+
+static Bool is_one_of(const HChar *name, const HChar *const *starts)
+{
+    for (; *starts; starts++)
+        if (begins_with(name, *starts))
+            return True;
+    return False;
+}
+
+static enum kind kind_of_file(const HChar *path)
+{
+    static const HChar *const hidden[] = {"ld-linux", "ld-2", "ld.so", "libgomp.", "libomp.", "libiomp5.", "vgpreload", 0};
+    static const HChar *const libc[] = {"libc.so", "libc-2", "libpthread", 0};
+    const HChar *name = VG_(strrchr)(path, '/') ? VG_(strrchr)(path, '/') + 1 : path;
+
+    return is_one_of(name, hidden) ? HIDDEN : is_one_of(name, libc) ? LIBC : ANYBODY;
+}
+
+static enum kind kind_of_routine(Addr address)
+{
+    static const HChar *const hidden[] = {
+        "pthread_", "_pthread", "__pthread_", "___pthread", "sem_", "__sem_", "__new_sem", "__old_sem", "mtx_", "cnd_",
+        "thrd_", "call_once", "lll_", "__lll", "futex", "__futex", "malloc", "free", "cfree", "calloc", "realloc",
+        "memalign", "aligned_alloc", "posix_memalign", "valloc", "pvalloc", "_int_", "__libc_malloc", "__libc_free",
+        "__libc_calloc", "__libc_realloc", "__libc_memalign", "__libc_start", "start_thread", "clone", "__clone", "_dl",
+        "__dl", "dl", "exit", "_exit", "__cxa_", "__run_exit", "__tls", "fork", "__libc_fork", "_Fork", "sigaction", 0};
+    DiEpoch now = VG_(current_DiEpoch)();
+    DebugInfo *file = VG_(find_DebugInfo)(now, address);
+    const HChar *name;
+    enum kind kind;
+
+    if (!file)
+        return ANYBODY;
+    kind = kind_of_file(VG_(DebugInfo_get_filename)(file));
+    if (kind != LIBC || !VG_(get_fnname)(now, address, &name))
+        return kind;
+    if (begins_with(name, "__GI_"))
+        name += 5;
+    return is_one_of(name, hidden) ? HIDDEN : LIBC;
+}
+
+/* The same, remembered; a place that two addresses share is worked out again. */
+static inline enum kind known_kind(Addr address)
+{
+    static struct {
+        Addr address;
+        enum kind kind;
+    } known[KNOWN];
+    UInt at = (address ^ address >> 16) & (KNOWN - 1);
+
+    if (INPUT_UNLIKELY(known[at].address != address)) {
+        known[at].kind = kind_of_routine(address);
+        known[at].address = address;
+    }
+    return known[at].kind;
+}
+
+static void describe(struct input_thread *thread, uint64_t routine)
+{
+    DebugInfo *file = VG_(find_DebugInfo)(VG_(current_DiEpoch)(), routine);
+
+    if (file)
+        input_routine_row(thread, routine, VG_(DebugInfo_get_filename)(file),
+                          routine - VG_(DebugInfo_get_text_bias)(file), 0);
+    else
+        input_routine_row(thread, routine, NULL, routine, 0);
+}
+
+/* ---- what the code of programs calls ---- */
+
+static VG_REGPARM(1) void on_load(Addr address)
+{
+    if (!current->is_hidden)
+        input_read_cell(current, address >> INPUT_CELL_SHIFT);
+}
+
+static VG_REGPARM(2) void on_wide_load(Addr address, UWord bytes)
+{
+    if (!current->is_hidden)
+        input_read(current, address, bytes);
+}
+
+static VG_REGPARM(1) void on_store(Addr address)
+{
+    input_write_cell(current, address >> INPUT_CELL_SHIFT);
+}
+
+static VG_REGPARM(2) void on_wide_store(Addr address, UWord bytes)
+{
+    input_write(current, address, bytes);
+}
+
+static Bool is_hidden_from(enum kind kind, const struct input_frame *caller)
+{
+    return kind == HIDDEN || (kind == LIBC && caller->is_hidden);
+}
+
+static VG_REGPARM(2) void on_call(Addr target, Addr stack)
+{
+    struct input_thread *thread = current;
+
+    thread->blocks = blocks;
+    input_unwind(thread, stack + 1);
+    input_push(thread, target, stack, is_hidden_from(known_kind(target), &thread->frames[thread->depth]));
+}
+
+/* The PLT's jump: what was called is what it leads to. */
+static VG_REGPARM(2) void on_jump_through(Addr stub, Addr target)
+{
+    struct input_thread *thread = current;
+    struct input_frame *top = &thread->frames[thread->depth];
+
+    if (!thread->depth || top->routine != stub)
+        return;
+    top->routine = target;
+    top->is_hidden = thread->is_hidden = is_hidden_from(known_kind(target), top - 1);
+}
+
+static VG_REGPARM(1) void on_return(Addr stack)
+{
+    struct input_thread *thread = current;
+    UInt at = thread->depth;
+
+    thread->blocks = blocks;
+    /* frames of a stack that was left by longjmp lie above */
+    while (at && !input_is_same_stack(thread->frames[at].stack, stack))
+        at--;
+    if (at && at < thread->depth && thread->frames[at].stack < stack)
+        while (thread->depth > at)
+            input_pop(thread, 0);
+    input_unwind(thread, stack);
+}
+
+/* ---- putting these calls in ---- */
+
+/* `second` may be null: a function of one argument. */
+static void add_call(IRSB *out, const HChar *name, void *function, IRExpr *first, IRExpr *second, IRExpr *guard)
+{
+    IRExpr **arguments = second ? mkIRExprVec_2(first, second) : mkIRExprVec_1(first);
+    IRDirty *call = unsafeIRDirty_0_N(second ? 2 : 1, name, VG_(fnptr_to_fnentry)(function), arguments);
+
+    if (guard)
+        call->guard = guard;
+    addStmtToIRSB(out, IRStmt_Dirty(call));
+}
+
+/* An aligned access of at most eight bytes is in one cell; whether it is aligned is only known for constants. */
+static Bool is_in_one_cell(const IRExpr *address, Int bytes)
+{
+    if (bytes == 1)
+        return True;
+    return address->tag == Iex_Const && (address->Iex.Const.con->Ico.U64 & 7) + bytes <= 8;
+}
+
+static VG_REGPARM(2) void on_short_load(Addr address, UWord bytes)
+{
+    uint64_t cell = address >> INPUT_CELL_SHIFT;
+
+    if (current->is_hidden)
+        return;
+    input_read_cell(current, cell);
+    if (INPUT_UNLIKELY((address & 7) + bytes > 8))
+        input_read_cell(current, cell + 1);
+}
+
+static VG_REGPARM(2) void on_short_store(Addr address, UWord bytes)
+{
+    uint64_t cell = address >> INPUT_CELL_SHIFT;
+
+    input_write_cell(current, cell);
+    if (INPUT_UNLIKELY((address & 7) + bytes > 8))
+        input_write_cell(current, cell + 1);
+}
+
+static void add_load(IRSB *out, IRExpr *address, Int bytes, IRExpr *guard)
+{
+    IRExpr *size = mkIRExpr_HWord(bytes);
+
+    if (is_in_one_cell(address, bytes))
+        add_call(out, "on_load", on_load, address, NULL, guard);
+    else if (bytes <= 8)
+        add_call(out, "on_short_load", on_short_load, address, size, guard);
+    else
+        add_call(out, "on_wide_load", on_wide_load, address, size, guard);
+}
+
+static void add_store(IRSB *out, IRExpr *address, Int bytes, IRExpr *guard)
+{
+    IRExpr *size = mkIRExpr_HWord(bytes);
+
+    if (is_in_one_cell(address, bytes))
+        add_call(out, "on_store", on_store, address, NULL, guard);
+    else if (bytes <= 8)
+        add_call(out, "on_short_store", on_short_store, address, size, guard);
+    else
+        add_call(out, "on_wide_store", on_wide_store, address, size, guard);
+}
+
+static void add_block_count(IRSB *out)
+{
+    IRExpr *where = mkIRExpr_HWord((HWord)&blocks);
+    IRTemp before = newIRTemp(out->tyenv, Ity_I64), after = newIRTemp(out->tyenv, Ity_I64);
+
+    addStmtToIRSB(out, IRStmt_WrTmp(before, IRExpr_Load(Iend_LE, Ity_I64, where)));
+    addStmtToIRSB(out, IRStmt_WrTmp(after, IRExpr_Binop(Iop_Add64, IRExpr_RdTmp(before), IRExpr_Const(IRConst_U64(1)))));
+    addStmtToIRSB(out, IRStmt_Store(Iend_LE, where, IRExpr_RdTmp(after)));
+}
+
+static Bool is_next(const IRSB *in, IRTemp value)
+{
+    return in->next->tag == Iex_RdTmp && in->next->Iex.RdTmp.tmp == value;
+}
+
+static Int bytes_of(const IRSB *in, const IRExpr *value)
+{
+    return sizeofIRType(typeOfIRExpr(in->tyenv, value));
+}
+
+static void add_accesses(IRSB *out, const IRSB *in, const IRStmt *statement, Bool reads_count)
+{
+    switch (statement->tag) {
+    case Ist_WrTmp: {
+        const IRExpr *value = statement->Ist.WrTmp.data;
+
+        if (value->tag == Iex_Load && reads_count && !is_next(in, statement->Ist.WrTmp.tmp))
+            add_load(out, value->Iex.Load.addr, sizeofIRType(value->Iex.Load.ty), NULL);
+        break;
+    }
+    case Ist_Store:
+        add_store(out, statement->Ist.Store.addr, bytes_of(in, statement->Ist.Store.data), NULL);
+        break;
+    case Ist_LoadG: {
+        const IRLoadG *load = statement->Ist.LoadG.details;
+        IRType result, loaded;
+
+        typeOfIRLoadGOp(load->cvt, &result, &loaded);
+        if (reads_count)
+            add_load(out, load->addr, sizeofIRType(loaded), load->guard);
+        break;
+    }
+    case Ist_StoreG: {
+        const IRStoreG *store = statement->Ist.StoreG.details;
+
+        add_store(out, store->addr, bytes_of(in, store->data), store->guard);
+        break;
+    }
+    case Ist_CAS: {
+        const IRCAS *swap = statement->Ist.CAS.details;
+        Int bytes = bytes_of(in, swap->dataLo) * (swap->dataHi ? 2 : 1);
+
+        if (reads_count)
+            add_load(out, swap->addr, bytes, NULL);
+        add_store(out, swap->addr, bytes, NULL);
+        break;
+    }
+    case Ist_Dirty: {
+        const IRDirty *call = statement->Ist.Dirty.details;
+
+        if ((call->mFx == Ifx_Read || call->mFx == Ifx_Modify) && reads_count)
+            add_load(out, call->mAddr, call->mSize, call->guard);
+        if (call->mFx == Ifx_Write || call->mFx == Ifx_Modify)
+            add_store(out, call->mAddr, call->mSize, call->guard);
+        break;
+    }
+    default:
+        break;
+    }
+}
+
+/* Whether the way out leads to what a constant address holds, as in the PLT. */
+static Bool leads_through_table(const IRSB *in)
+{
+    Int at;
+
+    if (in->jumpkind != Ijk_Boring || in->next->tag != Iex_RdTmp)
+        return False;
+    for (at = 0; at < in->stmts_used; at++) {
+        const IRStmt *statement = in->stmts[at];
+
+        if (statement && statement->tag == Ist_WrTmp && is_next(in, statement->Ist.WrTmp.tmp))
+            return statement->Ist.WrTmp.data->tag == Iex_Load &&
+                   statement->Ist.WrTmp.data->Iex.Load.addr->tag == Iex_Const;
+    }
+    return False;
+}
+
+/* The superblock's way out, where that is a call, a return or a jump through a table. */
+static void add_exit(IRSB *out, const IRSB *in, const VexGuestLayout *layout, Addr start)
+{
+    IRTemp stack;
+
+    if (leads_through_table(in))
+        add_call(out, "on_jump_through", on_jump_through, mkIRExpr_HWord(start), in->next, NULL);
+    if (in->jumpkind != Ijk_Call && in->jumpkind != Ijk_Ret)
+        return;
+    stack = newIRTemp(out->tyenv, Ity_I64);
+    addStmtToIRSB(out, IRStmt_WrTmp(stack, IRExpr_Get(layout->offset_SP, Ity_I64)));
+    if (in->jumpkind == Ijk_Ret)
+        add_call(out, "on_return", on_return, IRExpr_RdTmp(stack), NULL, NULL);
+    else
+        add_call(out, "on_call", on_call, in->next, IRExpr_RdTmp(stack), NULL);
+}
+
+static IRSB *instrument(VgCallbackClosure *closure, IRSB *in, const VexGuestLayout *layout, const VexGuestExtents *extents,
+                        const VexArchInfo *host, IRType guest_word, IRType host_word)
+{
+    IRSB *out = deepCopyIRSBExceptStmts(in);
+    Bool reads_count = True, is_counted = False;
+    DebugInfo *file = VG_(find_DebugInfo)(VG_(current_DiEpoch)(), closure->readdr);
+    Int at;
+
+    (void)extents, (void)host;
+    tl_assert(guest_word == Ity_I64 && host_word == Ity_I64);
+    if (file)
+        reads_count = kind_of_file(VG_(DebugInfo_get_filename)(file)) != HIDDEN;
+    for (at = 0; at < in->stmts_used; at++) {
+        IRStmt *statement = in->stmts[at];
+
+        if (!statement || statement->tag == Ist_NoOp)
+            continue;
+        if (statement->tag == Ist_IMark && !is_counted) {
+            add_block_count(out);
+            is_counted = True;
+        }
+        add_accesses(out, in, statement, reads_count);
+        addStmtToIRSB(out, statement);
+    }
+    add_exit(out, in, layout, closure->nraddr);
+    return out;
+}
+
+/* ---- system calls ---- */
+
+static struct input_thread *thread_of(ThreadId tid)
+{
+    return tid < THREADS ? by_tid[tid] : NULL;
+}
+
+static void on_kernel_read(CorePart part, ThreadId tid, const HChar *what, Addr address, SizeT bytes)
+{
+    struct input_thread *thread = thread_of(tid);
+
+    (void)what;
+    if (part == Vg_CoreSysCall && thread && !thread->is_hidden && bytes < 1ull << 32)
+        input_read(thread, address, bytes);
+}
+
+static void on_kernel_write(CorePart part, ThreadId tid, Addr address, SizeT bytes)
+{
+    (void)tid;
+    if (part == Vg_CoreSysCall && bytes < 1ull << 32)
+        input_kernel_write(address, bytes);
+}
+
+static void before_system_call(ThreadId tid, UInt number, UWord *arguments, UInt n)
+{
+    (void)tid, (void)number, (void)arguments, (void)n;
+}
+
+static void after_system_call(ThreadId tid, UInt number, UWord *arguments, UInt n, SysRes result)
+{
+    (void)tid, (void)arguments, (void)n;
+    if (sr_isError(result) || !input.header)
+        return;
+    switch (number) { /* by number: these are fixed for good on this architecture */
+    case 0: case 17: case 19: case 45: case 47: case 295: case 327: /* read, pread64, readv, recvfrom, recvmsg, preadv */
+        input.header->seen_read_bytes += sr_Res(result);
+        input.header->all_read_bytes = input.header->seen_read_bytes;
+        break;
+    case 1: case 18: case 20: case 44: case 46: case 296: case 328: /* the same, outwards */
+        input.header->seen_sent_bytes += sr_Res(result);
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- threads, and the process's life ---- */
+
+static void start_thread(ThreadId tid)
+{
+    struct input_thread *thread;
+
+    if (tid >= THREADS)
+        VG_(tool_panic)("more threads than parprof input can tell apart");
+    thread = input_take_slot();
+    if (!thread) {
+        VG_(umsg)("parprof: no memory for what a thread reads: the program needs more than this machine has\n");
+        VG_(exit)(1);
+    }
+    thread->frames[0].is_hidden = thread->is_hidden = 1; /* it begins in ld.so or libc */
+    by_tid[tid] = thread;
+}
+
+static void on_switch(ThreadId tid, ULong done)
+{
+    (void)done;
+    if (!by_tid[tid])
+        start_thread(tid);
+    current = by_tid[tid];
+    blocks = current->blocks;
+}
+
+static void on_stop(ThreadId tid, ULong done)
+{
+    (void)tid, (void)done;
+    current->blocks = blocks;
+}
+
+static void on_thread_end(ThreadId tid)
+{
+    struct input_thread *thread = thread_of(tid);
+
+    if (!thread)
+        return;
+    if (thread == current)
+        thread->blocks = blocks;
+    input_leave_slot(thread, 0);
+    by_tid[tid] = NULL;
+}
+
+static void keep_command(HChar *to)
+{
+    UInt left = INPUT_COMMAND_BYTES - 1, at;
+    const HChar *program = VG_(args_the_exename);
+
+    for (; program && *program && left; left--)
+        *to++ = *program++;
+    for (at = 0; at < VG_(sizeXA)(VG_(args_for_client)); at++) {
+        const HChar *word = *(HChar **)VG_(indexXA)(VG_(args_for_client), at);
+
+        if (left) {
+            *to++ = ' ';
+            left--;
+        }
+        for (; *word && left; left--)
+            *to++ = *word++;
+    }
+}
+
+static Bool open_record(void)
+{
+    const HChar *directory = VG_(getenv)("PARPROF_INPUT_DIR");
+    static const HChar zeros[INPUT_HEADER_BYTES];
+    SysRes memory;
+    Int turn, file = -1;
+
+    if (!directory || VG_(strlen)(directory) > PATH_BYTES - 64)
+        return False;
+    for (turn = 0; turn < 1000 && file < 0; turn++) {
+        VG_(sprintf)(file_path, "%s/%d.%d.input", directory, VG_(getpid)(), turn);
+        file = VG_(fd_open)(file_path, VKI_O_RDWR | VKI_O_CREAT | VKI_O_EXCL, 0600);
+    }
+    if (file < 0)
+        return False;
+    if (VG_(write)(file, zeros, sizeof zeros) != sizeof zeros)
+        return False;
+    memory = VG_(am_shared_mmap_file_float_valgrind)(MAPPED_BYTES, VKI_PROT_READ | VKI_PROT_WRITE, file, 0);
+    VG_(close)(file);
+    if (sr_isError(memory))
+        return False;
+    keep_command(((struct input_header *)sr_Res(memory))->command);
+    if (!input_begin((void *)sr_Res(memory), INPUT_VALGRIND, VG_(getpid)(), 0))
+        return False;
+    input_flag(INPUT_NO_TIME);
+    input.header->all_read_bytes = 0;
+    return True;
+}
+
+static void in_forked_child(ThreadId tid)
+{
+    UInt at;
+
+    (void)VG_(am_munmap_valgrind)((Addr)input.header, MAPPED_BYTES);
+    input.header = NULL;
+    for (at = 0; at < THREADS; at++)
+        if (at != tid)
+            by_tid[at] = NULL;
+    if (!open_record())
+        VG_(umsg)("parprof: no record of process %d\n", VG_(getpid)());
+    input_after_fork(thread_of(tid));
+}
+
+static void start(void)
+{
+    VG_(clo_vex_control).guest_chase = False; /* a call must end its superblock */
+    if (!open_record()) {
+        VG_(umsg)("parprof: PARPROF_INPUT_DIR names no directory to write to: start this by `parprof input`\n");
+        VG_(exit)(1);
+    }
+}
+
+static void finish(Int code)
+{
+    UInt at;
+
+    (void)code;
+    if (current)
+        current->blocks = blocks;
+    for (at = 0; at < THREADS; at++)
+        if (by_tid[at])
+            input_leave_slot(by_tid[at], 1);
+    if (input.header)
+        input.header->state = INPUT_CLOSED;
+}
+
+static void declare(void)
+{
+    VG_(details_name)("parprof");
+    VG_(details_version)(NULL);
+    VG_(details_description)("how each routine's cost grows with its input");
+    VG_(details_copyright_author)("GNU GPL v2 or later.");
+    VG_(details_bug_reports_to)("parprofd's authors");
+    VG_(basic_tool_funcs)(start, instrument, finish);
+    VG_(needs_syscall_wrapper)(before_system_call, after_system_call);
+    VG_(track_start_client_code)(on_switch);
+    VG_(track_stop_client_code)(on_stop);
+    VG_(track_pre_thread_ll_exit)(on_thread_end);
+    VG_(track_pre_mem_read)(on_kernel_read);
+    VG_(track_post_mem_write)(on_kernel_write);
+    VG_(atfork)(NULL, NULL, in_forked_child);
+}
+
+VG_DETERMINE_INTERFACE_VERSION(declare)

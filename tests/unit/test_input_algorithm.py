@@ -1,0 +1,249 @@
+"""The size of inputs as instrument/input_algorithm.h has it, against the sets of coppa-2013's figure 10."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+HERE = Path(__file__).resolve().parent
+ENTER, LEAVE, READ, WRITE, KERNEL_WRITE, EXIT = range(6)
+N_CELLS, N_THREADS = 6, 3
+ROW = struct.Struct("<II15Q")
+POINT, THREAD = 1, 4
+
+Event = tuple[int, int, int]
+
+
+class Sizes(NamedTuple):
+    trms: int
+    rms: int
+    induced: int
+    external: int
+    blocks: int
+
+
+@dataclass
+class Activation:
+    routine: int
+    trms: int = 0
+    rms: int = 0
+    induced: int = 0
+    external: int = 0
+    blocks: int = 0
+    current: set[int] = field(default_factory=set)
+    """L of figure 10: what nobody else has written since."""
+    ever: set[int] = field(default_factory=set)
+
+    def sizes(self) -> Sizes:
+        return Sizes(self.trms, self.rms, self.induced, self.external, self.blocks)
+
+
+@dataclass
+class NaiveThread:
+    pending: list[Activation] = field(default_factory=list)
+    written_by: dict[int, str] = field(default_factory=dict)
+    """By cell, who else wrote it since this thread last accessed it."""
+
+
+class Naive:
+    """Definitions 1 to 3, with a set for each activation. Which kind an induced access is follows figure 11."""
+
+    def __init__(self) -> None:
+        self.threads: dict[int, NaiveThread] = {}
+        self.out: dict[int, Sizes] = {}
+        self.latest: dict[int, str] = {}
+
+    def take(self, event: Event) -> None:
+        kind, number, what = event
+        if number not in self.threads:
+            self.threads[number] = NaiveThread(written_by=dict(self.latest))
+        thread = self.threads[number]
+        if kind in (READ, WRITE):
+            self._access(thread, what, is_read=kind == READ)
+        if kind in (WRITE, KERNEL_WRITE):
+            kernel = kind == KERNEL_WRITE
+            self.latest[what] = "external" if kernel else "induced"
+            for other in self.threads.values():
+                if other is not thread or kernel:
+                    other.written_by[what] = self.latest[what]
+                    for activation in other.pending:
+                        activation.current.discard(what)
+        if kind == ENTER:
+            self._spend(thread, 3)
+            thread.pending.append(Activation(what))
+        elif kind == LEAVE:
+            self._spend(thread, 2)
+            self._end(thread, 1)
+        elif kind == EXIT:
+            self._end(thread, len(thread.pending))
+            del self.threads[number]
+
+    def _access(self, thread: NaiveThread, cell: int, is_read: bool) -> None:
+        source = thread.written_by.pop(cell, None)
+        self._spend(thread, int(is_read))
+        for activation in thread.pending:
+            if is_read:
+                activation.trms += cell not in activation.current
+                activation.rms += cell not in activation.ever
+                activation.induced += source == "induced"
+                activation.external += source == "external"
+            activation.current.add(cell)
+            activation.ever.add(cell)
+
+    @staticmethod
+    def _spend(thread: NaiveThread, blocks: int) -> None:
+        for activation in thread.pending:
+            activation.blocks += blocks
+
+    def _end(self, thread: NaiveThread, n: int) -> None:
+        for _ in range(min(n, len(thread.pending))):
+            activation = thread.pending.pop()
+            self.out[activation.routine] = activation.sizes()
+
+    def finish(self) -> dict[int, Sizes]:
+        for thread in self.threads.values():
+            self._end(thread, len(thread.pending))
+        return self.out
+
+
+Run = Callable[[list[Event]], dict[int, Sizes]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs events through the C; the result is by routine."""
+    library = tmp_path_factory.mktemp("input") / "trace.so"
+    command = [
+        "gcc",
+        "-std=gnu11",
+        "-O1",
+        "-g",
+        "-Wall",
+        "-Wextra",
+        "-Wno-unused-function",
+        "-Werror",
+        "-fPIC",
+    ]
+    instrument = HERE.parents[1] / "instrument"
+    source = HERE / "input_trace.c"
+    subprocess.run([*command, "-shared", f"-I{instrument}", "-o", library, source], check=True)
+    c = ctypes.CDLL(str(library))
+    c.rows.restype = ctypes.c_void_p
+
+    def run_events(events: list[Event]) -> dict[int, Sizes]:
+        data = b"".join(struct.pack("<IIQ", *event) for event in events)
+        c.run(data, ctypes.c_uint64(len(events)))
+        n = ctypes.c_uint64()
+        start = c.rows(ctypes.byref(n))
+        out = {}
+        for at in range(n.value):
+            kind, _, *words = ROW.unpack(ctypes.string_at(start + at * ROW.size, ROW.size))
+            if kind == POINT:
+                routine, trms, rms, calls, _, _, induced, external, blocks, *_ = words
+                assert calls == 1
+                out[routine] = Sizes(trms, rms, induced, external, blocks)
+        return out
+
+    return run_events
+
+
+def with_unique_routines(events: list[Event]) -> list[Event]:
+    """Each activation is one of a routine of its own, so that each can be told."""
+    return [
+        (kind, thread, 1000 + at if kind == ENTER else what) for at, (kind, thread, what) in enumerate(events)
+    ]
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from([ENTER, ENTER, LEAVE, READ, READ, READ, WRITE, WRITE, KERNEL_WRITE, EXIT]),
+        st.integers(0, N_THREADS - 1),
+        st.integers(1, N_CELLS),
+    ),
+    max_size=120,
+).map(with_unique_routines)
+
+
+@settings(max_examples=600, deadline=None)
+@given(events=EVENTS)
+def test_it_agrees_with_the_naive_sets(run: Run, events: list[Event]) -> None:
+    naive = Naive()
+    for event in events:
+        naive.take(event)
+    expected = naive.finish()
+    found = run(events)
+    assert found == expected
+    for sizes in found.values():
+        assert sizes.trms >= sizes.rms
+        assert sizes.induced + sizes.external <= sizes.trms
+
+
+F, G, H = 1, 2, 3
+X = 1
+
+
+def test_figure_1a(run: Run) -> None:
+    """f reads x twice, and g in another thread writes it between: rms 1, trms 2."""
+    found = run(
+        [
+            (ENTER, 0, F),
+            (READ, 0, X),
+            (ENTER, 1, G),
+            (WRITE, 1, X),
+            (LEAVE, 1, 0),
+            (READ, 0, X),
+            (LEAVE, 0, 0),
+        ]
+    )
+    assert found[F][:4] == (2, 1, 1, 0)
+    assert found[G][:4] == (0, 0, 0, 0)
+
+
+def test_figure_1b(run: Run) -> None:
+    """f reads x; g writes it; f calls h, which reads it; f reads it again: rms 1 and 1, trms of f 2, of h 1."""
+    events = [(ENTER, 0, F), (READ, 0, X), (ENTER, 1, G), (WRITE, 1, X), (LEAVE, 1, 0)]
+    events += [(ENTER, 0, H), (READ, 0, X), (LEAVE, 0, 0), (READ, 0, X), (LEAVE, 0, 0)]
+    found = run(events)
+    assert found[F][:4] == (2, 1, 1, 0)
+    assert found[H][:4] == (1, 1, 1, 0)
+
+
+def test_producer_and_consumer(run: Run) -> None:
+    """Figure 2."""
+    events = [(ENTER, 0, F), (ENTER, 1, G)]
+    events += [(WRITE, 0, X), (READ, 1, X)] * 500
+    found = run([*events, (LEAVE, 0, 0), (LEAVE, 1, 0)])
+    assert found[G][:4] == (500, 1, 500, 0)
+
+
+def test_buffered_read(run: Run) -> None:
+    """Figure 3: both cells of the buffer are filled, one is read."""
+    step = [(KERNEL_WRITE, 0, 1), (KERNEL_WRITE, 0, 2), (READ, 0, 1)]
+    found = run([(ENTER, 0, F), *step * 300, (LEAVE, 0, 0)])
+    assert found[F][:4] == (300, 1, 0, 300)
+
+
+def test_a_thread_in_the_place_of_one_that_ended_is_another(run: Run) -> None:
+    """What the former thread in its slot wrote is input from a thread; what it read is not read yet."""
+    events = [(ENTER, 0, F), (WRITE, 0, 1), (READ, 0, 2), (EXIT, 0, 0)]
+    found = run([*events, (ENTER, 0, G), (READ, 0, 1), (READ, 0, 2), (READ, 0, 1), (LEAVE, 0, 0)])
+    assert found[G][:4] == (2, 2, 1, 0)
+
+
+def test_too_many_sizes_are_put_together(run: Run) -> None:
+    """After 65,536 points of a thread further sizes are rounded by less than 1 %; their sums stay exact."""
+    events = [event for at in range(65536) for event in ((ENTER, 0, 10 + at), (LEAVE, 0, 0))]
+    reads = [(READ, 0, cell) for cell in range(1, 302)]
+    found = run([(ENTER, 0, F), *reads, (LEAVE, 0, 0), *events, (ENTER, 0, G), *reads, (LEAVE, 0, 0)])
+    assert found[F][:2] == (301, 301)
+    assert found[G][:2] == (300, 300)
+    assert len(found) == 65538

@@ -1,0 +1,188 @@
+"""Profiles of inputs: merged, saved, read again, put into words, plotted and shown as a page."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parprof.errors import ProfileFormatError, UsageError
+from parprof.input import page, saved, terminal
+from parprof.input.answer import advice, coverage, hurts_first, lines
+from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName
+
+SIZES = (10, 20, 40, 80, 160, 320, 640)
+
+
+def make(**laws: tuple[float, float]) -> InputProfile:
+    """Routines that cost factor * n ** power at each of SIZES."""
+    profile = InputProfile("./book in", "valgrind", BLOCKS, first=700, induced=200, external=100, threads=2)
+    for name, (factor, power) in laws.items():
+        routine = profile.routine(RoutineName(name, "book", "/src/book.c", 90))
+        for n in SIZES:
+            cost = round(factor * n**power)
+            routine.add(Point(n, n // 2, 3, 3 * n, 3 * (n // 2), n, 0, 3 * cost, cost + 1, 3 * cost))
+        routine.by_thread[0] = 3 * len(SIZES)
+    return profile
+
+
+def test_the_advice_names_the_steep_one_not_the_dear_one() -> None:
+    profile = make(scan=(500, 1), pairs=(1, 2))
+    found = lines(profile)
+    assert found[0].routine.identity.name == "scan"
+    text = advice(found)
+    assert text.startswith(
+        "pairs (book.c:90) grows as n^2 (7 sizes, 10 to 640): 10 x the input will take 100 x as long"
+    )
+    assert text.endswith("33 % of its input came from other threads")
+
+
+def test_where_nothing_is_steep_it_says_so() -> None:
+    text = advice(lines(make(scan=(5, 1), small=(1, 0))))
+    assert text.startswith("nothing grows worse than its input; scan (book.c:90) grows as n ")
+
+
+def test_a_steep_one_that_costs_nothing_is_no_advice() -> None:
+    found = lines(make(scan=(50_000, 1), pairs=(0.1, 2)))
+    first = hurts_first(found)
+    assert first is not None and first.routine.identity.name == "scan"
+
+
+def test_without_a_law_it_says_what_to_do() -> None:
+    profile = InputProfile("a", "tsan", BLOCKS)
+    profile.routine(RoutineName("f")).add(Point(8, 8, 2, 16, 16, 0, 0, 20, 10, 20))
+    assert advice(lines(profile)).startswith(
+        "no law: f costs most (100 %), but its inputs tell no growth (1 size)"
+    )
+    assert "(--with FILE)" in advice(lines(profile))
+    assert advice([]).startswith("no routine was seen")
+
+
+def test_richness_and_volume_are_the_papers() -> None:
+    profile = InputProfile("a", "tsan", BLOCKS)
+    routine = profile.routine(RoutineName("wbuffer_write_thread"))
+    for trms, rms in ((100, 67), (200, 67), (300, 69), (300, 67)):
+        routine.add(Point(trms, rms, 1, trms, rms, 0, trms - rms, 10, 10, 10))
+    assert routine.profile_richness == (3 - 2) / 2
+    assert routine.input_volume == pytest.approx(1 - 270 / 900)
+    assert [point.trms for point in routine.by_trms()] == [100, 200, 300]
+    assert [(point.rms, point.calls) for point in routine.by_rms()] == [(67, 3), (69, 1)]
+
+
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    profile = make(scan=(500, 1), pairs=(1, 2))
+    profile.note("something <b>")
+    for name in ("a.json", "a.json.gz"):
+        path = tmp_path / name
+        with path.open("wb") as file:
+            saved.write(profile, file, compressed=name.endswith("gz"))
+        assert saved.is_saved(str(path))
+        again = saved.read(str(path))
+        assert saved.as_json(again) == saved.as_json(profile)
+    (tmp_path / "pretty.json").write_text(json.dumps(saved.as_json(profile), indent=1))
+    assert saved.is_saved(str(tmp_path / "pretty.json"))
+
+
+def test_runs_add_up() -> None:
+    profile, other = make(scan=(500, 1)), make(scan=(500, 1), pairs=(1, 2))
+    other.all_read_bytes = None
+    profile.add(other)
+    assert profile.runs == 2 and profile.all_read_bytes is None
+    (scan,) = (one for identity, one in profile.routines.items() if identity.name == "scan")
+    assert scan.total().calls == 2 * 3 * len(SIZES) and len(scan.points) == len(SIZES)
+    with pytest.raises(ValueError, match="costs in ns"):
+        profile.add(InputProfile("a", "tsan", NANOSECONDS))
+
+
+def test_other_files_are_not_taken_for_it(tmp_path: Path) -> None:
+    for name, data in (("a", b""), ("b", b"\x1f\x8b"), ("c", b'{"schema": 1}'), ("d", b"\x1f\x8bxxxxxxxx")):
+        (tmp_path / name).write_bytes(data)
+        assert not saved.is_saved(str(tmp_path / name))
+        with pytest.raises(ProfileFormatError):
+            saved.read(str(tmp_path / name))
+    assert not saved.is_saved("-") and not saved.is_saved(str(tmp_path))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    place=st.sampled_from(["routines", "totals", "coverage", "notes", "command", "point", "routine"]),
+    value=JSON,
+)
+def test_hostile_files_are_refused(place: str, value: object) -> None:
+    data = saved.as_json(make(scan=(500, 1)))
+    if place == "point":
+        data["routines"][0]["points"][0] = value
+    elif place == "routine":
+        data["routines"][0] = value
+    else:
+        data[place] = value
+    try:
+        profile = saved.decode(data)
+    except ValueError:
+        return
+    terminal.report(profile, lines(profile), plots=True)
+
+
+def test_a_routine_that_is_not_there() -> None:
+    profile = make(scan=(500, 1), match_orders=(1, 2))
+    assert [line.routine.identity.name for line in lines(profile, "^match")] == ["match_orders"]
+    with pytest.raises(UsageError, match="matches none of 2 routines; near it: match_orders"):
+        lines(profile, "mach_order")
+    with pytest.raises(UsageError, match="not a regular expression"):
+        lines(profile, "(")
+
+
+def test_the_plot_is_straight_where_the_law_is() -> None:
+    (line,) = lines(make(pairs=(1, 2)))
+    rows = terminal.plot(line, BLOCKS)
+    assert rows[0].startswith("pairs (book.c:90): n^2, r2 1.00; slope 2.00 +- 0.0")
+    marks = [
+        (row, at) for row, text in enumerate(rows[1:17]) for at, mark in enumerate(text[11:]) if mark in "o^@"
+    ]
+    assert marks[0][0] == 0 and marks[-1][0] == 15
+    columns = [at for _, at in marks]
+    assert columns == sorted(columns, reverse=True) and len(set(columns)) >= len(SIZES)
+    assert all(len(row) <= 80 for row in rows)
+
+
+def test_the_report_is_harmless_and_complete() -> None:
+    profile = make(scan=(500, 1))
+    profile.routine(RoutineName("evil\x1b[2J", "m")).add(Point(1, 1, 1, 1, 1, 0, 0, 1, 1, 1))
+    text = terminal.report(profile, lines(profile))
+    assert "\x1b" not in text and text.startswith("advice: ")
+    assert "20 % from other threads, 10 % from system calls" in text
+
+
+def test_coverage_is_told_honestly() -> None:
+    profile = make(scan=(500, 1))
+    profile.seen_read_bytes, profile.all_read_bytes = 41_200_000, 82_400_000
+    assert coverage(profile).startswith("41.2 MB read by system calls: all")
+    profile.tool = "tsan"
+    assert coverage(profile) == "41.2 MB of 82.4 MB that the kernel says were read were seen (50 %)"
+    profile.all_read_bytes = None
+    assert "is not known" in coverage(profile)
+
+
+def test_the_page_shows_names_as_text() -> None:
+    profile = make(scan=(500, 1), pairs=(1, 2))
+    profile.routine(RoutineName("<script>alert(1)</script>")).add(Point(1, 1, 1, 1, 1, 0, 0, 1, 1, 1))
+    found = lines(profile)
+    html = page.make(profile, found).html()
+    assert "<script>" not in html and "&lt;script&gt;" in html and " style=" not in html
+    assert html.index("pairs</h2>") < html.index("scan</h2>")  # what will hurt comes first
+    assert html.count("<svg") == 2 * len(found)
+    buffer = io.BytesIO()
+    saved.write(profile, buffer, compressed=False)
+    assert math.isfinite(json.loads(buffer.getvalue())["routines"][0]["fit"]["r2"])

@@ -1,0 +1,111 @@
+"""The laws that costs follow: known algorithms get theirs, few sizes and noise get none."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parprof.input.fit import Size, fit, slope
+
+SIZES = [10, 16, 25, 40, 63, 100, 160, 250, 400, 630, 1000]
+
+
+def merges(n: int) -> int:
+    """Comparisons of a merge sort, and some for each call."""
+    return 7 if n < 2 else 5 * n + 9 + merges(n // 2) + merges(n - n // 2)
+
+
+ALGORITHMS: dict[str, tuple[str, Callable[[int], float]]] = {
+    "constant": ("constant", lambda n: 40),
+    "binary search": ("log n", lambda n: 5 + 4 * math.ceil(math.log2(n + 1))),
+    "linear scan": ("n", lambda n: 12 + 3 * n),
+    "linear with much around it": ("n", lambda n: 900 + 3 * n),
+    "merge sort": ("n log n", merges),
+    "insertion sort": ("n^2", lambda n: 8 + 6 * n + n * n // 4 * 3),
+    "pairs": ("n^2", lambda n: n * (n - 1) // 2 + 3),
+    "cube": ("n^3", lambda n: n**3 + 2 * n * n + 10),
+    "linear with cells that cost nothing": ("n", lambda n: 7 * (n - 4)),
+    "merge sort of copies": ("n log n", lambda n: merges(n) + 4 * n + 30),
+    "merge sort of items of ten cells": ("n log n", lambda n: merges(n // 5)),
+    "matrices": ("n^1.5", lambda n: 7 + 4 * n**1.5),
+    "matrices with loops around": ("n^1.5", lambda n: 9 + 11 * n**0.5 + 8 * n + 3 * n**1.5),
+    "root": ("n^0.5", lambda n: 5 * math.sqrt(n)),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithms_get_their_law(name: str) -> None:
+    model, cost = ALGORITHMS[name]
+    found = fit([Size(n, cost(n)) for n in SIZES])
+    assert found.model == model, found
+    assert found.r2 > 0.98
+    assert found.n_sizes == len(SIZES) and (found.smallest, found.largest) == (10, 1000)
+
+
+@pytest.mark.parametrize("name", ["linear scan", "merge sort", "insertion sort", "binary search"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_little_noise_does_not_change_it(name: str, seed: int) -> None:
+    chance = random.Random(seed)
+    model, cost = ALGORITHMS[name]
+    found = fit([Size(n, cost(n) * chance.uniform(0.97, 1.03)) for n in SIZES for _ in range(3)])
+    assert found.model == model, found
+
+
+@pytest.mark.parametrize("name", ["linear scan", "merge sort", "insertion sort", "matrices"])
+def test_many_sizes_do_not_change_it_either(name: str) -> None:
+    model, cost = ALGORITHMS[name]
+    assert fit([Size(n, cost(n)) for n in range(4, 1500)]).model == model
+
+
+def test_the_smallest_size_may_be_something_else() -> None:
+    """The opening of a file, say, by the routine that otherwise reads it."""
+    found = fit([Size(59, 188), *(Size(n, 78 * n) for n in (680, 1200, 2200, 4200, 8700, 17500))])
+    assert (found.model, found.smallest, found.n_sizes) == ("n", 680, 6)
+
+
+def test_two_sizes_tell_nothing() -> None:
+    found = fit([Size(8, 80), Size(64, 640)])
+    assert (found.model, found.reason) == ("", "2 sizes")
+    assert fit([Size(8, 80)]).reason == "1 size"
+    assert fit([]).reason == "no input"
+
+
+def test_sizes_that_hardly_differ_tell_nothing() -> None:
+    assert fit([Size(n, 3 * n) for n in range(1000, 1100)]).reason == "sizes too alike"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_gets_no_law(seed: int) -> None:
+    chance = random.Random(seed)
+    found = fit([Size(n, math.exp(chance.uniform(0, 6))) for n in SIZES])
+    assert not found.is_found and found.reason == "noise"
+
+
+def test_ten_times_the_input() -> None:
+    assert fit([Size(n, n * n) for n in SIZES]).tenfold == pytest.approx(100)
+    assert fit([Size(n, 7 * n) for n in SIZES]).tenfold == pytest.approx(10)
+    assert fit([Size(n, 7) for n in SIZES]).tenfold == pytest.approx(1)
+
+
+def test_the_slope_has_an_interval() -> None:
+    exact, none = slope([Size(n, n**1.5) for n in SIZES])
+    assert exact == pytest.approx(1.5) and none < 1e-6
+    chance = random.Random(1)
+    inside = 0
+    for _ in range(200):
+        found, half = slope([Size(n, n**1.5 * math.exp(chance.gauss(0, 0.2))) for n in SIZES])
+        inside += abs(found - 1.5) <= half
+    assert 180 <= inside <= 199
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 1 << 64), st.integers(0, 1 << 64)), max_size=40))
+def test_it_takes_anything(pairs: list[tuple[int, int]]) -> None:
+    found = fit([Size(n, cost) for n, cost in pairs])
+    assert found.is_found != bool(found.reason)
+    assert all(math.isfinite(value) for value in (found.r2, found.error, found.tenfold))

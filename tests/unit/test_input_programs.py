@@ -1,0 +1,436 @@
+"""`parprof input` on programs whose input and growth are known, with both tools and both compilers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parprof.errors import ProfileFormatError
+from parprof.input import records, runtime
+from parprof.input.naming import make_profile
+from parprof.instruments import valgrind_tool
+
+WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
+N = 600
+BUILDS = ("valgrind", "gcc", "clang")
+pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="for x86-64")
+
+
+def parprof(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "parprof", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, timeout=240, **options)
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Builds a program for a tool: a name of `BUILDS`."""
+    directory = tmp_path_factory.mktemp("programs")
+
+    def make(source: Path, how: str, *flags: str) -> Path:
+        program = directory / f"{source.stem}-{how}{len(flags)}"
+        if not program.exists():
+            command = [
+                "gcc" if how == "valgrind" else how,
+                "-O1",
+                "-g",
+                "-o",
+                str(program),
+                str(source),
+                *flags,
+            ]
+            if how == "valgrind":
+                subprocess.run(command, check=True)
+            else:
+                done = parprof("cc", "--input", "--", *command)
+                assert done.returncode == 0, done.stderr.decode()
+        return program
+
+    return make
+
+
+def measure(program: Path, *arguments: str, tool: str = "auto") -> dict[str, Any]:
+    """What `parprof input` says of a run, as JSON."""
+    output = program.with_suffix(".json")
+    done = parprof("input", "--tool", tool, "-q", "-o", output, "--", program, *arguments)
+    assert done.returncode == 0, done.stderr.decode()
+    found: dict[str, Any] = json.loads(output.read_bytes())
+    return found
+
+
+@pytest.fixture(scope="session", params=BUILDS)
+def figures(build: Any, request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    found = measure(build(WORKLOADS / "input_figures.c", request.param), str(N))
+    assert found["tool"] == ("valgrind" if request.param == "valgrind" else "tsan")
+    return request.param, found
+
+
+def points(found: dict[str, Any], name: str) -> list[dict[str, int]]:
+    (routine,) = (one for one in found["routines"] if one["name"] == name)
+    return list(routine["points"])
+
+
+def sizes(found: dict[str, Any], name: str) -> tuple[int, int, int, int]:
+    """trms, rms, thread-induced and external of a routine whose activations are all alike."""
+    (point,) = points(found, name)
+    calls = point["calls"]
+    return point["trms"], point["rms"], point["induced"] // calls, point["external"] // calls
+
+
+def test_the_papers_figures(figures: tuple[str, dict[str, Any]]) -> None:
+    """Figures 1 to 3, exact; under Valgrind read() of libc reads one cell of its own."""
+    how, found = figures
+    own = 1 if how == "valgrind" else 0
+    assert sizes(found, "figure_1a") == (2, 1, 1, 0)
+    assert sizes(found, "figure_1b") == (2, 1, 1, 0)
+    assert sizes(found, "h") == (1, 1, 1, 0)
+    assert sizes(found, "consumer") == (N, 1, N, 0)
+    assert sizes(found, "consume_data") == (1, 1, 1, 0)
+    assert sizes(found, "producer") == sizes(found, "produce_data") == (0, 0, 0, 0)
+    assert sizes(found, "external_read") == (N // 2 + own, 1 + own, 0, N // 2)
+
+
+def test_two_threads_that_write_one_cell_in_turn(figures: tuple[str, dict[str, Any]]) -> None:
+    """Each reads what the other wrote, but for the first value, which its own thread wrote."""
+    _, found = figures
+    (point,) = points(found, "take_turns")
+    assert (point["calls"], point["trms"], point["rms"]) == (2, N, 1)
+    assert point["induced"] == 2 * N - 1
+
+
+def test_what_came_through_system_calls_is_said(figures: tuple[str, dict[str, Any]]) -> None:
+    how, found = figures
+    seen, known = found["coverage"]["seen_read_bytes"], found["coverage"]["all_read_bytes"]
+    assert seen >= N // 2 * 16 and seen <= known < seen + 8192
+    assert seen == N // 2 * 16 or how == "valgrind"  # which sees the loader, too
+
+
+def test_cost_is_in_basic_blocks(figures: tuple[str, dict[str, Any]]) -> None:
+    _, found = figures
+    assert found["cost_unit"] == "blocks" and found["notes"] == []
+    (point,) = points(found, "consume_data")
+    assert point["cost_sum"] == N and point["calls"] == N
+
+
+@pytest.fixture(scope="session", params=BUILDS)
+def algorithms(build: Any, request: pytest.FixtureRequest) -> dict[str, Any]:
+    return measure(build(WORKLOADS / "input_algorithms.c", request.param))
+
+
+LAWS = {
+    "linear_scan": "n",
+    "binary_search": "n",
+    "merge_sort": "n log n",
+    "insertion_sort": "n^2",
+    "matrix_multiply": "n^1.5",
+    "triangle": "n^1.5",
+    "insert_all": "n",
+    "read_rows": "n",
+    "misleading": "n",
+}
+
+
+def test_known_algorithms_get_their_law(algorithms: dict[str, Any]) -> None:
+    found = {one["name"]: one["fit"] for one in algorithms["routines"]}
+    assert {name: found[name]["model"] for name in LAWS} == LAWS
+    assert all(found[name]["r2"] > 0.99 for name in LAWS)
+    for name in ("merge_sort", "insertion_sort", "matrix_multiply"):
+        expected = {"merge_sort": 1.15, "insertion_sort": 2.0, "matrix_multiply": 1.5}[name]
+        assert found[name]["exponent"] == pytest.approx(expected, abs=0.1)
+
+
+def test_two_sizes_and_noise_get_none(algorithms: dict[str, Any]) -> None:
+    found = {one["name"]: one["fit"] for one in algorithms["routines"]}
+    assert (found["two_sizes"]["model"], found["two_sizes"]["reason"]) == (None, "2 sizes")
+    assert (found["noise"]["model"], found["noise"]["reason"]) == (None, "noise")
+
+
+def test_rms_lies_where_trms_tells(algorithms: dict[str, Any]) -> None:
+    """Input through a buffer, as in figures 4 and 5: by rms there is one size, or exponential growth."""
+    routines = {one["name"]: one for one in algorithms["routines"]}
+    rows, other = routines["read_rows"], routines["misleading"]
+    assert rows["fit_rms"]["model"] is None and len({point["rms"] for point in rows["points"]}) <= 2
+    assert rows["profile_richness"] >= 3 and rows["external_percent"] > 98
+    assert other["fit_rms"]["model"] not in ("constant", "log n", "n", "n log n")
+    assert 0.9 < other["input_volume"] < 1
+
+
+def test_the_advice_names_what_will_hurt_first(algorithms: dict[str, Any]) -> None:
+    assert algorithms["advice"].startswith("insertion_sort (input_algorithms.c:")
+    assert (
+        "grows as n^2" in algorithms["advice"]
+        and "10 x the input will take 99 x as long" in algorithms["advice"]
+    )
+
+
+@pytest.mark.parametrize("how", BUILDS)
+def test_trms_is_never_below_rms(algorithms: dict[str, Any], how: str) -> None:
+    for routine in algorithms["routines"]:
+        for point in routine["points"]:
+            assert point["trms"] >= point["rms"] and point["trms_sum"] >= point["rms_sum"]
+            assert point["induced"] + point["external"] <= point["trms_sum"]
+
+
+ODD = """
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static jmp_buf there;
+static volatile long cells[64];
+static atomic_long shared;
+static long racy;
+static char stack[1 << 16];
+__attribute__((noinline)) void leave(int depth) { if (!depth) longjmp(there, 1); leave(depth - 1); cells[depth]++; }
+__attribute__((noinline)) void leap(void) { if (!setjmp(there)) leave(20); }
+__attribute__((noinline)) long after(const long *values) { return values[0] + values[1] + values[2]; }
+static void on_signal(int number) { cells[number % 64]++; }
+static void *race(void *unused) {
+    for (int at = 0; at < 20000; at++) { atomic_fetch_add(&shared, 1); racy++; cells[at % 64]++; }
+    return unused;
+}
+int main(int argc, char **argv) {
+    static long values[3] __attribute__((aligned(64))) = {1, 2, 3};
+    stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
+    pthread_t threads[4];
+    long sum = 0;
+    sigaltstack(&other, 0);
+    sigaction(SIGUSR1, &action, 0);
+    for (int at = 0; at < 50; at++) { leap(); raise(SIGUSR1); sum += after(values); }
+    for (int turn = 0; turn < 5; turn++) {
+        for (int at = 0; at < 4; at++) pthread_create(&threads[at], 0, race, 0);
+        for (int at = 0; at < 4; at++) pthread_join(threads[at], 0);
+    }
+    if (!fork()) { cells[0] = after(values); printf("child\\n"); fflush(stdout); _exit(0); }
+    wait(0);
+    printf("%ld %ld\\n", sum, atomic_load(&shared));
+    if (argc > 1) { fflush(stdout); for (;;) cells[0] += after(values); }
+    return 3;
+}
+"""
+
+
+@pytest.mark.parametrize("how", BUILDS)
+def test_odd_programs_run_as_without_it(build: Any, how: str, tmp_path: Path) -> None:
+    """longjmp, signals on another stack, races, atomics, threads that end, fork: counted, and unharmed."""
+    source = tmp_path / "odd.c"
+    source.write_text(ODD)
+    program = build(source, how, "-lpthread")
+    done = parprof("input", "-q", "-o", tmp_path / "out.json", "--", program)
+    assert done.returncode == 3, done.stderr.decode()
+    assert done.stdout.startswith(b"child\n300 400000\n")
+    found = json.loads((tmp_path / "out.json").read_bytes())
+    assert found["totals"]["processes"] == 2 and found["totals"]["threads"] >= 21
+    (routine,) = (one for one in found["routines"] if one["name"] == "after")
+    assert routine["calls"] == 51
+    assert {(point["trms"], point["rms"]) for point in routine["points"]} == {(3, 3)}
+    (leap,) = (one for one in found["routines"] if one["name"] == "leap")
+    assert leap["calls"] == 50
+
+
+THROWS = """
+#include <stdexcept>
+static volatile long cells[64];
+__attribute__((noinline)) long deep(int n) { if (!n) throw std::runtime_error("no"); return deep(n - 1) + cells[n]; }
+__attribute__((noinline)) long guarded(int n) { try { return deep(n); } catch (std::exception &) { return cells[0]; } }
+__attribute__((noinline)) long after() { return cells[1] + cells[32]; }
+int main() {
+    long sum = 0;
+    for (int at = 0; at < 200; at++) { sum += guarded(at % 40 + 1); sum += after(); }
+    return sum;
+}
+"""
+
+
+@pytest.mark.parametrize("how", ["valgrind", "gcc", "clang"])
+def test_routines_left_by_an_exception_end(build: Any, how: str, tmp_path: Path) -> None:
+    source = tmp_path / "throws.cpp"
+    source.write_text(THROWS)
+    found = measure(build(source, how, "-lstdc++"))
+    calls = {one["name"]: one["calls"] for one in found["routines"]}
+    assert (calls["deep(int)"], calls["guarded(int)"], calls["after()"]) == (4300, 200, 200)
+    (point,) = points(found, "after()")
+    assert (point["trms"], point["rms"]) == (2, 2)
+
+
+@pytest.mark.parametrize("how", ["valgrind", "gcc"])
+def test_a_killed_program_leaves_what_it_had(build: Any, how: str, tmp_path: Path) -> None:
+    source = tmp_path / "odd.c"
+    source.write_text(ODD)
+    program = build(source, how, "-lpthread")
+    scratch = tmp_path / "records"
+    scratch.mkdir()
+    start = runtime.plan("auto", [str(program), "on"], scratch)
+    with subprocess.Popen(
+        start.command, env={**os.environ, **start.environment}, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        while b"400000" not in child.stdout.readline():
+            assert child.poll() is None
+        time.sleep(0.2)
+        child.send_signal(signal.SIGKILL)
+    found = [records.read(path) for path in records.find(scratch)]
+    (killed,) = (record for record in found if not record.is_closed)
+    profile = make_profile([killed], "odd on")
+    (after,) = (one for identity, one in profile.routines.items() if identity.name == "after")
+    assert after.total().calls > 50 and after.total().trms_sum == 3 * after.total().calls
+
+
+def test_a_killed_program_is_told(build: Any, tmp_path: Path) -> None:
+    source = tmp_path / "abort.c"
+    source.write_text(
+        "#include <stdlib.h>\nstatic volatile long x; __attribute__((noinline)) long f(void) { return x; }\n"
+        "int main(void) { for (int at = 0; at < 9; at++) f(); abort(); }\n"
+    )
+    done = parprof("input", "-q", "--", build(source, "gcc"))
+    assert done.returncode == 128 + signal.SIGABRT
+    assert b"note: the command was killed (exit code 134)" in done.stdout and b" f (abort.c:2)" in done.stdout
+
+
+def test_tasks_of_libgomp_pass_their_arguments_on(build: Any, tmp_path: Path) -> None:
+    """What the runtime copies for a task was written by the thread that made the task."""
+    source = tmp_path / "tasks.c"
+    source.write_text(
+        "static volatile long sum;\n"
+        "__attribute__((noinline)) void body(long a, long b) { __atomic_fetch_add(&sum, a + b, 5); }\n"
+        "int main(void) {\n#pragma omp parallel num_threads(2)\n#pragma omp single\n"
+        "  for (long at = 0; at < 500; at++) {\n#pragma omp task firstprivate(at)\n    body(at, 1);\n  }\n"
+        "  return sum != 125250;\n}\n"
+    )
+    found = measure(build(source, "gcc", "-fopenmp"))
+    outlined = [one for one in found["routines"] if one["name"].startswith("main._omp_fn")]
+    tasks = next(one for one in outlined if one["calls"] == 500)
+    assert all(point["rms"] >= 1 for point in tasks["points"])
+
+
+def test_runs_add_up_and_are_read_again(build: Any, tmp_path: Path) -> None:
+    program = build(WORKLOADS / "input_figures.c", "gcc")
+    first, second, page = tmp_path / "first.json", tmp_path / "second.json.gz", tmp_path / "page.html"
+    assert parprof("input", "-q", "-o", first, "--", program, "100").returncode == 0
+    done = parprof("input", "-q", "--with", first, "-o", second, "--html", page, "--", program, "200")
+    assert done.returncode == 0 and b"2 runs" in done.stdout
+    report = parprof("report", second)
+    assert report.returncode == 0 and report.stdout in done.stdout
+    as_json = json.loads(parprof("report", "--json", second).stdout)
+    assert sorted(point["trms"] for point in points(as_json, "consumer")) == [100, 200]
+    assert b"<svg" in page.read_bytes() and b"Content-Security-Policy" in page.read_bytes()
+    again = tmp_path / "again.html"
+    assert parprof("report", "--html", again, second).returncode == 0
+    assert again.read_bytes() == page.read_bytes()
+
+
+def test_a_routine_is_plotted(build: Any) -> None:
+    program = build(WORKLOADS / "input_algorithms.c", "gcc")
+    done = parprof("input", "-q", "--routine", "^insertion", "--", program)
+    text = done.stdout.decode()
+    assert "insertion_sort (input_algorithms.c:" in text and "n (trms, cells)" in text
+    assert "merge_sort" not in text
+    missing = parprof("input", "-q", "--routine", "insertoin_srt", "--", program)
+    assert missing.returncode == 2
+    assert b"matches none of" in missing.stderr and b"near it: insertion_sort" in missing.stderr
+
+
+def test_a_program_not_built_for_it_is_told_how(build: Any) -> None:
+    done = parprof("input", "--tool", "tsan", "--", build(WORKLOADS / "input_figures.c", "valgrind"))
+    assert done.returncode == 2
+    assert b"not built for --tool tsan: compile and link it by `parprof cc --input -- gcc ...`" in done.stderr
+
+
+def test_an_unknown_hook_is_refused_by_name(tmp_path: Path) -> None:
+    source = tmp_path / "hooks.c"
+    source.write_text(
+        "void __tsan_func_entry(void *); void __tsan_of_the_future(void);\n"
+        "int main(void) { __tsan_func_entry(0); __tsan_of_the_future(); return 0; }\n"
+    )
+    program = tmp_path / "hooks"
+    future = tmp_path / "libfuture.so"
+    (tmp_path / "future.c").write_text("void __tsan_of_the_future(void) {}\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", future, tmp_path / "future.c"], check=True)
+    command = ["gcc", "-o", program, source, future, f"-L{runtime.library_directory()}", "-ltsan"]
+    subprocess.run(command, check=True)
+    done = parprof("input", "--", program)
+    assert done.returncode == 2 and b"calls __tsan_of_the_future, which the runtime" in done.stderr
+
+
+def test_without_valgrind_the_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(valgrind_tool, "HEADERS", tmp_path / "none")
+    with pytest.raises(Exception, match="apt install valgrind libc6-dbg gcc"):
+        valgrind_tool.start(tmp_path)
+
+
+def test_a_process_cannot_be_attached_to() -> None:
+    done = parprof("input", "--", "1")
+    assert done.returncode == 2 and b"cannot attach" in done.stderr
+    assert parprof("input").returncode == 2
+    assert parprof("input", "--", "/no/such/program").returncode == 127
+
+
+def test_without_parprof_the_program_just_runs(build: Any) -> None:
+    program = build(WORKLOADS / "input_figures.c", "gcc")
+    assert subprocess.run([program, "10"], capture_output=True, timeout=60).returncode == 0
+
+
+def test_without_memory_for_the_shadow_it_says_so(build: Any) -> None:
+    program = build(WORKLOADS / "input_figures.c", "gcc")
+    command = f"ulimit -v 150000; exec {program} 10"
+    with tempfile.TemporaryDirectory() as scratch:
+        start = runtime.plan("tsan", [str(program), "10"], Path(scratch))
+        environment = {**os.environ, **start.environment}
+        done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stderr  # it runs on, uncounted
+        (path,) = records.find(Path(scratch))
+        with pytest.raises(ProfileFormatError, match="no memory"):
+            records.read(path)
+
+
+@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="no sqlite3")
+def test_selects_of_sqlite_are_linear_in_what_they_read(tmp_path: Path) -> None:
+    """The paper's mysql_select: rows come through a cache of pages, so that rms ends to grow with the table."""
+    rows = (100, 200, 400, 800, 1600, 3200, 6400)
+    database, queries = tmp_path / "tables.db", tmp_path / "queries.sql"
+    with sqlite3.connect(database) as connection:
+        for n in rows:
+            connection.execute(f"create table t{n}(a integer primary key, b text)")
+            connection.executemany(f"insert into t{n}(b) values(?)", [(f"row {at} " * 4,) for at in range(n)])
+    connection.close()
+    queries.write_text("".join(f"select * from t{n};\n" for n in rows))
+    output = tmp_path / "sqlite.json"
+    command = ["sqlite3", "-cmd", "pragma cache_size=20", database, f".read {queries}"]
+    done = parprof("input", "--tool", "valgrind", "-q", "-o", output, "--", *command)
+    assert done.returncode == 0, done.stderr.decode()
+    found = json.loads(output.read_bytes())
+    selects = [
+        one
+        for one in found["routines"]
+        if len(one["points"]) in (7, 8) and one["inclusive_percent"] > 50 and one["external_percent"] > 50
+    ]
+    assert selects
+    for select in selects:
+        assert select["fit"]["model"] == "n", select["name"]
+        assert select["fit"]["exponent"] == pytest.approx(1.0, abs=0.1)
+        largest = select["points"][-3:]
+        assert largest[2]["trms"] > 3 * largest[0]["trms"] and largest[2]["rms"] < 1.2 * largest[0]["rms"]
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="no shell")
+def test_children_are_counted_too(build: Any, tmp_path: Path) -> None:
+    program = build(WORKLOADS / "input_figures.c", "valgrind")
+    done = parprof("input", "-q", "-o", tmp_path / "o.json", "--", "sh", "-c", f"{program} 20; true")
+    assert done.returncode == 0, done.stderr.decode()
+    found = json.loads((tmp_path / "o.json").read_bytes())
+    assert sizes(found, "consumer")[0] == 20 and found["totals"]["processes"] >= 2
