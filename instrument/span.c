@@ -405,7 +405,7 @@ void span_member_end(struct thread *self)
 }
 
 /* What runs in place of a region's body. */
-CALLS_BODY void span_member(void *argument)
+void span_member(void *argument)
 {
 	struct team *team = argument;
 	struct thread *self = &span_self;

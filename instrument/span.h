@@ -28,11 +28,6 @@
 /* The call that a wrapper stands for: the address after it. */
 #define CALLER ((uintptr_t)__builtin_return_address(0))
 #define MAX_HELD 32
-/* Code that calls the program's bodies. A runtime call that is the last of a body, a jump, seems to come from there. */
-#define CALLS_BODY __attribute__((section("span_body"), noinline))
-extern const char __start_span_body[] __attribute__((visibility("hidden")));
-extern const char __stop_span_body[] __attribute__((visibility("hidden")));
-
 /* Indices of the sites that every record begins with. */
 enum { SITE_PENDING = 1, SITE_OTHER = 2, FIRST_SITE = 3 };
 
@@ -163,10 +158,9 @@ static inline void span_begin_strand(struct thread *self)
 	}
 }
 
-static inline bool span_is_ours(uintptr_t address)
-{
-	return address >= (uintptr_t)__start_span_body && address < (uintptr_t)__stop_span_body;
-}
+/* Whether code of ours made a call: a runtime call that is the last of a program's body, a jump, seems to come from
+ * the function that called the body. */
+bool span_is_ours(uintptr_t address);
 
 /* sites (span_sites.c) */
 uint32_t span_site(enum span_kind kind, uintptr_t address, uintptr_t origin);

@@ -188,6 +188,19 @@ __attribute__((destructor(101))) static void unload(void)
 	__atomic_or_fetch(&span_record->flags, SPAN_CLOSED, __ATOMIC_RELEASE);
 }
 
+/* An end without destructors. A child of vfork shares our memory: its process id tells it apart. */
+EXPORT void _exit(int code)
+{
+	unload();
+	for (;;)
+		syscall(SYS_exit_group, code);
+}
+
+EXPORT void _Exit(int code)
+{
+	_exit(code);
+}
+
 /* how many processors there seem to be: programs size their work by it */
 
 EXPORT int omp_get_num_procs(void)

@@ -24,6 +24,32 @@ static _Atomic uint32_t slots[SLOTS]; /* index of a site; 0: free */
 static struct spin table_lock;
 static uint32_t known = FIRST_SITE, locks;
 
+static uintptr_t own_start, own_end; /* the segment with our code */
+
+bool span_is_ours(uintptr_t address)
+{
+	return address >= own_start && address < own_end;
+}
+
+static int find_own(struct dl_phdr_info *info, size_t size, void *argument)
+{
+	uintptr_t here = (uintptr_t)span_is_ours;
+
+	(void)size;
+	(void)argument;
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		uintptr_t start = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+		uintptr_t end = start + info->dlpi_phdr[i].p_memsz;
+
+		if (info->dlpi_phdr[i].p_type == PT_LOAD && here >= start && here < end) {
+			own_start = start;
+			own_end = end;
+			return 1;
+		}
+	}
+	return 0;
+}
+
 struct module_query {
 	uintptr_t address;
 	uint32_t module;
@@ -187,6 +213,8 @@ uintptr_t span_site_origin(uint32_t site)
 void span_reset_sites(struct span_record *record)
 {
 	atomic_flag_clear(&table_lock.taken); /* another thread may have held it at the fork */
+	if (!own_end)
+		dl_iterate_phdr(find_own, NULL);
 	keys[SITE_PENDING].kind = SPAN_PENDING;
 	keys[SITE_OTHER].kind = SPAN_OTHER;
 	for (uint32_t index = 0; index < known; index++)

@@ -209,7 +209,7 @@ static struct frame *spawn(struct thread *self, enum span_kind kind, uintptr_t a
 }
 
 /* A task's body, by whichever thread. */
-CALLS_BODY static void run_task(struct thread *self, struct frame *task, void (*body)(void *), void *data)
+static void run_task(struct thread *self, struct frame *task, void (*body)(void *), void *data)
 {
 	struct frame *before = self->frame, *implicit = self->implicit;
 

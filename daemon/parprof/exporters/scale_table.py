@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Iterator
 
-from parprof.exporters.webpage import duration
 from parprof.scale.answer import sentence
 from parprof.scale.model import Prediction, Scale, Site, context_of
 from parprof.untrusted import printable
@@ -25,7 +24,7 @@ def _lines(scale: Scale, limit: int) -> Iterator[str]:
     yield printable(f"scale: {sentence(scale)}")
     yield ""
     yield (
-        f"work {duration(main.work_s)}  span {duration(main.span_s)} with {main.threads} threads  "
+        f"work {_short(main.work_s)}  span {_short(main.span_s)} with {main.threads} threads  "
         + printable(scale.command)
     )
     yield ""
@@ -39,7 +38,7 @@ def _lines(scale: Scale, limit: int) -> Iterator[str]:
     shown = [site for site in main.sites if site.share >= _MIN_SHARE][:limit]
     if shown:
         yield ""
-        yield f" time%    span s    work s     count  x if fixed  site ({main.threads} threads)"
+        yield f" time%      span      work     count  x if fixed  site ({main.threads} threads)"
         for site in shown:
             yield printable(_row(site))
     hidden = len(main.sites) - len(shown)
@@ -50,11 +49,20 @@ def _lines(scale: Scale, limit: int) -> Iterator[str]:
         yield printable(f"note: {note}")
 
 
+def _short(seconds: float) -> str:
+    """Three digits and a unit: ``1.23 ms``."""
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= size:
+            value = seconds / size
+            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
 def _row(site: Site) -> str:
     context = context_of(site)
     inside = f" in {context}" if context and context not in site.label else ""
     return (
-        f"{100 * site.share:6.1f}  {site.span_s:8.4f}  {site.work_s:8.4f}  {site.count:8}  "
+        f"{100 * site.share:6.1f}  {_short(site.span_s):>8}  {_short(site.work_s):>8}  {site.count:8}  "
         f"{site.speedup_if_fixed:10.2f}  {site.label}{inside}"
     )
 

@@ -16,7 +16,7 @@ LIBRARY = Library(
         "span_tasks.c",
     ),
     ("span.h", "span_clock.h", "span_prof.h", "span_record.h"),
-    ("-fvisibility=hidden", "-Wl,-z,nodelete", "-Wl,-z,start-stop-visibility=hidden", "-ldl", "-lpthread"),
+    ("-fvisibility=hidden", "-Wl,-z,nodelete", "-ldl", "-lpthread"),
 )
 
 
