@@ -34,7 +34,7 @@ ARGUMENTS = {
     "merge": "--help files --output --label --label-from-name --loops --skip-bad",
     "top": "--help --interval --sort --once --json --socket",
     "status": "--help --json --socket",
-    "scale": "--help --threads --json --csv --output --limit --quiet command",
+    "scale": "--help --threads --json --csv --output --html --pprof --limit --quiet command",
     "check": "--help --json",
 }
 

@@ -56,6 +56,10 @@ class ScaleCommand:
             "-o", "--output", metavar="FILE", default="-",
             help="write that to FILE; default: standard output, after the command's own",
         )  # fmt: skip
+        parser.add_argument("--html", metavar="OUT", help="write a web page with the curve, too")
+        parser.add_argument(
+            "--pprof", metavar="FILE", help="write work and span by site as a pprof file, too"
+        )
         parser.add_argument(
             "--limit", metavar="N", type=_limit, default=15, help="show so many sites; default 15"
         )
@@ -71,7 +75,9 @@ class ScaleCommand:
             raise UsageError("scale needs a command: parprof scale -- ./program")
         if reason := obstacle(command[0]):
             raise TargetError(reason)
-        check_writable(args.output)
+        for path in (args.output, args.html, args.pprof):
+            if path:
+                check_writable(path)
         library = os.fspath(LIBRARY.path())
         code, records = _run_all(command, library, args.threads, args.quiet)
         scale = named(records, " ".join(command), _log(args.quiet))
@@ -199,7 +205,7 @@ def _place(address: Address) -> Place:
 
 def present(args: argparse.Namespace, scale: Scale) -> None:
     """Write what was asked for."""
-    from parprof.exporters import scale_json, scale_table
+    from parprof.exporters import scale_json, scale_page, scale_pprof, scale_table
 
     if args.json:
         text = scale_json.to_json(scale)
@@ -209,3 +215,9 @@ def present(args: argparse.Namespace, scale: Scale) -> None:
         text = scale_table.text(scale, args.limit)
     with open_output(args.output) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
+    if args.html:
+        with open_output(args.html) as file:
+            file.write(scale_page.page(scale).html().encode("utf-8", "backslashreplace"))
+    if args.pprof:
+        with open_output(args.pprof) as file:
+            scale_pprof.write(scale, file)

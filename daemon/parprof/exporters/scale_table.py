@@ -24,7 +24,7 @@ def _lines(scale: Scale, limit: int) -> Iterator[str]:
     yield printable(f"scale: {sentence(scale)}")
     yield ""
     yield (
-        f"work {_short(main.work_s)}  span {_short(main.span_s)} with {main.threads} threads  "
+        f"work {short_time(main.work_s)}  span {short_time(main.span_s)} with {main.threads} threads  "
         + printable(scale.command)
     )
     yield ""
@@ -49,7 +49,7 @@ def _lines(scale: Scale, limit: int) -> Iterator[str]:
         yield printable(f"note: {note}")
 
 
-def _short(seconds: float) -> str:
+def short_time(seconds: float) -> str:
     """Three digits and a unit: ``1.23 ms``."""
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if seconds >= size:
@@ -60,9 +60,9 @@ def _short(seconds: float) -> str:
 
 def _row(site: Site) -> str:
     context = context_of(site)
-    inside = f" in {context}" if context and context not in site.label else ""
+    inside = f" in {context}" if context and not site.label.endswith(context) else ""
     return (
-        f"{100 * site.share:6.1f}  {_short(site.span_s):>8}  {_short(site.work_s):>8}  {site.count:8}  "
+        f"{100 * site.share:6.1f}  {short_time(site.span_s):>8}  {short_time(site.work_s):>8}  {site.count:8}  "
         f"{site.speedup_if_fixed:10.2f}  {site.label}{inside}"
     )
 

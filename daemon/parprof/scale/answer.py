@@ -5,6 +5,7 @@ from __future__ import annotations
 from parprof.scale.model import Prediction, Scale, Site, function_of
 from parprof.scale.record import Kind
 
+_MOSTLY_UNSEEN = 0.5
 _WORTH = 1.03
 """Advice that would make less of a difference than this is not given."""
 
@@ -34,12 +35,17 @@ def sentence(scale: Scale) -> str:
         return "nothing was measured: the program ended before it did any work"
     begin = f"on {main.threads} cores at best {factor(main.speedup)}"
     site = bottleneck(main)
+    if main.widest_team == 0 and main.lost.runtime > _MOSTLY_UNSEEN:
+        return (
+            f"nothing can be said of how it scales: {main.lost.runtime:.0%} of its CPU time was in threads that cannot "
+            "be followed (those of GNU OpenMP can)"
+        )
     if main.widest_team == 0:
         return f"{begin}: the program began no parallel region and no thread that can be followed"
     if site is None:
         return f"{begin}: no single site stands in the way"
     function = function_of(tuple(reversed(site.frames)))
-    where = f"{site.label}{f' in {function}' if function and function not in site.label else ''}"
+    where = f"{site.label}{f' in {function}' if function and not site.label.endswith(function) else ''}"
     return f"{begin}: {where} {_why(site)}; {_remedy(site)} would give {factor(site.speedup_if_fixed)}"
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from parprof.model import Frame
 from parprof.scale.record import Address, Flag, Kind, Record, SiteRecord
 
+_MAX_NAME = 40
+_UNSEEN_SHARE = 0.2
 Frames = tuple[Frame, ...]
 Resolve = Callable[[Address], Frames]
 """The frames at the call before an address: the innermost inlined function or loop first."""
@@ -167,13 +169,24 @@ def place_of(frames: Frames) -> str:
     if not frames:
         return ""
     leaf = frames[0]
-    return f"{leaf.file.rpartition('/')[2]}:{leaf.line}" if leaf.file and leaf.line else leaf.name
+    if leaf.file and leaf.line:
+        return f"{leaf.file.rpartition('/')[2]}:{leaf.line}"
+    return shortened(leaf.name)
+
+
+def shortened(name: str) -> str:
+    """A function's name in the room that a line has for it.
+
+    >>> shortened("__pyx_pw_7sklearn_8ensemble_23_hist_gradient_boosting_9splitting_8Splitter_5find_node_split")
+    '__pyx_pw_7sk...Splitter_5find_node_split'
+    """
+    return name if len(name) <= _MAX_NAME else f"{name[:12]}...{name[15 - _MAX_NAME :]}"
 
 
 def function_of(frames: Frames) -> str:
     """The function that a place is in, without what gcc adds to the names of outlined bodies."""
     names = [frame.name for frame in frames if not frame.is_loop]
-    return names[0].partition("._omp_fn")[0] if names else ""
+    return shortened(names[0].partition("._omp_fn")[0]) if names else ""
 
 
 _NOUNS: Mapping[Kind, str] = {
@@ -205,7 +218,7 @@ def label_of(kind: Kind, frames: Frames, origin: Frames) -> str:
 
 def context_of(site: Site) -> str:
     """The function and the loops that a site is in: ``solve > loop at solve.c:90``."""
-    named = [frame.name.partition("._omp_fn")[0] for frame in site.frames]
+    named = [shortened(frame.name.partition("._omp_fn")[0]) for frame in site.frames]
     return " > ".join(dict.fromkeys(named))
 
 
@@ -227,6 +240,11 @@ def notes_of(predictions: Sequence[Prediction]) -> list[str]:
         notes.append(
             f"asked for {worst.threads} threads, the program's largest team had {worst.widest_team}: "
             "it chooses their number itself"
+        )
+    if predictions and predictions[-1].lost.runtime > _UNSEEN_SHARE:
+        notes.append(
+            f"{predictions[-1].lost.runtime:.0%} of the CPU time was in no code of the program that is followed: in "
+            "the runtime, in measuring, or in threads that are not of GNU OpenMP"
         )
     for flag, text in _FLAG_NOTES.items():
         if flags & flag:
