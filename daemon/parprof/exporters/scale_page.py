@@ -74,10 +74,10 @@ def _curve(predictions: Sequence[Prediction]) -> str:
     parts = [*_axes(most, point), line([(1, 1), (most, most)], "ideal")]
     for number, (label, values) in enumerate(fixed_lines(predictions)):
         parts.append(line([(1, 1), *values], f"fixed c{number}"))
-        y = _MARGIN + 18 * (number + 1)
-        parts.append(f'<path class="fixed c{number}" d="M{_MARGIN + 8},{y} h24"/>')
+        at = _MARGIN + 18 * (number + 1)
+        parts.append(f'<path class="fixed c{number}" d="M{_MARGIN + 8},{at} h24"/>')
         legend = f"{_clip(label)} fixed: {factor(values[-1][1])}"
-        parts.append(f'<text x="{_MARGIN + 38}" y="{y + 4}">{text(legend)}</text>')
+        parts.append(f'<text x="{_MARGIN + 38}" y="{at + 4}">{text(legend)}</text>')
     parts.append(line([(1, 1), *measured], "curve"))
     for value in measured:
         x, y = point(*value).split(",")
