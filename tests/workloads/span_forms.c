@@ -146,7 +146,7 @@ static void sort(long *values, long count)
 {
 	long pivot, low = 0, high = count - 1;
 
-	if (count < 1000) {
+	if (count < 32) {
 		for (long i = 1; i < count; i++) {
 			long value = values[i], j = i;
 
