@@ -374,10 +374,9 @@ void span_team_begin(struct thread *self, struct team *team, void (*body)(void *
 	team->origin = origin;
 }
 
-void span_member_begin(struct thread *self, struct team *team)
+/* A frame that books the work of a whole thread. */
+void span_init_implicit(struct frame *frame, struct team *team)
 {
-	struct frame *frame = span_new_frame(self);
-
 	frame->is_implicit = true;
 	frame->team = team;
 	frame->group = &team->phases[0].group;
@@ -387,6 +386,13 @@ void span_member_begin(struct thread *self, struct team *team)
 	prof_init(&frame->share.longest_prof);
 	prof_init(&frame->work);
 	prof_init(&frame->holds);
+}
+
+void span_member_begin(struct thread *self, struct team *team)
+{
+	struct frame *frame = span_new_frame(self);
+
+	span_init_implicit(frame, team);
 	spin_lock(&team->lock);
 	frame->next_member = team->members;
 	team->members = frame;
@@ -644,7 +650,8 @@ void span_team_end(struct thread *self, struct team *team, struct frame *frame, 
 	if (!team->parent->is_root && team->size > 1)
 		atomic_store(&team->parent->team->has_nested, true);
 	finish_ended(team);
-	finish_phase(team, last, span_site(SPAN_REGION, team->origin, 0));
+	finish_phase(team, last,
+		     team->is_posix ? span_site(SPAN_SERIAL, team->until, team->origin) : span_site(SPAN_REGION, team->origin, 0));
 	if (frame && frame->is_root)
 		serial_origin = team->origin;
 	__atomic_add_fetch(&span_record->regions, 1, __ATOMIC_RELAXED);

@@ -74,6 +74,8 @@ struct team {
 	struct frame *members;
 	uint32_t size, level;
 	uintptr_t origin; /* the call that started it */
+	bool is_posix;	  /* threads of POSIX, not of a runtime */
+	uintptr_t until;  /* of such a team: where it ended */
 	bool is_foreign;  /* by a thread that is not the process's first */
 	_Atomic bool has_nested;
 };
@@ -182,6 +184,7 @@ void span_end_serial(uintptr_t address);
 void span_team_begin(struct thread *self, struct team *team, void (*body)(void *), void *data, uintptr_t origin);
 void span_member(void *team);
 void span_member_begin(struct thread *self, struct team *team);
+void span_init_implicit(struct frame *frame, struct team *team);
 void span_member_end(struct thread *self);
 void span_team_end(struct thread *self, struct team *team, struct frame *frame, struct frame *implicit);
 void span_before_barrier(struct thread *self);
@@ -199,6 +202,10 @@ void span_releasing(struct thread *self, uintptr_t key);
 
 /* dependences (span_tasks.c) */
 void span_forget_dependences(struct thread *self, struct frame *frame);
+
+/* threads of POSIX (span_threads.c) */
+void span_give_up_threads(struct thread *self, uintptr_t address);
+void span_end_threads(struct thread *self);
 
 /* the real function behind a wrapper; ends the process if there is none */
 void *span_real(void **where, const char *name);

@@ -12,7 +12,7 @@
 /* Whether the calling thread's own code is a member's, which is where these constructs bind. */
 static bool is_member(struct thread *self)
 {
-	return self->frame && self->frame->is_implicit;
+	return self->frame && self->frame->is_implicit && !self->frame->team->is_posix;
 }
 
 /* regions */
@@ -30,6 +30,7 @@ static bool region_begin(struct region *region, void (*body)(void *), void *data
 	if (!span_record)
 		return false;
 	span_end_strand(self);
+	span_give_up_threads(self, caller);
 	region->self = self;
 	region->frame = self->frame;
 	region->implicit = self->implicit;

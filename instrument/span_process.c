@@ -62,7 +62,10 @@ void *span_real(void **where, const char *name)
 
 	if (LIKELY(found))
 		return found;
-	found = dlsym(RTLD_NEXT, name);
+	if (!strncmp(name, "pthread_cond_", 13)) /* there are older ones, for other structures */
+		found = dlvsym(RTLD_NEXT, name, "GLIBC_2.3.2");
+	if (!found)
+		found = dlsym(RTLD_NEXT, name);
 	if (!found) {
 		dl_iterate_phdr(visit_library, &query);
 		found = query.found;
@@ -177,6 +180,7 @@ __attribute__((destructor(101))) static void unload(void)
 	if (!span_record || span_record->pid != (uint32_t)getpid())
 		return;
 	span_end_strand(self);
+	span_end_threads(self);
 	if (self->frame == &span_root)
 		span_end_serial(0);
 	else

@@ -204,7 +204,7 @@ static struct frame *spawn(struct thread *self, enum span_kind kind, uintptr_t a
 	child->is_final = parent->is_final || (flags & FLAG_FINAL);
 	/* one that the runtime executes at once for want of room could run in parallel all the same */
 	child->is_serial =
-		!if_clause || parent->is_final || !parent->team || (parent->team->level > 1 && parent->team->size == 1);
+		!if_clause || parent->is_final || !parent->team || parent->team->is_posix || (parent->team->level > 1 && parent->team->size == 1);
 	return child;
 }
 

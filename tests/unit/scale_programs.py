@@ -27,7 +27,7 @@ def program(name: str, directory: Path) -> Path:
     output = directory / name
     flags = ("-std=gnu11", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror")
     source = WORKLOADS / f"{name}.c"
-    link = (str(library(directory)),) if name == "span_tree" else ()
+    link = (str(library(directory)),) if name in ("span_tree", "span_threads") else ()
     subprocess.run(["gcc", *flags, str(source), *link, "-o", str(output)], check=True, timeout=120)
     return output
 

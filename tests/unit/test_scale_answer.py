@@ -91,7 +91,7 @@ def test_the_sentence_names_the_site_and_the_reason(sites: tuple[SiteRecord, ...
 def test_what_cannot_be_followed_is_not_called_serial() -> None:
     blind = Record(1, "xz", Flag.CLOSED, 4, 0, 0, 0, 10.0, 3.0, False, (SERIAL,))
     assert "nothing can be said of how it scales: 90% of its CPU time" in sentence(scale_of(blind))
-    assert any("of GNU OpenMP" in note for note in scale_of(blind).notes)
+    assert any("than GNU OpenMP" in note for note in scale_of(blind).notes)
 
 
 def test_a_killed_program_is_marked() -> None:

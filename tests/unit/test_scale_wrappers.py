@@ -20,6 +20,8 @@ BESIDE_HOOKS = re.compile(
     # how many processors there seem to be
     r"|omp_get_num_procs|sched_getaffinity|sysconf|get_nprocs"
     r"|pthread_mutex_(lock|trylock|unlock)"
+    # threads of POSIX, where no runtime is followed
+    r"|pthread_(create|join|barrier_(init|wait)|cond_(signal|broadcast|wait|timedwait|clockwait))"
     # an end without destructors
     r"|_exit|_Exit"
     # for tests

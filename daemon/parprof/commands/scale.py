@@ -37,7 +37,7 @@ class ScaleCommand:
 
     Runs the command once for each number of threads, on the cores at hand and without root, and computes from the
     order and the lengths of what its threads did the least time that so many cores would take. Programs of GNU
-    libgomp (gcc -fopenmp) need not be rebuilt. The exit code is that of the command's last run.
+    libgomp (gcc -fopenmp) and of pthreads need not be rebuilt. The exit code is that of the command's last run.
     """
 
     name = "scale"

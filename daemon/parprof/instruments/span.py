@@ -14,6 +14,7 @@ LIBRARY = Library(
         "span_process.c",
         "span_sites.c",
         "span_tasks.c",
+        "span_threads.c",
     ),
     ("span.h", "span_clock.h", "span_prof.h", "span_record.h"),
     ("-fvisibility=hidden", "-Wl,-z,nodelete", "-ldl", "-lpthread"),

@@ -38,7 +38,7 @@ def sentence(scale: Scale) -> str:
     if main.widest_team == 0 and main.lost.runtime > _MOSTLY_UNSEEN:
         return (
             f"nothing can be said of how it scales: {main.lost.runtime:.0%} of its CPU time was in threads that cannot "
-            "be followed (those of GNU OpenMP can)"
+            "be followed (those of GNU OpenMP and pthreads can)"
         )
     if main.widest_team == 0:
         return f"{begin}: the program began no parallel region and no thread that can be followed"
@@ -71,6 +71,8 @@ def _remedy(site: Site) -> str:
         return "doing without the lock"
     if site.kind in (Kind.PHASE, Kind.REGION):
         return "even shares (schedule(dynamic) or smaller chunks)"
+    if site.kind == Kind.THREAD:
+        return "even shares for these threads"
     if site.kind in (Kind.LOOP, Kind.SECTIONS):
         return "splitting its longest chunk"
     return "splitting it"

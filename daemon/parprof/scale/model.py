@@ -168,7 +168,7 @@ def place_of(frames: Frames) -> str:
     """``heat.c:12``; the function's name where lines are not known; empty for no frames."""
     if not frames:
         return ""
-    leaf = frames[0]
+    leaf = next((frame for frame in frames if not frame.is_loop), frames[0])
     if leaf.file and leaf.line:
         return f"{leaf.file.rpartition('/')[2]}:{leaf.line}"
     return shortened(leaf.name)
@@ -244,8 +244,10 @@ def notes_of(predictions: Sequence[Prediction]) -> list[str]:
     if predictions and predictions[-1].lost.runtime > _UNSEEN_SHARE:
         notes.append(
             f"{predictions[-1].lost.runtime:.0%} of the CPU time was in no code of the program that is followed: in "
-            "the runtime, in measuring, or in threads that are not of GNU OpenMP"
+            "the runtime, in measuring, or in threads of other runtimes than GNU OpenMP"
         )
+    if any(site.kind == Kind.THREAD for prediction in predictions for site in prediction.sites):
+        notes.append("threads: a condition orders them only where one of them waited for it in these runs")
     for flag, text in _FLAG_NOTES.items():
         if flags & flag:
             notes.append(text)
