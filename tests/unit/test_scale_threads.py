@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from scale_programs import run, sites
 
 from parprof.scale.record import Flag, Kind
+from scale_programs import run, sites
 
 N = 1000
 
