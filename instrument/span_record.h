@@ -47,6 +47,7 @@ enum span_flag {
 	SPAN_DETACHED = 64,   /* uses detached tasks: what they wait for is not modelled */
 	SPAN_FAKE_CLOCK = 128, /* a test's */
 	SPAN_FULL = 256,      /* the table of sites was full */
+	SPAN_LLVM = 512,      /* LLVM's OpenMP runtime is there, which is not followed */
 };
 
 struct span_site {

@@ -94,6 +94,11 @@ def test_what_cannot_be_followed_is_not_called_serial() -> None:
     assert any("than GNU OpenMP" in note for note in scale_of(blind).notes)
 
 
+def test_llvms_runtime_is_named() -> None:
+    blind = Record(1, "x", Flag.CLOSED | Flag.LLVM, 4, 0, 0, 0, 1.0, 3.0, False, (SERIAL,))
+    assert "LLVM's OpenMP runtime (libomp, libiomp5) is not followed" in sentence(scale_of(blind))
+
+
 def test_a_killed_program_is_marked() -> None:
     found = scale_of(record(SERIAL, flags=Flag(0)))
     assert found.main.is_partial and any(note.startswith("partial: with 10 threads") for note in found.notes)

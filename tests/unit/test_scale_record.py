@@ -25,7 +25,7 @@ def test_the_layout_is_that_of_the_header(tmp_path: Path) -> None:
         '#include <stddef.h>\n#include <stdio.h>\n#include "span_record.h"\n'
         'int main(void) { printf("%zu %zu %zu %zu %zu %d %d %d", sizeof(struct span_record),'
         " offsetof(struct span_record, sites), sizeof(struct span_site), sizeof(struct span_module),"
-        " offsetof(struct span_record, modules), SPAN_KINDS, SPAN_THREAD, SPAN_FULL); }\n"
+        " offsetof(struct span_record, modules), SPAN_KINDS, SPAN_THREAD, SPAN_LLVM); }\n"
     )
     subprocess.run(["gcc", f"-I{HEADER.parent}", str(source), "-o", str(tmp_path / "layout")], check=True)
     done = subprocess.run([str(tmp_path / "layout")], capture_output=True, text=True, check=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parprof.scale.model import Prediction, Scale, Site, function_of
-from parprof.scale.record import Kind
+from parprof.scale.record import Flag, Kind
 
 _MOSTLY_UNSEEN = 0.5
 _WORTH = 1.03
@@ -35,6 +35,11 @@ def sentence(scale: Scale) -> str:
         return "nothing was measured: the program ended before it did any work"
     begin = f"on {main.threads} cores at best {factor(main.speedup)}"
     site = bottleneck(main)
+    if main.widest_team == 0 and main.flags & Flag.LLVM:
+        return (
+            "nothing can be said of how it scales: LLVM's OpenMP runtime (libomp, libiomp5) is not followed; "
+            "build the program with gcc -fopenmp"
+        )
     if main.widest_team == 0 and main.lost.runtime > _MOSTLY_UNSEEN:
         return (
             f"nothing can be said of how it scales: {main.lost.runtime:.0%} of its CPU time was in threads that cannot "

@@ -259,5 +259,6 @@ _FLAG_NOTES = {
     Flag.DOACROSS: "loops with ordered(n): the chain of their waits is not modelled",
     Flag.FOREIGN: "threads other than the first began regions: they are taken as one after the other",
     Flag.DETACHED: "detached tasks: what their events wait for is not modelled",
+    Flag.LLVM: "LLVM's OpenMP runtime (libomp, libiomp5) is there, and is not followed: what it runs is missing",
     Flag.FULL: "more sites than the record holds: the rest is one, `other sites`",
 }

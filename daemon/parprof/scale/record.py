@@ -54,6 +54,7 @@ class Flag(IntFlag):
     DETACHED = 64
     FAKE_CLOCK = 128
     FULL = 256
+    LLVM = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ def parse_record(data: bytes) -> Record:
     return Record(
         pid=pid,
         command=visible(command.partition(b"\0")[0]),
-        flags=Flag(flags & 0x1FF),
+        flags=Flag(flags & 0x3FF),
         threads=threads,
         widest_team=widest,
         regions=regions,
