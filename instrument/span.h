@@ -206,6 +206,7 @@ void span_forget_dependences(struct thread *self, struct frame *frame);
 /* threads of POSIX (span_threads.c) */
 void span_give_up_threads(struct thread *self, uintptr_t address);
 void span_end_threads(struct thread *self);
+void span_forget_threads(void);
 
 /* the real function behind a wrapper; ends the process if there is none */
 void *span_real(void **where, const char *name);

@@ -155,6 +155,7 @@ static void after_fork(void)
 	uint64_t frequency = span_record->cycles_per_second;
 
 	munmap(span_record, sizeof(*span_record));
+	span_forget_threads();
 	begin_process(flags, frequency);
 }
 

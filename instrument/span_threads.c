@@ -59,7 +59,7 @@ void span_give_up_threads(struct thread *self, uintptr_t address)
 	if (atomic_load_explicit(&is_given_up, memory_order_relaxed))
 		return;
 	atomic_store(&is_given_up, true);
-	if (live && self->frame && self->frame->team == &threads_team && self == threads_team.creator) {
+	if (self->frame && self->frame->team == &threads_team && self == threads_team.creator) {
 		live = 0;
 		end_phase(self, address);
 	}
@@ -73,15 +73,6 @@ static void begin_phase(struct thread *self, uintptr_t address)
 	threads_team.size = span_record->threads ? span_record->threads : 1;
 }
 
-/* At the process's end: threads that were never joined. */
-void span_end_threads(struct thread *self)
-{
-	if (live && self->frame && self->frame->team == &threads_team && self == threads_team.creator) {
-		live = 0;
-		end_phase(self, 0);
-	}
-}
-
 /* What the thread has done counts now: the program may end while it waits. */
 static void flush(struct thread *self)
 {
@@ -92,6 +83,29 @@ static void flush(struct thread *self)
 	prof_clear(&self->implicit->holds);
 	spin_unlock(&threads_team.lock);
 	span_report(self->frame->group, self->frame);
+}
+
+/* At the process's end, by whichever thread: what others are just doing is missing. */
+void span_end_threads(struct thread *self)
+{
+	struct frame *first = threads_team.members;
+
+	if (!self->frame || self->frame->team != &threads_team)
+		return;
+	flush(self);
+	if (first)
+		span_report(first->group, first);
+	threads_team.until = 0;
+	span_team_end(self, &threads_team, &span_root, &span_root);
+}
+
+/* In the child of a fork there is one thread. */
+void span_forget_threads(void)
+{
+	atomic_flag_clear(&children_lock.taken);
+	atomic_flag_clear(&threads_team.lock.taken);
+	children = NULL;
+	live = 0;
 }
 
 static void thread_ends(void *argument)

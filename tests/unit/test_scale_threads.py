@@ -27,6 +27,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("locked", 10.5, 4, 6),
         ("turns", 6.5, 6, 6),
         ("leaves", 12.5, 6, 6),
+        ("ends", 11.5, 5, 5),
+        ("joins", 6.5, 4, 4),
     ],
 )
 def test_the_span_of_threads(directory: Path, form: str, work: float, span: float, bound: float) -> None:

@@ -66,6 +66,29 @@ static void *leaves(void *number)
 	pthread_exit(NULL);
 }
 
+/* The last one ends the process while the first waits for it. */
+static void *ends(void *number)
+{
+	parprof_span_work(((unsigned long)number + 1) * (unsigned long)n);
+	if ((long)number == THREADS - 1) {
+		usleep(200000);
+		exit(0);
+	}
+	return NULL;
+}
+
+static pthread_t others[THREADS - 1];
+
+/* The last one joins the others; only then is there an end to join for the first. */
+static void *joins(void *number)
+{
+	if ((long)number == THREADS - 1)
+		for (int i = 0; i < THREADS - 1; i++)
+			pthread_join(others[i], NULL);
+	parprof_span_work((unsigned long)n);
+	return NULL;
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -73,6 +96,7 @@ int main(int count, char **arguments)
 		void *(*body)(void *);
 	} forms[] = {
 		{"triangle", triangle}, {"rounds", rounds}, {"locked", locked}, {"turns", turns}, {"leaves", leaves},
+		{"ends", ends},		{"joins", joins},
 	};
 	void *(*body)(void *) = NULL;
 	pthread_t threads[THREADS];
@@ -85,10 +109,13 @@ int main(int count, char **arguments)
 	n = atol(arguments[2]);
 	pthread_barrier_init(&barrier, NULL, THREADS);
 	parprof_span_work((unsigned long)n);
-	for (long i = 0; i < THREADS; i++)
+	for (long i = 0; i < THREADS; i++) {
 		pthread_create(&threads[i], NULL, body, (void *)i);
+		if (i < THREADS - 1)
+			others[i] = threads[i];
+	}
 	parprof_span_work((unsigned long)n / 2);
-	for (long i = 0; i < THREADS; i++)
+	for (long i = body == joins ? THREADS - 1 : 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
 	parprof_span_work((unsigned long)n);
 	return 0;
