@@ -314,7 +314,10 @@ void span_releasing(struct thread *self, uintptr_t key)
 
 static void init_phase(struct phase *phase)
 {
-	memset(phase, 0, sizeof(*phase));
+	atomic_flag_clear(&phase->group.lock.taken);
+	atomic_init(&phase->group.best, 0);
+	phase->group.outer = NULL;
+	phase->loops = NULL;
 	prof_init(&phase->group.best_prof);
 	prof_init(&phase->work);
 	prof_init(&phase->holds);
@@ -361,7 +364,7 @@ void span_team_begin(struct thread *self, struct team *team, void (*body)(void *
 {
 	if (self->frame && self->frame->is_root)
 		span_end_serial(origin);
-	memset(team, 0, sizeof(*team));
+	memset(team, 0, offsetof(struct team, phases));
 	for (int i = 0; i < 3; i++)
 		init_phase(&team->phases[i]);
 	team->is_foreign = !self->frame;

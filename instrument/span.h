@@ -67,7 +67,6 @@ struct team {
 	struct thread *creator;
 	void (*body)(void *);
 	void *data;
-	struct phase phases[3]; /* the current one, the next, and the last, which thread 0 has yet to add up */
 	bool has_ended;		/* there is such a last one */
 	uint32_t ended, ended_site;
 	struct spin lock;
@@ -78,6 +77,8 @@ struct team {
 	uintptr_t until;  /* of such a team: where it ended */
 	bool is_foreign;  /* by a thread that is not the process's first */
 	_Atomic bool has_nested;
+	/* the current one, the next, and the last, which thread 0 has yet to add up; at the end: they are large */
+	struct phase phases[3];
 };
 
 /* A member's part in the loop that it is in. */

@@ -44,7 +44,8 @@ static inline void prof_clear(struct prof *prof)
 
 static inline void prof_free(struct prof *prof)
 {
-	free(prof->more);
+	if (prof->more)
+		free(prof->more);
 	prof_init(prof);
 }
 
