@@ -36,6 +36,7 @@ ARGUMENTS = {
     "cc": "--help --input command",
     "top": "--help --interval --sort --once --json --socket",
     "status": "--help --json --socket",
+    "scale": "--help --threads --json --csv --output --html --pprof --limit --quiet command",
     "check": "--help --json",
 }
 

@@ -66,6 +66,9 @@ COMMANDS = (
         "Show whether parprofd runs, since when, what it watches, what that costs, and what it has lost.",
     ),
     CommandEntry(
+        "scale", "Say how fast a program can get with more cores, and which site stands in the way."
+    ),
+    CommandEntry(
         "check", "Try what profiling needs on this machine, and say what is missing and how to get it."
     ),
 )

@@ -18,6 +18,9 @@ from parprof.model import Accounting, ProcessInfo, Profile
 
 SCHEMA = 1
 
+SCALE_KIND = "kind: scale"
+"""Comment of files of work and span (`scale_pprof`), which are no profiles of idleness."""
+
 PHYSICAL = "physical"
 LOGICAL = "logical"
 """What the paths are that `pprof_private` keeps beside those of ``location_id``. In files of before it is a label, its

@@ -24,6 +24,7 @@ from parprof.exporters.pprof_header import (
     LOOP_SYSTEM_NAME,
     OWN_LABELS,
     PHYSICAL,
+    SCALE_KIND,
     checksum,
     from_comments,
     is_label_name,
@@ -115,6 +116,10 @@ def decode(data: bytes) -> Profile:
         message = pb.Profile.FromString(data)
     except (DecodeError, ValueError) as error:
         raise ProfileFormatError("it is not a pprof profile, or damaged") from error
+    if any(message.string_table[at : at + 1] == [SCALE_KIND] for at in message.comment):
+        raise ProfileFormatError(
+            "it is of work and span (`parprof scale --pprof`), no idleness: read it with `go tool pprof` or speedscope"
+        )
     return _Decoder(message).profile()
 
 

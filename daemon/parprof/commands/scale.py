@@ -1,0 +1,223 @@
+"""`parprof scale`: runs a command with several numbers of threads and says how far it can go."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from parprof.commands.measuring import Interrupt
+from parprof.commands.spawn import Child
+from parprof.errors import CommandError, ProfileFormatError, TargetError, UsageError
+from parprof.exporters.output import check_writable, open_output
+from parprof.instruments.places import Place, Places
+from parprof.instruments.preload import obstacle
+from parprof.instruments.span import LIBRARY, environment
+from parprof.model import Frame
+from parprof.scale.model import Prediction, Scale, notes_of, predict
+from parprof.scale.record import Address, Record, read_record
+from parprof.symbols import Symbolizer
+
+DEFAULT_THREADS = (2, 4, 8, 16, 64)
+MAX_THREADS = 512
+_MAX_RECORDS = 4096
+_POLL_SECONDS = 0.02
+_GRACE_SECONDS = 1.0
+
+
+class ScaleCommand:
+    """Say how fast a program can get with more cores, and which site stands in the way.
+
+    Runs the command once for each number of threads, on the cores at hand and without root, and computes from the
+    order and the lengths of what its threads did the least time that so many cores would take. Programs of GNU
+    libgomp (gcc -fopenmp) and of pthreads need not be rebuilt. The exit code is that of the command's last run.
+    """
+
+    name = "scale"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.usage = "parprof scale [options] [--] CMD [ARG ...]"
+        parser.add_argument(
+            "--threads", metavar="N[,N...]", type=_threads, default=DEFAULT_THREADS,
+            help="the numbers of threads, a run for each; default 2,4,8,16,64",
+        )  # fmt: skip
+        kind = parser.add_mutually_exclusive_group()
+        kind.add_argument("--json", action="store_true", help="print JSON instead of the report")
+        kind.add_argument("--csv", action="store_true", help="print a line for each site of each run instead")
+        parser.add_argument(
+            "-o", "--output", metavar="FILE", default="-",
+            help="write that to FILE; default: standard output, after the command's own",
+        )  # fmt: skip
+        parser.add_argument("--html", metavar="OUT", help="write a web page with the curve, too")
+        parser.add_argument(
+            "--pprof", metavar="FILE", help="write work and span by site as a pprof file, too"
+        )
+        parser.add_argument(
+            "--limit", metavar="N", type=_limit, default=15, help="show so many sites; default 15"
+        )
+        parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
+        parser.add_argument(
+            "command", metavar="CMD", nargs=argparse.REMAINDER, help="the command and its arguments"
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it. Returns the command's exit code."""
+        command = args.command[1:] if args.command[:1] == ["--"] else args.command
+        if not command:
+            raise UsageError("scale needs a command: parprof scale -- ./program")
+        if reason := obstacle(command[0]):
+            raise TargetError(reason)
+        for path in (args.output, args.html, args.pprof):
+            if path:
+                check_writable(path)
+        library = os.fspath(LIBRARY.path())
+        code, records = _run_all(command, library, args.threads, args.quiet)
+        scale = named(records, " ".join(command), _log(args.quiet))
+        present(args, scale)
+        return code
+
+
+def _threads(text: str) -> tuple[int, ...]:
+    numbers = []
+    for part in text.split(","):
+        if not part.isdecimal() or not 1 <= int(part) <= MAX_THREADS:
+            raise argparse.ArgumentTypeError(f"{part!r} is no number of threads from 1 to {MAX_THREADS}")
+        numbers.append(int(part))
+    return tuple(sorted(set(numbers)))
+
+
+def _limit(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of sites")
+    return int(text)
+
+
+def _log(is_quiet: bool) -> Callable[[str], None]:
+    def log(line: str) -> None:
+        if not is_quiet:
+            print(f"parprof: {line}", file=sys.stderr, flush=True)
+
+    return log
+
+
+def _run_all(
+    command: Sequence[str], library: str, numbers: Sequence[int], is_quiet: bool
+) -> tuple[int, list[Record]]:
+    """The exit code of the last run, and the record of each."""
+    log = _log(is_quiet)
+    records: list[Record] = []
+    code = 0
+    interrupt = Interrupt()
+    with interrupt.installed():
+        for number in numbers:
+            with _record_directory() as directory:
+                start_s = time.monotonic()
+                code = _run(command, environment(library, directory, number, _preloaded()), interrupt)
+                found = best_record(directory)
+            if found is None:
+                raise TargetError(
+                    f"{command[0]} left no record: it, or what it runs, does not load {library} "
+                    "(static, setuid, another libc or word size)"
+                )
+            log(f"{number} threads: {time.monotonic() - start_s:.1f} s, exit code {code}")
+            records.append(found)
+            if interrupt.signal:
+                break
+    return code, records
+
+
+def _preloaded() -> str:
+    return os.environ.get("LD_PRELOAD", "")
+
+
+def _record_directory() -> tempfile.TemporaryDirectory[str]:
+    """In memory where that can be: a record is shared memory with a name."""
+    memory = "/dev/shm"
+    return tempfile.TemporaryDirectory(
+        prefix="parprof-span-", dir=memory if os.access(memory, os.W_OK | os.X_OK) else None
+    )
+
+
+def _run(command: Sequence[str], variables: dict[str, str], interrupt: Interrupt) -> int:
+    child = Child(command, variables)
+    passed_on = False
+    try:
+        child.release()
+        while child.poll() is None:
+            time.sleep(_POLL_SECONDS)
+            waited = time.monotonic() - interrupt.time_s
+            if interrupt.signal and not passed_on and (
+                interrupt.signal != signal.SIGINT or waited > _GRACE_SECONDS
+            ):  # fmt: skip
+                passed_on = True
+                child.send(interrupt.signal)
+    finally:
+        child.abandon()
+    failure = child.exec_failure() if child.poll() == 127 else 0
+    if failure:
+        raise CommandError(
+            f"{command[0]} cannot be run: {os.strerror(failure)} ({errno.errorcode.get(failure)})",
+            is_missing=failure == errno.ENOENT,
+        )
+    return child.wait()
+
+
+def best_record(directory: str) -> Record | None:
+    """Of all processes of a run, the one with regions that did most work; None if there is no record at all."""
+    found: list[Record] = []
+    for path in sorted(Path(directory).glob("*.span"))[:_MAX_RECORDS]:
+        with suppress(ProfileFormatError, OSError):
+            found.append(read_record(os.fspath(path)))
+    return max(found, key=lambda record: (record.regions > 0, record.work_s), default=None)
+
+
+def named(records: Sequence[Record], command: str, log: Callable[[str], None]) -> Scale:
+    """The answer of some runs' records, with names and lines."""
+    with Symbolizer(log=log) as symbolizer, Places(symbolizer) as places:
+        addresses = {
+            address for record in records for site in record.sites for address in (site.address, site.origin)
+        }
+        found = places.resolve(_place(address) for address in addresses if address.vaddr)
+
+        def resolve(address: Address) -> tuple[Frame, ...]:
+            return found.get(_place(address), ())
+
+        predictions = sorted((predict(record, resolve) for record in records), key=_threads_of)
+        notes = [*notes_of(predictions), *(f"{path}: {note}" for path, note in places.notes.items())]
+    return Scale(command, tuple(predictions), tuple(notes))
+
+
+def _threads_of(prediction: Prediction) -> int:
+    return prediction.threads
+
+
+def _place(address: Address) -> Place:
+    return Place(address.module, address.build_id, address.vaddr)
+
+
+def present(args: argparse.Namespace, scale: Scale) -> None:
+    """Write what was asked for."""
+    from parprof.exporters import scale_json, scale_page, scale_pprof, scale_table
+
+    if args.json:
+        text = scale_json.to_json(scale)
+    elif args.csv:
+        text = scale_table.to_csv(scale)
+    else:
+        text = scale_table.text(scale, args.limit)
+    with open_output(args.output) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+    if args.html:
+        with open_output(args.html) as file:
+            file.write(scale_page.page(scale).html().encode("utf-8", "backslashreplace"))
+    if args.pprof:
+        with open_output(args.pprof) as file:
+            scale_pprof.write(scale, file)

@@ -1,0 +1,71 @@
+"""`parprof scale --json`: the contract is in docs/scale.md."""
+
+from __future__ import annotations
+
+import json
+
+from parprof.exporters.scale_table import NOT_MODELLED
+from parprof.scale.answer import bottleneck, sentence
+from parprof.scale.model import Lost, Prediction, Scale, Site, context_of
+
+
+def to_json(scale: Scale) -> str:
+    """The whole answer."""
+    return json.dumps(document(scale), indent=1) + "\n"
+
+
+def document(scale: Scale) -> dict[str, object]:
+    """The whole answer, as JSON has it. Sites are those of the run with the most threads."""
+    main = scale.main
+    site = bottleneck(main)
+    return {
+        "schema": 1,
+        "kind": "scale",
+        "command": scale.command,
+        "work_s": main.work_s,
+        "span_s": main.span_s,
+        "parallelism": main.parallelism,
+        "threads": [_prediction(one) for one in scale.predictions],
+        "advice": {
+            "site": site.place if site else "",
+            "text": sentence(scale),
+            "speedup_if_fixed": site.speedup_if_fixed if site else main.speedup,
+        },
+        "sites": [_site(one) for one in main.sites],
+        "notes": [NOT_MODELLED, *scale.notes],
+    }
+
+
+def _prediction(one: Prediction) -> dict[str, object]:
+    return {
+        "n": one.threads,
+        "speedup": one.speedup,
+        "lost": _lost(one.lost),
+        "work_s": one.work_s,
+        "span_s": one.span_s,
+        "bound_s": one.bound_s,
+        "parallelism": one.parallelism,
+        "elapsed_s": one.elapsed_s,
+        "widest_team": one.widest_team,
+        "partial": one.is_partial,
+    }
+
+
+def _lost(lost: Lost) -> dict[str, float]:
+    return {"serial": lost.serial, "uneven": lost.uneven, "critical": lost.critical, "runtime": lost.runtime}
+
+
+def _site(site: Site) -> dict[str, object]:
+    return {
+        "site": site.place,
+        "label": site.label,
+        "kind": site.kind.name.lower(),
+        "caller": context_of(site),
+        "callee": "",
+        "count": site.count,
+        "bound_s": site.bound_s,
+        "share": site.share,
+        "speedup_if_fixed": site.speedup_if_fixed,
+        "on_work": {"local": {"work_s": site.work_s}},
+        "on_span": {"count": site.span_count, "local": {"span_s": site.span_s}},
+    }

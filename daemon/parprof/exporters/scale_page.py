@@ -1,0 +1,178 @@
+"""The web page of `parprof scale`: the speed-up by cores, what each fix would give, and the critical path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from parprof.exporters.scale_table import NOT_MODELLED, short_time
+from parprof.exporters.webpage import WebPage, definitions, percentage, text
+from parprof.scale.answer import factor, sentence
+from parprof.scale.model import Prediction, Scale, Site, context_of
+
+_WIDTH, _HEIGHT, _MARGIN = 640, 400, 48
+_MAX_LINES = 4
+_MAX_SITES = 200
+_MIN_PART = 0.002
+_STYLE = """
+svg { width: 100%; max-width: 860px; height: auto; display: block; }
+svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
+.axis { stroke: currentColor; stroke-opacity: .25; fill: none; }
+.ideal { stroke: currentColor; stroke-dasharray: 4 4; fill: none; }
+.curve { stroke: #2a7de1; stroke-width: 2.5; fill: none; }
+.point { fill: #2a7de1; }
+.fixed { stroke-width: 1.5; fill: none; stroke-dasharray: 7 3; }
+.c0 { stroke: #d1495b; } .c1 { stroke: #2e8b57; } .c2 { stroke: #b8860b; } .c3 { stroke: #8a4fbf; }
+.part { stroke: Canvas; stroke-width: 1; }
+.serial { fill: #d1495b; } .uneven { fill: #e8a33d; } .critical { fill: #8a4fbf; } .even { fill: #5aa469; }
+td.number, th.number { text-align: right; }
+"""
+
+
+def page(scale: Scale) -> WebPage:
+    """The whole page; it needs no script."""
+    main = scale.main
+    notes = "".join(f"<li>{text(note)}</li>" for note in (NOT_MODELLED, *scale.notes))
+    body = "\n".join(
+        (
+            f"<h1>{text(sentence(scale), 2000)}</h1>",
+            definitions(
+                (
+                    ("command", text(scale.command, 1000)),
+                    ("work", text(short_time(main.work_s))),
+                    ("span", f"{text(short_time(main.span_s))} with {main.threads} threads"),
+                    ("work / span", f"{main.parallelism:.2f}"),
+                )
+            ),
+            "<h2>Speed-up by cores, at best</h2>",
+            _curve(scale.predictions),
+            _cores_table(scale.predictions),
+            f"<h2>The time that is left on {main.threads} cores</h2>",
+            _path(main),
+            "<p>Each block is a site's part of the least time: red is serial code, orange ends unevenly, violet "
+            "holds a lock, green is work that all cores share.</p>",
+            _sites_table(main),
+            f"<h2>Notes</h2><ul>{notes}</ul>",
+        )
+    )
+    return WebPage("parprof scale", body, _STYLE)
+
+
+def _curve(predictions: Sequence[Prediction]) -> str:
+    most = max((one.threads for one in predictions), default=1)
+    top = math.log2(max(most, 2))
+
+    def point(threads: float, speedup: float) -> str:
+        x = _MARGIN + (_WIDTH - 2 * _MARGIN) * math.log2(max(threads, 1)) / top
+        y = _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * min(math.log2(max(speedup, 1)) / top, 1)
+        return f"{x:.1f},{y:.1f}"
+
+    def line(values: Sequence[tuple[float, float]], style: str) -> str:
+        return f'<polyline class="{style}" points="{" ".join(point(*value) for value in values)}"/>'
+
+    measured = [(float(one.threads), one.speedup) for one in predictions]
+    parts = [*_axes(most, point), line([(1, 1), (most, most)], "ideal")]
+    for number, (label, values) in enumerate(fixed_lines(predictions)):
+        parts.append(line([(1, 1), *values], f"fixed c{number}"))
+        at = _MARGIN + 18 * (number + 1)
+        parts.append(f'<path class="fixed c{number}" d="M{_MARGIN + 8},{at} h24"/>')
+        legend = f"{_clip(label)} fixed: {factor(values[-1][1])}"
+        parts.append(f'<text x="{_MARGIN + 38}" y="{at + 4}">{text(legend)}</text>')
+    parts.append(line([(1, 1), *measured], "curve"))
+    for value in measured:
+        x, y = point(*value).split(",")
+        parts.append(
+            f'<circle class="point" cx="{x}" cy="{y}" r="4"><title>{factor(value[1])}</title></circle>'
+        )
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="speed-up by cores">{"".join(parts)}</svg>'
+
+
+def _axes(most: int, point: object) -> Iterator[str]:
+    assert callable(point)
+    value = 1
+    while value <= most:
+        x, y = str(point(value, 1)).split(",")
+        yield f'<path class="axis" d="M{x},{_MARGIN} V{_HEIGHT - _MARGIN}"/>'
+        yield f'<text x="{x}" y="{_HEIGHT - _MARGIN + 16}" text-anchor="middle">{value}</text>'
+        _, y = str(point(1, value)).split(",")
+        yield f'<path class="axis" d="M{_MARGIN},{y} H{_WIDTH - _MARGIN}"/>'
+        yield f'<text x="{_MARGIN - 6}" y="{y}" dy="4" text-anchor="end">{value}</text>'
+        value *= 2
+    yield f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 6}" text-anchor="middle">cores</text>'
+
+
+def fixed_lines(predictions: Sequence[Prediction]) -> list[tuple[str, list[tuple[float, float]]]]:
+    """What fixing each of the worst sites would give, by number of threads."""
+    if not predictions:
+        return []
+    main = predictions[-1]
+    worst = sorted(main.sites, key=lambda site: -site.speedup_if_fixed)[:_MAX_LINES]
+    lines = []
+    for site in worst:
+        if site.speedup_if_fixed < main.speedup * 1.03:
+            continue
+        values = []
+        for one in predictions:
+            same = next((other for other in one.sites if other.label == site.label), None)
+            values.append((float(one.threads), same.speedup_if_fixed if same else one.speedup))
+        lines.append((site.label, values))
+    return lines
+
+
+def _path(main: Prediction) -> str:
+    """The least time from left to right, a block for each site."""
+    x, parts = 0.0, []
+    for site in main.sites:
+        width = site.share * 1000
+        if site.share < _MIN_PART:
+            continue
+        title = f"{site.label}: {percentage(site.share, 1)}, {short_time(site.bound_s)}"
+        parts.append(
+            f'<rect class="part {_reason(site)}" x="{x:.1f}" y="0" width="{width:.1f}" height="34">'
+            f"<title>{text(title)}</title></rect>"
+        )
+        if width > 130:
+            parts.append(f'<text x="{x + 5:.1f}" y="21">{text(_clip(site.label, int(width / 7)))}</text>')
+        x += width
+    return f'<svg viewBox="0 0 1000 34" role="img" aria-label="critical path">{"".join(parts)}</svg>'
+
+
+def _reason(site: Site) -> str:
+    if site.kind.name in ("SERIAL", "PENDING", "SINGLE"):
+        return "serial"
+    if site.critical_s > site.uneven_s:
+        return "critical"
+    return "uneven" if site.uneven_factor > 1.05 else "even"
+
+
+def _cores_table(predictions: Sequence[Prediction]) -> str:
+    rows = "".join(
+        f"<tr>{_numbers(str(one.threads), factor(one.speedup), f'{one.parallelism:.2f}')}"
+        f"{_numbers(*(percentage(value) for value in (one.lost.serial, one.lost.uneven, one.lost.critical)))}</tr>"
+        for one in predictions
+    )
+    heads = _heads("cores", "at best", "work/span", "lost: serial", "uneven", "critical")
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _sites_table(main: Prediction) -> str:
+    rows = "".join(
+        f"<tr>{_numbers(percentage(site.share, 1), short_time(site.span_s), short_time(site.work_s))}"
+        f"{_numbers(str(site.count), factor(site.speedup_if_fixed))}"
+        f"<td>{text(site.label)}</td><td>{text(context_of(site))}</td></tr>"
+        for site in main.sites[:_MAX_SITES]
+    )
+    heads = _heads("time", "span", "work", "count", "if fixed") + "<th>site</th><th>in</th>"
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _numbers(*values: str) -> str:
+    return "".join(f'<td class="number">{text(value)}</td>' for value in values)
+
+
+def _heads(*values: str) -> str:
+    return "".join(f'<th class="number">{text(value)}</th>' for value in values)
+
+
+def _clip(label: str, limit: int = 48) -> str:
+    return label if len(label) <= limit else label[: max(limit - 3, 1)] + "..."

@@ -1,0 +1,91 @@
+"""What `parprof scale` prints: the answer, a table by number of cores, the sites in the way."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+
+from parprof.scale.answer import sentence
+from parprof.scale.model import Prediction, Scale, Site, context_of
+from parprof.untrusted import printable
+
+NOT_MODELLED = "at best: memory bandwidth, caches, NUMA and input/output are not modelled"
+_MIN_SHARE = 0.001
+
+
+def text(scale: Scale, limit: int = 15) -> str:
+    """The report, with at most so many sites."""
+    return "\n".join(_lines(scale, limit)) + "\n"
+
+
+def _lines(scale: Scale, limit: int) -> Iterator[str]:
+    main = scale.main
+    yield printable(f"scale: {sentence(scale)}")
+    yield ""
+    yield (
+        f"work {short_time(main.work_s)}  span {short_time(main.span_s)} with {main.threads} threads  "
+        + printable(scale.command)
+    )
+    yield ""
+    yield " cores  at best  work/span  lost to: serial  uneven  critical   runtime"
+    for one in scale.predictions:
+        lost = one.lost
+        yield (
+            f"{one.threads:6}  {one.speedup:7.2f}  {one.parallelism:9.2f}  {lost.serial:14.0%}  {lost.uneven:6.0%}"
+            f"  {lost.critical:8.0%}  {lost.runtime:8.0%}"
+        )
+    shown = [site for site in main.sites if site.share >= _MIN_SHARE][:limit]
+    if shown:
+        yield ""
+        yield f" time%      span      work     count  x if fixed  site ({main.threads} threads)"
+        for site in shown:
+            yield printable(_row(site))
+    hidden = len(main.sites) - len(shown)
+    if hidden:
+        yield f"        ... {hidden} more with less"
+    yield ""
+    for note in (NOT_MODELLED, *scale.notes):
+        yield printable(f"note: {note}")
+
+
+def short_time(seconds: float) -> str:
+    """Three digits and a unit: ``1.23 ms``."""
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= size:
+            value = seconds / size
+            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
+def _row(site: Site) -> str:
+    context = context_of(site)
+    inside = f" in {context}" if context and not site.label.endswith(context) else ""
+    return (
+        f"{100 * site.share:6.1f}  {short_time(site.span_s):>8}  {short_time(site.work_s):>8}  {site.count:8}  "
+        f"{site.speedup_if_fixed:10.2f}  {site.label}{inside}"
+    )
+
+
+COLUMNS = (
+    "threads", "speedup", "site", "kind", "function", "count", "work_s", "span_s", "span_count", "bound_s",
+    "share", "speedup_if_fixed",
+)  # fmt: skip
+
+
+def to_csv(scale: Scale) -> str:
+    """One line for each site of each run."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for one in scale.predictions:
+        writer.writerows(_cells(one, site) for site in one.sites)
+    return out.getvalue()
+
+
+def _cells(one: Prediction, site: Site) -> list[object]:
+    return [
+        one.threads, f"{one.speedup:.4f}", site.label, site.kind.name.lower(), context_of(site), site.count,
+        f"{site.work_s:.9f}", f"{site.span_s:.9f}", site.span_count, f"{site.bound_s:.9f}", f"{site.share:.6f}",
+        f"{site.speedup_if_fixed:.4f}",
+    ]  # fmt: skip

@@ -1,0 +1,59 @@
+"""Which programs a library can be preloaded into."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import stat
+import struct
+
+_PT_INTERP = 3
+_MAX_HEADERS = 1 << 12
+
+
+def obstacle(command: str) -> str:
+    """Why the dynamic loader will not preload a library of ours into a command, and what to do; empty: it will.
+
+    Scripts are not looked into: their interpreters decide.
+    """
+    path = shutil.which(command) or command
+    try:
+        status = os.stat(path)
+        with open(path, "rb") as file:
+            ident = file.read(64)
+            headers = _program_headers(ident)
+            file.seek(headers[0] if headers else 0)
+            table = file.read(headers[1] * headers[2]) if headers else b""
+    except OSError:
+        return ""  # running it will say why
+    if status.st_mode & (stat.S_ISUID | stat.S_ISGID) and status.st_uid != os.getuid():
+        return (
+            f"{path} is setuid or setgid, so nothing can be preloaded into it: "
+            "run it as the user that it changes to, or a copy without that bit"
+        )
+    if ident[:4] != b"\x7fELF":
+        return ""
+    if ident[4:5] != b"\2" and platform.architecture()[0] == "64bit":
+        return f"{path} is a 32-bit program: build it for 64 bits"
+    if headers and not _has_interpreter(table, headers[1]):
+        return (
+            f"{path} is linked statically, so nothing can be preloaded into it: link it dynamically "
+            "(without -static), or see `parprof record`, which needs no preloading"
+        )
+    return ""
+
+
+def _program_headers(ident: bytes) -> tuple[int, int, int] | None:
+    """Offset, size and number of the program headers of a 64-bit ELF file."""
+    if len(ident) < 64 or ident[:6] != b"\x7fELF\2\1":
+        return None
+    (offset,) = struct.unpack_from("<Q", ident, 32)
+    size, count = struct.unpack_from("<HH", ident, 54)
+    return (offset, size, count) if size >= 56 and count <= _MAX_HEADERS and offset < 1 << 40 else None
+
+
+def _has_interpreter(table: bytes, size: int) -> bool:
+    return any(
+        struct.unpack_from("<I", table, at)[0] == _PT_INTERP for at in range(0, len(table) - size + 1, size)
+    )

@@ -1,0 +1,37 @@
+"""libparprof_span, which computes work and span in the target: what it is made of, and how a command gets it."""
+
+from __future__ import annotations
+
+from parprof.instruments.toolchain import Library
+
+LIBRARY = Library(
+    "libparprof_span",
+    (
+        "span.c",
+        "span_clock.c",
+        "span_gomp.c",
+        "span_locks.c",
+        "span_process.c",
+        "span_sites.c",
+        "span_tasks.c",
+        "span_threads.c",
+    ),
+    ("span.h", "span_clock.h", "span_prof.h", "span_record.h"),
+    ("-fvisibility=hidden", "-Wl,-z,nodelete", "-ldl", "-lpthread"),
+)
+
+
+def environment(library: str, records: str, threads: int, preloaded: str = "") -> dict[str, str]:
+    """The variables of a run with so many threads.
+
+    ``records`` is the directory for the record files, ``preloaded`` what LD_PRELOAD is without us. Threads wait
+    passively: on fewer cores than threads, those that spin would keep the others from working.
+    """
+    return {
+        "LD_PRELOAD": f"{library}:{preloaded}" if preloaded else library,
+        "PARPROF_SPAN_DIR": records,
+        "PARPROF_SPAN_THREADS": str(threads),
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "passive",
+        "OMP_DYNAMIC": "false",
+    }

@@ -1,0 +1,83 @@
+"""The answer in words: which site bounds the program, why, and what fixing it would give."""
+
+from __future__ import annotations
+
+from parprof.scale.model import Prediction, Scale, Site, function_of
+from parprof.scale.record import Flag, Kind
+
+_MOSTLY_UNSEEN = 0.5
+_WORTH = 1.03
+"""Advice that would make less of a difference than this is not given."""
+
+
+def factor(value: float) -> str:
+    """A speed-up in few digits.
+
+    >>> factor(14.73), factor(1.66), factor(123.4)
+    ('x14.7', 'x1.66', 'x123')
+    """
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"x{value:.{digits}f}"
+
+
+def bottleneck(prediction: Prediction) -> Site | None:
+    """The site whose repair would give most; None if no one's would give anything."""
+    best = max(prediction.sites, key=lambda site: site.speedup_if_fixed, default=None)
+    if best is None or best.speedup_if_fixed < prediction.speedup * _WORTH:
+        return None
+    return best
+
+
+def sentence(scale: Scale) -> str:
+    """The answer."""
+    main = scale.main
+    if not main.work_s:
+        return "nothing was measured: the program ended before it did any work"
+    begin = f"on {main.threads} cores at best {factor(main.speedup)}"
+    site = bottleneck(main)
+    if main.widest_team == 0 and main.flags & Flag.LLVM:
+        return (
+            "nothing can be said of how it scales: LLVM's OpenMP runtime (libomp, libiomp5) is not followed; "
+            "build the program with gcc -fopenmp"
+        )
+    if main.widest_team == 0 and main.lost.runtime > _MOSTLY_UNSEEN:
+        return (
+            f"nothing can be said of how it scales: {main.lost.runtime:.0%} of its CPU time was in threads that cannot "
+            "be followed (those of GNU OpenMP and pthreads can)"
+        )
+    if main.widest_team == 0:
+        return f"{begin}: the program began no parallel region and no thread that can be followed"
+    if site is None:
+        return f"{begin}: no single site stands in the way"
+    function = function_of(tuple(reversed(site.frames)))
+    where = f"{site.label}{f' in {function}' if function and not site.label.endswith(function) else ''}"
+    return f"{begin}: {where} {_why(site)}; {_remedy(site)} would give {factor(site.speedup_if_fixed)}"
+
+
+def _why(site: Site) -> str:
+    share = f"{100 * site.share:.0f} % of the time that is left"
+    if site.kind in (Kind.SERIAL, Kind.PENDING):
+        return f"runs on one core and is {share}"
+    if site.critical_s > site.uneven_s:
+        return f"holds a lock, one thread at a time, and is {share}"
+    if site.kind == Kind.SINGLE:
+        return f"runs on one thread while the others wait and is {share}"
+    if site.uneven_s and site.kind in (Kind.TASK, Kind.TASKLOOP):
+        return f"is a chain of tasks on the longest path and is {share}"
+    if site.uneven_s:
+        return f"ends unevenly, its longest part {site.uneven_factor:.1f} times the mean, and is {share}"
+    return f"is {share}"
+
+
+def _remedy(site: Site) -> str:
+    if site.kind in (Kind.SERIAL, Kind.PENDING, Kind.SINGLE):
+        return "running it in parallel"
+    if site.critical_s > site.uneven_s:
+        return "doing without the lock"
+    if site.kind in (Kind.PHASE, Kind.REGION):
+        return "even shares (schedule(dynamic) or smaller chunks)"
+    if site.kind == Kind.THREAD:
+        return "even shares for these threads"
+    if site.kind in (Kind.LOOP, Kind.SECTIONS):
+        return "splitting its longest chunk"
+    return "splitting it"

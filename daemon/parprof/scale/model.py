@@ -1,0 +1,264 @@
+"""Bounds on the speed-up, from records of runs with several numbers of threads.
+
+Every run is a real one with N threads. Its work divided by the least time that it takes with N cores is what N cores
+can give at best (instruments.md sec. 3): bandwidth, caches, NUMA and input/output are not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from parprof.model import Frame
+from parprof.scale.record import Address, Flag, Kind, Record, SiteRecord
+
+_MAX_NAME = 40
+_UNSEEN_SHARE = 0.2
+Frames = tuple[Frame, ...]
+Resolve = Callable[[Address], Frames]
+"""The frames at the call before an address: the innermost inlined function or loop first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Shares of the N cores' time that the program cannot use, by reason; with the used share they add up to 1."""
+
+    serial: float
+    uneven: float
+    critical: float
+    runtime: float
+    """Beside these: what the runtime and our own measuring took, as a share of all CPU time that was used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A site with its name, and what fixing it would give."""
+
+    kind: Kind
+    label: str
+    """``loop at solve.c:112``."""
+    place: str
+    """``solve.c:112``."""
+    frames: Frames
+    """Root first: the function, its loops, what is inlined."""
+    work_s: float
+    count: int
+    span_s: float
+    span_count: int
+    bound_s: float
+    uneven_s: float
+    critical_s: float
+    share: float
+    """Of the least time that the program takes."""
+    speedup_if_fixed: float
+    uneven_factor: float
+    """How many times the mean the longest share is; 1 where that is not the bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What one run says of its number of threads."""
+
+    threads: int
+    work_s: float
+    span_s: float
+    bound_s: float
+    elapsed_s: float
+    """What the run took on the cores at hand: no prediction."""
+    widest_team: int
+    lost: Lost
+    sites: tuple[Site, ...]
+    """The largest share of the bound first."""
+    is_partial: bool
+    flags: Flag
+
+    @property
+    def speedup(self) -> float:
+        """At best."""
+        return self.work_s / self.bound_s if self.bound_s else 1.0
+
+    @property
+    def parallelism(self) -> float:
+        """T_1 / T_inf."""
+        return self.work_s / self.span_s if self.span_s else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The whole answer: one prediction for each number of threads, the smallest first."""
+
+    command: str
+    predictions: tuple[Prediction, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def main(self) -> Prediction:
+        """That of the most threads: what the table of sites and the advice are about."""
+        return self.predictions[-1]
+
+
+def predict(record: Record, resolve: Resolve) -> Prediction:
+    """What a run's record says."""
+    threads = max(record.threads, 1)
+    work_s, bound_s = record.work_s, record.bound_s
+    sites = [
+        _site(one, record, resolve)
+        for one in record.sites
+        if one.kind != Kind.LOCK and (one.work_s or one.span_s or one.bound_s)
+    ]
+    sites.sort(key=lambda site: (-site.bound_s, -site.work_s, site.label))
+    return Prediction(
+        threads=threads,
+        work_s=work_s,
+        span_s=record.span_s,
+        bound_s=bound_s,
+        elapsed_s=record.elapsed_s,
+        widest_team=record.widest_team,
+        lost=_lost(record, threads),
+        sites=tuple(sites),
+        is_partial=not record.flags & Flag.CLOSED or bool(record.flags & Flag.INSIDE) or record.is_torn,
+        flags=record.flags,
+    )
+
+
+def _lost(record: Record, threads: int) -> Lost:
+    """Core time that is not work, of ``threads`` x the least time."""
+    bound_s = record.bound_s
+    if not bound_s:
+        return Lost(0, 0, 0, 0)
+    serial = sum(site.bound_s for site in record.sites if site.kind in (Kind.SERIAL, Kind.PENDING))
+    critical = sum(site.critical_s for site in record.sites) / bound_s
+    serial_lost = serial * (1 - 1 / threads) / bound_s
+    used = record.work_s / (threads * bound_s)
+    runtime = max(0.0, record.cpu_s - record.work_s) / record.cpu_s if record.cpu_s else 0.0
+    return Lost(serial_lost, max(0.0, 1 - used - serial_lost - critical), critical, runtime)
+
+
+def if_fixed(record: Record, site: SiteRecord) -> float:
+    """The speed-up if a site's part of the bound were spread evenly over all threads."""
+    threads = max(record.threads, 1)
+    fixed_s = record.bound_s - site.bound_s + min(site.bound_s, site.work_s / threads)
+    return record.work_s / fixed_s if fixed_s > 0 else float(threads)
+
+
+def _site(one: SiteRecord, record: Record, resolve: Resolve) -> Site:
+    frames = resolve(one.address) if one.address.vaddr else ()
+    origin = resolve(one.origin) if one.origin.vaddr else ()
+    place = place_of(frames) or place_of(origin)
+    even_s = one.bound_s - one.uneven_s
+    return Site(
+        kind=one.kind,
+        label=label_of(one.kind, frames, origin),
+        place=place,
+        frames=tuple(reversed(frames or origin)),
+        work_s=one.work_s,
+        count=one.count,
+        span_s=one.span_s,
+        span_count=one.span_count,
+        bound_s=one.bound_s,
+        uneven_s=one.uneven_s,
+        critical_s=one.critical_s,
+        share=one.bound_s / record.bound_s if record.bound_s else 0.0,
+        speedup_if_fixed=if_fixed(record, one),
+        uneven_factor=one.bound_s / even_s if one.uneven_s and even_s > 0 else 1.0,
+    )
+
+
+def place_of(frames: Frames) -> str:
+    """``heat.c:12``; the function's name where lines are not known; empty for no frames."""
+    if not frames:
+        return ""
+    leaf = next((frame for frame in frames if not frame.is_loop), frames[0])
+    if leaf.file and leaf.line:
+        return f"{leaf.file.rpartition('/')[2]}:{leaf.line}"
+    return shortened(leaf.name)
+
+
+def shortened(name: str) -> str:
+    """A function's name in the room that a line has for it.
+
+    >>> shortened("__pyx_pw_7sklearn_8ensemble_23_hist_gradient_boosting_9splitting_8Splitter_5find_node_split")
+    '__pyx_pw_7sk...Splitter_5find_node_split'
+    """
+    return name if len(name) <= _MAX_NAME else f"{name[:12]}...{name[15 - _MAX_NAME :]}"
+
+
+def function_of(frames: Frames) -> str:
+    """The function that a place is in, without what gcc adds to the names of outlined bodies."""
+    names = [frame.name for frame in frames if not frame.is_loop]
+    return shortened(names[0].partition("._omp_fn")[0]) if names else ""
+
+
+_NOUNS: Mapping[Kind, str] = {
+    Kind.REGION: "region", Kind.LOOP: "loop", Kind.SECTIONS: "sections", Kind.SINGLE: "single", Kind.TASK: "task",
+    Kind.TASKLOOP: "taskloop", Kind.CRITICAL: "critical section", Kind.ORDERED: "ordered region",
+    Kind.THREAD: "thread",
+}  # fmt: skip
+
+
+def label_of(kind: Kind, frames: Frames, origin: Frames) -> str:
+    """What readers call a site."""
+    place = place_of(frames)
+    if kind == Kind.SERIAL:
+        if place and origin:
+            return f"serial code between {place_of(origin)} and {place}"
+        if place:
+            return f"serial code before {place}"
+        return f"serial code after {place_of(origin)}" if origin else "serial code: the whole program"
+    if kind == Kind.PHASE:
+        return f"code before the barrier at {place}"
+    if kind == Kind.PENDING:
+        return "serial code (unfinished)"
+    if kind == Kind.OTHER:
+        return "other sites"
+    return (
+        f"{_NOUNS.get(kind, kind.name.lower())} at {place}" if place else _NOUNS.get(kind, kind.name.lower())
+    )
+
+
+def context_of(site: Site) -> str:
+    """The function and the loops that a site is in: ``solve > loop at solve.c:90``."""
+    named = [shortened(frame.name.partition("._omp_fn")[0]) for frame in site.frames]
+    return " > ".join(dict.fromkeys(named))
+
+
+def notes_of(predictions: Sequence[Prediction]) -> list[str]:
+    """What readers must know to judge the figures."""
+    flags = Flag(0)
+    for prediction in predictions:
+        flags |= prediction.flags
+    notes = []
+    partial = [prediction.threads for prediction in predictions if prediction.is_partial]
+    if partial:
+        runs = ", ".join(map(str, partial))
+        notes.append(
+            f"partial: with {runs} threads the program ended inside a region, by a signal or by _exit"
+        )
+    narrow = [one for one in predictions if 0 < one.widest_team < one.threads]
+    if narrow:
+        worst = narrow[-1]
+        notes.append(
+            f"asked for {worst.threads} threads, the program's largest team had {worst.widest_team}: "
+            "it chooses their number itself"
+        )
+    if predictions and predictions[-1].lost.runtime > _UNSEEN_SHARE:
+        notes.append(
+            f"{predictions[-1].lost.runtime:.0%} of the CPU time was in no code of the program that is followed: in "
+            "the runtime, in measuring, or in threads of other runtimes than GNU OpenMP"
+        )
+    if any(site.kind == Kind.THREAD for prediction in predictions for site in prediction.sites):
+        notes.append("threads: a condition orders them only where one of them waited for it in these runs")
+    for flag, text in _FLAG_NOTES.items():
+        if flags & flag:
+            notes.append(text)
+    return notes
+
+
+_FLAG_NOTES = {
+    Flag.NO_RSEQ: "no rseq here (glibc 2.35, x86-64): time is by system calls, which cost more",
+    Flag.DOACROSS: "loops with ordered(n): the chain of their waits is not modelled",
+    Flag.FOREIGN: "threads other than the first began regions: they are taken as one after the other",
+    Flag.DETACHED: "detached tasks: what their events wait for is not modelled",
+    Flag.LLVM: "LLVM's OpenMP runtime (libomp, libiomp5) is there, and is not followed: what it runs is missing",
+    Flag.FULL: "more sites than the record holds: the rest is one, `other sites`",
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libparprof_span: work and span of a running program, by site. The front ends (span_gomp.c for GNU libgomp,
+ * span_locks.c, span_threads.c) say what happens; span.c computes; span_record.h is what comes out.
+ *
+ * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
+ * executes between two calls of the runtime. Each *frame* (a thread's share of a region, or a task) knows the
+ * length `c` of the longest path of strands from the start of its phase up to now, and that path's amounts by site.
+ * A spawned task starts with its parent's path; where paths meet, the longest one goes on. A *phase* is what lies
+ * between two barriers of a team: there all paths begin anew, and span = sum of the longest of each phase.
+ */
+#ifndef PARPROF_SPAN_H
+#define PARPROF_SPAN_H
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "span_clock.h"
+#include "span_prof.h"
+#include "span_record.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+/* The call that a wrapper stands for: the address after it. */
+#define CALLER ((uintptr_t)__builtin_return_address(0))
+#define MAX_HELD 32
+/* Indices of the sites that every record begins with. */
+enum { SITE_PENDING = 1, SITE_OTHER = 2, FIRST_SITE = 3 };
+
+struct spin {
+	atomic_flag taken;
+};
+
+/* What ends together: the tasks of a taskgroup, or all of a phase. */
+struct group {
+	struct spin lock;
+	_Atomic uint64_t best; /* the longest path that has ended */
+	struct prof best_prof;
+	struct group *outer;
+};
+
+/* One worksharing loop whose chunks the runtime gives out. A chunk belongs to the loop, not to who took it. */
+struct loop {
+	struct loop *next;
+	uint32_t index, site;
+	uint64_t total, longest;
+	struct prof total_prof, longest_prof;
+};
+
+struct phase {
+	struct group group;
+	struct prof work;
+	struct prof holds; /* by lock */
+	struct loop *loops;
+};
+
+struct frame;
+struct thread;
+
+struct team {
+	struct frame *parent;		 /* that started it */
+	struct frame *parent_implicit;
+	struct thread *creator;
+	void (*body)(void *);
+	void *data;
+	bool has_ended;		/* there is such a last one */
+	uint32_t ended, ended_site;
+	struct spin lock;
+	struct frame *members;
+	uint32_t size, level;
+	uintptr_t origin; /* the call that started it */
+	bool is_posix;	  /* threads of POSIX, not of a runtime */
+	uintptr_t until;  /* of such a team: where it ended */
+	bool is_foreign;  /* by a thread that is not the process's first */
+	_Atomic bool has_nested;
+	/* the current one, the next, and the last, which thread 0 has yet to add up; at the end: they are large */
+	struct phase phases[3];
+};
+
+/* A member's part in the loop that it is in. */
+struct share {
+	bool is_open, in_chunk;
+	uint32_t index, site, site_before;
+	uint64_t start;
+	struct prof before; /* the member's path up to the chunk */
+	uint64_t total, longest;
+	struct prof total_prof, longest_prof;
+};
+
+struct frame {
+	atomic_int references;
+	struct frame *parent;
+	struct team *team;
+	struct group *group;
+	uint64_t c;
+	struct prof prof;
+	uint32_t site;
+	bool is_root, is_implicit, is_final, is_serial, is_done;
+	/* of its children, for taskwait */
+	struct spin lock;
+	_Atomic uint64_t longest;
+	struct prof longest_prof;
+	/* of a task */
+	void (*body)(void *);
+	void (*copy)(void *, void *);
+	size_t header;
+	bool is_detached;
+	uint32_t predecessor_count;
+	struct frame **predecessors;
+	struct dependences *dependences; /* of its children */
+	/* of a member of a team */
+	struct frame *next_member;
+	uint32_t generation, loops;
+	struct share share;
+	struct prof work, holds;
+};
+
+struct held {
+	uintptr_t key;
+	uint32_t site, site_before;
+	uint64_t since; /* the thread's total then */
+};
+
+struct thread {
+	struct frame *frame;	/* that it works for; null: nothing is booked */
+	struct frame *implicit; /* its share of the innermost region */
+	bool is_open;		/* a strand is under way */
+	struct clock_base clock;
+	uint64_t total; /* of all its strands */
+	uint32_t held_count;
+	struct held held[MAX_HELD];
+	struct frame *free_frames;
+};
+
+extern __thread struct thread span_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern struct span_record *span_record __attribute__((visibility("hidden")));
+extern struct frame span_root __attribute__((visibility("hidden")));
+
+static inline void spin_lock(struct spin *spin)
+{
+	while (atomic_flag_test_and_set_explicit(&spin->taken, memory_order_acquire))
+		sched_yield();
+}
+
+static inline void spin_unlock(struct spin *spin)
+{
+	atomic_flag_clear_explicit(&spin->taken, memory_order_release);
+}
+
+/* strands */
+void span_end_strand(struct thread *self);
+static inline void span_begin_strand(struct thread *self)
+{
+	if (span_record) {
+		self->is_open = true;
+		clock_begin(&self->clock);
+	}
+}
+
+/* Whether code of ours made a call: a runtime call that is the last of a program's body, a jump, seems to come from
+ * the function that called the body. */
+bool span_is_ours(uintptr_t address);
+
+/* sites (span_sites.c) */
+uint32_t span_site(enum span_kind kind, uintptr_t address, uintptr_t origin);
+uintptr_t span_site_address(uint32_t site);
+uintptr_t span_site_origin(uint32_t site);
+void span_reset_sites(struct span_record *record);
+
+/* frames and paths */
+struct frame *span_new_frame(struct thread *self);
+void span_release(struct thread *self, struct frame *frame);
+void span_take_path(struct frame *frame, uint64_t c, struct prof *prof);
+void span_take_children(struct frame *frame);
+void span_report(struct group *group, struct frame *frame);
+void span_report_child(struct frame *parent, struct frame *child);
+void span_count(struct thread *self, uint32_t site);
+
+/* regions */
+void span_end_serial(uintptr_t address);
+void span_team_begin(struct thread *self, struct team *team, void (*body)(void *), void *data, uintptr_t origin);
+void span_member(void *team);
+void span_member_begin(struct thread *self, struct team *team);
+void span_init_implicit(struct frame *frame, struct team *team);
+void span_member_end(struct thread *self);
+void span_team_end(struct thread *self, struct team *team, struct frame *frame, struct frame *implicit);
+void span_before_barrier(struct thread *self);
+void span_after_barrier(struct thread *self, uintptr_t address);
+
+/* loops */
+void span_loop_begin(struct thread *self, uint32_t site);
+void span_chunk_begin(struct frame *frame);
+void span_chunk_end(struct frame *frame);
+void span_loop_end(struct thread *self);
+
+/* locks */
+void span_acquired(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address);
+void span_releasing(struct thread *self, uintptr_t key);
+
+/* dependences (span_tasks.c) */
+void span_forget_dependences(struct thread *self, struct frame *frame);
+
+/* threads of POSIX (span_threads.c) */
+void span_give_up_threads(struct thread *self, uintptr_t address);
+void span_end_threads(struct thread *self);
+void span_forget_threads(void);
+
+/* the real function behind a wrapper; ends the process if there is none */
+void *span_real(void **where, const char *name);
+
+#endif

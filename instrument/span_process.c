@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The library in its process: the record file, the real functions, forks, and how many processors there seem to be.
+ *
+ * PARPROF_SPAN_DIR is where record files go; PARPROF_SPAN_THREADS how many cores the program shall believe in.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "span.h"
+
+struct span_record *span_record;
+struct frame span_root;
+
+static char directory[256];
+static uint64_t start_cpu_ns, start_ns;
+static uint32_t threads_asked;
+
+static uint64_t clock_ns(clockid_t which)
+{
+	struct timespec now;
+
+	clock_gettime(which, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+/* the real functions */
+
+struct library_query {
+	const char *name;
+	void *found;
+};
+
+static int visit_library(struct dl_phdr_info *info, size_t size, void *argument)
+{
+	struct library_query *query = argument;
+	const char *base = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
+	void *library;
+
+	(void)size;
+	if (!base || strncmp(base, "/libgomp", 8))
+		return 0;
+	library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
+	if (library)
+		query->found = dlsym(library, query->name);
+	return query->found != NULL;
+}
+
+/* A runtime that came with a plug-in (RTLD_LOCAL) is not among the libraries after ours: it is looked for by name. */
+void *span_real(void **where, const char *name)
+{
+	struct library_query query = {name, NULL};
+	void *found = __atomic_load_n(where, __ATOMIC_RELAXED);
+
+	if (LIKELY(found))
+		return found;
+	if (!strncmp(name, "pthread_cond_", 13)) /* there are older ones, for other structures */
+		found = dlvsym(RTLD_NEXT, name, "GLIBC_2.3.2");
+	if (!found)
+		found = dlsym(RTLD_NEXT, name);
+	if (!found) {
+		dl_iterate_phdr(visit_library, &query);
+		found = query.found;
+	}
+	if (!found) {
+		fprintf(stderr, "parprof: the program calls %s, which no library has\n", name);
+		_exit(127);
+	}
+	__atomic_store_n(where, found, __ATOMIC_RELAXED);
+	return found;
+}
+
+/* the record */
+
+static void read_command(struct span_record *record)
+{
+	int file = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+	ssize_t length = file >= 0 ? read(file, record->command, sizeof(record->command) - 1) : 0;
+
+	for (ssize_t i = 0; i + 1 < length; i++) {
+		if (!record->command[i])
+			record->command[i] = ' ';
+	}
+	if (file >= 0)
+		close(file);
+}
+
+static struct span_record *make_record(void)
+{
+	char path[sizeof(directory) + 64];
+	struct span_record *record;
+	int file;
+
+	snprintf(path, sizeof(path), "%s/%d-%llu.span", directory, (int)getpid(),
+		 (unsigned long long)clock_ns(CLOCK_MONOTONIC));
+	file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (file < 0)
+		return NULL;
+	if (ftruncate(file, sizeof(*record))) {
+		close(file);
+		return NULL;
+	}
+	record = mmap(NULL, sizeof(*record), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	close(file);
+	if (record == MAP_FAILED)
+		return NULL;
+	record->version = SPAN_VERSION;
+	record->bytes = sizeof(*record);
+	record->pid = (uint32_t)getpid();
+	record->threads = threads_asked;
+	read_command(record);
+	return record;
+}
+
+static void begin_process(uint32_t flags, uint64_t frequency)
+{
+	struct thread *self = &span_self;
+	struct span_record *record = make_record();
+
+	if (!record) {
+		span_record = NULL;
+		self->frame = self->implicit = NULL;
+		self->is_open = false;
+		return;
+	}
+	record->flags = flags;
+	record->cycles_per_second = frequency;
+	start_cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+	start_ns = clock_ns(CLOCK_MONOTONIC);
+	span_reset_sites(record);
+	record->magic = SPAN_MAGIC;
+	span_record = record;
+	span_root.is_root = true;
+	span_root.site = SITE_PENDING;
+	self->frame = self->implicit = &span_root;
+	self->held_count = 0;
+	self->clock.base_tsc = 0;
+	self->is_open = false;
+	span_begin_strand(self);
+}
+
+static void after_fork(void)
+{
+	if (!span_record)
+		return;
+	uint32_t flags = (span_record->flags & (SPAN_NO_RSEQ | SPAN_FAKE_CLOCK)) | SPAN_FORKED;
+	uint64_t frequency = span_record->cycles_per_second;
+
+	munmap(span_record, sizeof(*span_record));
+	span_forget_threads();
+	begin_process(flags, frequency);
+}
+
+__attribute__((constructor(101))) static void load(void)
+{
+	const char *where = getenv("PARPROF_SPAN_DIR"), *threads = getenv("PARPROF_SPAN_THREADS");
+	enum span_clock kind;
+	uint64_t frequency;
+
+	if (!where || strlen(where) >= sizeof(directory))
+		return;
+	strcpy(directory, where);
+	threads_asked = threads ? (uint32_t)atoi(threads) : 0;
+	frequency = clock_choose(&kind);
+	begin_process(kind == CLOCK_BY_TEST ? SPAN_FAKE_CLOCK : kind == CLOCK_BY_SYSCALL ? SPAN_NO_RSEQ : 0, frequency);
+	pthread_atfork(NULL, NULL, after_fork);
+}
+
+__attribute__((destructor(101))) static void unload(void)
+{
+	struct thread *self = &span_self;
+
+	if (!span_record || span_record->pid != (uint32_t)getpid())
+		return;
+	span_end_strand(self);
+	span_end_threads(self);
+	if (self->frame == &span_root)
+		span_end_serial(0);
+	else
+		span_record->flags |= SPAN_INSIDE;
+	span_record->switches += self->clock.switches;
+	span_record->cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - start_cpu_ns;
+	span_record->elapsed_ns = clock_ns(CLOCK_MONOTONIC) - start_ns;
+	self->frame = NULL;
+	__atomic_or_fetch(&span_record->flags, SPAN_CLOSED, __ATOMIC_RELEASE);
+}
+
+/* An end without destructors. A child of vfork shares our memory: its process id tells it apart. */
+EXPORT void _exit(int code)
+{
+	unload();
+	for (;;)
+		syscall(SYS_exit_group, code);
+}
+
+EXPORT void _Exit(int code)
+{
+	_exit(code);
+}
+
+/* how many processors there seem to be: programs size their work by it */
+
+EXPORT int omp_get_num_procs(void)
+{
+	static void *real;
+
+	if (threads_asked)
+		return (int)threads_asked;
+	return ((int (*)(void))span_real(&real, "omp_get_num_procs"))();
+}
+
+static void fill_cpus(size_t size, cpu_set_t *cpus)
+{
+	memset(cpus, 0, size);
+	for (uint32_t cpu = 0; cpu < threads_asked && cpu < 8 * size; cpu++)
+		CPU_SET_S(cpu, size, cpus);
+}
+
+EXPORT int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *cpus)
+{
+	long got;
+
+	if (!threads_asked) {
+		got = syscall(SYS_sched_getaffinity, pid, size, cpus);
+		if (got < 0)
+			return -1;
+		memset((char *)cpus + got, 0, size - (size_t)got);
+		return 0;
+	}
+	if (size * 8 < threads_asked) {
+		errno = EINVAL;
+		return -1;
+	}
+	fill_cpus(size, cpus);
+	return 0;
+}
+
+EXPORT long sysconf(int name)
+{
+	static void *real;
+
+	if (threads_asked && (name == _SC_NPROCESSORS_ONLN || name == _SC_NPROCESSORS_CONF))
+		return (long)threads_asked;
+	return ((long (*)(int))span_real(&real, "sysconf"))(name);
+}
+
+EXPORT int get_nprocs(void)
+{
+	return (int)sysconf(_SC_NPROCESSORS_ONLN);
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What `parprof scale` reads when a target has ended, or while it runs: one file for each process, mapped shared
+ * from the start, so that a target that is killed leaves what it had measured until then.
+ *
+ * All numbers are in the byte order of the machine; times are in cycles of the clock that `cycles_per_second`
+ * belongs to. daemon/parprof/scale/record.py has the same layout; tests/unit/test_scale_record.py compares them.
+ */
+#ifndef PARPROF_SPAN_RECORD_H
+#define PARPROF_SPAN_RECORD_H
+
+#include <stdint.h>
+
+#define SPAN_MAGIC 0x314e415053505250ull /* "PRPSPAN1" */
+#define SPAN_VERSION 1
+#define SPAN_MAX_SITES 4096
+#define SPAN_MAX_MODULES 256
+#define SPAN_PATH_BYTES 480
+#define SPAN_COMMAND_BYTES 256
+
+enum span_kind {
+	SPAN_NONE,
+	SPAN_PENDING,  /* code whose site is known when its phase ends */
+	SPAN_OTHER,    /* the table of sites was full */
+	SPAN_SERIAL,   /* code outside regions, before the call at `address`, after the one at `origin` */
+	SPAN_REGION,   /* a region's body, from its last barrier on; `address`: the call that starts it */
+	SPAN_PHASE,    /* code of a region before the barrier at `address` */
+	SPAN_LOOP,     /* chunks that the runtime gave out at `address` */
+	SPAN_SECTIONS,
+	SPAN_SINGLE,
+	SPAN_TASK,     /* tasks made at `address` */
+	SPAN_TASKLOOP,
+	SPAN_CRITICAL, /* code that holds a lock taken at `address` */
+	SPAN_ORDERED,
+	SPAN_LOCK,     /* a lock: `address` is its own, `origin` the call that took it first */
+	SPAN_THREAD,   /* a thread started at `address` */
+	SPAN_KINDS
+};
+
+enum span_flag {
+	SPAN_CLOSED = 1,      /* the process ended by exit() or by returning from main() */
+	SPAN_INSIDE = 2,      /* ... inside a region */
+	SPAN_NO_RSEQ = 4,     /* times are by system calls */
+	SPAN_FORKED = 8,      /* begins at a fork, not at an exec */
+	SPAN_DOACROSS = 16,   /* uses doacross loops: their chains are not modelled */
+	SPAN_FOREIGN = 32,    /* threads other than the first began regions */
+	SPAN_DETACHED = 64,   /* uses detached tasks: what they wait for is not modelled */
+	SPAN_FAKE_CLOCK = 128, /* a test's */
+	SPAN_FULL = 256,      /* the table of sites was full */
+	SPAN_LLVM = 512,      /* LLVM's OpenMP runtime is there, which is not followed */
+};
+
+struct span_site {
+	uint32_t kind;
+	uint32_t module; /* of `address`, an index; ~0 if unknown */
+	uint32_t origin_module;
+	uint32_t is_ready; /* 1 once the fields above and the addresses are there */
+	uint64_t address;  /* ELF virtual address in the module, or the address itself where that is unknown */
+	uint64_t origin;
+	uint64_t work; /* local */
+	uint64_t count;
+	uint64_t span; /* local, on the critical path */
+	uint64_t span_count;
+	uint64_t bound;    /* as span, where a phase takes no less than its work divided by its threads */
+	uint64_t uneven;   /* of the bound: what a longest path adds to the even share of the work */
+	uint64_t critical; /* of the bound: what a lock's hold times add */
+	uint64_t hold;     /* of a lock */
+};
+
+struct span_module {
+	uint32_t is_ready;
+	uint32_t build_id_bytes;
+	uint8_t build_id[24];
+	char path[SPAN_PATH_BYTES];
+};
+
+struct span_record {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t bytes; /* of the whole file */
+	uint64_t generation; /* odd while totals are being changed */
+	uint32_t flags;
+	uint32_t pid;
+	uint32_t site_count;
+	uint32_t module_count;
+	uint32_t threads;     /* asked for */
+	uint32_t widest_team; /* seen */
+	uint64_t cycles_per_second;
+	uint64_t regions;
+	uint64_t tasks;
+	uint64_t switches;   /* strands that were preempted, and corrected */
+	uint64_t cpu_ns;     /* of the process, from our start to its end */
+	uint64_t elapsed_ns;
+	char command[SPAN_COMMAND_BYTES];
+	struct span_site sites[SPAN_MAX_SITES];
+	struct span_module modules[SPAN_MAX_MODULES];
+};
+
+#endif

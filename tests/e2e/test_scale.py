@@ -1,0 +1,122 @@
+"""`parprof scale` by the clock: predictions of real runs on the cores at hand, against their formulas.
+
+Each figure is the median of three runs: a virtual machine's cores are not the same from one moment to the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiling import BUILD
+
+PROGRAM = BUILD / "span_forms.gomp"
+
+
+def scale(tmp_path: Path, threads: str, *command: str) -> dict[str, Any]:
+    output = tmp_path / "scale.json"
+    parprof = [
+        sys.executable,
+        "-m",
+        "parprof",
+        "scale",
+        "-q",
+        "--json",
+        "-o",
+        str(output),
+        "--threads",
+        threads,
+    ]
+    subprocess.run([*parprof, "--", str(PROGRAM), *command], check=True, timeout=200)
+    found: dict[str, Any] = json.loads(output.read_text())
+    return found
+
+
+def speedups(tmp_path: Path, *command: str) -> dict[int, float]:
+    """The median prediction of three runs for each number of threads."""
+    found: dict[int, list[float]] = {2: [], 8: [], 64: []}
+    for _ in range(3):
+        for one in scale(tmp_path, "2,8,64", *command)["threads"]:
+            found[one["n"]].append(one["speedup"])
+    return {threads: statistics.median(values) for threads, values in found.items()}
+
+
+@contextmanager
+def busy_loops() -> Iterator[None]:
+    """Two processes that take what they can get of the machine."""
+    children = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        yield
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def triangle(threads: int) -> float:
+    return 1.575 / (0.05 + (1 - (1 - 1 / threads) ** 2) / 2 + 1 / threads + 0.025)
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_the_closed_form_of_static_loops(tmp_path: Path, is_busy: bool) -> None:
+    with busy_loops() if is_busy else _quiet():
+        found = speedups(tmp_path, "triangle", "16384")
+    assert found == {threads: pytest.approx(triangle(threads), rel=0.08) for threads in found}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    yield
+
+
+def test_the_closed_form_of_a_lock(tmp_path: Path) -> None:
+    found = speedups(tmp_path, "critical", "60000")
+    assert found == {threads: pytest.approx(min(threads, 4), rel=0.08) for threads in found}
+
+
+def test_the_closed_form_of_a_dynamic_loop_with_one_large_chunk(tmp_path: Path) -> None:
+    n = 60_000
+    work = n - 1 + n / 16
+    found = speedups(tmp_path, "large_chunk", str(n))
+    assert found == {
+        threads: pytest.approx(work / max(work / threads, n / 16), rel=0.08) for threads in found
+    }
+
+
+def test_the_chain_of_a_wavefront(tmp_path: Path) -> None:
+    """100 x 100 cells, the longest path 199 of them: parallelism 50."""
+    found = scale(tmp_path, "8", "wavefront", "100")
+    assert found["parallelism"] == pytest.approx(10_000 / 199, rel=0.15)
+
+
+def test_quicksort_is_bounded_by_its_partitions(tmp_path: Path) -> None:
+    """schardl-2015 figure 2: parallelism 5.6 for ten million elements; serial and parallel runs agree."""
+    alone = scale(tmp_path, "1", "quicksort", "1000000")
+    together = scale(tmp_path, "4", "quicksort", "1000000")
+    assert 3.5 < together["parallelism"] < 7
+    assert together["span_s"] == pytest.approx(alone["span_s"], rel=0.25)
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_the_prediction_for_two_threads_is_not_below_what_two_threads_reach(tmp_path: Path) -> None:
+    """It is a bound: a real run cannot beat it, but for what the clock and the machine do."""
+
+    def elapsed(threads: int) -> float:
+        variables = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        start = time.monotonic()
+        subprocess.run([str(PROGRAM), "triangle", "16384"], env=variables, check=True, timeout=100)
+        return time.monotonic() - start
+
+    real = statistics.median(elapsed(1) / elapsed(2) for _ in range(5))
+    predicted = scale(tmp_path, "2", "triangle", "16384")["threads"][0]["speedup"]
+    assert real < predicted * 1.10

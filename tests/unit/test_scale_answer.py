@@ -1,0 +1,171 @@
+"""What `parprof scale` makes of a record: bounds, the sentence, table, JSON, page and pprof file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from parprof import pprof_pb2 as pb
+from parprof.errors import ProfileFormatError
+from parprof.exporters import pprof_reader, scale_json, scale_page, scale_pprof, scale_table
+from parprof.model import Frame
+from parprof.scale.answer import bottleneck, sentence
+from parprof.scale.model import Lost, Scale, notes_of, predict
+from parprof.scale.record import Address, Flag, Kind, Record, SiteRecord
+
+NOWHERE = Address("", "", 0)
+HOSTILE = '<script>"&\x1b[31m'
+
+
+def address(line: int) -> Address:
+    return Address("/bin/solve", "ab", line)
+
+
+def resolve(where: Address) -> tuple[Frame, ...]:
+    """The line is the address; line 99 is in a hostile file."""
+    name = HOSTILE if where.vaddr == 99 else "solve._omp_fn.0"
+    return (
+        Frame(name, f"/src/{HOSTILE if where.vaddr == 99 else 'solve.c'}", where.vaddr, 1, "solve", "ab"),
+    )
+
+
+def site(kind: Kind, line: int, work: float, bound: float, **more: float) -> SiteRecord:
+    return SiteRecord(
+        line, kind, address(line), NOWHERE, work, 1, bound, 1, bound, more.get("uneven", 0.0),
+        more.get("critical", 0.0), more.get("hold", 0.0),
+    )  # fmt: skip
+
+
+def record(*sites: SiteRecord, threads: int = 10, flags: Flag = Flag.CLOSED, widest: int = 10) -> Record:
+    work = sum(one.work_s for one in sites)
+    return Record(1, "./solve in.dat", flags, threads, widest, 3, 0, work * 1.25, work, False, sites)
+
+
+def scale_of(*records: Record) -> Scale:
+    predictions = tuple(predict(one, resolve) for one in records)
+    return Scale("./solve in.dat", predictions, tuple(notes_of(predictions)))
+
+
+SERIAL = site(Kind.SERIAL, 10, 1.0, 1.0)
+EVEN = site(Kind.REGION, 20, 9.0, 0.9)
+UNEVEN = site(Kind.PHASE, 30, 10.0, 3.0, uneven=2.0)
+
+
+def test_amdahl() -> None:
+    """One second in ten is serial: 10 / (1 + 0.9) on ten cores; without it, 10."""
+    main = scale_of(record(SERIAL, EVEN)).main
+    assert main.speedup == pytest.approx(10 / 1.9)
+    (serial, even) = main.sites
+    assert serial.speedup_if_fixed == pytest.approx(10)
+    assert even.speedup_if_fixed == pytest.approx(main.speedup)
+    assert main.lost.serial == pytest.approx(0.9 / 1.9)
+    assert main.lost.uneven == pytest.approx(0, abs=1e-9)
+    assert main.lost.runtime == pytest.approx(0.2)
+
+
+def test_what_is_used_and_what_is_lost_is_all() -> None:
+    main = scale_of(record(SERIAL, EVEN, UNEVEN)).main
+    used = main.work_s / (main.threads * main.bound_s)
+    assert used + main.lost.serial + main.lost.uneven + main.lost.critical == pytest.approx(1)
+    assert main.lost.uneven == pytest.approx(2 / main.bound_s)
+
+
+@pytest.mark.parametrize(
+    ("sites", "words"),
+    [
+        ((SERIAL, EVEN), "on 10 cores at best x5.26: serial code before solve.c:10 in solve runs on one core"),
+        ((UNEVEN, EVEN), "code before the barrier at solve.c:30 in solve ends unevenly, its longest part 3.0 times"),
+        ((site(Kind.CRITICAL, 5, 2.0, 2.0, critical=1.5), EVEN), "critical section at solve.c:5 in solve holds a lock"),
+        ((site(Kind.TASK, 5, 2.0, 1.0, uneven=0.9), EVEN), "is a chain of tasks on the longest path"),
+        ((EVEN,), "on 10 cores at best x10.0: no single site stands in the way"),
+        ((), "nothing was measured"),
+    ],
+)  # fmt: skip
+def test_the_sentence_names_the_site_and_the_reason(sites: tuple[SiteRecord, ...], words: str) -> None:
+    assert words in sentence(scale_of(record(*sites)))
+
+
+def test_what_cannot_be_followed_is_not_called_serial() -> None:
+    blind = Record(1, "xz", Flag.CLOSED, 4, 0, 0, 0, 10.0, 3.0, False, (SERIAL,))
+    assert "nothing can be said of how it scales: 90% of its CPU time" in sentence(scale_of(blind))
+    assert any("than GNU OpenMP" in note for note in scale_of(blind).notes)
+
+
+def test_llvms_runtime_is_named() -> None:
+    blind = Record(1, "x", Flag.CLOSED | Flag.LLVM, 4, 0, 0, 0, 1.0, 3.0, False, (SERIAL,))
+    assert "LLVM's OpenMP runtime (libomp, libiomp5) is not followed" in sentence(scale_of(blind))
+
+
+def test_a_killed_program_is_marked() -> None:
+    found = scale_of(record(SERIAL, flags=Flag(0)))
+    assert found.main.is_partial and any(note.startswith("partial: with 10 threads") for note in found.notes)
+    assert not scale_of(record(SERIAL)).notes
+
+
+def test_a_program_that_chooses_its_threads_itself_is_told_of() -> None:
+    assert any("largest team had 4" in note for note in scale_of(record(SERIAL, EVEN, widest=4)).notes)
+
+
+def test_the_table_ends_with_what_is_not_modelled() -> None:
+    lines = scale_table.text(scale_of(record(SERIAL, EVEN, threads=2), record(SERIAL, EVEN))).splitlines()
+    assert lines[0].startswith("scale: on 10 cores at best x5.26")
+    assert [line.split()[0] for line in lines[5:7]] == ["2", "10"]
+    assert lines[-1] == f"note: {scale_table.NOT_MODELLED}"
+
+
+def test_the_json_keeps_its_contract() -> None:
+    found = json.loads(scale_json.to_json(scale_of(record(SERIAL, EVEN))))
+    assert {"work_s", "span_s", "parallelism", "threads", "advice", "sites"} <= found.keys()
+    (only,) = found["threads"]
+    assert only["n"] == 10 and only["lost"].keys() == {"serial", "uneven", "critical", "runtime"}
+    assert found["advice"]["site"] == "solve.c:10"
+    assert found["advice"]["speedup_if_fixed"] == pytest.approx(10)
+    first = found["sites"][0]
+    assert {"site", "caller", "callee", "count", "on_work", "on_span"} <= first.keys()
+    assert sum(one["on_span"]["local"]["span_s"] for one in found["sites"]) == pytest.approx(found["span_s"])
+    assert sum(one["on_work"]["local"]["work_s"] for one in found["sites"]) == pytest.approx(found["work_s"])
+
+
+def test_the_csv_has_a_line_for_each_site_of_each_run() -> None:
+    rows = list(
+        csv.DictReader(io.StringIO(scale_table.to_csv(scale_of(record(SERIAL, EVEN), record(SERIAL)))))
+    )
+    assert [row["kind"] for row in rows] == ["serial", "region", "serial"]
+
+
+def test_hostile_names_are_harmless_everywhere() -> None:
+    found = scale_of(record(site(Kind.LOOP, 99, 1.0, 1.0, uneven=0.5), EVEN))
+    page = scale_page.page(found).html()
+    assert "<script" not in page and "\x1b" not in page
+    assert "\x1b" not in scale_table.text(found)
+
+
+def test_the_page_has_a_line_for_each_fix_that_helps() -> None:
+    found = scale_of(record(SERIAL, EVEN, threads=2), record(SERIAL, EVEN))
+    ((label, values),) = scale_page.fixed_lines(found.predictions)
+    assert label == "serial code before solve.c:10"
+    assert values == [(2.0, pytest.approx(10 / 1.4)), (10.0, pytest.approx(10))]
+    page = scale_page.page(found).html()
+    assert page.count("<polyline") == 3 and "style=" not in page
+
+
+def test_the_pprof_columns_add_up() -> None:
+    found = scale_of(record(SERIAL, EVEN, UNEVEN))
+    message = scale_pprof.encode(found)
+    names = [message.string_table[one.type] for one in message.sample_type]
+    assert names == ["count", "work", "span", "bound"]
+    totals = [sum(one.value[at] for one in message.sample) for at in range(4)]
+    assert totals[1] == 20 * 10**9 and totals[2] == round(found.main.span_s * 1e9)
+    again = pb.Profile.FromString(message.SerializeToString())
+    with pytest.raises(ProfileFormatError, match="work and span"):
+        pprof_reader.decode(again.SerializeToString())
+
+
+def test_nothing_is_not_divided_by() -> None:
+    empty = scale_of(record())
+    assert empty.main.speedup == 1 and empty.main.lost == Lost(0, 0, 0, 0)
+    assert bottleneck(empty.main) is None
+    assert scale_page.page(empty).html() and scale_table.text(empty)

@@ -1,0 +1,128 @@
+"""`parprof scale` on real programs: no root, no timing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from parprof.__main__ import main
+from parprof.commands import scale as command
+from parprof.instruments import preload
+from parprof.instruments.preload import obstacle
+from scale_programs import program
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scale")
+
+
+@pytest.fixture(autouse=True)
+def test_clock(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("PARPROF_SPAN_CLOCK", "test")
+    monkeypatch.setenv("PARPROF_CACHE", str(tmp_path_factory.getbasetemp() / "scale-cache"))
+
+
+def test_json_names_lines_and_functions(directory: Path, tmp_path: Path) -> None:
+    output, page, profile = tmp_path / "out.json", tmp_path / "out.html", tmp_path / "out.pb.gz"
+    words = ["--threads", "64,2", "--json", "-o", str(output), "--html", str(page), "--pprof", str(profile)]
+    code = main(["scale", "-q", *words, "--", str(program("span_forms", directory)), "triangle", "1024"])
+    assert code == 0
+    found = json.loads(output.read_text())
+    assert [one["n"] for one in found["threads"]] == [2, 64]
+    assert found["threads"][1]["speedup"] == pytest.approx(14.84, rel=0.01)
+    serial = next(
+        one for one in found["sites"] if one["label"].startswith("serial code before span_forms.c:")
+    )
+    assert serial["work_s"] if "work_s" in serial else serial["on_work"]["local"]["work_s"] > 0
+    assert any("triangle" in one["caller"] for one in found["sites"])
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert profile.stat().st_size > 100
+
+
+def test_the_exit_code_is_the_commands(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["scale", "--threads", "4", "--", str(program("span_forms", directory)), "exits", "1000"]
+    assert main(words) == 3
+    captured = capfd.readouterr()
+    assert "note: partial: with 4 threads the program ended inside a region" in captured.out
+    assert "4 threads: " in captured.err
+
+
+def test_the_program_is_told_of_as_many_processors(
+    directory: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(["scale", "-q", "--threads", "48", "--", str(program("span_forms", directory)), "procs", "1"])
+        == 0
+    )
+    assert capfd.readouterr().out.startswith("48 1\n")
+    nproc = shutil.which("nproc")
+    assert nproc is not None
+    main(["scale", "-q", "--threads", "48", "--", "env", "-u", "OMP_NUM_THREADS", nproc])
+    assert capfd.readouterr().out.startswith("48\n")
+
+
+def test_a_program_without_a_runtime_is_told_of(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["scale", "-q", "--threads", "2", "--", "true"]) == 0
+    assert "scale: " in capfd.readouterr().out.splitlines()[0]
+
+
+def test_a_static_program_is_refused_with_a_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "static.c"
+    source.write_text("int main(void) { return 0; }\n")
+    subprocess.run(["gcc", "-static", str(source), "-o", str(tmp_path / "static")], check=True)
+    assert main(["scale", "--", str(tmp_path / "static")]) == 1
+    assert "linked statically" in capsys.readouterr().err
+    assert obstacle("/bin/sh") == "" and obstacle("/nonexistent") == ""
+
+
+def test_a_setuid_program_is_refused_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = tmp_path / "su"
+    shutil.copy("/bin/true", copy)
+    copy.chmod(0o4755)
+    monkeypatch.setattr(preload.os, "getuid", lambda: os.stat(copy).st_uid + 1)
+    assert "is setuid or setgid" in obstacle(str(copy))
+
+
+@pytest.mark.parametrize(
+    "header", [b"", b"\x7fELF", b"\x7fELF\2\1" + b"\xff" * 58, b"\x7fELF\1\1" + b"\0" * 58]
+)
+def test_damaged_programs_are_no_error_here(tmp_path: Path, header: bytes) -> None:
+    path = tmp_path / "program"
+    path.write_bytes(header)
+    path.chmod(0o755)
+    assert isinstance(obstacle(str(path)), str)
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--threads", "0", "true"], ["--threads", "2,x", "true"], ["--limit", "0", "true"]]
+)
+def test_wrong_arguments_are_usage_errors(words: list[str]) -> None:
+    try:
+        code: object = main(["scale", *words])
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+
+
+def test_a_command_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scale", "--", "/nonexistent/program"]) == 127
+    assert "/nonexistent/program was not found" in capsys.readouterr().err
+
+
+def test_no_records_are_left_behind(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def left() -> set[str]:
+        places = [Path("/dev/shm"), Path(os.environ.get("TMPDIR", "/tmp"))]
+        return {str(one) for place in places if place.is_dir() for one in place.glob("parprof-span-*")}
+
+    before = left()
+    main(["scale", "-q", "--threads", "2", "--", str(program("span_forms", directory)), "sections", "10"])
+    assert left() <= before
+    assert command.best_record("/nonexistent") is None

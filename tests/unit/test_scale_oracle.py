@@ -1,0 +1,151 @@
+"""The library against a brute-force longest path, on programs of tasks that Hypothesis makes up.
+
+The oracle writes the program's graph down, every strand a node, and takes the longest path by definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from parprof.scale.record import Record
+from scale_programs import run
+
+Tree = tuple[Any, ...]
+
+
+def _trees() -> st.SearchStrategy[Tree]:
+    leaf = st.one_of(st.tuples(st.just("W"), st.integers(1, 1000)), st.just(("J",)))
+
+    def larger(inner: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
+        numbered = st.integers(0, 3)
+        return st.one_of(
+            st.tuples(st.just("S"), st.lists(inner, min_size=1, max_size=5)),
+            st.tuples(st.just("T"), inner),
+            st.tuples(st.just("G"), inner),
+            st.tuples(st.just("I"), numbered, inner),
+            st.tuples(st.just("O"), numbered, inner),
+            # a lock around work alone: held across a wait for tasks that want it, it would be a deadlock
+            st.tuples(st.just("C"), numbered, st.tuples(st.just("W"), st.integers(1, 1000))),
+        )
+
+    return st.recursive(leaf, larger, max_leaves=25)
+
+
+def words_of(tree: Tree) -> Iterator[str]:
+    kind, *rest = tree
+    yield kind
+    if kind == "S":
+        yield str(len(rest[0]))
+        for part in rest[0]:
+            yield from words_of(part)
+        return
+    for part in rest:
+        if isinstance(part, tuple):
+            yield from words_of(part)
+        else:
+            yield str(part)
+
+
+@dataclass
+class Task:
+    """One task of the made-up program."""
+
+    children: list[int] = field(default_factory=list)
+    last_out: dict[int, int] = field(default_factory=dict)
+    ins: dict[int, list[int]] = field(default_factory=dict)
+
+
+class Oracle:
+    """The graph: a weight for each node, and the nodes before it."""
+
+    def __init__(self) -> None:
+        self.weights: list[int] = []
+        self.before: list[list[int]] = []
+        self.groups: list[list[int]] = []
+        self.holds: dict[int, int] = {}
+
+    def node(self, weight: int, *before: int) -> int:
+        self.weights.append(weight)
+        self.before.append(list(before))
+        return len(self.weights) - 1
+
+    def execute(self, tree: Tree, at: int, task: Task, groups: tuple[int, ...]) -> int:
+        """The node after which the task goes on."""
+        kind, *rest = tree
+        if kind == "W":
+            return self.node(rest[0], at)
+        if kind == "J":
+            return self.node(0, at, *task.children)
+        if kind == "S":
+            for part in rest[0]:
+                at = self.execute(part, at, task, groups)
+            return at
+        if kind == "C":
+            self.holds[rest[0]] = self.holds.get(rest[0], 0) + rest[1][1]
+            return self.execute(rest[1], at, task, groups)
+        if kind == "G":
+            self.groups.append([])
+            mine = len(self.groups) - 1
+            end = self.execute(rest[0], at, task, (*groups, mine))
+            return self.node(0, end, *self.groups[mine])
+        self.spawn(kind, rest, at, task, groups)
+        return at
+
+    def spawn(self, kind: str, rest: list[Any], at: int, task: Task, groups: tuple[int, ...]) -> None:
+        before = [at]
+        if kind != "T":
+            address = rest[0]
+            before += [task.last_out[address]] if address in task.last_out else []
+            before += task.ins.get(address, []) if kind == "O" else []
+        end = self.execute(rest[-1], self.node(0, *before), Task(), groups)
+        task.children.append(end)
+        for group in groups:
+            self.groups[group].append(end)
+        if kind == "I":
+            task.ins.setdefault(rest[0], []).append(end)
+        elif kind == "O":
+            task.last_out[rest[0]] = end
+            task.ins[rest[0]] = []
+
+    def longest(self) -> int:
+        """Nodes come after those before them, so one pass is enough."""
+        ends: list[int] = []
+        for weight, before in zip(self.weights, self.before, strict=True):
+            ends.append(weight + max((ends[one] for one in before), default=0))
+        return max(ends, default=0)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scale")
+
+
+def measured(record: Record) -> tuple[int, int, int]:
+    return round(record.work_s * 1e9), round(record.span_s * 1e9), round(record.bound_s * 1e9)
+
+
+CHAIN = ("S", [("O", 0, ("W", 100)), ("I", 0, ("W", 10)), ("I", 0, ("W", 70)), ("O", 0, ("W", 5)), ("W", 20)])
+OUTLIVING = ("S", [("T", ("S", [("T", ("W", 900)), ("W", 1)])), ("J",), ("W", 50)])
+
+
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+@example(tree=CHAIN, threads=2)
+@example(tree=OUTLIVING, threads=4)
+@given(tree=_trees(), threads=st.sampled_from([1, 2, 3, 8]))
+def test_work_span_and_bound_are_those_of_the_graph(directory: Path, tree: Tree, threads: int) -> None:
+    oracle = Oracle()
+    oracle.execute(tree, oracle.node(0), Task(), ())
+    work, span = sum(oracle.weights), oracle.longest()
+    bound = max(work // threads, span, *oracle.holds.values(), 0)
+    found = measured(run(directory, threads, "span_tree", *words_of(tree)))
+    assert found[:2] == (work, span)
+    assert found[2] == pytest.approx(bound, abs=2)

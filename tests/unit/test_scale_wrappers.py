@@ -1,0 +1,67 @@
+"""Every hook of libgomp's agent has a wrapper in libparprof_span, and every wrapper a reason."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from parprof.plans import Edge
+from parprof.runtimes.libgomp import LOCKS, Libgomp
+from scale_programs import library
+
+_WRAPPED = {Edge.REGION, Edge.LEARN, Edge.WAIT, Edge.CREATE_TASK, Edge.LOCK, Edge.UNLOCK}
+BESIDE_HOOKS = re.compile(
+    # chunks, which are strands; where groups and singles begin; locks that are only tried
+    r"GOMP_loop_\w*(start|next|end_nowait)|GOMP_sections2?_(start|next|end_nowait)|GOMP_taskgroup_start"
+    r"|GOMP_single_(start|copy_end)|GOMP_ordered_end|omp_(test|unset)(_nest)?_lock"
+    # how many processors there seem to be
+    r"|omp_get_num_procs|sched_getaffinity|sysconf|get_nprocs"
+    r"|pthread_mutex_(lock|trylock|unlock)"
+    # threads of POSIX, where no runtime is followed
+    r"|pthread_(create|join|barrier_(init|wait)|cond_(signal|broadcast|wait|timedwait|clockwait))"
+    # an end without destructors
+    r"|_exit|_Exit"
+    # for tests
+    r"|parprof_span_work"
+)
+
+
+def exported(path: str) -> set[str]:
+    done = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True)
+    return {line.split()[-1].partition("@")[0] for line in done.stdout.splitlines()}
+
+
+@pytest.fixture(scope="module")
+def wrappers(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    return exported(str(library(tmp_path_factory.mktemp("scale"))))
+
+
+@pytest.fixture(scope="module")
+def libgomp() -> set[str]:
+    done = subprocess.run(["gcc", "-print-file-name=libgomp.so"], capture_output=True, text=True, check=True)
+    return exported(str(Path(done.stdout.strip()).resolve()))
+
+
+def hooked(libgomp: set[str]) -> set[str]:
+    patterns = [hook.pattern for hook in (*Libgomp.hooks, *LOCKS) if hook.edge in _WRAPPED]
+    found = {name for name in libgomp for pattern in patterns if pattern.fullmatch(name)}
+    assert len(found) > 40
+    return found
+
+
+def test_each_hook_has_its_wrapper(wrappers: set[str], libgomp: set[str]) -> None:
+    assert hooked(libgomp) - wrappers == set()
+
+
+def test_each_wrapper_has_its_hook_or_its_reason(wrappers: set[str], libgomp: set[str]) -> None:
+    beside = wrappers - hooked(libgomp)
+    assert {name for name in beside if not BESIDE_HOOKS.fullmatch(name)} == set()
+
+
+def test_each_way_to_begin_or_continue_a_loop_has_its_wrapper(wrappers: set[str], libgomp: set[str]) -> None:
+    """But for doacross loops, of which only the waits are known."""
+    ways = {name for name in libgomp if re.fullmatch(r"GOMP_(loop|sections)_\w*(start|next)", name)}
+    assert {name for name in ways - wrappers if "doacross" not in name} == set()

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Threads of POSIX whose work and span are known, for `parprof scale`: span_threads FORM N. The clock is the test's,
+ * as in span_tree.c.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+extern void parprof_span_work(unsigned long units);
+
+#define THREADS 4
+
+static pthread_barrier_t barrier;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t turned = PTHREAD_COND_INITIALIZER;
+static long n, turn;
+
+/* Thread i works (i + 1) n. */
+static void *triangle(void *number)
+{
+	parprof_span_work(((unsigned long)number + 1) * (unsigned long)n);
+	return NULL;
+}
+
+/* In round r, thread r works 10 n and the others n. */
+static void *rounds(void *number)
+{
+	for (long round = 0; round < THREADS; round++) {
+		parprof_span_work((unsigned long)(round == (long)number ? 10 * n : n));
+		pthread_barrier_wait(&barrier);
+	}
+	return NULL;
+}
+
+static void *locked(void *number)
+{
+	parprof_span_work((unsigned long)n + 0 * (unsigned long)number);
+	pthread_mutex_lock(&mutex);
+	parprof_span_work((unsigned long)n);
+	pthread_mutex_unlock(&mutex);
+	return NULL;
+}
+
+/* One after the other: thread i waits for its turn, works n, and passes it on. */
+static void *turns(void *number)
+{
+	if ((long)number == 0)
+		usleep(200000); /* the others wait by then */
+	pthread_mutex_lock(&mutex);
+	while (turn != (long)number)
+		pthread_cond_wait(&turned, &mutex);
+	pthread_mutex_unlock(&mutex);
+	parprof_span_work((unsigned long)n);
+	pthread_mutex_lock(&mutex);
+	turn++;
+	pthread_cond_broadcast(&turned);
+	pthread_mutex_unlock(&mutex);
+	return NULL;
+}
+
+static void *leaves(void *number)
+{
+	parprof_span_work(((unsigned long)number + 1) * (unsigned long)n);
+	pthread_exit(NULL);
+}
+
+/* The last one ends the process while the first waits for it. */
+static void *ends(void *number)
+{
+	parprof_span_work(((unsigned long)number + 1) * (unsigned long)n);
+	if ((long)number == THREADS - 1) {
+		usleep(200000);
+		exit(0);
+	}
+	return NULL;
+}
+
+static pthread_t others[THREADS - 1];
+
+/* The last one joins the others; only then is there an end to join for the first. */
+static void *joins(void *number)
+{
+	if ((long)number == THREADS - 1)
+		for (int i = 0; i < THREADS - 1; i++)
+			pthread_join(others[i], NULL);
+	parprof_span_work((unsigned long)n);
+	return NULL;
+}
+
+int main(int count, char **arguments)
+{
+	static const struct {
+		const char *name;
+		void *(*body)(void *);
+	} forms[] = {
+		{"triangle", triangle}, {"rounds", rounds}, {"locked", locked}, {"turns", turns}, {"leaves", leaves},
+		{"ends", ends},		{"joins", joins},
+	};
+	void *(*body)(void *) = NULL;
+	pthread_t threads[THREADS];
+
+	for (size_t i = 0; count == 3 && i < sizeof(forms) / sizeof(*forms); i++)
+		if (!strcmp(arguments[1], forms[i].name))
+			body = forms[i].body;
+	if (!body)
+		return 2;
+	n = atol(arguments[2]);
+	pthread_barrier_init(&barrier, NULL, THREADS);
+	parprof_span_work((unsigned long)n);
+	for (long i = 0; i < THREADS; i++) {
+		pthread_create(&threads[i], NULL, body, (void *)i);
+		if (i < THREADS - 1)
+			others[i] = threads[i];
+	}
+	parprof_span_work((unsigned long)n / 2);
+	for (long i = body == joins ? THREADS - 1 : 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	parprof_span_work((unsigned long)n);
+	return 0;
+}
