@@ -93,6 +93,8 @@ class Watched:
     """Where rare probes go that serve all processes; None: each process has its own."""
     front_ends: FrontEnds = field(default_factory=FrontEnds)
     """Languages whose functions are to be in call paths."""
+    on_planned: Callable[[Target], None] | None = None
+    """Called when a target's probes are placed, or placed anew: whoever has probes of its own adds them then."""
 
 
 class Target:
@@ -156,6 +158,7 @@ class Target:
         """The interpreter that it runs."""
         self._front_ends = watched.front_ends
         self._probes = PlacedProbes(watched.kernel, process.pid, watched.shared)
+        self._on_planned = watched.on_planned
         self.allowed = AllowedCores(like.cores if like else 1)
         self._quota: QuotaWatch = like._quota if like else QuotaWatch()
         self.life = Life(f"process {process.pid}, image {image}")
@@ -465,6 +468,8 @@ class Target:
                 self._probes.attach(edges, Cost.PROBE)
             with self._noting_refusals():
                 self._probes.attach(locks, Cost.LOCK)
+        if self._on_planned is not None:
+            self._on_planned(self)
 
     @contextmanager
     def _noting_refusals(self) -> Iterator[None]:

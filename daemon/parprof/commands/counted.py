@@ -1,0 +1,248 @@
+"""What `parprof calls` does once its options are checked: the look, the count, the result.
+
+A module of its own because it imports most of parprof.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import math
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TextIO
+
+from parprof.calls.counting import CallCounting
+from parprof.calls.estimate import LOOK_SECONDS, Estimate, Look, estimate
+from parprof.calls.finder import FunctionFinder
+from parprof.calls.report import print_result, write_json
+from parprof.calls.result import CallProfile, make_result
+from parprof.calls.wanted import Wanted
+from parprof.commands.progress import Progress
+from parprof.errors import TargetError, UsageError
+from parprof.exporters.output import open_output
+from parprof.kernel.call_counts import map_sizes
+from parprof.kernel.engine import BpfKernel
+from parprof.kernel.perf_events import choose
+from parprof.kernel.records import Budget, Cost, Prices
+from parprof.probes.prices import machine_prices
+from parprof.profile.assemble import make_profile
+from parprof.profile.naming import FileNamer
+from parprof.resources import allow_many_files
+from parprof.session.session import Pace, Session
+from parprof.session.sources import Source
+from parprof.session.target import Target
+from parprof.symbols import Symbolizer
+
+_FREQUENCY_HZ = 499
+_NO_LIMIT_NS = 10**12
+_BURST_NS = 50_000_000
+"""What counting may take at once: a burst of calls is not to end it."""
+_CPU_CLOCK = 2
+"""CPUCLOCK_SCHED of the clock of another process: clock_getcpuclockid(3)."""
+
+
+def count_calls(
+    args: argparse.Namespace,
+    wanted: list[Wanted],
+    begin: Callable[[Session], Target],
+    finished: Callable[[Session], bool],
+    *,
+    refuses: bool,
+) -> CallProfile:
+    """Count from ``begin`` until ``finished``.
+
+    ``refuses``: raise an error if it would cost more than the budget, else end counting then, and say so.
+
+    Raises:
+        TargetError: no such function, or too dear.
+    """
+    allow_many_files()
+    events = choose([])
+    budget = Budget(1.0, _NO_LIMIT_NS) if args.force else Budget(args.budget / 100, _BURST_NS)
+    log = None if args.quiet else _to_standard_error
+    with (
+        Symbolizer(log=log) as symbolizer,
+        BpfKernel(events.names, _FREQUENCY_HZ, budget=budget, waits=False, sizes=map_sizes()) as kernel,
+        FunctionFinder(wanted, symbolizer.resolve, lambda: False) as finder,
+        CallCounting(kernel, finder) as counting,
+    ):
+        prices = machine_prices(kernel)
+        kernel.breaker.set_prices(prices)
+        source = Source(args.n_w_source) if args.n_w_source else None
+        session = Session(
+            kernel, Pace(cores=math.inf), wanted_source=source, one_job=True, on_planned=counting.follow
+        )
+        try:
+            count = _Count(args, session, counting, prices, refuses)
+            main = begin(session)
+            symbolizer.prepare()
+            count.run(main, finished)
+            return count.result(symbolizer, main)
+        finally:
+            session.close()
+
+
+class _Count:
+    """One count, from its look to its result."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        session: Session,
+        counting: CallCounting,
+        prices: Prices,
+        refuses: bool,
+    ) -> None:
+        self._args = args
+        self._session = session
+        self._counting = counting
+        self._prices = prices
+        self._refuses = refuses
+        self._estimate: Estimate | None = None
+        self._begun_s = self._ended_s = 0.0
+        self._notes: list[str] = []
+
+    def run(self, main: Target, finished: Callable[[Session], bool]) -> None:
+        """Look, and count on.
+
+        Raises:
+            TargetError, UsageError.
+        """
+        self._check_found(may_come=not self._refuses)
+        self._begun_s, cpu_s = time.monotonic(), _cpu_s(main.pid)
+        with Progress(sys.stderr, enabled=not self._args.quiet) as progress:
+            while not (finished(self._session) or self._is_over()):
+                had_started = self._has_started(main.pid)
+                self._session.step()
+                if not had_started:  # its files may have been looked into meanwhile
+                    self._begun_s, cpu_s = time.monotonic(), _cpu_s(main.pid)
+                progress.show(self._session, main)
+                is_cut = self._is_cut(main.pid)
+                looked_s = time.monotonic() - self._begun_s
+                if self._estimate is None and (is_cut or looked_s >= LOOK_SECONDS):
+                    self._look(looked_s, _cpu_s(main.pid) - cpu_s)
+                    if self._is_too_dear(is_cut):
+                        break
+                elif is_cut:
+                    self._notes.append(self._ended_text(looked_s))
+                    break
+        self._ended_s = time.monotonic()
+        self._counting.detach()
+        self._session.finish()
+
+    def _check_found(self, *, may_come: bool) -> None:
+        """Whether there is anything to count."""
+        finder = self._counting.finder
+        if not may_come and not self._counting.sites:
+            problems = [f"{path}: {why}" for path, why in finder.problems.items()]
+            raise TargetError("; ".join([*finder.missing(), *self._counting.notes, *problems[:2]]))
+
+    def _is_over(self) -> bool:
+        """Whether it was counted for as long as was asked for."""
+        seconds: float | None = self._args.duration
+        return seconds is not None and time.monotonic() - self._begun_s >= seconds
+
+    def _has_started(self, pid: int) -> bool:
+        """Whether the program runs, and something of it is counted."""
+        target = self._session.live(pid)
+        return bool(self._counting.sites) and (target is None or target.has_started)
+
+    def _is_cut(self, pid: int) -> bool:
+        target = self._session.live(pid)
+        return target is not None and Cost.CALL in target.cuts
+
+    def _look(self, elapsed_s: float, cpu_s: float) -> None:
+        cheap, dear = self._counting.hits()
+        own_ns = self._session.kernel.calls.price_ns()
+        self._estimate = estimate(
+            Look(
+                elapsed_s,
+                cpu_s,
+                cheap,
+                dear,
+                self._prices.entry_ns + own_ns,
+                self._prices.dear_ns + own_ns,
+            )
+        )
+
+    def _is_too_dear(self, is_cut: bool) -> bool:
+        """Whether counting ends with the look."""
+        assert self._estimate is not None
+        text = self._estimate.text(len(self._counting.routines()))
+        if self._args.force or not (is_cut or self._estimate.percent > self._args.budget):
+            if not self._args.quiet:
+                _to_standard_error(f"{text}: counting")
+            return False
+        refusal = (
+            f"{text}: it would run {1 + self._estimate.share:.1f} times as long, and the budget is "
+            f"{self._args.budget:g} %; name fewer functions, or --force"
+        )
+        if self._refuses:
+            raise TargetError(refusal)
+        self._notes.append(f"counting ended after {time.monotonic() - self._begun_s:.2f} s. {refusal}")
+        return True
+
+    def _ended_text(self, after_s: float) -> str:
+        return (
+            f"counting ended after {after_s:.1f} s: calls came to cost more than the budget of "
+            f"{self._args.budget:g} %; --force counts on"
+        )
+
+    def result(self, symbolizer: Symbolizer, main: Target) -> CallProfile:
+        """What was counted and sampled.
+
+        Raises:
+            UsageError: too many functions were meant.
+        """
+        newest = [target for target in self._session.targets.values() if target.pid == main.pid][-1]
+        profile = make_profile(self._session.measurement(newest), FileNamer(symbolizer, loops=False))
+        calls = self._session.kernel.calls
+        made = make_result(
+            self._counting.sites,
+            calls.by_site(),
+            calls.by_caller(),
+            self._session.targets,
+            symbolizer.resolve,
+            profile,
+            self._ended_s - self._begun_s,
+        )
+        made.estimate = self._estimate.text(len(self._counting.routines())) if self._estimate else ""
+        made.cost_s = newest.spent_ns[Cost.CALL] / 1e9
+        failures = [text for text in newest.failures if "functions of one file" in text]
+        if failures and not self._counting.sites:
+            raise UsageError(failures[0])
+        made.notes = [*self._notes, *self._counting.notes, *self._counting.finder.missing()]
+        return made
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU time that a process has used so far; 0 if it is gone."""
+    with suppress(OSError):
+        return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
+    return 0.0
+
+
+def _to_standard_error(line: str) -> None:
+    print(f"parprof: {line}", file=sys.stderr)
+
+
+def present(args: argparse.Namespace, result: CallProfile, *, shares_output: bool = False) -> None:
+    """Write the result where it was asked for. ``shares_output``: the program prints to our standard output."""
+    text = io.StringIO()
+    if args.output is not None and args.output != "-":
+        _write(args, result, text)
+        with open_output(args.output) as file:
+            file.write(text.getvalue().encode("utf-8", "backslashreplace"))
+        return
+    to_errors = args.output is None and shares_output and not args.json and not sys.stdout.isatty()
+    _write(args, result, sys.stderr if to_errors else sys.stdout)
+
+
+def _write(args: argparse.Namespace, result: CallProfile, file: TextIO) -> None:
+    if args.json:
+        write_json(result, file)
+    else:
+        print_result(result, file)
