@@ -108,6 +108,7 @@ static PLAIN void storm(double seconds)
 		s = now_s();
 	} while (s < end_s);
 	printf("%.0f\n", calls / (s - begun_s));
+	fflush(stdout);
 }
 
 /* In the middle of a call for good. */

@@ -55,7 +55,7 @@ class CallCounting(Closing):
     sites: dict[int, CountedSite] = field(default_factory=dict)
     """By number."""
     notes: list[str] = field(default_factory=list)
-    _placed: set[tuple[int, object, int]] = field(default_factory=set)
+    _placed: set[tuple[int, object, int, int]] = field(default_factory=set)
     _sets: list[ProbeSet] = field(default_factory=list)
 
     def follow(self, target: Counted) -> None:
@@ -91,7 +91,7 @@ class CallCounting(Closing):
             for routine in one.routines:
                 for copy in routine.copies:
                     for place in copy.places:
-                        key = (target.image, dso.key, place.vaddr)
+                        key = (target.image, dso.key, copy.vaddr, place.vaddr)
                         if key in self._placed:
                             continue
                         number = len(self.sites) + len(out)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LOOK_SECONDS = 0.25
+_LARGEST_SHARE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,9 @@ class Look:
     cheap_ns: float
     """What a call costs at a cheap place: the trap, and our program."""
     dear_ns: float
+    samples: int = 0
+    kernel_samples: int = 0
+    """Of these, in the kernel: where probes take their time. A program's own system calls are there, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +67,24 @@ class Estimate:
 def estimate(look: Look) -> Estimate:
     """What a look tells. What counting itself took meanwhile is left out of the program's time.
 
+    Where that is nearly all of it, the prices, which are right within a third, say little of the rest; but then samples
+    do, by how many of them are not in the kernel.
+
     >>> made = estimate(Look(0.02, 0.02, 10_000, 0, 1000.0, 5000.0))
     >>> round(made.calls_per_s), made.share
     (1000000, 1.0)
+    >>> round(estimate(Look(0.02, 0.02, 10_000, 0, 1900.0, 5000.0, 98, 74)).share, 2)
+    3.0
     """
     calls = look.cheap_calls + look.dear_calls
     taken_s = (look.cheap_calls * look.cheap_ns + look.dear_calls * look.dear_ns) / 1e9
     if not calls or look.elapsed_s <= 0:
         return Estimate(0.0, look.cheap_ns, 0.0)
     cpu_s = max(look.cpu_s, 1e-9)
-    own_s = max(cpu_s - taken_s, 0.05 * cpu_s)  # prices are measured, and may be a little too high
+    taken_s = min(taken_s, _LARGEST_SHARE * cpu_s)
+    if look.samples:
+        taken_s = min(taken_s, cpu_s * (look.kernel_samples + 1) / (look.samples + 2))
+    own_s = cpu_s - taken_s
     return Estimate(calls / (look.elapsed_s * own_s / cpu_s), 1e9 * taken_s / calls, taken_s / own_s)
 
 

@@ -19,6 +19,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from parprof.files.elf import EM_X86_64, ET_EXEC, ElfFile, Symbol
+from parprof.files.elf_image import PF_X, PT_LOAD
 from parprof.probes.cheap_sites import ENDBR64, ProbeSite, cheap_probe_site
 
 if TYPE_CHECKING:
@@ -30,11 +31,12 @@ MAX_CALLS = 64
 """Instructions that call one function; of one with more the entry is probed."""
 _MAX_CODE = 1 << 26
 _MAX_FUNCTION = 1 << 20
-_CALL, _JUMP = 0xE8, 0xE9
+_CALL, _JUMP, _SHORT_JUMP = 0xE8, 0xE9, 0xEB
 _DIRECT = re.compile(rb"[\xe8\xe9]", re.DOTALL)
 _CONDITIONAL = re.compile(rb"\x0f[\x80-\x8f]", re.DOTALL)
 _ADDRESS_OF = re.compile(rb"\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d]", re.DOTALL)
-_SHORT = frozenset((0xEB, *range(0x70, 0x80), *range(0xE0, 0xE4)))
+_SHORT = frozenset((_SHORT_JUMP, *range(0x70, 0x80), *range(0xE0, 0xE4)))
+_WORD = 8
 _REL32 = struct.Struct("<i")
 
 
@@ -59,7 +61,7 @@ class References:
     """What refers to a function's first instruction, in its own file."""
 
     calls: list[int] = field(default_factory=list)
-    """The ELF addresses of ``call rel32``, and of ``jmp rel32`` in other functions: tail calls."""
+    """The ELF addresses of direct calls, and of direct jumps in other functions: tail calls."""
     other: str = ""
     """Why that is not all; empty: it is."""
 
@@ -161,11 +163,18 @@ class Code:
         """Pointers: those that the linker wrote, and what the dynamic linker is told to write."""
         is_fixed = self._elf.type == ET_EXEC
         for segment in self._elf.segments:
-            if segment.type != 1 or segment.file_size > _MAX_CODE:
+            if segment.type != PT_LOAD:
                 continue
-            data = _read(self._elf, segment.offset, segment.file_size)
+            if segment.file_size > _MAX_CODE:
+                for value in left:
+                    out[value].spoil("its file is too large to look for pointers")
+                continue
+            begins = segment.vaddr % _WORD  # words are aligned in memory
+            data = bytes(begins) + _read(self._elf, segment.offset, segment.file_size)
             for value in left:
-                found = data.find(struct.pack("<Q", value)) >= 0
+                # what the dynamic linker is told to relocate is aligned; what it need not be anywhere
+                step = 1 if is_fixed or segment.flags & PF_X else _WORD
+                found = _has_word(data, struct.pack("<Q", value), step)
                 if found or (is_fixed and data.find(struct.pack("<I", value & 0xFFFFFFFF)) >= 0):
                     out[value].spoil("its address is taken")
 
@@ -185,13 +194,13 @@ class Code:
                 self._search_short(out[value], value, base, code)
 
     def _search_short(self, found: References, value: int, base: int, code: bytes) -> None:
-        """Jumps of two bytes from neighbouring functions; what only looks like one counts, too."""
+        """Jumps of two bytes from neighbouring functions."""
         _, end = self._function_at(value) or (value, value)
         for at in range(max(value - base - 129, 0), min(value - base + 127, len(code) - 1)):
             if code[at] in _SHORT and not value <= base + at < end:
                 distance = code[at + 1] - 256 * (code[at + 1] > 127)
                 if base + at + 2 + distance == value:
-                    found.spoil("a short jump may lead there")
+                    found.calls.append(base + at)
 
     def _function_at(self, vaddr: int) -> tuple[int, int] | None:
         """Where the function that has an address begins and ends."""
@@ -216,12 +225,20 @@ class Code:
             if kind == "inside":
                 continue
             if kind != "direct":
-                found.spoil("a call of it has a prefix")
+                found.spoil(f"a call of it {kind}")
                 break
-            is_loop = function[0] <= value < function[1] and self._elf.read(at, 1)[0] == _JUMP
+            is_loop = function[0] <= value < function[1] and self._elf.read(at, 1)[0] != _CALL
             if not is_loop:  # a loop back to its beginning is no call
                 kept.append(at)
         found.calls = kept
+
+
+def _has_word(data: bytes, word: bytes, step: int) -> bool:
+    """Whether a word is there, at a multiple of ``step`` bytes."""
+    at = data.find(word)
+    while at >= 0 and at % step:
+        at = data.find(word, at + 1)
+    return at >= 0
 
 
 def _read(elf: ElfFile, offset: int, size: int) -> bytes:
@@ -248,19 +265,19 @@ def _target(base: int, code: bytes, at: int, opcode_size: int) -> int:
 def _instruction_at(code: bytes, start: int, at: int) -> str:
     """What is at an address of a function.
 
-    A ``direct`` call or jump begins there; a ``prefixed`` one began before it; it is ``inside`` of something else; or
-    that is ``unknown``.
+    A ``direct`` call or jump begins there; one that ``has a prefix`` began before it; it ``is conditional``; it is
+    ``inside`` of something else; or that is ``unknown``.
     """
     disassembler = _disassembler()
     if disassembler is None:
         return "unknown"
     for address, size, mnemonic, operands in disassembler.disasm_lite(code, start):
         if address == at:
-            return "direct" if code[at - start] in (_CALL, _JUMP) else "unknown"
+            return "direct" if code[at - start] in (_CALL, _JUMP, _SHORT_JUMP) else "is conditional"
         if address + size > at:
             target = _target(start, code, at - start, 1)
             goes_there = mnemonic.rpartition(" ")[2] in ("call", "jmp") and operands == hex(target)
-            return "prefixed" if goes_there else "inside"
+            return "has a prefix" if goes_there else "inside"
     return "unknown"
 
 

@@ -123,7 +123,7 @@ class _Count:
                 is_cut = self._is_cut(main.pid)
                 looked_s = time.monotonic() - self._begun_s
                 if self._estimate is None and (is_cut or looked_s >= LOOK_SECONDS):
-                    self._look(looked_s, _cpu_s(main.pid) - cpu_s)
+                    self._look(main.pid, looked_s, _cpu_s(main.pid) - cpu_s)
                     if self._is_too_dear(is_cut):
                         break
                 elif is_cut:
@@ -154,19 +154,32 @@ class _Count:
         target = self._session.live(pid)
         return target is not None and Cost.CALL in target.cuts
 
-    def _look(self, elapsed_s: float, cpu_s: float) -> None:
+    def _look(self, pid: int, elapsed_s: float, cpu_s: float) -> None:
         cheap, dear = self._counting.hits()
+        samples, in_kernel = self._samples()
+        target = self._session.live(pid)
+        counted_s = target.calls_cut_ns / 1e9 - self._begun_s if target and target.calls_cut_ns else elapsed_s
+        part = min(max(counted_s / elapsed_s, 0.01), 1.0)
         own_ns = self._session.kernel.calls.price_ns()
         self._estimate = estimate(
             Look(
-                elapsed_s,
-                cpu_s,
+                elapsed_s * part,
+                cpu_s * part,
                 cheap,
                 dear,
                 self._prices.entry_ns + own_ns,
                 self._prices.dear_ns + own_ns,
+                max(round(samples * part), in_kernel),
+                in_kernel,
             )
         )
+
+    def _samples(self) -> tuple[int, int]:
+        """Samples so far, and those of them in the kernel."""
+        self._session.drain()
+        of_clock = [(key, count) for key, count in self._session.facts.items() if key.event == 0]
+        in_kernel = sum(count.samples for key, count in of_clock if key.kernel)
+        return sum(count.samples for _, count in of_clock), in_kernel
 
     def _is_too_dear(self, is_cut: bool) -> bool:
         """Whether counting ends with the look."""

@@ -142,6 +142,8 @@ class Target:
         """Time that its working threads waited for a CPU so far, likewise."""
         self.cuts: set[Cost] = set()
         """Kinds of events that were too dear for it."""
+        self.calls_cut_ns = 0
+        """When calls were no longer counted: CLOCK_MONOTONIC."""
         self._begun_s = time.monotonic()
         self._ended_s = 0.0
         self._planned_for: LoadMap | None = None
@@ -525,6 +527,8 @@ class Target:
         elif cut.cost is Cost.CREATE:
             self._note_switch("creation of threads is no longer probed: that cost more than the budget")
             self._probes.detach(Cost.CREATE)
+        elif cut.cost is Cost.CALL:
+            self.calls_cut_ns = cut.time_ns
         elif cut.cost is Cost.SWITCH:
             self._note_switch(
                 "context switches are no longer followed: that cost more than the budget; "
