@@ -57,6 +57,7 @@ class CallCounting(Closing):
     notes: list[str] = field(default_factory=list)
     _placed: set[tuple[int, object, int, int]] = field(default_factory=set)
     _sets: list[ProbeSet] = field(default_factory=list)
+    _next: int = 0
 
     def follow(self, target: Counted) -> None:
         """Probe what has come with the load map of a process image and is not probed yet.
@@ -94,10 +95,11 @@ class CallCounting(Closing):
                         key = (target.image, dso.key, copy.vaddr, place.vaddr)
                         if key in self._placed:
                             continue
-                        number = len(self.sites) + len(out)
+                        number = self._next
                         if number >= MAX_SITES:
                             self._note(f"more than {MAX_SITES} places would have to be probed: some are not")
                             return out
+                        self._next += 1
                         self._placed.add(key)
                         out.append(CountedSite(number, target.image, dso, routine, copy, place))
         return out
@@ -123,6 +125,17 @@ class CallCounting(Closing):
             else:
                 dear += calls
         return cheap, dear
+
+    def restart(self, target: Counted) -> None:
+        """Count anew from now on, under new numbers.
+
+        Raises:
+            UsageError: too many functions are meant.
+        """
+        self.detach()
+        self.sites.clear()
+        self._placed.clear()
+        self.follow(target)
 
     def detach(self) -> None:
         """Take the probes away; what was counted stays. It does not wait."""

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 LOOK_SECONDS = 0.25
 _LARGEST_SHARE = 0.95
+_PART_OF_TRAP = 0.7
+"""Of what counting a call takes; the rest is our program."""
+_ENOUGH_SAMPLES = 30
+_PRICES_ARE_WITHIN = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +29,12 @@ class Look:
     cheap_ns: float
     """What a call costs at a cheap place: the trap, and our program."""
     dear_ns: float
-    samples: int = 0
     kernel_samples: int = 0
-    """Of these, in the kernel: where probes take their time. A program's own system calls are there, too."""
+    """Samples in the kernel: where probes take their time. A program's own system calls are there, too."""
+    kernel_s: float = 0.0
+    """CPU time that these stand for."""
+    uncounted_calls: int = 0
+    """Calls that still took the trap after the breaker had ended the look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +74,25 @@ class Estimate:
 def estimate(look: Look) -> Estimate:
     """What a look tells. What counting itself took meanwhile is left out of the program's time.
 
-    Where that is nearly all of it, the prices, which are right within a third, say little of the rest; but then samples
-    do, by how many of them are not in the kernel.
+    Where that is most of it, all depends on the price of a call. The one that was measured on this machine before is
+    right within a factor of two; what this program's probes take now is told by the samples in the kernel, if these are
+    enough. They are an upper bound.
 
     >>> made = estimate(Look(0.02, 0.02, 10_000, 0, 1000.0, 5000.0))
     >>> round(made.calls_per_s), made.share
     (1000000, 1.0)
-    >>> round(estimate(Look(0.02, 0.02, 10_000, 0, 1900.0, 5000.0, 98, 74)).share, 2)
+    >>> round(estimate(Look(0.02, 0.02, 10_000, 0, 1900.0, 5000.0, 60, 0.015)).share, 2)
     3.0
     """
     calls = look.cheap_calls + look.dear_calls
-    taken_s = (look.cheap_calls * look.cheap_ns + look.dear_calls * look.dear_ns) / 1e9
     if not calls or look.elapsed_s <= 0:
         return Estimate(0.0, look.cheap_ns, 0.0)
     cpu_s = max(look.cpu_s, 1e-9)
-    taken_s = min(taken_s, _LARGEST_SHARE * cpu_s)
-    if look.samples:
-        taken_s = min(taken_s, cpu_s * (look.kernel_samples + 1) / (look.samples + 2))
+    call_s = (look.cheap_calls * look.cheap_ns + look.dear_calls * look.dear_ns) / calls / 1e9
+    if look.kernel_samples >= _ENOUGH_SAMPLES:
+        by_samples_s = look.kernel_s / (calls + _PART_OF_TRAP * look.uncounted_calls)
+        call_s = min(by_samples_s, _PRICES_ARE_WITHIN * call_s)
+    taken_s = min(calls * call_s, _LARGEST_SHARE * cpu_s)
     own_s = cpu_s - taken_s
     return Estimate(calls / (look.elapsed_s * own_s / cpu_s), 1e9 * taken_s / calls, taken_s / own_s)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import io
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TextIO
 
 from parprof.calls.counting import CallCounting
@@ -23,9 +24,10 @@ from parprof.calls.wanted import Wanted
 from parprof.commands.progress import Progress
 from parprof.errors import TargetError, UsageError
 from parprof.exporters.output import open_output
+from parprof.kernel import bpf
 from parprof.kernel.call_counts import map_sizes
 from parprof.kernel.engine import BpfKernel
-from parprof.kernel.perf_events import choose
+from parprof.kernel.perf_events import choose, maximum_rate_hz
 from parprof.kernel.records import Budget, Cost, Prices
 from parprof.probes.prices import machine_prices
 from parprof.profile.assemble import make_profile
@@ -37,6 +39,8 @@ from parprof.session.target import Target
 from parprof.symbols import Symbolizer
 
 _FREQUENCY_HZ = 499
+_LOOK_HZ = 1999
+"""While a running process is looked at, which may take 50 ms alone."""
 _NO_LIMIT_NS = 10**12
 _BURST_NS = 50_000_000
 """What counting may take at once: a burst of calls is not to end it."""
@@ -61,11 +65,14 @@ def count_calls(
     """
     allow_many_files()
     events = choose([])
+    look_hz = min(_LOOK_HZ, maximum_rate_hz())
     budget = Budget(1.0, _NO_LIMIT_NS) if args.force else Budget(args.budget / 100, _BURST_NS)
     log = None if args.quiet else _to_standard_error
     with (
         Symbolizer(log=log) as symbolizer,
-        BpfKernel(events.names, _FREQUENCY_HZ, budget=budget, waits=False, sizes=map_sizes()) as kernel,
+        BpfKernel(
+            events.names, look_hz if refuses else _FREQUENCY_HZ, budget=budget, waits=False, sizes=map_sizes()
+        ) as kernel,
         FunctionFinder(wanted, symbolizer.resolve, lambda: False) as finder,
         CallCounting(kernel, finder) as counting,
     ):
@@ -111,9 +118,10 @@ class _Count:
         Raises:
             TargetError, UsageError.
         """
-        self._check_found(may_come=not self._refuses)
+        self._check_found(main)
         self._begun_s, cpu_s = time.monotonic(), _cpu_s(main.pid)
-        with Progress(sys.stderr, enabled=not self._args.quiet) as progress:
+        with ExitStack() as until_looked, Progress(sys.stderr, enabled=not self._args.quiet) as progress:
+            until_looked.callback(os.close, bpf.enable_stats())
             while not (finished(self._session) or self._is_over()):
                 had_started = self._has_started(main.pid)
                 self._session.step()
@@ -123,9 +131,11 @@ class _Count:
                 is_cut = self._is_cut(main.pid)
                 looked_s = time.monotonic() - self._begun_s
                 if self._estimate is None and (is_cut or looked_s >= LOOK_SECONDS):
-                    self._look(main.pid, looked_s, _cpu_s(main.pid) - cpu_s)
+                    self._look(main.pid, (_cpu_s(main.pid) - cpu_s) / max(looked_s, 1e-3))
+                    until_looked.close()
                     if self._is_too_dear(is_cut):
                         break
+                    self._begin_anew(main)
                 elif is_cut:
                     self._notes.append(self._ended_text(looked_s))
                     break
@@ -133,10 +143,12 @@ class _Count:
         self._counting.detach()
         self._session.finish()
 
-    def _check_found(self, *, may_come: bool) -> None:
-        """Whether there is anything to count."""
+    def _check_found(self, main: Target) -> None:
+        """Whether there is anything to count; of a command that may still come."""
         finder = self._counting.finder
-        if not may_come and not self._counting.sites:
+        if self._refuses and not self._counting.sites:
+            if main.is_gone():
+                raise TargetError(f"process {main.pid} ended while we attached to it")
             problems = [f"{path}: {why}" for path, why in finder.problems.items()]
             raise TargetError("; ".join([*finder.missing(), *self._counting.notes, *problems[:2]]))
 
@@ -154,32 +166,53 @@ class _Count:
         target = self._session.live(pid)
         return target is not None and Cost.CALL in target.cuts
 
-    def _look(self, pid: int, elapsed_s: float, cpu_s: float) -> None:
+    def _look(self, pid: int, busy_cores: float) -> None:
+        """``busy_cores``: how many cores the program kept busy."""
         cheap, dear = self._counting.hits()
-        samples, in_kernel = self._samples()
+        kernel = self._session.kernel
+        in_kernel = self._kernel_samples()
         target = self._session.live(pid)
-        counted_s = target.calls_cut_ns / 1e9 - self._begun_s if target and target.calls_cut_ns else elapsed_s
-        part = min(max(counted_s / elapsed_s, 0.01), 1.0)
-        own_ns = self._session.kernel.calls.price_ns()
+        now_s = time.monotonic()
+        begun_s = (
+            min(now_s - target.watched_s(), self._begun_s) if target and self._refuses else self._begun_s
+        )
+        end_s = target.calls_cut_ns / 1e9 if target and target.calls_cut_ns else now_s
+        counted_s = max(end_s - begun_s, 1e-3)
+        own_ns = self._program_ns()
         self._estimate = estimate(
             Look(
-                elapsed_s * part,
-                cpu_s * part,
+                counted_s,
+                counted_s * busy_cores,
                 cheap,
                 dear,
                 self._prices.entry_ns + own_ns,
                 self._prices.dear_ns + own_ns,
-                max(round(samples * part), in_kernel),
                 in_kernel,
+                in_kernel / kernel.frequency_hz,
+                kernel.statistics()["left_out_calls"],
             )
         )
 
-    def _samples(self) -> tuple[int, int]:
-        """Samples so far, and those of them in the kernel."""
+    def _begin_anew(self, main: Target) -> None:
+        """What was counted of a running process for the look does not count: more samples were taken than need be."""
+        if self._refuses:
+            self._session.drain()
+            self._session.kernel.set_frequency(_FREQUENCY_HZ)
+            self._counting.restart(main)
+            self._session.take()
+            self._begun_s = time.monotonic()
+
+    def _program_ns(self) -> float:
+        """What our program took for a call, by the kernel's statistics: the breaker's own price errs on the safe side."""
+        ran_ns, runs = self._session.kernel.run_time_ns().get("on_call", (0, 0))
+        return ran_ns / runs if runs else float(self._session.kernel.calls.price_ns())
+
+    def _kernel_samples(self) -> int:
+        """Samples in the kernel so far."""
         self._session.drain()
-        of_clock = [(key, count) for key, count in self._session.facts.items() if key.event == 0]
-        in_kernel = sum(count.samples for key, count in of_clock if key.kernel)
-        return sum(count.samples for _, count in of_clock), in_kernel
+        return sum(
+            count.samples for key, count in self._session.facts.items() if key.event == 0 and key.kernel
+        )
 
     def _is_too_dear(self, is_cut: bool) -> bool:
         """Whether counting ends with the look."""
