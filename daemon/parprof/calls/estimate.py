@@ -58,6 +58,13 @@ class Estimate:
         """The share in percent."""
         return 100 * self.share
 
+    @property
+    def slowdown(self) -> str:
+        """In words, for the program as a whole."""
+        if self.share < 1:
+            return f"counting would take {_percent(self.percent)} of what the program takes itself"
+        return f"it would run {1 + self.share:.1f} times as long"
+
     def text(self, routines: int) -> str:
         """In words.
 

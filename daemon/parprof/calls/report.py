@@ -45,9 +45,9 @@ def _why(row: RoutineCalls, rate: float, each: float | None) -> str:
     if each is None:
         return f"too short for samples to meet it; {beside}"
     if each < _SHORT_S and rate >= _MANY_PER_S:
-        return f"many short calls, inline it or call it less often; {beside}"
+        return f"many short calls: call it less often, or have it inlined; {beside}"
     if each >= _LONG_S:
-        return f"few long calls, look inside of it; {beside}"
+        return f"few long calls: look inside of it; {beside}"
     return beside
 
 
@@ -89,14 +89,14 @@ def print_result(result: CallProfile, file: TextIO) -> None:
         screen.line("")
         screen.line(
             f"counted for {result.counted_s:.1f} s; n_w from {result.profile.process.n_w_source}; "
-            f"that took about {duration(result.cost_s)} of its CPU time"
+            f"counting took about {duration(result.cost_s)} of the program's CPU time"
         )
         for text in notes(result):
             screen.fact("note", printable(text))
 
 
 def _rows(result: CallProfile) -> Iterable[tuple[list[str], Text]]:
-    for row in result.routines:
+    for row in [one for one in result.routines if one.calls.all] or result.routines[:_ARCS_SHOWN]:
         each = row.cpu_per_call_s
         cells = [f"{row.calls.all:,}", *_states(row.calls), duration(each) if each is not None else ""]
         yield cells, Text(printable(f"{row.function.name}{_place(row.function, row.function.line)}"))
@@ -126,6 +126,10 @@ def _place(function: Function, line: int) -> str:
 def notes(result: CallProfile) -> list[str]:
     """What the reader must know."""
     out = list(result.notes)
+    idle = [row.function.name for row in result.routines if not row.calls.all]
+    if idle and len(idle) < len(result.routines):
+        more = f" and {len(idle) - 3} more" if len(idle) > 3 else ""
+        out.append(f"not called: {', '.join(idle[:3])}{more}")
     for row in result.routines:
         out += [f"{row.function.name}: {text}" for text in row.notes]
         if row.inlined_cpu_s:
@@ -168,7 +172,7 @@ def as_json(result: CallProfile) -> dict[str, Any]:
 def _routine_json(row: RoutineCalls, arcs: Iterable[Arc]) -> dict[str, Any]:
     work = row.at_work
     concurrent_elapsed_ns = max(work.elapsed_ns - work.sequential_ns, 0.0)
-    made = [arc.calls for arc in arcs if _is_same(arc.caller, row.function)]
+    made = [arc.calls for arc in arcs if (arc.caller.name, arc.caller.module, arc.caller.file) in row.frames]
     callees = callee_calls(row.calls, made)
     cpus = range(max(row.per_cpu, default=-1) + 1)
     return {
@@ -196,11 +200,6 @@ def _routine_json(row: RoutineCalls, arcs: Iterable[Arc]) -> dict[str, Any]:
         "inlined": {"cpu_s": round(row.inlined_cpu_s, 9), "into": list(row.inlined_in)},
         "callees": {kind: {"count": getattr(callees, kind)} for kind in ("ss", "sc", "cs", "other")},
     }
-
-
-def _is_same(one: Function, other: Function) -> bool:
-    """Whether two names mean one function: a caller is known by a frame, a routine by its symbol."""
-    return (one.name, one.module, one.file) == (other.name, other.module, other.file)
 
 
 def _arc_json(arc: Arc) -> dict[str, Any]:

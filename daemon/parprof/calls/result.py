@@ -51,6 +51,8 @@ class RoutineCalls:
     dear: bool = False
     """Some of its calls were counted where that is dear."""
     notes: list[str] = field(default_factory=list)
+    frames: set[tuple[str, str, str]] = field(default_factory=set)
+    """Name, module and file as samples and callers have it: debug information may know another alias."""
 
     @property
     def cpu_s(self) -> float:
@@ -113,6 +115,8 @@ def make_result(
     for number, site in sites.items():
         function = names.routine(site)
         row = routines.setdefault(function, RoutineCalls(function))
+        frame = names.frame(site)
+        row.frames |= {(name, frame.module, frame.file) for name in (function.name, frame.name)}
         for note in site.routine.notes:
             if note not in row.notes:
                 row.notes.append(note)
@@ -195,20 +199,15 @@ def _join(routines: Mapping[Function, RoutineCalls], names: _Names, profile: Pro
     levels: dict[Procedure, FunctionLevels] = by_function(profile.samples)
     totals = flat_view(CallingContextTree(profile.samples))
     inlined = _inlined(profile)
-    for function, row in routines.items():
-        keys = [
-            key
-            for key in totals
-            if key.module == function.module
-            and key.name == function.name
-            and (not function.file or key.file == function.file)
-        ]
+    for row in routines.values():
+        keys = [key for key in totals if (key.name, key.module, key.file) in row.frames]
         for key in keys:
             row.own_cpu_s += totals[key].exclusive.work_ns / 1e9
         known = next((levels[key] for key in keys if key in levels), None)
         if known is not None:
             row.at_work = AtWork.of(known.inclusive)
-        found = inlined.get((function.name, function.module))
+        same = {(name, module) for name, module, _ in row.frames}
+        found = next((inlined[key] for key in same if key in inlined), None)
         if found is not None:
             row.inlined_cpu_s = sum(found.values()) / 1e9
             row.inlined_in = tuple(sorted(found, key=lambda name: -found[name]))

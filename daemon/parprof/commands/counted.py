@@ -162,6 +162,12 @@ class _Count:
         target = self._session.live(pid)
         return bool(self._counting.sites) and (target is None or target.has_started)
 
+    def _cost_s(self) -> float:
+        """CPU time that counting took from the program."""
+        cheap, dear = self._counting.hits()
+        own_ns = self._session.kernel.calls.price_ns()
+        return (cheap * (self._prices.entry_ns + own_ns) + dear * (self._prices.dear_ns + own_ns)) / 1e9
+
     def _is_cut(self, pid: int) -> bool:
         target = self._session.live(pid)
         return target is not None and Cost.CALL in target.cuts
@@ -203,7 +209,7 @@ class _Count:
             self._begun_s = time.monotonic()
 
     def _program_ns(self) -> float:
-        """What our program took for a call, by the kernel's statistics: the breaker's own price errs on the safe side."""
+        """What our program took for a call, by the kernel's statistics: the breaker's price errs on the safe side."""
         ran_ns, runs = self._session.kernel.run_time_ns().get("on_call", (0, 0))
         return ran_ns / runs if runs else float(self._session.kernel.calls.price_ns())
 
@@ -218,13 +224,15 @@ class _Count:
         """Whether counting ends with the look."""
         assert self._estimate is not None
         text = self._estimate.text(len(self._counting.routines()))
-        if self._args.force or not (is_cut or self._estimate.percent > self._args.budget):
+        # a command has just started, which says little of the rest: it goes on until the breaker ends it
+        is_dear = is_cut or (self._refuses and self._estimate.percent > self._args.budget)
+        if self._args.force or not is_dear:
             if not self._args.quiet:
                 _to_standard_error(f"{text}: counting")
             return False
         refusal = (
-            f"{text}: it would run {1 + self._estimate.share:.1f} times as long, and the budget is "
-            f"{self._args.budget:g} %; name fewer functions, or --force"
+            f"{text}: {self._estimate.slowdown}, and the budget is {self._args.budget:g} %; name fewer functions, "
+            "or --force"
         )
         if self._refuses:
             raise TargetError(refusal)
@@ -256,7 +264,7 @@ class _Count:
             self._ended_s - self._begun_s,
         )
         made.estimate = self._estimate.text(len(self._counting.routines())) if self._estimate else ""
-        made.cost_s = newest.spent_ns[Cost.CALL] / 1e9
+        made.cost_s = self._cost_s()
         failures = [text for text in newest.failures if "functions of one file" in text]
         if failures and not self._counting.sites:
             raise UsageError(failures[0])
