@@ -56,12 +56,13 @@ static PLAIN void set_up(void)
 }
 
 static volatile int arrived[2];
+static _Thread_local volatile long stored;
 
 static void meet(int number)
 {
 	__atomic_fetch_add(&arrived[number], 1, __ATOMIC_SEQ_CST);
 	while (__atomic_load_n(&arrived[number], __ATOMIC_SEQ_CST) % 2)
-		;
+		stored++;	/* a loop that stores nothing would be known to wait */
 }
 
 static PLAIN void *sweep(void *unused)
