@@ -16,11 +16,13 @@ import pytest
 import profiling
 from parprof.calls.counting import CallCounting
 from parprof.calls.finder import FunctionFinder
+from parprof.calls.nop5 import nop5_is_cheap
 from parprof.calls.wanted import parse_wanted
 from parprof.commands.spawn import Child
 from parprof.kernel.call_counts import Calls, map_sizes
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Budget, Cost
+from parprof.probes.prices import machine_prices
 from parprof.session.session import Session
 from parprof.session.sources import Source
 from parprof.symbols import Symbolizer
@@ -111,6 +113,23 @@ def test_compilers_copies_are_one_routine() -> None:
         "scaled.constprop.0.isra.0", "scaled.isra.0",
     }  # fmt: skip
     assert run.by_state == {"scaled": Calls(307 + 401)}
+
+
+def test_a_nop_of_five_bytes() -> None:
+    """Probed there where this kernel makes that cheap, else at its call: exact in both cases."""
+    with counting_session("nopped") as (session, counting):
+        prices = machine_prices(counting.kernel)
+        is_cheap = nop5_is_cheap(counting.kernel, prices)
+        assert nop5_is_cheap(counting.kernel, prices) == is_cheap, "a second look says the same"
+        counting.finder._nop5_is_cheap = lambda: is_cheap
+        child = Child([str(PROGRAM), "nop"])
+        session.watch(child.pid, stop=True)
+        child.release()
+        profiling.run_until(session, lambda: child.poll() is not None)
+        session.finish()
+        run = Counted(counting, session, child.wait())
+    assert run.by_state == {"nopped": Calls(223)}
+    assert all(site.place.knows_caller != is_cheap for site in run.counting.sites.values())
 
 
 def test_two_routines_at_one_instruction() -> None:

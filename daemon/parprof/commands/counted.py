@@ -13,11 +13,13 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import cache
 from typing import TextIO
 
 from parprof.calls.counting import CallCounting
 from parprof.calls.estimate import LOOK_SECONDS, Estimate, Look, estimate
 from parprof.calls.finder import FunctionFinder
+from parprof.calls.nop5 import nop5_is_cheap
 from parprof.calls.report import print_result, write_json
 from parprof.calls.result import CallProfile, make_result
 from parprof.calls.wanted import Wanted
@@ -73,11 +75,13 @@ def count_calls(
         BpfKernel(
             events.names, look_hz if refuses else _FREQUENCY_HZ, budget=budget, waits=False, sizes=map_sizes()
         ) as kernel,
-        FunctionFinder(wanted, symbolizer.resolve, lambda: False) as finder,
-        CallCounting(kernel, finder) as counting,
+        ExitStack() as until_end,
     ):
-        prices = machine_prices(kernel)
-        kernel.breaker.set_prices(prices)
+        kernel.breaker.set_prices(prices := machine_prices(kernel))
+        finder = until_end.enter_context(
+            FunctionFinder(wanted, symbolizer.resolve, cache(lambda: nop5_is_cheap(kernel, prices)))
+        )
+        counting = until_end.enter_context(CallCounting(kernel, finder))
         source = Source(args.n_w_source) if args.n_w_source else None
         session = Session(
             kernel, Pace(cores=math.inf), wanted_source=source, one_job=True, on_planned=counting.follow
@@ -204,7 +208,7 @@ class _Count:
         if self._refuses:
             self._session.drain()
             self._session.kernel.set_frequency(_FREQUENCY_HZ)
-            self._counting.restart(main)
+            self._counting.restart(self._session.live(main.pid) or main)
             self._session.take()
             self._begun_s = time.monotonic()
 
