@@ -140,6 +140,8 @@ class _Count:
                     if self._is_too_dear(is_cut):
                         break
                     self._begin_anew(main)
+                    if not self._args.quiet:
+                        _to_standard_error(f"{self._estimate_text()}: counting")
                 elif is_cut:
                     self._notes.append(self._ended_text(looked_s))
                     break
@@ -203,6 +205,9 @@ class _Count:
             )
         )
 
+    def _estimate_text(self) -> str:
+        return self._estimate.text(len(self._counting.routines())) if self._estimate else ""
+
     def _begin_anew(self, main: Target) -> None:
         """What was counted of a running process for the look does not count: more samples were taken than need be."""
         if self._refuses:
@@ -227,16 +232,13 @@ class _Count:
     def _is_too_dear(self, is_cut: bool) -> bool:
         """Whether counting ends with the look."""
         assert self._estimate is not None
-        text = self._estimate.text(len(self._counting.routines()))
         # a command has just started, which says little of the rest: it goes on until the breaker ends it
         is_dear = is_cut or (self._refuses and self._estimate.percent > self._args.budget)
         if self._args.force or not is_dear:
-            if not self._args.quiet:
-                _to_standard_error(f"{text}: counting")
             return False
         refusal = (
-            f"{text}: {self._estimate.slowdown}, and the budget is {self._args.budget:g} %; name fewer functions, "
-            "or --force"
+            f"{self._estimate_text()}: {self._estimate.slowdown}, and the budget is {self._args.budget:g} %; "
+            "name fewer functions, or --force"
         )
         if self._refuses:
             raise TargetError(refusal)
@@ -267,7 +269,7 @@ class _Count:
             profile,
             self._ended_s - self._begun_s,
         )
-        made.estimate = self._estimate.text(len(self._counting.routines())) if self._estimate else ""
+        made.estimate = self._estimate_text()
         made.cost_s = self._cost_s()
         failures = [text for text in newest.failures if "functions of one file" in text]
         if failures and not self._counting.sites:
