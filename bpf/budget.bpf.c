@@ -23,7 +23,8 @@ enum metered {
 	METER_SWITCH = 1,
 	METER_WAKEUP = 2,
 	METER_WAIT = 3,
-	METERS = 4,
+	METER_CALL = 4,
+	METERS = 5,
 };
 
 /* How often programs ran on one CPU, and what a run took lately. */

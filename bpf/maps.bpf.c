@@ -36,6 +36,14 @@ struct runqueue_list {
 	u64 at[MAX_CPUS];
 };
 
+/* What is found out about a thread and those beside it: see n_working_now. */
+struct judgement {
+	s32 beside;	/* threads of other processes of the scope that work; they are in n_working */
+	u16 n_working;
+	u8 state;	/* enum thread_state_kind */
+	u8 unsure;	/* as in struct sample_key */
+};
+
 BPF_TABLE("hash", struct sample_key, struct sample_value, counts, 65536);
 BPF_TABLE("hash", u32, struct process, processes, 8192);
 BPF_TABLE("hash", u32, struct process_config, configs, 8192);
@@ -54,7 +62,6 @@ BPF_TABLE("lru_hash", struct lock_key, s32, lock_waiters, 4096);
 BPF_TABLE("percpu_array", u32, u64, counters, COUNTERS);
 BPF_TABLE("lru_hash", u32, u32, verdicts, 16384);
 BPF_TABLE("lru_hash", u64, u32, plain_programs, 4096);	/* executables that need not be stopped: see program_of */
-BPF_TABLE("percpu_array", u32, u64, scratch, 1);
 BPF_TABLE("array", u32, struct runqueue_list, runqueues, 1);
 BPF_TABLE("array", u32, struct settings, settings_map, 1);
 BPF_RINGBUF_OUTPUT(stacks, 1024);
@@ -70,6 +77,14 @@ static __always_inline void count(u32 which)
 
 	if (counter)
 		__sync_fetch_and_add(counter, 1);
+}
+
+/* Makes the verifier forget what it knows of a value: else it follows the code behind a search once for each number of
+ * steps that the search can take, and for each word that may be missing. `hidden`: a word of map memory. */
+static __always_inline u64 forget_in(u64 *hidden, u64 value)
+{
+	*(volatile u64 *)hidden = value;
+	return *(volatile u64 *)hidden;
 }
 
 static __always_inline u64 mix(u64 hash, u64 value)

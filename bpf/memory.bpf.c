@@ -134,15 +134,15 @@ static __always_inline u64 worker_works(struct memory_plan *plan, u64 entry)
 	return (plan->not_zero ^ differs ^ 1) & opaque((-opaque(entry) | entry) >> 63);
 }
 
-static __always_inline s32 workers_working(struct memory_plan *plan, struct process *p)
+/* `working`: map memory to sum up in, that nobody else writes meanwhile. */
+static __always_inline s32 workers_working(struct memory_plan *plan, struct process *p, u64 *working)
 {
 	u64 at = follow(root_of(plan, p), plan->hops, plan->hop_count), entry, loaded, pointers = plan->pointers;
-	u32 count = 0, zero = 0;
-	u64 *working = scratch.lookup(&zero);
+	u32 count = 0;
 
 	if (!at)	/* the runtime has not started: the program is serial */
 		return plan->root_kind == ROOT_LEARNED ? UNREADABLE : 1;
-	if (!working || bpf_probe_read_user(&count, 4, (void *)at + plan->count) || !read_user(&at, at + plan->array) ||
+	if (bpf_probe_read_user(&count, 4, (void *)at + plan->count) || !read_user(&at, at + plan->array) ||
 	    count > MAX_WORKERS)
 		return UNREADABLE;
 	if (!count || !at)
@@ -159,13 +159,13 @@ static __always_inline s32 workers_working(struct memory_plan *plan, struct proc
 	return *(volatile u64 *)working;
 }
 
-/* n_working as the runtime's memory has it, for a sample of a working thread; UNREADABLE if it has not. */
-static __always_inline s32 memory_working(struct memory_plan *plan, struct process *p)
+/* n_working as the runtime's memory has it, for a thread that works; UNREADABLE if it has not. `sum`: as above. */
+static __always_inline s32 memory_working(struct memory_plan *plan, struct process *p, u64 *sum)
 {
 	s32 n, outside = p->n_blocked_outside[parity(p)];
 
 	if (plan->kind == MEMORY_WORKERS)
-		return workers_working(plan, p);
+		return workers_working(plan, p, sum);
 	if (plan->kind != MEMORY_TEAM)
 		return UNREADABLE;
 	n = team_working(plan, p);

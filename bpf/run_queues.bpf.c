@@ -63,14 +63,13 @@ static __always_inline u64 works_beside(void *task, u32 tgid, u32 own, u32 scope
 #endif
 
 /* Other threads of this one's scope that are in work and on a CPU at this moment. Without branches on what is found, and summed up
- * in memory, as in memory.bpf.c. */
-static __always_inline s32 others_on_cpus(u32 tgid, u32 own, u32 scope, u32 cpus)
+ * in map memory, as in memory.bpf.c. */
+static __always_inline s32 others_on_cpus(u32 tgid, u32 own, u32 scope, u32 cpus, u64 *working)
 {
 	u32 zero = 0;
 	struct runqueue_list *known = runqueues.lookup(&zero);
-	u64 *working = scratch.lookup(&zero);
 
-	if (!known || !working)
+	if (!known)
 		return 0;
 	*working = 0;
 #pragma clang loop unroll(disable)

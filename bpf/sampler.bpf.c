@@ -4,97 +4,19 @@
  * The event's index is its attach cookie.
  */
 
-/* Brings the thread's entry up to date with what the sample shows. */
-static __always_inline void observe(struct process *p, struct thread *t, u32 tgid, int user_mode, u64 ip, u64 sp)
-{
-	struct process_config *config;
-
-	config = configs.lookup(&tgid);
-	if (t->busy)
-		return;
-	p->from_leaves = config && ((config->flags & FROM_LEAVES) || (p->cut & 1 << COST_PROBE));
-	rejoin(p, t);
-	follow_source(p, t);
-	if (p->from_leaves)	/* probes that are about to go have pushed frames whose return nobody will see */
-		t->depth = 0;
-	frame_observe(t, sp);
-	if (user_mode) {	/* it runs: a missed wake-up, or switch. In kernel mode it may be on its way to sleep. */
-		unblock(p, t);
-		found_running(t);
-	}
-	if (config && !t->depth && (t->unknown || p->from_leaves))
-		t->base_work = !leaf_waits(config, ip, sp);
-	else if (config)	/* the frames say wait, the program's own code runs: some edge has no probe (yet) */
-		t->caught_working = !frames_say_work(t) && in_user_code(config, ip);
-	t->spins = config && config->spin_end[0] && in_spin_loop(config, ip);
-	recount_at(p, t, 1, 0, 0);
-}
-
-/* Whether switches of any process of the scope are not followed. */
-static __always_inline u32 scope_ticks(struct process *p)
-{
-	struct scope *scope = find_scope(p->scope);
-
-	return scope ? scope->ticks : 0;
-}
-
-/* How n_working is found for this process now: what Python chose, but for what was cut off since. */
-static __always_inline u32 source_flags(struct process_config *config, struct process *p)
-{
-	u32 flags = config ? config->flags : 0;
-
-	if (!(p->cut & 1 << COST_PROBE) || (flags & FROM_LEAVES))
-		return flags;
-	return flags & CHECK_MEMORY ? flags | FROM_LEAVES | FROM_MEMORY : flags | FROM_LEAVES;
-}
-
-/* n_working for the sample of a working thread, and whether it is partly a guess. */
+/* n_working for the sample of a thread, as part of its key. */
 static __always_inline void judge(struct walk *w, struct process *p, struct thread *t, u32 tgid, u32 cpus)
 {
 	struct process_config *config = configs.lookup(&tgid);
 	struct sample_key *key = &w->key;
-	s32 others = w->others;
-	u32 flags = source_flags(config, p), ticks = others >= 0;
-	s32 n, found, beside;
+	struct judgement *j = &w->judged;
 
-	key->state = t && !in_work(t) ? STATE_SPINNING : STATE_WORKING;
-	n = ticks ? others + (key->state == STATE_WORKING) : p->n_working[parity(p)];
-	beside = ticks ? 0 : others_of_scope(p);
-	if (n < 1 && key->state == STATE_WORKING) {
-		if (t && !t->busy && !t->blocked && !(flags & FROM_LEAVES) && !ticks)
-			count(STAT_REPAIRED);
-		n = 1;
-	}
-	key->unsure = (p->n_unknown[parity(p)] > 0 && !(flags & FROM_LEAVES)) || (t && t->caught_working);
-	if (ticks) {
-		count(STAT_TICKS);
-		if (cpus > MAX_CPUS)
-			count(LOST_CPUS);
-		flags &= ~(FROM_MEMORY | CHECK_MEMORY);	/* which ask who sleeps */
-	}
-	n = forget(w, n);
-	flags = forget(w, flags);
-	beside = forget(w, beside);
-	if (config && key->state == STATE_WORKING && (flags & (FROM_MEMORY | CHECK_MEMORY)) &&
-	    (config->memory.kind != MEMORY_WORKERS || config->memory.root_kind != ROOT_LEARNED || p->runtime_root)) {
-		found = memory_working(&config->memory, p);
-		if (found == UNREADABLE) {	/* just now the runtime builds or ends it, say */
-			if (flags & FROM_MEMORY) {
-				count(LOST_MEMORY);
-				key->unsure = 1;
-			}
-		} else if ((flags & FROM_MEMORY) || key->unsure) {
-			n = found < 1 ? 1 : found;
-			key->unsure = t && t->caught_working && !(flags & FROM_MEMORY);
-		} else {
-			count(STAT_CHECKED);
-			if ((found < 1 ? 1 : found) != n)
-				count(STAT_DISAGREED);
-		}
-	}
-	n = (n < 0 ? 0 : n) + beside;
-	key->n_working = n > 0xffff ? 0xffff : n;
-	if (!beside && config && (flags & FROM_MEMORY) && config->memory.kind == MEMORY_TEAM)
+	n_working_now(j, p, t, config, cpus, w->others, &w->forgotten);
+	key->state = j->state;
+	key->unsure = j->unsure;
+	key->n_working = j->n_working;
+	if (!j->beside && config && (source_flags(config, p) & FROM_MEMORY) && w->others < 0 &&
+	    config->memory.kind == MEMORY_TEAM)
 		key->fine = phases_are_fine(&config->memory, p, t, key->state == STATE_WORKING);
 }
 
@@ -188,7 +110,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 		return 0;
 	}
 	w->begun_ns = bpf_ktime_get_ns();
-	w->others = p->ticks | s->ticks | scope_ticks(p) ? others_on_cpus(tgid, tid, p->scope, s->cpus) : -1;
+	w->others = others_by_ticks(p, s, tgid, tid, &w->forgotten);
 	if (!bpf_get_attach_cookie(ctx))
 		refill(p, s, tgid, tid);
 	user_mode = (ctx->regs.cs & 3) == 3;
@@ -199,8 +121,8 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	t = threads.lookup(&tid);
 	if (!t && !is_exiting((void *)bpf_get_current_task()))
 		t = add_thread(p, tgid, tid, 0);
-	if (t)
-		observe(p, t, tgid, user_mode, ip, sp);
+	if (t && !t->busy)
+		observe(p, t, configs.lookup(&tgid), user_mode, ip, sp);
 
 	/* all goes to map memory at once: the verifier does not tell apart what it sees there */
 	w->user_mode = user_mode;

@@ -70,6 +70,7 @@ struct walk {
 	u64 known_stack;	/* of a creation that is known: there is nothing to walk */
 	u64 begun_ns;
 	u32 thin;	/* the sample stands for 2^thin */
+	struct judgement judged;
 	s32 others;	/* threads in work found on the other CPUs; -1 = switches are followed */
 	u32 purpose;	/* enum walk_purpose */
 	u32 cactus;
@@ -112,12 +113,9 @@ static __always_inline u64 *word(u64 index)
 	return inner ? bpf_map_lookup_elem(inner, &at) : 0;
 }
 
-/* Makes the verifier forget what it knows of a value: else it follows the code behind a search once for each
- * number of steps that the search can take, and for each word that may be missing. */
 static __always_inline u64 forget(struct walk *w, u64 value)
 {
-	*(volatile u64 *)&w->forgotten = value;
-	return *(volatile u64 *)&w->forgotten;
+	return forget_in(&w->forgotten, value);
 }
 
 static __always_inline u64 load(struct walk *w, u64 index)

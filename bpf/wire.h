@@ -72,7 +72,8 @@ enum cost_kind {
 	COST_SAMPLE = 5,
 	COST_TIMER = 6,		/* the interrupts of samples: that is the rate that was asked for, and no part of the budget */
 	COST_WAIT = 7,		/* where threads wait */
-	COST_KINDS = 8,
+	COST_CALL = 8,		/* calls that are counted exactly */
+	COST_KINDS = 9,
 };
 
 /* Kernel-owned state of one process; key: tgid. The numbers of threads stand twice: see `generation`. */
@@ -266,6 +267,7 @@ struct thread {
 	u64 wait_user;		/* its stacks there; 0 = that was not looked at, or it is awake */
 	u64 wait_kernel;
 	u64 wait_context;
+	u64 call_sum;		/* what a program at a call of this thread adds up in: it can be preempted by another's */
 	u64 wait_walked_ns;	/* when its stack was walked last as it went to sleep */
 	u32 tgid;
 	u32 image;
@@ -321,6 +323,25 @@ enum edge_kind {
 #define COOKIE_ROOT_SHIFT 20	/* 3 bits: argument that is the runtime's state */
 #define COOKIE_INSIDE_SHIFT 24	/* 6 bits: the instance has a pointer to the function at this word of its own; 0 = no */
 #define COOKIE_DELTA_SHIFT 32	/* 16 bits: from the function's start to the probe */
+
+/* The cookie of a probe that counts calls. */
+#define CALL_SITE_MASK 0xffff	/* number of the site: index of `call_counts` */
+#define CALL_DEAR (1ULL << 16)	/* as COOKIE_DEAR */
+#define CALL_KNOWS_CALLER (1ULL << 17)	/* the instruction that calls is probed, not the function that is called */
+
+/* Calls through one site, as one CPU counted them. */
+struct call_count {
+	u64 sequential;		/* n_working was 1 at the entry */
+	u64 concurrent;		/* it was more */
+	u64 unsure;		/* of both: n_working was partly a guess */
+};
+
+/* Who calls, where the site itself does not say so. */
+struct call_arc {
+	u64 caller;		/* the return address; 0 = the stack could not be read */
+	u32 site;
+	u32 epoch;		/* of the load map, as in struct sample_key */
+};
 
 enum record_type {
 	RECORD_STACK = 1,
@@ -520,7 +541,9 @@ enum counter {
 	LOST_UNDECIDED = 11,	/* samples of processes before Python decided whether to watch them */
 	LOST_CPUS = 12,		/* samples whose n_working leaves out CPUs beyond MAX_CPUS */
 	LOST_WAITS = 13,	/* waits: the table of counts was full */
-	LOST_REASONS = 14,
+	LOST_CALLS = 14,	/* calls: no room for their thread */
+	LOST_CALLERS = 15,	/* calls that are counted without their caller: the table was full, or the stack unreadable */
+	LOST_REASONS = 16,
 	STAT_SAMPLES = 16,	/* samples counted, of all events */
 	STAT_SWITCHES = 17,	/* context switches of threads of watched processes */
 	STAT_WAKEUPS = 18,
@@ -543,7 +566,7 @@ enum counter {
 	STAT_STACKS = 32,	/* + enum stack_end: samples */
 	STAT_PYTHON = 44,	/* + enum python_end: samples of processes with an interpreter */
 	STAT_EDGES = 48,	/* + enum edge_kind: probe hits */
-	COUNTERS = 72,
+	COUNTERS = 73,
 };
 
 #endif

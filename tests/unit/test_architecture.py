@@ -18,6 +18,7 @@ LAYERS = (
     "languages logical probes unwind",
     "facts instruments",
     "input profile session",
+    "calls",
     "service",
     "commands",
     "__main__",

@@ -35,6 +35,7 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
     """The few numbers that Python must know are those of wire.h."""
     from parprof import plans as memory
     from parprof.kernel import (
+        call_counts,
         counters,
         engine,
         file_tables,
@@ -73,6 +74,8 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "COMMAND_RECOUNT": records.COMMAND_RECOUNT,
         "COMMAND_PROBE": records.COMMAND_PROBE, "COOKIE_DEAR": uprobes.COOKIE_DEAR,
         "COOKIE_ENTRY": uprobes.COOKIE_ENTRY,
+        "CALL_DEAR": call_counts.CALL_DEAR, "CALL_KNOWS_CALLER": call_counts.CALL_KNOWS_CALLER,
+        f"(CALL_SITE_MASK >= {call_counts.MAX_SITES})": True,
         "STAT_LEFT_OUT": counters._LEFT_OUT, "HOOK_RUNS": settings._HOOK_RUNS, "COST_KINDS": len(records.Cost),
         **{f"COST_{kind.name}": kind for kind in records.Cost},
         "RECORD_SEEN": records.RECORD_SEEN, "RECORD_CONTEXT": stacks.RECORD_CONTEXT,

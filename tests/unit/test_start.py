@@ -28,6 +28,7 @@ ARGUMENTS = {
     "--cores --n-w-source "
     "--budget --no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose --html --no-source",
+    "calls": "--help pid --function --duration --force --budget --n-w-source --output --json --quiet command",
     "report": "--help file --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose --json --html --no-source",
     "diff": "--help a b --sort --limit --html",

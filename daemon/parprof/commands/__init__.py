@@ -47,6 +47,10 @@ COMMANDS = (
         "Profile a running process until its exit, Ctrl-C, or the given seconds; it runs on unharmed.",
     ),
     CommandEntry(
+        "calls",
+        "Count the calls of chosen functions exactly: how many, by whom, and what ran beside them.",
+    ),
+    CommandEntry(
         "report", "Read a profile file and show where cores stood idle, and which code answers for it."
     ),
     CommandEntry(

@@ -104,7 +104,9 @@ class _Decoder:
         drain = Drain(kernel.drain(), stacks, images, names, events, kernel.frequency_hz, by_cores)
         paid = file["paid_ns"]
         paid_for = [
-            kind for kind in COST_NAMES if kind is not Cost.WAIT or COST_NAMES[kind] in paid.members()
+            kind
+            for kind in COST_NAMES
+            if kind not in (Cost.WAIT, Cost.CALL) or COST_NAMES[kind] in paid.members()
         ]
         measured = Measurement(
             drain,

@@ -30,6 +30,8 @@ class Cut:
     pid: int
     image: int
     cost: Cost
+    time_ns: int = 0
+    """When: CLOCK_MONOTONIC."""
 
 
 class Alarms:
@@ -82,7 +84,7 @@ class Alarms:
 
     def _act(self, raw: bytes) -> None:
         record = self._layout.from_buffer_copy(raw)
-        cut = Cut(record.tgid, record.image, Cost(record.address))
+        cut = Cut(record.tgid, record.image, Cost(record.address), record.time_ns)
         if cut.cost is Cost.SWITCH:
             self._leave_switches()
         kinds = (Cost.PROBE, Cost.LOCK) if cut.cost is Cost.PROBE else (cut.cost,)

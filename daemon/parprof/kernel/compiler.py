@@ -37,8 +37,10 @@ OBJECT_PARTS = (
     "python.bpf.c",
     "waits.bpf.c",
     "scheduler.bpf.c",
+    "n_working.bpf.c",
     "sampler.bpf.c",
     "work_edges.bpf.c",
+    "calls.bpf.c",
 )
 PROGRAMS = {
     "on_switch": "raw_tracepoint",
@@ -57,6 +59,7 @@ PROGRAMS = {
     "on_edge": "kprobe",
     "on_edge_unwind": "kprobe",
     "on_edge_python": "kprobe",
+    "on_call": "kprobe",
 }
 _PSEUDO_MAP_FD = 1
 _INITIAL_PID_NAMESPACE = 4026531836
@@ -167,6 +170,8 @@ def compile_object() -> dict[str, Any]:
         "settings": _fields(bpf["settings_map"].Leaf),
         "interpreter": _fields(bpf["interpreters"].Leaf),
         "meter": _fields(bpf["meters"].sLeaf),
+        "call_count": _fields(bpf["call_counts"].sLeaf),
+        "call_arc": _fields(bpf["call_arcs"].Key),
         "control_record": _fields(bpf["layout_control"].Leaf),
         "trace_record": _fields(bpf["layout_trace"].Leaf),
     }

@@ -11,7 +11,7 @@ from parprof.kernel.stacks import PYTHON_ENDS, STACK_ENDS
 
 LOST_REASONS = ("counts_full", "stack_ring", "user_stack", "control_ring", "threads_full", "processes_full",
                 "nesting", "learned_full", "trace_ring", "contexts", "memory",
-                "undecided", "cpus", "waits")  # fmt: skip
+                "undecided", "cpus", "waits", "calls", "callers")  # fmt: skip
 _STATISTICS = {
     "samples": 16, "switches": 17, "wakeups": 18, "repaired": 19, "unsure": 20, "contexts": 21, "caught": 23,
     "checked": 24, "disagreed": 25, "ticks": 26, "known_creations": 27,
@@ -32,7 +32,7 @@ EDGE_NAMES = {
 
 LEFT_OUT = {
     Cost.PROBE: "probe_hits", Cost.LOCK: "lock_hits", Cost.CREATE: "thread_creations", Cost.WALK: "creation_walks",
-    Cost.SAMPLE: "samples",
+    Cost.SAMPLE: "samples", Cost.CALL: "calls",
 }  # fmt: skip
 """Events that the breaker leaves out: names as in reports and metrics."""
 

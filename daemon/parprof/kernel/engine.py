@@ -18,6 +18,7 @@ from typing import Any
 from parprof.errors import KernelUnsupported, TargetError
 from parprof.kernel import bpf, records
 from parprof.kernel.breaker import Breaker
+from parprof.kernel.call_counts import CallCounter
 from parprof.kernel.counters import Counters
 from parprof.kernel.counts import CountTable
 from parprof.kernel.cpus import possible_cpus
@@ -96,6 +97,8 @@ class BpfKernel(Closing):
         self._object = load_object({**map_sizes(possible_cpus(), rate), **fewer, **(sizes or {})})
         self.prober = Prober(self._object)
         self.prober.prepare()  # beside what follows
+        self.calls = CallCounter(self._object)
+        """Exact calls of chosen functions; nothing until some are."""
         self._settings = Settings(
             self._object, frequency_hz, budget or Budget(), trace=trace, system_wide=system_wide
         )
@@ -507,5 +510,6 @@ class BpfKernel(Closing):
             ring.close()
         self._rings.clear()
         self.prober.close()
+        self.calls.close()
         self.store.close()
         self._object.close()

@@ -43,6 +43,8 @@ _MAP_LAYOUTS = {
     "settings_map": (None, "settings"),
     "interpreters": (None, "interpreter"),
     "meters": (None, "meter"),
+    "call_counts": (None, "call_count"),
+    "call_arcs": ("call_arc", "call_count"),
 }
 
 

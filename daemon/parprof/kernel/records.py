@@ -36,6 +36,8 @@ class Cost(IntEnum):
     """The interrupts of samples: no part of the budget, for the rate alone decides."""
     WAIT = 7
     """Where threads wait."""
+    CALL = 8
+    """Calls that are counted exactly."""
 
 
 COST_NAMES = {
@@ -47,6 +49,7 @@ COST_NAMES = {
     Cost.SAMPLE: "samples",
     Cost.TIMER: "timer",
     Cost.WAIT: "waits",
+    Cost.CALL: "calls",
 }
 """As in reports."""
 

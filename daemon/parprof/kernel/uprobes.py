@@ -13,10 +13,11 @@ import errno
 import os
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from parprof.errors import KernelUnsupported, ProbeAttachError
 from parprof.kernel import bpf, multilinks
@@ -28,6 +29,30 @@ COOKIE_RETURN, COOKIE_SESSION, COOKIE_LEARN, COOKIE_DEAR = 1 << 8, 1 << 9, 1 << 
 COOKIE_ENTRY = 1 << 15
 _FUNCTION_SHIFT, _INSTANCE_SHIFT, _ROOT_SHIFT, _INSIDE_SHIFT, _DELTA_SHIFT = 12, 16, 20, 24, 32
 _UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.E2BIG, errno.ENOSYS)
+
+
+class Probed(Protocol):
+    """A place to probe, as the mechanisms see it."""
+
+    @property
+    def path(self) -> str:
+        """Of the file."""
+
+    @property
+    def offset(self) -> int:
+        """In the file."""
+
+    @property
+    def returns(self) -> bool:
+        """Whether the function's return is to be probed, too."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether no return probe is to be set there, whatever the mechanism."""
+
+    @property
+    def cookie(self) -> int:
+        """Of the entry probe: what the program is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +122,10 @@ class Prober:
     no such filter.
     """
 
-    def __init__(self, loaded: LoadedObject) -> None:
+    def __init__(self, loaded: LoadedObject, program: str = "on_edge") -> None:
+        """``program``: the one that is to run at the probes."""
         self._object = loaded
+        self._program = program
         self._mechanisms = ["session", "multi", "traced", "single"]
         self._traced: TracedEvents | None = None
         self._multi_is_right: bool | None = None
@@ -112,7 +139,7 @@ class Prober:
     def _prepare(self) -> None:
         kind = bpf.ATTACH_UPROBE_SESSION if self._has_sessions() else bpf.ATTACH_UPROBE_MULTI
         with suppress(OSError, KernelUnsupported):  # whoever attaches finds out, and has other mechanisms
-            self._object.program("on_edge", kind)
+            self._object.program(self._program, kind)
 
     @property
     def mechanism(self) -> str:
@@ -127,7 +154,7 @@ class Prober:
             return self._mechanisms if self._multi_is_right else self._mechanisms[1:]
         return self._mechanisms
 
-    def attach(self, sites: list[Site], pid: int) -> ProbeSet:
+    def attach(self, sites: Sequence[Probed], pid: int) -> ProbeSet:
         """Attach all sites for process ``pid`` alone; 0: for all processes.
 
         Raises:
@@ -147,7 +174,7 @@ class Prober:
                 files = ", ".join(sorted({site.path for site in sites}))
                 raise ProbeAttachError(f"uprobes on {files}: {error.strerror}") from error
 
-    def attach_return(self, site: Site, pid: int) -> ProbeSet:
+    def attach_return(self, site: Probed, pid: int) -> ProbeSet:
         """Attach to the return of one function alone, to learn what that costs.
 
         Raises:
@@ -155,10 +182,12 @@ class Prober:
         """
         return ProbeSet(self._multi([site], pid, bpf.ATTACH_UPROBE_MULTI, COOKIE_RETURN, True))
 
-    def _multi(self, sites: list[Site], pid: int, attach_type: int, extra: int, returns: bool) -> list[int]:
+    def _multi(
+        self, sites: Sequence[Probed], pid: int, attach_type: int, extra: int, returns: bool
+    ) -> list[int]:
         if not sites:
             return []
-        program = self._object.program("on_edge", attach_type)
+        program = self._object.program(self._program, attach_type)
         out: list[int] = []
         try:
             for path in dict.fromkeys(site.path for site in sites):
@@ -174,7 +203,7 @@ class Prober:
             raise
         return out
 
-    def _attach_session(self, sites: list[Site], pid: int, out: list[int]) -> None:
+    def _attach_session(self, sites: Sequence[Probed], pid: int, out: list[int]) -> None:
         paired = [site for site in sites if site.returns]
         entries = [site for site in sites if not site.returns and not site.moves]
         moving = [site for site in sites if site.moves]
@@ -192,14 +221,14 @@ class Prober:
             self._sessions_there = multilinks.have_sessions()
         return self._sessions_there
 
-    def _attach_multi(self, sites: list[Site], pid: int, out: list[int]) -> None:
+    def _attach_multi(self, sites: Sequence[Probed], pid: int, out: list[int]) -> None:
         paired = [site for site in sites if site.returns]
         out += self._multi(paired, pid, bpf.ATTACH_UPROBE_MULTI, COOKIE_RETURN, True)
         out += self._multi(sites, pid, bpf.ATTACH_UPROBE_MULTI, 0, False)
 
-    def _attach_traced(self, sites: list[Site], pid: int, out: list[int]) -> Callable[[], None]:
+    def _attach_traced(self, sites: Sequence[Probed], pid: int, out: list[int]) -> Callable[[], None]:
         if self._traced is None:
-            self._traced = TracedEvents(self._object.program("on_edge", 0))
+            self._traced = TracedEvents(self._object.program(self._program, 0))
         traced = self._traced
         returns = [
             (site.path, (site.cookie | COOKIE_RETURN, True), site.offset) for site in sites if site.returns
@@ -222,9 +251,9 @@ class Prober:
         if self._traced is not None:
             self._traced.close()
 
-    def _attach_single(self, sites: list[Site], pid: int, out: list[int]) -> None:
+    def _attach_single(self, sites: Sequence[Probed], pid: int, out: list[int]) -> None:
         kind = int(Path("/sys/bus/event_source/devices/uprobe/type").read_text())
-        program = self._object.program("on_edge", 0)
+        program = self._object.program(self._program, 0)
         for site in sites:
             for cookie, is_return in ((site.cookie | COOKIE_RETURN, 1), (site.cookie, 0)):
                 if is_return and not site.returns:

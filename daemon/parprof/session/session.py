@@ -82,8 +82,12 @@ class Session:
         blame_locks: bool = False,
         share_probes: bool = False,
         one_job: bool = False,
+        on_planned: Callable[[Target], None] | None = None,
     ) -> None:
-        """``one_job``: all processes are one scope; else each is its own, with the children that it forks."""
+        """``one_job``: all processes are one scope; else each is its own, with the children that it forks.
+
+        ``on_planned``: see `Watched`.
+        """
         self.kernel = kernel
         self._one_job = one_job
         self.scopes: dict[int, Scope] = {}
@@ -93,7 +97,7 @@ class Session:
         self.cache = DsoCache()
         self.builder = TableBuilder(TableCache())
         self.watched = Watched(kernel, self.cache, Placer(kernel, self.builder), wanted_source, blame_locks,
-            SharedProbes(kernel) if share_probes else None)  # fmt: skip
+            SharedProbes(kernel) if share_probes else None, on_planned=on_planned)  # fmt: skip
         self._poller = select.epoll()
         self._lives = Lives[Target](
             kernel, self._poller, _SETTLED_SECONDS, Stops(kernel.plain_programs).judge

@@ -93,6 +93,8 @@ class Watched:
     """Where rare probes go that serve all processes; None: each process has its own."""
     front_ends: FrontEnds = field(default_factory=FrontEnds)
     """Languages whose functions are to be in call paths."""
+    on_planned: Callable[[Target], None] | None = None
+    """Called when a target's probes are placed, or placed anew: whoever has probes of its own adds them then."""
 
 
 class Target:
@@ -140,6 +142,8 @@ class Target:
         """Time that its working threads waited for a CPU so far, likewise."""
         self.cuts: set[Cost] = set()
         """Kinds of events that were too dear for it."""
+        self.calls_cut_ns = 0
+        """When calls were no longer counted: CLOCK_MONOTONIC."""
         self._begun_s = time.monotonic()
         self._ended_s = 0.0
         self._planned_for: LoadMap | None = None
@@ -156,6 +160,7 @@ class Target:
         """The interpreter that it runs."""
         self._front_ends = watched.front_ends
         self._probes = PlacedProbes(watched.kernel, process.pid, watched.shared)
+        self._on_planned = watched.on_planned
         self.allowed = AllowedCores(like.cores if like else 1)
         self._quota: QuotaWatch = like._quota if like else QuotaWatch()
         self.life = Life(f"process {process.pid}, image {image}")
@@ -470,6 +475,8 @@ class Target:
                 self._probes.attach(edges, Cost.PROBE)
             with self._noting_refusals():
                 self._probes.attach(locks, Cost.LOCK)
+        if self._on_planned is not None:
+            self._on_planned(self)
 
     @contextmanager
     def _noting_refusals(self) -> Iterator[None]:
@@ -525,6 +532,8 @@ class Target:
         elif cut.cost is Cost.CREATE:
             self._note_switch("creation of threads is no longer probed: that cost more than the budget")
             self._probes.detach(Cost.CREATE)
+        elif cut.cost is Cost.CALL:
+            self.calls_cut_ns = cut.time_ns
         elif cut.cost is Cost.SWITCH:
             self._note_switch(
                 "context switches are no longer followed: that cost more than the budget; "

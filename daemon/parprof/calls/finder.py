@@ -1,0 +1,179 @@
+"""Finds the functions that are meant in the files that a process maps; a child process looks into each file once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from parprof.calls.search import Found, addresses_from_json, found_from_json
+from parprof.calls.wanted import Wanted
+from parprof.errors import TargetError
+from parprof.files.dso import Dso, Key
+from parprof.model import Frame
+from parprof.process.loadmap import LoadMap
+from parprof.resources import Closing
+from parprof.untrusted import visible
+from parprof.workers.client import WorkerClient, WorkerFailed
+
+FILE_SECONDS = 20.0
+"""How long one file may take."""
+NameAddresses = Callable[[Iterable[tuple[Dso, int, bool]]], dict[tuple[Dso, int, bool], tuple[Frame, ...]]]
+"""`parprof.symbols.Symbolizer.resolve`."""
+
+
+class _Client(WorkerClient):
+    module = "parprof.calls.worker"
+    doing = "looking for functions"
+
+
+class FunctionFinder(Closing):
+    """What each file has of the functions that are meant. For one thread."""
+
+    def __init__(
+        self, wanted: Sequence[Wanted], resolve: NameAddresses, nop5_is_cheap: Callable[[], bool]
+    ) -> None:
+        """``resolve``: names addresses, to find lines. ``nop5_is_cheap``: asked when there is something to look for."""
+        self.wanted = tuple(wanted)
+        self._resolve = resolve
+        self._nop5_is_cheap = nop5_is_cheap
+        self._client = _Client()
+        self._known: dict[Key, Found] = {}
+        self._answered: set[str] = set()
+        self._suggestions: dict[str, list[str]] = {}
+        self._indirect: set[str] = set()
+        self._line_files: set[str] = set()
+        self.problems: dict[str, str] = {}
+        """Path of a file -> why it was not searched."""
+        self.searched = 0
+        """Files that were, and that name functions."""
+
+    def find(self, load_map: LoadMap) -> list[tuple[Dso, Found]]:
+        """The files that are mapped, and what they have."""
+        dsos = [dso for dso in load_map.dsos() if dso.key[0] == "file"]
+        return [(dso, found) for dso in dsos if (found := self._in_file(dso, load_map, dsos[0])).routines]
+
+    def _in_file(self, dso: Dso, load_map: LoadMap, executable: Dso) -> Found:
+        known = self._known.get(dso.key)
+        if known is None:
+            known = self._known[dso.key] = self._look_into(dso, load_map, executable)
+        return known
+
+    def _look_into(self, dso: Dso, load_map: LoadMap, executable: Dso) -> Found:
+        if dso.elf is None:
+            self.problems[dso.path] = dso.problem or "it cannot be read now"
+            return Found()
+        named = [one for one in self.wanted if one.name]
+        addressed = self._addresses(dso, load_map, executable)
+        request = {
+            "patterns": [one.name for one in named],
+            "addresses": [address for _, address in addressed],
+            "nop5": self._nop5_is_cheap(),
+        }
+        try:
+            answer = self._ask(dso, request)
+            found = found_from_json(answer.get("found"))
+        except (WorkerFailed, TargetError, OSError) as error:
+            self.problems[dso.path] = str(error)
+            return Found()
+        except ValueError:
+            self.problems[dso.path] = visible(str(answer.get("problem") or "no sensible answer"), 500)
+            return Found()
+        self._note(found, [*named, *(one for one, _ in addressed)])
+        return found
+
+    def _ask(self, dso: Dso, request: dict[str, object]) -> dict[str, object]:
+        fd = dso.file().lend()
+        try:
+            return self._client.ask(request, [fd], time.monotonic() + FILE_SECONDS)
+        finally:
+            os.close(fd)
+
+    def _note(self, found: Found, asked: Sequence[Wanted]) -> None:
+        self.searched += found.functions > 0
+        self._answered |= {asked[index].text for index in found.answered if index < len(asked)}
+        self._indirect |= {asked[index].text for index in found.indirect if index < len(asked)}
+        for index, names in found.suggestions:
+            if index < len(asked):
+                self._suggestions.setdefault(asked[index].text, []).extend(visible(name) for name in names)
+
+    def _addresses(self, dso: Dso, load_map: LoadMap, executable: Dso) -> list[tuple[Wanted, int]]:
+        """What is asked for by address or line that may be in this file, as ELF addresses."""
+        out = []
+        for one in self.wanted:
+            if one.address is not None:
+                at = load_map.find(one.address) or (executable, one.address)
+                if at[0].key == dso.key:
+                    out.append((one, at[1]))
+            elif one.file and one.text not in self._answered:
+                address = self._of_line(dso, one)
+                if address is not None:
+                    out.append((one, address))
+        return out
+
+    def _of_line(self, dso: Dso, wanted: Wanted) -> int | None:
+        """The function that begins last before a line of a file."""
+        try:
+            functions = addresses_from_json(self._ask(dso, {"list": True}).get("functions"))
+        except (WorkerFailed, TargetError, OSError, ValueError):
+            return None
+        best: tuple[int, int] | None = None
+        for (_, vaddr, _), frames in self._resolve((dso, vaddr, False) for vaddr in functions).items():
+            frame = frames[-1]
+            if not _is_file(frame.file, wanted.file):
+                continue
+            self._line_files.add(wanted.text)
+            start = frame.start_line or frame.line
+            if 0 < start <= wanted.line and (best is None or start > best[0]):
+                best = start, vaddr
+        return best[1] if best else None
+
+    def missing(self) -> list[str]:
+        """What was asked for that no file has so far: a sentence for each, with what to do."""
+        return [self._why_missing(one) for one in self.wanted if one.text not in self._answered]
+
+    @property
+    def is_missing_all(self) -> bool:
+        """Whether nothing of what was asked for is anywhere so far."""
+        return not self._answered
+
+    def _why_missing(self, wanted: Wanted) -> str:
+        text = visible(wanted.text)
+        if wanted.text in self._indirect:
+            return (
+                f"{text} is one of several functions, chosen when the program starts (IFUNC): name the one that "
+                "`parprof attach` shows"
+            )
+        if wanted.address is not None:
+            return f"{text}: no function that has a name is there; an address as in /proc/PID/maps, or of the file"
+        if wanted.file:
+            if wanted.text in self._line_files:
+                return f"{text}: no function begins at or before that line"
+            return f"{text}: no function of that file is known; compile with -g, or name a function"
+        if not self.searched:
+            return f"no function {text}: the program's files are stripped of names; give an address, 0x..."
+        nearest = list(dict.fromkeys(self._suggestions.get(wanted.text, ())))[:3]
+        hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+        return (
+            f"no function {text} has code of its own in the {self.searched} files of the program"
+            f"{hint or '; it may be inlined everywhere, or in a file without names'}"
+        )
+
+    def too_many(self) -> int:
+        """How many routines are meant in the file that has most of them."""
+        return max((found.matched for found in self._known.values()), default=0)
+
+    def close(self) -> None:
+        """End the child."""
+        with suppress(OSError):
+            self._client.close()
+
+
+def _is_file(path: str, wanted: str) -> bool:
+    """Whether a path ends as was asked for.
+
+    >>> _is_file("/src/a/solve.c", "solve.c"), _is_file("/src/a/resolve.c", "solve.c")
+    (True, False)
+    """
+    return path == wanted or path.endswith("/" + wanted.lstrip("/"))

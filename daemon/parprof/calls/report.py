@@ -1,0 +1,219 @@
+"""The result for people, and as JSON (DESIGN.md section 5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import IO, Any, TextIO
+
+from rich.text import Text
+
+from parprof.calls.cedar import callee_calls
+from parprof.calls.result import Arc, CallProfile, Function, RoutineCalls
+from parprof.exporters.screen import Screen
+from parprof.kernel.call_counts import Calls
+from parprof.untrusted import printable
+
+SCHEMA = 1
+_ARCS_SHOWN = 5
+_SHORT_S, _LONG_S = 1e-6, 1e-3
+_MANY_PER_S = 1000.0
+
+
+def advice(result: CallProfile) -> str:
+    """The sentence that comes first: of the routine that took most CPU time, or else was called most."""
+    called = [row for row in result.routines if row.calls.all]
+    if not called:
+        return "none of the functions was called"
+    row = max(called, key=lambda row: (row.cpu_s, row.calls.all))
+    rate = row.calls.all / result.counted_s if result.counted_s else 0.0
+    each = row.cpu_per_call_s
+    cost = f" at {duration(each)} each" if each is not None else ""
+    how_often = f"is called {rate:,.0f}/s" if rate >= 10 else f"was called {times(row.calls.all)}"
+    return f"{row.function.name} {how_often}{cost}: {_why(row, rate, each)}"
+
+
+def _why(row: RoutineCalls, rate: float, each: float | None) -> str:
+    share = row.calls.sequential / row.calls.all
+    beside = (
+        "always while nothing else runs"
+        if share > 0.99
+        else "always beside other threads"
+        if share < 0.01
+        else f"{100 * share:.0f} % of them while nothing else runs"
+    )
+    if each is None:
+        return f"too short for samples to meet it; {beside}"
+    if each < _SHORT_S and rate >= _MANY_PER_S:
+        return f"many short calls: call it less often, or have it inlined; {beside}"
+    if each >= _LONG_S:
+        return f"few long calls: look inside of it; {beside}"
+    return beside
+
+
+def times(count: int) -> str:
+    """In words.
+
+    >>> times(1), times(2100)
+    ('once', '2,100 times')
+    """
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> duration(4e-8), duration(4e-7), duration(0.0123), duration(2.5)
+    ('40 ns', '0.4 us', '12 ms', '2.5 s')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-7), ("ns", 0.0)):
+        if seconds >= size:
+            value = seconds * {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}[unit]
+            return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
+    raise AssertionError
+
+
+def print_result(result: CallProfile, file: TextIO) -> None:
+    """The table: each routine, and below it who calls it."""
+    with Screen(file) as screen:
+        screen.fact("advice", printable(advice(result)))
+        screen.line("")
+        headings = [
+            ("calls", 13),
+            ("sequential", 13),
+            ("concurrent", 13),
+            ("cpu/call", 9),
+            ("routine <- caller", 0),
+        ]
+        screen.table(headings, _rows(result))
+        screen.line("")
+        screen.line(
+            f"counted for {result.counted_s:.1f} s; n_w from {result.profile.process.n_w_source}; "
+            f"counting took about {duration(result.cost_s)} of the program's CPU time"
+        )
+        for text in notes(result):
+            screen.fact("note", printable(text))
+
+
+def _rows(result: CallProfile) -> Iterable[tuple[list[str], Text]]:
+    for row in [one for one in result.routines if one.calls.all] or result.routines[:_ARCS_SHOWN]:
+        each = row.cpu_per_call_s
+        cells = [f"{row.calls.all:,}", *_states(row.calls), duration(each) if each is not None else ""]
+        yield cells, Text(printable(f"{row.function.name}{_place(row.function, row.function.line)}"))
+        mine = [arc for arc in result.arcs if arc.callee == row.function]
+        for arc in mine[:_ARCS_SHOWN]:
+            where = _place(arc.caller, arc.line)
+            yield ["", *_states(arc.calls), ""], Text(printable(f"  <- {arc.caller.name}{where}"))
+        rest = mine[_ARCS_SHOWN:]
+        if rest:
+            total = Calls()
+            for arc in rest:
+                total = total.plus(arc.calls)
+            yield ["", *_states(total), ""], Text(f"  <- {len(rest)} others")
+
+
+def _states(calls: Calls) -> list[str]:
+    return [f"{count:,}" if count else "" for count in (calls.sequential, calls.concurrent)]
+
+
+def _place(function: Function, line: int) -> str:
+    base = function.file.rpartition("/")[2]
+    if base:
+        return f" ({base}:{line})" if line else f" ({base})"
+    return f" [{function.module}]" if function.module else ""
+
+
+def notes(result: CallProfile) -> list[str]:
+    """What the reader must know."""
+    out = list(result.notes)
+    idle = [row.function.name for row in result.routines if not row.calls.all]
+    if idle and len(idle) < len(result.routines):
+        more = f" and {len(idle) - 3} more" if len(idle) > 3 else ""
+        out.append(f"not called: {', '.join(idle[:3])}{more}")
+    for row in result.routines:
+        out += [f"{row.function.name}: {text}" for text in row.notes]
+        if row.inlined_cpu_s:
+            into = ", ".join(row.inlined_in[:3])
+            out.append(
+                f"{row.function.name} is inlined into {into}: calls there cannot be counted, and their "
+                f"{duration(row.inlined_cpu_s)} of CPU time are not in cpu/call"
+            )
+    unsure = sum(row.calls.unsure for row in result.routines)
+    if unsure:
+        out.append(f"n_w was partly guessed at {unsure:,} calls")
+    lost = result.profile.lost
+    if lost.get("calls"):
+        out.append(f"{lost['calls']:,} calls are not counted: no room for their thread")
+    if lost.get("callers"):
+        out.append(f"{lost['callers']:,} calls are counted without their caller: too many callers")
+    return [*out, *result.profile.notes]
+
+
+def as_json(result: CallProfile) -> dict[str, Any]:
+    """The same as plain data."""
+    process = result.profile.process
+    return {
+        "schema": SCHEMA,
+        "process": {
+            "pid": process.pid, "comm": process.comm, "command": process.command, "runtime": process.runtime,
+            "cores": process.cores, "n_w_source": process.n_w_source,
+        },
+        "duration_s": round(result.counted_s, 6),
+        "estimate": result.estimate,
+        "advice": advice(result),
+        "routines": [_routine_json(row, result.arcs) for row in result.routines],
+        "arcs": [_arc_json(arc) for arc in result.arcs],
+        "lost": dict(result.profile.lost),
+        "cost": {"counting_s": round(result.cost_s, 6)},
+        "notes": notes(result),
+    }  # fmt: skip
+
+
+def _routine_json(row: RoutineCalls, arcs: Iterable[Arc]) -> dict[str, Any]:
+    work = row.at_work
+    concurrent_elapsed_ns = max(work.elapsed_ns - work.sequential_ns, 0.0)
+    made = [arc.calls for arc in arcs if (arc.caller.name, arc.caller.module, arc.caller.file) in row.frames]
+    callees = callee_calls(row.calls, made)
+    cpus = range(max(row.per_cpu, default=-1) + 1)
+    return {
+        "name": row.function.name,
+        "module": row.function.module,
+        "file": row.function.file,
+        "line": row.function.line,
+        "calls": row.calls.all,
+        "cpu_s": round(row.cpu_s, 9),
+        "own_cpu_s": round(row.own_cpu_s, 9),
+        "cpu_per_call_s": row.cpu_per_call_s,
+        "sequential": {
+            "entries": row.calls.sequential,
+            "elapsed_s": round(work.sequential_ns / 1e9, 9),
+            "cpu_s": round(work.sequential_ns / 1e9, 9),
+            "per_cpu": [row.per_cpu.get(cpu, Calls()).sequential for cpu in cpus],
+        },
+        "concurrent": {
+            "entries": row.calls.concurrent,
+            "elapsed_s": round(concurrent_elapsed_ns / 1e9, 9),
+            "cpu_s": round(work.concurrent_ns / 1e9, 9),
+            "per_cpu": [row.per_cpu.get(cpu, Calls()).concurrent for cpu in cpus],
+        },
+        "unsure": row.calls.unsure,
+        "inlined": {"cpu_s": round(row.inlined_cpu_s, 9), "into": list(row.inlined_in)},
+        "callees": {kind: {"count": getattr(callees, kind)} for kind in ("ss", "sc", "cs", "other")},
+    }
+
+
+def _arc_json(arc: Arc) -> dict[str, Any]:
+    return {
+        "caller": arc.caller.name,
+        "callee": arc.callee.name,
+        "file": arc.caller.file,
+        "line": arc.line,
+        "module": arc.caller.module,
+        "sequential": {"count": arc.calls.sequential},
+        "concurrent": {"count": arc.calls.concurrent},
+    }
+
+
+def write_json(result: CallProfile, file: IO[str]) -> None:
+    """As one line of ASCII."""
+    file.write(json.dumps(as_json(result), allow_nan=False) + "\n")

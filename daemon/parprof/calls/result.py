@@ -1,0 +1,234 @@
+"""What was counted, joined with what was sampled in the same seconds: per routine, and per arc (caller, callee).
+
+A routine's CPU time per call is its sampled CPU time, with all that it calls, over its exact number of calls: so no
+probe at its return is needed. The state of a call is that of the whole program at the entry (malony-1987 sec. 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from parprof.attribution.concurrency import AtWork
+from parprof.calls.counting import CountedSite
+from parprof.calls.finder import NameAddresses
+from parprof.cct.tree import CallingContextTree, Procedure
+from parprof.cct.views import flat_view
+from parprof.exporters.concurrency import FunctionLevels, by_function
+from parprof.files.dso import Dso
+from parprof.kernel.call_counts import Caller, Calls
+from parprof.model import Frame, Profile
+
+UNKNOWN_CALLER = "[unknown]"
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function by what it is called."""
+
+    name: str
+    module: str = ""
+    file: str = ""
+    line: int = field(default=0, compare=False)
+    """Where it begins; its copies say that of their first instruction, which may be another."""
+
+
+@dataclass(slots=True)
+class RoutineCalls:
+    """How often a routine was called, and what it took."""
+
+    function: Function
+    calls: Calls = Calls()
+    per_cpu: dict[int, Calls] = field(default_factory=dict)
+    at_work: AtWork = field(default_factory=lambda: AtWork.of(()))
+    """With all that it calls, sampled."""
+    own_cpu_s: float = 0.0
+    """CPU time in the routine itself, sampled."""
+    inlined_cpu_s: float = 0.0
+    """CPU time in copies that are inlined into other functions, whose calls cannot be counted; part of the others."""
+    inlined_in: tuple[str, ...] = ()
+    dear: bool = False
+    """Some of its calls were counted where that is dear."""
+    notes: list[str] = field(default_factory=list)
+    frames: set[tuple[str, str, str]] = field(default_factory=set)
+    """Name, module and file as samples and callers have it: debug information may know another alias."""
+
+    @property
+    def cpu_s(self) -> float:
+        """With all that it calls, sampled."""
+        return self.at_work.work_ns / 1e9
+
+    @property
+    def cpu_per_call_s(self) -> float | None:
+        """Sampled CPU time by exact calls; None where either is missing or inlined copies blur it."""
+        if not self.calls.all or not self.cpu_s:
+            return None
+        return max(self.cpu_s - self.inlined_cpu_s, 0.0) / self.calls.all
+
+
+@dataclass(slots=True)
+class Arc:
+    """Calls of one routine by one function."""
+
+    caller: Function
+    callee: Function
+    calls: Calls = Calls()
+    lines: dict[int, int] = field(default_factory=dict)
+    """Calls by line of the caller."""
+
+    @property
+    def line(self) -> int:
+        """That of most calls; 0: not known."""
+        return max(self.lines, key=lambda line: (self.lines[line], -line), default=0)
+
+
+@dataclass(slots=True)
+class CallProfile:
+    """The result."""
+
+    routines: list[RoutineCalls]
+    """Most calls first."""
+    arcs: list[Arc]
+    profile: Profile
+    """The samples of the same time."""
+    counted_s: float
+    """For how long calls were counted. Wall-clock time."""
+    estimate: str = ""
+    cost_s: float = 0.0
+    """CPU time that counting took from the program, by the prices of this machine."""
+    notes: list[str] = field(default_factory=list)
+
+
+def make_result(
+    sites: Mapping[int, CountedSite],
+    by_site: Mapping[int, Mapping[int, Calls]],
+    by_caller: Mapping[Caller, Calls],
+    find: Mapping[int, Finds],
+    resolve: NameAddresses,
+    profile: Profile,
+    counted_s: float,
+) -> CallProfile:
+    """Put it together. ``find``: by process image, what tells the file behind an address."""
+    names = _Names(sites.values(), resolve)
+    routines: dict[Function, RoutineCalls] = {}
+    for number, site in sites.items():
+        function = names.routine(site)
+        row = routines.setdefault(function, RoutineCalls(function))
+        frame = names.frame(site)
+        row.frames |= {(name, frame.module, frame.file) for name in (function.name, frame.name)}
+        for note in site.routine.notes:
+            if note not in row.notes:
+                row.notes.append(note)
+        for cpu, calls in by_site.get(number, {}).items():
+            row.calls = row.calls.plus(calls)
+            row.per_cpu[cpu] = row.per_cpu.get(cpu, Calls()).plus(calls)
+            row.dear = row.dear or not site.place.cheap
+    arcs = _arcs(sites, by_site, by_caller, find, resolve, names)
+    _join(routines, names, profile)
+    return CallProfile(
+        sorted(routines.values(), key=lambda row: (-row.calls.all, row.function.name)),
+        sorted(arcs, key=lambda arc: (-arc.calls.all, arc.caller.name)),
+        profile,
+        counted_s,
+    )
+
+
+class Finds(Protocol):
+    """What tells the file and ELF address behind an address: `parprof.session.target.Target`."""
+
+    def find(self, address: int, epoch: int) -> tuple[Dso, int] | None:
+        """None: nothing is there."""
+
+
+class _Names:
+    """The functions that are counted, as samples and lines know them."""
+
+    def __init__(self, sites: Iterable[CountedSite], resolve: NameAddresses) -> None:
+        entries = {(site.dso, site.copy.vaddr, False) for site in sites}
+        self._frames = resolve(entries)
+
+    def frame(self, site: CountedSite) -> Frame:
+        """The function at the entry of a routine's copy."""
+        return self._frames[site.dso, site.copy.vaddr, False][-1]
+
+    def routine(self, site: CountedSite) -> Function:
+        """The routine that a site belongs to."""
+        frame = self.frame(site)
+        return Function(site.routine.name, site.dso.name, frame.file, frame.start_line or frame.line)
+
+
+def _arcs(
+    sites: Mapping[int, CountedSite],
+    by_site: Mapping[int, Mapping[int, Calls]],
+    by_caller: Mapping[Caller, Calls],
+    find: Mapping[int, Finds],
+    resolve: NameAddresses,
+    names: _Names,
+) -> list[Arc]:
+    places: list[tuple[CountedSite, Calls, tuple[Dso, int, bool] | None]] = []
+    for number, by_cpu in by_site.items():
+        site = sites.get(number)
+        if site is not None and site.place.knows_caller:
+            total = Calls()
+            for calls in by_cpu.values():
+                total = total.plus(calls)
+            places.append((site, total, (site.dso, site.place.vaddr, False)))
+    for caller, calls in by_caller.items():
+        site = sites.get(caller.site)
+        if site is None:
+            continue
+        image = find.get(site.image)
+        at = image.find(caller.return_address, caller.epoch) if image is not None else None
+        places.append((site, calls, (*at, True) if at is not None else None))
+    frames = resolve({place for _, _, place in places if place is not None})
+    out: dict[tuple[Function, Function], Arc] = {}
+    for site, calls, place in places:
+        frame = frames[place][0] if place is not None else Frame(UNKNOWN_CALLER)
+        from_function = Function(frame.name, frame.module, frame.file, frame.start_line)
+        callee = names.routine(site)
+        arc = out.setdefault((from_function, callee), Arc(from_function, callee))
+        arc.calls = arc.calls.plus(calls)
+        if frame.line:
+            arc.lines[frame.line] = arc.lines.get(frame.line, 0) + calls.all
+    return list(out.values())
+
+
+def _join(routines: Mapping[Function, RoutineCalls], names: _Names, profile: Profile) -> None:
+    """Add what samples say of these routines."""
+    levels: dict[Procedure, FunctionLevels] = by_function(profile.samples)
+    totals = flat_view(CallingContextTree(profile.samples))
+    inlined = _inlined(profile)
+    for row in routines.values():
+        keys = [key for key in totals if (key.name, key.module, key.file) in row.frames]
+        for key in keys:
+            row.own_cpu_s += totals[key].exclusive.work_ns / 1e9
+        known = next((levels[key] for key in keys if key in levels), None)
+        if known is not None:
+            row.at_work = AtWork.of(known.inclusive)
+        same = {(name, module) for name, module, _ in row.frames}
+        found = next((inlined[key] for key in same if key in inlined), None)
+        if found is not None:
+            row.inlined_cpu_s = sum(found.values()) / 1e9
+            row.inlined_in = tuple(sorted(found, key=lambda name: -found[name]))
+
+
+def _inlined(profile: Profile) -> dict[tuple[str, str], dict[str, float]]:
+    """CPU time in inlined copies of functions, by the function around them."""
+    out: dict[tuple[str, str], dict[str, float]] = {}
+    for sample in profile.samples:
+        work_ns = sample.metrics.work_ns
+        if not work_ns:
+            continue
+        seen: set[tuple[str, str]] = set()
+        around = ""
+        for frame in sample.path:
+            if frame.is_loop:
+                continue
+            if frame.inlined and (key := (frame.name, frame.module)) not in seen:
+                seen.add(key)
+                by_function = out.setdefault(key, {})
+                by_function[around] = by_function.get(around, 0.0) + work_ns
+            if not frame.inlined:
+                around = frame.name
+    return out

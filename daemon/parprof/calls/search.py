@@ -1,0 +1,226 @@
+"""The functions of a file that are meant, and where each is probed: found in a child process, travels as JSON."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from parprof.calls.placing import CallPlace, Code
+from parprof.calls.wanted import MAX_TEXT, matches, names_many
+from parprof.files.elf import ElfFile, Symbol
+from parprof.files.elf_symbols import TYPE_IFUNC
+from parprof.symbols.names import readable, without_clone_suffixes
+
+MAX_ROUTINES = 500
+"""Of one file that are looked at closer: who means more of them does not mean calls, but a profile."""
+MAX_LISTED = 1 << 16
+_SUGGESTIONS = 3
+_MOST_COMPARED = 1 << 15
+_WORST = 0.6
+_MAX_NAME = 1 << 13
+
+
+class Copy(NamedTuple):
+    """A function's code: the function itself, or a compiler's copy of it."""
+
+    symbol: str
+    vaddr: int
+    why: str
+    """Why it is probed where it is."""
+    places: tuple[CallPlace, ...]
+
+
+class Routine(NamedTuple):
+    """A function by its name for people, with all copies that have code of their own."""
+
+    name: str
+    copies: tuple[Copy, ...]
+    notes: tuple[str, ...]
+
+
+class Found(NamedTuple):
+    """What a file has of what was asked for."""
+
+    routines: tuple[Routine, ...] = ()
+    matched: int = 0
+    """How many routines are meant, those beyond `MAX_ROUTINES` too."""
+    answered: tuple[int, ...] = ()
+    """Which of the patterns and addresses, by index, mean at least one of them; patterns come first."""
+    suggestions: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """For patterns that mean none: names that are nearly the same."""
+    indirect: tuple[int, ...] = ()
+    """Patterns that mean a function of which the dynamic linker chooses one of several (IFUNC)."""
+    functions: int = 0
+    """How many functions the file names."""
+
+
+def search(
+    elf: ElfFile, patterns: Sequence[str], addresses: Sequence[int], *, nop5_is_cheap: bool = False
+) -> Found:
+    """Look for functions by name, and by an ELF virtual address that they have.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    symbols = list({(one.name, one.value): one for one in elf.symbols()}.values())
+    meant: dict[str, list[Symbol]] = {}
+    answered, indirect = set(), set()
+    for symbol in symbols:
+        name = readable(symbol.name)
+        asked = {
+            index
+            for index, pattern in enumerate(patterns)
+            if matches(pattern, without_clone_suffixes(symbol.name), name) or pattern == symbol.name
+        }
+        asked |= {
+            len(patterns) + index
+            for index, address in enumerate(addresses)
+            if symbol.value <= address < symbol.value + max(symbol.size, 1)
+        }
+        if not asked:
+            continue
+        if symbol.kind == TYPE_IFUNC:
+            indirect |= asked
+            continue
+        if not _is_cold(symbol):
+            answered |= asked
+            meant.setdefault(name, []).append(symbol)
+    _drop_aliases(meant)
+    routines = _routines(elf, symbols, dict(list(meant.items())[:MAX_ROUTINES]), nop5_is_cheap)
+    missing = [i for i, one in enumerate(patterns) if i not in answered | indirect and not names_many(one)]
+    return Found(
+        tuple(routines),
+        len(meant),
+        tuple(sorted(answered)),
+        tuple((index, _nearest(patterns[index], symbols)) for index in missing),
+        tuple(sorted(indirect - answered)),
+        len(symbols),
+    )
+
+
+def list_functions(elf: ElfFile) -> list[int]:
+    """Where the functions of a file begin, ELF virtual addresses.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    found = {one.value for one in elf.symbols() if one.kind != TYPE_IFUNC and not _is_cold(one)}
+    return sorted(found)[:MAX_LISTED]
+
+
+def _is_cold(symbol: Symbol) -> bool:
+    """Code that is jumped to, in the middle of a call."""
+    return ".cold" in symbol.name
+
+
+def _is_part(symbol: Symbol) -> bool:
+    return ".part." in symbol.name
+
+
+def _drop_aliases(meant: dict[str, list[Symbol]]) -> None:
+    """A place counts once, under the name that looks least like the implementation's."""
+    at: dict[int, str] = {}
+    for name in sorted(meant, key=lambda name: (name.startswith("_"), len(name), name)):
+        kept = [one for one in meant[name] if at.setdefault(one.value, name) == name]
+        meant[name] = list({one.value: one for one in kept}.values())
+    for name in [name for name, kept in meant.items() if not kept]:
+        del meant[name]
+
+
+def _routines(
+    elf: ElfFile, symbols: list[Symbol], meant: dict[str, list[Symbol]], nop5_is_cheap: bool
+) -> list[Routine]:
+    chosen: list[tuple[str, list[Symbol], tuple[str, ...]]] = []
+    for name, copies in meant.items():
+        whole = [one for one in copies if not _is_part(one)]
+        notes = []
+        if whole and len(whole) < len(copies):
+            notes.append("where its beginning is inlined and only its rest is called, that is not counted")
+        elif not whole:
+            notes.append("its beginning is inlined: only calls that go on to its rest are counted")
+        alike = [one for one in whole if one.name == without_clone_suffixes(one.name)]
+        if len(alike) > 1:
+            notes.append(f"{len(alike)} functions have this name: they are counted together")
+        chosen.append((name, whole or copies, tuple(notes)))
+    flat = [one for _, copies, _ in chosen for one in copies]
+    placements = iter(Code(elf, symbols).place_all(flat, nop5_is_cheap=nop5_is_cheap))
+    return [
+        Routine(
+            name,
+            tuple(Copy(one.name, one.value, (at := next(placements)).why, at.places) for one in copies),
+            notes,
+        )
+        for name, copies, notes in chosen
+    ]
+
+
+def _nearest(pattern: str, symbols: Sequence[Symbol]) -> tuple[str, ...]:
+    """Names that were perhaps meant."""
+    names = {readable(one.name) for one in symbols[:_MOST_COMPARED] if abs(len(one.name) - len(pattern)) < 64}
+    return tuple(difflib.get_close_matches(pattern, names, _SUGGESTIONS, _WORST))
+
+
+# as JSON
+
+
+def found_from_json(raw: Any) -> Found:
+    """What the child found, checked.
+
+    Raises:
+        ValueError: this is no such thing.
+    """
+    try:
+        routines, matched, answered, suggestions, indirect, functions = raw
+        return Found(
+            tuple(_routine(one) for one in _list(routines, MAX_ROUTINES)),
+            _number(matched),
+            tuple(_number(one) for one in _list(answered)),
+            tuple((_number(index), tuple(map(_text, _list(names)))) for index, names in _list(suggestions)),
+            tuple(_number(one) for one in _list(indirect)),
+            _number(functions),
+        )
+    except TypeError as error:
+        raise ValueError("no functions") from error
+
+
+def addresses_from_json(raw: Any) -> list[int]:
+    """ELF addresses, checked.
+
+    Raises:
+        ValueError: these are none.
+    """
+    return [_number(one) for one in _list(raw)]
+
+
+def _routine(raw: Any) -> Routine:
+    name, copies, notes = raw
+    return Routine(
+        _text(name), tuple(_copy(one) for one in _list(copies)), tuple(_text(one) for one in _list(notes))
+    )
+
+
+def _copy(raw: Any) -> Copy:
+    symbol, vaddr, why, places = raw
+    return Copy(
+        _text(symbol), _number(vaddr), _text(why),
+        tuple(CallPlace(_number(at), bool(cheap), bool(knows)) for at, cheap, knows in _list(places)),
+    )  # fmt: skip
+
+
+def _number(raw: Any) -> int:
+    if not isinstance(raw, int) or not 0 <= raw < 1 << 64:
+        raise ValueError("no number")
+    return raw
+
+
+def _text(raw: Any) -> str:
+    if not isinstance(raw, str) or len(raw) > max(_MAX_NAME, MAX_TEXT):
+        raise ValueError("no text")
+    return raw
+
+
+def _list(raw: Any, most: int = MAX_LISTED) -> list[Any]:
+    if not isinstance(raw, list) or len(raw) > most:
+        raise ValueError("no list, or too long a one")
+    return raw

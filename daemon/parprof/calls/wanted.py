@@ -1,0 +1,105 @@
+"""What a user may name functions by: a name, a pattern, a line of source code, or an address."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from parprof.errors import UsageError
+
+_LINE = re.compile(r"(?P<file>.*[^:]):(?P<line>\d{1,8})\Z")
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{1,16}\Z")
+MAX_TEXT = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One ``-f``. Exactly one of ``name``, ``file`` and ``address`` says what it is."""
+
+    text: str
+    name: str = ""
+    """A function's name, with ``*`` and ``?`` for any characters, and any one."""
+    file: str = ""
+    """The function that has this line of this file, of whose path the end is given."""
+    line: int = 0
+    address: int | None = None
+    """The function that has this address: in the process, or else in the executable file."""
+
+
+def parse_wanted(text: str) -> Wanted:
+    """What one ``-f`` asks for.
+
+    >>> parse_wanted("solve_*").name, parse_wanted("ns::f").name, parse_wanted("a/s.c:40").line
+    ('solve_*', 'ns::f', 40)
+
+    Raises:
+        UsageError: it says nothing, or too much.
+    """
+    if not text or text.isspace() or len(text) > MAX_TEXT or not text.isprintable():
+        raise UsageError(
+            f"-f {text[:40]!r} names no function: give a name, 'solve_*', file.c:40 or 0xaddress"
+        )
+    if _ADDRESS.match(text):
+        return Wanted(text, address=int(text, 16))
+    if (line := _LINE.match(text)) is not None:
+        return Wanted(text, file=line["file"], line=int(line["line"]))
+    return Wanted(text, name=text)
+
+
+@lru_cache(maxsize=1 << 10)
+def _expression(pattern: str) -> re.Pattern[str]:
+    parts = (".*" if char == "*" else "." if char == "?" else re.escape(char) for char in pattern)
+    return re.compile("".join(parts), re.DOTALL)
+
+
+def names_many(pattern: str) -> bool:
+    """Whether more than one name may be meant."""
+    return "*" in pattern or "?" in pattern
+
+
+def matches(pattern: str, symbol: str, name: str) -> bool:
+    """Whether a function is meant: by its symbol, its name for people, that without arguments or without scopes.
+
+    >>> matches("push", "_ZN5Stack4pushEi", "Stack::push(int)"), matches("Stack::p*", "", "Stack::push(int)")
+    (True, True)
+    """
+    forms = {symbol, name}
+    bare = without_arguments(name)
+    forms.add(bare)
+    if "::" not in pattern:
+        forms.add(without_scopes(bare))
+    if not names_many(pattern):
+        return pattern in forms
+    expression = _expression(pattern)
+    return any(expression.fullmatch(form) for form in forms if form)
+
+
+def without_arguments(name: str) -> str:
+    """A C++ function's name up to its arguments.
+
+    >>> without_arguments("ns::f<int (*)(char)>(int) const"), without_arguments("(anonymous namespace)::g()")
+    ('ns::f<int (*)(char)>', '(anonymous namespace)::g')
+    """
+    depth = 0
+    for at, char in enumerate(name):
+        if char == "(" and depth == 0 and at and not name.startswith("(anonymous namespace)", at):
+            if not name[:at].endswith("operator"):
+                return name[:at]
+        depth += (char == "<") - (char == ">" and depth > 0)
+    return name
+
+
+def without_scopes(name: str) -> str:
+    """The last part of a qualified name.
+
+    >>> without_scopes("std::vector<a::b>::push"), without_scopes("main")
+    ('push', 'main')
+    """
+    depth = 0
+    for at in range(len(name) - 1, 0, -1):
+        char = name[at]
+        depth += (char == ">") - (char == "<")
+        if depth == 0 and name.startswith("::", at - 1):
+            return name[at + 1 :]
+    return name

@@ -1,0 +1,181 @@
+"""`parprof calls`: exact calls of chosen functions."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import math
+import os
+import signal
+import time
+
+from parprof.calls.wanted import Wanted, parse_wanted
+from parprof.commands.measuring import Interrupt
+from parprof.commands.spawn import Child
+from parprof.errors import CommandError, UsageError
+from parprof.exporters.output import check_writable
+from parprof.process.identity import inspect
+
+DEFAULT_BUDGET_PERCENT = 5.0
+_GRACE_SECONDS = 1.0
+
+
+class CallsCommand:
+    """Count the calls of chosen functions exactly: how many, by whom, and what ran beside them.
+
+    Of a running process (PID), or of a command (-- CMD), which is counted from its first instruction on. Each routine's
+    calls are split by the state of the program at the entry: sequential (no other thread works) or concurrent. CPU time
+    per call comes from samples of the same seconds. Only entries and calls are probed, never returns: exceptions,
+    longjmp and tail calls pass unharmed. A short look tells first what counting costs; above the budget it is refused.
+    """
+
+    name = "calls"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.usage = (
+            "parprof calls PID -f FUNC [options] | parprof calls -f FUNC [options] -- CMD [ARG ...]"
+        )
+        parser.add_argument("pid", metavar="PID", nargs="?", help="the process; or -- and a command")
+        parser.add_argument(
+            "-f", "--function", metavar="FUNC", action="append", default=[],
+            help="what to count: a function's name, a pattern such as 'solve_*', file.c:40 for the function that has "
+            "that line, or 0xaddress; compilers' copies of a function count as the function; may be repeated",
+        )  # fmt: skip
+        parser.add_argument(
+            "-d",
+            "--duration",
+            metavar="SECONDS",
+            type=float,
+            help="how long (default: until Ctrl-C or the end)",
+        )
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="count whatever it costs; the program may become many times slower",
+        )
+        parser.add_argument(
+            "--budget", metavar="PERCENT", type=float, default=DEFAULT_BUDGET_PERCENT,
+            help="what counting may take of the program's CPU time; beyond that it is refused, or ends "
+            "(default: %(default)g)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--n-w-source", metavar="SOURCE", choices=("exact", "memory", "sampled"),
+            help="where the number of working threads comes from, as for `parprof record`",
+        )  # fmt: skip
+        parser.add_argument(
+            "-o", "--output", metavar="FILE", help="write the result to FILE; - is standard output"
+        )
+        parser.add_argument("--json", action="store_true", help="the result as JSON")
+        parser.add_argument("-q", "--quiet", action="store_true", help="no progress line, no estimate")
+        parser.add_argument("command", metavar="CMD", nargs="*", help="the command and its arguments")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it. Returns the exit code."""
+        wanted = _validate(args)
+        command = [args.pid, *args.command] if args.pid is not None and not _is_pid(args) else []
+        if not command:
+            inspect(int(args.pid))
+        if args.output not in (None, "-"):
+            check_writable(args.output)
+        interrupt = Interrupt()
+        with interrupt.installed():
+            return _of_command(args, wanted, command, interrupt) if command else _of_process(
+                args, wanted, int(args.pid), interrupt
+            )  # fmt: skip
+
+
+def _is_pid(args: argparse.Namespace) -> bool:
+    return not args.command and args.pid.isascii() and args.pid.isdigit()
+
+
+def _validate(args: argparse.Namespace) -> list[Wanted]:
+    """Check all that can be checked before anything is started.
+
+    Raises:
+        UsageError: something is wrong.
+    """
+    if args.pid is None:
+        raise UsageError(
+            "calls needs a process or a command: parprof calls PID -f FUNC, or -f FUNC -- ./program"
+        )
+    if args.pid.isdigit() and args.command:
+        raise UsageError(f"a process ({args.pid}) and a command ({args.command[0]}): give one of them")
+    if not args.function:
+        raise UsageError(
+            "calls needs a function to count: -f NAME, -f 'solve_*', -f file.c:40 or -f 0xaddress"
+        )
+    if args.duration is not None and not (math.isfinite(args.duration) and args.duration > 0):
+        raise UsageError(f"-d {args.duration}: give a positive number of seconds")
+    if not 0 < args.budget <= 100:
+        raise UsageError(f"--budget {args.budget:g}: give a percentage above 0, at most 100")
+    return [parse_wanted(text) for text in args.function]
+
+
+def _of_process(args: argparse.Namespace, wanted: list[Wanted], pid: int, interrupt: Interrupt) -> int:
+    from parprof.commands.counted import count_calls, present
+
+    result = count_calls(
+        args,
+        wanted,
+        lambda session: session.watch(pid),
+        lambda session: bool(interrupt.signal) or session.live(pid) is None,
+        refuses=True,
+    )
+    present(args, result)
+    return 0
+
+
+def _of_command(
+    args: argparse.Namespace, wanted: list[Wanted], command: list[str], interrupt: Interrupt
+) -> int:
+    from parprof.commands.counted import count_calls, present
+    from parprof.session.session import Session
+    from parprof.session.target import Target
+
+    child: Child | None = None
+    passed_on = False
+
+    def begin(session: Session) -> Target:
+        nonlocal child
+        child = Child(command)
+        try:
+            target = session.watch(child.pid, stop=True)
+        except BaseException:
+            child.abandon()
+            raise
+        child.release()
+        return target
+
+    def pass_on() -> None:
+        """A terminal's Ctrl-C reaches the command too; it is told when it does not end by that."""
+        nonlocal passed_on
+        late = time.monotonic() - interrupt.time_s > _GRACE_SECONDS
+        if child is not None and interrupt.signal and not passed_on and (
+            interrupt.signal != signal.SIGINT or late
+        ):  # fmt: skip
+            passed_on = True
+            child.send(interrupt.signal)
+
+    def finished(session: Session) -> bool:
+        assert child is not None
+        pass_on()
+        return child.poll() is not None
+
+    try:
+        result = count_calls(args, wanted, begin, finished, refuses=False)
+        assert child is not None
+        while child.poll() is None:  # counting ended before it
+            pass_on()
+            time.sleep(0.05)
+    finally:
+        if child is not None:
+            child.abandon()
+    failure = child.exec_failure() if child.poll() == 127 else 0
+    if failure:
+        raise CommandError(
+            f"{command[0]} cannot be run: {os.strerror(failure)} ({errno.errorcode.get(failure)})",
+            is_missing=failure == errno.ENOENT,
+        )
+    present(args, result, shares_output=True)
+    return child.wait()

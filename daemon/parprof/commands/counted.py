@@ -1,0 +1,308 @@
+"""What `parprof calls` does once its options are checked: the look, the count, the result.
+
+A module of its own because it imports most of parprof.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import cache
+from typing import TextIO
+
+from parprof.calls.counting import CallCounting
+from parprof.calls.estimate import LOOK_SECONDS, Estimate, Look, estimate
+from parprof.calls.finder import FunctionFinder
+from parprof.calls.nop5 import nop5_is_cheap
+from parprof.calls.report import print_result, write_json
+from parprof.calls.result import CallProfile, make_result
+from parprof.calls.wanted import Wanted
+from parprof.commands.progress import Progress
+from parprof.errors import TargetError, UsageError
+from parprof.exporters.output import open_output
+from parprof.kernel import bpf
+from parprof.kernel.call_counts import map_sizes
+from parprof.kernel.engine import BpfKernel
+from parprof.kernel.perf_events import choose, maximum_rate_hz
+from parprof.kernel.records import Budget, Cost, Prices
+from parprof.probes.prices import machine_prices
+from parprof.profile.assemble import make_profile
+from parprof.profile.naming import FileNamer
+from parprof.resources import allow_many_files
+from parprof.session.session import Pace, Session
+from parprof.session.sources import Source
+from parprof.session.target import Target
+from parprof.symbols import Symbolizer
+
+_FREQUENCY_HZ = 499
+_LOOK_HZ = 1999
+"""While a running process is looked at, which may take 50 ms alone."""
+_NO_LIMIT_NS = 10**12
+_BURST_NS = 50_000_000
+"""What counting may take at once: a burst of calls is not to end it."""
+_CPU_CLOCK = 2
+"""CPUCLOCK_SCHED of the clock of another process: clock_getcpuclockid(3)."""
+
+
+def count_calls(
+    args: argparse.Namespace,
+    wanted: list[Wanted],
+    begin: Callable[[Session], Target],
+    finished: Callable[[Session], bool],
+    *,
+    refuses: bool,
+) -> CallProfile:
+    """Count from ``begin`` until ``finished``.
+
+    ``refuses``: raise an error if it would cost more than the budget, else end counting then, and say so.
+
+    Raises:
+        TargetError: no such function, or too dear.
+    """
+    allow_many_files()
+    events = choose([])
+    look_hz = min(_LOOK_HZ, maximum_rate_hz())
+    budget = Budget(1.0, _NO_LIMIT_NS) if args.force else Budget(args.budget / 100, _BURST_NS)
+    log = None if args.quiet else _to_standard_error
+    with (
+        Symbolizer(log=log) as symbolizer,
+        BpfKernel(
+            events.names, look_hz if refuses else _FREQUENCY_HZ, budget=budget, waits=False, sizes=map_sizes()
+        ) as kernel,
+        ExitStack() as until_end,
+    ):
+        kernel.breaker.set_prices(prices := machine_prices(kernel))
+        finder = until_end.enter_context(
+            FunctionFinder(wanted, symbolizer.resolve, cache(lambda: nop5_is_cheap(kernel, prices)))
+        )
+        counting = until_end.enter_context(CallCounting(kernel, finder))
+        source = Source(args.n_w_source) if args.n_w_source else None
+        session = Session(
+            kernel, Pace(cores=math.inf), wanted_source=source, one_job=True, on_planned=counting.follow
+        )
+        try:
+            count = _Count(args, session, counting, prices, refuses)
+            main = begin(session)
+            symbolizer.prepare()
+            count.run(main, finished)
+            return count.result(symbolizer, main)
+        finally:
+            session.close()
+
+
+class _Count:
+    """One count, from its look to its result."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        session: Session,
+        counting: CallCounting,
+        prices: Prices,
+        refuses: bool,
+    ) -> None:
+        self._args = args
+        self._session = session
+        self._counting = counting
+        self._prices = prices
+        self._refuses = refuses
+        self._estimate: Estimate | None = None
+        self._begun_s = self._ended_s = 0.0
+        self._notes: list[str] = []
+
+    def run(self, main: Target, finished: Callable[[Session], bool]) -> None:
+        """Look, and count on.
+
+        Raises:
+            TargetError, UsageError.
+        """
+        self._check_found(main)
+        self._begun_s, cpu_s = time.monotonic(), _cpu_s(main.pid)
+        with ExitStack() as until_looked, Progress(sys.stderr, enabled=not self._args.quiet) as progress:
+            until_looked.callback(os.close, bpf.enable_stats())
+            while not (finished(self._session) or self._is_over()):
+                had_started = self._has_started(main.pid)
+                self._session.step()
+                if not had_started:  # its files may have been looked into meanwhile
+                    self._begun_s, cpu_s = time.monotonic(), _cpu_s(main.pid)
+                progress.show(self._session, main)
+                is_cut = self._is_cut(main.pid)
+                looked_s = time.monotonic() - self._begun_s
+                if self._estimate is None and (is_cut or looked_s >= LOOK_SECONDS):
+                    self._look(main.pid, (_cpu_s(main.pid) - cpu_s) / max(looked_s, 1e-3))
+                    until_looked.close()
+                    if self._is_too_dear(is_cut):
+                        break
+                    self._begin_anew(main)
+                    if not self._args.quiet:
+                        _to_standard_error(f"{self._estimate_text()}: counting")
+                elif is_cut:
+                    self._notes.append(self._ended_text(looked_s))
+                    break
+        self._ended_s = time.monotonic()
+        self._counting.detach()
+        self._session.finish()
+
+    def _check_found(self, main: Target) -> None:
+        """Whether there is anything to count; of a command that may still come."""
+        finder = self._counting.finder
+        if self._refuses and not self._counting.sites:
+            if main.is_gone():
+                raise TargetError(f"process {main.pid} ended while we attached to it")
+            problems = [f"{path}: {why}" for path, why in finder.problems.items()]
+            raise TargetError("; ".join([*finder.missing(), *self._counting.notes, *problems[:2]]))
+
+    def _is_over(self) -> bool:
+        """Whether it was counted for as long as was asked for."""
+        seconds: float | None = self._args.duration
+        return seconds is not None and time.monotonic() - self._begun_s >= seconds
+
+    def _has_started(self, pid: int) -> bool:
+        """Whether the program runs, and something of it is counted."""
+        target = self._session.live(pid)
+        return bool(self._counting.sites) and (target is None or target.has_started)
+
+    def _cost_s(self) -> float:
+        """CPU time that counting took from the program."""
+        cheap, dear = self._counting.hits()
+        own_ns = self._session.kernel.calls.price_ns()
+        return (cheap * (self._prices.entry_ns + own_ns) + dear * (self._prices.dear_ns + own_ns)) / 1e9
+
+    def _is_cut(self, pid: int) -> bool:
+        target = self._session.live(pid)
+        return target is not None and Cost.CALL in target.cuts
+
+    def _look(self, pid: int, busy_cores: float) -> None:
+        """``busy_cores``: how many cores the program kept busy."""
+        cheap, dear = self._counting.hits()
+        kernel = self._session.kernel
+        in_kernel = self._kernel_samples()
+        target = self._session.live(pid)
+        now_s = time.monotonic()
+        begun_s = (
+            min(now_s - target.watched_s(), self._begun_s) if target and self._refuses else self._begun_s
+        )
+        end_s = target.calls_cut_ns / 1e9 if target and target.calls_cut_ns else now_s
+        counted_s = max(end_s - begun_s, 1e-3)
+        own_ns = self._program_ns()
+        self._estimate = estimate(
+            Look(
+                counted_s,
+                counted_s * busy_cores,
+                cheap,
+                dear,
+                self._prices.entry_ns + own_ns,
+                self._prices.dear_ns + own_ns,
+                in_kernel,
+                in_kernel / kernel.frequency_hz,
+                kernel.statistics()["left_out_calls"],
+            )
+        )
+
+    def _estimate_text(self) -> str:
+        return self._estimate.text(len(self._counting.routines())) if self._estimate else ""
+
+    def _begin_anew(self, main: Target) -> None:
+        """What was counted of a running process for the look does not count: more samples were taken than need be."""
+        if self._refuses:
+            self._session.drain()
+            self._session.kernel.set_frequency(_FREQUENCY_HZ)
+            self._counting.restart(self._session.live(main.pid) or main)
+            self._session.take()
+            self._begun_s = time.monotonic()
+
+    def _program_ns(self) -> float:
+        """What our program took for a call, by the kernel's statistics: the breaker's price errs on the safe side."""
+        ran_ns, runs = self._session.kernel.run_time_ns().get("on_call", (0, 0))
+        return ran_ns / runs if runs else float(self._session.kernel.calls.price_ns())
+
+    def _kernel_samples(self) -> int:
+        """Samples in the kernel so far."""
+        self._session.drain()
+        return sum(
+            count.samples for key, count in self._session.facts.items() if key.event == 0 and key.kernel
+        )
+
+    def _is_too_dear(self, is_cut: bool) -> bool:
+        """Whether counting ends with the look."""
+        assert self._estimate is not None
+        # a command has just started, which says little of the rest: it goes on until the breaker ends it
+        is_dear = is_cut or (self._refuses and self._estimate.percent > self._args.budget)
+        if self._args.force or not is_dear:
+            return False
+        refusal = (
+            f"{self._estimate_text()}: {self._estimate.slowdown}, and the budget is {self._args.budget:g} %; "
+            "name fewer functions, or --force"
+        )
+        if self._refuses:
+            raise TargetError(refusal)
+        self._notes.append(f"counting ended after {time.monotonic() - self._begun_s:.2f} s. {refusal}")
+        return True
+
+    def _ended_text(self, after_s: float) -> str:
+        return (
+            f"counting ended after {after_s:.1f} s: calls came to cost more than the budget of "
+            f"{self._args.budget:g} %; --force counts on"
+        )
+
+    def result(self, symbolizer: Symbolizer, main: Target) -> CallProfile:
+        """What was counted and sampled.
+
+        Raises:
+            UsageError: too many functions were meant.
+        """
+        newest = [target for target in self._session.targets.values() if target.pid == main.pid][-1]
+        profile = make_profile(self._session.measurement(newest), FileNamer(symbolizer, loops=False))
+        calls = self._session.kernel.calls
+        made = make_result(
+            self._counting.sites,
+            calls.by_site(),
+            calls.by_caller(),
+            self._session.targets,
+            symbolizer.resolve,
+            profile,
+            self._ended_s - self._begun_s,
+        )
+        made.estimate = self._estimate_text()
+        made.cost_s = self._cost_s()
+        failures = [text for text in newest.failures if "functions of one file" in text]
+        if failures and not self._counting.sites:
+            raise UsageError(failures[0])
+        made.notes = [*self._notes, *self._counting.notes, *self._counting.finder.missing()]
+        return made
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU time that a process has used so far; 0 if it is gone."""
+    with suppress(OSError):
+        return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
+    return 0.0
+
+
+def _to_standard_error(line: str) -> None:
+    print(f"parprof: {line}", file=sys.stderr)
+
+
+def present(args: argparse.Namespace, result: CallProfile, *, shares_output: bool = False) -> None:
+    """Write the result where it was asked for. ``shares_output``: the program prints to our standard output."""
+    text = io.StringIO()
+    if args.output is not None and args.output != "-":
+        _write(args, result, text)
+        with open_output(args.output) as file:
+            file.write(text.getvalue().encode("utf-8", "backslashreplace"))
+        return
+    to_errors = args.output is None and shares_output and not args.json and not sys.stdout.isatty()
+    _write(args, result, sys.stderr if to_errors else sys.stdout)
+
+
+def _write(args: argparse.Namespace, result: CallProfile, file: TextIO) -> None:
+    if args.json:
+        write_json(result, file)
+    else:
+        print_result(result, file)

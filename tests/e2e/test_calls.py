@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`parprof calls`, as users call it, on real programs. Needs root."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "tests/workloads/build"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "daemon")}
+PROGRAM = BUILD / "calls_truth"
+
+
+def parprof(*arguments: str | int | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "parprof", *map(str, arguments)],
+        capture_output=True, text=True, timeout=60, env=ENVIRONMENT, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@contextmanager
+def running(*phases: str) -> Iterator[subprocess.Popen[str]]:
+    """The program in these phases, from its line on standard input on."""
+    with subprocess.Popen(
+        [PROGRAM, "wait", *phases], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin and process.stdout and process.stdout.readline() == "ready\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def begin(process: subprocess.Popen[str]) -> None:
+    assert process.stdin
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def result_of(file: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(file.read_text())
+    return loaded
+
+
+def test_a_command_is_counted_from_its_first_call_on(tmp_path: Path) -> None:
+    out = tmp_path / "calls.json"
+    done = parprof(
+        "calls", "-f", "leaf", "-f", "set_up", "--json", "-o", out, "--", PROGRAM, "sequential", "concurrent"
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = result_of(out)
+    rows = {row["name"]: row for row in loaded["routines"]}
+    assert rows["leaf"]["sequential"]["entries"] == 1009 and rows["leaf"]["concurrent"]["entries"] == 1006
+    assert sum(rows["leaf"]["sequential"]["per_cpu"]) == 1009
+    assert sum(rows["leaf"]["concurrent"]["per_cpu"]) == 1006
+    arcs = {(arc["caller"], arc["callee"]): arc for arc in loaded["arcs"]}
+    assert arcs["set_up", "leaf"]["sequential"]["count"] == 1009
+    assert arcs["sweep", "leaf"]["concurrent"]["count"] == 1006
+    assert arcs["set_up", "leaf"]["file"].endswith("calls_truth.c") and arcs["set_up", "leaf"]["line"] > 0
+    assert rows["set_up"]["callees"]["ss"] == {"count": 1009}, "Cedar's record of the caller"
+    assert loaded["schema"] == 1 and not loaded["lost"] and loaded["process"]["n_w_source"] == "scheduler"
+
+
+def test_the_table_begins_with_what_to_do() -> None:
+    done = parprof("calls", "-f", "leaf", "-o", "-", "--", PROGRAM, "sequential")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("advice: leaf ")
+    assert re.search(r"1,009 +1,009 +leaf \(calls_truth\.c:\d+\)", done.stdout)
+    assert re.search(r"<- set_up \(calls_truth\.c:\d+\)", done.stdout)
+
+
+def test_the_programs_own_code_is_the_exit_code() -> None:
+    done = parprof("calls", "-f", "leaf", "--", PROGRAM, "sequential", "exit")
+    assert done.returncode == 3 and "1,009" in done.stderr
+    missing = parprof("calls", "-f", "leaf", "--", "/nonexistent/program")
+    assert missing.returncode == 127
+
+
+def test_a_program_that_throws_lives() -> None:
+    done = parprof("calls", "-f", "thrower::*", "--", BUILD / "calls_throw")
+    assert done.returncode == 0 and "caught 999" in done.stdout
+    assert "1,999" in done.stderr and "thrower::Thrower::risky(int)" in done.stderr
+
+
+def test_millions_of_calls_a_second_are_refused_with_an_estimate() -> None:
+    """What it would cost is right within a factor of two."""
+    with running("storm=2", "storm=30") as process:
+        begin(process)
+        assert process.stdout
+        bare_rate = float(process.stdout.readline())
+        refused = parprof("calls", process.pid, "-f", "leaf", "-d", "2")
+        assert refused.returncode == 1 and refused.stdout == "" and "--force" in refused.stderr
+        found = re.search(r"([\d,]+) calls/s x .* it would run ([\d.]+) times as long", refused.stderr)
+        assert found, refused.stderr
+        rate, slowdown = float(found[1].replace(",", "")), float(found[2])
+        assert bare_rate / 2 < rate < bare_rate * 2
+        forced = parprof("calls", process.pid, "-f", "leaf", "-d", "2", "--force", "--json")
+        assert forced.returncode == 0, forced.stderr
+        loaded = json.loads(forced.stdout)
+        counted_rate = loaded["routines"][0]["calls"] / loaded["duration_s"]
+        assert bare_rate / counted_rate / 2 < slowdown < bare_rate / counted_rate * 2
+        assert process.poll() is None, "it lives"
+
+
+def test_a_command_that_is_too_dear_runs_on_uncounted() -> None:
+    done = parprof("calls", "-f", "leaf", "--", PROGRAM, "storm=1.5")
+    assert done.returncode == 0 and float(done.stdout) > 2e5
+    assert "counting ended after" in done.stderr and "--force" in done.stderr
+
+
+def test_what_cannot_be_counted_is_said_with_what_to_do() -> None:
+    with running() as process:
+        for functions, expected in (
+            (["leef"], "did you mean leaf"),
+            (["*"], "narrower pattern"),
+            (["nowhere.c:12"], "compile with -g"),
+            (["calls_truth.c:1"], "no function begins"),
+            (["0x10"], "no function that has a name is there"),
+        ):
+            done = parprof("calls", process.pid, *(word for f in functions for word in ("-f", f)))
+            assert done.returncode in (1, 2) and expected in done.stderr, done.stderr
+            assert done.stderr.count("\n") == 1, "one line"
+        assert process.poll() is None
+    gone = parprof("calls", process.pid, "-f", "leaf")
+    assert gone.returncode == 1 and "no process" in gone.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["-f", "f"], ["1"], ["1", "-f", ""], ["1", "-f", "f", "-d", "0"],
+                                   ["1", "-f", "f", "--budget", "0"], ["1", "-f", "f", "--", "x"]])  # fmt: skip
+def test_usage(words: list[str]) -> None:
+    done = parprof("calls", *words)
+    assert done.returncode == 2, done.stderr
+
+
+def test_a_line_and_an_address_name_a_function() -> None:
+    text = (Path(__file__).parents[1] / "workloads/calls_truth.c").read_text().splitlines()
+    line = next(number for number, words in enumerate(text, 1) if "sink = x * 3;" in words)
+    symbols = subprocess.run(["nm", PROGRAM], capture_output=True, text=True, check=True).stdout
+    address = next(words.split()[0] for words in symbols.splitlines() if words.endswith(" leaf"))
+    for function in (f"calls_truth.c:{line}", f"0x{address}"):
+        done = parprof("calls", "-f", function, "--", PROGRAM, "sequential")
+        assert "1,009" in done.stderr, done.stderr
+
+
+def test_a_stripped_program_says_so(tmp_path: Path) -> None:
+    stripped = tmp_path / "stripped"
+    subprocess.run(["strip", "-s", PROGRAM, "-o", stripped], check=True)
+    with subprocess.Popen([stripped, "endless"]) as process:
+        time.sleep(0.2)
+        done = parprof("calls", process.pid, "-f", "leaf")
+        assert process.poll() is None
+        process.kill()
+    assert done.returncode == 1 and "no function leaf has code of its own" in done.stderr
+
+
+def test_interrupting_ends_the_count_and_not_the_program() -> None:
+    with subprocess.Popen([PROGRAM, "endless"]) as process:
+        time.sleep(0.2)
+        with subprocess.Popen(
+            [sys.executable, "-m", "parprof", "calls", str(process.pid), "-f", "leaf"],
+            env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as counting:  # fmt: skip
+            assert counting.stderr
+            assert "estimate" in counting.stderr.readline()
+            counting.send_signal(signal.SIGINT)
+            out, err = counting.communicate(timeout=30)
+        assert counting.returncode == 0, err
+        assert "none of the functions was called" in out
+        assert process.poll() is None
+        process.kill()
+
+
+def test_a_program_that_ends_is_reported_on() -> None:
+    with running("sequential") as process:
+        with subprocess.Popen(
+            [sys.executable, "-m", "parprof", "calls", str(process.pid), "-f", "leaf"],
+            env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as counting:  # fmt: skip
+            assert counting.stderr
+            assert "estimate" in counting.stderr.readline()
+            begin(process)
+            out, err = counting.communicate(timeout=30)
+    assert counting.returncode == 0, err
+    assert "1,009" in out

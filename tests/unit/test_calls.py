@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which functions `parprof calls` counts, where it probes them, and what it makes of the counts."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parprof.calls.cedar import CalleeCalls, callee_calls
+from parprof.calls.counting import CountedSite
+from parprof.calls.estimate import Estimate, Look, estimate
+from parprof.calls.placing import MAX_CALLS, CallPlace, References, place
+from parprof.calls.report import advice, as_json, print_result
+from parprof.calls.result import CallProfile, make_result
+from parprof.calls.search import MAX_ROUTINES, Copy, Found, Routine, found_from_json, list_functions, search
+from parprof.calls.wanted import parse_wanted
+from parprof.errors import UsageError
+from parprof.files.dso import Dso
+from parprof.files.elf import ElfError, ElfFile
+from parprof.kernel.call_counts import CALL_DEAR, CALL_KNOWS_CALLER, Caller, CallProbe, Calls
+from parprof.metrics import Metrics
+from parprof.model import Frame, PathSample, ProcessInfo, Profile
+from parprof.probes.cheap_sites import ProbeSite
+
+SOURCE = """
+#define PLAIN __attribute__((noinline, noclone))
+volatile long sink;
+static PLAIN void direct(long x) { sink = x; }
+static PLAIN void tail(long x) { sink = x + 1; }
+static PLAIN void taken(long x) { sink = x + 2; }
+static PLAIN void in_data(long x) { sink = x + 3; }
+static void (*const table[])(long) __attribute__((used)) = { in_data };
+PLAIN void visible(long x) { sink = x + 4; }
+static PLAIN long pushes(long x) { direct(x); tail(x); direct(x + sink); return x + sink; }
+static PLAIN void twice(long x) { direct(x); tail(x); }
+static __attribute__((noinline)) long scaled(long x, long by)
+{ for (long i = 0; i < by; i++) sink += x; return sink; }
+PLAIN void many(void);
+static PLAIN void often(long x) { sink = x + 5; }
+static PLAIN void never(long x) { sink = x + 6; }
+void other(void) __attribute__((alias("many")));
+#define FOUR(x) often(x); often(x + 1); often(x + 2); often(x + 3);
+#define SIXTEEN(x) FOUR(x) FOUR(x + 4) FOUR(x + 8) FOUR(x + 12)
+PLAIN void many(void) { SIXTEEN(0) SIXTEEN(16) SIXTEEN(32) SIXTEEN(48) SIXTEEN(64) }
+void (*volatile pointer)(long);
+int main(int count, char **a)
+{
+	pointer = taken;
+	pointer(count);
+	taken(count);
+	visible(count);
+	twice(pushes(count));
+	for (int i = 0; i < count; i++)
+		scaled(i, 2);
+	for (int i = 0; i < count; i++)
+		scaled(i, sink);
+	many();
+	((void (*)(long))table[0])(1);
+	if (sink == 77)
+		never(1);
+	return 0;
+}
+"""
+ASSEMBLY = """
+	.text
+	.type prefixed, @function
+prefixed: mov %rdi, sink(%rip)
+	ret
+	.size prefixed, . - prefixed
+	.type looped, @function
+looped:	dec %rdi
+	jnz looped
+	.byte 0xe9
+	.long looped - . - 4
+	.size looped, . - looped
+	.type conditional, @function
+conditional: mov %rdi, sink(%rip)
+	ret
+	.size conditional, . - conditional
+	.type hidden, @function
+hidden: mov %rdi, sink(%rip)
+	ret
+	.size hidden, . - hidden
+	.type nopped, @function
+nopped:	.byte 0x0f, 0x1f, 0x44, 0, 0
+	ret
+	.size nopped, . - nopped
+	.type caller, @function
+caller:	.byte 0x67, 0xe8
+	.long prefixed - . - 4
+	call looped
+	call hidden
+	test %rdi, %rdi
+	.byte 0x48, 0xb8, 0xe8		# mov $imm64, %rax: its bytes are those of a call of hidden
+	.long hidden - . - 4
+	.byte 0, 0, 0
+	call nopped
+	.byte 0x0f, 0x84
+	.long conditional - . - 4
+	ret
+	.size caller, . - caller
+	.globl main
+	.type main, @function
+main:	call caller
+	ret
+	.size main, . - main
+	.bss
+sink:	.quad 0
+	.section .note.GNU-stack, "", @progbits
+"""
+COMPILE = ["gcc", "-O2", "-fcf-protection=none", "-x"]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("calls") / "program"
+    subprocess.run([*COMPILE, "c", "-", "-o", out, "-O3"], input=SOURCE, text=True, check=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def assembled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("calls") / "assembled"
+    subprocess.run([*COMPILE, "assembler", "-", "-o", out], input=ASSEMBLY, text=True, check=True)
+    return out
+
+
+def look_for(path: Path, *patterns: str, nop5_is_cheap: bool = False) -> Found:
+    with ElfFile.open(str(path)) as elf:
+        found = search(elf, patterns, [], nop5_is_cheap=nop5_is_cheap)
+    assert found_from_json(json.loads(json.dumps(found))) == found
+    return found
+
+
+def the_copy(path: Path, name: str, **options: bool) -> Copy:
+    (routine,) = look_for(path, name, **options).routines
+    (copy,) = routine.copies
+    return copy
+
+
+def disassembled(path: Path, target: str) -> list[int]:
+    """The addresses of direct calls and jumps to a function, as objdump has them."""
+    text = subprocess.run(["objdump", "-d", path], capture_output=True, text=True, check=True).stdout
+    lines = [line for line in text.splitlines() if line.endswith(f"<{target}>")]
+    return [int(line.split(":")[0], 16) for line in lines if "call" in line or "jmp" in line]
+
+
+# where probes go
+
+
+def test_cheap_entries_are_probed() -> None:
+    made = place(ProbeSite(16, True, "a push"), References([1, 2]))
+    assert made.places == (CallPlace(16, True, False),)
+
+
+def test_dear_entries_are_not_where_all_calls_are_direct() -> None:
+    entry = ProbeSite(16, False, "a mov")
+    assert place(entry, References([1, 2])).places == (CallPlace(1, True, True), CallPlace(2, True, True))
+    for references in (None, References(), References([1], "its address is taken"),
+                       References(list(range(MAX_CALLS + 1)))):  # fmt: skip
+        assert place(entry, references).places == (CallPlace(16, False, False),)
+
+
+def test_a_nop_of_five_bytes_is_as_cheap_as_the_kernel_makes_it() -> None:
+    entry = ProbeSite(16, False, "a nop")
+    assert place(entry, References([1]), has_nop5=True, nop5_is_cheap=True).places[0].cheap
+    assert place(entry, References([1]), has_nop5=True).places == (CallPlace(1, True, True),)
+
+
+@pytest.mark.parametrize("name", ["direct", "tail", "never", "visible"])
+def test_calls_are_found_where_a_disassembler_sees_them(compiled: Path, name: str) -> None:
+    copy = the_copy(compiled, name)
+    assert [one.vaddr for one in copy.places] == disassembled(compiled, name)
+    assert all(one.knows_caller and one.cheap for one in copy.places)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("taken", "taken"), ("in_data", "taken"), ("often", "80 places"), ("pushes", "call on every way in")],
+)
+def test_in_doubt_the_entry_is_probed(compiled: Path, name: str, why: str) -> None:
+    copy = the_copy(compiled, name)
+    assert [(one.knows_caller, one.cheap) for one in copy.places] == [(False, name == "pushes")]
+    if name != "pushes":
+        assert copy.places[0].vaddr == copy.vaddr
+    assert why in copy.why
+
+
+def test_what_other_files_may_call_is_probed_at_its_entry(tmp_path: Path) -> None:
+    library = tmp_path / "lib.so"
+    code = "long x; void f(long a) { x = a; }"
+    subprocess.run([*COMPILE, "c", "-", "-shared", "-fPIC", "-o", library], input=code, text=True, check=True)
+    copy = the_copy(library, "f")
+    assert copy.places == (CallPlace(copy.vaddr, False, False),) and "other files" in copy.why
+
+
+def test_only_instructions_are_probed(assembled: Path) -> None:
+    """A probe in the middle of one breaks the program."""
+    assert "prefix" in the_copy(assembled, "prefixed").why
+    assert "conditional" in the_copy(assembled, "conditional").why
+    hidden = the_copy(assembled, "hidden")
+    assert [one.vaddr for one in hidden.places] == disassembled(assembled, "hidden")
+    assert len(hidden.places) == 1
+
+
+def test_a_loop_to_the_beginning_is_no_call(assembled: Path) -> None:
+    copy = the_copy(assembled, "looped")
+    assert not copy.places[0].knows_caller or len(copy.places) == 1
+
+
+def test_nops_of_five_bytes_are_seen(assembled: Path) -> None:
+    copy = the_copy(assembled, "nopped", nop5_is_cheap=True)
+    assert copy.places == (CallPlace(copy.vaddr, True, False),)
+    assert the_copy(assembled, "nopped").places[0].knows_caller
+
+
+# which functions
+
+
+def test_copies_of_a_function_are_one_routine(compiled: Path) -> None:
+    symbols = subprocess.run(["nm", compiled], capture_output=True, text=True, check=True).stdout
+    copies = [line for line in symbols.splitlines() if " t scaled" in line]
+    assert len(copies) == 2, "the compiler made a copy for the constant argument"
+    (routine,) = look_for(compiled, "scaled").routines
+    assert routine.name == "scaled" and len(routine.copies) == 2
+
+
+def test_aliases_count_once(compiled: Path) -> None:
+    (routine,) = look_for(compiled, "many", "other").routines
+    assert len(routine.copies) == 1
+
+
+def test_patterns_and_addresses(compiled: Path) -> None:
+    found = look_for(compiled, "t*l", "direct")
+    assert {routine.name for routine in found.routines} == {"tail", "direct"}
+    assert found.answered == (0, 1)
+    with ElfFile.open(str(compiled)) as elf:
+        inside = the_copy(compiled, "twice").vaddr + 1
+        (routine,) = search(elf, [], [inside]).routines
+        assert routine.name == "twice"
+        assert inside - 1 in list_functions(elf)
+
+
+def test_the_nearest_names_are_suggested(compiled: Path) -> None:
+    found = look_for(compiled, "scaledd")
+    assert not found.routines and found.suggestions[0][1][0] == "scaled"
+
+
+def test_parts_count_only_where_the_beginning_has_no_code(tmp_path: Path) -> None:
+    source = ".section .note.GNU-stack\n.text\n" + "".join(
+        f".type {name}, @function\n{name}: ret\n.size {name}, . - {name}\n"
+        for name in ("whole", "whole.part.0", "whole.cold", "rest.part.0", "same", "same2")
+    )
+    path = tmp_path / "parts.so"
+    subprocess.run([*COMPILE, "assembler", "-", "-shared", "-o", path], input=source, text=True, check=True)
+    (whole,) = look_for(path, "whole").routines
+    assert [copy.symbol for copy in whole.copies] == ["whole"] and "inlined" in whole.notes[0]
+    (rest,) = look_for(path, "rest").routines
+    assert [copy.symbol for copy in rest.copies] == ["rest.part.0"] and "inlined" in rest.notes[0]
+
+
+def test_thousands_of_matches_are_counted_but_not_looked_at(tmp_path: Path) -> None:
+    source = ".section .note.GNU-stack\n.text\n" + "".join(
+        f".globl f{i}\n.type f{i}, @function\nf{i}: ret\n" for i in range(3000)
+    )
+    path = tmp_path / "thousands.so"
+    subprocess.run([*COMPILE, "assembler", "-", "-shared", "-o", path], input=source, text=True, check=True)
+    found = look_for(path, "f?*", "f?")
+    assert found.matched >= 3000 and len(found.routines) == MAX_ROUTINES
+
+
+def test_stripped_files_name_nothing(compiled: Path, tmp_path: Path) -> None:
+    stripped = tmp_path / "stripped"
+    subprocess.run(["strip", "-s", compiled, "-o", stripped], check=True)
+    assert not look_for(stripped, "direct").routines
+
+
+def test_damaged_files_do_no_harm(compiled: Path) -> None:
+    content, generator = compiled.read_bytes(), random.Random(17)
+    for _ in range(60):
+        damaged = bytearray(content)
+        for _ in range(generator.choice((1, 8, 64))):
+            damaged[generator.randrange(len(damaged))] = generator.randrange(256)
+        try:
+            elf = ElfFile(lambda at, size, raw=bytes(damaged): raw[at : at + size], len(damaged), "damaged")
+            search(elf, ["*"], [0x1000])
+        except ElfError:
+            pass
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+                    lambda inner: st.lists(inner, max_size=6), max_leaves=20))  # fmt: skip
+def test_nonsense_of_a_child_is_refused(raw: Any) -> None:
+    try:
+        found_from_json(raw)
+    except ValueError:
+        pass
+
+
+def test_what_one_asks_for() -> None:
+    assert parse_wanted("a b.c:12").line == 12
+    assert parse_wanted("0x40aF").address == 0x40AF
+    assert parse_wanted("f(int)").name == "f(int)"
+    for text in ("", " ", "a\nb", "x" * 5000):
+        with pytest.raises(UsageError, match="-f"):
+            parse_wanted(text)
+
+
+# the estimate
+
+
+def test_an_estimate_leaves_out_what_counting_took() -> None:
+    made = estimate(Look(0.25, 0.25, 500, 0, 900.0, 5000.0))
+    assert made.calls_per_s == pytest.approx(2004, rel=0.01) and made.percent == pytest.approx(0.18, rel=0.01)
+    assert "1 routine, 2,004 calls/s x 0.9 us = 0.2 % of a core" in made.text(1)
+    dear = estimate(Look(0.25, 0.25, 0, 500, 900.0, 5000.0))
+    assert dear.call_ns == 5000
+    assert estimate(Look(0.25, 0.0, 0, 0, 900.0, 5000.0)) == Estimate(0.0, 900.0, 0.0)
+
+
+# the result
+
+MODULE = "program"
+DSO = Dso(("file", 1, 2, 3, 4), f"/{MODULE}", problem="no file")
+
+
+def counted_site(number: int, name: str, vaddr: int, *, knows: bool = False) -> CountedSite:
+    copy = Copy(name, 0x1000, "", (CallPlace(vaddr, True, knows),))
+    return CountedSite(number, 1, DSO, Routine(name, (copy,), ("a note",)), copy, copy.places[0])
+
+
+class Image:
+    def find(self, address: int, epoch: int) -> tuple[Dso, int] | None:
+        return (DSO, address) if address else None
+
+
+def resolve(places: Any) -> dict[Any, tuple[Frame, ...]]:
+    names = {0x1000: "f", 0x2000: "main", 0x3000: "sweep", 0x2004: "main"}
+    return {one: (Frame(names[one[1]], "s.c", one[1] & 0xFF, 1, MODULE, address=one[1]),) for one in places}
+
+
+def made(samples: list[PathSample] | None = None) -> CallProfile:
+    sites = {0: counted_site(0, "f", 0x1000), 1: counted_site(1, "f", 0x2000, knows=True)}
+    by_site = {0: {0: Calls(3, 1), 1: Calls(0, 6, 2)}, 1: {1: Calls(5, 0)}}
+    by_caller = {
+        Caller(0, 0x3000, 0): Calls(0, 7, 2), Caller(0, 0x2004, 0): Calls(2, 0), Caller(0, 0, 0): Calls(1, 0)
+    }  # fmt: skip
+    profile = Profile(ProcessInfo(1, "x"), 2.0, 499, samples or [], lost={"calls": 3, "callers": 4})
+    return make_result(sites, by_site, by_caller, {1: Image()}, resolve, profile, 2.0)
+
+
+def test_calls_add_up_by_routine_arc_and_cpu() -> None:
+    result = made()
+    (row,) = result.routines
+    assert row.calls == Calls(8, 7, 2) and row.per_cpu == {0: Calls(3, 1), 1: Calls(5, 6, 2)}
+    arcs = {arc.caller.name: arc.calls for arc in result.arcs}
+    assert arcs == {"main": Calls(7, 0), "sweep": Calls(0, 7, 2), "[unknown]": Calls(1, 0)}
+
+
+def test_cpu_time_per_call_is_sampled_time_by_exact_calls() -> None:
+    f = Frame("f", "s.c", 3, 1, MODULE, address=0x1000)
+    g = Frame("g", "s.c", 9, 8, MODULE, address=0x1100)
+    around = Frame("around", "s.c", 30, 28, MODULE, address=0x1200)
+    inlined = Frame("f", "s.c", 3, 1, MODULE, address=0x1200, inlined=True)
+    work = Metrics(work_ns=3e6, samples=1)
+    levels = (3e6, 3e6)
+    result = made([
+        PathSample((f, g), work, levels=levels), PathSample((f, f), work, levels=levels),
+        PathSample((around, inlined), work, levels=levels),
+    ])  # fmt: skip
+    (row,) = result.routines
+    assert row.own_cpu_s == pytest.approx(6e-3) and row.inlined_cpu_s == pytest.approx(3e-3)
+    assert row.cpu_per_call_s == pytest.approx(6e-3 / 15), (
+        "inlined copies have no calls: their time is left out"
+    )
+    assert row.inlined_in == ("around",)
+
+
+def test_the_report_says_what_was_lost_and_guessed() -> None:
+    result = made()
+    text = io.StringIO()
+    print_result(result, text)
+    for expected in ("advice: f ", "<- sweep", "3 calls are not counted", "without their caller", "guessed at 2",
+                     "a note"):  # fmt: skip
+        assert expected in text.getvalue()
+    loaded = as_json(result)
+    json.dumps(loaded, allow_nan=False)
+    (row,) = loaded["routines"]
+    assert row["sequential"]["entries"] == 8 and row["concurrent"]["entries"] == 7
+    assert row["concurrent"]["per_cpu"] == [1, 6] and row["callees"]["other"] == {"count": 0}
+    assert {"caller", "callee", "sequential", "concurrent"} <= loaded["arcs"][0].keys()
+
+
+def test_the_first_sentence() -> None:
+    result = made()
+    assert "f was called 15 times" in advice(result) and "53 % of them while nothing else runs" in advice(
+        result
+    )
+    result.counted_s = 1e-4
+    assert "f is called 150,000/s" in advice(result)
+    result.routines[0].calls = Calls()
+    assert advice(result) == "none of the functions was called"
+
+
+def test_names_that_a_program_chose_cannot_steer_the_terminal() -> None:
+    result = made()
+    result.arcs[0].caller = type(result.arcs[0].caller)("evil\x1b[2J")
+    text = io.StringIO()
+    print_result(result, text)
+    assert "\x1b" not in text.getvalue()
+
+
+def test_cedars_records() -> None:
+    assert callee_calls(Calls(1, 0), [Calls(7, 5)]) == CalleeCalls(ss=7, sc=5)
+    assert callee_calls(Calls(0, 4), [Calls(1, 5)]) == CalleeCalls(cs=5, other=1)
+    assert callee_calls(Calls(), [Calls(1, 5)]) == CalleeCalls(other=6)
+
+
+def test_cookies_of_calls() -> None:
+    assert CallProbe("f", 0, 4095).cookie == 4095
+    assert CallProbe("f", 0, 1, dear=True, knows_caller=True).cookie == 1 | CALL_DEAR | CALL_KNOWS_CALLER
+    assert CallProbe("f", 0, 1).moves and not CallProbe("f", 0, 1).returns, "never a return probe"
