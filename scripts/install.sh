@@ -108,6 +108,12 @@ fi
 # The service cannot write here; without this, each start would compile all modules anew.
 "$python" -m compileall -q -f -s "$destdir" "$environment/lib" >/dev/null || true
 
+# what is loaded into programs: where there is no compiler now, one is needed when it is first used
+if command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null; then
+    "$environment/bin/python" -m parprof.prebuilt "$environment/libexec/parprof" ||
+        say "parprof scale and parprof input --tool tsan will want a C compiler (gcc, libc6-dev)"
+fi
+
 mkdir -p "$destdir$bindir" "$destdir/etc/parprofd" "$environment/share"
 ln -sfn "$prefix/bin/parprof" "$destdir$bindir/parprof"
 ln -sfn "$prefix/bin/parprofd" "$destdir$bindir/parprofd"

@@ -22,7 +22,7 @@ LAYERS = (
     "service",
     "commands",
     "__main__",
-    "manuals",
+    "manuals prebuilt",
 )
 SERVICE_LAYERS = (
     "model log notify requests serving",

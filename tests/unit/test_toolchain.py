@@ -38,7 +38,7 @@ def test_it_is_built_once_and_works(sources: Path) -> None:
 
 def test_a_prebuilt_one_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     toolchain.PREBUILT.mkdir()
-    prebuilt = toolchain.PREBUILT / f"answer-{toolchain.__version__}.so"
+    prebuilt = toolchain.PREBUILT / ANSWER.prebuilt_name
     prebuilt.write_bytes(b"")
     monkeypatch.setenv("PATH", "")
     assert ANSWER.path() == prebuilt

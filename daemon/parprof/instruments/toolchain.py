@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from parprof import __version__
 from parprof.cache import DiskCache, cache_directory
 from parprof.errors import KernelUnsupported
 
-PREBUILT = Path("/usr/lib/parprof")
+PREBUILT = Path(sys.prefix) / "libexec/parprof"
 """Where an installation puts what it built, for machines without a compiler."""
 _SUBDIRECTORY = "instrument"
 _CACHE_BYTES = 16 << 20
@@ -43,6 +44,11 @@ class Library:
     headers: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
 
+    @property
+    def prebuilt_name(self) -> str:
+        """What it is called in `PREBUILT`."""
+        return f"{self.name}-{__version__}.so"
+
     def path(self) -> Path:
         """Where the built library is; it is built now if need be.
 
@@ -50,7 +56,7 @@ class Library:
             KernelUnsupported: there is neither a prebuilt one nor a compiler, it does not compile, or there is no
                 directory to keep it in.
         """
-        prebuilt = PREBUILT / f"{self.name}-{__version__}.so"
+        prebuilt = PREBUILT / self.prebuilt_name
         return prebuilt if prebuilt.is_file() else self._cached()
 
     def build(self, output: Path) -> None:
