@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +17,13 @@ from hypothesis import strategies as st
 
 from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
+from parprof.kernel.stacks import RawStack, StackTable
 from parprof.loops.spins import spin_loops
+from parprof.model import Count, SampleKey, ThreadState
 from parprof.probes.facts_worker import spin_loop_at
 from parprof.probes.spin_book import MAX_LOOPS, SpinBook
 from parprof.process.loadmap import Dso, LoadMap
+from parprof.session.spins import SpinFinder
 
 SOURCE = Path(__file__).with_name("spin_loops.c")
 WAYS = [
@@ -104,6 +109,29 @@ def test_a_place_is_asked_about_once_and_the_answer_kept(program: Dso, tmp_path:
     assert (0x2000, 0x2010) in again.loops(program)
     again.ask(program, 0x200F)
     assert answers.asked == [0x2004], "it is known"
+
+
+@pytest.mark.parametrize(
+    ("tids", "samples", "asked"), [((1, 2), 4, [0x2000]), ((1,), 99, []), ((1, 2), 2, [])]
+)
+def test_hot_places_are_asked_about_where_threads_may_wait_for_each_other(
+    tids: tuple[int, ...], samples: int, asked: list[int], program: Dso, tmp_path: Path
+) -> None:
+    answers = Answers({})
+    stacks = StackTable()
+    stacks.put(7, RawStack(struct.pack("<Q", 0x7000_2004), 0, b"", 0, 0))
+    finder = SpinFinder(stacks, SpinBook(answers, tmp_path))  # type: ignore[arg-type]
+
+    class LoadMap:
+        def find(self, address: int) -> tuple[Dso, int]:
+            return program, address - 0x7000_0000
+
+    target: Any = SimpleNamespace(ended=False, load_map=LoadMap())
+    facts = {
+        SampleKey(1, tid, 0, ThreadState.WORKING, 1, 7, 0): Count(samples if tid == 1 else 1) for tid in tids
+    }
+    finder.look(facts, {1: target})
+    assert answers.asked == asked
 
 
 @pytest.mark.parametrize("answer", [{}, {"spins": []}, {"spins": [5, 4]}, {"spins": ["a", 1]}, {"spins": 7}])

@@ -22,7 +22,8 @@ MAX_LOOPS = 16
 """Of one file."""
 _MAX_FILE = 1 << 14
 _MAX_BYTES = 1 << 22
-_MAX_UNDER_WAY = 8
+_MAX_UNDER_WAY = 2
+"""Questions at a time: what planning asks the same child comes first."""
 _MAX_KNOWN = 1 << 14
 _BLOCK = 16
 """Bytes: addresses in one block of so many are one question."""

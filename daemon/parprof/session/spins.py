@@ -34,15 +34,22 @@ class SpinFinder:
         self._book = book
 
     def look(self, facts: Facts, targets: Mapping[int, Target]) -> None:
-        """Ask about the places where most of these samples hit. ``targets`` by image."""
+        """Ask about the places where most of these samples hit. ``targets`` by image.
+
+        Of processes with several threads that run: one alone has nobody to wait for, and is not worth the child's time.
+        """
         hits: Counter[tuple[int, int]] = Counter()
+        threads: dict[int, set[int]] = {}
         for key, count in facts.items():
+            threads.setdefault(key.image, set()).add(key.tid)
             if key.event == 0 and key.state is ThreadState.WORKING and (stack := self._stacks.raw(key.user)):
                 leaf = int.from_bytes(stack.native[:8], "little") & ~INTERRUPTED
                 hits[key.image, leaf >> _BYTES_LOG2] += count.samples
         for (image, place), samples in heapq.nlargest(_MOST_LOOKS, hits.items(), key=lambda item: item[1]):
             target = targets.get(image)
-            if samples < _LEAST_SAMPLES or target is None or target.ended or target.load_map is None:
+            if samples < _LEAST_SAMPLES or len(threads[image]) < 2:
+                continue
+            if target is None or target.ended or target.load_map is None:
                 continue
             found = target.load_map.find(place << _BYTES_LOG2)
             if found is not None and found[0].elf is not None:
