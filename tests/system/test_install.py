@@ -15,6 +15,7 @@ COPIED = (
     "systemd",
     "daemon",
     "bpf",
+    "instrument",
     "pyproject.toml",
     "README.md",
     "LICENSE",

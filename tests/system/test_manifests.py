@@ -106,4 +106,4 @@ def test_python_packages_are_all_listed() -> None:
         ".".join(path.parent.relative_to(REPO / "daemon").parts)
         for path in REPO.glob("daemon/**/__init__.py")
     }
-    assert listed == there | {"parprof.bpf"}
+    assert listed == there | {"parprof.bpf", "parprof.instrument"}
