@@ -220,11 +220,13 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
 def plan_spins(plan: Plan, load_map: LoadMap) -> None:
     """Plan by what is known now of the loops in which threads only wait for each other; `sched_yield` is one."""
     out: list[Range] = []
-    for dso in load_map.dsos():
-        bias = load_map.bias(dso)
-        out += [(bias + start, bias + end) for start, end in SPINS.loops(dso)]
+    dsos = load_map.dsos()
+    for dso in dsos:
+        if loops := SPINS.loops(dso):
+            bias = load_map.bias(dso)
+            out += [(bias + start, bias + end) for start, end in loops]
     plan.spin_ranges = sorted(out)[:MAX_SPIN_RANGES]
-    plan.spinning_files = [dso.name for dso in load_map.dsos() if SPINS.found(dso)]
+    plan.spinning_files = [dso.name for dso in dsos if SPINS.found(dso)]
     if len(out) > MAX_SPIN_RANGES:
         note = f"more than {MAX_SPIN_RANGES} loops only wait for other threads: spinning in the others counts as work"
         plan.notes = list(dict.fromkeys([*plan.notes, note]))
