@@ -23,9 +23,10 @@ def test_the_layout_is_that_of_the_header(tmp_path: Path) -> None:
     source = tmp_path / "layout.c"
     source.write_text(
         '#include <stddef.h>\n#include <stdio.h>\n#include "span_record.h"\n'
-        'int main(void) { printf("%zu %zu %zu %zu %zu %d %d %d", sizeof(struct span_record),'
+        'int main(void) { printf("%zu %zu %zu %zu %zu %zu %zu %d %d %d", sizeof(struct span_record),'
         " offsetof(struct span_record, sites), sizeof(struct span_site), sizeof(struct span_module),"
-        " offsetof(struct span_record, modules), SPAN_KINDS, SPAN_THREAD, SPAN_LLVM); }\n"
+        " offsetof(struct span_record, modules), sizeof(struct span_call), offsetof(struct span_record, calls),"
+        " SPAN_KINDS, SPAN_THREAD, SPAN_CALLS_FULL); }\n"
     )
     subprocess.run(["gcc", f"-I{HEADER.parent}", str(source), "-o", str(tmp_path / "layout")], check=True)
     done = subprocess.run([str(tmp_path / "layout")], capture_output=True, text=True, check=True)
@@ -36,6 +37,8 @@ def test_the_layout_is_that_of_the_header(tmp_path: Path) -> None:
         format.SITE.size,
         format.MODULE.size,
         sites_at + format.MAX_SITES * format.SITE.size,
+        format.CALL.size,
+        format.SIZE - format.MAX_CALLS * format.CALL.size,
         len(Kind),
         max(Kind),
         max(Flag),

@@ -8,6 +8,7 @@ LIBRARY = Library(
     "libparprof_span",
     (
         "span.c",
+        "span_calls.c",
         "span_clock.c",
         "span_gomp.c",
         "span_locks.c",
@@ -16,7 +17,7 @@ LIBRARY = Library(
         "span_tasks.c",
         "span_threads.c",
     ),
-    ("span.h", "span_clock.h", "span_prof.h", "span_record.h"),
+    ("span.h", "span_calls.h", "span_clock.h", "span_prof.h", "span_prof_calls.h", "span_record.h"),
     ("-fvisibility=hidden", "-Wl,-z,nodelete", "-ldl", "-lpthread"),
 )
 
