@@ -418,7 +418,7 @@ static void begin_call(struct thread *self, uintptr_t function, uintptr_t addres
 	const struct transition *one;
 
 	/* those that longjmp left, which said nothing: they were deeper in the stack */
-	while (calls->depth > self->call_base && calls->stack[calls->depth - 1].stack <= stack)
+	while (calls->depth > self->call_base && calls->stack[calls->depth - 1].stack < stack)
 		end_call(self);
 	if (UNLIKELY(!has_room(calls)))
 		return;
