@@ -95,6 +95,7 @@ static void dispose_calls(struct frame *frame)
 {
 	span_path_clear(&frame->path);
 	span_segment_keep(&frame->longest_calls, NULL);
+	free(frame->children.by_depth);
 	if (frame->is_implicit) {
 		span_path_clear(&frame->share.calls_before);
 		call_prof_clear(&frame->share.rest_calls);
@@ -158,18 +159,11 @@ void span_begin_path(struct frame *child, struct frame *parent)
 		span_path_fork(&parent->path, &child->path);
 }
 
-static void take_children_work(struct frame *frame)
-{
-	frame->work_done += atomic_exchange_explicit(&frame->children_work, 0, memory_order_relaxed);
-	span_calls_called(&span_self,
-			  atomic_exchange_explicit(&frame->children_called, 0, memory_order_relaxed));
-}
-
 /* All children have ended. */
 void span_take_children(struct frame *frame)
 {
 	if (UNLIKELY(span_has_calls))
-		take_children_work(frame);
+		span_calls_take_children(&span_self, frame);
 	if (atomic_load_explicit(&frame->longest, memory_order_relaxed) == 0)
 		return;
 	spin_lock(&frame->lock);
@@ -187,13 +181,19 @@ static struct segment *calls_of_own(struct frame *frame)
 	return span_path_freeze(&frame->path);
 }
 
+/* Of two that are equal, the later one: it may be the other with the calls ended that are around it. */
+static bool is_longer(uint64_t c, _Atomic uint64_t *best)
+{
+	return c > atomic_load_explicit(best, memory_order_relaxed) - (UNLIKELY(span_has_calls) && *best);
+}
+
 static void keep_longest(struct spin *lock, _Atomic uint64_t *best, struct prof *best_prof,
 			 struct segment **best_calls, struct frame *frame)
 {
-	if (frame->c <= atomic_load_explicit(best, memory_order_relaxed))
+	if (!is_longer(frame->c, best))
 		return;
 	spin_lock(lock);
-	if (frame->c > atomic_load_explicit(best, memory_order_relaxed)) {
+	if (is_longer(frame->c, best)) {
 		prof_copy(best_prof, &frame->prof);
 		span_segment_keep(best_calls, calls_of_own(frame));
 		atomic_store_explicit(best, frame->c, memory_order_relaxed);
@@ -209,10 +209,8 @@ void span_report(struct group *group, struct frame *frame)
 void span_report_child(struct frame *parent, struct frame *child)
 {
 	keep_longest(&parent->lock, &parent->longest, &parent->longest_prof, &parent->longest_calls, child);
-	if (LIKELY(!span_has_calls))
-		return;
-	atomic_fetch_add(&parent->children_work, child->work_done + atomic_load(&child->children_work));
-	atomic_fetch_add(&parent->children_called, child->called + atomic_load(&child->children_called));
+	if (UNLIKELY(span_has_calls))
+		span_calls_end_child(parent, child);
 }
 
 /* loops */
@@ -680,7 +678,7 @@ static void finish_phase(struct team *team, struct phase *phase, uint32_t site)
 /* Of calls that are over, the phase knows now; those under way say it when they end. */
 static void take_called(struct phase *phase, struct frame *frame)
 {
-	phase->called += frame->called + atomic_exchange(&frame->children_called, 0);
+	phase->called += frame->called;
 	frame->called = 0;
 }
 
@@ -692,6 +690,8 @@ void span_before_barrier(struct thread *self)
 
 	span_loop_end(self);
 	span_report(&phase->group, frame);
+	if (UNLIKELY(span_has_calls))
+		span_calls_take_children(self, frame);
 	spin_lock(&phase->group.lock);
 	prof_union(&phase->work, &frame->work);
 	prof_union(&phase->holds, &frame->holds);
@@ -726,6 +726,7 @@ void span_after_barrier(struct thread *self, uintptr_t address)
 	frame->c_before += frame->c;
 	frame->c = 0;
 	if (UNLIKELY(span_has_calls)) {
+		span_calls_take_children(self, frame);
 		span_path_clear(&frame->path);
 		span_segment_keep(&frame->longest_calls, NULL);
 	}
@@ -758,6 +759,7 @@ void span_team_end(struct thread *self, struct team *team, struct frame *frame, 
 		prof_union(&last->work, &member->work);
 		prof_union(&last->holds, &member->holds);
 		take_called(last, member);
+		last->called += span_calls_forget_children(member);
 	}
 	if (!team->parent->is_root && team->size > 1)
 		atomic_store(&team->parent->team->has_nested, true);

@@ -118,10 +118,12 @@ struct frame {
 	struct call_path path;
 	struct segment *longest_calls;
 	struct call_context context; /* where it was made */
-	uint64_t work_done;	     /* by it, and by children that it waited for */
+	uint32_t spawn_depth;	     /* of calls in its parent then */
+	uint64_t work_done;	     /* without its children's */
+	uint64_t spawned;	     /* by children that it made itself, not in a call */
 	uint64_t called;	     /* of that: in calls that it made itself */
 	uint64_t c_before;	     /* its own length before `c` began anew */
-	_Atomic uint64_t children_work, children_called;
+	struct children_calls children;
 	/* of a task */
 	void (*body)(void *);
 	void (*copy)(void *, void *);

@@ -21,6 +21,7 @@ struct call {
 	uintptr_t function, stack;
 	uint64_t work, length; /* its frame's at the begin */
 	uint64_t called;       /* work of the calls that it made */
+	uint64_t spawned;      /* work of the tasks that it made, and the calls in it */
 };
 
 /* A call site that is called where a set of others is above it. */
@@ -344,6 +345,88 @@ void span_calls_called(struct thread *self, uint64_t work)
 		self->frame->called += work;
 }
 
+uint32_t span_calls_depth(struct thread *self)
+{
+	return self->calls ? self->calls->depth - self->call_base : 0;
+}
+
+static bool has_depth(struct children_calls *children, uint32_t depth)
+{
+	uint32_t room = children->room ? children->room : 4;
+	void *more;
+
+	while (room <= depth)
+		room *= 2;
+	if (room > children->room) {
+		more = realloc(children->by_depth, room * sizeof(*children->by_depth));
+		if (!more)
+			return false;
+		children->by_depth = more;
+		memset(&children->by_depth[children->room], 0,
+		       (room - children->room) * sizeof(*children->by_depth));
+		children->room = room;
+	}
+	if (children->used <= depth)
+		children->used = depth + 1;
+	return true;
+}
+
+/* A task is over. Its work, and that of its own tasks which it did not wait for, belongs to the call that made it. */
+void span_calls_end_child(struct frame *parent, struct frame *child)
+{
+	struct children_calls *children = &parent->children;
+	uint64_t work = child->work_done + child->spawned, called = child->called;
+
+	spin_lock(&child->lock);
+	for (uint32_t depth = 0; depth < child->children.used; depth++) {
+		work += child->children.by_depth[depth].work;
+		called += child->children.by_depth[depth].called;
+	}
+	spin_unlock(&child->lock);
+	spin_lock(&parent->lock);
+	if (has_depth(children, child->spawn_depth)) {
+		children->by_depth[child->spawn_depth].work += work;
+		children->by_depth[child->spawn_depth].called += called;
+	}
+	spin_unlock(&parent->lock);
+}
+
+/* In OpenMP a taskwait is for all tasks of the task: for those, too, that were made in calls further out. */
+void span_calls_take_children(struct thread *self, struct frame *frame)
+{
+	uint32_t depth_now = span_calls_depth(self);
+
+	spin_lock(&frame->lock);
+	for (uint32_t depth = 0; depth < frame->children.used; depth++) {
+		uint64_t work = frame->children.by_depth[depth].work, called = frame->children.by_depth[depth].called;
+		uint32_t at = depth < depth_now ? depth : depth_now;
+
+		if (at) {
+			self->calls->stack[self->call_base + at - 1].spawned += work;
+			self->calls->stack[self->call_base + at - 1].called += called;
+		} else {
+			frame->spawned += work;
+			frame->called += called;
+		}
+		frame->children.by_depth[depth].work = frame->children.by_depth[depth].called = 0;
+	}
+	frame->children.used = 0;
+	spin_unlock(&frame->lock);
+}
+
+/* Of a frame whose calls are over. Returns the work in calls of its children. */
+uint64_t span_calls_forget_children(struct frame *frame)
+{
+	uint64_t called = 0;
+
+	for (uint32_t depth = 0; depth < frame->children.used; depth++)
+		called += frame->children.by_depth[depth].called;
+	if (frame->children.by_depth)
+		memset(frame->children.by_depth, 0, frame->children.room * sizeof(*frame->children.by_depth));
+	frame->children.used = 0;
+	return called;
+}
+
 static void add_top(struct call_amounts *amounts, const struct call *call, uint64_t work, uint64_t span)
 {
 	if (call->is_top_site) {
@@ -376,7 +459,11 @@ static void end_call(struct thread *self)
 	self->context = call.before;
 	if (!frame)
 		return;
-	work = since(frame->work_done, call.work);
+	work = since(frame->work_done, call.work) + call.spawned;
+	if (calls->depth > self->call_base)
+		calls->stack[calls->depth - 1].spawned += call.spawned;
+	else
+		frame->spawned += call.spawned;
 	span = since(frame->c_before + frame->c, call.length);
 	add_top(&calls->work[call.call], &call, work, span);
 	on_span = call_prof_at(&frame->path.prof, call.call, known_calls());
@@ -432,6 +519,7 @@ static void begin_call(struct thread *self, uintptr_t function, uintptr_t addres
 		stack,
 		self->frame->work_done,
 		self->frame->c_before + self->frame->c,
+		0,
 		0,
 	};
 	self->context = (struct call_context){one->call, one->call == CALL_OTHER ? self->context.state : one->next};

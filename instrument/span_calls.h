@@ -37,6 +37,14 @@ struct call_context {
 	uint32_t call, state;
 };
 
+/* What a frame's children did that ended, by the depth of the call that made them. */
+struct children_calls {
+	uint32_t room, used; /* used: one more than the largest depth */
+	struct {
+		uint64_t work, called;
+	} * by_depth;
+};
+
 struct calls_kept {
 	struct call_context context;
 	uint32_t base;
@@ -59,6 +67,10 @@ void span_calls_book(struct thread *self, struct frame *frame, uint64_t cycles);
 struct calls_kept span_calls_enter(struct thread *self, struct call_context context);
 void span_calls_leave(struct thread *self, struct calls_kept kept);
 void span_calls_called(struct thread *self, uint64_t work);
+uint32_t span_calls_depth(struct thread *self);
+void span_calls_end_child(struct frame *parent, struct frame *child);
+void span_calls_take_children(struct thread *self, struct frame *frame);
+uint64_t span_calls_forget_children(struct frame *frame);
 void span_calls_end_thread(struct thread *self);
 
 /* the process */

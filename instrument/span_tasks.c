@@ -202,6 +202,7 @@ static struct frame *spawn(struct thread *self, enum span_kind kind, uintptr_t a
 	child->group = parent->group;
 	span_begin_path(child, parent);
 	child->context = self->context;
+	child->spawn_depth = span_calls_depth(self);
 	child->site = span_site(kind, address, 0);
 	child->is_final = parent->is_final || (flags & FLAG_FINAL);
 	/* one that the runtime executes at once for want of room could run in parallel all the same */
@@ -352,6 +353,7 @@ static void taskloop_body(void *argument)
 	task->group = pattern->group;
 	span_begin_path(task, pattern);
 	task->context = pattern->context;
+	task->spawn_depth = pattern->spawn_depth;
 	task->site = pattern->site;
 	task->is_final = pattern->is_final;
 	run_task(self, task, pattern->body, data);

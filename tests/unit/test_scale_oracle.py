@@ -199,7 +199,11 @@ def is_top_caller(calls: tuple[Place, ...]) -> bool:
     return calls[-1][0] not in (caller for caller, _ in calls[:-1])
 
 
-RECURSIVE = ("F", 0, ("F", 0, ("S", [("T", ("F", 0, ("W", 9))), ("T", ("F", 3, ("W", 7))), ("J",), ("W", 1)])))
+RECURSIVE = (
+    "F",
+    0,
+    ("F", 0, ("S", [("T", ("F", 0, ("W", 9))), ("T", ("F", 3, ("W", 7))), ("J",), ("W", 1)])),
+)
 
 
 @settings(

@@ -265,9 +265,17 @@ def _calls(
 
 def _call_profile(amounts: list[int], per_second: int) -> CallProfile:
     """From amounts in the order of ``enum call_amount``."""
-    count, local_work, local_span, site_count, site_work, site_span, caller_count, caller_work, caller_span = (
-        amounts
-    )
+    (
+        count,
+        local_work,
+        local_span,
+        site_count,
+        site_work,
+        site_span,
+        caller_count,
+        caller_work,
+        caller_span,
+    ) = amounts
     return CallProfile(
         count,
         Measure(site_count, site_work / per_second, site_span / per_second),
