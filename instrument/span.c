@@ -34,6 +34,8 @@ static void book(struct thread *self, struct frame *frame, uint64_t cycles)
 {
 	self->total += cycles;
 	frame->c += cycles;
+	if (UNLIKELY(span_has_calls) && cycles)
+		span_calls_book(self, frame, cycles);
 	if (frame->is_root) {
 		struct span_site *site = &span_record->sites[frame->site];
 
@@ -89,8 +91,22 @@ struct frame *span_new_frame(struct thread *self)
 	return frame;
 }
 
+static void dispose_calls(struct frame *frame)
+{
+	span_path_clear(&frame->path);
+	span_segment_keep(&frame->longest_calls, NULL);
+	free(frame->children.by_depth);
+	if (frame->is_implicit) {
+		span_path_clear(&frame->share.calls_before);
+		call_prof_clear(&frame->share.rest_calls);
+		call_prof_clear(&frame->share.longest_calls);
+	}
+}
+
 static void dispose(struct thread *self, struct frame *frame)
 {
+	if (UNLIKELY(span_has_calls))
+		dispose_calls(frame);
 	prof_free(&frame->prof);
 	prof_free(&frame->longest_prof);
 	if (frame->is_implicit) {
@@ -124,32 +140,62 @@ void span_release(struct thread *self, struct frame *frame)
 }
 
 /* Another path joins a frame's: the longer one goes on. */
-void span_take_path(struct frame *frame, uint64_t c, struct prof *prof)
+void span_take_path(struct frame *frame, uint64_t c, struct prof *prof, struct segment *calls)
 {
 	if (c > frame->c) {
 		frame->c = c;
 		prof_copy(&frame->prof, prof);
+		if (UNLIKELY(span_has_calls))
+			span_path_take(&frame->path, calls);
 	}
+}
+
+/* The child goes on where its parent is now. */
+void span_begin_path(struct frame *child, struct frame *parent)
+{
+	child->c = parent->c;
+	prof_copy(&child->prof, &parent->prof);
+	if (UNLIKELY(span_has_calls))
+		span_path_fork(&parent->path, &child->path);
 }
 
 /* All children have ended. */
 void span_take_children(struct frame *frame)
 {
+	if (UNLIKELY(span_has_calls))
+		span_calls_take_children(&span_self, frame);
 	if (atomic_load_explicit(&frame->longest, memory_order_relaxed) == 0)
 		return;
 	spin_lock(&frame->lock);
-	span_take_path(frame, frame->longest, &frame->longest_prof);
+	span_take_path(frame, frame->longest, &frame->longest_prof, frame->longest_calls);
+	span_segment_keep(&frame->longest_calls, NULL);
 	atomic_store_explicit(&frame->longest, 0, memory_order_relaxed);
 	spin_unlock(&frame->lock);
 }
 
-static void keep_longest(struct spin *lock, _Atomic uint64_t *best, struct prof *best_prof, struct frame *frame)
+/* Of another thread's frame the path by call site is not to be had: it may be changing. */
+static struct segment *calls_of_own(struct frame *frame)
 {
-	if (frame->c <= atomic_load_explicit(best, memory_order_relaxed))
+	if (LIKELY(!span_has_calls) || (frame != span_self.frame && frame != span_self.implicit))
+		return NULL;
+	return span_path_freeze(&frame->path);
+}
+
+/* Of two that are equal, the later one: it may be the other with the calls ended that are around it. */
+static bool is_longer(uint64_t c, _Atomic uint64_t *best)
+{
+	return c > atomic_load_explicit(best, memory_order_relaxed) - (UNLIKELY(span_has_calls) && *best);
+}
+
+static void keep_longest(struct spin *lock, _Atomic uint64_t *best, struct prof *best_prof,
+			 struct segment **best_calls, struct frame *frame)
+{
+	if (!is_longer(frame->c, best))
 		return;
 	spin_lock(lock);
-	if (frame->c > atomic_load_explicit(best, memory_order_relaxed)) {
+	if (is_longer(frame->c, best)) {
 		prof_copy(best_prof, &frame->prof);
+		span_segment_keep(best_calls, calls_of_own(frame));
 		atomic_store_explicit(best, frame->c, memory_order_relaxed);
 	}
 	spin_unlock(lock);
@@ -157,12 +203,14 @@ static void keep_longest(struct spin *lock, _Atomic uint64_t *best, struct prof 
 
 void span_report(struct group *group, struct frame *frame)
 {
-	keep_longest(&group->lock, &group->best, &group->best_prof, frame);
+	keep_longest(&group->lock, &group->best, &group->best_prof, &group->best_calls, frame);
 }
 
 void span_report_child(struct frame *parent, struct frame *child)
 {
-	keep_longest(&parent->lock, &parent->longest, &parent->longest_prof, child);
+	keep_longest(&parent->lock, &parent->longest, &parent->longest_prof, &parent->longest_calls, child);
+	if (UNLIKELY(span_has_calls))
+		span_calls_end_child(parent, child);
 }
 
 /* loops */
@@ -177,6 +225,8 @@ void span_loop_begin(struct thread *self, uint32_t site)
 	share->index = self->implicit->loops++;
 	share->site = site;
 	share->total = share->longest = 0;
+	call_prof_clear(&share->rest_calls);
+	call_prof_clear(&share->longest_calls);
 	prof_clear(&share->total_prof);
 	prof_clear(&share->longest_prof);
 }
@@ -200,8 +250,23 @@ void span_chunk_begin(struct frame *frame)
 	swap_profs(&share->before, &frame->prof);
 	prof_clear(&frame->prof);
 	frame->site = share->site;
+	share->calls_before = frame->path;
+	memset(&frame->path, 0, sizeof(frame->path));
 	prof_add(&frame->prof, share->site, 0, 1);
 	prof_add(&frame->work, share->site, 0, 1);
+}
+
+/* The chunk's path goes to the others'; the longest is kept apart. */
+static void keep_chunk_calls(struct share *share, struct call_path *path, bool is_longest)
+{
+	if (is_longest) {
+		span_calls_union(&share->rest_calls, &share->longest_calls);
+		span_path_flatten(path, &share->longest_calls);
+	} else {
+		span_path_flatten(path, &share->rest_calls);
+	}
+	*path = share->calls_before;
+	memset(&share->calls_before, 0, sizeof(share->calls_before));
 }
 
 void span_chunk_end(struct frame *frame)
@@ -214,6 +279,8 @@ void span_chunk_end(struct frame *frame)
 	share->in_chunk = false;
 	share->total += length;
 	prof_union(&share->total_prof, &frame->prof);
+	if (UNLIKELY(span_has_calls))
+		keep_chunk_calls(share, &frame->path, length > share->longest);
 	if (length > share->longest) {
 		share->longest = length;
 		swap_profs(&share->longest_prof, &frame->prof);
@@ -260,13 +327,18 @@ void span_loop_end(struct thread *self)
 		return;
 	span_chunk_end(frame);
 	share->is_open = false;
+	frame->c_before += share->total;
 	phase = phase_of(frame);
 	spin_lock(&phase->group.lock);
 	loop = loop_of_phase(phase, share->index, share->site);
 	if (loop) {
 		loop->total += share->total;
 		prof_union(&loop->total_prof, &share->total_prof);
+		span_calls_union(&loop->rest_calls, &share->rest_calls);
+		span_calls_union(&loop->rest_calls,
+				 share->longest > loop->longest ? &loop->longest_calls : &share->longest_calls);
 		if (share->longest > loop->longest) {
+			call_prof_assign(&loop->longest_calls, &share->longest_calls);
 			loop->longest = share->longest;
 			prof_copy(&loop->longest_prof, &share->longest_prof);
 		}
@@ -317,7 +389,10 @@ static void init_phase(struct phase *phase)
 	atomic_flag_clear(&phase->group.lock.taken);
 	atomic_init(&phase->group.best, 0);
 	phase->group.outer = NULL;
+	phase->group.best_calls = NULL;
 	phase->loops = NULL;
+	phase->called = 0;
+	memset(&phase->loop_calls, 0, sizeof(phase->loop_calls));
 	prof_init(&phase->group.best_prof);
 	prof_init(&phase->work);
 	prof_init(&phase->holds);
@@ -329,6 +404,8 @@ static void reset_phase(struct phase *phase)
 
 	while ((loop = phase->loops)) {
 		phase->loops = loop->next;
+		call_prof_clear(&loop->rest_calls);
+		call_prof_clear(&loop->longest_calls);
 		prof_free(&loop->total_prof);
 		prof_free(&loop->longest_prof);
 		free(loop);
@@ -370,6 +447,7 @@ void span_team_begin(struct thread *self, struct team *team, void (*body)(void *
 	team->is_foreign = !self->frame;
 	team->parent = self->frame ? self->frame : &span_root;
 	team->parent_implicit = self->frame ? self->implicit : &span_root;
+	team->context = self->context;
 	team->level = team->parent->team ? team->parent->team->level + 1 : 1;
 	team->creator = self;
 	team->body = body;
@@ -419,10 +497,13 @@ void span_member(void *argument)
 	struct team *team = argument;
 	struct thread *self = &span_self;
 
+	struct calls_kept kept = span_calls_enter(self, team->context);
+
 	span_member_begin(self, team);
 	span_begin_strand(self);
 	team->body(team->data);
 	span_end_strand(self);
+	span_calls_leave(self, kept);
 	span_member_end(self);
 }
 
@@ -441,6 +522,15 @@ static void rename_pending(struct prof *prof, uint32_t site)
 	}
 }
 
+static void add_loop_calls(struct phase *phase, struct loop *loop, bool is_uneven, uint64_t even)
+{
+	if (!is_uneven) {
+		span_calls_union(&loop->longest_calls, &loop->rest_calls);
+		span_calls_scale(&loop->longest_calls, even, loop->total);
+	}
+	span_calls_union(&phase->loop_calls, &loop->longest_calls);
+}
+
 /* Each loop takes at least its longest chunk and its work divided by the team: the bound of any schedule. */
 static uint64_t add_loops(struct phase *phase, uint32_t size)
 {
@@ -454,6 +544,7 @@ static uint64_t add_loops(struct phase *phase, uint32_t size)
 		if (!is_uneven)
 			prof_scale(prof, even);
 		length += is_uneven ? loop->longest : even;
+		add_loop_calls(phase, loop, is_uneven, even);
 		prof_union(&phase->group.best_prof, prof);
 	}
 	return length;
@@ -569,6 +660,8 @@ static void finish_phase(struct team *team, struct phase *phase, uint32_t site)
 	if (length > known) /* paths that began inside a chunk */
 		prof_add(&phase->group.best_prof, SITE_PENDING, length - known, 0);
 	length = length > known ? length : known;
+	if (UNLIKELY(span_has_calls))
+		span_calls_end_phase(team, phase, prof_total(&phase->work));
 	rename_pending(&phase->group.best_prof, site);
 	rename_pending(&phase->work, site);
 	if (team->parent->is_root) {
@@ -582,6 +675,13 @@ static void finish_phase(struct team *team, struct phase *phase, uint32_t site)
 	reset_phase(phase);
 }
 
+/* Of calls that are over, the phase knows now; those under way say it when they end. */
+static void take_called(struct phase *phase, struct frame *frame)
+{
+	phase->called += frame->called;
+	frame->called = 0;
+}
+
 /* A team barrier is next; the thread's strand has ended. */
 void span_before_barrier(struct thread *self)
 {
@@ -590,9 +690,12 @@ void span_before_barrier(struct thread *self)
 
 	span_loop_end(self);
 	span_report(&phase->group, frame);
+	if (UNLIKELY(span_has_calls))
+		span_calls_take_children(self, frame);
 	spin_lock(&phase->group.lock);
 	prof_union(&phase->work, &frame->work);
 	prof_union(&phase->holds, &frame->holds);
+	take_called(phase, frame);
 	spin_unlock(&phase->group.lock);
 	prof_clear(&frame->work);
 	prof_clear(&frame->holds);
@@ -620,7 +723,13 @@ void span_after_barrier(struct thread *self, uintptr_t address)
 	prof_clear(&frame->work);
 	frame->generation++;
 	frame->loops = 0;
+	frame->c_before += frame->c;
 	frame->c = 0;
+	if (UNLIKELY(span_has_calls)) {
+		span_calls_take_children(self, frame);
+		span_path_clear(&frame->path);
+		span_segment_keep(&frame->longest_calls, NULL);
+	}
 	frame->site = SITE_PENDING;
 	frame->group = &phase_of(frame)->group;
 	prof_clear(&frame->prof);
@@ -649,12 +758,16 @@ void span_team_end(struct thread *self, struct team *team, struct frame *frame, 
 	for (member = team->members; member; member = member->next_member) {
 		prof_union(&last->work, &member->work);
 		prof_union(&last->holds, &member->holds);
+		take_called(last, member);
+		last->called += span_calls_forget_children(member);
 	}
 	if (!team->parent->is_root && team->size > 1)
 		atomic_store(&team->parent->team->has_nested, true);
 	finish_ended(team);
 	finish_phase(team, last,
 		     team->is_posix ? span_site(SPAN_SERIAL, team->until, team->origin) : span_site(SPAN_REGION, team->origin, 0));
+	if (UNLIKELY(span_has_calls))
+		span_calls_called(self, team->called);
 	if (frame && frame->is_root)
 		serial_origin = team->origin;
 	__atomic_add_fetch(&span_record->regions, 1, __ATOMIC_RELAXED);

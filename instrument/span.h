@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "span_calls.h"
 #include "span_clock.h"
 #include "span_prof.h"
 #include "span_record.h"
@@ -40,6 +41,7 @@ struct group {
 	struct spin lock;
 	_Atomic uint64_t best; /* the longest path that has ended */
 	struct prof best_prof;
+	struct segment *best_calls;
 	struct group *outer;
 };
 
@@ -49,6 +51,7 @@ struct loop {
 	uint32_t index, site;
 	uint64_t total, longest;
 	struct prof total_prof, longest_prof;
+	struct call_prof rest_calls, longest_calls; /* together: all */
 };
 
 struct phase {
@@ -56,6 +59,9 @@ struct phase {
 	struct prof work;
 	struct prof holds; /* by lock */
 	struct loop *loops;
+	/* by call site */
+	struct call_prof loop_calls; /* of the path: its loops' */
+	uint64_t called;	     /* work in calls that the members made */
 };
 
 struct frame;
@@ -77,6 +83,8 @@ struct team {
 	uintptr_t until;  /* of such a team: where it ended */
 	bool is_foreign;  /* by a thread that is not the process's first */
 	_Atomic bool has_nested;
+	struct call_context context; /* where it was begun */
+	uint64_t called;
 	/* the current one, the next, and the last, which thread 0 has yet to add up; at the end: they are large */
 	struct phase phases[3];
 };
@@ -89,6 +97,8 @@ struct share {
 	struct prof before; /* the member's path up to the chunk */
 	uint64_t total, longest;
 	struct prof total_prof, longest_prof;
+	struct call_path calls_before;
+	struct call_prof rest_calls, longest_calls;
 };
 
 struct frame {
@@ -104,6 +114,16 @@ struct frame {
 	struct spin lock;
 	_Atomic uint64_t longest;
 	struct prof longest_prof;
+	/* by call site */
+	struct call_path path;
+	struct segment *longest_calls;
+	struct call_context context; /* where it was made */
+	uint32_t spawn_depth;	     /* of calls in its parent then */
+	uint64_t work_done;	     /* without its children's */
+	uint64_t spawned;	     /* by children that it made itself, not in a call */
+	uint64_t called;	     /* of that: in calls that it made itself */
+	uint64_t c_before;	     /* its own length before `c` began anew */
+	struct children_calls children;
 	/* of a task */
 	void (*body)(void *);
 	void (*copy)(void *, void *);
@@ -134,6 +154,9 @@ struct thread {
 	uint32_t held_count;
 	struct held held[MAX_HELD];
 	struct frame *free_frames;
+	struct call_context context; /* of the code that it executes */
+	uint32_t call_base;	     /* calls below are not of this task or region */
+	struct calls *calls;
 };
 
 extern __thread struct thread span_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
@@ -170,11 +193,13 @@ uint32_t span_site(enum span_kind kind, uintptr_t address, uintptr_t origin);
 uintptr_t span_site_address(uint32_t site);
 uintptr_t span_site_origin(uint32_t site);
 void span_reset_sites(struct span_record *record);
+void span_describe_call(struct span_call *call, uintptr_t address, uintptr_t callee, uintptr_t caller);
 
 /* frames and paths */
 struct frame *span_new_frame(struct thread *self);
 void span_release(struct thread *self, struct frame *frame);
-void span_take_path(struct frame *frame, uint64_t c, struct prof *prof);
+void span_take_path(struct frame *frame, uint64_t c, struct prof *prof, struct segment *calls);
+void span_begin_path(struct frame *child, struct frame *parent);
 void span_take_children(struct frame *frame);
 void span_report(struct group *group, struct frame *frame);
 void span_report_child(struct frame *parent, struct frame *child);
@@ -190,6 +215,9 @@ void span_member_end(struct thread *self);
 void span_team_end(struct thread *self, struct team *team, struct frame *frame, struct frame *implicit);
 void span_before_barrier(struct thread *self);
 void span_after_barrier(struct thread *self, uintptr_t address);
+
+/* call sites of a phase (span_calls.c) */
+void span_calls_end_phase(struct team *team, struct phase *phase, uint64_t work);
 
 /* loops */
 void span_loop_begin(struct thread *self, uint32_t site);

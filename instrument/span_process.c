@@ -136,8 +136,9 @@ static void begin_process(uint32_t flags, uint64_t frequency)
 	start_cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 	start_ns = clock_ns(CLOCK_MONOTONIC);
 	span_reset_sites(record);
-	record->magic = SPAN_MAGIC;
 	span_record = record;
+	span_calls_reset(record);
+	record->magic = SPAN_MAGIC;
 	span_root.is_root = true;
 	span_root.site = SITE_PENDING;
 	self->frame = self->implicit = &span_root;
@@ -182,6 +183,7 @@ __attribute__((destructor(101))) static void unload(void)
 		return;
 	span_end_strand(self);
 	span_end_threads(self);
+	span_calls_end(self);
 	if (self->frame == &span_root)
 		span_end_serial(0);
 	else

@@ -12,9 +12,11 @@
 #include <stdint.h>
 
 #define SPAN_MAGIC 0x314e415053505250ull /* "PRPSPAN1" */
-#define SPAN_VERSION 1
+#define SPAN_VERSION 2
 #define SPAN_MAX_SITES 4096
 #define SPAN_MAX_MODULES 256
+#define SPAN_MAX_CALLS 4096
+#define SPAN_CALL_AMOUNTS 9
 #define SPAN_PATH_BYTES 480
 #define SPAN_COMMAND_BYTES 256
 
@@ -48,6 +50,8 @@ enum span_flag {
 	SPAN_FAKE_CLOCK = 128, /* a test's */
 	SPAN_FULL = 256,      /* the table of sites was full */
 	SPAN_LLVM = 512,      /* LLVM's OpenMP runtime is there, which is not followed */
+	SPAN_CALLS = 1024,    /* built with hooks: there are call sites */
+	SPAN_CALLS_FULL = 2048, /* more call sites, or more ways to them, than are told apart */
 };
 
 struct span_site {
@@ -65,6 +69,20 @@ struct span_site {
 	uint64_t uneven;   /* of the bound: what a longest path adds to the even share of the work */
 	uint64_t critical; /* of the bound: what a lock's hold times add */
 	uint64_t hold;     /* of a lock */
+};
+
+/* A call site: one function called from one address. Filled in when the process ends. */
+struct span_call {
+	uint32_t is_ready;
+	uint32_t module; /* of `address`, an index; ~0 if unknown */
+	uint32_t callee_module;
+	uint32_t caller_module;
+	uint64_t address; /* that the call returns to; 0: code outside of all calls */
+	uint64_t callee;
+	uint64_t caller; /* the function that it is in; 0 if that has no hooks */
+	/* in the order of `enum call_amount` (span_prof_calls.h) */
+	uint64_t on_work[SPAN_CALL_AMOUNTS]; /* of all calls; no local span */
+	uint64_t on_span[SPAN_CALL_AMOUNTS]; /* of those on the critical path */
 };
 
 struct span_module {
@@ -91,9 +109,12 @@ struct span_record {
 	uint64_t switches;   /* strands that were preempted, and corrected */
 	uint64_t cpu_ns;     /* of the process, from our start to its end */
 	uint64_t elapsed_ns;
+	uint32_t call_count;
+	uint32_t reserved;
 	char command[SPAN_COMMAND_BYTES];
 	struct span_site sites[SPAN_MAX_SITES];
 	struct span_module modules[SPAN_MAX_MODULES];
+	struct span_call calls[SPAN_MAX_CALLS];
 };
 
 #endif

@@ -146,6 +146,17 @@ static void describe(struct span_record *record, uint32_t index)
 		record->site_count = index + 1;
 }
 
+void span_describe_call(struct span_call *call, uintptr_t address, uintptr_t callee, uintptr_t caller)
+{
+	spin_lock(&table_lock);
+	call->module = resolve(span_record, address, &call->address);
+	call->callee_module = resolve(span_record, callee, &call->callee);
+	call->caller_module = resolve(span_record, caller, &call->caller);
+	spin_unlock(&table_lock);
+	atomic_thread_fence(memory_order_release);
+	call->is_ready = 1;
+}
+
 static uint32_t slot_of(enum span_kind kind, uintptr_t address, uintptr_t origin)
 {
 	uint64_t mixed = (address * 31 + origin) * 31 + kind;

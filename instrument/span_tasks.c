@@ -178,8 +178,10 @@ static void read_depend(struct thread *self, struct frame *parent, struct frame 
 static void take_predecessors(struct thread *self, struct frame *frame)
 {
 	for (uint32_t i = 0; i < frame->predecessor_count; i++) {
-		span_take_path(frame, frame->predecessors[i]->c, &frame->predecessors[i]->prof);
-		span_release(self, frame->predecessors[i]);
+		struct frame *one = frame->predecessors[i];
+
+		span_take_path(frame, one->c, &one->prof, span_path_freeze(&one->path));
+		span_release(self, one);
 	}
 	free(frame->predecessors);
 	frame->predecessors = NULL;
@@ -198,8 +200,9 @@ static struct frame *spawn(struct thread *self, enum span_kind kind, uintptr_t a
 	child->parent = refer(parent);
 	child->team = parent->team;
 	child->group = parent->group;
-	child->c = parent->c;
-	prof_copy(&child->prof, &parent->prof);
+	span_begin_path(child, parent);
+	child->context = self->context;
+	child->spawn_depth = span_calls_depth(self);
 	child->site = span_site(kind, address, 0);
 	child->is_final = parent->is_final || (flags & FLAG_FINAL);
 	/* one that the runtime executes at once for want of room could run in parallel all the same */
@@ -212,8 +215,10 @@ static struct frame *spawn(struct thread *self, enum span_kind kind, uintptr_t a
 static void run_task(struct thread *self, struct frame *task, void (*body)(void *), void *data)
 {
 	struct frame *before = self->frame, *implicit = self->implicit;
+	struct calls_kept kept;
 
 	span_end_strand(self); /* a task may run inside another's wait, or call */
+	kept = span_calls_enter(self, task->context);
 	if (!implicit || implicit->is_root)
 		self->implicit = task->team ? task->team->members : implicit;
 	self->frame = task;
@@ -222,6 +227,9 @@ static void run_task(struct thread *self, struct frame *task, void (*body)(void 
 	span_begin_strand(self);
 	body(data);
 	span_end_strand(self);
+	span_calls_leave(self, kept);
+	if (UNLIKELY(span_has_calls))
+		span_path_freeze(&task->path);
 	task->is_done = true;
 	if (task->group)
 		span_report(task->group, task);
@@ -323,7 +331,7 @@ EXPORT void GOMP_task(void (*body)(void *), void *data, void (*copy)(void *, voi
 			*(void **)data = block->words[0];
 	}
 	if (child->is_serial && child->is_done)
-		span_take_path(frame, child->c, &child->prof);
+		span_take_path(frame, child->c, &child->prof, span_path_freeze(&child->path));
 	span_release(self, child);
 	span_begin_strand(self);
 }
@@ -343,8 +351,9 @@ static void taskloop_body(void *argument)
 	task->parent = refer(pattern->parent);
 	task->team = pattern->team;
 	task->group = pattern->group;
-	task->c = pattern->c;
-	prof_copy(&task->prof, &pattern->prof);
+	span_begin_path(task, pattern);
+	task->context = pattern->context;
+	task->spawn_depth = pattern->spawn_depth;
 	task->site = pattern->site;
 	task->is_final = pattern->is_final;
 	run_task(self, task, pattern->body, data);
@@ -375,7 +384,8 @@ static void close_group(struct frame *frame)
 {
 	struct group *group = frame->group;
 
-	span_take_path(frame, group->best, &group->best_prof);
+	span_take_path(frame, group->best, &group->best_prof, group->best_calls);
+	span_segment_keep(&group->best_calls, NULL);
 	frame->group = group->outer;
 	prof_free(&group->best_prof);
 	free(group);

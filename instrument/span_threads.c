@@ -70,6 +70,9 @@ static void begin_phase(struct thread *self, uintptr_t address)
 	span_team_begin(self, &threads_team, NULL, NULL, address);
 	span_member_begin(self, &threads_team);
 	threads_team.is_posix = true;
+	/* calls that began before go on */
+	self->frame->work_done = span_root.work_done;
+	self->frame->c_before = span_root.c_before + span_root.c;
 	threads_team.size = span_record->threads ? span_record->threads : 1;
 }
 
@@ -81,6 +84,8 @@ static void flush(struct thread *self)
 	prof_union(&threads_team.phases[0].holds, &self->implicit->holds);
 	prof_clear(&self->implicit->work);
 	prof_clear(&self->implicit->holds);
+	threads_team.phases[0].called += self->implicit->called;
+	self->implicit->called = 0;
 	spin_unlock(&threads_team.lock);
 	span_report(self->frame->group, self->frame);
 }
@@ -116,9 +121,11 @@ static void thread_ends(void *argument)
 	span_end_strand(self);
 	if (self->frame != frame)
 		return;
+	span_calls_leave(self, (struct calls_kept){{0, 0}, 0});
 	if (!atomic_load(&is_given_up))
 		flush(self);
 	self->frame = NULL;
+	span_calls_end_thread(self);
 }
 
 static void *thread_body(void *argument)
@@ -129,6 +136,7 @@ static void *thread_body(void *argument)
 
 	free(argument);
 	self->frame = self->implicit = start.frame;
+	self->context = start.frame->context;
 	span_count(self, start.frame->site);
 	/* pthread_exit and cancellation unwind through here */
 	pthread_cleanup_push(thread_ends, start.frame);
@@ -155,8 +163,8 @@ static struct frame *new_thread_frame(struct thread *self, uintptr_t address)
 	span_init_implicit(frame, &threads_team);
 	frame->parent = NULL;
 	frame->group = &threads_team.phases[0].group;
-	frame->c = parent->c;
-	prof_copy(&frame->prof, &parent->prof);
+	span_begin_path(frame, parent);
+	frame->context = self->context;
 	frame->site = span_site(SPAN_THREAD, address, 0);
 	return frame;
 }
@@ -237,7 +245,7 @@ EXPORT int pthread_join(pthread_t thread, void **result)
 	failure = call(thread, result);
 	frame = failure ? NULL : take_child(thread, &is_last);
 	if (frame) {
-		span_take_path(self->frame, frame->c, &frame->prof);
+		span_take_path(self->frame, frame->c, &frame->prof, span_path_freeze(&frame->path));
 		span_release(self, frame);
 	}
 	if (is_last && self == threads_team.creator)
@@ -267,6 +275,7 @@ static void reset_round(struct group *round)
 {
 	atomic_store(&round->best, 0);
 	prof_clear(&round->best_prof);
+	span_segment_keep(&round->best_calls, NULL);
 }
 
 static void ensure_prof(struct group *round)
@@ -304,6 +313,8 @@ static struct group *arrive(struct meeting *meeting, struct frame *frame)
 	if (frame->c > round->best) {
 		atomic_store(&round->best, frame->c);
 		prof_copy(&round->best_prof, &frame->prof);
+		if (UNLIKELY(span_has_calls))
+			span_segment_keep(&round->best_calls, span_path_freeze(&frame->path));
 	}
 	if (++meeting->arrived >= meeting->count) {
 		meeting->arrived = 0;
@@ -329,7 +340,7 @@ EXPORT int pthread_barrier_wait(pthread_barrier_t *barrier)
 	round = arrive(meeting, self->frame);
 	flush(self);
 	result = call(barrier);
-	span_take_path(self->frame, round->best, &round->best_prof);
+	span_take_path(self->frame, round->best, &round->best_prof, round->best_calls);
 	span_begin_strand(self);
 	return result;
 }
@@ -353,7 +364,8 @@ static void take_signal(struct thread *self, void *condition)
 	if (!meeting || !meeting->rounds[0].best_prof.room)
 		return;
 	spin_lock(&meeting->rounds[0].lock);
-	span_take_path(self->frame, meeting->rounds[0].best, &meeting->rounds[0].best_prof);
+	span_take_path(self->frame, meeting->rounds[0].best, &meeting->rounds[0].best_prof,
+		       meeting->rounds[0].best_calls);
 	spin_unlock(&meeting->rounds[0].lock);
 }
 

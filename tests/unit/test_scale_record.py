@@ -23,9 +23,10 @@ def test_the_layout_is_that_of_the_header(tmp_path: Path) -> None:
     source = tmp_path / "layout.c"
     source.write_text(
         '#include <stddef.h>\n#include <stdio.h>\n#include "span_record.h"\n'
-        'int main(void) { printf("%zu %zu %zu %zu %zu %d %d %d", sizeof(struct span_record),'
+        'int main(void) { printf("%zu %zu %zu %zu %zu %zu %zu %d %d %d", sizeof(struct span_record),'
         " offsetof(struct span_record, sites), sizeof(struct span_site), sizeof(struct span_module),"
-        " offsetof(struct span_record, modules), SPAN_KINDS, SPAN_THREAD, SPAN_LLVM); }\n"
+        " offsetof(struct span_record, modules), sizeof(struct span_call), offsetof(struct span_record, calls),"
+        " SPAN_KINDS, SPAN_THREAD, SPAN_CALLS_FULL); }\n"
     )
     subprocess.run(["gcc", f"-I{HEADER.parent}", str(source), "-o", str(tmp_path / "layout")], check=True)
     done = subprocess.run([str(tmp_path / "layout")], capture_output=True, text=True, check=True)
@@ -36,6 +37,8 @@ def test_the_layout_is_that_of_the_header(tmp_path: Path) -> None:
         format.SITE.size,
         format.MODULE.size,
         sites_at + format.MAX_SITES * format.SITE.size,
+        format.CALL.size,
+        format.SIZE - format.MAX_CALLS * format.CALL.size,
         len(Kind),
         max(Kind),
         max(Flag),
@@ -59,6 +62,8 @@ def check(record: Record) -> None:
     assert len(record.sites) <= format.MAX_SITES
     assert all(site.kind in Kind and site.work_s >= 0 for site in record.sites)
     assert len(record.command) < 2000
+    assert len(record.calls) <= format.MAX_CALLS
+    assert all(call.on_work.local_work_s >= 0 and call.on_span.count >= 0 for call in record.calls)
 
 
 def test_a_record_names_its_program(good: bytes) -> None:
@@ -91,6 +96,29 @@ def test_a_hostile_record_is_an_error_or_a_bounded_record(
     except ProfileFormatError:
         return
     check(record)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    count=st.one_of(
+        st.sampled_from([0, 3, format.MAX_CALLS, format.MAX_CALLS + 1]), st.integers(0, (1 << 32) - 1)
+    ),
+    calls=st.lists(st.binary(min_size=format.CALL.size, max_size=format.CALL.size), max_size=4),
+)
+def test_hostile_call_sites_are_an_error_or_bounded(good: bytes, count: int, calls: list[bytes]) -> None:
+    data = bytearray(good)
+    at = format.HEADER.size - 256 - 8  # call_count, before the command
+    data[at : at + 4] = count.to_bytes(4, "little")
+    at = format.SIZE - format.MAX_CALLS * format.CALL.size
+    for number, call in enumerate(calls):
+        data[at + number * format.CALL.size : at + (number + 1) * format.CALL.size] = call
+    if count > format.MAX_CALLS:
+        with pytest.raises(ProfileFormatError, match="call sites"):
+            parse_record(bytes(data))
+        return
+    record = parse_record(bytes(data))
+    check(record)
+    assert len(record.calls) <= min(count, len(calls))
 
 
 @settings(max_examples=50, deadline=None)

@@ -24,6 +24,8 @@ BESIDE_HOOKS = re.compile(
     r"|pthread_(create|join|barrier_(init|wait)|cond_(signal|broadcast|wait|timedwait|clockwait))"
     # an end without destructors
     r"|_exit|_Exit"
+    # the begin and the end of each function, in programs that are built so
+    r"|__cyg_profile_func_(enter|exit)"
     # for tests
     r"|parprof_span_work"
 )

@@ -34,7 +34,7 @@ ARGUMENTS = {
     "diff": "--help a b --sort --limit --html",
     "merge": "--help files --output --label --label-from-name --loops --skip-bad",
     "input": "--help --tool --with --routine --limit --output --html --json --quiet command",
-    "cc": "--help --input command",
+    "cc": "--help --input --scale command",
     "top": "--help --interval --sort --once --json --socket",
     "status": "--help --json --socket",
     "scale": "--help --threads --json --csv --output --html --pprof --limit --quiet command",

@@ -7,23 +7,29 @@ import os
 import shutil
 
 from parprof.errors import CommandError, UsageError
-from parprof.input.runtime import compile_command
+from parprof.input import runtime as input_runtime
+from parprof.instruments import span
 
 
 class CcCommand:
     """Run a compiler so that the program can be measured from inside.
 
-    Put it before the compiler in a makefile: `make CC="parprof cc --input -- gcc"`.
+    Put it before the compiler in a makefile: `make CC="parprof cc --scale -- gcc"`.
     """
 
     name = "cc"
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
-        parser.usage = "parprof cc --input [--] COMPILER [ARG ...]"
+        parser.usage = "parprof cc (--input | --scale) [--] COMPILER [ARG ...]"
         mode = parser.add_mutually_exclusive_group(required=True)
         mode.add_argument(
             "--input", action="store_true", help="for `parprof input`: memory accesses, calls and blocks"
+        )
+        mode.add_argument(
+            "--scale",
+            action="store_true",
+            help="for the call sites of `parprof scale`: hooks in each function",
         )
         parser.add_argument(
             "command", metavar="CMD", nargs=argparse.REMAINDER, help="the compiler and its arguments"
@@ -33,8 +39,10 @@ class CcCommand:
         """Do it. Returns only where the compiler cannot be started."""
         command = args.command[1:] if args.command[:1] == ["--"] else args.command
         if not command:
-            raise UsageError("cc needs a compiler: parprof cc --input -- gcc -O2 -o program program.c")
+            mode = "--input" if args.input else "--scale"
+            raise UsageError(f"cc needs a compiler: parprof cc {mode} -- gcc -O2 -o program program.c")
         if shutil.which(command[0]) is None:
             raise CommandError(f"{command[0]} was not found", is_missing=True)
+        compile_command = input_runtime.compile_command if args.input else span.compile_command
         words = compile_command(command)
         os.execvp(words[0], words)

@@ -21,6 +21,7 @@ from parprof.instruments.places import Place, Places
 from parprof.instruments.preload import obstacle
 from parprof.instruments.span import LIBRARY, environment
 from parprof.model import Frame
+from parprof.scale.calls import addresses_of
 from parprof.scale.model import Prediction, Scale, notes_of, predict
 from parprof.scale.record import Address, Record, read_record
 from parprof.symbols import Symbolizer
@@ -37,7 +38,8 @@ class ScaleCommand:
 
     Runs the command once for each number of threads, on the cores at hand and without root, and computes from the
     order and the lengths of what its threads did the least time that so many cores would take. Programs of GNU
-    libgomp (gcc -fopenmp) and of pthreads need not be rebuilt. The exit code is that of the command's last run.
+    libgomp (gcc -fopenmp) and of pthreads need not be rebuilt; for those that are, by `parprof cc --scale`, there is
+    a table of call sites, too. The exit code is that of the command's last run.
     """
 
     name = "scale"
@@ -61,7 +63,11 @@ class ScaleCommand:
             "--pprof", metavar="FILE", help="write work and span by site as a pprof file, too"
         )
         parser.add_argument(
-            "--limit", metavar="N", type=_limit, default=15, help="show so many sites; default 15"
+            "--limit",
+            metavar="N",
+            type=_limit,
+            default=15,
+            help="show so many sites, and call sites; default 15",
         )
         parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
         parser.add_argument(
@@ -185,6 +191,9 @@ def named(records: Sequence[Record], command: str, log: Callable[[str], None]) -
         addresses = {
             address for record in records for site in record.sites for address in (site.address, site.origin)
         }
+        addresses.update(
+            address for record in records for call in record.calls for address in addresses_of(call)
+        )
         found = places.resolve(_place(address) for address in addresses if address.vaddr)
 
         def resolve(address: Address) -> tuple[Frame, ...]:

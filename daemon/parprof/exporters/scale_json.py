@@ -6,7 +6,9 @@ import json
 
 from parprof.exporters.scale_table import NOT_MODELLED
 from parprof.scale.answer import bottleneck, sentence
+from parprof.scale.calls import CallSite
 from parprof.scale.model import Lost, Prediction, Scale, Site, context_of
+from parprof.scale.record import CallProfile, Measure
 
 
 def to_json(scale: Scale) -> str:
@@ -31,7 +33,7 @@ def document(scale: Scale) -> dict[str, object]:
             "text": sentence(scale),
             "speedup_if_fixed": site.speedup_if_fixed if site else main.speedup,
         },
-        "sites": [_site(one) for one in main.sites],
+        "sites": [*(_site(one) for one in main.sites), *(_call(one) for one in main.calls)],
         "notes": [NOT_MODELLED, *scale.notes],
     }
 
@@ -68,4 +70,35 @@ def _site(site: Site) -> dict[str, object]:
         "speedup_if_fixed": site.speedup_if_fixed,
         "on_work": {"local": {"work_s": site.work_s}},
         "on_span": {"count": site.span_count, "local": {"span_s": site.span_s}},
+    }
+
+
+def _call(call: CallSite) -> dict[str, object]:
+    on_work, on_span = _profile(call.on_work), _profile(call.on_span)
+    return {
+        "site": call.place,
+        "label": call.label,
+        "kind": "call",
+        "caller": call.caller,
+        "callee": call.callee,
+        "count": call.on_work.count,
+        "on_work": {**on_work, "local": {"work_s": call.on_work.local_work_s}},
+        "on_span": {
+            "count": call.on_span.count,
+            **on_span,
+            "local": {"work_s": call.on_span.local_work_s, "span_s": call.on_span.local_span_s},
+        },
+    }
+
+
+def _profile(profile: CallProfile) -> dict[str, object]:
+    return {"top_call_site": _measure(profile.top_call_site), "top_caller": _measure(profile.top_caller)}
+
+
+def _measure(measure: Measure) -> dict[str, float]:
+    return {
+        "count": measure.count,
+        "work_s": measure.work_s,
+        "span_s": measure.span_s,
+        "parallelism": measure.parallelism,
     }

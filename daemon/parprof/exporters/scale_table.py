@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterator
 
 from parprof.scale.answer import sentence
+from parprof.scale.calls import CallSite
 from parprof.scale.model import Prediction, Scale, Site, context_of
 from parprof.untrusted import printable
 
@@ -45,6 +46,9 @@ def _lines(scale: Scale, limit: int) -> Iterator[str]:
     if hidden:
         yield f"        ... {hidden} more with less"
     yield ""
+    if main.calls:
+        yield from _call_lines(main, limit)
+        yield ""
     for note in (NOT_MODELLED, *scale.notes):
         yield printable(f"note: {note}")
 
@@ -65,6 +69,33 @@ def _row(site: Site) -> str:
         f"{100 * site.share:6.1f}  {short_time(site.span_s):>8}  {short_time(site.work_s):>8}  {site.count:8}  "
         f"{site.speedup_if_fixed:10.2f}  {site.label}{inside}"
     )
+
+
+def _call_lines(main: Prediction, limit: int) -> Iterator[str]:
+    """The paper's figure 2, what adds most to the span first."""
+    shown = [
+        call for call in main.calls if call.on_span.count or call.on_span.local_span_s or call.on_work.count
+    ]
+    yield "             on the critical path                 in all"
+    yield f" span%  local span     calls  work/span     calls  local work  work/span  call ({main.threads} threads)"
+    for call in shown[:limit]:
+        yield printable(_call_row(call, main.span_s))
+    if shown[limit:]:
+        yield f"        ... {len(shown) - limit} more with less"
+
+
+def _call_row(call: CallSite, span_s: float) -> str:
+    on_span, on_work = call.on_span, call.on_work
+    share = 100 * on_span.local_span_s / span_s if span_s else 0.0
+    return (
+        f"{share:6.1f}  {short_time(on_span.local_span_s):>10}  {on_span.count:8}  "
+        f"{_ratio(on_span.top_call_site.parallelism)}  {on_work.count:8}  {short_time(on_work.local_work_s):>10}  "
+        f"{_ratio(on_work.top_call_site.parallelism)}  {call.label}"
+    )
+
+
+def _ratio(parallelism: float) -> str:
+    return f"{parallelism:9.2f}" if parallelism else "        -"
 
 
 COLUMNS = (

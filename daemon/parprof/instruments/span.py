@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from parprof.instruments.toolchain import Library
+from collections.abc import Sequence
+
+from parprof.instruments.toolchain import Library, compiler_version
 
 LIBRARY = Library(
     "libparprof_span",
     (
         "span.c",
+        "span_calls.c",
         "span_clock.c",
         "span_gomp.c",
         "span_locks.c",
@@ -16,7 +19,7 @@ LIBRARY = Library(
         "span_tasks.c",
         "span_threads.c",
     ),
-    ("span.h", "span_clock.h", "span_prof.h", "span_record.h"),
+    ("span.h", "span_calls.h", "span_clock.h", "span_prof.h", "span_prof_calls.h", "span_record.h"),
     ("-fvisibility=hidden", "-Wl,-z,nodelete", "-ldl", "-lpthread"),
 )
 
@@ -35,3 +38,20 @@ def environment(library: str, records: str, threads: int, preloaded: str = "") -
         "OMP_WAIT_POLICY": "passive",
         "OMP_DYNAMIC": "false",
     }
+
+
+def compile_command(command: Sequence[str]) -> list[str]:
+    """A compiler's command with hooks at the begin and the end of each function.
+
+    The C library has hooks that do nothing, so such a program runs without us, too. clang leaves out what it inlines,
+    as the paper does; gcc cannot, but leaves out what is in the system's headers (C++ templates, above all). A call
+    at the end of a task's body would be a jump without -fno-optimize-sibling-calls, and its line the runtime's.
+    """
+    words = [*command, "-fno-optimize-sibling-calls"]
+    if "clang" in compiler_version(command[0]):
+        return [*words, "-finstrument-functions-after-inlining"]
+    return [
+        *words,
+        "-finstrument-functions",
+        "-finstrument-functions-exclude-file-list=/usr/include,/usr/lib",
+    ]

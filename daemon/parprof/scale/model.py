@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from parprof.model import Frame
+from parprof.scale.calls import CallSite, call_sites
 from parprof.scale.record import Address, Flag, Kind, Record, SiteRecord
 
 _MAX_NAME = 40
@@ -71,6 +72,8 @@ class Prediction:
     """The largest share of the bound first."""
     is_partial: bool
     flags: Flag
+    calls: tuple[CallSite, ...] = ()
+    """By local span on span; only of programs built with hooks."""
 
     @property
     def speedup(self) -> float:
@@ -118,6 +121,7 @@ def predict(record: Record, resolve: Resolve) -> Prediction:
         sites=tuple(sites),
         is_partial=not record.flags & Flag.CLOSED or bool(record.flags & Flag.INSIDE) or record.is_torn,
         flags=record.flags,
+        calls=call_sites(record, resolve, place_of),
     )
 
 
@@ -248,6 +252,8 @@ def notes_of(predictions: Sequence[Prediction]) -> list[str]:
         )
     if any(site.kind == Kind.THREAD for prediction in predictions for site in prediction.sites):
         notes.append("threads: a condition orders them only where one of them waited for it in these runs")
+    if flags & Flag.CALLS and not any(one.calls for one in predictions[-1:]):
+        notes.append("call sites are missing: they are written when the program ends, and it was killed")
     for flag, text in _FLAG_NOTES.items():
         if flags & flag:
             notes.append(text)
@@ -260,5 +266,6 @@ _FLAG_NOTES = {
     Flag.FOREIGN: "threads other than the first began regions: they are taken as one after the other",
     Flag.DETACHED: "detached tasks: what their events wait for is not modelled",
     Flag.LLVM: "LLVM's OpenMP runtime (libomp, libiomp5) is there, and is not followed: what it runs is missing",
+    Flag.CALLS_FULL: "more call sites, or ways to them, than are told apart: the rest is in `other call sites`",
     Flag.FULL: "more sites than the record holds: the rest is one, `other sites`",
 }

@@ -11,15 +11,18 @@ from parprof.errors import ProfileFormatError
 from parprof.untrusted import open_regular, visible
 
 MAGIC = 0x314E415053505250
-VERSION = 1
+VERSION = 2
 MAX_SITES = 4096
 MAX_MODULES = 256
+MAX_CALLS = 4096
+_AMOUNTS = 9
 _UNKNOWN = 0xFFFFFFFF
 
-HEADER = struct.Struct("<QIIQIIIIIIQQQQQQ256s")
+HEADER = struct.Struct("<QIIQIIIIIIQQQQQQII256s")
 SITE = struct.Struct("<IIIIQQQQQQQQQQ")
 MODULE = struct.Struct("<II24s480s")
-SIZE = HEADER.size + MAX_SITES * SITE.size + MAX_MODULES * MODULE.size
+CALL = struct.Struct(f"<IIIIQQQ{2 * _AMOUNTS}Q")
+SIZE = HEADER.size + MAX_SITES * SITE.size + MAX_MODULES * MODULE.size + MAX_CALLS * CALL.size
 
 
 class Kind(IntEnum):
@@ -55,6 +58,8 @@ class Flag(IntFlag):
     FAKE_CLOCK = 128
     FULL = 256
     LLVM = 512
+    CALLS = 1024
+    CALLS_FULL = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,48 @@ class SiteRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """Calls of a call site, with what they called (schardl-2015 sec. 6: a measurement)."""
+
+    count: int
+    work_s: float
+    span_s: float
+
+    @property
+    def parallelism(self) -> float:
+        """Work by span; 0 where nothing was measured."""
+        return self.work_s / self.span_s if self.span_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CallProfile:
+    """A call site in one of the two profiles: of all calls (on work), or of those on the critical path (on span)."""
+
+    count: int
+    top_call_site: Measure
+    """Of calls that have no other call of the same site above them."""
+    top_caller: Measure
+    """Of calls that have no other call by the same function above them."""
+    local_work_s: float
+    """Without what the called function called."""
+    local_span_s: float
+    """0 in the profile on work."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """A call site, of a program that is built with hooks in its functions."""
+
+    index: int
+    address: Address
+    """That the call returns to; ``vaddr`` is 0 for the code that no hooked function is around."""
+    callee: Address
+    caller: Address
+    on_work: CallProfile
+    on_span: CallProfile
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What one process left."""
 
@@ -102,6 +149,7 @@ class Record:
     is_torn: bool
     """The process was killed while it changed its totals: they may be off by one phase."""
     sites: tuple[SiteRecord, ...]
+    calls: tuple[CallRecord, ...] = ()
 
     @property
     def work_s(self) -> float:
@@ -148,18 +196,20 @@ def parse_record(data: bytes) -> Record:
     magic, version, size, generation, flags, pid, site_count, module_count, threads, widest, per_second = (
         header[:11]
     )
-    regions, tasks, _, cpu_ns, elapsed_ns, command = header[11:]
+    regions, tasks, _, cpu_ns, elapsed_ns, call_count, _, command = header[11:]
     if magic != MAGIC or version != VERSION or size != SIZE:
         raise ProfileFormatError("no record of this version of parprof, or of a target that had yet to begin")
     if not 0 < per_second < 1 << 48:
         raise ProfileFormatError(f"a record whose clock makes {per_second} cycles a second")
-    if site_count > MAX_SITES or module_count > MAX_MODULES:
-        raise ProfileFormatError(f"a record of {site_count} sites in {module_count} files")
+    if site_count > MAX_SITES or module_count > MAX_MODULES or call_count > MAX_CALLS:
+        raise ProfileFormatError(
+            f"a record of {site_count} sites and {call_count} call sites in {module_count} files"
+        )
     modules = _modules(data, module_count)
     return Record(
         pid=pid,
         command=visible(command.partition(b"\0")[0]),
-        flags=Flag(flags & 0x3FF),
+        flags=Flag(flags & 0xFFF),
         threads=threads,
         widest_team=widest,
         regions=regions,
@@ -168,6 +218,7 @@ def parse_record(data: bytes) -> Record:
         elapsed_s=elapsed_ns / 1e9,
         is_torn=generation % 2 == 1,
         sites=_sites(data, site_count, modules, per_second),
+        calls=_calls(data, call_count, modules, per_second),
     )
 
 
@@ -184,13 +235,59 @@ def _modules_at() -> int:
     return HEADER.size + MAX_SITES * SITE.size
 
 
+def _address(modules: list[tuple[str, str]], module: int, vaddr: int) -> Address:
+    path, build_id = modules[module] if module < len(modules) else ("", "")
+    return Address(path, build_id, vaddr)
+
+
+def _calls(
+    data: bytes, count: int, modules: list[tuple[str, str]], per_second: int
+) -> tuple[CallRecord, ...]:
+    found = []
+    for index in range(count):
+        ready, module, callee_module, caller_module, vaddr, callee, caller, *amounts = CALL.unpack_from(
+            data, _modules_at() + MAX_MODULES * MODULE.size + index * CALL.size
+        )
+        if not ready or not any(amounts):
+            continue
+        found.append(
+            CallRecord(
+                index,
+                _address(modules, module, vaddr),
+                _address(modules, callee_module, callee),
+                _address(modules, caller_module, caller),
+                _call_profile(amounts[:_AMOUNTS], per_second),
+                _call_profile(amounts[_AMOUNTS:], per_second),
+            )
+        )
+    return tuple(found)
+
+
+def _call_profile(amounts: list[int], per_second: int) -> CallProfile:
+    """From amounts in the order of ``enum call_amount``."""
+    (
+        count,
+        local_work,
+        local_span,
+        site_count,
+        site_work,
+        site_span,
+        caller_count,
+        caller_work,
+        caller_span,
+    ) = amounts
+    return CallProfile(
+        count,
+        Measure(site_count, site_work / per_second, site_span / per_second),
+        Measure(caller_count, caller_work / per_second, caller_span / per_second),
+        local_work / per_second,
+        local_span / per_second,
+    )
+
+
 def _sites(
     data: bytes, count: int, modules: list[tuple[str, str]], per_second: int
 ) -> tuple[SiteRecord, ...]:
-    def address(module: int, vaddr: int) -> Address:
-        path, build_id = modules[module] if module < len(modules) else ("", "")
-        return Address(path, build_id, vaddr)
-
     found = []
     for index in range(count):
         (kind, module, origin_module, ready, vaddr, origin, *amounts) = SITE.unpack_from(
@@ -203,8 +300,8 @@ def _sites(
             SiteRecord(
                 index,
                 Kind(kind),
-                address(module, vaddr),
-                address(origin_module, origin),
+                _address(modules, module, vaddr),
+                _address(modules, origin_module, origin),
                 work / per_second,
                 calls,
                 span / per_second,

@@ -1,0 +1,677 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Call sites, and what is known of each: see span_calls.h. */
+#define _GNU_SOURCE
+#include "span.h"
+
+#define MAX_TRANSITIONS (1u << 16)
+#define SLOTS (4 * MAX_TRANSITIONS)
+#define MAX_STATES (1u << 15)
+#define CACHE_SIZE 512
+#define MAX_DEPTH (1u << 20)
+/* Call sites that every record begins with. */
+enum { CALL_OUTSIDE, CALL_OTHER, FIRST_CALL };
+
+bool span_has_calls;
+
+/* A call that is under way. */
+struct call {
+	uint32_t call;
+	struct call_context before;
+	bool is_top_site, is_top_caller;
+	uintptr_t function, stack;
+	uint64_t work, length; /* its frame's at the begin */
+	uint64_t called;       /* work of the calls that it made */
+	uint64_t spawned;      /* work of the tasks that it made, and the calls in it */
+};
+
+/* A call site that is called where a set of others is above it. */
+struct transition {
+	uintptr_t address, function;
+	uint32_t state, call, next;
+	bool is_top_site, is_top_caller;
+};
+
+/* A thread's; it survives its thread, since it has what is to be reported. */
+struct calls {
+	struct calls *next;
+	bool is_free;
+	uint32_t depth, room;
+	struct call *stack;
+	const struct transition *cache[CACHE_SIZE];
+	struct call_amounts work[SPAN_MAX_CALLS]; /* the on-work profile */
+};
+
+static struct spin table_lock, registry_lock;
+static struct calls *registry;
+
+static struct {
+	uintptr_t address, function, caller;
+} sites[SPAN_MAX_CALLS];
+static _Atomic uint32_t known = FIRST_CALL;
+
+/* The set of call sites above some code: one, and those in its parent. 0 is the empty set. */
+static struct {
+	uint32_t parent, call;
+} states[MAX_STATES];
+static uint32_t state_count = 1;
+
+static struct transition transitions[MAX_TRANSITIONS];
+static uint32_t transition_count = 1;
+static _Atomic uint32_t slots[SLOTS]; /* index of a transition; 0: free */
+
+static struct call_prof foreign; /* of paths of threads other than the first */
+static struct spin foreign_lock;
+
+static inline uint32_t known_calls(void)
+{
+	return atomic_load_explicit(&known, memory_order_relaxed);
+}
+
+/* segments */
+
+static void release(struct segment *segment)
+{
+	while (segment && atomic_fetch_sub_explicit(&segment->references, 1, memory_order_acq_rel) == 1) {
+		struct segment *before = segment->before;
+
+		call_prof_clear(&segment->prof);
+		free(segment);
+		segment = before;
+	}
+}
+
+static struct segment *refer(struct segment *segment)
+{
+	if (segment)
+		atomic_fetch_add_explicit(&segment->references, 1, memory_order_relaxed);
+	return segment;
+}
+
+/* Segments that only this path refers to are part of it. */
+static void absorb(struct call_path *path)
+{
+	struct segment *segment;
+
+	while ((segment = path->before) && atomic_load_explicit(&segment->references, memory_order_acquire) == 1) {
+		path->before = segment->before;
+		call_prof_union(&path->prof, &segment->prof, known_calls());
+		free(segment);
+	}
+}
+
+/* The path as a segment that others may refer to; the reference stays the path's. One that was frozen is not changed
+ * by this: tasks of a taskloop share it. */
+struct segment *span_path_freeze(struct call_path *path)
+{
+	struct segment *segment;
+
+	if (call_prof_is_empty(&path->prof))
+		return path->before;
+	absorb(path);
+	segment = calloc(1, sizeof(*segment));
+	if (!segment)
+		abort();
+	atomic_init(&segment->references, 1);
+	segment->before = path->before;
+	call_prof_assign(&segment->prof, &path->prof);
+	path->before = segment;
+	return segment;
+}
+
+void span_path_clear(struct call_path *path)
+{
+	call_prof_clear(&path->prof);
+	release(path->before);
+	path->before = NULL;
+}
+
+/* The child's path begins with the parent's. */
+void span_path_fork(struct call_path *path, struct call_path *child)
+{
+	child->before = refer(span_path_freeze(path));
+}
+
+/* Another path is longer: it goes on here. */
+void span_path_take(struct call_path *path, struct segment *segment)
+{
+	refer(segment);
+	span_path_clear(path);
+	path->before = segment;
+}
+
+void span_segment_keep(struct segment **kept, struct segment *segment)
+{
+	refer(segment);
+	release(*kept);
+	*kept = segment;
+}
+
+/* The whole path's amounts move; segments that others have, too, are copied. */
+void span_path_flatten(struct call_path *path, struct call_prof *into)
+{
+	absorb(path);
+	call_prof_union(into, &path->prof, known_calls());
+	for (struct segment *segment = path->before; segment; segment = segment->before)
+		call_prof_add(into, &segment->prof, known_calls());
+	span_path_clear(path);
+}
+
+void span_calls_union(struct call_prof *into, struct call_prof *from)
+{
+	call_prof_union(into, from, known_calls());
+}
+
+void span_calls_scale(struct call_prof *prof, uint64_t wanted, uint64_t total)
+{
+	if (total && !call_prof_is_empty(prof))
+		call_prof_scale(prof, wanted, total, known_calls());
+}
+
+/* call sites and transitions */
+
+static void describe(uint32_t call)
+{
+	span_describe_call(&span_record->calls[call], sites[call].address, sites[call].function, sites[call].caller);
+	if (span_record->call_count <= call)
+		span_record->call_count = call + 1;
+}
+
+/* Only few: a new call site, or an old one where others are above it for the first time. */
+static uint32_t call_site(uintptr_t address, uintptr_t function, uintptr_t caller)
+{
+	uint32_t count = known_calls();
+
+	for (uint32_t call = FIRST_CALL; call < count; call++) {
+		if (sites[call].address == address && sites[call].function == function)
+			return call;
+	}
+	if (count == SPAN_MAX_CALLS) {
+		span_record->flags |= SPAN_CALLS_FULL;
+		return CALL_OTHER;
+	}
+	sites[count].address = address;
+	sites[count].function = function;
+	sites[count].caller = caller;
+	atomic_store_explicit(&known, count + 1, memory_order_release);
+	describe(count);
+	return count;
+}
+
+static uint32_t next_state(uint32_t state, uint32_t call)
+{
+	if (state_count == MAX_STATES) {
+		span_record->flags |= SPAN_CALLS_FULL;
+		return state;
+	}
+	states[state_count].parent = state;
+	states[state_count].call = call;
+	return state_count++;
+}
+
+static void fill(struct transition *one, struct call_context context, uintptr_t address, uintptr_t function)
+{
+	*one = (struct transition){address, function, context.state, 0, 0, true, true};
+	one->call = call_site(address, function, sites[context.call].function);
+	for (uint32_t state = context.state; state; state = states[state].parent) {
+		uint32_t above = states[state].call;
+
+		if (above == one->call)
+			one->is_top_site = false;
+		if (sites[above].caller == sites[one->call].caller)
+			one->is_top_caller = false;
+	}
+	one->next = one->is_top_site ? next_state(context.state, one->call) : context.state;
+}
+
+static uint32_t hash(uint32_t state, uintptr_t address, uintptr_t function)
+{
+	uint64_t mixed = ((address * 31 + function) * 31 + state) * 0x9e3779b97f4a7c15ull;
+
+	return (uint32_t)(mixed >> 32);
+}
+
+static bool is_same(const struct transition *one, uint32_t state, uintptr_t address, uintptr_t function)
+{
+	return one->state == state && one->address == address && one->function == function;
+}
+
+static const struct transition *find(struct call_context context, uintptr_t address, uintptr_t function, uint32_t *slot)
+{
+	for (*slot = hash(context.state, address, function) % SLOTS;; *slot = (*slot + 1) % SLOTS) {
+		uint32_t index = atomic_load_explicit(&slots[*slot], memory_order_acquire);
+
+		if (!index)
+			return NULL;
+		if (is_same(&transitions[index], context.state, address, function))
+			return &transitions[index];
+	}
+}
+
+/* What cannot be kept is one site, the same for all. */
+static const struct transition *add(struct call_context context, uintptr_t address, uintptr_t function)
+{
+	static const struct transition none = {0, 0, 0, CALL_OTHER, 0, false, false};
+	const struct transition *found;
+	struct transition *one;
+	uint32_t slot;
+
+	spin_lock(&table_lock);
+	found = find(context, address, function, &slot);
+	if (!found && transition_count == MAX_TRANSITIONS) {
+		span_record->flags |= SPAN_CALLS_FULL;
+		found = &none;
+	} else if (!found) {
+		one = &transitions[transition_count];
+		fill(one, context, address, function);
+		atomic_store_explicit(&slots[slot], transition_count++, memory_order_release);
+		found = one;
+	}
+	spin_unlock(&table_lock);
+	return found;
+}
+
+static const struct transition *transition_of(struct calls *calls, struct call_context context, uintptr_t address,
+					      uintptr_t function)
+{
+	uint32_t at = hash(context.state, address, function) % CACHE_SIZE, slot;
+	const struct transition *one = calls->cache[at];
+
+	if (LIKELY(one && is_same(one, context.state, address, function)))
+		return one;
+	one = find(context, address, function, &slot);
+	if (!one)
+		one = add(context, address, function);
+	calls->cache[at] = one;
+	return one;
+}
+
+/* threads */
+
+static struct calls *new_calls(void)
+{
+	struct calls *calls;
+
+	spin_lock(&registry_lock);
+	for (calls = registry; calls && !calls->is_free; calls = calls->next)
+		;
+	if (!calls) {
+		calls = calloc(1, sizeof(*calls));
+		if (!calls)
+			abort();
+		calls->next = registry;
+		registry = calls;
+	}
+	calls->is_free = false;
+	calls->depth = 0;
+	spin_unlock(&registry_lock);
+	return calls;
+}
+
+static inline struct calls *calls_of(struct thread *self)
+{
+	if (UNLIKELY(!self->calls))
+		self->calls = new_calls();
+	return self->calls;
+}
+
+/* What a thread executed belongs to the call that is innermost. */
+void span_calls_book(struct thread *self, struct frame *frame, uint64_t cycles)
+{
+	uint32_t call = self->context.call;
+
+	frame->work_done += cycles;
+	calls_of(self)->work[call].of[CALL_LOCAL_WORK] += cycles;
+	call_prof_at(&frame->path.prof, call, known_calls())->of[CALL_LOCAL_SPAN] += cycles;
+}
+
+/* Calls that are made from now on, end before span_calls_leave. */
+struct calls_kept span_calls_enter(struct thread *self, struct call_context context)
+{
+	struct calls_kept kept = {self->context, self->call_base};
+
+	self->context = context;
+	self->call_base = self->calls ? self->calls->depth : 0;
+	return kept;
+}
+
+/* Work of calls that were made in tasks or by the team of the call under way. */
+void span_calls_called(struct thread *self, uint64_t work)
+{
+	struct calls *calls = self->calls;
+
+	if (calls && calls->depth > self->call_base)
+		calls->stack[calls->depth - 1].called += work;
+	else if (self->frame)
+		self->frame->called += work;
+}
+
+uint32_t span_calls_depth(struct thread *self)
+{
+	return self->calls ? self->calls->depth - self->call_base : 0;
+}
+
+static bool has_depth(struct children_calls *children, uint32_t depth)
+{
+	uint32_t room = children->room ? children->room : 4;
+	void *more;
+
+	while (room <= depth)
+		room *= 2;
+	if (room > children->room) {
+		more = realloc(children->by_depth, room * sizeof(*children->by_depth));
+		if (!more)
+			return false;
+		children->by_depth = more;
+		memset(&children->by_depth[children->room], 0,
+		       (room - children->room) * sizeof(*children->by_depth));
+		children->room = room;
+	}
+	if (children->used <= depth)
+		children->used = depth + 1;
+	return true;
+}
+
+/* A task is over. Its work, and that of its own tasks which it did not wait for, belongs to the call that made it. */
+void span_calls_end_child(struct frame *parent, struct frame *child)
+{
+	struct children_calls *children = &parent->children;
+	uint64_t work = child->work_done + child->spawned, called = child->called;
+
+	spin_lock(&child->lock);
+	for (uint32_t depth = 0; depth < child->children.used; depth++) {
+		work += child->children.by_depth[depth].work;
+		called += child->children.by_depth[depth].called;
+	}
+	spin_unlock(&child->lock);
+	spin_lock(&parent->lock);
+	if (has_depth(children, child->spawn_depth)) {
+		children->by_depth[child->spawn_depth].work += work;
+		children->by_depth[child->spawn_depth].called += called;
+	}
+	spin_unlock(&parent->lock);
+}
+
+/* In OpenMP a taskwait is for all tasks of the task: for those, too, that were made in calls further out. */
+void span_calls_take_children(struct thread *self, struct frame *frame)
+{
+	uint32_t depth_now = span_calls_depth(self);
+
+	spin_lock(&frame->lock);
+	for (uint32_t depth = 0; depth < frame->children.used; depth++) {
+		uint64_t work = frame->children.by_depth[depth].work, called = frame->children.by_depth[depth].called;
+		uint32_t at = depth < depth_now ? depth : depth_now;
+
+		if (at) {
+			self->calls->stack[self->call_base + at - 1].spawned += work;
+			self->calls->stack[self->call_base + at - 1].called += called;
+		} else {
+			frame->spawned += work;
+			frame->called += called;
+		}
+		frame->children.by_depth[depth].work = frame->children.by_depth[depth].called = 0;
+	}
+	frame->children.used = 0;
+	spin_unlock(&frame->lock);
+}
+
+/* Of a frame whose calls are over. Returns the work in calls of its children. */
+uint64_t span_calls_forget_children(struct frame *frame)
+{
+	uint64_t called = 0;
+
+	for (uint32_t depth = 0; depth < frame->children.used; depth++)
+		called += frame->children.by_depth[depth].called;
+	if (frame->children.by_depth)
+		memset(frame->children.by_depth, 0, frame->children.room * sizeof(*frame->children.by_depth));
+	frame->children.used = 0;
+	return called;
+}
+
+static void add_top(struct call_amounts *amounts, const struct call *call, uint64_t work, uint64_t span)
+{
+	if (call->is_top_site) {
+		amounts->of[CALL_TOP_SITE_COUNT]++;
+		amounts->of[CALL_TOP_SITE_WORK] += work;
+		amounts->of[CALL_TOP_SITE_SPAN] += span;
+	}
+	if (call->is_top_caller) {
+		amounts->of[CALL_TOP_CALLER_COUNT]++;
+		amounts->of[CALL_TOP_CALLER_WORK] += work;
+		amounts->of[CALL_TOP_CALLER_SPAN] += span;
+	}
+	amounts->of[CALL_COUNT]++;
+}
+
+static inline uint64_t since(uint64_t now, uint64_t then)
+{
+	return now > then ? now - then : 0;
+}
+
+/* The innermost call ends: the paper's UPDATE of both profiles. */
+static void end_call(struct thread *self)
+{
+	struct calls *calls = self->calls;
+	struct call call = calls->stack[--calls->depth];
+	struct frame *frame = self->frame;
+	struct call_amounts *on_span;
+	uint64_t work, span;
+
+	self->context = call.before;
+	if (!frame)
+		return;
+	work = since(frame->work_done, call.work) + call.spawned;
+	if (calls->depth > self->call_base)
+		calls->stack[calls->depth - 1].spawned += call.spawned;
+	else
+		frame->spawned += call.spawned;
+	span = since(frame->c_before + frame->c, call.length);
+	add_top(&calls->work[call.call], &call, work, span);
+	on_span = call_prof_at(&frame->path.prof, call.call, known_calls());
+	add_top(on_span, &call, work, span);
+	on_span->of[CALL_LOCAL_WORK] += since(work, call.called);
+	span_calls_called(self, work);
+}
+
+void span_calls_leave(struct thread *self, struct calls_kept kept)
+{
+	if (self->calls) {
+		while (self->calls->depth > self->call_base)
+			end_call(self);
+	}
+	self->context = kept.context;
+	self->call_base = kept.base;
+}
+
+static bool has_room(struct calls *calls)
+{
+	struct call *more;
+	uint32_t room = calls->room ? 2 * calls->room : 256;
+
+	if (LIKELY(calls->depth < calls->room))
+		return true;
+	if (room > MAX_DEPTH)
+		return false;
+	more = realloc(calls->stack, room * sizeof(*more));
+	if (!more)
+		return false;
+	calls->stack = more;
+	calls->room = room;
+	return true;
+}
+
+static void begin_call(struct thread *self, uintptr_t function, uintptr_t address, uintptr_t stack)
+{
+	struct calls *calls = calls_of(self);
+	const struct transition *one;
+
+	/* those that longjmp left, which said nothing: they were deeper in the stack */
+	while (calls->depth > self->call_base && calls->stack[calls->depth - 1].stack < stack)
+		end_call(self);
+	if (UNLIKELY(!has_room(calls)))
+		return;
+	one = transition_of(calls, self->context, address, function);
+	calls->stack[calls->depth++] = (struct call){
+		one->call,
+		self->context,
+		one->is_top_site,
+		one->is_top_caller,
+		function,
+		stack,
+		self->frame->work_done,
+		self->frame->c_before + self->frame->c,
+		0,
+		0,
+	};
+	self->context = (struct call_context){one->call, one->call == CALL_OTHER ? self->context.state : one->next};
+}
+
+static void end_calls_to(struct thread *self, uintptr_t function)
+{
+	struct calls *calls = self->calls;
+	uint32_t at = calls->depth;
+
+	while (at > self->call_base && calls->stack[at - 1].function != function)
+		at--;
+	if (at == self->call_base) /* its begin was not seen */
+		return;
+	while (calls->depth >= at)
+		end_call(self);
+}
+
+/* The first hook: what was executed until then was in no call. */
+static void begin_calls(struct thread *self)
+{
+	span_has_calls = true;
+	span_record->flags |= SPAN_CALLS;
+	if (self->frame->is_root && self->frame->c)
+		span_calls_book(self, self->frame, self->frame->c);
+}
+
+EXPORT void __cyg_profile_func_enter(void *function, void *call_site)
+{
+	struct thread *self = &span_self;
+
+	if (!self->is_open)
+		return;
+	span_end_strand(self);
+	if (UNLIKELY(!span_has_calls))
+		begin_calls(self);
+	begin_call(self, (uintptr_t)function, (uintptr_t)call_site, (uintptr_t)__builtin_frame_address(0));
+	span_begin_strand(self);
+}
+
+EXPORT void __cyg_profile_func_exit(void *function, void *call_site)
+{
+	struct thread *self = &span_self;
+
+	(void)call_site;
+	if (!self->is_open || !self->calls)
+		return;
+	span_end_strand(self);
+	end_calls_to(self, (uintptr_t)function);
+	span_begin_strand(self);
+}
+
+/* the process */
+
+/* What a thread that is gone leaves, goes on with the next. */
+void span_calls_end_thread(struct thread *self)
+{
+	if (!self->calls)
+		return;
+	self->calls->is_free = true;
+	self->calls = NULL;
+}
+
+static void add_on_work(struct span_call *into, const struct call_amounts *from)
+{
+	uint64_t *to = into->on_work;
+
+	for (int i = 0; i < CALL_AMOUNTS; i++)
+		to[i] += from->of[i];
+}
+
+static void add_on_span(struct call_prof *prof)
+{
+	call_prof_flush(prof, known_calls());
+	for (uint32_t call = 0; call < prof->size; call++) {
+		for (int i = 0; i < CALL_AMOUNTS; i++)
+			span_record->calls[call].on_span[i] += prof->dense[call].of[i];
+	}
+	call_prof_clear(prof);
+}
+
+/* The first thread's own path, unless that thread may be at work on it right now. */
+static bool is_root_at_rest(const struct thread *self)
+{
+	const struct frame *frame = self->frame;
+
+	return frame && (frame->is_root || !frame->team || !frame->team->is_foreign);
+}
+
+/* The process ends: what is still under way ends with it. */
+void span_calls_end(struct thread *self)
+{
+	struct call_prof path = {0};
+
+	if (!span_has_calls)
+		return;
+	while (self->calls && self->calls->depth)
+		end_call(self);
+	spin_lock(&registry_lock);
+	for (struct calls *calls = registry; calls; calls = calls->next) {
+		for (uint32_t call = 0; call < known_calls(); call++)
+			add_on_work(&span_record->calls[call], &calls->work[call]);
+	}
+	spin_unlock(&registry_lock);
+	if (is_root_at_rest(self)) {
+		span_path_flatten(&span_root.path, &path);
+		add_on_span(&path);
+	}
+	spin_lock(&foreign_lock);
+	add_on_span(&foreign);
+	spin_unlock(&foreign_lock);
+}
+
+/* A phase is over. Its path goes on in the path of who began the team. */
+void span_calls_end_phase(struct team *team, struct phase *phase, uint64_t work)
+{
+	struct call_path path = {phase->loop_calls, phase->group.best_calls};
+	struct call_prof whole = {0};
+
+	memset(&phase->loop_calls, 0, sizeof(phase->loop_calls));
+	phase->group.best_calls = NULL;
+	team->called += phase->called;
+	phase->called = 0;
+	span_path_flatten(&path, &whole);
+	if (team->is_foreign) {
+		spin_lock(&foreign_lock);
+		call_prof_union(&foreign, &whole, known_calls());
+		spin_unlock(&foreign_lock);
+		return;
+	}
+	call_prof_union(&team->parent->path.prof, &whole, known_calls());
+	team->parent->work_done += work;
+}
+
+/* A new record, maybe after a fork, of which only the calling thread is left. */
+void span_calls_reset(struct span_record *record)
+{
+	struct thread *self = &span_self;
+	struct calls *own = self->calls;
+
+	atomic_flag_clear(&table_lock.taken);
+	atomic_flag_clear(&registry_lock.taken);
+	atomic_flag_clear(&foreign_lock.taken);
+	span_path_clear(&span_root.path);
+	call_prof_clear(&foreign);
+	for (struct calls *calls = registry; calls; calls = calls->next) {
+		calls->is_free = calls != own;
+		memset(calls->work, 0, known_calls() * sizeof(calls->work[0]));
+	}
+	for (uint32_t call = 0; call < known_calls(); call++)
+		span_describe_call(&record->calls[call], sites[call].address, sites[call].function, sites[call].caller);
+	record->call_count = known_calls();
+	if (span_has_calls)
+		record->flags |= SPAN_CALLS;
+}
