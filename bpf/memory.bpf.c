@@ -148,6 +148,8 @@ static __always_inline s32 workers_working(struct memory_plan *plan, struct proc
 	if (!count || !at)
 		return 1;
 	*working = 0;
+	/* else clang knows that the first turn needs no test, and enters the loop in its middle: Linux 6.1 refuses that */
+	count = opaque(count);
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < MAX_WORKERS; i++) {
 		if (i >= count)

@@ -1,0 +1,75 @@
+"""The programs' control flow as the verifiers of older kernels want it, checked on any kernel."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from parprof.kernel.objects import get_object
+
+Instruction = tuple[int, int, int, int]
+"""Code, registers, offset, immediate."""
+CALL, EXIT, JUMP = 0x85, 0x95, 0x05
+JUMP_CLASSES = (5, 6)
+PROGRAMS = get_object()["programs"]
+
+
+def decode(code: bytes) -> list[Instruction]:
+    return [struct.unpack_from("<BBhi", code, at) for at in range(0, len(code), 8)]
+
+
+def following(program: list[Instruction], at: int) -> Iterator[tuple[int, bool]]:
+    """Where an instruction leads, in the order of the kernel's check_cfg(), and whether a loop may be closed so."""
+    code, registers, offset, immediate = program[at]
+    if code == EXIT:
+        return
+    if code == JUMP:
+        yield at + 1 + offset, True
+    elif code == CALL:
+        yield at + 1, False
+        if registers >> 4 == 1:
+            yield at + 1 + immediate, False
+    elif code & 7 in JUMP_CLASSES:
+        yield at + 1, True
+        yield at + 1 + offset, True
+    else:
+        yield at + 1, False
+
+
+def back_edges(program: list[Instruction]) -> list[tuple[int, int]]:
+    """Loops that are closed by falling into their beginning, depth first as Linux before 6.6 looks for them."""
+    open_nodes, done, found = {0}, set(), []
+    way = [(0, following(program, 0))]
+    while way:
+        at, rest = way[-1]
+        for target, may_close in rest:
+            if target in open_nodes and not may_close:
+                found.append((at, target))
+            elif target not in open_nodes and target not in done:
+                open_nodes.add(target)
+                way.append((target, following(program, target)))
+                break
+        else:
+            way.pop()
+            open_nodes.discard(at)
+            done.add(at)
+    return found
+
+
+def test_a_loop_that_is_entered_in_its_middle_is_found() -> None:
+    add, back = (0x07, 0, 0, 1), (0x55, 0, -4, 0)  # r0 += 1; if r0 != 0 goto -4
+    entered_on_top = [add, add, add, back, (EXIT, 0, 0, 0)]
+    assert back_edges(entered_on_top) == []
+    entered_inside = [(JUMP, 0, 1, 0), *entered_on_top]
+    assert back_edges(entered_inside) == [(1, 2)]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_loop_is_closed_by_falling_into_it(name: str) -> None:
+    """Linux 6.1 refuses such: "back-edge from insn ..."."""
+    program = decode(base64.b64decode(PROGRAMS[name]["code"]))
+    assert len(program) > 200
+    assert back_edges(program) == []
