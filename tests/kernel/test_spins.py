@@ -28,13 +28,14 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> spin_book.SpinBook:
 @pytest.mark.parametrize("how", ["flag", "pause", "yield"])
 def test_a_thread_that_spins_does_not_work(how: str, book: spin_book.SpinBook, tmp_path: Path) -> None:
     found = []
+    profiling.record("spins_truth", [how, "--repeat", "5"], tmp_path / "first")  # in which the loop is found
     for attempt in range(4):
         run = profiling.record("spins_truth", [how], tmp_path / f"log{attempt}")
         found.append(profiling.compare(run.session.trace, run.truth))
         spun = sum(record.state is ThreadState.SPINNING for record in run.session.trace)
-        if attempt and found[-1].wrong_share <= LIMIT:  # in the first run the loop has to be found
+        if found[-1].wrong_share <= LIMIT:
             break
-    best = min(found[1:], key=lambda agreement: agreement.wrong_share)
+    best = min(found, key=lambda agreement: agreement.wrong_share)
     assert best.judged > 300
     assert best.wrong_share <= LIMIT, best.cases
     assert spun > 150, "half of a run is serial"
@@ -42,8 +43,8 @@ def test_a_thread_that_spins_does_not_work(how: str, book: spin_book.SpinBook, t
 
 
 def test_the_loop_is_found_while_the_program_runs(book: spin_book.SpinBook, tmp_path: Path) -> None:
-    run = profiling.record("spins_truth", ["flag", "--repeat", "3"], tmp_path / "log")
+    run = profiling.record("spins_truth", ["flag", "--repeat", "6"], tmp_path / "log")
     first_ns = run.session.trace[0].time_ns
-    late = [record for record in run.session.trace if record.time_ns > first_ns + 1_000_000_000]
+    late = [record for record in run.session.trace if record.time_ns > first_ns + 1_500_000_000]
     assert any(record.state is ThreadState.SPINNING for record in late)
     assert len(book.loops(next(dso for dso in run.target.load_map.dsos() if dso.name == "spins_truth"))) >= 1

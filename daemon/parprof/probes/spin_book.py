@@ -16,11 +16,12 @@ from parprof.files.dso import Dso, Key
 from parprof.probes.facts_book import BOOK, FactsBook, file_facts
 from parprof.probes.wait_code import Range
 
-FORMAT = 1
+FORMAT = 2
 """To be raised with each change of what counts as waiting."""
 MAX_LOOPS = 16
 """Of one file."""
 _MAX_FILE = 1 << 14
+_MAX_OTHERS = 512
 _MAX_BYTES = 1 << 22
 _MAX_UNDER_WAY = 2
 """Questions at a time: what planning asks the same child comes first."""
@@ -37,8 +38,10 @@ class SpinBook:
         self._book = book
         self._disk = DiskCache("spins", _MAX_BYTES, base)
         self._loops: dict[Key, list[Range]] = {}
+        self._others: dict[Key, list[int]] = {}
+        """The blocks of each file that are known to be no such loop."""
         self._asked: dict[tuple[Key, int], None] = {}
-        self._coming: list[tuple[Dso, Future[dict[str, Any]]]] = []
+        self._coming: list[tuple[Dso, int, Future[dict[str, Any]]]] = []
 
     def loops(self, dso: Dso) -> list[Range]:
         """The waiting loops of a file that are known, and its `sched_yield`: ELF addresses [start, end)."""
@@ -53,28 +56,36 @@ class SpinBook:
         question = dso.key, vaddr // _BLOCK
         if question in self._asked or len(self._coming) >= _MAX_UNDER_WAY:
             return
-        if any(start <= vaddr < end for start, end in self.loops(dso)):
+        if (
+            any(start <= vaddr < end for start, end in self.loops(dso))
+            or question[1] in self._others[dso.key]
+        ):
             return
         if len(self._asked) >= _MAX_KNOWN:
             self._asked.clear()
         self._asked[question] = None
         future = self._book.ask(dso, {"address": vaddr})
         if future is not None:
-            self._coming.append((dso, future))
+            self._coming.append((dso, question[1], future))
 
     def answered(self) -> list[Dso]:
         """The files in which new loops have been found since the last call."""
-        done = [(dso, future) for dso, future in self._coming if future.done()]
-        self._coming = [(dso, future) for dso, future in self._coming if not future.done()]
+        done = [one for one in self._coming if one[2].done()]
+        self._coming = [one for one in self._coming if not one[2].done()]
         found = []
-        for dso, future in done:
-            loop = _range(future.result().get("spins"))
-            known = self._known(dso)
+        for dso, block, future in done:
+            answer = future.result().get("spins")
+            loop = _range(answer)
+            known, others = self._known(dso), self._others[dso.key]
             if loop is not None and loop not in known and len(known) < MAX_LOOPS:
                 known.append(loop)
                 found.append(dso)
-                if name := self._name(dso):
-                    self._disk.write(name, json.dumps(known).encode())
+            elif answer == [] and len(others) < _MAX_OTHERS:
+                others.append(block)
+            else:
+                continue
+            if name := self._name(dso):  # so that the child is not needed the next time
+                self._disk.write(name, json.dumps([*known, *([block] for block in others)]).encode())
         return list(dict.fromkeys(found))
 
     @property
@@ -87,21 +98,26 @@ class SpinBook:
         if known is None:
             if len(self._loops) >= _MAX_KNOWN:
                 self._loops.clear()
+                self._others.clear()
             name = self._name(dso)
-            known = self._loops[dso.key] = self._load(name) if name else []
+            known, others = self._load(name) if name else ([], [])
+            self._loops[dso.key], self._others[dso.key] = known, others
         return known
 
     def _name(self, dso: Dso) -> str:
         content = dso.content_name()
         return f"{content}-{FORMAT}" if content else ""
 
-    def _load(self, name: str) -> list[Range]:
+    def _load(self, name: str) -> tuple[list[Range], list[int]]:
+        """Loops, and blocks that are none: in the file a range is a pair, a block stands alone."""
         raw = self._disk.read(name)
         with suppress(ValueError, RecursionError):
             loaded = json.loads(raw) if raw is not None and len(raw) <= _MAX_FILE else []
             if isinstance(loaded, list):
-                return [loop for one in loaded[:MAX_LOOPS] if (loop := _range(one)) is not None]
-        return []
+                loops = [loop for one in loaded if (loop := _range(one)) is not None]
+                alone = [one[0] for one in loaded if isinstance(one, list) and len(one) == 1]
+                return loops[:MAX_LOOPS], [one for one in alone if isinstance(one, int)][:_MAX_OTHERS]
+        return [], []
 
 
 SPINS = SpinBook()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import select
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from parprof.session.lifecycle import End, Lives, State
 from parprof.session.region_rate import RegionRate
 from parprof.session.scopes import Scope
 from parprof.session.sources import Source
-from parprof.session.spins import EARLY_SECONDS, SpinFinder
+from parprof.session.spins import SpinFinder
 from parprof.session.stops import Stops, let_go
 from parprof.session.target import Target, Watched
 from parprof.untrusted import visible
@@ -110,8 +109,6 @@ class Session:
         self.thread_names: dict[tuple[int, int], str] = {}
         self.trace: list[TraceRecord] = []
         self._spins = SpinFinder(kernel.stacks)
-        self._early_looks: deque[float] = deque()
-        """When samples are taken before their time, to find out early where threads spin."""
         self.cost = CostMeter(kernel)
         self.regions = RegionRate(kernel)
         self.started_ns = time.monotonic_ns()
@@ -224,8 +221,6 @@ class Session:
 
     def _join(self, target: Target) -> None:
         """A process image counts in its scope from now on."""
-        if not self.targets or self.targets.keys() == {target.image}:
-            self._early_looks = deque(time.monotonic() + seconds for seconds in EARLY_SECONDS)
         self.scopes.setdefault(target.scope.number, target.scope).add(target)
 
     def _scope_for(self, image: int) -> Scope:
@@ -405,10 +400,7 @@ class Session:
             self.regions.note(now)
 
     def _drain_in_time(self, now: float) -> None:
-        is_early = bool(self._early_looks) and now >= self._early_looks[0]
-        if is_early:
-            self._early_looks.popleft()
-        if is_early or now - self._last_drain >= self.pace.drain:
+        if now - self._last_drain >= self.pace.drain:
             self.drain()
 
     def _check_in_time(self, now: float) -> None:

@@ -16,8 +16,6 @@ from parprof.model import Facts, ThreadState
 from parprof.probes.spin_book import SPINS, SpinBook
 from parprof.session.target import Target
 
-EARLY_SECONDS = (0.1, 0.3, 0.6)
-"""When it is looked for them after the first target was met: programs that run for a second have them, too."""
 _LEAST_SAMPLES = 4
 """In so few bytes, for a look."""
 _BYTES_LOG2 = 4
