@@ -34,8 +34,8 @@ from parprof.input import runtime  # noqa: E402
 
 SOURCE = ROOT / "bench/programs/input_cost.c"
 PROGRAMS = (
-    *("triad", "fib", "fib_counted", "quicksort", "matrix", "tree", "words", "stencil"),
-    *("omp_quicksort", "omp_matrix", "omp_stencil"),
+    *("triad", "fib", "fib_counted", "quicksort", "matrix", "tree", "words", "hash", "stencil"),
+    *("omp_triad", "omp_quicksort", "omp_matrix", "omp_stencil"),
 )
 NATIVE_S = 0.3
 BIG_KB = 8 << 10

@@ -6,9 +6,9 @@
  * (definition 3): its reads that are first accesses or induced ones, after another thread or the kernel wrote the
  * cell since the activation's thread last accessed it. A cell has 8 bytes.
  *
- * The paper's global counter, which needs renumbering, is not there. A cell's global stamp is (writer, number of
- * that writer's write): two equal stamps mean that nobody wrote between. Each thread remembers, by cell, when it last
- * accessed it (a count of its own activations) and the stamp it then read. So threads share nothing but the stamps.
+ * The paper's global counter, which needs renumbering, is not there. A cell's global stamp says who wrote it, and two
+ * equal stamps that nobody wrote between. Each thread remembers, by cell, when it last accessed it (a count of its own
+ * activations) and the stamp it then read: input_shadow.h. So threads share nothing but the stamps.
  *
  * Sums are partial as in section 4.2: an activation's true value is the sum from its frame to the top one, and on
  * return a frame's partial values are added to its caller's.
@@ -16,6 +16,7 @@
  * A back end defines, before it includes this:
  *   INPUT_MAP(bytes)        zeroed memory that is only taken when touched, or a null pointer
  *   INPUT_UNMAP(p, bytes)
+ *   INPUT_DROP(p, bytes)    whole pages of INPUT_MAP's that are zeros again and take no memory
  *   INPUT_TICKS()           a clock; 0 if there is none
  *   INPUT_GROW(bytes)       make the record file longer by so much, of zeros; true if that worked
  *   INPUT_DESCRIBE(thread, routine)   write the routine's rows
@@ -25,17 +26,10 @@
 #define PARPROF_INPUT_ALGORITHM_H
 
 #include "input_record.h"
+#include "input_shadow.h"
 
 enum {
-    INPUT_CELL_SHIFT = 3,
-    INPUT_REGION_SHIFT = 24,
-    INPUT_ADDRESS_BITS = 47,
-    INPUT_REGION_CELLS = 1 << (INPUT_REGION_SHIFT - INPUT_CELL_SHIFT),
-    INPUT_REGIONS = 1 << (INPUT_ADDRESS_BITS - INPUT_REGION_SHIFT),
-    INPUT_WRITER_SHIFT = 48,
-    INPUT_KERNEL = 0xffff, /* the writer of what system calls bring */
     INPUT_MAX_DEPTH = 1 << 20,
-    INPUT_MAX_SLOTS = 1 << 12,
     INPUT_FIRST_KEYS = 1 << 10,
     INPUT_EXACT_POINTS = 1 << 16, /* of a slot, before sizes are rounded */
     INPUT_ROUNDED_BITS = 7,
@@ -44,142 +38,31 @@ enum {
 #define INPUT_OTHER_STACK (8ull << 20) /* addresses that far apart are on two stacks */
 #define INPUT_TEXT_KEY UINT64_MAX      /* "size" of rows that are no points */
 
-#define INPUT_LIKELY(x) __builtin_expect(!!(x), 1)
-#define INPUT_UNLIKELY(x) __builtin_expect(!!(x), 0)
-#define INPUT_SLOW __attribute__((noinline, cold))
-
-/* What a thread remembers of a cell. */
-struct input_last {
-    uint64_t when; /* the thread's clock at its last access; 0: none */
-    uint64_t seen; /* the stamp that it last read there */
-};
-
-struct input_frame {
-    uint64_t routine;
-    uint64_t started; /* the thread's clock */
-    uint64_t stack;   /* address on the stack: lower ones are calls from here */
-    int64_t rms, trms, induced, external; /* partial */
-    uint64_t blocks, ticks;               /* at its start */
-    uint64_t called_blocks, called_ticks; /* of what it called */
-    uint64_t is_hidden;                   /* not a routine of the program's: no point, no accesses */
-};
-
-struct input_thread {
-    uint64_t top_started; /* of the top frame */
-    uint64_t stamp;       /* of its last write */
-    uint64_t writer;
-    struct input_last **last; /* by region */
-    uint64_t blocks;
-    uint64_t clock;
-    uint64_t born; /* the clock when this thread took the slot */
-    struct input_frame *frames;
-    uint32_t depth;   /* frames[depth] is the top one; frames[0] stands for all that no known routine calls */
-    uint32_t skipped; /* calls that have no frame */
-    uint32_t is_hidden;
-    uint32_t is_busy; /* in one of our own slow functions: a signal handler must not come in too */
-    uint32_t slot;
-    uint32_t is_used;
-    uint32_t *keys; /* numbers of rows + 1, by hash */
-    uint32_t n_keys, room_keys, n_points;
-    struct input_totals *totals;
-};
-
-static struct {
-    struct input_header *header;
-    struct input_row *rows;
-    uint64_t ready; /* rows that the file has room for */
-    uint64_t kernel_writes;
-    uint64_t writers;
-    uint64_t **stamps; /* by region */
-    struct input_thread *slots[INPUT_MAX_SLOTS];
-    uint32_t n_slots;
-} input;
-
-static inline uint64_t input_writer(uint64_t stamp)
-{
-    return stamp >> INPUT_WRITER_SHIFT;
-}
-
-static void input_flag(uint32_t flag)
-{
-    if (input.header)
-        __atomic_fetch_or(&input.header->flags, flag, __ATOMIC_RELAXED);
-}
-
-/* ---- shadow memory: two-level tables, a leaf for each 16 MB that were touched ---- */
-
-static INPUT_SLOW void *input_leaf(void **place, uint64_t bytes)
-{
-    void *none = 0, *leaf = INPUT_MAP(bytes);
-
-    if (!leaf) {
-        input_flag(INPUT_OUT_OF_MEMORY);
-        return 0;
-    }
-    if (__atomic_compare_exchange_n(place, &none, leaf, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return leaf;
-    INPUT_UNMAP(leaf, bytes);
-    return none;
-}
-
-static inline uint64_t *input_stamp_of(uint64_t cell)
-{
-    uint64_t region = cell >> (INPUT_REGION_SHIFT - INPUT_CELL_SHIFT);
-    uint64_t **place, *leaf;
-
-    if (INPUT_UNLIKELY(region >= INPUT_REGIONS))
-        return 0;
-    place = &input.stamps[region];
-    leaf = __atomic_load_n(place, __ATOMIC_ACQUIRE);
-    if (INPUT_UNLIKELY(!leaf)) {
-        leaf = input_leaf((void **)place, INPUT_REGION_CELLS * sizeof *leaf);
-        if (!leaf)
-            return 0;
-    }
-    return leaf + (cell & (INPUT_REGION_CELLS - 1));
-}
-
-/* Only for cells whose `input_stamp_of` is there. */
-static inline struct input_last *input_last_of(struct input_thread *thread, uint64_t cell)
-{
-    struct input_last **place = &thread->last[cell >> (INPUT_REGION_SHIFT - INPUT_CELL_SHIFT)], *leaf = *place;
-
-    if (INPUT_UNLIKELY(!leaf)) {
-        leaf = input_leaf((void **)place, INPUT_REGION_CELLS * sizeof *leaf);
-        if (!leaf)
-            return 0;
-    }
-    return leaf + (cell & (INPUT_REGION_CELLS - 1));
-}
-
 /* ---- reads and writes ---- */
 
-/* The latest pending activation that started no later than `when`; null if none did. */
-static inline struct input_frame *input_ancestor(struct input_thread *thread, uint64_t when)
+static inline void input_count_induced(struct input_thread *thread, struct input_frame *top, uint32_t stamp)
 {
-    uint32_t low = 0, high = thread->depth + 1;
-
-    while (low < high) {
-        uint32_t middle = (low + high) / 2;
-
-        if (thread->frames[middle].started <= when)
-            low = middle + 1;
-        else
-            high = middle;
+    top->trms++;
+    if (stamp >= INPUT_KERNEL) {
+        top->external++;
+        thread->totals->external++;
+    } else {
+        top->induced++;
+        thread->totals->induced++;
     }
-    return low ? &thread->frames[low - 1] : 0;
 }
 
 /* A read that may count: procedure read of the paper's figure 11. */
-static INPUT_SLOW void input_read_counts(struct input_thread *thread, struct input_last *last, uint64_t stamp)
+static INPUT_SLOW void input_read_counts(struct input_thread *thread, struct input_last *last, uint64_t at,
+                                         uint32_t stamp)
 {
     struct input_frame *top = &thread->frames[thread->depth];
-    int is_known = last->when >= thread->born;
-    int is_induced = stamp && input_writer(stamp) != thread->writer && (!is_known || last->seen != stamp);
-    int is_first = last->when < top->started;
+    int is_known = last->when[at] >= thread->born, is_own = input_is_own(thread, stamp);
+    int is_induced = stamp && !is_own && (!is_known || last->seen[at] != stamp);
+    int is_first = last->when[at] < top->started;
 
     if (is_first) {
-        struct input_frame *ancestor = is_known ? input_ancestor(thread, last->when) : 0;
+        struct input_frame *ancestor = is_known ? input_ancestor(thread, last->when[at]) : 0;
 
         top->rms++;
         if (ancestor)
@@ -191,24 +74,20 @@ static INPUT_SLOW void input_read_counts(struct input_thread *thread, struct inp
             else
                 thread->totals->first++;
         }
-        last->when = thread->clock;
+        last->when[at] = thread->clock;
     }
     if (is_induced) {
-        top->trms++;
-        if (input_writer(stamp) == INPUT_KERNEL) {
-            top->external++;
-            thread->totals->external++;
-        } else {
-            top->induced++;
-            thread->totals->induced++;
-        }
+        input_show(stamp);
+        input_count_induced(thread, top, stamp);
     }
-    last->seen = stamp;
+    if (stamp >> INPUT_BLOCK_SHIFT != thread->stamp_block && last->seen[at] != stamp)
+        last->seen[at] = stamp;
 }
 
 static inline void input_read_cell(struct input_thread *thread, uint64_t cell)
 {
-    uint64_t *place = input_stamp_of(cell), stamp;
+    uint64_t at = input_in_region(cell);
+    uint32_t *place = input_stamp_of(cell), stamp;
     struct input_last *last;
 
     if (INPUT_UNLIKELY(!place))
@@ -217,14 +96,16 @@ static inline void input_read_cell(struct input_thread *thread, uint64_t cell)
     if (INPUT_UNLIKELY(!last))
         return;
     stamp = __atomic_load_n(place, __ATOMIC_RELAXED);
-    if (INPUT_LIKELY(last->when >= thread->top_started && (stamp == last->seen || input_writer(stamp) == thread->writer)))
+    if (INPUT_LIKELY(last->when[at] >= thread->top_started &&
+                     (stamp >> INPUT_BLOCK_SHIFT == thread->stamp_block || stamp == last->seen[at])))
         return;
-    input_read_counts(thread, last, stamp);
+    input_read_counts(thread, last, at, stamp);
 }
 
 static inline void input_write_cell(struct input_thread *thread, uint64_t cell)
 {
-    uint64_t *place = input_stamp_of(cell);
+    uint64_t at = input_in_region(cell);
+    uint32_t *place = input_stamp_of(cell);
     struct input_last *last;
 
     if (INPUT_UNLIKELY(!place))
@@ -232,9 +113,11 @@ static inline void input_write_cell(struct input_thread *thread, uint64_t cell)
     last = input_last_of(thread, cell);
     if (INPUT_UNLIKELY(!last))
         return;
-    __atomic_store_n(place, ++thread->stamp, __ATOMIC_RELAXED);
-    if (last->when < thread->top_started)
-        last->when = thread->clock;
+    if (INPUT_UNLIKELY(__atomic_load_n(&thread->is_shown, __ATOMIC_RELAXED)))
+        input_next_stamp(thread);
+    __atomic_store_n(place, thread->stamp, __ATOMIC_RELAXED);
+    if (last->when[at] < thread->top_started)
+        last->when[at] = thread->clock;
 }
 
 static inline void input_read(struct input_thread *thread, uint64_t address, uint64_t bytes)
@@ -258,14 +141,13 @@ static inline void input_write(struct input_thread *thread, uint64_t address, ui
 /* The kernel wrote memory: whoever reads it next reads external input (the paper's figure 12). */
 static void input_kernel_write(uint64_t address, uint64_t bytes)
 {
-    uint64_t stamp = (uint64_t)INPUT_KERNEL << INPUT_WRITER_SHIFT |
-                     __atomic_add_fetch(&input.kernel_writes, 1, __ATOMIC_RELAXED);
+    uint32_t stamp = INPUT_KERNEL | __atomic_add_fetch(&input.kernel_writes, 1, __ATOMIC_RELAXED);
     uint64_t cell = address >> INPUT_CELL_SHIFT, end = (address + bytes - 1) >> INPUT_CELL_SHIFT;
 
     if (!bytes)
         return;
     for (; cell <= end; cell++) {
-        uint64_t *place = input_stamp_of(cell);
+        uint32_t *place = input_stamp_of(cell);
 
         if (place)
             __atomic_store_n(place, stamp, __ATOMIC_RELAXED);
@@ -429,6 +311,23 @@ static void input_routine_row(struct input_thread *thread, uint64_t routine, con
         row->routine.module = input_module_row(thread, path);
 }
 
+/* Rows for a frame's routine and, where contexts are asked for, for the calls that led to it. */
+static void input_describe_frame(struct input_thread *thread, const struct input_frame *frame)
+{
+    for (; frame != thread->frames; frame = &thread->frames[frame->outer]) {
+        struct input_row *row;
+
+        if (frame->is_hidden)
+            continue;
+        INPUT_DESCRIBE(thread, frame->routine);
+        if (!input.has_contexts || !(row = input_text_row(thread, frame->context, INPUT_ROW_CONTEXT)))
+            return;
+        row->context.caller = thread->frames[frame->outer].context;
+        row->context.routine = frame->routine;
+        input_finish_row(row, INPUT_ROW_CONTEXT);
+    }
+}
+
 static inline uint64_t input_rounded(uint64_t size)
 {
     int bits = size ? 64 - __builtin_clzll(size) : 0;
@@ -436,13 +335,20 @@ static inline uint64_t input_rounded(uint64_t size)
     return bits > INPUT_ROUNDED_BITS ? size >> (bits - INPUT_ROUNDED_BITS) << (bits - INPUT_ROUNDED_BITS) : size;
 }
 
-static INPUT_SLOW struct input_point *input_new_point(struct input_thread *thread, uint64_t routine, uint64_t trms,
-                                                      uint64_t rms)
+/* What points of a frame are told apart by. */
+static inline uint64_t input_identity(const struct input_frame *frame)
 {
+    return INPUT_UNLIKELY(input.has_contexts) ? frame->context : frame->routine;
+}
+
+static INPUT_SLOW struct input_point *input_new_point(struct input_thread *thread, const struct input_frame *frame,
+                                                      uint64_t trms, uint64_t rms)
+{
+    uint64_t routine = input_identity(frame);
     uint32_t *place, number;
     struct input_row *row;
 
-    INPUT_DESCRIBE(thread, routine);
+    input_describe_frame(thread, frame);
     if (thread->n_points >= INPUT_EXACT_POINTS) {
         input_flag(INPUT_ROUNDED);
         trms = input_rounded(trms);
@@ -467,19 +373,19 @@ static INPUT_SLOW struct input_point *input_new_point(struct input_thread *threa
     return &row->point;
 }
 
-static inline struct input_point *input_point_of(struct input_thread *thread, uint64_t routine, uint64_t trms,
-                                                 uint64_t rms)
+static inline struct input_point *input_point_of(struct input_thread *thread, const struct input_frame *frame,
+                                                 uint64_t trms, uint64_t rms)
 {
-    uint32_t *place = input_key(thread, routine, trms, rms);
+    uint32_t *place = input_key(thread, input_identity(frame), trms, rms);
 
-    return *place ? &input.rows[*place - 1].point : input_new_point(thread, routine, trms, rms);
+    return *place ? &input.rows[*place - 1].point : input_new_point(thread, frame, trms, rms);
 }
 
 static inline void input_add_activation(struct input_thread *thread, const struct input_frame *frame, uint64_t blocks,
                                         uint64_t ticks, int is_unfinished)
 {
     uint64_t trms = frame->trms > 0 ? frame->trms : 0, rms = frame->rms > 0 ? frame->rms : 0;
-    struct input_point *point = input_point_of(thread, frame->routine, trms, rms);
+    struct input_point *point = input_point_of(thread, frame, trms, rms);
 
     if (INPUT_UNLIKELY(!point)) {
         if (input.header)
@@ -504,6 +410,29 @@ static inline void input_add_activation(struct input_thread *thread, const struc
 
 /* ---- calls and returns ---- */
 
+/*
+ * The context of the top frame, from its caller's. A routine that is called again within its own context is in that
+ * context, so recursion does not make ever new ones. Hidden frames are not in it.
+ */
+static INPUT_SLOW void input_enter_context(struct input_thread *thread)
+{
+    struct input_frame *frames = thread->frames, *top = &frames[thread->depth];
+    uint32_t at;
+
+    top->outer = thread->depth - 1;
+    top->context = frames[top->outer].context;
+    if (top->is_hidden)
+        return;
+    for (at = top->outer; at; at = frames[at].outer)
+        if (!frames[at].is_hidden && frames[at].routine == top->routine) {
+            top->context = frames[at].context;
+            top->outer = frames[at].outer;
+            return;
+        }
+    top->context = (top->context ^ top->routine) * 0x9e3779b97f4a7c15ull;
+    top->context = (top->context ^ top->context >> 29) * 0xbf58476d1ce4e5b9ull | 1;
+}
+
 static inline void input_push(struct input_thread *thread, uint64_t routine, uint64_t stack, int is_hidden)
 {
     struct input_frame *frame;
@@ -513,6 +442,8 @@ static inline void input_push(struct input_thread *thread, uint64_t routine, uin
         input_flag(INPUT_TOO_DEEP);
         return;
     }
+    if (INPUT_UNLIKELY(thread->clock >= INPUT_CLOCK_END))
+        input_put_clock_back(thread);
     frame = &thread->frames[++thread->depth];
     frame->routine = routine;
     frame->started = thread->top_started = ++thread->clock;
@@ -521,6 +452,8 @@ static inline void input_push(struct input_thread *thread, uint64_t routine, uin
     frame->blocks = thread->blocks;
     frame->called_blocks = frame->called_ticks = 0;
     frame->is_hidden = thread->is_hidden = is_hidden;
+    if (INPUT_UNLIKELY(input.has_contexts))
+        input_enter_context(thread);
     frame->ticks = INPUT_TICKS();
 }
 
@@ -559,14 +492,16 @@ static inline void input_unwind(struct input_thread *thread, uint64_t stack)
 
 static void input_start_slot(struct input_thread *thread)
 {
-    uint64_t writes = thread->stamp & ((1ull << INPUT_WRITER_SHIFT) - 1);
-
-    /* writers' numbers come again after 65,534 threads, with other numbers of writes */
-    thread->writer = 1 + __atomic_fetch_add(&input.writers, 1, __ATOMIC_RELAXED) % (INPUT_KERNEL - 1);
-    thread->stamp = thread->writer << INPUT_WRITER_SHIFT | writes;
     thread->depth = thread->skipped = thread->is_hidden = thread->is_busy = 0;
+    if (thread->clock >= INPUT_CLOCK_END) {
+        thread->frames[0].started = UINT32_MAX; /* all that was accessed was before */
+        input_put_clock_back(thread);
+    }
     thread->born = thread->top_started = ++thread->clock;
     thread->frames[0] = (struct input_frame){.started = thread->clock, .stack = UINT64_MAX / 2};
+    thread->is_shown = 0;
+    input_take_block(thread);
+    thread->first_block = thread->stamp_block;
     if (thread->totals)
         thread->totals->threads++;
 }
@@ -597,7 +532,8 @@ static INPUT_SLOW struct input_thread *input_take_slot(void)
         thread->last = INPUT_MAP(INPUT_REGIONS * sizeof *thread->last);
         if (thread->frames && thread->last && input_more_keys(thread)) {
             thread->slot = input.n_slots;
-            input.slots[input.n_slots++] = thread;
+            input.slots[input.n_slots] = thread;
+            __atomic_store_n(&input.n_slots, input.n_slots + 1, __ATOMIC_RELEASE);
         } else {
             thread = 0;
         }
@@ -643,13 +579,15 @@ static void input_after_fork(struct input_thread *survivor)
 }
 
 /* The shadow and the header, of a file that is mapped already. */
-static int input_begin(void *file, uint32_t back_end, uint32_t pid, uint64_t ticks_per_second)
+static int input_begin(void *file, uint32_t back_end, uint32_t pid, uint64_t ticks_per_second, int has_contexts)
 {
     struct input_header *header = file;
 
     if (!input.stamps)
         input.stamps = INPUT_MAP(INPUT_REGIONS * sizeof *input.stamps);
-    if (!input.stamps)
+    if (!input.owners)
+        input.owners = INPUT_MAP(INPUT_BLOCKS * sizeof *input.owners);
+    if (!input.stamps || !input.owners)
         return 0;
     header->version = INPUT_VERSION;
     header->back_end = back_end;
@@ -659,6 +597,8 @@ static int input_begin(void *file, uint32_t back_end, uint32_t pid, uint64_t tic
     header->ticks_per_second = ticks_per_second;
     input.rows = (struct input_row *)((char *)file + INPUT_HEADER_BYTES);
     input.ready = 0;
+    input.has_contexts = has_contexts;
+    header->flags = has_contexts ? INPUT_CONTEXTS : 0;
     input_copy(header->magic, INPUT_MAGIC, sizeof header->magic);
     __atomic_store_n(&input.header, header, __ATOMIC_RELEASE);
     return 1;

@@ -291,8 +291,27 @@ static void *copy_bytes(void *to, const void *from, size_t n)
 static void *(*libc_memcpy)(void *, const void *, size_t), *(*libc_memmove)(void *, const void *, size_t);
 static void *(*libc_memset)(void *, int, size_t);
 
+/* The allocator's own, which libc's need not be; until they are known, nothing is freed. */
+static void (*next_free)(void *);
+static void *(*next_realloc)(void *, size_t);
+static size_t (*next_usable)(void *);
+
+static void find_allocator(void)
+{
+    static __thread volatile int is_looking LOCAL; /* dlsym is said to call nothing of ours, but frees */
+
+    if (next_free || is_looking)
+        return;
+    is_looking = 1;
+    next_realloc = dlsym(RTLD_NEXT, "realloc");
+    next_usable = dlsym(RTLD_NEXT, "malloc_usable_size");
+    next_free = dlsym(RTLD_NEXT, "free");
+    is_looking = 0;
+}
+
 static void start_libc(void)
 {
+    find_allocator();
     libc_memcpy = dlsym(RTLD_NEXT, "memcpy");
     libc_memmove = dlsym(RTLD_NEXT, "memmove");
     libc_memset = dlsym(RTLD_NEXT, "memset");
@@ -486,6 +505,100 @@ HOOK void qsort(void *base, size_t n, size_t size, int (*compare)(const void *, 
     reads(base, n * size);
     REAL(qsort)(base, n, size, compare);
     writes(base, n * size);
+}
+
+/* ---- memory that is given back, moved or put where other memory was ---- */
+
+enum { LARGE_BYTES = 1 << 17 }; /* what allocators may give back to the system when it is freed */
+
+/* By system calls of our own: allocators call these before libc's can be looked for. */
+static long as_libc(long result)
+{
+    if (result < 0 && result > -4096) {
+        errno = (int)-result;
+        return -1;
+    }
+    return result;
+}
+
+HOOK void *mmap(void *wish, size_t n, int protection, int flags, int file, off_t at)
+{
+    long result = as_libc(raw_of_six(SYS_MMAP, (long)wish, n, protection, flags, file, at));
+
+    if (is_on && result != -1)
+        input_forget(result, n);
+    return (void *)result;
+}
+
+HOOK void *mmap64(void *wish, size_t n, int protection, int flags, int file, off64_t at)
+{
+    return mmap(wish, n, protection, flags, file, at);
+}
+
+HOOK int munmap(void *memory, size_t n)
+{
+    if (is_on && !((long)memory & (INPUT_PAGE_BYTES - 1)))
+        input_forget((uint64_t)memory, n); /* before another thread can have it */
+    return (int)as_libc(raw(SYS_MUNMAP, (long)memory, n, 0, 0));
+}
+
+HOOK int madvise(void *memory, size_t n, int advice)
+{
+    long result = as_libc(raw(SYS_MADVISE, (long)memory, n, advice, 0));
+
+    if (is_on && !result && (advice == MADV_DONTNEED || advice == MADV_REMOVE))
+        input_forget((uint64_t)memory, n);
+    return (int)result;
+}
+
+HOOK void *mremap(void *memory, size_t n, size_t wanted, int flags, ...)
+{
+    va_list more;
+    void *wish;
+    long result;
+
+    va_start(more, flags);
+    wish = va_arg(more, void *);
+    va_end(more);
+    result = as_libc(raw_of_six(SYS_MREMAP, (long)memory, n, wanted, flags, (long)wish, 0));
+    if (is_on && result != -1 && (void *)result != memory)
+        input_move((uint64_t)memory, result, n < wanted ? n : wanted);
+    if (is_on && result != -1 && wanted < n)
+        input_forget((uint64_t)memory + wanted, n - wanted);
+    return (void *)result;
+}
+
+HOOK void free(void *memory)
+{
+    find_allocator();
+    if (is_on && memory && next_usable) {
+        size_t n = next_usable(memory);
+
+        if (n >= LARGE_BYTES)
+            input_forget((uint64_t)memory, n);
+    }
+    if (next_free)
+        next_free(memory);
+}
+
+HOOK void *realloc(void *memory, size_t n)
+{
+    size_t had = 0;
+    void *result;
+
+    find_allocator();
+    if (!next_realloc)
+        return 0;
+    if (is_on && memory && next_usable)
+        had = next_usable(memory);
+    result = next_realloc(memory, n);
+    if (!result || !had || result == memory)
+        return result;
+    if (had >= LARGE_BYTES)
+        input_move((uint64_t)memory, (uint64_t)result, had < n ? had : n);
+    else
+        writes(result, had < n ? had : n);
+    return result;
 }
 
 /* ---- ends without destructors ---- */

@@ -32,6 +32,7 @@ enum input_flags {
     INPUT_TOO_DEEP = 4,      /* calls beyond the deepest that are told apart */
     INPUT_NO_BLOCKS = 8,     /* built without -fsanitize-coverage=trace-pc: blocks were not counted */
     INPUT_NO_TIME = 16,      /* the back end's own time would be all that one sees */
+    INPUT_CONTEXTS = 32,     /* the routine of a point is a context: that routine, called from where its row says */
 };
 
 #define INPUT_MAGIC "ppinput\n"
@@ -60,6 +61,7 @@ enum input_row_kind {
     INPUT_ROW_ROUTINE = 2,
     INPUT_ROW_MODULE = 3,
     INPUT_ROW_THREAD = 4,
+    INPUT_ROW_CONTEXT = 5,
 };
 
 /* Activations of one routine by one thread slot that had one size of input. */
@@ -88,6 +90,13 @@ struct input_routine {
     uint64_t is_return_address;
 };
 
+/* A routine and the calls that led to it; of calls that lead back to it, the first. */
+struct input_context {
+    uint64_t context;
+    uint64_t caller; /* context; 0: none that is known */
+    uint64_t routine;
+};
+
 /* A module's path, a piece in each row. */
 struct input_module {
     uint64_t module;
@@ -110,6 +119,7 @@ struct input_row {
         struct input_point point;
         struct input_routine routine;
         struct input_module module;
+        struct input_context context;
         struct input_totals totals;
         uint64_t words[INPUT_ROW_WORDS];
     };

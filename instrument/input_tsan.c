@@ -25,14 +25,28 @@
 
 #include "input_record.h"
 
+/* System calls that are made without libc, whose functions are wrapped here. */
+enum {
+    SYS_READ = 0,
+    SYS_WRITE = 1,
+    SYS_OPEN = 2,
+    SYS_CLOSE = 3,
+    SYS_MMAP = 9,
+    SYS_MUNMAP = 11,
+    SYS_MREMAP = 25,
+    SYS_MADVISE = 28,
+};
+
 struct input_thread;
 static pthread_mutex_t input_mutex = PTHREAD_MUTEX_INITIALIZER;
 static void *map_memory(uint64_t bytes);
+static long raw(long number, long a, long b, long c, long d);
 static int grow_file(uint64_t bytes);
 static void describe(struct input_thread *thread, uint64_t routine);
 
 #define INPUT_MAP(bytes) map_memory(bytes)
-#define INPUT_UNMAP(memory, bytes) munmap(memory, bytes)
+#define INPUT_UNMAP(memory, bytes) raw(SYS_MUNMAP, (long)(memory), bytes, 0, 0)
+#define INPUT_DROP(memory, bytes) raw(SYS_MADVISE, (long)(memory), bytes, MADV_DONTNEED, 0)
 #define INPUT_TICKS() __rdtsc()
 #define INPUT_GROW(bytes) grow_file(bytes)
 #define INPUT_DESCRIBE(thread, routine) describe(thread, routine)
@@ -54,24 +68,33 @@ static char file_path[PATH_BYTES], program_path[4096];
 static pthread_key_t at_thread_end;
 static uint64_t ticks_per_second, first_read_bytes;
 
-static void *map_memory(uint64_t bytes)
-{
-    void *memory = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-    return memory == MAP_FAILED ? 0 : memory;
-}
-
 /* By system calls of our own: the wrappers in this library count what goes through those of libc. */
-static long raw(long number, long a, long b, long c, long d)
+static long raw_of_six(long number, long a, long b, long c, long d, long e, long f)
 {
     register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = f;
     long result;
 
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
     return result;
 }
 
-enum { SYS_READ = 0, SYS_WRITE = 1, SYS_CLOSE = 3, SYS_OPEN = 2 };
+static long raw(long number, long a, long b, long c, long d)
+{
+    return raw_of_six(number, a, b, c, d, 0, 0);
+}
+
+static void *map_memory(uint64_t bytes)
+{
+    long memory = raw_of_six(SYS_MMAP, 0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                             -1, 0);
+
+    return memory < 0 && memory > -4096 ? 0 : (void *)memory;
+}
 
 /* Opened anew each time: programs close descriptors that they do not know. */
 static int grow_file(uint64_t bytes)
@@ -175,7 +198,7 @@ static int open_record(void)
     if (memory == MAP_FAILED)
         return 0;
     keep_command(memory);
-    return input_begin(memory, INPUT_TSAN, getpid(), ticks_per_second);
+    return input_begin(memory, INPUT_TSAN, getpid(), ticks_per_second, getenv("PARPROF_INPUT_CONTEXTS") != 0);
 }
 
 static int counts_blocks(void)

@@ -39,12 +39,14 @@ extern SysRes VG_(am_munmap_valgrind)(Addr start, SizeT bytes);
 
 struct input_thread;
 static void *map_memory(uint64_t bytes);
+static void give_back(uint64_t memory, uint64_t bytes);
 static int grow_file(uint64_t bytes);
 static void describe(struct input_thread *thread, uint64_t routine);
 
 #define INPUT_NO_STDINT
 #define INPUT_MAP(bytes) map_memory(bytes)
 #define INPUT_UNMAP(memory, bytes) (void)VG_(am_munmap_valgrind)((Addr)(memory), bytes)
+#define INPUT_DROP(memory, bytes) give_back((uint64_t)(memory), bytes)
 #define INPUT_TICKS() 0
 #define INPUT_GROW(bytes) grow_file(bytes)
 #define INPUT_DESCRIBE(thread, routine) describe(thread, routine)
@@ -68,6 +70,13 @@ static void *map_memory(uint64_t bytes)
     SysRes result = VG_(am_mmap_anon_float_valgrind)(bytes);
 
     return sr_isError(result) ? NULL : (void *)sr_Res(result);
+}
+
+static void give_back(uint64_t memory, uint64_t bytes)
+{
+    long result, advice = 4; /* madvise, MADV_DONTNEED: Valgrind has no name for it */
+
+    __asm__ volatile("syscall" : "=a"(result) : "a"(28l), "D"(memory), "S"(bytes), "d"(advice) : "rcx", "r11", "memory");
 }
 
 static int grow_file(uint64_t bytes)
@@ -205,6 +214,8 @@ static VG_REGPARM(2) void on_jump_through(Addr stub, Addr target)
         return;
     top->routine = target;
     top->is_hidden = thread->is_hidden = is_hidden_from(known_kind(target), top - 1);
+    if (input.has_contexts)
+        input_enter_context(thread);
 }
 
 static VG_REGPARM(1) void on_return(Addr stack)
@@ -443,6 +454,22 @@ static void on_kernel_write(CorePart part, ThreadId tid, Addr address, SizeT byt
         input_kernel_write(address, bytes);
 }
 
+static void on_unmap(Addr address, SizeT bytes)
+{
+    input_forget(address, bytes);
+}
+
+static void on_map(Addr address, SizeT bytes, Bool r, Bool w, Bool x, ULong handle)
+{
+    (void)r, (void)w, (void)x, (void)handle;
+    input_forget(address, bytes);
+}
+
+static void on_move(Addr from, Addr to, SizeT bytes)
+{
+    input_move(from, to, bytes);
+}
+
 static void before_system_call(ThreadId tid, UInt number, UWord *arguments, UInt n)
 {
     (void)tid, (void)number, (void)arguments, (void)n;
@@ -450,10 +477,14 @@ static void before_system_call(ThreadId tid, UInt number, UWord *arguments, UInt
 
 static void after_system_call(ThreadId tid, UInt number, UWord *arguments, UInt n, SysRes result)
 {
-    (void)tid, (void)arguments, (void)n;
+    (void)tid, (void)n;
     if (sr_isError(result) || !input.header)
         return;
     switch (number) { /* by number: these are fixed for good on this architecture */
+    case 28: /* madvise: DONTNEED, REMOVE */
+        if (arguments[2] == 4 || arguments[2] == 9)
+            input_forget(arguments[0], arguments[1]);
+        break;
     case 0: case 17: case 19: case 45: case 47: case 295: case 327: /* read, pread64, readv, recvfrom, recvmsg, preadv */
         input.header->seen_read_bytes += sr_Res(result);
         input.header->all_read_bytes = input.header->seen_read_bytes;
@@ -551,7 +582,8 @@ static Bool open_record(void)
     if (sr_isError(memory))
         return False;
     keep_command(((struct input_header *)sr_Res(memory))->command);
-    if (!input_begin((void *)sr_Res(memory), INPUT_VALGRIND, VG_(getpid)(), 0))
+    if (!input_begin((void *)sr_Res(memory), INPUT_VALGRIND, VG_(getpid)(), 0,
+                     VG_(getenv)("PARPROF_INPUT_CONTEXTS") != NULL))
         return False;
     input_flag(INPUT_NO_TIME);
     input.header->all_read_bytes = 0;
@@ -609,6 +641,10 @@ static void declare(void)
     VG_(track_pre_thread_ll_exit)(on_thread_end);
     VG_(track_pre_mem_read)(on_kernel_read);
     VG_(track_post_mem_write)(on_kernel_write);
+    VG_(track_new_mem_mmap)(on_map);
+    VG_(track_die_mem_munmap)(on_unmap);
+    VG_(track_die_mem_brk)(on_unmap);
+    VG_(track_copy_mem_remap)(on_move);
     VG_(atfork)(NULL, NULL, in_forked_child);
 }
 

@@ -1,4 +1,4 @@
-/* Ten small programs in one, for bench/input.py: `input_cost NAME TIMES`; those whose name begins with omp_ have threads. */
+/* Small programs in one, for bench/input.py: `input_cost NAME TIMES`; those whose name begins with omp_ have threads. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +15,9 @@ static unsigned long chance(void)
     return seed ^= seed << 17;
 }
 
-ROUTINE static void triad(double *a, const double *b, const double *c, long n)
+ROUTINE static void triad(double *a, const double *b, const double *c, long n, int threads)
 {
+#pragma omp parallel for num_threads(threads)
     for (long at = 0; at < n; at++)
         a[at] = b[at] + 3.0 * c[at];
 }
@@ -132,6 +133,23 @@ ROUTINE static long count_words(const char *text, long n, long *table)
     return words;
 }
 
+enum { HASH_ROOM = 1 << 21 };
+
+/* Open addressing: each key somewhere else. */
+ROUTINE static long insert_keys(unsigned long *table, long n)
+{
+    long probes = 0;
+
+    for (long at = 0; at < n; at++) {
+        unsigned long key = chance() | 1, place = key * 0x9e3779b97f4a7c15ul >> 43;
+
+        for (; table[place]; place = (place + 1) % HASH_ROOM)
+            probes++;
+        table[place] = key;
+    }
+    return probes;
+}
+
 ROUTINE static void stencil(double *to, const double *from, long n, int threads)
 {
 #pragma omp parallel for num_threads(threads)
@@ -168,7 +186,7 @@ int main(int argc, char **argv)
         double *a = numbers(1 << 20), *b = numbers(1 << 20), *c = numbers(1 << 20);
 
         for (long at = 0; at < 20 * times; at++)
-            triad(a, b, c, 1 << 20);
+            triad(a, b, c, 1 << 20, threads);
     } else if (!strcmp(what, "fib")) {
         for (long at = 0; at < times; at++)
             sink = fib(30);
@@ -198,13 +216,20 @@ int main(int argc, char **argv)
             sink = tree->key;
         }
     } else if (!strcmp(what, "words")) {
-        char *text = malloc(1 << 20);
+        char *text = malloc(1 << 24);
         static long table[4096];
 
-        for (long at = 0; at < 1 << 20; at++)
+        for (long at = 0; at < 1 << 24; at++)
             text[at] = chance() % 6 ? 'a' + chance() % 26 : ' ';
-        for (long at = 0; at < 10 * times; at++)
-            sink = count_words(text, 1 << 20, table);
+        for (long at = 0; at < times; at++)
+            sink = count_words(text, 1 << 24, table);
+    } else if (!strcmp(what, "hash")) {
+        unsigned long *table = malloc(HASH_ROOM * sizeof *table);
+
+        for (long at = 0; at < times; at++) {
+            memset(table, 0, HASH_ROOM * sizeof *table);
+            sink = insert_keys(table, HASH_ROOM / 2);
+        }
     } else if (!strcmp(what, "stencil")) {
         double *a = numbers(1 << 20), *b = numbers(1 << 20);
 

@@ -1,14 +1,26 @@
 /* Runs a trace of calls, returns, reads and writes through instrument/input_algorithm.h, for test_input_algorithm.py. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static int grow(void)
 {
     return 1;
 }
 
-#define INPUT_MAP(bytes) calloc(1, bytes)
-#define INPUT_UNMAP(memory, bytes) free(memory)
+static void *map(size_t bytes)
+{
+    void *memory = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    return memory == MAP_FAILED ? 0 : memory;
+}
+
+#define INPUT_BLOCK_SHIFT 1 /* so few that threads need new ones, and that clocks are put back */
+#define INPUT_CLOCK_END 170
+#define INPUT_ADDRESS_BITS 30
+#define INPUT_MAP(bytes) map(bytes)
+#define INPUT_DROP(memory, bytes) memset(memory, 0, bytes)
+#define INPUT_UNMAP(memory, bytes) munmap(memory, bytes)
 #define INPUT_TICKS() 0
 #define INPUT_GROW(bytes) grow()
 #define INPUT_DESCRIBE(thread, routine) input_routine_row(thread, routine, "/a/program", routine, 0)
@@ -16,7 +28,7 @@ static int grow(void)
 #define INPUT_UNLOCK() ((void)0)
 #include "input_algorithm.h"
 
-enum { ENTER, LEAVE, READ, WRITE, KERNEL_WRITE, EXIT, THREADS = 8, CELLS = 1 << 12 };
+enum { ENTER, LEAVE, READ, WRITE, KERNEL_WRITE, EXIT, FORGET, THREADS = 8, CELLS = 1 << 12 };
 
 struct event {
     uint32_t kind, thread;
@@ -26,12 +38,11 @@ struct event {
 static struct input_thread *threads[THREADS];
 static void *file;
 
-/* The shadow's tables are as big as the address space: calloc gives them without touching them. */
 static void begin(void)
 {
     if (!file) {
         file = calloc(1, INPUT_HEADER_BYTES + (uint64_t)INPUT_MAX_ROWS * INPUT_ROW_BYTES);
-        input_begin(file, INPUT_TSAN, 1, 1);
+        input_begin(file, INPUT_TSAN, 1, 1, 0);
     }
 }
 
@@ -45,14 +56,7 @@ static void forget(void)
             input_leave_slot(threads[at], 1);
             threads[at] = 0;
         }
-    for (at = 0; at < input.n_slots; at++) {
-        if (input.slots[at]->last[0])
-            memset(input.slots[at]->last[0], 0, CELLS * sizeof(struct input_last));
-        if (at)
-            input.slots[at]->stamp = 0;
-    }
-    if (input.stamps[0])
-        memset(input.stamps[0], 0, CELLS * sizeof(uint64_t));
+    input_forget(0, CELLS << INPUT_CELL_SHIFT);
     memset(input.rows, 0, input.header->rows * sizeof *input.rows);
     input.header->rows = input.header->flags = 0;
     input_after_fork(0);
@@ -87,6 +91,9 @@ void run(const struct event *events, uint64_t n)
         case KERNEL_WRITE:
             input_kernel_write(events->what << INPUT_CELL_SHIFT, 8);
             break;
+        case FORGET:
+            input_forget(events->what << INPUT_CELL_SHIFT, 8);
+            break;
         case EXIT:
             input_leave_slot(thread, 0);
             threads[events->thread] = 0;
@@ -97,6 +104,12 @@ void run(const struct event *events, uint64_t n)
             input_leave_slot(threads[n], 1);
             threads[n] = 0;
         }
+}
+
+/* Moves `n` cells. */
+void move(uint64_t from, uint64_t to, uint64_t n)
+{
+    input_move(from << INPUT_CELL_SHIFT, to << INPUT_CELL_SHIFT, n << INPUT_CELL_SHIFT);
 }
 
 const void *rows(uint64_t *n)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from parprof.errors import ProfileFormatError, UsageError
 from parprof.input import page, saved, terminal
-from parprof.input.answer import advice, coverage, hurts_first, lines
+from parprof.input.answer import advice, coverage, forecast, hurts_first, lines
 from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName
 
 SIZES = (10, 20, 40, 80, 160, 320, 640)
@@ -40,6 +40,16 @@ def test_the_advice_names_the_steep_one_not_the_dear_one() -> None:
         "pairs (book.c:90) grows as n^2 (7 sizes, 10 to 640): 10 x the input will take 100 x as long"
     )
     assert text.endswith("33 % of its input came from other threads")
+
+
+def test_what_costs_most_at_ten_times_the_input() -> None:
+    """scan costs most today, pairs then: (1 * 640**2 * 100) against (500 * 640 * 10), over all sizes."""
+    first, second = forecast(lines(make(scan=(500, 1), pairs=(1, 2))), 5)
+    assert [one.line.routine.identity.name for one in (first, second)] == ["pairs", "scan"]
+    assert first.share_percent + second.share_percent == pytest.approx(100)
+    now = first.line.cost_percent / second.line.cost_percent
+    assert first.share_percent / second.share_percent == pytest.approx(10 * now, rel=1e-3)
+    assert now < 1 < 10 * now
 
 
 def test_where_nothing_is_steep_it_says_so() -> None:
@@ -169,8 +179,11 @@ def test_coverage_is_told_honestly() -> None:
     profile = make(scan=(500, 1))
     profile.seen_read_bytes, profile.all_read_bytes = 41_200_000, 82_400_000
     assert coverage(profile).startswith("41.2 MB read by system calls: all")
-    profile.tool = "tsan"
-    assert coverage(profile) == "41.2 MB of 82.4 MB that the kernel says were read were seen (50 %)"
+    profile.tool, profile.counted_by = "tsan", "bpf"
+    assert coverage(profile).startswith("41.2 MB of 82.4 MB that system calls brought were seen (50 %;")
+    profile.counted_by = "proc"
+    assert coverage(profile).startswith("41.2 MB of 82.4 MB that /proc/PID/io has as read were seen (50 %)")
+    assert "sockets brought is not known, counting that takes root" in coverage(profile)
     profile.all_read_bytes = None
     assert "is not known" in coverage(profile)
 
@@ -182,7 +195,9 @@ def test_the_page_shows_names_as_text() -> None:
     html = page.make(profile, found).html()
     assert "<script>" not in html and "&lt;script&gt;" in html and " style=" not in html
     assert html.index("pairs</h2>") < html.index("scan</h2>")  # what will hurt comes first
-    assert html.count("<svg") == 2 * len(found)
+    assert html.count("<svg") == 3 * len(found)
+    assert html.count('class="law" d=') == 4  # two laws, over trms and rms: to ten times the input
+    assert "When the input is ten times as large" in html
     buffer = io.BytesIO()
     saved.write(profile, buffer, compressed=False)
     assert math.isfinite(json.loads(buffer.getvalue())["routines"][0]["fit"]["r2"])

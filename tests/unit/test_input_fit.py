@@ -92,6 +92,15 @@ def test_ten_times_the_input() -> None:
     assert fit([Size(n, 7) for n in SIZES]).tenfold == pytest.approx(1)
 
 
+def test_a_small_steep_term_makes_no_law() -> None:
+    """The longest_match of gzip: nearly linear, and the points bend up at their end. Nobody knows what comes then."""
+    found = fit([Size(n, 10 + 3 * n + 3.7e-8 * n**4) for n in range(7, 301, 3)])
+    assert found.model in ("n", "n log n", "n^1.5") or not found.is_found
+    assert found.tenfold < 60
+    steep = fit([Size(n, 10 + 3 * n + n**4) for n in range(7, 301, 3)])
+    assert steep.model == "n^4" and steep.tenfold == pytest.approx(1e4, rel=0.01)
+
+
 def test_the_slope_has_an_interval() -> None:
     exact, none = slope([Size(n, n**1.5) for n in SIZES])
     assert exact == pytest.approx(1.5) and none < 1e-6

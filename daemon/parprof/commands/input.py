@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from parprof.input import page, records, runtime, saved, terminal
 from parprof.input.answer import lines
 from parprof.input.model import InputProfile
 from parprof.input.naming import make_profile
+from parprof.kernel.byte_counts import ByteCounter
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 1.0
@@ -55,6 +57,16 @@ class InputCommand:
             default=[],
             help="add what an earlier run wrote with -o; may be repeated: runs with inputs of many sizes tell more",
         )
+        parser.add_argument(
+            "--contexts",
+            action="store_true",
+            help="tell a routine's activations apart by the calls that led to them, recursion folded",
+        )
+        parser.add_argument(
+            "--by-thread",
+            action="store_true",
+            help="tell the activations of each thread apart, instead of merging all threads'",
+        )
         add_input_view_options(parser)
         parser.add_argument(
             "-o",
@@ -85,9 +97,13 @@ class InputCommand:
                 check_writable(path)
         earlier = [saved.read(path) for path in args.earlier]
         with tempfile.TemporaryDirectory(prefix="parprof-input-") as scratch:
-            start = runtime.plan(args.tool, command, Path(scratch))
-            code, stopped_by = _run(start, Path(scratch), quiet=args.quiet)
-            profile = _collect(Path(scratch), command, code)
+            start = runtime.plan(args.tool, command, Path(scratch), contexts=args.contexts)
+            child = Child(start.command, start.environment)
+            with _counter(start, child.pid) as counter:
+                code, stopped_by = _run(start, child, Path(scratch), quiet=args.quiet)
+                profile = _collect(Path(scratch), command, code, by_thread=args.by_thread)
+                if counter is not None:
+                    profile.all_read_bytes, profile.counted_by = counter.brought(), "bpf"
         if stopped_by:
             profile.note(f"stopped by signal {stopped_by}: what was running then is left out")
         for other in earlier:
@@ -132,10 +148,17 @@ def show(profile: InputProfile, args: argparse.Namespace) -> None:
         sys.stdout.write(terminal.report(profile, found, limit=max(args.limit, 1), plots=bool(args.routine)))
 
 
-def _run(start: runtime.Start, directory: Path, *, quiet: bool) -> tuple[int, int]:
+def _counter(start: runtime.Start, pid: int) -> AbstractContextManager[ByteCounter | None]:
+    """Counts what system calls bring the child, where that can be done; Valgrind reads much for itself."""
+    if start.tool == "tsan" and os.geteuid() == 0:
+        with suppress(ParprofError, OSError):
+            return ByteCounter(pid)
+    return nullcontext()
+
+
+def _run(start: runtime.Start, child: Child, directory: Path, *, quiet: bool) -> tuple[int, int]:
     """Run it to its end: its exit code, and the signal that we were stopped by."""
     interrupt = Interrupt()
-    child = Child(start.command, start.environment)
     console = Console(file=sys.stderr)
     began_s = shown_s = time.monotonic()
     passed_on = False
@@ -183,7 +206,7 @@ def _points(directory: Path) -> int:
     return sum(max(size - records.HEADER_BYTES, 0) // 128 for size in sizes)
 
 
-def _collect(directory: Path, command: list[str], code: int) -> InputProfile:
+def _collect(directory: Path, command: list[str], code: int, *, by_thread: bool) -> InputProfile:
     """The profile of what the processes left.
 
     Raises:
@@ -198,7 +221,8 @@ def _collect(directory: Path, command: list[str], code: int) -> InputProfile:
     if not any(record.points for record in found):
         why = problems[0] if problems else f"the command ended with {code}"
         raise ParprofError(f"{os.path.basename(command[0])} left no record: {why}")
-    profile = make_profile([record for record in found if record.points], " ".join(command))
+    with_points = [record for record in found if record.points]
+    profile = make_profile(with_points, " ".join(command), by_thread=by_thread)
     if code > 128 and not all(record.is_closed for record in found):
         profile.note(
             f"the command was killed (exit code {code}): routines that were running then are left out"

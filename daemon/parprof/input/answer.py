@@ -18,6 +18,7 @@ _STEEP = 11.0
 _SURE = 0.95
 """The r2 that a law must have to be worth advice."""
 _SHOWN_NAMES = 3
+_SHOWN_CALLERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,14 @@ def lines(profile: InputProfile, pattern: str = "") -> list[Line]:
     whole = profile.total_self_cost
     out = [_line(routine, whole) for routine in routines]
     return sorted(
-        out, key=lambda line: (-line.total.self_cost, -line.total.cost_sum, line.routine.identity.name)
+        out,
+        key=lambda line: (
+            -line.total.self_cost,
+            -line.total.cost_sum,
+            line.routine.identity.name,
+            line.routine.identity.callers,
+            line.routine.identity.thread or 0,
+        ),
     )
 
 
@@ -98,6 +106,23 @@ def place(identity: RoutineName) -> str:
     return identity.module
 
 
+def called_by(identity: RoutineName) -> str:
+    """Who called it, innermost first, and in which thread: `` called by solve < main``; empty where both are merged."""
+    thread = "" if identity.thread is None else f" in thread {identity.thread}"
+    if not identity.callers:
+        return thread
+    shown = [*reversed(identity.callers)][:_SHOWN_CALLERS]
+    return (
+        f" called by {' < '.join(shown)}{' < ...' if len(identity.callers) > _SHOWN_CALLERS else ''}{thread}"
+    )
+
+
+def full_name(identity: RoutineName) -> str:
+    """The routine, where it is and who called it: ``pairs (book.c:90) called by solve < main``."""
+    where = place(identity)
+    return f"{identity.name}{f' ({where})' if where else ''}{called_by(identity)}"
+
+
 def hurts_first(found: list[Line]) -> Line | None:
     """The routine that will take the largest part of the time at ten times its input; None where no law is known.
 
@@ -117,6 +142,30 @@ def hurts_first(found: list[Line]) -> Line | None:
     return max(known, key=lambda line: line.cost_percent * line.law.tenfold, default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a routine's own cost becomes at ten times its input, if its law holds."""
+
+    line: Line
+    share_percent: float
+    """Of the cost that all routines with a law, and the rest as it is, then have."""
+
+
+def forecast(found: list[Line], limit: int) -> list[Forecast]:
+    """The routines that will cost most, largest first, by laws that are sure. Costs of others stay what they are."""
+    whole = sum(line.cost_percent * (line.law.tenfold if _is_sure(line) else 1.0) for line in found)
+    sure = [
+        Forecast(line, _percent(line.cost_percent * line.law.tenfold, whole))
+        for line in found
+        if _is_sure(line) and line.cost_percent > 0
+    ]
+    return sorted(sure, key=lambda one: -one.share_percent)[:limit]
+
+
+def _is_sure(line: Line) -> bool:
+    return line.law.is_found and line.law.r2 >= _SURE and line.inclusive_percent >= MIN_PERCENT
+
+
 def advice(found: list[Line]) -> str:
     """One sentence for people."""
     if not found:
@@ -130,10 +179,9 @@ def advice(found: list[Line]) -> str:
             "(--with FILE)"
         )
     law, identity = line.law, line.routine.identity
-    where = f" ({place(identity)})" if place(identity) else ""
     growth = "does not grow with its input" if law.model == "constant" else f"grows as {law.model}"
     out = (
-        f"{identity.name}{where} {growth} ({law.n_sizes} sizes, {law.smallest:.0f} to {law.largest:.0f}): "
+        f"{full_name(identity)} {growth} ({law.n_sizes} sizes, {law.smallest:.0f} to {law.largest:.0f}): "
         f"10 x the input will take {times(law.tenfold)} as long"
     )
     if law.tenfold <= _STEEP:
@@ -153,10 +201,18 @@ def coverage(profile: InputProfile) -> str:
     seen = profile.seen_read_bytes
     if profile.all_read_bytes is None:
         return f"{size(seen)} from system calls were seen; how much there was is not known, the kernel was not asked"
-    if profile.tool == "valgrind":
+    if profile.counted_by == "tool":
         return f"{size(seen)} read by system calls: all of them pass through the tool"
     share = 100.0 * min(seen / profile.all_read_bytes, 1.0) if profile.all_read_bytes else 100.0
-    return f"{size(seen)} of {size(profile.all_read_bytes)} that the kernel says were read were seen ({share:.0f} %)"
+    out = f"{size(seen)} of {size(profile.all_read_bytes)} that"
+    if profile.counted_by == "bpf":
+        return (
+            f"{out} system calls brought were seen ({share:.0f} %; counted by BPF, what ld.so reads is in it)"
+        )
+    return (
+        f"{out} /proc/PID/io has as read were seen ({share:.0f} %); what sockets brought is not known, "
+        "counting that takes root"
+    )
 
 
 def size(n_bytes: float) -> str:

@@ -32,6 +32,8 @@ _CONSTANT_SPREAD = 0.10
 _MIN_SHARE = 0.2
 """What a law's own term makes up of the cost at the largest size, at least."""
 
+_BEND = 0.5
+"""How much steeper a law may be over the decade beyond the points than it is at their end."""
 _NEGATIVE = 0.6
 """The part of the cost at the smallest size that a negative constant may take away."""
 _ROUND = (0.5, 1.5, 2.5)
@@ -217,14 +219,25 @@ def _choose(sizes: Sequence[Size]) -> _Candidate:
     candidates = [_fitted(name, terms, sizes) for name, terms in laws]
     if candidates[0].error <= _CONSTANT_SPREAD:
         return candidates[0]
+    largest = max(size.n for size in sizes)
     candidates += [_power(exponent, sizes) for exponent in _ROUND]
-    power = min((_power(step / 20, sizes) for step in range(4, 81)), key=lambda one: one.error)
+    candidates = [one for one in candidates if not _bends(one, largest)]
+    powers = (_power(step / 20, sizes) for step in range(4, 81))
+    power = min((one for one in powers if not _bends(one, largest)), key=lambda one: one.error)
     candidates.append(power)
     best = min(one.error for one in candidates)
     limit = max(_TOLERANCE * best, best + _SLACK)
     return next(
         one for one in candidates if one.error <= limit and (one.own_share >= _MIN_SHARE or one is power)
     )
+
+
+def _bends(law: _Candidate, largest: float) -> bool:
+    """Whether it says of larger sizes what the points do not show: a small term that will grow beyond the others."""
+    if not math.isfinite(law.error):
+        return False
+    at_the_end = math.log2(law.predict(largest) / law.predict(largest / 2))
+    return math.log10(law.predict(10 * largest) / law.predict(largest)) - at_the_end > _BEND
 
 
 def _power(exponent: float, sizes: Sequence[Size]) -> _Candidate:

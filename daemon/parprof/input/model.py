@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 BLOCKS, NANOSECONDS = "blocks", "ns"
+_TRUST = ("proc", "bpf", "tool")
 
 
 @dataclass(slots=True)
@@ -55,6 +56,10 @@ class RoutineName:
     module: str = ""
     file: str = ""
     line: int = 0
+    callers: tuple[str, ...] = ()
+    """The routines that led to it, outermost first, where contexts were asked for."""
+    thread: int | None = None
+    """The number of the thread, where those are told apart; None: of all threads together."""
 
 
 @dataclass(slots=True)
@@ -127,7 +132,9 @@ class InputProfile:
     runs: int = 1
     seen_read_bytes: int = 0
     all_read_bytes: int | None = 0
-    """What the kernel counted; None: unknown."""
+    """What system calls brought in all; None: unknown."""
+    counted_by: str = "tool"
+    """Who says so: ``bpf``; ``proc``, which leaves out what sockets brought; ``tool``, which all passes through."""
     seen_sent_bytes: int = 0
     notes: list[str] = field(default_factory=list)
     """What the reader must know, a sentence each."""
@@ -163,6 +170,7 @@ class InputProfile:
         self.runs += other.runs
         self.seen_read_bytes += other.seen_read_bytes
         self.seen_sent_bytes += other.seen_sent_bytes
+        self.counted_by = min(self.counted_by, other.counted_by, key=_TRUST.index)
         both_known = self.all_read_bytes is not None and other.all_read_bytes is not None
         self.all_read_bytes = (self.all_read_bytes or 0) + (other.all_read_bytes or 0) if both_known else None
         for sentence in other.notes:

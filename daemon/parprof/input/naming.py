@@ -5,29 +5,32 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.maps_line import MapsLine
 from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName
-from parprof.input.records import BackEnd, Flag, Place, PointRow, Record
+from parprof.input.records import BackEnd, Flag, PointRow, Record
 from parprof.symbols import Symbolizer
 from parprof.symbols.names import without_clone_suffixes
 from parprof.untrusted import visible
 
 _TOOLS = {BackEnd.TSAN: "tsan", BackEnd.VALGRIND: "valgrind"}
+_MAX_CALLERS = 512
 _ALIAS = re.compile(r"__GI_+(?=[A-Za-z])")
 
 
-def make_profile(records: Sequence[Record], command: str) -> InputProfile:
-    """What the processes of one run showed, together."""
+def make_profile(records: Sequence[Record], command: str, *, by_thread: bool = False) -> InputProfile:
+    """What the processes of one run showed, together; each thread's activations apart with ``by_thread``."""
     blocks = not any(record.flags & Flag.NO_BLOCKS for record in records)
     first = records[0]
     profile = InputProfile(command, _TOOLS[first.back_end], BLOCKS if blocks else NANOSECONDS)
+    profile.counted_by = "tool" if first.back_end is BackEnd.VALGRIND else "proc"
     with DsoCache() as cache, Symbolizer() as symbolizer:
         for record in records:
-            names = Names(cache, symbolizer, record.places)
-            _add(profile, record, names, blocks)
+            names = Names(cache, symbolizer, record)
+            _add(profile, record, names, blocks, by_thread)
     profile.runs, profile.processes = 1, len(records)
     _note_what_is_missing(profile, records)
     return profile
@@ -36,7 +39,10 @@ def make_profile(records: Sequence[Record], command: str) -> InputProfile:
 class Names:
     """The routines of one record."""
 
-    def __init__(self, cache: DsoCache, symbolizer: Symbolizer, places: dict[int, Place]) -> None:
+    def __init__(self, cache: DsoCache, symbolizer: Symbolizer, record: Record) -> None:
+        places = record.places
+        self._contexts = record.contexts if record.flags & Flag.CONTEXTS else {}
+        self._in_context: dict[int, RoutineName] = {}
         dsos = {path: _dso(cache, path) for path in {place.path for place in places.values()}}
         asked = {
             routine: (dso, place.address, place.is_return_address)
@@ -50,7 +56,26 @@ class Names:
             name = _ALIAS.sub("", without_clone_suffixes(frame.name))
             self._known[routine] = RoutineName(name, frame.module, frame.file, frame.start_line or frame.line)
 
-    def of(self, routine: int) -> RoutineName:
+    def of(self, identity: int) -> RoutineName:
+        """The name of a routine, or of a routine in its context."""
+        if not self._contexts:
+            return self._routine(identity)
+        known = self._in_context.get(identity)
+        if known is None:
+            known = self._in_context[identity] = self._context(identity)
+        return known
+
+    def _context(self, identity: int) -> RoutineName:
+        path: list[int] = []
+        while (context := self._contexts.get(identity)) is not None and len(path) < _MAX_CALLERS:
+            path.append(context.routine)
+            identity = context.caller
+        if not path:
+            return self._routine(identity)
+        callers = tuple(self._routine(routine).name for routine in reversed(path[1:]))
+        return replace(self._routine(path[0]), callers=callers)
+
+    def _routine(self, routine: int) -> RoutineName:
         """The routine's name; its address where there is none."""
         known = self._known.get(routine)
         if known is None:
@@ -68,10 +93,11 @@ def _dso(cache: DsoCache, path: bytes) -> Dso | None:
     return cache.get(os.getpid(), MapsLine(0, 1, True, 0, status.st_dev, status.st_ino, path))
 
 
-def _add(profile: InputProfile, record: Record, names: Names, blocks: bool) -> None:
+def _add(profile: InputProfile, record: Record, names: Names, blocks: bool, by_thread: bool) -> None:
     rate = record.ticks_per_second
     for row in record.points:
-        routine = profile.routine(names.of(row.routine))
+        identity = names.of(row.routine)
+        routine = profile.routine(replace(identity, thread=row.thread) if by_thread else identity)
         routine.add(_point(row, blocks, rate))
         routine.by_thread[row.thread] = routine.by_thread.get(row.thread, 0) + row.calls
     for totals in record.threads.values():

@@ -7,16 +7,27 @@ from collections.abc import Callable, Iterator, Sequence
 
 from parprof.exporters.output import open_output
 from parprof.exporters.webpage import WebPage, definitions, text
-from parprof.input.answer import Line, advice, coverage, hurts_first, place
+from parprof.input.answer import (
+    Line,
+    advice,
+    called_by,
+    coverage,
+    forecast,
+    full_name,
+    hurts_first,
+    place,
+    times,
+)
 from parprof.input.fit import Fit
 from parprof.input.model import BLOCKS, InputProfile, Point
 from parprof.input.terminal import describe
 
 MAX_ROUTINES = 120
 MAX_POINTS = 400
+_FORECASTS = 6
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 260, 170, 46, 26, 8, 10
 _STYLE = """
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(560px, 1fr)); gap: 1rem; }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 830px), 1fr)); gap: 1rem; }
 .card { background: var(--panel); border-radius: 6px; padding: .7rem .9rem; }
 .card h2 { margin: 0; overflow-wrap: anywhere; }
 .card.first { outline: 2px solid var(--idleness); }
@@ -27,13 +38,16 @@ svg text { font-size: 10px; fill: var(--faint); }
 .mean { fill: var(--useful); }
 .worst { fill: none; stroke: var(--idleness); }
 .law { stroke: var(--link); fill: none; stroke-dasharray: 4 3; }
+.calls { stroke: var(--useful); stroke-width: 2; }
+.ahead td:first-child, .ahead th:first-child { text-align: left; }
 .advice { font-size: 1.1rem; margin: .6rem 0; }
 """
 _LEGEND = """<p class="faint">Each dot is one size of input: filled the mean cost of the activations that had it,
-ringed the worst. Both axes are logarithmic: a straight line that rises one decade for each decade of input is linear,
-one that rises two is quadratic. <b>trms</b> counts all that an activation reads and did not write itself, with what
-other threads and the kernel put there meanwhile; <b>rms</b> counts each cell once, so it misses input that comes
-through a buffer. Where the two plots differ, believe trms. A cell has 8 bytes.</p>"""
+ringed the worst; the dashed line leads to ten times the largest input, by the law. The third plot of each routine is
+its workload: how many activations had which size. All axes are logarithmic: a straight line that rises one decade for
+each decade of input is linear, one that rises two is quadratic. <b>trms</b> counts all that an activation reads and did
+not write itself, with what other threads and the kernel put there meanwhile; <b>rms</b> counts each cell once, so it
+misses input that comes through a buffer. Where the two plots differ, believe trms. A cell has 8 bytes.</p>"""
 
 
 def write(profile: InputProfile, found: Sequence[Line], path: str) -> None:
@@ -54,15 +68,34 @@ def make(profile: InputProfile, found: Sequence[Line]) -> WebPage:
     left_out = len(found) - len(shown)
     more = f'<p class="faint">{left_out} routines that cost less are not shown.</p>' if left_out else ""
     notes = "".join(f"<p>{text(note)}</p>" for note in profile.notes)
-    body = (
+    body = (  # the answer, what it rests on, then everything
         f'<h1>Input and cost: {text(profile.command, 300)}</h1>\n<p class="advice">{text(advice(list(found)))}</p>\n'
-        f'{notes}{_facts(profile)}\n{_LEGEND}\n<div class="cards">\n{cards}\n</div>\n{more}'
+        f'{_forecasts(found)}{notes}{_facts(profile)}\n{_LEGEND}\n<div class="cards">\n{cards}\n</div>\n{more}'
     )
     return WebPage(title=f"parprof input: {profile.command}", body=body, style=_STYLE)
 
 
 def _in_order(found: Sequence[Line], first: Line | None) -> list[Line]:
     return sorted(found, key=lambda line: (line is not first, not line.law.is_found, -line.cost_percent))
+
+
+def _forecasts(found: Sequence[Line]) -> str:
+    """What costs most when the input is ten times as large, as a table."""
+    rows = [
+        f"<tr><td>{text(full_name(one.line.routine.identity), 200)}</td><td>{text(one.line.law.model)}</td>"
+        f"<td>{one.line.cost_percent:.1f} %</td><td>{times(one.line.law.tenfold)}</td>"
+        f"<td>{one.share_percent:.1f} %</td></tr>"
+        for one in forecast(list(found), _FORECASTS)
+    ]
+    if not rows:
+        return ""
+    return (
+        '<h2>When the input is ten times as large</h2>\n<table class="ahead"><tr><th>routine</th><th>grows as</th>'
+        "<th>share of the cost now</th><th>takes</th><th>share then</th></tr>\n"
+        + "\n".join(rows)
+        + '</table>\n<p class="faint">By laws that fit well; routines without one are taken to cost what they do now.'
+        " Input is what a routine reads: cells of memory that it did not write itself.</p>\n"
+    )
 
 
 def _facts(profile: InputProfile) -> str:
@@ -95,10 +128,11 @@ def _card(line: Line, unit: str, *, is_first: bool) -> str:
     name = "blocks" if unit == BLOCKS else "ns"
     return (
         f'<div class="card{own}"><h2>{text(identity.name, 200)}</h2>'
-        f'<p class="faint">{text(place(identity), 200)}</p><p><b>{text(_law(law))}</b></p>'
+        f'<p class="faint">{text(place(identity) + called_by(identity), 300)}</p><p><b>{text(_law(law))}</b></p>'
         f'<p class="faint">{text(facts)}</p><div class="plots">'
         f"{_plot(line.routine.by_trms(), lambda point: point.trms, 'trms', name, law)}"
-        f"{_plot(line.routine.by_rms(), lambda point: point.rms, 'rms', name, line.rms_law)}</div></div>"
+        f"{_plot(line.routine.by_rms(), lambda point: point.rms, 'rms', name, line.rms_law)}"
+        f"{_workload(line.routine.by_trms())}</div></div>"
     )
 
 
@@ -113,14 +147,47 @@ def _plot(points: Sequence[Point], size: Callable[[Point], int], metric: str, un
     if not known:
         return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}"><text x="60" y="80">no {metric} above 0</text></svg>'
     known = _thinned(known)
-    xs = _Axis([size(point) for point in known], _LEFT, _WIDTH - _RIGHT)
+    sizes = [float(size(point)) for point in known]
     costs = [max(point.cost_mean, 1.0) for point in known] + [float(point.cost_max) for point in known]
+    ahead = [(sizes[-1], costs[len(known) - 1])] if law.is_found else []
+    ahead += [(10 * n, cost * law.tenfold) for n, cost in ahead]
+    xs = _Axis(sizes + [n for n, _ in ahead], _LEFT, _WIDTH - _RIGHT)
+    costs += [cost for _, cost in ahead]
     ys = _Axis(costs, _HEIGHT - _BOTTOM, _TOP)
     label = f"{metric}: {law.model or law.reason}"
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text(f"cost over {metric}", 60)}">'
         f'<path class="axis" d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"/>'
-        f"{_labels(xs, ys, unit, label)}{''.join(_dots(known, size, xs, ys))}</svg>"
+        f"{_labels(xs, ys, unit, label)}{_line_ahead(ahead, xs, ys)}{''.join(_dots(known, size, xs, ys))}</svg>"
+    )
+
+
+def _line_ahead(ahead: Sequence[tuple[float, float]], xs: _Axis, ys: _Axis) -> str:
+    if not ahead:
+        return ""
+    (n, cost), (later, dearer) = ahead
+    return (
+        f'<path class="law" d="M{xs.at(n):.1f} {ys.at(cost):.1f}L{xs.at(later):.1f} {ys.at(dearer):.1f}"/>'
+        f'<circle class="law" cx="{xs.at(later):.1f}" cy="{ys.at(dearer):.1f}" r="3"/>'
+    )
+
+
+def _workload(points: Sequence[Point]) -> str:
+    """How many activations had which size of input."""
+    known = _thinned([point for point in points if point.trms > 0])
+    if not known:
+        return ""
+    xs = _Axis([point.trms for point in known], _LEFT, _WIDTH - _RIGHT)
+    ys = _Axis([1, *(point.calls for point in known)], _HEIGHT - _BOTTOM, _TOP)
+    base = _HEIGHT - _BOTTOM
+    bars = "".join(
+        f'<path class="calls" d="M{xs.at(point.trms):.1f} {base}V{ys.at(point.calls) - 1:.1f}"/>'
+        for point in known
+    )
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="calls over trms">'
+        f'<path class="axis" d="M{_LEFT} {_TOP}V{base}H{_WIDTH - _RIGHT}"/>'
+        f"{_labels(xs, ys, 'calls', 'trms: how often')}{bars}</svg>"
     )
 
 

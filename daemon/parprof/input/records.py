@@ -42,6 +42,7 @@ class Flag(IntFlag):
     TOO_DEEP = 4
     NO_BLOCKS = 8
     NO_TIME = 16
+    CONTEXTS = 32
 
 
 class _Kind(IntEnum):
@@ -49,6 +50,7 @@ class _Kind(IntEnum):
     ROUTINE = 2
     MODULE = 3
     THREAD = 4
+    CONTEXT = 5
 
 
 class PointRow(NamedTuple):
@@ -80,6 +82,13 @@ class Place(NamedTuple):
     is_return_address: bool
 
 
+class Context(NamedTuple):
+    """A routine, and the context that called it; 0 for none."""
+
+    caller: int
+    routine: int
+
+
 class ThreadTotals(NamedTuple):
     """What the threads that had one slot read in all, each read counted once."""
 
@@ -109,6 +118,8 @@ class Record:
     points: list[PointRow] = field(default_factory=list)
     places: dict[int, Place] = field(default_factory=dict)
     threads: dict[int, ThreadTotals] = field(default_factory=dict)
+    contexts: dict[int, Context] = field(default_factory=dict)
+    """What stands for a routine in points, with `Flag.CONTEXTS`."""
 
 
 def find(directory: Path) -> list[Path]:
@@ -154,7 +165,7 @@ def decode(data: bytes) -> Record:
     record = Record(
         back_end=BackEnd(back_end),
         is_closed=state == 1,
-        flags=Flag(flags & 31),
+        flags=Flag(flags & 63),
         pid=pid,
         command=visible(command.split(b"\0", 1)[0], 256),
         rows_lost=lost,
@@ -189,6 +200,8 @@ class _Rows:
                 self._routines[first] = second, third, bool(fourth)
             elif kind == _Kind.MODULE:
                 self._add_piece(data, at)
+            elif kind == _Kind.CONTEXT:
+                self._record.contexts[first] = Context(second, third)
             elif kind == _Kind.THREAD and thread < _MAX_THREADS:
                 self._record.threads[thread] = ThreadTotals(first, second, third, fourth)
         for routine, (module, address, is_return) in self._routines.items():

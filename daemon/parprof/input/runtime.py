@@ -23,7 +23,7 @@ from parprof.untrusted import visible
 RUNTIME = Library(
     "input",
     ("input_tsan.c",),
-    ("input_algorithm.h", "input_record.h", "input_libc.h"),
+    ("input_algorithm.h", "input_shadow.h", "input_record.h", "input_libc.h"),
     (
         "-fvisibility=hidden",
         "-fno-builtin",
@@ -34,6 +34,7 @@ RUNTIME = Library(
     ),
 )
 DIRECTORY_VARIABLE = "PARPROF_INPUT_DIR"
+CONTEXTS_VARIABLE = "PARPROF_INPUT_CONTEXTS"
 _SONAMES = ("libtsan.so", "libtsan.so.2", "libtsan.so.0")
 _LINKING = "parprof cc --input -- gcc ..."
 
@@ -69,10 +70,10 @@ def library_directory() -> Path:
     return directory
 
 
-def plan(tool: str, command: Sequence[str], records: Path) -> Start:
+def plan(tool: str, command: Sequence[str], records: Path, *, contexts: bool = False) -> Start:
     """How to start a command with a tool: ``valgrind``, ``tsan``, or ``auto`` for what suits the program.
 
-    ``records`` is an empty directory.
+    ``records`` is an empty directory. ``contexts``: routines are told apart by who called them.
 
     Raises:
         CommandError: there is no such program.
@@ -85,6 +86,7 @@ def plan(tool: str, command: Sequence[str], records: Path) -> Start:
         reason = "is not executable" if exists else "was not found"
         raise CommandError(f"{visible(command[0])} {reason}", is_missing=not exists)
     hooks = _hooks(program)
+    ours = {DIRECTORY_VARIABLE: os.fspath(records), **({CONTEXTS_VARIABLE: "1"} if contexts else {})}
     if tool == "auto":
         tool = "tsan" if "__tsan_func_entry" in hooks else "valgrind"
     if tool == "tsan":
@@ -97,11 +99,9 @@ def plan(tool: str, command: Sequence[str], records: Path) -> Start:
         path = os.pathsep.join(
             filter(None, (os.fspath(library_directory()), os.environ.get("LD_LIBRARY_PATH")))
         )
-        return Start(
-            "tsan", tuple(command), {DIRECTORY_VARIABLE: os.fspath(records), "LD_LIBRARY_PATH": path}
-        )
+        return Start("tsan", tuple(command), {**ours, "LD_LIBRARY_PATH": path})
     prefix, environment = valgrind_tool.start(records)
-    return Start("valgrind", (*prefix, *command), {**environment, DIRECTORY_VARIABLE: os.fspath(records)})
+    return Start("valgrind", (*prefix, *command), {**environment, **ours})
 
 
 def _hooks(program: str) -> frozenset[str]:

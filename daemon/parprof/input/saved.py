@@ -51,6 +51,7 @@ def as_json(profile: InputProfile, shown: list[Line] | None = None) -> dict[str,
         "coverage": {
             "seen_read_bytes": profile.seen_read_bytes,
             "all_read_bytes": profile.all_read_bytes,
+            "counted_by": profile.counted_by,
             "seen_sent_bytes": profile.seen_sent_bytes,
         },
         "notes": profile.notes,
@@ -65,6 +66,8 @@ def _routine(line: Line) -> dict[str, Any]:
         "module": identity.module,
         "file": identity.file,
         "line": identity.line,
+        "callers": list(identity.callers),
+        "thread": identity.thread,
         "calls": line.total.calls,
         "cost_percent": _rounded(line.cost_percent),
         "inclusive_percent": _rounded(line.inclusive_percent),
@@ -175,6 +178,7 @@ def decode(data: object) -> InputProfile:
         seen_read_bytes=_number(seen.get("seen_read_bytes")),
         seen_sent_bytes=_number(seen.get("seen_sent_bytes")),
         all_read_bytes=None if known is None else _number(known),
+        counted_by=counted_by if (counted_by := seen.get("counted_by")) in ("bpf", "tool") else "proc",
         notes=[_text(note) for note in _list(top.get("notes"))],
     )
     for item in _list(top.get("routines")):
@@ -184,7 +188,10 @@ def decode(data: object) -> InputProfile:
 
 def _take_routine(profile: InputProfile, item: dict[str, Any]) -> None:
     name, module, file = _text(item.get("name")), _text(item.get("module")), _text(item.get("file"))
-    routine = profile.routine(RoutineName(name, module, file, _number(item.get("line"))))
+    callers = tuple(_text(caller) for caller in _list(item.get("callers", [])))
+    number = item.get("thread")
+    of_thread = None if number is None else _number(number)
+    routine = profile.routine(RoutineName(name, module, file, _number(item.get("line")), callers, of_thread))
     for point in map(_dict, _list(item.get("points"))):
         counts = {count: _number(point.get(count)) for count in _COUNTS}
         if counts["calls"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from parprof.input.answer import Line, advice, coverage, place
+from parprof.input.answer import Line, advice, coverage, full_name
 from parprof.input.fit import Fit
 from parprof.input.model import BLOCKS, InputProfile, Point
 from parprof.untrusted import printable
@@ -39,11 +39,9 @@ def table(found: Sequence[Line]) -> list[str]:
         model = law.model or f"({law.reason})"
         r2 = f"{law.r2:.2f}" if law.is_found else ""
         span = f"{law.smallest:.0f}-{law.largest:.0f}" if law.largest else ""
-        where = place(line.routine.identity)
-        name = line.routine.identity.name + (f" ({where})" if where else "")
         out.append(
             f"{line.cost_percent:6.1f}  {model:<11.17} {r2:>4} {span:>14} {_count(line.total.calls):>9}"
-            f" {line.thread_percent:7.0f} {line.external_percent:7.0f}  {name}"
+            f" {line.thread_percent:7.0f} {line.external_percent:7.0f}  {full_name(line.routine.identity)}"
         )
     return out
 
@@ -73,8 +71,7 @@ def plot(line: Line, unit: str) -> list[str]:
     """Mean and worst cost over trms, both axes logarithmic."""
     identity = line.routine.identity
     points = [point for point in line.routine.by_trms() if point.trms and point.cost_max]
-    where = place(identity)
-    head = f"{identity.name}{f' ({where})' if where else ''}: {describe(line.law)}"
+    head = f"{full_name(identity)}: {describe(line.law)}"
     if not points:
         return [head, "  no activation had any input"]
     return [head, *_canvas(points, "blocks" if unit == BLOCKS else "ns")]
