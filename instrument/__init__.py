@@ -1,1 +1,1 @@
-"""C sources that run inside a target, for the modes that instrument it: `parprof.instruments` builds and starts them."""
+"""C sources that run inside a target, for the modes that instrument it; `parprof.instruments` builds and runs them."""

@@ -16,15 +16,17 @@ EXPORT void parprof_span_work(uint64_t cycles)
 	span_self.clock.ticks += cycles;
 }
 
+/* Under the lock nobody else writes the generation: no need for a locked instruction. */
 static void begin_update(void)
 {
 	spin_lock(&root_lock);
-	__atomic_add_fetch(&span_record->generation, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&span_record->generation, span_record->generation + 1, __ATOMIC_RELAXED);
+	atomic_thread_fence(memory_order_release); /* the reader sees it odd before it sees a total change */
 }
 
 static void end_update(void)
 {
-	__atomic_add_fetch(&span_record->generation, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&span_record->generation, span_record->generation + 1, __ATOMIC_RELEASE);
 	spin_unlock(&root_lock);
 }
 
@@ -71,6 +73,22 @@ void span_count(struct thread *self, uint32_t site)
 
 /* frames and paths */
 
+struct words {
+	uint64_t of[4];
+};
+
+/* Clears the begin of a structure, and up to 31 bytes more, which are to be set afterwards. For so few bytes the `rep
+ * stos` that compilers make of memset takes longer than the rest of what begins a region. */
+static inline void clear_begin(void *structure, size_t bytes)
+{
+	struct words *at = structure, *end = (struct words *)((char *)structure + bytes);
+
+	for (; at < end; at++) {
+		*at = (struct words){{0, 0, 0, 0}};
+		__asm__ volatile("" : "+r"(at)); /* keep the loop a loop */
+	}
+}
+
 struct frame *span_new_frame(struct thread *self)
 {
 	struct frame *frame = self->free_frames;
@@ -83,7 +101,7 @@ struct frame *span_new_frame(struct thread *self)
 		if (!frame)
 			abort();
 	}
-	memset(frame, 0, offsetof(struct frame, share));
+	clear_begin(frame, offsetof(struct frame, prof));
 	prof_init(&frame->prof);
 	prof_init(&frame->longest_prof);
 	atomic_init(&frame->references, 1);
@@ -390,6 +408,7 @@ static void init_phase(struct phase *phase)
 	atomic_init(&phase->group.best, 0);
 	phase->group.outer = NULL;
 	phase->group.best_calls = NULL;
+	phase->group.patterns = NULL;
 	phase->loops = NULL;
 	phase->called = 0;
 	memset(&phase->loop_calls, 0, sizeof(phase->loop_calls));
@@ -402,6 +421,7 @@ static void reset_phase(struct phase *phase)
 {
 	struct loop *loop;
 
+	span_release_patterns(&span_self, &phase->group);
 	while ((loop = phase->loops)) {
 		phase->loops = loop->next;
 		call_prof_clear(&loop->rest_calls);
@@ -441,7 +461,7 @@ void span_team_begin(struct thread *self, struct team *team, void (*body)(void *
 {
 	if (self->frame && self->frame->is_root)
 		span_end_serial(origin);
-	memset(team, 0, offsetof(struct team, phases));
+	clear_begin(team, offsetof(struct team, phases));
 	for (int i = 0; i < 3; i++)
 		init_phase(&team->phases[i]);
 	team->is_foreign = !self->frame;
@@ -461,7 +481,7 @@ void span_init_implicit(struct frame *frame, struct team *team)
 	frame->is_implicit = true;
 	frame->team = team;
 	frame->group = &team->phases[0].group;
-	memset(&frame->share, 0, sizeof(frame->share));
+	clear_begin(&frame->share, offsetof(struct share, before));
 	prof_init(&frame->share.before);
 	prof_init(&frame->share.total_prof);
 	prof_init(&frame->share.longest_prof);
@@ -491,20 +511,31 @@ void span_member_end(struct thread *self)
 	self->frame = NULL;
 }
 
-/* What runs in place of a region's body. */
-void span_member(void *argument)
+/* A member's part of a region begins. */
+struct calls_kept span_member_enter(struct thread *self, struct team *team)
 {
-	struct team *team = argument;
-	struct thread *self = &span_self;
-
 	struct calls_kept kept = span_calls_enter(self, team->context);
 
 	span_member_begin(self, team);
 	span_begin_strand(self);
-	team->body(team->data);
+	return kept;
+}
+
+void span_member_leave(struct thread *self, struct calls_kept kept)
+{
 	span_end_strand(self);
 	span_calls_leave(self, kept);
 	span_member_end(self);
+}
+
+/* What runs in place of a region's body. */
+void span_member(void *argument)
+{
+	struct team *team = argument;
+	struct calls_kept kept = span_member_enter(&span_self, team);
+
+	team->body(team->data);
+	span_member_leave(&span_self, kept);
 }
 
 static void rename_pending(struct prof *prof, uint32_t site)
@@ -531,13 +562,14 @@ static void add_loop_calls(struct phase *phase, struct loop *loop, bool is_uneve
 	span_calls_union(&phase->loop_calls, &loop->longest_calls);
 }
 
-/* Each loop takes at least its longest chunk and its work divided by the team: the bound of any schedule. */
+/* Each loop takes at least its longest chunk and its work divided by the team: the bound of any schedule. A thread
+ * that is alone because the run is serial stands for a team without limit. */
 static uint64_t add_loops(struct phase *phase, uint32_t size)
 {
 	uint64_t length = 0;
 
 	for (struct loop *loop = phase->loops; loop; loop = loop->next) {
-		uint64_t even = loop->total / size;
+		uint64_t even = span_is_serial && size == 1 ? 0 : loop->total / size;
 		bool is_uneven = loop->longest > even;
 		struct prof *prof = is_uneven ? &loop->longest_prof : &loop->total_prof;
 
@@ -613,7 +645,8 @@ static void add_to_record(struct team *team, struct phase *phase, uint64_t lengt
 	uint64_t even;
 
 	begin_update();
-	if (atomic_load(&team->has_nested) && cores < span_record->threads)
+	/* members of nested teams may use the other cores; and a team may be larger than the cores */
+	if (span_record->threads && (atomic_load(&team->has_nested) || cores > span_record->threads))
 		cores = span_record->threads;
 	even = prof_total(&phase->work) / cores;
 	for (uint32_t i = 0; i < path->length; i++) {
@@ -719,8 +752,10 @@ void span_after_barrier(struct thread *self, uintptr_t address)
 	/* tasks that this thread ran in the barrier */
 	spin_lock(&ended->group.lock);
 	prof_union(&ended->work, &frame->work);
+	prof_union(&ended->holds, &frame->holds);
 	spin_unlock(&ended->group.lock);
 	prof_clear(&frame->work);
+	prof_clear(&frame->holds);
 	frame->generation++;
 	frame->loops = 0;
 	frame->c_before += frame->c;
@@ -780,4 +815,29 @@ void span_team_end(struct thread *self, struct team *team, struct frame *frame, 
 		prof_free(&team->phases[i].work);
 		prof_free(&team->phases[i].holds);
 	}
+}
+
+/* A wrapper is about to let the runtime start a team; false where nothing is followed. */
+bool span_region_begin(struct region *region, void (*body)(void *), void *data, uintptr_t caller)
+{
+	struct thread *self = &span_self;
+
+	if (!span_record)
+		return false;
+	span_end_strand(self);
+	span_give_up_threads(self, caller);
+	region->self = self;
+	region->frame = self->frame;
+	region->implicit = self->implicit;
+	if (span_is_ours(caller) && self->frame && self->frame->team)
+		caller = self->frame->team->origin;
+	span_team_begin(self, &region->team, body, data, caller);
+	return true;
+}
+
+void span_region_end(struct region *region)
+{
+	span_team_end(region->self, &region->team, region->frame, region->implicit);
+	if (region->frame)
+		span_begin_strand(region->self);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libparprof_span: work and span of a running program, by site. The front ends (span_gomp.c for GNU libgomp,
- * span_locks.c, span_threads.c) say what happens; span.c computes; span_record.h is what comes out.
+ * libparprof_span: work and span of a running program, by site. The front ends (span_gomp*.c for GNU libgomp,
+ * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c) say what happens; span.c, span_tasks.c and
+ * span_dependences.c compute; span_record.h is what comes out.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
  * executes between two calls of the runtime. Each *frame* (a thread's share of a region, or a task) knows the
@@ -43,6 +44,7 @@ struct group {
 	struct prof best_prof;
 	struct segment *best_calls;
 	struct group *outer;
+	struct frame *patterns; /* of taskloops in it */
 };
 
 /* One worksharing loop whose chunks the runtime gives out. A chunk belongs to the loop, not to who took it. */
@@ -94,11 +96,12 @@ struct share {
 	bool is_open, in_chunk;
 	uint32_t index, site, site_before;
 	uint64_t start;
-	struct prof before; /* the member's path up to the chunk */
 	uint64_t total, longest;
-	struct prof total_prof, longest_prof;
 	struct call_path calls_before;
 	struct call_prof rest_calls, longest_calls;
+	/* these are not cleared */
+	struct prof before; /* the member's path up to the chunk */
+	struct prof total_prof, longest_prof;
 };
 
 struct frame {
@@ -107,13 +110,12 @@ struct frame {
 	struct team *team;
 	struct group *group;
 	uint64_t c;
-	struct prof prof;
 	uint32_t site;
-	bool is_root, is_implicit, is_final, is_serial, is_done;
+	bool is_root, is_implicit, is_final, is_serial, has_begun, is_done;
+	uint32_t site_before; /* a construct that is in one thread alone */
 	/* of its children, for taskwait */
 	struct spin lock;
 	_Atomic uint64_t longest;
-	struct prof longest_prof;
 	/* by call site */
 	struct call_path path;
 	struct segment *longest_calls;
@@ -135,6 +137,8 @@ struct frame {
 	/* of a member of a team */
 	struct frame *next_member;
 	uint32_t generation, loops;
+	/* from here on a new frame is not cleared: these have a begin of their own, the last three in members alone */
+	struct prof prof, longest_prof;
 	struct share share;
 	struct prof work, holds;
 };
@@ -148,7 +152,8 @@ struct held {
 struct thread {
 	struct frame *frame;	/* that it works for; null: nothing is booked */
 	struct frame *implicit; /* its share of the innermost region */
-	bool is_open;		/* a strand is under way */
+	bool is_open;		/* a strand is under way: the program's own code runs, not the runtime's */
+	bool has_left;		/* the task was handed back to the runtime, which will go on with it elsewhere */
 	struct clock_base clock;
 	uint64_t total; /* of all its strands */
 	uint32_t held_count;
@@ -162,6 +167,8 @@ struct thread {
 extern __thread struct thread span_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
 extern struct span_record *span_record __attribute__((visibility("hidden")));
 extern struct frame span_root __attribute__((visibility("hidden")));
+/* The paper's mode: one thread stands for as many as there could be. */
+extern bool span_is_serial __attribute__((visibility("hidden")));
 
 static inline void spin_lock(struct spin *spin)
 {
@@ -206,6 +213,18 @@ void span_report_child(struct frame *parent, struct frame *child);
 void span_count(struct thread *self, uint32_t site);
 
 /* regions */
+
+/* What a wrapper that starts a team keeps until the team has ended. */
+struct region {
+	struct thread *self;
+	struct frame *frame, *implicit;
+	struct team team;
+};
+
+bool span_region_begin(struct region *region, void (*body)(void *), void *data, uintptr_t caller);
+void span_region_end(struct region *region);
+struct calls_kept span_member_enter(struct thread *self, struct team *team);
+void span_member_leave(struct thread *self, struct calls_kept kept);
 void span_end_serial(uintptr_t address);
 void span_team_begin(struct thread *self, struct team *team, void (*body)(void *), void *data, uintptr_t origin);
 void span_member(void *team);
@@ -229,7 +248,30 @@ void span_loop_end(struct thread *self);
 void span_acquired(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address);
 void span_releasing(struct thread *self, uintptr_t key);
 
-/* dependences (span_tasks.c) */
+/* tasks (span_tasks.c) */
+
+/* What a thread did when a task's body began. */
+struct task_run {
+	struct frame *before, *implicit;
+	struct calls_kept kept;
+	bool was_open, had_left;
+};
+
+struct frame *span_refer(struct frame *frame);
+struct frame *span_spawn(struct thread *self, enum span_kind kind, uintptr_t address, bool if_clause, bool is_final);
+struct frame *span_spawn_alike(struct thread *self, struct frame *pattern);
+void span_take_serial(struct frame *parent, struct frame *child);
+void span_task_begin(struct thread *self, struct frame *task, struct task_run *run);
+bool span_task_end(struct thread *self, struct frame *task, struct task_run *run);
+void span_open_group(struct frame *frame);
+void span_close_group(struct thread *self, struct frame *frame);
+void span_keep_pattern(struct group *group, struct frame *pattern);
+void span_release_patterns(struct thread *self, struct group *group);
+
+/* dependences (span_dependences.c) */
+void span_depend_on(struct thread *self, struct frame *parent, struct frame *child, void *address, bool is_in,
+		    bool is_kept);
+void span_take_predecessors(struct thread *self, struct frame *frame);
 void span_forget_dependences(struct thread *self, struct frame *frame);
 
 /* threads of POSIX (span_threads.c) */
@@ -239,5 +281,36 @@ void span_forget_threads(void);
 
 /* the real function behind a wrapper; ends the process if there is none */
 void *span_real(void **where, const char *name);
+
+/* Whether it is in a region, or a task of one. */
+static inline bool is_inside(struct thread *self)
+{
+	return self->is_open && !self->frame->is_root;
+}
+
+/* In wrappers of functions of any type: where the result goes. They end with `return (type)result`. */
+#define RESULT_void
+#define RESULT_bool result =
+#define RESULT_int result =
+#define RESULT_unsigned result =
+
+/* A call at which all members meet. `is_member` is the runtime's: see there. */
+#define BARRIER(type, name, parameters, ...)                                                                          \
+	EXPORT type name parameters                                                                                   \
+	{                                                                                                             \
+		static void *real;                                                                                    \
+		type(*call) parameters = (type(*) parameters)span_real(&real, #name);                                 \
+		struct thread *self = &span_self;                                                                     \
+		unsigned long result = 0;                                                                             \
+                                                                                                                      \
+		if (!is_member(self))                                                                                 \
+			return call(__VA_ARGS__);                                                                     \
+		span_end_strand(self);                                                                                \
+		span_before_barrier(self);                                                                            \
+		RESULT_##type call(__VA_ARGS__);                                                                      \
+		span_after_barrier(self, CALLER);                                                                     \
+		span_begin_strand(self);                                                                              \
+		return (type)result;                                                                                  \
+	}
 
 #endif

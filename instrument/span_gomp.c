@@ -17,34 +17,6 @@ static bool is_member(struct thread *self)
 
 /* regions */
 
-struct region {
-	struct thread *self;
-	struct frame *frame, *implicit;
-	struct team team;
-};
-
-static bool region_begin(struct region *region, void (*body)(void *), void *data, uintptr_t caller)
-{
-	struct thread *self = &span_self;
-
-	if (!span_record)
-		return false;
-	span_end_strand(self);
-	span_give_up_threads(self, caller);
-	region->self = self;
-	region->frame = self->frame;
-	region->implicit = self->implicit;
-	span_team_begin(self, &region->team, body, data, caller);
-	return true;
-}
-
-static void region_end(struct region *region)
-{
-	span_team_end(region->self, &region->team, region->frame, region->implicit);
-	if (region->frame)
-		span_begin_strand(region->self);
-}
-
 /* REGION(return type, name, parameters after the body and its data, the same as arguments) */
 #define REGION(type, name, parameters, ...)                                                                           \
 	EXPORT type name parameters                                                                                   \
@@ -54,14 +26,12 @@ static void region_end(struct region *region)
 		struct region region;                                                                                 \
 		unsigned long result = 0;                                                                             \
                                                                                                                       \
-		if (!region_begin(&region, body, data, CALLER))                                                       \
+		if (!span_region_begin(&region, body, data, CALLER))                                                       \
 			return call(body, data, __VA_ARGS__);                                                         \
 		RESULT_##type call(span_member, &region.team, __VA_ARGS__);                                           \
-		region_end(&region);                                                                                  \
+		span_region_end(&region);                                                                                  \
 		return (type)result;                                                                                  \
 	}
-#define RESULT_void
-#define RESULT_unsigned result =
 #define BODY void (*body)(void *), void *data
 
 REGION(void, GOMP_parallel, (BODY, long n, long flags), n, flags)
@@ -110,7 +80,7 @@ static __thread uint32_t legacy_depth;
                                                                                                                       \
 		legacy_outer[legacy_depth++ % 8] = legacy;                                                            \
 		legacy = region;                                                                                      \
-		if (!region || !region_begin(region, body, data, CALLER)) {                                           \
+		if (!region || !span_region_begin(region, body, data, CALLER)) {                                           \
 			free(region);                                                                                 \
 			legacy = NULL;                                                                                \
 			call(body, data, __VA_ARGS__);                                                                \
@@ -141,30 +111,12 @@ EXPORT void GOMP_parallel_end(void)
 	span_end_strand(region->self);
 	span_member_end(region->self);
 	call();
-	region_end(region);
+	span_region_end(region);
 	free(region);
 }
 
 /* barriers */
 
-#define BARRIER(type, name, parameters, ...)                                                                          \
-	EXPORT type name parameters                                                                                   \
-	{                                                                                                             \
-		static void *real;                                                                                    \
-		type(*call) parameters = (type(*) parameters)span_real(&real, #name);                                 \
-		struct thread *self = &span_self;                                                                     \
-		unsigned long result = 0;                                                                             \
-                                                                                                                      \
-		if (!is_member(self))                                                                                 \
-			return call(__VA_ARGS__);                                                                     \
-		span_end_strand(self);                                                                                \
-		span_before_barrier(self);                                                                            \
-		RESULT_##type call(__VA_ARGS__);                                                                      \
-		span_after_barrier(self, CALLER);                                                                     \
-		span_begin_strand(self);                                                                              \
-		return (type)result;                                                                                  \
-	}
-#define RESULT_bool result =
 BARRIER(void, GOMP_barrier, (void))
 BARRIER(bool, GOMP_barrier_cancel, (void))
 BARRIER(void, GOMP_loop_end, (void))

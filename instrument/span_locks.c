@@ -11,11 +11,6 @@
 #define ORDERED ((uintptr_t)3)
 
 /* A thread that holds a lock, or waits for one, only counts inside a region. */
-static bool is_observed(struct thread *self)
-{
-	return self->is_open && !self->frame->is_root;
-}
-
 #define TAKE(name, kind, parameters, key, ...)                                                                        \
 	EXPORT void name parameters                                                                                   \
 	{                                                                                                             \
@@ -23,7 +18,7 @@ static bool is_observed(struct thread *self)
 		void(*call) parameters = (void(*) parameters)span_real(&real, #name);                                 \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
-		if (!is_observed(self)) {                                                                             \
+		if (!is_inside(self)) {                                                                               \
 			call(__VA_ARGS__);                                                                            \
 			return;                                                                                       \
 		}                                                                                                     \
@@ -39,7 +34,7 @@ static bool is_observed(struct thread *self)
 		void(*call) parameters = (void(*) parameters)span_real(&real, #name);                                 \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
-		if (!is_observed(self)) {                                                                             \
+		if (!is_inside(self)) {                                                                               \
 			call(__VA_ARGS__);                                                                            \
 			return;                                                                                       \
 		}                                                                                                     \
@@ -57,7 +52,7 @@ static bool is_observed(struct thread *self)
 		struct thread *self = &span_self;                                                                     \
 		int got;                                                                                              \
                                                                                                                       \
-		if (!is_observed(self))                                                                               \
+		if (!is_inside(self))                                                                                 \
 			return call(lock);                                                                            \
 		span_end_strand(self);                                                                                \
 		got = call(lock);                                                                                     \
@@ -81,48 +76,58 @@ TAKE(omp_set_nest_lock, SPAN_CRITICAL, (void *lock), (uintptr_t)lock, lock)
 GIVE(omp_unset_nest_lock, (void *lock), (uintptr_t)lock, lock)
 TEST(omp_test_lock, SPAN_CRITICAL)
 TEST(omp_test_nest_lock, SPAN_CRITICAL)
+/* Fortran's */
+TAKE(omp_set_lock_, SPAN_CRITICAL, (void *lock), (uintptr_t)lock, lock)
+GIVE(omp_unset_lock_, (void *lock), (uintptr_t)lock, lock)
+TAKE(omp_set_nest_lock_, SPAN_CRITICAL, (void *lock), (uintptr_t)lock, lock)
+GIVE(omp_unset_nest_lock_, (void *lock), (uintptr_t)lock, lock)
+TEST(omp_test_lock_, SPAN_CRITICAL)
+TEST(omp_test_nest_lock_, SPAN_CRITICAL)
+
+/* LLVM's runtime: in front of each lock are the place in the source, and the thread's number */
+#define PLACED void *place, int thread, void *lock
+TAKE(__kmpc_critical, SPAN_CRITICAL, (PLACED), (uintptr_t)lock, place, thread, lock)
+TAKE(__kmpc_critical_with_hint, SPAN_CRITICAL, (PLACED, long hint), (uintptr_t)lock, place, thread, lock, hint)
+GIVE(__kmpc_end_critical, (PLACED), (uintptr_t)lock, place, thread, lock)
+TAKE(__kmpc_set_lock, SPAN_CRITICAL, (PLACED), (uintptr_t)lock, place, thread, lock)
+GIVE(__kmpc_unset_lock, (PLACED), (uintptr_t)lock, place, thread, lock)
+TAKE(__kmpc_set_nest_lock, SPAN_CRITICAL, (PLACED), (uintptr_t)lock, place, thread, lock)
+GIVE(__kmpc_unset_nest_lock, (PLACED), (uintptr_t)lock, place, thread, lock)
+TAKE(__kmpc_ordered, SPAN_ORDERED, (void *place, int thread), ORDERED, place, thread)
+GIVE(__kmpc_end_ordered, (void *place, int thread), ORDERED, place, thread)
+TAKE(__kmpc_atomic_start, SPAN_CRITICAL, (void), ATOMIC)
+GIVE(__kmpc_atomic_end, (void), ATOMIC)
 
 /* pthread mutexes in regions */
 
-#define MUTEX_CALL(name, ...)                                                                                         \
+#define MUTEX_CALL(name)                                                                                              \
 	static void *real;                                                                                            \
-	int (*call)(__VA_ARGS__) = (int (*)(__VA_ARGS__))span_real(&real, #name);                                     \
+	int (*call)(pthread_mutex_t *) = (int (*)(pthread_mutex_t *))span_real(&real, #name);                         \
 	struct thread *self = &span_self;                                                                             \
 	int failure
+#define TAKE_MUTEX(name)                                                                                              \
+	EXPORT int name(pthread_mutex_t *mutex)                                                                       \
+	{                                                                                                             \
+		MUTEX_CALL(name);                                                                                     \
+                                                                                                                      \
+		if (!is_inside(self))                                                                                 \
+			return call(mutex);                                                                           \
+		span_end_strand(self);                                                                                \
+		failure = call(mutex);                                                                                \
+		if (!failure)                                                                                         \
+			span_acquired(self, (uintptr_t)mutex, SPAN_CRITICAL, CALLER);                                 \
+		span_begin_strand(self);                                                                              \
+		return failure;                                                                                       \
+	}
 
-EXPORT int pthread_mutex_lock(pthread_mutex_t *mutex)
-{
-	MUTEX_CALL(pthread_mutex_lock, pthread_mutex_t *);
-
-	if (!is_observed(self))
-		return call(mutex);
-	span_end_strand(self);
-	failure = call(mutex);
-	if (!failure)
-		span_acquired(self, (uintptr_t)mutex, SPAN_CRITICAL, CALLER);
-	span_begin_strand(self);
-	return failure;
-}
-
-EXPORT int pthread_mutex_trylock(pthread_mutex_t *mutex)
-{
-	MUTEX_CALL(pthread_mutex_trylock, pthread_mutex_t *);
-
-	if (!is_observed(self))
-		return call(mutex);
-	span_end_strand(self);
-	failure = call(mutex);
-	if (!failure)
-		span_acquired(self, (uintptr_t)mutex, SPAN_CRITICAL, CALLER);
-	span_begin_strand(self);
-	return failure;
-}
+TAKE_MUTEX(pthread_mutex_lock)
+TAKE_MUTEX(pthread_mutex_trylock)
 
 EXPORT int pthread_mutex_unlock(pthread_mutex_t *mutex)
 {
-	MUTEX_CALL(pthread_mutex_unlock, pthread_mutex_t *);
+	MUTEX_CALL(pthread_mutex_unlock);
 
-	if (!is_observed(self))
+	if (!is_inside(self))
 		return call(mutex);
 	span_end_strand(self);
 	span_releasing(self, (uintptr_t)mutex);

@@ -2,7 +2,8 @@
 /*
  * The library in its process: the record file, the real functions, forks, and how many processors there seem to be.
  *
- * PARPROF_SPAN_DIR is where record files go; PARPROF_SPAN_THREADS how many cores the program shall believe in.
+ * PARPROF_SPAN_DIR is where record files go; PARPROF_SPAN_THREADS how many cores the program shall believe in, and
+ * PARPROF_SPAN_SERIAL that its one thread stands for any number.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -19,6 +20,7 @@
 
 struct span_record *span_record;
 struct frame span_root;
+bool span_is_serial;
 
 static char directory[256];
 static uint64_t start_cpu_ns, start_ns;
@@ -46,7 +48,7 @@ static int visit_library(struct dl_phdr_info *info, size_t size, void *argument)
 	void *library;
 
 	(void)size;
-	if (!base || strncmp(base, "/libgomp", 8))
+	if (!base || (strncmp(base, "/libgomp", 8) && strncmp(base, "/libomp", 7) && strncmp(base, "/libiomp5", 9)))
 		return 0;
 	library = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
 	if (library)
@@ -169,6 +171,7 @@ __attribute__((constructor(101))) static void load(void)
 	if (!where || strlen(where) >= sizeof(directory))
 		return;
 	strcpy(directory, where);
+	span_is_serial = getenv("PARPROF_SPAN_SERIAL") != NULL;
 	threads_asked = threads ? (uint32_t)atoi(threads) : 0;
 	frequency = clock_choose(&kind);
 	begin_process(kind == CLOCK_BY_TEST ? SPAN_FAKE_CLOCK : kind == CLOCK_BY_SYSCALL ? SPAN_NO_RSEQ : 0, frequency);

@@ -36,6 +36,7 @@ enum span_kind {
 	SPAN_ORDERED,
 	SPAN_LOCK,     /* a lock: `address` is its own, `origin` the call that took it first */
 	SPAN_THREAD,   /* a thread started at `address` */
+	SPAN_MASKED,   /* code of one thread; the others do not wait for it */
 	SPAN_KINDS
 };
 
@@ -49,7 +50,6 @@ enum span_flag {
 	SPAN_DETACHED = 64,   /* uses detached tasks: what they wait for is not modelled */
 	SPAN_FAKE_CLOCK = 128, /* a test's */
 	SPAN_FULL = 256,      /* the table of sites was full */
-	SPAN_LLVM = 512,      /* LLVM's OpenMP runtime is there, which is not followed */
 	SPAN_CALLS = 1024,    /* built with hooks: there are call sites */
 	SPAN_CALLS_FULL = 2048, /* more call sites, or more ways to them, than are told apart */
 };

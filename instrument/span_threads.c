@@ -7,7 +7,6 @@
  * A condition joins paths only where somebody waited in this run.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <time.h>
 
 #include "span.h"
@@ -146,16 +145,6 @@ static void *thread_body(void *argument)
 	return result;
 }
 
-/* Threads of LLVM's runtime meet at barriers of its own: without these their paths would say nothing. */
-static bool is_llvm_there(void)
-{
-	if (!dlsym(RTLD_DEFAULT, "__kmpc_fork_call"))
-		return false;
-	span_record->flags |= SPAN_LLVM;
-	atomic_store(&is_given_up, true);
-	return true;
-}
-
 static struct frame *new_thread_frame(struct thread *self, uintptr_t address)
 {
 	struct frame *parent = self->frame, *frame = span_new_frame(self);
@@ -181,7 +170,7 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 	int failure;
 
 	if (!self->is_open || atomic_load(&is_given_up) || (self->frame != &span_root && !is_followed(self)) ||
-	    (self->frame == &span_root && (live || is_llvm_there())))
+	    (self->frame == &span_root && live))
 		return call(thread, attributes, body, argument);
 	span_end_strand(self);
 	start = malloc(sizeof(*start));

@@ -21,9 +21,16 @@ import pytest
 from profiling import BUILD
 
 PROGRAM = BUILD / "span_forms.gomp"
+LLVM_PROGRAM = BUILD / "span_forms.omp"
 
 
-def scale(tmp_path: Path, threads: str, *command: str) -> dict[str, Any]:
+def scale(tmp_path: Path, threads: str, *command: str, program: Path = PROGRAM) -> dict[str, Any]:
+    return scale_by(tmp_path, ("--threads", threads), *command, program=program)
+
+
+def scale_by(
+    tmp_path: Path, options: tuple[str, ...], *command: str, program: Path = PROGRAM
+) -> dict[str, Any]:
     output = tmp_path / "scale.json"
     parprof = [
         sys.executable,
@@ -34,19 +41,18 @@ def scale(tmp_path: Path, threads: str, *command: str) -> dict[str, Any]:
         "--json",
         "-o",
         str(output),
-        "--threads",
-        threads,
+        *options,
     ]
-    subprocess.run([*parprof, "--", str(PROGRAM), *command], check=True, timeout=200)
+    subprocess.run([*parprof, "--", str(program), *command], check=True, timeout=200)
     found: dict[str, Any] = json.loads(output.read_text())
     return found
 
 
-def speedups(tmp_path: Path, *command: str) -> dict[int, float]:
+def speedups(tmp_path: Path, *command: str, program: Path = PROGRAM) -> dict[int, float]:
     """The median prediction of three runs for each number of threads."""
     found: dict[int, list[float]] = {2: [], 8: [], 64: []}
     for _ in range(3):
-        for one in scale(tmp_path, "2,8,64", *command)["threads"]:
+        for one in scale(tmp_path, "2,8,64", *command, program=program)["threads"]:
             found[one["n"]].append(one["speedup"])
     return {threads: statistics.median(values) for threads, values in found.items()}
 
@@ -79,6 +85,12 @@ def _quiet() -> Iterator[None]:
     yield
 
 
+@pytest.mark.skipif(not LLVM_PROGRAM.exists(), reason="needs clang and libomp-dev")
+def test_the_closed_form_of_static_loops_on_llvms_runtime(tmp_path: Path) -> None:
+    found = speedups(tmp_path, "triangle", "16384", program=LLVM_PROGRAM)
+    assert found == {threads: pytest.approx(triangle(threads), rel=0.08) for threads in found}
+
+
 def test_the_closed_form_of_a_lock(tmp_path: Path) -> None:
     found = speedups(tmp_path, "critical", "60000")
     assert found == {threads: pytest.approx(min(threads, 4), rel=0.08) for threads in found}
@@ -100,11 +112,16 @@ def test_the_chain_of_a_wavefront(tmp_path: Path) -> None:
 
 
 def test_quicksort_is_bounded_by_its_partitions(tmp_path: Path) -> None:
-    """schardl-2015 figure 2: parallelism 5.6 for ten million elements; serial and parallel runs agree."""
-    alone = scale(tmp_path, "1", "quicksort", "1000000")
-    together = scale(tmp_path, "4", "quicksort", "1000000")
-    assert 3.5 < together["parallelism"] < 7
-    assert together["span_s"] == pytest.approx(alone["span_s"], rel=0.25)
+    """schardl-2015 figure 2: parallelism 5.6 for ten million elements; serial and parallel runs agree.
+
+    Medians of seven pairs: a third of the span is the first partition, which takes 5 ms, and one run in five is off
+    by more than the 10 %, by what the host of a virtual machine does.
+    """
+    options = (("--serial",), ("--threads", "4"))
+    pairs = [[scale_by(tmp_path, one, "quicksort", "1000000") for one in options] for _ in range(7)]
+    assert 4.2 < statistics.median(together["parallelism"] for _, together in pairs) < 5.8
+    ratio = statistics.median(together["span_s"] / alone["span_s"] for alone, together in pairs)
+    assert ratio == pytest.approx(1, abs=0.10)
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")

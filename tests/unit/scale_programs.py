@@ -7,6 +7,8 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from parprof.instruments.span import LIBRARY, environment
 from parprof.scale.record import Kind, Record, SiteRecord, read_record
 
@@ -21,15 +23,32 @@ def library(directory: Path) -> Path:
     return output
 
 
+_LINKED = ("span_kmp", "span_threads", "span_tree")
+"""Workloads that cannot do without the library."""
+
+
 @cache
-def program(name: str, directory: Path) -> Path:
-    """A workload, built with gcc's OpenMP."""
-    output = directory / name
-    flags = ("-std=gnu11", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror")
+def program(name: str, directory: Path, compiler: str = "gcc") -> Path:
+    """A workload, built with a compiler's OpenMP: gcc's libgomp, clang's libomp."""
+    output = directory / f"{name}{'' if compiler == 'gcc' else f'.{compiler}'}"
+    flags: tuple[str, ...] = ("-std=gnu11", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror")
+    if compiler == "clang":  # it warns of its own code for a taskloop
+        flags = (*flags, "-Wno-sign-compare")
     source = WORKLOADS / f"{name}.c"
-    link = (str(library(directory)),) if name in ("span_tree", "span_threads") else ()
-    subprocess.run(["gcc", *flags, str(source), *link, "-o", str(output)], check=True, timeout=120)
+    link = (str(library(directory)),) if name in _LINKED else ()
+    subprocess.run([compiler, *flags, str(source), *link, "-o", str(output)], check=True, timeout=120)
     return output
+
+
+@cache
+def has_clang() -> bool:
+    """Whether clang builds programs of OpenMP here (apt install clang libomp-dev)."""
+    source = "#include <omp.h>\nint main(void) { return omp_get_level(); }"
+    command = ["clang", "-fopenmp", "-x", "c", "-", "-o", os.devnull]
+    try:
+        return subprocess.run(command, input=source.encode(), capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 def variables(directory: Path, records: Path, threads: int, clock: str = "test") -> dict[str, str]:
@@ -39,21 +58,36 @@ def variables(directory: Path, records: Path, threads: int, clock: str = "test")
 
 
 def run(
-    directory: Path, threads: int, name: str, *arguments: str, clock: str = "test", code: int = 0
+    directory: Path,
+    threads: int,
+    name: str,
+    *arguments: str,
+    clock: str = "test",
+    code: int = 0,
+    compiler: str = "gcc",
+    is_serial: bool = False,
 ) -> Record:
     """The record of one run; every run has a directory for its records alone."""
     records = directory / f"records-{os.urandom(6).hex()}"
     records.mkdir()
-    command = [os.fspath(program(name, directory)), *arguments]
-    done = subprocess.run(
-        command, env=variables(directory, records, threads, clock), capture_output=True, timeout=120
-    )
+    command = [os.fspath(program(name, directory, compiler)), *arguments]
+    env = variables(directory, records, threads, clock)
+    if is_serial:
+        env["PARPROF_SPAN_SERIAL"] = "1"
+    done = subprocess.run(command, env=env, capture_output=True, timeout=120)
     assert done.returncode == code, done.stderr.decode()
-    (found,) = records.glob("*.span")
-    record = read_record(os.fspath(found))
-    found.unlink()
+    (record,) = records_of(records)
     records.rmdir()
     return record
+
+
+def records_of(records: Path) -> list[Record]:
+    """What the processes of a run left; the files are gone then."""
+    found = []
+    for file in records.glob("*.span"):
+        found.append(read_record(os.fspath(file)))
+        file.unlink()
+    return found
 
 
 def speedup(record: Record) -> float:
@@ -62,3 +96,9 @@ def speedup(record: Record) -> float:
 
 def sites(record: Record, kind: Kind) -> list[SiteRecord]:
     return [site for site in record.sites if site.kind == kind]
+
+
+COMPILERS = (
+    "gcc",
+    pytest.param("clang", marks=pytest.mark.skipif(not has_clang(), reason="needs clang and libomp-dev")),
+)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
 from parprof import pprof_pb2 as pb
 from parprof.errors import ProfileFormatError
-from parprof.exporters import pprof_reader, scale_json, scale_page, scale_pprof, scale_table
+from parprof.exporters import pprof_reader, scale_flame, scale_json, scale_page, scale_pprof, scale_table
 from parprof.model import Frame
 from parprof.scale.answer import bottleneck, sentence
 from parprof.scale.model import Lost, Scale, notes_of, predict
@@ -66,6 +67,28 @@ def test_amdahl() -> None:
     assert main.lost.runtime == pytest.approx(0.2)
 
 
+def test_calls_of_one_line_are_one_site() -> None:
+    """A compiler that unrolls a loop makes several of one."""
+    calls = [
+        replace(site(Kind.TASK, line, 2.0, 0.5, uneven=0.1), address=address(line)) for line in (20, 21, 30)
+    ]
+
+    def unrolled(where: Address) -> tuple[Frame, ...]:
+        return (Frame("solve", "/src/solve.c", where.vaddr // 10, 1, "solve", "ab", address=where.vaddr),)
+
+    (one, other) = predict(record(*calls), unrolled).sites
+    assert (one.label, one.work_s, one.bound_s, one.uneven_s, one.count) == (
+        "task at solve.c:2",
+        4.0,
+        1.0,
+        0.2,
+        2,
+    )
+    assert (other.label, other.work_s) == ("task at solve.c:3", 2.0)
+    unnamed = predict(record(*calls), lambda where: ()).sites
+    assert len(unnamed) == 3
+
+
 def test_what_is_used_and_what_is_lost_is_all() -> None:
     main = scale_of(record(SERIAL, EVEN, UNEVEN)).main
     used = main.work_s / (main.threads * main.bound_s)
@@ -91,12 +114,7 @@ def test_the_sentence_names_the_site_and_the_reason(sites: tuple[SiteRecord, ...
 def test_what_cannot_be_followed_is_not_called_serial() -> None:
     blind = Record(1, "xz", Flag.CLOSED, 4, 0, 0, 0, 10.0, 3.0, False, (SERIAL,))
     assert "nothing can be said of how it scales: 90% of its CPU time" in sentence(scale_of(blind))
-    assert any("than GNU OpenMP" in note for note in scale_of(blind).notes)
-
-
-def test_llvms_runtime_is_named() -> None:
-    blind = Record(1, "x", Flag.CLOSED | Flag.LLVM, 4, 0, 0, 0, 1.0, 3.0, False, (SERIAL,))
-    assert "LLVM's OpenMP runtime (libomp, libiomp5) is not followed" in sentence(scale_of(blind))
+    assert any("than OpenMP's" in note for note in scale_of(blind).notes)
 
 
 def test_a_killed_program_is_marked() -> None:
@@ -150,6 +168,25 @@ def test_the_page_has_a_line_for_each_fix_that_helps() -> None:
     assert values == [(2.0, pytest.approx(10 / 1.4)), (10.0, pytest.approx(10))]
     page = scale_page.page(found).html()
     assert page.count("<polyline") == 3 and "style=" not in page
+
+
+def test_the_flame_graph_is_the_whole_span() -> None:
+    """Each block is as wide as what is in it, and the rows of sites add up."""
+    found = scale_of(record(SERIAL, EVEN, UNEVEN)).main
+    root = scale_flame.tree_of(found.sites)
+    assert root.span_s == pytest.approx(found.span_s) == pytest.approx(4.9)
+    (code,) = root.inner.values()
+    assert (code.name, code.is_site) == ("solve._omp_fn.0", False)
+    assert {block.name: block.span_s for block in code.inner.values()} == {
+        site.label: pytest.approx(site.span_s) for site in found.sites
+    }
+    drawn = scale_flame.flame(found)
+    assert drawn.count("<rect") == 5 and 'width="1000.0"' in drawn and "style=" not in drawn
+    assert "code before the barrier at solve.c:30: 3.00 s, 61.2 % of the span" in drawn
+
+
+def test_a_flame_graph_of_nothing_is_none() -> None:
+    assert not scale_flame.flame(scale_of(record()).main)
 
 
 def test_the_pprof_columns_add_up() -> None:

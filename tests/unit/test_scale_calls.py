@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import json
 import os
 import re
@@ -15,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from parprof import pprof_pb2 as pb
 from parprof.__main__ import main
 from parprof.errors import ProfileFormatError
 from parprof.instruments.span import compile_command
@@ -216,6 +220,29 @@ def test_the_report_has_the_table(directory: Path, capfd: pytest.CaptureFixture[
     at = next(n for n, line in enumerate(lines) if line.startswith(" span%  local span"))
     first = lines[at + 1]
     assert re.fullmatch(r" +9\d\.\d .* 1\.00  partition at span_calls\.c:\d+ in sort", first), first
+
+
+def test_call_sites_are_in_all_outputs(directory: Path, tmp_path: Path) -> None:
+    """With one work and one span, which the columns of each add up to."""
+    page, profile, table = tmp_path / "page.html", tmp_path / "profile.pb.gz", tmp_path / "table.csv"
+    words = ["--csv", "-o", str(table), "--html", str(page), "--pprof", str(profile), "--", built(directory)]
+    assert main(["scale", "-q", "--threads", "2", *words, "quicksort", "20000"]) == 0
+    lines = list(csv.DictReader(io.StringIO(table.read_text())))
+    calls = [line for line in lines if line["kind"] == "call"]
+    (partition,) = (line for line in calls if line["callee"] == "partition")
+    assert float(partition["span_calls_parallelism"]) == pytest.approx(1)
+    sums = [sum(float(line[name]) for line in calls) for name in ("work_s", "span_s")]
+    others = [line for line in lines if line["kind"] != "call"]
+    assert sums == [pytest.approx(sum(float(line[name]) for line in others)) for name in ("work_s", "span_s")]
+    assert "<h2>Call sites</h2>" in page.read_text() and "partition at " in page.read_text()
+
+    message = pb.Profile.FromString(gzip.decompress(profile.read_bytes()))
+    names = [message.string_table[one.type] for one in message.sample_type]
+    assert names == ["count", "work", "span", "bound", "calls", "call_work", "call_span"]
+    totals = [sum(one.value[at] for one in message.sample) for at in range(len(names))]
+    assert totals[1:3] == [pytest.approx(total, rel=1e-3) for total in totals[5:7]]
+    functions = {message.string_table[one.name] for one in message.function}
+    assert {"partition", "main"} <= functions
 
 
 def test_cc_runs_the_compiler_with_the_hooks(tmp_path: Path) -> None:

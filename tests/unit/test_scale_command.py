@@ -91,6 +91,24 @@ def test_a_setuid_program_is_refused_with_a_remedy(tmp_path: Path, monkeypatch: 
     assert "is setuid or setgid" in obstacle(str(copy))
 
 
+def test_a_program_of_musl_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    data = Path("/bin/true").read_bytes()
+    interpreter = b"/lib64/ld-linux-x86-64.so.2"
+    assert interpreter in data
+    program = tmp_path / "musl"
+    program.write_bytes(data.replace(interpreter, b"/lib/ld-musl-x86_64.so.1".ljust(len(interpreter), b"\0")))
+    assert obstacle(str(program)).endswith(
+        "is a program of musl, whose loader takes no library of glibc: build it for glibc"
+    )
+
+
+def test_a_program_of_32_bits_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    data = bytearray(Path("/bin/true").read_bytes())
+    data[4] = 1  # ELFCLASS32
+    (tmp_path / "small").write_bytes(data)
+    assert obstacle(str(tmp_path / "small")).endswith("is a 32-bit program: build it for 64 bits")
+
+
 @pytest.mark.parametrize(
     "header", [b"", b"\x7fELF", b"\x7fELF\2\1" + b"\xff" * 58, b"\x7fELF\1\1" + b"\0" * 58]
 )
@@ -126,3 +144,22 @@ def test_no_records_are_left_behind(directory: Path, capfd: pytest.CaptureFixtur
     main(["scale", "-q", "--threads", "2", "--", str(program("span_forms", directory)), "sections", "10"])
     assert left() <= before
     assert command.best_record("/nonexistent") is None
+
+
+def test_a_serial_run_is_about_any_number_of_cores(
+    directory: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARPROF_SPAN_CLOCK", "test")
+    page = tmp_path / "page.html"
+    words = ["scale", "-q", "--serial", "--html", str(page), "--", str(program("span_forms", directory))]
+    assert main([*words, "wavefront", "20"]) == 0
+    printed = capfd.readouterr().out
+    assert printed.startswith("scale: parallelism 10.26: no number of cores gives more than x10.3; task at ")
+    assert "span 3.90 ms executed serially" in printed and "at best  work/span" not in printed
+    assert " 100.0   3.90 ms   40.0 ms       400    no limit  task at span_forms.c:" in printed
+    assert "note: serial: with one thread" in printed
+    assert "Speed-up by cores" not in page.read_text()
+    assert main([*words[:3], "--json", *words[5:], "wavefront", "20"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["serial"] is True and found["parallelism"] == pytest.approx(400 / 39)
+    assert found["advice"]["speedup_if_fixed"] is None

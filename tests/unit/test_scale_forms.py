@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from parprof.scale.record import Flag, Kind
-from scale_programs import run, sites, speedup
+import scale_programs
+from parprof.scale.record import Flag, Kind, Record
+from scale_programs import COMPILERS, sites, speedup
 
 N = 4096
 """Iterations of the triangle: the work is in units of N^2."""
 
 
+class Run(Protocol):
+    """A form, run with so many threads."""
+
+    def __call__(
+        self, threads: int, name: str, *arguments: str, code: int = 0, is_serial: bool = False
+    ) -> Record: ...
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scale")
+
+
+@pytest.fixture(params=COMPILERS)
+def run(request: pytest.FixtureRequest, directory: Path) -> Run:
+    return partial(scale_programs.run, directory, compiler=request.param)
 
 
 def ns(seconds: float) -> int:
@@ -24,9 +40,9 @@ def ns(seconds: float) -> int:
 
 
 @pytest.mark.parametrize("threads", [2, 8, 64])
-def test_a_static_triangular_loop(directory: Path, threads: int) -> None:
+def test_a_static_triangular_loop(run: Run, threads: int) -> None:
     """s(N) = 1.575 / (0.05 + [1 - (1 - 1/N)^2] / 2 + 1/N + 0.025)."""
-    record = run(directory, threads, "span_forms", "triangle", str(N))
+    record = run(threads, "span_forms", "triangle", str(N))
     expected = 1.575 / (0.05 + (1 - (1 - 1 / threads) ** 2) / 2 + 1 / threads + 0.025)
     assert speedup(record) == pytest.approx(expected, rel=0.005)
     (single,) = sites(record, Kind.SINGLE)
@@ -38,9 +54,9 @@ def test_a_static_triangular_loop(directory: Path, threads: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [2, 8, 64])
-def test_a_dynamic_loop_takes_its_longest_chunk_or_its_even_share(directory: Path, threads: int) -> None:
+def test_a_dynamic_loop_takes_its_longest_chunk_or_its_even_share(run: Run, threads: int) -> None:
     n = 512
-    record = run(directory, threads, "span_forms", "large_chunk", str(n))
+    record = run(threads, "span_forms", "large_chunk", str(n))
     work = (n - 1) * 1000 + 1000 * n // 16
     assert ns(record.work_s) == work
     assert ns(record.bound_s) == pytest.approx(max(work / threads, 1000 * n // 16), abs=2)
@@ -48,16 +64,16 @@ def test_a_dynamic_loop_takes_its_longest_chunk_or_its_even_share(directory: Pat
     assert loop.count == n
 
 
-def test_a_guided_loop(directory: Path) -> None:
+def test_a_guided_loop(run: Run) -> None:
     """Whoever takes the first chunks, no chunk is longer than its share when all share evenly."""
-    record = run(directory, 8, "span_forms", "guided", "4000")
+    record = run(8, "span_forms", "guided", "4000")
     assert ns(record.work_s) == 4_000_000
     assert ns(record.bound_s) == pytest.approx(4_000_000 / 8, rel=0.01)
 
 
 @pytest.mark.parametrize("threads", [2, 8, 64])
-def test_a_critical_section_bounds_the_loop(directory: Path, threads: int) -> None:
-    record = run(directory, threads, "span_forms", "critical", "640")
+def test_a_critical_section_bounds_the_loop(run: Run, threads: int) -> None:
+    record = run(threads, "span_forms", "critical", "640")
     assert speedup(record) == pytest.approx(min(threads, 4), rel=0.005)
     (lock,) = sites(record, Kind.LOCK)
     assert ns(lock.hold_s) == 640_000 and lock.count == 640
@@ -67,28 +83,28 @@ def test_a_critical_section_bounds_the_loop(directory: Path, threads: int) -> No
 
 
 @pytest.mark.parametrize("threads", [2, 8, 64])
-def test_a_wavefront_of_dependences(directory: Path, threads: int) -> None:
+def test_a_wavefront_of_dependences(run: Run, threads: int) -> None:
     """n x n cells; the longest chain has 2n - 1."""
     n = 20
-    record = run(directory, threads, "span_forms", "wavefront", str(n))
-    assert ns(record.work_s) == n * n * 10_000
-    assert ns(record.span_s) == (2 * n - 1) * 10_000
-    assert ns(record.bound_s) == max(n * n * 10_000 // threads, (2 * n - 1) * 10_000)
+    record = run(threads, "span_forms", "wavefront", str(n))
+    assert ns(record.work_s) == n * n * 100_000
+    assert ns(record.span_s) == (2 * n - 1) * 100_000
+    assert ns(record.bound_s) == max(n * n * 100_000 // threads, (2 * n - 1) * 100_000)
 
 
 @pytest.mark.parametrize("threads", [2, 8, 64])
-def test_a_pipeline_of_tasks(directory: Path, threads: int) -> None:
+def test_a_pipeline_of_tasks(run: Run, threads: int) -> None:
     """n items through 4 stages: n + 3 steps."""
     n = 50
-    record = run(directory, threads, "span_forms", "pipeline", str(n))
+    record = run(threads, "span_forms", "pipeline", str(n))
     assert ns(record.work_s) == n * 4 * 10_000
     assert ns(record.span_s) == (n + 3) * 10_000
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
-def test_fibonacci_spawns_what_it_must(directory: Path, threads: int) -> None:
+def test_fibonacci_spawns_what_it_must(run: Run, threads: int) -> None:
     """The paper's example: fib(20) makes 10,945 spawns; its longest path is one leaf."""
-    record = run(directory, threads, "span_forms", "fib", "20")
+    record = run(threads, "span_forms", "fib", "20")
     assert record.tasks == 10_945
     (task,) = sites(record, Kind.TASK)
     assert task.count == 10_945
@@ -97,60 +113,94 @@ def test_fibonacci_spawns_what_it_must(directory: Path, threads: int) -> None:
 
 
 def test_a_base_case_of_matrix_multiplication_is_on_the_critical_path_twice_for_each_level(
-    directory: Path,
+    run: Run,
 ) -> None:
     levels = 3
-    record = run(directory, 4, "span_forms", "multiply", str(2**levels))
-    (task,) = sites(record, Kind.TASK)
-    assert task.count == sum(8**level for level in range(1, levels + 1))
+    record = run(4, "span_forms", "multiply", str(2**levels))
+    tasks = sites(record, Kind.TASK)  # as many as the compiler unrolled the loop to
+    assert sum(task.count for task in tasks) == sum(8**level for level in range(1, levels + 1))
     assert ns(record.span_s) == 2**levels * 1000
-    assert task.span_count == sum(2**level for level in range(1, levels + 1))
+    assert sum(task.span_count for task in tasks) == sum(2**level for level in range(1, levels + 1))
     assert ns(record.work_s) == 8**levels * 1000
 
 
-def test_quicksort_is_bounded_by_its_partition(directory: Path) -> None:
+def test_quicksort_is_bounded_by_its_partition(run: Run) -> None:
     """The first partitions are serial: of 200,000 elements the longest path is a few times that."""
-    alone = run(directory, 1, "span_forms", "quicksort", "200000")
-    together = run(directory, 4, "span_forms", "quicksort", "200000")
+    alone = run(1, "span_forms", "quicksort", "200000")
+    together = run(4, "span_forms", "quicksort", "200000")
     assert together.work_s == pytest.approx(alone.work_s, rel=1e-9)
     assert together.span_s == pytest.approx(alone.span_s, rel=1e-9)
     assert 2 < together.work_s / together.span_s < 12
 
 
-def test_sections_are_chunks(directory: Path) -> None:
-    record = run(directory, 2, "span_forms", "sections", "1000")
+def test_sections_are_chunks(run: Run) -> None:
+    record = run(2, "span_forms", "sections", "1000")
     assert ns(record.bound_s) == 3000
-    assert ns(run(directory, 8, "span_forms", "sections", "1000").bound_s) == 3000
+    assert ns(run(8, "span_forms", "sections", "1000").bound_s) == 3000
 
 
-def test_a_taskloop_waits_for_its_longest_task(directory: Path) -> None:
-    record = run(directory, 16, "span_forms", "taskloop", "16")
+def test_a_taskloop_waits_for_its_longest_task(run: Run) -> None:
+    record = run(16, "span_forms", "taskloop", "16")
     assert ns(record.work_s) == 15 * 1000 + 5000 + 7
     assert ns(record.span_s) == 5007
 
 
-def test_nested_regions(directory: Path) -> None:
+def test_nested_regions(run: Run) -> None:
     """Two members: n, then 40 n of the longest of four, then the second's n."""
-    record = run(directory, 8, "span_forms", "nested", "100")
+    record = run(8, "span_forms", "nested", "100")
     assert ns(record.work_s) == 2 * 100 + 2 * 1000 * (1 + 2 + 3 + 4) + 100
     assert ns(record.span_s) == 100 + 4000 + 100
 
 
-def test_ordered_regions_are_one_after_the_other(directory: Path) -> None:
-    record = run(directory, 8, "span_forms", "ordered", "40")
+def test_a_team_that_is_larger_than_the_cores(run: Run) -> None:
+    """The program asks for two threads, and four in each; there is one core."""
+    record = run(1, "span_forms", "nested", "100")
+    assert ns(record.bound_s) == ns(record.work_s) > ns(record.span_s)
+
+
+def test_ordered_regions_are_one_after_the_other(run: Run) -> None:
+    record = run(8, "span_forms", "ordered", "40")
     assert ns(record.work_s) == 40 * 1500
     assert ns(record.bound_s) == 40 * 500
 
 
-def test_the_program_believes_in_as_many_processors(directory: Path) -> None:
-    record = run(directory, 64, "span_forms", "procs", "10")
+def test_the_program_believes_in_as_many_processors(run: Run) -> None:
+    record = run(64, "span_forms", "procs", "10")
     assert record.flags & Flag.CLOSED and record.regions == 0
     assert speedup(record) == 1
 
 
-def test_exit_from_a_task_leaves_what_was_before_it(directory: Path) -> None:
-    record = run(directory, 4, "span_forms", "exits", "1000", code=3)
+def test_exit_from_a_task_leaves_what_was_before_it(run: Run) -> None:
+    record = run(4, "span_forms", "exits", "1000", code=3)
     assert record.flags & Flag.INSIDE
     assert ns(record.work_s) >= 1000 + 64_000
     (serial,) = (site for site in sites(record, Kind.SERIAL) if site.work_s > 5e-7)
     assert ns(serial.work_s) == 1000
+
+
+@pytest.mark.parametrize(
+    ("form", "size", "span"),
+    [
+        ("quicksort", 200_000, None),
+        ("wavefront", 20, 39 * 100_000),
+        ("fib", 20, 10),
+        ("taskloop", 16, 5007),
+    ],
+)
+def test_a_serial_run_has_the_span_of_a_parallel_one(
+    run: Run, form: str, size: int, span: int | None
+) -> None:
+    """The paper's mode: one thread stands for any number."""
+    serial = run(1, "span_forms", form, str(size), is_serial=True)
+    assert serial.widest_team == 1
+    parallel = run(16, "span_forms", form, str(size))
+    assert ns(serial.work_s) == ns(parallel.work_s)
+    assert ns(serial.span_s) == (span or ns(parallel.span_s))
+
+
+def test_a_serial_run_deals_out_chunks(directory: Path) -> None:
+    """Its span is the longest, as if each had a thread. LLVM's runtime has but one chunk for a single thread."""
+    serial = scale_programs.run(directory, 1, "span_forms", "large_chunk", "512", is_serial=True)
+    assert ns(serial.span_s) == 512 * 1000 // 16
+    alone = scale_programs.run(directory, 1, "span_forms", "large_chunk", "512")
+    assert ns(alone.span_s) == ns(alone.work_s) == ns(serial.work_s)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from parprof.scale.record import CallRecord, Flag, Record
-from scale_programs import run
+from scale_programs import COMPILERS, run
 
 Tree = tuple[Any, ...]
 Place = tuple[int, int]
@@ -169,18 +169,21 @@ CHAIN = ("S", [("O", 0, ("W", 100)), ("I", 0, ("W", 10)), ("I", 0, ("W", 70)), (
 OUTLIVING = ("S", [("T", ("S", [("T", ("W", 900)), ("W", 1)])), ("J",), ("W", 50)])
 
 
+@pytest.mark.parametrize("compiler", COMPILERS)
 @settings(
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @example(tree=CHAIN, threads=2)
 @example(tree=OUTLIVING, threads=4)
 @given(tree=_trees(), threads=st.sampled_from([1, 2, 3, 8]))
-def test_work_span_and_bound_are_those_of_the_graph(directory: Path, tree: Tree, threads: int) -> None:
+def test_work_span_and_bound_are_those_of_the_graph(
+    directory: Path, compiler: str, tree: Tree, threads: int
+) -> None:
     oracle = Oracle()
     oracle.execute(tree, oracle.node(0), Task(), ())
     work, span = sum(oracle.weights), oracle.longest()
     bound = max(work // threads, span, *oracle.holds.values(), 0)
-    found = measured(run(directory, threads, "span_tree", *words_of(tree)))
+    found = measured(run(directory, threads, "span_tree", *words_of(tree), compiler=compiler))
     assert found[:2] == (work, span)
     assert found[2] == pytest.approx(bound, abs=2)
 
@@ -206,16 +209,17 @@ RECURSIVE = (
 )
 
 
+@pytest.mark.parametrize("compiler", COMPILERS)
 @settings(
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @example(tree=RECURSIVE, threads=2)
 @given(tree=_trees(), threads=st.sampled_from([1, 2, 8]))
-def test_call_sites_are_those_of_the_graph(directory: Path, tree: Tree, threads: int) -> None:
+def test_call_sites_are_those_of_the_graph(directory: Path, compiler: str, tree: Tree, threads: int) -> None:
     oracle = Oracle()
     oracle.execute(tree, oracle.node(0), Task(), ())
     assume(oracle.calls)
-    record = run(directory, threads, "span_tree", *words_of(tree))
+    record = run(directory, threads, "span_tree", *words_of(tree), compiler=compiler)
     assert record.flags & Flag.CALLS
 
     called = [calls[-1] for calls in oracle.calls]

@@ -26,7 +26,7 @@ def test_the_layout_is_that_of_the_header(tmp_path: Path) -> None:
         'int main(void) { printf("%zu %zu %zu %zu %zu %zu %zu %d %d %d", sizeof(struct span_record),'
         " offsetof(struct span_record, sites), sizeof(struct span_site), sizeof(struct span_module),"
         " offsetof(struct span_record, modules), sizeof(struct span_call), offsetof(struct span_record, calls),"
-        " SPAN_KINDS, SPAN_THREAD, SPAN_CALLS_FULL); }\n"
+        " SPAN_KINDS, SPAN_MASKED, SPAN_CALLS_FULL); }\n"
     )
     subprocess.run(["gcc", f"-I{HEADER.parent}", str(source), "-o", str(tmp_path / "layout")], check=True)
     done = subprocess.run([str(tmp_path / "layout")], capture_output=True, text=True, check=True)
@@ -170,3 +170,13 @@ def test_the_clocks_of_real_runs_agree_with_the_formula(tmp_path: Path, clock: s
     record = run(tmp_path, 2, "span_forms", "sections", "20000000", clock=clock)
     assert bool(record.flags & Flag.NO_RSEQ) or clock == "auto"
     assert record.work_s / record.span_s == pytest.approx(2, rel=0.2)
+
+
+def test_without_rseq_time_is_by_system_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """glibc can be told to do without; so can a kernel."""
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+    library(tmp_path)
+    record = run(tmp_path, 2, "span_forms", "sections", "2000000", clock="auto")
+    assert record.flags & Flag.NO_RSEQ and record.work_s > 0
+    monkeypatch.delenv("GLIBC_TUNABLES")
+    assert not run(tmp_path, 2, "span_forms", "sections", "2000000", clock="auto").flags & Flag.NO_RSEQ

@@ -10,13 +10,20 @@ import pytest
 
 from parprof.plans import Edge
 from parprof.runtimes.libgomp import LOCKS, Libgomp
+from parprof.runtimes.libomp import Libomp
 from scale_programs import library
 
 _WRAPPED = {Edge.REGION, Edge.LEARN, Edge.WAIT, Edge.CREATE_TASK, Edge.LOCK, Edge.UNLOCK}
 BESIDE_HOOKS = re.compile(
     # chunks, which are strands; where groups and singles begin; locks that are only tried
     r"GOMP_loop_\w*(start|next|end_nowait)|GOMP_sections2?_(start|next|end_nowait)|GOMP_taskgroup_start"
-    r"|GOMP_single_(start|copy_end)|GOMP_ordered_end|omp_(test|unset)(_nest)?_lock"
+    r"|GOMP_single_(start|copy_end)|GOMP_ordered_end|omp_(set|test|unset)(_nest)?_lock_?"
+    # the same of LLVM's runtime
+    r"|__kmpc_(dist_)?dispatch_(init|next)_[48]u?|__kmpc_taskgroup|__kmpc_(end_)?(single|master|masked)"
+    r"|__kmpc_(end_ordered|unset_nest_lock|atomic_(start|end))"
+    # reductions, in which threads may wait; regions and tasks that one thread executes
+    r"|__kmpc_(reduce|end_reduce)_nowait|__kmpc_(end_)?barrier_master(_nowait)?"
+    r"|__kmpc_(end_)?serialized_parallel|__kmpc_omp_task_(begin|complete)_if0|__kmpc_task_allow_completion_event"
     # how many processors there seem to be
     r"|omp_get_num_procs|sched_getaffinity|sysconf|get_nprocs"
     r"|pthread_mutex_(lock|trylock|unlock)"
@@ -51,6 +58,14 @@ def hooked(libgomp: set[str]) -> set[str]:
     patterns = [hook.pattern for hook in (*Libgomp.hooks, *LOCKS) if hook.edge in _WRAPPED]
     found = {name for name in libgomp for pattern in patterns if pattern.fullmatch(name)}
     assert len(found) > 40
+    return found | hooked_of_llvm()
+
+
+def hooked_of_llvm() -> set[str]:
+    """By the names in the hooks' patterns, so that no runtime need be here."""
+    patterns = [hook.pattern for hook in (*Libomp.hooks, *Libomp.lock_hooks) if hook.edge in _WRAPPED]
+    found = {name for pattern in patterns for name in re.findall(r"__kmpc_\w+", pattern.pattern)}
+    assert len(found) > 20
     return found
 
 

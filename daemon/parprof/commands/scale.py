@@ -22,7 +22,7 @@ from parprof.instruments.preload import obstacle
 from parprof.instruments.span import LIBRARY, environment
 from parprof.model import Frame
 from parprof.scale.calls import addresses_of
-from parprof.scale.model import Prediction, Scale, notes_of, predict
+from parprof.scale.model import Prediction, Scale, notes_of, predict, predict_serial
 from parprof.scale.record import Address, Record, read_record
 from parprof.symbols import Symbolizer
 
@@ -37,9 +37,9 @@ class ScaleCommand:
     """Say how fast a program can get with more cores, and which site stands in the way.
 
     Runs the command once for each number of threads, on the cores at hand and without root, and computes from the
-    order and the lengths of what its threads did the least time that so many cores would take. Programs of GNU
-    libgomp (gcc -fopenmp) and of pthreads need not be rebuilt; for those that are, by `parprof cc --scale`, there is
-    a table of call sites, too. The exit code is that of the command's last run.
+    order and the lengths of what its threads did the least time that so many cores would take. Programs of
+    OpenMP (GNU libgomp, LLVM libomp, libiomp5) and of pthreads need not be rebuilt; for those that are, by `parprof
+    cc --scale`, there is a table of call sites, too. The exit code is that of the command's last run.
     """
 
     name = "scale"
@@ -47,9 +47,14 @@ class ScaleCommand:
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
         parser.usage = "parprof scale [options] [--] CMD [ARG ...]"
-        parser.add_argument(
+        runs = parser.add_mutually_exclusive_group()
+        runs.add_argument(
             "--threads", metavar="N[,N...]", type=_threads, default=DEFAULT_THREADS,
             help="the numbers of threads, a run for each; default 2,4,8,16,64",
+        )  # fmt: skip
+        runs.add_argument(
+            "--serial", action="store_true",
+            help="one run with one thread instead: work and span of its tasks on any number of cores (Cilkprof)",
         )  # fmt: skip
         kind = parser.add_mutually_exclusive_group()
         kind.add_argument("--json", action="store_true", help="print JSON instead of the report")
@@ -85,8 +90,9 @@ class ScaleCommand:
             if path:
                 check_writable(path)
         library = os.fspath(LIBRARY.path())
-        code, records = _run_all(command, library, args.threads, args.quiet)
-        scale = named(records, " ".join(command), _log(args.quiet))
+        numbers = (1,) if args.serial else args.threads
+        code, records = _run_all(command, library, numbers, args.quiet, is_serial=args.serial)
+        scale = named(records, " ".join(command), _log(args.quiet), is_serial=args.serial)
         present(args, scale)
         return code
 
@@ -115,7 +121,7 @@ def _log(is_quiet: bool) -> Callable[[str], None]:
 
 
 def _run_all(
-    command: Sequence[str], library: str, numbers: Sequence[int], is_quiet: bool
+    command: Sequence[str], library: str, numbers: Sequence[int], is_quiet: bool, *, is_serial: bool
 ) -> tuple[int, list[Record]]:
     """The exit code of the last run, and the record of each."""
     log = _log(is_quiet)
@@ -126,7 +132,8 @@ def _run_all(
         for number in numbers:
             with _record_directory() as directory:
                 start_s = time.monotonic()
-                code = _run(command, environment(library, directory, number, _preloaded()), interrupt)
+                variables = environment(library, directory, number, _preloaded(), is_serial)
+                code = _run(command, variables, interrupt)
                 found = best_record(directory)
             if found is None:
                 raise TargetError(
@@ -185,7 +192,9 @@ def best_record(directory: str) -> Record | None:
     return max(found, key=lambda record: (record.regions > 0, record.work_s), default=None)
 
 
-def named(records: Sequence[Record], command: str, log: Callable[[str], None]) -> Scale:
+def named(
+    records: Sequence[Record], command: str, log: Callable[[str], None], *, is_serial: bool = False
+) -> Scale:
     """The answer of some runs' records, with names and lines."""
     with Symbolizer(log=log) as symbolizer, Places(symbolizer) as places:
         addresses = {
@@ -199,9 +208,13 @@ def named(records: Sequence[Record], command: str, log: Callable[[str], None]) -
         def resolve(address: Address) -> tuple[Frame, ...]:
             return found.get(_place(address), ())
 
-        predictions = sorted((predict(record, resolve) for record in records), key=_threads_of)
-        notes = [*notes_of(predictions), *(f"{path}: {note}" for path, note in places.notes.items())]
-    return Scale(command, tuple(predictions), tuple(notes))
+        of_run = predict_serial if is_serial else predict
+        predictions = sorted((of_run(record, resolve) for record in records), key=_threads_of)
+        notes = [
+            *notes_of(predictions, is_serial),
+            *(f"{path}: {note}" for path, note in places.notes.items()),
+        ]
+    return Scale(command, tuple(predictions), tuple(notes), is_serial)
 
 
 def _threads_of(prediction: Prediction) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from parprof.exporters.scale_table import NOT_MODELLED
+from parprof.exporters.scale_table import NO_LIMIT, NOT_MODELLED
 from parprof.scale.answer import bottleneck, sentence
 from parprof.scale.calls import CallSite
 from parprof.scale.model import Lost, Prediction, Scale, Site, context_of
@@ -24,6 +24,7 @@ def document(scale: Scale) -> dict[str, object]:
         "schema": 1,
         "kind": "scale",
         "command": scale.command,
+        "serial": scale.is_serial,
         "work_s": main.work_s,
         "span_s": main.span_s,
         "parallelism": main.parallelism,
@@ -31,11 +32,16 @@ def document(scale: Scale) -> dict[str, object]:
         "advice": {
             "site": site.place if site else "",
             "text": sentence(scale),
-            "speedup_if_fixed": site.speedup_if_fixed if site else main.speedup,
+            "speedup_if_fixed": _if_fixed(site.speedup_if_fixed if site else main.speedup),
         },
         "sites": [*(_site(one) for one in main.sites), *(_call(one) for one in main.calls)],
         "notes": [NOT_MODELLED, *scale.notes],
     }
+
+
+def _if_fixed(speedup: float) -> float | None:
+    """None: without limit."""
+    return speedup if speedup < NO_LIMIT else None
 
 
 def _prediction(one: Prediction) -> dict[str, object]:
@@ -67,7 +73,7 @@ def _site(site: Site) -> dict[str, object]:
         "count": site.count,
         "bound_s": site.bound_s,
         "share": site.share,
-        "speedup_if_fixed": site.speedup_if_fixed,
+        "speedup_if_fixed": _if_fixed(site.speedup_if_fixed),
         "on_work": {"local": {"work_s": site.work_s}},
         "on_span": {"count": site.span_count, "local": {"span_s": site.span_s}},
     }

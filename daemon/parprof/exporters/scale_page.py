@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from parprof.exporters.scale_table import NOT_MODELLED, short_time
+from parprof.exporters.scale_flame import STYLE as FLAME_STYLE
+from parprof.exporters.scale_flame import flame
+from parprof.exporters.scale_table import NOT_MODELLED, how, if_fixed, short_time
 from parprof.exporters.webpage import WebPage, definitions, percentage, text
 from parprof.scale.answer import factor, sentence
+from parprof.scale.calls import CallSite
 from parprof.scale.model import Prediction, Scale, Site, context_of
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 400, 48
@@ -40,22 +43,33 @@ def page(scale: Scale) -> WebPage:
                 (
                     ("command", text(scale.command, 1000)),
                     ("work", text(short_time(main.work_s))),
-                    ("span", f"{text(short_time(main.span_s))} with {main.threads} threads"),
+                    ("span", f"{text(short_time(main.span_s))} {how(scale)}"),
                     ("work / span", f"{main.parallelism:.2f}"),
                 )
             ),
-            "<h2>Speed-up by cores, at best</h2>",
-            _curve(scale.predictions),
-            _cores_table(scale.predictions),
-            f"<h2>The time that is left on {main.threads} cores</h2>",
+            *_by_cores(scale),
             _path(main),
             "<p>Each block is a site's part of the least time: red is serial code, orange ends unevenly, violet "
             "holds a lock, green is work that all cores share.</p>",
+            "<h2>The critical path</h2><p>The longest chain of code that must run one after the other: functions and "
+            "loops from the top, the sites in them in red.</p>",
+            flame(main),
             _sites_table(main),
+            _calls_table(main),
             f"<h2>Notes</h2><ul>{notes}</ul>",
         )
     )
-    return WebPage("parprof scale", body, _STYLE)
+    return WebPage("parprof scale", body, _STYLE + FLAME_STYLE)
+
+
+def _by_cores(scale: Scale) -> Iterator[str]:
+    if scale.is_serial:
+        yield "<h2>The span: the time that is left on any number of cores</h2>"
+        return
+    yield "<h2>Speed-up by cores, at best</h2>"
+    yield _curve(scale.predictions)
+    yield _cores_table(scale.predictions)
+    yield f"<h2>The time that is left on {scale.main.threads} cores</h2>"
 
 
 def _curve(predictions: Sequence[Prediction]) -> str:
@@ -158,12 +172,35 @@ def _cores_table(predictions: Sequence[Prediction]) -> str:
 def _sites_table(main: Prediction) -> str:
     rows = "".join(
         f"<tr>{_numbers(percentage(site.share, 1), short_time(site.span_s), short_time(site.work_s))}"
-        f"{_numbers(str(site.count), factor(site.speedup_if_fixed))}"
+        f"{_numbers(str(site.count), if_fixed(site))}"
         f"<td>{text(site.label)}</td><td>{text(context_of(site))}</td></tr>"
         for site in main.sites[:_MAX_SITES]
     )
     heads = _heads("time", "span", "work", "count", "if fixed") + "<th>site</th><th>in</th>"
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _calls_table(main: Prediction) -> str:
+    """The paper's figure 2; nothing for programs without hooks."""
+    if not main.calls:
+        return ""
+    rows = "".join(_call_row(call, main.span_s) for call in main.calls[:_MAX_SITES])
+    heads = _heads("span", "local span", "calls", "work/span", "all calls", "local work", "work/span")
+    return (
+        "<h2>Call sites</h2><p>First of the calls on the critical path, then of all.</p>"
+        f"<table><thead><tr>{heads}<th>call</th></tr></thead><tbody>{rows}</tbody></table>"
+    )
+
+
+def _call_row(call: CallSite, span_s: float) -> str:
+    on_span, on_work = call.on_span, call.on_work
+    share = on_span.local_span_s / span_s if span_s else 0.0
+    numbers = _numbers(
+        percentage(share, 1), short_time(on_span.local_span_s), str(on_span.count),
+        f"{on_span.top_call_site.parallelism:.2f}", str(on_work.count), short_time(on_work.local_work_s),
+        f"{on_work.top_call_site.parallelism:.2f}",
+    )  # fmt: skip
+    return f"<tr>{numbers}<td>{text(call.label)}</td></tr>"
 
 
 def _numbers(*values: str) -> str:

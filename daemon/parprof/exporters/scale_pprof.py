@@ -1,4 +1,7 @@
-"""Work and span by site as a pprof file. Both columns add up: local work to T_1, local span on span to T_inf."""
+"""Work and span by site as a pprof file. Both columns add up: local work to T_1, local span on span to T_inf.
+
+So do the columns of call sites, which are there for programs built with hooks: they divide the same work and span.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,18 @@ from parprof.exporters.pprof_builder import PprofBuilder
 from parprof.exporters.pprof_header import SCALE_KIND
 from parprof.model import Frame
 from parprof.scale.answer import sentence
+from parprof.scale.calls import CallSite
 from parprof.scale.model import Scale, Site
 
 COLUMNS = (("count", "count"), ("work", "nanoseconds"), ("span", "nanoseconds"), ("bound", "nanoseconds"))
+CALL_COLUMNS = (("calls", "count"), ("call_work", "nanoseconds"), ("call_span", "nanoseconds"))
 
 
 def encode(scale: Scale) -> pb.Profile:
     """The message: the sites of the run with the most threads."""
-    builder = PprofBuilder(COLUMNS, "span")
     main = scale.main
+    call_columns = CALL_COLUMNS if main.calls else ()
+    builder = PprofBuilder((*COLUMNS, *call_columns), "span")
     for line in (
         SCALE_KIND,
         f"command: {scale.command}",
@@ -27,9 +33,17 @@ def encode(scale: Scale) -> pb.Profile:
     ):
         builder.comment(line)
     for site in main.sites:
-        values = (site.count, site.work_s * 1e9, site.span_s * 1e9, site.bound_s * 1e9)
+        of_calls = [0.0 for _ in call_columns]
+        values = (site.count, site.work_s * 1e9, site.span_s * 1e9, site.bound_s * 1e9, *of_calls)
         builder.sample(_path(site), values, (("kind", site.kind.name.lower()),))
+    for call in main.calls:
+        builder.sample(call.path or (Frame(call.label),), _call_values(call), (("kind", "call"),))
     return builder.finish()
+
+
+def _call_values(call: CallSite) -> tuple[float, ...]:
+    of_sites = [0.0 for _ in COLUMNS]
+    return *of_sites, call.on_work.count, call.on_work.local_work_s * 1e9, call.on_span.local_span_s * 1e9
 
 
 def write(scale: Scale, file: IO[bytes]) -> None:

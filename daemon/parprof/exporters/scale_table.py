@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from parprof.scale.answer import sentence
 from parprof.scale.calls import CallSite
 from parprof.scale.model import Prediction, Scale, Site, context_of
+from parprof.scale.record import Measure
 from parprof.untrusted import printable
 
 NOT_MODELLED = "at best: memory bandwidth, caches, NUMA and input/output are not modelled"
 _MIN_SHARE = 0.001
+NO_LIMIT = 1e6
+"""A speed-up from here on has none."""
 
 
 def text(scale: Scale, limit: int = 15) -> str:
@@ -24,22 +27,16 @@ def _lines(scale: Scale, limit: int) -> Iterator[str]:
     main = scale.main
     yield printable(f"scale: {sentence(scale)}")
     yield ""
-    yield (
-        f"work {short_time(main.work_s)}  span {short_time(main.span_s)} with {main.threads} threads  "
-        + printable(scale.command)
+    yield f"work {short_time(main.work_s)}  span {short_time(main.span_s)} {how(scale)}  " + printable(
+        scale.command
     )
     yield ""
-    yield " cores  at best  work/span  lost to: serial  uneven  critical   runtime"
-    for one in scale.predictions:
-        lost = one.lost
-        yield (
-            f"{one.threads:6}  {one.speedup:7.2f}  {one.parallelism:9.2f}  {lost.serial:14.0%}  {lost.uneven:6.0%}"
-            f"  {lost.critical:8.0%}  {lost.runtime:8.0%}"
-        )
+    if not scale.is_serial:
+        yield from _core_lines(scale)
     shown = [site for site in main.sites if site.share >= _MIN_SHARE][:limit]
     if shown:
-        yield ""
-        yield f" time%      span      work     count  x if fixed  site ({main.threads} threads)"
+        share = "span%" if scale.is_serial else "time%"
+        yield f" {share}      span      work     count  x if fixed  site ({_threads(main)})"
         for site in shown:
             yield printable(_row(site))
     hidden = len(main.sites) - len(shown)
@@ -53,6 +50,26 @@ def _lines(scale: Scale, limit: int) -> Iterator[str]:
         yield printable(f"note: {note}")
 
 
+def how(scale: Scale) -> str:
+    """How the run was made that the tables of sites are of."""
+    return "executed serially" if scale.is_serial else f"with {_threads(scale.main)}"
+
+
+def _threads(one: Prediction) -> str:
+    return f"{one.threads} thread{'' if one.threads == 1 else 's'}"
+
+
+def _core_lines(scale: Scale) -> Iterator[str]:
+    yield " cores  at best  work/span  lost to: serial  uneven  critical   runtime"
+    for one in scale.predictions:
+        lost = one.lost
+        yield (
+            f"{one.threads:6}  {one.speedup:7.2f}  {one.parallelism:9.2f}  {lost.serial:14.0%}  {lost.uneven:6.0%}"
+            f"  {lost.critical:8.0%}  {lost.runtime:8.0%}"
+        )
+    yield ""
+
+
 def short_time(seconds: float) -> str:
     """Three digits and a unit: ``1.23 ms``."""
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
@@ -62,12 +79,17 @@ def short_time(seconds: float) -> str:
     return f"{seconds * 1e9:.0f} ns"
 
 
+def if_fixed(site: Site) -> str:
+    """The speed-up if a site were fixed; a serial run's may be without limit."""
+    return f"{site.speedup_if_fixed:.2f}" if site.speedup_if_fixed < NO_LIMIT else "no limit"
+
+
 def _row(site: Site) -> str:
     context = context_of(site)
     inside = f" in {context}" if context and not site.label.endswith(context) else ""
     return (
         f"{100 * site.share:6.1f}  {short_time(site.span_s):>8}  {short_time(site.work_s):>8}  {site.count:8}  "
-        f"{site.speedup_if_fixed:10.2f}  {site.label}{inside}"
+        f"{if_fixed(site):>10}  {site.label}{inside}"
     )
 
 
@@ -77,7 +99,7 @@ def _call_lines(main: Prediction, limit: int) -> Iterator[str]:
         call for call in main.calls if call.on_span.count or call.on_span.local_span_s or call.on_work.count
     ]
     yield "             on the critical path                 in all"
-    yield f" span%  local span     calls  work/span     calls  local work  work/span  call ({main.threads} threads)"
+    yield f" span%  local span     calls  work/span     calls  local work  work/span  call ({_threads(main)})"
     for call in shown[:limit]:
         yield printable(_call_row(call, main.span_s))
     if shown[limit:]:
@@ -100,17 +122,20 @@ def _ratio(parallelism: float) -> str:
 
 COLUMNS = (
     "threads", "speedup", "site", "kind", "function", "count", "work_s", "span_s", "span_count", "bound_s",
-    "share", "speedup_if_fixed",
+    "share", "speedup_if_fixed", "callee", "calls_work_s", "calls_span_s", "calls_parallelism",
+    "span_calls_work_s", "span_calls_span_s", "span_calls_parallelism",
 )  # fmt: skip
+"""From ``callee`` on they are of call sites alone: first of all calls, then of those on the critical path."""
 
 
 def to_csv(scale: Scale) -> str:
-    """One line for each site of each run."""
+    """One line for each site, and each call site, of each run."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for one in scale.predictions:
         writer.writerows(_cells(one, site) for site in one.sites)
+        writer.writerows(_call_cells(one, call) for call in one.calls)
     return out.getvalue()
 
 
@@ -118,5 +143,23 @@ def _cells(one: Prediction, site: Site) -> list[object]:
     return [
         one.threads, f"{one.speedup:.4f}", site.label, site.kind.name.lower(), context_of(site), site.count,
         f"{site.work_s:.9f}", f"{site.span_s:.9f}", site.span_count, f"{site.bound_s:.9f}", f"{site.share:.6f}",
-        f"{site.speedup_if_fixed:.4f}",
+        f"{site.speedup_if_fixed:.4f}" if site.speedup_if_fixed < NO_LIMIT else "",
+        *_OF_NO_CALL,
     ]  # fmt: skip
+
+
+_OF_NO_CALL = ("",) * 7
+
+
+def _call_cells(one: Prediction, call: CallSite) -> list[object]:
+    on_work, on_span = call.on_work, call.on_span
+    share = on_span.local_span_s / one.span_s if one.span_s else 0.0
+    return [
+        one.threads, f"{one.speedup:.4f}", call.label, "call", call.caller, on_work.count,
+        f"{on_work.local_work_s:.9f}", f"{on_span.local_span_s:.9f}", on_span.count, "", f"{share:.6f}", "",
+        call.callee, *_measure_cells(on_work.top_call_site), *_measure_cells(on_span.top_call_site),
+    ]  # fmt: skip
+
+
+def _measure_cells(measure: Measure) -> tuple[str, str, str]:
+    return f"{measure.work_s:.9f}", f"{measure.span_s:.9f}", f"{measure.parallelism:.4f}"

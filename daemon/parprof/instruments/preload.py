@@ -7,9 +7,12 @@ import platform
 import shutil
 import stat
 import struct
+from typing import IO
 
 _PT_INTERP = 3
 _MAX_HEADERS = 1 << 12
+_MAX_OFFSET = 1 << 40
+_MAX_PATH = 256
 
 
 def obstacle(command: str) -> str:
@@ -25,6 +28,7 @@ def obstacle(command: str) -> str:
             headers = _program_headers(ident)
             file.seek(headers[0] if headers else 0)
             table = file.read(headers[1] * headers[2]) if headers else b""
+            interpreter = _interpreter(file, table, headers[1]) if headers else None
     except OSError:
         return ""  # running it will say why
     if status.st_mode & (stat.S_ISUID | stat.S_ISGID) and status.st_uid != os.getuid():
@@ -36,11 +40,13 @@ def obstacle(command: str) -> str:
         return ""
     if ident[4:5] != b"\2" and platform.architecture()[0] == "64bit":
         return f"{path} is a 32-bit program: build it for 64 bits"
-    if headers and not _has_interpreter(table, headers[1]):
+    if headers and interpreter is None:
         return (
             f"{path} is linked statically, so nothing can be preloaded into it: link it dynamically "
             "(without -static), or see `parprof record`, which needs no preloading"
         )
+    if interpreter and b"/ld-musl" in interpreter:
+        return f"{path} is a program of musl, whose loader takes no library of glibc: build it for glibc"
     return ""
 
 
@@ -50,10 +56,14 @@ def _program_headers(ident: bytes) -> tuple[int, int, int] | None:
         return None
     (offset,) = struct.unpack_from("<Q", ident, 32)
     size, count = struct.unpack_from("<HH", ident, 54)
-    return (offset, size, count) if size >= 56 and count <= _MAX_HEADERS and offset < 1 << 40 else None
+    return (offset, size, count) if size >= 56 and count <= _MAX_HEADERS and offset < _MAX_OFFSET else None
 
 
-def _has_interpreter(table: bytes, size: int) -> bool:
-    return any(
-        struct.unpack_from("<I", table, at)[0] == _PT_INTERP for at in range(0, len(table) - size + 1, size)
-    )
+def _interpreter(file: IO[bytes], table: bytes, size: int) -> bytes | None:
+    """The path of the dynamic loader that a program asks for; None: for none."""
+    for at in range(0, len(table) - size + 1, size):
+        if struct.unpack_from("<I", table, at)[0] == _PT_INTERP:
+            (offset,) = struct.unpack_from("<Q", table, at + 8)
+            file.seek(min(offset, _MAX_OFFSET))
+            return file.read(_MAX_PATH)
+    return None

@@ -12,25 +12,42 @@ LIBRARY = Library(
         "span.c",
         "span_calls.c",
         "span_clock.c",
+        "span_dependences.c",
         "span_gomp.c",
+        "span_gomp_tasks.c",
+        "span_kmp.c",
+        "span_kmp_tasks.c",
         "span_locks.c",
         "span_process.c",
         "span_sites.c",
         "span_tasks.c",
         "span_threads.c",
     ),
-    ("span.h", "span_calls.h", "span_clock.h", "span_prof.h", "span_prof_calls.h", "span_record.h"),
+    (
+        "span.h",
+        "span_calls.h",
+        "span_clock.h",
+        "span_kmp.h",
+        "span_prof.h",
+        "span_prof_calls.h",
+        "span_record.h",
+    ),
     ("-fvisibility=hidden", "-Wl,-z,nodelete", "-ldl", "-lpthread"),
 )
 
 
-def environment(library: str, records: str, threads: int, preloaded: str = "") -> dict[str, str]:
+def environment(
+    library: str, records: str, threads: int, preloaded: str = "", is_serial: bool = False
+) -> dict[str, str]:
     """The variables of a run with so many threads.
 
     ``records`` is the directory for the record files, ``preloaded`` what LD_PRELOAD is without us. Threads wait
-    passively: on fewer cores than threads, those that spin would keep the others from working.
+    passively: on fewer cores than threads, those that spin would keep the others from working. ``is_serial``: the
+    chunks of a loop are taken as if each had a thread, though one executes them all.
     """
+    serial = {"PARPROF_SPAN_SERIAL": "1"} if is_serial else {}
     return {
+        **serial,
         "LD_PRELOAD": f"{library}:{preloaded}" if preloaded else library,
         "PARPROF_SPAN_DIR": records,
         "PARPROF_SPAN_THREADS": str(threads),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parprof.scale.model import Prediction, Scale, Site, function_of
-from parprof.scale.record import Flag, Kind
+from parprof.scale.record import Kind
 
 _MOSTLY_UNSEEN = 0.5
 _WORTH = 1.03
@@ -33,17 +33,14 @@ def sentence(scale: Scale) -> str:
     main = scale.main
     if not main.work_s:
         return "nothing was measured: the program ended before it did any work"
+    if scale.is_serial:
+        return _serial_sentence(main)
     begin = f"on {main.threads} cores at best {factor(main.speedup)}"
     site = bottleneck(main)
-    if main.widest_team == 0 and main.flags & Flag.LLVM:
-        return (
-            "nothing can be said of how it scales: LLVM's OpenMP runtime (libomp, libiomp5) is not followed; "
-            "build the program with gcc -fopenmp"
-        )
     if main.widest_team == 0 and main.lost.runtime > _MOSTLY_UNSEEN:
         return (
             f"nothing can be said of how it scales: {main.lost.runtime:.0%} of its CPU time was in threads that cannot "
-            "be followed (those of GNU OpenMP and pthreads can)"
+            "be followed (those of OpenMP and pthreads can)"
         )
     if main.widest_team == 0:
         return f"{begin}: the program began no parallel region and no thread that can be followed"
@@ -52,6 +49,19 @@ def sentence(scale: Scale) -> str:
     function = function_of(tuple(reversed(site.frames)))
     where = f"{site.label}{f' in {function}' if function and not site.label.endswith(function) else ''}"
     return f"{begin}: {where} {_why(site)}; {_remedy(site)} would give {factor(site.speedup_if_fixed)}"
+
+
+def _serial_sentence(main: Prediction) -> str:
+    begin = (
+        f"parallelism {main.parallelism:.2f}: no number of cores gives more than {factor(main.parallelism)}"
+    )
+    call = max(main.calls, key=lambda one: one.on_span.local_span_s, default=None)
+    if call is not None and call.on_span.local_span_s:
+        return f"{begin}; {call.label} is {call.on_span.local_span_s / main.span_s:.0%} of the span"
+    site = max(main.sites, key=lambda one: one.span_s, default=None)
+    if site is None or not main.span_s:
+        return begin
+    return f"{begin}; {site.label} is {site.span_s / main.span_s:.0%} of the span"
 
 
 def _why(site: Site) -> str:

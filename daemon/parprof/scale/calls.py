@@ -22,6 +22,8 @@ class CallSite:
     callee: str
     on_work: CallProfile
     on_span: CallProfile
+    path: Frames = ()
+    """Root first: the caller with its loops and what is inlined, then the function that is called."""
 
     @property
     def label(self) -> str:
@@ -60,9 +62,14 @@ def _call_site(
         place = "outside of the functions with hooks" if call.index == _OUTSIDE else "other call sites"
         return CallSite(place, "", "", call.on_work, call.on_span)
     at, callee, caller = (resolve(one) if one.vaddr else () for one in addresses_of(call))
-    return CallSite(place_of(at), _name(caller), _name(callee), call.on_work, call.on_span)
+    path = (*reversed(at), *_function(callee))
+    return CallSite(place_of(at), _name(caller), _name(callee), call.on_work, call.on_span, path)
+
+
+def _function(frames: Frames) -> Frames:
+    """The function itself, not what is inlined at its begin."""
+    return next(((frame,) for frame in reversed(frames) if not frame.is_loop), ())
 
 
 def _name(frames: Frames) -> str:
-    """Of the function itself, not of what is inlined at its begin."""
-    return next((frame.name for frame in reversed(frames) if not frame.is_loop), "")
+    return next((frame.name for frame in _function(frames)), "")

@@ -6,14 +6,16 @@ can give at best (instruments.md sec. 3): bandwidth, caches, NUMA and input/outp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from parprof.model import Frame
 from parprof.scale.calls import CallSite, call_sites
 from parprof.scale.record import Address, Flag, Kind, Record, SiteRecord
 
 _MAX_NAME = 40
+_OUTLINED = re.compile(r"\._omp_fn|\.omp[._]")
 _UNSEEN_SHARE = 0.2
 Frames = tuple[Frame, ...]
 Resolve = Callable[[Address], Frames]
@@ -93,6 +95,8 @@ class Scale:
     command: str
     predictions: tuple[Prediction, ...]
     notes: tuple[str, ...]
+    is_serial: bool = False
+    """The paper's mode: one run with one thread, and no limit to the cores."""
 
     @property
     def main(self) -> Prediction:
@@ -100,15 +104,29 @@ class Scale:
         return self.predictions[-1]
 
 
+UNLIMITED = 1 << 30
+"""Cores."""
+
+
+def unlimited(record: Record) -> Record:
+    """A record of a serial run, as if for any number of cores: what remains of each site is its span."""
+    sites = tuple(replace(one, bound_s=one.span_s, uneven_s=0.0, critical_s=0.0) for one in record.sites)
+    return replace(record, threads=UNLIMITED, sites=sites)
+
+
+def predict_serial(record: Record, resolve: Resolve) -> Prediction:
+    """Work and span of a run with one thread (schardl-2015): T_1 / T_inf is what any number of cores gives at best."""
+    return replace(predict(unlimited(record), resolve), threads=1, lost=Lost(0, 0, 0, _runtime(record)))
+
+
 def predict(record: Record, resolve: Resolve) -> Prediction:
     """What a run's record says."""
     threads = max(record.threads, 1)
     work_s, bound_s = record.work_s, record.bound_s
-    sites = [
-        _site(one, record, resolve)
-        for one in record.sites
-        if one.kind != Kind.LOCK and (one.work_s or one.span_s or one.bound_s)
-    ]
+    used = (
+        one for one in record.sites if one.kind != Kind.LOCK and (one.work_s or one.span_s or one.bound_s)
+    )
+    sites = [_site(one, record, resolve) for one in joined(used, resolve)]
     sites.sort(key=lambda site: (-site.bound_s, -site.work_s, site.label))
     return Prediction(
         threads=threads,
@@ -134,8 +152,35 @@ def _lost(record: Record, threads: int) -> Lost:
     critical = sum(site.critical_s for site in record.sites) / bound_s
     serial_lost = serial * (1 - 1 / threads) / bound_s
     used = record.work_s / (threads * bound_s)
-    runtime = max(0.0, record.cpu_s - record.work_s) / record.cpu_s if record.cpu_s else 0.0
-    return Lost(serial_lost, max(0.0, 1 - used - serial_lost - critical), critical, runtime)
+    return Lost(serial_lost, max(0.0, 1 - used - serial_lost - critical), critical, _runtime(record))
+
+
+def _runtime(record: Record) -> float:
+    return max(0.0, record.cpu_s - record.work_s) / record.cpu_s if record.cpu_s else 0.0
+
+
+def joined(sites: Iterable[SiteRecord], resolve: Resolve) -> list[SiteRecord]:
+    """Sites with those of the same line as one: of an unrolled loop, a compiler makes several calls of one."""
+    found: dict[object, SiteRecord] = {}
+    for one in sites:
+        frames = resolve(one.address) if one.address.vaddr else ()
+        lines = tuple((frame.name, frame.file, frame.line, frame.is_loop) for frame in frames)
+        key = (one.kind, lines, one.origin) if any(frame.file and frame.line for frame in frames) else one
+        found[key] = _sum(found[key], one) if key in found else one
+    return list(found.values())
+
+
+def _sum(one: SiteRecord, other: SiteRecord) -> SiteRecord:
+    return replace(
+        one,
+        work_s=one.work_s + other.work_s,
+        count=one.count + other.count,
+        span_s=one.span_s + other.span_s,
+        span_count=one.span_count + other.span_count,
+        bound_s=one.bound_s + other.bound_s,
+        uneven_s=one.uneven_s + other.uneven_s,
+        critical_s=one.critical_s + other.critical_s,
+    )
 
 
 def if_fixed(record: Record, site: SiteRecord) -> float:
@@ -188,15 +233,24 @@ def shortened(name: str) -> str:
 
 
 def function_of(frames: Frames) -> str:
-    """The function that a place is in, without what gcc adds to the names of outlined bodies."""
+    """The function that a place is in; empty where only its outlined part has a name."""
     names = [frame.name for frame in frames if not frame.is_loop]
-    return shortened(names[0].partition("._omp_fn")[0]) if names else ""
+    return shortened(_enclosing(names[0])) if names else ""
+
+
+def _enclosing(name: str) -> str:
+    """A function's name without what compilers call the parts that they take out of it.
+
+    >>> _enclosing("solve._omp_fn.0"), _enclosing("solve.omp_outlined"), _enclosing(".omp_outlined._debug__.22")
+    ('solve', 'solve', '')
+    """
+    return _OUTLINED.split(name)[0]
 
 
 _NOUNS: Mapping[Kind, str] = {
     Kind.REGION: "region", Kind.LOOP: "loop", Kind.SECTIONS: "sections", Kind.SINGLE: "single", Kind.TASK: "task",
     Kind.TASKLOOP: "taskloop", Kind.CRITICAL: "critical section", Kind.ORDERED: "ordered region",
-    Kind.THREAD: "thread",
+    Kind.THREAD: "thread", Kind.MASKED: "masked region",
 }  # fmt: skip
 
 
@@ -222,11 +276,11 @@ def label_of(kind: Kind, frames: Frames, origin: Frames) -> str:
 
 def context_of(site: Site) -> str:
     """The function and the loops that a site is in: ``solve > loop at solve.c:90``."""
-    named = [shortened(frame.name.partition("._omp_fn")[0]) for frame in site.frames]
-    return " > ".join(dict.fromkeys(named))
+    named = [shortened(_enclosing(frame.name)) for frame in site.frames]
+    return " > ".join(dict.fromkeys(filter(None, named)))
 
 
-def notes_of(predictions: Sequence[Prediction]) -> list[str]:
+def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list[str]:
     """What readers must know to judge the figures."""
     flags = Flag(0)
     for prediction in predictions:
@@ -238,6 +292,11 @@ def notes_of(predictions: Sequence[Prediction]) -> list[str]:
         notes.append(
             f"partial: with {runs} threads the program ended inside a region, by a signal or by _exit"
         )
+    if is_serial:
+        notes.append(
+            "serial: with one thread a loop with schedule(static), on LLVM's runtime any, is one strand, and locks are "
+            "no bound; --threads shows what they cost"
+        )
     narrow = [one for one in predictions if 0 < one.widest_team < one.threads]
     if narrow:
         worst = narrow[-1]
@@ -248,7 +307,7 @@ def notes_of(predictions: Sequence[Prediction]) -> list[str]:
     if predictions and predictions[-1].lost.runtime > _UNSEEN_SHARE:
         notes.append(
             f"{predictions[-1].lost.runtime:.0%} of the CPU time was in no code of the program that is followed: in "
-            "the runtime, in measuring, or in threads of other runtimes than GNU OpenMP"
+            "the runtime, in measuring, or in threads of other runtimes than OpenMP's"
         )
     if any(site.kind == Kind.THREAD for prediction in predictions for site in prediction.sites):
         notes.append("threads: a condition orders them only where one of them waited for it in these runs")
@@ -265,7 +324,6 @@ _FLAG_NOTES = {
     Flag.DOACROSS: "loops with ordered(n): the chain of their waits is not modelled",
     Flag.FOREIGN: "threads other than the first began regions: they are taken as one after the other",
     Flag.DETACHED: "detached tasks: what their events wait for is not modelled",
-    Flag.LLVM: "LLVM's OpenMP runtime (libomp, libiomp5) is there, and is not followed: what it runs is missing",
     Flag.CALLS_FULL: "more call sites, or ways to them, than are told apart: the rest is in `other call sites`",
     Flag.FULL: "more sites than the record holds: the rest is one, `other sites`",
 }

@@ -43,6 +43,7 @@ class Kind(IntEnum):
     ORDERED = 12
     LOCK = 13
     THREAD = 14
+    MASKED = 15
 
 
 class Flag(IntFlag):
@@ -57,7 +58,6 @@ class Flag(IntFlag):
     DETACHED = 64
     FAKE_CLOCK = 128
     FULL = 256
-    LLVM = 512
     CALLS = 1024
     CALLS_FULL = 2048
 

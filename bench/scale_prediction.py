@@ -1,0 +1,142 @@
+"""What `parprof scale` predicts for two threads against what two threads reach: elapsed times of the plain program.
+
+    .venv/bin/python bench/scale_prediction.py [--repeat 7] [--compiler clang]
+
+Prints a row a program: the prediction, the real speed-up (medians, with the spread of the pairs), and their ratio. No
+root. It needs two cores that nobody else uses: before each pair it waits until the machine is idle, and drops pairs
+beside which others worked; it says how many. A prediction is "at best": bandwidth, caches, the clock's dependence on
+how many cores work, and the runtime itself make the real one smaller.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "daemon")]
+
+from machine import describe  # noqa: E402
+
+from parprof.instruments.span import LIBRARY, environment  # noqa: E402
+from parprof.scale.record import read_record  # noqa: E402
+
+SOURCE = ROOT / "tests/workloads/span_forms.c"
+PROGRAMS = (
+    ("triangle", 20_000), ("large_chunk", 200_000), ("guided", 200_000), ("critical", 60_000), ("wavefront", 150),
+    ("multiply", 64), ("quicksort", 3_000_000), ("taskloop", 200_000),
+)  # fmt: skip
+IDLE_SHARE = 0.97
+"""Of all cores' time over half a second, before a pair may begin."""
+OTHERS_SHARE = 0.05
+"""Of all cores' time during a run that others may take."""
+MAX_WAIT_SECONDS = 30.0
+TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def busy_seconds() -> float:
+    """Of all cores, since boot: what they did not idle, the hypervisor's share too."""
+    fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(fields) - fields[3] - fields[4]) * TICK_SECONDS
+
+
+def wait_until_idle() -> None:
+    """Or until we have waited long enough: then the pair will be dropped."""
+    cores, end_s = os.cpu_count() or 1, time.monotonic() + MAX_WAIT_SECONDS
+    while time.monotonic() < end_s:
+        before_s = busy_seconds()
+        time.sleep(0.5)
+        if busy_seconds() - before_s < (1 - IDLE_SHARE) * 0.5 * cores:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class Elapsed:
+    """One run."""
+
+    seconds: float
+    is_alone: bool
+    """Nobody else worked meanwhile."""
+
+
+class Programs:
+    """The forms, built in a folder of their own."""
+
+    def __init__(self, folder: Path, compiler: str) -> None:
+        self._folder = folder
+        self._library = str(LIBRARY.path())
+        self._program = str(folder / "span_forms")
+        subprocess.run([compiler, "-O2", "-g", "-fopenmp", str(SOURCE), "-o", self._program], check=True)
+
+    def elapsed(self, form: str, size: int, threads: int) -> Elapsed:
+        """A plain run."""
+        variables = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_PROC_BIND": "true"}
+        busy_s, used_s, start_s = busy_seconds(), _children_seconds(), time.monotonic()
+        subprocess.run([self._program, form, str(size)], env=variables, check=True)
+        seconds = time.monotonic() - start_s
+        others_s = busy_seconds() - busy_s - (_children_seconds() - used_s)
+        return Elapsed(seconds, others_s < OTHERS_SHARE * seconds * (os.cpu_count() or 1))
+
+    def predicted(self, form: str, size: int) -> float:
+        """For two threads."""
+        ours = environment(self._library, str(self._folder), 2)
+        subprocess.run([self._program, form, str(size)], env={**os.environ, **ours}, check=True)
+        (file,) = self._folder.glob("*.span")
+        record = read_record(str(file))
+        file.unlink()
+        return record.work_s / record.bound_s
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def real(programs: Programs, form: str, size: int, repeat: int) -> tuple[list[float], int]:
+    """The speed-ups of undisturbed pairs, and how many were disturbed."""
+    found, dropped = [], 0
+    while len(found) < repeat and dropped < 2 * repeat:
+        wait_until_idle()
+        one, two = (programs.elapsed(form, size, threads) for threads in (1, 2))
+        if one.is_alone and two.is_alone:
+            found.append(one.seconds / two.seconds)
+        else:
+            dropped += 1
+    return found, dropped
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--compiler", default="gcc", help="gcc (GNU libgomp) or clang (LLVM libomp)")
+    args = parser.parse_args()
+    print(describe())
+    print(f"{'program':<14} {'predicted':>9} {'real':>6} {'from':>6} {'to':>6} {'ratio':>6}  pairs dropped")
+    with tempfile.TemporaryDirectory(prefix="parprof-bench-") as folder:
+        programs = Programs(Path(folder), args.compiler)
+        for form, size in PROGRAMS:
+            predicted = statistics.median(programs.predicted(form, size) for _ in range(3))
+            ratios, dropped = real(programs, form, size, args.repeat)
+            if not ratios:
+                print(f"{form:<14} {predicted:9.2f}   never undisturbed in {dropped} pairs")
+                continue
+            middle = statistics.median(ratios)
+            print(
+                f"{form:<14} {predicted:9.2f} {middle:6.2f} {min(ratios):6.2f} {max(ratios):6.2f} "
+                f"{predicted / middle:6.3f}  {dropped}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""What programs do that the library must bear: exceptions, threadprivate variables, limits of threads, forks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from parprof.instruments.span import compile_command
+from parprof.scale.record import Flag, Record
+from scale_programs import WORKLOADS, has_clang, library, records_of, variables
+
+N = 100
+COMPILERS = (
+    "g++",
+    pytest.param("clang++", marks=pytest.mark.skipif(not has_clang(), reason="needs clang and libomp-dev")),
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scale-odd")
+
+
+@cache
+def program(directory: Path, compiler: str, has_hooks: bool) -> Path:
+    output = directory / f"span_odd.{compiler}{'.hooks' if has_hooks else ''}"
+    source = str(WORKLOADS / "span_odd.cpp")
+    command = [compiler, "-std=c++17", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror", source]
+    command += [str(library(directory)), "-o", str(output)]
+    subprocess.run(compile_command(command) if has_hooks else command, check=True, timeout=120)
+    return output
+
+
+def run(directory: Path, compiler: str, form: str, has_hooks: bool = False) -> list[Record]:
+    """The records of its processes."""
+    records = directory / f"records-{os.urandom(6).hex()}"
+    records.mkdir()
+    subprocess.run(
+        [program(directory, compiler, has_hooks), form, str(N)],
+        env=variables(directory, records, 8),
+        check=True,
+        timeout=120,
+    )
+    return records_of(records)
+
+
+def ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+@pytest.mark.parametrize("has_hooks", [False, True])
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_exceptions_through_frames_and_tasks(directory: Path, compiler: str, has_hooks: bool) -> None:
+    (record,) = run(directory, compiler, "throws", has_hooks)
+    assert ns(record.work_s) == (21 * 4 + 20 + 1) * N
+    # the last task begins when all are made, the thread's own four n are shorter than its five; then one n
+    assert ns(record.span_s) == (5 + 1) * N
+    assert record.tasks == 20 and record.flags & Flag.CLOSED
+    if has_hooks:
+        total = sum(ns(call.on_work.local_work_s) for call in record.calls)
+        assert total == ns(record.work_s)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_threadprivate_variables_keep_their_values(directory: Path, compiler: str) -> None:
+    (record,) = run(directory, compiler, "keeps")
+    assert ns(record.work_s) == (8 + 1 + 1 + 8) * N
+    assert ns(record.span_s) == 4 * N
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_more_threads_than_there_may_be(
+    directory: Path, compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_THREAD_LIMIT", "4")
+    (record,) = run(directory, compiler, "limited")
+    assert record.widest_team == 4
+    assert ns(record.work_s) == 4 * 2 * N and ns(record.span_s) == 2 * N
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_a_fork_has_a_record_of_its_own(directory: Path, compiler: str) -> None:
+    child, parent = sorted(
+        run(directory, compiler, "forks"), key=lambda record: not record.flags & Flag.FORKED
+    )
+    assert child.flags & Flag.FORKED and not parent.flags & Flag.FORKED
+    assert ns(parent.work_s) == (1 + 8) * N and ns(parent.span_s) == 2 * N
+    assert ns(child.work_s) == 8 * 2 * N and ns(child.span_s) == 2 * N
