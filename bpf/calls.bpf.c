@@ -55,7 +55,7 @@ static __always_inline void add_caller(struct process *p, struct judgement *j, u
 
 int on_call(struct pt_regs *ctx)
 {
-	u64 cookie = bpf_get_attach_cookie(ctx), id = current_ids(), begun;
+	u64 cookie = bpf_get_attach_cookie(ctx), id = current_ids(), begun, entered_ns = 0;
 	u32 tgid = id >> 32, tid = id, site = cookie & CALL_SITE_MASK, luck;
 	struct process *p = processes.lookup(&tgid);
 	struct settings *s = find_settings();
@@ -74,6 +74,13 @@ int on_call(struct pt_regs *ctx)
 		count(STAT_LEFT_OUT + COST_CALL);
 		return 0;
 	}
+	if (cookie & (CALL_LEAVES | CALL_LANDS)) {
+		on_leaving(ctx, cookie, m, tid);
+		meter_end(m, METER_CALL, begun);
+		return 0;
+	}
+	if (cookie & CALL_TIMED)
+		entered_ns = bpf_ktime_get_ns();
 	t = threads.lookup(&tid);
 	if (!t)
 		t = add_thread(p, tgid, tid, 0);
@@ -86,6 +93,9 @@ int on_call(struct pt_regs *ctx)
 	add_call(counted, &j);
 	if (!(cookie & CALL_KNOWS_CALLER))
 		add_caller(p, &j, site, PT_REGS_SP(ctx));
+	if (entered_ns)
+		begin_call(p, &j, cookie, tid, PT_REGS_SP(ctx), entered_ns,
+			   ((cookie & CALL_DEAR ? s->dear_ns : s->entry_ns) + s->dear_ns) / 2);
 	meter_end(m, METER_CALL, begun);
 	return 0;
 }

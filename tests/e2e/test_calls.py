@@ -94,6 +94,30 @@ def test_a_program_that_throws_lives() -> None:
     assert "1,999" in done.stderr and "thrower::Thrower::risky(int)" in done.stderr
 
 
+def test_times_of_a_program_that_throws_through_the_timed_function(tmp_path: Path) -> None:
+    """Without a return probe: it lives, and its calls end where they are caught."""
+    out = tmp_path / "calls.json"
+    options = ("--times", "--force", "-f", "thrower::*", "-f", "main")
+    done = parprof("calls", *options, "--json", "-o", out, "--", BUILD / "calls_throw")
+    assert done.returncode == 0 and "caught 999" in done.stdout, done.stderr
+    rows = {row["name"]: row["times"] for row in result_of(out)["routines"]}
+    risky = rows["thrower::Thrower::risky(int)"]
+    assert risky["sequential"]["ended"] == 1999 and risky["unwound"] == 999 and not risky["unseen"]
+    assert 0 < risky["elapsed_s"] < rows["main"]["elapsed_s"]
+    assert rows["main"]["sequential"]["ended"] == 1
+
+
+def test_times_of_a_running_process() -> None:
+    with running("storm=30") as process:
+        begin(process)
+        done = parprof("calls", process.pid, "--times", "--force", "-f", "leaf", "-d", "1")
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"elapsed +direct +cpu +direct cpu +beside +each +cpu each +longest +routine", done.stdout
+    )
+    assert re.search(r"ms .* leaf$", done.stdout, re.M)
+
+
 def test_millions_of_calls_a_second_are_refused_with_an_estimate() -> None:
     """What it would cost is right within a factor of two."""
     with running("storm=2", "storm=30") as process:

@@ -8,27 +8,47 @@ import json
 import random
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parprof.calls.cedar import CalleeCalls, callee_calls
-from parprof.calls.counting import CountedSite
+from parprof.calls.counting import CallCounting, CountedSite
 from parprof.calls.estimate import Estimate, Look, estimate
+from parprof.calls.exits import Exits
+from parprof.calls.finder import FunctionFinder
 from parprof.calls.placing import MAX_CALLS, CallPlace, References, place
 from parprof.calls.report import advice, as_json, print_result
 from parprof.calls.result import CallProfile, make_result
 from parprof.calls.search import MAX_ROUTINES, Copy, Found, Routine, found_from_json, list_functions, search
+from parprof.calls.times import Times
 from parprof.calls.wanted import parse_wanted
 from parprof.errors import UsageError
 from parprof.files.dso import Dso
 from parprof.files.elf import ElfError, ElfFile
-from parprof.kernel.call_counts import CALL_DEAR, CALL_KNOWS_CALLER, Caller, CallProbe, Calls
+from parprof.kernel.call_counts import (
+    CALL_DEAR,
+    CALL_KNOWS_CALLER,
+    CALL_LANDS,
+    CALL_LEAVES,
+    CALL_ROUTINE_SHIFT,
+    CALL_TIMED,
+    Caller,
+    CallProbe,
+    Calls,
+)
+from parprof.kernel.call_times import ArcTime, CallTime, RoutineTime
+from parprof.kernel.engine import BpfKernel
 from parprof.metrics import Metrics
 from parprof.model import Frame, PathSample, ProcessInfo, Profile
 from parprof.probes.cheap_sites import ProbeSite
+from parprof.runtimes import Agent
+from parprof.runtimes.cilk5 import Cilk5
+from parprof.runtimes.cilkplus import CilkPlus
+from parprof.runtimes.libgomp import Libgomp
+from parprof.runtimes.opencilk import OpenCilk
 
 SOURCE = """
 #define PLAIN __attribute__((noinline, noclone))
@@ -332,9 +352,11 @@ MODULE = "program"
 DSO = Dso(("file", 1, 2, 3, 4), f"/{MODULE}", problem="no file")
 
 
-def counted_site(number: int, name: str, vaddr: int, *, knows: bool = False) -> CountedSite:
+def counted_site(
+    number: int, name: str, vaddr: int, *, knows: bool = False, timed_as: int | None = None
+) -> CountedSite:
     copy = Copy(name, 0x1000, "", (CallPlace(vaddr, True, knows),))
-    return CountedSite(number, 1, DSO, Routine(name, (copy,), ("a note",)), copy, copy.places[0])
+    return CountedSite(number, 1, DSO, Routine(name, (copy,), ("a note",)), copy, copy.places[0], timed_as)
 
 
 class Image:
@@ -347,14 +369,17 @@ def resolve(places: Any) -> dict[Any, tuple[Frame, ...]]:
     return {one: (Frame(names[one[1]], "s.c", one[1] & 0xFF, 1, MODULE, address=one[1]),) for one in places}
 
 
-def made(samples: list[PathSample] | None = None) -> CallProfile:
-    sites = {0: counted_site(0, "f", 0x1000), 1: counted_site(1, "f", 0x2000, knows=True)}
+def made(samples: list[PathSample] | None = None, times: Times | None = None) -> CallProfile:
+    sites = {
+        0: counted_site(0, "f", 0x1000, timed_as=5 if times else None),
+        1: counted_site(1, "f", 0x2000, knows=True),
+    }
     by_site = {0: {0: Calls(3, 1), 1: Calls(0, 6, 2)}, 1: {1: Calls(5, 0)}}
     by_caller = {
         Caller(0, 0x3000, 0): Calls(0, 7, 2), Caller(0, 0x2004, 0): Calls(2, 0), Caller(0, 0, 0): Calls(1, 0)
     }  # fmt: skip
     profile = Profile(ProcessInfo(1, "x"), 2.0, 499, samples or [], lost={"calls": 3, "callers": 4})
-    return make_result(sites, by_site, by_caller, {1: Image()}, resolve, profile, 2.0)
+    return make_result(sites, by_site, by_caller, {1: Image()}, resolve, profile, 2.0, times)
 
 
 def test_calls_add_up_by_routine_arc_and_cpu() -> None:
@@ -399,6 +424,80 @@ def test_the_report_says_what_was_lost_and_guessed() -> None:
     assert {"caller", "callee", "sequential", "concurrent"} <= loaded["arcs"][0].keys()
 
 
+def test_times_are_joined_with_their_routine_and_arcs() -> None:
+    took = CallTime(
+        4,
+        8_000_000,
+        5_000_000,
+        6_000_000,
+        4_000_000,
+        8_000_000,
+        8_000_000,
+        6_000_000,
+        8_000_000,
+        5_000_000,
+        3_000_000,
+    )
+    of_f = RoutineTime(took, took, 10_000_000, 7_000_000, open=1, unseen=2, unwound=3)
+    times = Times({5: of_f}, {(0, 0x3000, 0): (ArcTime(), ArcTime(7, 70_000, 7_000))})
+    result = made(times=times)
+    (row,) = result.routines
+    assert row.times == of_f
+    arcs = {arc.caller.name: arc.times[1] for arc in result.arcs}
+    assert arcs["sweep"] == ArcTime(7, 70_000, 7_000) and arcs["main"] == ArcTime()
+    loaded = as_json(result)
+    assert loaded["routines"][0]["times"]["elapsed_s"] == 0.01
+    assert loaded["routines"][0]["times"]["threads_inside"] == 1.6
+    assert loaded["routines"][0]["times"]["sequential"]["elapsed_per_call_s"] == 0.002
+    assert [arc["concurrent"].get("elapsed_s") for arc in loaded["arcs"] if arc["caller"] == "sweep"] == [
+        7e-5
+    ]
+    text = io.StringIO()
+    print_result(result, text)
+    for expected in (
+        "longest",
+        "1.6",
+        "10 ms",
+        "2 calls ended unseen",
+        "3 calls were left by",
+        "1 thread is in it",
+    ):
+        assert expected in text.getvalue(), expected
+    assert as_json(made())["routines"][0]["times"] is None, "nobody asked for them"
+    assert "what is left" not in text.getvalue()
+    drowned = took._replace(first_ns=1_000_000)
+    result = made(times=times._replace(by_routine={5: RoutineTime(drowned, drowned)}))
+    assert any("timing took most of the time of f" in note for note in as_json(result)["notes"])
+
+
+class _Finder:
+    times = True
+
+
+class _Process:
+    pid, image, load_map = 1, 1, None
+
+    def __init__(self, *agents: Agent) -> None:
+        self.agents = agents
+
+
+def timed_as(copy: Copy, *agents: Agent) -> tuple[int | None, list[str]]:
+    counting = CallCounting(cast(BpfKernel, None), cast(FunctionFinder, _Finder()))
+    routine = Routine(copy.symbol, (copy,), ())
+    return counting._number_of_timed(_Process(*agents), DSO, routine, copy), counting.notes
+
+
+def test_what_cannot_be_timed_is_said_with_what_to_use_instead() -> None:
+    fine = Copy("f", 0x1000, "", (CallPlace(0x1000, True, False),))
+    assert timed_as(fine) == (0, [])
+    number, (note,) = timed_as(fine._replace(exits=Exits(untimed="a conditional jump leaves it")))
+    assert number is None and "a conditional jump leaves it" in note and "samples" in note
+    for agent in (OpenCilk(), CilkPlus(), Cilk5()):
+        number, (note,) = timed_as(fine, agent)
+        assert number is None and agent.name in note and "parprof record" in note
+    assert timed_as(fine, Libgomp())[0] == 0
+
+
 def test_the_first_sentence() -> None:
     result = made()
     assert "f was called 15 times" in advice(result) and "53 % of them while nothing else runs" in advice(
@@ -427,4 +526,6 @@ def test_cedars_records() -> None:
 def test_cookies_of_calls() -> None:
     assert CallProbe("f", 0, 4095).cookie == 4095
     assert CallProbe("f", 0, 1, dear=True, knows_caller=True).cookie == 1 | CALL_DEAR | CALL_KNOWS_CALLER
+    assert CallProbe("f", 0, 1, leaves=True, routine=7).cookie == 1 | CALL_LEAVES | 7 << CALL_ROUTINE_SHIFT
+    assert CallProbe("f", 0, 0, timed=True, lands=True).cookie == CALL_TIMED | CALL_LANDS
     assert CallProbe("f", 0, 1).moves and not CallProbe("f", 0, 1).returns, "never a return probe"

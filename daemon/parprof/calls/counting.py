@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from parprof.calls.finder import FunctionFinder
 from parprof.calls.placing import CallPlace
-from parprof.calls.search import MAX_ROUTINES, Copy, Routine
+from parprof.calls.search import MAX_ROUTINES, Copy, Found, Routine
 from parprof.errors import ProbeAttachError, UsageError
-from parprof.files.dso import Dso
+from parprof.files.dso import Dso, Key
 from parprof.kernel.call_counts import MAX_SITES, CallProbe
+from parprof.kernel.call_times import MAX_ROUTINES as MAX_TIMED
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Cost
 from parprof.kernel.uprobes import ProbeSet
 from parprof.probes.plan import file_of
 from parprof.process.loadmap import LoadMap
 from parprof.resources import Closing
+from parprof.runtimes import Agent
 
 
 class Counted(Protocol):
@@ -33,6 +35,10 @@ class Counted(Protocol):
     def load_map(self) -> LoadMap | None:
         """What it maps now."""
 
+    @property
+    def agents(self) -> Sequence[Agent]:
+        """What is known of its parallel runtimes."""
+
 
 @dataclass(frozen=True, slots=True)
 class CountedSite:
@@ -44,6 +50,8 @@ class CountedSite:
     routine: Routine
     copy: Copy
     place: CallPlace
+    timed_as: int | None = None
+    """The number under which its routine is timed; None: it is not."""
 
 
 @dataclass(slots=True)
@@ -58,6 +66,8 @@ class CallCounting(Closing):
     _placed: set[tuple[int, object, int, int]] = field(default_factory=set)
     _sets: list[ProbeSet] = field(default_factory=list)
     _next: int = 0
+    _timed: dict[tuple[int, Key, str], int] = field(default_factory=dict)
+    _landings: set[tuple[int, Key]] = field(default_factory=set)
 
     def follow(self, target: Counted) -> None:
         """Probe what has come with the load map of a process image and is not probed yet.
@@ -67,11 +77,14 @@ class CallCounting(Closing):
         """
         if target.load_map is None:
             return
-        fresh = self._fresh(target, target.load_map)
-        if not fresh:
+        found = self.finder.find(target.load_map)
+        fresh = self._fresh(target, found)
+        landings = self._landing_probes(target, found)
+        if not (fresh or landings):
             return
         try:
-            probes = self.kernel.calls.attach([_probe(site) for site in fresh], target.pid)
+            ends = [probe for site in fresh for probe in _exit_probes(site)]
+            probes = self.kernel.calls.attach([*landings, *ends, *map(_probe, fresh)], target.pid)
         except ProbeAttachError as error:
             self._note(str(error))
             return
@@ -80,8 +93,7 @@ class CallCounting(Closing):
         for site in fresh:
             self.sites[site.number] = site
 
-    def _fresh(self, target: Counted, load_map: LoadMap) -> list[CountedSite]:
-        found = self.finder.find(load_map)
+    def _fresh(self, target: Counted, found: Sequence[tuple[Dso, Found]]) -> list[CountedSite]:
         if self.finder.too_many() > MAX_ROUTINES:
             raise UsageError(
                 f"{self.finder.too_many():,} functions of one file are meant, of which {MAX_ROUTINES} can be "
@@ -101,7 +113,44 @@ class CallCounting(Closing):
                             return out
                         self._next += 1
                         self._placed.add(key)
-                        out.append(CountedSite(number, target.image, dso, routine, copy, place))
+                        timed_as = self._number_of_timed(target, dso, routine, copy)
+                        out.append(CountedSite(number, target.image, dso, routine, copy, place, timed_as))
+        return out
+
+    def _number_of_timed(self, target: Counted, dso: Dso, routine: Routine, copy: Copy) -> int | None:
+        """Under which number the calls of a copy of a routine are timed; None: they are not, and it is said why."""
+        if not self.finder.times:
+            return None
+        moving = next(
+            (agent.name for agent in target.agents if not agent.return_probes or agent.closures), ""
+        )
+        if moving:
+            self._note(
+                f"calls are not timed: under {moving} one may end in another thread than it began in; "
+                "`parprof record` tells the time of routines from samples"
+            )
+            return None
+        if copy.exits.untimed:
+            self._note(
+                f"{copy.symbol} is not timed: {copy.exits.untimed}; samples tell its CPU time, or time what calls it"
+            )
+            return None
+        number = self._timed.setdefault((target.image, dso.key, routine.name), len(self._timed))
+        if number >= MAX_TIMED:
+            self._note(f"more than {MAX_TIMED:,} routines would have to be timed: some are not")
+            return None
+        return number
+
+    def _landing_probes(self, target: Counted, found: Sequence[tuple[Dso, Found]]) -> list[CallProbe]:
+        """Where threads go on after exceptions and longjmp: calls that these left have ended there."""
+        out = []
+        for dso, one in found:
+            if one.landings and (target.image, dso.key) not in self._landings:
+                self._landings.add((target.image, dso.key))
+                offsets = (dso.elf.file_offset(vaddr) for vaddr in one.landings if dso.elf is not None)
+                out += [
+                    CallProbe(file_of(dso), at, 0, dear=True, lands=True) for at in offsets if at is not None
+                ]
         return out
 
     def _note(self, text: str) -> None:
@@ -149,18 +198,40 @@ class CallCounting(Closing):
         self.finder.close()
 
 
-def _probe(site: CountedSite) -> CallProbe:
+def _offset(site: CountedSite, vaddr: int) -> int:
     elf = site.dso.elf
-    offset = elf.file_offset(site.place.vaddr) if elf is not None else None
+    offset = elf.file_offset(vaddr) if elf is not None else None
     if offset is None:
         raise ProbeAttachError(f"{site.routine.name}: its code is not in the file {site.dso.path}")
+    return offset
+
+
+def _probe(site: CountedSite) -> CallProbe:
     return CallProbe(
         file_of(site.dso),
-        offset,
+        _offset(site, site.place.vaddr),
         site.number,
         dear=not site.place.cheap,
         knows_caller=site.place.knows_caller,
+        timed=site.timed_as is not None,
+        routine=site.timed_as or 0,
     )
+
+
+def _exit_probes(site: CountedSite) -> list[CallProbe]:
+    if site.timed_as is None:
+        return []
+    return [
+        CallProbe(
+            file_of(site.dso),
+            _offset(site, vaddr),
+            site.number,
+            dear=True,
+            leaves=True,
+            routine=site.timed_as,
+        )
+        for vaddr in site.copy.exits.vaddrs
+    ]
 
 
 def sites_of(sites: Iterable[CountedSite], routine: str) -> list[CountedSite]:

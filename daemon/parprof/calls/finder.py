@@ -32,12 +32,21 @@ class FunctionFinder(Closing):
     """What each file has of the functions that are meant. For one thread."""
 
     def __init__(
-        self, wanted: Sequence[Wanted], resolve: NameAddresses, nop5_is_cheap: Callable[[], bool]
+        self,
+        wanted: Sequence[Wanted],
+        resolve: NameAddresses,
+        nop5_is_cheap: Callable[[], bool],
+        *,
+        times: bool = False,
     ) -> None:
-        """``resolve``: names addresses, to find lines. ``nop5_is_cheap``: asked when there is something to look for."""
+        """``resolve``: names addresses, to find lines. ``nop5_is_cheap``: asked when there is something to look for.
+
+        ``times``: also look for where the functions are left.
+        """
         self.wanted = tuple(wanted)
         self._resolve = resolve
         self._nop5_is_cheap = nop5_is_cheap
+        self.times = times
         self._client = _Client()
         self._known: dict[Key, Found] = {}
         self._answered: set[str] = set()
@@ -52,7 +61,8 @@ class FunctionFinder(Closing):
     def find(self, load_map: LoadMap) -> list[tuple[Dso, Found]]:
         """The files that are mapped, and what they have."""
         dsos = [dso for dso in load_map.dsos() if dso.key[0] == "file"]
-        return [(dso, found) for dso in dsos if (found := self._in_file(dso, load_map, dsos[0])).routines]
+        found = [(dso, self._in_file(dso, load_map, dsos[0])) for dso in dsos]
+        return [(dso, one) for dso, one in found if one.routines or one.landings]
 
     def _in_file(self, dso: Dso, load_map: LoadMap, executable: Dso) -> Found:
         known = self._known.get(dso.key)
@@ -70,6 +80,7 @@ class FunctionFinder(Closing):
             "patterns": [one.name for one in named],
             "addresses": [address for _, address in addressed],
             "nop5": self._nop5_is_cheap(),
+            "times": self.times,
         }
         try:
             answer = self._ask(dso, request)

@@ -1,4 +1,7 @@
-"""Whether this kernel makes a probe on a 5-byte nop cheap, as recent ones do: found by trying it on ourselves."""
+"""What probes cost that `parprof.probes.prices` does not know, found by trying them on ourselves.
+
+On a 5-byte nop, which recent kernels make cheap; and on a ``ret``, through which functions are left.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from parprof.calls.placing import NOP5
 from parprof.errors import ParprofError
@@ -17,20 +21,29 @@ from parprof.kernel.records import Prices
 
 _RETURN = b"\xc3"
 _SIZE = 4096
-_CALLS, _ROUNDS = 200, 3
+_CALLS, _ROUNDS = 50, 20
+"""Short rounds, of which the fastest counts: on a busy machine long ones are all disturbed."""
 _FAILED = ctypes.c_void_p(-1).value
 
 
 def nop5_is_cheap(kernel: BpfKernel, prices: Prices) -> bool:
     """Whether its price is nearer to that of an emulated instruction than to that of any other."""
     with suppress(OSError, ParprofError):
-        cost_ns = _cost_ns(kernel)
+        cost_ns = _cost_ns(kernel, 0)
         return cost_ns < (prices.entry_ns + prices.dear_ns) / 2
     return False
 
 
-def _cost_ns(kernel: BpfKernel) -> float:
-    """What a probe there takes from a call, of a function in memory that is made for this.
+def with_exits(kernel: BpfKernel, prices: Prices) -> Prices:
+    """Prices as they are now, for a ``ret``, which the kernel executes out of line, as most instructions."""
+    with suppress(OSError, ParprofError):
+        cost_ns = int(_cost_ns(kernel, len(NOP5)))
+        return replace(prices, dear_ns=cost_ns) if cost_ns > 0 else prices
+    return prices
+
+
+def _cost_ns(kernel: BpfKernel, offset: int) -> float:
+    """What a probe takes from a call of a function in memory that is made for this: a 5-byte nop and a ``ret``.
 
     Raises:
         OSError, ParprofError: it cannot be tried.
@@ -49,7 +62,7 @@ def _cost_ns(kernel: BpfKernel) -> float:
         try:
             function = ctypes.CFUNCTYPE(None)(at)
             bare_ns = _call_ns(function)
-            probes = kernel.calls.attach([CallProbe(f"/proc/self/fd/{fd}", 0, 0)], os.getpid())
+            probes = kernel.calls.attach([CallProbe(f"/proc/self/fd/{fd}", offset, 0)], os.getpid())
             try:
                 return _call_ns(function) - bare_ns
             finally:

@@ -113,8 +113,10 @@ class Code:
         dynamic = tables[1:] or tables
         return {entry[4] for table in dynamic for entry in table.functions()}
 
-    def place_all(self, wanted: Collection[Symbol], *, nop5_is_cheap: bool) -> list[Placement]:
-        """Where these functions are to be probed."""
+    def place_all(
+        self, wanted: Collection[Symbol], *, nop5_is_cheap: bool, entries_only: bool = False
+    ) -> list[Placement]:
+        """Where these functions are to be probed. ``entries_only``: where the return address is on top of the stack."""
         entries = [cheap_probe_site(self._elf, one.value, one.size) for one in wanted]
         nops = [self._has_nop5(one.value) for one in wanted]
         looked_for = [
@@ -122,7 +124,7 @@ class Code:
             for one, entry, nop in zip(wanted, entries, nops, strict=True)
             if not (entry.cheap or (nop and nop5_is_cheap))
         ]
-        references = self.references(looked_for) if looked_for else {}
+        references = self.references(looked_for) if looked_for and not entries_only else {}
         return [
             place(entry, references.get(one.value), has_nop5=nop, nop5_is_cheap=nop5_is_cheap)
             for one, entry, nop in zip(wanted, entries, nops, strict=True)

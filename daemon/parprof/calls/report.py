@@ -9,7 +9,10 @@ from typing import IO, Any, TextIO
 from rich.text import Text
 
 from parprof.calls.cedar import callee_calls
-from parprof.calls.result import Arc, CallProfile, Function, RoutineCalls
+from parprof.calls.durations import duration
+from parprof.calls.function import Function
+from parprof.calls.result import Arc, CallProfile, RoutineCalls
+from parprof.calls.timed import TIME_HEADINGS, arc_times_json, time_notes, time_rows, times_json
 from parprof.exporters.screen import Screen
 from parprof.kernel.call_counts import Calls
 from parprof.untrusted import printable
@@ -60,19 +63,6 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
-def duration(seconds: float) -> str:
-    """A time for people.
-
-    >>> duration(4e-8), duration(4e-7), duration(0.0123), duration(2.5)
-    ('40 ns', '0.4 us', '12 ms', '2.5 s')
-    """
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-7), ("ns", 0.0)):
-        if seconds >= size:
-            value = seconds * {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}[unit]
-            return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
-    raise AssertionError
-
-
 def print_result(result: CallProfile, file: TextIO) -> None:
     """The table: each routine, and below it who calls it."""
     with Screen(file) as screen:
@@ -87,6 +77,9 @@ def print_result(result: CallProfile, file: TextIO) -> None:
         ]
         screen.table(headings, _rows(result))
         screen.line("")
+        if rows := list(time_rows(result)):
+            screen.table(TIME_HEADINGS, rows)
+            screen.line("")
         screen.line(
             f"counted for {result.counted_s:.1f} s; n_w from {result.profile.process.n_w_source}; "
             f"counting took about {duration(result.cost_s)} of the program's CPU time"
@@ -138,6 +131,7 @@ def notes(result: CallProfile) -> list[str]:
                 f"{row.function.name} is inlined into {into}: calls there cannot be counted, and their "
                 f"{duration(row.inlined_cpu_s)} of CPU time are not in cpu/call"
             )
+    out += time_notes(result)
     unsure = sum(row.calls.unsure for row in result.routines)
     if unsure:
         out.append(f"n_w was partly guessed at {unsure:,} calls")
@@ -199,6 +193,7 @@ def _routine_json(row: RoutineCalls, arcs: Iterable[Arc]) -> dict[str, Any]:
         "unsure": row.calls.unsure,
         "inlined": {"cpu_s": round(row.inlined_cpu_s, 9), "into": list(row.inlined_in)},
         "callees": {kind: {"count": getattr(callees, kind)} for kind in ("ss", "sc", "cs", "other")},
+        "times": times_json(row.times) if row.times is not None else None,
     }
 
 
@@ -209,8 +204,8 @@ def _arc_json(arc: Arc) -> dict[str, Any]:
         "file": arc.caller.file,
         "line": arc.line,
         "module": arc.caller.module,
-        "sequential": {"count": arc.calls.sequential},
-        "concurrent": {"count": arc.calls.concurrent},
+        "sequential": {"count": arc.calls.sequential, **arc_times_json(arc.times[0])},
+        "concurrent": {"count": arc.calls.concurrent, **arc_times_json(arc.times[1])},
     }
 
 

@@ -13,25 +13,17 @@ from typing import Protocol
 from parprof.attribution.concurrency import AtWork
 from parprof.calls.counting import CountedSite
 from parprof.calls.finder import NameAddresses
+from parprof.calls.function import Function
+from parprof.calls.times import Times
 from parprof.cct.tree import CallingContextTree, Procedure
 from parprof.cct.views import flat_view
 from parprof.exporters.concurrency import FunctionLevels, by_function
 from parprof.files.dso import Dso
 from parprof.kernel.call_counts import Caller, Calls
+from parprof.kernel.call_times import ArcTime, RoutineTime
 from parprof.model import Frame, Profile
 
 UNKNOWN_CALLER = "[unknown]"
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A function by what it is called."""
-
-    name: str
-    module: str = ""
-    file: str = ""
-    line: int = field(default=0, compare=False)
-    """Where it begins; its copies say that of their first instruction, which may be another."""
 
 
 @dataclass(slots=True)
@@ -51,6 +43,8 @@ class RoutineCalls:
     dear: bool = False
     """Some of its calls were counted where that is dear."""
     notes: list[str] = field(default_factory=list)
+    times: RoutineTime | None = None
+    """What its calls took, measured; None: that was not asked for, or cannot be."""
     frames: set[tuple[str, str, str]] = field(default_factory=set)
     """Name, module and file as samples and callers have it: debug information may know another alias."""
 
@@ -76,6 +70,8 @@ class Arc:
     calls: Calls = Calls()
     lines: dict[int, int] = field(default_factory=dict)
     """Calls by line of the caller."""
+    times: tuple[ArcTime, ArcTime] = (ArcTime(), ArcTime())
+    """What they took, if that was measured: sequential ones, concurrent ones."""
 
     @property
     def line(self) -> int:
@@ -108,6 +104,7 @@ def make_result(
     resolve: NameAddresses,
     profile: Profile,
     counted_s: float,
+    times: Times | None = None,
 ) -> CallProfile:
     """Put it together. ``find``: by process image, what tells the file behind an address."""
     names = _Names(sites.values(), resolve)
@@ -124,7 +121,10 @@ def make_result(
             row.calls = row.calls.plus(calls)
             row.per_cpu[cpu] = row.per_cpu.get(cpu, Calls()).plus(calls)
             row.dear = row.dear or not site.place.cheap
-    arcs = _arcs(sites, by_site, by_caller, find, resolve, names)
+    if times is not None:
+        for function, of_routine in times.of_routines(sites, names.routine).items():
+            routines[function].times = of_routine
+    arcs = _arcs(sites, by_site, by_caller, find, resolve, names, times)
     _join(routines, names, profile)
     return CallProfile(
         sorted(routines.values(), key=lambda row: (-row.calls.all, row.function.name)),
@@ -165,30 +165,38 @@ def _arcs(
     find: Mapping[int, Finds],
     resolve: NameAddresses,
     names: _Names,
+    times: Times | None,
 ) -> list[Arc]:
-    places: list[tuple[CountedSite, Calls, tuple[Dso, int, bool] | None]] = []
+    none = (ArcTime(), ArcTime())
+    places: list[tuple[CountedSite, Calls, tuple[ArcTime, ArcTime], tuple[Dso, int, bool] | None]] = []
     for number, by_cpu in by_site.items():
         site = sites.get(number)
         if site is not None and site.place.knows_caller:
             total = Calls()
             for calls in by_cpu.values():
                 total = total.plus(calls)
-            places.append((site, total, (site.dso, site.place.vaddr, False)))
+            places.append((site, total, none, (site.dso, site.place.vaddr, False)))
     for caller, calls in by_caller.items():
         site = sites.get(caller.site)
         if site is None:
             continue
         image = find.get(site.image)
         at = image.find(caller.return_address, caller.epoch) if image is not None else None
-        places.append((site, calls, (*at, True) if at is not None else None))
-    frames = resolve({place for _, _, place in places if place is not None})
+        took = (
+            times.by_caller.get((caller.site, caller.return_address, caller.epoch), none)
+            if times is not None
+            else none
+        )
+        places.append((site, calls, took, (*at, True) if at is not None else None))
+    frames = resolve({place for _, _, _, place in places if place is not None})
     out: dict[tuple[Function, Function], Arc] = {}
-    for site, calls, place in places:
+    for site, calls, took, place in places:
         frame = frames[place][0] if place is not None else Frame(UNKNOWN_CALLER)
         from_function = Function(frame.name, frame.module, frame.file, frame.start_line)
         callee = names.routine(site)
         arc = out.setdefault((from_function, callee), Arc(from_function, callee))
         arc.calls = arc.calls.plus(calls)
+        arc.times = arc.times[0].plus(took[0]), arc.times[1].plus(took[1])
         if frame.line:
             arc.lines[frame.line] = arc.lines.get(frame.line, 0) + calls.all
     return list(out.values())

@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from parprof.calls.placing import CallPlace, Code
+from parprof.calls.exits import MAX_EXITS, ONE_INSTRUCTION, Exits, find_exits, find_landings
+from parprof.calls.placing import CallPlace, Code, Placement
 from parprof.calls.wanted import MAX_TEXT, matches, names_many
 from parprof.files.elf import ElfFile, Symbol
 from parprof.files.elf_symbols import TYPE_IFUNC
@@ -29,6 +30,8 @@ class Copy(NamedTuple):
     why: str
     """Why it is probed where it is."""
     places: tuple[CallPlace, ...]
+    exits: Exits = Exits()
+    """Where its calls end, if that was looked for."""
 
 
 class Routine(NamedTuple):
@@ -53,12 +56,19 @@ class Found(NamedTuple):
     """Patterns that mean a function of which the dynamic linker chooses one of several (IFUNC)."""
     functions: int = 0
     """How many functions the file names."""
+    landings: tuple[int, ...] = ()
+    """Where threads go on after exceptions and longjmp, if that was looked for: ELF virtual addresses."""
 
 
 def search(
-    elf: ElfFile, patterns: Sequence[str], addresses: Sequence[int], *, nop5_is_cheap: bool = False
+    elf: ElfFile,
+    patterns: Sequence[str],
+    addresses: Sequence[int],
+    *,
+    nop5_is_cheap: bool = False,
+    times: bool = False,
 ) -> Found:
-    """Look for functions by name, and by an ELF virtual address that they have.
+    """Look for functions by name, and by an ELF virtual address that they have. ``times``: and for where they are left.
 
     Raises:
         ElfError: the file cannot be read.
@@ -87,7 +97,7 @@ def search(
             answered |= asked
             meant.setdefault(name, []).append(symbol)
     _drop_aliases(meant)
-    routines = _routines(elf, symbols, dict(list(meant.items())[:MAX_ROUTINES]), nop5_is_cheap)
+    routines = _routines(elf, symbols, dict(list(meant.items())[:MAX_ROUTINES]), nop5_is_cheap, times)
     missing = [i for i, one in enumerate(patterns) if i not in answered | indirect and not names_many(one)]
     return Found(
         tuple(routines),
@@ -96,6 +106,7 @@ def search(
         tuple((index, _nearest(patterns[index], symbols)) for index in missing),
         tuple(sorted(indirect - answered)),
         len(symbols),
+        find_landings(elf, symbols) if times else (),
     )
 
 
@@ -129,7 +140,7 @@ def _drop_aliases(meant: dict[str, list[Symbol]]) -> None:
 
 
 def _routines(
-    elf: ElfFile, symbols: list[Symbol], meant: dict[str, list[Symbol]], nop5_is_cheap: bool
+    elf: ElfFile, symbols: list[Symbol], meant: dict[str, list[Symbol]], nop5_is_cheap: bool, times: bool
 ) -> list[Routine]:
     chosen: list[tuple[str, list[Symbol], tuple[str, ...]]] = []
     for name, copies in meant.items():
@@ -144,15 +155,24 @@ def _routines(
             notes.append(f"{len(alike)} functions have this name: they are counted together")
         chosen.append((name, whole or copies, tuple(notes)))
     flat = [one for _, copies, _ in chosen for one in copies]
-    placements = iter(Code(elf, symbols).place_all(flat, nop5_is_cheap=nop5_is_cheap))
-    return [
-        Routine(
-            name,
-            tuple(Copy(one.name, one.value, (at := next(placements)).why, at.places) for one in copies),
-            notes,
+    placements = Code(elf, symbols).place_all(flat, nop5_is_cheap=nop5_is_cheap, entries_only=times)
+    made = iter(
+        _timed(elf, one, at, symbols) if times else Copy(one.name, one.value, at.why, at.places)
+        for one, at in zip(flat, placements, strict=True)
+    )
+    return [Routine(name, tuple(next(made) for _ in copies), notes) for name, copies, notes in chosen]
+
+
+def _timed(elf: ElfFile, symbol: Symbol, at: Placement, symbols: Sequence[Symbol]) -> Copy:
+    """A copy that is probed at its entry and at its exits, which are other instructions."""
+    (entry,) = at.places
+    exits = find_exits(elf, symbol, entry.vaddr, symbols)
+    if entry.vaddr != symbol.value and exits.untimed == ONE_INSTRUCTION:
+        at = Placement(
+            (CallPlace(symbol.value, False, False),), "its first instruction: it leaves at the cheap one"
         )
-        for name, copies, notes in chosen
-    ]
+        exits = find_exits(elf, symbol, symbol.value, symbols)
+    return Copy(symbol.name, symbol.value, at.why, at.places, exits)
 
 
 def _nearest(pattern: str, symbols: Sequence[Symbol]) -> tuple[str, ...]:
@@ -171,7 +191,7 @@ def found_from_json(raw: Any) -> Found:
         ValueError: this is no such thing.
     """
     try:
-        routines, matched, answered, suggestions, indirect, functions = raw
+        routines, matched, answered, suggestions, indirect, functions, landings = raw
         return Found(
             tuple(_routine(one) for one in _list(routines, MAX_ROUTINES)),
             _number(matched),
@@ -179,6 +199,7 @@ def found_from_json(raw: Any) -> Found:
             tuple((_number(index), tuple(map(_text, _list(names)))) for index, names in _list(suggestions)),
             tuple(_number(one) for one in _list(indirect)),
             _number(functions),
+            tuple(_number(one) for one in _list(landings, MAX_EXITS)),
         )
     except TypeError as error:
         raise ValueError("no functions") from error
@@ -201,10 +222,11 @@ def _routine(raw: Any) -> Routine:
 
 
 def _copy(raw: Any) -> Copy:
-    symbol, vaddr, why, places = raw
+    symbol, vaddr, why, places, (exits, untimed) = raw
     return Copy(
         _text(symbol), _number(vaddr), _text(why),
         tuple(CallPlace(_number(at), bool(cheap), bool(knows)) for at, cheap, knows in _list(places)),
+        Exits(tuple(_number(at) for at in _list(exits, MAX_EXITS)), _text(untimed)),
     )  # fmt: skip
 
 

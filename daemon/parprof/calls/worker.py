@@ -1,7 +1,7 @@
 """The child process that looks for functions in files: ``python -m parprof.calls.worker FD``.
 
 It answers requests on a socket, each with a descriptor of an ELF file: ``{"patterns": [...], "addresses": [...],
-"nop5": bool}`` with ``{"found": ...}`` (`parprof.calls.search.Found`), and ``{"list": true}`` with
+"nop5": bool, "times": bool}`` with ``{"found": ...}`` (`parprof.calls.search.Found`), and ``{"list": true}`` with
 ``{"functions": [...]}``.
 It ends with the socket. What it reads is hostile: so it gives up its privileges first, and memory and time are limited.
 """
@@ -9,9 +9,6 @@ It ends with the socket. What it reads is hostile: so it gives up its privileges
 from __future__ import annotations
 
 import os
-import signal
-import socket
-import sys
 from contextlib import suppress
 from typing import Any
 
@@ -19,12 +16,10 @@ from parprof.calls.search import list_functions, search
 from parprof.files.elf import ElfError, ElfFile
 from parprof.symbols.names import readable
 from parprof.workers import protocol
-from parprof.workers.privileges import drop_privileges
+from parprof.workers.serving import run
 
 MEMORY_LIMIT = 2 << 30
 """Bytes of addresses that the child may use."""
-_REQUEST_SECONDS = 60
-_FILES = 64
 
 
 def answer(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -37,35 +32,16 @@ def answer(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
             return {"functions": list_functions(elf)}
         patterns = [str(one) for one in request.get("patterns", ())]
         addresses = [int(one) for one in request.get("addresses", ())]
-        return {"found": search(elf, patterns, addresses, nop5_is_cheap=bool(request.get("nop5")))}
+        options = {"nop5_is_cheap": bool(request.get("nop5")), "times": bool(request.get("times"))}
+        return {"found": search(elf, patterns, addresses, **options)}
     except (ElfError, OSError, ValueError) as error:
         return {"problem": str(error)[:500]}
     except MemoryError:
         return {"problem": "its symbols take too much memory"}
 
 
-def serve(connection: socket.socket) -> None:
-    """Answer until the other end closes the socket."""
-    while (received := protocol.receive(connection)) is not None:
-        signal.alarm(_REQUEST_SECONDS)  # ends us if nobody waits any more and a file keeps us busy
-        reply = answer(*received)
-        protocol.close_all(received[1])
-        protocol.send(connection, reply)
-        signal.alarm(0)
-
-
-def main() -> int:
-    """Entry point of the child process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, which still needs us
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    readable("_Z1fv")  # loads the C++ library while files can be read
+if __name__ == "__main__":
+    readable("_Z1fv")  # loads the C++ library
     with suppress(ImportError):
         import capstone  # noqa: F401
-    drop_privileges(MEMORY_LIMIT, 0, _FILES)
-    with suppress(OSError, ValueError):
-        serve(connection)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    run(answer, MEMORY_LIMIT)

@@ -19,15 +19,17 @@ from typing import TextIO
 from parprof.calls.counting import CallCounting
 from parprof.calls.estimate import LOOK_SECONDS, Estimate, Look, estimate
 from parprof.calls.finder import FunctionFinder
-from parprof.calls.nop5 import nop5_is_cheap
+from parprof.calls.nop5 import nop5_is_cheap, with_exits
 from parprof.calls.report import print_result, write_json
 from parprof.calls.result import CallProfile, make_result
+from parprof.calls.times import Times
 from parprof.calls.wanted import Wanted
 from parprof.commands.progress import Progress
 from parprof.errors import TargetError, UsageError
 from parprof.exporters.output import open_output
 from parprof.kernel import bpf
 from parprof.kernel.call_counts import map_sizes
+from parprof.kernel.call_times import RoutineTime, time_sizes
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.perf_events import choose, maximum_rate_hz
 from parprof.kernel.records import Budget, Cost, Prices
@@ -68,18 +70,24 @@ def count_calls(
     allow_many_files()
     events = choose([])
     look_hz = min(_LOOK_HZ, maximum_rate_hz())
+    sizes = {**map_sizes(), **(time_sizes() if args.times else {})}
     budget = Budget(1.0, _NO_LIMIT_NS) if args.force else Budget(args.budget / 100, _BURST_NS)
     log = None if args.quiet else _to_standard_error
     with (
         Symbolizer(log=log) as symbolizer,
         BpfKernel(
-            events.names, look_hz if refuses else _FREQUENCY_HZ, budget=budget, waits=False, sizes=map_sizes()
+            events.names, look_hz if refuses else _FREQUENCY_HZ, budget=budget, waits=False, sizes=sizes
         ) as kernel,
         ExitStack() as until_end,
     ):
-        kernel.breaker.set_prices(prices := machine_prices(kernel))
+        prices = machine_prices(kernel)
+        if args.times:
+            prices = with_exits(kernel, prices)
+        kernel.breaker.set_prices(prices)
         finder = until_end.enter_context(
-            FunctionFinder(wanted, symbolizer.resolve, cache(lambda: nop5_is_cheap(kernel, prices)))
+            FunctionFinder(
+                wanted, symbolizer.resolve, cache(lambda: nop5_is_cheap(kernel, prices)), times=args.times
+            )
         )
         counting = until_end.enter_context(CallCounting(kernel, finder))
         source = Source(args.n_w_source) if args.n_w_source else None
@@ -115,6 +123,7 @@ class _Count:
         self._estimate: Estimate | None = None
         self._begun_s = self._ended_s = 0.0
         self._notes: list[str] = []
+        self._times: dict[int, RoutineTime] = {}
 
     def run(self, main: Target, finished: Callable[[Session], bool]) -> None:
         """Look, and count on.
@@ -146,6 +155,7 @@ class _Count:
                     self._notes.append(self._ended_text(looked_s))
                     break
         self._ended_s = time.monotonic()
+        self._times = self._session.kernel.calls.times.by_routine()
         self._counting.detach()
         self._session.finish()
 
@@ -172,7 +182,15 @@ class _Count:
         """CPU time that counting took from the program."""
         cheap, dear = self._counting.hits()
         own_ns = self._session.kernel.calls.price_ns()
-        return (cheap * (self._prices.entry_ns + own_ns) + dear * (self._prices.dear_ns + own_ns)) / 1e9
+        return (
+            cheap * self._call_ns(self._prices.entry_ns, own_ns)
+            + dear * self._call_ns(self._prices.dear_ns, own_ns)
+        ) / 1e9
+
+    def _call_ns(self, trap_ns: float, own_ns: float) -> float:
+        """What a call takes, of its entry and, where it is timed, its exit. ``own_ns``: our program."""
+        exit_ns = self._prices.dear_ns + own_ns if self._args.times else 0.0
+        return trap_ns + own_ns + exit_ns
 
     def _is_cut(self, pid: int) -> bool:
         target = self._session.live(pid)
@@ -197,8 +215,8 @@ class _Count:
                 counted_s * busy_cores,
                 cheap,
                 dear,
-                self._prices.entry_ns + own_ns,
-                self._prices.dear_ns + own_ns,
+                self._call_ns(self._prices.entry_ns, own_ns),
+                self._call_ns(self._prices.dear_ns, own_ns),
                 in_kernel,
                 in_kernel / kernel.frequency_hz,
                 kernel.statistics()["left_out_calls"],
@@ -209,8 +227,11 @@ class _Count:
         return self._estimate.text(len(self._counting.routines())) if self._estimate else ""
 
     def _begin_anew(self, main: Target) -> None:
-        """What was counted of a running process for the look does not count: more samples were taken than need be."""
-        if self._refuses:
+        """What was counted of a running process for the look does not count: more samples were taken than need be.
+
+        Where calls are timed it does: calls that last would have begun too early else.
+        """
+        if self._refuses and not self._args.times:
             self._session.drain()
             self._session.kernel.set_frequency(_FREQUENCY_HZ)
             self._counting.restart(self._session.live(main.pid) or main)
@@ -268,12 +289,18 @@ class _Count:
             symbolizer.resolve,
             profile,
             self._ended_s - self._begun_s,
+            Times(self._times, calls.times.by_caller()) if self._args.times else None,
         )
         made.estimate = self._estimate_text()
         made.cost_s = self._cost_s()
         failures = [text for text in newest.failures if "functions of one file" in text]
         if failures and not self._counting.sites:
             raise UsageError(failures[0])
+        untimed = self._session.kernel.statistics()["untimed_calls"]
+        if untimed:
+            self._notes.append(
+                f"{untimed:,} calls are counted without their time: too many were open at once"
+            )
         made.notes = [*self._notes, *self._counting.notes, *self._counting.finder.missing()]
         return made
 

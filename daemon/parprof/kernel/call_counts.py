@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from parprof.kernel import bpf
+from parprof.kernel.call_times import CallTimer
 from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.uprobes import Prober, ProbeSet
 
-CALL_DEAR, CALL_KNOWS_CALLER = 1 << 16, 1 << 17
+CALL_DEAR, CALL_KNOWS_CALLER, CALL_TIMED, CALL_LEAVES, CALL_LANDS = (1 << bit for bit in range(16, 21))
+CALL_ROUTINE_SHIFT = 32
 MAX_SITES = 1 << 12
 """Places that can be probed at once; a place of another process image is another."""
 _MAX_CALLERS = 1 << 13
@@ -35,6 +37,14 @@ class CallProbe:
     """The kernel has to execute the instruction there out of line."""
     knows_caller: bool = False
     """The instruction there is the one that calls, not the function's own."""
+    timed: bool = False
+    """Its exits are probed, too: a place that is the function's own, with the return address on top of the stack."""
+    leaves: bool = False
+    """No call, but an exit of the routine."""
+    lands: bool = False
+    """No call: here threads go on after an exception or longjmp."""
+    routine: int = 0
+    """The number under which times are added up."""
     returns: bool = False
     moves: bool = True
     """Never a return probe, not even for a moment: an exception may pass through."""
@@ -42,7 +52,14 @@ class CallProbe:
     @property
     def cookie(self) -> int:
         """What the program is told."""
-        return self.number | (CALL_DEAR if self.dear else 0) | (CALL_KNOWS_CALLER if self.knows_caller else 0)
+        flags = (
+            (self.dear, CALL_DEAR),
+            (self.knows_caller, CALL_KNOWS_CALLER),
+            (self.timed, CALL_TIMED),
+            (self.leaves, CALL_LEAVES),
+            (self.lands, CALL_LANDS),
+        )
+        return self.number | sum(flag for on, flag in flags if on) | self.routine << CALL_ROUTINE_SHIFT
 
 
 class Calls(NamedTuple):
@@ -85,6 +102,8 @@ class CallCounter:
         self._object = loaded
         self._prober: Prober | None = None
         self._cpus = possible_cpus()
+        self.times = CallTimer(loaded)
+        """How long calls took, of those probes that are timed."""
 
     def attach(self, probes: Sequence[CallProbe], pid: int) -> ProbeSet:
         """Count at these places in process ``pid`` alone.
@@ -95,6 +114,8 @@ class CallCounter:
         """
         if self._prober is None:
             self._prober = Prober(self._object, "on_call")
+        if any(probe.timed for probe in probes):
+            self.times.begin()
         return self._prober.attach(probes, pid)
 
     def by_site(self) -> dict[int, dict[int, Calls]]:
@@ -151,5 +172,6 @@ class CallCounter:
 
     def close(self) -> None:
         """No more probes are placed; those that there are go with their sets."""
+        self.times.close()
         if self._prober is not None:
             self._prober.close()

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How long calls of chosen functions take (malony-1987 sec. 3 and 4.4.1): elapsed and CPU time, of the routine itself and
+ * with all that it calls. A call begins at a probe of the entry and ends at one of the function's own exits, which are
+ * ordinary probes of instructions: nothing on the target's stack is changed, so nothing can break that looks at it.
+ *
+ * Each thread has a stack of its open calls, told apart by where their return address lies. A call that was left by an
+ * exception or longjmp ends at the landing, if that is probed; else it is found out of date when another begins at the
+ * same place or above, and nobody knows when it ended. What is done here is taken off the times as far as it is known.
+ * Preemptible, as on_call; a thread's own entries are changed by that thread alone.
+ */
+BPF_TABLE("hash", u32, struct call_thread, call_threads, 1);	/* by tid */
+BPF_TABLE("hash", u64, struct open_call, open_calls, 1);	/* by tid << 32 | depth */
+BPF_TABLE("hash", u64, u32, open_by_thread, 1);	/* how often a thread is in a routine: tid << 32 | routine */
+BPF_TABLE("array", u32, struct routine_time, routine_times, 1);
+BPF_TABLE("hash", struct call_arc, struct arc_time, arc_times, 1);
+
+#define MOST_ENDED 24		/* open calls that one event can end; those left over end with the next */
+#define OPEN_TRIES 8
+#define OPEN_BITS 16
+#define OPEN_MASK ((1ULL << OPEN_BITS) - 1)
+#define FAR_BYTES (64 << 10)
+
+enum ending {
+	ENDS_AT_EXIT = 0,
+	ENDS_AT_LANDING = 1,
+	ENDED_UNSEEN = 2,
+};
+
+/* One thread more, or fewer, is in the routine: how long at least one was. The time is in the same word as the number. */
+static __always_inline void change_open(struct open_time *open, s64 change, u64 now)
+{
+	u64 old = *(volatile u64 *)&open->word, seen, begun;
+
+	now >>= OPEN_TIME_SHIFT;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < OPEN_TRIES; i++) {
+		begun = old >> OPEN_BITS;
+		if (now < begun)	/* another CPU's clock is ahead */
+			now = begun;
+		seen = __sync_val_compare_and_swap(&open->word, old, now << OPEN_BITS | ((old + change) & OPEN_MASK));
+		if (seen == old) {
+			if (old & OPEN_MASK)
+				__sync_fetch_and_add(&open->any_ns, (now - begun) << OPEN_TIME_SHIFT);
+			return;
+		}
+		old = seen;
+	}
+	count(STAT_UNTIMED_CALLS);
+	__sync_fetch_and_add(&open->word, change);
+}
+
+static __always_inline struct routine_time *find_routine_time(u32 routine)
+{
+	return routine_times.lookup(&routine);
+}
+
+/* CPU time that the thread, which runs now, has used since it was met. */
+static __always_inline u64 call_cpu_ns(struct call_thread *ct, u64 now)
+{
+	return ct->cpu_ns + (now - ct->since_ns);
+}
+
+static __always_inline void add_time(struct call_time *to, struct open_call *call, u64 gross, u64 elapsed, u64 cpu)
+{
+	u64 direct = elapsed > call->inner_ns ? elapsed - call->inner_ns : 0;
+	u64 direct_cpu = cpu > call->inner_cpu_ns ? cpu - call->inner_cpu_ns : 0;
+
+	__sync_fetch_and_add(&to->ended, 1);
+	__sync_fetch_and_add(&to->elapsed_ns, elapsed);
+	__sync_fetch_and_add(&to->direct_ns, direct);
+	__sync_fetch_and_add(&to->cpu_ns, cpu);
+	__sync_fetch_and_add(&to->direct_cpu_ns, direct_cpu);
+	__sync_fetch_and_add(&to->direct_gross_ns, gross - call->inner_gross_ns);
+	if (call->is_outermost)
+		__sync_fetch_and_add(&to->outermost_ns, elapsed);
+	if (call->is_first) {
+		__sync_fetch_and_add(&to->first_ns, elapsed);
+		__sync_fetch_and_add(&to->first_cpu_ns, cpu);
+		__sync_fetch_and_add(&to->first_gross_ns, gross);
+	}
+	if (elapsed > to->longest_ns)
+		to->longest_ns = elapsed;
+}
+
+static __always_inline void add_arc_time(struct open_call *call, u64 elapsed, u64 cpu)
+{
+	struct arc_time none = {}, *time;
+	struct call_arc arc = {};
+	u32 concurrent = call->is_concurrent & 1;
+
+	arc.caller = call->caller;
+	arc.site = call->site;
+	arc.epoch = call->epoch;
+	time = arc_times.lookup_or_try_init(&arc, &none);
+	if (!time) {
+		count(LOST_CALLERS);
+		return;
+	}
+	__sync_fetch_and_add(&time->ended[concurrent], 1);
+	__sync_fetch_and_add(&time->elapsed_ns[concurrent], elapsed);
+	__sync_fetch_and_add(&time->cpu_ns[concurrent], cpu);
+}
+
+/* The thread is no longer in it. */
+static __always_inline void leave_routine(struct routine_time *r, struct open_call *call, u32 tid, u64 now)
+{
+	u64 key = (u64)tid << 32 | call->routine;
+	u32 *level = open_by_thread.lookup(&key);
+
+	if (level && *level > 1) {
+		(*level)--;
+	} else {
+		open_by_thread.delete(&key);
+		change_open(&r->inside, -1, now);
+	}
+	if (!call->is_concurrent)
+		__sync_fetch_and_add(&r->open_sequential, -1);
+	change_open(&r->directly, -1, now);
+}
+
+/* Ends the innermost open call of the thread. `cost_ns`: what this program takes at its end. */
+static __always_inline void end_call(struct call_thread *ct, struct open_call *call, u32 tid, u32 how, u64 now, u64 cost_ns)
+{
+	u64 key = (u64)tid << 32 | (ct->depth - 2), gross = now - call->begun_ns, elapsed, cpu;
+	struct routine_time *r = find_routine_time(call->routine), *outer_r;
+	struct open_call *outer = ct->depth > 1 ? open_calls.lookup(&key) : 0;
+
+	elapsed = gross > call->taken_ns ? gross - call->taken_ns : 0;
+	cpu = call_cpu_ns(ct, now) - call->begun_cpu_ns;
+	cpu = cpu > call->taken_ns ? cpu - call->taken_ns : 0;
+	if (outer) {
+		outer->taken_ns += call->taken_ns + cost_ns;
+		outer_r = find_routine_time(outer->routine);
+		if (outer_r)
+			change_open(&outer_r->directly, 1, now);
+		if (how != ENDED_UNSEEN) {
+			outer->inner_gross_ns += gross;
+			outer->inner_ns += elapsed;
+			outer->inner_cpu_ns += cpu;
+		}
+	}
+	if (r) {
+		leave_routine(r, call, tid, now);
+		if (how == ENDED_UNSEEN) {
+			__sync_fetch_and_add(&r->unseen, 1);
+		} else {
+			add_time(call->is_concurrent ? &r->concurrent : &r->sequential, call, gross, elapsed, cpu);
+			add_arc_time(call, elapsed, cpu);
+		}
+		if (how == ENDS_AT_LANDING)
+			__sync_fetch_and_add(&r->unwound, 1);
+	}
+	ct->depth--;
+	key = (u64)tid << 32 | ct->depth;
+	open_calls.delete(&key);
+}
+
+/* Whether an open call may go on, although a newer one is above it: a signal handler has a stack of its own, say. */
+static __always_inline int is_elsewhere(struct open_call *call, u64 slot)
+{
+	u64 there = 0;
+
+	if (slot - call->slot < FAR_BYTES)
+		return 0;
+	bpf_probe_read_user(&there, sizeof(there), (void *)call->slot);
+	return there == call->caller;
+}
+
+/* Something happened in the thread with its stack as high as `slot`: ends what cannot be open any more. At an exit of a
+ * routine, `routine` says of which; else it is NO_ROUTINE. */
+static __always_inline void end_calls(struct call_thread *ct, u32 tid, u32 how, u64 slot, u32 routine, u64 now, u64 cost_ns)
+{
+	struct open_call *call;
+	u64 key;
+	u32 end;
+
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < MOST_ENDED; i++) {
+		if (!ct->depth)
+			return;
+		key = (u64)tid << 32 | (ct->depth - 1);
+		call = open_calls.lookup(&key);
+		if (!call) {	/* there was no room for it */
+			ct->depth--;
+			continue;
+		}
+		if (call->slot > slot || (how == ENDED_UNSEEN && is_elsewhere(call, slot)))
+			return;
+		end = how;
+		if (how == ENDS_AT_EXIT && (call->slot != slot || call->routine != routine))
+			end = ENDED_UNSEEN;
+		end_call(ct, call, tid, end, now, cost_ns);
+		if (how == ENDS_AT_EXIT && end == ENDS_AT_EXIT)
+			return;
+	}
+}
+
+static __always_inline struct call_thread *find_call_thread(u32 tid, u64 now)
+{
+	struct call_thread none = {}, *ct = call_threads.lookup(&tid);
+
+	if (ct)
+		return ct;
+	none.since_ns = now;
+	call_threads.update(&tid, &none);
+	return call_threads.lookup(&tid);
+}
+
+/* The thread is in the routine once more. */
+static __always_inline void enter_routine(struct routine_time *r, struct open_call *call, u32 tid)
+{
+	u64 key = (u64)tid << 32 | call->routine;
+	u32 one = 1, *level = open_by_thread.lookup(&key);
+
+	if (level) {
+		(*level)++;
+	} else {
+		open_by_thread.update(&key, &one);
+		change_open(&r->inside, 1, call->begun_ns);
+	}
+	if (!call->is_concurrent)
+		__sync_fetch_and_add(&r->open_sequential, 1);
+	change_open(&r->directly, 1, call->begun_ns);
+}
+
+static __always_inline int is_in_routine(u32 tid, u32 routine)
+{
+	u64 key = (u64)tid << 32 | routine;
+
+	return open_by_thread.lookup(&key) != 0;
+}
+
+/* Of a call within another: the outer one does not go on itself meanwhile. */
+static __always_inline void suspend_outer(struct open_call *outer, struct open_call *call, u64 cost_ns)
+{
+	struct routine_time *r = find_routine_time(outer->routine);
+
+	if (r)
+		change_open(&r->directly, -1, call->begun_ns);
+	outer->taken_ns += cost_ns;
+}
+
+/* Begins a call; `slot` is where its return address lies. `trap_ns`: half of what the traps at its entry and its end take:
+ * about so much is within the call, the other half without. */
+static __always_inline void begin_call(struct process *p, struct judgement *j, u64 cookie, u32 tid, u64 slot, u64 entered_ns,
+				       u64 trap_ns)
+{
+	u32 routine = cookie >> CALL_ROUTINE_SHIFT & CALL_ROUTINE_MASK;
+	struct call_thread *ct = find_call_thread(tid, entered_ns);
+	struct routine_time *r = find_routine_time(routine);
+	struct open_call call = {}, *outer;
+	u64 key;
+
+	if (!ct || !r) {
+		count(STAT_UNTIMED_CALLS);
+		return;
+	}
+	end_calls(ct, tid, ENDED_UNSEEN, slot, NO_ROUTINE, entered_ns, 0);
+	call.slot = slot;
+	call.site = cookie & CALL_SITE_MASK;
+	call.routine = routine;
+	call.epoch = p->epoch;
+	call.is_concurrent = j->n_working > 1;
+	bpf_probe_read_user(&call.caller, sizeof(call.caller), (void *)slot);
+	key = (u64)tid << 32 | (ct->depth - 1);
+	outer = ct->depth ? open_calls.lookup(&key) : 0;
+	/* sec. 4.4.1: whoever enters sequentially has entered for all threads */
+	call.is_first = !is_in_routine(tid, routine);
+	call.is_outermost = call.is_first && !r->open_sequential;
+	call.begun_ns = bpf_ktime_get_ns();
+	call.begun_cpu_ns = call_cpu_ns(ct, call.begun_ns);
+	call.taken_ns = trap_ns;
+	key = (u64)tid << 32 | ct->depth;
+	if (open_calls.update(&key, &call)) {
+		count(STAT_UNTIMED_CALLS);
+		return;
+	}
+	ct->depth++;
+	enter_routine(r, &call, tid);
+	if (outer)
+		suspend_outer(outer, &call, trap_ns + (call.begun_ns - entered_ns));
+}
+
+/* An exit of a routine, or where a thread goes on after an exception or longjmp. */
+static __always_inline void on_leaving(struct pt_regs *ctx, u64 cookie, struct meter *m, u32 tid)
+{
+	u64 now = bpf_ktime_get_ns(), cost_ns = m ? m->price_ns[METER_CALL] : 0;
+	struct call_thread *ct = call_threads.lookup(&tid);
+
+	if (!ct)	/* it was entered before we came */
+		return;
+	end_calls(ct, tid, cookie & CALL_LANDS ? ENDS_AT_LANDING : ENDS_AT_EXIT, PT_REGS_SP(ctx),
+		  cookie & CALL_LANDS ? NO_ROUTINE : cookie >> CALL_ROUTINE_SHIFT & CALL_ROUTINE_MASK, now, cost_ns);
+}
+
+/* The thread is gone, or is another program: what it was in has ended. */
+static __always_inline void forget_call_thread(struct call_thread *ct, u32 tid, u64 now)
+{
+	if (ct->depth)
+		end_calls(ct, tid, ENDED_UNSEEN, ~0ULL, NO_ROUTINE, now, 0);
+	call_threads.delete(&tid);
+}
+
+/* sched_switch(bool preempt, prev, next, prev_state): attached only while calls are timed. */
+int on_timed_switch(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 tid = ids_of((void *)ctx->args[1]), next = ids_of((void *)ctx->args[2]);
+	struct call_thread *ct = call_threads.lookup(&tid);
+	u64 now = bpf_ktime_get_ns();
+
+	if (ct) {
+		ct->cpu_ns = call_cpu_ns(ct, now);
+		ct->since_ns = now;
+		if (is_exiting((void *)ctx->args[1]))
+			forget_call_thread(ct, tid, now);
+	}
+	ct = call_threads.lookup(&next);
+	if (ct)
+		ct->since_ns = now;
+	return 0;
+}
