@@ -149,8 +149,8 @@ static __always_inline void leave_switches(struct process *p)
 /* Cuts off the dearest kind of event if the budget is used up. Two CPUs that do so at once choose the same. */
 static __always_inline void hold_to_budget(struct process *p, struct settings *s, u32 tgid, u32 tid)
 {
-	u32 cuttable = ~(p->cut | 1 << COST_WALK | 1 << COST_TIMER), dearest = COST_KINDS;
-	u64 most, taken;
+	u32 cuttable = ~(p->cut | 1 << COST_WALK | 1 << COST_TIMER);
+	u64 dearest = COST_KINDS, most, taken, more;
 
 	if (p->left_ns >= 0)
 		return;
@@ -158,10 +158,9 @@ static __always_inline void hold_to_budget(struct process *p, struct settings *s
 #pragma unroll
 	for (int kind = 0; kind < COST_KINDS; kind++) {
 		taken = p->spent_ns[kind] - p->full_ns[kind];
-		if ((cuttable >> kind & 1) && taken > most) {
-			most = taken;
-			dearest = kind;
-		}
+		more = (cuttable >> kind & 1) & below(most, taken);	/* without a branch, for the verifier's sake */
+		most ^= (most ^ taken) & -more;
+		dearest ^= (dearest ^ kind) & -more;
 	}
 	fill_budget(p, s);
 	if (dearest == COST_KINDS)

@@ -130,12 +130,13 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->key.waiters = 0;
 	w->key.fine = 0;
 	w->key.away = away_from(p);
-	w->key.reserved = 0;
+	w->key.fresh = w->key.reserved = 0;
 	w->key.image = p->image;
 	w->key.epoch = p->epoch;
 	w->key.tid = tid;
 	w->key.event = bpf_get_attach_cookie(ctx);
 	w->key.phase = s->phase;
+	w->compares = s->activations && !w->key.event;
 	judge(w, p, t, tgid, s->cpus);
 	if (t && (t->last_lock || t->held_lock))
 		w->key.waiters = waiters_for(t, tgid, tid);

@@ -67,15 +67,12 @@ static __always_inline void begin_lock_wait(struct thread *t, u32 tgid, u32 tid)
 	owner->last_lock = address;
 }
 
-/* The thread goes to sleep. */
-static __always_inline void fall_asleep(struct process *p, struct thread *t, u32 tgid, u32 tid, u64 now)
+/* What the thread goes to sleep for. */
+static __always_inline void fall_asleep(struct process *p, struct thread *t, u32 tgid, u32 tid)
 {
 	struct process_config *config = configs.lookup(&tgid);
 	int inside;
 
-	t->blocked = 1;
-	t->spins = 0;
-	recount_at(p, t, 0, 0, now);
 	if (!config)
 		return;
 	if (config->memory.kind == MEMORY_TEAM) {
@@ -133,15 +130,19 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int
 	follow_source(p, t);
 	found_running(t);
 	if (sleeps) {
-		fall_asleep(p, t, tgid, tid, now);
+		t->blocked = 1;
+		t->spins = 0;
 	} else {
 		if (t->unknown == 1 && !t->depth && !busy)
 			guess_from_leaf(p, t, tgid);
 		if (t->spins)
 			t->spins = still_spins(tgid);
-		recount_at(p, t, 0, 1, now);
-		begin_ready(t, now);
 	}
+	recount_at(p, t, 0, !sleeps, now);
+	if (sleeps)
+		fall_asleep(p, t, tgid, tid);
+	else
+		begin_ready(t, now);
 	barrier();
 	t->busy = busy;
 }
@@ -288,25 +289,29 @@ static __always_inline int threads_are_anonymous(struct process *p, u32 tgid)
 	return config && !(config->flags & HAS_RUNTIME);
 }
 
+/* What a new process begins with; too much for the stack. What is not set in process_forked is 0 for ever. */
+BPF_TABLE("percpu_array", u32, struct process, new_process, 1);
+
 static __always_inline void process_forked(struct process *parent, u32 parent_tgid, u32 tgid)
 {
 	struct process_config *config = configs.lookup(&parent_tgid);
 	struct settings *s = find_settings();
-	struct process fresh = {};
+	u32 zero = 0;
+	struct process *fresh = new_process.lookup(&zero);
 
-	if (!config || !(config->flags & FOLLOW_CHILDREN))
+	if (!fresh || !config || !(config->flags & FOLLOW_CHILDREN))
 		return;
-	fresh.image = new_image();
-	fresh.scope = parent->scope;
-	fresh.waits_since_ns = parent->waits_since_ns;
-	fresh.left_ns = s ? s->burst_ns >> 2 : 0;	/* children come in thousands */
+	fresh->image = new_image();
+	fresh->scope = parent->scope;
+	fresh->waits_since_ns = parent->waits_since_ns;
+	fresh->left_ns = s ? s->burst_ns >> 2 : 0;	/* children come in thousands */
 	configs.update(&tgid, config);
-	if (processes.insert(&tgid, &fresh)) {
+	if (processes.insert(&tgid, fresh)) {
 		configs.delete(&tgid);
 		count(LOST_PROCESSES_FULL);
 		return;
 	}
-	tell_calmly(RECORD_FORK, tgid, tgid, fresh.image, parent_tgid, 0);
+	tell_calmly(RECORD_FORK, tgid, tgid, fresh->image, parent_tgid, 0);
 }
 
 /* sched_process_fork(parent, child); runs in the parent */
@@ -448,6 +453,7 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 			last_contexts.delete(&tid);
 		remove_thread(p, t, tid);
 	}
+	last_stacks.delete(&tid);
 	if (tid == tgid)	/* other threads may live on: Python asks the kernel whether the process ended */
 		tell_calmly(RECORD_EXIT, tgid, tid, p->image, 0, 0);
 	return 0;

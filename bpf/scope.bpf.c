@@ -82,27 +82,27 @@ static __always_inline void charge_stall(struct scope *s, struct thread *t, u64 
 static __always_inline void change_scope(u32 number, struct thread *t, s64 change, s64 places, u64 now)
 {
 	struct scope *s = find_scope(number);
-	u64 old, seen, units, begun;
+	u64 old, seen, stamp, units, begun, behind;
 
 	if (!s)
 		return;
+	if (!now)
+		now = bpf_ktime_get_ns();
 	old = *(volatile u64 *)&s->word;
+	/* Without branches but for the one way out: else the verifier follows each combination of them at every turn. */
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < SCOPE_TRIES; i++) {
 		begun = old >> SCOPE_N_BITS;
-		if (!now)
-			now = bpf_ktime_get_ns();
-		now = now >> SCOPE_TIME_SHIFT & SCOPE_TIME_MASK;
-		units = begun ? (now - begun) & SCOPE_TIME_MASK : 0;
-		if (units >> (63 - SCOPE_N_BITS)) {	/* another CPU's clock is ahead */
-			units = 0;
-			now = begun;
-		}
-		seen = __sync_val_compare_and_swap(&s->word, old, now << SCOPE_N_BITS | ((old + change) & SCOPE_N_MASK));
+		stamp = now >> SCOPE_TIME_SHIFT & SCOPE_TIME_MASK;
+		units = (stamp - begun) & SCOPE_TIME_MASK & -below(0, begun);	/* the first change has no time before it */
+		behind = opaque(units >> (63 - SCOPE_N_BITS));	/* 1: another CPU's clock is ahead */
+		units &= behind - 1;
+		stamp ^= (stamp ^ begun) & -behind;
+		seen = __sync_val_compare_and_swap(&s->word, old, stamp << SCOPE_N_BITS | ((old + change) & SCOPE_N_MASK));
 		if (seen == old)
 			goto changed;
 		old = seen;
-		now = 0;
+		now = bpf_ktime_get_ns();
 	}
 	count(STAT_SCOPE_CONTENDED);
 	__sync_fetch_and_add(&s->word, change);

@@ -116,7 +116,7 @@ static inline __attribute__((always_inline)) u64 context_frame(const struct thre
 		return MAX_NESTING;
 #pragma unroll
 	for (u64 step = 32; step; step >>= 1) {
-		more = (bits >> step) != 0;
+		more = below(0, bits >> step);
 		top += more * step;
 		bits >>= more * step;
 	}
@@ -164,7 +164,7 @@ static inline __attribute__((always_inline)) int in_work(const struct thread *t)
 /* 1 if the thread counts as working now. */
 static inline __attribute__((always_inline)) int is_working(const struct thread *t)
 {
-	return in_work(t) && !t->blocked;
+	return in_work(t) & below(t->blocked, 1);
 }
 
 /* A frame of kind `work` begins in a thread with no known frame: what that says about its base state.

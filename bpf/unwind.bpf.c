@@ -101,6 +101,9 @@ static __always_inline u32 unwind_frames(struct walk *w)
 		}
 		w->end = step(w);
 		w->again = w->end == SEEKING;
+		depth = w->depth - 1;
+		asm volatile("" : "+r"(depth));
+		w->cfa[depth & (COMPARED_FRAMES - 1)] = w->sp;
 		if (w->sp > w->cut_sp) {
 			w->cut = w->depth;
 			w->cut_sp = ~0ULL;
@@ -117,6 +120,14 @@ static __always_inline u32 unwind_frames(struct walk *w)
 	return w->end;
 }
 
+/* The native frames of a sample's stack are known: those of an interpreter, then the end. */
+static __always_inline int go_on_behind_walk(struct bpf_perf_event_data *ctx, struct walk *w)
+{
+	if (interpreters.lookup(&w->tgid))
+		unwinders.call(ctx, 1);
+	return finish_user_stack(w);
+}
+
 int on_unwind(struct bpf_perf_event_data *ctx)
 {
 	u32 zero = 0;
@@ -131,9 +142,11 @@ int on_unwind(struct bpf_perf_event_data *ctx)
 	}
 	if (w->end == END_NO_MAPPING)
 		tell_stale(w);
-	if (interpreters.lookup(&w->tgid))
-		unwinders.call(ctx, 1);
-	return finish_user_stack(w);
+	if (w->compares) {
+		unwinders.call(ctx, 3);
+		count(STAT_NOT_COMPARED);	/* the kernel's limit on tail calls, or the program is not there */
+	}
+	return go_on_behind_walk(ctx, w);
 }
 
 /* The slot that a probe of the current thread claimed; 0 if its process was unwatched meanwhile, and the thread
@@ -336,6 +349,8 @@ static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, stru
 			count(LOST_USER_STACK);
 		else
 			count(STAT_STACKS + END_FRAME_POINTERS);
+		if (w->compares)
+			count(STAT_NOT_COMPARED);
 		return finish_sample(w);
 	}
 	bpf_probe_read_kernel(&w->bp, 8, &regs->bp);

@@ -87,6 +87,8 @@ struct walk {
 	u32 again;	/* the innermost frame was recorded already */
 	u64 python_frame;	/* the next one to look at */
 	u64 python_raw[16];
+	u64 cfa[COMPARED_FRAMES];	/* where the frames lie, by their place in the record; of more, the outermost */
+	u32 compares;	/* the stack is to be compared with that of the thread's previous sample */
 	struct stack_record record;
 	struct cached_rule cache[CACHED_RULES];	/* stacks share most of their frames with those before */
 };
@@ -97,7 +99,7 @@ struct creation {
 };
 BPF_TABLE("lru_hash", u64, struct creation, creations, 8192);
 BPF_TABLE("percpu_array", u32, struct walk, walks, 1);
-BPF_TABLE("prog", u32, u32, unwinders, 3);	/* on_unwind, on_python, on_seek */
+BPF_TABLE("prog", u32, u32, unwinders, 4);	/* on_unwind, on_python, on_seek, on_activations */
 /* Probes can be preempted, by other probes too: each walk claims a slot of its own, of two for each CPU. Python makes the
  * maps as large as this machine needs them: parprof/kernel/sizes.py. */
 #define WALK_SLOTS 128
@@ -116,6 +118,24 @@ static __always_inline u64 *word(u64 index)
 static __always_inline u64 forget(struct walk *w, u64 value)
 {
 	return forget_in(&w->forgotten, value);
+}
+
+/* How many bytes of the stack belong to the piece of work that is walked; more than there are where all do. Without a
+ * branch, as what follows: the verifier would follow the code behind for each way. */
+static __always_inline u64 reach_of(struct walk *w, u64 sp)
+{
+	u64 bounded = opaque(w->cut_sp + 1);	/* 0: it is not */
+
+	bounded = opaque((bounded | -bounded) >> 63);
+	return forget(w, sp + ((w->cut_sp - 2 * sp) & -bounded));
+}
+
+/* A number of words, and at most `most`. */
+static __always_inline u64 words_within(struct walk *w, u64 bytes, u64 most)
+{
+	u64 words = bytes >> 3;
+
+	return forget(w, words ^ ((words ^ most) & -below(most, words)));
 }
 
 static __always_inline u64 load(struct walk *w, u64 index)

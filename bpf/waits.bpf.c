@@ -23,19 +23,19 @@ static __always_inline int is_code(struct process_config *config, u64 address)
  * stack, which may have others among them from calls before. */
 static __always_inline u64 place_of_wait(struct walk *w, struct process_config *config, u64 call)
 {
-	u64 reach = w->cut_sp == ~0ULL ? w->sp : w->cut_sp - w->sp, hash, words, at;
+	u64 reach = reach_of(w, w->sp), hash, words, at;
 
 	hash = mix(mix(mix(mix(0x9e3779b97f4a7c15ULL, w->ip), reach), w->key.image), call);
 	hash = mix(hash, w->key.context);
 	if (bpf_probe_read_user(w->window, WAIT_WORDS * sizeof(u64), (void *)w->sp))
 		return hash | 1;
-	words = reach >> 3 < WAIT_WORDS ? reach >> 3 : WAIT_WORDS;
+	words = words_within(w, reach, WAIT_WORDS);
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < WAIT_WORDS; i++) {
 		at = w->window[i];
 		if (i >= words)
 			break;
-		hash = forget(w, mix(hash, is_code(config, at) ? at : 0));
+		hash = forget(w, mix(hash, at & -opaque(is_code(config, at))));
 	}
 	return hash | 1;
 }

@@ -11,6 +11,7 @@
 #define MAX_PYTHON_FRAMES 256	/* Python frames of one stack, marks included */
 #define STACK_WORDS 1024	/* room for MAX_FRAMES and two words for each Python frame; a power of two */
 #define MAX_KERNEL_FRAMES 127	/* the kernel's own limit for bpf_get_stack; one below a power of two */
+#define COMPARED_FRAMES 128	/* outermost frames that are compared with those of the thread's previous sample; a power of two */
 #define FRAMES_PER_CALL 16	/* unwound by one program before it tail-calls itself; 33 calls is the limit */
 #define CHUNK_SHIFT 17		/* the unwinder's store comes in chunks of 2^17 words: 1 MiB */
 #define MAX_CHUNKS 1024
@@ -51,7 +52,8 @@ struct sample_key {
 	u32 fine;		/* size of a team whose barriers come too often for n_working to be read in time; or 0 */
 	u64 context;		/* the call path that created the piece of work; 0 = the stack is whole; CONTEXT_UNKNOWN */
 	u32 away;		/* cores that the scope's runnable threads wanted, and others had */
-	u32 reserved;
+	u16 fresh;		/* so many innermost frames were not there at the thread's previous sample: see activations.bpf.c */
+	u16 reserved;
 };
 
 #define CONTEXT_UNKNOWN 2ULL	/* the ids of contexts are odd */
@@ -328,6 +330,12 @@ enum edge_kind {
 #define CALL_SITE_MASK 0xffff	/* number of the site: index of `call_counts` */
 #define CALL_DEAR (1ULL << 16)	/* as COOKIE_DEAR */
 #define CALL_KNOWS_CALLER (1ULL << 17)	/* the instruction that calls is probed, not the function that is called */
+#define CALL_TIMED (1ULL << 18)	/* its end is probed, too: see call_times.bpf.c */
+#define CALL_LEAVES (1ULL << 19)	/* no call, but an exit of the routine */
+#define CALL_LANDS (1ULL << 20)	/* no call: here a thread goes on after an exception or longjmp, with its stack as it is then */
+#define CALL_ROUTINE_SHIFT 32	/* 16 bits: index of `routine_times` */
+#define CALL_ROUTINE_MASK 0xffff
+#define NO_ROUTINE 0xffffffff
 
 /* Calls through one site, as one CPU counted them. */
 struct call_count {
@@ -341,6 +349,72 @@ struct call_arc {
 	u64 caller;		/* the return address; 0 = the stack could not be read */
 	u32 site;
 	u32 epoch;		/* of the load map, as in struct sample_key */
+};
+
+#define OPEN_TIME_SHIFT 4
+
+/* How long at least one thread was there: those that are now, 16 bits; above, since when, in units of 16 ns. */
+struct open_time {
+	u64 word;
+	u64 any_ns;		/* up to then */
+};
+
+/* Calls that have ended, and what they took; of those that were entered in one state of the program. */
+struct call_time {
+	u64 ended;
+	u64 elapsed_ns;		/* of all, those within another of the same routine too */
+	u64 direct_ns;		/* less that of routines which they called and that are timed */
+	u64 cpu_ns;
+	u64 direct_cpu_ns;
+	u64 outermost_ns;	/* malony-1987 sec. 4.4.1: of those that were no recursion */
+	u64 first_ns;		/* of those that were no recursion of their own thread */
+	u64 first_cpu_ns;
+	u64 first_gross_ns;	/* as first_ns and direct_ns, with what timing them took */
+	u64 direct_gross_ns;
+	u64 longest_ns;
+};
+
+struct routine_time {
+	struct call_time sequential;
+	struct call_time concurrent;
+	struct open_time inside;	/* threads in the routine, or in what it calls */
+	struct open_time directly;	/* in the routine itself */
+	s64 open_sequential;	/* calls that began while no other thread worked */
+	u64 unseen;		/* ended, nobody knows when */
+	u64 unwound;		/* ended by an exception or longjmp */
+};
+
+/* The same by caller; [1] is for concurrent calls. */
+struct arc_time {
+	u64 ended[2];
+	u64 elapsed_ns[2];
+	u64 cpu_ns[2];
+};
+
+/* A thread that was in a timed routine. */
+struct call_thread {
+	u64 cpu_ns;		/* that it used, up to `since_ns`, since it was met */
+	u64 since_ns;
+	u32 depth;		/* its open calls */
+	u32 reserved;
+};
+
+struct open_call {
+	u64 slot;		/* where its return address lies */
+	u64 caller;		/* that address */
+	u64 begun_ns;
+	u64 begun_cpu_ns;
+	u64 inner_ns;		/* of timed routines that it called */
+	u64 inner_cpu_ns;
+	u64 inner_gross_ns;
+	u64 taken_ns;		/* by us, meanwhile */
+	u32 site;
+	u32 epoch;
+	u32 routine;
+	u8 is_concurrent;
+	u8 is_first;		/* the thread was not in the routine before */
+	u8 is_outermost;
+	u8 reserved;
 };
 
 enum record_type {
@@ -504,6 +578,8 @@ struct settings {
 	u32 cpus;		/* the last that is online, and 1 */
 	u32 possible_cpus;	/* how many there may ever be */
 	u64 hooks_ns;		/* HOOK_RUNS context switches of a CPU take so long at least, or they are followed no more */
+	u32 activations;	/* 1: tell which frames of a sample are new: see activations.bpf.c */
+	u32 reserved;
 };
 
 #define HOOK_RUNS 1024
@@ -562,6 +638,8 @@ enum counter {
 	STAT_PLACELESS_WAITS = 47,	/* waits of which nobody knows where: there was no time to look */
 	STAT_KNOWN_CREATIONS = 27,	/* creations whose stack was known, and not walked again */
 	STAT_MISSED_SWITCHES = 61,	/* threads found running whose switch to a CPU nobody told of: their wait for it is left out */
+	STAT_NOT_COMPARED = 62,	/* samples whose stack was not compared with the thread's previous one: cut short, or no room */
+	STAT_UNTIMED_CALLS = 63,	/* calls whose time is not known: no room, or too many threads began or ended one at once */
 	STAT_LEFT_OUT = 64,	/* + enum cost_kind: events that were left out to keep to the budget */
 	STAT_STACKS = 32,	/* + enum stack_end: samples */
 	STAT_PYTHON = 44,	/* + enum python_end: samples of processes with an interpreter */

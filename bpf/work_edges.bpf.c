@@ -139,19 +139,19 @@ static __always_inline struct walk *claim_walk(struct thread *t)
  * different depths differ. Two call paths may still be the same by that: a walk now and then gives each its share. */
 static __always_inline u64 creation_of(struct pt_regs *ctx, struct walk *w, struct process_config *config)
 {
-	u64 sp = PT_REGS_SP(ctx), reach = w->cut_sp == ~0ULL ? sp : w->cut_sp - sp, hash, words, at;
+	u64 sp = PT_REGS_SP(ctx), reach = reach_of(w, sp), hash, words, at;
 
 	if (bpf_probe_read_user(w->window, TOP_WORDS * sizeof(u64), (void *)sp))
 		return 0;
 	hash = mix(mix(mix(0x9e3779b97f4a7c15ULL, PT_REGS_IP(ctx)), reach), w->key.image);
 	hash = mix(hash, w->window[0]);	/* the return address, unless the probe is behind a push */
-	words = reach >> 3 < TOP_WORDS ? reach >> 3 : TOP_WORDS;
+	words = words_within(w, reach, TOP_WORDS);
 #pragma clang loop unroll(disable)
 	for (u32 i = 1; i < TOP_WORDS; i++) {
 		at = w->window[i];
 		if (i >= words)
 			break;
-		hash = forget(w, mix(hash, in_user_code(config, at) ? at : 0));
+		hash = forget(w, mix(hash, at & -opaque(in_user_code(config, at))));
 	}
 	return hash | 1;
 }

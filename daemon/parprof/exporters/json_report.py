@@ -6,6 +6,7 @@ import json
 from typing import IO, Any
 
 from parprof.attribution import Effort, verdict
+from parprof.attribution.counters import derive
 from parprof.attribution.interval import metric_interval, period_ns, rank_intervals, step_of
 from parprof.causes import Cause, find_causes
 from parprof.cct.tree import CallingContextTree, Procedure
@@ -153,7 +154,11 @@ def _metrics(metrics: Metrics) -> dict[str, Any]:
         for metric in METRICS
         for value in (metrics[metric],)
     }
-    return {**values, "events": dict(sorted(metrics.events.items()))} if metrics.events else values
+    if not metrics.events:
+        return values
+    ratios = {key: round(value, 6) for key, value in derive(metrics.events, metrics.cpu_ns).items()}
+    counted = {"events": dict(sorted(metrics.events.items()))}
+    return {**values, **counted, "ratios": ratios} if ratios else {**values, **counted}
 
 
 def _function_order(row: FunctionTotals) -> tuple[Any, ...]:

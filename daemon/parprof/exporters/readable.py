@@ -6,7 +6,7 @@
 - The interpreter's own functions are ``[python]``, and an import is ``[import numpy]``.
 - Names lose what compilers put around them: ``(anonymous namespace)::``, the insides of lambdas.
 
-No metric changes: what is left out of a path is its caller's.
+What is left out of a path is its caller's; but calls of a function that is not shown are nobody else's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from parprof.causes.ownership import SCRIPT, Owner, Ownership
+from parprof.metrics import ACTIVATIONS
 from parprof.model import Frame, Path, PathSample, Profile
 
 _KERNEL = "[kernel]"
@@ -129,7 +130,13 @@ class _Folder:
         path = self._paths.get(id(sample.path))
         if path is None:
             path = self._paths[id(sample.path)] = self._folded(sample.path)
-        return sample if path is sample.path else replace(sample, path=path)
+        if path is sample.path:
+            return sample
+        metrics = sample.metrics
+        if metrics[ACTIVATIONS] and not (path and path[-1].name == plain_name(sample.path[-1].name)):
+            metrics = metrics.copy()
+            metrics[ACTIVATIONS] = 0
+        return replace(sample, path=path, metrics=metrics)
 
     def _folded(self, path: Path) -> Path:
         book = self._book

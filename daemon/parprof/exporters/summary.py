@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parprof.attribution import Effort, percent, verdict
+from parprof.attribution.counters import ratios_of
 from parprof.causes import Cause, find_causes
 from parprof.cct.tree import CallingContextTree, Procedure
 from parprof.exporters.answer import brief, location, mention, nothing_to_act_on, rounded, sentence
@@ -73,6 +74,9 @@ def facts(profile: Profile, tree: CallingContextTree, causes: Sequence[Cause] | 
         out.append(
             Fact("events", ", ".join(f"{total.events[name]:,} {name}" for name in sorted(total.events)))
         )
+    if ratios := ratios_of(total.events, total.cpu_ns):
+        values = ((one, one.value(total.events, total.cpu_ns) or 0.0) for one in ratios)
+        out.append(Fact("counters", ", ".join(f"{value:.2f} {one.meaning}" for one, value in values)))
     out.append(Fact("lost", _lost(profile, total.samples)))
     out.append(
         Fact(

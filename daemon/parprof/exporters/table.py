@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from parprof.attribution import Effort, Verdict, percent, verdict
+from parprof.attribution.counters import Ratio, ratios_of
 from parprof.attribution.interval import are_told_apart, metric_interval, period_ns, step_of
 from parprof.causes import find_causes
 from parprof.cct.tree import CallingContextTree, Node
@@ -21,7 +22,7 @@ from parprof.exporters.readable import readable
 from parprof.exporters.screen import Screen, elided
 from parprof.exporters.summary import facts, first_lines, place
 from parprof.exporters.views import View
-from parprof.metrics import COUNT, IDLENESS, METRICS, Metric, Metrics, Shown
+from parprof.metrics import ACTIVATIONS, COUNT, IDLENESS, METRICS, Metric, Metrics, Shown
 from parprof.model import Profile
 from parprof.untrusted import printable
 
@@ -68,6 +69,8 @@ class _Column:
     width: int
     cell: Callable[[Item, Item], str]
     """Of the first and the last item of a row."""
+    of_function: bool = False
+    """The last one that is a function is meant, not a loop of it."""
 
 
 class _Report:
@@ -239,9 +242,37 @@ class _Report:
             _Column(f"ovhd\n{this}%", 5, lambda first, last: share(mine(first, last).overhead_ns)),
             *(self._metric_column(metric, this, mine) for metric in self._shown_metrics()),
             *(self._event_column(event, this, mine) for event in sorted(self._total.events)),
+            *(
+                self._ratio_column(one, this, mine)
+                for one in ratios_of(self._total.events, self._total.cpu_ns)
+            ),
+            *(self._call_columns() if self._tells_calls() else ()),
             _Column(f"samples\n{this}.", 7, lambda first, last: str(mine(first, last).samples)),
             _Column("verdict\nincl.", 7, lambda first, last: _VERDICTS[verdict(first.inclusive)]),
         ]
+
+    def _tells_calls(self) -> bool:
+        """Whether rows are functions in call paths, of which calls were told apart; with -v, where there is room."""
+        by_path = self._view.view in ("context", "callers", "flat")
+        return self._view.details and by_path and self._total[ACTIVATIONS] > 0
+
+    def _call_columns(self) -> list[_Column]:
+        """How often the row's function was called, at least, and so what a call took at most: few long calls, or many
+        short ones."""
+
+        def calls(item: Item) -> float:
+            return item.exclusive[ACTIVATIONS]
+
+        def per_call(item: Item) -> str:
+            return f"{item.inclusive.cpu_ns / calls(item) / 1e6:,.1f}" if calls(item) else ""
+
+        def at_least(item: Item) -> str:
+            return COUNT.text(calls(item)) if calls(item) else ""
+
+        columns = [_Column("calls\n>=", 7, lambda first, last: at_least(last), of_function=True)]
+        if self._view.view != "callers":  # what these have beneath are their callers, not what they call
+            columns.append(_Column("ms/call\n<=", 8, lambda first, last: per_call(last), of_function=True))
+        return columns
 
     @staticmethod
     def _concurrency_columns(table: ConcurrencyTable) -> list[_Column]:
@@ -323,8 +354,19 @@ class _Report:
             lambda first, last: COUNT.text(mine(first, last).events.get(event, 0)),
         )
 
+    @staticmethod
+    def _ratio_column(ratio: Ratio, kind: str, mine: Callable[[Item, Item], Metrics]) -> _Column:
+        def cell(first: Item, last: Item) -> str:
+            metrics = mine(first, last)
+            value = ratio.value(metrics.events, metrics.cpu_ns)
+            return f"{value:.2f}" if value is not None else ""
+
+        return _Column(f"{ratio.name}\n{kind}.", max(6, cell_len(ratio.name)), cell)
+
     def _cells(self, row: _Row, columns: Sequence[_Column]) -> list[str]:
-        return [column.cell(row.items[0], row.items[-1]) for column in columns]
+        last = row.items[-1]
+        function = next((item for item in reversed(row.items) if not item.procedure.is_loop), last)
+        return [column.cell(row.items[0], function if column.of_function else last) for column in columns]
 
     def _whole_name(self, row: _Row) -> str:
         where = self._where(row)

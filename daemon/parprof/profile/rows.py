@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 
 from parprof.attribution import finephases
 from parprof.attribution.concurrency import levels_of, plus
+from parprof.attribution.counters import CYCLES, INSTRUCTIONS
 from parprof.attribution.idleness import attribute
 from parprof.attribution.waiting import WaitKind, wait_kind
 from parprof.facts.cores import mean_cores, usual_cores
@@ -15,14 +16,28 @@ from parprof.facts.drain import Drain, Image, MeasuredImage
 from parprof.kernel.stacks import StackTable
 from parprof.logical import Located, LogicalPaths, PathMemory, Shape
 from parprof.logical.overhead import TAG
-from parprof.metrics import BLAME, OUTSIDE, PROFILING, SAMPLES, STALL, WAIT, Metrics
-from parprof.model import NO_EVENT, Count, Frame, Levels, Origin, Path, PathSample, SampleKey, ThreadState
+from parprof.metrics import ACTIVATIONS, BLAME, OUTSIDE, PROFILING, SAMPLES, STALL, WAIT, Metrics
+from parprof.model import (
+    ACTIVATION,
+    NO_EVENT,
+    Count,
+    Frame,
+    Levels,
+    Origin,
+    Path,
+    PathSample,
+    SampleKey,
+    ThreadState,
+)
 from parprof.profile.addresses import AddressBook
+from parprof.profile.called import called
 from parprof.runtimes import Agent
 from parprof.symbols.kernel import KERNEL
 
 _RowKey = tuple[int, int, int, int]
 """Identities of the logical and the physical path; image, thread."""
+_Paths = tuple[Path, Path]
+"""The one object for a logical path, and that for its physical one: empty where that is the same."""
 _MAX_REMEMBERED = 1 << 13
 _WAITS = {kind: (Frame(f"[waits: {kind.value}]", module=KERNEL),) for kind in WaitKind}
 NOT_LOOKED_AT = (Frame("[asleep, not looked where]", module=KERNEL),)
@@ -51,8 +66,10 @@ class RowMaker:
         self._paths: dict[tuple[int, int], LogicalPaths] = {}
         """By image and epoch."""
         self._memories: dict[tuple[Agent, ...], PathMemory] = {}
-        self._located: dict[int, tuple[Located, Path, Path]] = {}
-        """By its identity: what was located, with the one object for its logical and its physical path."""
+        self._located: dict[int, tuple[Located, _Paths]] = {}
+        """By its identity: what was located, with its paths."""
+        self._calls: dict[int, tuple[Located, _Paths | None]] = {}
+        """As `_located`, for the functions that these places are in."""
         self._interned: dict[Path, Path] = {}
         self._origins: dict[Origin, Origin] = {}
         """One object for all rows of the same origin, of all drains: it is then compared by identity."""
@@ -175,9 +192,15 @@ class RowMaker:
         if key.event == NO_EVENT:
             self._add_wait(out, drain, paths, image, cores, key, count)
             return
+        if key.event == ACTIVATION:
+            self._add_activations(out, drain, paths, image, key, count)
+            return
         is_clock = key.event == 0
         amount = count.samples if is_clock else count.total
         reason = ""
+        counts_cycles = (
+            drain.events[0] == CYCLES and INSTRUCTIONS in drain.events
+        )  # which is read as their ratio
         if is_clock:
             self.samples += amount
             self.unsure += count.unsure
@@ -209,7 +232,9 @@ class RowMaker:
                     levels = levels_of(share * period_ns, n_working, cores)
             else:
                 metrics = Metrics(events={drain.events[key.event]: share})
-            row = self._charge(out, drain, key, located, image, overhead, metrics)
+            if is_clock and counts_cycles:
+                metrics.events = {CYCLES: round(share * count.total / count.samples)}
+            row = self._charge(out, drain, key, self._paths_of(located), image, overhead, metrics)
             row.levels = plus(row.levels, levels)
             if is_clock and key.state is ThreadState.SPINNING and not key.n_working:
                 self._spun_alone[id(row)] = row, self._spun_alone.get(id(row), (row, 0.0))[1] + share
@@ -238,7 +263,31 @@ class RowMaker:
                 metrics = Metrics.of({WAIT: share})
             else:
                 metrics = Metrics.of({OUTSIDE if kind.is_outside else STALL: share * cores})
-            self._charge(out, drain, key, paths.ending_in(located, below), image, "", metrics)
+            where = self._paths_of(paths.ending_in(located, below))
+            self._charge(out, drain, key, where, image, "", metrics)
+
+    def _add_activations(
+        self,
+        out: dict[_RowKey, PathSample],
+        drain: Drain,
+        paths: LogicalPaths,
+        image: Image | None,
+        key: SampleKey,
+        count: Count,
+    ) -> None:
+        """Calls of the innermost function of a stack: where it is a row of its own, that has nothing but these."""
+        for located, share in paths.shares(key.user, 0, key.context, count.samples, ACTIVATION):
+            pair = self._called(located)
+            if pair is not None:
+                self._charge(out, drain, key, pair, image, "", Metrics.of({ACTIVATIONS: share}))
+
+    def _called(self, located: Located) -> _Paths | None:
+        """The function that a stack ends in, as a call path; None if it has no place of its own there."""
+        known = self._calls.get(id(located))
+        if known is None:
+            found = called(located.path, located.physical)
+            known = self._calls[id(located)] = located, found and self._one_object(*found)
+        return known[1]
 
     def _wait_kind(self, drain: Drain, kernel: int) -> WaitKind:
         kind = self._kinds.get(kernel)
@@ -253,12 +302,12 @@ class RowMaker:
         out: dict[_RowKey, PathSample],
         drain: Drain,
         key: SampleKey,
-        located: Located,
+        where: _Paths,
         image: Image | None,
         overhead: str,
         metrics: Metrics,
     ) -> PathSample:
-        _, path, physical = self._located.get(id(located)) or self._intern(located)
+        path, physical = where
         row_key = id(path), id(physical), key.image, key.tid
         row = out.get(row_key)
         if row is not None:
@@ -280,11 +329,19 @@ class RowMaker:
         )
         return self._origins.setdefault(origin, origin)
 
-    def _intern(self, located: Located) -> tuple[Located, Path, Path]:
-        path = self._interned.setdefault(located.path, located.path)
-        physical = self._interned.setdefault(located.physical, located.physical)
-        found = self._located[id(located)] = (located, path, () if physical is path else physical)
-        return found
+    def _paths_of(self, located: Located) -> _Paths:
+        known = self._located.get(id(located))
+        if known is None:
+            known = self._located[id(located)] = (
+                located,
+                self._one_object(located.path, located.physical),
+            )
+        return known[1]
+
+    def _one_object(self, logical: Path, physical: Path) -> _Paths:
+        path = self._interned.setdefault(logical, logical)
+        own = self._interned.setdefault(physical, physical)
+        return path, () if own is path else own
 
     def trim(self) -> None:
         """Give back what is only kept to save work: paths are made anew when they are sampled again."""
@@ -297,6 +354,7 @@ class RowMaker:
         if sum(map(len, self._memories.values())) + len(self._located) > _MAX_REMEMBERED:
             self._memories.clear()
             self._located.clear()
+            self._calls.clear()
             self._interned.clear()
         self._book.trim()
 

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Calls that samples tell apart (froyd-2005 sec. 2.4). The stack of a sample is compared with that of the thread's previous
+ * one, from the outermost frame inwards. A frame at the same address with the same return address is taken for the same
+ * activation as long as all frames outside of it are; those inward of the first that differs were called since then. A
+ * return and another call from the same place between two samples are not seen: what is counted is a lower bound.
+ *
+ * For `record` and `attach`: else on_activations is not loaded, and the map has one entry.
+ */
+
+/* The stack of a thread at its previous sample: COMPARED_FRAMES words a thread, of the outermost frames. */
+struct last_stack {
+	u32 image;
+	u32 depth;
+	u64 frames[COMPARED_FRAMES];	/* outermost first: hash of return address and frame address */
+};
+BPF_TABLE("hash", u32, struct last_stack, last_stacks, 1);	/* by tid; 0 is a template of zeroes */
+
+static __always_inline struct last_stack *last_stack_of(u32 tid)
+{
+	struct last_stack *known = last_stacks.lookup(&tid), *template;
+	u32 zero = 0;
+
+	if (known)
+		return known;
+	template = last_stacks.lookup(&zero);
+	if (!template || last_stacks.insert(&tid, template))
+		return 0;
+	return last_stacks.lookup(&tid);
+}
+
+/* Finds out how many of the innermost frames are new, and remembers the stack for the next sample. 0 if it is not to be
+ * compared: it is cut short (the next whole one is compared with the last whole one), stands for several samples of which
+ * the others were left out, or there is no room for the thread.
+ *
+ * No branches on what is found, so that the verifier sees one path. */
+static __always_inline int compare_with_last(struct walk *w)
+{
+	u64 depth = w->depth, compared = depth, before, differs, shared = 0, cut = w->cut, context = w->key.context;
+	struct last_stack *last;
+
+	if ((w->end != END_COMPLETE && w->end != END_ZERO) || w->thin)
+		return 0;
+	last = last_stack_of(w->key.tid);
+	if (!last)
+		return 0;
+	if (compared > COMPARED_FRAMES)
+		compared = COMPARED_FRAMES;
+	before = last->depth;
+	differs = last->image ^ w->key.image;
+	differs = (differs | -differs) >> 63;
+#pragma clang loop unroll(disable)
+	for (u64 i = 0; i < COMPARED_FRAMES; i++) {
+		u64 at = depth - 1 - i, outer = depth - i, frame, change;
+
+		if (i >= compared)
+			break;
+		/* what one context created is another activation than what another did, at the same place or not */
+		frame = context & -below(at, cut);
+		asm volatile("%0 &= %1" : "+r"(at) : "i"(COMPARED_FRAMES - 1));
+		asm volatile("%0 &= %1" : "+r"(outer) : "i"(STACK_WORDS - 1));
+		if (i)	/* nothing called the outermost one */
+			frame ^= w->record.pc[outer];
+		frame = frame * 0xff51afd7ed558ccdULL ^ w->cfa[at];
+		change = last->frames[i] ^ frame;
+		differs |= (change | -change) >> 63 | (below(i, before) ^ 1);
+		shared += differs ^ 1;
+		last->frames[i] = frame;
+	}
+	last->image = w->key.image;
+	last->depth = compared;
+	w->key.fresh = forget(w, shared) < compared ? depth - shared : 0;	/* beyond what is compared nothing is new */
+	return 1;
+}
+
+int on_activations(struct bpf_perf_event_data *ctx)
+{
+	u32 zero = 0;
+	struct walk *w = walks.lookup(&zero);
+
+	if (!w)
+		return 0;
+	if (!compare_with_last(w))
+		count(STAT_NOT_COMPARED);
+	return go_on_behind_walk(ctx, w);
+}

@@ -1,0 +1,112 @@
+"""Calls that samples tell apart (froyd-2005 sec. 2.4): from "so many innermost frames are new" to counts by path.
+
+The programs say of each sample how many of its innermost frames were not there at the thread's previous one
+(bpf/activations.bpf.c). Each of those frames is an activation of its own: here it is counted under the stack as it was
+seen from that frame.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from parprof.kernel.stacks import INTERRUPTED, RawStack, StackTable
+from parprof.model import ACTIVATION, Count, Facts, SampleKey, ThreadState, add_facts
+
+COMPARED_FRAMES = 128
+_MOST_STACKS = 1 << 17
+"""Stacks that were only seen from within; one takes 8 bytes a frame. What is new in others is left out."""
+_PATIENCE = 8
+"""Drains that samples wait for their stack, as `parprof.kernel.counts` has it."""
+_WORD = 8
+
+
+class Activations:
+    """Collects what is new in samples, and puts the stacks that frames were called with among the stacks."""
+
+    def __init__(self, stacks: StackTable) -> None:
+        """``stacks``: of the session."""
+        self._stacks = stacks
+        self._waiting: dict[SampleKey, tuple[int, dict[int, int]]] = {}
+        """Since which drain; samples by how many of their innermost frames are new."""
+        self._seen_from: dict[tuple[int, int], int] = {}
+        self._own: set[int] = set()
+        self.left_out = 0
+        """Activations that are counted nowhere, for lack of room or of their stack."""
+
+    def note(self, key: SampleKey, fresh: int, samples: int, drain: int) -> None:
+        """So many samples were counted under a key whose ``fresh`` innermost frames were new."""
+        if not key.user:
+            return
+        base = SampleKey(
+            key.image, key.tid, ACTIVATION, ThreadState.WORKING, 0, key.user, 0, key.epoch, key.context
+        )
+        _, by_fresh = self._waiting.setdefault(base, (drain, {}))
+        by_fresh[fresh] = by_fresh.get(fresh, 0) + samples
+
+    def ready(self, drain: int) -> Facts:
+        """The activations in those samples whose stack is there: `Count.samples` of them."""
+        waiting, self._waiting = self._waiting, {}
+        out: Facts = {}
+        for key, (since, by_fresh) in waiting.items():
+            stack = self._stacks.raw(key.user)
+            if stack is not None:
+                self._spread(out, key, stack, by_fresh)
+            elif drain - since < _PATIENCE:
+                self._waiting[key] = since, by_fresh
+            else:
+                self.left_out += sum(fresh * samples for fresh, samples in by_fresh.items())
+        return out
+
+    def _spread(self, out: Facts, key: SampleKey, stack: RawStack, by_fresh: dict[int, int]) -> None:
+        for level in range(min(max(by_fresh), _levels(stack))):
+            new = sum(samples for fresh, samples in by_fresh.items() if fresh > level)
+            user = self._seen(key.user, stack, level)
+            if user:
+                add_facts(out, {key._replace(user=user): Count(new)})
+            else:
+                self.left_out += new
+
+    def _seen(self, digest: int, stack: RawStack, level: int) -> int:
+        """The id of a stack without so many of its innermost frames; 0: there is no room for more."""
+        if not level:
+            return digest
+        known = self._seen_from.get((digest, level))
+        if known is None:
+            known = self._put(outer_part(stack, level))
+            self._seen_from[digest, level] = known
+        return known
+
+    def _put(self, stack: RawStack) -> int:
+        text = stack.native + bytes((stack.end, stack.cut & 0xFF, stack.cut >> 8))
+        digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") | 1
+        if digest not in self._own:
+            if len(self._own) >= _MOST_STACKS:
+                return 0
+            self._own.add(digest)
+            self._stacks.put(digest, stack)
+        return digest
+
+
+def _levels(stack: RawStack) -> int:
+    """How many of the innermost frames can be told by themselves.
+
+    Frames of an interpreter stand for others, which only the whole stack tells. What lies below the work that another
+    thread created has no place of its own in the logical call path.
+    """
+    if stack.python:
+        return 1
+    return stack.cut or len(stack.native) // _WORD
+
+
+def outer_part(stack: RawStack, level: int) -> RawStack:
+    """The stack without so many of its innermost frames: as a sample would have been that hit the next one's call.
+
+    >>> outer = outer_part(RawStack(b"".join(n.to_bytes(8, "little") for n in (9, 21, 31)), 0, b"", 0, 2), 1)
+    >>> outer.words, outer.cut
+    ((20, 31), 1)
+    """
+    native = stack.native[_WORD * level :]
+    leaf = int.from_bytes(native[:_WORD], "little")
+    if not leaf & INTERRUPTED:  # a return address: the call is before it
+        native = (leaf - 1).to_bytes(_WORD, "little") + native[_WORD:]
+    return RawStack(native, stack.end, b"", 0, stack.cut - level if stack.cut else 0)

@@ -1,0 +1,101 @@
+"""Calls that samples tell apart, on programs whose calls are known: tests/workloads/call_patterns.c."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import profiling
+from parprof.commands.spawn import Child
+from parprof.kernel.engine import BpfKernel
+from parprof.metrics import ACTIVATIONS
+from parprof.model import ACTIVATION, PathSample
+from parprof.session.session import Session
+
+Paths = dict[tuple[str, ...], Counter[str]]
+
+
+@contextmanager
+def recorded(what: str, *, activations: bool = True) -> Iterator[Session]:
+    with BpfKernel(["cpu-clock"], 999, activations=activations) as kernel:
+        session = Session(kernel)
+        try:
+            child = Child([str(profiling.BUILD / "call_patterns"), what])
+            session.watch(child.pid, follow=True, stop=True)
+            child.release()
+            profiling.run_until(session, lambda: child.poll() is not None)
+            session.finish()
+            assert child.wait() == 0
+            yield session
+        finally:
+            session.close()
+
+
+def by_path(rows: list[PathSample]) -> Paths:
+    """What each call path has itself, and its CPU time with all below it."""
+    found: Paths = {}
+    for row in rows:
+        names = tuple(frame.name for frame in row.path if not frame.is_loop)
+        if "[waits" in names[-1]:
+            continue
+        for end in range(1, len(names) + 1):
+            found.setdefault(names[:end], Counter())["cpu_ns"] += int(row.metrics.cpu_ns)
+        found[names]["samples"] += row.metrics.samples
+        found[names]["calls"] += int(row.metrics[ACTIVATIONS])
+    return found
+
+
+def test_figure_1_of_froyd_2005() -> None:
+    """Both arcs get half of the time each, and the cost per call differs by 2: what gprof gets wrong."""
+    with recorded("figure1") as session:
+        rows, maker = profiling.rows_of(session)
+        assert session.kernel.lost().get("activations", 0) == 0
+        assert session.kernel.statistics()["not_compared"] <= 3
+    paths = by_path(rows)
+    long, short = paths["main", "a", "c"], paths["main", "b", "c"]
+    assert (long["calls"], short["calls"]) == (2, 4)
+    assert paths["main",]["calls"] == paths["main", "a"]["calls"] == paths["main", "b"]["calls"] == 1
+    share = long["cpu_ns"] / (long["cpu_ns"] + short["cpu_ns"])
+    assert share == pytest.approx(0.5, abs=0.05)
+    per_call = long["cpu_ns"] / long["calls"], short["cpu_ns"] / short["calls"]
+    assert per_call[0] / per_call[1] == pytest.approx(2, rel=0.15)
+    assert sum(row.metrics.samples for row in rows) == maker.samples
+
+
+def test_few_long_calls_and_many_short_ones() -> None:
+    with recorded("few_many") as session:
+        rows, _ = profiling.rows_of(session)
+    paths = by_path(rows)
+    few, many = paths["main", "few", "step"], paths["main", "many", "step"]
+    assert few["cpu_ns"] / many["cpu_ns"] == pytest.approx(1, rel=0.2), "samples alone do not tell"
+    assert few["calls"] == 3
+    assert 10 * few["calls"] < many["calls"] <= 3001, "a lower bound"
+
+
+def test_recursions_of_different_depths_and_more_frames_than_are_compared() -> None:
+    with recorded("recursion") as session:
+        rows, _ = profiling.rows_of(session)
+    calls = {path: counted["calls"] for path, counted in by_path(rows).items()}
+    levels = [calls["main", "recursion", *["deep"] * level] for level in (1, 2, 40, 41, 42, 200, 301)]
+    assert levels[:4] == [46, 46, 46, 46]
+    assert levels[4:] == [23, 23, 23]
+    assert calls["main", "recursion"] == calls["main",] == 1
+
+
+def test_threads_do_not_share_what_they_do() -> None:
+    """Stacks of threads that came one after the other lie at the same address."""
+    with recorded("threads") as session:
+        rows, _ = profiling.rows_of(session)
+    assert sum(row.metrics[ACTIVATIONS] for row in rows if row.path[-1].name == "c") == 13
+
+
+def test_nothing_is_compared_unless_it_is_asked_for() -> None:
+    with recorded("figure1", activations=False) as session:
+        rows, _ = profiling.rows_of(session)
+        assert not any(key.event == ACTIVATION for key in session.facts)
+        assert "on_activations" not in session.kernel._object.loaded_programs()
+        assert session.kernel._object.definitions["last_stacks"]["max_entries"] == 1
+    assert not any(row.metrics[ACTIVATIONS] for row in rows)
