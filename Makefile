@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The two commands that matter: `make demo` and `make test`. Both set themselves up.
 PYTHON ?= python3
-SOURCES = daemon tests bench
+SOURCES = daemon tests bench instrument
 RUN = .venv/bin
 # Two tests at a time where the clock judges nothing; the others need the machine for themselves (tests/parts.py).
 PARALLEL = tests/unit tests/bpf_logic
@@ -58,6 +58,7 @@ kernels: .venv/.dev ## boot Debian's kernels under emulation and try parprof the
 bench: .venv/.dev workloads ## accuracy and overhead, minutes; results to standard output
 	$(RUN)/python bench/accuracy.py
 	$(RUN)/python bench/unwind.py
+	$(RUN)/python bench/activations.py
 	$(RUN)/python bench/symbols.py
 	$(RUN)/python bench/memory.py
 	$(RUN)/python bench/report.py
@@ -65,6 +66,7 @@ bench: .venv/.dev workloads ## accuracy and overhead, minutes; results to standa
 	$(RUN)/python bench/overhead.py
 	$(RUN)/python bench/agents.py
 	$(RUN)/python bench/scale.py
+	$(RUN)/python bench/scale_prediction.py
 
 proto: ## regenerate the protobuf code (Debian's protobuf-compiler 3.21)
 	protoc -I parprof/pprof.proto=proto/profile.proto --python_out=daemon --pyi_out=daemon parprof/pprof.proto

@@ -34,15 +34,23 @@ def run_ns(kernel: BpfKernel) -> tuple[int, int]:
     return ns, runs
 
 
-def measure(program: str, depth: int, frame_pointers: bool) -> tuple[float, float]:
+def measure(
+    program: str, depth: int, frame_pointers: bool, *, activations: bool = False
+) -> tuple[float, float]:
     """(mean ns a sample, mean depth of the stacks)."""
-    process = subprocess.Popen(
-        [str(BUILD / program), "recursion", str(depth), "30"], stdout=subprocess.DEVNULL
-    )
+    command = [str(BUILD / program), "recursion", str(depth), "30"]
+    return measure_command(command, frame_pointers, activations=activations)
+
+
+def measure_command(
+    command: list[str], frame_pointers: bool, *, activations: bool = False
+) -> tuple[float, float]:
+    """The same of any command that computes for some seconds. ``activations``: calls are told apart, too."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         os.sched_setaffinity(process.pid, {1 % (os.cpu_count() or 1)})
         time.sleep(0.1)
-        with BpfKernel(["cpu-clock"], 1999) as kernel:
+        with BpfKernel(["cpu-clock"], 1999, activations=activations) as kernel:
             session = Session(kernel)
             session.watch(process.pid)
             while session.watched.placer.is_waiting:
@@ -60,7 +68,7 @@ def measure(program: str, depth: int, frame_pointers: bool) -> tuple[float, floa
                 kernel.poll()
             ns, runs = run_ns(kernel)
             os.close(statistics)
-            facts = kernel.drain()
+            facts = {key: count for key, count in kernel.drain().items() if key.event == 0}
             counted = kernel.statistics()["samples"] - before
             samples = sum(count.samples for count in facts.values())
             frames = sum(

@@ -236,6 +236,18 @@ UNUSED = Metric(
 that never had a second thread are serial by design, and have none."""
 
 
+ACTIVATIONS = Metric(
+    "activations",
+    COUNT,
+    "Calls that samples tell apart: at least so many were made of the function itself",
+    title="calls at least",
+    heading="calls",
+    shown=Shown.GRAPH,
+)
+"""New call edges (froyd-2005 sec. 2.4): frames of a sample that were not there at the thread's previous one. What
+a call path has itself is a lower bound of the calls of its last function; what it has with all below it is activity."""
+
+
 class MetricTable:
     """All metrics there are, in the order of the columns of files."""
 
@@ -272,7 +284,20 @@ class MetricTable:
 
 
 METRICS = MetricTable(
-    SAMPLES, WORK, IDLENESS, OVERHEAD, SPIN, BLAME, PROFILING, STALL, OUTSIDE, WAIT, READY, STOLEN, UNUSED
+    SAMPLES,
+    WORK,
+    IDLENESS,
+    OVERHEAD,
+    SPIN,
+    BLAME,
+    PROFILING,
+    STALL,
+    OUTSIDE,
+    WAIT,
+    READY,
+    STOLEN,
+    UNUSED,
+    ACTIVATIONS,
 )
 
 

@@ -28,18 +28,23 @@ NO_EVENT = 255
 """The event of rows that no perf event made. Their `Count.total` are nanoseconds of wall-clock time, exact;
 `Count.samples` is how many such waits there were."""
 
+ACTIVATION = 254
+"""The event of rows that say how often a function was called at least: so many activations of the innermost frame of
+``user`` were told apart by samples (`Count.samples`)."""
+
 
 class SampleKey(NamedTuple):
     """What samples are counted under: the fields of ``struct sample_key`` (bpf/wire.h) by their names there.
 
-    Further fields of that are the drain's own business: ``phase``, and ``unsure``, which `Count` has.
+    Further fields of that are the drain's own business: ``phase``, ``unsure``, which `Count` has, and
+    ``fresh``, of which rows of their own are made: see `ACTIVATION`.
     """
 
     image: int
     """One process image: one exec of one process. Never given out twice."""
     tid: int
     event: int
-    """Index of the perf event; 0 is the clock, `NO_EVENT` none."""
+    """Index of the perf event; 0 is the clock, `NO_EVENT` and `ACTIVATION` none."""
     state: ThreadState
     n_working: int
     """Threads of the image's scope in user work, this one included; not clamped to cores."""
@@ -65,8 +70,8 @@ class Count:
 
     samples: int = 0
     total: int = 0
-    """The sum of their periods in the event's own unit; meaningless for the clock event, of which each sample stands
-    for 1/frequency seconds."""
+    """The sum of their periods in the event's own unit. Each sample of the clock stands for 1/frequency seconds,
+    whatever this says; only of ``cycles`` it is a count."""
     unsure: int = 0
     """So many of the samples have an n_w, or a state, that is partly a guess."""
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from parprof.files.elf import ElfFile
 from parprof.plans import TeamBarrier
-from parprof.runtimes.libgomp_memory import team_barrier
+from parprof.runtimes.libgomp_memory import team_barrier, team_layout
 
 _SEIZE, _INTERRUPT, _DETACH, _PEEKUSER = 0x4206, 0x4207, 17, 3
 _FS_BASE = 21 * 8
@@ -118,7 +118,7 @@ def main() -> None:
         reads = []
         with ElfFile.open(path) as elf:
             memory = ProcessMemory(child.pid, path, elf)
-            plan = team_barrier(elf, memory)
+            plan = team_barrier(team_layout(elf), memory)
             assert plan is not None
             print(plan)
             bases = {tid: fsbase_of(tid) for tid in threads(child.pid)}

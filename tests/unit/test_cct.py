@@ -165,4 +165,5 @@ def test_metric_names_are_those_of_the_command_line() -> None:
         "stolen",
         "unused",
         "samples",
+        "activations",
     ]

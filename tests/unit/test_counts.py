@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -36,7 +36,11 @@ VALUE = make_structure("sample_value", fields_of("sample_value"))
 class Table:
     """Stands for the BPF map, and for the stacks that have come."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        note_fresh: Callable[[SampleKey, int, int], None] = lambda key, fresh, samples: None,
+    ) -> None:
         self.entries: dict[bytes, bytes] = {}
         self.stacks: set[int] = set()
         monkeypatch.setattr(bpf, "map_read_all", lambda *_: iter(list(self.entries.items())))
@@ -47,7 +51,9 @@ class Table:
             maps={"counts": 0},
             layouts={"sample_key": KEY, "sample_value": VALUE},
         )
-        self.table = CountTable(cast(Any, loaded), lambda digest: digest == 0 or digest in self.stacks)
+        self.table = CountTable(
+            cast(Any, loaded), lambda digest: digest == 0 or digest in self.stacks, note_fresh
+        )
 
     def _delete(self, _: int, keys: list[bytes]) -> None:
         for key in keys:
@@ -103,6 +109,19 @@ def test_sure_and_unsure_samples_are_one_row(table: Table) -> None:
     table.count(2, 20, image=1, unsure=1)
     (count,) = table.table.take(0).values()
     assert count == Count(samples=7, total=70, unsure=2)
+
+
+def test_samples_with_new_frames_are_one_row_with_the_others_and_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[tuple[int, int, int]] = []
+    table = Table(monkeypatch, lambda key, fresh, samples: told.append((key.user, fresh, samples)))
+    table.count(5, image=1, user=77)
+    table.count(2, image=1, user=77, fresh=3)
+    table.count(4, image=1, user=77, fresh=1, unsure=1)
+    ((key, count),) = table.table.take(0).items()
+    assert (key.user, count.samples) == (77, 11)
+    assert sorted(told) == [(77, 1, 4), (77, 3, 2)]
 
 
 def drains(table: Table) -> Iterator[dict[SampleKey, Count]]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from parprof.probes.file_facts import (
     to_json,
 )
 from parprof.process.loadmap import DsoCache, LoadMap
+from parprof.runtimes.libgomp_memory import TeamLayout
 
 SOURCE = """
 #include <pthread.h>
@@ -92,6 +94,7 @@ def test_facts_are_found_once_and_kept(
     assert body.whole.vaddr >= body.vaddr > 0
     library = found[[dso.name.startswith("libgomp") for dso in files].index(True)]
     assert named(library, "GOMP_parallel").first.vaddr
+    assert len(library.code_layout) == len(TeamLayout._fields) and not library.layout_problem
     assert library.wait_code and not library.imports and not library.creates_threads
     libc = found[[dso.name.startswith("libc.") for dso in files].index(True)]
     assert named(libc, "pthread_create")
@@ -284,10 +287,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=5), inner, max_size=6),
     max_leaves=20,
 )
-FACTS = st.fixed_dictionaries(
-    {name: JSON for name in ("imports", "functions", "static_agent", "is_static", "wait_code", "creates_threads",
-                             "runtime_code")}
-)  # fmt: skip
+FACTS = st.fixed_dictionaries({field.name: JSON for field in fields(FileFacts)})
 
 
 @given(JSON | FACTS)

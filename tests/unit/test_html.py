@@ -70,7 +70,7 @@ def test_content() -> None:
     assert page.texts["p"].startswith("serial code in main > write_boundary (heat.c:33): one thread works")
     data = data_of(document)
     assert data["cores"] == 4
-    assert data["total"] == [4510, 4_460_000, 960_000, 100_000, 50_000, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert data["total"] == [4510, 4_460_000, 960_000, 100_000, 50_000, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     rows = rows_of(data)
     assert rows[0]["parent"] == -1
     assert rows[1]["name"] == "main"

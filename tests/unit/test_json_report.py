@@ -19,7 +19,7 @@ from parprof.model import ProcessInfo, Profile
 from profiles import any_profile, heat
 
 METRICS = ["samples", "work_s", "idleness_s", "overhead_s", "spin_s", "blame_s", "profiling_s"]
-METRICS += ["stall_s", "outside_s", "wait_s", "ready_s", "stolen_s", "unused_s"]
+METRICS += ["stall_s", "outside_s", "wait_s", "ready_s", "stolen_s", "unused_s", "activations"]
 NONE = dict.fromkeys(METRICS, 0.0)
 
 

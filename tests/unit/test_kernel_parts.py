@@ -35,7 +35,9 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
     """The few numbers that Python must know are those of wire.h."""
     from parprof import plans as memory
     from parprof.kernel import (
+        activations,
         call_counts,
+        call_times,
         counters,
         engine,
         file_tables,
@@ -75,7 +77,11 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "COMMAND_PROBE": records.COMMAND_PROBE, "COOKIE_DEAR": uprobes.COOKIE_DEAR,
         "COOKIE_ENTRY": uprobes.COOKIE_ENTRY,
         "CALL_DEAR": call_counts.CALL_DEAR, "CALL_KNOWS_CALLER": call_counts.CALL_KNOWS_CALLER,
+        "CALL_TIMED": call_counts.CALL_TIMED, "CALL_LEAVES": call_counts.CALL_LEAVES,
+        "CALL_LANDS": call_counts.CALL_LANDS, "CALL_ROUTINE_SHIFT": call_counts.CALL_ROUTINE_SHIFT,
+        f"(CALL_ROUTINE_MASK >= {call_times.MAX_ROUTINES})": True, "OPEN_TIME_SHIFT": call_times._TIME_SHIFT,
         f"(CALL_SITE_MASK >= {call_counts.MAX_SITES})": True,
+        "COMPARED_FRAMES": activations.COMPARED_FRAMES,
         "STAT_LEFT_OUT": counters._LEFT_OUT, "HOOK_RUNS": settings._HOOK_RUNS, "COST_KINDS": len(records.Cost),
         **{f"COST_{kind.name}": kind for kind in records.Cost},
         "RECORD_SEEN": records.RECORD_SEEN, "RECORD_CONTEXT": stacks.RECORD_CONTEXT,

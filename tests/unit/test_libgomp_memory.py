@@ -18,7 +18,7 @@ from gomp_process import ProcessMemory, fsbase_of, mapped_libgomp, read_n_workin
 from parprof.files.elf import ElfError, ElfFile
 from parprof.plans import TeamBarrier, UnknownLayout
 from parprof.runtimes.libgomp import Libgomp
-from parprof.runtimes.libgomp_memory import holds_for, release, team_barrier
+from parprof.runtimes.libgomp_memory import holds_for, release, team_barrier, team_layout
 
 LIBGOMP = Path("/usr/lib/x86_64-linux-gnu/libgomp.so.1")
 SOURCE = r"""
@@ -135,7 +135,7 @@ def test_live_process(programs: dict[str, Path], name: str) -> None:
         path = mapped_libgomp(child.pid)
         with ElfFile.open(path) as elf:
             memory = ProcessMemory(child.pid, path, elf)
-            plan = team_barrier(elf, memory)
+            plan = team_barrier(team_layout(elf), memory)
             assert plan is not None
             fsbase = fsbase_of(child.pid)
             said = "serial"
@@ -181,22 +181,24 @@ def library() -> Iterator[ElfFile]:
 def test_offsets_of_gcc_12(library: ElfFile) -> None:
     if release(library) != "gcc 12":
         pytest.skip(f"libgomp is of {release(library)}, not of gcc 12")
-    assert team_barrier(library, Slots(-144)) == TeamBarrier(-144, 0x10, 0x58, 0x80, 0xC0, 0xC4, 8, 8)
+    assert team_barrier(team_layout(library), Slots(-144)) == TeamBarrier(
+        -144, 0x10, 0x58, 0x80, 0xC0, 0xC4, 8, 8
+    )
 
 
 def test_not_relocated_yet(library: ElfFile) -> None:
-    assert team_barrier(library, Slots(0)) is None
+    assert team_barrier(team_layout(library), Slots(0)) is None
 
 
 @pytest.mark.parametrize("tls", [144, -143, -(1 << 40)])
 def test_a_senseless_offset(library: ElfFile, tls: int) -> None:
     with pytest.raises(UnknownLayout, match="makes no sense"):
-        team_barrier(library, Slots(tls))
+        team_barrier(team_layout(library), Slots(tls))
 
 
 def test_an_unmapped_library(library: ElfFile) -> None:
     with pytest.raises(UnknownLayout, match="offset table"):
-        team_barrier(library, Slots(-144, mapped=False))
+        team_barrier(team_layout(library), Slots(-144, mapped=False))
 
 
 def test_another_library_is_refused_by_name() -> None:
@@ -204,7 +206,7 @@ def test_another_library_is_refused_by_name() -> None:
         ElfFile.open("/proc/self/exe") as elf,
         pytest.raises(UnknownLayout, match="libgomp of .* it has no "),
     ):
-        team_barrier(elf, Slots(-144))
+        team_barrier(team_layout(elf), Slots(-144))
 
 
 class Patched(ElfFile):
@@ -235,7 +237,7 @@ def test_changed_code_is_refused_or_means_the_same(library: ElfFile) -> None:
     if release(library) != "gcc 12":
         pytest.skip(f"libgomp is of {release(library)}, not of gcc 12")
     chance = random.Random(5)
-    right = team_barrier(library, Slots(-144))
+    right = team_barrier(team_layout(library), Slots(-144))
     assert right is not None
     refused = 0
     with Patched.open(str(LIBGOMP)) as patched:
@@ -244,7 +246,7 @@ def test_changed_code_is_refused_or_means_the_same(library: ElfFile) -> None:
             new = chance.randbytes(chance.choice((1, 1, 1, 4, 32)))
             patched.patches = {start + chance.randrange(40): new}
             try:
-                plan = team_barrier(patched, Slots(-144))
+                plan = team_barrier(team_layout(patched), Slots(-144))
             except UnknownLayout as error:
                 refused += 1
                 assert "libgomp of gcc 12" in str(error)
@@ -261,7 +263,7 @@ def test_a_breakpoint_in_the_code_is_refused(library: ElfFile) -> None:
         for start in places(library)[:3]:
             patched.patches = {start: b"\xcc"}
             with pytest.raises(UnknownLayout):
-                team_barrier(patched, Slots(-144))
+                team_barrier(team_layout(patched), Slots(-144))
 
 
 def test_truncated_files(tmp_path: Path, library: ElfFile) -> None:
@@ -271,7 +273,7 @@ def test_truncated_files(tmp_path: Path, library: ElfFile) -> None:
         (tmp_path / "short").write_bytes(whole[:size])
         try:
             with ElfFile.open(str(tmp_path / "short")) as elf:
-                team_barrier(elf, Slots(-144))
+                team_barrier(team_layout(elf), Slots(-144))
         except (UnknownLayout, ElfError):
             refused += 1
     assert refused > 3

@@ -20,7 +20,7 @@ from parprof import pprof_pb2 as pb
 from parprof.cct.tree import CallingContextTree
 from parprof.commands.diff import print_diff
 from parprof.commands.merge import MergeCommand
-from parprof.commands.report import print_report
+from parprof.commands.showing import print_report
 from parprof.commands.top import Feed, as_data, table
 from parprof.commands.views import add_row_options
 from parprof.exporters import html, json_report, pprof

@@ -14,7 +14,7 @@ import pytest
 
 from parprof.files.dso_cache import DsoCache
 from parprof.plans import Edge
-from parprof.probes.plan import Plan, make_plan
+from parprof.probes.plan import Plan, learned_site, make_plan
 from parprof.process.loadmap import LoadMap
 from parprof.runtimes.libomp import Libomp
 from parprof.session.sources import look_for_memory
@@ -121,6 +121,17 @@ def test_the_runtime_is_found_wherever_it_was_linked(how: str, programs: Command
         assert not any(start <= address < end for start, end in plan.runtime_ranges), "but not in main"
         assert plan.rare_sites
         assert plan.libc_ranges or how == STATIC
+
+
+def test_what_is_planned_needs_not_be_learned(programs: Commands) -> None:
+    """A region tells its body's address all the same: code without a name is what nobody has looked at yet."""
+    with running(*programs[SHARED]) as load_map:
+        plan = make_plan(load_map)
+        (own,) = (dso for dso in load_map.dsos() if dso.name == Path(programs[SHARED][-1]).name)
+        assert own.elf is not None
+        found = own.elf.lookup(["main._omp_fn.0", "main"])
+        assert learned_site(plan.agents[0], own, found["main._omp_fn.0"][0].value) is None
+        assert learned_site(plan.agents[0], own, found["main"][0].value) is not None
 
 
 def test_the_memory_of_a_runtime_in_the_program_is_not_trusted(programs: Commands) -> None:

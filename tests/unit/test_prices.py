@@ -69,6 +69,17 @@ def test_those_of_earlier_starts_go(runs: list[int], tmp_path: Path) -> None:
     assert left == old[6:], "four blocks are kept, one of them of this start"
 
 
+def test_what_was_not_measured_is_typical_and_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one probe that was not hit, once, would make all dear ones look cheap until the machine starts anew."""
+    monkeypatch.setenv("PARPROF_CACHE", str(tmp_path))
+    found = [Prices(1200, 0, 700, 5000), Prices(1300, 13_000, 700, 5000)]
+    monkeypatch.setattr(prices, "measure", lambda kernel: found.pop(0))
+    assert ask() == Prices(1200, Prices().dear_ns, 700, 5000)
+    assert ask() == ask() == Prices(1300, 13_000, 700, 5000)
+
+
 def test_typical_prices_where_nothing_can_be_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

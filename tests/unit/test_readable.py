@@ -177,7 +177,7 @@ def test_events_are_columns_and_can_be_sorted_by() -> None:
     assert "page-faults" in report and "1,234" in report
     rows = [line for line in report.split("\n\n")[1].splitlines() if "heat.c" in line]
     assert [row.split()[-2] for row in rows[:3]] == ["main", "solve", "step"]
-    with pytest.raises(UsageError, match="--sort cache-misses: .*samples, page-faults"):
+    with pytest.raises(UsageError, match="--sort cache-misses: .*samples, activations, page-faults"):
         text(profile, sort="cache-misses")
 
 

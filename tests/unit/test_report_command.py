@@ -16,7 +16,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.commands.diff import DiffCommand, changes
-from parprof.commands.report import ReportCommand, print_report
+from parprof.commands.report import ReportCommand
+from parprof.commands.showing import print_report
 from parprof.errors import OutputError, ProfileFormatError, UsageError
 from parprof.exporters import pprof, pprof_reader
 from parprof.exporters.views import View

@@ -28,16 +28,16 @@ ARGUMENTS = {
     "--cores --n-w-source "
     "--budget --no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose --html --no-source",
-    "calls": "--help pid --function --duration --force --budget --n-w-source --output --json --quiet command",
+    "calls": "--help pid --function --duration --times --force --budget --n-w-source --output --json --quiet command",
     "report": "--help file --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose --json --html --no-source",
     "diff": "--help a b --sort --limit --html",
     "merge": "--help files --output --label --label-from-name --loops --skip-bad",
-    "input": "--help --tool --with --routine --limit --output --html --json --quiet command",
+    "input": "--help --tool --with --contexts --by-thread --routine --limit --output --html --json --quiet command",
     "cc": "--help --input --scale command",
     "top": "--help --interval --sort --once --json --socket",
     "status": "--help --json --socket",
-    "scale": "--help --threads --json --csv --output --html --pprof --limit --quiet command",
+    "scale": "--help --threads --serial --json --csv --output --html --pprof --limit --quiet command",
     "check": "--help --json",
 }
 

@@ -15,8 +15,8 @@ from parprof.unwind.prologues import prologue_rows
 from parprof.unwind.rows import RuleType, pack, pack_register
 from parprof.unwind.table import build_table
 
-RBX = 5
-"""Its index in ``struct pt_regs``."""
+RBX, RCX, RDX = 5, 11, 12
+"""Their indexes in ``struct pt_regs`` (Linux, arch/x86/include/uapi/asm/ptrace.h)."""
 FUNCTIONS = {
     "nothing": ("add $1, %rax\nret\n", [pack(RuleType.RSP, 8)]),
     "pushes": (
@@ -45,6 +45,18 @@ FUNCTIONS = {
     "lost_base": (
         "mov %rsp, %rbx\nand $-32, %rsp\nmov %rax, %rbx\nnop\n",
         [pack(RuleType.RSP, 8), pack_register(RBX, 8, False), 0],
+    ),
+    "half_lost_base": (
+        "mov %rsp, %rbx\nand $-32, %rsp\nmov $5, %ebx\nnop\n",
+        [pack(RuleType.RSP, 8), pack_register(RBX, 8, False), 0],
+    ),
+    "by_rcx": (
+        "mov %rsp, %rcx\nand $-32, %rsp\nnop\n",
+        [pack(RuleType.RSP, 8), pack_register(RCX, 8, False)],
+    ),
+    "by_rdx": (
+        "mov %rsp, %rdx\nand $-32, %rsp\nnop\n",
+        [pack(RuleType.RSP, 8), pack_register(RDX, 8, False)],
     ),
     "unknown": ("mov %rax, %rsp\nnop\n", [pack(RuleType.RSP, 8), 0]),
     "unaligned": ("sub $4, %rsp\nnop\n", [pack(RuleType.RSP, 8), 0]),

@@ -93,7 +93,7 @@ class AttachCommand:
             return bool(interrupt.signal) or over() or session.live(pid) is None
 
         with interrupt.installed():
-            present(args, *measure(args, events, begin, finished))
+            present(args, *measure(args, events, begin, finished, outlasts=True))
         return 0
 
     @staticmethod

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from parprof import cache
 from parprof.commands.progress import Progress
-from parprof.commands.report import print_report, write_page
+from parprof.commands.showing import print_report, write_page
 from parprof.commands.views import view_of
 from parprof.exporters import pprof
 from parprof.exporters.output import keep_old, open_output
@@ -48,10 +48,13 @@ def run_session(
     begin: Callable[[Session], Target],
     finished: Callable[[Session], bool],
     cpu_before_s: float,
+    *,
+    names_early: bool,
 ) -> tuple[Profile, bytes]:
     """Run one session from ``begin`` until ``finished``, and return its profile; and its facts, if they are wanted.
 
-    ``cpu_before_s``: our CPU time before the measurement.
+    ``cpu_before_s``: our CPU time before the measurement. ``names_early``: start the process that looks up names beside
+    the target, and not when that has ended: the report is ready 0.1 s earlier.
     """
     log = None if args.quiet else _to_standard_error
     with Symbolizer(log=log) as symbolizer:
@@ -61,12 +64,15 @@ def run_session(
         session = Session(kernel, pace, wanted_source=wanted, blame_locks=args.blame == "locks", one_job=True)
         try:
             main = begin(session)
-            symbolizer.prepare()
+            if names_early:
+                symbolizer.prepare()
             with Progress(sys.stderr, enabled=not args.quiet) as progress:
                 while not finished(session):
                     session.step()
                     progress.show(session, main)
             session.finish()
+            if session.samples():
+                symbolizer.prepare()
             newest = [target for target in session.targets.values() if target.pid == main.pid][-1]
             # our own time before names are looked up, which the target no longer feels
             measured = session.measurement(

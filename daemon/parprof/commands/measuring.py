@@ -171,18 +171,27 @@ def measure(
     events: EventChoice,
     begin: Callable[[Session], Target],
     finished: Callable[[Session], bool],
+    *,
+    outlasts: bool,
 ) -> tuple[Profile, bytes]:
-    """Run one session from ``begin`` until ``finished``, and return its profile; and its facts, if they are wanted."""
+    """Run one session from ``begin`` until ``finished``, and return its profile; and its facts, if they are wanted.
+
+    ``outlasts``: the target is there before and after, so what comes behind the measurement is felt by it, too.
+    """
     cpu_before_s = time.process_time()
     allow_many_files()
     budget = Budget(args.budget / 100, _NO_LIMIT_NS) if args.budget >= 100 else Budget(args.budget / 100)
-    with _Loading(lambda: BpfKernel(events.names, args.frequency, budget=budget, waits=args.wait)) as loading:
+    with _Loading(
+        lambda: BpfKernel(events.names, args.frequency, budget=budget, waits=args.wait, activations=True)
+    ) as loading:
         thread_before_s = time.thread_time()
         from parprof.commands.measured import run_session  # beside the loading
+        from parprof.runtimes import agents
 
+        agents()  # which takes a while, too, and would keep the first target waiting
         cpu_before_s += time.thread_time() - thread_before_s
         with loading.kernel() as kernel:
-            return run_session(kernel, args, events, begin, finished, cpu_before_s)
+            return run_session(kernel, args, events, begin, finished, cpu_before_s, names_early=outlasts)
 
 
 def present(

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import time
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
-
-from parprof.service.control import control_pb2 as pb
 from parprof.session.session import Session
 from parprof.session.target import Target
 
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.text import Text
+
+    from parprof.service.control import control_pb2 as pb
+
 _REFRESH_SECONDS = 0.25
+
+
+def _line_on(stream: TextIO) -> Live:
+    from rich.console import Console  # not before there is a terminal: it takes a while
+    from rich.live import Live
+
+    return Live(console=Console(file=stream), auto_refresh=False, transient=True)
+
+
+def _cut_to_width(line: str) -> Text:
+    from rich.text import Text
+
+    return Text(line, no_wrap=True, overflow="ellipsis")
 
 
 class Progress:
     """A single line on a terminal: time, samples, n_w, losses. Nothing where there is no terminal."""
 
     def __init__(self, stream: TextIO, enabled: bool = True) -> None:
-        self._console = Console(file=stream)
+        self._stream = stream
         self._live: Live | None = None
-        self._enabled = enabled and self._console.is_terminal
+        self._enabled = enabled and stream.isatty()
         self._started = self._shown = time.monotonic()
         self._lost_before: int | None = None
 
@@ -49,11 +63,11 @@ class Progress:
     def _update(self, elapsed_s: float, samples: int, working: str, lost: int) -> None:
         if self._live is not None:
             line = f"{elapsed_s:6.1f} s  {samples} samples  {working}  lost {lost}  (Ctrl-C ends it)"
-            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+            self._live.update(_cut_to_width(line), refresh=True)
 
     def __enter__(self) -> Progress:
         if self._enabled:
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live = _line_on(self._stream)
             self._live.__enter__()
         return self
 

@@ -84,7 +84,7 @@ class RecordCommand:
 
         with interrupt.installed():
             try:
-                profile, facts = measure(args, events, begin, finished)
+                profile, facts = measure(args, events, begin, finished, outlasts=False)
             finally:
                 if child is not None:
                     child.abandon()

@@ -6,11 +6,10 @@ import argparse
 import gc
 import json
 import sys
-from typing import TextIO
 
+from parprof.commands.showing import print_report, write_page
 from parprof.commands.views import add_html_option, add_source_option, add_view_options, view_of
-from parprof.exporters import html, json_report, pprof, pprof_reader, projection, table
-from parprof.exporters.views import View
+from parprof.exporters import json_report, pprof, pprof_reader, projection
 from parprof.facts.reading import decode as decode_facts
 from parprof.facts.reading import is_facts
 from parprof.input import page as input_page
@@ -19,8 +18,6 @@ from parprof.input import terminal
 from parprof.input.answer import lines
 from parprof.model import Profile
 from parprof.profile.assemble import make_profile
-
-_DEFAULT_VIEW = View()
 
 
 class ReportCommand:
@@ -87,21 +84,3 @@ def _profile_in(data: bytes) -> Profile:
     if not is_facts(data):
         return pprof_reader.decode(data)
     return make_profile(*decode_facts(data))
-
-
-def print_report(
-    profile: Profile, view: View = _DEFAULT_VIEW, *, physical: bool = False, file: TextIO | None = None
-) -> None:
-    """Print the report for people, to standard output unless ``file`` is given.
-
-    ``physical``: by physical call paths instead of logical ones.
-    """
-    if physical:
-        profile = projection.physical(profile)
-    table.render(profile, view, sys.stdout if file is None else file)
-
-
-def write_page(args: argparse.Namespace, profile: Profile) -> None:
-    """Write the page that ``--html`` asks for."""
-    shown = projection.physical(profile) if args.physical else profile
-    html.write(shown, args.html, source=not args.no_source, unfold=args.unfold or args.physical)

@@ -20,7 +20,7 @@ from parprof.kernel.records import COST_NAMES, Cost
 from parprof.kernel.stacks import Context, RawStack, StackTable
 from parprof.languages import FrameOrMark, Saved
 from parprof.languages.front_ends import replayed
-from parprof.model import NO_EVENT, Count, Facts, Frame, SampleKey, ThreadState, add_facts
+from parprof.model import ACTIVATION, NO_EVENT, Count, Facts, Frame, SampleKey, ThreadState, add_facts
 from parprof.process.identity import Process
 from parprof.runtimes import agents
 
@@ -89,7 +89,9 @@ class _Decoder:
         if main not in images:
             raise file.damaged("has no main process")
         events = tuple(file["events"].texts(64))
-        if not events or any(key.event >= len(events) and key.event != NO_EVENT for key in facts):
+        if not events or any(
+            key.event >= len(events) and key.event not in (ACTIVATION, NO_EVENT) for key in facts
+        ):
             raise file.damaged("has samples of events without a name")
         kernel = Recording(
             events,

@@ -35,12 +35,15 @@ OBJECT_PARTS = (
     "unwind.bpf.c",
     "mappings.bpf.c",
     "python.bpf.c",
+    "activations.bpf.c",
     "waits.bpf.c",
     "scheduler.bpf.c",
     "n_working.bpf.c",
     "sampler.bpf.c",
     "work_edges.bpf.c",
+    "call_times.bpf.c",
     "calls.bpf.c",
+    "bytes.bpf.c",
 )
 PROGRAMS = {
     "on_switch": "raw_tracepoint",
@@ -53,6 +56,7 @@ PROGRAMS = {
     "on_unwind": "perf_event",
     "on_python": "perf_event",
     "on_seek": "perf_event",
+    "on_activations": "perf_event",
     "on_wait_unwind": "raw_tracepoint",
     "on_wait_python": "raw_tracepoint",
     "on_wait_seek": "raw_tracepoint",
@@ -60,6 +64,9 @@ PROGRAMS = {
     "on_edge_unwind": "kprobe",
     "on_edge_python": "kprobe",
     "on_call": "kprobe",
+    "on_timed_switch": "raw_tracepoint",
+    "on_bytes": "raw_tracepoint",
+    "on_bytes_fork": "raw_tracepoint",
 }
 _PSEUDO_MAP_FD = 1
 _INITIAL_PID_NAMESPACE = 4026531836
@@ -172,6 +179,8 @@ def compile_object() -> dict[str, Any]:
         "meter": _fields(bpf["meters"].sLeaf),
         "call_count": _fields(bpf["call_counts"].sLeaf),
         "call_arc": _fields(bpf["call_arcs"].Key),
+        "routine_time": _fields(bpf["routine_times"].Leaf),
+        "arc_time": _fields(bpf["arc_times"].Leaf),
         "control_record": _fields(bpf["layout_control"].Leaf),
         "trace_record": _fields(bpf["layout_trace"].Leaf),
     }

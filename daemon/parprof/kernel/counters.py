@@ -16,7 +16,7 @@ _STATISTICS = {
     "samples": 16, "switches": 17, "wakeups": 18, "repaired": 19, "unsure": 20, "contexts": 21, "caught": 23,
     "checked": 24, "disagreed": 25, "ticks": 26, "known_creations": 27,
     "stops": 28, "waits": 29, "walked_waits": 30, "scope_contended": 31, "placeless_waits": 47,
-    "missed_switches": 61,
+    "missed_switches": 61, "not_compared": 62, "untimed_calls": 63,
 }  # fmt: skip
 _STACKS = 32
 _PYTHON = 44

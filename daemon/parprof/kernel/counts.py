@@ -14,7 +14,7 @@ from parprof.model import Count, Facts, SampleKey, ThreadState, add_facts
 
 _STATES = tuple(ThreadState)
 _STATE = SampleKey._fields.index("state")
-_OWN_FIELDS = ("phase", "unsure", "reserved")
+_OWN_FIELDS = ("phase", "unsure", "fresh", "reserved")
 """Fields of ``struct sample_key`` that are no part of a `SampleKey`."""
 _PATIENCE = 8
 """Drains that a sample waits for its stack, which found no room in the ring and comes with a later sample."""
@@ -35,13 +35,14 @@ class SampleDecoder:
         self._unpack_key, self._unpack_value = flat_struct(key).unpack, flat_struct(value).unpack
         self._pick = itemgetter(*(names.index(name) for name in SampleKey._fields))
         self._phase, self._unsure = names.index("phase"), names.index("unsure")
+        self._fresh = names.index("fresh")
         values = [field[0] for field in value._fields_]
         self._samples, self._total = values.index("count"), values.index("total")
 
     def decode(
         self, entries: Iterable[tuple[bytes, bytes]], phase: int
-    ) -> Iterator[tuple[bytes, SampleKey, Count]]:
-        """The entries of a phase: each with its key as it was."""
+    ) -> Iterator[tuple[bytes, SampleKey, Count, int]]:
+        """The entries of a phase: each with its key as it was, and how many of its innermost frames are new."""
         make = SampleKey._make
         for raw_key, raw_value in entries:
             fields = self._unpack_key(raw_key)
@@ -51,14 +52,20 @@ class SampleDecoder:
                 value = self._unpack_value(raw_value)
                 samples = value[self._samples]
                 count = Count(samples, value[self._total], samples if fields[self._unsure] else 0)
-                yield raw_key, make(key), count
+                yield raw_key, make(key), count, fields[self._fresh]
 
 
 class CountTable:
     """Takes the counts out, and holds back those whose stack is yet to come."""
 
-    def __init__(self, loaded: LoadedObject, is_known: Callable[[int], bool]) -> None:
-        """``is_known``: whether there is a stack of that id."""
+    def __init__(
+        self,
+        loaded: LoadedObject,
+        is_known: Callable[[int], bool],
+        note_fresh: Callable[[SampleKey, int, int], None] = lambda key, fresh, samples: None,
+    ) -> None:
+        """``is_known``: whether there is a stack of that id. ``note_fresh`` is told of samples with new frames."""
+        self._note_fresh = note_fresh
         self._object = loaded
         self._decoder = SampleDecoder(loaded.layouts["sample_key"], loaded.layouts["sample_value"])
         self._is_known = is_known
@@ -72,8 +79,10 @@ class CountTable:
         entries = bpf.map_read_all(fd, definition["key_size"], definition["value_size"])
         facts: Facts = {}
         seen = []
-        for raw_key, key, count in self._decoder.decode(entries, phase):
+        for raw_key, key, count, fresh in self._decoder.decode(entries, phase):
             seen.append(raw_key)
+            if fresh:
+                self._note_fresh(key, fresh, count.samples)
             known = facts.setdefault(key, count)
             if known is not count:  # the same, but for whether it is sure
                 known.add(count)

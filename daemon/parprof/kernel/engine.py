@@ -17,6 +17,7 @@ from typing import Any
 
 from parprof.errors import KernelUnsupported, TargetError
 from parprof.kernel import bpf, records
+from parprof.kernel.activations import Activations
 from parprof.kernel.breaker import Breaker
 from parprof.kernel.call_counts import CallCounter
 from parprof.kernel.counters import Counters
@@ -31,11 +32,11 @@ from parprof.kernel.ringbuf import RingBuffer
 from parprof.kernel.sampling import LIVES, SampleEvents, Tracepoints
 from parprof.kernel.scopes import Scopes, wait_key
 from parprof.kernel.settings import Settings
-from parprof.kernel.sizes import FEW_SCOPES, map_sizes
+from parprof.kernel.sizes import FEW_SCOPES, activation_sizes, map_sizes
 from parprof.kernel.stacks import CodeAt, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
-from parprof.model import Count, Facts, ThreadState, add_facts
+from parprof.model import Count, Facts, SampleKey, ThreadState, add_facts
 from parprof.resources import Closing
 
 _DENIED = 2
@@ -50,6 +51,10 @@ class Unended:
     """Waits and stalls."""
     ready_ns: Mapping[int, int]
     """For how long working threads have had no CPU, by process image."""
+
+
+_DEAR_PROGRAMS = ("on_switch", "on_unwind", "on_sample")
+"""What takes the verifier longest, of what is always loaded."""
 
 
 class BpfKernel(Closing):
@@ -68,12 +73,14 @@ class BpfKernel(Closing):
         trace: bool = False,
         system_wide: bool = False,
         waits: bool = False,
+        activations: bool = False,
         sizes: dict[str, int] | None = None,
         budget: Budget | None = None,
     ) -> None:
         """``system_wide``: ask, by RECORD_SEEN, about each process that uses the CPU. See `watch` and `deny`.
 
         ``waits``: find out where the threads of all processes sleep, and for how long; see `find_waits`.
+        ``activations``: tell calls apart by comparing each thread's samples; rows of `ACTIVATION`.
         ``budget``: what each process may pay; events beyond it are left out by the programs themselves.
         """
         self.events = tuple(events)
@@ -94,18 +101,23 @@ class BpfKernel(Closing):
         self._events: SampleEvents | None = None
         rate = frequency_hz * len(self.events)
         fewer = {} if system_wide else {"scopes": FEW_SCOPES}
-        self._object = load_object({**map_sizes(possible_cpus(), rate), **fewer, **(sizes or {})})
+        more = activation_sizes(possible_cpus()) if activations else {}
+        self._object = load_object({**map_sizes(possible_cpus(), rate), **fewer, **more, **(sizes or {})})
         self.prober = Prober(self._object)
         self.prober.prepare()  # beside what follows
+        self._object.load_ahead((*_DEAR_PROGRAMS, *(("on_wait_unwind",) if waits else ())))
         self.calls = CallCounter(self._object)
         """Exact calls of chosen functions; nothing until some are."""
+        self._compares = activations
+        self._activations = Activations(self.stacks)
         self._settings = Settings(
-            self._object, frequency_hz, budget or Budget(), trace=trace, system_wide=system_wide
-        )
+            self._object, frequency_hz, budget or Budget(),
+            trace=trace, system_wide=system_wide, activations=activations,
+        )  # fmt: skip
         self._lives = Tracepoints(self._object, LIVES)
         definition = self._object.definitions["counters"]
         self._counters = Counters(self._object.maps["counters"], definition["max_entries"])
-        self._counts = CountTable(self._object, self._is_known)
+        self._counts = CountTable(self._object, self._is_known, self._note_fresh)
         self.file_tables = FileTables(self._object.maps["file_tables"])
         self.scopes = Scopes(self._object)
         self.plain_programs = PlainPrograms(self._object.maps["plain_programs"])
@@ -127,6 +139,8 @@ class BpfKernel(Closing):
         self._lives.attach()
         self._breaker = Breaker(self._object, self._settings, self._rings["alarms"])
         self._object.load_unwinder()
+        if self._compares:
+            self._object.load_activations()
         if self._waits:
             self._prepare_waits()
         self._events = SampleEvents(self._object.program("on_sample"), self.events, self._first_hz)
@@ -398,7 +412,12 @@ class BpfKernel(Closing):
         self._read_stacks()  # after the counts: a stack is sent before it is counted
         self._drains += 1
         self.stacks.touch((digest for key in facts for digest in (key.user, key.kernel)), self._drains)
-        return self._counts.ready(facts, self._drains)
+        ready = self._counts.ready(facts, self._drains)
+        ready.update(self._activations.ready(self._drains))
+        return ready
+
+    def _note_fresh(self, key: SampleKey, fresh: int, samples: int) -> None:
+        self._activations.note(key, fresh, samples, self._drains)
 
     def trim_stacks(self, drains: int, limit: int) -> int:
         """Forget stacks that were in none of the last ``drains``, if there are more than ``limit``; how many.
@@ -483,7 +502,7 @@ class BpfKernel(Closing):
     def lost(self) -> dict[str, int]:
         """Losses so far, by reason; reasons with none are left out."""
         missing = self._counts.without_stack
-        here = self._lost_here + Counter(stack_missing=missing)
+        here = self._lost_here + Counter(stack_missing=missing, activations=self._activations.left_out)
         return dict(here + Counter(self._counters.lost()))
 
     def statistics(self) -> dict[str, int]:

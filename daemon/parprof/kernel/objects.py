@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ _MAP_LAYOUTS = {
     "meters": (None, "meter"),
     "call_counts": (None, "call_count"),
     "call_arcs": ("call_arc", "call_count"),
+    "routine_times": (None, "routine_time"),
+    "arc_times": ("call_arc", "arc_time"),
 }
 
 
@@ -199,10 +202,27 @@ class LoadedObject:
         program = self.program(name, attach_type)
         bpf.map_update(array, struct.pack("<I", index), struct.pack("<I", program))
 
+    def load_ahead(self, names: Iterable[str]) -> None:
+        """Load programs in threads of their own, all at once; who wants one of them meanwhile waits for that one."""
+        for name in names:
+            threading.Thread(
+                target=self._load_ahead, args=(name,), name=f"parprof-{name}", daemon=True
+            ).start()
+
+    def _load_ahead(self, name: str) -> None:
+        with suppress(OSError, KernelUnsupported):  # whoever wants it will try again, and be told
+            self.program(name)
+
     def load_unwinder(self) -> None:
         """Load the programs that walk stacks for samples."""
         self._put_program(self.maps["unwinders"], 0, "on_unwind")
         self._put_program(self.maps["unwinders"], 2, "on_seek")
+
+    def load_activations(self) -> None:
+        """Load the program that compares the stacks of samples with those before."""
+        self._put_program(self.maps["unwinders"], 3, "on_activations")
+        size = self.definitions["last_stacks"]["value_size"]
+        bpf.map_update(self.maps["last_stacks"], struct.pack("<I", 0), bytes(size))
 
     def load_wait_unwinder(self) -> None:
         """Load the programs that walk the stacks of threads that go to sleep."""

@@ -27,11 +27,12 @@ class Settings:
         *,
         trace: bool,
         system_wide: bool,
+        activations: bool = False,
     ) -> None:
         """``frequency_hz``: samples of the clock a second and CPU. Written at once."""
         self._object = loaded
         self._lock = threading.Lock()
-        self._fixed = {"trace": trace, "system_wide": system_wide}
+        self._fixed = {"trace": trace, "system_wide": system_wide, "activations": activations}
         self._frequency_hz = frequency_hz
         self._phase = 0
         self._ticks = False

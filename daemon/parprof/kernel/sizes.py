@@ -8,6 +8,8 @@ _THREADS_PER_CPU, _LEAST_THREADS, _MOST_THREADS = 256, 1 << 14, 1 << 16
 """An entry takes 1.3 kB."""
 _LEAST_COUNTS, _MOST_COUNTS = 1 << 16, 1 << 19
 """An entry takes 0.14 kB."""
+_STACKS_PER_CPU, _LEAST_STACKS, _MOST_STACKS = 64, 1 << 11, 1 << 14
+"""Threads whose last stack is kept where calls are to be told apart. An entry takes 1.1 kB."""
 FEW_SCOPES = 1024
 """Where nobody asks for all processes of the machine: one job is one scope. An entry takes 1.2 kB."""
 _RING_BYTES_PER_CPU, _LEAST_RING, _MOST_RING = 1 << 19, 1 << 22, 1 << 25
@@ -30,6 +32,15 @@ def map_sizes(cpus: int, samples_per_second: float = 0.0) -> dict[str, int]:
         "walk_claims": _WALKS_PER_CPU * cpus,
         "stacks": _bounded(_RING_BYTES_PER_CPU * cpus, _LEAST_RING, _MOST_RING),
     }
+
+
+def activation_sizes(cpus: int) -> dict[str, int]:
+    """The same for what is only there where calls are to be told apart.
+
+    >>> activation_sizes(2), activation_sizes(1024)
+    ({'last_stacks': 2048}, {'last_stacks': 16384})
+    """
+    return {"last_stacks": _bounded(_STACKS_PER_CPU * cpus, _LEAST_STACKS, _MOST_STACKS)}
 
 
 def _bounded(wanted: float, least: int, most: int) -> int:

@@ -25,7 +25,8 @@ _OUTERMOST = _CLONES | {
 }  # fmt: skip
 
 
-def _is_start_up(frame: Frame) -> bool:
+def is_start_up_code(frame: Frame) -> bool:
+    """Whether it only leads to `main`, or to what a thread begins with."""
     return frame.name != "main" and (frame.name in _OUTERMOST or is_start_up(frame.module))
 
 
@@ -60,7 +61,7 @@ def physical_path(
     elif not complete:
         frames.append(TRUNCATED)
     else:
-        while len(frames) > 1 and _is_start_up(frames[-1]):
+        while len(frames) > 1 and is_start_up_code(frames[-1]):
             frames.pop()
     path = list(reversed(frames))
     for address, is_return in reversed(kernel.frames):

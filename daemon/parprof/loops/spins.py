@@ -24,6 +24,7 @@ from itertools import chain
 from parprof.files.elf import ElfFile
 from parprof.loops.basicblocks import FlowGraph
 from parprof.loops.machinecode import Code, CodeError, Flow, flow_of, read_code
+from parprof.loops.registers import WHOLE_REGISTER
 
 Range = tuple[int, int]
 """ELF virtual addresses [start, end)."""
@@ -46,18 +47,6 @@ class Value(IntEnum):
     OTHER = 2
 
 
-def _names() -> dict[str, str]:
-    out: dict[str, str] = {}
-    for name in ("ax", "bx", "cx", "dx", "si", "di", "sp", "bp"):
-        low = name[0] if name.endswith("x") else name
-        out |= dict.fromkeys((f"r{name}", f"e{name}", name, f"{low}l", f"{low}h"), f"r{name}")
-    for number in range(8, 16):
-        out |= dict.fromkeys((f"r{number}", f"r{number}d", f"r{number}w", f"r{number}b"), f"r{number}")
-    return out
-
-
-_GENERAL = _names()
-"""All names of general registers, and the whole register that each is a part of."""
 _STACK = ("rsp", "rbp")
 _MEMORY = re.compile(r"\[(.*)\]")
 _FLAGS = "flags"
@@ -207,7 +196,7 @@ class _Loop:
             if not operands or mnemonic in _IDLE or flow_of(mnemonic) is not Flow.ON:
                 continue
             if mnemonic not in _COMPARES and (
-                _MEMORY.search(operands[0]) or _GENERAL.get(operands[0]) in steady
+                _MEMORY.search(operands[0]) or WHOLE_REGISTER.get(operands[0]) in steady
             ):
                 return None
             works |= _written(mnemonic, text) is None or bool(_addressed(text) & changing)
@@ -227,7 +216,7 @@ def _written(mnemonic: str, text: str) -> set[str] | None:
         return set(_CLOCKS[mnemonic])
     if not operands or "xmm" in text or "ymm" in text:
         return None
-    target = _GENERAL.get(operands[0])
+    target = WHOLE_REGISTER.get(operands[0])
     if mnemonic in _COMPARES:
         return {_FLAGS}
     if target is None or target in _STACK:
@@ -247,7 +236,7 @@ def _step(state: _State, mnemonic: str, text: str) -> bool:
     if mnemonic in _CLOCKS:
         state.update(dict.fromkeys(_CLOCKS[mnemonic], Value.OTHER))
         return True
-    target = _GENERAL.get(operands[0], "")
+    target = WHOLE_REGISTER.get(operands[0], "")
     if mnemonic == "lea":
         state[target] = _address(state, operands[1])
         return True
@@ -271,8 +260,12 @@ def _value(state: _State, operand: str) -> Value:
     """What is known of an operand."""
     if found := _MEMORY.search(operand):
         # what the stack holds may have been put aside there: it decides nothing
-        return Value.STEADY if any(_GENERAL.get(word) in _STACK for word in _words(found)) else Value.FOREIGN
-    register = _GENERAL.get(operand)
+        return (
+            Value.STEADY
+            if any(WHOLE_REGISTER.get(word) in _STACK for word in _words(found))
+            else Value.FOREIGN
+        )
+    register = WHOLE_REGISTER.get(operand)
     return state.get(register, Value.STEADY) if register else Value.STEADY
 
 
@@ -284,7 +277,7 @@ def _address(state: _State, operand: str) -> Value:
 def _addressed(text: str) -> set[str]:
     """The registers that the address of a memory operand is made of."""
     found = _MEMORY.search(text)
-    return {_GENERAL[word] for word in _words(found) if word in _GENERAL} if found else set()
+    return {WHOLE_REGISTER[word] for word in _words(found) if word in WHOLE_REGISTER} if found else set()
 
 
 def _words(memory: re.Match[str]) -> list[str]:

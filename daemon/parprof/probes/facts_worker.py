@@ -9,9 +9,6 @@ is hostile: so it gives up its privileges first, and memory and time are limited
 from __future__ import annotations
 
 import os
-import signal
-import socket
-import sys
 from contextlib import suppress
 from typing import Any
 
@@ -20,12 +17,10 @@ from parprof.loops.extents import function_at
 from parprof.loops.spins import spin_loops
 from parprof.probes.file_facts import find_facts, rules, to_json
 from parprof.workers import protocol
-from parprof.workers.privileges import drop_privileges
+from parprof.workers.serving import run
 
 MEMORY_LIMIT = 2 << 30
 """Bytes of addresses that the child may use."""
-_REQUEST_SECONDS = 60
-_FILES = 64
 _MAX_LABEL = 4096
 
 
@@ -57,28 +52,8 @@ def spin_loop_at(elf: ElfFile, address: int) -> tuple[int, ...]:
     return next(((start, end) for start, end in loops if start <= address < end), ())
 
 
-def serve(connection: socket.socket) -> None:
-    """Answer until the other end closes the socket."""
-    while (received := protocol.receive(connection)) is not None:
-        signal.alarm(_REQUEST_SECONDS)  # ends us if the daemon is gone and a file keeps us busy
-        reply = answer(*received)
-        protocol.close_all(received[1])
-        protocol.send(connection, reply)
-        signal.alarm(0)
-
-
-def main() -> int:
-    """Entry point of the child process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which still needs us
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    rules()  # loads the agents, those of other packages too, while their files can be read
+if __name__ == "__main__":
+    rules()  # loads the agents, those of other packages too
     with suppress(ImportError):
         import capstone  # noqa: F401
-    drop_privileges(MEMORY_LIMIT, 0, _FILES)
-    with suppress(OSError, ValueError):
-        serve(connection)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    run(answer, MEMORY_LIMIT)

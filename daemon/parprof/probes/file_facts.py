@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 from parprof import __version__
 from parprof.files.elf import ElfError, ElfFile, Symbol
 from parprof.files.libc import is_libc
+from parprof.plans import UnknownLayout
 from parprof.probes.cheap_sites import ProbeSite, cheap_probe_site, tail_jump_site
 from parprof.probes.static_runtime import runtime_code
 from parprof.probes.wait_code import Range, wait_code
 from parprof.runtimes import Agent, agent_for_library, agents
 
-FORMAT = 2
+FORMAT = 3
 """To be raised with each change of what the facts are or how they are found."""
 NAMED = ("pthread_create", "_dl_debug_state")
 """Functions that are probed wherever they are."""
@@ -31,6 +32,7 @@ _YIELD_BYTES = 32
 MAX_FUNCTIONS = 1 << 14
 """Functions of one file that can be probed; more are left out."""
 _MAX_NAME, _MAX_NAMES = 1 << 12, 1 << 16
+_MAX_LAYOUT = 64
 _UNSIZED = 64
 _CREATORS = ("pthread_create", "thrd_create", "_ZNSt6thread15_M_start_thread")
 """How the names of functions begin that start a thread; the last is that of std::thread."""
@@ -78,6 +80,10 @@ class FileFacts:
     """Of a runtime that is linked into it: its code, ELF addresses [start, end)."""
     yield_code: tuple[Range, ...] = ()
     """Of a C library: the function by which threads give up their CPU while they wait for each other."""
+    code_layout: tuple[int, ...] = ()
+    """What a runtime's agent says of the code of it, for reading n_w from memory: see `Agent.code_layout`."""
+    layout_problem: str = ""
+    """Why there is no layout, where there should be one."""
 
 
 def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
@@ -103,6 +109,7 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
         and any(name.startswith(_CREATORS) for name in undefined)
     )
     runtime = static_agent or library
+    layout, problem = _layout(runtime, elf)
     wanted = [*named, *_probed(elf, runtime, has_bodies=bool(imports or static_agent))]
     return FileFacts(
         imports,
@@ -113,7 +120,19 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
         creates_threads,
         tuple(runtime_code(static_agent, elf)) if static_agent is not None else (),
         tuple({(one.value, one.value + (one.size or _YIELD_BYTES)) for one in defined.get(_YIELD, ())}),
+        layout,
+        problem,
     )
+
+
+def _layout(runtime: Agent | None, elf: ElfFile) -> tuple[tuple[int, ...], str]:
+    """What the runtime's agent says of this file, and why it says nothing."""
+    try:
+        return (tuple(runtime.code_layout(elf)) if runtime is not None else ()), ""
+    except UnknownLayout as error:
+        return (), str(error)[:_MAX_NAME]
+    except ElfError:
+        return (), ""
 
 
 def _agent_inside(markers: Collection[str]) -> Agent | None:
@@ -203,6 +222,8 @@ def from_json(raw: Any) -> FileFacts:
             bool(raw["creates_threads"]),
             tuple(_range(one) for one in _list(raw["runtime_code"], _MAX_NAMES)),
             tuple(_range(one) for one in _list(raw["yield_code"], _MAX_NAMES)),
+            tuple(_word(one) for one in _list(raw["code_layout"], _MAX_LAYOUT)),
+            _text(raw["layout_problem"]),
         )
     except (KeyError, TypeError) as error:
         raise ValueError("no facts about a file") from error
@@ -232,6 +253,12 @@ def _place_again(raw: Any) -> Place:
 def _range(raw: Any) -> Range:
     start, end = raw
     return _address(start), _address(end)
+
+
+def _word(raw: Any) -> int:
+    if not isinstance(raw, int) or not -(1 << 63) <= raw < 1 << 63:
+        raise ValueError("no word")
+    return raw
 
 
 def _address(raw: Any) -> int:

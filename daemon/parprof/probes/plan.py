@@ -102,8 +102,8 @@ def _body_site(agent: Agent, dso: Dso, function: Function) -> Site | None:
 
 
 def learned_site(agent: Agent, dso: Dso, vaddr: int) -> Site | None:
-    """A site for an outlined function without a symbol, which was learned from an argument."""
-    if dso.elf is None:
+    """A site for an outlined function without a symbol, which was learned from an argument; None if it has one."""
+    if dso.elf is None or any(function.vaddr == vaddr for function in file_facts(dso).functions):
         return None
     try:  # not in a child: until it is probed each run of the body lacks its path
         return _body_site(agent, dso, look_at(dso.elf, vaddr))

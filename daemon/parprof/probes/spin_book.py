@@ -88,11 +88,6 @@ class SpinBook:
                 self._disk.write(name, json.dumps([*known, *([block] for block in others)]).encode())
         return list(dict.fromkeys(found))
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether answers are to come."""
-        return bool(self._coming)
-
     def _known(self, dso: Dso) -> list[Range]:
         known = self._loops.get(dso.key)
         if known is None:

@@ -13,6 +13,7 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from parprof.files.dso import Dso
+from parprof.files.elf import ElfFile
 from parprof.plans import ClosureChain, Edge, Hook, Memory, MemoryPlan
 
 _LOG = logging.getLogger(__name__)
@@ -66,8 +67,20 @@ class Agent:
         """Argument of an outlined function that tells two pieces of the same work apart; ``name`` may be empty."""
         return 1
 
-    def memory(self, dso: Dso, process: Memory) -> MemoryPlan | None:
+    def code_layout(self, elf: ElfFile) -> tuple[int, ...]:
+        """What `memory` has to know of the machine code of a file that is this runtime, or has it inside: integers.
+
+        Called in the child that parses files, which has no privileges; the answer is kept with its facts.
+
+        Raises:
+            UnknownLayout: the text says which version was found, and why it is not trusted.
+        """
+        return ()
+
+    def memory(self, dso: Dso, process: Memory, code_layout: tuple[int, ...] = ()) -> MemoryPlan | None:
         """How to read n_w out of this process at each sample; None where that cannot be told.
+
+        ``code_layout``: what `code_layout` said of the file, in a child: look at it before you trust it.
 
         Raises:
             UnknownLayout: the text says which version was found, and why it is not trusted.

@@ -62,7 +62,7 @@ class Cilk5(Agent):
         match = self._slow.fullmatch(name)
         return match[1] if match else name
 
-    def memory(self, dso: Dso, process: Memory) -> MemoryPlan | None:
+    def memory(self, dso: Dso, process: Memory, code_layout: tuple[int, ...] = ()) -> MemoryPlan | None:
         """Who runs a closure works. Nothing leads there but the argument of a slow function, once one was entered."""
         if not process.symbol("Cilk_scheduler"):
             return None

@@ -67,7 +67,7 @@ class CilkPlus(Agent):
         match = self._helper.fullmatch(name)
         return match[1] if match and match[1].strip("_") not in ("", "cilk") else name
 
-    def memory(self, dso: Dso, process: Memory) -> MemoryPlan | None:
+    def memory(self, dso: Dso, process: Memory, code_layout: tuple[int, ...] = ()) -> MemoryPlan | None:
         """Who has a full frame works. The library exports the variable, so that ``strip`` does not matter."""
         root = process.symbol("__cilkrts_global_state")
         if not root:

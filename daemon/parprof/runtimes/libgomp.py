@@ -12,9 +12,10 @@ import re
 from collections.abc import Mapping
 
 from parprof.files.dso import Dso
+from parprof.files.elf import ElfFile
 from parprof.plans import Edge, Hook, Memory, MemoryPlan
 from parprof.runtimes import Agent, hook
-from parprof.runtimes.libgomp_memory import holds_for, team_barrier
+from parprof.runtimes.libgomp_memory import TeamLayout, holds_for, team_barrier, team_layout
 
 REGION_ENTRIES = hook(
     "GOMP_parallel GOMP_parallel_loop_* GOMP_parallel_sections GOMP_parallel_reductions GOMP_teams_reg",
@@ -101,9 +102,17 @@ class Libgomp(Agent):
         """The function that a region's or task's body was outlined from."""
         return encloser_by_gcc(name)
 
-    def memory(self, dso: Dso, process: Memory) -> MemoryPlan | None:
+    def code_layout(self, elf: ElfFile) -> tuple[int, ...]:
+        """A `TeamLayout`."""
+        return team_layout(elf)
+
+    def memory(self, dso: Dso, process: Memory, code_layout: tuple[int, ...] = ()) -> MemoryPlan | None:
         """The thread's team and its barrier. None while ld.so has yet to relocate the library: ask again."""
-        return team_barrier(dso.elf, process) if dso.elf else None
+        return (
+            team_barrier(TeamLayout(*code_layout), process)
+            if len(code_layout) == len(TeamLayout._fields)
+            else None
+        )
 
     def memory_spoilt_by(self, imported: set[str] | None, environment: Mapping[str, str]) -> str:
         """Waits that are not at the team's barrier."""

@@ -4,8 +4,8 @@ Every thread has a ``gomp_thread`` in its thread-local storage, with pointers to
 barrier counts down those that have yet to arrive (gcc libgomp/libgomp.h, config/linux/bar.h). Four short functions
 carry all offsets: ``omp_get_num_threads`` loads the team, ``omp_in_final`` the task, ``GOMP_barrier`` adds the
 barrier's place in the team and jumps to the wait that counts down, and the wait at a region's end lies near that
-one. The code is read from the file (in the process's copy there may be probes), the thread-local offset from the
-process. What does not look as expected is refused, never guessed.
+one. The code is read from the file (in the process's copy there may be probes), once and without privileges, the
+thread-local offset from the process. What does not look as expected is refused, never guessed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from parprof.files.elf import EM_X86_64, ElfError, ElfFile
 from parprof.plans import Memory, TeamBarrier, UnknownLayout
@@ -34,6 +34,7 @@ _OUTER_TEAM = 0x8
 _GENERATION_STEP = 8
 """Its lower bits are flags (``BAR_INCR`` in config/linux/bar.h)."""
 _MAX_TLS = 1 << 24
+_NOT_READ = "n_w is not read from it"
 _STATIC_END, _STATIC_WAIT = "gomp_team_end", "gomp_team_barrier_wait"
 _KNOWN = {"4.7": 0x48, "4.9": 0x50, "6": 0x50, "9": 0x50, "11": 0x58, "12": 0x58}
 """Offset of the task in the thread in versions of gcc whose library was looked at; the barrier was at 0x80 in all."""
@@ -73,8 +74,22 @@ def release(elf: ElfFile) -> str:
     return next((f"gcc {version}" for version, name in _SINCE if name in found), "gcc before 4.7")
 
 
-def team_barrier(elf: ElfFile, process: Memory) -> TeamBarrier | None:
-    """Where the threads of this process have n_w. None while ld.so has yet to relocate the library: ask again.
+class TeamLayout(NamedTuple):
+    """What the machine code of a file tells; the rest is in each process."""
+
+    slot: int
+    """Virtual address of the slot of the global offset table with the thread-local offset; 0 in a static program."""
+    tls: int
+    """The thread-local offset in a static program, else 0."""
+    team: int
+    task: int
+    barrier: int
+    awaited_final: int
+    """In the barrier."""
+
+
+def team_layout(elf: ElfFile) -> TeamLayout:
+    """Where threads, teams and barriers have what tells n_w, by the code of this file. For the child that parses.
 
     Raises:
         UnknownLayout: this library is not built as we know it.
@@ -82,9 +97,32 @@ def team_barrier(elf: ElfFile, process: Memory) -> TeamBarrier | None:
     try:
         if elf.machine != EM_X86_64:
             raise UnknownLayout("not x86-64")
-        return _derive(elf, process)
+        return _derive(elf)
     except (UnknownLayout, ElfError, OSError) as error:
-        raise UnknownLayout(f"libgomp of {_release_or_not(elf)}: {error}; n_w is not read from it") from error
+        raise UnknownLayout(f"libgomp of {_release_or_not(elf)}: {error}; {_NOT_READ}") from error
+
+
+def team_barrier(layout: TeamLayout, process: Memory) -> TeamBarrier | None:
+    """Where the threads of this process have n_w. None while ld.so has yet to relocate the library: ask again.
+
+    Raises:
+        UnknownLayout: the process does not look as its file does.
+    """
+    tls = _word(process, layout.slot) if layout.slot else layout.tls
+    if not tls:
+        return None
+    if not -_MAX_TLS < tls < 0 or tls % 8:
+        raise UnknownLayout(f"libgomp: a thread-local offset of {tls} makes no sense; {_NOT_READ}")
+    return TeamBarrier(
+        tls,
+        layout.team,
+        layout.task,
+        layout.barrier,
+        layout.barrier + _AWAITED,
+        layout.barrier + layout.awaited_final,
+        _OUTER_TEAM,
+        _GENERATION_STEP,
+    )
 
 
 def _release_or_not(elf: ElfFile) -> str:
@@ -94,7 +132,7 @@ def _release_or_not(elf: ElfFile) -> str:
         return "an unknown gcc"
 
 
-def _derive(elf: ElfFile, process: Memory) -> TeamBarrier | None:
+def _derive(elf: ElfFile) -> TeamLayout:
     team, _ = _loaded_field(elf, "omp_get_num_threads")
     task, _ = _loaded_field(elf, "omp_in_final")
     if team.slot != task.slot:
@@ -102,35 +140,21 @@ def _derive(elf: ElfFile, process: Memory) -> TeamBarrier | None:
     barrier, wait = _barrier(elf, team)
     _check_wait(elf, wait)
     final = _AWAITED_FINAL if _has_final_wait(elf, wait) else _AWAITED
-    tls = _word(process, team.slot) if team.slot else team.offset - _TEAM_IN_THREAD
-    if not tls:
-        return None
-    start = 0 if team.slot else tls
-    out = TeamBarrier(
-        tls,
-        team.offset - start,
-        task.offset - start,
-        barrier,
-        barrier + _AWAITED,
-        barrier + final,
-        _OUTER_TEAM,
-        _GENERATION_STEP,
-    )
+    start = 0 if team.slot else team.offset - _TEAM_IN_THREAD
+    out = TeamLayout(team.slot, start, team.offset - start, task.offset - start, barrier, final)
     _check(out, release(elf))
     return out
 
 
-def _check(found: TeamBarrier, version: str) -> None:
+def _check(found: TeamLayout, version: str) -> None:
     """Compare with what is known of gomp_thread and gomp_team."""
     expected = _KNOWN.get(version.removeprefix("gcc "))
     if found.team != _TEAM_IN_THREAD or found.task not in _TASK_IN_THREAD:
         raise UnknownLayout(f"team at {found.team:#x} and task at {found.task:#x} of the thread are new")
     if expected is not None and found.task < expected:
         raise UnknownLayout(f"the task is at {found.task:#x} of the thread instead of {expected:#x}")
-    if found.total not in _BARRIER_IN_TEAM:
-        raise UnknownLayout(f"a barrier at {found.total:#x} of the team is new")
-    if not -_MAX_TLS < found.tls < 0 or found.tls % 8:
-        raise UnknownLayout(f"a thread-local offset of {found.tls} makes no sense")
+    if found.barrier not in _BARRIER_IN_TEAM:
+        raise UnknownLayout(f"a barrier at {found.barrier:#x} of the team is new")
 
 
 def _word(process: Memory, vaddr: int) -> int:
@@ -138,7 +162,7 @@ def _word(process: Memory, vaddr: int) -> int:
     address = process.address(vaddr)
     raw = process.read(address, 8) if address else b""
     if len(raw) != 8:
-        raise UnknownLayout("its global offset table cannot be read")
+        raise UnknownLayout(f"libgomp: its global offset table cannot be read; {_NOT_READ}")
     return int.from_bytes(raw, "little", signed=True)
 
 

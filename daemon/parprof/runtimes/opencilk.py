@@ -115,7 +115,7 @@ class OpenCilk(Agent):
         match = self._helper.fullmatch(name)
         return match[1] if match else name
 
-    def memory(self, dso: Dso, process: Memory) -> MemoryPlan | None:
+    def memory(self, dso: Dso, process: Memory, code_layout: tuple[int, ...] = ()) -> MemoryPlan | None:
         """The workers' states: by the library's symbol, else by the thread-local that this file uses.
 
         ``dso`` may be the library, or a file of the program: one of them has what is needed, after ``strip`` too.

@@ -96,8 +96,10 @@ def look_for_memory(agents: list[Agent], load_map: LoadMap) -> MemoryChoice:
             d for d in load_map.dsos() if any(agent.imports.match(name) for name in file_facts(d).imports)
         ]
         for dso in [*libraries, *users]:  # a stripped library's thread-local may be reached through its users
+            facts = file_facts(dso)
+            problem = facts.layout_problem or problem
             try:
-                plan = agent.memory(dso, ProcessMemory(load_map, dso))
+                plan = agent.memory(dso, ProcessMemory(load_map, dso), facts.code_layout)
             except UnknownLayout as error:
                 problem = str(error)
                 continue

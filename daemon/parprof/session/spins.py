@@ -39,8 +39,10 @@ class SpinFinder:
         hits: Counter[tuple[int, int]] = Counter()
         threads: dict[int, set[int]] = {}
         for key, count in facts.items():
+            if key.event != 0:  # none of the clock: it says nothing of who runs
+                continue
             threads.setdefault(key.image, set()).add(key.tid)
-            if key.event == 0 and key.state is ThreadState.WORKING and (stack := self._stacks.raw(key.user)):
+            if key.state is ThreadState.WORKING and (stack := self._stacks.raw(key.user)):
                 leaf = int.from_bytes(stack.native[:8], "little") & ~INTERRUPTED
                 hits[key.image, leaf >> _BYTES_LOG2] += count.samples
         for (image, place), samples in heapq.nlargest(_MOST_LOOKS, hits.items(), key=lambda item: item[1]):

@@ -14,9 +14,6 @@ its privileges first, and its memory is limited.
 from __future__ import annotations
 
 import os
-import signal
-import socket
-import sys
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
@@ -27,14 +24,13 @@ from parprof.symbols import symcache
 from parprof.symbols.names import readable, without_clone_suffixes
 from parprof.symbols.table import find_functions
 from parprof.workers import protocol
-from parprof.workers.privileges import drop_privileges
+from parprof.workers.serving import run
 
 FrameRow = tuple[str, str, int, int]
 MEMORY_LIMIT = 4 << 30
 _MAX_DEPTH = 128
 _MAX_PATH = 4096
 _MAX_FILES = 8
-_REQUEST_SECONDS = 60
 _MAX_TEXT = 1 << 20
 _ROW_TEXT = 24
 """Characters of names and paths in one answer; each takes up to six bytes in a message."""
@@ -157,7 +153,7 @@ class Worker:
         self._files: OrderedDict[tuple[object, bool], DebugFile] = OrderedDict()
 
     def answer(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """The reply to a request; takes over the descriptors."""
+        """The reply to a request; takes over the descriptors that it takes out of the list."""
         try:
             key = (request["file"], bool(request["symbolic"]))
             file = self._files.pop(key, None)
@@ -178,30 +174,9 @@ class Worker:
             return {"frames": frames, "problem": file.problem, "unsaved": file.unsaved}
         except (ElfError, OSError) as error:
             return {"frames": [], "problem": str(error)}
-        finally:
-            protocol.close_all(fds)
-
-
-def serve(connection: socket.socket) -> None:
-    """Answer until the other end closes the socket."""
-    worker = Worker()
-    while (received := protocol.receive(connection)) is not None:
-        signal.alarm(_REQUEST_SECONDS)  # ends us if the daemon is gone and a file keeps us busy
-        protocol.send(connection, worker.answer(*received))
-        signal.alarm(0)
-
-
-def main() -> int:
-    """Entry point of the child process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which still needs us
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    symcache.preload()
-    readable("_Z1av")
-    drop_privileges(MEMORY_LIMIT, symcache.MAX_FILE, 64)
-    with suppress(OSError, ValueError):
-        serve(connection)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    symcache.preload()
+    readable("_Z1av")
+    run(Worker().answer, MEMORY_LIMIT, symcache.MAX_FILE)

@@ -16,7 +16,8 @@ from itertools import pairwise
 
 from parprof.files.elf import ElfFile
 from parprof.loops.machinecode import CodeError, Flow, decode, flow_of
-from parprof.unwind.rows import CFA_LIMIT, RBP_LIMIT, REGISTER_OFFSETS, RuleType, pack, pack_register
+from parprof.loops.registers import WHOLE_REGISTER
+from parprof.unwind.rows import CFA_LIMIT, PT_REGS, RBP_LIMIT, REGISTER_OFFSETS, RuleType, pack, pack_register
 
 _LEAST_GAP = 65
 """Bytes; shorter ones are padding, or in `parprof.unwind.gaps`."""
@@ -24,11 +25,6 @@ _MAX_FUNCTIONS = 1 << 14
 _LOOKED_AT = 512
 """Bytes at the beginning of a function."""
 _INSTRUCTIONS = 64
-_PT_REGS = {
-    "rax": 10, "rcx": 12, "rdx": 11, "rbx": 5, "rsi": 13, "rdi": 14, "r8": 9, "r9": 8, "r11": 6, "r12": 3, "r13": 2,
-    "r14": 1, "r15": 0,
-}  # fmt: skip
-"""Their index in the kernel's ``struct pt_regs``."""
 _SLOT = re.compile(r"qword ptr \[rsp(?: \+ (\w+))?\]")
 _SUM = re.compile(r"\[rsp(?: ([+-]) (\w+))?\]")
 
@@ -104,7 +100,7 @@ class _Frame:
             kind = {"rsp": RuleType.RSP, "rbp": RuleType.RBP, "r10": RuleType.R10}[self._base]
             return pack(kind, offset, rbp) if 0 <= offset < CFA_LIMIT << 3 else 0
         return (
-            pack_register(_PT_REGS[self._base], offset, False, rbp)
+            pack_register(PT_REGS[self._base], offset, False, rbp)
             if 0 <= offset < REGISTER_OFFSETS << 3
             else 0
         )
@@ -156,7 +152,8 @@ class _Frame:
             self._known = False
 
     def _write(self, register: str) -> None:
-        """A register gets another value."""
+        """A register, or a part of one, gets another value."""
+        register = WHOLE_REGISTER.get(register, register)
         self._kept.pop(register, None)
         if register == self._base:
             self._known = False

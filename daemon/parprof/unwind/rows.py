@@ -54,6 +54,11 @@ class RuleType(IntEnum):
 
 RSP_DEREF_BIAS = CFA_LIMIT << 2
 """What is added to the offset of type 9, in bytes."""
+PT_REGS = {
+    name: index
+    for index, name in enumerate("r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi".split())
+}
+"""General registers and their index in the kernel's ``struct pt_regs``; rsp, far from them, is not here."""
 REGISTER_SHIFT, BY_RBP, REGISTER_OFFSETS = 14, 1 << 13, 1 << 13
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from operator import length_hint
 
+from parprof.loops.registers import DWARF_REGISTERS
 from parprof.unwind.cfa import AT_CALL, REG_R10, REG_RBP, REG_RSP, Frame, How
 from parprof.unwind.pointers import Refused, sleb, uleb
 from parprof.unwind.rows import (
     CFA_LIMIT,
     PLT_PUSHED_AT,
+    PT_REGS,
     RBP_LIMIT,
     REGISTER_OFFSETS,
     RSP_DEREF_BIAS,
@@ -23,7 +25,7 @@ _PLT_CFA = re.compile(rb"\x77\x08\x80\x00\x3f\x1a([\x31-\x3f])\x2a\x33\x24\x22",
 """rsp + 8 + ((rip & 15) >= N) * 8, where lit0 is 0x30."""
 _BREG_RBP, _BREG_RSP, _DEREF, _PLUS = 0x76, 0x77, 0x06, 0x23
 _REGISTER_TYPES = {REG_RSP: RuleType.RSP, REG_RBP: RuleType.RBP, REG_R10: RuleType.R10}
-_PT_REGS = {0: 10, 1: 12, 2: 11, 3: 5, 4: 13, 5: 14, 8: 9, 9: 8, 11: 6, 12: 3, 13: 2, 14: 1, 15: 0}
+_PT_REGS = {DWARF_REGISTERS.index(name): place for name, place in PT_REGS.items()}
 """DWARF number of a register -> its index in the kernel's ``struct pt_regs``."""
 
 

@@ -8,9 +8,6 @@ it reads is hostile: so it gives up its privileges first, and its memory and tim
 from __future__ import annotations
 
 import os
-import signal
-import socket
-import sys
 from contextlib import suppress
 from typing import Any
 
@@ -20,12 +17,10 @@ from parprof.unwind.frames import UnwindError
 from parprof.unwind.rows import ROW_SIZE
 from parprof.unwind.table import build_table
 from parprof.workers import protocol
-from parprof.workers.privileges import drop_privileges
+from parprof.workers.serving import run
 
 MEMORY_LIMIT = 2 << 30
 """Bytes of addresses that the child may use."""
-_REQUEST_SECONDS = 60
-_FILES = 64
 _MAX_LABEL = 300
 
 
@@ -49,27 +44,7 @@ def answer(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
     return {"problem": "", "rows": table.count, "notes": dict(table.notes)}
 
 
-def serve(connection: socket.socket) -> None:
-    """Answer until the other end closes the socket."""
-    while (received := protocol.receive(connection)) is not None:
-        signal.alarm(_REQUEST_SECONDS)  # ends us if the daemon is gone and a file keeps us busy
-        reply = answer(*received)
-        protocol.close_all(received[1])
-        protocol.send(connection, reply)
-        signal.alarm(0)
-
-
-def main() -> int:
-    """Entry point of the child process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which still needs us
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    with suppress(ImportError):  # while its files can be read
-        import capstone  # noqa: F401
-    drop_privileges(MEMORY_LIMIT, MAX_ROWS * ROW_SIZE, _FILES)
-    with suppress(OSError, ValueError):
-        serve(connection)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    with suppress(ImportError):
+        import capstone  # noqa: F401
+    run(answer, MEMORY_LIMIT, MAX_ROWS * ROW_SIZE)
