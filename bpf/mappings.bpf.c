@@ -35,6 +35,7 @@ struct maple_pivots {
 	u64 pivot[MAPLE_PIVOTS + 1];
 };
 BPF_TABLE("percpu_array", u32, struct maple_pivots, maple_scratch, 1);
+BPF_TABLE("percpu_array", u32, struct mapped_file_record, mapping_scratch, 1);	/* too large for the stack */
 
 #ifdef MAPLE_ROOT
 
@@ -84,13 +85,35 @@ static __always_inline u64 find_vma(u64 address)
 	return 0;
 }
 
-static __always_inline void tell_mapping(struct walk *w, u64 start, u64 end, u64 offset, struct file_key *key)
+/* Where a file is: a library that is unloaded again at once is gone before anybody else could ask. Names are followed up
+ * to the root of the file system, whose directory above is itself. */
+static __always_inline void read_path(struct mapped_file_record *r, u64 file)
 {
+#ifdef FILE_DENTRY
+	u64 dentry = 0, name;
+
+	bpf_probe_read_kernel(&dentry, 8, (void *)file + FILE_DENTRY);
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < PATH_PARTS; i++) {
+		name = 0;
+		bpf_probe_read_kernel(&name, 8, (void *)dentry + DENTRY_NAME);
+		bpf_probe_read_kernel_str(r->path[i], PATH_NAME_BYTES, (void *)name);
+		bpf_probe_read_kernel(&dentry, 8, (void *)dentry + DENTRY_PARENT);
+	}
+#else
+	r->path[0][0] = 0;
+#endif
+}
+
+static __always_inline void tell_mapping(struct walk *w, u64 start, u64 end, u64 offset, struct file_key *key, u64 file)
+{
+	u32 zero = 0;
+	struct mapped_file_record *whole = mapping_scratch.lookup(&zero);
 	struct mapping_record r = {};
 	u64 hash = mix(mix(mix(start, w->key.image), mix(key->inode, end)), mix(offset, RECORD_MAPPED)) | 1;
 	u32 one = 1;
 
-	if (sent_stacks.lookup(&hash))
+	if (!whole || sent_stacks.lookup(&hash))
 		return;
 	r.type = RECORD_MAPPED;
 	r.image = w->key.image;
@@ -100,7 +123,10 @@ static __always_inline void tell_mapping(struct walk *w, u64 start, u64 end, u64
 	r.inode = key->inode;
 	r.device = key->device;
 	r.epoch = w->key.epoch;
-	if (stacks.ringbuf_output(&r, sizeof(r), BPF_RB_NO_WAKEUP))
+	whole->mapping = r;
+	if (file)
+		read_path(whole, file);
+	if (stacks.ringbuf_output(whole, file ? sizeof(*whole) : sizeof(r), BPF_RB_NO_WAKEUP))
 		count(LOST_STACK_RING);
 	else
 		sent_stacks.update(&hash, &one);
@@ -138,7 +164,7 @@ static __always_inline int seek_mapping(struct walk *w, u64 address)
 	} else if (file) {
 		tell_stale(w);	/* it may have one that is not here yet */
 	}
-	tell_mapping(w, start, end, pages << 12, &key);
+	tell_mapping(w, start, end, pages << 12, &key, file);
 	return 1;
 }
 #else

@@ -538,6 +538,16 @@ struct mapping_record {
 	u32 epoch;		/* of the load map, as in struct sample_key */
 };
 
+#define PATH_PARTS 16
+#define PATH_NAME_BYTES 64
+
+/* The same of a file, with its place in its file system: its name, its directory's, and so on. Behind the root's, which is
+ * "/", that is repeated. A name of PATH_NAME_BYTES - 1 bytes may be cut off. */
+struct mapped_file_record {
+	struct mapping_record mapping;
+	char path[PATH_PARTS][PATH_NAME_BYTES];
+};
+
 /* A rare event that Python must react to. */
 struct control_record {
 	u32 type;

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 import profiling
+from parprof.commands.spawn import Child
 from parprof.errors import TargetError
 from parprof.model import PathSample
 from parprof.profile.rows import RowMaker
@@ -69,6 +71,23 @@ def test_libraries_one_after_another(count: int, stay_ms: float, cut: float) -> 
         assert sum(n for path, n in paths.items() if "[unknown]" in path[-1]) <= 0.01 * maker.samples
         assert maker.cut["no_mapping"] <= 0.01 * maker.samples, maker.cut
         assert maker.cut_short <= cut * maker.samples, maker.cut
+
+
+def test_libraries_that_nobody_looked_at_while_they_were_there() -> None:
+    """However late we are: samples come with the place of the file in its file system."""
+    with profiling.traced_session(997) as session:
+        child = Child([MAPPINGS, "libraries", "20", "20"])
+        session.watch(child.pid, follow=True, stop=True)
+        child.release()
+        maps = Path(f"/proc/{child.pid}/maps")
+        profiling.run_until(session, lambda: "plug_" in maps.read_text())  # it was held until here
+        assert child.wait() == 0
+        session.finish()
+        samples, maker = profiling.rows_of(session)
+    named = {frame.module for one in samples for frame in one.path if frame.name == "plug_run"}
+    assert len(named) >= 18, sorted(named)
+    leaves = Counter(one.path[-1].name for one in samples for _ in range(one.metrics.samples))
+    assert sum(n for name, n in leaves.items() if "[unknown]" in name) <= 0.05 * maker.samples, leaves
 
 
 @pytest.mark.parametrize("how", ["churn", "jit"])

@@ -301,3 +301,17 @@ def test_a_guard_that_nobody_has_any_more_ends_its_children(tmp_path: Path) -> N
     del guard, circle
     gc.collect()
     assert child.poll() is not None
+
+
+def test_places_of_a_file_that_is_known_by_its_file_system() -> None:
+    lines = (
+        b"27 1 254:0 / / rw - ext4 /dev/vda rw",
+        b"36 27 254:0 /srv/a\\040b /mnt rw - ext4 /dev/vda rw",
+        b"37 27 254:1 / /other rw - ext4 /dev/vdb rw",
+    )
+    mounts = Mounts([mount for line in lines if (mount := parse_mount(line))])
+    device = os.makedev(254, 0)
+    assert mounts.paths(device, b"/srv/a b/lib.so") == [b"/srv/a b/lib.so", b"/mnt/lib.so"]
+    assert mounts.paths(device, b"/srv/a bc") == [b"/srv/a bc"]
+    assert mounts.paths(os.makedev(254, 1), b"/lib.so") == [b"/other/lib.so"]
+    assert mounts.paths(os.makedev(9, 9), b"/lib.so") == []

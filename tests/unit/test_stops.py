@@ -94,6 +94,24 @@ def test_found_mappings_travel_with_the_stacks() -> None:
     assert table.take_mappings() == []
 
 
+@pytest.mark.parametrize(
+    ("names", "path"),
+    [
+        ([b"libz.so", b"lib", b"usr", b"/", b"/"], b"/usr/lib/libz.so"),
+        ([b"a", b"/"] + [b"/"] * 14, b"/a"),
+        ([b"memfd:x"] * 16, b""),  # in no file system that one could look into
+        ([b"x" * 63, b"/"], b""),  # cut off
+        ([b"x" * 62, b"/"], b"/" + b"x" * 62),
+        ([b"f"] + [b"d"] * 15, b""),  # deeper than the record
+        ([b"", b"/"], b""),
+        ([b"../../etc", b"/"], b""),
+    ],
+)
+def test_found_files_say_where_they_are(names: list[bytes], path: bytes) -> None:
+    raw = record(0x1000, 0x2000, 0, (254, 3), 7) + b"".join(name.ljust(64, b"\0") for name in names)
+    assert FoundMapping.parse(raw).path == path
+
+
 def file(name: str) -> Dso:
     return Dso(("file", 1, hash(name), 0, 0), f"/{name}", problem="not there")
 

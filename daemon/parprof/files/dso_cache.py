@@ -70,16 +70,32 @@ class DsoCache(Closing):
         return Dso(("unopened", line.device, line.inode, line.path), shown, problem=problem)
 
     def mapped(self, pid: int, line: MapsLine) -> Dso | None:
-        """The Dso of an executable mapping whose path is not known; None if it is gone and was not known before."""
+        """The Dso of an executable mapping as the kernel found it; None if it cannot be found.
+
+        The path of ``line`` is that in the file system of ``line.device``, or empty. It leads to the file when the
+        mapping is gone and nobody has seen it before.
+        """
         if not line.inode:
             return self._label(b"")
         try:
             path = os.readlink(f"/proc/{pid}/map_files/{line.start:x}-{line.end:x}".encode())
         except OSError:
-            return next(
-                (dso for dso in self._known.values() if dso.mapped_as == (line.device, line.inode)), None
-            )
-        dso = self.get(pid, line._replace(path=path))
+            mapped_as = line.device, line.inode
+            known = next((dso for dso in self._known.values() if dso.mapped_as == mapped_as), None)
+            return known or self._by_place(pid, line)
+        return self._opened(pid, line._replace(path=path))
+
+    def _by_place(self, pid: int, line: MapsLine) -> Dso | None:
+        """The Dso of a file that is no longer mapped, by its place in its file system."""
+        if not line.path:
+            return None
+        places = self._mounts.of(pid).paths(line.device, line.path)
+        places = places or self._mounts.of("self").paths(line.device, line.path)
+        found = (self._opened(pid, line._replace(path=place)) for place in places)
+        return next((dso for dso in found if dso is not None), None)
+
+    def _opened(self, pid: int, line: MapsLine) -> Dso | None:
+        dso = self.get(pid, line)
         return None if dso.key[0] == "unopened" else dso
 
     def _ways(self, pid: int, line: MapsLine, paths: list[bytes]) -> tuple[Way, ...]:

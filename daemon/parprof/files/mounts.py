@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 _MAX_MOUNTS = 1 << 14
 _MAX_TABLES = 256
+_MAX_PLACES = 8
 _FRESH_SECONDS = 1.0
 _IN_MEMORY = frozenset((b"tmpfs", b"ramfs", b"rootfs", b"devtmpfs", b"hugetlbfs"))
 _ON_DEVICES = frozenset((b"btrfs", b"bcachefs", b"zfs", b"overlay"))
@@ -27,6 +28,8 @@ class Mount(NamedTuple):
     """One line of ``mountinfo``."""
 
     device: int
+    root: bytes
+    """The directory of the file system that shows at ``point``."""
     point: bytes
     kind: bytes
 
@@ -48,8 +51,10 @@ def parse_mount(line: bytes) -> Mount | None:
     try:
         major, minor = (int(part) for part in fields[2].split(b":"))
         kind = fields[fields.index(b"-", 6) + 1]
-        point = _ESCAPE.sub(lambda match: bytes((int(match[1], 8) & 0xFF,)), fields[4])
-        return Mount(os.makedev(major, minor), point, kind)
+        root, point = (
+            _ESCAPE.sub(lambda match: bytes((int(match[1], 8) & 0xFF,)), text) for text in fields[3:5]
+        )
+        return Mount(os.makedev(major, minor), root, point, kind)
     except (ValueError, IndexError, OverflowError):
         return None
 
@@ -61,6 +66,7 @@ class Mounts:
         """In the order of ``mountinfo``: where several are mounted at one place, the last one shows."""
         self._local: dict[int, bool] = {}
         self._points: dict[bytes, bool] = {}
+        self._mounts = mounts
         for mount in mounts:
             self._local[mount.device] = mount.is_local and self._local.get(mount.device, True)
             self._points[mount.point.rstrip(b"/")] = mount.is_local
@@ -76,6 +82,15 @@ class Mounts:
     def is_local_device(self, device: int) -> bool | None:
         """Whether the files of a device answer; None if it is not mounted here."""
         return self._local.get(device)
+
+    def paths(self, device: int, inside: bytes) -> list[bytes]:
+        """Where a file shows, maybe, of which the place in its file system is known; a few places at most."""
+        found = (
+            mount.point.rstrip(b"/") + inside.removeprefix(mount.root.rstrip(b"/"))
+            for mount in self._mounts
+            if mount.device == device and inside.startswith(mount.root.rstrip(b"/") + b"/")
+        )
+        return list(dict.fromkeys(islice(found, _MAX_PLACES)))
 
     def is_local_path(self, path: bytes) -> bool | None:
         """Whether all mounts on the way to an absolute path without links answer; None if the root's is unknown.

@@ -22,6 +22,8 @@ _EXECUTABLE = (
     "SUPER_BLOCK_DEVICE",
 )  # fmt: skip
 
+_PATHS = ("FILE_DENTRY", "DENTRY_NAME", "DENTRY_PARENT")
+
 
 class _BtfType(ctypes.Structure):
     _fields_ = [("name_off", ctypes.c_uint32), ("info", ctypes.c_uint32), ("type", ctypes.c_uint32)]
@@ -62,6 +64,8 @@ class KernelLayout:
     executable: tuple[int, ...] | None
     """From a linux_binprm to its file, from there to its inode; there: number, size, generation, super block; in that:
     the device. None likewise."""
+    paths: tuple[int, ...] | None
+    """From a file to its directory entry; there: the name's text, and the directory above. None likewise."""
 
     def defines(self) -> list[str]:
         """Compiler flags for the BPF object."""
@@ -87,6 +91,7 @@ class KernelLayout:
             *self._found(("TASK_CFS_QUEUE", "CFS_RUNQUEUE", "RUNQUEUE_CURRENT"), self.run_queue),
             *self._found(_EXECUTABLE, self.executable),
             *self._found(_MAPPINGS, self.mappings if self.executable else None),
+            *self._found(_PATHS, self.paths),
         ]
 
     @staticmethod
@@ -191,6 +196,16 @@ def _mappings(btf: _Btf) -> tuple[int, ...] | None:
     return mm, tree + root, narrow + pivot, narrow + slot, wide + wide_pivot, wide + wide_slot, *mapping
 
 
+def _paths(btf: _Btf) -> tuple[int, ...] | None:
+    found = _offsets(
+        btf, {"file": ("f_path",), "path": ("dentry",), "dentry": ("d_name", "d_parent"), "qstr": ("name",)}
+    )
+    if found is None:
+        return None
+    path, entry, name, parent, text = found
+    return path + entry, name + text, parent
+
+
 def read_layout() -> KernelLayout:
     """Read the offsets from the running kernel.
 
@@ -239,4 +254,5 @@ def read_layout() -> KernelLayout:
         run_queue=_run_queue(btf, task),
         mappings=_mappings(btf),
         executable=_executable(btf),
+        paths=_paths(btf),
     )

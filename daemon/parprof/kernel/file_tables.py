@@ -12,6 +12,7 @@ from parprof.kernel import bpf
 _KEY = struct.Struct("<QII")
 _TABLE = struct.Struct("<QQQ")
 _RECORD = struct.Struct("<IIQQQQII")
+_PATH_NAME_BYTES = 64
 _MASK = (1 << 64) - 1
 _MINOR_BITS = 20
 
@@ -29,13 +30,28 @@ class FoundMapping(NamedTuple):
     """0: there is no file."""
     epoch: int = 0
     """Of the load map, when that was."""
+    path: bytes = b""
+    """Where the file is in its file system, from the root of that on; empty if that is not known."""
 
     @classmethod
     def parse(cls, raw: bytes) -> FoundMapping:
-        """A ``struct mapping_record``."""
+        """A ``struct mapping_record``, or a ``struct mapped_file_record``."""
         _, image, start, end, offset, inode, device, epoch = _RECORD.unpack_from(raw)
         number = os.makedev(device >> _MINOR_BITS, device & (1 << _MINOR_BITS) - 1)
-        return cls(image, start, end, offset, number, inode, epoch)
+        return cls(image, start, end, offset, number, inode, epoch, _path(raw[_RECORD.size :]))
+
+
+def _path(names: bytes) -> bytes:
+    """The path of a file by its name and those of the directories above it; empty if one is cut off or lacks."""
+    parts: list[bytes] = []
+    for at in range(0, len(names), _PATH_NAME_BYTES):
+        name = names[at : at + _PATH_NAME_BYTES].split(b"\0", 1)[0]
+        if name == b"/":
+            return b"/" + b"/".join(reversed(parts))
+        if not name or b"/" in name or len(name) == _PATH_NAME_BYTES - 1:
+            break
+        parts.append(name)
+    return b""
 
 
 def _key(device: int, inode: int) -> bytes:

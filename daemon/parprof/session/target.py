@@ -355,7 +355,7 @@ class Target:
         """It has, or had, these mapped, as samples show."""
         by_epoch: dict[int, list[Mapping]] = {}
         for one in found:
-            line = MapsLine(one.start, one.end, True, one.offset, one.device, one.inode, b"")
+            line = MapsLine(one.start, one.end, True, one.offset, one.device, one.inode, one.path)
             dso = self.placer.file_of(one) or self.cache.mapped(self.pid, line)
             if dso is not None:
                 by_epoch.setdefault(one.epoch, []).append(Mapping(one.start, one.end, one.offset, dso))
