@@ -125,13 +125,14 @@ class Run:
 
 @contextmanager
 def traced_session(
-    frequency_hz: int = 999, mechanism: str = "", source: Source | None = None
+    frequency_hz: int = 999, mechanism: str = "", source: Source | None = None, budget: Budget | None = None
 ) -> Iterator[Session]:
     """A session that keeps every sample with its instant.
 
-    ``mechanism``: how to place uprobes, and no other; ``source``: where n_w comes from.
+    ``mechanism``: how to place uprobes, and no other; ``source``: where n_w comes from; ``budget``: by default what
+    users have, but with the exact source, which is asked for where its truth is to be judged.
     """
-    budget = UNLIMITED if source is Source.EXACT else Budget()
+    budget = budget or (UNLIMITED if source is Source.EXACT else Budget())
     with BpfKernel(["cpu-clock"], frequency_hz, trace=True, budget=budget) as kernel:
         if mechanism:
             kernel.prober._mechanisms = [mechanism]
@@ -153,12 +154,13 @@ def record(
     frequency_hz: int = 999,
     mechanism: str = "",
     source: Source | None = None,
+    budget: Budget | None = None,
     **environment: str,
 ) -> Run:
     """What `parprof record` does, on a program of tests/workloads."""
     os.environ.update(truth_environment(log, **environment))
     try:
-        with traced_session(frequency_hz, mechanism, source) as session:
+        with traced_session(frequency_hz, mechanism, source, budget) as session:
             child = Child([str(BUILD / program), *arguments])
             session.watch(child.pid, follow=True, stop=True)
             child.release()

@@ -41,7 +41,8 @@ def test_deep_nesting(depth: int, tmp_path: Path) -> None:
 
 
 def test_thousands_of_threads(tmp_path: Path) -> None:
-    run = profiling.record(PROGRAM, ["threads", "3000"], tmp_path / "log")
+    # on a busy machine their switches are over the budget, and those that wait for a CPU are not known any more
+    run = profiling.record(PROGRAM, ["threads", "3000"], tmp_path / "log", budget=profiling.UNLIMITED)
     agreement = profiling.compare(run.session.trace, run.truth)
     assert agreement.judged > 500
     assert agreement.wrong_share <= 0.01, agreement.cases
