@@ -95,7 +95,7 @@ def test_code_that_is_mapped_for_a_moment(how: str) -> None:
     """A thousand times a second, and never long enough for anybody to read the load map."""
     with recorded([MAPPINGS, how, "3"]) as (session, target):
         paths, maker = rows(session)
-        assert maker.samples > 1000
+        assert maker.samples > 300
         assert maker.cut_short <= 0.01 * maker.samples, maker.cut
         if how == "churn":
             assert through(paths, "main", "churn", "plug_run", "plug_spin") > 0.5 * maker.samples
