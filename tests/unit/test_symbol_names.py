@@ -161,7 +161,8 @@ def test_kernel_symbols(tmp_path: Path) -> None:
     found = kernel.resolve((address, False) for address in expected)
     assert {a: (f[0].name, f[0].module) for (a, _), f in found.items()} == expected
     path.unlink()  # remembered
-    assert kernel.frames(base + 0x50, False)[0] == Frame("_stext", module="[kernel]", address=base + 0x50)
+    # no address: it would tell everybody who gets the profile where the kernel is (KASLR)
+    assert kernel.frames(base + 0x50, False)[0] == Frame("_stext", module="[kernel]", address=0)
     path.write_text(KALLSYMS)
     assert kernel.frames(base + 0x100, True)[0].name == "_stext"
     assert kernel.frames(base + 0x200, True)[0].name == "do_work"

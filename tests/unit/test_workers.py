@@ -1,13 +1,19 @@
-"""What ends a child process that hangs when the daemon does not."""
+"""Children that parse for us: what ends one that hangs, and what one does that is still privileged."""
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 
-from parprof.workers import protocol
+import pytest
+
+from parprof.workers import client, protocol
+from parprof.workers.client import WorkerClient, WorkerFailed
+from parprof.workers.privileges import STILL_PRIVILEGED
 
 HANGS = """
 from parprof.workers import serving
@@ -35,3 +41,50 @@ def test_its_alarm_ends_a_child_that_hangs_over_a_file() -> None:
         finally:
             child.kill()
             child.wait()
+
+
+ANSWERS = """
+from parprof.workers import serving
+serving.run(lambda *_: {"uid": __import__("os").geteuid()}, 1 << 30)
+"""
+BOUND = ("setpriv", "--bounding-set", "-setuid,-setgid", "--")
+"""Root, as in a container that was given few capabilities."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to lose it")
+@pytest.mark.parametrize(
+    ("before", "status"), [((), 0), (BOUND, STILL_PRIVILEGED)], ids=["nobody", "still root"]
+)
+def test_a_child_that_cannot_become_nobody_answers_nothing(before: tuple[str, ...], status: int) -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            child = subprocess.Popen(
+                [*before, sys.executable, "-c", ANSWERS, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+            )
+        if status == 0:
+            protocol.send(ours, {})
+            answer = protocol.receive(ours)
+            assert answer is not None and answer[0] == {"uid": 65534}
+        else:
+            assert protocol.receive(ours) is None
+        ours.shutdown(socket.SHUT_RDWR)
+        assert child.wait(30) == status
+
+
+class Privileged(WorkerClient):
+    module = "parprof.symbols.worker"
+    doing = "reading symbols"
+
+
+def test_a_client_says_why_its_child_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that ends at once with that status stands for one that was refused."""
+
+    def start(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return subprocess.Popen([sys.executable, "-c", f"raise SystemExit({STILL_PRIVILEGED})"]), ours
+
+    monkeypatch.setattr(client, "start_child", start)
+    with Privileged() as worker, pytest.raises(WorkerFailed, match="cannot become nobody.*CAP_SETUID"):
+        worker.ask({}, [], time.monotonic() + 30)

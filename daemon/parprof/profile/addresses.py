@@ -104,8 +104,8 @@ class AddressBook:
         return space.shapes.get(stack) if space is not None else None
 
     def kernel_frames(self, address: int, is_return: bool) -> tuple[Frame, ...]:
-        """Frames of an address of the kernel."""
-        return self._kernel.get((address, is_return), (Frame(KERNEL, module=KERNEL, address=address),))
+        """Frames of an address of the kernel, which do not tell the address: it would tell where the kernel is."""
+        return self._kernel.get((address, is_return), (Frame(KERNEL, module=KERNEL),))
 
     def look_up(self, drain: Drain) -> None:
         """Look up all addresses in the stacks of these facts, and of the contexts that they lie in."""

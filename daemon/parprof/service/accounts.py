@@ -71,17 +71,19 @@ class Account:
 
 
 def mean_n_working(facts: Mapping[SampleKey, Count], fine: Mapping[int, float]) -> dict[int, float]:
-    """By image: the mean of n_w over the samples of working threads of the clock event.
+    """By image: the mean of n_w over the time in which somebody worked, from samples of the clock event.
 
+    Each working thread is sampled, so an instant with many of them has many samples: each stands for 1 / n_w of one.
     ``fine``: n_w in phases that are too short for it to be read at each sample, by image.
     """
     sums: dict[int, list[float]] = {}
     for key, count in facts.items():
         if key.event == 0 and key.state is ThreadState.WORKING:
             row = sums.setdefault(key.image, [0.0, 0.0])
-            row[0] += count.samples * ((fine.get(key.image, 0.0) if key.fine else 0.0) or key.n_working)
-            row[1] += count.samples
-    return {image: total / samples for image, (total, samples) in sums.items() if samples}
+            n_working = (fine.get(key.image, 0.0) if key.fine else 0.0) or key.n_working
+            row[0] += count.samples
+            row[1] += count.samples / max(n_working, 1.0)
+    return {image: samples / instants for image, (samples, instants) in sums.items() if instants}
 
 
 def most_working(facts: Iterable[SampleKey]) -> dict[int, int]:

@@ -108,8 +108,9 @@ class Parprofd:
         if http.listen:
             token = read_secret(http.token_file) if http.token_file else ""
             self._http = HttpServer(
-                self._daemon, http.listen, token=token, certificate=http.certificate, key=http.key
-            )
+                self._daemon, http.listen, token=token, certificate=http.certificate, key=http.key,
+                functions_for_all=http.functions_for_all,
+            )  # fmt: skip
             self._http.start()
             parts.callback(self._http.close)
             _LOG.info("http at %s", self._http.address)

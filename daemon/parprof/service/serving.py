@@ -13,8 +13,8 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Collection
+from collections import Counter, deque
+from collections.abc import Collection, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -35,8 +35,8 @@ _CHUNK = 64 * 1024
 _TICK_SECONDS = 0.1
 _PAUSE_SECONDS = 0.1
 
-Who = TypeVar("Who")
-"""What a handler knows of a client from the start, such as its user."""
+Who = TypeVar("Who", bound=Hashable)
+"""What a handler knows of a client from the start, such as its user. What is equal is one client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,15 @@ class Listener(Closing, Generic[Who]):
         self._waiting.append((time.monotonic(), connection, who))
         self._admit()
         while len(self._waiting) > self._limits.waiting:
-            self._send_away(self._waiting.pop()[1])
+            self._send_away(self._of_the_greediest())
+
+    def _of_the_greediest(self) -> socket.socket:
+        """Who waits no more: the last to come of the client that has most connections waiting."""
+        many = Counter(who for _, _, who in self._waiting)
+        _, index = max((many[who], index) for index, (_, _, who) in enumerate(self._waiting))
+        connection = self._waiting[index][1]
+        del self._waiting[index]
+        return connection
 
     def _admit(self) -> None:
         """Serve those who wait, in order, as far as there is room; send away who waited too long."""

@@ -55,7 +55,7 @@ class KernelSymbolizer:
         return self.resolve([request])[request]
 
     def resolve(self, requests: Iterable[tuple[int, bool]]) -> dict[tuple[int, bool], tuple[Frame, ...]]:
-        """The frames of many (address, is a return address)."""
+        """The frames of many (address, is a return address), by name alone: addresses tell where the kernel is."""
         wanted = {request: request[0] - request[1] for request in requests}
         now = time.monotonic()
         if now - self._since > _FRESH_SECONDS or len(self._functions) > _MAX_REMEMBERED:
@@ -71,7 +71,7 @@ class KernelSymbolizer:
         for request, address in wanted.items():
             found = self._find(address)
             name, module = (found.name, found.module) if found else (KERNEL, KERNEL)
-            out[request] = (Frame(name, module=module, address=request[0]),)
+            out[request] = (Frame(name, module=module),)  # where it is says where the kernel was put
         return out
 
     def _find(self, address: int) -> _Function | None:

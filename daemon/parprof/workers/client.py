@@ -14,10 +14,13 @@ from typing import Any
 
 from parprof.resources import Closing
 from parprof.workers import protocol
+from parprof.workers.privileges import STILL_PRIVILEGED
 
 _DEATH_SECONDS = 2.0
 
 
+_EXIT_SECONDS = 0.5
+_REMEDY = "give parprof CAP_SETUID and CAP_SETGID, or run it as another user than root"
 _abandoned: list[subprocess.Popen[bytes]] = []
 """Children that were killed and have yet to die."""
 
@@ -120,16 +123,27 @@ class WorkerClient(Closing):
         except TimeoutError as error:
             self.close()
             raise WorkerFailed(f"{self.doing} takes too long") from error
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             self.close()
             raise WorkerFailed(f"{self.doing} failed: {error}") from error
+        except OSError as error:
+            raise WorkerFailed(self._end(f"failed: {error}")) from error
         if received is None:
-            self.close()
-            raise WorkerFailed(f"{self.doing} crashed")
+            raise WorkerFailed(self._end("crashed"))
         answer, unexpected = received
         protocol.close_all(unexpected)
         self._used = time.monotonic()
         return answer
+
+    def _end(self, what: str) -> str:
+        """End the worker, which closed its socket; says why if it knows, else ``what`` happened."""
+        status = None
+        with suppress(subprocess.TimeoutExpired):
+            status = self._child.wait(_EXIT_SECONDS) if self._child is not None else None
+        self.close()
+        if status == STILL_PRIVILEGED:
+            return f"{self.doing}: the child cannot become nobody, and reads nothing as root: {_REMEDY}"
+        return f"{self.doing} {what}"
 
     def stop_if_idle(self, seconds: float) -> bool:
         """End the worker, and give back its memory, if it had nothing to do for so long."""

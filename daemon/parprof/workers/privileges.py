@@ -7,6 +7,9 @@ import os
 import resource
 from contextlib import suppress
 
+STILL_PRIVILEGED = 77
+"""Exit status of a child that could not give up its privileges, and therefore reads nothing."""
+
 _NOBODY = 65534
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 4, 38, 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -18,6 +21,9 @@ def drop_privileges(memory: int, file_size: int, files: int) -> None:
     ``memory`` is of addresses and ``file_size`` of any file that is written, both in bytes; ``files`` is a
     number of descriptors. CPU time is not among the bounds: what a child has used cannot be taken back, so a
     limit would end one that has served many files. Those that parse set an alarm for each request instead.
+
+    Raises:
+        OSError: we are root and cannot become nobody, or keep capabilities: hostile input must not be read.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     limits = (
@@ -30,11 +36,14 @@ def drop_privileges(memory: int, file_size: int, files: int) -> None:
         with suppress(OSError, ValueError):
             resource.setrlimit(what, (limit, limit))
     if os.geteuid() == 0:
-        with suppress(OSError):
-            os.setgroups([])
-            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        os.setgroups([])
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    libc.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)())
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    lost = (
+        libc.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()),
+        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+        libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0),
+    )
+    if any(lost):
+        raise OSError(ctypes.get_errno(), "capabilities cannot be given up")

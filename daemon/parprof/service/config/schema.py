@@ -144,6 +144,11 @@ class Http:
     token_file: str = _key(
         "", "File with the token that clients must send (Authorization: Bearer TOKEN).", restart=True
     )
+    functions_for_all: bool = _key(
+        False,
+        "Whether metrics name functions to all users of this machine, without a token. Root always sees them.",
+        restart=True,
+    )
     certificate: str = _key("", "PEM file with the certificate chain. A reload reads it again.", restart=True)
     key: str = _key("", "PEM file with the certificate's key, not encrypted.", restart=True)
 

@@ -22,6 +22,7 @@ from parprof.service.control import control_pb2 as pb
 from parprof.service.control.access import Peer, may_profile
 from parprof.service.control.frames import MAX_REQUEST, FrameError, is_readable, receive, send
 from parprof.service.control.leases import Leases, TooMany
+from parprof.service.kernel_stacks import for_users
 from parprof.service.model import ProcessSnapshot, Service
 from parprof.untrusted import visible
 
@@ -190,7 +191,7 @@ class Conversation:
         if not may_profile(self._peer, pid) and (is_alive(process) or _is_taken(pid)):
             raise _not_found(pid)
         file = io.BytesIO()
-        pprof.write(profile, file)
+        pprof.write(profile if self._peer.is_root else for_users(profile), file)
         return file.getvalue()
 
     def _waited_for(

@@ -105,6 +105,11 @@ class Guard:
         self._check_host = is_loopback
         self._token = token.encode()
 
+    @property
+    def has_token(self) -> bool:
+        """Whether who sends the token may see everything."""
+        return bool(self._token)
+
     def refuses_host(self, host: str | None) -> bool:
         """Whether a page of another site asks, having had its own name resolved to us (DNS rebinding).
 

@@ -7,10 +7,12 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from http import HTTPStatus
 
 from parprof.service.http.address import Guard
 from parprof.service.http.message import Request, RequestError, Response, parse_head, plain, receive_head
+from parprof.service.http.peers import Client
 from parprof.service.http.site import Site
 
 HEAD_SECONDS = 5.0
@@ -33,15 +35,15 @@ class Conversation:
         self._guard = guard
         self.requests = site.requests
 
-    def hold(self, stream: socket.socket) -> None:
-        """One request, one response."""
+    def hold(self, stream: socket.socket, client: Client) -> None:
+        """One request of a client, one response."""
         request: Request | None = None
         try:
             head = receive_head(stream, time.monotonic() + HEAD_SECONDS)
             if not head:
                 return
             request = parse_head(head)
-            response = self._answer(request)
+            response = self._answer(request, client)
         except RequestError as error:
             response = plain(error.status, str(error), *error.headers)
         except Exception:
@@ -51,7 +53,7 @@ class Conversation:
         _send(stream, response.encode(with_body=request is None or request.method != "HEAD"))
         _finish(stream)
 
-    def _answer(self, request: Request) -> Response:
+    def _answer(self, request: Request, client: Client) -> Response:
         if self._guard.refuses_host(request.headers.get("host")):
             raise RequestError(
                 HTTPStatus.MISDIRECTED_REQUEST, "ask for localhost or 127.0.0.1; other host names are refused"
@@ -63,7 +65,9 @@ class Conversation:
                 "send the token of the configuration: Authorization: Bearer TOKEN",
                 ("WWW-Authenticate", 'Basic realm="parprofd: the token is the password", charset="UTF-8"'),
             )
-        return self._site.answer(request, in_full=allowed)
+        if allowed and self._guard.has_token:
+            client = replace(client, uid=0)
+        return self._site.answer(request, client, in_full=allowed)
 
 
 def _send(stream: socket.socket, parts: Iterable[bytes]) -> None:

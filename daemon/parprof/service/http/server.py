@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections import Counter
+from collections.abc import Collection
 from http import HTTPStatus
 
 from parprof.errors import OutputError
@@ -11,11 +13,15 @@ from parprof.resources import Closing
 from parprof.service.http.address import Guard, check_exposure, parse_address, tls_context
 from parprof.service.http.conversation import Conversation
 from parprof.service.http.message import plain
+from parprof.service.http.peers import Client, client_of
 from parprof.service.http.site import Site
 from parprof.service.model import Service
 from parprof.service.serving import ConnectionHandler, Limits, Listener
 
 LIMITS = Limits(served=64, waiting=64, wait_seconds=2.0)
+MAX_OF_OTHERS = 48
+"""What is left of `LIMITS` is for root."""
+MAX_PER_CLIENT = 16
 HANDSHAKE_SECONDS = 5.0
 
 
@@ -23,9 +29,12 @@ class HttpServer(Closing):
     """The HTTP side of the daemon, on threads of its own."""
 
     def __init__(
-        self, service: Service, address: str, *, token: str = "", certificate: str = "", key: str = ""
-    ) -> None:
+        self, service: Service, address: str, *, token: str = "", certificate: str = "", key: str = "",
+        functions_for_all: bool = False,
+    ) -> None:  # fmt: skip
         """Check the settings; `start` listens. ``address``: HOST:PORT; ``certificate``, ``key``: PEM files.
+
+        ``functions_for_all``: metrics name functions whoever asks.
 
         Raises:
             UsageError: an address that is none; one that is open to others without token and TLS; bad files.
@@ -34,7 +43,10 @@ class HttpServer(Closing):
         check_exposure(self._endpoint, token, has_tls=bool(certificate and key))
         self._files = (certificate, key)
         guard = Guard(is_loopback=self._endpoint.is_loopback, token=token)
-        self._handler = _Handler(Conversation(Site(service), guard), tls_context(certificate, key))
+        self._handler = _Handler(
+            Conversation(Site(service, functions_for_all=functions_for_all), guard),
+            tls_context(certificate, key),
+        )
         self._listener = Listener("parprofd-http", self._handler, LIMITS)
         self._bound: tuple[str, int] | None = None
 
@@ -77,15 +89,23 @@ class HttpServer(Closing):
         self._listener.close()
 
 
-class _Handler(ConnectionHandler[None]):
-    """HTTP on one connection. All clients are alike: who they are is in the request."""
+class _Handler(ConnectionHandler[Client]):
+    """HTTP on one connection, and room for each client."""
 
     def __init__(self, conversation: Conversation, tls: ssl.SSLContext | None) -> None:
         self._conversation = conversation
         self.tls = tls
 
-    def identify(self, connection: socket.socket) -> None:
-        """Nobody in particular."""
+    def identify(self, connection: socket.socket) -> Client:
+        """The address at the other end, and the user where that is this machine."""
+        return client_of(connection)
+
+    def has_room(self, who: Client, served: Collection[Client]) -> bool:
+        """Root has room that nobody can take; others have some that no single one of them can."""
+        if who.sees_all:
+            return True
+        others = Counter(other for other in served if not other.sees_all)
+        return others[who] < MAX_PER_CLIENT and others.total() < MAX_OF_OTHERS
 
     def refusal(self) -> bytes:
         """A 503. A client of TLS just sees the end."""
@@ -101,9 +121,9 @@ class _Handler(ConnectionHandler[None]):
             return connection
         return self.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
-    def hold(self, stream: socket.socket, who: None) -> None:
+    def hold(self, stream: socket.socket, who: Client) -> None:
         """Shake hands, then one request and its answer."""
         if isinstance(stream, ssl.SSLSocket):
             stream.settimeout(HANDSHAKE_SECONDS)
             stream.do_handshake()
-        self._conversation.hold(stream)
+        self._conversation.hold(stream, who)

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from http import HTTPStatus
 from urllib.parse import urlencode
 
@@ -21,6 +22,8 @@ from parprof.exporters.webpage import WebPage
 from parprof.model import Profile
 from parprof.service.http import status_page
 from parprof.service.http.message import Request, RequestError, Response, number, plain
+from parprof.service.http.peers import Client
+from parprof.service.kernel_stacks import for_users
 from parprof.service.metrics.collector import MetricsPage
 from parprof.service.model import Service
 
@@ -30,6 +33,9 @@ PROFILE_TIMEOUT_SECONDS = 20.0
 
 MAX_PROFILES = 2
 """Profiles made at a time; others wait."""
+
+ALL = "root sees all, and so does who sends the token of the configuration"
+OTHERS = f"other users' processes are not shown: {ALL}"
 
 _PROFILE = re.compile(r"/profiles/([1-9][0-9]{0,9})\.(pb\.gz|svg|html)", re.ASCII)
 _BY = re.compile(r"[a-z_]{1,40}", re.ASCII)
@@ -67,14 +73,16 @@ class Site:
     OPEN_TO_ALL = frozenset({"/healthz", "/readyz"})
     """Paths that need no token; without one their answers give no details."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, functions_for_all: bool = False) -> None:
+        """``functions_for_all``: metrics name functions whoever asks."""
         self.requests = Requests()
+        self._functions_for_all = functions_for_all
         self._service = service
         self._metrics = MetricsPage(service, self.requests)
         self._profiling = threading.BoundedSemaphore(MAX_PROFILES)
 
-    def answer(self, request: Request, *, in_full: bool = True) -> Response:
-        """The answer. ``in_full``: whether the one who asks may see details of `OPEN_TO_ALL`.
+    def answer(self, request: Request, client: Client, *, in_full: bool = True) -> Response:
+        """The answer, of what the client may see. ``in_full``: whether that is details of `OPEN_TO_ALL`.
 
         Raises:
             RequestError: there is none.
@@ -83,25 +91,33 @@ class Site:
             raise RequestError(HTTPStatus.METHOD_NOT_ALLOWED, "use GET", ("Allow", "GET, HEAD"))
         match request.path:
             case "/":
-                return self._status(request)
+                return self._status(request, client)
             case "/metrics":
-                return Response(HTTPStatus.OK, *self._metrics.render(request.headers.get("accept", "")))
+                return self._page_of_metrics(request, client)
             case "/healthz":
                 return _health(self._service.is_healthy(), in_full)
             case "/readyz":
                 return _health(self._service.is_ready(), in_full)
             case "/profiles":
-                return self._list()
+                return self._list(client)
         if profile := _PROFILE.fullmatch(request.path):
-            return self._profile(int(profile[1]), profile[2], request)
+            return self._profile(int(profile[1]), profile[2], request, client)
         raise RequestError(HTTPStatus.NOT_FOUND, "nothing is here; / links to all there is")
 
-    def _status(self, request: Request) -> Response:
-        trouble = tuple(filter(None, (self._service.is_healthy(), self._service.is_ready())))
-        page = status_page.status_page(self._service.snapshot(), trouble, request.query)
-        return _html(page)
+    def _page_of_metrics(self, request: Request, client: Client) -> Response:
+        with_functions = self._functions_for_all or client.sees_all
+        page = self._metrics.render(request.headers.get("accept", ""), with_functions)
+        return Response(HTTPStatus.OK, *page)
 
-    def _list(self) -> Response:
+    def _status(self, request: Request, client: Client) -> Response:
+        trouble = tuple(filter(None, (self._service.is_healthy(), self._service.is_ready())))
+        snapshot = self._service.snapshot()
+        if not client.sees_all:
+            seen = tuple(one for one in snapshot.processes if client.may_see(one.pid, one.labels.uid))
+            snapshot = replace(snapshot, processes=seen, notes=(OTHERS,))  # notes may name others' files
+        return _html(status_page.status_page(snapshot, trouble, request.query))
+
+    def _list(self, client: Client) -> Response:
         profiles = [
             {
                 "pid": entry.pid,
@@ -115,11 +131,13 @@ class Site:
                 "report": f"/profiles/{entry.pid}.html",
             }
             for entry in self._service.profiles()
+            if client.may_see(entry.pid, entry.uid)
         ]
         body = json.dumps({"schema": 1, "profiles": profiles}, indent=1).encode()
         return Response(HTTPStatus.OK, "application/json", (body,))
 
-    def _profile(self, pid: int, kind: str, request: Request) -> Response:
+    def _profile(self, pid: int, kind: str, request: Request, client: Client) -> Response:
+        self._check(client, pid)
         seconds = number(request, "seconds", DEFAULT_SECONDS, 0.1, MAX_SECONDS)
         if kind == "svg":
             return _moved(pid, seconds, request.query.get("by", ""))
@@ -130,9 +148,19 @@ class Site:
                 ("Retry-After", "5"),
             )
         try:
-            return _render(self._fetch(pid, seconds), kind, seconds)
+            profile = self._fetch(pid, seconds)
+            self._check(client, pid)  # it may be another user's by now
+            return _render(profile if client.sees_all else for_users(profile), kind, seconds)
         finally:
             self._profiling.release()
+
+    def _check(self, client: Client, pid: int) -> None:
+        """Refuse what the client may not see, as if it was not there."""
+        if client.sees_all:
+            return
+        owners = {one.labels.uid for one in self._service.snapshot().processes if one.pid == pid}
+        if not any(client.may_see(pid, owner) for owner in owners):
+            raise RequestError(HTTPStatus.NOT_FOUND, f"no process {pid} is watched that you may see: {ALL}")
 
     def _fetch(self, pid: int, seconds: float) -> Profile:
         future = self._service.profile(pid, seconds)

@@ -149,6 +149,9 @@ class ServiceCollector(Collector):
         yield Family("parprofd_build_info", "gauge", "Constant 1: versions.", [(versions, 1)])
 
 
+_OF_FUNCTIONS = "parprof_function_"
+
+
 class MetricsPage:
     """The page that Prometheus scrapes. The part that grows is made once for each snapshot and format."""
 
@@ -157,23 +160,27 @@ class MetricsPage:
         self._service = service
         self._collector = ServiceCollector(service)
         self._lock = threading.Lock()
-        self._made: dict[bool, tuple[Snapshot, bytes]] = {}
+        self._made: dict[tuple[bool, bool], tuple[Snapshot, bytes]] = {}
         self._rest = CollectorRegistry()
         for collector in (ProcessCollector(registry=None), *more):
             self._rest.register(collector)
 
-    def render(self, accept: str = "") -> tuple[str, tuple[bytes, bytes]]:
+    def render(self, accept: str = "", with_functions: bool = True) -> tuple[str, tuple[bytes, bytes]]:
         """The content type, OpenMetrics where the Accept header asks for it, and the page in two parts.
 
-        The first, large one is shared by all who ask for the same snapshot.
+        The first, large one is shared by all who ask for the same snapshot. ``with_functions``: with the metrics of
+        functions, whose names are their users' business.
         """
         openmetrics = "application/openmetrics-text" in accept
         with self._lock:
             newest = self._service.snapshot()
-            snapshot, page = self._made.get(openmetrics, (None, b""))
+            snapshot, page = self._made.get((openmetrics, with_functions), (None, b""))
             if snapshot is not newest:
-                page = render(self._collector.families(newest), openmetrics).encode()
-                self._made[openmetrics] = (newest, page)
+                families = self._collector.families(newest)
+                if not with_functions:
+                    families = [one for one in families if not one.name.startswith(_OF_FUNCTIONS)]
+                page = render(families, openmetrics).encode()
+                self._made[openmetrics, with_functions] = (newest, page)
         if openmetrics:
             kind = "application/openmetrics-text; version=1.0.0; charset=utf-8"
             return kind, (page, bytes(generate_openmetrics(self._rest)))  # type: ignore[no-untyped-call]

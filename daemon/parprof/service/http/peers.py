@@ -1,0 +1,127 @@
+"""Which user is at the other end of a loopback connection: the kernel knows, for each of its sockets."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+
+from parprof.service.control.access import Peer, may_profile
+
+_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
+_ESTABLISHED = 1
+"""Only such a socket has its owner for certain: one that was closed is said to be root's (``sock_i_uid``)."""
+_HEADER = struct.Struct("=IHHII")
+_REQUEST = struct.Struct("=BBBxI")
+_PLACE = struct.Struct("!HH16s16s")
+_ANSWER = struct.Struct("=BBBB48sIIII")
+_NO_COOKIE = b"\0" * 4 + b"\xff" * 8
+_ANSWER_SECONDS = 1.0
+_TABLES = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who has connected over TCP."""
+
+    address: str
+    """The IP address, as text."""
+    uid: int | None = None
+    """Its user, in our user namespace, where it is on this machine; None if that is not known."""
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether it may see everything, without a token: root, and the daemon's own user."""
+        return self.uid is not None and self.uid in (0, os.geteuid())
+
+    def may_see(self, pid: int, owner: int) -> bool:
+        """Whether it may see a process of user ``owner``: as on the control socket (`may_profile`).
+
+        A connection does not tell the group, so the user's own one stands for it.
+        """
+        if self.sees_all:
+            return True
+        if self.uid is None or self.uid != owner:
+            return False
+        try:
+            group = pwd.getpwuid(self.uid).pw_gid
+        except KeyError:
+            return False
+        return may_profile(Peer(self.uid, group, True), pid)
+
+
+def client_of(connection: socket.socket) -> Client:
+    """Who is at the other end of a TCP connection.
+
+    Raises:
+        OSError: it is gone already.
+    """
+    theirs, ours = connection.getpeername()[:2], connection.getsockname()[:2]
+    if not _is_loopback(theirs[0]):
+        return Client(theirs[0])
+    uid = None
+    try:
+        uid = by_diagnosis(connection.family, theirs, ours)
+    except OSError:  # the kernel, or a seccomp filter, has none
+        with suppress(OSError, ValueError):
+            uid = by_table(connection.family, theirs, ours)
+    return Client(theirs[0], uid)
+
+
+def by_diagnosis(family: int, theirs: Address, ours: Address) -> int | None:
+    """The user of the established socket at ``theirs`` that is connected to ``ours``, by ``sock_diag(7)``.
+
+    Raises:
+        OSError: the kernel cannot be asked.
+    """
+    place = _PLACE.pack(theirs[1], ours[1], _packed(family, theirs[0]), _packed(family, ours[0]))
+    body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 1 << _ESTABLISHED) + place + _NO_COOKIE
+    head = _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _SOCK_DIAG) as asked:
+        asked.settimeout(_ANSWER_SECONDS)
+        asked.send(head + body)
+        answer = asked.recv(4096)
+    if len(answer) < _HEADER.size + 4:
+        return None
+    if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
+        error = -int(struct.unpack_from("=i", answer, _HEADER.size)[0])
+        raise OSError(error, os.strerror(error))
+    if len(answer) < _HEADER.size + _ANSWER.size:
+        return None
+    _, state, _, _, where, _, _, _, uid = _ANSWER.unpack_from(answer, _HEADER.size)
+    return int(uid) if state == _ESTABLISHED and where[: _PLACE.size] == place else None
+
+
+def by_table(family: int, theirs: Address, ours: Address) -> int | None:
+    """The same by the table of all sockets.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    wanted = [_hex(family, theirs), _hex(family, ours), b"%02X" % _ESTABLISHED]
+    with open(_TABLES[socket.AddressFamily(family)], "rb") as table:
+        for line in table:
+            fields = line.split()
+            if fields[1:4] == wanted:
+                return int(fields[7])
+    return None
+
+
+def _packed(family: int, host: str) -> bytes:
+    return socket.inet_pton(family, host.partition("%")[0]).ljust(16, b"\0")
+
+
+def _hex(family: int, address: Address) -> bytes:
+    """As the table writes it: words of the machine's byte order."""
+    packed = socket.inet_pton(family, address[0].partition("%")[0])
+    words = struct.unpack(f"={len(packed) // 4}I", packed)
+    return b"".join(b"%08X" % word for word in words) + b":%04X" % address[1]
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "::1" or host.startswith(("127.", "::ffff:127."))

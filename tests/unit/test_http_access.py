@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may see what over HTTP, with real users and sockets: the same as on the control socket."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from control_standin import NOBODY, StandInService, as_user, process, sleeping
+from parprof.metrics import Metrics
+from parprof.model import Frame, PathSample, ProcessInfo, Profile
+from parprof.service import kernel_stacks
+from parprof.service.http import HttpServer, server
+from parprof.service.http.peers import Client, by_diagnosis, by_table, client_of
+from parprof.service.model import FunctionUse
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
+
+TOKEN = "0123456789abcdef-secret"
+FUNCTION = FunctionUse("secret_function", "/usr/bin/x", Metrics(10, 1e9, 1e9))
+Served = tuple[tuple[str, int], int, int]
+
+
+@pytest.fixture
+def processes() -> Iterator[tuple[StandInService, int, int]]:
+    with sleeping(NOBODY, NOBODY) as own, sleeping() as roots:
+        yield (
+            StandInService(process(own, NOBODY, "own"), process(roots, 0, "roots", functions=(FUNCTION,))),
+            own,
+            roots,
+        )
+
+
+def address(http_server: HttpServer) -> tuple[str, int]:
+    host, _, port = http_server.address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def get(where: tuple[str, int], path: str, token: str = "") -> tuple[int, str]:
+    connection = http.client.HTTPConnection(*where, timeout=30)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+    response = connection.getresponse()
+    return response.status, response.read().decode("latin-1")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_users_see_their_own_processes_only(processes: tuple[StandInService, int, int], host: str) -> None:
+    service, own, roots = processes
+    with HttpServer(service, f"{host}:0") as http_server:
+        http_server.start()
+        where = address(http_server)
+        status, page = as_user(NOBODY, NOBODY, lambda: get(where, "/"))
+        assert status == 200 and "own" in page and "other users" in page
+        assert "roots" not in page and "alice" not in page
+        assert as_user(NOBODY, NOBODY, lambda: get(where, f"/profiles/{own}.html"))[0] == 200
+        status, answer = as_user(NOBODY, NOBODY, lambda: get(where, f"/profiles/{roots}.pb.gz"))
+        assert status == 404 and "root sees all" in answer
+        assert answer == as_user(NOBODY, NOBODY, lambda: get(where, "/profiles/4194300.pb.gz"))[1].replace(
+            "4194300", str(roots)
+        )
+        metrics = as_user(NOBODY, NOBODY, lambda: get(where, "/metrics"))[1]
+        assert "parprof_cores" in metrics and "secret_function" not in metrics
+        assert as_user(1, 1, lambda: get(where, f"/profiles/{own}.html"))[0] == 404
+        assert "roots" in get(where, "/")[1] and get(where, f"/profiles/{roots}.html")[0] == 200
+        assert "secret_function" in get(where, "/metrics")[1]
+
+
+def test_who_sends_the_token_sees_everything(processes: tuple[StandInService, int, int]) -> None:
+    service, _, roots = processes
+    with HttpServer(service, "127.0.0.1:0", token=TOKEN) as http_server:
+        http_server.start()
+        where = address(http_server)
+        assert as_user(NOBODY, NOBODY, lambda: get(where, "/metrics"))[0] == 401
+        assert "secret_function" in as_user(NOBODY, NOBODY, lambda: get(where, "/metrics", TOKEN))[1]
+        assert as_user(NOBODY, NOBODY, lambda: get(where, f"/profiles/{roots}.html", TOKEN))[0] == 200
+        assert get(where, "/")[0] == 401, "root too: a token is asked of all"
+
+
+def test_functions_for_all(processes: tuple[StandInService, int, int]) -> None:
+    service, _, roots = processes
+    with HttpServer(service, "127.0.0.1:0", functions_for_all=True) as http_server:
+        http_server.start()
+        where = address(http_server)
+        assert "secret_function" in as_user(NOBODY, NOBODY, lambda: get(where, "/metrics"))[1]
+        assert as_user(NOBODY, NOBODY, lambda: get(where, f"/profiles/{roots}.html"))[0] == 404
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_whose_a_connection_is(family: socket.AddressFamily, host: str) -> None:
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(family))
+        listener.bind((host, 0))
+        listener.listen()
+        where = listener.getsockname()
+        for uid in (0, NOBODY, 4242):
+            ready, go = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.setresuid(uid, uid, uid)
+                with socket.create_connection(where[:2]):
+                    os.read(ready, 1)
+                os._exit(0)
+            accepted, _ = listener.accept()
+            with accepted:
+                theirs, ours = accepted.getpeername()[:2], accepted.getsockname()[:2]
+                assert by_diagnosis(family, theirs, ours) == uid == by_table(family, theirs, ours)
+                assert client_of(accepted) == Client(host, uid)
+                os.write(go, b"x")
+                os.waitpid(child, 0)
+                # what was closed is said to be root's by the kernel
+                assert by_diagnosis(family, theirs, ours) is None and by_table(family, theirs, ours) is None
+                assert not client_of(accepted).sees_all
+            os.close(ready)
+            os.close(go)
+
+
+def test_silent_connections_of_one_user_leave_room(processes: tuple[StandInService, int, int]) -> None:
+    """200 of nobody's, which never ask: root and another user are answered at once."""
+    with HttpServer(processes[0], "127.0.0.1:0") as http_server:
+        http_server.start()
+        where = address(http_server)
+        ready, go = os.pipe()
+        done, end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            held = [socket.create_connection(where) for _ in range(200)]
+            os.write(go, b"x")
+            os.read(done, 1)
+            os._exit(len(held) != 200)
+        try:
+            os.read(ready, 1)
+            assert http_server._listener.served <= server.MAX_PER_CLIENT
+            assert get(where, "/healthz")[0] == 200
+            assert as_user(1, 1, lambda: get(where, "/metrics"))[0] == 200
+        finally:
+            os.write(end, b"x")
+            assert os.waitpid(child, 0)[1] == 0
+
+
+def test_the_kernels_functions_are_for_those_who_may_sample_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, call, inner = (
+        Frame("main"),
+        Frame("do_syscall_64", module="[kernel]"),
+        Frame("ext4_read", module="ext4"),
+    )
+    waits = Frame("[waits: futex]", module="[kernel]")
+    samples = [
+        PathSample((user, call, inner), Metrics(3, 1.0)),
+        PathSample((user, waits), Metrics(2, 1.0)),
+        PathSample((user,), Metrics(1, 1.0), physical=(user, call)),
+    ]
+    profile = Profile(ProcessInfo(), 1.0, 99, samples)
+    names = [[frame.name for frame in one.path] for one in kernel_stacks.without_kernel(profile).samples]
+    assert names == [["main", "[kernel]"], ["main", "[waits: futex]"], ["main"]]
+    assert [one.metrics for one in kernel_stacks.without_kernel(profile).samples] == [
+        one.metrics for one in samples
+    ]
+    assert [frame.name for frame in kernel_stacks.without_kernel(profile).samples[2].physical] == [
+        "main",
+        "[kernel]",
+    ]
+    assert profile.samples == samples and replace(profile) == profile, "the daemon's own stays as it is"
+    level = tmp_path / "paranoid"
+    monkeypatch.setattr(kernel_stacks, "_PARANOID", level)
+    for text, whole in (("1\n", True), ("2\n", False), ("-1", True), ("", False)):
+        level.write_text(text)
+        assert (kernel_stacks.for_users(profile).samples == samples) is whole
+    level.unlink()
+    assert kernel_stacks.for_users(profile).samples != samples
