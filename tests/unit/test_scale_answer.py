@@ -199,6 +199,7 @@ def test_the_pprof_columns_add_up() -> None:
     again = pb.Profile.FromString(message.SerializeToString())
     with pytest.raises(ProfileFormatError, match="work and span"):
         pprof_reader.decode(again.SerializeToString())
+    assert scale_pprof.decode(again.SerializeToString()) == found
 
 
 def test_nothing_is_not_divided_by() -> None:
