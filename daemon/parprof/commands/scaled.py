@@ -26,7 +26,7 @@ def decode(data: bytes) -> Profile | Scale:
 def report(args: argparse.Namespace, scale: Scale) -> None:
     """Show it as `parprof scale` did."""
     if args.html:
-        _write(scale_page.page(scale), args.html)
+        write_page(scale_page.page(scale), args.html)
     elif args.json:
         sys.stdout.write(scale_json.to_json(scale))
     else:
@@ -43,11 +43,12 @@ def diff(args: argparse.Namespace, a: Profile | Scale, b: Profile | Scale) -> No
         raise ProfileFormatError("one is of work and span, the other of idleness: compare files of one kind")
     found = scale_diff.change(a, b)
     if args.html:
-        _write(scale_diff.page(found), args.html)
+        write_page(scale_diff.page(found), args.html)
     else:
         sys.stdout.write(scale_diff.to_text(found, args.limit))
 
 
-def _write(page: WebPage, path: str) -> None:
+def write_page(page: WebPage, path: str) -> None:
+    """Write a page to a file (``-``: standard output)."""
     with open_output(path) as file:
         file.write(page.html().encode("utf-8", "backslashreplace"))
