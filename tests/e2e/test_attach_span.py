@@ -63,8 +63,8 @@ def measured(pid: int, output: Path, *options: str) -> Scale:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_each_phase_takes_as_long_as_its_longest_share(program: Path, tmp_path: Path) -> None:
     """Two threads: work 1/2 + (1 + 2) + (1 + 1), span 1/2 + 2 + 1."""
-    with running(program, "coarse", COARSE_UNITS) as child:
-        main = measured(child.pid, tmp_path / "out.pb.gz", "-d", "1").main
+    with running(program, "coarse", COARSE_UNITS // 4) as child:  # many phases: the last is cut off
+        main = measured(child.pid, tmp_path / "out.pb.gz", "-d", "1", "--budget", "100").main
     assert (main.threads, main.widest_team) == (2, 2)
     assert main.speedup == pytest.approx(5.5 / 3.5, rel=0.08)
     parallelism = {site.kind: site.work_s / site.span_s for site in main.sites}
@@ -108,6 +108,15 @@ def test_a_process_without_a_runtime_is_refused(tmp_path: Path) -> None:
         done = attach(child.pid, tmp_path / "out.pb.gz")
         assert done.returncode == 1
         assert "has no OpenMP runtime whose barriers are known" in done.stderr
+
+
+def test_a_stripped_program_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    program = tmp_path / "stripped"
+    subprocess.run(["strip", "-s", str(BUILD / "span_phases.gomp"), "-o", str(program)], check=True)
+    with running(program, "coarse", COARSE_UNITS) as child:
+        done = attach(child.pid, tmp_path / "out.pb.gz")
+        assert done.returncode == 1
+        assert "the bodies of its regions have no symbols" in done.stderr
 
 
 def test_ctrl_c_ends_it_with_the_answer(tmp_path: Path) -> None:

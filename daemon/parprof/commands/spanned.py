@@ -109,6 +109,12 @@ class _Phases(Closing):
             for site in target.plan.sites
             if site.kind in _FOLLOWED and site.returns and _key(site) not in self._placed
         ]
+        if not any(site.kind == Edge.WORK for site in target.plan.sites):
+            self.problem = (
+                f"process {target.pid}: the bodies of its regions have no symbols (stripped), so its threads' shares "
+                "cannot be told: run it anew by `parprof scale`, which needs none"
+            )
+            return
         if not fresh:
             return
         try:
@@ -167,7 +173,7 @@ class _Measurement:
         main = self._session.watch(pid)
         if not self._phases.is_there:
             self._refuse(main)
-        begun_s, cpu_s = time.monotonic(), _cpu_s(pid)
+        begun_s, cpu_s, used_s = time.monotonic(), _cpu_s(pid), 0.0
         with ExitStack() as until_looked:
             until_looked.callback(os.close, bpf.enable_stats())
             is_looking = True
@@ -176,10 +182,11 @@ class _Measurement:
                 if self._args.duration is not None and elapsed_s >= self._args.duration:
                     break
                 self._session.step()
+                used_s = max(used_s, _cpu_s(pid) - cpu_s)
                 target = self._session.live(pid)
                 is_cut = target is not None and Cost.CALL in target.cuts
                 if is_looking and (is_cut or elapsed_s >= LOOK_SECONDS):
-                    self._check_cost(self._look(elapsed_s, _cpu_s(pid) - cpu_s), is_cut)
+                    self._check_cost(self._look(elapsed_s, used_s), is_cut)
                     until_looked.close()
                     is_looking = False
                 elif is_cut:
@@ -188,7 +195,7 @@ class _Measurement:
                     )
                     break
         elapsed_s = time.monotonic() - begun_s
-        used_s = _cpu_s(pid) - cpu_s
+        used_s = max(used_s, _cpu_s(pid) - cpu_s)
         self._phases.close()
         self._session.finish()
         return self._record(pid, main, elapsed_s, used_s)
