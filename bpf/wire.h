@@ -322,6 +322,7 @@ enum edge_kind {
 #define COOKIE_FUNCTION_SHIFT 12	/* 3 bits: argument that names the work; 0 = none, or the probed function */
 #define COOKIE_ENTRY (1ULL << 15)	/* with COOKIE_SESSION: the return is of no interest, no return probe is to be set */
 #define COOKIE_INSTANCE_SHIFT 16	/* 3 bits: argument that tells two pieces of the same work apart */
+#define COOKIE_BARRIER (1ULL << 19)	/* EDGE_ENTER_WAIT: for the whole team */
 #define COOKIE_ROOT_SHIFT 20	/* 3 bits: argument that is the runtime's state */
 #define COOKIE_INSIDE_SHIFT 24	/* 6 bits: the instance has a pointer to the function at this word of its own; 0 = no */
 #define COOKIE_DELTA_SHIFT 32	/* 16 bits: from the function's start to the probe */
@@ -349,6 +350,54 @@ struct call_arc {
 	u64 caller;		/* the return address; 0 = the stack could not be read */
 	u32 site;
 	u32 epoch;		/* of the load map, as in struct sample_key */
+};
+
+enum phase_kind {
+	PHASE_SERIAL = 1,	/* code of the thread that begins regions, before one */
+	PHASE_SHARES = 2,	/* of a team, up to a barrier or to the region's end */
+};
+
+/* What a phase belongs to. */
+struct phase_site {
+	u64 function;		/* the region's body */
+	u64 barrier;		/* the address that the barrier returns to, which ended it; 0: the region's end */
+	u32 kind;		/* enum phase_kind */
+	u32 reserved;
+};
+
+/* All phases of one site. */
+struct phase_sum {
+	u64 work_ns;		/* CPU time of all threads */
+	u64 span_ns;		/* of the one that had most, phase by phase */
+	u64 phases;
+};
+
+#define PHASE_SLOTS 16		/* of phases whose longest share may still grow */
+
+/* A measured process. */
+struct phase_process {
+	u64 function;		/* body of the region that is open, or was last */
+	u64 hits;
+	u32 region;		/* how many have begun */
+	u32 open;		/* whether one is open */
+	u32 members;		/* that have joined it */
+	u32 widest;		/* the most that ever did */
+	u32 nested;		/* regions that began while one was open */
+	u32 reserved;
+	u64 slots[PHASE_SLOTS];	/* 16 bits that tell phases apart, 48 bits of ns: the longest share so far */
+};
+
+struct phase_thread {
+	u64 mark_ns;		/* its CPU time when the code began that it executes now */
+	u64 part_ns;		/* CPU time in this phase, up to then */
+	u64 told_ns;		/* what of that is in the sums */
+	u64 states;		/* bits: whether it executed the program's code before each function it is in */
+	u32 depth;		/* functions it is in */
+	u32 base;		/* when it joined the region */
+	u32 region;
+	u32 phase;		/* barriers of the region that it has passed */
+	u32 begins;		/* at this depth it began the region that is open; 0: it did not */
+	u32 on;			/* it executes the program's code */
 };
 
 #define OPEN_TIME_SHIFT 4

@@ -67,6 +67,8 @@ class Hook:
     """BEGIN and WORK: the argument that holds the runtime's state, where `WorkerArray.root` is LEARNED."""
     slow_path: bool = False
     """The function returns at once unless it has to wait; probe the waiting path alone where it can be told."""
+    is_barrier: bool = False
+    """WAIT: no thread of the team goes on before all are there."""
 
 
 class UnknownLayout(Exception):

@@ -115,6 +115,10 @@ def test_what_cannot_be_followed_is_not_called_serial() -> None:
     blind = Record(1, "xz", Flag.CLOSED, 4, 0, 0, 0, 10.0, 3.0, False, (SERIAL,))
     assert "nothing can be said of how it scales: 90% of its CPU time" in sentence(scale_of(blind))
     assert any("than OpenMP's" in note for note in scale_of(blind).notes)
+    began_threads = replace(blind, widest_team=4)  # which a runtime inside of it did, and works in
+    assert "nothing can be said" in sentence(scale_of(began_threads))
+    fine = replace(blind, regions=3, widest_team=4, sites=(SERIAL, site(Kind.TASK, 7, 1.0, 0.5)))
+    assert "nothing can be said" not in sentence(scale_of(fine))
 
 
 def test_a_killed_program_is_marked() -> None:
@@ -199,6 +203,7 @@ def test_the_pprof_columns_add_up() -> None:
     again = pb.Profile.FromString(message.SerializeToString())
     with pytest.raises(ProfileFormatError, match="work and span"):
         pprof_reader.decode(again.SerializeToString())
+    assert scale_pprof.decode(again.SerializeToString()) == found
 
 
 def test_nothing_is_not_divided_by() -> None:

@@ -13,7 +13,7 @@ import pytest
 from parprof.__main__ import main
 from parprof.commands import scale as command
 from parprof.instruments import preload
-from parprof.instruments.preload import obstacle
+from parprof.instruments.preload import obstacle, runtime_inside
 from scale_programs import program
 
 
@@ -81,6 +81,22 @@ def test_a_static_program_is_refused_with_a_remedy(
     assert main(["scale", "--", str(tmp_path / "static")]) == 1
     assert "linked statically" in capsys.readouterr().err
     assert obstacle("/bin/sh") == "" and obstacle("/nonexistent") == ""
+
+
+def test_a_runtime_that_is_linked_into_the_program_is_refused_with_a_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = subprocess.run(
+        ["gcc", "-print-file-name=libgomp.a"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    source, program_path = tmp_path / "own.c", tmp_path / "own"
+    source.write_text("int main(void) {\n#pragma omp parallel\n{ }\nreturn 0; }\n")
+    subprocess.run(["gcc", "-fopenmp", "-c", str(source), "-o", str(tmp_path / "own.o")], check=True)
+    subprocess.run(["gcc", str(tmp_path / "own.o"), archive, "-ldl", "-o", str(program_path)], check=True)
+    assert main(["scale", "--", str(program_path)]) == 1
+    assert "has its parallel runtime (libgomp) linked into it" in capsys.readouterr().err
+    assert runtime_inside("/bin/sh") == "" and runtime_inside("/nonexistent") == ""
+    assert runtime_inside(str(source)) == ""
 
 
 def test_a_setuid_program_is_refused_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

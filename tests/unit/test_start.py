@@ -24,7 +24,7 @@ ARGUMENTS = {
     "record": "--help --output --loops --save-facts --frequency --event --cores --n-w-source --budget "
     "--no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose --html --no-source command",
-    "attach": "--help pid --duration --scope --children --output --loops --save-facts --frequency --event "
+    "attach": "--help pid --duration --scope --children --span --output --loops --save-facts --frequency --event "
     "--cores --n-w-source "
     "--budget --no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose --html --no-source",

@@ -56,6 +56,12 @@ class AttachCommand:
         parser.add_argument(
             "--children", dest="scope", action="store_const", const="tree", help="the same as --scope tree"
         )
+        parser.add_argument(
+            "--span",
+            action="store_true",
+            help="instead of a profile: work and span of its parallel regions from their barriers, and so how far it "
+            "can scale, as `parprof scale` says for a command; for OpenMP programs whose phases are coarse",
+        )
         add_measuring_options(parser, "parprof.pb.gz")
 
     def run(self, args: argparse.Namespace) -> int:
@@ -68,6 +74,8 @@ class AttachCommand:
         if args.duration is not None and not (math.isfinite(args.duration) and args.duration > 0):
             raise UsageError(f"-d {args.duration}: give a positive number of seconds")
         inspect(pid)
+        if args.span:
+            return self._measure_span(pid, args)
         if args.scope == "cgroup":
             cgroup_members(pid)  # or say at once why not
         interrupt = Interrupt()
@@ -95,6 +103,18 @@ class AttachCommand:
         with interrupt.installed():
             present(args, *measure(args, events, begin, finished, outlasts=True))
         return 0
+
+    @staticmethod
+    def _measure_span(pid: int, args: argparse.Namespace) -> int:
+        from parprof.commands.spanned import attach_span
+
+        if args.scope != "process":
+            raise UsageError("--span is of one process: give it without --children and --scope")
+        if not 0 < args.budget <= 100:
+            raise UsageError(f"--budget {args.budget:g}: give a percentage above 0, at most 100")
+        interrupt = Interrupt()
+        with interrupt.installed():
+            return attach_span(args, pid, interrupt)
 
     @staticmethod
     def _ask_daemon(pid: int, args: argparse.Namespace, interrupt: Interrupt) -> bool:

@@ -14,9 +14,10 @@ from parprof.attribution import Effort, percent, verdict
 from parprof.attribution.interval import are_told_apart, period_ns, step_of
 from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import flat_view
+from parprof.commands import scaled
 from parprof.commands.comparable import Traits, differences
 from parprof.commands.views import add_html_option, add_row_options
-from parprof.exporters import diff_page, pprof
+from parprof.exporters import diff_page, pprof, pprof_reader
 from parprof.exporters.screen import Screen, elided
 from parprof.metrics import METRICS, NANOSECONDS, SAMPLES, Metrics
 from parprof.model import Profile
@@ -26,7 +27,10 @@ Key = tuple[str, str, str]
 
 
 class DiffCommand:
-    """Show what changed from profile A to profile B: totals, efficiency, and each function."""
+    """Show what changed from profile A to profile B: totals, efficiency, and each function.
+
+    Of two files of `parprof scale --pprof`: the speed-ups by cores, and each site's part of the least time.
+    """
 
     name = "diff"
 
@@ -41,8 +45,10 @@ class DiffCommand:
         """Do it. Returns the exit code."""
         if args.html:
             pprof.check_writable(args.html)
-        a, b = pprof.read(args.a), pprof.read(args.b)
-        if args.html:
+        a, b = (pprof_reader.read_as(path, scaled.decode) for path in (args.a, args.b))
+        if not isinstance(a, Profile) or not isinstance(b, Profile):
+            scaled.diff(args, a, b)
+        elif args.html:
             diff_page.write(a, b, args.html, differences([Traits.of(a), Traits.of(b)]))
         else:
             print_diff(a, b, args.sort, args.limit, sys.stdout)

@@ -7,6 +7,7 @@ import gc
 import json
 import sys
 
+from parprof.commands import scaled
 from parprof.commands.showing import print_report, write_page
 from parprof.commands.views import add_html_option, add_source_option, add_view_options, view_of
 from parprof.exporters import json_report, pprof, pprof_reader, projection
@@ -18,12 +19,14 @@ from parprof.input import terminal
 from parprof.input.answer import lines
 from parprof.model import Profile
 from parprof.profile.assemble import make_profile
+from parprof.scale.model import Scale
 
 
 class ReportCommand:
     """Read a profile file and show where cores stood idle, and which code answers for it.
 
-    A file of facts (--save-facts) is recognised by its content; its profile is made anew.
+    A file of facts (--save-facts) is recognised by its content; its profile is made anew. So are those of `parprof
+    input` and `parprof scale --pprof`, which are shown as these commands show them.
     """
 
     name = "report"
@@ -54,6 +57,9 @@ class ReportCommand:
     @staticmethod
     def _run(args: argparse.Namespace) -> int:
         profile = pprof_reader.read_as(args.file, _profile_in)
+        if isinstance(profile, Scale):
+            scaled.report(args, profile)
+            return 0
         if args.html:
             write_page(args, profile)
             return 0
@@ -79,8 +85,8 @@ def _report_input(args: argparse.Namespace) -> int:
     return 0
 
 
-def _profile_in(data: bytes) -> Profile:
-    """The profile in a file, or that of the facts in it."""
+def _profile_in(data: bytes) -> Profile | Scale:
+    """The profile in a file, or that of the facts in it; or work and span."""
     if not is_facts(data):
-        return pprof_reader.decode(data)
+        return scaled.decode(data)
     return make_profile(*decode_facts(data))

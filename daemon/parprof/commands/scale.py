@@ -18,7 +18,7 @@ from parprof.commands.spawn import Child
 from parprof.errors import CommandError, ProfileFormatError, TargetError, UsageError
 from parprof.exporters.output import check_writable, open_output
 from parprof.instruments.places import Place, Places
-from parprof.instruments.preload import obstacle
+from parprof.instruments.preload import obstacle, runtime_inside
 from parprof.instruments.span import LIBRARY, environment
 from parprof.model import Frame
 from parprof.scale.calls import addresses_of
@@ -84,7 +84,7 @@ class ScaleCommand:
         command = args.command[1:] if args.command[:1] == ["--"] else args.command
         if not command:
             raise UsageError("scale needs a command: parprof scale -- ./program")
-        if reason := obstacle(command[0]):
+        if reason := obstacle(command[0]) or runtime_inside(command[0]):
             raise TargetError(reason)
         for path in (args.output, args.html, args.pprof):
             if path:

@@ -118,7 +118,8 @@ def decode(data: bytes) -> Profile:
         raise ProfileFormatError("it is not a pprof profile, or damaged") from error
     if any(message.string_table[at : at + 1] == [SCALE_KIND] for at in message.comment):
         raise ProfileFormatError(
-            "it is of work and span (`parprof scale --pprof`), no idleness: read it with `go tool pprof` or speedscope"
+            "it is of work and span (`parprof scale --pprof`), which cannot be added up: `parprof report` shows it, "
+            "`parprof diff` compares two"
         )
     return _Decoder(message).profile()
 

@@ -1,6 +1,7 @@
 """Work and span by site as a pprof file. Both columns add up: local work to T_1, local span on span to T_inf.
 
 So do the columns of call sites, which are there for programs built with hooks: they divide the same work and span.
+A comment that other tools do not show has the whole answer, for `parprof report` and `diff`.
 """
 
 from __future__ import annotations
@@ -8,15 +9,21 @@ from __future__ import annotations
 import gzip
 from typing import IO
 
+from google.protobuf.message import DecodeError
+
 from parprof import pprof_pb2 as pb
+from parprof.errors import ProfileFormatError
 from parprof.exporters.pprof_builder import PprofBuilder
 from parprof.exporters.pprof_header import SCALE_KIND
+from parprof.exporters.pprof_private import PREFIX
 from parprof.model import Frame
+from parprof.scale import saved
 from parprof.scale.answer import sentence
 from parprof.scale.calls import CallSite
 from parprof.scale.model import Scale, Site
 
 COLUMNS = (("count", "count"), ("work", "nanoseconds"), ("span", "nanoseconds"), ("bound", "nanoseconds"))
+_ANSWER = f"{PREFIX}scale: "
 CALL_COLUMNS = (("calls", "count"), ("call_work", "nanoseconds"), ("call_span", "nanoseconds"))
 
 
@@ -30,6 +37,7 @@ def encode(scale: Scale) -> pb.Profile:
         f"command: {scale.command}",
         f"threads: {main.threads}",
         f"answer: {sentence(scale)}",
+        _ANSWER + saved.dumps(scale),
     ):
         builder.comment(line)
     for site in main.sites:
@@ -39,6 +47,30 @@ def encode(scale: Scale) -> pb.Profile:
     for call in main.calls:
         builder.sample(call.path or (Frame(call.label),), _call_values(call), (("kind", "call"),))
     return builder.finish()
+
+
+def decode(data: bytes) -> Scale | None:
+    """The answer in an uncompressed message; None if it is of another kind.
+
+    Raises:
+        ProfileFormatError: it is damaged.
+    """
+    if SCALE_KIND.encode() not in data:
+        return None
+    try:
+        message = pb.Profile.FromString(data)
+    except (DecodeError, ValueError) as error:
+        raise ProfileFormatError("it is not a pprof profile, or damaged") from error
+    texts = message.string_table
+    comments = [texts[at] for at in message.comment if 0 <= at < len(texts)]
+    if SCALE_KIND not in comments:
+        return None
+    for comment in comments:
+        if comment.startswith(_ANSWER):
+            return saved.loads(comment.removeprefix(_ANSWER))
+    raise ProfileFormatError(
+        "it is of work and span, from before these could be read again, or from another tool: use `go tool pprof`"
+    )
 
 
 def _call_values(call: CallSite) -> tuple[float, ...]:

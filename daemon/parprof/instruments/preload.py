@@ -7,7 +7,12 @@ import platform
 import shutil
 import stat
 import struct
+from contextlib import closing
 from typing import IO
+
+from parprof.files.elf import ElfFile
+from parprof.files.elf_image import ElfError
+from parprof.runtimes import agents
 
 _PT_INTERP = 3
 _MAX_HEADERS = 1 << 12
@@ -47,6 +52,31 @@ def obstacle(command: str) -> str:
         )
     if interpreter and b"/ld-musl" in interpreter:
         return f"{path} is a program of musl, whose loader takes no library of glibc: build it for glibc"
+    return ""
+
+
+def runtime_inside(command: str) -> str:
+    """Why wrappers of a parallel runtime's functions would not be called, and what to do; empty: they would.
+
+    A runtime that is linked into the program calls itself, whatever is preloaded. A stripped program does not tell.
+    """
+    path = shutil.which(command) or command
+    markers = {agent.marker: agent for agent in agents() if agent.marker}
+    try:
+        elf = ElfFile.open(path)
+    except (OSError, ElfError):
+        return ""
+    with closing(elf):
+        try:
+            found = elf.lookup(markers)
+        except ElfError:
+            return ""
+    for name, agent in markers.items():
+        if name in found:
+            return (
+                f"{path} has its parallel runtime ({agent.name}) linked into it, so that nothing can be put in front "
+                "of it: link it with the shared one (for gcc, without libgomp.a), or see `parprof record`"
+            )
     return ""
 
 

@@ -43,6 +43,7 @@ OBJECT_PARTS = (
     "work_edges.bpf.c",
     "call_times.bpf.c",
     "calls.bpf.c",
+    "phases.bpf.c",
     "bytes.bpf.c",
 )
 PROGRAMS = {
@@ -65,6 +66,7 @@ PROGRAMS = {
     "on_edge_python": "kprobe",
     "on_call": "kprobe",
     "on_timed_switch": "raw_tracepoint",
+    "on_phase": "kprobe",
     "on_bytes": "raw_tracepoint",
     "on_bytes_fork": "raw_tracepoint",
 }
@@ -181,6 +183,9 @@ def compile_object() -> dict[str, Any]:
         "call_arc": _fields(bpf["call_arcs"].Key),
         "routine_time": _fields(bpf["routine_times"].Leaf),
         "arc_time": _fields(bpf["arc_times"].Leaf),
+        "phase_site": _fields(bpf["phase_sums"].Key),
+        "phase_sum": _fields(bpf["phase_sums"].Leaf),
+        "phase_process": _fields(bpf["phase_processes"].Leaf),
         "control_record": _fields(bpf["layout_control"].Leaf),
         "trace_record": _fields(bpf["layout_trace"].Leaf),
     }

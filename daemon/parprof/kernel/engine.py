@@ -25,6 +25,7 @@ from parprof.kernel.counts import CountTable
 from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.file_tables import FileTables, FoundMapping
 from parprof.kernel.objects import load_object
+from parprof.kernel.phases import PhaseCounter
 from parprof.kernel.plain_programs import PlainPrograms
 from parprof.kernel.process_entries import fill_config, process_state
 from parprof.kernel.records import Budget, Cost, ProcessState, WatchConfig
@@ -108,6 +109,8 @@ class BpfKernel(Closing):
         self._object.load_ahead((*_DEAR_PROGRAMS, *(("on_wait_unwind",) if waits else ())))
         self.calls = CallCounter(self._object)
         """Exact calls of chosen functions; nothing until some are."""
+        self.phases = PhaseCounter(self._object, self.calls.times)
+        """Work and span by barrier phase; nothing until they are asked for."""
         self._compares = activations
         self._activations = Activations(self.stacks)
         self._settings = Settings(
@@ -529,6 +532,7 @@ class BpfKernel(Closing):
             ring.close()
         self._rings.clear()
         self.prober.close()
+        self.phases.close()
         self.calls.close()
         self.store.close()
         self._object.close()

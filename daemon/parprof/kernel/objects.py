@@ -48,6 +48,8 @@ _MAP_LAYOUTS = {
     "call_arcs": ("call_arc", "call_count"),
     "routine_times": (None, "routine_time"),
     "arc_times": ("call_arc", "arc_time"),
+    "phase_sums": ("phase_site", "phase_sum"),
+    "phase_processes": (None, "phase_process"),
 }
 
 

@@ -26,7 +26,7 @@ from parprof.kernel.objects import LoadedObject
 from parprof.kernel.traced_events import Probe, TracedEvents
 
 COOKIE_RETURN, COOKIE_SESSION, COOKIE_LEARN, COOKIE_DEAR = 1 << 8, 1 << 9, 1 << 10, 1 << 11
-COOKIE_ENTRY = 1 << 15
+COOKIE_ENTRY, COOKIE_BARRIER = 1 << 15, 1 << 19
 _FUNCTION_SHIFT, _INSTANCE_SHIFT, _ROOT_SHIFT, _INSIDE_SHIFT, _DELTA_SHIFT = 12, 16, 20, 24, 32
 _UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.E2BIG, errno.ENOSYS)
 
@@ -79,6 +79,8 @@ class Site:
     """The kernel has to execute the instruction there out of line."""
     moves: bool = False
     """The call may go on in another thread than it began in, which no return probe survives, wanted or not."""
+    is_barrier: bool = False
+    """It waits for the whole team."""
 
     @property
     def cookie(self) -> int:
@@ -87,6 +89,7 @@ class Site:
             self.kind
             | (COOKIE_LEARN if self.learn else 0)
             | (COOKIE_DEAR if self.dear else 0)
+            | (COOKIE_BARRIER if self.is_barrier else 0)
             | self.function_argument << _FUNCTION_SHIFT
             | self.instance_argument << _INSTANCE_SHIFT
             | self.root_argument << _ROOT_SHIFT

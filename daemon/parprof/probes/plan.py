@@ -89,6 +89,7 @@ def make_site(dso: Dso, function: Function, hook: Hook, returns: bool, *, moves:
     return Site(
         file_of(dso), offset, int(hook.edge), returns, bool(hook.learn_argument), work, instance,
         hook.root_argument, hook.function_word, delta if 0 <= delta < 1 << 16 else 0, not cheap, moves,
+        hook.is_barrier,
     )  # fmt: skip
 
 

@@ -135,12 +135,13 @@ def hook(
     function_word: int = 0,
     root_argument: int = 0,
     slow_path: bool = False,
+    is_barrier: bool = False,
 ) -> Hook:
     """A Hook for a blank-separated list of names; ``*`` stands for any word characters."""
     pattern = "|".join(re.escape(name).replace(r"\*", r"\w*") for name in names.split())
     return Hook(
         re.compile(f"(?:{pattern})"), edge, why, learn_argument, function_argument, instance_argument,
-        function_word, root_argument, slow_path,
+        function_word, root_argument, slow_path, is_barrier,
     )  # fmt: skip
 
 

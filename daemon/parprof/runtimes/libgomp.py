@@ -86,9 +86,10 @@ class Libgomp(Agent):
         LEGACY_ENTRIES,
         REGION_ENTRIES,
         hook("GOMP_barrier GOMP_barrier_cancel GOMP_loop_end GOMP_loop_end_cancel GOMP_sections_end "
-             "GOMP_sections_end_cancel GOMP_single_copy_start GOMP_workshare_task_reduction_unregister "
-             "GOMP_parallel_end",
-             Edge.WAIT, "a team barrier (gcc libgomp/barrier.c, loop.c)"),
+             "GOMP_sections_end_cancel GOMP_workshare_task_reduction_unregister",
+             Edge.WAIT, "a team barrier (gcc libgomp/barrier.c, loop.c)", is_barrier=True),
+        hook("GOMP_single_copy_start GOMP_parallel_end", Edge.WAIT,
+             "the barrier of a team, but not of all of it (gcc libgomp/single.c), or its last (parallel.c)"),
         hook("GOMP_taskwait GOMP_taskwait_depend GOMP_taskgroup_end", Edge.WAIT,
              "waits for tasks, running them meanwhile (gcc libgomp/task.c)"),
         hook("GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock", Edge.WAIT,

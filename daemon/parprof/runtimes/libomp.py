@@ -26,8 +26,9 @@ _HOOKS = (
          function_argument=1),
     hook("__kmpc_fork_call __kmpc_fork_call_if __kmpc_fork_teams", Edge.REGION,
          "starts the team and waits for it (kmp_csupport.cpp)", function_argument=3),
-    hook("__kmpc_barrier __kmpc_cancel_barrier __kmpc_barrier_master __kmpc_copyprivate __kmpc_reduce "
-         "__kmpc_end_reduce", Edge.WAIT, "a team barrier (kmp_barrier.cpp)"),
+    hook("__kmpc_barrier __kmpc_cancel_barrier", Edge.WAIT, "a team barrier (kmp_barrier.cpp)", is_barrier=True),
+    hook("__kmpc_barrier_master __kmpc_copyprivate __kmpc_reduce __kmpc_end_reduce", Edge.WAIT,
+         "a team barrier, or several, or half of one (kmp_barrier.cpp)"),
     hook("__kmpc_omp_taskwait __kmpc_omp_taskwait_deps_51 __kmpc_end_taskgroup __kmpc_omp_wait_deps "
          "__kmpc_omp_taskyield", Edge.WAIT, "waits for tasks, running them meanwhile (kmp_tasking.cpp)"),
     hook("__kmpc_critical __kmpc_critical_with_hint __kmpc_set_lock __kmpc_set_nest_lock omp_set_lock "

@@ -6,6 +6,8 @@ from parprof.scale.model import Prediction, Scale, Site, function_of
 from parprof.scale.record import Kind
 
 _MOSTLY_UNSEEN = 0.5
+_FEW = 0.01
+_OF_ONE_THREAD = (Kind.SERIAL, Kind.PENDING)
 _WORTH = 1.03
 """Advice that would make less of a difference than this is not given."""
 
@@ -37,7 +39,7 @@ def sentence(scale: Scale) -> str:
         return _serial_sentence(main)
     begin = f"on {main.threads} cores at best {factor(main.speedup)}"
     site = bottleneck(main)
-    if main.widest_team == 0 and main.lost.runtime > _MOSTLY_UNSEEN:
+    if _is_blind(main):
         return (
             f"nothing can be said of how it scales: {main.lost.runtime:.0%} of its CPU time was in threads that cannot "
             "be followed (those of OpenMP and pthreads can)"
@@ -49,6 +51,12 @@ def sentence(scale: Scale) -> str:
     function = function_of(tuple(reversed(site.frames)))
     where = f"{site.label}{f' in {function}' if function and not site.label.endswith(function) else ''}"
     return f"{begin}: {where} {_why(site)}; {_remedy(site)} would give {factor(site.speedup_if_fixed)}"
+
+
+def _is_blind(main: Prediction) -> bool:
+    """Whether the program worked in threads that are not followed: those of a runtime that is linked into it, say."""
+    followed = sum(site.work_s for site in main.sites if site.kind not in _OF_ONE_THREAD)
+    return main.lost.runtime > _MOSTLY_UNSEEN and followed < _FEW * main.work_s
 
 
 def _serial_sentence(main: Prediction) -> str:

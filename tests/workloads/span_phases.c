@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Phases of known shares, for ever: span_phases FORM UNITS. With T threads, in UNITS of work:
+ * coarse: serial 1/2; each thread t its t + 1; a barrier; each thread 1. tests/e2e/test_attach_span.py has the formula.
+ * tasks: one thread makes 12 tasks of 1 unit, which all execute at the barrier of the single.
+ * nested: a region within each thread of a region.
+ */
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+static volatile double sink;
+
+static void work(long units)
+{
+	double x = 1;
+
+	for (long i = 0; i < units; i++)
+		x = x * 1.0000001 + 0.5;
+	sink = x;
+}
+
+static void coarse(long units)
+{
+	work(units / 2);
+#pragma omp parallel
+	{
+		work(units * (omp_get_thread_num() + 1));
+#pragma omp barrier
+		work(units);
+	}
+}
+
+static void tasks(long units)
+{
+#pragma omp parallel
+	{
+#pragma omp single
+		for (int i = 0; i < 12; i++) {
+#pragma omp task
+			work(units);
+		}
+	}
+}
+
+static void nested(long units)
+{
+#pragma omp parallel
+	{
+#pragma omp parallel num_threads(2)
+		work(units);
+	}
+}
+
+int main(int count, char **arguments)
+{
+	long units;
+
+	if (count != 3)
+		return 2;
+	units = atol(arguments[2]);
+	for (;;) {
+		if (!strcmp(arguments[1], "coarse"))
+			coarse(units);
+		else if (!strcmp(arguments[1], "tasks"))
+			tasks(units);
+		else
+			nested(units);
+	}
+}
