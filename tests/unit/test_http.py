@@ -632,3 +632,19 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("accepts", "packed"), [("gzip", True), ("br;q=1.0, gzip;q=0.8", True), ("gzip;q=0", False)]
+)
+def test_large_pages_are_packed_for_those_who_ask_for_it(
+    running: HttpServer, accepts: str, packed: bool
+) -> None:
+    plain = ask(running, "/")
+    answer = ask(running, "/", Accept_Encoding=accepts)
+    assert ("content-encoding" in answer.headers) is packed and "content-encoding" not in plain.headers
+    assert int(answer.headers["content-length"]) == len(answer.body)
+    page = gzip.decompress(answer.body) if packed else answer.body
+    assert page.startswith(b"<!DOCTYPE html>") and page[-200:] == plain.body[-200:]
+    assert len(answer.body) < len(page) / 2 or not packed
+    assert "content-encoding" not in ask(running, "/healthz", Accept_Encoding=accepts).headers, "too small"

@@ -8,9 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from parprof.service.model import Labels
+from parprof.service.selection import Selection, is_ours
 from parprof.workers import client, protocol
 from parprof.workers.client import WorkerClient, WorkerFailed
 from parprof.workers.privileges import STILL_PRIVILEGED
@@ -88,3 +91,19 @@ def test_a_client_says_why_its_child_reads_nothing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(client, "start_child", start)
     with Privileged() as worker, pytest.raises(WorkerFailed, match="cannot become nobody.*CAP_SETUID"):
         worker.ask({}, [], time.monotonic() + 30)
+
+
+def test_the_daemon_does_not_watch_its_own_children() -> None:
+    """A worker of ours is nobody's waste; another child of the same parent is watched as all else is."""
+    child, ours = client.start_child("parprof.symbols.worker")
+    with ours, subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            while b"parprof" not in Path(f"/proc/{child.pid}/cmdline").read_bytes():
+                time.sleep(0.01)
+            assert is_ours(os.getpid()) and is_ours(child.pid)
+            assert not is_ours(other.pid) and not is_ours(1)
+            assert not Selection().wants(child.pid, Labels()) and Selection().wants(other.pid, Labels())
+        finally:
+            other.kill()
+            client.end_child(child)
+    assert not is_ours(child.pid), "it is gone"

@@ -6,7 +6,9 @@ import os
 import time
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 
+from parprof.process.identity import parent_of
 from parprof.service.labels import read_labels
 from parprof.service.model import Labels
 from parprof.untrusted import visible
@@ -14,6 +16,8 @@ from parprof.untrusted import visible
 SETTLE_SECONDS = 0.5
 """A process that ends sooner after its first sample is not worth reading its files: its samples are counted as
 undecided."""
+_WORKER = b"\0-P\0-m\0parprof."
+"""In the command line of a child of ours: see `parprof.workers.client.start_child`."""
 _WATCHES_PER_SECOND = 25
 _MAX_CANDIDATES = 8192
 
@@ -49,6 +53,15 @@ def _in_cgroup(cgroup: str, pattern: str) -> bool:
     return any(fnmatchcase("/".join(parts[:count]) or "/", pattern) for count in range(1, len(parts) + 1))
 
 
+def is_ours(pid: int) -> bool:
+    """Whether a process is the daemon or one of the children that work for it: nobody can mend their idleness."""
+    own = os.getpid()
+    try:
+        return pid == own or (parent_of(pid) == own and _WORKER in Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """All processes, or with ``listed`` those that match ``allow``; never those that match ``deny``."""
@@ -59,7 +72,7 @@ class Selection:
 
     def wants(self, pid: int, labels: Labels) -> bool:
         """Whether a process is to be watched."""
-        if pid == os.getpid() or self.deny.match(pid, labels):
+        if is_ours(pid) or self.deny.match(pid, labels):
             return False
         return not self.listed or self.allow.match(pid, labels)
 

@@ -11,7 +11,15 @@ from dataclasses import replace
 from http import HTTPStatus
 
 from parprof.service.http.address import Guard
-from parprof.service.http.message import Request, RequestError, Response, parse_head, plain, receive_head
+from parprof.service.http.message import (
+    Request,
+    RequestError,
+    Response,
+    compressed,
+    parse_head,
+    plain,
+    receive_head,
+)
 from parprof.service.http.peers import Client
 from parprof.service.http.site import Site
 
@@ -67,7 +75,8 @@ class Conversation:
             )
         if allowed and self._guard.has_token:
             client = replace(client, uid=0)
-        return self._site.answer(request, client, in_full=allowed)
+        response = self._site.answer(request, client, in_full=allowed)
+        return compressed(response, request.headers.get("accept-encoding", ""))
 
 
 def _send(stream: socket.socket, parts: Iterable[bytes]) -> None:

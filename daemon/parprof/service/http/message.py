@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import re
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit
@@ -18,6 +19,9 @@ MAX_HEAD = 16 * 1024
 MAX_HEADERS = 64
 MAX_TARGET = 2048
 
+MIN_COMPRESSED = 1024
+"""Bytes of an answer that is worth it."""
+
 SAFETY_HEADERS = (
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
@@ -27,6 +31,7 @@ SAFETY_HEADERS = (
 )
 NO_CONTENT_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
+_TEXTS = ("text/", "application/json", "application/openmetrics-text")
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.([01])")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([ -~\t\x80-\xff]*?)[ \t]*")
 
@@ -76,6 +81,36 @@ class Response:
         ]
         head = "\r\n".join(lines).encode("ascii", "replace") + b"\r\n\r\n"
         return (head, *self.body) if with_body else (head,)
+
+
+def compressed(response: Response, accept_encoding: str) -> Response:
+    """The same for a client that takes gzip, where that saves something: metrics shrink to a sixth."""
+    size = sum(map(len, response.body))
+    if (
+        size < MIN_COMPRESSED
+        or not response.content_type.startswith(_TEXTS)
+        or not _takes_gzip(accept_encoding)
+    ):
+        return response
+    body = gzip.compress(b"".join(response.body), compresslevel=1, mtime=0)
+    headers = (*response.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
+    return replace(response, body=(body,), headers=headers)
+
+
+def _takes_gzip(accept_encoding: str) -> bool:
+    """By an Accept-Encoding header (RFC 9110, 12.5.3).
+
+    >>> [_takes_gzip(header) for header in ("deflate, gzip;q=0.5", "gzip; q=0.0", "identity", "*", "gzip;q=x")]
+    [True, False, False, True, False]
+    """
+    for item in accept_encoding.split(","):
+        name, _, parameter = item.partition(";")
+        if name.strip().lower() in ("gzip", "*"):
+            try:
+                return float(parameter.strip().lower().removeprefix("q=") or 1) > 0
+            except ValueError:
+                return False
+    return False
 
 
 def plain(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Response:
