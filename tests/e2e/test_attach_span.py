@@ -96,7 +96,7 @@ def test_regions_within_regions_are_told_of(tmp_path: Path) -> None:
 
 
 def test_what_costs_more_than_the_budget_is_refused_with_the_estimate(tmp_path: Path) -> None:
-    with running(BUILD / "span_phases.gomp", "coarse", 1000) as child:
+    with running(BUILD / "span_phases.gomp", "coarse", 200) as child:
         done = attach(child.pid, tmp_path / "out.pb.gz", "-d", "5")
         assert done.returncode == 1
         assert "functions/s x " in done.stderr and "the budget is 1 %" in done.stderr
