@@ -593,7 +593,7 @@ static int input_begin(void *file, uint32_t back_end, uint32_t pid, uint64_t tic
     header->back_end = back_end;
     header->pid = pid;
     header->cell_bytes = 1 << INPUT_CELL_SHIFT;
-    header->all_read_bytes = INPUT_UNKNOWN;
+    header->all_read_bytes = header->all_sent_bytes = INPUT_UNKNOWN;
     header->ticks_per_second = ticks_per_second;
     input.rows = (struct input_row *)((char *)file + INPUT_HEADER_BYTES);
     input.ready = 0;

@@ -81,11 +81,20 @@ def _line(routine: Routine, whole: int) -> Line:
     return Line(routine, total, own, min(100.0, _percent(total.cost_sum, whole)), law, rms_law)
 
 
-def _matching(routines: list[Routine], pattern: str) -> list[Routine]:
+def check_pattern(pattern: str) -> re.Pattern[str]:
+    """The expression of --routine.
+
+    Raises:
+        UsageError: it is none.
+    """
     try:
-        wanted = re.compile(pattern)
+        return re.compile(pattern)
     except re.error as error:
         raise UsageError(f"--routine {pattern}: not a regular expression: {error}") from error
+
+
+def _matching(routines: list[Routine], pattern: str) -> list[Routine]:
+    wanted = check_pattern(pattern)
     found = [routine for routine in routines if wanted.search(routine.identity.name)]
     if found:
         return found
@@ -197,22 +206,26 @@ def times(factor: float) -> str:
 
 
 def coverage(profile: InputProfile) -> str:
-    """What of the bytes that system calls brought the instrument saw."""
-    seen = profile.seen_read_bytes
-    if profile.all_read_bytes is None:
-        return f"{size(seen)} from system calls were seen; how much there was is not known, the kernel was not asked"
+    """What the instrument saw of the bytes that system calls brought, and of those that they took."""
+    seen, sent = profile.seen_read_bytes, profile.seen_sent_bytes
     if profile.counted_by == "tool":
-        return f"{size(seen)} read by system calls: all of them pass through the tool"
-    share = 100.0 * min(seen / profile.all_read_bytes, 1.0) if profile.all_read_bytes else 100.0
-    out = f"{size(seen)} of {size(profile.all_read_bytes)} that"
-    if profile.counted_by == "bpf":
+        return f"{size(seen)} read and {size(sent)} sent by system calls: all of them pass through the tool"
+    if profile.all_read_bytes is None:
         return (
-            f"{out} system calls brought were seen ({share:.0f} %; counted by BPF, what ld.so reads is in it)"
+            f"{size(seen)} from system calls and {size(sent)} to them were seen; how much there was is not known, "
+            "the kernel was not asked"
         )
-    return (
-        f"{out} /proc/PID/io has as read were seen ({share:.0f} %); what sockets brought is not known, "
-        "counting that takes root"
-    )
+    out = f"seen were {_of(seen, profile.all_read_bytes)} that system calls brought"
+    if profile.all_sent_bytes is not None:
+        out += f", and {_of(sent, profile.all_sent_bytes)} that they took"
+    if profile.counted_by == "bpf":
+        return f"{out} (counted by BPF; what ld.so reads is in it)"
+    return f"{out} (by /proc/PID/io: what went through sockets is not known, counting that takes root)"
+
+
+def _of(seen: int, known: int) -> str:
+    share = 100.0 * min(seen / known, 1.0) if known else 100.0
+    return f"{size(seen)} of {size(known)} ({share:.0f} %)"
 
 
 def size(n_bytes: float) -> str:
