@@ -574,8 +574,10 @@ static void input_after_fork(struct input_thread *survivor)
         if (thread != survivor)
             thread->is_used = 0;
     }
-    if (survivor)
+    if (survivor) {
         survivor->totals = input_new_totals(survivor);
+        survivor->totals->threads = 1;
+    }
 }
 
 /* The shadow and the header, of a file that is mapped already. */

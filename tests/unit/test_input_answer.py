@@ -57,6 +57,18 @@ def test_where_nothing_is_steep_it_says_so() -> None:
     assert text.startswith("nothing grows worse than its input; scan (book.c:90) grows as n ")
 
 
+def test_what_is_dear_and_not_known_is_said() -> None:
+    """A sentence about the rest alone would make people sure of what nobody knows."""
+    profile = make(scan=(5, 1))
+    profile.routine(RoutineName("once")).add(Point(9, 9, 1, 9, 9, 0, 0, 90_000, 90_000, 90_000))
+    text = advice(lines(profile))
+    assert text.startswith("no routine whose growth is known grows worse than its input; scan (book.c:90) grows")
+    assert text.endswith("; how once grows (83 % of the cost) is not known: it had 1 size")
+    small = make(scan=(500, 1))
+    small.routine(RoutineName("once")).add(Point(9, 9, 1, 9, 9, 0, 0, 90_000, 90_000, 90_000))
+    assert "once" not in advice(lines(small))
+
+
 def test_a_steep_one_that_costs_nothing_is_no_advice() -> None:
     found = lines(make(scan=(50_000, 1), pairs=(0.1, 2)))
     first = hurts_first(found)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from parprof.errors import UsageError
-from parprof.input.fit import Fit, Size, fit
+from parprof.input.fit import ALIKE, NOISY, Fit, Size, fit
 from parprof.input.model import InputProfile, Point, Routine, RoutineName
 
 MIN_PERCENT = 1.0
@@ -17,6 +18,8 @@ _STEEP = 11.0
 """Ten times the input takes more than so many times as long: worse than linear."""
 _SURE = 0.95
 """The r2 that a law must have to be worth advice."""
+_WORTH_A_WORD = 10.0
+"""Routines of which no growth is known and that cost more percent than so are named beside the advice."""
 _SHOWN_NAMES = 3
 _SHOWN_CALLERS = 4
 
@@ -193,11 +196,35 @@ def advice(found: list[Line]) -> str:
         f"{full_name(identity)} {growth} ({law.n_sizes} sizes, {law.smallest:.0f} to {law.largest:.0f}): "
         f"10 x the input will take {times(law.tenfold)} as long"
     )
+    unknown = costly_unknown(found)
     if law.tenfold <= _STEEP:
-        out = f"nothing grows worse than its input; {out}"
+        what = "no routine whose growth is known" if unknown else "nothing"
+        out = f"{what} grows worse than its input; {out}"
     kinds = [(line.thread_percent, "other threads"), (line.external_percent, "system calls")]
     parts = [f"{percent:.0f} % of its input came from {kind}" for percent, kind in kinds if percent >= 5]
+    if unknown:
+        name, percent = unknown.routine.identity.name, unknown.cost_percent
+        parts.append(f"how {name} grows ({percent:.0f} % of the cost) is not known: {why_unknown(unknown.law)}")
     return "; ".join([out, *parts])
+
+
+def costly_unknown(found: Sequence[Line]) -> Line | None:
+    """The routine with the greatest cost of its own among those of which no law is sure; None where it is small."""
+    line = max(
+        (line for line in found if not _is_sure(line)), key=lambda line: line.cost_percent, default=None
+    )
+    return line if line and line.cost_percent >= _WORTH_A_WORD else None
+
+
+def why_unknown(law: Fit) -> str:
+    """Why a routine has no law that is sure, for people."""
+    if law.is_found:
+        return f"its points fit {law.model} only roughly"
+    if law.reason == NOISY:
+        return "inputs of one size cost too differently"
+    if law.reason == ALIKE:
+        return "its inputs are too alike in size"
+    return f"it had {law.reason}"
 
 
 def times(factor: float) -> str:

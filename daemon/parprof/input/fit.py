@@ -23,6 +23,7 @@ NOISE = 0.35
 """A relative error beyond which a law explains nothing."""
 MIN_R2 = 0.8
 NOISY = "noise"
+ALIKE = "sizes too alike"
 _SMALLEST = 0.1
 """The part of the sizes that may be left out, the smallest: what happens there is seldom the algorithm."""
 _TOLERANCE, _SLACK = 1.3, 0.02
@@ -139,10 +140,10 @@ def _fit(known: Sequence[Size]) -> Fit:
     if len(known) < MIN_SIZES:
         return none(_count(len(known)))
     if largest < MIN_RANGE * smallest:
-        return none("sizes too alike")
+        return none(ALIKE)
     binned = _binned(known)
     if len(binned) < MIN_SIZES:
-        return none("sizes too alike")
+        return none(ALIKE)
     best = _choose(binned)
     r2 = _r2(binned, best)
     if best.error > NOISE or (best.model != "constant" and r2 < MIN_R2):
