@@ -295,7 +295,7 @@ def test_a_routine_is_plotted(build: Any) -> None:
     program = build(WORKLOADS / "input_algorithms.c", "gcc")
     done = parprof("input", "-q", "--routine", "^insertion", "--", program)
     text = done.stdout.decode()
-    assert "insertion_sort (input_algorithms.c:" in text and "n (trms, cells)" in text
+    assert "insertion_sort (input_algorithms.c:" in text and "n (input, cells)" in text
     assert "merge_sort" not in text
     missing = parprof("input", "-q", "--routine", "insertoin_srt", "--", program)
     assert missing.returncode == 2

@@ -68,7 +68,7 @@ def test_a_routine_is_plotted(file: Path, capsys: pytest.CaptureFixture[str]) ->
     assert run(file, "--routine", "^pairs$") == 0
     printed = capsys.readouterr().out
     assert printed == expected(make(), "^pairs$")
-    assert printed.count("n (trms, cells)") == 2 and "scan" not in printed.split("\n\n", 1)[1]
+    assert printed.count("n (input, cells)") == 2 and "scan" not in printed.split("\n\n", 1)[1]
     with pytest.raises(UsageError, match="matches none of 2 routines; near it: pairs"):
         run(file, "--routine", "pears")
     with pytest.raises(UsageError, match="not a regular expression"):

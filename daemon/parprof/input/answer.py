@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from parprof.errors import UsageError
-from parprof.input.fit import ALIKE, NOISY, Fit, Size, fit
+from parprof.input.fit import ALIKE, CONSTANT, NOISY, Fit, Size, fit
 from parprof.input.model import InputProfile, Point, Routine, RoutineName
 
 MIN_PERCENT = 1.0
@@ -191,7 +191,7 @@ def advice(found: list[Line]) -> str:
             "(--with FILE)"
         )
     law, identity = line.law, line.routine.identity
-    growth = "does not grow with its input" if law.model == "constant" else f"grows as {law.model}"
+    growth = "does not grow with its input" if law.model == CONSTANT else f"grows as {law.model}"
     out = (
         f"{full_name(identity)} {growth} ({law.n_sizes} sizes, {law.smallest:.0f} to {law.largest:.0f}): "
         f"10 x the input will take {times(law.tenfold)} as long"
@@ -204,7 +204,9 @@ def advice(found: list[Line]) -> str:
     parts = [f"{percent:.0f} % of its input came from {kind}" for percent, kind in kinds if percent >= 5]
     if unknown:
         name, percent = unknown.routine.identity.name, unknown.cost_percent
-        parts.append(f"how {name} grows ({percent:.0f} % of the cost) is not known: {why_unknown(unknown.law)}")
+        parts.append(
+            f"how {name} grows ({percent:.0f} % of the cost) is not known: {why_unknown(unknown.law)}"
+        )
     return "; ".join([out, *parts])
 
 
@@ -224,7 +226,8 @@ def why_unknown(law: Fit) -> str:
         return "inputs of one size cost too differently"
     if law.reason == ALIKE:
         return "its inputs are too alike in size"
-    return f"it had {law.reason}"
+    remedy = ": add runs with others (--with)" if law.n_sizes else ""
+    return f"its calls had {law.reason}{remedy}"
 
 
 def times(factor: float) -> str:
