@@ -318,6 +318,7 @@ __attribute__((constructor(101))) static void start(void)
     if (!open_record() || pthread_key_create(&at_thread_end, end_thread))
         return;
     pthread_atfork(0, 0, in_forked_child);
+    at_quick_exit(end_process); /* first registered, so after the program's */
     __atomic_store_n(&is_on, 1, __ATOMIC_RELEASE);
 }
 

@@ -565,7 +565,7 @@ static void start_thread(ThreadId tid)
         VG_(tool_panic)("more threads than parprof input can tell apart");
     thread = input_take_slot();
     if (!thread) {
-        VG_(umsg)("parprof: no memory for what a thread reads: the program needs more than this machine has\n");
+        VG_(umsg)("parprof: no memory for what a thread reads: the program needs more than there is (`ulimit -v`)\n");
         VG_(exit)(1);
     }
     thread->frames[0].is_hidden = thread->is_hidden = 1; /* it begins in ld.so or libc */
@@ -666,7 +666,10 @@ static void start(void)
 {
     VG_(clo_vex_control).guest_chase = False; /* a call must end its superblock */
     if (!open_record()) {
-        VG_(umsg)("parprof: PARPROF_INPUT_DIR names no directory to write to: start this by `parprof input`\n");
+        if (file_path[0])
+            VG_(umsg)("parprof: no memory or no space for the record %s (`ulimit -v`, a full disk)\n", file_path);
+        else
+            VG_(umsg)("parprof: PARPROF_INPUT_DIR names no directory to write to: start this by `parprof input`\n");
         VG_(exit)(1);
     }
 }

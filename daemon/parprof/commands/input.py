@@ -103,7 +103,7 @@ class InputCommand:
             child = Child(start.command, start.environment)
             with _counter(start, child.pid) as counter:
                 code, stopped_by = _run(start, child, Path(scratch), quiet=args.quiet)
-                profile = _collect(Path(scratch), command, code, by_thread=args.by_thread)
+                profile = _collect(Path(scratch), command, child.pid, code, by_thread=args.by_thread)
                 if counter is not None:
                     profile.all_read_bytes, profile.all_sent_bytes = counter.brought(), counter.taken()
                     profile.counted_by = "bpf"
@@ -197,7 +197,7 @@ def _points(directory: Path) -> int:
     return sum(records.count_rows(path) for path in records.find(directory))
 
 
-def _collect(directory: Path, command: list[str], code: int, *, by_thread: bool) -> InputProfile:
+def _collect(directory: Path, command: list[str], pid: int, code: int, *, by_thread: bool) -> InputProfile:
     """The profile of what the processes left.
 
     Raises:
@@ -214,8 +214,14 @@ def _collect(directory: Path, command: list[str], code: int, *, by_thread: bool)
         raise ParprofError(f"{os.path.basename(command[0])} left no record: {why}")
     with_points = [record for record in found if record.points]
     profile = make_profile(with_points, " ".join(command), by_thread=by_thread)
+    own = [record for record in found if record.pid == pid]
     if code > 128 and not all(record.is_closed for record in found):
         profile.note(
             f"the command was killed (exit code {code}): routines that were running then are left out"
+        )
+    elif own and not own[-1].is_closed:  # earlier ones: it became another program, which is counted, too
+        profile.note(
+            f"process {pid} did not come to its end (exit code {code}): it became a program that is not counted, or "
+            "what it ran under gave up; routines that were running then are left out"
         )
     return profile

@@ -124,9 +124,14 @@ class Record:
 
 
 def find(directory: Path) -> list[Path]:
-    """The record files in a directory, in the order in which their processes began."""
+    """The record files in a directory, by process, and of each process in the order of the programs that it was."""
     found = [path for path in directory.iterdir() if path.name.endswith(SUFFIX)]
-    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return sorted(found, key=_start)
+
+
+def _start(path: Path) -> tuple[int, ...]:
+    """By number of process, and how many programs it was before."""
+    return tuple(int(part) if part.isdecimal() else 0 for part in path.name.split(".")[:2])
 
 
 def count_rows(path: Path) -> int:
@@ -148,7 +153,7 @@ def read(path: Path) -> Record:
     try:
         descriptor = open_regular(os.fspath(path))
         with open(descriptor, "rb") as file:
-            return decode(file.read(_MAX_BYTES))
+            return decode(file.read(min(os.fstat(descriptor).st_size, _MAX_BYTES)))
     except OSError as error:
         raise ProfileFormatError(
             f"cannot read the record {visible(path.name)}: {error.strerror or error}"

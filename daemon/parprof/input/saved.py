@@ -15,7 +15,7 @@ from parprof.errors import ProfileFormatError
 from parprof.input.answer import Line, advice, lines
 from parprof.input.fit import Fit
 from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName
-from parprof.untrusted import open_regular, visible
+from parprof.untrusted import chunks, open_regular, visible
 
 KIND = "parprof input"
 SCHEMA = 1
@@ -148,7 +148,7 @@ def read(path: str) -> InputProfile:
     try:
         source = nullcontext(sys.stdin.buffer) if path == "-" else open(open_regular(path), "rb")
         with source as file:
-            data = file.read(_MAX_BYTES)
+            data = b"".join(chunks(file, _MAX_BYTES))
         if data.startswith(_GZIP):
             unpacker = zlib.decompressobj(31)
             data = unpacker.decompress(data, _MAX_BYTES)
