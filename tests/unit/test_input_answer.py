@@ -72,6 +72,18 @@ def test_what_is_dear_and_not_known_is_said() -> None:
     assert "once" not in advice(lines(small))
 
 
+def test_less_than_a_decade_is_not_extended_by_one() -> None:
+    profile = InputProfile("a", "valgrind", BLOCKS)
+    for n in range(3, 15):
+        profile.routine(RoutineName("f")).add(Point(n, n, 1, n, n, 0, 0, n * n, n * n, n * n))
+    (line,) = lines(profile)
+    assert line.law.model == "n^2" and hurts_first([line]) is None and forecast([line], 5) == []
+    assert advice([line]).startswith(
+        "no law: f costs most (100 %), but its inputs tell no growth (its largest input was less than 10 times its "
+        "smallest)"
+    )
+
+
 def test_a_steep_one_that_costs_nothing_is_no_advice() -> None:
     found = lines(make(scan=(50_000, 1), pairs=(0.1, 2)))
     first = hurts_first(found)

@@ -18,6 +18,8 @@ _STEEP = 11.0
 """Ten times the input takes more than so many times as long: worse than linear."""
 _SURE = 0.95
 """The r2 that a law must have to be worth advice."""
+_DECADE = 10.0
+"""The largest input over the smallest, at least, of a law that is extended by a decade."""
 _WORTH_A_WORD = 10.0
 """Routines of which no growth is known and that cost more percent than so are named beside the advice."""
 _SHOWN_NAMES = 3
@@ -140,11 +142,7 @@ def hurts_first(found: list[Line]) -> Line | None:
 
     Its own cost grows by its law. A routine that spends all in what it calls is named only where none does work itself.
     """
-    known = [
-        line
-        for line in found
-        if line.law.r2 >= _SURE and line.law.is_found and line.inclusive_percent >= MIN_PERCENT
-    ]
+    known = [line for line in found if _is_sure(line)]
     steep = [line for line in known if line.law.tenfold > _STEEP]
     own = [line for line in steep if line.cost_percent >= MIN_PERCENT]
     if own:
@@ -175,7 +173,9 @@ def forecast(found: list[Line], limit: int) -> list[Forecast]:
 
 
 def _is_sure(line: Line) -> bool:
-    return line.law.is_found and line.law.r2 >= _SURE and line.inclusive_percent >= MIN_PERCENT
+    law = line.law
+    is_wide = law.largest >= _DECADE * law.smallest
+    return law.is_found and law.r2 >= _SURE and is_wide and line.inclusive_percent >= MIN_PERCENT
 
 
 def advice(found: list[Line]) -> str:
@@ -185,9 +185,10 @@ def advice(found: list[Line]) -> str:
     line = hurts_first(found)
     if line is None:
         largest = found[0]
+        reason = largest.law.reason or why_unknown(largest.law)
         return (
             f"no law: {largest.routine.identity.name} costs most ({largest.cost_percent:.0f} %), but its "
-            f"inputs tell no growth ({largest.law.reason}); run with inputs of several sizes and add the runs up "
+            f"inputs tell no growth ({reason}); run with inputs of several sizes and add the runs up "
             "(--with FILE)"
         )
     law, identity = line.law, line.routine.identity
@@ -220,8 +221,10 @@ def costly_unknown(found: Sequence[Line]) -> Line | None:
 
 def why_unknown(law: Fit) -> str:
     """Why a routine has no law that is sure, for people."""
-    if law.is_found:
+    if law.is_found and law.r2 < _SURE:
         return f"its points fit {law.model} only roughly"
+    if law.is_found:
+        return f"its largest input was less than {_DECADE:.0f} times its smallest"
     if law.reason == NOISY:
         return "inputs of one size cost too differently"
     if law.reason == ALIKE:
