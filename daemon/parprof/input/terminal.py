@@ -64,11 +64,15 @@ def _summary(profile: InputProfile) -> list[str]:
             f"{100 * profile.external / whole:.0f} % from system calls; {again(profile)}"
         )
     unit = "basic blocks" if profile.cost_unit == BLOCKS else "time"
-    of = f"{profile.processes} process{'es' * (profile.processes != 1)}, {profile.threads} threads"
+    of = f"{_several(profile.processes, 'process', 'es')}, {_several(profile.threads, 'thread', 's')}"
     runs = f", {profile.runs} runs" if profile.runs > 1 else ""
     out.append(f"cost: {unit}; {of}{runs}; by {profile.tool}")
     out.append(f"coverage: {coverage(profile)}")
     return out
+
+
+def _several(n: int, what: str, ending: str) -> str:
+    return f"{n} {what}{ending * (n != 1)}"
 
 
 def plot(line: Line, unit: str) -> list[str]:
