@@ -411,19 +411,32 @@ static inline void on_write(volatile void *address, uint64_t bytes)
         input_write(thread, (uint64_t)address, bytes);
 }
 
+/* The first access of a thread, and those of threads that have no slot. */
+static INPUT_SLOW void first_access(void *address, int is_write)
+{
+    struct input_thread *thread = new_thread();
+
+    if (thread && is_write)
+        input_write_cell(thread, (uint64_t)address >> INPUT_CELL_SHIFT);
+    else if (thread)
+        input_read_cell(thread, (uint64_t)address >> INPUT_CELL_SHIFT);
+}
+
 /* Aligned accesses of up to eight bytes are in one cell. */
 #define ACCESSES_IN_A_CELL(bytes)                                                 \
     HOOK void __tsan_read##bytes(void *address)                                   \
     {                                                                             \
-        struct input_thread *thread = this_thread();                              \
-        if (INPUT_LIKELY(thread != 0))                                            \
-            input_read_cell(thread, (uint64_t)address >> INPUT_CELL_SHIFT);       \
+        if (INPUT_LIKELY(mine != 0))                                              \
+            input_read_cell(mine, (uint64_t)address >> INPUT_CELL_SHIFT);         \
+        else                                                                      \
+            first_access(address, 0);                                             \
     }                                                                             \
     HOOK void __tsan_write##bytes(void *address)                                  \
     {                                                                             \
-        struct input_thread *thread = this_thread();                              \
-        if (INPUT_LIKELY(thread != 0))                                            \
-            input_write_cell(thread, (uint64_t)address >> INPUT_CELL_SHIFT);      \
+        if (INPUT_LIKELY(mine != 0))                                              \
+            input_write_cell(mine, (uint64_t)address >> INPUT_CELL_SHIFT);        \
+        else                                                                      \
+            first_access(address, 1);                                             \
     }
 #define ACCESSES(infix, bytes)                                                                   \
     HOOK void __tsan_##infix##read##bytes(void *address) { on_read(address, bytes); }            \
