@@ -5,8 +5,9 @@
 A program (bench/programs/input_cost.c, -O2) first finds out how often to repeat its work for a third of a second of
 CPU time. Then it runs without and with the tool, in turn; CPU time is user and system time of the process by wait4,
 memory its largest resident set (VmHWM), told only where that is at least 8 MB without the tool. Cells are medians over
-the pairs. The start of the tool is in it, the report is not. Names with omp_ have two OpenMP threads. The last line has
-the geometric means.
+the pairs. The start of the tool is in it, the report is not. Names with omp_ have two OpenMP threads, which
+wait without spinning: CPU time of threads that spin says how busy the machine is. The last line has the geometric
+means.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Cost(NamedTuple):
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
-    child = subprocess.Popen(command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL)
+    variables = {**os.environ, "OMP_WAIT_POLICY": "passive", **environment}
+    child = subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL)
     resident_kb, pid = 0, 0
     while not pid:  # rusage's largest resident set would be that of this process, which forked it
         with suppress(OSError):

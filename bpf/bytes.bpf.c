@@ -13,10 +13,13 @@ static __always_inline int brings(u64 number)
 	switch (number) {
 	case 0: case 17: case 19: case 45: case 47:	/* read, pread64, readv, recvfrom, recvmsg */
 	case 295: case 327:				/* preadv, preadv2 */
+	case 70: case 217: case 318:			/* msgrcv, getdents64, getrandom */
 		return 1;
 	}
 	return 0;
 }
+
+enum { MSGSND = 69 };	/* takes, too, but gives no number of bytes back */
 
 static __always_inline int takes(u64 number)
 {
@@ -35,12 +38,14 @@ int on_bytes(struct bpf_raw_tracepoint_args *ctx)
 	s64 bytes = ctx->args[1];
 	u64 number = ~0ULL, *total;
 
-	if (bytes <= 0 || !byte_processes.lookup(&tgid))
+	if (bytes < 0 || !byte_processes.lookup(&tgid))
 		return 0;
 	bpf_probe_read_kernel(&number, sizeof(number), &regs->orig_ax);
-	if (!brings(number) && !takes(number))
+	if (number == MSGSND)
+		bpf_probe_read_kernel(&bytes, sizeof(bytes), &regs->dx);
+	else if (!bytes || (!brings(number) && !takes(number)))
 		return 0;
-	which = takes(number);
+	which = !brings(number);
 	total = byte_totals.lookup(&which);
 	if (total)
 		__sync_fetch_and_add(total, bytes);

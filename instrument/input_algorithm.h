@@ -53,7 +53,7 @@ static inline void input_count_induced(struct input_thread *thread, struct input
 }
 
 /* A read that may count: procedure read of the paper's figure 11. */
-static INPUT_SLOW void input_read_counts(struct input_thread *thread, struct input_last *last, uint64_t at,
+static INPUT_APART void input_read_counts(struct input_thread *thread, struct input_last *last, uint64_t at,
                                          uint32_t stamp)
 {
     struct input_frame *top = &thread->frames[thread->depth];
@@ -84,18 +84,49 @@ static INPUT_SLOW void input_read_counts(struct input_thread *thread, struct inp
         last->seen[at] = stamp;
 }
 
+static INPUT_APART void input_write_there(struct input_thread *thread, uint32_t *place, struct input_last *last,
+                                          uint64_t at)
+{
+    if (INPUT_UNLIKELY(__atomic_load_n(&thread->is_shown, __ATOMIC_RELAXED)))
+        input_next_stamp(thread);
+    __atomic_store_n(place, thread->stamp, __ATOMIC_RELAXED);
+    if (last->when[at] < thread->top_started)
+        last->when[at] = thread->clock;
+}
+
+/* The first access to memory of a region, or the first write after another thread looked. */
+static INPUT_APART void input_touch(struct input_thread *thread, uint64_t cell, int is_write)
+{
+    uint32_t *place = input_stamp_of(cell);
+    struct input_last *last = place ? input_last_of(thread, cell) : 0;
+
+    if (!last)
+        return;
+    if (is_write)
+        input_write_there(thread, place, last, input_in_region(cell));
+    else
+        input_read_counts(thread, last, input_in_region(cell), __atomic_load_n(place, __ATOMIC_RELAXED));
+}
+
+/*
+ * These are called for each access. All that is seldom needed is called last of all and apart, so that the usual way
+ * through needs no stack.
+ */
 static inline void input_read_cell(struct input_thread *thread, uint64_t cell)
 {
-    uint64_t at = input_in_region(cell);
-    uint32_t *place = input_stamp_of(cell), stamp;
+    uint64_t at = input_in_region(cell), region = input_region(cell);
     struct input_last *last;
+    uint32_t *stamps, stamp;
 
-    if (INPUT_UNLIKELY(!place))
+    if (INPUT_UNLIKELY(region >= INPUT_REGIONS))
         return;
-    last = input_last_of(thread, cell);
-    if (INPUT_UNLIKELY(!last))
+    stamps = __atomic_load_n(&input.stamps[region], __ATOMIC_ACQUIRE);
+    last = thread->last[region];
+    if (INPUT_UNLIKELY(!stamps || !last)) {
+        input_touch(thread, cell, 0);
         return;
-    stamp = __atomic_load_n(place, __ATOMIC_RELAXED);
+    }
+    stamp = __atomic_load_n(&stamps[at], __ATOMIC_RELAXED);
     if (INPUT_LIKELY(last->when[at] >= thread->top_started &&
                      (stamp >> INPUT_BLOCK_SHIFT == thread->stamp_block || stamp == last->seen[at])))
         return;
@@ -104,18 +135,19 @@ static inline void input_read_cell(struct input_thread *thread, uint64_t cell)
 
 static inline void input_write_cell(struct input_thread *thread, uint64_t cell)
 {
-    uint64_t at = input_in_region(cell);
-    uint32_t *place = input_stamp_of(cell);
+    uint64_t at = input_in_region(cell), region = input_region(cell);
     struct input_last *last;
+    uint32_t *stamps;
 
-    if (INPUT_UNLIKELY(!place))
+    if (INPUT_UNLIKELY(region >= INPUT_REGIONS))
         return;
-    last = input_last_of(thread, cell);
-    if (INPUT_UNLIKELY(!last))
+    stamps = __atomic_load_n(&input.stamps[region], __ATOMIC_ACQUIRE);
+    last = thread->last[region];
+    if (INPUT_UNLIKELY(!stamps || !last || __atomic_load_n(&thread->is_shown, __ATOMIC_RELAXED))) {
+        input_touch(thread, cell, 1);
         return;
-    if (INPUT_UNLIKELY(__atomic_load_n(&thread->is_shown, __ATOMIC_RELAXED)))
-        input_next_stamp(thread);
-    __atomic_store_n(place, thread->stamp, __ATOMIC_RELAXED);
+    }
+    __atomic_store_n(&stamps[at], thread->stamp, __ATOMIC_RELAXED);
     if (last->when[at] < thread->top_started)
         last->when[at] = thread->clock;
 }
@@ -574,8 +606,10 @@ static void input_after_fork(struct input_thread *survivor)
         if (thread != survivor)
             thread->is_used = 0;
     }
-    if (survivor)
+    if (survivor) {
         survivor->totals = input_new_totals(survivor);
+        survivor->totals->threads = 1;
+    }
 }
 
 /* The shadow and the header, of a file that is mapped already. */
@@ -593,7 +627,7 @@ static int input_begin(void *file, uint32_t back_end, uint32_t pid, uint64_t tic
     header->back_end = back_end;
     header->pid = pid;
     header->cell_bytes = 1 << INPUT_CELL_SHIFT;
-    header->all_read_bytes = INPUT_UNKNOWN;
+    header->all_read_bytes = header->all_sent_bytes = INPUT_UNKNOWN;
     header->ticks_per_second = ticks_per_second;
     input.rows = (struct input_row *)((char *)file + INPUT_HEADER_BYTES);
     input.ready = 0;

@@ -6,7 +6,10 @@
  * functions read and write what they are given. Not seen: the destinations of scanf, the strings that printf prints,
  * memory that maps a file (its first reads count as any other's).
  */
+#include <dirent.h>
 #include <stdarg.h>
+#include <sys/msg.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -121,6 +124,46 @@ SENDS(ssize_t, pwrite, (int file, const void *from, size_t n, off_t at), (file, 
 SENDS(ssize_t, pwrite64, (int file, const void *from, size_t n, off64_t at), (file, from, n, at), from)
 SENDS(ssize_t, send, (int file, const void *from, size_t n, int flags), (file, from, n, flags), from)
 
+BRINGS(ssize_t, getrandom, (void *to, size_t n, unsigned flags), (to, n, flags), to)
+
+/* A message has its type before its text. */
+WRAPPED(msgrcv);
+HOOK ssize_t msgrcv(int queue, void *to, size_t n, long type, int flags)
+{
+    ssize_t result = REAL(msgrcv)(queue, to, n, type, flags);
+
+    if (result >= 0) {
+        came((char *)to + sizeof type, result);
+        input_kernel_write((uint64_t)to, is_on ? sizeof type : 0);
+    }
+    return result;
+}
+
+WRAPPED(msgsnd);
+HOOK int msgsnd(int queue, const void *from, size_t n, int flags)
+{
+    int result = REAL(msgsnd)(queue, from, n, flags);
+
+    if (!result) {
+        reads(from, sizeof(long));
+        went((const char *)from + sizeof(long), n);
+    }
+    return result;
+}
+
+/* Entries come from a buffer of libc's. */
+#define READS_DIRECTORY(name, type)                      \
+    WRAPPED(name);                                       \
+    HOOK struct type *name(DIR *directory)               \
+    {                                                    \
+        struct type *entry = REAL(name)(directory);      \
+        came(entry, entry ? entry->d_reclen : 0);        \
+        return entry;                                    \
+    }
+
+READS_DIRECTORY(readdir, dirent)
+READS_DIRECTORY(readdir64, dirent64)
+
 WRAPPED(recvfrom);
 HOOK ssize_t recvfrom(int file, void *restrict to, size_t n, int flags, struct sockaddr *restrict who,
                       socklen_t *restrict size)
@@ -153,6 +196,8 @@ BY_PIECES(readv, (int file, const struct iovec *pieces, int n), (file, pieces, n
 BY_PIECES(writev, (int file, const struct iovec *pieces, int n), (file, pieces, n), went)
 BY_PIECES(preadv, (int file, const struct iovec *pieces, int n, off_t at), (file, pieces, n, at), came)
 BY_PIECES(pwritev, (int file, const struct iovec *pieces, int n, off_t at), (file, pieces, n, at), went)
+BY_PIECES(preadv64, (int file, const struct iovec *pieces, int n, off64_t at), (file, pieces, n, at), came)
+BY_PIECES(pwritev64, (int file, const struct iovec *pieces, int n, off64_t at), (file, pieces, n, at), went)
 
 WRAPPED(recvmsg);
 HOOK ssize_t recvmsg(int file, struct msghdr *message, int flags)
@@ -267,6 +312,25 @@ HOOK size_t fwrite(const void *restrict from, size_t size, size_t n, FILE *restr
     return result;
 }
 
+WRAPPED(fwrite_unlocked);
+HOOK size_t fwrite_unlocked(const void *restrict from, size_t size, size_t n, FILE *restrict file)
+{
+    size_t result = REAL(fwrite_unlocked)(from, size, n, file);
+
+    went(from, result * size);
+    return result;
+}
+
+WRAPPED(puts);
+HOOK int puts(const char *text)
+{
+    int result = REAL(puts)(text);
+
+    if (result >= 0)
+        went(text, length_of(text));
+    return result;
+}
+
 WRAPPED(fputs);
 HOOK int fputs(const char *restrict text, FILE *restrict file)
 {
@@ -276,6 +340,28 @@ HOOK int fputs(const char *restrict text, FILE *restrict file)
         went(text, length_of(text));
     return result;
 }
+
+/* What -D_FORTIFY_SOURCE makes of these: with the room that there is. */
+#define WITH_ROOM(type, name, parameters, arguments, fits)  \
+    HOOK type __##name##_chk parameters                     \
+    {                                                       \
+        if (!(fits))                                        \
+            abort();                                        \
+        return name arguments;                              \
+    }
+
+WITH_ROOM(ssize_t, read, (int file, void *to, size_t n, size_t room), (file, to, n), n <= room)
+WITH_ROOM(ssize_t, pread, (int file, void *to, size_t n, off_t at, size_t room), (file, to, n, at), n <= room)
+WITH_ROOM(ssize_t, pread64, (int file, void *to, size_t n, off64_t at, size_t room), (file, to, n, at), n <= room)
+WITH_ROOM(ssize_t, recv, (int file, void *to, size_t n, size_t room, int flags), (file, to, n, flags), n <= room)
+WITH_ROOM(ssize_t, recvfrom,
+          (int file, void *restrict to, size_t n, size_t room, int flags, struct sockaddr *restrict who,
+           socklen_t *restrict size),
+          (file, to, n, flags, who, size), n <= room)
+WITH_ROOM(char *, fgets, (char *restrict to, size_t room, int n, FILE *restrict file), (to, n, file),
+          n <= 0 || (size_t)n <= room)
+WITH_ROOM(size_t, fread, (void *restrict to, size_t room, size_t size, size_t n, FILE *restrict file),
+          (to, size, n, file), !size || n <= room / size)
 
 /* ---- memory and strings ---- */
 
@@ -483,6 +569,20 @@ HOOK char *strncpy(char *restrict to, const char *restrict from, size_t n)
         writes(to, n);
     }
     return REAL(strncpy)(to, from, n);
+}
+
+HOOK char *__strcpy_chk(char *restrict to, const char *restrict from, size_t room)
+{
+    if (length_of(from) >= room)
+        abort();
+    return strcpy(to, from);
+}
+
+HOOK char *__strncpy_chk(char *restrict to, const char *restrict from, size_t n, size_t room)
+{
+    if (n > room)
+        abort();
+    return strncpy(to, from, n);
 }
 
 WRAPPED(strdup);

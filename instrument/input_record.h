@@ -14,7 +14,7 @@
 #endif
 
 enum {
-    INPUT_VERSION = 1,
+    INPUT_VERSION = 2,
     INPUT_HEADER_BYTES = 4096,
     INPUT_ROW_BYTES = 128,
     INPUT_ROW_WORDS = 15,
@@ -49,8 +49,9 @@ struct input_header {
     uint64_t rows;            /* handed out; some of the last may be beyond the file's end */
     uint64_t rows_lost;       /* activations that found no row */
     uint64_t seen_read_bytes; /* that system calls and stdio brought, and the instrument saw */
-    uint64_t seen_sent_bytes;
-    uint64_t all_read_bytes; /* that the kernel says it brought; INPUT_UNKNOWN where it was not asked */
+    uint64_t seen_sent_bytes; /* that they took */
+    uint64_t all_read_bytes;  /* that the kernel says it brought; INPUT_UNKNOWN where it was not asked */
+    uint64_t all_sent_bytes;
     uint64_t ticks_per_second;
     char command[INPUT_COMMAND_BYTES];
 };

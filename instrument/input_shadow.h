@@ -41,6 +41,7 @@ enum {
 #define INPUT_LIKELY(x) __builtin_expect(!!(x), 1)
 #define INPUT_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define INPUT_SLOW __attribute__((noinline, cold))
+#define INPUT_APART __attribute__((noinline)) /* not in the code of what is called for each access, but often enough */
 
 /* What a thread remembers of the cells of a region. */
 struct input_last {

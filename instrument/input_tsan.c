@@ -31,10 +31,12 @@ enum {
     SYS_WRITE = 1,
     SYS_OPEN = 2,
     SYS_CLOSE = 3,
+    SYS_LSEEK = 8,
     SYS_MMAP = 9,
     SYS_MUNMAP = 11,
     SYS_MREMAP = 25,
     SYS_MADVISE = 28,
+    SYS_FALLOCATE = 285,
 };
 
 struct input_thread;
@@ -66,7 +68,7 @@ static __thread uint64_t *blocks_of LOCAL;
 static int is_on;
 static char file_path[PATH_BYTES], program_path[4096];
 static pthread_key_t at_thread_end;
-static uint64_t ticks_per_second, first_read_bytes;
+static uint64_t ticks_per_second;
 
 /* By system calls of our own: the wrappers in this library count what goes through those of libc. */
 static long raw_of_six(long number, long a, long b, long c, long d, long e, long f)
@@ -96,18 +98,30 @@ static void *map_memory(uint64_t bytes)
     return memory < 0 && memory > -4096 ? 0 : (void *)memory;
 }
 
+/* Makes a file longer by zeros. Written only where there is no other way: the program's own writes are counted. */
+static int add_zeros(long file, uint64_t bytes)
+{
+    static const char zeros[4096];
+    long end = raw(SYS_LSEEK, file, 0, SEEK_END, 0), done = 0;
+
+    if (end >= 0 && !raw(SYS_FALLOCATE, file, 0, end, bytes))
+        return 1;
+    for (; bytes && done >= 0; bytes -= done > 0 ? done : 0)
+        done = raw(SYS_WRITE, file, (long)zeros, bytes < sizeof zeros ? bytes : sizeof zeros, 0);
+    return !bytes;
+}
+
 /* Opened anew each time: programs close descriptors that they do not know. */
 static int grow_file(uint64_t bytes)
 {
-    static const char zeros[4096];
-    long file = raw(SYS_OPEN, (long)file_path, O_WRONLY | O_APPEND | O_CLOEXEC, 0, 0), done = 0;
+    long file = raw(SYS_OPEN, (long)file_path, O_WRONLY | O_APPEND | O_CLOEXEC, 0, 0);
+    int is_done;
 
     if (file < 0)
         return 0;
-    for (; bytes && done >= 0; bytes -= done > 0 ? done : 0)
-        done = raw(SYS_WRITE, file, (long)zeros, bytes < sizeof zeros ? bytes : sizeof zeros, 0);
+    is_done = add_zeros(file, bytes);
     raw(SYS_CLOSE, file, 0, 0, 0);
-    return !bytes;
+    return is_done;
 }
 
 /* ---- which routine an address is in ---- */
@@ -126,22 +140,34 @@ static void describe(struct input_thread *thread, uint64_t routine)
 
 /* ---- start, fork and end ---- */
 
-/* What /proc/self/io says that system calls brought this process. */
-static uint64_t all_read_bytes(void)
+/* What /proc/self/io says that system calls brought this process, and took from it. */
+struct moved {
+    uint64_t read, sent;
+};
+
+static struct moved at_first;
+
+static struct moved bytes_moved(void)
 {
     char text[64];
     long file = raw(SYS_OPEN, (long)"/proc/self/io", O_RDONLY | O_CLOEXEC, 0, 0), size, at;
-    uint64_t bytes = 0;
+    struct moved unknown = {INPUT_UNKNOWN, INPUT_UNKNOWN}, found = {0, 0};
+    uint64_t *number = &found.read;
 
     if (file < 0)
-        return INPUT_UNKNOWN;
+        return unknown;
     size = raw(SYS_READ, file, (long)text, sizeof text, 0);
     raw(SYS_CLOSE, file, 0, 0, 0);
-    if (size < 8 || memcmp(text, "rchar: ", 7))
-        return INPUT_UNKNOWN;
-    for (at = 7; at < size && text[at] >= '0' && text[at] <= '9'; at++)
-        bytes = 10 * bytes + (text[at] - '0');
-    return bytes;
+    if (size < 8 || memcmp(text, "rchar: ", 7)) /* then "wchar: " in the next line */
+        return unknown;
+    for (at = 7; at < size; at++)
+        if (text[at] >= '0' && text[at] <= '9')
+            *number = 10 * *number + (text[at] - '0');
+        else if (text[at] == '\n' && number == &found.read)
+            number = &found.sent;
+        else if (text[at] == '\n')
+            return found;
+    return unknown;
 }
 
 static uint64_t measure_ticks(void)
@@ -174,7 +200,6 @@ static void keep_command(struct input_header *header)
 static int open_record(void)
 {
     const char *directory = getenv("PARPROF_INPUT_DIR");
-    static const char zeros[INPUT_HEADER_BYTES];
     int turn, file = -1;
     void *memory;
 
@@ -192,7 +217,7 @@ static int open_record(void)
     if (file < 0)
         return 0;
     memory = MAP_FAILED;
-    if (raw(SYS_WRITE, file, (long)zeros, sizeof zeros, 0) == sizeof zeros)
+    if (add_zeros(file, INPUT_HEADER_BYTES))
         memory = mmap(0, MAPPED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
     if (memory == MAP_FAILED)
@@ -214,12 +239,14 @@ static int counts_blocks(void)
 static void close_record(void)
 {
     struct input_header *header = input.header;
-    uint64_t bytes = all_read_bytes();
+    struct moved now = bytes_moved();
 
     if (!header)
         return;
-    if (bytes != INPUT_UNKNOWN && first_read_bytes != INPUT_UNKNOWN)
-        header->all_read_bytes = bytes - first_read_bytes;
+    if (now.read != INPUT_UNKNOWN && at_first.read != INPUT_UNKNOWN) {
+        header->all_read_bytes = now.read - at_first.read;
+        header->all_sent_bytes = now.sent - at_first.sent;
+    }
     if (!counts_blocks())
         input_flag(INPUT_NO_BLOCKS);
     __atomic_store_n(&header->state, INPUT_CLOSED, __ATOMIC_RELEASE);
@@ -263,7 +290,7 @@ static void in_forked_child(void)
     pthread_mutex_init(&input_mutex, 0);
     munmap(input.header, MAPPED_BYTES);
     input.header = 0;
-    first_read_bytes = all_read_bytes();
+    at_first = bytes_moved();
     if (!open_record()) {
         is_on = 0;
         mine = 0;
@@ -287,10 +314,11 @@ __attribute__((constructor(101))) static void start(void)
     length = readlink("/proc/self/exe", program_path, sizeof program_path - 1);
     program_path[length > 0 ? length : 0] = 0;
     ticks_per_second = measure_ticks();
-    first_read_bytes = all_read_bytes();
+    at_first = bytes_moved();
     if (!open_record() || pthread_key_create(&at_thread_end, end_thread))
         return;
     pthread_atfork(0, 0, in_forked_child);
+    at_quick_exit(end_process); /* first registered, so after the program's */
     __atomic_store_n(&is_on, 1, __ATOMIC_RELEASE);
 }
 
@@ -383,19 +411,32 @@ static inline void on_write(volatile void *address, uint64_t bytes)
         input_write(thread, (uint64_t)address, bytes);
 }
 
+/* The first access of a thread, and those of threads that have no slot. */
+static INPUT_SLOW void first_access(void *address, int is_write)
+{
+    struct input_thread *thread = new_thread();
+
+    if (thread && is_write)
+        input_write_cell(thread, (uint64_t)address >> INPUT_CELL_SHIFT);
+    else if (thread)
+        input_read_cell(thread, (uint64_t)address >> INPUT_CELL_SHIFT);
+}
+
 /* Aligned accesses of up to eight bytes are in one cell. */
 #define ACCESSES_IN_A_CELL(bytes)                                                 \
     HOOK void __tsan_read##bytes(void *address)                                   \
     {                                                                             \
-        struct input_thread *thread = this_thread();                              \
-        if (INPUT_LIKELY(thread != 0))                                            \
-            input_read_cell(thread, (uint64_t)address >> INPUT_CELL_SHIFT);       \
+        if (INPUT_LIKELY(mine != 0))                                              \
+            input_read_cell(mine, (uint64_t)address >> INPUT_CELL_SHIFT);         \
+        else                                                                      \
+            first_access(address, 0);                                             \
     }                                                                             \
     HOOK void __tsan_write##bytes(void *address)                                  \
     {                                                                             \
-        struct input_thread *thread = this_thread();                              \
-        if (INPUT_LIKELY(thread != 0))                                            \
-            input_write_cell(thread, (uint64_t)address >> INPUT_CELL_SHIFT);      \
+        if (INPUT_LIKELY(mine != 0))                                              \
+            input_write_cell(mine, (uint64_t)address >> INPUT_CELL_SHIFT);        \
+        else                                                                      \
+            first_access(address, 1);                                             \
     }
 #define ACCESSES(infix, bytes)                                                                   \
     HOOK void __tsan_##infix##read##bytes(void *address) { on_read(address, bytes); }            \

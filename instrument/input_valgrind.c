@@ -6,6 +6,8 @@
  * What counts as input: reads by the program and its libraries, and what system calls take from memory and bring to
  * it. Left out are
  *   - loads that give the address of the next instruction: of return, of a call through a pointer, of the PLT;
+ *   - loads by libc's code from its own variables: at constant addresses, or relative to the thread pointer; and by any
+ *     code from the thread's control block (at the thread pointer or above: the canary of the stack protector);
  *   - reads by code of ld.so, libgomp and libomp, by the allocator, and by functions of libc that synchronise, start
  *     or end threads and programs, and by whatever of libc these call: they are hidden. Their writes count, so that
  *     what they prepare (zeroed memory, a task's arguments) is not taken for something nobody wrote.
@@ -30,6 +32,7 @@
 #include "pub_tool_threadstate.h"
 #include "pub_tool_tooliface.h"
 #include "libvex.h"
+#include "libvex_guest_amd64.h"
 #include "libvex_ir.h"
 
 /* In libcoregrind, but in no header. */
@@ -318,13 +321,61 @@ static Int bytes_of(const IRSB *in, const IRExpr *value)
     return sizeofIRType(typeOfIRExpr(in->tyenv, value));
 }
 
-static void add_accesses(IRSB *out, const IRSB *in, const IRStmt *statement, Bool reads_count)
+/* The statement before `end` that gives a temporary its value; null if it is another kind of statement. */
+static const IRExpr *value_of(const IRSB *in, Int end, const IRExpr *what)
 {
+    Int at;
+
+    if (what->tag == Iex_RdTmp)
+        for (at = end - 1; at >= 0; at--)
+            if (in->stmts[at]->tag == Ist_WrTmp && in->stmts[at]->Ist.WrTmp.tmp == what->Iex.RdTmp.tmp)
+                return in->stmts[at]->Ist.WrTmp.data;
+    return NULL;
+}
+
+static Bool is_thread_pointer(const IRSB *in, Int end, const IRExpr *what)
+{
+    const IRExpr *value = value_of(in, end, what);
+
+    return value && value->tag == Iex_Get && value->Iex.Get.offset == offsetof(VexGuestAMD64State, guest_FS_CONST);
+}
+
+/*
+ * Whether the address that statement `at` loads from is that of a variable of libc's own, or in the thread's control
+ * block, where the canary of the stack protector lies: no input of any routine.
+ */
+static Bool is_of_libc(const IRSB *in, Int at, const IRExpr *address, enum kind kind)
+{
+    const IRExpr *sum = value_of(in, at, address), *one, *other;
+
+    if (address->tag == Iex_Const)
+        return kind == LIBC;
+    if (is_thread_pointer(in, at, address))
+        return True;
+    if (!sum || sum->tag != Iex_Binop || sum->Iex.Binop.op != Iop_Add64)
+        return False;
+    one = sum->Iex.Binop.arg1;
+    other = sum->Iex.Binop.arg2;
+    if (!is_thread_pointer(in, at, one)) {
+        one = sum->Iex.Binop.arg2;
+        other = sum->Iex.Binop.arg1;
+        if (!is_thread_pointer(in, at, one))
+            return False;
+    }
+    return kind == LIBC || (other->tag == Iex_Const && (Long)other->Iex.Const.con->Ico.U64 >= 0);
+}
+
+static void add_accesses(IRSB *out, const IRSB *in, Int at, enum kind kind)
+{
+    const IRStmt *statement = in->stmts[at];
+    Bool reads_count = kind != HIDDEN;
+
     switch (statement->tag) {
     case Ist_WrTmp: {
         const IRExpr *value = statement->Ist.WrTmp.data;
 
-        if (value->tag == Iex_Load && reads_count && !is_next(in, statement->Ist.WrTmp.tmp))
+        if (value->tag == Iex_Load && reads_count && !is_next(in, statement->Ist.WrTmp.tmp) &&
+            !is_of_libc(in, at, value->Iex.Load.addr, kind))
             add_load(out, value->Iex.Load.addr, sizeofIRType(value->Iex.Load.ty), NULL);
         break;
     }
@@ -407,14 +458,15 @@ static IRSB *instrument(VgCallbackClosure *closure, IRSB *in, const VexGuestLayo
                         const VexArchInfo *host, IRType guest_word, IRType host_word)
 {
     IRSB *out = deepCopyIRSBExceptStmts(in);
-    Bool reads_count = True, is_counted = False;
+    Bool is_counted = False;
+    enum kind kind = ANYBODY;
     DebugInfo *file = VG_(find_DebugInfo)(VG_(current_DiEpoch)(), closure->readdr);
     Int at;
 
     (void)extents, (void)host;
     tl_assert(guest_word == Ity_I64 && host_word == Ity_I64);
     if (file)
-        reads_count = kind_of_file(VG_(DebugInfo_get_filename)(file)) != HIDDEN;
+        kind = kind_of_file(VG_(DebugInfo_get_filename)(file));
     for (at = 0; at < in->stmts_used; at++) {
         IRStmt *statement = in->stmts[at];
 
@@ -424,7 +476,7 @@ static IRSB *instrument(VgCallbackClosure *closure, IRSB *in, const VexGuestLayo
             add_block_count(out);
             is_counted = True;
         }
-        add_accesses(out, in, statement, reads_count);
+        add_accesses(out, in, at, kind);
         addStmtToIRSB(out, statement);
     }
     add_exit(out, in, layout, closure->nraddr);
@@ -480,17 +532,23 @@ static void after_system_call(ThreadId tid, UInt number, UWord *arguments, UInt 
     (void)tid, (void)n;
     if (sr_isError(result) || !input.header)
         return;
-    switch (number) { /* by number: these are fixed for good on this architecture */
+    switch (number) { /* by number: these are fixed for good on this architecture; bpf/bytes.bpf.c has the same */
     case 28: /* madvise: DONTNEED, REMOVE */
         if (arguments[2] == 4 || arguments[2] == 9)
             input_forget(arguments[0], arguments[1]);
         break;
     case 0: case 17: case 19: case 45: case 47: case 295: case 327: /* read, pread64, readv, recvfrom, recvmsg, preadv */
+    case 70: case 217: case 318: /* msgrcv, getdents64, getrandom */
         input.header->seen_read_bytes += sr_Res(result);
         input.header->all_read_bytes = input.header->seen_read_bytes;
         break;
-    case 1: case 18: case 20: case 44: case 46: case 296: case 328: /* the same, outwards */
+    case 1: case 18: case 20: case 44: case 46: case 296: case 328: /* those of the first line, outwards */
         input.header->seen_sent_bytes += sr_Res(result);
+        input.header->all_sent_bytes = input.header->seen_sent_bytes;
+        break;
+    case 69: /* msgsnd */
+        input.header->seen_sent_bytes += arguments[2];
+        input.header->all_sent_bytes = input.header->seen_sent_bytes;
         break;
     default:
         break;
@@ -507,7 +565,7 @@ static void start_thread(ThreadId tid)
         VG_(tool_panic)("more threads than parprof input can tell apart");
     thread = input_take_slot();
     if (!thread) {
-        VG_(umsg)("parprof: no memory for what a thread reads: the program needs more than this machine has\n");
+        VG_(umsg)("parprof: no memory for what a thread reads: the program needs more than there is (`ulimit -v`)\n");
         VG_(exit)(1);
     }
     thread->frames[0].is_hidden = thread->is_hidden = 1; /* it begins in ld.so or libc */
@@ -586,7 +644,7 @@ static Bool open_record(void)
                      VG_(getenv)("PARPROF_INPUT_CONTEXTS") != NULL))
         return False;
     input_flag(INPUT_NO_TIME);
-    input.header->all_read_bytes = 0;
+    input.header->all_read_bytes = input.header->all_sent_bytes = 0;
     return True;
 }
 
@@ -608,7 +666,10 @@ static void start(void)
 {
     VG_(clo_vex_control).guest_chase = False; /* a call must end its superblock */
     if (!open_record()) {
-        VG_(umsg)("parprof: PARPROF_INPUT_DIR names no directory to write to: start this by `parprof input`\n");
+        if (file_path[0])
+            VG_(umsg)("parprof: no memory or no space for the record %s (`ulimit -v`, a full disk)\n", file_path);
+        else
+            VG_(umsg)("parprof: PARPROF_INPUT_DIR names no directory to write to: start this by `parprof input`\n");
         VG_(exit)(1);
     }
 }

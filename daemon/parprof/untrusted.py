@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterator
+from typing import IO
+
+_CHUNK = 1 << 20
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Controls, also those of bidirectional text, and surrogates."""
@@ -51,3 +55,10 @@ def open_regular(path: str | bytes) -> int:
         return os.open(f"/proc/self/fd/{handle}", flags)
     finally:
         os.close(handle)
+
+
+def chunks(file: IO[bytes], limit: int) -> Iterator[bytes]:
+    """The content of a file, at most ``limit`` bytes: ``read(limit)`` would first take memory for all of these."""
+    while limit > 0 and (chunk := file.read(min(limit, _CHUNK))):
+        yield chunk
+        limit -= len(chunk)

@@ -57,6 +57,33 @@ def test_where_nothing_is_steep_it_says_so() -> None:
     assert text.startswith("nothing grows worse than its input; scan (book.c:90) grows as n ")
 
 
+def test_what_is_dear_and_not_known_is_said() -> None:
+    """A sentence about the rest alone would make people sure of what nobody knows."""
+    profile = make(scan=(5, 1))
+    profile.routine(RoutineName("once")).add(Point(9, 9, 1, 9, 9, 0, 0, 90_000, 90_000, 90_000))
+    text = advice(lines(profile))
+    assert text.startswith(
+        "no routine whose growth is known grows worse than its input; scan (book.c:90) grows"
+    )
+    reason = "its calls had 1 size: add runs with others (--with)"
+    assert text.endswith(f"; how once grows (83 % of the cost) is not known: {reason}")
+    small = make(scan=(500, 1))
+    small.routine(RoutineName("once")).add(Point(9, 9, 1, 9, 9, 0, 0, 90_000, 90_000, 90_000))
+    assert "once" not in advice(lines(small))
+
+
+def test_less_than_a_decade_is_not_extended_by_one() -> None:
+    profile = InputProfile("a", "valgrind", BLOCKS)
+    for n in range(3, 15):
+        profile.routine(RoutineName("f")).add(Point(n, n, 1, n, n, 0, 0, n * n, n * n, n * n))
+    (line,) = lines(profile)
+    assert line.law.model == "n^2" and hurts_first([line]) is None and forecast([line], 5) == []
+    assert advice([line]).startswith(
+        "no law: f costs most (100 %), but its inputs tell no growth (its largest input was less than 10 times its "
+        "smallest)"
+    )
+
+
 def test_a_steep_one_that_costs_nothing_is_no_advice() -> None:
     found = lines(make(scan=(50_000, 1), pairs=(0.1, 2)))
     first = hurts_first(found)
@@ -176,14 +203,18 @@ def test_the_report_is_harmless_and_complete() -> None:
 
 
 def test_coverage_is_told_honestly() -> None:
+    """What system calls took, too: those reads of the kernel's count as the thread's."""
     profile = make(scan=(500, 1))
     profile.seen_read_bytes, profile.all_read_bytes = 41_200_000, 82_400_000
-    assert coverage(profile).startswith("41.2 MB read by system calls: all")
+    profile.seen_sent_bytes, profile.all_sent_bytes = 250, 1000
+    assert coverage(profile).startswith("41.2 MB read and 250 B sent by system calls: all")
     profile.tool, profile.counted_by = "tsan", "bpf"
-    assert coverage(profile).startswith("41.2 MB of 82.4 MB that system calls brought were seen (50 %;")
+    seen = "seen were 41.2 MB of 82.4 MB (50 %) that system calls brought, and 250 B of 1.0 KB (25 %) that they took"
+    assert coverage(profile).startswith(f"{seen} (counted by BPF;")
     profile.counted_by = "proc"
-    assert coverage(profile).startswith("41.2 MB of 82.4 MB that /proc/PID/io has as read were seen (50 %)")
-    assert "sockets brought is not known, counting that takes root" in coverage(profile)
+    assert coverage(profile).startswith(f"{seen} (by /proc/PID/io: what went through sockets is not known")
+    profile.all_sent_bytes = None  # as files of earlier versions have it
+    assert "that system calls brought (by /proc" in coverage(profile)
     profile.all_read_bytes = None
     assert "is not known" in coverage(profile)
 

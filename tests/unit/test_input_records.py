@@ -14,16 +14,30 @@ from parprof.input import records
 from parprof.input.naming import make_profile
 from parprof.input.records import Flag, decode
 
-HEADER = struct.Struct("<8s6I6Q256s")
+HEADER = struct.Struct("<8s6I7Q256s")
 ROW = struct.Struct("<II15Q")
 UNKNOWN = (1 << 64) - 1
 
 
 def header(
-    rows: int, *, version: int = 1, back_end: int = 1, state: int = 1, flags: int = 0, seen: int = 0
+    rows: int, *, version: int = 2, back_end: int = 1, state: int = 1, flags: int = 0, seen: int = 0
 ) -> bytes:
     data = HEADER.pack(
-        b"ppinput\n", version, back_end, state, flags, 77, 8, rows, 2, seen, 0, UNKNOWN, 10**9, b"./a b\x1b"
+        b"ppinput\n",
+        version,
+        back_end,
+        state,
+        flags,
+        77,
+        8,
+        rows,
+        2,
+        seen,
+        0,
+        UNKNOWN,
+        77,
+        10**9,
+        b"./a b\x1b",
     )
     return data.ljust(records.HEADER_BYTES, b"\0")
 
@@ -69,7 +83,7 @@ def test_it_reads_what_is_there() -> None:
     rows.append(ROW.pack(4, 3, 10, 20, 30, 2, *[0] * 11))
     record = decode(header(len(rows) + 5, flags=1) + b"".join(rows))
     assert record.is_closed and record.flags == Flag.ROUNDED and record.rows_lost == 2
-    assert record.command == "./a b\\x1b" and record.all_read_bytes is None
+    assert record.command == "./a b\\x1b" and record.all_read_bytes is None and record.all_sent_bytes == 77
     assert record.places[5] == (path, 0x1234, True)
     assert [(row.trms, row.calls) for row in record.points] == [(3, 1), (4, 2)]
     assert record.threads[3] == (10, 20, 30, 2)
@@ -81,7 +95,7 @@ def test_it_reads_what_is_there() -> None:
         b"",
         b"ppinput\n",
         b"\0" * 4096,
-        header(0, version=2),
+        header(0, version=1),
         header(0, back_end=3),
     ],
 )

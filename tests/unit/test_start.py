@@ -30,7 +30,7 @@ ARGUMENTS = {
     "--width --blame --verbose --html --no-source",
     "calls": "--help pid --function --duration --times --force --budget --n-w-source --output --json --quiet command",
     "report": "--help file --view --physical --unfold --recursion --sort --limit "
-    "--width --blame --verbose --json --html --no-source",
+    "--width --blame --verbose --routine --with --merged --json --html --no-source",
     "diff": "--help a b --sort --limit --html",
     "merge": "--help files --output --label --label-from-name --loops --skip-bad",
     "input": "--help --tool --with --contexts --by-thread --routine --limit --output --html --json --quiet command",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -14,12 +13,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from parprof.commands.input_views import add_earlier, add_earlier_option, add_routine_option, show
 from parprof.commands.measuring import Interrupt
 from parprof.commands.spawn import Child
+from parprof.commands.views import positive
 from parprof.errors import ParprofError, ProfileFormatError, UsageError
 from parprof.exporters.output import check_writable, open_output
-from parprof.input import page, records, runtime, saved, terminal
-from parprof.input.answer import lines
+from parprof.input import records, runtime, saved, terminal
+from parprof.input.answer import check_pattern
 from parprof.input.model import InputProfile
 from parprof.input.naming import make_profile
 from parprof.kernel.byte_counts import ByteCounter
@@ -49,14 +50,7 @@ class InputCommand:
             help="valgrind: any program; tsan: one built by `parprof cc --input`; auto: tsan where the program is "
             "built so, else valgrind (default: %(default)s)",
         )
-        parser.add_argument(
-            "--with",
-            dest="earlier",
-            metavar="FILE",
-            action="append",
-            default=[],
-            help="add what an earlier run wrote with -o; may be repeated: runs with inputs of many sizes tell more",
-        )
+        add_earlier_option(parser)
         parser.add_argument(
             "--contexts",
             action="store_true",
@@ -67,7 +61,14 @@ class InputCommand:
             action="store_true",
             help="tell the activations of each thread apart, instead of merging all threads'",
         )
-        add_input_view_options(parser)
+        add_routine_option(parser)
+        parser.add_argument(
+            "--limit",
+            metavar="N",
+            type=positive,
+            default=terminal.MAX_ROUTINES,
+            help="routines to list (default: %(default)s)",
+        )
         parser.add_argument(
             "-o",
             "--output",
@@ -92,6 +93,7 @@ class InputCommand:
             raise UsageError(
                 "input cannot attach to a running process: every load must be seen; give a command to run"
             )
+        check_pattern(args.routine)
         for path in (args.output, args.html):
             if path is not None:
                 check_writable(path)
@@ -101,51 +103,43 @@ class InputCommand:
             child = Child(start.command, start.environment)
             with _counter(start, child.pid) as counter:
                 code, stopped_by = _run(start, child, Path(scratch), quiet=args.quiet)
-                profile = _collect(Path(scratch), command, code, by_thread=args.by_thread)
+                profile = _collect(Path(scratch), command, child.pid, code, by_thread=args.by_thread)
                 if counter is not None:
-                    profile.all_read_bytes, profile.counted_by = counter.brought(), "bpf"
+                    profile.all_read_bytes, profile.all_sent_bytes = counter.brought(), counter.taken()
+                    profile.counted_by = "bpf"
         if stopped_by:
             profile.note(f"stopped by signal {stopped_by}: what was running then is left out")
-        for other in earlier:
-            _add(profile, other)
+        add_earlier(profile, earlier)
         if args.output is not None:
             with open_output(args.output) as file:
                 saved.write(profile, file, compressed=args.output.endswith(".gz"))
-        show(profile, args)
+        _show(profile, args)
         return code
 
 
-def add_input_view_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what a report can be told."""
-    parser.add_argument(
-        "--routine",
-        metavar="RE",
-        default="",
-        help="plot and list only routines whose name this expression finds",
-    )
-    parser.add_argument(
-        "--limit",
-        metavar="N",
-        type=int,
-        default=terminal.MAX_ROUTINES,
-        help="routines to list (default: %(default)s)",
-    )
-
-
-def show(profile: InputProfile, args: argparse.Namespace) -> None:
-    """Print or write what the arguments ask for.
+def _show(profile: InputProfile, args: argparse.Namespace) -> None:
+    """Print or write what the arguments ask for; all routines where none is found, as nobody likes to run it again.
 
     Raises:
         UsageError: --routine matches nothing.
         OutputError: the page cannot be written.
     """
-    found = lines(profile, args.routine)
-    if args.html is not None:
-        page.write(profile, found, args.html)
-    if args.json:
-        print(json.dumps(saved.as_json(profile, found), indent=1))
-    else:
-        sys.stdout.write(terminal.report(profile, found, limit=max(args.limit, 1), plots=bool(args.routine)))
+
+    def show_only(pattern: str) -> None:
+        show(
+            profile,
+            pattern=pattern,
+            limit=args.limit,
+            as_json=args.json,
+            html=args.html,
+            is_page_all=False,
+        )
+
+    try:
+        show_only(args.routine)
+    except UsageError:
+        show_only("")
+        raise
 
 
 def _counter(start: runtime.Start, pid: int) -> AbstractContextManager[ByteCounter | None]:
@@ -199,14 +193,11 @@ class _Silent:
 
 
 def _points(directory: Path) -> int:
-    """About how many sizes of input were seen, by the size of the records."""
-    sizes = [
-        path.stat().st_blocks * 512 for path in directory.iterdir() if path.name.endswith(records.SUFFIX)
-    ]
-    return sum(max(size - records.HEADER_BYTES, 0) // 128 for size in sizes)
+    """About how many sizes of input were seen: the rows of the records."""
+    return sum(records.count_rows(path) for path in records.find(directory))
 
 
-def _collect(directory: Path, command: list[str], code: int, *, by_thread: bool) -> InputProfile:
+def _collect(directory: Path, command: list[str], pid: int, code: int, *, by_thread: bool) -> InputProfile:
     """The profile of what the processes left.
 
     Raises:
@@ -223,17 +214,14 @@ def _collect(directory: Path, command: list[str], code: int, *, by_thread: bool)
         raise ParprofError(f"{os.path.basename(command[0])} left no record: {why}")
     with_points = [record for record in found if record.points]
     profile = make_profile(with_points, " ".join(command), by_thread=by_thread)
+    own = [record for record in found if record.pid == pid]
     if code > 128 and not all(record.is_closed for record in found):
         profile.note(
             f"the command was killed (exit code {code}): routines that were running then are left out"
         )
+    elif own and not own[-1].is_closed:  # earlier ones: it became another program, which is counted, too
+        profile.note(
+            f"process {pid} did not come to its end (exit code {code}): it became a program that is not counted, or "
+            "what it ran under gave up; routines that were running then are left out"
+        )
     return profile
-
-
-def _add(profile: InputProfile, other: InputProfile) -> None:
-    try:
-        profile.add(other)
-    except ValueError as error:
-        raise UsageError(
-            f"--with: {error}; build both with `parprof cc --input`, or run both under Valgrind"
-        ) from error

@@ -52,7 +52,7 @@ def add_view_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--width",
         metavar="COLUMNS",
-        type=_positive,
+        type=positive,
         help="cut lines to this width, at least 80 (default: COLUMNS, else the terminal's; files and pipes: no limit)",
     )
     parser.add_argument(
@@ -93,7 +93,7 @@ def add_row_options(parser: argparse.ArgumentParser, *, events: bool = False) ->
     parser.add_argument(
         "--limit",
         metavar="N",
-        type=_positive,
+        type=positive,
         default=DEFAULT_LIMIT,
         help="rows to show at most (default: %(default)s)",
     )
@@ -127,7 +127,8 @@ class _Blame(argparse.Action):
         namespace.sort = "blame"
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A count of at least one, from an argument."""
     value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
     if not value:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")

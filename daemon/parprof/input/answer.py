@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from parprof.errors import UsageError
-from parprof.input.fit import Fit, Size, fit
+from parprof.input.fit import ALIKE, CONSTANT, NOISY, Fit, Size, fit
 from parprof.input.model import InputProfile, Point, Routine, RoutineName
 
 MIN_PERCENT = 1.0
@@ -17,6 +18,10 @@ _STEEP = 11.0
 """Ten times the input takes more than so many times as long: worse than linear."""
 _SURE = 0.95
 """The r2 that a law must have to be worth advice."""
+_DECADE = 10.0
+"""The largest input over the smallest, at least, of a law that is extended by a decade."""
+_WORTH_A_WORD = 10.0
+"""Routines of which no growth is known and that cost more percent than so are named beside the advice."""
 _SHOWN_NAMES = 3
 _SHOWN_CALLERS = 4
 
@@ -81,11 +86,20 @@ def _line(routine: Routine, whole: int) -> Line:
     return Line(routine, total, own, min(100.0, _percent(total.cost_sum, whole)), law, rms_law)
 
 
-def _matching(routines: list[Routine], pattern: str) -> list[Routine]:
+def check_pattern(pattern: str) -> re.Pattern[str]:
+    """The expression of --routine.
+
+    Raises:
+        UsageError: it is none.
+    """
     try:
-        wanted = re.compile(pattern)
+        return re.compile(pattern)
     except re.error as error:
         raise UsageError(f"--routine {pattern}: not a regular expression: {error}") from error
+
+
+def _matching(routines: list[Routine], pattern: str) -> list[Routine]:
+    wanted = check_pattern(pattern)
     found = [routine for routine in routines if wanted.search(routine.identity.name)]
     if found:
         return found
@@ -128,11 +142,7 @@ def hurts_first(found: list[Line]) -> Line | None:
 
     Its own cost grows by its law. A routine that spends all in what it calls is named only where none does work itself.
     """
-    known = [
-        line
-        for line in found
-        if line.law.r2 >= _SURE and line.law.is_found and line.inclusive_percent >= MIN_PERCENT
-    ]
+    known = [line for line in found if _is_sure(line)]
     steep = [line for line in known if line.law.tenfold > _STEEP]
     own = [line for line in steep if line.cost_percent >= MIN_PERCENT]
     if own:
@@ -163,7 +173,9 @@ def forecast(found: list[Line], limit: int) -> list[Forecast]:
 
 
 def _is_sure(line: Line) -> bool:
-    return line.law.is_found and line.law.r2 >= _SURE and line.inclusive_percent >= MIN_PERCENT
+    law = line.law
+    is_wide = law.largest >= _DECADE * law.smallest
+    return law.is_found and law.r2 >= _SURE and is_wide and line.inclusive_percent >= MIN_PERCENT
 
 
 def advice(found: list[Line]) -> str:
@@ -173,22 +185,52 @@ def advice(found: list[Line]) -> str:
     line = hurts_first(found)
     if line is None:
         largest = found[0]
+        reason = largest.law.reason or why_unknown(largest.law)
         return (
             f"no law: {largest.routine.identity.name} costs most ({largest.cost_percent:.0f} %), but its "
-            f"inputs tell no growth ({largest.law.reason}); run with inputs of several sizes and add the runs up "
+            f"inputs tell no growth ({reason}); run with inputs of several sizes and add the runs up "
             "(--with FILE)"
         )
     law, identity = line.law, line.routine.identity
-    growth = "does not grow with its input" if law.model == "constant" else f"grows as {law.model}"
+    growth = "does not grow with its input" if law.model == CONSTANT else f"grows as {law.model}"
     out = (
         f"{full_name(identity)} {growth} ({law.n_sizes} sizes, {law.smallest:.0f} to {law.largest:.0f}): "
         f"10 x the input will take {times(law.tenfold)} as long"
     )
+    unknown = costly_unknown(found)
     if law.tenfold <= _STEEP:
-        out = f"nothing grows worse than its input; {out}"
+        what = "no routine whose growth is known" if unknown else "nothing"
+        out = f"{what} grows worse than its input; {out}"
     kinds = [(line.thread_percent, "other threads"), (line.external_percent, "system calls")]
     parts = [f"{percent:.0f} % of its input came from {kind}" for percent, kind in kinds if percent >= 5]
+    if unknown:
+        name, percent = unknown.routine.identity.name, unknown.cost_percent
+        parts.append(
+            f"how {name} grows ({percent:.0f} % of the cost) is not known: {why_unknown(unknown.law)}"
+        )
     return "; ".join([out, *parts])
+
+
+def costly_unknown(found: Sequence[Line]) -> Line | None:
+    """The routine with the greatest cost of its own among those of which no law is sure; None where it is small."""
+    line = max(
+        (line for line in found if not _is_sure(line)), key=lambda line: line.cost_percent, default=None
+    )
+    return line if line and line.cost_percent >= _WORTH_A_WORD else None
+
+
+def why_unknown(law: Fit) -> str:
+    """Why a routine has no law that is sure, for people."""
+    if law.is_found and law.r2 < _SURE:
+        return f"its points fit {law.model} only roughly"
+    if law.is_found:
+        return f"its largest input was less than {_DECADE:.0f} times its smallest"
+    if law.reason == NOISY:
+        return "inputs of one size cost too differently"
+    if law.reason == ALIKE:
+        return "its inputs are too alike in size"
+    remedy = ": add runs with others (--with)" if law.n_sizes else ""
+    return f"its calls had {law.reason}{remedy}"
 
 
 def times(factor: float) -> str:
@@ -197,22 +239,26 @@ def times(factor: float) -> str:
 
 
 def coverage(profile: InputProfile) -> str:
-    """What of the bytes that system calls brought the instrument saw."""
-    seen = profile.seen_read_bytes
-    if profile.all_read_bytes is None:
-        return f"{size(seen)} from system calls were seen; how much there was is not known, the kernel was not asked"
+    """What the instrument saw of the bytes that system calls brought, and of those that they took."""
+    seen, sent = profile.seen_read_bytes, profile.seen_sent_bytes
     if profile.counted_by == "tool":
-        return f"{size(seen)} read by system calls: all of them pass through the tool"
-    share = 100.0 * min(seen / profile.all_read_bytes, 1.0) if profile.all_read_bytes else 100.0
-    out = f"{size(seen)} of {size(profile.all_read_bytes)} that"
-    if profile.counted_by == "bpf":
+        return f"{size(seen)} read and {size(sent)} sent by system calls: all of them pass through the tool"
+    if profile.all_read_bytes is None:
         return (
-            f"{out} system calls brought were seen ({share:.0f} %; counted by BPF, what ld.so reads is in it)"
+            f"{size(seen)} from system calls and {size(sent)} to them were seen; how much there was is not known, "
+            "the kernel was not asked"
         )
-    return (
-        f"{out} /proc/PID/io has as read were seen ({share:.0f} %); what sockets brought is not known, "
-        "counting that takes root"
-    )
+    out = f"seen were {_of(seen, profile.all_read_bytes)} that system calls brought"
+    if profile.all_sent_bytes is not None:
+        out += f", and {_of(sent, profile.all_sent_bytes)} that they took"
+    if profile.counted_by == "bpf":
+        return f"{out} (counted by BPF; what ld.so reads is in it)"
+    return f"{out} (by /proc/PID/io: what went through sockets is not known, counting that takes root)"
+
+
+def _of(seen: int, known: int) -> str:
+    share = 100.0 * min(seen / known, 1.0) if known else 100.0
+    return f"{size(seen)} of {size(known)} ({share:.0f} %)"
 
 
 def size(n_bytes: float) -> str:

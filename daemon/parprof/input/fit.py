@@ -22,7 +22,9 @@ MAX_BINS = 60
 NOISE = 0.35
 """A relative error beyond which a law explains nothing."""
 MIN_R2 = 0.8
+CONSTANT = "constant"
 NOISY = "noise"
+ALIKE = "sizes too alike"
 _SMALLEST = 0.1
 """The part of the sizes that may be left out, the smallest: what happens there is seldom the algorithm."""
 _TOLERANCE, _SLACK = 1.3, 0.02
@@ -67,7 +69,7 @@ def _cube(n: float) -> float:
 
 
 LAWS: tuple[tuple[str, Terms], ...] = (
-    ("constant", (_one,)),
+    (CONSTANT, (_one,)),
     ("log n", (_one, _log)),
     ("n", (_one, _linear)),
     ("n log n", (_one, _linear, _n_log)),
@@ -139,13 +141,13 @@ def _fit(known: Sequence[Size]) -> Fit:
     if len(known) < MIN_SIZES:
         return none(_count(len(known)))
     if largest < MIN_RANGE * smallest:
-        return none("sizes too alike")
+        return none(ALIKE)
     binned = _binned(known)
     if len(binned) < MIN_SIZES:
-        return none("sizes too alike")
+        return none(ALIKE)
     best = _choose(binned)
     r2 = _r2(binned, best)
-    if best.error > NOISE or (best.model != "constant" and r2 < MIN_R2):
+    if best.error > NOISE or (best.model != CONSTANT and r2 < MIN_R2):
         return none(NOISY, r2)
     exponent, exponent_error = slope([size for size in binned if size.n**2 >= smallest * largest] or binned)
     return Fit(

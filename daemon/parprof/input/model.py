@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 BLOCKS, NANOSECONDS = "blocks", "ns"
 _TRUST = ("proc", "bpf", "tool")
@@ -77,6 +77,13 @@ class Routine:
         own = self.points.setdefault((point.trms, point.rms), Point(point.trms, point.rms))
         own.add(point)
 
+    def add_all(self, other: Routine) -> None:
+        """Count another's activations in."""
+        for point in other.points.values():
+            self.add(point)
+        for thread, calls in other.by_thread.items():
+            self.by_thread[thread] = self.by_thread.get(thread, 0) + calls
+
     def by_trms(self) -> list[Point]:
         """A point for each trms, in order."""
         return _merged(self.points.values(), by_rms=False)
@@ -114,6 +121,11 @@ def _merged(points: Iterable[Point], *, by_rms: bool) -> list[Point]:
     return [out[size] for size in sorted(out)]
 
 
+def total(one: int | None, other: int | None) -> int | None:
+    """The sum of two counts, unknown (None) where one is."""
+    return None if one is None or other is None else one + other
+
+
 @dataclass(slots=True)
 class InputProfile:
     """What one or more runs showed."""
@@ -136,6 +148,8 @@ class InputProfile:
     counted_by: str = "tool"
     """Who says so: ``bpf``; ``proc``, which leaves out what sockets brought; ``tool``, which all passes through."""
     seen_sent_bytes: int = 0
+    """That system calls took: the kernel's reads count as the thread's (procedure kernelRead of figure 12)."""
+    all_sent_bytes: int | None = 0
     notes: list[str] = field(default_factory=list)
     """What the reader must know, a sentence each."""
 
@@ -156,11 +170,7 @@ class InputProfile:
         if other.cost_unit != self.cost_unit:
             raise ValueError(f"costs in {other.cost_unit} cannot be added to costs in {self.cost_unit}")
         for identity, routine in other.routines.items():
-            own = self.routine(identity)
-            for point in routine.points.values():
-                own.add(point)
-            for thread, calls in routine.by_thread.items():
-                own.by_thread[thread] = own.by_thread.get(thread, 0) + calls
+            self.routine(identity).add_all(routine)
         self.tool = self.tool if self.tool == other.tool else "both"
         self.first += other.first
         self.induced += other.induced
@@ -171,10 +181,18 @@ class InputProfile:
         self.seen_read_bytes += other.seen_read_bytes
         self.seen_sent_bytes += other.seen_sent_bytes
         self.counted_by = min(self.counted_by, other.counted_by, key=_TRUST.index)
-        both_known = self.all_read_bytes is not None and other.all_read_bytes is not None
-        self.all_read_bytes = (self.all_read_bytes or 0) + (other.all_read_bytes or 0) if both_known else None
+        self.all_read_bytes = total(self.all_read_bytes, other.all_read_bytes)
+        self.all_sent_bytes = total(self.all_sent_bytes, other.all_sent_bytes)
         for sentence in other.notes:
             self.note(sentence)
+
+    def merged(self) -> InputProfile:
+        """The same with the activations of all contexts and threads of a routine together."""
+        out = replace(self, routines={}, notes=[*self.notes])
+        for identity, routine in self.routines.items():
+            own = out.routine(replace(identity, callers=(), thread=None))
+            own.add_all(routine)
+        return out
 
     @property
     def input_volume(self) -> float:

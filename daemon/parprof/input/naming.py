@@ -10,7 +10,7 @@ from dataclasses import replace
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.maps_line import MapsLine
-from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName
+from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName, total
 from parprof.input.records import BackEnd, Flag, PointRow, Record
 from parprof.symbols import Symbolizer
 from parprof.symbols.names import without_clone_suffixes
@@ -107,10 +107,8 @@ def _add(profile: InputProfile, record: Record, names: Names, blocks: bool, by_t
         profile.threads += totals.threads
     profile.seen_read_bytes += record.seen_read_bytes
     profile.seen_sent_bytes += record.seen_sent_bytes
-    if record.all_read_bytes is None:
-        profile.all_read_bytes = None
-    elif profile.all_read_bytes is not None:
-        profile.all_read_bytes += record.all_read_bytes
+    profile.all_read_bytes = total(profile.all_read_bytes, record.all_read_bytes)
+    profile.all_sent_bytes = total(profile.all_sent_bytes, record.all_sent_bytes)
 
 
 def _point(row: PointRow, blocks: bool, ticks_per_second: int) -> Point:

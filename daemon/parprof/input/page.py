@@ -11,18 +11,21 @@ from parprof.input.answer import (
     Line,
     advice,
     called_by,
+    costly_unknown,
     coverage,
     forecast,
     full_name,
     hurts_first,
     place,
     times,
+    why_unknown,
 )
-from parprof.input.fit import Fit
-from parprof.input.model import BLOCKS, InputProfile, Point
-from parprof.input.terminal import describe
+from parprof.input.fit import CONSTANT, Fit
+from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point
+from parprof.input.terminal import again, describe
 
 MAX_ROUTINES = 120
+_METRICS = {"trms": "all input (trms)", "rms": "each cell once (rms)"}
 MAX_POINTS = 400
 _FORECASTS = 6
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 260, 170, 46, 26, 8, 10
@@ -32,7 +35,7 @@ _STYLE = """
 .card h2 { margin: 0; overflow-wrap: anywhere; }
 .card.first { outline: 2px solid var(--idleness); }
 .plots { display: flex; flex-wrap: wrap; gap: .4rem; }
-svg { width: 260px; height: 170px; }
+svg { flex: 1 1 260px; max-width: 380px; aspect-ratio: 260 / 170; }
 svg text { font-size: 10px; fill: var(--faint); }
 .axis { stroke: var(--rule); fill: none; }
 .mean { fill: var(--useful); }
@@ -42,12 +45,19 @@ svg text { font-size: 10px; fill: var(--faint); }
 .ahead td:first-child, .ahead th:first-child { text-align: left; }
 .advice { font-size: 1.1rem; margin: .6rem 0; }
 """
-_LEGEND = """<p class="faint">Each dot is one size of input: filled the mean cost of the activations that had it,
-ringed the worst; the dashed line leads to ten times the largest input, by the law. The third plot of each routine is
-its workload: how many activations had which size. All axes are logarithmic: a straight line that rises one decade for
-each decade of input is linear, one that rises two is quadratic. <b>trms</b> counts all that an activation reads and did
-not write itself, with what other threads and the kernel put there meanwhile; <b>rms</b> counts each cell once, so it
-misses input that comes through a buffer. Where the two plots differ, believe trms. A cell has 8 bytes.</p>"""
+_LEGEND = """<p class="faint"><b>Input</b> of a call is the memory that it, or what it calls, reads and did not write
+itself, in cells of 8 bytes; what other threads or the kernel put there meanwhile is new input. <b>Cost</b> counts what
+was executed: {unit}. Each dot is one size of input: filled the mean cost of the calls that had it, ringed the worst.
+The dashed line leads to ten times the largest input, if the growth goes on. All axes are logarithmic: a straight line
+that rises one decade for each decade of input is linear (ten times the input costs ten times as much), one that rises
+two is quadratic (a hundred times).</p>
+<p class="faint">The first plot of each routine has all its input (<b>trms</b>); the second counts each cell once, even
+if it was filled again and again, as a buffer is (<b>rms</b>): where the two differ, believe the first. The third shows
+how many calls had which size. <b>r2</b> says how well the growth fits, 1 at best.</p>"""
+_UNITS = {
+    BLOCKS: "basic blocks, stretches of code without a branch. Unlike time they do not depend on the machine",
+    NANOSECONDS: "time, in nanoseconds",
+}
 
 
 def write(profile: InputProfile, found: Sequence[Line], path: str) -> None:
@@ -70,7 +80,8 @@ def make(profile: InputProfile, found: Sequence[Line]) -> WebPage:
     notes = "".join(f"<p>{text(note)}</p>" for note in profile.notes)
     body = (  # the answer, what it rests on, then everything
         f'<h1>Input and cost: {text(profile.command, 300)}</h1>\n<p class="advice">{text(advice(list(found)))}</p>\n'
-        f'{_forecasts(found)}{notes}{_facts(profile)}\n{_LEGEND}\n<div class="cards">\n{cards}\n</div>\n{more}'
+        f"{_forecasts(found)}{notes}{_facts(profile)}\n"
+        f'{_LEGEND.format(unit=_UNITS[profile.cost_unit])}\n<div class="cards">\n{cards}\n</div>\n{more}'
     )
     return WebPage(title=f"parprof input: {profile.command}", body=body, style=_STYLE)
 
@@ -80,21 +91,31 @@ def _in_order(found: Sequence[Line], first: Line | None) -> list[Line]:
 
 
 def _forecasts(found: Sequence[Line]) -> str:
-    """What costs most when the input is ten times as large, as a table."""
+    """What costs most when the input is ten times as large, as a table; what is dear and not known is in it."""
     rows = [
-        f"<tr><td>{text(full_name(one.line.routine.identity), 200)}</td><td>{text(one.line.law.model)}</td>"
-        f"<td>{one.line.cost_percent:.1f} %</td><td>{times(one.line.law.tenfold)}</td>"
-        f"<td>{one.share_percent:.1f} %</td></tr>"
+        _row(one.line, text(one.line.law.model), times(one.line.law.tenfold), f"{one.share_percent:.1f} %")
         for one in forecast(list(found), _FORECASTS)
+        if one.line.law.model != CONSTANT
     ]
     if not rows:
         return ""
+    unknown = costly_unknown(found)
+    if unknown:
+        rows.append(_row(unknown, "not known", "?", "?"))
     return (
-        '<h2>When the input is ten times as large</h2>\n<table class="ahead"><tr><th>routine</th><th>grows as</th>'
-        "<th>share of the cost now</th><th>takes</th><th>share then</th></tr>\n"
+        '<h2>When the input is ten times as large</h2>\n<table class="ahead"><tr><th>routine</th>'
+        "<th>its cost grows as</th><th>of all cost now</th><th>takes then</th><th>of all cost then</th></tr>\n"
         + "\n".join(rows)
-        + '</table>\n<p class="faint">By laws that fit well; routines without one are taken to cost what they do now.'
-        " Input is what a routine reads: cells of memory that it did not write itself.</p>\n"
+        + '</table>\n<p class="faint">n is the input of a call: what it reads and did not write itself. By growth that'
+        " fits well; routines without are taken to cost what they do now. Shares are of routines' own cost, without"
+        " what they call; routines whose cost does not grow with n are left out.</p>\n"
+    )
+
+
+def _row(line: Line, model: str, factor: str, share: str) -> str:
+    return (
+        f"<tr><td>{text(full_name(line.routine.identity), 200)}</td><td>{model}</td>"
+        f"<td>{line.cost_percent:.1f} %</td><td>{factor}</td><td>{share}</td></tr>"
     )
 
 
@@ -109,7 +130,7 @@ def _facts(profile: InputProfile) -> str:
             ("input", f"{whole:,} cells of 8 bytes"),
             ("from other threads", share(profile.induced)),
             ("from system calls", share(profile.external)),
-            ("volume that rms does not see", f"{100 * profile.input_volume:.0f} %"),
+            ("volume", again(profile)),
             ("cost", "basic blocks" if profile.cost_unit == BLOCKS else "nanoseconds"),
             ("runs, processes, threads", f"{profile.runs}, {profile.processes}, {profile.threads}"),
             ("coverage", text(coverage(profile))),
@@ -123,12 +144,13 @@ def _card(line: Line, unit: str, *, is_first: bool) -> str:
     facts = (
         f"{line.cost_percent:.1f} % of the cost, {line.total.calls:,} calls; of its input "
         f"{line.thread_percent:.0f} % from other threads, {line.external_percent:.0f} % from system calls; "
-        f"richness {line.routine.profile_richness:.2f}, volume {line.routine.input_volume:.2f}"
+        f"{100 * line.routine.input_volume:.0f} % anew through cells read before; "
+        f"profile richness {line.routine.profile_richness:.2f}"
     )
     name = "blocks" if unit == BLOCKS else "ns"
     return (
         f'<div class="card{own}"><h2>{text(identity.name, 200)}</h2>'
-        f'<p class="faint">{text(place(identity) + called_by(identity), 300)}</p><p><b>{text(_law(law))}</b></p>'
+        f'<p class="faint">{text(place(identity) + called_by(identity), 300)}</p><p>{_law(law)}</p>'
         f'<p class="faint">{text(facts)}</p><div class="plots">'
         f"{_plot(line.routine.by_trms(), lambda point: point.trms, 'trms', name, law)}"
         f"{_plot(line.routine.by_rms(), lambda point: point.rms, 'rms', name, line.rms_law)}"
@@ -138,8 +160,9 @@ def _card(line: Line, unit: str, *, is_first: bool) -> str:
 
 def _law(law: Fit) -> str:
     if not law.is_found:
-        return f"no model: {law.reason}"
-    return f"{describe(law)}; ten times the input: {law.tenfold:.3g} times the cost"
+        return f"<b>no growth is known: {text(why_unknown(law))}</b>"
+    growth = "does not grow with its input" if law.model == CONSTANT else f"grows as {law.model}"
+    return f"<b>{growth}: ten times the input, {times(law.tenfold)} the cost</b> ({text(describe(law))})"
 
 
 def _plot(points: Sequence[Point], size: Callable[[Point], int], metric: str, unit: str, law: Fit) -> str:
@@ -154,7 +177,7 @@ def _plot(points: Sequence[Point], size: Callable[[Point], int], metric: str, un
     xs = _Axis(sizes + [n for n, _ in ahead], _LEFT, _WIDTH - _RIGHT)
     costs += [cost for _, cost in ahead]
     ys = _Axis(costs, _HEIGHT - _BOTTOM, _TOP)
-    label = f"{metric}: {law.model or law.reason}"
+    label = f"{_METRICS[metric]}: {law.model or law.reason}"
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text(f"cost over {metric}", 60)}">'
         f'<path class="axis" d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"/>'
@@ -187,7 +210,7 @@ def _workload(points: Sequence[Point]) -> str:
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="calls over trms">'
         f'<path class="axis" d="M{_LEFT} {_TOP}V{base}H{_WIDTH - _RIGHT}"/>'
-        f"{_labels(xs, ys, 'calls', 'trms: how often')}{bars}</svg>"
+        f"{_labels(xs, ys, 'calls', 'input of a call (trms)')}{bars}</svg>"
     )
 
 

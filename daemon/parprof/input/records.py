@@ -14,11 +14,11 @@ from parprof.errors import ProfileFormatError
 from parprof.untrusted import open_regular, visible
 
 SUFFIX = ".input"
-VERSION = 1
+VERSION = 2
 MAGIC = b"ppinput\n"
 HEADER_BYTES = 4096
 MAX_ROWS = 1 << 21
-_HEADER = struct.Struct("<8s6I6Q256s")
+_HEADER = struct.Struct("<8s6I7Q256s")
 _ROW = struct.Struct("<II15Q")
 _MODULE = struct.Struct("<II2Q104s")
 _MAX_BYTES = HEADER_BYTES + MAX_ROWS * _ROW.size
@@ -113,6 +113,7 @@ class Record:
     seen_sent_bytes: int
     all_read_bytes: int | None
     """What the kernel counted; None where that is not known."""
+    all_sent_bytes: int | None
     ticks_per_second: int
     cell_bytes: int
     points: list[PointRow] = field(default_factory=list)
@@ -123,9 +124,24 @@ class Record:
 
 
 def find(directory: Path) -> list[Path]:
-    """The record files in a directory, in the order in which their processes began."""
+    """The record files in a directory, by process, and of each process in the order of the programs that it was."""
     found = [path for path in directory.iterdir() if path.name.endswith(SUFFIX)]
-    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return sorted(found, key=_start)
+
+
+def _start(path: Path) -> tuple[int, ...]:
+    """By number of process, and how many programs it was before."""
+    return tuple(int(part) if part.isdecimal() else 0 for part in path.name.split(".")[:2])
+
+
+def count_rows(path: Path) -> int:
+    """The rows that the record in a file has by now, as its process says; 0 where it has not begun."""
+    try:
+        with open(open_regular(os.fspath(path)), "rb") as file:
+            header = file.read(_HEADER.size)
+    except OSError:
+        return 0
+    return min(_HEADER.unpack(header)[7], MAX_ROWS) if len(header) == _HEADER.size else 0
 
 
 def read(path: Path) -> Record:
@@ -137,7 +153,7 @@ def read(path: Path) -> Record:
     try:
         descriptor = open_regular(os.fspath(path))
         with open(descriptor, "rb") as file:
-            return decode(file.read(_MAX_BYTES))
+            return decode(file.read(min(os.fstat(descriptor).st_size, _MAX_BYTES)))
     except OSError as error:
         raise ProfileFormatError(
             f"cannot read the record {visible(path.name)}: {error.strerror or error}"
@@ -155,9 +171,8 @@ def decode(data: bytes) -> Record:
             "not a record of parprof input: the process was killed at its very start, or there was no memory for the "
             "shadow of its own (`ulimit -v`, a cgroup's limit)"
         )
-    _, version, back_end, state, flags, pid, cell_bytes, n_rows, lost, seen, sent, all_read, rate, command = (
-        _HEADER.unpack_from(data)
-    )
+    header = _HEADER.unpack_from(data)
+    _, version, back_end, state, flags, pid, cell_bytes, n_rows, lost, *seen, rate, command = header
     if version != VERSION or back_end not in (1, 2):
         raise ProfileFormatError(
             f"a record of version {version} and back end {back_end}: made by another parprof"
@@ -169,9 +184,10 @@ def decode(data: bytes) -> Record:
         pid=pid,
         command=visible(command.split(b"\0", 1)[0], 256),
         rows_lost=lost,
-        seen_read_bytes=seen,
-        seen_sent_bytes=sent,
-        all_read_bytes=None if all_read == _UNKNOWN else all_read,
+        seen_read_bytes=seen[0],
+        seen_sent_bytes=seen[1],
+        all_read_bytes=None if seen[2] == _UNKNOWN else seen[2],
+        all_sent_bytes=None if seen[3] == _UNKNOWN else seen[3],
         ticks_per_second=rate,
         cell_bytes=cell_bytes,
     )

@@ -37,6 +37,19 @@ DIRECTORY_VARIABLE = "PARPROF_INPUT_DIR"
 CONTEXTS_VARIABLE = "PARPROF_INPUT_CONTEXTS"
 _SONAMES = ("libtsan.so", "libtsan.so.2", "libtsan.so.0")
 _LINKING = "parprof cc --input -- gcc ..."
+_GCC_FLAGS = (
+    "-fsanitize=thread",
+    "-fsanitize-coverage=trace-pc",
+    # what gcc makes of these itself has no hooks: memory that nobody is seen to write is input when it is read
+    *(f"-fno-builtin-{name}" for name in ("memset", "memcpy", "memmove", "memcmp")),
+    "-fno-ipa-modref",  # by it gcc leaves out writes to variables that only a callee reads
+)
+_CLANG_FLAGS = (
+    *("-Xclang", "-fsanitize=thread"),
+    *("-Xclang", "-fsanitize-coverage-type=3", "-Xclang", "-fsanitize-coverage-trace-pc"),
+    # for races the write that follows is enough, for input it is not
+    *("-mllvm", "-tsan-instrument-read-before-write=1"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +157,5 @@ def compile_command(command: Sequence[str]) -> list[str]:
     links = not {"-c", "-S", "-E", "-M", "-MM", "-fsyntax-only"} & set(command)
     run_path = ["-Wl,--enable-new-dtags", f"-Wl,-rpath,{directory}"]
     if _is_clang(command[0]):
-        flags = [
-            *("-Xclang", "-fsanitize=thread"),
-            *("-Xclang", "-fsanitize-coverage-type=3", "-Xclang", "-fsanitize-coverage-trace-pc"),
-            # for races the write that follows is enough, for input it is not
-            *("-mllvm", "-tsan-instrument-read-before-write=1"),
-        ]
-        return [*command, *flags, *([*run_path, f"{directory}/libtsan.so.2"] if links else [])]
-    flags = ["-fsanitize=thread", "-fsanitize-coverage=trace-pc"]
-    return [*command, *flags, *([*run_path, f"-L{directory}"] if links else [])]
+        return [*command, *_CLANG_FLAGS, *([*run_path, f"{directory}/libtsan.so.2"] if links else [])]
+    return [*command, *_GCC_FLAGS, *([*run_path, f"-L{directory}"] if links else [])]

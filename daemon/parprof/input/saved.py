@@ -6,18 +6,21 @@ import gzip
 import json
 import math
 import os
+import sys
 import zlib
+from contextlib import nullcontext
 from typing import IO, Any
 
 from parprof.errors import ProfileFormatError
 from parprof.input.answer import Line, advice, lines
 from parprof.input.fit import Fit
 from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName
-from parprof.untrusted import open_regular, visible
+from parprof.untrusted import chunks, open_regular, visible
 
 KIND = "parprof input"
 SCHEMA = 1
 _MAX_BYTES = 1 << 30
+_START_BYTES = 4096
 _GZIP = b"\x1f\x8b"
 _COUNTS = (
     "calls", "trms_sum", "rms_sum", "induced", "external", "cost_sum", "cost_max", "self_cost",
@@ -53,6 +56,7 @@ def as_json(profile: InputProfile, shown: list[Line] | None = None) -> dict[str,
             "all_read_bytes": profile.all_read_bytes,
             "counted_by": profile.counted_by,
             "seen_sent_bytes": profile.seen_sent_bytes,
+            "all_sent_bytes": profile.all_sent_bytes,
         },
         "notes": profile.notes,
     }
@@ -114,31 +118,37 @@ def write(profile: InputProfile, file: IO[bytes], *, compressed: bool) -> None:
 
 
 def is_saved(path: str) -> bool:
-    """Whether a file is such a profile, as far as its beginning tells. Never raises."""
+    """Whether a file (``-``: standard input) is such a profile, as far as its beginning tells. Never raises."""
     try:
+        if path == "-":
+            peek = getattr(sys.stdin.buffer, "peek", None)
+            return peek is not None and _is_start(peek(_START_BYTES))
         with open(open_regular(path), "rb") as file:
-            start = file.read(4096)
-    except OSError:
+            return _is_start(file.read(_START_BYTES))
+    except (OSError, ValueError):
         return False
+
+
+def _is_start(start: bytes) -> bool:
     if start.startswith(_GZIP):
         try:
             start = zlib.decompressobj(31).decompress(start, 256)
         except zlib.error:
             return False
-    return start.startswith(f'{{"kind":"{KIND}"'.encode()) or start[:200].replace(b" ", b"").replace(
-        b"\n", b""
-    ).startswith(f'{{"kind":"{KIND}"'.replace(" ", "").encode())
+    plain = start[:200].translate(None, b" \n")
+    return plain.startswith(f'{{"kind":"{KIND}"'.replace(" ", "").encode())
 
 
 def read(path: str) -> InputProfile:
-    """The profile in a file.
+    """The profile in a file (``-``: standard input).
 
     Raises:
         ProfileFormatError: it cannot be read, or is none.
     """
     try:
-        with open(open_regular(path), "rb") as file:
-            data = file.read(_MAX_BYTES)
+        source = nullcontext(sys.stdin.buffer) if path == "-" else open(open_regular(path), "rb")
+        with source as file:
+            data = b"".join(chunks(file, _MAX_BYTES))
         if data.startswith(_GZIP):
             unpacker = zlib.decompressobj(31)
             data = unpacker.decompress(data, _MAX_BYTES)
@@ -164,7 +174,6 @@ def decode(data: object) -> InputProfile:
         raise ValueError("another kind of file")
     unit = top.get("cost_unit")
     totals, seen = _dict(top.get("totals")), _dict(top.get("coverage"))
-    known = seen.get("all_read_bytes")
     profile = InputProfile(
         command=_text(top.get("command")),
         tool=_text(top.get("tool")),
@@ -177,7 +186,8 @@ def decode(data: object) -> InputProfile:
         runs=_number(totals.get("runs")),
         seen_read_bytes=_number(seen.get("seen_read_bytes")),
         seen_sent_bytes=_number(seen.get("seen_sent_bytes")),
-        all_read_bytes=None if known is None else _number(known),
+        all_read_bytes=_known(seen.get("all_read_bytes")),
+        all_sent_bytes=_known(seen.get("all_sent_bytes")),
         counted_by=counted_by if (counted_by := seen.get("counted_by")) in ("bpf", "tool") else "proc",
         notes=[_text(note) for note in _list(top.get("notes"))],
     )
@@ -217,6 +227,10 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("not a text")
     return visible(value)
+
+
+def _known(value: object) -> int | None:
+    return None if value is None else _number(value)
 
 
 def _number(value: object) -> int:

@@ -11,6 +11,11 @@ from parprof.input.model import BLOCKS, InputProfile, Point
 from parprof.untrusted import printable
 
 MAX_ROUTINES = 20
+_LEGEND = (
+    "n: the input of a call, in cells of 8 bytes: memory that it, or what it calls, reads and did not write",
+    "itself (trms); thread%, extern%: of that, what other threads wrote and what system calls brought;",
+    "cost%: of all cost, its own; model: how its cost grows with n; r2: how well that fits, 1 at best",
+)
 _PLOT_COLUMNS, _PLOT_ROWS = 60, 16
 _MEAN, _WORST, _BOTH = "o", "^", "@"
 
@@ -26,7 +31,7 @@ def report(
     out += table(found[:limit])
     if len(found) > limit:
         out.append(f" ... and {len(found) - limit} more routines (--limit)")
-    out += ["", *_summary(profile)]
+    out += ["", *_LEGEND, *_summary(profile)]
     out += [f"note: {note}" for note in profile.notes]
     return "".join(f"{printable(line)}\n" for line in out)
 
@@ -56,15 +61,18 @@ def _summary(profile: InputProfile) -> list[str]:
     if whole:
         out.append(
             f"input: {whole:,} cells of 8 bytes; {100 * profile.induced / whole:.0f} % from other threads, "
-            f"{100 * profile.external / whole:.0f} % from system calls; volume that rms does not see "
-            f"{100 * profile.input_volume:.0f} %"
+            f"{100 * profile.external / whole:.0f} % from system calls; {again(profile)}"
         )
     unit = "basic blocks" if profile.cost_unit == BLOCKS else "time"
-    of = f"{profile.processes} process{'es' * (profile.processes != 1)}, {profile.threads} threads"
+    of = f"{_several(profile.processes, 'process', 'es')}, {_several(profile.threads, 'thread', 's')}"
     runs = f", {profile.runs} runs" if profile.runs > 1 else ""
     out.append(f"cost: {unit}; {of}{runs}; by {profile.tool}")
     out.append(f"coverage: {coverage(profile)}")
     return out
+
+
+def _several(n: int, what: str, ending: str) -> str:
+    return f"{n} {what}{ending * (n != 1)}"
 
 
 def plot(line: Line, unit: str) -> list[str]:
@@ -75,6 +83,11 @@ def plot(line: Line, unit: str) -> list[str]:
     if not points:
         return [head, "  no activation had any input"]
     return [head, *_canvas(points, "blocks" if unit == BLOCKS else "ns")]
+
+
+def again(profile: InputProfile) -> str:
+    """The input volume in words: rms counts a cell once, however often others write it anew."""
+    return f"{100 * profile.input_volume:.0f} % of all calls' input came anew through cells read before"
 
 
 def describe(law: Fit) -> str:
@@ -105,7 +118,7 @@ def _canvas(points: Sequence[Point], unit: str) -> list[str]:
     out = [f"{labels.get(row, ''):>9} |{''.join(cells[row])}" for row in range(_PLOT_ROWS)]
     out.append(f"{'':>9} +{'-' * _PLOT_COLUMNS}")
     first, last = _short(math.exp(left)), _short(math.exp(right))
-    middle = f"n (trms, cells)   {_MEAN} mean  {_WORST} worst  {_BOTH} both"
+    middle = f"n (input, cells)   {_MEAN} mean  {_WORST} worst  {_BOTH} both"
     out.append(f"{'':>11}{first}{middle:^{_PLOT_COLUMNS - len(first) - len(last)}}{last}")
     return out
 

@@ -1,0 +1,67 @@
+"""Builds programs for the tools of `parprof input`, runs them under it, and reads what it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
+BUILDS = ("valgrind", "gcc", "clang")
+
+
+def parprof(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "parprof", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, timeout=240, **options)
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Builds a program for a tool: a name of `BUILDS`."""
+    directory = tmp_path_factory.mktemp("programs")
+
+    def make(source: Path, how: str, *flags: str) -> Path:
+        program = directory / f"{source.stem}-{how}{len(flags)}"
+        if not program.exists():
+            command = [
+                "gcc" if how == "valgrind" else how,
+                "-O1",
+                "-g",
+                "-o",
+                str(program),
+                str(source),
+                *flags,
+            ]
+            if how == "valgrind":
+                subprocess.run(command, check=True)
+            else:
+                done = parprof("cc", "--input", "--", *command)
+                assert done.returncode == 0, done.stderr.decode()
+        return program
+
+    return make
+
+
+def measure(program: Path, *arguments: str, tool: str = "auto") -> dict[str, Any]:
+    """What `parprof input` says of a run, as JSON."""
+    output = program.with_suffix(".json")
+    done = parprof("input", "--tool", tool, "-q", "-o", output, "--", program, *arguments)
+    assert done.returncode == 0, done.stderr.decode()
+    found: dict[str, Any] = json.loads(output.read_bytes())
+    return found
+
+
+def points(found: dict[str, Any], name: str) -> list[dict[str, int]]:
+    (routine,) = (one for one in found["routines"] if one["name"] == name)
+    return list(routine["points"])
+
+
+def sizes(found: dict[str, Any], name: str) -> tuple[int, int, int, int]:
+    """trms, rms, thread-induced and external of a routine whose activations are all alike."""
+    (point,) = points(found, name)
+    calls = point["calls"]
+    return point["trms"], point["rms"], point["induced"] // calls, point["external"] // calls

@@ -1,0 +1,110 @@
+"""`parprof input` on routines whose input is known to the cell, in all builds: copies, and what libc reads itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from input_programs import BUILDS, build, measure, points, sizes
+
+__all__ = ["build"]
+pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="for x86-64")
+
+COPIES = """
+#include <string.h>
+struct nine { long of[9]; };
+static volatile long seed __attribute__((aligned(64)));
+static struct nine from __attribute__((aligned(64))), other __attribute__((aligned(64)));
+static char text[16] __attribute__((aligned(64)));
+#define ROUTINE __attribute__((noinline)) void
+ROUTINE use(const void *p) { seed = ((const long *)p)[1]; }
+ROUTINE set(void) { long to[5]; memset(to, seed & 1, 40); use(to); }
+ROUTINE copied(void) { long to[9]; memcpy(to, &from, sizeof to); use(to); }
+ROUTINE moved(void) { long to[9]; memmove(to, &from, sizeof to); use(to); }
+ROUTINE small(void) { long to[2]; memcpy(to, text, 16); use(to); }
+ROUTINE assigned(void) { struct nine to = from; use(&to); }
+ROUTINE passed_on(void) { *(volatile struct nine *)&other = from; use(&other); }
+ROUTINE initial(void) { long to[9] = {0}; use(to); }
+ROUTINE constant(void) { char to[40] = "hello"; use(to); }
+ROUTINE equal(void) { seed = memcmp(text, &from, 8) == 0; }
+ROUTINE part(void) { int value; memcpy(&value, text, 4); seed = value; }
+int main(void)
+{
+    from.of[seed & 7] = seed;
+    for (int at = 0; at < 7; at++) {
+        text[at] = seed;
+        set(); copied(); moved(); small(); assigned(); passed_on(); initial(); constant(); equal(); part();
+    }
+    return 0;
+}
+"""
+CELLS = {"set": 1, "copied": 9, "moved": 9, "small": 2, "assigned": 9, "passed_on": 9, "initial": 0, "constant": 0,
+         "equal": 2, "part": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize("optimized", ["-O1", "-O2"])
+@pytest.mark.parametrize("how", BUILDS)
+def test_copies_are_read_and_written(build: Any, how: str, optimized: str, tmp_path: Path) -> None:
+    """However the compiler copies: by a call, by a few instructions, or not at all."""
+    source = tmp_path / f"copies{optimized}.c"
+    source.write_text(COPIES)
+    found = measure(build(source, how, optimized))
+    expected = {name: cells for name, cells in CELLS.items() if name != "equal" or optimized == "-O2"}
+    assert {name: sizes(found, name)[:2] for name in expected} == {
+        name: (n, n) for name, n in expected.items()
+    }
+
+
+CALLS_LIBC = """
+#include <ctype.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+static char buffer[64] __attribute__((aligned(64)));
+static long number __attribute__((aligned(64)));
+#define ROUTINE __attribute__((noinline)) void
+ROUTINE t_read(int file) { read(file, buffer, 8); }
+ROUTINE t_write(int file) { write(file, buffer, 64); }
+ROUTINE t_open(void) { close(open("/dev/null", 0)); }
+ROUTINE t_malloc(void) { void *volatile p = malloc(100); free((void *)p); }
+ROUTINE t_time(void) { number = time(0); }
+ROUTINE t_printf(void) { printf("%d %s\\n", 12, "text"); }
+ROUTINE t_canary(int file) { char to[40]; read(file, to, 40); }
+static void *all(void *unused)
+{
+    int file = open("/dev/zero", O_RDWR);
+    for (int at = 0; at < 5; at++) {
+        t_read(file); t_write(file); t_open(); t_malloc(); t_time(); t_printf(); t_canary(file);
+    }
+    return unused;
+}
+int main(void)
+{
+    pthread_t thread;
+    all(0);
+    pthread_create(&thread, 0, all, 0);
+    pthread_join(thread, 0);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("how", BUILDS)
+def test_what_libc_reads_of_its_own_is_no_input(build: Any, how: str, tmp_path: Path) -> None:
+    """With one thread and with two. Left are cells that libc reaches through pointers: docs/input.md has how many."""
+    source = tmp_path / "calls_libc.c"
+    source.write_text(CALLS_LIBC)
+    found = measure(build(source, how, "-lpthread", "-fstack-protector-all", "-w"))
+    exact = ("t_read", "t_open", "t_malloc", "t_time", "t_canary")
+    assert {name: points(found, name)[0]["trms"] for name in exact} == dict.fromkeys(exact, 0)
+    assert {point["trms"] for name in exact for point in points(found, name)} == {0}
+    assert [(one["trms"], one["calls"]) for one in points(found, "t_write")] == [(8, 10)]  # what was sent
+    own = [one["trms"] for one in points(found, "t_printf") if one["calls"] > 1]
+    assert all(12 <= cells <= 40 if how == "valgrind" else cells <= 2 for cells in own)
