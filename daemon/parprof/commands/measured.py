@@ -25,7 +25,7 @@ from parprof.kernel.detacher import detacher
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.perf_events import EventChoice
 from parprof.kernel.trace import TraceLog
-from parprof.model import Profile
+from parprof.model import TRACE_ELAPSED, TRACE_MINIMUM, Profile
 from parprof.probes.prices import machine_prices
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
@@ -33,7 +33,6 @@ from parprof.session.session import Pace, Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
 from parprof.symbols import Symbolizer
-from parprof.timeline.trace import write_trace
 
 
 def _to_standard_error(line: str) -> None:
@@ -102,6 +101,8 @@ def _trace(
     args: argparse.Namespace, log: TraceLog, measured: Measurement, namer: FileNamer, profile: Profile
 ) -> None:
     """Write the execution trace, and note what it says."""
+    from parprof.timeline.trace import write_trace  # which few ask for
+
     with open_output(args.trace) as file:
         result = write_trace(measured, log, namer, file, args.trace_limit << 20)
     profile.notes.append(result.sentence(args.trace))
@@ -109,8 +110,8 @@ def _trace(
         _to_standard_error(result.sentence(args.trace))
     profile.extra = {
         **profile.extra,
-        "trace_elapsed_s": f"{result.minimum.elapsed_ns / 1e9:.6f}",
-        "trace_minimum_time_s": f"{result.minimum.minimum_ns / 1e9:.6f}",
+        TRACE_ELAPSED: f"{result.minimum.elapsed_ns / 1e9:.6f}",
+        TRACE_MINIMUM: f"{result.minimum.minimum_ns / 1e9:.6f}",
     }
 
 

@@ -31,7 +31,8 @@ def call_slices(stays: Iterable[Stay], gap_ns: float) -> list[Slice]:
     0 11 f
     11 21 g
     """
-    done: list[Slice] = []
+    done: list[tuple[int, int, Slice]] = []
+    """Each with what it is sorted by: when it begins, and how deep it is."""
     open_path: list[tuple[int, str]] = []
     until_ns = 0
 
@@ -39,7 +40,7 @@ def call_slices(stays: Iterable[Stay], gap_ns: float) -> list[Slice]:
         while len(open_path) > depth:
             began_ns, name = open_path.pop()
             if now_ns > began_ns:
-                done.append(Slice(began_ns, now_ns, name))
+                done.append((began_ns, len(open_path), Slice(began_ns, now_ns, name)))
 
     for begin_ns, end_ns, path in stays:
         shown = path if len(path) <= MAX_DEPTH else (*path[:MAX_DEPTH], DEEPER)
@@ -50,8 +51,7 @@ def call_slices(stays: Iterable[Stay], gap_ns: float) -> list[Slice]:
         open_path += [(begin_ns, name) for name in shown[shared:]]
         until_ns = end_ns
     close(0, until_ns)
-    done.sort(key=lambda one: (one.begin_ns, -one.end_ns))
-    return done
+    return [one for _, _, one in sorted(done)]
 
 
 def _shared(before: Sequence[str], after: Sequence[str]) -> int:

@@ -10,8 +10,9 @@ from parprof.timeline import perfetto_pb2 as pb
 from parprof.timeline.slices import Slice, Step
 from parprof.timeline.sync import Instant
 
-_REALTIME, _MONOTONIC, _BOOTTIME = 1, 3, 6
-"""Perfetto's numbers of clocks."""
+_MONOTONIC = 3
+_CLOCKS = ((1, time.CLOCK_REALTIME), (_MONOTONIC, time.CLOCK_MONOTONIC), (6, time.CLOCK_BOOTTIME))
+"""With Perfetto's numbers."""
 _SEQUENCE = 1
 _CLEARED, _NEEDS_STATE = 1, 2
 _BEGIN, _END = pb.TrackEvent.TYPE_SLICE_BEGIN, pb.TrackEvent.TYPE_SLICE_END
@@ -108,15 +109,13 @@ class TraceWriter:
         return 0
 
     def _head(self) -> Iterator[pb.TracePacket]:
-        clocks = [
-            (_REALTIME, time.CLOCK_REALTIME), (_MONOTONIC, time.CLOCK_MONOTONIC), (_BOOTTIME, time.CLOCK_BOOTTIME)
-        ]  # fmt: skip
         first = pb.TracePacket(trusted_packet_sequence_id=_SEQUENCE, sequence_flags=_CLEARED)
         first.trace_packet_defaults.timestamp_clock_id = _MONOTONIC
         for name, number in self._names.items():
             first.interned_data.event_names.add(iid=number, name=name)
         snapshot = pb.TracePacket(trusted_packet_sequence_id=_SEQUENCE)
-        for number, clock in clocks:
+        snapshot.clock_snapshot.primary_trace_clock = _MONOTONIC
+        for number, clock in _CLOCKS:
             snapshot.clock_snapshot.clocks.add(clock_id=number, timestamp=time.clock_gettime_ns(clock))
         yield snapshot
         yield first

@@ -13,7 +13,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fparprof/timeline/perfetto.proto\x12\x10parprof.perfetto\"6\n\x05Trace\x12-\n\x06packet\x18\x01 \x03(\x0b\x32\x1d.parprof.perfetto.TracePacket\"\x82\x03\n\x0bTracePacket\x12\x37\n\x0e\x63lock_snapshot\x18\x06 \x01(\x0b\x32\x1f.parprof.perfetto.ClockSnapshot\x12\x11\n\ttimestamp\x18\x08 \x01(\x04\x12\"\n\x1atrusted_packet_sequence_id\x18\n \x01(\r\x12\x31\n\x0btrack_event\x18\x0b \x01(\x0b\x32\x1c.parprof.perfetto.TrackEvent\x12\x35\n\rinterned_data\x18\x0c \x01(\x0b\x32\x1e.parprof.perfetto.InternedData\x12\x16\n\x0esequence_flags\x18\r \x01(\r\x12\x44\n\x15trace_packet_defaults\x18; \x01(\x0b\x32%.parprof.perfetto.TracePacketDefaults\x12;\n\x10track_descriptor\x18< \x01(\x0b\x32!.parprof.perfetto.TrackDescriptor\"1\n\x13TracePacketDefaults\x12\x1a\n\x12timestamp_clock_id\x18: \x01(\r\"t\n\rClockSnapshot\x12\x35\n\x06\x63locks\x18\x01 \x03(\x0b\x32%.parprof.perfetto.ClockSnapshot.Clock\x1a,\n\x05\x43lock\x12\x10\n\x08\x63lock_id\x18\x01 \x01(\r\x12\x11\n\ttimestamp\x18\x02 \x01(\x04\"\xe2\x01\n\x0fTrackDescriptor\x12\x0c\n\x04uuid\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x34\n\x07process\x18\x03 \x01(\x0b\x32#.parprof.perfetto.ProcessDescriptor\x12\x32\n\x06thread\x18\x04 \x01(\x0b\x32\".parprof.perfetto.ThreadDescriptor\x12\x13\n\x0bparent_uuid\x18\x05 \x01(\x04\x12\x34\n\x07\x63ounter\x18\x08 \x01(\x0b\x32#.parprof.perfetto.CounterDescriptor\"G\n\x11ProcessDescriptor\x12\x0b\n\x03pid\x18\x01 \x01(\x05\x12\x0f\n\x07\x63mdline\x18\x02 \x03(\t\x12\x14\n\x0cprocess_name\x18\x06 \x01(\t\"A\n\x10ThreadDescriptor\x12\x0b\n\x03pid\x18\x01 \x01(\x05\x12\x0b\n\x03tid\x18\x02 \x01(\x05\x12\x13\n\x0bthread_name\x18\x05 \x01(\t\"&\n\x11\x43ounterDescriptor\x12\x11\n\tunit_name\x18\x06 \x01(\t\"\xe6\x01\n\nTrackEvent\x12/\n\x04type\x18\t \x01(\x0e\x32!.parprof.perfetto.TrackEvent.Type\x12\x10\n\x08name_iid\x18\n \x01(\x04\x12\x12\n\ntrack_uuid\x18\x0b \x01(\x04\x12\x15\n\rcounter_value\x18\x1e \x01(\x03\"j\n\x04Type\x12\x14\n\x10TYPE_UNSPECIFIED\x10\x00\x12\x14\n\x10TYPE_SLICE_BEGIN\x10\x01\x12\x12\n\x0eTYPE_SLICE_END\x10\x02\x12\x10\n\x0cTYPE_INSTANT\x10\x03\x12\x10\n\x0cTYPE_COUNTER\x10\x04\"@\n\x0cInternedData\x12\x30\n\x0b\x65vent_names\x18\x02 \x03(\x0b\x32\x1b.parprof.perfetto.EventName\"&\n\tEventName\x12\x0b\n\x03iid\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fparprof/timeline/perfetto.proto\x12\x10parprof.perfetto\"6\n\x05Trace\x12-\n\x06packet\x18\x01 \x03(\x0b\x32\x1d.parprof.perfetto.TracePacket\"\x82\x03\n\x0bTracePacket\x12\x37\n\x0e\x63lock_snapshot\x18\x06 \x01(\x0b\x32\x1f.parprof.perfetto.ClockSnapshot\x12\x11\n\ttimestamp\x18\x08 \x01(\x04\x12\"\n\x1atrusted_packet_sequence_id\x18\n \x01(\r\x12\x31\n\x0btrack_event\x18\x0b \x01(\x0b\x32\x1c.parprof.perfetto.TrackEvent\x12\x35\n\rinterned_data\x18\x0c \x01(\x0b\x32\x1e.parprof.perfetto.InternedData\x12\x16\n\x0esequence_flags\x18\r \x01(\r\x12\x44\n\x15trace_packet_defaults\x18; \x01(\x0b\x32%.parprof.perfetto.TracePacketDefaults\x12;\n\x10track_descriptor\x18< \x01(\x0b\x32!.parprof.perfetto.TrackDescriptor\"1\n\x13TracePacketDefaults\x12\x1a\n\x12timestamp_clock_id\x18: \x01(\r\"\x91\x01\n\rClockSnapshot\x12\x35\n\x06\x63locks\x18\x01 \x03(\x0b\x32%.parprof.perfetto.ClockSnapshot.Clock\x12\x1b\n\x13primary_trace_clock\x18\x02 \x01(\r\x1a,\n\x05\x43lock\x12\x10\n\x08\x63lock_id\x18\x01 \x01(\r\x12\x11\n\ttimestamp\x18\x02 \x01(\x04\"\xe2\x01\n\x0fTrackDescriptor\x12\x0c\n\x04uuid\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x34\n\x07process\x18\x03 \x01(\x0b\x32#.parprof.perfetto.ProcessDescriptor\x12\x32\n\x06thread\x18\x04 \x01(\x0b\x32\".parprof.perfetto.ThreadDescriptor\x12\x13\n\x0bparent_uuid\x18\x05 \x01(\x04\x12\x34\n\x07\x63ounter\x18\x08 \x01(\x0b\x32#.parprof.perfetto.CounterDescriptor\"G\n\x11ProcessDescriptor\x12\x0b\n\x03pid\x18\x01 \x01(\x05\x12\x0f\n\x07\x63mdline\x18\x02 \x03(\t\x12\x14\n\x0cprocess_name\x18\x06 \x01(\t\"A\n\x10ThreadDescriptor\x12\x0b\n\x03pid\x18\x01 \x01(\x05\x12\x0b\n\x03tid\x18\x02 \x01(\x05\x12\x13\n\x0bthread_name\x18\x05 \x01(\t\"&\n\x11\x43ounterDescriptor\x12\x11\n\tunit_name\x18\x06 \x01(\t\"\xe6\x01\n\nTrackEvent\x12/\n\x04type\x18\t \x01(\x0e\x32!.parprof.perfetto.TrackEvent.Type\x12\x10\n\x08name_iid\x18\n \x01(\x04\x12\x12\n\ntrack_uuid\x18\x0b \x01(\x04\x12\x15\n\rcounter_value\x18\x1e \x01(\x03\"j\n\x04Type\x12\x14\n\x10TYPE_UNSPECIFIED\x10\x00\x12\x14\n\x10TYPE_SLICE_BEGIN\x10\x01\x12\x12\n\x0eTYPE_SLICE_END\x10\x02\x12\x10\n\x0cTYPE_INSTANT\x10\x03\x12\x10\n\x0cTYPE_COUNTER\x10\x04\"@\n\x0cInternedData\x12\x30\n\x0b\x65vent_names\x18\x02 \x03(\x0b\x32\x1b.parprof.perfetto.EventName\"&\n\tEventName\x12\x0b\n\x03iid\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'parprof.timeline.perfetto_pb2', globals())
@@ -26,24 +26,24 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _TRACEPACKET._serialized_end=496
   _TRACEPACKETDEFAULTS._serialized_start=498
   _TRACEPACKETDEFAULTS._serialized_end=547
-  _CLOCKSNAPSHOT._serialized_start=549
-  _CLOCKSNAPSHOT._serialized_end=665
-  _CLOCKSNAPSHOT_CLOCK._serialized_start=621
-  _CLOCKSNAPSHOT_CLOCK._serialized_end=665
-  _TRACKDESCRIPTOR._serialized_start=668
-  _TRACKDESCRIPTOR._serialized_end=894
-  _PROCESSDESCRIPTOR._serialized_start=896
-  _PROCESSDESCRIPTOR._serialized_end=967
-  _THREADDESCRIPTOR._serialized_start=969
-  _THREADDESCRIPTOR._serialized_end=1034
-  _COUNTERDESCRIPTOR._serialized_start=1036
-  _COUNTERDESCRIPTOR._serialized_end=1074
-  _TRACKEVENT._serialized_start=1077
-  _TRACKEVENT._serialized_end=1307
-  _TRACKEVENT_TYPE._serialized_start=1201
-  _TRACKEVENT_TYPE._serialized_end=1307
-  _INTERNEDDATA._serialized_start=1309
-  _INTERNEDDATA._serialized_end=1373
-  _EVENTNAME._serialized_start=1375
-  _EVENTNAME._serialized_end=1413
+  _CLOCKSNAPSHOT._serialized_start=550
+  _CLOCKSNAPSHOT._serialized_end=695
+  _CLOCKSNAPSHOT_CLOCK._serialized_start=651
+  _CLOCKSNAPSHOT_CLOCK._serialized_end=695
+  _TRACKDESCRIPTOR._serialized_start=698
+  _TRACKDESCRIPTOR._serialized_end=924
+  _PROCESSDESCRIPTOR._serialized_start=926
+  _PROCESSDESCRIPTOR._serialized_end=997
+  _THREADDESCRIPTOR._serialized_start=999
+  _THREADDESCRIPTOR._serialized_end=1064
+  _COUNTERDESCRIPTOR._serialized_start=1066
+  _COUNTERDESCRIPTOR._serialized_end=1104
+  _TRACKEVENT._serialized_start=1107
+  _TRACKEVENT._serialized_end=1337
+  _TRACKEVENT_TYPE._serialized_start=1231
+  _TRACKEVENT_TYPE._serialized_end=1337
+  _INTERNEDDATA._serialized_start=1339
+  _INTERNEDDATA._serialized_end=1403
+  _EVENTNAME._serialized_start=1405
+  _EVENTNAME._serialized_end=1443
 # @@protoc_insertion_point(module_scope)

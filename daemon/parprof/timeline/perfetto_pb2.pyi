@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ClockSnapshot(_message.Message):
-    __slots__ = ["clocks"]
+    __slots__ = ["clocks", "primary_trace_clock"]
     class Clock(_message.Message):
         __slots__ = ["clock_id", "timestamp"]
         CLOCK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -17,8 +17,10 @@ class ClockSnapshot(_message.Message):
         timestamp: int
         def __init__(self, clock_id: _Optional[int] = ..., timestamp: _Optional[int] = ...) -> None: ...
     CLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PRIMARY_TRACE_CLOCK_FIELD_NUMBER: _ClassVar[int]
     clocks: _containers.RepeatedCompositeFieldContainer[ClockSnapshot.Clock]
-    def __init__(self, clocks: _Optional[_Iterable[_Union[ClockSnapshot.Clock, _Mapping]]] = ...) -> None: ...
+    primary_trace_clock: int
+    def __init__(self, clocks: _Optional[_Iterable[_Union[ClockSnapshot.Clock, _Mapping]]] = ..., primary_trace_clock: _Optional[int] = ...) -> None: ...
 
 class CounterDescriptor(_message.Message):
     __slots__ = ["unit_name"]

@@ -47,14 +47,15 @@ def sync_points(
     ``name_of``: the function at an address of its process. What lasts still ends at ``end_ns``. A frame whose return
     was not seen ends with the next event that shows it gone.
     """
-    done: list[Slice] = []
+    done: list[tuple[int, int, Slice]] = []
+    """Each with what it is sorted by: when it begins, and how deep it is."""
     instants: list[Instant] = []
     stack: list[_Open] = []
 
     def close(deeper_than: int, now_ns: int) -> None:
         while stack and stack[-1].depth > deeper_than:
             one = stack.pop()
-            done.append(Slice(one.begin_ns, now_ns, one.name))
+            done.append((one.begin_ns, one.depth, Slice(one.begin_ns, now_ns, one.name)))
 
     for record in records:
         if record.does & ENDED:
@@ -76,5 +77,4 @@ def sync_points(
             if edge in _INSTANTS and begins:
                 instants.append(Instant(record.time_ns, named(_INSTANTS[edge], name_of(record.function))))
     close(-1, end_ns)
-    done.sort(key=lambda one: (one.begin_ns, -one.end_ns))
-    return done, instants
+    return [one for _, _, one in sorted(done)], instants
