@@ -156,6 +156,13 @@ def test_time_in_which_we_had_stopped_the_program_does_not_count() -> None:
     assert (found.elapsed_ns, found.minimum_ns) == (7 * MS, 7 * MS)
 
 
+def test_a_program_that_execs_goes_on_where_it_was() -> None:
+    first = [at(0, 1, ON), at(10, 1, OFF), at(30, 1, ON)]
+    second = [one._replace(image=2) for one in (at(35, 1, ON), at(40, 1, ENDED))]
+    found = minimum_time(end_replaced([*first, *second], {1: 1, 2: 1}), 2, 40 * MS)
+    assert found.minimum_ns == 20 * MS
+
+
 @pytest.mark.parametrize("records", [[], [at(3, 1, ASLEEP)]])
 def test_nobody_worked(records: list[ThreadRecord]) -> None:
     found = minimum_time(records, 2, 9 * MS)

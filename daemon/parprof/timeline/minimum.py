@@ -82,6 +82,8 @@ class _Replay:
         self._ours = ours
         self._lives: dict[Thread, _Life] = {}
         self._of_tid: dict[int, Thread] = {}
+        self._ended: dict[int, tuple[int, float]] = {}
+        """When each thread ended that has, and where it was then."""
         self._furthest_ns = 0.0
         self._began_ns: int | None = None
         self._stopped_ns = 0
@@ -105,6 +107,7 @@ class _Replay:
         self._machine.move(life.does, does)
         life.does = does
         if record.does & ENDED:
+            self._ended[record.tid] = now, life.clock_ns
             self._lives.pop(thread)
 
     def finish(self, end_ns: int) -> MinimumTime:
@@ -119,7 +122,10 @@ class _Replay:
         return now_ns - (now_ns if self._began_ns is None else self._began_ns) - self._stopped_ns
 
     def _start(self, record: ThreadRecord) -> float:
-        """Where a thread begins: with who created it, else where it was met."""
+        """Where a thread begins: with what it was before an exec, with who created it, else where it was met."""
+        ended_ns, clock_ns = self._ended.get(record.tid, (-1, 0.0))
+        if ended_ns == record.time_ns:
+            return clock_ns
         creator = self._waker(record)
         return creator.clock_ns if creator else float(self._elapsed_ns(record.time_ns))
 

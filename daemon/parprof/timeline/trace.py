@@ -23,6 +23,7 @@ from parprof.timeline.sync import Instant, sync_points
 
 _BY_EDGES = ("exact", "scheduler")
 """Sources of n_w (`parprof.session.sources.Source`) for which each change of it is told."""
+_STOPPED = "stopped by parprof"
 _OUTSIDE = frozenset((WaitKind.SLEEP, WaitKind.FILE, WaitKind.FAULT, WaitKind.REQUESTS))
 """Waits that no thread of the program ends, even if one is interrupted by what does."""
 
@@ -158,9 +159,10 @@ class _Maker:
 
     def _states(self, thread: Thread, records: list[ThreadRecord]) -> list[Slice]:
         """The states of a thread; waits with what for, where that is known."""
-        kinds = self._kinds.get(thread, {})
+        kinds = {end_ns: kind.value for end_ns, kind in self._kinds.get(thread, {}).items()}
+        kinds.update({one.time_ns: _STOPPED for one in records if one.waker == os.getpid()})
         return [
-            one._replace(name=f"{WAITING}: {kinds[one.end_ns].value}")
+            one._replace(name=f"{WAITING}: {kinds[one.end_ns]}")
             if one.name == WAITING and one.end_ns in kinds
             else one
             for one in states(records, self.end_ns)
