@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from browser import CHROMIUM
+from parprof.exporters import pprof
+from parprof.model import TRACE_MINIMUM
 from trace_processor import TraceProcessor, trace_processor
 from truth import Truth
 
@@ -41,15 +42,6 @@ def record(folder: Path, program: list[str], *options: str) -> tuple[Path, str]:
     )
     assert done.returncode == 0, done.stderr
     return trace, done.stderr
-
-
-def report(folder: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "parprof", "report", str(folder / "out.pb.gz"), "--json"],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "daemon")}, check=True,
-    )  # fmt: skip
-    loaded: dict[str, Any] = json.loads(done.stdout)
-    return loaded
 
 
 @dataclass
@@ -170,16 +162,26 @@ def busy_cores(count: int) -> Iterator[None]:
             one.wait()
 
 
-def test_the_minimum_time_is_that_without_the_others(tmp_path: Path) -> None:
-    """Serial 2 units, balanced 3, critical 6.5 (half a unit, then six that exclude each other): whoever is beside."""
-    program = [str(BUILD / "omp_truth.gomp"), "serial,balanced,critical", "--repeat", "4", "--threads", "2"]
+@pytest.mark.parametrize(
+    ("program", "phases", "units"),
+    [("omp_truth.gomp", "serial,balanced,critical", 2 + 3 + 6.5), ("pthread_truth", "skewed,lock", 6 + 9.5)],
+)
+def test_the_minimum_time_is_that_without_the_others(
+    program: str, phases: str, units: float, tmp_path: Path
+) -> None:
+    """Whoever is beside: what remains is the longest chain of work that the phases' threads leave each other."""
     with busy_cores(2):
-        _, said = record(tmp_path, program, "--cores", "2")
-    found = report(tmp_path)["trace"]
-    alone_s = 4 * 11.5 * UNIT_S
-    assert found["elapsed_s"] > 1.4 * alone_s, "nobody was beside it"
-    assert 0.97 * alone_s < found["minimum_time_s"] < 1.2 * alone_s
-    assert "with the machine to itself" in said
+        _, said = record(
+            tmp_path, [str(BUILD / program), phases, "--repeat", "3", "--threads", "2"], "--cores", "2"
+        )
+    found = re.search(r"with the machine to itself ([\d.]+) s of ([\d.]+) s would remain", said)
+    assert found
+    minimum_s, elapsed_s = map(float, found.groups())
+    alone_s = 3 * units * UNIT_S
+    assert elapsed_s > 1.4 * alone_s, "nobody was beside it"
+    assert 0.97 * alone_s < minimum_s < 1.15 * alone_s
+    extra = pprof.read(str(tmp_path / "out.pb.gz")).extra
+    assert float(extra[TRACE_MINIMUM]) == pytest.approx(minimum_s, abs=0.001)
 
 
 def test_the_bounds_of_time_and_size_are_kept_and_said(tmp_path: Path) -> None:

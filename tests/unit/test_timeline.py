@@ -126,6 +126,14 @@ def test_who_is_woken_goes_on_where_its_waker_is() -> None:
     assert minimum_time(records, 2, 45 * MS).minimum_ns == 15 * MS
 
 
+def test_who_ends_wakes_those_who_wait_for_that_after_its_end_was_told() -> None:
+    records = [
+        at(0, 1, ON), at(1, 2, ON, waker=1), at(2, 1, ASLEEP), at(5, 2, OFF), at(35, 2, ON), at(40, 2, ENDED),
+        at(40.1, 1, ON, waker=2),
+    ]  # fmt: skip
+    assert minimum_time(records, 2, 45 * MS).minimum_ns == pytest.approx(14.9 * MS)
+
+
 def test_what_comes_from_outside_takes_as_long_as_it_took() -> None:
     records = [at(0, 1, ON), at(5, 1, ASLEEP), at(30, 1, OFF, waker=0), at(30, 1, ON)]
     assert minimum_time(records, 2, 32 * MS).minimum_ns == 32 * MS

@@ -126,16 +126,19 @@ class _Replay:
         ended_ns, clock_ns = self._ended.get(record.tid, (-1, 0.0))
         if ended_ns == record.time_ns:
             return clock_ns
-        creator = self._waker(record)
-        return creator.clock_ns if creator else float(self._elapsed_ns(record.time_ns))
+        creator_ns = self._waker(record)
+        return float(self._elapsed_ns(record.time_ns)) if creator_ns is None else creator_ns
 
-    def _waker(self, record: ThreadRecord) -> _Life | None:
+    def _waker(self, record: ThreadRecord) -> float | None:
+        """Where the thread is that woke another; None: it was none of ours, or nobody knows."""
         thread = self._of_tid.get(record.waker) if record.waker else None
         life = self._lives.get(thread) if thread else None
+        if thread and life is None:  # some are told to have ended before they wake those who wait for that
+            return self._ended[record.waker][1]
         if life is None or not life.does & RUNS:
             return None
         self._advance(life, record.time_ns)
-        return life
+        return life.clock_ns
 
     def _advance(self, life: _Life, now_ns: int) -> None:
         took_ns = max(now_ns - life.since_ns, 0)
@@ -153,11 +156,11 @@ class _Replay:
         """It goes on: not before what it waited for."""
         now = record.time_ns
         if not life.does & _PLACED and (record.does & _PLACED or record.does & ENDED):
-            waker = None if (thread, now) in self._outside else self._waker(record)
+            waker_ns = None if (thread, now) in self._outside else self._waker(record)
             if record.waker == self._ours and len(self._lives) == 1:
                 self._stopped_ns += now - life.since_ns
-            elif waker is not None:
-                life.clock_ns = max(life.clock_ns, waker.clock_ns)
+            elif waker_ns is not None:
+                life.clock_ns = max(life.clock_ns, waker_ns)
             else:
                 life.clock_ns += now - life.since_ns
             life.since_ns, life.taken_ns, life.spun_ns = now, self._machine.taken_ns, 0
