@@ -34,9 +34,12 @@ static __always_inline u8 what_it_does(struct thread *t)
 /* What the thread does has changed, perhaps. */
 static __always_inline void trace_thread(struct process *p, struct thread *t, u64 now)
 {
-	u8 does = what_it_does(t);
+	u8 does;
 
-	if (!p->traced || t->told == does)
+	if (!p->traced)
+		return;
+	does = what_it_does(t);
+	if (t->told == does)
 		return;
 	t->told = does;
 	send_thread(t, now, 0, 0, 0);

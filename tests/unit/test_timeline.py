@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as official
@@ -11,10 +12,11 @@ from parprof.kernel.trace import ENDED, QUEUES, RUNS, WORKS, ThreadRecord
 from parprof.plans import Edge
 from parprof.timeline import perfetto_pb2
 from parprof.timeline.callpaths import DEEPER, MAX_DEPTH, Stay, call_slices
-from parprof.timeline.minimum import minimum_time
+from parprof.timeline.minimum import MinimumTime, minimum_time
 from parprof.timeline.perfetto import TraceWriter
 from parprof.timeline.slices import Slice, Step, end_replaced, n_working, states
 from parprof.timeline.sync import Instant, sync_points
+from parprof.timeline.trace import TraceResult
 
 ON, OFF, SPINS, SPINS_OFF, ASLEEP = WORKS | RUNS, WORKS | QUEUES, RUNS, QUEUES, 0
 MS = 1_000_000
@@ -175,6 +177,20 @@ def test_a_program_that_execs_goes_on_where_it_was() -> None:
 def test_nobody_worked(records: list[ThreadRecord]) -> None:
     found = minimum_time(records, 2, 9 * MS)
     assert (found.elapsed_ns, found.minimum_ns, found.saved_percent) == (0, 0, 0.0)
+
+
+def test_a_trace_says_what_it_lacks() -> None:
+    whole = TraceResult(MinimumTime(2_000_000_000, 5e8), 3, 0, 2_500_000_000, "")
+    assert whole.sentence("out") == (
+        "trace of 3 threads over 2.500 s: out; with the machine to itself 0.500 s of 2.000 s would remain "
+        "(75.0 % less: minimum time)"
+    )
+    cut = replace(whole, bound="16 MiB of file", lost=1234)
+    assert "cut short there by its bound of 16 MiB of file, 1,234 records of it lost; with" in cut.sentence(
+        "out"
+    )
+    blind = replace(whole, is_blind=True).sentence("out")
+    assert "no minimum time" in blind and "0.500" not in blind
 
 
 def written(limit_bytes: int = 1 << 20, slices: int = 2) -> tuple[bytes, int]:

@@ -108,11 +108,12 @@ def _trace(
     profile.notes.append(result.sentence(args.trace))
     if not args.quiet:
         _to_standard_error(result.sentence(args.trace))
-    profile.extra = {
-        **profile.extra,
-        TRACE_ELAPSED: f"{result.minimum.elapsed_ns / 1e9:.6f}",
-        TRACE_MINIMUM: f"{result.minimum.minimum_ns / 1e9:.6f}",
-    }
+    if not result.is_blind:
+        profile.extra = {
+            **profile.extra,
+            TRACE_ELAPSED: f"{result.minimum.elapsed_ns / 1e9:.6f}",
+            TRACE_MINIMUM: f"{result.minimum.minimum_ns / 1e9:.6f}",
+        }
 
 
 def _report(args: argparse.Namespace, profile: Profile, *, shares_output: bool) -> None:

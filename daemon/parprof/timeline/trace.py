@@ -39,6 +39,10 @@ class TraceResult:
     """CLOCK_MONOTONIC: what is in the file."""
     bound: str
     """Which bound cut it short; empty: it is whole."""
+    lost: int = 0
+    """Records that found no room."""
+    is_blind: bool = False
+    """Context switches were not followed for some time: states were not seen to change then."""
 
     def sentence(self, path: str) -> str:
         """For the report."""
@@ -46,6 +50,10 @@ class TraceResult:
         text = f"trace of {self.threads} threads over {traced_s:.3f} s: {path}"
         if self.bound:
             text += f", cut short there by its bound of {self.bound}"
+        if self.lost:
+            text += f", {self.lost:,} records of it lost"
+        if self.is_blind:
+            return f"{text}; no minimum time: context switches were too dear to be followed (--budget allows for more)"
         took, least = self.minimum.elapsed_ns / 1e9, self.minimum.minimum_ns / 1e9
         return (
             f"{text}; with the machine to itself {least:.3f} s of {took:.3f} s would remain "
@@ -196,12 +204,15 @@ def write_trace(
     writer = TraceWriter()
     threads = maker.fill(writer)
     minimum = maker.minimum()
-    if maker.records:
-        summary = f"minimum time (malony-1987): {minimum.minimum_ns / 1e9:.6f} s of {minimum.elapsed_ns / 1e9:.6f} s"
-        notes = [Instant(maker.began_ns, summary)]
-        if log.met:
-            notes.append(Instant(maker.end_ns, f"the trace ends here: its bound of {log.met} was met"))
+    lost, blind = measured.kernel.lost().get("trace_ring", 0), measured.kernel.statistics()["ticks"] > 0
+    notes = []
+    if maker.records and not blind:
+        took, least = minimum.elapsed_ns / 1e9, minimum.minimum_ns / 1e9
+        notes.append(Instant(maker.began_ns, f"minimum time (malony-1987): {least:.6f} s of {took:.6f} s"))
+    if log.met:
+        notes.append(Instant(maker.end_ns, f"the trace ends here: its bound of {log.met} was met"))
+    if notes:
         writer.add_instants(writer.add_track("parprof"), notes)
     cut_ns = writer.write(file, limit_bytes)
     bound = f"{limit_bytes / (1 << 20):g} MiB of file" if cut_ns else log.met
-    return TraceResult(minimum, threads, maker.began_ns, cut_ns or maker.end_ns, bound)
+    return TraceResult(minimum, threads, maker.began_ns, cut_ns or maker.end_ns, bound, lost, blind)
