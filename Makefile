@@ -73,7 +73,8 @@ proto: ## regenerate the protobuf code (Debian's protobuf-compiler 3.21)
 	protoc -I parprof/service/control/control.proto=proto/control.proto --python_out=daemon --pyi_out=daemon parprof/service/control/control.proto
 	protoc -I parprof/service/push/pyroscope.proto=proto/pyroscope_push.proto --python_out=daemon --pyi_out=daemon parprof/service/push/pyroscope.proto
 	protoc -I parprof/service/push/parca.proto=proto/parca_store.proto --python_out=daemon --pyi_out=daemon parprof/service/push/parca.proto
-	sed -i '1i # mypy: disable-error-code="type-arg, var-annotated"' daemon/parprof/pprof_pb2.pyi daemon/parprof/service/*/*_pb2.pyi
+	protoc -I parprof/timeline/perfetto.proto=proto/perfetto_trace.proto --python_out=daemon --pyi_out=daemon parprof/timeline/perfetto.proto
+	sed -i '1i # mypy: disable-error-code="type-arg, var-annotated"' daemon/parprof/pprof_pb2.pyi daemon/parprof/service/*/*_pb2.pyi daemon/parprof/timeline/*_pb2.pyi
 
 clean: ## remove what was built
 	rm -rf build .venv tests/workloads/build demo.pb.gz

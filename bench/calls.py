@@ -4,7 +4,7 @@
 Paired runs of a program that calls a function some two million times a second (tests/workloads/calls_truth.c), by
 itself and counted without a limit; what a call costs is the difference of the time that each takes. The function begins
 with a mov, where a probe is dear; at its calls it is cheap. Beside it, from the kernel's own statistics: what our
-program took.
+program took. The last row is `parprof calls --times`.
 """
 
 from __future__ import annotations
@@ -74,6 +74,16 @@ def call_ns(seconds: float, probe: CallProbe | None, with_statistics: bool = Fal
             return each_ns, total_ns / max(runs, 1)
 
 
+def timed_call_ns(seconds: float) -> float:
+    """Nanoseconds for each call whose time is taken, with `parprof calls --times`: its entry and exits are probed."""
+    command = [sys.executable, "-m", "parprof", "calls", "-q", "--times", "--force", "-f", FUNCTION]
+    done = subprocess.run(
+        [*command, "-o", os.devnull, "--", str(PROGRAM), f"storm={seconds}"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "daemon")}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return 1e9 / float(done.stdout.split()[0])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=1.0)
@@ -91,6 +101,14 @@ def main() -> int:
             f"{name}: {statistics.median(costs):,.0f} ns a call (median of {args.pairs} pairs, "
             f"{min(costs):,.0f} to {max(costs):,.0f}), of which our program {program_ns:,.0f}"
         )
+    costs = []
+    for _ in range(args.pairs):
+        bare_ns, _ = call_ns(args.seconds, None)
+        costs.append(timed_call_ns(args.seconds) - bare_ns)
+    print(
+        f"--times, entry (a mov) and exit: {statistics.median(costs):,.0f} ns a call (median of {args.pairs} pairs, "
+        f"{min(costs):,.0f} to {max(costs):,.0f})"
+    )
     return 0
 
 

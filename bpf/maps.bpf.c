@@ -70,6 +70,8 @@ BPF_RINGBUF_OUTPUT(trace, 1024);
 /* never used: they tell Python the layout of records that travel through ring buffers */
 BPF_TABLE("array", u32, struct control_record, layout_control, 1);
 BPF_TABLE("array", u32, struct trace_record, layout_trace, 1);
+BPF_TABLE("array", u32, struct thread_record, layout_thread, 1);
+BPF_TABLE("array", u32, struct path_record, layout_path, 1);
 
 static __always_inline void count(u32 which)
 {

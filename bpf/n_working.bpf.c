@@ -24,6 +24,8 @@ static __always_inline void observe(struct process *p, struct thread *t, struct 
 		t->caught_working = !frames_say_work(t) && in_user_code(config, ip);
 	t->spins = config && config->spin_end[0] && in_spin_loop(config, ip);
 	recount_at(p, t, 1, 0, 0);
+	if (p->traced)
+		trace_thread(p, t, bpf_ktime_get_ns());
 }
 
 /* Whether switches of any process of the scope are not followed. */

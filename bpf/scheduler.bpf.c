@@ -143,6 +143,7 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int
 		fall_asleep(p, t, tgid, tid);
 	else
 		begin_ready(t, now);
+	trace_thread(p, t, now);
 	barrier();
 	t->busy = busy;
 }
@@ -163,6 +164,7 @@ static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void
 		unblock(p, t);
 	}
 	recount_at(p, t, 1, 0, now);
+	trace_thread(p, t, now);
 	end_stop(t);
 	t->wait_user = 0;
 }
@@ -243,6 +245,7 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 		if (t->unknown == 1)
 			wakes_to_work(t, tgid);
 		recount_at(p, t, 0, 1, now);
+		trace_wakeup(p, t, now);
 		end_stop(t);
 		t->wait_user = 0;
 		begin_ready(t, now);
@@ -304,6 +307,7 @@ static __always_inline void process_forked(struct process *parent, u32 parent_tg
 	fresh->image = new_image();
 	fresh->scope = parent->scope;
 	fresh->waits_since_ns = parent->waits_since_ns;
+	fresh->traced = parent->traced;
 	fresh->left_ns = s ? s->burst_ns >> 2 : 0;	/* children come in thousands */
 	configs.update(&tgid, config);
 	if (processes.insert(&tgid, fresh)) {
@@ -470,7 +474,7 @@ static __always_inline void leave_scope(struct process *p, s32 working)
 }
 
 /* Run by Python itself (BPF_PROG_TEST_RUN), never attached: changes a process's entry where the programs change it too.
- * Arguments: enum command, tgid, and for COMMAND_WAITS a time; or COMMAND_ALLOW, scope, cores. */
+ * Arguments: enum command, tgid, and for COMMAND_WAITS a time, for COMMAND_TRACE 0 or 1; or COMMAND_ALLOW, scope, cores. */
 int on_command(struct bpf_raw_tracepoint_args *ctx)
 {
 	u32 tgid = ctx->args[1], command = ctx->args[0], unused;
@@ -489,6 +493,10 @@ int on_command(struct bpf_raw_tracepoint_args *ctx)
 	if (command == COMMAND_WAITS) {
 		p->waits_since_ns = ctx->args[2];
 		change_scope(p->scope, 0, 0, 0, 0);
+		return 0;
+	}
+	if (command == COMMAND_TRACE) {
+		p->traced = !!ctx->args[2];
 		return 0;
 	}
 	if (command == COMMAND_FREEZE) {

@@ -230,6 +230,7 @@ static __always_inline struct thread *add_thread(struct process *p, u32 tgid, u3
 static __always_inline void remove_thread(struct process *p, struct thread *t, u32 tid)
 {
 	if (p->image == t->image) {
+		trace_end(p, t);
 		rejoin(p, t);
 		if (t->counted)
 			__sync_fetch_and_add(&p->n_working[parity(p)], -1);

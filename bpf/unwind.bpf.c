@@ -26,13 +26,12 @@ static __always_inline void send_stack(struct stack_record *s, u32 depth, u32 en
 }
 
 /* The process pays for the sample. */
-static __always_inline void pay_for_sample(struct walk *w)
+static __always_inline void pay_for_sample(struct process *p, struct walk *w)
 {
-	struct process *p = processes.lookup(&w->tgid);
 	struct settings *s = find_settings();
 	u64 took = bpf_ktime_get_ns() - w->begun_ns;
 
-	if (!p || !s)
+	if (!s)
 		return;
 	charge_timer(p, s);
 	p->sample_ns = p->sample_ns ? (7 * (u64)p->sample_ns + took) >> 3 : took;
@@ -42,6 +41,7 @@ static __always_inline void pay_for_sample(struct walk *w)
 /* Counts the sample under its stacks: the end of every walk. */
 static __always_inline int finish_sample(struct walk *w)
 {
+	struct process *p = processes.lookup(&w->tgid);
 	struct sample_value none = {}, *value;
 
 	value = counts.lookup_or_try_init(&w->key, &none);
@@ -52,7 +52,11 @@ static __always_inline int finish_sample(struct walk *w)
 	} else {
 		count(LOST_COUNTS_FULL);
 	}
-	pay_for_sample(w);
+	if (!p)
+		return 0;
+	if (!w->key.event)
+		trace_path(p, w->begun_ns, 0, &w->key);
+	pay_for_sample(p, w);
 	return 0;
 }
 

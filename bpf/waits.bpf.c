@@ -275,4 +275,5 @@ static __always_inline void end_wait(struct process *p, struct thread *t, u32 ti
 	}
 	__sync_fetch_and_add(&value->count, 1);
 	__sync_fetch_and_add(&value->total, now - since);
+	trace_path(p, now, since, &key);
 }

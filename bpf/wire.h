@@ -113,7 +113,7 @@ struct process {
 	u32 barriers;
 	u32 scope;
 	u32 our_stop;		/* 1: we have sent it SIGSTOP, of which it has yet to take notice */
-	u32 padding;
+	u32 traced;		/* 1: send a record of all that its threads do: see trace.bpf.c */
 };
 
 #define SCOPE_LEVELS 128	/* the last is for as many and more */
@@ -295,6 +295,8 @@ struct thread {
 	u8 queued;
 	u8 stopped;		/* it sleeps because of a signal or a debugger */
 	u8 spins;		/* found in a loop that waits for others, until its next edge, sleep or sample elsewhere */
+	u8 told;		/* what the last thread_record said that it does */
+	u8 reserved[3];
 };
 
 /* What a probe site means: the low byte of its cookie. */
@@ -481,6 +483,8 @@ enum record_type {
 	RECORD_CONTEXT = 11,	/* a struct context_record */
 	RECORD_MAPPED = 14,	/* a struct mapping_record */
 	RECORD_REPLACED = 8,	/* the PID was reused while its old entry was still there */
+	RECORD_THREAD = 15,	/* a struct thread_record */
+	RECORD_PATH = 16,	/* a struct path_record */
 };
 
 /* Where in the unwinder's store the mappings of a process are; key: tgid. */
@@ -623,6 +627,36 @@ struct trace_record {
 	u8 unsure;
 };
 
+#define DOES_WORK 1		/* it counts in n_working */
+#define DOES_RUN 2		/* it has a CPU */
+#define DOES_QUEUE 4		/* it waits for one */
+#define DOES_NOTHING 8		/* it has ended */
+#define DOES_KNOWN 128		/* of what was told; without it nothing was */
+
+/* What a thread does from a time on: see trace.bpf.c. */
+struct thread_record {
+	u32 type;
+	u32 tid;
+	u64 time_ns;
+	u64 function;		/* with an edge: the code that begins; 0 = something ends */
+	u32 image;
+	u32 waker;		/* at a wake-up: the thread that ran there then, perhaps of another process or interrupted; else 0 */
+	u8 does;		/* DOES_* */
+	u8 edge;		/* enum edge_kind of the probe that was hit; 0 = none was */
+	u8 depth;		/* frames of work and wait that live, behind that */
+	u8 reserved;
+	u32 also_reserved;
+};
+
+/* A sample, or a wait that is over: where it was. */
+struct path_record {
+	u32 type;
+	u32 reserved;
+	u64 time_ns;
+	u64 since_ns;		/* of a wait: when it began; 0 = it is a sample */
+	struct sample_key key;
+};
+
 struct settings {
 	u32 phase;		/* which phase samples are counted under now: 0 or 1 */
 	u32 trace;		/* 1: also send a trace_record for each sample */
@@ -652,6 +686,7 @@ enum command {
 	COMMAND_ALLOW = 5,	/* of a scope, not of a process: it may use so many cores from now on */
 	COMMAND_FREEZE = 6,	/* nothing of the process counts any more: what is known of it stays as it is */
 	COMMAND_WAITS = 7,	/* its waits are of interest from a time on, or (0) no more; stalls are cut in two now */
+	COMMAND_TRACE = 8,	/* its threads are traced from now on, or (0) no more */
 };
 
 /* What was decided about a process that is not watched; key: tgid. */

@@ -336,6 +336,14 @@ static __always_inline int is_idle_edge(struct process *p, u32 kind, u32 cost)
 	return p->from_leaves && kind != EDGE_CREATE_THREAD;
 }
 
+static __always_inline void trace_edge(struct pt_regs *ctx, struct thread *t, u64 cookie, int returned)
+{
+	u64 function = work_function(ctx, cookie);
+
+	t->told = what_it_does(t);
+	send_thread(t, bpf_ktime_get_ns(), 0, cookie, returned ? 0 : function);
+}
+
 int on_edge(struct pt_regs *ctx)
 {
 	u64 cookie = bpf_get_attach_cookie(ctx), begun;
@@ -398,6 +406,8 @@ int on_edge(struct pt_regs *ctx)
 	}
 	unblock(p, t);
 	recount(p, t);
+	if (p->traced)
+		trace_edge(ctx, t, cookie, returned);
 	barrier();
 	t->busy = 0;
 	meter_end(m, METER_EDGE, begun);

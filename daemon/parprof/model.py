@@ -165,6 +165,10 @@ class PathSample:
     levels: Levels = ()
 
 
+TRACE_ELAPSED, TRACE_MINIMUM = "trace_elapsed_s", "trace_minimum_time_s"
+"""What an execution trace says, among `Profile.extra`: seconds; see `parprof.timeline.minimum`."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
     """The process a profile is about."""

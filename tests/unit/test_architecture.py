@@ -18,7 +18,7 @@ LAYERS = (
     "languages logical probes unwind",
     "facts instruments",
     "input profile session",
-    "calls",
+    "calls timeline",
     "service",
     "commands",
     "__main__",

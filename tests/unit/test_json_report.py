@@ -15,7 +15,7 @@ from hypothesis import given
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.exporters import json_report
-from parprof.model import ProcessInfo, Profile
+from parprof.model import TRACE_ELAPSED, TRACE_MINIMUM, ProcessInfo, Profile
 from profiles import any_profile, heat
 
 METRICS = ["samples", "work_s", "idleness_s", "overhead_s", "spin_s", "blame_s", "profiling_s"]
@@ -89,6 +89,12 @@ def test_values() -> None:
     }  # fmt: skip
     assert report["lost"] == {"map-full": 3}
     assert report["cost"] == {"target_percent": 0.5, "daemon_percent": 0.25}
+
+
+def test_what_an_execution_trace_says() -> None:
+    profile = heat()
+    profile.extra = {**profile.extra, TRACE_ELAPSED: "1.500000", TRACE_MINIMUM: "0.250000"}
+    assert parsed(profile)["trace"] == {"elapsed_s": 1.5, "minimum_time_s": 0.25}
 
 
 def test_functions_by_exclusive_idleness() -> None:

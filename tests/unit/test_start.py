@@ -23,7 +23,7 @@ HEAVY = (
 ARGUMENTS = {
     "record": "--help --output --loops --save-facts --frequency --event --cores --n-w-source --budget "
     "--no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
-    "--width --blame --verbose --html --no-source command",
+    "--width --blame --verbose --html --no-source --trace --trace-limit --trace-seconds command",
     "attach": "--help pid --duration --scope --children --span --output --loops --save-facts --frequency --event "
     "--cores --n-w-source "
     "--budget --no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "

@@ -18,12 +18,14 @@ from parprof.commands.showing import print_report, write_page
 from parprof.commands.views import view_of
 from parprof.exporters import pprof
 from parprof.exporters.output import keep_old, open_output
+from parprof.facts.measurement import Measurement
 from parprof.facts.replay import RememberingNamer
 from parprof.facts.writing import encode, save
 from parprof.kernel.detacher import detacher
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.perf_events import EventChoice
-from parprof.model import Profile
+from parprof.kernel.trace import TraceLog
+from parprof.model import TRACE_ELAPSED, TRACE_MINIMUM, Profile
 from parprof.probes.prices import machine_prices
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
@@ -81,13 +83,37 @@ def run_session(
                 cores=args.cores,
                 notes=[*events.notes, *_without_cache()],
             )
+            namer = FileNamer(symbolizer)
             if args.save_facts is None:
-                return make_profile(measured, FileNamer(symbolizer)), b""
-            names = RememberingNamer(FileNamer(symbolizer))
-            profile = make_profile(measured, names)
-            return profile, encode(measured, names)
+                profile, facts = make_profile(measured, namer), b""
+            else:
+                names = RememberingNamer(namer)
+                profile = make_profile(measured, names)
+                facts = encode(measured, names)
+            if kernel.trace_log is not None:
+                _trace(args, kernel.trace_log, measured, namer, profile)
+            return profile, facts
         finally:
             session.close()
+
+
+def _trace(
+    args: argparse.Namespace, log: TraceLog, measured: Measurement, namer: FileNamer, profile: Profile
+) -> None:
+    """Write the execution trace, and note what it says."""
+    from parprof.timeline.trace import write_trace  # which few ask for
+
+    with open_output(args.trace) as file:
+        result = write_trace(measured, log, namer, file, args.trace_limit << 20)
+    profile.notes.append(result.sentence(args.trace))
+    if not args.quiet:
+        _to_standard_error(result.sentence(args.trace))
+    if not result.is_blind:
+        profile.extra = {
+            **profile.extra,
+            TRACE_ELAPSED: f"{result.minimum.elapsed_ns / 1e9:.6f}",
+            TRACE_MINIMUM: f"{result.minimum.minimum_ns / 1e9:.6f}",
+        }
 
 
 def _report(args: argparse.Namespace, profile: Profile, *, shares_output: bool) -> None:

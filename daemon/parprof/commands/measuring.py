@@ -20,6 +20,7 @@ from parprof.exporters.output import check_writable
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.perf_events import EventChoice, choose, maximum_rate_hz
 from parprof.kernel.records import Budget
+from parprof.kernel.trace import TraceBounds
 from parprof.resources import allow_many_files
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 DEFAULT_FREQUENCY_HZ = 499
 DEFAULT_BUDGET_PERCENT = 1.0
+DEFAULT_TRACE_MIB, MOST_TRACE_MIB = 16, 1024
+DEFAULT_TRACE_SECONDS, MOST_TRACE_SECONDS = 60.0, 86400.0
 _NO_LIMIT_NS = 10**12
 
 
@@ -72,6 +75,7 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
         "--no-wait", dest="wait", action="store_false",
         help="do not find out where threads sleep: it takes up to the budget where they do so often",
     )  # fmt: skip
+    parser.set_defaults(trace=None)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress line")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -85,6 +89,40 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
     add_view_options(parser)
     add_html_option(parser, "also write the report as a web page to OUT")
     add_source_option(parser)
+
+
+def add_trace_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of an execution trace."""
+    parser.add_argument(
+        "--trace", metavar="OUT",
+        help="also write an execution trace that ui.perfetto.dev shows: n_w over time, and for each thread its states, "
+        "regions, tasks, waits and samples; and say what would remain of the time with the machine to itself",
+    )  # fmt: skip
+    parser.add_argument(
+        "--trace-limit", metavar="MIB", type=int, default=DEFAULT_TRACE_MIB,
+        help="size of the trace at most (default: %(default)s MiB); there it ends, and the report says so",
+    )  # fmt: skip
+    parser.add_argument(
+        "--trace-seconds", metavar="S", type=float, default=DEFAULT_TRACE_SECONDS,
+        help="time that the trace covers at most, from the start (default: %(default)g)",
+    )  # fmt: skip
+
+
+def _check_trace(args: argparse.Namespace) -> None:
+    if args.trace is None:
+        return
+    if args.trace in (args.output, args.save_facts, args.html, args.report):
+        raise UsageError("--trace names a file that another option names: give it one of its own")
+    if not 1 <= args.trace_limit <= MOST_TRACE_MIB:
+        raise UsageError(f"--trace-limit {args.trace_limit}: give 1 to {MOST_TRACE_MIB} MiB")
+    if not 0 < args.trace_seconds <= MOST_TRACE_SECONDS:
+        raise UsageError(f"--trace-seconds {args.trace_seconds:g}: give up to {MOST_TRACE_SECONDS:g} seconds")
+    check_writable(args.trace)
+
+
+def trace_bounds(args: argparse.Namespace) -> TraceBounds | None:
+    """What may be traced at most; None: no trace is wanted."""
+    return None if args.trace is None else TraceBounds(args.trace_limit << 20, args.trace_seconds)
 
 
 def validate(args: argparse.Namespace) -> EventChoice:
@@ -112,6 +150,7 @@ def validate(args: argparse.Namespace) -> EventChoice:
         if args.save_facts == args.output:
             raise UsageError("--save-facts and -o name the same file: give each one of its own")
         check_writable(args.save_facts)
+    _check_trace(args)
     return choose(args.event)
 
 
@@ -182,7 +221,14 @@ def measure(
     allow_many_files()
     budget = Budget(args.budget / 100, _NO_LIMIT_NS) if args.budget >= 100 else Budget(args.budget / 100)
     with _Loading(
-        lambda: BpfKernel(events.names, args.frequency, budget=budget, waits=args.wait, activations=True)
+        lambda: BpfKernel(
+            events.names,
+            args.frequency,
+            budget=budget,
+            waits=args.wait,
+            activations=True,
+            traced=trace_bounds(args),
+        )
     ) as loading:
         thread_before_s = time.thread_time()
         from parprof.commands.measured import run_session  # beside the loading

@@ -10,7 +10,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from parprof.commands.measuring import Interrupt, add_measuring_options, measure, present, validate
+from parprof.commands.measuring import (
+    Interrupt,
+    add_measuring_options,
+    add_trace_options,
+    measure,
+    present,
+    validate,
+)
 from parprof.commands.spawn import Child
 from parprof.errors import CommandError, UsageError
 
@@ -34,6 +41,7 @@ class RecordCommand:
         """Declare the arguments."""
         parser.usage = "parprof record [options] [--] CMD [ARG ...]"
         add_measuring_options(parser, "parprof.pb.gz")
+        add_trace_options(parser)
         parser.add_argument(
             "command", metavar="CMD", nargs=argparse.REMAINDER, help="the command and its arguments"
         )

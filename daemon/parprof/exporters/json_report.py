@@ -15,7 +15,7 @@ from parprof.exporters import concurrency
 from parprof.exporters.answer import headline, sentence
 from parprof.exporters.concurrency import FunctionLevels, by_function, by_process
 from parprof.metrics import IDLENESS, METRICS, OVERHEAD, SAMPLES, SPIN, WORK, Metrics
-from parprof.model import Profile
+from parprof.model import TRACE_ELAPSED, TRACE_MINIMUM, Profile
 
 SCHEMA = 2
 _WITH_INTERVALS = (WORK, IDLENESS, OVERHEAD, SPIN)
@@ -74,7 +74,16 @@ def report(profile: Profile) -> dict[str, Any]:
             for row, rank in zip(functions, ranks, strict=True)
         ],
         "paths": _paths(tree),
+        **_trace(profile),
     }
+
+
+def _trace(profile: Profile) -> dict[str, Any]:
+    """What its execution trace says (`parprof record --trace`); nothing without one."""
+    elapsed, minimum = (profile.extra.get(name) for name in (TRACE_ELAPSED, TRACE_MINIMUM))
+    if elapsed is None or minimum is None:
+        return {}
+    return {"trace": {"elapsed_s": float(elapsed), "minimum_time_s": float(minimum)}}
 
 
 def _scope(profile: Profile) -> dict[str, Any]:

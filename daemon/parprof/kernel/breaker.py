@@ -20,6 +20,7 @@ from parprof.kernel.records import (
     COMMAND_PROBE,
     COMMAND_RECOUNT,
     COMMAND_SETTLE,
+    COMMAND_TRACE,
     COMMAND_WAITS,
     Budget,
     Cost,
@@ -123,6 +124,10 @@ class Breaker:
     def find_waits(self, pid: int, since_ns: int) -> None:
         """The waits of a process are of interest from then on; 0: no more."""
         self._command(COMMAND_WAITS, pid, since_ns)
+
+    def trace(self, pid: int, *, on: bool) -> None:
+        """Tell what the threads of a process do, and of children that it forks, or no more."""
+        self._command(COMMAND_TRACE, pid, int(on))
 
     def probe_again(self, pid: int) -> None:
         """Let probes count again that were cut off in a process."""

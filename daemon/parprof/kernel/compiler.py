@@ -25,6 +25,7 @@ from parprof.kernel.headers import make_tree
 
 OBJECT_PARTS = (
     "maps.bpf.c",
+    "trace.bpf.c",
     "scope.bpf.c",
     "threads.bpf.c",
     "budget.bpf.c",
@@ -188,6 +189,8 @@ def compile_object() -> dict[str, Any]:
         "phase_process": _fields(bpf["phase_processes"].Leaf),
         "control_record": _fields(bpf["layout_control"].Leaf),
         "trace_record": _fields(bpf["layout_trace"].Leaf),
+        "thread_record": _fields(bpf["layout_thread"].Leaf),
+        "path_record": _fields(bpf["layout_path"].Leaf),
     }
     return {"maps": maps, "programs": programs, "layouts": layouts}
 

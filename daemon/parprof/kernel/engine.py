@@ -33,9 +33,10 @@ from parprof.kernel.ringbuf import RingBuffer
 from parprof.kernel.sampling import LIVES, SampleEvents, Tracepoints
 from parprof.kernel.scopes import Scopes, wait_key
 from parprof.kernel.settings import Settings
-from parprof.kernel.sizes import FEW_SCOPES, activation_sizes, map_sizes
+from parprof.kernel.sizes import FEW_SCOPES, activation_sizes, map_sizes, trace_ring_bytes
 from parprof.kernel.stacks import CodeAt, StackTable
 from parprof.kernel.store import Store
+from parprof.kernel.trace import TraceBounds, TraceLog
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
 from parprof.model import Count, Facts, SampleKey, ThreadState, add_facts
 from parprof.resources import Closing
@@ -75,6 +76,7 @@ class BpfKernel(Closing):
         system_wide: bool = False,
         waits: bool = False,
         activations: bool = False,
+        traced: TraceBounds | None = None,
         sizes: dict[str, int] | None = None,
         budget: Budget | None = None,
     ) -> None:
@@ -82,6 +84,7 @@ class BpfKernel(Closing):
 
         ``waits``: find out where the threads of all processes sleep, and for how long; see `find_waits`.
         ``activations``: tell calls apart by comparing each thread's samples; rows of `ACTIVATION`.
+        ``traced``: keep what each thread does from when on, within these bounds: `trace_log`.
         ``budget``: what each process may pay; events beyond it are left out by the programs themselves.
         """
         self.events = tuple(events)
@@ -96,6 +99,9 @@ class BpfKernel(Closing):
         self._rings: dict[str, RingBuffer] = {}
         self._states: dict[bytes, bytes] | None = None
         self._trace = trace
+        self._bounds = traced
+        self.trace_log: TraceLog | None = None
+        """What the threads did when; None: nobody asked for that."""
         self._waits = waits
         self._waits_prepared = False
         self._has_learned = False
@@ -103,6 +109,8 @@ class BpfKernel(Closing):
         rate = frequency_hz * len(self.events)
         fewer = {} if system_wide else {"scopes": FEW_SCOPES}
         more = activation_sizes(possible_cpus()) if activations else {}
+        if traced:
+            more["trace"] = trace_ring_bytes(possible_cpus())
         self._object = load_object({**map_sizes(possible_cpus(), rate), **fewer, **more, **(sizes or {})})
         self.prober = Prober(self._object)
         self.prober.prepare()  # beside what follows
@@ -135,9 +143,13 @@ class BpfKernel(Closing):
     def _start(self) -> None:
         threads = self._object.layouts["thread"]
         self._object.put("threads", struct.pack("<I", 0), threads())  # the template for new threads
-        for name in ("stacks", "control", "alarms", *(("trace",) if self._trace else ())):
+        for name in ("stacks", "control", "alarms", *(("trace",) if self._trace or self._bounds else ())):
             self._rings[name] = RingBuffer(
                 self._object.maps[name], self._object.definitions[name]["max_entries"]
+            )
+        if self._bounds:
+            self.trace_log = TraceLog(
+                self._rings["trace"], self._object.layouts, self._bounds, self._stop_tracing
             )
         self._lives.attach()
         self._breaker = Breaker(self._object, self._settings, self._rings["alarms"])
@@ -147,6 +159,11 @@ class BpfKernel(Closing):
         if self._waits:
             self._prepare_waits()
         self._events = SampleEvents(self._object.program("on_sample"), self.events, self._first_hz)
+
+    def _stop_tracing(self) -> None:
+        self._bounds = None
+        for pid in self.images():
+            self.breaker.trace(pid, on=False)
 
     def _prepare_waits(self) -> None:
         """In a thread of its own: until the verifier is done nobody's wait is placed, and that is counted."""
@@ -229,6 +246,7 @@ class BpfKernel(Closing):
         process.image, process.dead, process.left_ns = image, from_exec, self._settings.budget.burst_ns
         process.scope = scope or image
         process.waits_since_ns = time.monotonic_ns() if self._waits else 0
+        process.traced = self._bounds is not None
         with self._needing_room(pid, "scopes"):
             self.scopes.ensure(process.scope, begun_ns)
         self._put("processes", pid, process)
@@ -398,8 +416,10 @@ class BpfKernel(Closing):
         self.stacks.add(self._rings["stacks"].read())
 
     def poll(self) -> None:
-        """Empty the stack ring; call several times a second."""
+        """Empty the rings; call several times a second."""
         self._read_stacks()
+        if self.trace_log is not None:
+            self.trace_log.take()
 
     def drain(self) -> Facts:
         """All samples counted since the last drain.
@@ -412,7 +432,7 @@ class BpfKernel(Closing):
         self._settings.write(phase=self._phase)
         time.sleep(0.002)  # programs that still saw the old phase end within microseconds
         facts = self._counts.take(old)
-        self._read_stacks()  # after the counts: a stack is sent before it is counted
+        self.poll()  # after the counts: a stack is sent before it is counted
         self._drains += 1
         self.stacks.touch((digest for key in facts for digest in (key.user, key.kernel)), self._drains)
         ready = self._counts.ready(facts, self._drains)

@@ -44,12 +44,13 @@ EVENTS: dict[str, tuple[int, int]] = {
 _PERIODS = {
     "page-faults": 32,
     "minor-faults": 32,
-    "context-switches": 8,
+    "context-switches": 7,
     "major-faults": 1,
     "cpu-migrations": 1,
 }
 """Events of the kernel come in bursts, which a frequency would estimate by a factor of ten: each such number of
-them is a sample."""
+them is a sample. Switches are counted for all that a CPU runs, and two programs often take turns: by an even number
+all samples would be of one of them."""
 CLOCKS = ("cycles", "ref-cycles", "cpu-clock")
 _FLAG_DISABLED, _FLAG_EXCLUDE_IDLE, _FLAG_FREQUENCY = 1 << 0, 1 << 7, 1 << 10
 _ATTRIBUTE_SIZE = 136

@@ -10,6 +10,7 @@ _LEAST_COUNTS, _MOST_COUNTS = 1 << 16, 1 << 19
 """An entry takes 0.14 kB."""
 _STACKS_PER_CPU, _LEAST_STACKS, _MOST_STACKS = 64, 1 << 11, 1 << 14
 """Threads whose last stack is kept where calls are to be told apart. An entry takes 1.1 kB."""
+_TRACE_BYTES_PER_CPU = 50_000 * 48
 FEW_SCOPES = 1024
 """Where nobody asks for all processes of the machine: one job is one scope. An entry takes 1.2 kB."""
 _RING_BYTES_PER_CPU, _LEAST_RING, _MOST_RING = 1 << 19, 1 << 22, 1 << 25
@@ -41,6 +42,15 @@ def activation_sizes(cpus: int) -> dict[str, int]:
     ({'last_stacks': 2048}, {'last_stacks': 16384})
     """
     return {"last_stacks": _bounded(_STACKS_PER_CPU * cpus, _LEAST_STACKS, _MOST_STACKS)}
+
+
+def trace_ring_bytes(cpus: int) -> int:
+    """Size of the ring of an execution trace, which is emptied ten times a second: 50,000 changes a second and CPU.
+
+    >>> trace_ring_bytes(2), trace_ring_bytes(256)
+    (4194304, 33554432)
+    """
+    return _bounded(_TRACE_BYTES_PER_CPU * cpus, _LEAST_RING, _MOST_RING)
 
 
 def _bounded(wanted: float, least: int, most: int) -> int:

@@ -241,6 +241,24 @@ class RowMaker:
         if is_clock and not reason:
             self.incomplete_though_whole += paths.incomplete_samples - incomplete
 
+    def path_of(self, drain: Drain, key: SampleKey) -> Path:
+        """The logical call path of samples that the rows made last are of; empty where nothing is known.
+
+        Of work that is shared among several call paths, the one with the largest share.
+        """
+        paths = self._paths.get((key.image, key.epoch))
+        if paths is None:
+            return ()
+        located, _ = max(
+            paths.shares(key.user, key.kernel * (key.event != NO_EVENT), key.context, 1 << 16, NO_EVENT),
+            key=lambda share: share[1],
+        )
+        if key.event == NO_EVENT:
+            located = paths.ending_in(
+                located, _WAITS[self.wait_kind(drain, key.kernel)] if key.user else NOT_LOOKED_AT
+            )
+        return located.path
+
     def spun_alone(self) -> list[tuple[PathSample, float]]:
         """Rows made last of threads that spun while nobody worked, with how often they were sampled so."""
         return list(self._spun_alone.values())
@@ -256,7 +274,7 @@ class RowMaker:
         count: Count,
     ) -> None:
         """Time that a thread slept, or that nobody worked since it went to sleep."""
-        kind = self._wait_kind(drain, key.kernel)
+        kind = self.wait_kind(drain, key.kernel)
         below = _WAITS[kind] if key.user else NOT_LOOKED_AT
         for located, share in paths.shares(key.user, 0, key.context, count.total, NO_EVENT):
             if key.state is ThreadState.BLOCKED:
@@ -289,7 +307,8 @@ class RowMaker:
             known = self._calls[id(located)] = located, found and self._one_object(*found)
         return known[1]
 
-    def _wait_kind(self, drain: Drain, kernel: int) -> WaitKind:
+    def wait_kind(self, drain: Drain, kernel: int) -> WaitKind:
+        """What a thread waits for that sleeps with this kernel stack."""
         kind = self._kinds.get(kernel)
         if kind is None:
             frames = drain.stacks.get(kernel).frames if kernel else ()
