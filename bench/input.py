@@ -116,6 +116,8 @@ def main() -> None:
     args = parser.parse_args()
     builds = args.builds.split(",")
     names = [name for name in PROGRAMS if re.search(args.only, name)]
+    if not names:
+        parser.error(f"--only {args.only}: a regular expression; the programs are {', '.join(PROGRAMS)}")
     print(describe())
     print(f"\n| program | {' | '.join(f'{how}: time | memory' for how in builds)} |")
     print(f"|{'---|' * (1 + 2 * len(builds))}")
