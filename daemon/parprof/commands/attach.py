@@ -16,6 +16,7 @@ from parprof.commands.measuring import (
     DEFAULT_FREQUENCY_HZ,
     Interrupt,
     add_measuring_options,
+    check_budget,
     deadline,
     measure,
     present,
@@ -110,8 +111,7 @@ class AttachCommand:
 
         if args.scope != "process":
             raise UsageError("--span is of one process: give it without --children and --scope")
-        if not 0 < args.budget <= 100:
-            raise UsageError(f"--budget {args.budget:g}: give a percentage above 0, at most 100")
+        check_budget(args.budget)
         interrupt = Interrupt()
         with interrupt.installed():
             return attach_span(args, pid, interrupt)

@@ -10,7 +10,7 @@ import signal
 import time
 
 from parprof.calls.wanted import Wanted, parse_wanted
-from parprof.commands.measuring import Interrupt
+from parprof.commands.measuring import Interrupt, check_budget
 from parprof.commands.spawn import Child
 from parprof.errors import CommandError, UsageError
 from parprof.exporters.output import check_writable
@@ -114,8 +114,7 @@ def _validate(args: argparse.Namespace) -> list[Wanted]:
         )
     if args.duration is not None and not (math.isfinite(args.duration) and args.duration > 0):
         raise UsageError(f"-d {args.duration}: give a positive number of seconds")
-    if not 0 < args.budget <= 100:
-        raise UsageError(f"--budget {args.budget:g}: give a percentage above 0, at most 100")
+    check_budget(args.budget)
     return [parse_wanted(text) for text in args.function]
 
 

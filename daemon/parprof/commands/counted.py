@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import cache
 from typing import TextIO
 
@@ -34,6 +34,7 @@ from parprof.kernel.engine import BpfKernel
 from parprof.kernel.perf_events import choose, maximum_rate_hz
 from parprof.kernel.records import Budget, Cost, Prices
 from parprof.probes.prices import machine_prices
+from parprof.process.identity import used_cpu_s
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
 from parprof.resources import allow_many_files
@@ -48,8 +49,6 @@ _LOOK_HZ = 1999
 _NO_LIMIT_NS = 10**12
 _BURST_NS = 50_000_000
 """What counting may take at once: a burst of calls is not to end it."""
-_CPU_CLOCK = 2
-"""CPUCLOCK_SCHED of the clock of another process: clock_getcpuclockid(3)."""
 
 
 def count_calls(
@@ -132,19 +131,19 @@ class _Count:
             TargetError, UsageError.
         """
         self._check_found(main)
-        self._begun_s, cpu_s = time.monotonic(), _cpu_s(main.pid)
+        self._begun_s, cpu_s = time.monotonic(), used_cpu_s(main.pid)
         with ExitStack() as until_looked, Progress(sys.stderr, enabled=not self._args.quiet) as progress:
             until_looked.callback(os.close, bpf.enable_stats())
             while not (finished(self._session) or self._is_over()):
                 had_started = self._has_started(main.pid)
                 self._session.step()
                 if not had_started:  # its files may have been looked into meanwhile
-                    self._begun_s, cpu_s = time.monotonic(), _cpu_s(main.pid)
+                    self._begun_s, cpu_s = time.monotonic(), used_cpu_s(main.pid)
                 progress.show(self._session, main)
                 is_cut = self._is_cut(main.pid)
                 looked_s = time.monotonic() - self._begun_s
                 if self._estimate is None and (is_cut or looked_s >= LOOK_SECONDS):
-                    self._look(main.pid, (_cpu_s(main.pid) - cpu_s) / max(looked_s, 1e-3))
+                    self._look(main.pid, (used_cpu_s(main.pid) - cpu_s) / max(looked_s, 1e-3))
                     until_looked.close()
                     if self._is_too_dear(is_cut):
                         break
@@ -303,13 +302,6 @@ class _Count:
             )
         made.notes = [*self._notes, *self._counting.notes, *self._counting.finder.missing()]
         return made
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU time that a process has used so far; 0 if it is gone."""
-    with suppress(OSError):
-        return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
-    return 0.0
 
 
 def _to_standard_error(line: str) -> None:

@@ -137,8 +137,7 @@ def validate(args: argparse.Namespace) -> EventChoice:
         )
     if args.cores is not None and not 1 <= args.cores <= 1 << 16:
         raise UsageError(f"--cores {args.cores}: give a positive number")
-    if not 0 < args.budget <= 100:
-        raise UsageError(f"--budget {args.budget:g}: give a percentage above 0, at most 100")
+    check_budget(args.budget)
     check_writable(args.output)
     if args.report is not None:
         check_writable(args.report)
@@ -152,6 +151,16 @@ def validate(args: argparse.Namespace) -> EventChoice:
         check_writable(args.save_facts)
     _check_trace(args)
     return choose(args.event)
+
+
+def check_budget(percent: float) -> None:
+    """See that ``--budget`` is one.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not 0 < percent <= 100:
+        raise UsageError(f"--budget {percent:g}: give a percentage above 0, at most 100")
 
 
 class Interrupt:

@@ -92,7 +92,7 @@ class ScaleCommand:
         library = os.fspath(LIBRARY.path())
         numbers = (1,) if args.serial else args.threads
         code, records = _run_all(command, library, numbers, args.quiet, is_serial=args.serial)
-        scale = named(records, " ".join(command), _log(args.quiet), is_serial=args.serial)
+        scale = named(records, " ".join(command), log_of(args.quiet), is_serial=args.serial)
         present(args, scale)
         return code
 
@@ -112,7 +112,9 @@ def _limit(text: str) -> int:
     return int(text)
 
 
-def _log(is_quiet: bool) -> Callable[[str], None]:
+def log_of(is_quiet: bool) -> Callable[[str], None]:
+    """Where lines on progress go: standard error, if anywhere."""
+
     def log(line: str) -> None:
         if not is_quiet:
             print(f"parprof: {line}", file=sys.stderr, flush=True)
@@ -124,7 +126,7 @@ def _run_all(
     command: Sequence[str], library: str, numbers: Sequence[int], is_quiet: bool, *, is_serial: bool
 ) -> tuple[int, list[Record]]:
     """The exit code of the last run, and the record of each."""
-    log = _log(is_quiet)
+    log = log_of(is_quiet)
     records: list[Record] = []
     code = 0
     interrupt = Interrupt()

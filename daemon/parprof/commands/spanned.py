@@ -8,14 +8,12 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from parprof.calls.estimate import LOOK_SECONDS, Estimate, Look, estimate
 from parprof.commands.measuring import Interrupt
-from parprof.commands.scale import named
+from parprof.commands.scale import log_of, named
 from parprof.commands.scaled import write_page
 from parprof.errors import ProbeAttachError, TargetError
 from parprof.exporters import scale_page, scale_pprof, scale_table
@@ -28,6 +26,7 @@ from parprof.kernel.records import Budget, Cost, Prices
 from parprof.kernel.uprobes import ProbeSet, Site
 from parprof.plans import Edge
 from parprof.probes.prices import machine_prices
+from parprof.process.identity import used_cpu_s
 from parprof.process.loadmap import LoadMap
 from parprof.resources import Closing, allow_many_files
 from parprof.runtimes import Agent, agent_for_library
@@ -40,8 +39,6 @@ from parprof.session.target import Target
 
 _FREQUENCY_HZ = 99
 _BURST_NS = 50_000_000
-_CPU_CLOCK = 2
-"""CPUCLOCK_SCHED of the clock of another process: clock_getcpuclockid(3)."""
 _FOLLOWED = (Edge.WORK, Edge.WAIT, Edge.REGION)
 _RUNTIMES = ("libgomp", "libomp", "libiomp5")
 _NOTE = (
@@ -60,7 +57,8 @@ def attach_span(args: argparse.Namespace, pid: int, interrupt: Interrupt) -> int
         if path is not None:
             check_writable(path)
     record, notes = _measure(args, pid, interrupt)
-    scale = named([record], record.command, _log(args))
+    log = log_of(args.quiet)
+    scale = named([record], record.command, log)
     scale = Scale(scale.command, scale.predictions, (_NOTE, *notes, *scale.notes))
     keep_old(args.output)
     with open_output(args.output) as file:
@@ -70,16 +68,8 @@ def attach_span(args: argparse.Namespace, pid: int, interrupt: Interrupt) -> int
     if not (args.no_report or args.output == "-"):
         with open_output(args.report or "-") as file:
             file.write(scale_table.text(scale, args.limit).encode("utf-8", "backslashreplace"))
-    _log(args)(f"wrote {args.output}")
+    log(f"wrote {args.output}")
     return 0
-
-
-def _log(args: argparse.Namespace) -> Callable[[str], None]:
-    def log(line: str) -> None:
-        if not args.quiet:
-            print(f"parprof: {line}", file=sys.stderr, flush=True)
-
-    return log
 
 
 class _Phases(Closing):
@@ -173,7 +163,7 @@ class _Measurement:
         main = self._session.watch(pid)
         if not self._phases.is_there:
             self._refuse(main)
-        begun_s, cpu_s, used_s = time.monotonic(), _cpu_s(pid), 0.0
+        begun_s, cpu_s, used_s = time.monotonic(), used_cpu_s(pid), 0.0
         with ExitStack() as until_looked:
             until_looked.callback(os.close, bpf.enable_stats())
             is_looking = True
@@ -182,7 +172,7 @@ class _Measurement:
                 if self._args.duration is not None and elapsed_s >= self._args.duration:
                     break
                 self._session.step()
-                used_s = max(used_s, _cpu_s(pid) - cpu_s)
+                used_s = max(used_s, used_cpu_s(pid) - cpu_s)
                 target = self._session.live(pid)
                 is_cut = target is not None and Cost.CALL in target.cuts
                 if is_looking and (is_cut or elapsed_s >= LOOK_SECONDS):
@@ -195,7 +185,7 @@ class _Measurement:
                     )
                     break
         elapsed_s = time.monotonic() - begun_s
-        used_s = max(used_s, _cpu_s(pid) - cpu_s)
+        used_s = max(used_s, used_cpu_s(pid) - cpu_s)
         self._phases.close()
         self._session.finish()
         return self._record(pid, main, elapsed_s, used_s)
@@ -231,7 +221,9 @@ class _Measurement:
                 f"{self._args.budget:g} %: its phases are too fine to be measured from outside; --budget 100 has no "
                 "limit, `parprof scale` measures from inside"
             )
-        _log(self._args)(f"{told} = {found.percent:.2g} % of what the program takes itself: measuring")
+        log_of(self._args.quiet)(
+            f"{told} = {found.percent:.2g} % of what the program takes itself: measuring"
+        )
 
     def _record(self, pid: int, main: Target, elapsed_s: float, cpu_s: float) -> tuple[Record, list[str]]:
         kernel = self._session.kernel
@@ -283,10 +275,3 @@ def _address(address: int, load_map: LoadMap | None) -> Address:
         return Address("", "", address)
     dso, vaddr = found
     return Address(dso.path, dso.build_id, vaddr)
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU time that a process has used so far; 0 if it is gone."""
-    with suppress(OSError):
-        return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
-    return 0.0

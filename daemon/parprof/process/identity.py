@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -27,6 +28,8 @@ from parprof.untrusted import visible
 _PF_KTHREAD = 0x00200000
 _MAX_COMMAND = 4096
 _MAX_TASKS = 4096
+_CPU_CLOCK = 2
+"""CPUCLOCK_SCHED of the clock of another process: clock_getcpuclockid(3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +206,13 @@ def allowance(pid: int, cgroup_root: Path = CGROUP_ROOT) -> Allowance:
         raise TargetError(f"process {pid} has ended")
     quota = cgroup_quota(membership_of(pid), cgroup_root)
     return Allowance(frozenset(cores), quota)
+
+
+def used_cpu_s(pid: int) -> float:
+    """CPU time that a process has used so far, in seconds; 0 if it is gone."""
+    with suppress(OSError):
+        return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
+    return 0.0
 
 
 def open_pidfd(pid: int) -> int:
