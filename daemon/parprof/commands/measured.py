@@ -105,9 +105,10 @@ def _trace(
 
     with open_output(args.trace) as file:
         result = write_trace(measured, log, namer, file, args.trace_limit << 20)
-    profile.notes.append(result.sentence(args.trace))
+    told = result.sentence(args.trace)
+    profile.notes.append(told)
     if not args.quiet:
-        _to_standard_error(result.sentence(args.trace))
+        _to_standard_error(told)
     if not result.is_blind:
         profile.extra = {
             **profile.extra,
