@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import struct
 
 from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf
 from parprof.kernel.objects import LoadedObject, get_object
+from parprof.kernel.sampling import Tracepoints
 from parprof.resources import Closing
 
 _MAX_PROCESSES = 1 << 14
@@ -25,13 +25,11 @@ class ByteCounter(Closing):
 
     def __init__(self, pid: int) -> None:
         """``pid``: of a process that has not begun yet."""
-        self._descriptors: list[int] = []
         self._object = LoadedObject(get_object(), {"byte_processes": _MAX_PROCESSES})
+        self._calls = Tracepoints(self._object, _TRACEPOINTS)
         try:
             bpf.map_update(self._object.maps["byte_processes"], struct.pack("<I", pid), _ONE)
-            for tracepoint, program in _TRACEPOINTS:
-                loaded = self._object.program(program)
-                self._descriptors.append(bpf.raw_tracepoint_open(tracepoint, loaded))
+            self._calls.attach()
         except OSError as error:
             self.close()
             raise KernelUnsupported(f"counting bytes of system calls: {error.strerror}") from error
@@ -53,6 +51,5 @@ class ByteCounter(Closing):
 
     def close(self) -> None:
         """Stop counting."""
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+        self._calls.detach()
         self._object.close()

@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from parprof.kernel import bpf
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.sampling import Tracepoints
 
@@ -148,27 +147,13 @@ class CallTimer:
     def by_routine(self, until_ns: int | None = None) -> dict[int, RoutineTime]:
         """What calls took, by number of the routine. ``until_ns``: those that are open count up to then; else now."""
         until = time.monotonic_ns() if until_ns is None else until_ns
-        layout, size = (
-            self._object.layouts["routine_time"],
-            self._object.definitions["routine_times"]["value_size"],
-        )
-        out = {}
-        for key, raw in bpf.map_read_all(self._object.maps["routine_times"], 4, size, MAX_ROUTINES):
-            if any(raw):
-                out[int.from_bytes(key, "little")] = _routine(layout.from_buffer_copy(raw), until)
-        return out
+        entries = self._object.entries("routine_times", "routine_time")
+        return {routine: _routine(one, until) for routine, one in entries if any(bytes(one))}
 
     def by_caller(self) -> dict[tuple[int, ...], tuple[ArcTime, ArcTime]]:
         """What calls took, sequential ones and concurrent ones, by who called: `parprof.kernel.call_counts.Caller`."""
-        definition = self._object.definitions["arc_times"]
-        key_layout, layout = self._object.layouts["call_arc"], self._object.layouts["arc_time"]
         out: dict[tuple[int, ...], tuple[ArcTime, ArcTime]] = {}
-        entries = bpf.map_read_all(
-            self._object.maps["arc_times"], definition["key_size"], definition["value_size"], 1024
-        )
-        for key, raw in entries:
-            arc: Any = key_layout.from_buffer_copy(key)
-            one: Any = layout.from_buffer_copy(raw)
+        for arc, one in self._object.entries("arc_times", "arc_time", "call_arc"):
             sequential, concurrent = (
                 ArcTime(one.ended[state], one.elapsed_ns[state], one.cpu_ns[state]) for state in (0, 1)
             )

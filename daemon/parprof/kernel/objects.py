@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ _CACHE_BYTES = 8 << 20
 COMPILER_MODULES = ("compiler.py", "btf.py", "headers.py", "bcc_import.py", "cpus.py")
 """The modules here that make the object."""
 _ARRAY_OF_MAPS = 12
+_ENTRIES_AT_ONCE = 1024
 _EDGE_UNWINDERS = "edge_unwinders"
 _EDGE_PROGRAMS = ("on_edge_unwind", "on_edge_python")
 """By their index in that array."""
@@ -70,6 +71,10 @@ def cache_name() -> str:
     for name in COMPILER_MODULES:
         digest.update(Path(__file__).with_name(name).read_bytes())
     return f"{digest.hexdigest()[:32]}.json"
+
+
+def _number(key: bytes) -> int:
+    return int.from_bytes(key, "little")
 
 
 def _read_cached(cache: DiskCache, name: str) -> dict[str, Any] | None:
@@ -258,6 +263,14 @@ class LoadedObject:
         """The structure under ``key``, or None."""
         raw = bpf.map_lookup(self.maps[map_name], key, self.definitions[map_name]["value_size"])
         return None if raw is None else self.layouts[layout].from_buffer_copy(raw)
+
+    def entries(self, map_name: str, layout: str, key_layout: str = "") -> Iterator[tuple[Any, Any]]:
+        """Key and structure of all entries of a map. The key is a structure too, or a number without ``key_layout``."""
+        definition, fd = self.definitions[map_name], self.maps[map_name]
+        key_of = self.layouts[key_layout].from_buffer_copy if key_layout else _number
+        found = bpf.map_read_all(fd, definition["key_size"], definition["value_size"], _ENTRIES_AT_ONCE)
+        for key, raw in found:
+            yield key_of(key), self.layouts[layout].from_buffer_copy(raw)
 
     def put(self, map_name: str, key: bytes, value: ctypes.Structure, flags: int = bpf.ANY) -> None:
         """Store a structure."""

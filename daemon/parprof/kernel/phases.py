@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from parprof.kernel import bpf
 from parprof.kernel.call_times import CallTimer
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
@@ -15,6 +14,8 @@ from parprof.kernel.uprobes import Prober, ProbeSet, Site
 MAX_SITES = 1 << 12
 """Of all regions together."""
 _MAX_THREADS = 1 << 14
+_THE_PROCESS = bytes(4)
+"""Key of the only entry of its map, an array."""
 
 
 def phase_sizes() -> dict[str, int]:
@@ -79,28 +80,15 @@ class PhaseCounter:
 
     def sums(self) -> list[PhaseSum]:
         """Of each site."""
-        key_layout, layout = self._object.layouts["phase_site"], self._object.layouts["phase_sum"]
-        definition = self._object.definitions["phase_sums"]
-        out = []
-        entries = bpf.map_read_all(
-            self._object.maps["phase_sums"], definition["key_size"], definition["value_size"], 1024
-        )
-        for key, raw in entries:
-            site: Any = key_layout.from_buffer_copy(key)
-            one: Any = layout.from_buffer_copy(raw)
-            out.append(PhaseSum(site.kind, site.function, site.barrier, one.work_ns, one.span_ns, one.phases))
-        return out
+        return [
+            PhaseSum(site.kind, site.function, site.barrier, one.work_ns, one.span_ns, one.phases)
+            for site, one in self._object.entries("phase_sums", "phase_sum", "phase_site")
+        ]
 
     def state(self) -> PhaseState:
         """Of the process."""
-        layout, size = (
-            self._object.layouts["phase_process"],
-            self._object.definitions["phase_processes"]["value_size"],
-        )
-        for _, raw in bpf.map_read_all(self._object.maps["phase_processes"], 4, size, 2):
-            one: Any = layout.from_buffer_copy(raw)
-            return PhaseState(one.hits, one.region, one.widest, one.nested)
-        return PhaseState(0, 0, 0, 0)
+        one = self._object.get("phase_processes", _THE_PROCESS, "phase_process")
+        return PhaseState(one.hits, one.region, one.widest, one.nested)
 
     def close(self) -> None:
         """No more probes are placed; those that there are go with their sets."""

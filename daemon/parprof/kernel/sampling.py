@@ -27,7 +27,7 @@ _STANDS_STILL_NS = 50_000_000
 
 
 class Tracepoints:
-    """Programs at tracepoints of the scheduler."""
+    """Programs at tracepoints of the kernel, as raw ones."""
 
     def __init__(self, loaded: LoadedObject, pairs: Sequence[tuple[str, str]]) -> None:
         """``pairs``: tracepoint and program."""
