@@ -14,7 +14,7 @@ from parprof.languages import Merge, Replayed, Saved
 from parprof.model import Frame
 from parprof.process.identity import Process
 from parprof.runtimes import Agent
-from parprof.symbols.kernel import KERNEL
+from parprof.symbols.kernel import UNNAMED
 
 Place = tuple[Dso, int]
 """A file and an ELF virtual address in it."""
@@ -113,8 +113,7 @@ class RecordedNames:
 
     def name_kernel(self, places: Collection[KernelPlace]) -> Mapping[KernelPlace, Frames]:
         """The frames of addresses of the kernel."""
-        unknown = Frame(KERNEL, module=KERNEL)
-        return {place: self.kernel.get(place, (unknown,)) for place in places}
+        return {place: self.kernel.get(place, UNNAMED) for place in places}
 
     def trim(self) -> None:
         """Nothing is held that could be given back."""

@@ -13,7 +13,7 @@ from parprof.files.dso import ANONYMOUS, NO_MAPPING, Dso, Key
 from parprof.kernel.stacks import INTERRUPTED, RawStack, StackTable
 from parprof.logical.paths import MAX_KERNEL_FRAMES
 from parprof.model import Frame
-from parprof.symbols.kernel import KERNEL
+from parprof.symbols.kernel import KERNEL, UNNAMED
 
 Shape = tuple[int | None, ...]
 """How the walk of a stack ended, where it is cut, and its sites, leaf first."""
@@ -105,7 +105,7 @@ class AddressBook:
 
     def kernel_frames(self, address: int, is_return: bool) -> tuple[Frame, ...]:
         """Frames of an address of the kernel, which do not tell the address: it would tell where the kernel is."""
-        return self._kernel.get((address, is_return), (Frame(KERNEL, module=KERNEL),))
+        return self._kernel.get((address, is_return), UNNAMED)
 
     def look_up(self, drain: Drain) -> None:
         """Look up all addresses in the stacks of these facts, and of the contexts that they lie in."""

@@ -6,13 +6,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path as File
 
-from parprof.model import Frame, Path, PathSample, Profile
-from parprof.symbols.kernel import KERNEL
+from parprof.model import Path, PathSample, Profile
+from parprof.symbols.kernel import KERNEL, UNNAMED
 
 _PARANOID = File("/proc/sys/kernel/perf_event_paranoid")
 _LEVEL_WITHOUT_KERNEL = 2
 """From this level of the sysctl on users may not sample the kernel."""
-_SOMEWHERE = Frame(KERNEL, module=KERNEL)
 
 
 def for_users(profile: Profile) -> Profile:
@@ -42,5 +41,5 @@ def _cut_path(path: Path) -> Path:
     """Up to the first function of the kernel. Names in brackets are ours."""
     for at, frame in enumerate(path):
         if frame.module == KERNEL and not frame.name.startswith("["):
-            return (*path[:at], _SOMEWHERE)
+            return (*path[:at], *UNNAMED)
     return path

@@ -17,6 +17,8 @@ from parprof.model import Frame
 from parprof.untrusted import visible
 
 KERNEL = "[kernel]"
+UNNAMED = (Frame(KERNEL, module=KERNEL),)
+"""An address of which nothing is known, or told."""
 KALLSYMS = Path("/proc/kallsyms")
 _FUNCTION_TYPES = frozenset(b"tTwW")
 _MAX_FUNCTION = 1 << 20
@@ -70,8 +72,7 @@ class KernelSymbolizer:
         out: dict[tuple[int, bool], tuple[Frame, ...]] = {}
         for request, address in wanted.items():
             found = self._find(address)
-            name, module = (found.name, found.module) if found else (KERNEL, KERNEL)
-            out[request] = (Frame(name, module=module),)  # where it is says where the kernel was put
+            out[request] = (Frame(found.name, module=found.module),) if found else UNNAMED
         return out
 
     def _find(self, address: int) -> _Function | None:
