@@ -26,7 +26,7 @@ from urllib.request import getproxies, proxy_bypass
 from parprof import __version__
 from parprof.http_client import Answer, NoAnswer, Origin, Proxy, TooLarge, Unreachable, get
 from parprof.workers import protocol
-from parprof.workers.privileges import STILL_PRIVILEGED, drop_privileges
+from parprof.workers.privileges import give_up_privileges
 
 _MEMORY_LIMIT = 2 << 30
 _AT_ONCE = 4
@@ -131,10 +131,7 @@ def main() -> int:
     max_size = int(sys.argv[2])
     fetcher = Fetcher(connection, max_size)
     "a".encode("idna")  # loads what host names need
-    try:
-        drop_privileges(_MEMORY_LIMIT, max_size, 256)
-    except OSError:
-        os._exit(STILL_PRIVILEGED)
+    give_up_privileges(_MEMORY_LIMIT, max_size, 256)
     with suppress(OSError, ValueError), ThreadPoolExecutor(_AT_ONCE) as pool:
         while (received := protocol.receive(connection)) is not None and received[1]:
             request, fds = received

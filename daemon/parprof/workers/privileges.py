@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import sys
 from contextlib import suppress
 
 STILL_PRIVILEGED = 77
@@ -15,6 +16,14 @@ _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_A
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
+def give_up_privileges(memory: int, file_size: int, files: int) -> None:
+    """`drop_privileges`, or end this process with `STILL_PRIVILEGED`: hostile input must not be read then."""
+    try:
+        drop_privileges(memory, file_size, files)
+    except OSError:
+        sys.exit(STILL_PRIVILEGED)
+
+
 def drop_privileges(memory: int, file_size: int, files: int) -> None:
     """Become nobody where we are root, lose all capabilities, and bound what can be used, for ever.
 
@@ -23,7 +32,7 @@ def drop_privileges(memory: int, file_size: int, files: int) -> None:
     limit would end one that has served many files. Those that parse set an alarm for each request instead.
 
     Raises:
-        OSError: we are root and cannot become nobody, or keep capabilities: hostile input must not be read.
+        OSError: we are root and cannot become nobody, or keep capabilities.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     limits = (

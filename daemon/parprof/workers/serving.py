@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from parprof.workers import protocol
-from parprof.workers.privileges import STILL_PRIVILEGED, drop_privileges
+from parprof.workers.privileges import give_up_privileges
 
 _REQUEST_SECONDS = 60
 _DESCRIPTORS = 64
@@ -43,10 +43,7 @@ def run(answer: Answer, memory: int, file_size: int = 0) -> NoReturn:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, which still needs us
     connection = socket.socket(fileno=int(sys.argv[1]))
-    try:
-        drop_privileges(memory, file_size, _DESCRIPTORS)
-    except OSError:
-        sys.exit(STILL_PRIVILEGED)
+    give_up_privileges(memory, file_size, _DESCRIPTORS)
     with suppress(OSError, ValueError):
         serve(connection, answer)
     sys.exit(0)

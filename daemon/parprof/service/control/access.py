@@ -64,6 +64,11 @@ def _still_lives(sock: socket.socket) -> bool:
         os.close(pidfd)
 
 
+def may_see(peer: Peer, pid: int, owner: int) -> bool:
+    """Whether this peer may see what was measured of a process that was user ``owner``'s then."""
+    return peer.is_root or (peer.uid == owner and may_profile(peer, pid))
+
+
 def may_profile(peer: Peer, pid: int) -> bool:
     """Whether this peer may see and profile a process. False, too, where there is no such process."""
     if peer.is_root:

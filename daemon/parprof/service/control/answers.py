@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from parprof import __version__
 from parprof.service.control import control_pb2 as pb
-from parprof.service.control.access import Peer, may_profile
+from parprof.service.control.access import Peer, may_see
 from parprof.service.control.amounts import to_wire
 from parprof.service.model import ProcessSnapshot, Service, Snapshot
 from parprof.untrusted import visible
@@ -53,9 +53,7 @@ def processes(service: Service, peer: Peer) -> pb.ProcessList:
 
 
 def _visible(snapshot: Snapshot, peer: Peer) -> list[ProcessSnapshot]:
-    if peer.is_root:
-        return list(snapshot.processes)
-    return [one for one in snapshot.processes if one.labels.uid == peer.uid and may_profile(peer, one.pid)]
+    return [one for one in snapshot.processes if may_see(peer, one.pid, one.labels.uid)]
 
 
 def _process(one: ProcessSnapshot) -> pb.Process:

@@ -9,7 +9,7 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass
 
-from parprof.service.control.access import Peer, may_profile
+from parprof.service.control.access import Peer, may_see
 
 _SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _ESTABLISHED = 1
@@ -40,19 +40,19 @@ class Client:
         return self.uid is not None and self.uid in (0, os.geteuid())
 
     def may_see(self, pid: int, owner: int) -> bool:
-        """Whether it may see a process of user ``owner``: as on the control socket (`may_profile`).
+        """Whether it may see a process of user ``owner``: as on the control socket.
 
         A connection does not tell the group, so the user's own one stands for it.
         """
         if self.sees_all:
             return True
-        if self.uid is None or self.uid != owner:
+        if self.uid is None:
             return False
         try:
             group = pwd.getpwuid(self.uid).pw_gid
         except KeyError:
             return False
-        return may_profile(Peer(self.uid, group, True), pid)
+        return may_see(Peer(self.uid, group, True), pid, owner)
 
 
 def client_of(connection: socket.socket) -> Client:
