@@ -79,6 +79,20 @@ static __always_inline u8 raw_byte(struct walk *w, u64 offset)
 	return *(u8 *)((void *)w->python_raw + offset);
 }
 
+/* What tells code objects apart that have the same address in turn: those of modules and classes are freed as soon as they ran,
+ * and the next one of that size gets their memory, and its line table that of theirs. A module's file name is still there.
+ * As in parprof/languages/cpython/functions.py. */
+static __always_inline int read_tag(struct walk *w, struct interpreter *py, u64 code, u64 *tag)
+{
+	u64 at = py->lines - py->file;
+
+	if (bpf_probe_read_user(w->code_words, sizeof(w->code_words), (void *)(code + py->file)))
+		return 0;
+	asm volatile("%0 &= 24" : "+r"(at));
+	*tag = (u32)(*(u64 *)((void *)w->code_words + at) >> 4) ^ (u32)(w->code_words[0] >> 4) * PYTHON_TAG_FACTOR;
+	return 1;
+}
+
 static __always_inline void add_word(struct walk *w, u64 at, u64 value)
 {
 	asm volatile("%0 &= %1" : "+r"(at) : "i"(STACK_WORDS - 1));
@@ -90,7 +104,7 @@ static __always_inline void add_word(struct walk *w, u64 at, u64 value)
 static __always_inline int python_step(struct walk *w, struct interpreter *py)
 {
 	u64 at = w->depth + 2 * w->record.python_depth, code, place, size = py->frame_size;
-	u64 lines = 0;
+	u64 tag = 0;
 	u32 kind = py->entry_kind;
 	u8 mark;
 
@@ -104,7 +118,7 @@ static __always_inline int python_step(struct walk *w, struct interpreter *py)
 		code = PYTHON_ENTRY;
 		place = 0;
 	} else {
-		if (!read_user(&lines, code + py->lines))
+		if (!read_tag(w, py, code, &tag))
 			return 0;
 		if (py->code_start)
 			place -= code + py->code_start;
@@ -112,14 +126,15 @@ static __always_inline int python_step(struct walk *w, struct interpreter *py)
 			code |= PYTHON_ENTRY;
 	}
 	add_word(w, at, code);
-	add_word(w, at + 1, (u32)place | lines >> 4 << 32);
+	add_word(w, at + 1, (u32)place | tag << 32);
 	w->record.python_depth++;
 	w->python_frame = raw_word(w, py->previous);
 	return 1;
 }
 
-/* Programs that have just started run code once that they throw away then, and some end at once: Python is told
- * of their stacks at intervals that grow with their age, until its own polling does as well. */
+/* Where work was created, functions are not sent with the stack (python_code.bpf.c). Programs that have just started run code
+ * once that they throw away then, and some end at once: Python is told of such stacks at intervals that grow with their age,
+ * until its own polling does as well. */
 static __always_inline void tell_python(struct walk *w, struct interpreter *py)
 {
 	u64 now = bpf_ktime_get_ns(), age;
@@ -186,10 +201,9 @@ int on_python(struct bpf_perf_event_data *ctx)
 	}
 	end_python(w, end);
 	count(STAT_PYTHON + (end & 3));
-	finish_user_stack(w);
-	if (w->record.python_depth)
-		tell_python(w, py);
-	return 0;
+	if (w->record.python_depth && is_new_stack(w))
+		unwinders.call(ctx, 4);
+	return finish_user_stack(w);
 }
 
 int on_edge_python(struct pt_regs *ctx)

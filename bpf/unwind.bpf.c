@@ -71,10 +71,24 @@ static __always_inline void tell_stale(struct walk *w)
 	tell(RECORD_STALE_MAP, w->tgid, w->key.tid, p->image, w->ip);
 }
 
+/* The id of a whole user stack. */
+static __always_inline u64 stack_id(struct walk *w)
+{
+	return mix(mix(w->record.hash, w->end), w->cut) | 1;
+}
+
+/* Whether it was not sent yet. */
+static __always_inline int is_new_stack(struct walk *w)
+{
+	u64 id = stack_id(w);
+
+	return !sent_stacks.lookup(&id);
+}
+
 /* Sends a whole user stack; its id. */
 static __always_inline u64 send_user_stack(struct walk *w)
 {
-	w->record.hash = mix(mix(w->record.hash, w->end), w->cut) | 1;
+	w->record.hash = stack_id(w);
 	w->record.cut = w->cut;
 	send_stack(&w->record, w->depth, w->end);
 	return w->record.hash;

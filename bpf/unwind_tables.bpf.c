@@ -87,6 +87,7 @@ struct walk {
 	u32 again;	/* the innermost frame was recorded already */
 	u64 python_frame;	/* the next one to look at */
 	u64 python_raw[16];
+	u64 code_words[4];	/* of a code object, from the pointer to its file name on */
 	u64 cfa[COMPARED_FRAMES];	/* where the frames lie, by their place in the record; of more, the outermost */
 	u32 compares;	/* the stack is to be compared with that of the thread's previous sample */
 	struct stack_record record;
@@ -99,7 +100,7 @@ struct creation {
 };
 BPF_TABLE("lru_hash", u64, struct creation, creations, 8192);
 BPF_TABLE("percpu_array", u32, struct walk, walks, 1);
-BPF_TABLE("prog", u32, u32, unwinders, 4);	/* on_unwind, on_python, on_seek, on_activations */
+BPF_TABLE("prog", u32, u32, unwinders, 5);	/* on_unwind, on_python, on_seek, on_activations, on_python_code */
 /* Probes can be preempted, by other probes too: each walk claims a slot of its own, of two for each CPU. Python makes the
  * maps as large as this machine needs them: parprof/kernel/sizes.py. */
 #define WALK_SLOTS 128

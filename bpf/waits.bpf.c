@@ -12,7 +12,9 @@
 #define WAIT_WALK_NS 2000000ULL	/* a thread is not walked more often than that where there is no time for it */
 
 BPF_TABLE("percpu_array", u32, struct walk, wait_walks, 1);
-BPF_TABLE("prog", u32, u32, wait_unwinders, 3);	/* on_wait_unwind, on_wait_python, on_wait_seek */
+BPF_TABLE("prog", u32, u32, wait_unwinders, 4);	/* on_wait_unwind, on_wait_python, on_wait_seek, on_wait_code */
+/* A sample may interrupt what sends functions here. */
+BPF_TABLE("percpu_array", u32, struct code_record, wait_code_records, 1);
 
 static __always_inline int is_code(struct process_config *config, u64 address)
 {
@@ -40,6 +42,15 @@ static __always_inline u64 place_of_wait(struct walk *w, struct process_config *
 	return hash | 1;
 }
 
+/* Which function the frame in `python_raw` is of, and where in it. */
+static __always_inline u64 function_place(struct walk *w, struct interpreter *py, u64 hash)
+{
+	u64 code = raw_word(w, py->code), tag = 0;
+
+	read_tag(w, py, code, &tag);
+	return mix(hash, mix(mix(code, tag), raw_word(w, py->instruction)));
+}
+
 /* Two functions of an interpreted language look the same on the native stack. */
 static __always_inline u64 python_place(struct walk *w, u64 hash)
 {
@@ -53,11 +64,11 @@ static __always_inline u64 python_place(struct walk *w, u64 hash)
 	asm volatile("%0 &= 127" : "+r"(size));
 	if (!w->python_frame || !size || bpf_probe_read_user(w->python_raw, size, (void *)w->python_frame))
 		return hash;
-	hash = mix(mix(hash, w->python_frame), mix(raw_word(w, py->code), raw_word(w, py->instruction)));
+	hash = function_place(w, py, mix(hash, w->python_frame));
 	w->python_frame = raw_word(w, py->previous);
 	if (bpf_probe_read_user(w->python_raw, size, (void *)w->python_frame))
 		return hash | 1;
-	return mix(hash, mix(raw_word(w, py->code), raw_word(w, py->instruction))) | 1;
+	return function_place(w, py, hash) | 1;
 }
 
 /* The stacks of the wait that has begun are known: with them goes the stall that it began, if it did. */
@@ -142,10 +153,22 @@ int on_wait_python(struct bpf_raw_tracepoint_args *ctx)
 		end = PYTHON_TOO_DEEP;
 	}
 	end_python(w, end);
-	finish_wait(w);
-	if (w->record.python_depth)
-		tell_python(w, py);
-	return 0;
+	if (w->record.python_depth && is_new_stack(w))
+		wait_unwinders.call(ctx, 3);
+	return finish_wait(w);
+}
+
+/* As on_python_code. */
+int on_wait_code(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 zero = 0;
+	struct walk *w = wait_walks.lookup(&zero);
+	struct code_record *r = wait_code_records.lookup(&zero);
+
+	if (!w || !r)
+		return 0;
+	send_functions(w, r);
+	return finish_wait(w);
 }
 
 int on_wait_seek(struct bpf_raw_tracepoint_args *ctx)

@@ -485,6 +485,7 @@ enum record_type {
 	RECORD_REPLACED = 8,	/* the PID was reused while its old entry was still there */
 	RECORD_THREAD = 15,	/* a struct thread_record */
 	RECORD_PATH = 16,	/* a struct path_record */
+	RECORD_CODE = 17,	/* a struct code_record */
 };
 
 /* Where in the unwinder's store the mappings of a process are; key: tgid. */
@@ -546,13 +547,22 @@ struct interpreter {
 	u16 entry_kind;		/* enum python_entry */
 	u16 entry_value;
 	u16 code_start;		/* in a code object: its first instruction; 0 = not in there */
-	u16 lines;		/* in a code object: pointer to its line table, by which we tell code objects apart */
-	u16 reserved;
+	u16 lines;		/* in a code object: pointer to its line table, up to 24 bytes behind that to its file name */
+	u16 name;		/* in a code object, as the next: pointer to a str object */
+	u16 file;
+	u16 length;		/* in a str object, as the next: how many characters */
+	u16 state;		/* how they are kept */
+	u16 ascii_size;		/* bytes of a str object before ASCII characters */
+	u16 wide_size;		/* before others */
+	u16 bytes_size;		/* in a bytes object: how many */
+	u16 bytes_text;		/* where they begin */
+	u16 reserved[3];
 	u64 since_ns;		/* first Python stack */
 	u64 told_ns;		/* last RECORD_PYTHON */
 };
 
 #define NOT_THERE 0xffff
+#define PYTHON_TAG_FACTOR 0x9e3779b1u
 
 /* A user or kernel stack, sent once for each hash (again when the kernel forgot that it sent it). */
 struct stack_record {
@@ -566,7 +576,7 @@ struct stack_record {
 	u16 cut;		/* so many innermost frames belong to the work that was created in another context; 0 = all */
 	u16 reserved[3];
 	/* `depth` frames, leaf first; behind them `python_depth` pairs, innermost first:
-	 * address of the code object | PYTHON_ENTRY, and index of the instruction | address of its line table >> 4 << 32 */
+	 * address of the code object | PYTHON_ENTRY, and index of the instruction | what tells it from others there << 32 */
 	u64 pc[STACK_WORDS];
 };
 
@@ -589,6 +599,28 @@ struct mapping_record {
 	u64 inode;		/* 0 = there is no file */
 	u32 device;		/* as the kernel numbers it: major << 20 | minor */
 	u32 epoch;		/* of the load map, as in struct sample_key */
+};
+
+#define CODE_BYTES 160		/* of a code object, which hold all that is read of it */
+#define CODE_NAME_BYTES 256
+#define CODE_FILE_BYTES 384
+#define CODE_LINES_BYTES 4096
+#define PYTHON_ASCII 64		/* in the state of a str object */
+
+/* A Python function as it was when a stack had it first: the bytes of its code object, and of what that points to,
+ * each with its own head, cut off where there is no more room. Travels through the ring of the stacks, before them. */
+struct code_record {
+	u32 type;
+	u32 image;
+	u64 address;
+	u16 name_size;		/* 0 = it could not be read */
+	u16 file_size;
+	u16 lines_size;
+	u16 reserved;
+	u8 code[CODE_BYTES];
+	u8 name[CODE_NAME_BYTES];	/* a str object */
+	u8 file[CODE_FILE_BYTES];	/* the same */
+	u8 lines[CODE_LINES_BYTES];	/* a bytes object, of which only `lines_size` bytes are sent */
 };
 
 #define PATH_PARTS 16

@@ -8,14 +8,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import profiling
 from parprof.commands.spawn import Child
+from parprof.kernel.engine import BpfKernel
 from parprof.languages.cpython.merge import CUT
-from parprof.model import PathSample, Profile
+from parprof.metrics import WAIT
+from parprof.model import Metrics, PathSample, Profile
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
 from parprof.session.session import Session
@@ -227,6 +231,52 @@ def test_a_process_that_ends_at_once(some_interpreter: str) -> None:
             result = profile(session, child.pid)
             assert sum(s.metrics.samples for s in result.samples) == int(result.extra["samples"])
             assert any(frame.module == "python" for s in result.samples for frame in s.path)
+
+
+def parts_of(samples: list[PathSample], value: Callable[[Metrics], float]) -> tuple[float, dict[str, float]]:
+    """Of what the parts of run_once.py did: how much is at its function and line, and what is elsewhere, by path."""
+    right, wrong = 0.0, dict[str, float]()
+    for sample in samples:
+        *_, outer, inner = [None, None, *(frame for frame in sample.path if frame.module == "python")]
+        if outer is None or inner is None or not outer.file.startswith("part_"):
+            continue
+        number = outer.file.removeprefix("part_").removesuffix(".py")
+        is_right = outer.line == 2 and inner.name == f"Part{number}" and inner.line in (4, 5)
+        if is_right and outer.file == inner.file:
+            right += value(sample.metrics)
+        else:
+            wrong[" ".join(f"{f.name}:{f.line}" for f in sample.path)] = value(sample.metrics)
+    return right, wrong
+
+
+def run_once(interpreter: str, what: str) -> Profile:
+    """Of a script whose functions are gone, as it is itself, before anybody looks."""
+    script = profiling.ROOT / "tests/workloads/run_once.py"
+    command = [interpreter, "-S", str(script), what]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+        BpfKernel(["cpu-clock"], 999, waits=True, budget=profiling.UNLIMITED) as kernel,
+        closing(Session(kernel)) as session,
+    ):
+        assert process.stdout and process.stdout.readline().startswith(b"ready")
+        session.watch(process.pid)
+        process.communicate(b"\n")  # nothing is drained until it is gone
+        return profile(session, process.pid)
+
+
+def test_code_that_ran_once_and_was_freed(interpreter: str) -> None:
+    result = run_once(interpreter, "work")
+    right, wrong = parts_of(result.samples, lambda metrics: metrics.samples)
+    assert right > 700
+    assert right / (right + sum(wrong.values())) >= SHARE, wrong
+    assert int(result.extra["python_unnamed"]) <= 2
+
+
+def test_code_that_slept_once_and_was_freed(some_interpreter: str) -> None:
+    result = run_once(some_interpreter, "wait")
+    right, wrong = parts_of(result.samples, lambda metrics: metrics[WAIT] / 1e9)
+    assert right >= 0.9
+    assert right / (right + sum(wrong.values())) >= SHARE, wrong
 
 
 def test_other_processes_pay_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from parprof.files.elf import ElfError
-from parprof.kernel.stacks import CodeAt, Stack
+from parprof.kernel.stacks import CodeAt, SentCode, Stack
 from parprof.languages import Data, Instance, Loader, Merge, Row
 from parprof.languages.cpython.loader import CPythonLoader
 from parprof.languages.front_ends import FrontEnds, loaders
@@ -67,6 +67,9 @@ class ToyInstance(Instance):
 
     def for_child(self, pid: int) -> ToyInstance:
         return ToyInstance(pid, self.bias)
+
+    def take(self, functions: Iterable[SentCode]) -> None:
+        """Toys have none."""
 
     def resolve(self, stacks: Iterable[tuple[int, tuple[CodeAt, ...]]]) -> None:
         for digest, frames in stacks:

@@ -34,7 +34,7 @@ from parprof.kernel.sampling import LIVES, SampleEvents, Tracepoints
 from parprof.kernel.scopes import Scopes, wait_key
 from parprof.kernel.settings import Settings
 from parprof.kernel.sizes import FEW_SCOPES, activation_sizes, map_sizes, trace_ring_bytes
-from parprof.kernel.stacks import CodeAt, StackTable
+from parprof.kernel.stacks import CodeAt, SentCode, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.trace import TraceBounds, TraceLog
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
@@ -328,6 +328,10 @@ class BpfKernel(Closing):
     def python_stacks(self) -> list[tuple[int, int, tuple[CodeAt, ...]]]:
         """(image, stack id, Python frames) of the stacks with such frames that came since the last call."""
         return self.stacks.take_fresh()
+
+    def python_functions(self) -> list[tuple[int, SentCode]]:
+        """(image, function) of what new Python stacks are in, as `StackTable.take_functions`."""
+        return self.stacks.take_functions()
 
     def found_mappings(self) -> list[FoundMapping]:
         """Executable memory that walks came upon since the last call, before Python had told of it."""

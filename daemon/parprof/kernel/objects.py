@@ -237,7 +237,7 @@ class LoadedObject:
         self._put_program(self.maps["wait_unwinders"], 2, "on_wait_seek")
         self._waits = True
         if self._interpreters:
-            self._put_program(self.maps["wait_unwinders"], 1, "on_wait_python")
+            self._load_interpreters_of_waits()
 
     def load_interpreters(self) -> None:
         """Load what walks the frames of interpreters, once it is needed: it takes the verifier a while."""
@@ -245,11 +245,16 @@ class LoadedObject:
             return
         # an array that another thread makes meanwhile gets its program there or here
         self._interpreters = True
+        self._put_program(self.maps["unwinders"], 4, "on_python_code")
         self._put_program(self.maps["unwinders"], 1, "on_python")
         if self._waits:
-            self._put_program(self.maps["wait_unwinders"], 1, "on_wait_python")
+            self._load_interpreters_of_waits()
         for attach_type, fd in list(self._edge_arrays.items()):
             self._put_program(fd, 1, _EDGE_PROGRAMS[1], attach_type)
+
+    def _load_interpreters_of_waits(self) -> None:
+        self._put_program(self.maps["wait_unwinders"], 3, "on_wait_code")
+        self._put_program(self.maps["wait_unwinders"], 1, "on_wait_python")
 
     def program_names(self) -> list[str]:
         """Names of all programs of the object, loaded or not."""

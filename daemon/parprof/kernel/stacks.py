@@ -12,7 +12,8 @@ from parprof.kernel.file_tables import FoundMapping
 
 _HEADER = struct.Struct("<IHHQIHHHxxxxxx")
 _CONTEXT = struct.Struct("<IIQQQ")
-RECORD_CONTEXT, RECORD_MAPPED = 11, 14
+_CODE = struct.Struct("<IIQHHHxx160s256s384s")
+RECORD_CONTEXT, RECORD_MAPPED, RECORD_CODE = 11, 14, 17
 CONTEXT_UNKNOWN = 2
 """The work was created, but where was not seen. Ids of contexts that were seen are odd."""
 MAX_CONTEXTS = 20_000
@@ -44,15 +45,35 @@ PYTHON_ENDS = ("complete", "unreadable", "too_deep", "no_state")
 class CodeAt(NamedTuple):
     """A Python frame: the address of its code object and the index of its instruction there.
 
-    ``lines`` are bits 4 to 35 of the address of its line table: memory is reused, and where both are the same it
-    is the same code object. ``is_entry``: it is the outermost frame that its C activation of the interpreter
-    loop runs; without ``code`` it is nothing but that mark.
+    ``tag`` is made of the addresses of its line table and its file name: memory is reused, and where code and tag are
+    the same it is the same code object. ``is_entry``: it is the outermost frame that its C activation of the
+    interpreter loop runs; without ``code`` it is nothing but that mark.
     """
 
     code: int
     instruction: int
-    lines: int
+    tag: int
     is_entry: bool
+
+
+class SentCode(NamedTuple):
+    """A Python function as it was when a stack had it first.
+
+    The beginnings of its code object, at ``address``, and of the objects that this points to, each with its own head.
+    Empty if it could not be read.
+    """
+
+    address: int
+    code: bytes
+    name: bytes
+    file: bytes
+    lines: bytes
+
+    @classmethod
+    def parse(cls, raw: bytes) -> tuple[int, SentCode]:
+        """The process image and what a ``struct code_record`` says of it."""
+        _, image, address, names, files, lines, code, name, file = _CODE.unpack_from(raw)
+        return image, cls(address, code, name[:names], file[:files], raw[_CODE.size : _CODE.size + lines])
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +130,7 @@ class StackTable:
         self._records: dict[int, RawStack] = {}
         self._fresh: list[tuple[int, int]] = []
         self._mappings: list[FoundMapping] = []
+        self._functions: list[tuple[int, SentCode]] = []
         self._contexts: dict[int, Context] = {}
         self._asked: dict[int, int] = {}
         """By context: the period in which it was asked for last, or before which it came."""
@@ -135,6 +157,9 @@ class StackTable:
                 continue
             if raw[0] == RECORD_MAPPED:
                 self._mappings.append(FoundMapping.parse(raw))
+                continue
+            if raw[0] == RECORD_CODE:
+                self._functions.append(SentCode.parse(raw))
                 continue
             _, depth, end, digest, image, python_depth, python_end, cut = _HEADER.unpack_from(raw)
             middle = _HEADER.size + 8 * depth
@@ -249,6 +274,11 @@ class StackTable:
     def take_mappings(self) -> list[FoundMapping]:
         """The mappings that came since the last call."""
         taken, self._mappings = self._mappings, []
+        return taken
+
+    def take_functions(self) -> list[tuple[int, SentCode]]:
+        """(image, function) of the Python functions that came since the last call, before the stacks that have them."""
+        taken, self._functions = self._functions, []
         return taken
 
     def take_fresh(self) -> list[tuple[int, int, tuple[CodeAt, ...]]]:

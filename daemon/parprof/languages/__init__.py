@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from parprof.kernel.stacks import CodeAt, Stack
+from parprof.kernel.stacks import CodeAt, SentCode, Stack
 from parprof.model import Frame
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.resources import Closing
@@ -100,6 +100,10 @@ class Instance(Closing):
     @abstractmethod
     def for_child(self, pid: int) -> Instance:
         """The same for a forked child, which begins with its parent's memory."""
+
+    @abstractmethod
+    def take(self, functions: Iterable[SentCode]) -> None:
+        """Keep what the kernel sent of functions, for the stacks that come next."""
 
     @abstractmethod
     def resolve(self, stacks: Iterable[tuple[int, tuple[CodeAt, ...]]]) -> None:

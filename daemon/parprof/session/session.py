@@ -20,7 +20,8 @@ from parprof.kernel import records
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.file_tables import FoundMapping
 from parprof.kernel.records import ControlRecord, TraceRecord
-from parprof.kernel.stacks import CodeAt
+from parprof.kernel.stacks import CodeAt, SentCode
+from parprof.languages import Instance
 from parprof.model import Count, Facts, SampleKey, add_facts
 from parprof.probes.facts_book import BOOK
 from parprof.probes.shared import SharedProbes
@@ -574,14 +575,23 @@ class Session:
                 target.note_mappings(mappings)
 
     def _resolve_functions(self) -> None:
-        """Look up the functions of interpreted languages in new stacks while their process has them in memory."""
+        """Look up the functions of interpreted languages in new stacks."""
+        sent: dict[int, list[SentCode]] = {}
+        for image, function in self.kernel.python_functions():
+            sent.setdefault(image, []).append(function)
+        for image, functions in sent.items():
+            if (language := self._language(image)) is not None:
+                language.take(functions)
         fresh: dict[int, list[tuple[int, tuple[CodeAt, ...]]]] = {}
         for image, digest, frames in self.kernel.python_stacks():
             fresh.setdefault(image, []).append((digest, frames))
         for image, stacks in fresh.items():
-            target = self.targets.get(image)
-            if target is not None and target.language is not None:
-                target.language.resolve(stacks)
+            if (language := self._language(image)) is not None:
+                language.resolve(stacks)
+
+    def _language(self, image: int) -> Instance | None:
+        target = self.targets.get(image)
+        return target.language if target is not None else None
 
     def _add(self, facts: Facts) -> None:
         images = {key.image for key in facts}

@@ -1,8 +1,8 @@
-"""Code objects of a live process to names, files and lines.
+"""Code objects of a process to names, files and lines.
 
-They are read as soon as a stack shows them, while the process lives. Their memory may be freed and reused for
-another function at any time, so each is looked at again whenever new stacks come, and each stack keeps what its
-frames meant when it came.
+The kernel sends each as it was when a stack showed it first. What could not be sent is read from the process while it
+lives. There the memory may be freed and reused for another function at any time, so each is looked at again whenever
+new stacks come, and each stack keeps what its frames meant when it came.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from parprof.kernel.stacks import CodeAt
+from parprof.kernel.stacks import CodeAt, SentCode
+from parprof.languages.cpython.layouts import Layout
 from parprof.languages.cpython.linetables import LineTable
-from parprof.languages.cpython.memory import Memory
+from parprof.languages.cpython.memory import Memory, Objects, SentObjects
 from parprof.languages.cpython.process import CPython
 from parprof.model import Frame
 from parprof.untrusted import visible
 
 MODULE = "python"
 _UNKNOWN = Frame("[unknown Python function]", module=MODULE)
+_TAG_FACTOR = 0x9E3779B1
 _CODE_SIZE = 160
 """Bytes of a code object that hold all that is read of it."""
 _MAX_FUNCTIONS = 1 << 16
@@ -35,6 +37,8 @@ class _Function:
     file: str
     first_line: int
     table: LineTable | None
+    is_cut: bool
+    """Of the table only the beginning is known."""
     frames: dict[int, Frame] = field(default_factory=dict)
 
     def frame(self, instruction: int) -> Frame:
@@ -61,9 +65,18 @@ class PythonStacks:
         self.mismatched: set[int] = set()
         """Stacks whose activations of the interpreter loop were not those of the Python frames."""
         self._memory = Memory(pid)
+        self._sent: dict[tuple[int, int], SentCode] = {}
+        """What the kernel sent of functions that no stack was resolved with yet."""
         self._functions: dict[tuple[int, int], _Function] = {}
         self._stacks: dict[int, tuple[PythonFrame, ...]] = {}
         self._table_bytes = 0
+
+    def take(self, functions: Iterable[SentCode]) -> None:
+        """Keep what the kernel sent of functions until the stacks come that have them."""
+        for sent in functions:
+            if len(self._sent) >= _MAX_FUNCTIONS:
+                del self._sent[next(iter(self._sent))]
+            self._sent[sent.address, _tag(sent.code, self.python.layout)] = sent
 
     def resolve(self, stacks: Iterable[tuple[int, tuple[CodeAt, ...]]]) -> None:
         """Look up the functions of (hash, frames) that came just now."""
@@ -72,8 +85,8 @@ class PythonStacks:
             if digest in self._stacks or len(self._stacks) >= _MAX_STACKS:
                 continue
             out: list[PythonFrame] = []
-            for code, instruction, lines, is_entry in frames:
-                key = code, lines
+            for code, instruction, tag, is_entry in frames:
+                key = code, tag
                 if code and key not in checked:
                     checked[key] = self._function(key)
                 function = checked[key] if code else None
@@ -89,40 +102,53 @@ class PythonStacks:
         return self._stacks.get(digest)
 
     def _function(self, key: tuple[int, int]) -> _Function | None:
-        address, lines = key
-        known = self._functions.get(key)
-        raw = self._memory.read(address, _CODE_SIZE)
-        if not raw:
-            return known  # gone with its process; what it was is still the best guess
-        layout = self.python.layout
-        if struct.unpack_from("<Q", raw, layout.type)[0] != self.python.code_type:
-            return None
-        pointers = [struct.unpack_from("<Q", raw, at)[0] for at in (layout.name, layout.file, layout.lines)]
-        if pointers[2] >> 4 & 0xFFFFFFFF != lines:
-            return None
-        identity = struct.pack("<3Q", *pointers)
-        if known is not None and known.identity == identity:
-            return known
-        first_line = struct.unpack_from("<I", raw, layout.first_line)[0]
-        name, file = (self._memory.text(pointer, layout) for pointer in pointers[:2])
-        if name is None or file is None or first_line >= 1 << 31:
-            return None
+        known, sent = self._functions.get(key), self._sent.pop(key, None)
+        made = self._made(key, sent.code, SentObjects(sent, self.python.layout)) if sent else None
+        if made is None or made.is_cut:
+            raw = self._memory.read(key[0], _CODE_SIZE)
+            if self._is_of(key, raw):
+                if made is None and known is not None and known.identity == self._identity(raw):
+                    return known
+                made = self._made(key, raw, self._memory) or made
+        if made is None:
+            return known  # it is gone; what it was is still the best guess
         if len(self._functions) >= _MAX_FUNCTIONS and key not in self._functions:
             del self._functions[next(iter(self._functions))]
-        made = _Function(
-            identity, visible(name), visible(file), first_line, self._lines(pointers[2], first_line)
-        )
         self._functions[key] = made
         return made
 
-    def _lines(self, address: int, first_line: int) -> LineTable | None:
-        if self._table_bytes >= _MAX_TABLES:
+    def _is_of(self, key: tuple[int, int], raw: bytes) -> bool:
+        """Whether these bytes are a code object, that which a frame had."""
+        layout = self.python.layout
+        if not raw or struct.unpack_from("<Q", raw, layout.type)[0] != self.python.code_type:
+            return False
+        return _tag(raw, layout) == key[1]
+
+    def _identity(self, raw: bytes) -> bytes:
+        layout = self.python.layout
+        return b"".join(raw[at : at + 8] for at in (layout.name, layout.file, layout.lines))
+
+    def _made(self, key: tuple[int, int], raw: bytes, objects: Objects) -> _Function | None:
+        """The function of a code object; None if it is none."""
+        if not self._is_of(key, raw):
             return None
-        table = self._memory.bytes(address, self.python.layout)
-        if table is None:
+        layout, identity = self.python.layout, self._identity(raw)
+        at_name, at_file, at_lines = struct.unpack("<3Q", identity)
+        first_line = struct.unpack_from("<I", raw, layout.first_line)[0]
+        name, file = objects.text(at_name, layout), objects.text(at_file, layout)
+        if name is None or file is None or first_line >= 1 << 31:
             return None
+        table, is_cut = self._lines(objects, at_lines, first_line)
+        return _Function(identity, visible(name), visible(file), first_line, table, is_cut)
+
+    def _lines(self, objects: Objects, address: int, first_line: int) -> tuple[LineTable | None, bool]:
+        """The line table, and whether there is more of it."""
+        layout = self.python.layout
+        if self._table_bytes >= _MAX_TABLES or (found := objects.bytes(address, layout)) is None:
+            return None, False
+        table, is_whole = found
         self._table_bytes += len(table)
-        return LineTable(self.python.layout.minor, table, first_line)
+        return LineTable(layout.minor, table, first_line, is_whole=is_whole), not is_whole
 
     def for_child(self, pid: int) -> PythonStacks:
         """The same for a forked child, whose functions are at the same addresses."""
@@ -138,3 +164,9 @@ class PythonStacks:
     def close(self) -> None:
         """Close the process's memory; what was resolved stays."""
         self._memory.close()
+
+
+def _tag(code: bytes, layout: Layout) -> int:
+    """Of a code object what frames have of it beside the address: `CodeAt.tag`, as ``read_tag`` in bpf/python.bpf.c."""
+    (lines,), (file,) = (struct.unpack_from("<Q", code, at) for at in (layout.lines, layout.file))
+    return int(lines >> 4 ^ (file >> 4) * _TAG_FACTOR) & 0xFFFFFFFF

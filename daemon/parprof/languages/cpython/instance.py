@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from parprof.kernel.stacks import CodeAt, Stack
+from parprof.kernel.stacks import CodeAt, SentCode, Stack
 from parprof.languages import Instance, Merge, Saved
 from parprof.languages.cpython.functions import PythonStacks
 from parprof.languages.cpython.merge import python_merge
@@ -27,6 +27,10 @@ class CPythonInstance(Instance):
     def for_child(self, pid: int) -> CPythonInstance:
         """The same for a forked child."""
         return CPythonInstance(self.stacks.for_child(pid))
+
+    def take(self, functions: Iterable[SentCode]) -> None:
+        """Keep what the kernel sent of functions, for the stacks that come next."""
+        self.stacks.take(functions)
 
     def resolve(self, stacks: Iterable[tuple[int, tuple[CodeAt, ...]]]) -> None:
         """Look up the functions of stacks that came just now."""

@@ -14,13 +14,15 @@ EVERY_FRAME, ENTRY_FLAG, ENTRY_OWNER = 0, 1, 2
 """Which frames begin a C activation of the interpreter loop (``enum python_entry``)."""
 _OWNED_BY_C_STACK = 3
 _MAX_OFFSET = 1 << 15
+_FROM_FILE_TO_LINES = range(0, 32, 8)
+"""Bytes between these two in a code object: the kernel reads them at once."""
 _COOKIE = b"xdebugpy"
 DEBUG_OFFSETS_SIZE = 584
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Offsets in bytes; those up to ``lines`` are what ``struct interpreter`` of bpf/wire.h tells."""
+    """Offsets in bytes; all but those of a code object's type and first line are in ``struct interpreter``."""
 
     minor: int
     tss_key: int
@@ -94,7 +96,7 @@ def debug_layout(base: Layout, raw: bytes) -> Layout | None:
     thread, frame, code = words[19:28], words[28:34], words[34:44]
     size_bytes, text = words[64:67], words[67:71]
     used = (*thread[:6], *frame, *code, words[45], *size_bytes, *text)
-    if any(value > _MAX_OFFSET for value in used):
+    if any(value > _MAX_OFFSET for value in used) or code[4] - code[1] not in _FROM_FILE_TO_LINES:
         return None
     return replace(
         base, thread_frame=thread[4], thread_id=thread[5], previous=frame[1], code=frame[2],
@@ -122,4 +124,12 @@ def kernel_facts(layout: Layout, runtime: int, thread_slots: int) -> dict[str, i
         "entry_value": _OWNED_BY_C_STACK,
         "code_start": layout.code_start,
         "lines": layout.lines,
+        "name": layout.name,
+        "file": layout.file,
+        "length": layout.length,
+        "state": layout.state,
+        "ascii_size": layout.ascii_size,
+        "wide_size": layout.wide_size,
+        "bytes_size": layout.bytes_size,
+        "bytes_text": layout.bytes_text,
     }

@@ -75,11 +75,13 @@ def decode_locations(table: bytes, first_line: int) -> Ranges:
 class LineTable:
     """The decoded table of one code object."""
 
-    def __init__(self, minor: int, table: bytes, first_line: int) -> None:
-        """A table of Python 3.``minor``."""
+    def __init__(self, minor: int, table: bytes, first_line: int, *, is_whole: bool = True) -> None:
+        """A table of Python 3.``minor``, or the beginning of one."""
         decode = {9: decode_lnotab, 10: decode_pairs}.get(minor, decode_locations)
         self._unit = 2 if minor == 10 else 1
         self._ranges = decode(table, first_line)
+        if not is_whole and minor == 9:  # the other formats say where the last range ends
+            self._ranges[-1] = (self._ranges[-1][0], 0)
         self._first_line = first_line
 
     def line(self, instruction: int) -> int:

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the functions in a Python stack are, sent before the stack that shows them first. A module's body and a class's
+ * run once and are freed: when Python looks, other objects have their memory. What is sent are the bytes of the code
+ * object, and of what it points to, as they are: their meaning is parprof/languages/cpython/'s affair.
+ */
+
+/* One for each CPU, as the walks are. */
+BPF_TABLE("percpu_array", u32, struct code_record, code_records, 1);
+
+/* Reads an object of `head` bytes and what follows, as far as there is room; how much was read. */
+static __always_inline u32 read_object(void *to, u32 most, u64 at, u64 size)
+{
+	if (size > most)
+		size = most;
+	asm volatile("" : "+r"(size));	/* else clang drops the check, and the verifier the program */
+	if (!size || size > most || bpf_probe_read_user(to, size, (void *)at))
+		return 0;
+	return size;
+}
+
+/* Bytes of a str object. */
+static __always_inline u64 text_size(struct interpreter *py, u64 at)
+{
+	u64 length = 0, state = 0;
+
+	if (!read_user(&length, at + py->length) || bpf_probe_read_user(&state, 4, (void *)(at + py->state)))
+		return 0;
+	if (length > CODE_LINES_BYTES)
+		length = CODE_LINES_BYTES;
+	return (state & PYTHON_ASCII ? py->ascii_size : py->wide_size) + length * (state >> 2 & 7);
+}
+
+/* Bytes of a bytes object. */
+static __always_inline u64 bytes_size(struct interpreter *py, u64 at)
+{
+	u64 length = 0;
+
+	if (!read_user(&length, at + py->bytes_size))
+		return 0;
+	return length > CODE_LINES_BYTES ? CODE_LINES_BYTES : py->bytes_text + length;
+}
+
+/* Sends what a code object is; 0 if it could not be. */
+static __always_inline int send_code(struct walk *w, struct interpreter *py, struct code_record *r, u64 code)
+{
+	u64 name = 0, file = 0, lines = 0, size;
+
+	if (bpf_probe_read_user(r->code, sizeof(r->code), (void *)code) || !read_user(&name, code + py->name) ||
+	    !read_user(&file, code + py->file) || !read_user(&lines, code + py->lines))
+		return 0;
+	r->type = RECORD_CODE;
+	r->image = w->key.image;
+	r->address = code;
+	r->name_size = read_object(r->name, sizeof(r->name), name, text_size(py, name));
+	r->file_size = read_object(r->file, sizeof(r->file), file, text_size(py, file));
+	size = read_object(r->lines, sizeof(r->lines), lines, bytes_size(py, lines));
+	r->lines_size = size;
+	size += sizeof(*r) - sizeof(r->lines);
+	asm volatile("" : "+r"(size));
+	if (size > sizeof(*r))
+		return 0;
+	return !stacks.ringbuf_output(r, size, BPF_RB_NO_WAKEUP);
+}
+
+/* Sends those functions of the walked Python frames that were not sent yet. Where the ring has no room they are sent
+ * with the next new stack that has them. */
+static __always_inline void send_functions(struct walk *w, struct code_record *r)
+{
+	struct interpreter *py = interpreters.lookup(&w->tgid);
+	u64 at, code, key;
+	u32 one = 1;
+
+	if (!py)
+		return;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < MAX_PYTHON_FRAMES; i++) {
+		if (i >= w->record.python_depth)
+			break;
+		at = w->depth + 2 * i;
+		asm volatile("%0 &= %1" : "+r"(at) : "i"(STACK_WORDS - 1));
+		code = w->record.pc[at] & ~PYTHON_ENTRY;
+		at++;
+		asm volatile("%0 &= %1" : "+r"(at) : "i"(STACK_WORDS - 1));
+		if (!code)
+			continue;
+		key = mix(mix(mix(RECORD_CODE, w->key.image), code), w->record.pc[at] >> 32) | 1;
+		if (!sent_stacks.lookup(&key) && send_code(w, py, r, code))
+			sent_stacks.update(&key, &one);
+	}
+}
+
+/* The end of the walk of a sample whose stack, with Python frames, is new. */
+int on_python_code(struct bpf_perf_event_data *ctx)
+{
+	u32 zero = 0;
+	struct walk *w = walks.lookup(&zero);
+	struct code_record *r = code_records.lookup(&zero);
+
+	if (!w || !r)
+		return 0;
+	send_functions(w, r);
+	return finish_user_stack(w);
+}
