@@ -120,6 +120,43 @@ def test_unequal_shares() -> None:
     assert "4.0:1" in cause.what
 
 
+def test_serial_code_whose_library_starts_threads_that_are_busy_for_a_moment() -> None:
+    """Imports of NumPy: the threads of its BLAS library look for work before they go to sleep."""
+    rows = [row("main load", 300, 1), row("main load SERVER", 40, 2, 2), row("main load SERVER", 5, 2, 3)]
+    (cause,) = found(*balanced("main solve"), *rows, runtime="libgomp")
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "load")
+    assert cause.what == "one thread does 87 % of the work, most of it alone: 3 of 4 cores are idle"
+    assert "schedule" not in cause.remedy
+
+
+def script(name: str, file: str) -> Frame:
+    return Frame(name, file, 3, 1, "python")
+
+
+def test_imports_are_told_as_such() -> None:
+    begin = script("<module>", "/home/u/job.py")
+    imports = [
+        script("_find_and_load", "<frozen importlib._bootstrap>"),
+        script("<module>", "/usr/lib/python3/dist-packages/numpy/__init__.py"),
+        script("_find_and_load", "<frozen importlib._bootstrap>"),
+        script("<module>", "/usr/lib/python3/dist-packages/numpy/core/__init__.py"),
+    ]
+
+    def alone_in(*path: Frame, count: int) -> PathSample:
+        metrics = attribute(count, 1e6, 1, CORES, ThreadState.WORKING)
+        return PathSample(path, metrics, Origin(7, "x", "t1", tid=1))
+
+    rows = [
+        alone_in(begin, *imports, count=200),
+        alone_in(begin, *imports[:2], count=50),
+        alone_in(begin, count=50),
+    ]
+    (cause,) = found(*balanced("main solve"), *rows)
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "<module>")
+    assert cause.what == "one thread imports numpy most of that time, 3 of 4 cores are idle"
+    assert "-X importtime" in cause.remedy
+
+
 def test_remedies_are_in_the_runtimes_own_words() -> None:
     rows = [row("main worker", 100, 4, tid) for tid in range(1, 5)] + [row("main worker", 300, 1)]
     (cause,) = found(*balanced("main solve"), *rows, runtime="libgomp")

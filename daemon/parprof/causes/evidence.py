@@ -31,6 +31,16 @@ _LEAST_SHARE = 0.001
 """Places with less of all effort than this are not told apart from their callers."""
 
 
+class Row(NamedTuple):
+    """A sample, and how it comes through the program."""
+
+    metrics: Metrics
+    thread: Thread
+    runtime: str
+    """What it was in besides the program: the kind of overhead, and the function."""
+    route: Route
+
+
 @dataclass(slots=True)
 class Tally:
     """What some samples add up to."""
@@ -41,15 +51,19 @@ class Tally:
     """Work that a library called this place for, as a sort does a comparison."""
     runtime: dict[str, Metrics] = field(default_factory=dict)
     """By kind of overhead and name of the runtime's, or the system's, function that ran innermost."""
+    imports: dict[str, float] = field(default_factory=dict)
+    """Idleness beside imports that the program's own code asked for, by module."""
     in_region_ns: float = 0.0
     """Work on behalf of a parallel region, task or thread that begins at this place."""
 
-    def add(self, metrics: Metrics, thread: Thread, runtime: str) -> None:
+    def add(self, row: Row) -> None:
         """Add samples of one thread."""
-        self.metrics.add(metrics)
-        add_to(self.threads, thread, metrics)
-        if runtime:
-            add_to(self.runtime, runtime, metrics)
+        self.metrics.add(row.metrics)
+        add_to(self.threads, row.thread, row.metrics)
+        if row.runtime:
+            add_to(self.runtime, row.runtime, row.metrics)
+        if module := row.route.imports:
+            self.imports[module] = self.imports.get(module, 0.0) + row.metrics.idleness_ns
 
     def merge(self, other: Tally) -> None:
         """Add all of another one."""
@@ -58,6 +72,8 @@ class Tally:
             add_to(self.threads, thread, metrics)
         for name, metrics in other.runtime.items():
             add_to(self.runtime, name, metrics)
+        for module, idleness_ns in other.imports.items():
+            self.imports[module] = self.imports.get(module, 0.0) + idleness_ns
         self.in_region_ns += other.in_region_ns
         self.called_back_ns += other.called_back_ns
 
@@ -113,16 +129,6 @@ class Place:
             pending += place.children.values()
 
 
-class _Row(NamedTuple):
-    """A sample, and how it comes through the program."""
-
-    metrics: Metrics
-    thread: Thread
-    runtime: str
-    """What it was in besides the program: the kind of overhead, and the function."""
-    route: Route
-
-
 class Evidence:
     """A program's samples as places. ``root`` is nameless and stands for the program."""
 
@@ -141,14 +147,14 @@ class Evidence:
             if place.parent is not None:
                 place.parent.regions_ns += place.regions_ns
 
-    def _grow(self, rows: list[_Row]) -> None:
+    def _grow(self, rows: list[Row]) -> None:
         """Make the places, from the root on, where there is enough to look at: there may be millions of paths."""
         self.scripts = any(row.route.is_script for row in rows)
         least_ns = _LEAST_SHARE * sum(row.metrics.effort_ns for row in rows)
         pending = [(self.root, 0, rows)]
         while pending:
             place, depth, here = pending.pop()
-            further: dict[Procedure, list[_Row]] = defaultdict(list)
+            further: dict[Procedure, list[Row]] = defaultdict(list)
             effort: dict[Procedure, float] = defaultdict(float)
             for row in here:
                 self._charge(place, depth, row)
@@ -161,23 +167,23 @@ class Evidence:
                     owner = those[0].route.step(depth).owner
                     pending.append((place.child(procedure, owner), depth + 1, those))
                 else:
-                    for metrics, thread, runtime, _ in those:
-                        place.own.add(metrics, thread, runtime)
+                    for row in those:
+                        place.own.add(row)
 
-    def _charge(self, place: Place, depth: int, row: _Row) -> None:
+    def _charge(self, place: Place, depth: int, row: Row) -> None:
         """Charge samples to the place that they go through at this depth."""
-        metrics, thread, runtime, route = row
-        place.all.add(metrics, thread, runtime)
+        metrics, route = row.metrics, row.route
+        place.all.add(row)
         if not route.length:
-            self.unnamed.add(metrics, thread, runtime)
+            self.unnamed.add(row)
         if depth == route.length:
-            place.own.add(metrics, thread, runtime)
+            place.own.add(row)
         if not depth:
             return
         step = route.step(depth - 1)
         if step.start_line and not place.start_line:
             place.start_line = step.start_line
-        place.by_line.setdefault(step.line, Tally()).add(metrics, thread, runtime)
+        place.by_line.setdefault(step.line, Tally()).add(row)
         if depth - 1 == route.region:
             place.all.in_region_ns += metrics.work_ns
         elif step.is_called_back:
@@ -186,7 +192,7 @@ class Evidence:
             self.functions[step.procedure] += metrics.work_ns
 
 
-def _rows(samples: Sequence[PathSample]) -> list[_Row]:
+def _rows(samples: Sequence[PathSample]) -> list[Row]:
     """Each sample with its route.
 
     What a library does in threads of its own is as a rule not the work of who happened to start them, by an import,
@@ -200,11 +206,11 @@ def _rows(samples: Sequence[PathSample]) -> list[_Row]:
     return _rows_by(RouteFinder(joins_libraries=True), samples)
 
 
-def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[_Row]:
+def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[Row]:
     routes: dict[tuple[int, int], Route] = {}
     """By the ids of paths, which the samples keep: most are shared, and to compare them takes long."""
     threads: dict[Thread, Thread] = {}
-    out: list[_Row] = []
+    out: list[Row] = []
     for sample in samples:
         key = id(sample.path), id(sample.physical)
         route = routes.get(key)
@@ -216,11 +222,11 @@ def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[_Row]:
         if sample.path and sample.path[-1].name.startswith("[waits: ") and innermost != sample.path[-1].name:
             innermost = f"{innermost} {sample.path[-1].name}"
         runtime = f"{origin.overhead}:{innermost}" if innermost else ""
-        out.append(_Row(sample.metrics, threads.setdefault(thread, thread), runtime, route))
+        out.append(Row(sample.metrics, threads.setdefault(thread, thread), runtime, route))
     return out
 
 
-def _with_beginnings(rows: list[_Row]) -> list[_Row]:
+def _with_beginnings(rows: list[Row]) -> list[Row]:
     """Routes whose beginning was lost get that of the others, where these are nearly always the same."""
     lost = {row.route.procedure(0) for row in rows if row.route.length and not row.route.is_rooted}
     if not lost:
@@ -229,7 +235,7 @@ def _with_beginnings(rows: list[_Row]) -> list[_Row]:
     return [row._replace(route=_rooted(row.route, prefixes)) for row in rows]
 
 
-def _prefixes(rows: Iterable[_Row], lost: set[Procedure]) -> dict[Procedure, tuple[Step, ...]]:
+def _prefixes(rows: Iterable[Row], lost: set[Procedure]) -> dict[Procedure, tuple[Step, ...]]:
     """By procedure: the steps that lead to it from the program's entry, where they are nearly always the same."""
     counted: dict[Procedure, Counter[tuple[Step, ...]]] = defaultdict(Counter)
     for row in rows:

@@ -58,6 +58,9 @@ _WORDS = {
 
 _LEADING_UNDERSCORES = re.compile(r"\A_+(?:GI_+)?(?:libc_)?")
 _ALL_ALONE = 0.995
+_MOSTLY = 0.8
+_IMPORTS = 0.6
+"""So much of the idleness at a place is imports if that is what is said of it."""
 
 _LOCKS = re.compile(
     r".*(?:critical|mutex|(?:set|test|nest)_lock|lll_|futex|_lock(?:_wait|_slow|_contended)?(?:@|\Z)|rwlock|spin_lock|"
@@ -277,8 +280,19 @@ def _lock_diagnosis(site: Site, setting: Setting, what: str) -> Diagnosis:
 
 
 def _serial(site: Site, setting: Setting) -> Diagnosis | None:
+    idle = setting.cores - 1
+    others = "the other core is idle" if idle == 1 else f"{idle} of {setting.cores} cores are idle"
+    if site.region is None and (module := _imports(site.tally)):
+        return Diagnosis(
+            Kind.SERIAL,
+            f"one thread imports {module} most of that time, {others}",
+            "import less of it, or where it is needed (python -X importtime tells what takes long)",
+        )
     metrics = site.tally.metrics
-    if alone(metrics, setting.cores) < ALONE:
+    is_mostly_one = (
+        site.region is None and not is_single(site.tally, setting.cores) and _is_mostly_one(site, setting)
+    )
+    if alone(metrics, setting.cores) < ALONE and not is_mostly_one:
         return None
     processes = _many_processes(site.tally)
     if processes > 1 and not is_single(site.tally, setting.cores):
@@ -287,10 +301,15 @@ def _serial(site: Site, setting: Setting) -> Diagnosis | None:
             f"{processes} processes run it one after the other",
             "run several of them at a time (make -j, xargs -P)",
         )
+    if is_mostly_one:
+        share = f"{100 * share_of_first(site.tally):.0f} % of the work"
+        return Diagnosis(
+            Kind.SERIAL,
+            f"one thread does {share}, most of it alone: {others}",
+            "run it in parallel, or beside other work",
+        )
     if not is_single(site.tally, setting.cores):
         return None
-    idle = setting.cores - 1
-    others = "the other core is idle" if idle == 1 else f"{idle} of {setting.cores} cores are idle"
     if site.region is not None and setting.is_openmp:
         return Diagnosis(
             Kind.SERIAL,
@@ -301,6 +320,24 @@ def _serial(site: Site, setting: Setting) -> Diagnosis | None:
     what = f"the loop at {loop}" if loop else "it"
     remedy = f"run {what} in parallel" + (" (parallel for)" if setting.is_openmp and loop else "")
     return Diagnosis(Kind.SERIAL, f"one thread works, {others}", f"{remedy}, or beside other work")
+
+
+def _imports(tally: Tally) -> str:
+    """The module that is imported while cores are idle here; empty if it is mostly something else that goes on then."""
+    if sum(tally.imports.values()) < _IMPORTS * tally.metrics.idleness_ns:
+        return ""
+    return max(tally.imports, key=lambda module: tally.imports[module], default="")
+
+
+def _is_mostly_one(site: Site, setting: Setting) -> bool:
+    """Whether the work is one thread's but for a little of others at times, as those that a library starts."""
+    first = max(site.tally.threads.values(), key=lambda metrics: metrics.work_ns, default=None)
+    return (
+        knows_threads(site.tally)
+        and first is not None
+        and share_of_first(site.tally) >= _MOSTLY
+        and alone(first, setting.cores) >= _MOSTLY
+    )
 
 
 def _imbalance(site: Site, setting: Setting) -> Diagnosis | None:

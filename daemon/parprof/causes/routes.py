@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from parprof.causes.imports import first_imported, is_import
 from parprof.causes.ownership import SCRIPT, Owner, Ownership
 from parprof.cct.tree import Procedure
 from parprof.model import Frame, Path
@@ -124,6 +125,8 @@ class Route:
     is_rooted: bool = True
     """Whether the call path begins at the program's entry, as far as is known."""
     is_script: bool = False
+    imports: str = ""
+    """The module that the last step imports; empty if it does not."""
     is_of_library: bool = False
     """Whether a library does this in a thread of its own, and who created that is left out."""
 
@@ -192,6 +195,7 @@ class RouteFinder:
             innermost=path[called].name if called < len(path) else "",
             is_rooted=not path[0].name.startswith("["),
             is_script=not book.scripts.isdisjoint(facts),
+            imports=_imported_by(path, called),
         )
 
 
@@ -211,6 +215,13 @@ def _without_recursion(numbers: Sequence[int]) -> Sequence[int]:
         out += (at, end)
         at = end + 1
     return out
+
+
+def _imported_by(path: Path, called: int) -> str:
+    """What the last step imports, if the first foreign function that it calls is the import system's."""
+    if called >= len(path) or not is_import(path[called]):
+        return ""
+    return first_imported(path, called) or "modules"
 
 
 def _innermost_function(facts: Sequence[FrameFacts]) -> int:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from parprof.causes.imports import imported, is_import, module_name
 from parprof.causes.ownership import SCRIPT, Owner, Ownership
 from parprof.metrics import ACTIVATIONS
 from parprof.model import Frame, Path, PathSample, Profile
@@ -29,7 +30,6 @@ _EVENTS = (
     (re.compile(r"vm_mmap_pgoff"), "mmap"),
     (re.compile(r"exit_to_user_mode|syscall_exit"), "return to the program"),
 )
-_IMPORTLIB = re.compile(r"<frozen (?:importlib|zipimport)|.*/importlib/")
 _INTERPRETER = re.compile(r"(?:lib)?python\d[\d.]*(?:\.so\S*)?\Z")
 _LAMBDA = re.compile(r"\{lambda\(.*?\)#(\d+)\}")
 _CALL_OPERATOR = re.compile(r"(lambda#\d+)(?:::operator\(\)(?:\(.*\))?(?: const)?)")
@@ -109,7 +109,7 @@ class _FrameBook:
             changes = True
         if frame.module == SCRIPT:
             self.scripts.add(facts)
-            if _IMPORTLIB.match(frame.file):
+            if is_import(frame):
                 self.imports.add(facts)
                 changes = True
         if changes:
@@ -191,36 +191,28 @@ class _Folder:
 
 def _without_imports(path: Path, ownership: Ownership, word: Callable[[str], Frame]) -> Path:
     """With one frame for an import and all that it does, but for the program's own code. ``word`` makes it."""
-    if not any(frame.module == SCRIPT and _IMPORTLIB.match(frame.file) for frame in path):
+    if not any(is_import(frame) for frame in path):
         return path
     out: list[Frame] = []
     at = 0
     while at < len(path):
         frame = path[at]
-        if frame.module != SCRIPT or not _IMPORTLIB.match(frame.file):
+        if not is_import(frame):
             out.append(frame)
             at += 1
             continue
         end = at
-        imported = ""
+        module = ""
         while end < len(path) and not (
             path[end].module == SCRIPT and ownership.of(path[end]) is Owner.PROGRAM
         ):
-            if not imported and path[end].name == "<module>" and not _IMPORTLIB.match(path[end].file):
-                imported = _module_name(path[end].file)
+            module = module or imported(path[end])
             end += 1
-        if not imported and end < len(path):
-            imported = _module_name(path[end].file)
-        out.append(word(f"[import {imported}]" if imported else "[import]"))
+        if not module and end < len(path):
+            module = module_name(path[end].file)
+        out.append(word(f"[import {module}]" if module else "[import]"))
         at = end
     return tuple(out)
-
-
-def _module_name(file: str) -> str:
-    base = os.path.basename(file)
-    if base == "__init__.py":
-        base = os.path.basename(os.path.dirname(file))
-    return base.partition(".")[0].strip("<>")
 
 
 def _in_place(path: list[Frame]) -> Path:
