@@ -1,6 +1,8 @@
-"""The unwinder's store: one large array of 64-bit words in the kernel, in chunks that come when they are needed.
+"""The unwinder's store: one large array of 64-bit words in the kernel, in chunks.
 
 Python writes through mmap, without system calls; the programs read. See ``bpf/unwind_tables.bpf.c`` for the content.
+For each new chunk the kernel waits until all programs that may run have ended: 10 to 20 ms in which stacks would be cut
+short: a thread of its own makes some ahead.
 """
 
 from __future__ import annotations
@@ -8,14 +10,18 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 import time
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from contextlib import suppress
 
 from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf
 
 CHUNK_WORDS = 1 << 17
+SPARE_CHUNKS = 6
+"""Beyond those in use, of 1 MiB each: large libraries' tables take three each."""
 WORD = 8
 _GRACE_SECONDS = 0.05
 """A walk that still reads freed words ends within microseconds; they are reused after this long."""
@@ -34,9 +40,14 @@ class Store:
         self._definition = definition
         self._limit = max_chunks * CHUNK_WORDS
         self._chunks: dict[int, tuple[int, mmap.mmap]] = {}
+        self._changing = threading.Lock()
+        """Held to add chunks, or to remove them."""
+        self._thread: threading.Thread | None = None
+        self._closed = False
         self._free: list[tuple[int, int]] = [(0, self._limit)]
         self._resting: list[tuple[float, int, int]] = []
         self.used_words = 0
+        self._prepare()
 
     @property
     def size_bytes(self) -> int:
@@ -55,17 +66,44 @@ class Store:
         if position < 0:
             raise StoreFull(f"{words} words")
         start, size = self._free[position]
-        for chunk in range(start // CHUNK_WORDS, (start + words - 1) // CHUNK_WORDS + 1):
-            if chunk not in self._chunks:
-                self._add_chunk(chunk)
+        needed = range(start // CHUNK_WORDS, (start + words - 1) // CHUNK_WORDS + 1)
+        if any(chunk not in self._chunks for chunk in needed):
+            with self._changing:
+                for chunk in needed:
+                    self._add_chunk(chunk)
         if size > words:
             self._free[position] = (start + words, size - words)
         else:
             del self._free[position]
         self.used_words += words
+        self._prepare()
         return start
 
+    def _spare(self) -> range:
+        """The chunks that should be there though nothing is in them."""
+        first = -(-self._free[-1][0] // CHUNK_WORDS) if self._free else self._limit // CHUNK_WORDS
+        return range(first, min(first + SPARE_CHUNKS, self._limit // CHUNK_WORDS))
+
+    def _prepare(self) -> None:
+        """Begin to make the spare chunks that are missing; returns at once."""
+        missing = [chunk for chunk in self._spare() if chunk not in self._chunks]
+        if missing and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(
+                target=self._add_ahead, args=(missing,), name="parprof-store", daemon=True
+            )
+            self._thread.start()
+
+    def _add_ahead(self, chunks: Iterable[int]) -> None:
+        with suppress(KernelUnsupported):  # whoever needs one will be told
+            for chunk in chunks:
+                with self._changing:
+                    if self._closed:
+                        return
+                    self._add_chunk(chunk)
+
     def _add_chunk(self, chunk: int) -> None:
+        if chunk in self._chunks:
+            return
         d = self._definition
         try:
             fd = bpf.map_create(
@@ -110,17 +148,20 @@ class Store:
             index, before = self._free.pop(position - 1)
             words += before
         insort(self._free, (index, words))
-        first, last = -(-index // CHUNK_WORDS), (index + words) // CHUNK_WORDS
-        for chunk in [c for c in self._chunks if first <= c < last]:  # wholly free
-            fd, view = self._chunks.pop(chunk)
-            bpf.map_delete(self._outer, struct.pack("<I", chunk))
-            view.close()
-            os.close(fd)
+        first, last, spare = -(-index // CHUNK_WORDS), (index + words) // CHUNK_WORDS, self._spare()
+        with self._changing:
+            for chunk in [c for c in self._chunks if first <= c < last and c not in spare]:  # wholly free
+                fd, view = self._chunks.pop(chunk)
+                bpf.map_delete(self._outer, struct.pack("<I", chunk))
+                view.close()
+                os.close(fd)
 
     def close(self) -> None:
         """Unmap and close all chunks."""
-        for fd, view in self._chunks.values():
-            view.close()
-            with suppress(OSError):
-                os.close(fd)
-        self._chunks.clear()
+        with self._changing:
+            self._closed = True
+            for fd, view in self._chunks.values():
+                view.close()
+                with suppress(OSError):
+                    os.close(fd)
+            self._chunks.clear()
