@@ -133,6 +133,20 @@ def script(name: str, file: str) -> Frame:
     return Frame(name, file, 3, 1, "python")
 
 
+@pytest.mark.parametrize(("without_core", "kind"), [(900e6, Kind.BUSY_MACHINE), (100e6, Kind.STALL)])
+@pytest.mark.parametrize("wait", ["", " [waits: lock]"])
+def test_a_team_that_waits_for_one_of_them_which_has_no_core(
+    without_core: float, kind: Kind, wait: str
+) -> None:
+    """The region is a library's: the program's innermost frame is far from the barrier."""
+    late = row(f"main fit SPLIT GOMP_parallel [libgomp]{wait}", 0, 1)
+    late.metrics[STALL] = 1500e6
+    waiting = row("main solve", 0, 1, tid=2)
+    waiting.metrics[STOLEN] = without_core
+    (cause, *_) = found(*balanced("main solve"), late, waiting, runtime="libgomp")
+    assert (cause.kind, cause.function) == (kind, "fit")
+
+
 def test_imports_are_told_as_such() -> None:
     begin = script("<module>", "/home/u/job.py")
     imports = [

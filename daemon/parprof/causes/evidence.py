@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from parprof.causes.barriers import is_barrier
 from parprof.causes.ownership import Owner
 from parprof.causes.routes import Route, RouteFinder, Step
 from parprof.cct.tree import Procedure
@@ -218,12 +219,24 @@ def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[Row]:
             route = routes[key] = finder.find(sample.path, sample.physical)
         origin = sample.origin
         thread = origin.pid, origin.tid, origin.thread
-        innermost = route.innermost
+        innermost = _team_wait(sample) or route.innermost
         if sample.path and sample.path[-1].name.startswith("[waits: ") and innermost != sample.path[-1].name:
             innermost = f"{innermost} {sample.path[-1].name}"
         runtime = f"{origin.overhead}:{innermost}" if innermost else ""
         out.append(Row(sample.metrics, threads.setdefault(thread, thread), runtime, route))
     return out
+
+
+def _team_wait(sample: PathSample) -> str:
+    """The runtime's function in which a thread of a team slept when nobody worked; empty if it did not.
+
+    Libraries may lie between that and the program.
+    """
+    if not sample.metrics.stall_ns:
+        return ""
+    called = (frame.name for frame in reversed(sample.path) if not frame.name.startswith("[waits: "))
+    innermost = next(called, "")
+    return innermost if is_barrier(innermost) else ""
 
 
 def _with_beginnings(rows: list[Row]) -> list[Row]:

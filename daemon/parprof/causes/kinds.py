@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from parprof.causes.barriers import BARRIERS, is_barrier
 from parprof.causes.evidence import Tally
 from parprof.causes.sites import (
     ALONE,
@@ -58,6 +59,8 @@ _WORDS = {
 
 _LEADING_UNDERSCORES = re.compile(r"\A_+(?:GI_+)?(?:libc_)?")
 _ALL_ALONE = 0.995
+_AWAY = 0.5
+"""Of a stall at a barrier: where threads were without a core for so long, the last of the team was late for that."""
 _MOSTLY = 0.8
 _IMPORTS = 0.6
 """So much of the idleness at a place is imports if that is what is said of it."""
@@ -68,9 +71,6 @@ _LOCKS = re.compile(
     re.IGNORECASE,
 )
 _CREATE = re.compile(r"_*(?:GI_+|libc_)*(?:pthread_create|thrd_create|v?fork\b|posix_spawn|clone)")
-_BARRIERS = re.compile(r".*(?:barrier|GOMP_parallel|fork_call|join|taskwait|loop_end|sections_end|single)")
-_RUNTIME_FILES = re.compile(r"\[?lib(?:gomp|omp|iomp|tbb|opencilk|cilk)")
-"""How stripped runtimes, and those that are folded to a word, are called."""
 _NAMELESS = re.compile(r"\[(?:lib)|.*\+0x")
 """Functions of stripped runtimes: in the middle of a region threads wait there for locks, seldom for anything else."""
 _OPENMP = re.compile(r"lib(?:gomp|omp|iomp)")
@@ -148,8 +148,8 @@ def _stall(site: Site, setting: Setting) -> Diagnosis | None:
     call, kind = _wait_of(_leading(site.tally, by=STALL))
     what, remedy = _WAITS.get(kind, (f"in {call}" if call else "", _STALL_REMEDY))
     # all are on their way through a barrier, to sleep or just woken: more often than not others had the cores
-    at_barrier = setting.runtime != "none" and bool(_BARRIERS.match(call) or _RUNTIME_FILES.match(call))
-    if at_barrier and _away_ns(setting.total) >= metrics.stall_ns:
+    at_barrier = setting.runtime != "none" and is_barrier(call)
+    if at_barrier and _away_ns(setting.total) >= _AWAY * metrics.stall_ns:
         return _BUSY_MACHINE
     what = f"no thread works while this waits {what}".rstrip()
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
@@ -245,7 +245,7 @@ def _lock(site: Site, setting: Setting) -> Diagnosis | None:
             for name, found in site.tally.runtime.items()
             if pattern.match(name.partition(":")[2])
         )
-        for pattern in (_LOCKS, _BARRIERS, _NAMELESS)
+        for pattern in (_LOCKS, BARRIERS, _NAMELESS)
     )
     takes_turns = alone(metrics, setting.cores) >= 0.6 and _all_alone(site.tally, setting.cores)
     if seen >= 5 and seen > 0.03 * metrics.samples and seen > barriers / 2:
