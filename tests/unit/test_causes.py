@@ -134,12 +134,13 @@ def script(name: str, file: str) -> Frame:
 
 
 @pytest.mark.parametrize(("without_core", "kind"), [(900e6, Kind.BUSY_MACHINE), (100e6, Kind.STALL)])
-@pytest.mark.parametrize("wait", ["", " [waits: lock]"])
+@pytest.mark.parametrize("wait", [(), (Frame("[waits: lock]"),)])
 def test_a_team_that_waits_for_one_of_them_which_has_no_core(
-    without_core: float, kind: Kind, wait: str
+    without_core: float, kind: Kind, wait: tuple[Frame, ...]
 ) -> None:
     """The region is a library's: the program's innermost frame is far from the barrier."""
-    late = row(f"main fit SPLIT GOMP_parallel [libgomp]{wait}", 0, 1)
+    late = row("main fit SPLIT GOMP_parallel [libgomp]", 0, 1)
+    late = replace(late, path=late.path + wait)
     late.metrics[STALL] = 1500e6
     waiting = row("main solve", 0, 1, tid=2)
     waiting.metrics[STOLEN] = without_core
