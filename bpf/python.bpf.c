@@ -181,6 +181,7 @@ static __always_inline void end_python(struct walk *w, u32 end)
 		w->record.hash = mix(w->record.hash, (u64)w->key.image << 8 | end);
 	}
 	w->record.python_end = end;
+	w->functions_seen = 0;
 }
 
 int on_python(struct bpf_perf_event_data *ctx)

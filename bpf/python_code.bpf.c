@@ -5,6 +5,8 @@
  * object, and of what it points to, as they are: their meaning is parprof/languages/cpython/'s affair.
  */
 
+#define FUNCTIONS_PER_CALL 16	/* the verifier follows each */
+
 /* One for each CPU, as the walks are. */
 BPF_TABLE("percpu_array", u32, struct code_record, code_records, 1);
 
@@ -63,21 +65,21 @@ static __always_inline int send_code(struct walk *w, struct interpreter *py, str
 	return !stacks.ringbuf_output(r, size, BPF_RB_NO_WAKEUP);
 }
 
-/* Sends those functions of the walked Python frames that were not sent yet. Where the ring has no room they are sent
- * with the next new stack that has them. */
-static __always_inline void send_functions(struct walk *w, struct code_record *r)
+/* Sends those of FUNCTIONS_PER_CALL functions more of the walked Python frames that were not sent yet; 1 if there are still some.
+ * Where the ring has no room they are sent with the next new stack that has them. */
+static __always_inline int send_functions(struct walk *w, struct code_record *r)
 {
 	struct interpreter *py = interpreters.lookup(&w->tgid);
 	u64 at, code, key;
 	u32 one = 1;
 
 	if (!py)
-		return;
+		return 0;
 #pragma clang loop unroll(disable)
-	for (u32 i = 0; i < MAX_PYTHON_FRAMES; i++) {
-		if (i >= w->record.python_depth)
-			break;
-		at = w->depth + 2 * i;
+	for (u32 i = 0; i < FUNCTIONS_PER_CALL; i++) {
+		if (w->functions_seen >= w->record.python_depth)
+			return 0;
+		at = w->depth + 2 * w->functions_seen++;
 		asm volatile("%0 &= %1" : "+r"(at) : "i"(STACK_WORDS - 1));
 		code = w->record.pc[at] & ~PYTHON_ENTRY;
 		at++;
@@ -88,6 +90,7 @@ static __always_inline void send_functions(struct walk *w, struct code_record *r
 		if (!sent_stacks.lookup(&key) && send_code(w, py, r, code))
 			sent_stacks.update(&key, &one);
 	}
+	return 1;
 }
 
 /* The end of the walk of a sample whose stack, with Python frames, is new. */
@@ -99,6 +102,7 @@ int on_python_code(struct bpf_perf_event_data *ctx)
 
 	if (!w || !r)
 		return 0;
-	send_functions(w, r);
+	if (send_functions(w, r))
+		unwinders.call(ctx, 4);
 	return finish_user_stack(w);
 }

@@ -87,6 +87,7 @@ struct walk {
 	u32 again;	/* the innermost frame was recorded already */
 	u64 python_frame;	/* the next one to look at */
 	u64 python_raw[16];
+	u32 functions_seen;	/* Python frames whose functions were sent, or need not be */
 	u64 code_words[4];	/* of a code object, from the pointer to its file name on */
 	u64 cfa[COMPARED_FRAMES];	/* where the frames lie, by their place in the record; of more, the outermost */
 	u32 compares;	/* the stack is to be compared with that of the thread's previous sample */

@@ -167,7 +167,8 @@ int on_wait_code(struct bpf_raw_tracepoint_args *ctx)
 
 	if (!w || !r)
 		return 0;
-	send_functions(w, r);
+	if (send_functions(w, r))
+		wait_unwinders.call(ctx, 3);
 	return finish_wait(w);
 }
 

@@ -104,6 +104,7 @@ class BpfKernel(Closing):
         """What the threads did when; None: nobody asked for that."""
         self._waits = waits
         self._waits_prepared = False
+        self._waits_thread: threading.Thread | None = None
         self._has_learned = False
         self._events: SampleEvents | None = None
         rate = frequency_hz * len(self.events)
@@ -168,7 +169,14 @@ class BpfKernel(Closing):
     def _prepare_waits(self) -> None:
         """In a thread of its own: until the verifier is done nobody's wait is placed, and that is counted."""
         self._waits_prepared = True
-        threading.Thread(target=self._load_waits, name="parprof-waits", daemon=True).start()
+        self._waits_thread = threading.Thread(target=self._load_waits, name="parprof-waits", daemon=True)
+        self._waits_thread.start()
+
+    def await_programs(self) -> None:
+        """Wait until the programs are there that are loaded beside all else: those of waits, and of interpreters."""
+        if self._waits_thread is not None:
+            self._waits_thread.join()
+        self._object.await_interpreters()
 
     def _load_waits(self) -> None:
         with suppress(OSError, KernelUnsupported):

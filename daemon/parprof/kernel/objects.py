@@ -141,6 +141,7 @@ class LoadedObject:
         self._closed = False
         self._edge_arrays: dict[int, int] = {}
         self._interpreters = self._waits = False
+        self._more: threading.Thread | None = None
         for name, size in (sizes or {}).items():
             self.definitions[name]["max_entries"] = size
         for name, (key, value) in _MAP_LAYOUTS.items():
@@ -205,9 +206,14 @@ class LoadedObject:
             self._put_program(fd, index, name, attach_type)
         return fd
 
-    def _put_program(self, array: int, index: int, name: str, attach_type: int = 0) -> None:
+    def _put_program(self, array: int | str, index: int, name: str, attach_type: int = 0) -> None:
+        """``array``: a descriptor, or the name of a map. In any thread."""
         program = self.program(name, attach_type)
-        bpf.map_update(array, struct.pack("<I", index), struct.pack("<I", program))
+        with self._guard:
+            if self._closed:
+                raise OSError(errno.EBADF, "the maps are closed")
+            fd = self.maps[array] if isinstance(array, str) else array
+            bpf.map_update(fd, struct.pack("<I", index), struct.pack("<I", program))
 
     def load_ahead(self, names: Iterable[str]) -> None:
         """Load programs in threads of their own, all at once; who wants one of them meanwhile waits for that one."""
@@ -222,19 +228,19 @@ class LoadedObject:
 
     def load_unwinder(self) -> None:
         """Load the programs that walk stacks for samples."""
-        self._put_program(self.maps["unwinders"], 0, "on_unwind")
-        self._put_program(self.maps["unwinders"], 2, "on_seek")
+        self._put_program("unwinders", 0, "on_unwind")
+        self._put_program("unwinders", 2, "on_seek")
 
     def load_activations(self) -> None:
         """Load the program that compares the stacks of samples with those before."""
-        self._put_program(self.maps["unwinders"], 3, "on_activations")
+        self._put_program("unwinders", 3, "on_activations")
         size = self.definitions["last_stacks"]["value_size"]
         bpf.map_update(self.maps["last_stacks"], struct.pack("<I", 0), bytes(size))
 
     def load_wait_unwinder(self) -> None:
         """Load the programs that walk the stacks of threads that go to sleep."""
-        self._put_program(self.maps["wait_unwinders"], 0, "on_wait_unwind")
-        self._put_program(self.maps["wait_unwinders"], 2, "on_wait_seek")
+        self._put_program("wait_unwinders", 0, "on_wait_unwind")
+        self._put_program("wait_unwinders", 2, "on_wait_seek")
         self._waits = True
         if self._interpreters:
             self._load_interpreters_of_waits()
@@ -245,16 +251,27 @@ class LoadedObject:
             return
         # an array that another thread makes meanwhile gets its program there or here
         self._interpreters = True
-        self._put_program(self.maps["unwinders"], 4, "on_python_code")
-        self._put_program(self.maps["unwinders"], 1, "on_python")
-        if self._waits:
-            self._load_interpreters_of_waits()
-        for attach_type, fd in list(self._edge_arrays.items()):
-            self._put_program(fd, 1, _EDGE_PROGRAMS[1], attach_type)
+        self._put_program("unwinders", 4, "on_python_code")
+        self._put_program("unwinders", 1, "on_python")
+        self._more = threading.Thread(target=self._load_more_interpreters, name="parprof-python", daemon=True)
+        self._more.start()
+
+    def await_interpreters(self) -> None:
+        """Wait until all of `load_interpreters` is there."""
+        if self._more is not None:
+            self._more.join()
+
+    def _load_more_interpreters(self) -> None:
+        """The same for waits and for creations of work, while a program that has just started goes on."""
+        with suppress(OSError, KernelUnsupported):
+            for attach_type, fd in list(self._edge_arrays.items()):
+                self._put_program(fd, 1, _EDGE_PROGRAMS[1], attach_type)
+            if self._waits:
+                self._load_interpreters_of_waits()
 
     def _load_interpreters_of_waits(self) -> None:
-        self._put_program(self.maps["wait_unwinders"], 3, "on_wait_code")
-        self._put_program(self.maps["wait_unwinders"], 1, "on_wait_python")
+        self._put_program("wait_unwinders", 3, "on_wait_code")
+        self._put_program("wait_unwinders", 1, "on_wait_python")
 
     def program_names(self) -> list[str]:
         """Names of all programs of the object, loaded or not."""

@@ -155,6 +155,8 @@ class Session:
                 return target
             target.prepare(patient, wait)
             others = self._prepared(children, target, patient, wait)
+            if wait:
+                self.kernel.await_programs()
         self._begin(target, others, wait)
         return target
 
