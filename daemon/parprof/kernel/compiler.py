@@ -23,6 +23,7 @@ from parprof.kernel.btf import read_layout
 from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.headers import make_tree
 
+OBJECT_HEADERS = ("wire.h", "wire_calls.h", "wire_records.h", "thread_state.h")
 OBJECT_PARTS = (
     "maps.bpf.c",
     "trace.bpf.c",
