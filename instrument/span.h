@@ -288,6 +288,11 @@ static inline bool is_inside(struct thread *self)
 	return self->is_open && !self->frame->is_root;
 }
 
+/* A wrapper's first lines: `call` is the real function, of this type, name and parameters. */
+#define REAL(type, name, parameters)                                                                                  \
+	static void *real;                                                                                            \
+	type(*call) parameters = (type(*) parameters)span_real(&real, #name)
+
 /* In wrappers of functions of any type: where the result goes. They end with `return (type)result`. */
 #define RESULT_void
 #define RESULT_bool result =
@@ -298,8 +303,7 @@ static inline bool is_inside(struct thread *self)
 #define BARRIER(type, name, parameters, ...)                                                                          \
 	EXPORT type name parameters                                                                                   \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		type(*call) parameters = (type(*) parameters)span_real(&real, #name);                                 \
+		REAL(type, name, parameters);                                                                         \
 		struct thread *self = &span_self;                                                                     \
 		unsigned long result = 0;                                                                             \
                                                                                                                       \

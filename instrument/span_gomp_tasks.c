@@ -220,13 +220,9 @@ EXPORT void GOMP_taskloop_ull(void (*body)(void *), void *data, void (*copy)(voi
 		 flags, tasks, priority, start, end, step);
 }
 
-typedef void plain_call(void);
-typedef void depend_call(void **);
-
 EXPORT void GOMP_taskwait(void)
 {
-	static void *real;
-	plain_call *call = (plain_call *)span_real(&real, "GOMP_taskwait");
+	REAL(void, GOMP_taskwait, (void));
 	struct thread *self = &span_self;
 	struct frame *frame = self->frame;
 
@@ -242,8 +238,7 @@ EXPORT void GOMP_taskwait(void)
 
 EXPORT void GOMP_taskwait_depend(void **depend)
 {
-	static void *real;
-	depend_call *call = (depend_call *)span_real(&real, "GOMP_taskwait_depend");
+	REAL(void, GOMP_taskwait_depend, (void **));
 	struct thread *self = &span_self;
 	struct frame *frame = self->frame;
 
@@ -260,8 +255,7 @@ EXPORT void GOMP_taskwait_depend(void **depend)
 
 EXPORT void GOMP_taskgroup_start(void)
 {
-	static void *real;
-	plain_call *call = (plain_call *)span_real(&real, "GOMP_taskgroup_start");
+	REAL(void, GOMP_taskgroup_start, (void));
 	struct thread *self = &span_self;
 	struct frame *frame = self->frame;
 
@@ -277,8 +271,7 @@ EXPORT void GOMP_taskgroup_start(void)
 
 EXPORT void GOMP_taskgroup_end(void)
 {
-	static void *real;
-	plain_call *call = (plain_call *)span_real(&real, "GOMP_taskgroup_end");
+	REAL(void, GOMP_taskgroup_end, (void));
 	struct thread *self = &span_self;
 	struct frame *frame = self->frame;
 
