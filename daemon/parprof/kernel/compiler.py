@@ -41,6 +41,8 @@ OBJECT_PARTS = (
     "activations.bpf.c",
     "waits.bpf.c",
     "scheduler.bpf.c",
+    "lives.bpf.c",
+    "commands.bpf.c",
     "n_working.bpf.c",
     "sampler.bpf.c",
     "work_edges.bpf.c",
