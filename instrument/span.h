@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libparprof_span: work and span of a running program, by site. The front ends (span_gomp*.c for GNU libgomp,
- * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c) say what happens; span.c (strands and
+ * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_runtime.c) say what happens; span.c (strands and
  * paths), span_tasks.c, span_dependences.c, span_loops.c, span_holds.c (locks), span_regions.c (teams and their
  * barriers) and span_phases.c compute; span_record.h is what comes out.
  *
@@ -83,6 +83,7 @@ struct team {
 	uint32_t size, level;
 	uintptr_t origin; /* the call that started it */
 	bool is_posix;	  /* threads of POSIX, not of a runtime */
+	bool is_pool;	  /* of a runtime that says what happens: see span_runtime.c */
 	uintptr_t until;  /* of such a team: where it ended */
 	bool is_foreign;  /* by a thread that is not the process's first */
 	_Atomic bool has_nested;
@@ -137,6 +138,7 @@ struct frame {
 	struct dependences *dependences; /* of its children */
 	/* of a member of a team */
 	struct frame *next_member;
+	struct thread *owner; /* where threads may have a share in the team that are no members of it */
 	uint32_t generation, loops;
 	/* from here on a new frame is not cleared: these have a begin of their own, the last three in members alone */
 	struct prof prof, longest_prof;
@@ -246,6 +248,7 @@ void span_team_begin(struct thread *self, struct team *team, void (*body)(void *
 void span_member(void *team);
 void span_member_begin(struct thread *self, struct team *team);
 void span_init_implicit(struct frame *frame, struct team *team);
+struct frame *span_share(struct thread *self, struct team *team);
 void span_member_end(struct thread *self);
 void span_team_end(struct thread *self, struct team *team, struct frame *frame, struct frame *implicit);
 void span_before_barrier(struct thread *self);

@@ -49,6 +49,25 @@ void span_member_begin(struct thread *self, struct team *team)
 	self->held_count = 0;
 }
 
+/* The frame that books what a thread does for a team of which it need be no member. */
+struct frame *span_share(struct thread *self, struct team *team)
+{
+	struct frame *share;
+
+	spin_lock(&team->lock);
+	for (share = team->members; share && share->owner != self; share = share->next_member)
+		;
+	if (!share) {
+		share = span_new_frame(self);
+		span_init_implicit(share, team);
+		share->owner = self;
+		share->next_member = team->members;
+		team->members = share;
+	}
+	spin_unlock(&team->lock);
+	return share;
+}
+
 /* Its last strand has ended. The frame lives on: the thread may run tasks while it waits for the team. */
 void span_member_end(struct thread *self)
 {

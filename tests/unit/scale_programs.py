@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from parprof.instruments.span import LIBRARY, compile_command, environment
+from parprof.instruments.toolchain import source_directory
 from parprof.scale.record import Kind, Record, SiteRecord, read_record
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
@@ -23,7 +24,8 @@ def library(directory: Path) -> Path:
     return output
 
 
-_STRICT = ("-std=gnu11", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror")
+_INCLUDE = f"-I{source_directory()}"
+_STRICT = ("-std=gnu11", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror", _INCLUDE)
 _LINKED = ("span_kmp", "span_threads", "span_tree")
 """Workloads that cannot do without the library."""
 
