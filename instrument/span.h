@@ -139,6 +139,10 @@ struct frame {
 	/* of a member of a team */
 	struct frame *next_member;
 	struct thread *owner; /* where threads may have a share in the team that are no members of it */
+	/* of a taskloop's pattern */
+	struct thread *maker;
+	uint32_t alone; /* tasks that its maker executed */
+	bool is_spread; /* others executed some, too */
 	uint32_t generation, loops;
 	/* from here on a new frame is not cleared: these have a begin of their own, the last three in members alone */
 	struct prof prof, longest_prof;
