@@ -272,9 +272,9 @@ class Session:
         """Read the load maps that may have changed."""
         if self.cache.answers_again():
             for target in self._lives.living():
-                target.stale = True
+                target.mapped.is_stale = True
         for target in self._lives.living():
-            if target.stale and now >= target.next_refresh_s:
+            if target.mapped.is_stale and now >= target.mapped.next_reading_s:
                 target.careful_follow()
         for target in self._lives.living():
             if target.plan_due(time.monotonic()):
@@ -356,14 +356,14 @@ class Session:
         if record.kind == records.RECORD_LEARNED:
             target.learn(record.address)
         elif record.kind == records.RECORD_LOAD_MAP:
-            target.load_maps.begin(record.address)
+            target.mapped.maps.begin(record.address)
             if record.stopped:
                 target.refresh(wait=True)
                 target.resume(started_libraries=True)
             else:
-                target.stale = True
+                target.mapped.is_stale = True
         elif record.kind == records.RECORD_STALE_MAP:
-            target.stale = True
+            target.mapped.is_stale = True
         elif record.kind == records.RECORD_EXIT:
             self._leader_ended(target)
         elif record.kind == records.RECORD_REPLACED:
@@ -427,7 +427,7 @@ class Session:
             by_image.setdefault(found.image, []).append(found)
         for image, mappings in by_image.items():
             if (target := self.targets.get(image)) is not None:
-                target.note_mappings(mappings)
+                target.mapped.note(mappings)
 
     def _resolve_functions(self) -> None:
         """Look up the functions of interpreted languages in new stacks."""
