@@ -109,24 +109,24 @@ static __always_inline void tell_mapping(struct walk *w, u64 start, u64 end, u64
 {
 	u32 zero = 0;
 	struct mapped_file_record *whole = mapping_scratch.lookup(&zero);
-	struct mapping_record r = {};
+	struct mapping_record *r;
 	u64 hash = mix(mix(mix(start, w->key.image), mix(key->inode, end)), mix(offset, RECORD_MAPPED)) | 1;
 	u32 one = 1;
 
 	if (!whole || sent_stacks.lookup(&hash))
 		return;
-	r.type = RECORD_MAPPED;
-	r.image = w->key.image;
-	r.start = start;
-	r.end = end;
-	r.offset = offset;
-	r.inode = key->inode;
-	r.device = key->device;
-	r.epoch = w->key.epoch;
-	whole->mapping = r;
+	r = &whole->mapping;
+	r->type = RECORD_MAPPED;
+	r->image = w->key.image;
+	r->start = start;
+	r->end = end;
+	r->offset = offset;
+	r->inode = key->inode;
+	r->device = key->device;
+	r->epoch = w->key.epoch;
 	if (file)
 		read_path(whole, file);
-	if (stacks.ringbuf_output(whole, file ? sizeof(*whole) : sizeof(r), BPF_RB_NO_WAKEUP))
+	if (stacks.ringbuf_output(whole, file ? sizeof(*whole) : sizeof(*r), BPF_RB_NO_WAKEUP))
 		count(LOST_STACK_RING);
 	else
 		sent_stacks.update(&hash, &one);

@@ -20,6 +20,8 @@ struct bpf_perf_event_data {
 #define barrier() asm volatile("" ::: "memory")
 
 #include "wire.h"
+#include "wire_calls.h"
+#include "wire_records.h"
 #include "thread_state.h"
 
 #define PF_EXITING 0x4

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libparprof_span: work and span of a running program, by site. The front ends (span_gomp*.c for GNU libgomp,
- * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c) say what happens; span.c, span_tasks.c and
- * span_dependences.c compute; span_record.h is what comes out.
+ * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_runtime.c) say what happens; span.c (strands and
+ * paths), span_tasks.c, span_dependences.c, span_loops.c, span_holds.c (locks), span_regions.c (teams and their
+ * barriers) and span_phases.c compute; span_record.h is what comes out.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
  * executes between two calls of the runtime. Each *frame* (a thread's share of a region, or a task) knows the
@@ -82,6 +83,7 @@ struct team {
 	uint32_t size, level;
 	uintptr_t origin; /* the call that started it */
 	bool is_posix;	  /* threads of POSIX, not of a runtime */
+	bool is_pool;	  /* of a runtime that says what happens: see span_runtime.c */
 	uintptr_t until;  /* of such a team: where it ended */
 	bool is_foreign;  /* by a thread that is not the process's first */
 	_Atomic bool has_nested;
@@ -136,6 +138,11 @@ struct frame {
 	struct dependences *dependences; /* of its children */
 	/* of a member of a team */
 	struct frame *next_member;
+	struct thread *owner; /* where threads may have a share in the team that are no members of it */
+	/* of a taskloop's pattern */
+	struct thread *maker;
+	uint32_t alone; /* tasks that its maker executed */
+	bool is_spread; /* others executed some, too */
 	uint32_t generation, loops;
 	/* from here on a new frame is not cleared: these have a begin of their own, the last three in members alone */
 	struct prof prof, longest_prof;
@@ -181,6 +188,22 @@ static inline void spin_unlock(struct spin *spin)
 	atomic_flag_clear_explicit(&spin->taken, memory_order_release);
 }
 
+struct words {
+	uint64_t of[4];
+};
+
+/* Clears the begin of a structure, and up to 31 bytes more, which are to be set afterwards. For so few bytes the `rep
+ * stos` that compilers make of memset takes longer than the rest of what begins a region. */
+static inline void clear_begin(void *structure, size_t bytes)
+{
+	struct words *at = structure, *end = (struct words *)((char *)structure + bytes);
+
+	for (; at < end; at++) {
+		*at = (struct words){{0, 0, 0, 0}};
+		__asm__ volatile("" : "+r"(at)); /* keep the loop a loop */
+	}
+}
+
 /* strands */
 void span_end_strand(struct thread *self);
 static inline void span_begin_strand(struct thread *self)
@@ -212,7 +235,7 @@ void span_report(struct group *group, struct frame *frame);
 void span_report_child(struct frame *parent, struct frame *child);
 void span_count(struct thread *self, uint32_t site);
 
-/* regions */
+/* regions (span_regions.c) */
 
 /* What a wrapper that starts a team keeps until the team has ended. */
 struct region {
@@ -225,28 +248,48 @@ bool span_region_begin(struct region *region, void (*body)(void *), void *data, 
 void span_region_end(struct region *region);
 struct calls_kept span_member_enter(struct thread *self, struct team *team);
 void span_member_leave(struct thread *self, struct calls_kept kept);
-void span_end_serial(uintptr_t address);
 void span_team_begin(struct thread *self, struct team *team, void (*body)(void *), void *data, uintptr_t origin);
 void span_member(void *team);
 void span_member_begin(struct thread *self, struct team *team);
 void span_init_implicit(struct frame *frame, struct team *team);
+struct frame *span_share(struct thread *self, struct team *team);
 void span_member_end(struct thread *self);
 void span_team_end(struct thread *self, struct team *team, struct frame *frame, struct frame *implicit);
 void span_before_barrier(struct thread *self);
 void span_after_barrier(struct thread *self, uintptr_t address);
 
+static inline struct phase *phase_of(struct frame *implicit)
+{
+	return &implicit->team->phases[implicit->generation % 3];
+}
+
 /* call sites of a phase (span_calls.c) */
 void span_calls_end_phase(struct team *team, struct phase *phase, uint64_t work);
 
-/* loops */
+/* loops (span_loops.c) */
 void span_loop_begin(struct thread *self, uint32_t site);
 void span_chunk_begin(struct frame *frame);
 void span_chunk_end(struct frame *frame);
 void span_loop_end(struct thread *self);
+uint64_t span_loops_add(struct phase *phase, uint32_t size);
+void span_loops_forget(struct phase *phase);
 
-/* locks */
+/* locks (span_holds.c) */
+struct hold {
+	uint64_t cycles;
+	uint32_t site; /* the critical section that has the most of it */
+};
+
 void span_acquired(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address);
 void span_releasing(struct thread *self, uintptr_t key);
+struct hold span_longest_hold(struct prof *holds);
+
+/* phases (span_phases.c) */
+void span_begin_serial(uintptr_t address);
+void span_end_serial(uintptr_t address);
+void span_phase_init(struct phase *phase);
+void span_phase_finish(struct team *team, struct phase *phase, uint32_t site);
+void span_phase_free(struct phase *phase);
 
 /* tasks (span_tasks.c) */
 
@@ -288,6 +331,11 @@ static inline bool is_inside(struct thread *self)
 	return self->is_open && !self->frame->is_root;
 }
 
+/* A wrapper's first lines: `call` is the real function, of this type, name and parameters. */
+#define REAL(type, name, parameters)                                                                                  \
+	static void *real;                                                                                            \
+	type(*call) parameters = (type(*) parameters)span_real(&real, #name)
+
 /* In wrappers of functions of any type: where the result goes. They end with `return (type)result`. */
 #define RESULT_void
 #define RESULT_bool result =
@@ -298,8 +346,7 @@ static inline bool is_inside(struct thread *self)
 #define BARRIER(type, name, parameters, ...)                                                                          \
 	EXPORT type name parameters                                                                                   \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		type(*call) parameters = (type(*) parameters)span_real(&real, #name);                                 \
+		REAL(type, name, parameters);                                                                         \
 		struct thread *self = &span_self;                                                                     \
 		unsigned long result = 0;                                                                             \
                                                                                                                       \

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Call sites, and what is known of each: see span_calls.h. */
+/* Calls that are under way, and what those that ended took: the hooks, threads, phases. See span_calls.h. */
 #define _GNU_SOURCE
 #include "span.h"
 
-#define MAX_TRANSITIONS (1u << 16)
-#define SLOTS (4 * MAX_TRANSITIONS)
-#define MAX_STATES (1u << 15)
 #define CACHE_SIZE 512
 #define MAX_DEPTH (1u << 20)
-/* Call sites that every record begins with. */
-enum { CALL_OUTSIDE, CALL_OTHER, FIRST_CALL };
 
 bool span_has_calls;
 
@@ -24,13 +19,6 @@ struct call {
 	uint64_t spawned;      /* work of the tasks that it made, and the calls in it */
 };
 
-/* A call site that is called where a set of others is above it. */
-struct transition {
-	uintptr_t address, function;
-	uint32_t state, call, next;
-	bool is_top_site, is_top_caller;
-};
-
 /* A thread's; it survives its thread, since it has what is to be reported. */
 struct calls {
 	struct calls *next;
@@ -41,247 +29,21 @@ struct calls {
 	struct call_amounts work[SPAN_MAX_CALLS]; /* the on-work profile */
 };
 
-static struct spin table_lock, registry_lock;
+static struct spin registry_lock;
 static struct calls *registry;
-
-static struct {
-	uintptr_t address, function, caller;
-} sites[SPAN_MAX_CALLS];
-static _Atomic uint32_t known = FIRST_CALL;
-
-/* The set of call sites above some code: one, and those in its parent. 0 is the empty set. */
-static struct {
-	uint32_t parent, call;
-} states[MAX_STATES];
-static uint32_t state_count = 1;
-
-static struct transition transitions[MAX_TRANSITIONS];
-static uint32_t transition_count = 1;
-static _Atomic uint32_t slots[SLOTS]; /* index of a transition; 0: free */
 
 static struct call_prof foreign; /* of paths of threads other than the first */
 static struct spin foreign_lock;
 
-static inline uint32_t known_calls(void)
-{
-	return atomic_load_explicit(&known, memory_order_relaxed);
-}
-
-/* segments */
-
-static void release(struct segment *segment)
-{
-	while (segment && atomic_fetch_sub_explicit(&segment->references, 1, memory_order_acq_rel) == 1) {
-		struct segment *before = segment->before;
-
-		call_prof_clear(&segment->prof);
-		free(segment);
-		segment = before;
-	}
-}
-
-static struct segment *refer(struct segment *segment)
-{
-	if (segment)
-		atomic_fetch_add_explicit(&segment->references, 1, memory_order_relaxed);
-	return segment;
-}
-
-/* Segments that only this path refers to are part of it. */
-static void absorb(struct call_path *path)
-{
-	struct segment *segment;
-
-	while ((segment = path->before) && atomic_load_explicit(&segment->references, memory_order_acquire) == 1) {
-		path->before = segment->before;
-		call_prof_union(&path->prof, &segment->prof, known_calls());
-		free(segment);
-	}
-}
-
-/* The path as a segment that others may refer to; the reference stays the path's. One that was frozen is not changed
- * by this: tasks of a taskloop share it. */
-struct segment *span_path_freeze(struct call_path *path)
-{
-	struct segment *segment;
-
-	if (call_prof_is_empty(&path->prof))
-		return path->before;
-	absorb(path);
-	segment = calloc(1, sizeof(*segment));
-	if (!segment)
-		abort();
-	atomic_init(&segment->references, 1);
-	segment->before = path->before;
-	call_prof_assign(&segment->prof, &path->prof);
-	path->before = segment;
-	return segment;
-}
-
-void span_path_clear(struct call_path *path)
-{
-	call_prof_clear(&path->prof);
-	release(path->before);
-	path->before = NULL;
-}
-
-/* The child's path begins with the parent's. */
-void span_path_fork(struct call_path *path, struct call_path *child)
-{
-	child->before = refer(span_path_freeze(path));
-}
-
-/* Another path is longer: it goes on here. */
-void span_path_take(struct call_path *path, struct segment *segment)
-{
-	refer(segment);
-	span_path_clear(path);
-	path->before = segment;
-}
-
-void span_segment_keep(struct segment **kept, struct segment *segment)
-{
-	refer(segment);
-	release(*kept);
-	*kept = segment;
-}
-
-/* The whole path's amounts move; segments that others have, too, are copied. */
-void span_path_flatten(struct call_path *path, struct call_prof *into)
-{
-	absorb(path);
-	call_prof_union(into, &path->prof, known_calls());
-	for (struct segment *segment = path->before; segment; segment = segment->before)
-		call_prof_add(into, &segment->prof, known_calls());
-	span_path_clear(path);
-}
-
-void span_calls_union(struct call_prof *into, struct call_prof *from)
-{
-	call_prof_union(into, from, known_calls());
-}
-
-void span_calls_scale(struct call_prof *prof, uint64_t wanted, uint64_t total)
-{
-	if (total && !call_prof_is_empty(prof))
-		call_prof_scale(prof, wanted, total, known_calls());
-}
-
-/* call sites and transitions */
-
-static void describe(uint32_t call)
-{
-	span_describe_call(&span_record->calls[call], sites[call].address, sites[call].function, sites[call].caller);
-	if (span_record->call_count <= call)
-		span_record->call_count = call + 1;
-}
-
-/* Only few: a new call site, or an old one where others are above it for the first time. */
-static uint32_t call_site(uintptr_t address, uintptr_t function, uintptr_t caller)
-{
-	uint32_t count = known_calls();
-
-	for (uint32_t call = FIRST_CALL; call < count; call++) {
-		if (sites[call].address == address && sites[call].function == function)
-			return call;
-	}
-	if (count == SPAN_MAX_CALLS) {
-		span_record->flags |= SPAN_CALLS_FULL;
-		return CALL_OTHER;
-	}
-	sites[count].address = address;
-	sites[count].function = function;
-	sites[count].caller = caller;
-	atomic_store_explicit(&known, count + 1, memory_order_release);
-	describe(count);
-	return count;
-}
-
-static uint32_t next_state(uint32_t state, uint32_t call)
-{
-	if (state_count == MAX_STATES) {
-		span_record->flags |= SPAN_CALLS_FULL;
-		return state;
-	}
-	states[state_count].parent = state;
-	states[state_count].call = call;
-	return state_count++;
-}
-
-static void fill(struct transition *one, struct call_context context, uintptr_t address, uintptr_t function)
-{
-	*one = (struct transition){address, function, context.state, 0, 0, true, true};
-	one->call = call_site(address, function, sites[context.call].function);
-	for (uint32_t state = context.state; state; state = states[state].parent) {
-		uint32_t above = states[state].call;
-
-		if (above == one->call)
-			one->is_top_site = false;
-		if (sites[above].caller == sites[one->call].caller)
-			one->is_top_caller = false;
-	}
-	one->next = one->is_top_site ? next_state(context.state, one->call) : context.state;
-}
-
-static uint32_t hash(uint32_t state, uintptr_t address, uintptr_t function)
-{
-	uint64_t mixed = ((address * 31 + function) * 31 + state) * 0x9e3779b97f4a7c15ull;
-
-	return (uint32_t)(mixed >> 32);
-}
-
-static bool is_same(const struct transition *one, uint32_t state, uintptr_t address, uintptr_t function)
-{
-	return one->state == state && one->address == address && one->function == function;
-}
-
-static const struct transition *find(struct call_context context, uintptr_t address, uintptr_t function, uint32_t *slot)
-{
-	for (*slot = hash(context.state, address, function) % SLOTS;; *slot = (*slot + 1) % SLOTS) {
-		uint32_t index = atomic_load_explicit(&slots[*slot], memory_order_acquire);
-
-		if (!index)
-			return NULL;
-		if (is_same(&transitions[index], context.state, address, function))
-			return &transitions[index];
-	}
-}
-
-/* What cannot be kept is one site, the same for all. */
-static const struct transition *add(struct call_context context, uintptr_t address, uintptr_t function)
-{
-	static const struct transition none = {0, 0, 0, CALL_OTHER, 0, false, false};
-	const struct transition *found;
-	struct transition *one;
-	uint32_t slot;
-
-	spin_lock(&table_lock);
-	found = find(context, address, function, &slot);
-	if (!found && transition_count == MAX_TRANSITIONS) {
-		span_record->flags |= SPAN_CALLS_FULL;
-		found = &none;
-	} else if (!found) {
-		one = &transitions[transition_count];
-		fill(one, context, address, function);
-		atomic_store_explicit(&slots[slot], transition_count++, memory_order_release);
-		found = one;
-	}
-	spin_unlock(&table_lock);
-	return found;
-}
-
 static const struct transition *transition_of(struct calls *calls, struct call_context context, uintptr_t address,
 					      uintptr_t function)
 {
-	uint32_t at = hash(context.state, address, function) % CACHE_SIZE, slot;
+	uint32_t at = span_hash_call(context.state, address, function) % CACHE_SIZE;
 	const struct transition *one = calls->cache[at];
 
-	if (LIKELY(one && is_same(one, context.state, address, function)))
+	if (LIKELY(one && is_transition(one, context.state, address, function)))
 		return one;
-	one = find(context, address, function, &slot);
-	if (!one)
-		one = add(context, address, function);
-	calls->cache[at] = one;
+	one = calls->cache[at] = span_find_transition(context, address, function);
 	return one;
 }
 
@@ -321,7 +83,7 @@ void span_calls_book(struct thread *self, struct frame *frame, uint64_t cycles)
 
 	frame->work_done += cycles;
 	calls_of(self)->work[call].of[CALL_LOCAL_WORK] += cycles;
-	call_prof_at(&frame->path.prof, call, known_calls())->of[CALL_LOCAL_SPAN] += cycles;
+	call_prof_at(&frame->path.prof, call, span_known_calls())->of[CALL_LOCAL_SPAN] += cycles;
 }
 
 /* Calls that are made from now on, end before span_calls_leave. */
@@ -466,7 +228,7 @@ static void end_call(struct thread *self)
 		frame->spawned += call.spawned;
 	span = since(frame->c_before + frame->c, call.length);
 	add_top(&calls->work[call.call], &call, work, span);
-	on_span = call_prof_at(&frame->path.prof, call.call, known_calls());
+	on_span = call_prof_at(&frame->path.prof, call.call, span_known_calls());
 	add_top(on_span, &call, work, span);
 	on_span->of[CALL_LOCAL_WORK] += since(work, call.called);
 	span_calls_called(self, work);
@@ -593,7 +355,7 @@ static void add_on_work(struct span_call *into, const struct call_amounts *from)
 
 static void add_on_span(struct call_prof *prof)
 {
-	call_prof_flush(prof, known_calls());
+	call_prof_flush(prof, span_known_calls());
 	for (uint32_t call = 0; call < prof->size; call++) {
 		for (int i = 0; i < CALL_AMOUNTS; i++)
 			span_record->calls[call].on_span[i] += prof->dense[call].of[i];
@@ -620,7 +382,7 @@ void span_calls_end(struct thread *self)
 		end_call(self);
 	spin_lock(&registry_lock);
 	for (struct calls *calls = registry; calls; calls = calls->next) {
-		for (uint32_t call = 0; call < known_calls(); call++)
+		for (uint32_t call = 0; call < span_known_calls(); call++)
 			add_on_work(&span_record->calls[call], &calls->work[call]);
 	}
 	spin_unlock(&registry_lock);
@@ -646,11 +408,11 @@ void span_calls_end_phase(struct team *team, struct phase *phase, uint64_t work)
 	span_path_flatten(&path, &whole);
 	if (team->is_foreign) {
 		spin_lock(&foreign_lock);
-		call_prof_union(&foreign, &whole, known_calls());
+		call_prof_union(&foreign, &whole, span_known_calls());
 		spin_unlock(&foreign_lock);
 		return;
 	}
-	call_prof_union(&team->parent->path.prof, &whole, known_calls());
+	call_prof_union(&team->parent->path.prof, &whole, span_known_calls());
 	team->parent->work_done += work;
 }
 
@@ -660,18 +422,15 @@ void span_calls_reset(struct span_record *record)
 	struct thread *self = &span_self;
 	struct calls *own = self->calls;
 
-	atomic_flag_clear(&table_lock.taken);
 	atomic_flag_clear(&registry_lock.taken);
 	atomic_flag_clear(&foreign_lock.taken);
 	span_path_clear(&span_root.path);
 	call_prof_clear(&foreign);
 	for (struct calls *calls = registry; calls; calls = calls->next) {
 		calls->is_free = calls != own;
-		memset(calls->work, 0, known_calls() * sizeof(calls->work[0]));
+		memset(calls->work, 0, span_known_calls() * sizeof(calls->work[0]));
 	}
-	for (uint32_t call = 0; call < known_calls(); call++)
-		span_describe_call(&record->calls[call], sites[call].address, sites[call].function, sites[call].caller);
-	record->call_count = known_calls();
+	span_reset_call_sites(record);
 	if (span_has_calls)
 		record->flags |= SPAN_CALLS;
 }

@@ -52,7 +52,7 @@ struct calls_kept {
 
 extern bool span_has_calls __attribute__((visibility("hidden"))); /* a hook was called */
 
-/* paths */
+/* paths (span_segments.c) */
 void span_path_fork(struct call_path *path, struct call_path *child);
 struct segment *span_path_freeze(struct call_path *path);
 void span_path_take(struct call_path *path, struct segment *segment);
@@ -61,6 +61,40 @@ void span_path_clear(struct call_path *path);
 void span_segment_keep(struct segment **kept, struct segment *segment);
 void span_calls_union(struct call_prof *into, struct call_prof *from);
 void span_calls_scale(struct call_prof *prof, uint64_t wanted, uint64_t total);
+
+/* call sites (span_call_sites.c) */
+
+/* Those that every record begins with. */
+enum { CALL_OUTSIDE, CALL_OTHER, FIRST_CALL };
+
+extern _Atomic uint32_t span_call_count __attribute__((visibility("hidden")));
+
+/* A call site that is called where a set of others is above it. */
+struct transition {
+	uintptr_t address, function;
+	uint32_t state, call, next;
+	bool is_top_site, is_top_caller;
+};
+
+static inline uint32_t span_known_calls(void)
+{
+	return atomic_load_explicit(&span_call_count, memory_order_relaxed);
+}
+
+static inline uint32_t span_hash_call(uint32_t state, uintptr_t address, uintptr_t function)
+{
+	uint64_t mixed = ((address * 31 + function) * 31 + state) * 0x9e3779b97f4a7c15ull;
+
+	return (uint32_t)(mixed >> 32);
+}
+
+static inline bool is_transition(const struct transition *one, uint32_t state, uintptr_t address, uintptr_t function)
+{
+	return one->state == state && one->address == address && one->function == function;
+}
+
+const struct transition *span_find_transition(struct call_context context, uintptr_t address, uintptr_t function);
+void span_reset_call_sites(struct span_record *record);
 
 /* threads */
 void span_calls_book(struct thread *self, struct frame *frame, uint64_t cycles);

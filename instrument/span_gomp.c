@@ -21,8 +21,7 @@ static bool is_member(struct thread *self)
 #define REGION(type, name, parameters, ...)                                                                           \
 	EXPORT type name parameters                                                                                   \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		type(*call) parameters = (type(*) parameters)span_real(&real, #name);                                 \
+		REAL(type, name, parameters);                                                                         \
 		struct region region;                                                                                 \
 		unsigned long result = 0;                                                                             \
                                                                                                                       \
@@ -54,8 +53,7 @@ REGION_LOOP_RUNTIME(GOMP_parallel_loop_maybe_nonmonotonic_runtime)
 /* Teams on the host run one after the other, each in the calling thread: its strand goes on in them. */
 EXPORT void GOMP_teams_reg(BODY, long teams, long limit, long flags)
 {
-	static void *real;
-	void (*call)(BODY, long, long, long) = (void (*)(BODY, long, long, long))span_real(&real, "GOMP_teams_reg");
+	REAL(void, GOMP_teams_reg, (BODY, long, long, long));
 
 	call(body, data, teams, limit, flags);
 }
@@ -74,8 +72,7 @@ static __thread uint32_t legacy_depth;
 #define LEGACY(name, parameters, ...)                                                                                 \
 	EXPORT void name parameters                                                                                   \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		void(*call) parameters = (void(*) parameters)span_real(&real, #name);                                 \
+		REAL(void, name, parameters);                                                                         \
 		struct region *region = legacy_depth < 8 ? malloc(sizeof(*region)) : NULL;                            \
                                                                                                                       \
 		legacy_outer[legacy_depth++ % 8] = legacy;                                                            \
@@ -99,8 +96,7 @@ LEGACY(GOMP_parallel_loop_runtime_start, (BODY, long n, long from, long to, long
 
 EXPORT void GOMP_parallel_end(void)
 {
-	static void *real;
-	void (*call)(void) = (void (*)(void))span_real(&real, "GOMP_parallel_end");
+	REAL(void, GOMP_parallel_end, (void));
 	struct region *region = legacy;
 
 	legacy = legacy_depth ? legacy_outer[--legacy_depth % 8] : NULL;
@@ -127,8 +123,7 @@ BARRIER(void, GOMP_single_copy_end, (void *data), data)
 
 EXPORT void GOMP_workshare_task_reduction_unregister(bool is_cancelled)
 {
-	static void *real;
-	void (*call)(bool) = (void (*)(bool))span_real(&real, "GOMP_workshare_task_reduction_unregister");
+	REAL(void, GOMP_workshare_task_reduction_unregister, (bool));
 	struct thread *self = &span_self;
 
 	if (!is_member(self)) {
@@ -148,8 +143,7 @@ EXPORT void GOMP_workshare_task_reduction_unregister(bool is_cancelled)
 
 EXPORT bool GOMP_single_start(void)
 {
-	static void *real;
-	bool (*call)(void) = (bool (*)(void))span_real(&real, "GOMP_single_start");
+	REAL(bool, GOMP_single_start, (void));
 	struct thread *self = &span_self;
 	bool is_mine;
 
@@ -168,8 +162,7 @@ EXPORT bool GOMP_single_start(void)
 /* Null for the one that executes it; the others meet it here at the barrier that it reaches in GOMP_single_copy_end. */
 EXPORT void *GOMP_single_copy_start(void)
 {
-	static void *real;
-	void *(*call)(void) = (void *(*)(void))span_real(&real, "GOMP_single_copy_start");
+	REAL(void *, GOMP_single_copy_start, (void));
 	struct thread *self = &span_self;
 	void *data;
 
@@ -229,8 +222,7 @@ static bool after_next(struct thread *self, enum span_kind kind, bool is_shared_
 #define START(name, schedule, parameters, ...)                                                                        \
 	EXPORT bool name parameters                                                                                   \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		bool(*call) parameters = (bool(*) parameters)span_real(&real, #name);                                 \
+		REAL(bool, name, parameters);                                                                         \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
 		if (!is_member(self))                                                                                 \
@@ -241,8 +233,7 @@ static bool after_next(struct thread *self, enum span_kind kind, bool is_shared_
 #define NEXT(name, schedule)                                                                                          \
 	EXPORT bool name(void *from, void *to)                                                                        \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		bool (*call)(void *, void *) = (bool (*)(void *, void *))span_real(&real, #name);                     \
+		REAL(bool, name, (void *, void *));                                                                   \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
 		if (!is_member(self))                                                                                 \
@@ -305,8 +296,7 @@ START_ULL_GENERAL(GOMP_loop_ull_ordered_start)
 #define LOOP_LEAVE(name)                                                                                              \
 	EXPORT void name(void)                                                                                        \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		void (*call)(void) = (void (*)(void))span_real(&real, #name);                                         \
+		REAL(void, name, (void));                                                                             \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
 		if (!is_member(self)) {                                                                               \
@@ -325,8 +315,7 @@ LOOP_LEAVE(GOMP_sections_end_nowait)
 
 EXPORT unsigned GOMP_sections_start(unsigned count)
 {
-	static void *real;
-	unsigned (*call)(unsigned) = (unsigned (*)(unsigned))span_real(&real, "GOMP_sections_start");
+	REAL(unsigned, GOMP_sections_start, (unsigned));
 	struct thread *self = &span_self;
 	unsigned section;
 
@@ -340,9 +329,7 @@ EXPORT unsigned GOMP_sections_start(unsigned count)
 
 EXPORT unsigned GOMP_sections2_start(unsigned count, void *reductions, void *memory)
 {
-	static void *real;
-	unsigned (*call)(unsigned, void *, void *) =
-		(unsigned (*)(unsigned, void *, void *))span_real(&real, "GOMP_sections2_start");
+	REAL(unsigned, GOMP_sections2_start, (unsigned, void *, void *));
 	struct thread *self = &span_self;
 	unsigned section;
 
@@ -356,8 +343,7 @@ EXPORT unsigned GOMP_sections2_start(unsigned count, void *reductions, void *mem
 
 EXPORT unsigned GOMP_sections_next(void)
 {
-	static void *real;
-	unsigned (*call)(void) = (unsigned (*)(void))span_real(&real, "GOMP_sections_next");
+	REAL(unsigned, GOMP_sections_next, (void));
 	struct thread *self = &span_self;
 	unsigned section;
 
@@ -375,9 +361,7 @@ EXPORT unsigned GOMP_sections_next(void)
 #define DOACROSS_WAIT(name, type)                                                                                     \
 	EXPORT void name(type first, long a, long b, long c, long d, long e, long f, long g)                          \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		void (*call)(type, long, long, long, long, long, long, long) =                                        \
-			(void (*)(type, long, long, long, long, long, long, long))span_real(&real, #name);            \
+		REAL(void, name, (type, long, long, long, long, long, long, long));                                   \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
 		if (self->frame) {                                                                                    \

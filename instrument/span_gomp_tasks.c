@@ -13,6 +13,7 @@ enum { DEPEND_IN = 1 };
 #define HEADER 64      /* in front of the program's block of arguments: whatever alignment that has up to 64 holds */
 #define COPIED_WORDS 3 /* libgomp writes into the first words of a block: event handle, bounds of a taskloop */
 #define MAX_BLOCK 65536
+#define TASKS_A_THREAD 64 /* of a taskloop of more GOMP_taskloop gives no other thread a task */
 
 struct block {
 	void *words[COPIED_WORDS];
@@ -159,11 +160,28 @@ static void taskloop_body(void *argument)
 
 	data[0] = block->words[0];
 	data[1] = block->words[1];
+	if (self == pattern->maker)
+		pattern->alone++;
+	else
+		__atomic_store_n(&pattern->is_spread, true, __ATOMIC_RELAXED);
 	task = span_spawn_alike(self, pattern);
 	span_task_begin(self, task, &run);
 	pattern->body(data);
 	span_task_end(self, task, &run);
 	span_release(self, task);
+}
+
+/* The runtime's call is over: were its tasks too many to be shared? */
+static void note_alone(struct frame *pattern)
+{
+	uint32_t threads = pattern->team->size;
+
+	/* members may be late, and fewer tasks than that be executed by one thread because others have no core */
+	if (threads < span_record->threads)
+		threads = span_record->threads;
+	if (threads > 1 && pattern->alone > TASKS_A_THREAD * threads &&
+	    !__atomic_load_n(&pattern->is_spread, __ATOMIC_RELAXED))
+		__atomic_or_fetch(&span_record->flags, SPAN_TASKLOOP_ALONE, __ATOMIC_RELAXED);
 }
 
 typedef void taskloop_call(void (*)(void *), void *, void (*)(void *, void *), long, long, unsigned, unsigned long, int,
@@ -189,6 +207,7 @@ static void taskloop(taskloop_call *call, uintptr_t caller, void (*body)(void *)
 	pattern->body = body;
 	pattern->copy = copy;
 	pattern->header = header_for(alignment);
+	pattern->maker = self;
 	{
 		char room[room_for(pattern, bytes) + pattern->header];
 		struct block *block = fill_block(aligned(room, pattern->header), pattern, data, bytes);
@@ -196,6 +215,7 @@ static void taskloop(taskloop_call *call, uintptr_t caller, void (*body)(void *)
 		call(taskloop_body, block, copy ? copy_block : NULL, (long)pattern->header + bytes,
 		     alignment > 0 ? alignment : 1, flags, tasks, priority, start, end, step);
 	}
+	note_alone(pattern);
 	if (has_group)
 		span_close_group(self, frame);
 	span_begin_strand(self);
@@ -220,13 +240,9 @@ EXPORT void GOMP_taskloop_ull(void (*body)(void *), void *data, void (*copy)(voi
 		 flags, tasks, priority, start, end, step);
 }
 
-typedef void plain_call(void);
-typedef void depend_call(void **);
-
 EXPORT void GOMP_taskwait(void)
 {
-	static void *real;
-	plain_call *call = (plain_call *)span_real(&real, "GOMP_taskwait");
+	REAL(void, GOMP_taskwait, (void));
 	struct thread *self = &span_self;
 	struct frame *frame = self->frame;
 
@@ -242,8 +258,7 @@ EXPORT void GOMP_taskwait(void)
 
 EXPORT void GOMP_taskwait_depend(void **depend)
 {
-	static void *real;
-	depend_call *call = (depend_call *)span_real(&real, "GOMP_taskwait_depend");
+	REAL(void, GOMP_taskwait_depend, (void **));
 	struct thread *self = &span_self;
 	struct frame *frame = self->frame;
 
@@ -260,8 +275,7 @@ EXPORT void GOMP_taskwait_depend(void **depend)
 
 EXPORT void GOMP_taskgroup_start(void)
 {
-	static void *real;
-	plain_call *call = (plain_call *)span_real(&real, "GOMP_taskgroup_start");
+	REAL(void, GOMP_taskgroup_start, (void));
 	struct thread *self = &span_self;
 	struct frame *frame = self->frame;
 
@@ -277,8 +291,7 @@ EXPORT void GOMP_taskgroup_start(void)
 
 EXPORT void GOMP_taskgroup_end(void)
 {
-	static void *real;
-	plain_call *call = (plain_call *)span_real(&real, "GOMP_taskgroup_end");
+	REAL(void, GOMP_taskgroup_end, (void));
 	struct thread *self = &span_self;
 	struct frame *frame = self->frame;
 

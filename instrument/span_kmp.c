@@ -87,9 +87,7 @@ static int room_for(int count)
 #define FORK(name)                                                                                                    \
 	EXPORT void name(void *place, int count, outlined *body, ...)                                                 \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		void (*call)(void *, int, void (*)(), ...) =                                                          \
-			(void (*)(void *, int, void (*)(), ...))span_real(&real, #name);                              \
+		REAL(void, name, (void *, int, void (*)(), ...));                                                     \
 		void *arguments[room_for(count)];                                                                     \
 		struct kmp_region region;                                                                             \
 		va_list list;                                                                                         \
@@ -108,9 +106,7 @@ FORK(__kmpc_fork_teams)
 /* LLVM 16: one argument for all, and a condition. */
 EXPORT void __kmpc_fork_call_if(void *place, int count, outlined *body, int condition, void *argument)
 {
-	static void *real;
-	void (*call)(void *, int, void (*)(), int, void *) =
-		(void (*)(void *, int, void (*)(), int, void *))span_real(&real, "__kmpc_fork_call_if");
+	REAL(void, __kmpc_fork_call_if, (void *, int, void (*)(), int, void *));
 	void *arguments[FEW] = {argument};
 	struct kmp_region region;
 
@@ -125,8 +121,7 @@ static __thread struct kmp_region *serialized;
 
 EXPORT void __kmpc_serialized_parallel(PLACE)
 {
-	static void *real;
-	void (*call)(PLACE) = (void (*)(PLACE))span_real(&real, "__kmpc_serialized_parallel");
+	REAL(void, __kmpc_serialized_parallel, (PLACE));
 	struct thread *self = &span_self;
 	struct kmp_region *region;
 
@@ -144,8 +139,7 @@ EXPORT void __kmpc_serialized_parallel(PLACE)
 
 EXPORT void __kmpc_end_serialized_parallel(PLACE)
 {
-	static void *real;
-	void (*call)(PLACE) = (void (*)(PLACE))span_real(&real, "__kmpc_end_serialized_parallel");
+	REAL(void, __kmpc_end_serialized_parallel, (PLACE));
 	struct thread *self = &span_self;
 	struct kmp_region *region = serialized;
 
@@ -205,8 +199,7 @@ static void alone_end(struct thread *self)
 #define ALONE(name, kind, parameters, ...)                                                                            \
 	EXPORT int name parameters                                                                                    \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		int(*call) parameters = (int(*) parameters)span_real(&real, #name);                                   \
+		REAL(int, name, parameters);                                                                          \
                                                                                                                       \
 		return alone_begin(&span_self, call(__VA_ARGS__), kind, CALLER);                                      \
 	}
@@ -255,8 +248,7 @@ static void loop_begins(struct thread *self, int schedule, uintptr_t caller)
 #define LOOP(name, parameters, ...)                                                                                   \
 	EXPORT void name parameters                                                                                   \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		void(*call) parameters = (void(*) parameters)span_real(&real, #name);                                 \
+		REAL(void, name, parameters);                                                                         \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
 		if (!is_member(self)) {                                                                               \
@@ -271,9 +263,7 @@ static void loop_begins(struct thread *self, int schedule, uintptr_t caller)
 #define CHUNK(name)                                                                                                   \
 	EXPORT int name(PLACE, void *last, void *from, void *to, void *by)                                            \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		int (*call)(PLACE, void *, void *, void *, void *) =                                                  \
-			(int (*)(PLACE, void *, void *, void *, void *))span_real(&real, #name);                      \
+		REAL(int, name, (PLACE, void *, void *, void *, void *));                                             \
 		struct thread *self = &span_self;                                                                     \
 		int has_chunk;                                                                                        \
                                                                                                                       \
@@ -304,8 +294,7 @@ LOOPS(8u, unsigned long, long)
 /* Doacross loops: the chain of waits between iterations is not modelled, only that waiting is no work. */
 EXPORT void __kmpc_doacross_wait(PLACE, const long *iteration)
 {
-	static void *real;
-	void (*call)(PLACE, const long *) = (void (*)(PLACE, const long *))span_real(&real, "__kmpc_doacross_wait");
+	REAL(void, __kmpc_doacross_wait, (PLACE, const long *));
 	struct thread *self = &span_self;
 
 	if (!is_inside(self)) {

@@ -27,8 +27,7 @@ static inline bool is_member(struct thread *self)
 #define PAUSE(type, name, parameters, ...)                                                                            \
 	EXPORT type name parameters                                                                                   \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		type(*call) parameters = (type(*) parameters)span_real(&real, #name);                                 \
+		REAL(type, name, parameters);                                                                         \
 		struct thread *self = &span_self;                                                                     \
 		unsigned long result = 0;                                                                             \
                                                                                                                       \

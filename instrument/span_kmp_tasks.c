@@ -122,9 +122,7 @@ static void leave(struct thread *self)
 
 EXPORT int __kmpc_omp_task(PLACE, struct kmp_task *task)
 {
-	static void *real;
-	int (*call)(PLACE, struct kmp_task *) =
-		(int (*)(PLACE, struct kmp_task *))span_real(&real, "__kmpc_omp_task");
+	REAL(int, __kmpc_omp_task, (PLACE, struct kmp_task *));
 	struct thread *self = &span_self;
 	struct block *block = is_inside(self) ? block_of(task) : NULL;
 	struct frame *child;
@@ -147,9 +145,7 @@ EXPORT int __kmpc_omp_task(PLACE, struct kmp_task *task)
 
 EXPORT int __kmpc_omp_task_with_deps(PLACE, struct kmp_task *task, DEPENDS)
 {
-	static void *real;
-	int (*call)(PLACE, struct kmp_task *, DEPENDS) =
-		(int (*)(PLACE, struct kmp_task *, DEPENDS))span_real(&real, "__kmpc_omp_task_with_deps");
+	REAL(int, __kmpc_omp_task_with_deps, (PLACE, struct kmp_task *, DEPENDS));
 	struct thread *self = &span_self;
 	struct block *block = is_inside(self) ? block_of(task) : NULL;
 	struct frame *child;
@@ -170,9 +166,7 @@ EXPORT int __kmpc_omp_task_with_deps(PLACE, struct kmp_task *task, DEPENDS)
 
 EXPORT void __kmpc_omp_task_begin_if0(PLACE, struct kmp_task *task)
 {
-	static void *real;
-	void (*call)(PLACE, struct kmp_task *) =
-		(void (*)(PLACE, struct kmp_task *))span_real(&real, "__kmpc_omp_task_begin_if0");
+	REAL(void, __kmpc_omp_task_begin_if0, (PLACE, struct kmp_task *));
 	struct thread *self = &span_self;
 	struct block *block = is_inside(self) ? block_of(task) : NULL;
 
@@ -189,9 +183,7 @@ EXPORT void __kmpc_omp_task_begin_if0(PLACE, struct kmp_task *task)
 
 EXPORT void __kmpc_omp_task_complete_if0(PLACE, struct kmp_task *task)
 {
-	static void *real;
-	void (*call)(PLACE, struct kmp_task *) =
-		(void (*)(PLACE, struct kmp_task *))span_real(&real, "__kmpc_omp_task_complete_if0");
+	REAL(void, __kmpc_omp_task_complete_if0, (PLACE, struct kmp_task *));
 	struct thread *self = &span_self;
 	struct block *block = is_inside(self) ? block_of(task) : NULL;
 	struct frame *child = block ? block->frame : NULL;
@@ -230,8 +222,7 @@ static void taskloop_end(struct thread *self, struct frame *frame, bool has_grou
 #define TASKLOOP(name, parameters, ...)                                                                               \
 	EXPORT void name parameters                                                                                   \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		void(*call) parameters = (void(*) parameters)span_real(&real, #name);                                 \
+		REAL(void, name, parameters);                                                                         \
 		struct thread *self = &span_self;                                                                     \
 		struct block *block = is_inside(self) ? block_of(task) : NULL;                                        \
 		struct frame *frame;                                                                                  \
@@ -253,8 +244,7 @@ TASKLOOP(__kmpc_taskloop_5, (RANGE, int modifier, void *copy), place, thread, ta
 
 EXPORT int __kmpc_omp_taskwait(PLACE)
 {
-	static void *real;
-	int (*call)(PLACE) = (int (*)(PLACE))span_real(&real, "__kmpc_omp_taskwait");
+	REAL(int, __kmpc_omp_taskwait, (PLACE));
 	struct thread *self = &span_self;
 	int result;
 
@@ -270,8 +260,7 @@ EXPORT int __kmpc_omp_taskwait(PLACE)
 #define WAIT_FOR(name, parameters, ...)                                                                               \
 	EXPORT void name parameters                                                                                   \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		void(*call) parameters = (void(*) parameters)span_real(&real, #name);                                 \
+		REAL(void, name, parameters);                                                                         \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
 		if (!is_inside(self)) {                                                                               \
@@ -292,8 +281,7 @@ WAIT_FOR(__kmpc_omp_taskwait_deps_51, (PLACE, DEPENDS, int is_nowait), place, th
 
 EXPORT void __kmpc_taskgroup(PLACE)
 {
-	static void *real;
-	void (*call)(PLACE) = (void (*)(PLACE))span_real(&real, "__kmpc_taskgroup");
+	REAL(void, __kmpc_taskgroup, (PLACE));
 	struct thread *self = &span_self;
 
 	if (!is_inside(self)) {
@@ -308,8 +296,7 @@ EXPORT void __kmpc_taskgroup(PLACE)
 
 EXPORT void __kmpc_end_taskgroup(PLACE)
 {
-	static void *real;
-	void (*call)(PLACE) = (void (*)(PLACE))span_real(&real, "__kmpc_end_taskgroup");
+	REAL(void, __kmpc_end_taskgroup, (PLACE));
 	struct thread *self = &span_self;
 
 	if (!is_inside(self) || !self->frame->group || !self->frame->group->outer) {

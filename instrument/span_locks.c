@@ -14,8 +14,7 @@
 #define TAKE(name, kind, parameters, key, ...)                                                                        \
 	EXPORT void name parameters                                                                                   \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		void(*call) parameters = (void(*) parameters)span_real(&real, #name);                                 \
+		REAL(void, name, parameters);                                                                         \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
 		if (!is_inside(self)) {                                                                               \
@@ -30,8 +29,7 @@
 #define GIVE(name, parameters, key, ...)                                                                              \
 	EXPORT void name parameters                                                                                   \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		void(*call) parameters = (void(*) parameters)span_real(&real, #name);                                 \
+		REAL(void, name, parameters);                                                                         \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
 		if (!is_inside(self)) {                                                                               \
@@ -47,8 +45,7 @@
 #define TEST(name, kind)                                                                                              \
 	EXPORT int name(void *lock)                                                                                   \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		int (*call)(void *) = (int (*)(void *))span_real(&real, #name);                                       \
+		REAL(int, name, (void *));                                                                            \
 		struct thread *self = &span_self;                                                                     \
 		int got;                                                                                              \
                                                                                                                       \
@@ -101,8 +98,7 @@ GIVE(__kmpc_atomic_end, (void), ATOMIC)
 /* pthread mutexes in regions */
 
 #define MUTEX_CALL(name)                                                                                              \
-	static void *real;                                                                                            \
-	int (*call)(pthread_mutex_t *) = (int (*)(pthread_mutex_t *))span_real(&real, #name);                         \
+	REAL(int, name, (pthread_mutex_t *));                                                                         \
 	struct thread *self = &span_self;                                                                             \
 	int failure
 #define TAKE_MUTEX(name)                                                                                              \

@@ -58,6 +58,16 @@ void span_take_serial(struct frame *parent, struct frame *child)
 		span_take_path(parent, child->c, &child->prof, span_path_freeze(&child->path));
 }
 
+/* The frame that books what the thread does in a task of this team. */
+static struct frame *implicit_for(struct thread *self, struct team *team)
+{
+	if (team && team->is_pool)
+		return self->implicit && self->implicit->team == team ? self->implicit : span_share(self, team);
+	if (team && (!self->implicit || self->implicit->is_root))
+		return team->members;
+	return self->implicit;
+}
+
 /* A task's body begins, in whichever thread. */
 void span_task_begin(struct thread *self, struct frame *task, struct task_run *run)
 {
@@ -68,8 +78,7 @@ void span_task_begin(struct thread *self, struct frame *task, struct task_run *r
 	self->has_left = false;
 	span_end_strand(self);
 	run->kept = span_calls_enter(self, task->context);
-	if (!self->implicit || self->implicit->is_root)
-		self->implicit = task->team ? task->team->members : self->implicit;
+	self->implicit = implicit_for(self, task->team);
 	self->frame = task;
 	if (!task->has_begun)
 		span_count(self, task->site);

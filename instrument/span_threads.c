@@ -221,8 +221,7 @@ static struct frame *take_child(pthread_t thread, bool *is_last)
 
 EXPORT int pthread_join(pthread_t thread, void **result)
 {
-	static void *real;
-	int (*call)(pthread_t, void **) = (int (*)(pthread_t, void **))span_real(&real, "pthread_join");
+	REAL(int, pthread_join, (pthread_t, void **));
 	struct thread *self = &span_self;
 	struct frame *frame;
 	bool is_last = false;
@@ -275,10 +274,7 @@ static void ensure_prof(struct group *round)
 
 EXPORT int pthread_barrier_init(pthread_barrier_t *barrier, const pthread_barrierattr_t *attributes, unsigned count)
 {
-	static void *real;
-	int (*call)(pthread_barrier_t *, const pthread_barrierattr_t *, unsigned) =
-		(int (*)(pthread_barrier_t *, const pthread_barrierattr_t *, unsigned))span_real(&real,
-												 "pthread_barrier_init");
+	REAL(int, pthread_barrier_init, (pthread_barrier_t *, const pthread_barrierattr_t *, unsigned));
 	struct meeting *meeting = span_record && !atomic_load(&is_given_up) ? meeting_of(barrier) : NULL;
 
 	if (meeting) {
@@ -316,8 +312,7 @@ static struct group *arrive(struct meeting *meeting, struct frame *frame)
 
 EXPORT int pthread_barrier_wait(pthread_barrier_t *barrier)
 {
-	static void *real;
-	int (*call)(pthread_barrier_t *) = (int (*)(pthread_barrier_t *))span_real(&real, "pthread_barrier_wait");
+	REAL(int, pthread_barrier_wait, (pthread_barrier_t *));
 	struct thread *self = &span_self;
 	struct meeting *meeting;
 	struct group *round;
@@ -361,8 +356,7 @@ static void take_signal(struct thread *self, void *condition)
 #define SIGNAL(name)                                                                                                  \
 	EXPORT int name(pthread_cond_t *condition)                                                                    \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		int (*call)(pthread_cond_t *) = (int (*)(pthread_cond_t *))span_real(&real, #name);                   \
+		REAL(int, name, (pthread_cond_t *));                                                                  \
 		struct thread *self = &span_self;                                                                     \
 		int result;                                                                                           \
                                                                                                                       \
@@ -381,8 +375,7 @@ SIGNAL(pthread_cond_broadcast)
 #define COND_WAIT(name, parameters, ...)                                                                              \
 	EXPORT int name parameters                                                                                    \
 	{                                                                                                             \
-		static void *real;                                                                                    \
-		int(*call) parameters = (int(*) parameters)span_real(&real, #name);                                   \
+		REAL(int, name, parameters);                                                                          \
 		struct thread *self = &span_self;                                                                     \
 		int result;                                                                                           \
                                                                                                                       \

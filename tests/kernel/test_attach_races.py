@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import parprof.session.session
+import parprof.session.arrivals
 import parprof.session.target
 import profiling
 from parprof.errors import TargetError
@@ -78,9 +78,9 @@ def test_it_ends_before_it_is_watched(
     where: str, session: Session, victim: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, name, number = {
-        "check": (parprof.session.session, "inspect", 1),
+        "check": (parprof.session.arrivals, "inspect", 1),
         "descriptor": (parprof.session.target, "open_pidfd", 1),
-        "second check": (parprof.session.session, "inspect", 2),
+        "second check": (parprof.session.arrivals, "inspect", 2),
         "maps": (Target, "prepare", 1),
     }[where]
     monkeypatch.setattr(module, name, kill_before(getattr(module, name), victim, number))

@@ -49,7 +49,7 @@ def test_a_program_on_fuse_has_whole_stacks_and_names(tmp_path: Path) -> None:
             with Symbolizer() as symbolizer:
                 for key in session.facts:
                     for address, is_return in session.kernel.stacks.get(key.user).frames:
-                        if found := target.load_maps.newest and target.load_maps.newest.find(address):
+                        if found := target.mapped.newest and target.mapped.newest.find(address):
                             names |= {frame.name for frame in symbolizer.frames(*found, is_return)}
             assert {"main", "descend", "spin"} <= names
 

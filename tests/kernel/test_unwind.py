@@ -205,7 +205,7 @@ def test_libraries_that_come_and_go(tmp_path: Path) -> None:
             frames = session.kernel.stacks.get(key.user).frames
             seen[names(*frames[0], key.epoch) if frames else "none"] += count.samples
         # Which of the two libraries it was is known when its map was read, and unknown otherwise.
-        assert target.load_maps.epoch > 1000
+        assert target.mapped.maps.epoch > 1000
         assert seen["alpha.so"] + seen["beta.so"] + sum(n for name, n in seen.items() if name[0] == "?") > 500
         others = {"libc.so.6", "ld-linux-x86-64.so.2", "churn", "[vdso]", "[uprobes]", "none"}
         assert {name for name in seen if name[0] != "?"} <= {"alpha.so", "beta.so", *others}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from parprof.instruments.span import LIBRARY, environment
+from parprof.instruments.span import LIBRARY, compile_command, environment
+from parprof.instruments.toolchain import source_directory
 from parprof.scale.record import Kind, Record, SiteRecord, read_record
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
@@ -23,6 +24,8 @@ def library(directory: Path) -> Path:
     return output
 
 
+_INCLUDE = f"-I{source_directory()}"
+_STRICT = ("-std=gnu11", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror", _INCLUDE)
 _LINKED = ("span_kmp", "span_threads", "span_tree")
 """Workloads that cannot do without the library."""
 
@@ -31,12 +34,20 @@ _LINKED = ("span_kmp", "span_threads", "span_tree")
 def program(name: str, directory: Path, compiler: str = "gcc") -> Path:
     """A workload, built with a compiler's OpenMP: gcc's libgomp, clang's libomp."""
     output = directory / f"{name}{'' if compiler == 'gcc' else f'.{compiler}'}"
-    flags: tuple[str, ...] = ("-std=gnu11", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror")
-    if compiler == "clang":  # it warns of its own code for a taskloop
-        flags = (*flags, "-Wno-sign-compare")
+    # clang warns of its own code for a taskloop
+    flags = (*_STRICT, "-Wno-sign-compare") if compiler == "clang" else _STRICT
     source = WORKLOADS / f"{name}.c"
     link = (str(library(directory)),) if name in _LINKED else ()
     subprocess.run([compiler, *flags, str(source), *link, "-o", str(output)], check=True, timeout=120)
+    return output
+
+
+@cache
+def with_hooks(name: str, directory: Path) -> str:
+    """A workload with a hook at the begin and the end of each function, as `parprof cc --scale` builds it."""
+    output = os.fspath(directory / f"{name}.hooks")
+    source = os.fspath(WORKLOADS / f"{name}.c")
+    subprocess.run(compile_command(["gcc", *_STRICT, source, "-o", output]), check=True, timeout=120)
     return output
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from parprof.errors import KernelUnsupported, UsageError
 from parprof.kernel import perf_events
+from parprof.kernel.compiler import OBJECT_HEADERS
 from parprof.kernel.headers import make_tree
 from parprof.kernel.layout import check_size, make_structure
 from parprof.kernel.uprobes import COOKIE_LEARN, Site
@@ -32,7 +33,7 @@ def test_layouts_are_built_from_descriptions() -> None:
 
 
 def test_python_constants_equal_the_header(tmp_path: Path) -> None:
-    """The few numbers that Python must know are those of wire.h."""
+    """The few numbers that Python must know are those of the headers that make up the contract."""
     from parprof import plans as memory
     from parprof.kernel import (
         activations,
@@ -104,8 +105,9 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
     )
     types = "".join(f"typedef unsigned {c} u{n}; typedef signed {c} s{n};\n"
                     for c, n in (("char", 8), ("short", 16), ("int", 32), ("long long", 64)))  # fmt: skip
+    headers = "".join(f'#include "{name}"\n' for name in OBJECT_HEADERS if name.startswith("wire"))
     source = tmp_path / "check.c"
-    source.write_text(f'{types}#include "wire.h"\n{checks}\n')
+    source.write_text(f"{types}{headers}{checks}\n")
     subprocess.run(["gcc", "-fsyntax-only", "-I", str(ROOT / "bpf"), str(source)], check=True)
 
 

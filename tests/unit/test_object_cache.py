@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from parprof.kernel import objects
+from parprof.kernel.compiler import OBJECT_HEADERS, OBJECT_PARTS, source_directory
 from test_architecture import MODULES, imports
 
 COMPILED: dict[str, Any] = {"maps": {}, "programs": {}, "layouts": {}}
@@ -76,6 +77,9 @@ def test_the_name_stands_for_all_modules_that_make_the_object(
         made_by.add(module)
         waiting |= {one for one in imports(MODULES[module]) if one.startswith("parprof.kernel.")} - made_by
     assert {f"{module.rpartition('.')[2]}.py" for module in made_by} == set(objects.COMPILER_MODULES)
+
+    sources = {path.name for path in source_directory().glob("*.[ch]")}
+    assert sources == {*OBJECT_HEADERS, *OBJECT_PARTS}
 
     copies = tmp_path / "kernel"
     shutil.copytree(Path(objects.__file__).parent, copies)

@@ -7,41 +7,22 @@ serially, so that a layer takes as long as its largest node. The profile must sa
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parprof.__main__ import main
-from parprof.instruments.span import compile_command
-from scale_programs import WORKLOADS
+from scale_programs import with_hooks
 
 SIDE, NODE, GRAIN, UNITS = 40, 128, 16, 10
 THREADS = 64
+pytestmark = pytest.mark.usefixtures("span_test_clock")
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scale-bfs")
-
-
-@pytest.fixture(autouse=True)
-def test_clock(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("PARPROF_SPAN_CLOCK", "test")
-    monkeypatch.setenv("PARPROF_CACHE", str(tmp_path_factory.getbasetemp() / "scale-cache"))
-
-
-@cache
-def built(directory: Path) -> str:
-    """The program with hooks."""
-    output = os.fspath(directory / "span_bfs")
-    flags = ("-std=gnu11", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror")
-    source = str(WORKLOADS / "span_bfs.c")
-    subprocess.run(compile_command(["gcc", *flags, source, "-o", output]), check=True, timeout=120)
-    return output
 
 
 def layers() -> list[int]:
@@ -63,7 +44,7 @@ def span_ns(grain: int) -> int:
 def searched(directory: Path, grain: int, *options: str) -> dict[str, Any]:
     output = directory / "out.json"
     words = ["scale", "-q", *options, "--json", "-o", str(output)]
-    assert main([*words, "--", built(directory), str(SIDE), str(grain)]) == 0
+    assert main([*words, "--", with_hooks("span_bfs", directory), str(SIDE), str(grain)]) == 0
     found: dict[str, Any] = json.loads(output.read_text())
     return found
 

@@ -21,12 +21,12 @@ import pytest
 from parprof import pprof_pb2 as pb
 from parprof.__main__ import main
 from parprof.errors import ProfileFormatError
-from parprof.instruments.span import compile_command
 from parprof.scale.record import Flag, Record, read_record
-from scale_programs import WORKLOADS, variables
+from scale_programs import WORKLOADS, variables, with_hooks
 
 SOURCE = WORKLOADS / "span_calls.c"
 Row = dict[str, Any]
+pytestmark = pytest.mark.usefixtures("span_test_clock")
 
 
 @pytest.fixture(scope="module")
@@ -34,19 +34,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scale-calls")
 
 
-@pytest.fixture(autouse=True)
-def test_clock(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("PARPROF_SPAN_CLOCK", "test")
-    monkeypatch.setenv("PARPROF_CACHE", str(tmp_path_factory.getbasetemp() / "scale-cache"))
-
-
-@cache
 def built(directory: Path) -> str:
-    """The program with hooks, as `parprof cc --scale` builds it."""
-    output = os.fspath(directory / "span_calls")
-    flags = ("-std=gnu11", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror")
-    subprocess.run(compile_command(["gcc", *flags, str(SOURCE), "-o", output]), check=True, timeout=120)
-    return output
+    return with_hooks("span_calls", directory)
 
 
 @cache
@@ -225,7 +214,17 @@ def test_the_report_has_the_table(directory: Path, capfd: pytest.CaptureFixture[
 def test_call_sites_are_in_all_outputs(directory: Path, tmp_path: Path) -> None:
     """With one work and one span, which the columns of each add up to."""
     page, profile, table = tmp_path / "page.html", tmp_path / "profile.pb.gz", tmp_path / "table.csv"
-    words = ["--csv", "-o", str(table), "--html", str(page), "--pprof", str(profile), "--", built(directory)]
+    words = [
+        "--csv",
+        "-o",
+        str(table),
+        "--html",
+        str(page),
+        "--pprof",
+        str(profile),
+        "--",
+        built(directory),
+    ]
     assert main(["scale", "-q", "--threads", "2", *words, "quicksort", "20000"]) == 0
     lines = list(csv.DictReader(io.StringIO(table.read_text())))
     calls = [line for line in lines if line["kind"] == "call"]

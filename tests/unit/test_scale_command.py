@@ -16,16 +16,12 @@ from parprof.instruments import preload
 from parprof.instruments.preload import obstacle, runtime_inside
 from scale_programs import program
 
+pytestmark = pytest.mark.usefixtures("span_test_clock")
+
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scale")
-
-
-@pytest.fixture(autouse=True)
-def test_clock(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("PARPROF_SPAN_CLOCK", "test")
-    monkeypatch.setenv("PARPROF_CACHE", str(tmp_path_factory.getbasetemp() / "scale-cache"))
 
 
 def test_json_names_lines_and_functions(directory: Path, tmp_path: Path) -> None:

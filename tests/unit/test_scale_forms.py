@@ -145,6 +145,16 @@ def test_a_taskloop_waits_for_its_longest_task(run: Run) -> None:
     assert ns(record.span_s) == 5007
 
 
+@pytest.mark.parametrize(("threads", "tasks", "is_alone"), [(2, 128, False), (2, 129, True), (1, 129, False)])
+def test_a_large_taskloop_is_one_threads_with_libgomp(
+    directory: Path, threads: int, tasks: int, is_alone: bool
+) -> None:
+    """A note says so: the bound is for another number of tasks."""
+    record = scale_programs.run(directory, threads, "span_forms", "taskloop", str(tasks))
+    assert bool(record.flags & Flag.TASKLOOP_ALONE) == is_alone
+    assert ns(record.span_s) == 5007
+
+
 def test_nested_regions(run: Run) -> None:
     """Two members: n, then 40 n of the longest of four, then the second's n."""
     record = run(8, "span_forms", "nested", "100")

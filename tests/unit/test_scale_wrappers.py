@@ -33,8 +33,8 @@ BESIDE_HOOKS = re.compile(
     r"|_exit|_Exit"
     # the begin and the end of each function, in programs that are built so
     r"|__cyg_profile_func_(enter|exit)"
-    # for tests
-    r"|parprof_span_work"
+    # what other runtimes call, and tests
+    r"|parprof_span_\w+"
 )
 
 

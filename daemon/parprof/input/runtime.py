@@ -23,7 +23,7 @@ from parprof.untrusted import visible
 RUNTIME = Library(
     "input",
     ("input_tsan.c",),
-    ("input_algorithm.h", "input_shadow.h", "input_record.h", "input_libc.h"),
+    ("input_algorithm.h", "input_shadow.h", "input_record.h", "input_hooks.h", "input_libc.h"),
     (
         "-fvisibility=hidden",
         "-fno-builtin",

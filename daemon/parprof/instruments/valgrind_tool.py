@@ -22,7 +22,13 @@ HEADERS = Path("/usr/include/valgrind")
 ARCHIVES = (Path("/usr/lib/x86_64-linux-gnu/valgrind"), Path("/usr/lib/valgrind"))
 TOOLS = (Path("/usr/libexec/valgrind"), Path("/usr/lib/x86_64-linux-gnu/valgrind"), Path("/usr/lib/valgrind"))
 NAME = "parprof-amd64-linux"
-_SOURCES = ("input_valgrind.c", "input_algorithm.h", "input_shadow.h", "input_record.h")
+_SOURCES = (
+    "input_valgrind.c",
+    "input_valgrind_code.h",
+    "input_algorithm.h",
+    "input_shadow.h",
+    "input_record.h",
+)
 _SUBDIRECTORY = "valgrind"
 _CACHE_BYTES = 64 << 20
 _COMPILE = (

@@ -15,7 +15,7 @@ _MAX_OPEN = 1 << 17
 """Calls that have begun and not ended; recursion of 100,000 levels finds room."""
 _MAX_THREADS, _MAX_OPEN_ROUTINES, _MAX_ARCS = 1 << 14, 1 << 15, 1 << 13
 _TIME_SHIFT, _NUMBER_BITS = 4, 16
-"""OPEN_TIME_SHIFT of bpf/wire.h, OPEN_BITS of bpf/call_times.bpf.c."""
+"""OPEN_TIME_SHIFT of bpf/wire_calls.h, OPEN_BITS of bpf/call_times.bpf.c."""
 _FOLLOWED = (("sched_switch", "on_timed_switch"),)
 
 

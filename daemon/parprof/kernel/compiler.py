@@ -23,6 +23,7 @@ from parprof.kernel.btf import read_layout
 from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.headers import make_tree
 
+OBJECT_HEADERS = ("wire.h", "wire_calls.h", "wire_records.h", "thread_state.h")
 OBJECT_PARTS = (
     "maps.bpf.c",
     "trace.bpf.c",
@@ -40,6 +41,8 @@ OBJECT_PARTS = (
     "activations.bpf.c",
     "waits.bpf.c",
     "scheduler.bpf.c",
+    "lives.bpf.c",
+    "commands.bpf.c",
     "n_working.bpf.c",
     "sampler.bpf.c",
     "work_edges.bpf.c",

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from parprof.errors import KernelUnsupported, TargetError
@@ -31,28 +30,19 @@ from parprof.kernel.process_entries import fill_config, process_state
 from parprof.kernel.records import Budget, Cost, ProcessState, WatchConfig
 from parprof.kernel.ringbuf import RingBuffer
 from parprof.kernel.sampling import LIVES, SampleEvents, Tracepoints
-from parprof.kernel.scopes import Scopes, wait_key
+from parprof.kernel.scopes import Scopes
 from parprof.kernel.settings import Settings
 from parprof.kernel.sizes import FEW_SCOPES, activation_sizes, map_sizes, trace_ring_bytes
 from parprof.kernel.stacks import CodeAt, SentCode, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.trace import TraceBounds, TraceLog
+from parprof.kernel.unended import Unended, find_unended
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
-from parprof.model import Count, Facts, SampleKey, ThreadState, add_facts
+from parprof.model import Facts, SampleKey, ThreadState
 from parprof.resources import Closing
 
 _DENIED = 2
 _FULL = (errno.E2BIG, errno.ENOMEM, errno.ENOSPC)
-
-
-@dataclass(frozen=True)
-class Unended:
-    """What is not over when a measurement is."""
-
-    facts: Facts
-    """Waits and stalls."""
-    ready_ns: Mapping[int, int]
-    """For how long working threads have had no CPU, by process image."""
 
 
 _DEAR_PROGRAMS = ("on_switch", "on_unwind", "on_sample")
@@ -385,7 +375,8 @@ class BpfKernel(Closing):
     @contextmanager
     def one_look(self) -> Iterator[None]:
         """Within this context `process_state` answers from a single reading of the table, for all processes."""
-        self._states = dict(self._all_states())
+        size = self._object.definitions["processes"]["value_size"]
+        self._states = dict(bpf.map_read_all(self._object.maps["processes"], 4, size, chunk=512))
         try:
             yield
         finally:
@@ -477,15 +468,8 @@ class BpfKernel(Closing):
 
     def images(self) -> dict[int, int]:
         """The images of the watched processes, by PID, as the programs have them."""
-        layout: Any = self._object.layouts["process"]
-        states = (
-            (int.from_bytes(key, "little"), layout.from_buffer_copy(raw)) for key, raw in self._all_states()
-        )
-        return {pid: state.image for pid, state in states if not state.dead}
-
-    def _all_states(self) -> Iterator[tuple[bytes, bytes]]:
-        size = self._object.definitions["processes"]["value_size"]
-        return bpf.map_read_all(self._object.maps["processes"], 4, size, chunk=512)
+        entries = self._object.entries("processes", "process")
+        return {pid: state.image for pid, state in entries if not state.dead}
 
     def _is_known(self, digest: int) -> bool:
         return digest == 0 or digest in self.stacks
@@ -504,31 +488,7 @@ class BpfKernel(Closing):
 
         ``images``: of each process that is of interest its scope, by image.
         """
-        states = map(self._object.layouts["process"].from_buffer_copy, (raw for _, raw in self._all_states()))
-        since_ns = {state.image: state.waits_since_ns for state in states if state.waits_since_ns}
-        layout, size = self._object.layouts["thread"], self._object.definitions["threads"]["value_size"]
-        facts, ready_ns = Facts(), Counter[int]()
-        for _, raw in bpf.map_read_all(self._object.maps["threads"], 4, size, chunk=256) if images else ():
-            t: Any = layout.from_buffer_copy(raw)
-            if t.image not in images:
-                continue
-            if t.ready_since_ns:
-                ready_ns[t.image] += max(now_ns - t.ready_since_ns, 0)
-            if t.image in since_ns and t.blocked and t.wait_since_ns:
-                began_ns = max(t.wait_since_ns, since_ns[t.image])
-                key = wait_key(
-                    ThreadState.BLOCKED,
-                    t.image,
-                    t.tid,
-                    t.wait_user,
-                    t.wait_kernel,
-                    t.wait_context,
-                    t.wait_epoch,
-                )
-                add_facts(facts, {key: Count(1, max(now_ns - began_ns, 0))})
-        for number in {number for image, number in images.items() if image in since_ns}:
-            add_facts(facts, self.scopes.stall(number, now_ns))
-        return Unended(facts, ready_ns)
+        return find_unended(self._object, self.scopes, images, now_ns)
 
     def unresolved(self) -> Facts:
         """Facts whose stack never arrived, given out without it at the end of a session."""

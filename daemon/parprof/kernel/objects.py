@@ -22,7 +22,7 @@ from parprof import __version__
 from parprof.cache import DiskCache
 from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf
-from parprof.kernel.compiler import OBJECT_PARTS, cpu_bound, pid_namespace, source_directory
+from parprof.kernel.compiler import OBJECT_HEADERS, OBJECT_PARTS, cpu_bound, pid_namespace, source_directory
 from parprof.kernel.layout import check_size, make_structure
 from parprof.kernel.refusals import bpf_not_permitted, program_refused
 
@@ -66,7 +66,7 @@ def cache_name() -> str:
     )
     with suppress(OSError):  # the kernel's build id: offsets from BTF belong to this build alone
         digest.update(Path("/sys/kernel/notes").read_bytes())
-    for name in ("wire.h", "thread_state.h", *OBJECT_PARTS):
+    for name in (*OBJECT_HEADERS, *OBJECT_PARTS):
         digest.update((source_directory() / name).read_bytes())
     for name in COMPILER_MODULES:
         digest.update(Path(__file__).with_name(name).read_bytes())

@@ -24,7 +24,7 @@ def phase_sizes() -> dict[str, int]:
 
 
 class PhaseKind(IntEnum):
-    """``enum phase_kind`` of bpf/wire.h."""
+    """``enum phase_kind`` of bpf/wire_calls.h."""
 
     SERIAL = 1
     """Code of the thread that begins regions, before one."""

@@ -1,4 +1,4 @@
-"""What crosses the line between the programs and Python, as Python sees it; values are those of ``bpf/wire.h``."""
+"""What crosses the line between the programs and Python, as Python sees it; values are those of ``bpf/wire*.h``."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from parprof.kernel.ringbuf import RingBuffer
 from parprof.model import SampleKey, ThreadState
 
 WORKS, RUNS, QUEUES, ENDED, KNOWN = 1, 2, 4, 8, 128
-"""DOES_* of bpf/wire.h."""
+"""DOES_* of bpf/wire_records.h."""
 _RECORD_THREAD, _RECORD_PATH = 15, 16
 _TIME = struct.Struct("<Q")
 _STATES = tuple(ThreadState)

@@ -60,6 +60,7 @@ class Flag(IntFlag):
     FULL = 256
     CALLS = 1024
     CALLS_FULL = 2048
+    TASKLOOP_ALONE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ def parse_record(data: bytes) -> Record:
     return Record(
         pid=pid,
         command=visible(command.partition(b"\0")[0]),
-        flags=Flag(flags & 0xFFF),
+        flags=Flag(flags & (2 * max(Flag) - 1)),
         threads=threads,
         widest_team=widest,
         regions=regions,

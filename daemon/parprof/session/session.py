@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 import select
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 
-from parprof.errors import ParprofError, TargetError
+from parprof.errors import ParprofError
 from parprof.facts.drain import Drain
 from parprof.facts.measurement import Measurement
 from parprof.kernel import records
@@ -22,22 +21,21 @@ from parprof.kernel.file_tables import FoundMapping
 from parprof.kernel.records import ControlRecord, TraceRecord
 from parprof.kernel.stacks import CodeAt, SentCode
 from parprof.languages import Instance
-from parprof.model import Count, Facts, SampleKey, add_facts
+from parprof.model import Facts
 from parprof.probes.facts_book import BOOK
 from parprof.probes.shared import SharedProbes
-from parprof.process.identity import Process, inspect, is_32_bit, parent_of
+from parprof.process.identity import parent_of
 from parprof.process.loadmap import DsoCache
-from parprof.process.threads import is_running
+from parprof.session.arrivals import Arrivals
 from parprof.session.cores import Rounds
 from parprof.session.cost import CostMeter
+from parprof.session.gathered import Gathered
 from parprof.session.lifecycle import End, Lives, State
 from parprof.session.region_rate import RegionRate
-from parprof.session.scopes import Scope
 from parprof.session.sources import Source
 from parprof.session.spins import SpinFinder
 from parprof.session.stops import Stops, let_go
 from parprof.session.target import Target, Watched
-from parprof.untrusted import visible
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.cache import TableCache
 from parprof.unwind.placing import Placer
@@ -45,7 +43,6 @@ from parprof.unwind.placing import Placer
 _CHECK_SECONDS = 5.0
 """How often at least the costs are measured, and losses looked at."""
 _MANY = 8
-_MAX_THREAD_NAMES = 1 << 14
 _SETTLED_SECONDS = 0.2
 """A young process that still runs then gets probes of its own."""
 
@@ -89,9 +86,6 @@ class Session:
         ``on_planned``: see `Watched`.
         """
         self.kernel = kernel
-        self._one_job = one_job
-        self.scopes: dict[int, Scope] = {}
-        """By number."""
         self.pace = pace or Pace()
         self._on_seen = on_seen
         self.cache = DsoCache()
@@ -102,12 +96,12 @@ class Session:
         self._lives = Lives[Target](
             kernel, self._poller, _SETTLED_SECONDS, Stops(kernel.plain_programs).judge
         )
+        self._arrivals = Arrivals(self.watched, self._lives, one_job)
+        self.scopes = self._arrivals.scopes
+        """By number."""
         self.targets = self._lives.by_image
         """By image id; ended ones stay, because their samples need their load map."""
-        self.facts: Facts = {}
-        self._by_cores: dict[SampleKey, dict[int, Count]] = {}
-        """See `Drain.by_cores`."""
-        self.thread_names: dict[tuple[int, int], str] = {}
+        self._gathered = Gathered(self.targets)
         self.trace: list[TraceRecord] = []
         self._spins = SpinFinder(kernel.stacks)
         self.cost = CostMeter(kernel)
@@ -116,7 +110,6 @@ class Session:
         self.ended_ns = self.started_ns
         self.started_s = time.time()
         self._core_rounds = Rounds(self.pace.cores)
-        self._next_image = 1
         self._last_drain = time.monotonic()
         self._last_rates = self._last_check = self._last_drain
         self._control_losses = 0
@@ -135,102 +128,14 @@ class Session:
         wait: bool = True,
         children: Collection[int] = (),
     ) -> Target:
-        """Begin to profile a running process.
-
-        ``follow``: children that it forks, too. ``stop``: it has yet to exec, and is to be stopped at each exec until
-        its probes are in place. ``patient``: see `Target.prepare`; without it stacks are cut short until tables that
-        have to be built are there. Not to ``wait`` means not to begin before everything is known of its files.
-        ``children``: processes that are to be counted from the same moment on; those that are gone are left out.
+        """Begin to profile a running process: see `Arrivals.watch`.
 
         Raises:
             TargetError: gone, a kernel thread, a zombie; FilesUnknown: try again.
         """
-        target = self._meet(pid, self._scope_for(self._next_image), follow, stop)
-        with self._or_forget(target):
-            if stop:
-                self.kernel.watch(
-                    pid, target.image, target.config(), from_exec=True, scope=target.scope.number
-                )
-                self._join(target)
-                return target
-            target.prepare(patient, wait)
-            others = self._prepared(children, target, patient, wait)
-            if wait:
-                self.kernel.await_programs()
-        self._begin(target, others, wait)
-        return target
-
-    def _begin(self, target: Target, children: Sequence[Target], wait: bool) -> None:
-        """Count prepared processes from one moment on; children that are gone by now are left out."""
-        together = (target, *children)
-        # where somebody runs, the job's time begins with the first thread that is seen to work
-        begun_ns = 0 if any(is_running(one.pid) for one in together) else time.monotonic_ns()
-        with self._or_forget(*together):
-            target.begin(begun_ns, wait)
-            self._join(target)
-        for child in children:
-            with suppress(TargetError), self._or_forget(child):
-                child.begin(begun_ns, wait)
-                self._join(child)
-
-    def _prepared(
-        self, children: Collection[int], parent: Target, patient: Callable[[int], bool] | None, wait: bool
-    ) -> list[Target]:
-        """The children that are not watched yet and live, ready to begin."""
-        found = []
-        for pid in children:
-            if not self.is_watched(pid):
-                with suppress(TargetError):
-                    scope = parent.scope if self._one_job else self._scope_for(self._next_image)
-                    child = self._meet(pid, scope, parent.follows, stop=False)
-                    with self._or_forget(child):
-                        child.prepare(patient, wait)
-                    found.append(child)
-        return found
-
-    def _meet(self, pid: int, scope: Scope, follow: bool, stop: bool) -> Target:
-        """A process that runs already, for which nothing has been done yet.
-
-        Raises:
-            TargetError: gone, a kernel thread, a zombie, none that can be profiled.
-        """
-        process = inspect(pid)
-        self._lives.make_room(pid)
-        target = Target(self.watched, process, self._next_image, follow=follow, stop=stop, scope=scope)
-        self._next_image += 1
-        with self._or_forget(target):
-            # from now on the descriptor in `target` keeps the PID from meaning another
-            if inspect(pid).start_ticks != process.start_ticks:
-                raise TargetError(f"process {pid} ended while we attached to it")
-            if is_32_bit(pid):
-                raise TargetError(
-                    f"process {pid} ({process.comm}) is a 32-bit program: only 64-bit ones can be profiled"
-                )
-            self._lives.begin(target, State.SETTLED, time.monotonic())
-        return target
-
-    @contextmanager
-    def _or_forget(self, *targets: Target) -> Iterator[None]:
-        """What fails in this context leaves nothing of the targets."""
-        try:
-            yield
-        except BaseException:
-            for target in targets:
-                self._lives.end(target, End.FAILED)
-                self._lives.forget(target)
-                if target.scope.number not in self.scopes:
-                    self.kernel.scopes.forget(target.scope.number)
-            raise
-
-    def _join(self, target: Target) -> None:
-        """A process image counts in its scope from now on."""
-        self.scopes.setdefault(target.scope.number, target.scope).add(target)
-
-    def _scope_for(self, image: int) -> Scope:
-        """The scope of a process that comes from outside."""
-        if self._one_job and self.scopes:
-            return next(iter(self.scopes.values()))
-        return Scope(self.kernel.scopes, image)
+        return self._arrivals.watch(
+            pid, follow=follow, stop=stop, patient=patient, wait=wait, children=children
+        )
 
     def wake_up_by(self, fd: int) -> None:
         """Let `step` end when a descriptor becomes readable; whoever owns it reads it."""
@@ -251,22 +156,27 @@ class Session:
         self.kernel.find_waits(target.pid, now_ns if wanted else 0)
         self._add(unended.facts)
 
+    @property
+    def facts(self) -> Facts:
+        """What has been drained and not been taken."""
+        return self._gathered.facts
+
     def drained(self) -> Drain:
         """What has been drained so far."""
         return Drain(
-            self.facts,
+            self._gathered.facts,
             self.kernel.stacks,
             self.targets,
-            self.thread_names,
+            self._gathered.thread_names,
             self.kernel.events,
             self.kernel.frequency_hz,
-            self._by_cores,
+            self._gathered.by_cores,
         )
 
     def take(self) -> Drain:
         """What has been drained since the last call: its facts are no longer the session's."""
         taken = self.drained()
-        self.facts, self._by_cores = {}, {}
+        self._gathered.clear()
         return taken
 
     def drop_ended(self) -> list[Target]:
@@ -274,19 +184,11 @@ class Session:
         ended = self._lives.forget_ended()
         self.cost.forget(ended)
         images = {target.image for target in ended}
-        self._drop_scopes(images)
+        self._arrivals.drop(images)
         if images:
             self.kernel.forget_images(images)
-            self.thread_names = {key: name for key, name in self.thread_names.items() if key[0] not in images}
+            self._gathered.forget(images)
         return ended
-
-    def _drop_scopes(self, images: set[int]) -> None:
-        for number, scope in list(self.scopes.items()):
-            for image in images & scope.members.keys():
-                del scope.members[image]
-            if not scope.members:
-                del self.scopes[number]
-                self.kernel.scopes.forget(number)
 
     def measurement(
         self, main: Target, *, own_cpu_s: float = 0.0, cores: int | None = None, notes: Sequence[str] = ()
@@ -314,7 +216,7 @@ class Session:
 
     def is_watched(self, pid: int) -> bool:
         """Whether the programs count it already, as they do with children whose parent is followed."""
-        return self.live(pid) is not None or self.kernel.process_state(pid) is not None
+        return self._arrivals.is_watched(pid)
 
     def live(self, pid: int) -> Target | None:
         """The newest image of a process that has not ended."""
@@ -370,9 +272,9 @@ class Session:
         """Read the load maps that may have changed."""
         if self.cache.answers_again():
             for target in self._lives.living():
-                target.stale = True
+                target.mapped.is_stale = True
         for target in self._lives.living():
-            if target.stale and now >= target.next_refresh_s:
+            if target.mapped.is_stale and now >= target.mapped.next_reading_s:
                 target.careful_follow()
         for target in self._lives.living():
             if target.plan_due(time.monotonic()):
@@ -428,7 +330,7 @@ class Session:
             return
         try:
             if record.kind in (records.RECORD_EXEC, records.RECORD_FORK):
-                self._new_image(record)
+                self._arrivals.new_image(record)
             else:
                 self._act_on_target(record)
         except (ParprofError, OSError) as error:  # one target's failure never stops the others
@@ -454,61 +356,18 @@ class Session:
         if record.kind == records.RECORD_LEARNED:
             target.learn(record.address)
         elif record.kind == records.RECORD_LOAD_MAP:
-            target.load_maps.begin(record.address)
+            target.mapped.maps.begin(record.address)
             if record.stopped:
                 target.refresh(wait=True)
                 target.resume(started_libraries=True)
             else:
-                target.stale = True
+                target.mapped.is_stale = True
         elif record.kind == records.RECORD_STALE_MAP:
-            target.stale = True
+            target.mapped.is_stale = True
         elif record.kind == records.RECORD_EXIT:
             self._leader_ended(target)
         elif record.kind == records.RECORD_REPLACED:
             self._lives.end(target, End.REPLACED)
-
-    def _new_image(self, record: ControlRecord) -> None:
-        """A watched process called exec, or a child was forked: the kernel already counts the new image."""
-        is_exec = record.kind == records.RECORD_EXEC
-        before = self._lives.newest(record.pid if is_exec else record.parent_pid)
-        if not is_exec:
-            self._lives.make_room(record.pid)
-        elif before is not None:
-            self._lives.end(before, End.REPLACED)
-        like = before if before and not (record.stopped or (is_exec and not before.stops)) else None
-        scope = before.scope if before is not None else self._scope_for(record.image)
-        try:
-            target = Target(
-                self.watched, self._describe(record, like), record.image, follow=before.follows if before else False,
-                stop=before.stops if before else False, scope=scope, program=record.address, like=like,
-            )  # fmt: skip
-        except TargetError:
-            self.kernel.unwatch(record.pid)
-            return
-        self._join(target)
-        if not is_exec and before is not None:
-            target.inherit(before)
-        self._lives.begin(target, target.first_state, time.monotonic())
-        if target.life.state is State.SETTLED:
-            target.refresh(wait=record.stopped)
-            if record.stopped:
-                target.resume(started_libraries=False)
-        elif target.life.state is State.YOUNG and not is_exec and before is not None:
-            self.watched.placer.inherit(before.pid, target.pid)
-
-    @staticmethod
-    def _describe(record: ControlRecord, like: Target | None) -> Process:
-        """The process that a record is about; with ``like``, what is known of it without looking.
-
-        Raises:
-            TargetError: it is gone.
-        """
-        if like is None:
-            return inspect(record.pid)
-        if record.kind == records.RECORD_FORK:
-            return replace(like.process, pid=record.pid)
-        comm = visible(record.comm.encode())
-        return replace(like.process, pid=record.pid, comm=comm, command=f"[{comm}]", exe="")
 
     def _follow_cores(self, now: float) -> None:
         """Notice who may use more cores than before, or fewer. What was sampled until now had the old n."""
@@ -523,15 +382,9 @@ class Session:
             self.drain()
         for target, cores in changed:
             if not target.allowed.changes:
-                self._divide({key: count for key, count in self.facts.items() if key.image == target.image})
+                self._gathered.divide(target.image)
             target.change_cores(cores)
             target.scope.note_cores()
-
-    def _divide(self, facts: Facts) -> None:
-        """Note that these were counted with what their processes are allowed now."""
-        for key, count in facts.items():
-            divided = self._by_cores.setdefault(key, {})
-            divided.setdefault(self.targets[key.image].cores, Count()).add(count)
 
     def _resynchronise(self) -> None:
         """After a lost control record: look again at everything that a record could have told."""
@@ -574,7 +427,7 @@ class Session:
             by_image.setdefault(found.image, []).append(found)
         for image, mappings in by_image.items():
             if (target := self.targets.get(image)) is not None:
-                target.note_mappings(mappings)
+                target.mapped.note(mappings)
 
     def _resolve_functions(self) -> None:
         """Look up the functions of interpreted languages in new stacks."""
@@ -596,31 +449,15 @@ class Session:
         return target.language if target is not None else None
 
     def _add(self, facts: Facts) -> None:
-        images = {key.image for key in facts}
-        self._core_rounds.note(images)
-        changed = {image for image in images & self.targets.keys() if self.targets[image].allowed.changes}
-        if changed:
-            self._divide({key: count for key, count in facts.items() if key.image in changed})
-        for key, count in facts.items():
-            if key.event == 0 and key.image in self.targets:
-                self.targets[key.image].clock_samples += count.samples
-            if (key.image, key.tid) not in self.thread_names:
-                self.thread_names[key.image, key.tid] = self._thread_name(key.image, key.tid)
+        self._core_rounds.note({key.image for key in facts})
         for scope in self.scopes.values():
             scope.changed()
         self._spins.look(facts, self.targets)
-        add_facts(self.facts, facts)
-
-    def _thread_name(self, image: int, tid: int) -> str:
-        target = self.targets.get(image)
-        if target is not None and not target.ended:
-            with suppress(OSError):
-                return Path(f"/proc/{target.pid}/task/{tid}/comm").read_bytes()[:-1].decode(errors="replace")
-        return f"tid {tid}"
+        self._gathered.add(facts)
 
     def samples(self) -> int:
         """Clock samples so far."""
-        return sum(count.samples for key, count in self.facts.items() if key.event == 0)
+        return self._gathered.samples()
 
     def finish(self) -> None:
         """Take the last samples, detach all probes. Targets keep running; the facts stay."""
@@ -650,8 +487,7 @@ class Session:
 
     def trim(self) -> None:
         """Give back what has not been used for some time."""
-        if len(self.thread_names) > _MAX_THREAD_NAMES:  # of threads that are gone, in processes that live on
-            self.thread_names.clear()
+        self._gathered.trim()
         self.builder.trim()
         BOOK.trim()
         self.cache.close_unused(

@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 
 from parprof.errors import ParprofError, ProbeAttachError, TargetError
 from parprof.facts.cores import CoresHeld, mean_cores
-from parprof.files.maps_line import MapsLine
 from parprof.kernel.alarms import Cut
 from parprof.kernel.engine import BpfKernel
-from parprof.kernel.file_tables import FoundMapping
 from parprof.kernel.records import (
     BLAME_LOCKS,
     CACTUS,
@@ -42,13 +40,13 @@ from parprof.probes.plan import (
     plan_spins,
 )
 from parprof.probes.shared import SharedProbes
-from parprof.process.epochs import LoadMaps
 from parprof.process.identity import Process, allowance, inspect, is_32_bit, open_pidfd
-from parprof.process.loadmap import Dso, DsoCache, LoadMap, Mapping
+from parprof.process.loadmap import Dso, DsoCache, LoadMap
 from parprof.process.threads import guess_threads
 from parprof.runtimes import Agent
 from parprof.session.cores import AllowedCores, QuotaWatch
 from parprof.session.lifecycle import Life, State
+from parprof.session.mapped import Mapped
 from parprof.session.scopes import Scope
 from parprof.session.sources import (
     MemoryChoice,
@@ -64,12 +62,9 @@ from parprof.symbols.perfmap import ABSENT, PerfMap
 from parprof.unwind.placing import Placer
 
 _SWITCHES_KEPT = 8
-_MAP_PAUSE, _LONG_MAP_PAUSE, _LONG_READING_S = 3.0, 10.0, 0.01
-"""A load map is read again after so many times as long as we computed for it: a quarter of a core at most while a
-program loads libraries, less where the map is huge."""
 _FACTS_PAUSE_S = 0.005
 _PLAN_PAUSE, _LONGEST_PLAN_PAUSE_S = 3.0, 0.5
-"""The same for planning."""
+"""Probes are planned anew after so many times as long as that took, but no later than so."""
 _LOCK_KINDS = (Edge.LOCK, Edge.UNLOCK)
 _STARTUP_STOPS = 2
 """ld.so reports a change before and after it maps the first libraries."""
@@ -120,7 +115,6 @@ class Target:
         ``like``: the image before it, if this one may end soon: what is dear to find out waits for `settle`.
         """
         self.kernel = watched.kernel
-        self.cache = watched.cache
         self.placer = watched.placer
         self.process = process
         self.image = image
@@ -147,12 +141,7 @@ class Target:
         self._begun_s = time.monotonic()
         self._ended_s = 0.0
         self._planned_for: LoadMap | None = None
-        self.load_maps = LoadMaps()
-        self._has_read_map = False
-        """Else all that is known of its load map is what samples showed, and its parent's."""
-        self.stale = False
-        """The load map may have changed."""
-        self.next_refresh_s = 0.0
+        self.mapped = Mapped(process.pid, watched.cache, watched.placer)
         self._is_to_plan = False
         """The load map has changed since it was planned for."""
         self._next_plan_s = 0.0
@@ -243,8 +232,7 @@ class Target:
     def inherit(self, parent: Target) -> None:
         """A fork starts with its parent's memory."""
         self.plan, self.source, self.memory = parent.plan, parent.source, parent.memory
-        if parent.load_map is not None:
-            self.load_maps.add(0, parent.load_map)
+        self.mapped.inherit(parent.mapped)
         if parent.language is not None:
             self._speak(parent.language.for_child(self.pid))
 
@@ -327,44 +315,19 @@ class Target:
     @property
     def load_map(self) -> LoadMap | None:
         """The load map as it was read last."""
-        return self.load_maps.newest
+        return self.mapped.newest
 
     def read_load_map(self, wait: bool = False) -> bool:
         """Read the load map again; False when the process is gone or nothing is mapped any more.
 
         ``wait`` for unwind tables that have to be built, because the process stands still for us.
         """
-        epoch, started_cpu = self.load_maps.epoch, time.thread_time()
-        try:
-            fresh = LoadMap.read(self.pid, self.load_map, self.cache)
-        except TargetError:
+        before = self.load_map
+        if not self.mapped.read(wait):
             return False
-        took_s = time.thread_time() - started_cpu
-        pause = _MAP_PAUSE if took_s < _LONG_READING_S else _LONG_MAP_PAUSE
-        self.next_refresh_s = time.monotonic() + pause * took_s
-        if not fresh.mappings:
-            return False
-        if fresh is not self.load_map:
-            self.placer.update(fresh, wait)
-            self._find_language(fresh)
-        self.load_maps.add(epoch, fresh)
-        self._has_read_map = True
+        if self.load_map is not None and self.load_map is not before:
+            self._find_language(self.load_map)
         return True
-
-    def note_mappings(self, found: Iterable[FoundMapping]) -> None:
-        """It has, or had, these mapped, as samples show."""
-        by_epoch: dict[int, list[Mapping]] = {}
-        for one in found:
-            line = MapsLine(one.start, one.end, True, one.offset, one.device, one.inode, one.path)
-            dso = self.placer.file_of(one) or self.cache.mapped(self.pid, line)
-            if dso is not None:
-                by_epoch.setdefault(one.epoch, []).append(Mapping(one.start, one.end, one.offset, dso))
-        for epoch, mappings in sorted(by_epoch.items()):
-            noted = LoadMap.of_mappings(self.pid, mappings)
-            self.load_maps.note(epoch, noted)
-            if not self._has_read_map:
-                before = self.load_map
-                self.load_maps.add(self.load_maps.epoch, noted.keeping(before) if before else noted)
 
     def refresh(self, wait: bool = False) -> None:
         """Read the load map again, and probe what has come with it.
@@ -383,7 +346,7 @@ class Target:
         """
         if self.read_load_map(wait) and self.load_map is not self._planned_for:
             self._is_to_plan = True
-        self.stale = False
+        self.mapped.is_stale = False
 
     def careful_follow(self) -> None:
         """`follow_map`, of which a failure is noted: it is this target's alone."""
@@ -400,7 +363,7 @@ class Target:
 
     def due_s(self) -> float:
         """When its load map is to be read or to be planned for; infinite: not before something happens."""
-        reading = self.next_refresh_s if self.stale else math.inf
+        reading = self.mapped.next_reading_s if self.mapped.is_stale else math.inf
         return min(reading, self._next_plan_s if self._is_to_plan else math.inf)
 
     def careful_plan(self) -> None:
@@ -430,7 +393,7 @@ class Target:
         try:
             yield
         except (ParprofError, OSError) as error:
-            self.stale = False
+            self.mapped.is_stale = False
             self.note_failure(f"its files cannot be probed: {error}")
 
     def settle(self) -> None:
@@ -619,7 +582,7 @@ class Target:
 
     def find(self, address: int, epoch: int) -> tuple[Dso, int] | None:
         """File and ELF address behind an address that was sampled in an epoch."""
-        return self.load_maps.find(address, epoch)
+        return self.mapped.maps.find(address, epoch)
 
     def is_gone(self) -> bool:
         """Whether the process has ended: all of its threads."""

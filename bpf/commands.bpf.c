@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What Python asks the programs to change, since only they may: see enum command.
+ */
+
+/* Takes so many away from the scope of a process. */
+static __always_inline void leave_scope(struct process *p, s32 working)
+{
+	u32 template = 0;
+	struct thread *t = threads.lookup(&template);
+
+	if (t && working)
+		change_scope(p->scope, t, -(s64)working, 0, 0);
+}
+
+/* Run by Python itself (BPF_PROG_TEST_RUN), never attached: changes a process's entry where the programs change it too.
+ * Arguments: enum command, tgid, and for COMMAND_WAITS a time, for COMMAND_TRACE 0 or 1; or COMMAND_ALLOW, scope, cores. */
+int on_command(struct bpf_raw_tracepoint_args *ctx)
+{
+	u32 tgid = ctx->args[1], command = ctx->args[0], unused;
+	struct process *p = processes.lookup(&tgid);
+	struct scope *scope;
+	s32 working;
+
+	if (command == COMMAND_ALLOW) {
+		scope = find_scope(tgid);
+		if (scope)
+			scope->cores = ctx->args[2];
+		return 0;
+	}
+	if (!p)
+		return 1;
+	if (command == COMMAND_WAITS) {
+		p->waits_since_ns = ctx->args[2];
+		change_scope(p->scope, 0, 0, 0, 0);
+		return 0;
+	}
+	if (command == COMMAND_TRACE) {
+		p->traced = !!ctx->args[2];
+		return 0;
+	}
+	if (command == COMMAND_FREEZE) {
+		p->dead = 1;
+		return 0;
+	}
+	unused = parity(p) ^ 1;
+	working = p->n_working[command == COMMAND_SETTLE ? unused : unused ^ 1];
+	if (command == COMMAND_PROBE) {
+		p->cut &= ~(1 << COST_PROBE | 1 << COST_LOCK);
+	} else if (command == COMMAND_RECOUNT) {
+		p->n_working[unused] = 0;
+		p->n_unknown[unused] = 0;
+		p->n_blocked_outside[unused] = 0;
+		p->n_blocked_inside[unused] = 0;
+		barrier();
+		p->generation++;
+		__sync_fetch_and_add(&p->n_working[unused ^ 1], -working);	/* what is left there is for COMMAND_SETTLE */
+		leave_scope(p, working);
+		p->cut &= ~(1 << COST_SWITCH);
+		p->ticks = 0;
+		scope = find_scope(p->scope);
+		if (scope) {
+			scope->ticks = 0;
+			scope->places = 0;
+		}
+	} else if (command == COMMAND_SETTLE) {
+		p->n_working[unused] = 0;
+		leave_scope(p, working);
+	} else if (command == COMMAND_LEAVE) {
+		p->dead = 1;
+		p->n_working[unused ^ 1] = 0;
+		leave_scope(p, working);
+	}
+	return 0;
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Forks, execs and exits, by raw tracepoints: the lives of threads and processes.
+ */
+
+static __always_inline void thread_created(struct process *p, u32 tgid, u32 tid, u32 parent_tid)
+{
+	struct process_config *config = configs.lookup(&tgid);
+	struct thread *parent = threads.lookup(&parent_tid);
+	struct thread *t = threads.lookup(&tid);
+	u64 created = 0;
+
+	if (tid != tgid && !p->threads_created++)
+		plain_programs.delete(&p->program);
+	if (t)		/* left over from an earlier owner of this tid */
+		remove_thread(p, t, tid);
+	t = add_thread(p, tgid, tid, 1);	/* until sched_wakeup_new */
+	if (!t)
+		return;
+	if (parent && parent->created_context) {
+		created = parent->created_context;
+		parent->created_context = 0;
+	}
+	if (config && (config->flags & HAS_RUNTIME) && parent && parent->start_routine) {
+		t->base_work = !in_runtime(config, parent->start_routine);
+		parent->start_routine = 0;
+		if (!(config->flags & FROM_LEAVES))
+			set_unknown(p, t, 0);
+	}
+	if ((t->base_work || (config && config->closures.there)) && created)
+		t->base_context = created;
+}
+
+/* Neither its threads' switches nor their creators are followed, and no runtime gives them work: what there would be to
+ * know of a new one is what its first sample tells. */
+static __always_inline int threads_are_anonymous(struct process *p, u32 tgid)
+{
+	struct process_config *config = p->ticks && (p->cut & 1 << COST_CREATE) ? configs.lookup(&tgid) : 0;
+
+	return config && !(config->flags & HAS_RUNTIME);
+}
+
+/* What a new process begins with; too much for the stack. What is not set in process_forked is 0 for ever. */
+BPF_TABLE("percpu_array", u32, struct process, new_process, 1);
+
+static __always_inline void process_forked(struct process *parent, u32 parent_tgid, u32 tgid)
+{
+	struct process_config *config = configs.lookup(&parent_tgid);
+	struct settings *s = find_settings();
+	u32 zero = 0;
+	struct process *fresh = new_process.lookup(&zero);
+
+	if (!fresh || !config || !(config->flags & FOLLOW_CHILDREN))
+		return;
+	fresh->image = new_image();
+	fresh->scope = parent->scope;
+	fresh->waits_since_ns = parent->waits_since_ns;
+	fresh->traced = parent->traced;
+	fresh->left_ns = s ? s->burst_ns >> 2 : 0;	/* children come in thousands */
+	configs.update(&tgid, config);
+	if (processes.insert(&tgid, fresh)) {
+		configs.delete(&tgid);
+		count(LOST_PROCESSES_FULL);
+		return;
+	}
+	tell_calmly(RECORD_FORK, tgid, tgid, fresh->image, parent_tgid, 0);
+}
+
+/* sched_process_fork(parent, child); runs in the parent */
+int on_fork(struct bpf_raw_tracepoint_args *ctx)
+{
+	u64 parent = ids_of((void *)ctx->args[0]);
+	u64 child = ids_of((void *)ctx->args[1]);
+	u32 parent_tgid = parent >> 32, tgid = child >> 32, tid = child;
+	struct process *p = processes.lookup(&tgid);
+
+	if (tgid != parent_tgid) {
+		verdicts.delete(&tgid);	/* Python may have answered after the end of an earlier owner of this PID */
+		if (p) {	/* only a fork can reuse a PID: the entry is of a process that is gone */
+			u32 image = p->image;
+
+			processes.delete(&tgid);
+			configs.delete(&tgid);
+			tell(RECORD_REPLACED, tgid, tid, image, 0);
+		}
+		p = processes.lookup(&parent_tgid);
+		if (!p || p->dead)
+			return 0;
+		process_forked(p, parent_tgid, tgid);
+		p = processes.lookup(&tgid);
+		if (!p)
+			return 0;
+	} else if (!p || p->dead || threads_are_anonymous(p, tgid)) {
+		return 0;
+	}
+	thread_created(p, tgid, tid, (u32)parent);
+	return 0;
+}
+
+/* Identifies the executable that a struct linux_binprm is about, for as long as nobody changes it: a hash; 0 = this kernel
+ * does not say. */
+static __always_inline u64 program_of(u64 bprm)
+{
+	u64 hash = 0;
+
+#ifdef BINPRM_FILE
+	u64 file = 0, inode, number = 0, size = 0;
+	u32 device = 0, generation = 0;
+
+	bpf_probe_read_kernel(&file, 8, (void *)bprm + BINPRM_FILE);
+	inode = inode_of(file, &number, &device);
+	bpf_probe_read_kernel(&size, 8, (void *)inode + INODE_SIZE);
+	bpf_probe_read_kernel(&generation, 4, (void *)inode + INODE_GENERATION);
+	if (number)
+		hash = mix(mix(mix(number, size), (u64)generation << 32 | device), 1) | 1;
+#endif
+	return hash;
+}
+
+/* Is the new program to be stopped until Python has seen to it? */
+static __always_inline int must_stop(struct process_config *config, u64 program)
+{
+	return (config->flags & STOP_AT_EXEC) && !(program && plain_programs.lookup(&program));
+}
+
+/* sched_process_exec(task, old_pid, bprm): one thread is left, with a new image */
+int on_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	u64 ids = ids_of((void *)ctx->args[0]);
+	u32 tgid = ids >> 32, tid = ids, old_tid = ctx->args[1];
+	struct process *p = processes.lookup(&tgid);
+	struct process_config *config = configs.lookup(&tgid);
+	struct thread *t;
+	u64 program;
+	s32 working;
+	u32 stop;
+
+	verdicts.delete(&tgid);	/* another program may be decided upon otherwise */
+	if (!p || !config)
+		return 0;
+	threads.delete(&tid);
+	if (old_tid != tid)
+		threads.delete(&old_tid);
+	p->image = new_image();
+	p->epoch = 0;
+	mapping_lists.delete(&tgid);
+	working = p->n_working[parity(p)];
+	p->n_working[parity(p)] = 0;
+	p->n_unknown[parity(p)] = 0;
+	p->n_blocked_outside[parity(p)] = 0;
+	p->n_blocked_inside[parity(p)] = 0;
+	p->cut = 0;
+	p->thin = 0;
+	p->ready_ns = 0;
+#pragma unroll
+	for (int kind = 0; kind < COST_KINDS; kind++)
+		p->spent_ns[kind] = p->full_ns[kind] = 0;
+	p->runtime_root = 0;
+	p->from_leaves = 0;
+	p->members = 0;
+	p->members_max = 0;
+	p->dead = 0;
+	p->threads_created = 0;
+	program = p->program = program_of(ctx->args[2]);
+	stop = must_stop(config, program);
+	config->flags &= ~(HAS_RUNTIME | STOP_AT_LOAD | FROM_LEAVES | FROM_MEMORY | CHECK_MEMORY | CACTUS);
+	config->memory.kind = MEMORY_NONE;
+	config->closures.there = 0;
+	if (stop)
+		config->flags |= STOP_AT_LOAD;
+	t = add_thread(p, tgid, tid, 0);
+	if (t && working)	/* after the new one, lest the scope be idle for an instant */
+		change_scope(p->scope, t, -(s64)working, 0, 0);
+	if (stop) {
+		p->our_stop = 1;
+		bpf_send_signal(SIGSTOP);
+		count(STAT_STOPS);
+	}
+	if (stop || !(config->flags & STOP_AT_EXEC))
+		tell_stopped(RECORD_EXEC, tgid, tid, p->image, program, stop);
+	else
+		tell_calmly(RECORD_EXEC, tgid, tid, p->image, 0, program);
+	return 0;
+}
+
+/* sched_process_exit(task, ...) */
+int on_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	u64 ids = ids_of((void *)ctx->args[0]);
+	u32 tgid = ids >> 32, tid = ids;
+	struct process *p = processes.lookup(&tgid);
+	struct thread *t;
+	u64 context;
+
+	if (tid == tgid)
+		verdicts.delete(&tgid);
+	if (!p)
+		return 0;
+	t = threads.lookup(&tid);
+	if (t) {
+		context = t->base_context;
+		if (context)
+			last_contexts.update(&tid, &context);
+		else	/* of an earlier owner of this tid */
+			last_contexts.delete(&tid);
+		remove_thread(p, t, tid);
+	}
+	last_stacks.delete(&tid);
+	if (tid == tgid)	/* other threads may live on: Python asks the kernel whether the process ended */
+		tell_calmly(RECORD_EXIT, tgid, tid, p->image, 0, 0);
+	return 0;
+}

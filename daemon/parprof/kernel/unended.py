@@ -1,0 +1,55 @@
+"""What is not over when a measurement is: it is read from what the programs know of each thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from parprof.kernel.objects import LoadedObject
+from parprof.kernel.scopes import Scopes, wait_key
+from parprof.model import Count, Facts, ThreadState, add_facts
+
+
+@dataclass(frozen=True)
+class Unended:
+    """What lasts at a time."""
+
+    facts: Facts
+    """Waits and stalls."""
+    ready_ns: Mapping[int, int]
+    """For how long working threads have had no CPU, by process image."""
+
+
+def find_unended(loaded: LoadedObject, scopes: Scopes, images: Mapping[int, int], now_ns: int) -> Unended:
+    """``images``: of each process that is of interest its scope, by image. ``now_ns``: CLOCK_MONOTONIC."""
+    facts, ready_ns = Facts(), Counter[int]()
+    if not images:
+        return Unended(facts, ready_ns)
+    processes = loaded.entries("processes", "process")
+    since_ns = {one.image: one.waits_since_ns for _, one in processes if one.waits_since_ns}
+    for _, thread in loaded.entries("threads", "thread"):
+        if thread.image not in images:
+            continue
+        if thread.ready_since_ns:
+            ready_ns[thread.image] += max(now_ns - thread.ready_since_ns, 0)
+        if thread.image in since_ns and thread.blocked and thread.wait_since_ns:
+            add_facts(facts, _wait(thread, since_ns[thread.image], now_ns))
+    for number in {number for image, number in images.items() if image in since_ns}:
+        add_facts(facts, scopes.stall(number, now_ns))
+    return Unended(facts, ready_ns)
+
+
+def _wait(thread: Any, since_ns: int, now_ns: int) -> Facts:
+    """The wait of a thread that sleeps, as far as it is of interest."""
+    key = wait_key(
+        ThreadState.BLOCKED,
+        thread.image,
+        thread.tid,
+        thread.wait_user,
+        thread.wait_kernel,
+        thread.wait_context,
+        thread.wait_epoch,
+    )
+    return {key: Count(1, max(now_ns - max(thread.wait_since_ns, since_ns), 0))}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For how long each lock was held, whatever the program calls it: the wrappers of locks are in span_locks.c. */
+#define _GNU_SOURCE
+#include "span.h"
+
+/* The thread holds a lock from here on. */
+void span_acquired(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address)
+{
+	struct held *held;
+
+	if (self->frame->is_root || self->held_count == MAX_HELD)
+		return;
+	held = &self->held[self->held_count++];
+	held->key = key;
+	held->since = self->total;
+	held->site_before = self->frame->site;
+	self->frame->site = held->site = span_site(kind, address, 0);
+	span_count(self, self->frame->site);
+}
+
+/* The thread is about to give a lock back; its strand has ended. */
+void span_releasing(struct thread *self, uintptr_t key)
+{
+	uint32_t at = self->held_count;
+	struct held held;
+
+	while (at > 0 && self->held[at - 1].key != key)
+		at--;
+	if (!at)
+		return;
+	held = self->held[at - 1];
+	/* a lock that is taken in several places has several parts; `origin` is the critical section */
+	prof_add(&self->implicit->holds, span_site(SPAN_LOCK, key, held.site), self->total - held.since, 1);
+	if (at == self->held_count)
+		self->frame->site = held.site_before;
+	memmove(&self->held[at - 1], &self->held[at], (self->held_count - at) * sizeof(held));
+	self->held_count--;
+}
+
+/* The lock that was held longest: the sum over all the places where it is taken. */
+struct hold span_longest_hold(struct prof *holds)
+{
+	struct prof_entry *entries = prof_entries(holds);
+	struct hold best = {0, 0};
+
+	for (uint32_t i = 0; i < holds->length; i++) {
+		uintptr_t key = span_site_address(entries[i].site);
+		struct hold hold = {0, 0};
+		uint64_t most = 0;
+
+		if (entries[i].site == SITE_OTHER)
+			continue;
+		for (uint32_t j = 0; j < holds->length; j++) {
+			if (span_site_address(entries[j].site) != key)
+				continue;
+			hold.cycles += entries[j].cycles;
+			if (entries[j].cycles >= most) {
+				most = entries[j].cycles;
+				hold.site = (uint32_t)span_site_origin(entries[j].site);
+			}
+		}
+		if (hold.cycles > best.cycles)
+			best = hold;
+	}
+	return best;
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Worksharing loops whose chunks the runtime gives out, and sections: each chunk is a path of its own. What a loop
+ * takes, whoever got which chunk, is known when its phase ends.
+ */
+#define _GNU_SOURCE
+#include "span.h"
+
+/* A loop (or sections) begins for a member, whether or not it gets a chunk. */
+void span_loop_begin(struct thread *self, uint32_t site)
+{
+	struct share *share = &self->implicit->share;
+
+	span_loop_end(self);
+	share->is_open = true;
+	share->index = self->implicit->loops++;
+	share->site = site;
+	share->total = share->longest = 0;
+	call_prof_clear(&share->rest_calls);
+	call_prof_clear(&share->longest_calls);
+	prof_clear(&share->total_prof);
+	prof_clear(&share->longest_prof);
+}
+
+static void swap_profs(struct prof *one, struct prof *other)
+{
+	struct prof kept = *one;
+
+	*one = *other;
+	*other = kept;
+}
+
+/* The member got a chunk: a path of its own until the chunk ends. */
+void span_chunk_begin(struct frame *frame)
+{
+	struct share *share = &frame->share;
+
+	share->in_chunk = true;
+	share->start = frame->c;
+	share->site_before = frame->site;
+	swap_profs(&share->before, &frame->prof);
+	prof_clear(&frame->prof);
+	frame->site = share->site;
+	share->calls_before = frame->path;
+	memset(&frame->path, 0, sizeof(frame->path));
+	prof_add(&frame->prof, share->site, 0, 1);
+	prof_add(&frame->work, share->site, 0, 1);
+}
+
+/* The chunk's path goes to the others'; the longest is kept apart. */
+static void keep_chunk_calls(struct share *share, struct call_path *path, bool is_longest)
+{
+	if (is_longest) {
+		span_calls_union(&share->rest_calls, &share->longest_calls);
+		span_path_flatten(path, &share->longest_calls);
+	} else {
+		span_path_flatten(path, &share->rest_calls);
+	}
+	*path = share->calls_before;
+	memset(&share->calls_before, 0, sizeof(share->calls_before));
+}
+
+void span_chunk_end(struct frame *frame)
+{
+	struct share *share = &frame->share;
+	uint64_t length = frame->c - share->start;
+
+	if (!share->in_chunk)
+		return;
+	share->in_chunk = false;
+	share->total += length;
+	prof_union(&share->total_prof, &frame->prof);
+	if (UNLIKELY(span_has_calls))
+		keep_chunk_calls(share, &frame->path, length > share->longest);
+	if (length > share->longest) {
+		share->longest = length;
+		swap_profs(&share->longest_prof, &frame->prof);
+	}
+	swap_profs(&frame->prof, &share->before);
+	frame->c = share->start;
+	frame->site = share->site_before;
+}
+
+static struct loop *loop_of_phase(struct phase *phase, uint32_t index, uint32_t site)
+{
+	struct loop *loop;
+
+	for (loop = phase->loops; loop; loop = loop->next) {
+		if (loop->index == index)
+			return loop;
+	}
+	loop = calloc(1, sizeof(*loop));
+	if (!loop)
+		return NULL;
+	prof_init(&loop->total_prof);
+	prof_init(&loop->longest_prof);
+	loop->index = index;
+	loop->site = site;
+	loop->next = phase->loops;
+	phase->loops = loop;
+	return loop;
+}
+
+/* The member is through with its loop, if it is in one. */
+void span_loop_end(struct thread *self)
+{
+	struct frame *frame = self->implicit;
+	struct share *share = &frame->share;
+	struct phase *phase;
+	struct loop *loop;
+
+	if (!share->is_open)
+		return;
+	span_chunk_end(frame);
+	share->is_open = false;
+	frame->c_before += share->total;
+	phase = phase_of(frame);
+	spin_lock(&phase->group.lock);
+	loop = loop_of_phase(phase, share->index, share->site);
+	if (loop) {
+		loop->total += share->total;
+		prof_union(&loop->total_prof, &share->total_prof);
+		span_calls_union(&loop->rest_calls, &share->rest_calls);
+		span_calls_union(&loop->rest_calls,
+				 share->longest > loop->longest ? &loop->longest_calls : &share->longest_calls);
+		if (share->longest > loop->longest) {
+			call_prof_assign(&loop->longest_calls, &share->longest_calls);
+			loop->longest = share->longest;
+			prof_copy(&loop->longest_prof, &share->longest_prof);
+		}
+	}
+	spin_unlock(&phase->group.lock);
+}
+
+static void add_loop_calls(struct phase *phase, struct loop *loop, bool is_uneven, uint64_t even)
+{
+	if (!is_uneven) {
+		span_calls_union(&loop->longest_calls, &loop->rest_calls);
+		span_calls_scale(&loop->longest_calls, even, loop->total);
+	}
+	span_calls_union(&phase->loop_calls, &loop->longest_calls);
+}
+
+/* The length of a phase's loops, whose amounts join its path. Each takes at least its longest chunk and its work divided by the team: the bound of any schedule. A thread
+ * that is alone because the run is serial stands for a team without limit. */
+uint64_t span_loops_add(struct phase *phase, uint32_t size)
+{
+	uint64_t length = 0;
+
+	for (struct loop *loop = phase->loops; loop; loop = loop->next) {
+		uint64_t even = span_is_serial && size == 1 ? 0 : loop->total / size;
+		bool is_uneven = loop->longest > even;
+		struct prof *prof = is_uneven ? &loop->longest_prof : &loop->total_prof;
+
+		if (!is_uneven)
+			prof_scale(prof, even);
+		length += is_uneven ? loop->longest : even;
+		add_loop_calls(phase, loop, is_uneven, even);
+		prof_union(&phase->group.best_prof, prof);
+	}
+	return length;
+}
+
+void span_loops_forget(struct phase *phase)
+{
+	struct loop *loop;
+
+	while ((loop = phase->loops)) {
+		phase->loops = loop->next;
+		call_prof_clear(&loop->rest_calls);
+		call_prof_clear(&loop->longest_calls);
+		prof_free(&loop->total_prof);
+		prof_free(&loop->longest_prof);
+		free(loop);
+	}
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Phases: what lies between two barriers of a team, or is executed by the first thread alone. Here the ends of paths
+ * become the program's span, and its bounds: the record is written to.
+ */
+#define _GNU_SOURCE
+#include "span.h"
+
+static struct spin root_lock; /* for what is added to the record */
+
+/* Under the lock nobody else writes the generation: no need for a locked instruction. */
+static void begin_update(void)
+{
+	spin_lock(&root_lock);
+	__atomic_store_n(&span_record->generation, span_record->generation + 1, __ATOMIC_RELAXED);
+	atomic_thread_fence(memory_order_release); /* the reader sees it odd before it sees a total change */
+}
+
+static void end_update(void)
+{
+	__atomic_store_n(&span_record->generation, span_record->generation + 1, __ATOMIC_RELEASE);
+	spin_unlock(&root_lock);
+}
+
+/* the program's serial code */
+
+static uintptr_t serial_origin;
+
+/* The call after which the serial code begins. */
+void span_begin_serial(uintptr_t address)
+{
+	serial_origin = address;
+}
+
+/* The serial code ends here, and has a name now. */
+void span_end_serial(uintptr_t address)
+{
+	struct span_site *pending = &span_record->sites[SITE_PENDING];
+	struct span_site *site;
+
+	if (!pending->work)
+		return;
+	site = &span_record->sites[span_site(SPAN_SERIAL, address, serial_origin)];
+	begin_update();
+	site->work += pending->work;
+	site->span += pending->span;
+	site->bound += pending->bound;
+	site->count++;
+	site->span_count++;
+	pending->work = pending->span = pending->bound = 0;
+	end_update();
+}
+
+/* a team's phases */
+
+void span_phase_init(struct phase *phase)
+{
+	atomic_flag_clear(&phase->group.lock.taken);
+	atomic_init(&phase->group.best, 0);
+	phase->group.outer = NULL;
+	phase->group.best_calls = NULL;
+	phase->group.patterns = NULL;
+	phase->loops = NULL;
+	phase->called = 0;
+	memset(&phase->loop_calls, 0, sizeof(phase->loop_calls));
+	prof_init(&phase->group.best_prof);
+	prof_init(&phase->work);
+	prof_init(&phase->holds);
+}
+
+static void reset(struct phase *phase)
+{
+	span_release_patterns(&span_self, &phase->group);
+	span_loops_forget(phase);
+	atomic_store(&phase->group.best, 0);
+	prof_clear(&phase->group.best_prof);
+	prof_clear(&phase->work);
+	prof_clear(&phase->holds);
+}
+
+void span_phase_free(struct phase *phase)
+{
+	prof_free(&phase->group.best_prof);
+	prof_free(&phase->work);
+	prof_free(&phase->holds);
+}
+
+static void rename_pending(struct prof *prof, uint32_t site)
+{
+	struct prof_entry *entries = prof_entries(prof);
+
+	for (uint32_t i = 0; i < prof->length; i++) {
+		if (entries[i].site == SITE_PENDING) {
+			struct prof_entry pending = entries[i];
+
+			entries[i] = entries[--prof->length];
+			prof_add(prof, site, pending.cycles, pending.count);
+			return;
+		}
+	}
+}
+
+static struct prof_entry *largest(struct prof *prof)
+{
+	struct prof_entry *entries = prof_entries(prof), *found = NULL;
+
+	for (uint32_t i = 0; i < prof->length; i++) {
+		if (!found || entries[i].cycles > found->cycles)
+			found = &entries[i];
+	}
+	return found;
+}
+
+static void add_bound(struct prof *prof)
+{
+	struct prof_entry *entries = prof_entries(prof);
+
+	for (uint32_t i = 0; i < prof->length; i++)
+		span_record->sites[entries[i].site].bound += entries[i].cycles;
+}
+
+/* What one phase of an outermost region adds to the program's: it takes no less than its longest path, its work
+ * divided by the cores that the team can use, and the hold time of any lock. */
+static void add_to_record(struct team *team, struct phase *phase, uint64_t length)
+{
+	struct prof *path = &phase->group.best_prof;
+	struct prof_entry *entries = prof_entries(path);
+	uint32_t cores = team->size;
+	struct hold hold = span_longest_hold(&phase->holds);
+	uint64_t even;
+
+	begin_update();
+	/* members of nested teams may use the other cores; and a team may be larger than the cores */
+	if (span_record->threads && (atomic_load(&team->has_nested) || cores > span_record->threads))
+		cores = span_record->threads;
+	even = prof_total(&phase->work) / cores;
+	for (uint32_t i = 0; i < path->length; i++) {
+		span_record->sites[entries[i].site].span += entries[i].cycles;
+		span_record->sites[entries[i].site].span_count += entries[i].count;
+	}
+	entries = prof_entries(&phase->work);
+	for (uint32_t i = 0; i < phase->work.length; i++) {
+		span_record->sites[entries[i].site].work += entries[i].cycles;
+		span_record->sites[entries[i].site].count += entries[i].count;
+	}
+	entries = prof_entries(&phase->holds);
+	for (uint32_t i = 0; i < phase->holds.length; i++) {
+		span_record->sites[entries[i].site].hold += entries[i].cycles;
+		span_record->sites[entries[i].site].count += entries[i].count;
+	}
+	if (length > even && largest(path))
+		span_record->sites[largest(path)->site].uneven += length - even;
+	if (hold.cycles > length && hold.cycles > even) {
+		span_record->sites[hold.site].bound += hold.cycles;
+		span_record->sites[hold.site].critical += hold.cycles - (length > even ? length : even);
+	} else if (even > length) {
+		prof_scale(&phase->work, even);
+		add_bound(&phase->work);
+	} else {
+		add_bound(path);
+	}
+	span_root.c += length;
+	if (team->size > span_record->widest_team)
+		span_record->widest_team = team->size;
+	if (team->is_foreign)
+		span_record->flags |= SPAN_FOREIGN;
+	end_update();
+}
+
+/* Nobody works in it any more: it is named after `site`, and what it took goes to where its team was started. */
+void span_phase_finish(struct team *team, struct phase *phase, uint32_t site)
+{
+	uint64_t length = atomic_load(&phase->group.best) + span_loops_add(phase, team->size ? team->size : 1);
+	uint64_t known;
+
+	prof_add(&phase->group.best_prof, SITE_PENDING, 0, 1);
+	prof_add(&phase->work, SITE_PENDING, 0, 1);
+	known = prof_total(&phase->group.best_prof);
+	if (length > known) /* paths that began inside a chunk */
+		prof_add(&phase->group.best_prof, SITE_PENDING, length - known, 0);
+	length = length > known ? length : known;
+	if (UNLIKELY(span_has_calls))
+		span_calls_end_phase(team, phase, prof_total(&phase->work));
+	rename_pending(&phase->group.best_prof, site);
+	rename_pending(&phase->work, site);
+	if (team->parent->is_root) {
+		add_to_record(team, phase, length);
+	} else {
+		team->parent->c += length;
+		prof_union(&team->parent->prof, &phase->group.best_prof);
+		prof_union(&team->parent_implicit->work, &phase->work);
+		prof_union(&team->parent_implicit->holds, &phase->holds);
+	}
+	reset(phase);
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Teams: their members' begins and ends, their barriers; and the regions that wrappers begin and end. */
+#define _GNU_SOURCE
+#include "span.h"
+
+void span_team_begin(struct thread *self, struct team *team, void (*body)(void *), void *data, uintptr_t origin)
+{
+	if (self->frame && self->frame->is_root)
+		span_end_serial(origin);
+	clear_begin(team, offsetof(struct team, phases));
+	for (int i = 0; i < 3; i++)
+		span_phase_init(&team->phases[i]);
+	team->is_foreign = !self->frame;
+	team->parent = self->frame ? self->frame : &span_root;
+	team->parent_implicit = self->frame ? self->implicit : &span_root;
+	team->context = self->context;
+	team->level = team->parent->team ? team->parent->team->level + 1 : 1;
+	team->creator = self;
+	team->body = body;
+	team->data = data;
+	team->origin = origin;
+}
+
+/* A frame that books the work of a whole thread. */
+void span_init_implicit(struct frame *frame, struct team *team)
+{
+	frame->is_implicit = true;
+	frame->team = team;
+	frame->group = &team->phases[0].group;
+	clear_begin(&frame->share, offsetof(struct share, before));
+	prof_init(&frame->share.before);
+	prof_init(&frame->share.total_prof);
+	prof_init(&frame->share.longest_prof);
+	prof_init(&frame->work);
+	prof_init(&frame->holds);
+}
+
+void span_member_begin(struct thread *self, struct team *team)
+{
+	struct frame *frame = span_new_frame(self);
+
+	span_init_implicit(frame, team);
+	spin_lock(&team->lock);
+	frame->next_member = team->members;
+	team->members = frame;
+	team->size++;
+	spin_unlock(&team->lock);
+	self->frame = self->implicit = frame;
+	self->held_count = 0;
+}
+
+/* The frame that books what a thread does for a team of which it need be no member. */
+struct frame *span_share(struct thread *self, struct team *team)
+{
+	struct frame *share;
+
+	spin_lock(&team->lock);
+	for (share = team->members; share && share->owner != self; share = share->next_member)
+		;
+	if (!share) {
+		share = span_new_frame(self);
+		span_init_implicit(share, team);
+		share->owner = self;
+		share->next_member = team->members;
+		team->members = share;
+	}
+	spin_unlock(&team->lock);
+	return share;
+}
+
+/* Its last strand has ended. The frame lives on: the thread may run tasks while it waits for the team. */
+void span_member_end(struct thread *self)
+{
+	span_loop_end(self);
+	span_report(&phase_of(self->implicit)->group, self->implicit);
+	self->frame = NULL;
+}
+
+/* A member's part of a region begins. */
+struct calls_kept span_member_enter(struct thread *self, struct team *team)
+{
+	struct calls_kept kept = span_calls_enter(self, team->context);
+
+	span_member_begin(self, team);
+	span_begin_strand(self);
+	return kept;
+}
+
+void span_member_leave(struct thread *self, struct calls_kept kept)
+{
+	span_end_strand(self);
+	span_calls_leave(self, kept);
+	span_member_end(self);
+}
+
+/* What runs in place of a region's body. */
+void span_member(void *argument)
+{
+	struct team *team = argument;
+	struct calls_kept kept = span_member_enter(&span_self, team);
+
+	team->body(team->data);
+	span_member_leave(&span_self, kept);
+}
+
+/* Of calls that are over, the phase knows now; those under way say it when they end. */
+static void take_called(struct phase *phase, struct frame *frame)
+{
+	phase->called += frame->called;
+	frame->called = 0;
+}
+
+/* A team barrier is next; the thread's strand has ended. */
+void span_before_barrier(struct thread *self)
+{
+	struct frame *frame = self->implicit;
+	struct phase *phase = phase_of(frame);
+
+	span_loop_end(self);
+	span_report(&phase->group, frame);
+	if (UNLIKELY(span_has_calls))
+		span_calls_take_children(self, frame);
+	spin_lock(&phase->group.lock);
+	prof_union(&phase->work, &frame->work);
+	prof_union(&phase->holds, &frame->holds);
+	take_called(phase, frame);
+	spin_unlock(&phase->group.lock);
+	prof_clear(&frame->work);
+	prof_clear(&frame->holds);
+}
+
+static void finish_ended(struct team *team)
+{
+	if (team->has_ended)
+		span_phase_finish(team, &team->phases[team->ended % 3], team->ended_site);
+	team->has_ended = false;
+}
+
+/* All have met: a new phase. Thread 0 adds up the one before that: of the one that just ended, other members may
+ * still have to say which tasks they ran while they waited. */
+void span_after_barrier(struct thread *self, uintptr_t address)
+{
+	struct frame *frame = self->implicit;
+	struct team *team = frame->team;
+	struct phase *ended = phase_of(frame);
+
+	/* tasks that this thread ran in the barrier */
+	spin_lock(&ended->group.lock);
+	prof_union(&ended->work, &frame->work);
+	prof_union(&ended->holds, &frame->holds);
+	spin_unlock(&ended->group.lock);
+	prof_clear(&frame->work);
+	prof_clear(&frame->holds);
+	frame->generation++;
+	frame->loops = 0;
+	frame->c_before += frame->c;
+	frame->c = 0;
+	if (UNLIKELY(span_has_calls)) {
+		span_calls_take_children(self, frame);
+		span_path_clear(&frame->path);
+		span_segment_keep(&frame->longest_calls, NULL);
+	}
+	frame->site = SITE_PENDING;
+	frame->group = &phase_of(frame)->group;
+	prof_clear(&frame->prof);
+	atomic_store(&frame->longest, 0);
+	span_forget_dependences(self, frame);
+	if (self == team->creator) {
+		finish_ended(team);
+		team->has_ended = true;
+		team->ended = frame->generation - 1;
+		team->ended_site = span_is_ours(address) ? span_site(SPAN_REGION, team->origin, 0)
+							  : span_site(SPAN_PHASE, address, team->origin);
+	}
+}
+
+/* The team's last barrier is over: nobody works for it any more. */
+void span_team_end(struct thread *self, struct team *team, struct frame *frame, struct frame *implicit)
+{
+	struct phase *last = &team->phases[0];
+	struct frame *member;
+
+	self->frame = frame;
+	self->implicit = implicit;
+	self->held_count = 0;
+	if (team->members)
+		last = phase_of(team->members);
+	for (member = team->members; member; member = member->next_member) {
+		prof_union(&last->work, &member->work);
+		prof_union(&last->holds, &member->holds);
+		take_called(last, member);
+		last->called += span_calls_forget_children(member);
+	}
+	if (!team->parent->is_root && team->size > 1)
+		atomic_store(&team->parent->team->has_nested, true);
+	finish_ended(team);
+	span_phase_finish(team, last,
+		     team->is_posix ? span_site(SPAN_SERIAL, team->until, team->origin) : span_site(SPAN_REGION, team->origin, 0));
+	if (UNLIKELY(span_has_calls))
+		span_calls_called(self, team->called);
+	if (frame && frame->is_root)
+		span_begin_serial(team->origin);
+	__atomic_add_fetch(&span_record->regions, 1, __ATOMIC_RELAXED);
+	while ((member = team->members)) {
+		team->members = member->next_member;
+		span_release(self, member);
+	}
+	for (int i = 0; i < 3; i++)
+		span_phase_free(&team->phases[i]);
+}
+
+/* A wrapper is about to let the runtime start a team; false where nothing is followed. */
+bool span_region_begin(struct region *region, void (*body)(void *), void *data, uintptr_t caller)
+{
+	struct thread *self = &span_self;
+
+	if (!span_record)
+		return false;
+	span_end_strand(self);
+	span_give_up_threads(self, caller);
+	region->self = self;
+	region->frame = self->frame;
+	region->implicit = self->implicit;
+	if (span_is_ours(caller) && self->frame && self->frame->team)
+		caller = self->frame->team->origin;
+	span_team_begin(self, &region->team, body, data, caller);
+	return true;
+}
+
+void span_region_end(struct region *region)
+{
+	span_team_end(region->self, &region->team, region->frame, region->implicit);
+	if (region->frame)
+		span_begin_strand(region->self);
+}

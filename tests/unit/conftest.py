@@ -1,0 +1,15 @@
+"""What some unit tests share: each says that it wants it."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def span_test_clock(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Under `parprof scale`, which runs in this very process, programs say themselves how long they work.
+
+    The library is built once for all tests.
+    """
+    monkeypatch.setenv("PARPROF_SPAN_CLOCK", "test")
+    monkeypatch.setenv("PARPROF_CACHE", str(tmp_path_factory.getbasetemp() / "scale-cache"))
