@@ -24,7 +24,8 @@ enum metered {
 	METER_WAKEUP = 2,
 	METER_WAIT = 3,
 	METER_CALL = 4,
-	METERS = 5,
+	METER_TRANSFER = 5,
+	METERS = 6,
 };
 
 /* How often programs ran on one CPU, and what a run took lately. */

@@ -125,7 +125,7 @@ static __always_inline u32 unwind_frames(struct walk *w)
 		if (w->sp > w->cut_sp) {
 			w->cut = w->depth;
 			w->cut_sp = ~0ULL;
-			if (w->purpose != WALK_SAMPLE && w->purpose != WALK_WAIT && w->end == GOING)	/* what is below is the creator's context */
+			if (!(WHOLE_WALKS >> (w->purpose & 7) & 1) && w->end == GOING)	/* what is below is the creator's context */
 				w->end = END_COMPLETE;
 		}
 		if (w->end != GOING)

@@ -1,16 +1,20 @@
-"""Samples by resource, not time (froyd-2005 section 2.1): page faults, context switches, by call path. Needs root."""
+"""Samples by resource, not time (froyd-2005 section 2.1): page faults, context switches, bytes read and
+written, by call path. Needs root."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from parprof.exporters import pprof
+from parprof.model import Profile
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,3 +49,112 @@ def test_page_faults_and_context_switches_are_counted_by_call_path(tmp_path: Pat
     for key, count in truth.items():
         margin = 0.01 if key[1] == "page-faults" else 0.1  # each 32nd, and each 7th of all on that CPU
         assert found[key] == pytest.approx(count, rel=margin), key
+
+
+class Recorded(NamedTuple):
+    profile: Profile
+    truth: dict[tuple[str, str], int]
+    """By function and event."""
+
+    def found(self) -> Counter[tuple[str, str]]:
+        """What the profile has of each function, with all that it calls."""
+        out: Counter[tuple[str, str]] = Counter()
+        functions = {function for function, _ in self.truth}
+        for sample in self.profile.samples:
+            for function in functions & {frame.name for frame in sample.path}:
+                for event, count in sample.metrics.events.items():
+                    out[function, event] += count
+        return out
+
+    def exactly(self, event: str) -> int:
+        """The exact total that is told beside the samples."""
+        (note,) = (note for note in self.profile.notes if note.startswith(f"{event}: exactly "))
+        return int(note.split()[2].replace(",", ""))
+
+
+def quietly(tmp_path: Path) -> tuple[str, ...]:
+    """Options for a profile and nothing else."""
+    return "-q", "--no-report", "-o", str(tmp_path / "out")
+
+
+def parprof(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "parprof", *arguments],
+        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT / "daemon")},
+    )  # fmt: skip
+
+
+def truth_of(text: str) -> dict[tuple[str, str], int]:
+    return {(function, event): int(count) for function, event, count in map(str.split, text.splitlines())}
+
+
+def recorded(tmp_path: Path, program: str, *options: str) -> Recorded:
+    path = ROOT / "tests/workloads/build" / program
+    done = parprof("record", *options, *quietly(tmp_path), "--", str(path))
+    assert done.returncode == 0, done.stderr
+    return Recorded(pprof.read(str(tmp_path / "out")), truth_of(done.stdout))
+
+
+def test_each_byte_of_system_calls_is_in_the_tree_if_all_are_sampled(tmp_path: Path) -> None:
+    run = recorded(tmp_path, "transfers", "-e", "read-bytes=1", "-e", "write-bytes=1", "--budget", "100")
+    assert len(run.truth) == 5
+    assert run.found() == run.truth
+    total = run.profile.total().events
+    for event in ("read-bytes", "write-bytes"):
+        assert total[event] == run.exactly(event)
+        of_ld_so = total[event] - sum(count for (_, name), count in run.truth.items() if name == event)
+        assert 0 <= of_ld_so < 1 << 16  # and of printf
+
+
+def test_a_sample_for_each_so_many_bytes(tmp_path: Path) -> None:
+    """Two calls that together are the distance of the samples: each has its share all the same."""
+    run = recorded(tmp_path, "transfers", "-e", "read-bytes", "-e", "write-bytes=64KiB", "--budget", "100")
+    found, size = run.found(), 512 << 10
+    for key, count in run.truth.items():
+        samples = count / (size if key[1] == "read-bytes" else 64 << 10)
+        assert found[key] == pytest.approx(count, rel=5 / samples**0.5), key
+    cpus = os.cpu_count() or 1
+    total = run.profile.total().events
+    assert abs(total["read-bytes"] - run.exactly("read-bytes")) <= cpus * size
+    assert abs(total["write-bytes"] - run.exactly("write-bytes")) <= cpus * (64 << 10)
+
+
+def attached(tmp_path: Path, *options: str) -> Profile:
+    """To a program that goes on and on."""
+    with subprocess.Popen([ROOT / "tests/workloads/build/transfers", "forever"]) as target:
+        try:
+            done = parprof("attach", "-d", "1", *options, *quietly(tmp_path), str(target.pid))
+        finally:
+            target.kill()
+    assert done.returncode == 0, done.stderr
+    return pprof.read(str(tmp_path / "out"))
+
+
+def test_bytes_of_a_running_process(tmp_path: Path) -> None:
+    """All of those of some time: those of each call by its size."""
+    profile = attached(tmp_path, "-e", "read-bytes=1", "-e", "write-bytes=1", "--budget", "100")
+    sizes = {("reads_much", "read-bytes"): 384, ("reads_little", "read-bytes"): 128, ("copies", "read-bytes"): 64,
+             ("writes", "write-bytes"): 128, ("copies", "write-bytes"): 64}  # fmt: skip
+    run = Recorded(profile, sizes)
+    found = run.found()
+    turns = {key: found[key] / (size << 10) for key, size in sizes.items()}
+    assert all(count == int(count) > 100 for count in turns.values()), turns
+    assert max(turns.values()) - min(turns.values()) <= 4  # two threads, cut at both ends
+    for event, total in profile.total().events.items():
+        assert total == run.exactly(event)
+
+
+def test_what_the_budget_has_no_time_for_is_said(tmp_path: Path) -> None:
+    """Either single samples are left out, or all that would come after."""
+    profile = attached(tmp_path, "-e", "write-bytes=1")
+    total = profile.total().events.get("write-bytes", 0)
+    (note,) = (note for note in profile.notes if note.startswith("write-bytes: "))
+    found = re.fullmatch(
+        r"write-bytes: (exactly|at least) ([\d,]+) bytes in [\d,]+ calls(?:; ([\d,]+) .*)?", note
+    )
+    assert found, note
+    counted, left_out = (int((number or "0").replace(",", "")) for number in found.groups()[1:])
+    assert total + left_out == counted
+    cut = any("no longer counted" in note for note in profile.notes)
+    assert left_out or cut
+    assert cut == (found[1] == "at least")

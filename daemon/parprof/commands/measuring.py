@@ -54,7 +54,8 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
     )  # fmt: skip
     parser.add_argument(
         "-e", "--event", metavar="EVENT", action="append", default=[],
-        help="cycles or cpu-clock is the clock; further events are counted beside it; may be repeated "
+        help="cycles or cpu-clock is the clock; further events are counted beside it, such as page-faults, "
+        "context-switches, read-bytes[=SIZE], write-bytes[=SIZE]; may be repeated "
         "(default: cycles where there is a PMU, else cpu-clock)",
     )  # fmt: skip
     parser.add_argument(
@@ -236,6 +237,7 @@ def measure(
             budget=budget,
             waits=args.wait,
             activations=True,
+            amounts=events.amounts,
             traced=trace_bounds(args),
         )
     ) as loading:

@@ -108,7 +108,7 @@ class _Decoder:
         paid_for = [
             kind
             for kind in COST_NAMES
-            if kind not in (Cost.WAIT, Cost.CALL) or COST_NAMES[kind] in paid.members()
+            if kind not in (Cost.WAIT, Cost.CALL, Cost.TRANSFER) or COST_NAMES[kind] in paid.members()
         ]
         measured = Measurement(
             drain,

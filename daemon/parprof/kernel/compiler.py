@@ -23,7 +23,7 @@ from parprof.kernel.btf import read_layout
 from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.headers import make_tree
 
-OBJECT_HEADERS = ("wire.h", "wire_calls.h", "wire_records.h", "thread_state.h")
+OBJECT_HEADERS = ("wire.h", "wire_calls.h", "wire_records.h", "thread_state.h", "amounts.h", "strata.h")
 OBJECT_PARTS = (
     "maps.bpf.c",
     "trace.bpf.c",
@@ -39,7 +39,10 @@ OBJECT_PARTS = (
     "python.bpf.c",
     "python_code.bpf.c",
     "activations.bpf.c",
+    "amounts.bpf.c",
     "waits.bpf.c",
+    "bytes.bpf.c",
+    "transfers.bpf.c",
     "scheduler.bpf.c",
     "lives.bpf.c",
     "commands.bpf.c",
@@ -49,7 +52,6 @@ OBJECT_PARTS = (
     "call_times.bpf.c",
     "calls.bpf.c",
     "phases.bpf.c",
-    "bytes.bpf.c",
 )
 PROGRAMS = {
     "on_switch": "raw_tracepoint",
@@ -74,6 +76,7 @@ PROGRAMS = {
     "on_call": "kprobe",
     "on_timed_switch": "raw_tracepoint",
     "on_phase": "kprobe",
+    "on_transfer": "raw_tracepoint",
     "on_bytes": "raw_tracepoint",
     "on_bytes_fork": "raw_tracepoint",
 }
@@ -193,6 +196,8 @@ def compile_object() -> dict[str, Any]:
         "phase_site": _fields(bpf["phase_sums"].Key),
         "phase_sum": _fields(bpf["phase_sums"].Leaf),
         "phase_process": _fields(bpf["phase_processes"].Leaf),
+        "amount_plan": _fields(bpf["amount_plans"].Leaf),
+        "amount": _fields(bpf["amounts"].sLeaf),
         "control_record": _fields(bpf["layout_control"].Leaf),
         "trace_record": _fields(bpf["layout_trace"].Leaf),
         "thread_record": _fields(bpf["layout_thread"].Leaf),

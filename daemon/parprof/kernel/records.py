@@ -39,6 +39,8 @@ class Cost(IntEnum):
     """Where threads wait."""
     CALL = 8
     """Calls that are counted exactly."""
+    TRANSFER = 9
+    """Bytes of system calls, counted and sampled."""
 
 
 COST_NAMES = {
@@ -51,6 +53,7 @@ COST_NAMES = {
     Cost.TIMER: "timer",
     Cost.WAIT: "waits",
     Cost.CALL: "calls",
+    Cost.TRANSFER: "bytes",
 }
 """As in reports."""
 

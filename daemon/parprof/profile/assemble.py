@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from parprof.attribution.invariant import CoreTime
 from parprof.facts.measurement import Measurement
 from parprof.facts.names import Namer
+from parprof.kernel.amounts import AMOUNT_STATISTICS, AMOUNTS, statistic
 from parprof.kernel.counters import LEFT_OUT
 from parprof.kernel.records import COST_NAMES
 from parprof.languages.front_ends import loaders
@@ -52,6 +53,7 @@ def measurement_notes(measured: Measurement, rows: RowMaker) -> list[str]:
         out.append(
             f"left out to keep the cost to its budget: {', '.join(left_out)}; --budget allows for more"
         )
+    out += _amount_notes(counted)
     if counted["ticks"]:
         out.append(
             f"n_w of {counted['ticks']:,} samples is what ran on the CPUs: context switches were too dear"
@@ -96,6 +98,18 @@ def measurement_notes(measured: Measurement, rows: RowMaker) -> list[str]:
         )
     for image in measured.images.values():
         out += [f"process {image.process.pid}: {text}" for text in image.remarks()]
+    return out
+
+
+def _amount_notes(counted: Mapping[str, int]) -> list[str]:
+    """Of each event by amount, what the samples can be held against."""
+    out = []
+    for name in AMOUNTS:
+        total, times, left_out = (counted.get(statistic(name, what), 0) for what in AMOUNT_STATISTICS)
+        if total:
+            exactly = "at least" if counted.get("left_out_transfers") else "exactly"
+            missing = f"; {left_out:,} of them in samples that the budget had no time for" if left_out else ""
+            out.append(f"{name}: {exactly} {total:,} bytes in {times:,} calls{missing}")
     return out
 
 

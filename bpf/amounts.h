@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Samples by amount: what kernel and Python both know of them, beside wire.h. See amounts.bpf.c.
+ */
+#ifndef PARPROF_AMOUNTS_H
+#define PARPROF_AMOUNTS_H
+
+#include "strata.h"
+
+enum amount_kind {
+	AMOUNT_READ = 0,	/* bytes that system calls bring */
+	AMOUNT_WRITTEN = 1,	/* bytes that they take */
+	AMOUNT_KINDS = 2,
+};
+
+/* What is asked for, written by Python once. */
+struct amount_plan {
+	u64 size;	/* bytes for each of which there is a sample, below 2^32; 0 = nobody asked for this kind */
+	u32 event;	/* as in struct sample_key */
+	u32 reserved;
+};
+
+/* What went by on one CPU, of all watched processes. */
+struct amount {
+	u64 bytes;
+	u64 times;
+	u64 left_out;	/* bytes that samples stood for, for which there was no time */
+	struct stratum stratum;
+};
+
+#endif
