@@ -10,6 +10,17 @@
 BPF_TABLE("array", u32, struct amount_plan, amount_plans, AMOUNT_KINDS);
 BPF_TABLE("percpu_array", u32, struct amount, amounts, AMOUNT_KINDS);
 
+/* Counts what went by of a kind. */
+static __always_inline void add_total(u32 kind, u64 bytes, u64 times)
+{
+	struct amount *a = amounts.lookup(&kind);
+
+	if (!a)
+		return;
+	__sync_fetch_and_add(&a->bytes, bytes);
+	__sync_fetch_and_add(&a->times, times);
+}
+
 /* Counts bytes of a kind; those that the samples stand for which are due. */
 static __always_inline u64 add_amount(u32 kind, u64 bytes)
 {
@@ -22,8 +33,7 @@ static __always_inline u64 add_amount(u32 kind, u64 bytes)
 	size = plan->size;
 	if (!size)
 		return 0;
-	__sync_fetch_and_add(&a->bytes, bytes);
-	__sync_fetch_and_add(&a->times, 1);
+	add_total(kind, bytes, 1);
 	return size * points_within(&a->stratum, bytes, size, bpf_get_prandom_u32());
 }
 
@@ -54,6 +64,9 @@ static __always_inline void begin_amount(struct walk *w, struct process *p, stru
 	w->key.unsure = 0;
 	w->key.fine = w->key.away = 0;
 	place_in_context(w, t);
+#pragma unroll
+	for (u32 kind = 0; kind < AMOUNT_KINDS; kind++)
+		w->amount[kind] = 0;
 }
 
 static __always_inline void count_amount(struct walk *w, u32 kind, u64 bytes)
@@ -88,7 +101,7 @@ static __always_inline void finish_amount(struct walk *w)
 	for (u32 kind = 0; kind < AMOUNT_KINDS; kind++)
 		count_amount(w, kind, w->amount[kind]);
 	if (p)
-		charge(p, COST_TRANSFER, took < LONGEST_RUN_NS ? took : LONGEST_RUN_NS);
+		charge(p, w->amount[AMOUNT_ALLOCATED] ? COST_ALLOCATION : COST_TRANSFER, took < LONGEST_RUN_NS ? took : LONGEST_RUN_NS);
 }
 
 static __always_inline void finish_amount_stack(struct walk *w)

@@ -10,7 +10,8 @@
 enum amount_kind {
 	AMOUNT_READ = 0,	/* bytes that system calls bring */
 	AMOUNT_WRITTEN = 1,	/* bytes that they take */
-	AMOUNT_KINDS = 2,
+	AMOUNT_ALLOCATED = 2,	/* bytes that malloc and its family are asked for */
+	AMOUNT_KINDS = 3,
 };
 
 /* What is asked for, written by Python once. */

@@ -25,7 +25,8 @@ enum metered {
 	METER_WAIT = 3,
 	METER_CALL = 4,
 	METER_TRANSFER = 5,
-	METERS = 6,
+	METER_ALLOCATION = 6,
+	METERS = 7,
 };
 
 /* How often programs ran on one CPU, and what a run took lately. */

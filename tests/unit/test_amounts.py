@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from parprof.errors import UsageError
+from parprof.instruments.alloc import why_not
 from parprof.kernel import amounts, perf_events
 from parprof.kernel.amounts import AMOUNTS, MOST_BYTES, Amount, parse
+from parprof.service.config import schema
+from parprof.service.main import Parprofd
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,6 +60,7 @@ def test_an_unknown_event_names_them() -> None:
 def test_numbers_that_both_sides_know(tmp_path: Path) -> None:
     expected = {
         "AMOUNT_READ": AMOUNTS["read-bytes"], "AMOUNT_WRITTEN": AMOUNTS["write-bytes"],
+        "AMOUNT_ALLOCATED": AMOUNTS["malloc-bytes"],
         "AMOUNT_KINDS": len(AMOUNTS),
         f"((u32){MOST_BYTES})": MOST_BYTES,
     }  # fmt: skip
@@ -64,3 +70,31 @@ def test_numbers_that_both_sides_know(tmp_path: Path) -> None:
         f'typedef unsigned int u32; typedef unsigned long long u64;\n#include "amounts.h"\n{checks}\n'
     )
     subprocess.run(["gcc", "-fsyntax-only", "-I", str(ROOT / "bpf"), str(source)], check=True)
+
+
+def test_the_daemon_refuses_them() -> None:
+    """They would slow down every system call of the machine, for good."""
+    config = schema.Config()
+    config = replace(config, sampling=replace(config.sampling, events=("read-bytes",)))
+    with pytest.raises(UsageError, match="read-bytes is for `parprof record` and `attach`"):
+        Parprofd(SimpleNamespace(load=lambda: SimpleNamespace(config=config)))  # type: ignore[arg-type]
+
+
+OWN_ALLOCATOR = """
+#include <stddef.h>
+static char heap[1 << 20];
+static size_t used;
+void *malloc(size_t size) { used += (size + 15) & ~15UL; return heap + used - ((size + 15) & ~15UL); }
+void free(void *room) { (void)room; }
+int main(void) { return !malloc(100); }
+"""
+
+
+def test_allocations_that_nothing_can_be_put_in_front_of(tmp_path: Path) -> None:
+    source = tmp_path / "own.c"
+    source.write_text(OWN_ALLOCATOR)
+    program = tmp_path / "own"
+    subprocess.run(["gcc", "-fno-builtin", "-o", program, source], check=True)
+    assert "an allocator of its own" in why_not(str(program))
+    assert "linked statically" in why_not(str(ROOT / "tests/workloads/build/omp_truth.gomp.static"))
+    assert why_not(str(ROOT / "tests/workloads/build/allocations")) == ""

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from parprof.commands.allocations import refuse_running
 from parprof.commands.measuring import (
     DEFAULT_BUDGET_PERCENT,
     DEFAULT_FREQUENCY_HZ,
@@ -83,6 +84,7 @@ class AttachCommand:
         if _daemon_can(args) and may_have_daemon() and self._ask_daemon(pid, args, interrupt):
             return 0
         events = validate(args)
+        refuse_running(events)
         over = deadline(None)
 
         def begin(session: Session) -> Target:

@@ -55,7 +55,7 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
     parser.add_argument(
         "-e", "--event", metavar="EVENT", action="append", default=[],
         help="cycles or cpu-clock is the clock; further events are counted beside it, such as page-faults, "
-        "context-switches, read-bytes[=SIZE], write-bytes[=SIZE]; may be repeated "
+        "context-switches, read-bytes[=SIZE], write-bytes[=SIZE], malloc-bytes[=SIZE]; may be repeated "
         "(default: cycles where there is a PMU, else cpu-clock)",
     )  # fmt: skip
     parser.add_argument(

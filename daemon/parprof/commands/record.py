@@ -10,6 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from parprof.commands.allocations import Allocations
 from parprof.commands.measuring import (
     Interrupt,
     add_measuring_options,
@@ -52,12 +53,14 @@ class RecordCommand:
         if not command:
             raise UsageError("record needs a command: parprof record -- ./program")
         events = validate(args)
+        allocations = Allocations.of(events, command[0], args.budget)
         interrupt = Interrupt()
         child = None
 
         def begin(session: Session) -> Target:
             nonlocal child
-            child = Child(command)
+            child = Child(command, allocations.environment())
+            allocations.follow(session.kernel)
             try:
                 target = session.watch(child.pid, follow=True, stop=True)
             except BaseException:

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from parprof.kernel import bpf
-from parprof.kernel.amounts import AMOUNT_STATISTICS, AMOUNTS, Amount, statistic
+from parprof.kernel.amounts import ALLOCATED, AMOUNT_STATISTICS, AMOUNTS, Amount, statistic
 from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.sampling import Tracepoints
+from parprof.kernel.uprobes import Prober, ProbeSet
 
 _TRANSFERS = (("sys_exit", "on_transfer"),)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationProbe:
+    """The function by which samples of allocations are handed on (instrument/alloc.c): file and offset in it."""
+
+    path: str
+    offset: int
+    cookie: int = 0
+    returns: bool = False
+    moves: bool = True
+    """Never a return probe, not even for a moment."""
 
 
 class AmountEvents:
@@ -24,6 +38,8 @@ class AmountEvents:
         self._amounts = tuple(amounts)
         self._transfers = Tracepoints(loaded, _TRANSFERS)
         self._cpus = possible_cpus()
+        self._prober: Prober | None = None
+        self._probes: ProbeSet | None = None
         layout = loaded.layouts["amount_plan"]
         for one in amounts:
             plan: Any = layout(size=one.bytes, event=events.index(one.name))
@@ -35,9 +51,18 @@ class AmountEvents:
         Raises:
             KernelUnsupported: the kernel lacks something; the text names it.
         """
-        if self._amounts:
+        if any(AMOUNTS[one.name] != ALLOCATED for one in self._amounts):
             self._object.load_wait_unwinder()
             self._transfers.attach()
+
+    def follow_allocations(self, probe: AllocationProbe) -> None:
+        """Take the samples of all watched processes that have the library.
+
+        Raises:
+            ProbeAttachError: the kernel refused. KernelUnsupported: it does not take the program.
+        """
+        self._prober = Prober(self._object, "on_allocation")
+        self._probes = self._prober.attach([probe], 0)
 
     def leave_transfers(self) -> None:
         """System calls are too dear: all of the machine take longer while they are followed."""
@@ -61,3 +86,7 @@ class AmountEvents:
     def close(self) -> None:
         """Sample no more."""
         self._transfers.detach()
+        if self._probes is not None:
+            self._probes.close()
+        if self._prober is not None:
+            self._prober.close()

@@ -1,4 +1,4 @@
-"""Events by amount: a sample for each so many bytes that processes read or write, with the exact total beside.
+"""Events by amount: a sample for each so many bytes that processes read, write or allocate; the exact total beside.
 
 What they are called and how they are asked for; the kernel's side of them is `parprof.kernel.amount_events`. Perf
 events are sampled in the same session, and all end up as rows of the same kind (`parprof.model.SampleKey`).
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from parprof.errors import UsageError
 
-READ, WRITTEN = 0, 1
-AMOUNTS = {"read-bytes": READ, "write-bytes": WRITTEN}
+READ, WRITTEN, ALLOCATED = 0, 1, 2
+MALLOC = "malloc-bytes"
+AMOUNTS = {"read-bytes": READ, "write-bytes": WRITTEN, MALLOC: ALLOCATED}
 """``enum amount_kind`` of bpf/amounts.h, by the names of events."""
 DEFAULT_BYTES = 512 << 10
 MOST_BYTES = 1 << 30

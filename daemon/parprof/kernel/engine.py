@@ -117,7 +117,8 @@ class BpfKernel(Closing):
         self._compares = activations
         self._activations = Activations(self.stacks)
         self._perf_events = self.events[: len(self.events) - len(amounts)]
-        self._amounts = AmountEvents(self._object, amounts, self.events)
+        self.amounts = AmountEvents(self._object, amounts, self.events)
+        """The events that are sampled by amount."""
         self._settings = Settings(
             self._object, frequency_hz, budget or Budget(),
             trace=trace, system_wide=system_wide, activations=activations,
@@ -156,7 +157,7 @@ class BpfKernel(Closing):
         if self._waits:
             self._prepare_waits()
         self._events = SampleEvents(self._object.program("on_sample"), self._perf_events, self._first_hz)
-        self._amounts.begin()
+        self.amounts.begin()
 
     def _stop_tracing(self) -> None:
         self._bounds = None
@@ -209,10 +210,6 @@ class BpfKernel(Closing):
         """What holds the targets' cost to the budget."""
         assert self._breaker
         return self._breaker
-
-    def leave_transfers(self) -> None:
-        """Count no more bytes that system calls bring and take, of any process."""
-        self._amounts.leave_transfers()
 
     def deny(self, pid: int) -> None:
         """Do not ask about this process again, until it calls exec or its PID is another's."""
@@ -513,7 +510,7 @@ class BpfKernel(Closing):
 
     def statistics(self) -> dict[str, int]:
         """What the programs counted: samples, switches, probe hits and so on; see `counters.NAMES`."""
-        return {**self._counters.statistics(), **self._amounts.statistics()}
+        return {**self._counters.statistics(), **self.amounts.statistics()}
 
     def edge_hits(self) -> dict[int, int]:
         """Probe hits by ``enum edge_kind``."""
@@ -527,7 +524,7 @@ class BpfKernel(Closing):
         """Detach and free everything."""
         if self._events is not None:
             self._events.close()
-        self._amounts.close()
+        self.amounts.close()
         self._lives.detach()
         if self._breaker is not None:
             self._breaker.close()

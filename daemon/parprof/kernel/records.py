@@ -41,6 +41,8 @@ class Cost(IntEnum):
     """Calls that are counted exactly."""
     TRANSFER = 9
     """Bytes of system calls, counted and sampled."""
+    ALLOCATION = 10
+    """Bytes that are allocated."""
 
 
 COST_NAMES = {
@@ -54,6 +56,7 @@ COST_NAMES = {
     Cost.WAIT: "waits",
     Cost.CALL: "calls",
     Cost.TRANSFER: "bytes",
+    Cost.ALLOCATION: "allocations",
 }
 """As in reports."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from parprof.attribution.invariant import CoreTime
 from parprof.facts.measurement import Measurement
 from parprof.facts.names import Namer
-from parprof.kernel.amounts import AMOUNT_STATISTICS, AMOUNTS, statistic
+from parprof.kernel.amounts import AMOUNT_STATISTICS, AMOUNTS, MALLOC, statistic
 from parprof.kernel.counters import LEFT_OUT
 from parprof.kernel.records import COST_NAMES
 from parprof.languages.front_ends import loaders
@@ -32,6 +32,10 @@ _STACK_ENDS = {
     "missing": "lost on their way",
     "leaving": "in exec or exit, where there is none",
 }
+_WHY_NO_BYTES = (
+    "no system call that was seen had any",
+    "no process called a malloc that can be replaced; static programs and such with an allocator of their own do not",
+)
 _SHORT_PHASE_US = 200.0
 """Other threads run on while the sampling interrupt is taken, some 10 us: a twentieth of that."""
 
@@ -106,10 +110,12 @@ def _amount_notes(counted: Mapping[str, int]) -> list[str]:
     out = []
     for name in AMOUNTS:
         total, times, left_out = (counted.get(statistic(name, what), 0) for what in AMOUNT_STATISTICS)
+        missing = f"; {left_out:,} of them in samples that the budget had no time for" if left_out else ""
         if total:
-            exactly = "at least" if counted.get("left_out_transfers") else "exactly"
-            missing = f"; {left_out:,} of them in samples that the budget had no time for" if left_out else ""
+            exactly = "at least" if counted.get("left_out_transfers") and name != MALLOC else "exactly"
             out.append(f"{name}: {exactly} {total:,} bytes in {times:,} calls{missing}")
+        elif statistic(name, "total") in counted:
+            out.append(f"{name}: none were seen: {_WHY_NO_BYTES[name == MALLOC]}")
     return out
 
 

@@ -501,7 +501,7 @@ class Target:
             self._note_switch(
                 "bytes that are read and written are no longer counted, in any process: that cost more than the budget"
             )
-            self.kernel.leave_transfers()
+            self.kernel.amounts.leave_transfers()
         elif cut.cost is Cost.SWITCH:
             self._note_switch(
                 "context switches are no longer followed: that cost more than the budget; "
