@@ -76,7 +76,6 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
         "--no-wait", dest="wait", action="store_false",
         help="do not find out where threads sleep: it takes up to the budget where they do so often",
     )  # fmt: skip
-    parser.set_defaults(trace=None)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress line")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
