@@ -14,6 +14,12 @@ enum amount_kind {
 	AMOUNT_KINDS = 3,
 };
 
+/* The cookie of a probe at a function that allocates; 0: at parprof_allocated, of instrument/alloc.c. */
+#define ALLOCATION_BYTES_MASK 7		/* number of the argument that says how many bytes */
+#define ALLOCATION_TIMES_SHIFT 4	/* 3 bits: of the argument by which they are multiplied; 0 = none */
+#define ALLOCATION_OUTER (1 << 8)	/* it may call another of them, which is the same allocation */
+#define ALLOCATION_MOST (1ULL << 46)	/* bytes; more is refused anyway, and counts nothing */
+
 /* What is asked for, written by Python once. */
 struct amount_plan {
 	u64 size;	/* bytes for each of which there is a sample, below 2^32; 0 = nobody asked for this kind */

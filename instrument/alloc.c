@@ -135,6 +135,8 @@ static void end_thread(void *of)
 	__atomic_store_n(&a->taken, 0, __ATOMIC_RELEASE);
 }
 
+#define REFUSED (1ULL << 46)	/* so many bytes nobody gets: they count nothing */
+
 /* Counts; the bytes that samples which are due stand for. */
 static inline __attribute__((always_inline)) u64 note(u64 bytes)
 {
@@ -151,6 +153,7 @@ static inline __attribute__((always_inline)) u64 note(u64 bytes)
 	luck ^= luck >> 7;
 	luck ^= luck << 17;
 	a->luck = luck;
+	bytes &= bytes > REFUSED ? 0 : ~0ULL;
 	a->bytes += bytes;
 	a->times++;
 	return a->size * points_within(&a->stratum, bytes, a->size, luck >> 16);

@@ -120,9 +120,10 @@ def test_a_sample_for_each_so_many_bytes(tmp_path: Path) -> None:
     assert abs(total["write-bytes"] - run.exactly("write-bytes")) <= cpus * (64 << 10)
 
 
-def attached(tmp_path: Path, *options: str) -> Profile:
+def attached(tmp_path: Path, *options: str, command: str = "transfers forever") -> Profile:
     """To a program that goes on and on."""
-    with subprocess.Popen([ROOT / "tests/workloads/build/transfers", "forever"]) as target:
+    program, how = command.split()
+    with subprocess.Popen([ROOT / "tests/workloads/build" / program, how]) as target:
         try:
             done = parprof("attach", "-d", "1", *options, *quietly(tmp_path), str(target.pid))
         finally:
@@ -208,5 +209,39 @@ def test_programs_whose_allocations_cannot_be_seen_are_refused(tmp_path: Path) -
     static = ROOT / "tests/workloads/build/omp_truth.gomp.static"
     done = parprof("record", "-e", "malloc-bytes", *quietly(tmp_path), "--", str(static))
     assert done.returncode == 1 and "linked statically" in done.stderr and done.stderr.count("\n") == 1
-    done = parprof("attach", "-e", "malloc-bytes", *quietly(tmp_path), str(os.getpid()))
-    assert done.returncode == 2 and "parprof record -e malloc-bytes" in done.stderr
+
+
+IN_A_TURN = {"allocates_much": 3000, "allocates_little": 1000, "clears": 1000, "grows": 3000, "aligns": 1000}
+"""Bytes that each function of the workload allocates."""
+
+
+def test_allocations_of_a_running_process(tmp_path: Path) -> None:
+    """All of the family, of which some call others: each allocation once."""
+    profile = attached(tmp_path, "-e", "malloc-bytes=1", "--budget", "100", command="allocations rests")
+    run = Recorded(profile, {(function, "malloc-bytes"): count for function, count in IN_A_TURN.items()})
+    found = run.found()
+    turns = {function: found[function, "malloc-bytes"] / count for function, count in IN_A_TURN.items()}
+    assert min(turns.values()) > 100
+    assert max(turns.values()) - min(turns.values()) <= 4, turns  # two threads, cut at both ends
+    assert sum(found.values()) == profile.total().events["malloc-bytes"] == run.exactly("malloc-bytes")
+
+
+def test_allocations_that_are_too_dear_to_probe(tmp_path: Path) -> None:
+    """The breaker takes the probes away at once, and the profile says what is missing."""
+    profile = attached(tmp_path, "-e", "malloc-bytes", command="allocations hastes")
+    assert [note for note in profile.notes if "allocations are no longer probed" in note]
+    assert [note for note in profile.notes if note.startswith("malloc-bytes: at least ")]
+    assert float(profile.extra["cost_allocations_percent"]) < 5
+
+
+def test_allocations_of_a_process_whose_allocator_nobody_knows(tmp_path: Path) -> None:
+    stripped = tmp_path / "stripped"
+    source = tmp_path / "source.c"
+    source.write_text("#include <unistd.h>\nint main(void) { for (;;) usleep(1000); }\n")
+    subprocess.run(["gcc", "-static", "-s", "-o", stripped, source], check=True)
+    with subprocess.Popen([stripped]) as target:
+        try:
+            done = parprof("attach", "-d", "1", "-e", "malloc-bytes", *quietly(tmp_path), str(target.pid))
+        finally:
+            target.kill()
+    assert done.returncode == 1 and "no malloc is to be found in it" in done.stderr

@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from parprof.errors import UsageError
+from parprof.errors import ProbeAttachError, UsageError
 from parprof.instruments.alloc import why_not
 from parprof.kernel import amounts, perf_events
+from parprof.kernel.amount_events import ALLOCATION_OUTER, ALLOCATION_TIMES_SHIFT
 from parprof.kernel.amounts import AMOUNTS, MOST_BYTES, Amount, parse
+from parprof.probes.allocators import ALLOCATORS, allocation_probes
+from parprof.probes.file_facts import FileFacts, Function, Place
 from parprof.service.config import schema
 from parprof.service.main import Parprofd
 
@@ -60,6 +64,7 @@ def test_an_unknown_event_names_them() -> None:
 def test_numbers_that_both_sides_know(tmp_path: Path) -> None:
     expected = {
         "AMOUNT_READ": AMOUNTS["read-bytes"], "AMOUNT_WRITTEN": AMOUNTS["write-bytes"],
+        "ALLOCATION_TIMES_SHIFT": ALLOCATION_TIMES_SHIFT, "ALLOCATION_OUTER": ALLOCATION_OUTER,
         "AMOUNT_ALLOCATED": AMOUNTS["malloc-bytes"],
         "AMOUNT_KINDS": len(AMOUNTS),
         f"((u32){MOST_BYTES})": MOST_BYTES,
@@ -98,3 +103,72 @@ def test_allocations_that_nothing_can_be_put_in_front_of(tmp_path: Path) -> None
     assert "an allocator of its own" in why_not(str(program))
     assert "linked statically" in why_not(str(ROOT / "tests/workloads/build/omp_truth.gomp.static"))
     assert why_not(str(ROOT / "tests/workloads/build/allocations")) == ""
+
+
+@dataclass(frozen=True)
+class File:
+    """Stands in for a mapped file."""
+
+    name: str
+    defines: tuple[str, ...] = ()
+
+    @property
+    def elf(self) -> Any:
+        return SimpleNamespace(file_offset=lambda vaddr: vaddr - 0x1000)
+
+    def fd(self) -> int:
+        return len(self.name)
+
+    def facts(self) -> FileFacts:
+        cheap, dear = Place(0x2010, True, True), Place(0x2000, False, True)
+        moved = Place(0x2020, True, False)
+        return FileFacts(
+            functions=tuple(
+                Function(name, 0x2000 + 256 * at, dear._replace(vaddr=dear.vaddr + 256 * at),
+                         (moved if name == "calloc" else cheap)._replace(vaddr=cheap.vaddr + 256 * at), None)
+                for at, name in enumerate(self.defines)
+            )
+        )  # fmt: skip
+
+
+FAMILY = ("malloc", "calloc", "pthread_create", "_Znwm")
+
+
+def probed(*files: File) -> dict[tuple[str, int], tuple[int, int, bool, bool]]:
+    found = allocation_probes(files, lambda file: file.facts())  # type: ignore[arg-type, attr-defined]
+    return {
+        (one.path, one.offset): (one.bytes_argument, one.times_argument, one.is_outer, one.dear)
+        for one in found
+    }
+
+
+def test_where_allocations_of_a_running_process_are_probed() -> None:
+    """In the C library, but for its loader's and our own; at the cheapest place where the arguments are still there."""
+    files = File("program"), File("ld-linux-x86-64.so.2", FAMILY), File("libparprof_alloc-1.so", FAMILY)
+    libc = File("libc.so.6", FAMILY)
+    at = f"/proc/self/fd/{libc.fd()}"
+    assert probed(*files, libc) == {(at, 0x1010): (1, 0, False, False), (at, 0x1100): (2, 1, True, True)}
+
+
+def test_an_allocator_comes_before_libc_and_brings_new() -> None:
+    other = File("libjemalloc.so.2", FAMILY)
+    at = f"/proc/self/fd/{other.fd()}"
+    assert probed(File("program"), File("libc.so.6", FAMILY), other).keys() == {
+        (at, 0x1010),
+        (at, 0x1100),
+        (at, 0x1310),
+    }
+    assert probed(File("own", FAMILY), File("libc.so.6", FAMILY), other).keys() == {
+        ("/proc/self/fd/3", offset) for offset in (0x1010, 0x1100, 0x1310)
+    }
+    with pytest.raises(
+        ProbeAttachError, match=r"several allocators are there \(libjemalloc.so.2, libtcmalloc.so.4\)"
+    ):
+        probed(File("program"), other, File("libtcmalloc.so.4", FAMILY), File("libc.so.6", FAMILY))
+    with pytest.raises(ProbeAttachError, match="no malloc is to be found"):
+        probed(File("program"), File("libc.so.6", ("pthread_create",)))
+
+
+def test_each_function_of_the_family_says_how_much() -> None:
+    assert all(1 <= one.bytes_argument <= 3 and 0 <= one.times_argument <= 3 for one in ALLOCATORS.values())
+    assert not ALLOCATORS["malloc"].is_outer  # it calls none of them

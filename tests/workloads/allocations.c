@@ -2,7 +2,8 @@
 /*
  * allocations - bytes allocated by each function, in two threads: what `parprof record -e malloc-bytes` is held against.
  * A large and a small one take turns; all of the family are called. Prints `function event bytes` lines. With "exit"
- * it ends by _exit, which tells nobody; with "fork" a child that has allocated nothing itself ends as it should.
+ * it ends by _exit, which tells nobody; with "fork" a child that has allocated nothing itself ends as it should; with "rests" and "hastes"
+ * it goes on until it is killed, slowly or not.
  */
 #define _GNU_SOURCE
 #include <malloc.h>
@@ -16,6 +17,8 @@
 #define TURNS 20011
 #define LARGE 3000
 #define SMALL 1000
+
+static int forever;
 
 /* Keeps the compiler from leaving out what nobody uses. */
 static NOINLINE void use(void *room)
@@ -65,7 +68,9 @@ static NOINLINE void aligns(void)
 
 static void *work(void *unused)
 {
-	for (int i = 0; i < TURNS; i++) {
+	for (long i = 0; forever || i < TURNS; i++) {
+		if (forever > 1)
+			usleep(1000);
 		allocates_much();
 		allocates_little();
 		clears();
@@ -79,6 +84,8 @@ int main(int argc, char **argv)
 {
 	pthread_t other;
 
+	if (argc > 1)
+		forever = !strcmp(argv[1], "hastes") + 2 * !strcmp(argv[1], "rests");
 	pthread_create(&other, 0, work, 0);
 	work(0);
 	pthread_join(other, 0);

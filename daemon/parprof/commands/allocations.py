@@ -1,4 +1,5 @@
-"""What `record` does for ``-e malloc-bytes``: the command is started with a library that counts what it allocates."""
+"""What ``-e malloc-bytes`` takes: `record` starts the command with a library that counts what it allocates, `attach`
+probes the functions of the allocator."""
 
 from __future__ import annotations
 
@@ -6,21 +7,25 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from parprof.errors import TargetError, UsageError
+from parprof.errors import ProbeAttachError, TargetError
 from parprof.instruments.alloc import Preloaded, preloaded, why_not
 from parprof.kernel.amount_events import AllocationProbe
 from parprof.kernel.amounts import MALLOC
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.perf_events import EventChoice
+from parprof.kernel.records import Cost
+from parprof.probes.allocators import allocation_probes
+from parprof.probes.facts_book import BOOK
+from parprof.session.session import Session
 
 
 @dataclass(frozen=True, slots=True)
 class Allocations:
-    """How a command's allocations are sampled; not at all without a library."""
+    """How a command's allocations are sampled."""
 
-    library: Preloaded | None = None
-    sample_bytes: int = 0
-    budget_ratio: float = 1.0
+    library: Preloaded
+    sample_bytes: int
+    budget_ratio: float
 
     @classmethod
     def of(cls, events: EventChoice, command: str, budget_percent: float) -> Allocations:
@@ -29,17 +34,13 @@ class Allocations:
         Raises:
             TargetError: nothing can be preloaded into it. KernelUnsupported: there is no library, nor a compiler.
         """
-        wanted = next((one for one in events.amounts if one.name == MALLOC), None)
-        if wanted is None:
-            return cls()
+        wanted = next(one for one in events.amounts if one.name == MALLOC)
         if reason := why_not(command):
             raise TargetError(f"-e {MALLOC}: {reason}")
         return cls(preloaded(), wanted.bytes, budget_percent / 100)
 
     def environment(self) -> Mapping[str, str]:
         """Variables for the command."""
-        if self.library is None:
-            return {}
         return self.library.environment(
             self.sample_bytes, self.budget_ratio, os.environ.get("LD_PRELOAD", "")
         )
@@ -50,20 +51,24 @@ class Allocations:
         Raises:
             ProbeAttachError, KernelUnsupported.
         """
-        if self.library is not None:
-            kernel.amounts.follow_allocations(
-                AllocationProbe(self.library.library, self.library.probe_offset)
-            )
+        probe = AllocationProbe(self.library.library, self.library.probe_offset)
+        kernel.amounts.follow_allocations([probe])
 
 
-def refuse_running(events: EventChoice) -> None:
-    """See that nobody asks for the allocations of a program that runs already.
+def follow_running(session: Session) -> None:
+    """Sample what processes that run already allocate, by probes, as long as each one's budget allows for that.
 
     Raises:
-        UsageError: somebody does.
+        ProbeAttachError: nobody knows where one of them allocates, or the kernel refused.
     """
-    if any(one.name == MALLOC for one in events.amounts):
-        raise UsageError(
-            f"-e {MALLOC}: a probe at each malloc of a running program would take more of it than any budget: start it "
-            f"with `parprof record -e {MALLOC} -- CMD`"
-        )
+    for target in list(session.targets.values()):
+        if target.load_map is None or session.live(target.pid) is None:
+            continue
+        dsos = [dso for dso in target.load_map.dsos() if dso.key[0] == "file"]
+        try:
+            probes = session.kernel.amounts.follow_allocations(
+                allocation_probes(dsos, BOOK.facts), target.pid
+            )
+        except ProbeAttachError as error:
+            raise ProbeAttachError(f"-e {MALLOC}: process {target.pid}: {error}") from error
+        session.kernel.breaker.guard(target.pid, Cost.ALLOCATION, probes)

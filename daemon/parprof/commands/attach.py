@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from parprof.commands.allocations import refuse_running
 from parprof.commands.measuring import (
     DEFAULT_BUDGET_PERCENT,
     DEFAULT_FREQUENCY_HZ,
@@ -23,6 +22,7 @@ from parprof.commands.measuring import (
     measure,
     present,
     validate,
+    wants_allocations,
 )
 from parprof.errors import TargetError, UsageError
 from parprof.exporters.output import check_writable
@@ -86,7 +86,6 @@ class AttachCommand:
         if _daemon_can(args) and may_have_daemon() and self._ask_daemon(pid, args, interrupt):
             return 0
         events = validate(args)
-        refuse_running(events)
         over = deadline(None)
 
         def begin(session: Session) -> Target:
@@ -99,6 +98,10 @@ class AttachCommand:
                 _join_latecomers(session, _others(pid, args.scope), patience)
             elif others and not args.quiet:
                 _tell_of_children(pid, len(others))
+            if wants_allocations(events):
+                from parprof.commands.allocations import follow_running
+
+                follow_running(session)
             over = deadline(args.duration)
             return target
 

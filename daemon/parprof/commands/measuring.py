@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 from parprof.commands.views import add_html_option, add_loops_option, add_source_option, add_view_options
 from parprof.errors import UsageError
 from parprof.exporters.output import check_writable
+from parprof.kernel.amounts import MALLOC
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.perf_events import EventChoice, choose, maximum_rate_hz
 from parprof.kernel.records import Budget
@@ -151,6 +152,11 @@ def validate(args: argparse.Namespace) -> EventChoice:
         check_writable(args.save_facts)
     _check_trace(args)
     return choose(args.event)
+
+
+def wants_allocations(events: EventChoice) -> bool:
+    """Whether samples of allocations are asked for: what that takes is in `allocations`, which few need."""
+    return any(one.name == MALLOC for one in events.amounts)
 
 
 def check_budget(percent: float) -> None:

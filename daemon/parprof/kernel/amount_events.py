@@ -12,21 +12,35 @@ from parprof.kernel.amounts import ALLOCATED, AMOUNT_STATISTICS, AMOUNTS, Amount
 from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.sampling import Tracepoints
-from parprof.kernel.uprobes import Prober, ProbeSet
+from parprof.kernel.uprobes import COOKIE_DEAR, Prober, ProbeSet
 
+ALLOCATION_TIMES_SHIFT, ALLOCATION_OUTER = 4, 1 << 8
 _TRANSFERS = (("sys_exit", "on_transfer"),)
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationProbe:
-    """The function by which samples of allocations are handed on (instrument/alloc.c): file and offset in it."""
+    """A function that allocates, or by which samples of allocations are handed on: file and offset in it."""
 
     path: str
     offset: int
-    cookie: int = 0
+    bytes_argument: int = 0
+    """Number of the argument that says how many bytes; 0: it only tells (instrument/alloc.c)."""
+    times_argument: int = 0
+    """Of that by which they are multiplied; 0: none."""
+    is_outer: bool = False
+    """It may call another one of these, which is the same allocation."""
+    dear: bool = False
+    """The kernel has to execute the instruction there out of line."""
     returns: bool = False
     moves: bool = True
     """Never a return probe, not even for a moment."""
+
+    @property
+    def cookie(self) -> int:
+        """What the program is told."""
+        outer, dear = self.is_outer and ALLOCATION_OUTER, self.dear and COOKIE_DEAR
+        return self.bytes_argument | self.times_argument << ALLOCATION_TIMES_SHIFT | outer | dear
 
 
 class AmountEvents:
@@ -39,7 +53,7 @@ class AmountEvents:
         self._transfers = Tracepoints(loaded, _TRANSFERS)
         self._cpus = possible_cpus()
         self._prober: Prober | None = None
-        self._probes: ProbeSet | None = None
+        self._probes: list[ProbeSet] = []
         layout = loaded.layouts["amount_plan"]
         for one in amounts:
             plan: Any = layout(size=one.bytes, event=events.index(one.name))
@@ -55,14 +69,16 @@ class AmountEvents:
             self._object.load_wait_unwinder()
             self._transfers.attach()
 
-    def follow_allocations(self, probe: AllocationProbe) -> None:
-        """Take the samples of all watched processes that have the library.
+    def follow_allocations(self, probes: Sequence[AllocationProbe], pid: int = 0) -> ProbeSet:
+        """Sample what a process allocates by these functions; 0: all watched ones that have them. Until `close`.
 
         Raises:
             ProbeAttachError: the kernel refused. KernelUnsupported: it does not take the program.
         """
-        self._prober = Prober(self._object, "on_allocation")
-        self._probes = self._prober.attach([probe], 0)
+        if self._prober is None:
+            self._prober = Prober(self._object, "on_allocation")
+        self._probes.append(self._prober.attach(probes, pid))
+        return self._probes[-1]
 
     def leave_transfers(self) -> None:
         """System calls are too dear: all of the machine take longer while they are followed."""
@@ -86,7 +102,7 @@ class AmountEvents:
     def close(self) -> None:
         """Sample no more."""
         self._transfers.detach()
-        if self._probes is not None:
-            self._probes.close()
+        for probes in self._probes:
+            probes.close()
         if self._prober is not None:
             self._prober.close()

@@ -34,7 +34,7 @@ from parprof.kernel.ringbuf import RingBuffer
 from parprof.kernel.sampling import LIVES, SampleEvents, Tracepoints
 from parprof.kernel.scopes import Scopes
 from parprof.kernel.settings import Settings
-from parprof.kernel.sizes import FEW_SCOPES, activation_sizes, map_sizes, trace_ring_bytes
+from parprof.kernel.sizes import FEW_SCOPES, activation_sizes, amount_sizes, map_sizes, trace_ring_bytes
 from parprof.kernel.stacks import CodeAt, SentCode, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.trace import TraceBounds, TraceLog
@@ -104,6 +104,7 @@ class BpfKernel(Closing):
         rate = frequency_hz * len(self.events)
         fewer = {} if system_wide else {"scopes": FEW_SCOPES}
         more = activation_sizes(possible_cpus()) if activations else {}
+        more.update(amount_sizes([one.name for one in amounts]))
         if traced:
             more["trace"] = trace_ring_bytes(possible_cpus())
         self._object = load_object({**map_sizes(possible_cpus(), rate), **fewer, **more, **(sizes or {})})

@@ -112,7 +112,8 @@ def _amount_notes(counted: Mapping[str, int]) -> list[str]:
         total, times, left_out = (counted.get(statistic(name, what), 0) for what in AMOUNT_STATISTICS)
         missing = f"; {left_out:,} of them in samples that the budget had no time for" if left_out else ""
         if total:
-            exactly = "at least" if counted.get("left_out_transfers") and name != MALLOC else "exactly"
+            left = counted.get("left_out_allocations" if name == MALLOC else "left_out_transfers")
+            exactly = "at least" if left else "exactly"
             out.append(f"{name}: {exactly} {total:,} bytes in {times:,} calls{missing}")
         elif statistic(name, "total") in counted:
             out.append(f"{name}: none were seen: {_WHY_NO_BYTES[name == MALLOC]}")
