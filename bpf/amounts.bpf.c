@@ -37,6 +37,14 @@ static __always_inline u64 add_amount(u32 kind, u64 bytes)
 	return size * points_within(&a->stratum, bytes, size, bpf_get_prandom_u32());
 }
 
+/* Whether there is time to walk a stack for it. A child that was forked has a quarter of a bucket at first: that is enough. */
+static __always_inline int affords_amount(struct process *p)
+{
+	struct settings *s = find_settings();
+
+	return s && p->left_ns > (s64)(s->burst_ns >> 3);
+}
+
 static __always_inline void leave_out_amount(u32 kind, u64 bytes)
 {
 	struct amount *a = amounts.lookup(&kind);

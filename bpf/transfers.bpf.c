@@ -63,7 +63,7 @@ int on_transfer(struct bpf_raw_tracepoint_args *ctx)
 	if (!brought && !taken)
 		return 0;
 	w = wait_walks.lookup(&zero);
-	if (!w || !affords_walk(p)) {
+	if (!w || !affords_amount(p)) {
 		leave_out_amount(AMOUNT_READ, brought);
 		leave_out_amount(AMOUNT_WRITTEN, taken);
 		return 0;

@@ -107,6 +107,23 @@ def test_each_byte_of_system_calls_is_in_the_tree_if_all_are_sampled(tmp_path: P
         assert 0 <= of_ld_so < 1 << 16  # and of printf
 
 
+def test_a_child_has_its_samples_from_its_begin(tmp_path: Path) -> None:
+    """By default: what it may pay at first is enough for some."""
+    script = "; ".join(str(ROOT / "tests/workloads/build" / one) for one in ("transfers", "allocations"))
+    events = ("-e", "write-bytes", "-e", "malloc-bytes=64KiB")
+    shell = parprof("record", *events, *quietly(tmp_path), "--", "sh", "-c", script)
+    assert shell.returncode == 0, shell.stderr
+    run = Recorded(pprof.read(str(tmp_path / "out")), truth_of(shell.stdout))
+    found = run.found()
+    for event, function in (("write-bytes", "writes"), ("malloc-bytes", "allocates_much")):
+        total = run.profile.total().events[event]
+        assert total > 0.8 * run.exactly(event)
+        share = run.truth[function, event] / sum(
+            count for (_, name), count in run.truth.items() if name == event
+        )
+        assert found[function, event] / total == pytest.approx(share, abs=0.25)
+
+
 def test_a_sample_for_each_so_many_bytes(tmp_path: Path) -> None:
     """Two calls that together are the distance of the samples: each has its share all the same."""
     run = recorded(tmp_path, "transfers", "-e", "read-bytes", "-e", "write-bytes=64KiB", "--budget", "100")
