@@ -137,7 +137,7 @@ def test_a_sample_for_each_so_many_bytes(tmp_path: Path) -> None:
     assert abs(total["write-bytes"] - run.exactly("write-bytes")) <= cpus * (64 << 10)
 
 
-def attached(tmp_path: Path, *options: str, command: str = "transfers forever") -> Profile:
+def attached(tmp_path: Path, *options: str, command: str = "transfers rests") -> Profile:
     """To a program that goes on and on."""
     program, how = command.split()
     with subprocess.Popen([ROOT / "tests/workloads/build" / program, how]) as target:
@@ -165,7 +165,7 @@ def test_bytes_of_a_running_process(tmp_path: Path) -> None:
 
 def test_what_the_budget_has_no_time_for_is_said(tmp_path: Path) -> None:
     """Either single samples are left out, or all that would come after."""
-    profile = attached(tmp_path, "-e", "write-bytes=1")
+    profile = attached(tmp_path, "-e", "write-bytes=1", command="transfers hastes")
     total = profile.total().events.get("write-bytes", 0)
     (note,) = (note for note in profile.notes if note.startswith("write-bytes: "))
     found = re.fullmatch(

@@ -3,13 +3,14 @@
  * transfers - bytes read and written by system calls, so many by each function: what `parprof record -e read-bytes -e
  * write-bytes` is held against. Two threads take turns between a large and a small call of which both together are
  * 512 KiB: samples at a fixed distance of as much would all be of one of them. Prints `function event bytes` lines.
- * With an argument it goes on until it is killed, and rests between turns.
+ * With "rests" or "hastes" it goes on until it is killed, slowly or not.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <unistd.h>
@@ -65,7 +66,7 @@ static void *work(void *unused)
 		copies();
 		if (read(-1, room, SMALL) >= 0)	/* fails: no bytes */
 			abort();
-		if (forever)
+		if (forever > 1)
 			usleep(1000);
 	}
 	free(room);
@@ -76,8 +77,8 @@ int main(int argc, char **argv)
 {
 	pthread_t other;
 
-	(void)argv;
-	forever = argc > 1;
+	if (argc > 1)
+		forever = !strcmp(argv[1], "hastes") + 2 * !strcmp(argv[1], "rests");
 	zero = open("/dev/zero", O_RDONLY);
 	null = open("/dev/null", O_WRONLY);
 	file = memfd_create("file", 0);
