@@ -24,7 +24,9 @@ enum metered {
 	METER_WAKEUP = 2,
 	METER_WAIT = 3,
 	METER_CALL = 4,
-	METERS = 5,
+	METER_TRANSFER = 5,
+	METER_ALLOCATION = 6,
+	METERS = 7,
 };
 
 /* How often programs ran on one CPU, and what a run took lately. */

@@ -23,6 +23,7 @@ struct bpf_perf_event_data {
 #include "wire_calls.h"
 #include "wire_records.h"
 #include "thread_state.h"
+#include "amounts.h"
 
 #define PF_EXITING 0x4
 #define PF_KTHREAD 0x200000

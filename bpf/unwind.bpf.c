@@ -125,7 +125,7 @@ static __always_inline u32 unwind_frames(struct walk *w)
 		if (w->sp > w->cut_sp) {
 			w->cut = w->depth;
 			w->cut_sp = ~0ULL;
-			if (w->purpose != WALK_SAMPLE && w->purpose != WALK_WAIT && w->end == GOING)	/* what is below is the creator's context */
+			if (!(WHOLE_WALKS >> (w->purpose & 7) & 1) && w->end == GOING)	/* what is below is the creator's context */
 				w->end = END_COMPLETE;
 		}
 		if (w->end != GOING)
@@ -204,6 +204,8 @@ static __always_inline void pay_for_walk(struct walk *w)
 		charge(p, w->known_stack ? COST_PROBE : COST_WALK, took < LONGEST_RUN_NS ? took : LONGEST_RUN_NS);
 }
 
+static __always_inline void finish_amount_stack(struct walk *w);
+
 /* Files the walked stack, or the known one, as the context of what is being created, and gives the slot back. */
 static __always_inline void finish_context(struct walk *w)
 {
@@ -214,6 +216,10 @@ static __always_inline void finish_context(struct walk *w)
 
 	if (!t)
 		return;
+	if (w->purpose == WALK_AMOUNT) {
+		finish_amount_stack(w);
+		goto release;
+	}
 	if (!w->known_stack) {
 		if (!w->depth)
 			goto out;
@@ -243,6 +249,7 @@ static __always_inline void finish_context(struct walk *w)
 	}
 out:
 	pay_for_walk(w);
+release:
 	slot = t->walk_slot;
 	walk_claims.delete(&slot);
 }

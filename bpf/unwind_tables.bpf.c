@@ -45,11 +45,14 @@ struct cached_rule {
 	u32 rule;
 };
 
+#define WHOLE_WALKS (1 << WALK_SAMPLE | 1 << WALK_WAIT | 1 << WALK_AMOUNT)	/* what is below a piece of work is wanted, too */
+
 enum walk_purpose {
 	WALK_SAMPLE = 0,
 	WALK_CREATION = 1,	/* of work: filed under created_as */
 	WALK_THREAD = 2,	/* creation of a thread */
 	WALK_WAIT = 4,		/* of a thread that goes to sleep */
+	WALK_AMOUNT = 5,	/* of a thread that has read, written or allocated so much */
 	WALK_CLOSURES = 3,	/* nothing to walk: the record is complete; it is the context of the thread's innermost frame */
 };
 
@@ -60,6 +63,7 @@ struct walk {
 	u64 generation;	/* of that list: no two lists ever share one */
 	u64 return_instance, return_slot, return_address;	/* innermost pending return probe */
 	u64 period;
+	u64 amount[AMOUNT_KINDS];	/* of a WALK_AMOUNT: the bytes that its samples stand for */
 	u64 cut_sp;	/* where the frame of the work that another context created begins; ~0 = there is none */
 	u64 forgotten;
 	u64 window_start;	/* user address of window[0]; 1 = no window: the end of the stack was near */

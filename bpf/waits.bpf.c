@@ -95,6 +95,7 @@ static __always_inline void note_stop(struct thread *t)
 		s->stopped_tid = t->tid;
 }
 
+/* The end of a walk at a tracepoint. */
 static __always_inline int finish_wait(struct walk *w)
 {
 	u32 tid = w->key.tid;
@@ -103,6 +104,10 @@ static __always_inline int finish_wait(struct walk *w)
 	struct wait_site fresh = {}, *known;
 	u64 took = bpf_ktime_get_ns() - w->begun_ns;
 
+	if (w->purpose == WALK_AMOUNT) {	/* see transfers.bpf.c */
+		finish_amount_stack(w);
+		return 0;
+	}
 	fresh.user = send_user_stack(w);
 	fresh.kernel = w->key.kernel;
 	known = wait_sites.lookup_or_try_init(&w->creation, &fresh);

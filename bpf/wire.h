@@ -78,7 +78,9 @@ enum cost_kind {
 	COST_TIMER = 6,		/* the interrupts of samples: that is the rate that was asked for, and no part of the budget */
 	COST_WAIT = 7,		/* where threads wait */
 	COST_CALL = 8,		/* calls that are counted exactly */
-	COST_KINDS = 9,
+	COST_TRANSFER = 9,	/* bytes of system calls, counted and sampled: see amounts.bpf.c */
+	COST_ALLOCATION = 10,	/* bytes that are allocated */
+	COST_KINDS = 11,
 };
 
 /* Kernel-owned state of one process; key: tgid. The numbers of threads stand twice: see `generation`. */
@@ -459,7 +461,7 @@ enum counter {
 	STAT_STACKS = 32,	/* + enum stack_end: samples */
 	STAT_PYTHON = 44,	/* + enum python_end: samples of processes with an interpreter */
 	STAT_EDGES = 48,	/* + enum edge_kind: probe hits */
-	COUNTERS = 73,
+	COUNTERS = 75,
 };
 
 #endif

@@ -50,6 +50,27 @@ COUNT = Unit("count")
 BYTES = Unit("bytes", "bytes", "bytes", "bytes")
 
 
+def event_unit(name: str) -> Unit:
+    """What an event's count is a number of.
+
+    >>> event_unit("read-bytes").name, event_unit("page-faults").name
+    ('bytes', 'count')
+    """
+    return BYTES if name.endswith("-bytes") else COUNT
+
+
+def brief_bytes(value: int) -> str:
+    """A number of bytes where there is little room.
+
+    >>> brief_bytes(0), brief_bytes(1000), brief_bytes(142_999_552)
+    ('0', '1,000', '136.4 MiB')
+    """
+    if value < 1 << 13:
+        return f"{value:,}"
+    unit = min((value.bit_length() - 1) // 10, 5)
+    return f"{value / (1 << 10 * unit):,.1f} {' KMGTP'[unit]}iB"
+
+
 class Shown(Flag):
     """Where a metric is seen. Files, JSON, sorting, diff, merge and the control protocol have every metric."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from parprof.errors import KernelUnsupported
 from parprof.input.runtime import RUNTIME
-from parprof.instruments.span import LIBRARY
+from parprof.instruments import alloc, span
 
 
 def main(directory: str) -> int:
@@ -18,7 +18,7 @@ def main(directory: str) -> int:
     target = Path(directory)
     try:
         target.mkdir(parents=True, exist_ok=True)
-        for library in (LIBRARY, RUNTIME):
+        for library in (span.LIBRARY, alloc.LIBRARY, RUNTIME):
             library.build(target / library.prebuilt_name)
     except (KernelUnsupported, OSError) as error:
         print(f"parprof: {error}", file=sys.stderr)

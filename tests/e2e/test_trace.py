@@ -1,4 +1,5 @@
-"""`parprof record --trace` on programs of known truth, asked in Perfetto's own trace processor. Needs root."""
+"""`parprof record --trace` and `attach --trace` on programs of known truth, asked in Perfetto's own trace processor.
+Needs root."""
 
 from __future__ import annotations
 
@@ -149,6 +150,60 @@ def test_samples_make_slices_as_long_as_the_calls(traced: Traced) -> None:
         calls = [one for one in traced.truth.intervals if one.function == function]
         used, took = sum(one.cpu_ns for one in calls), sum(one.wall_ns for one in calls)
         assert 0.85 * used < found[function] < 1.15 * took, function  # samples are of threads that have a CPU
+
+
+@in_perfetto
+def test_a_running_program(tmp_path: Path) -> None:
+    """From the first change of each thread on, states and n_w are those of its log; it runs on, and is attached to for
+    half of its life."""
+    trace = tmp_path / "out.pftrace"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "daemon"), "PARPROF_TRUTH": str(tmp_path / "log")}
+    command = [str(BUILD / "omp_truth.gomp"), "serial,skewed,critical", "--repeat", "60", "--threads", "2"]
+    with subprocess.Popen(command, env=environment) as target:
+        done = subprocess.run(
+            [sys.executable, "-m", "parprof", "attach", str(target.pid), "-d", "1", "--no-report", "-o",
+             str(tmp_path / "out.pb.gz"), "--trace", str(trace), "--budget", "100"],
+            capture_output=True, text=True, timeout=60, env=environment,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "with the machine to itself" in done.stderr
+        assert target.poll() is None, "it ended too soon to have been left alone"
+        assert target.wait(60) == 0
+    truth = Truth.read(tmp_path / "log")
+    (tmp_path / "browser").mkdir()
+    with trace_processor(trace.read_bytes(), tmp_path / "browser") as perfetto:
+        assert not perfetto.query("select name from stats where value > 0 and severity != 'info'")
+        ((first, last),) = perfetto.query("select min(ts), max(ts + dur) from slice where dur > 0")
+        assert 0.7e9 < last - first < 3e9
+        rows = perfetto.query(STATES)
+        for tid in truth.threads:
+            states = [(ts, ts + dur, name) for thread, name, ts, dur in rows if thread == tid]
+            assert all(one[1] == other[0] for one, other in pairwise(states)), "no gaps, no overlap"
+            inside = at_work = 0
+            for interval in (one for one in truth.intervals if one.tid == tid):
+                for begin, end, name in states:
+                    shared = min(end, interval.exit_ns) - max(begin, interval.enter_ns)
+                    if shared > 0:
+                        inside += shared
+                        at_work += shared * (name in ("working", "ready, no CPU"))
+            assert at_work > 0.97 * inside > 0
+        ((regions,),) = perfetto.query(
+            "select count(*) from slice where name = 'region phase_skewed._omp_fn.0'"
+        )
+        within = [
+            one
+            for one in truth.intervals
+            if one.function == "skewed_long" and first < one.enter_ns and one.exit_ns < last
+        ]
+        assert abs(regions - len(within)) <= 1
+
+
+def test_a_trace_of_a_span_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "parprof", "attach", str(os.getpid()), "--span", "--trace", "out"],
+        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT / "daemon")},
+    )  # fmt: skip
+    assert done.returncode == 2 and "--trace without it" in done.stderr
 
 
 @contextmanager

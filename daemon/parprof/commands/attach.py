@@ -16,11 +16,13 @@ from parprof.commands.measuring import (
     DEFAULT_FREQUENCY_HZ,
     Interrupt,
     add_measuring_options,
+    add_trace_options,
     check_budget,
     deadline,
     measure,
     present,
     validate,
+    wants_allocations,
 )
 from parprof.errors import TargetError, UsageError
 from parprof.exporters.output import check_writable
@@ -64,6 +66,7 @@ class AttachCommand:
             "can scale, as `parprof scale` says for a command; for OpenMP programs whose phases are coarse",
         )
         add_measuring_options(parser, "parprof.pb.gz")
+        add_trace_options(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Returns the exit code."""
@@ -95,6 +98,10 @@ class AttachCommand:
                 _join_latecomers(session, _others(pid, args.scope), patience)
             elif others and not args.quiet:
                 _tell_of_children(pid, len(others))
+            if wants_allocations(events):
+                from parprof.commands.allocations import follow_running
+
+                follow_running(session)
             over = deadline(args.duration)
             return target
 
@@ -111,6 +118,8 @@ class AttachCommand:
 
         if args.scope != "process":
             raise UsageError("--span is of one process: give it without --children and --scope")
+        if args.trace is not None:
+            raise UsageError("--span makes no profile, and so no trace: give --trace without it")
         check_budget(args.budget)
         interrupt = Interrupt()
         with interrupt.installed():
@@ -187,6 +196,7 @@ def _daemon_can(args: argparse.Namespace) -> bool:
         or args.blame
         or args.n_w_source
         or args.save_facts
+        or args.trace
         or not args.wait
     )
     return not own and args.frequency == DEFAULT_FREQUENCY_HZ

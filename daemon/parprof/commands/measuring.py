@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 from parprof.commands.views import add_html_option, add_loops_option, add_source_option, add_view_options
 from parprof.errors import UsageError
 from parprof.exporters.output import check_writable
+from parprof.kernel.amounts import MALLOC
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.perf_events import EventChoice, choose, maximum_rate_hz
 from parprof.kernel.records import Budget
@@ -54,7 +55,8 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
     )  # fmt: skip
     parser.add_argument(
         "-e", "--event", metavar="EVENT", action="append", default=[],
-        help="cycles or cpu-clock is the clock; further events are counted beside it; may be repeated "
+        help="cycles or cpu-clock is the clock; further events are counted beside it, such as page-faults, "
+        "context-switches, read-bytes[=SIZE], write-bytes[=SIZE], malloc-bytes[=SIZE]; may be repeated "
         "(default: cycles where there is a PMU, else cpu-clock)",
     )  # fmt: skip
     parser.add_argument(
@@ -75,7 +77,6 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
         "--no-wait", dest="wait", action="store_false",
         help="do not find out where threads sleep: it takes up to the budget where they do so often",
     )  # fmt: skip
-    parser.set_defaults(trace=None)
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress line")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -151,6 +152,11 @@ def validate(args: argparse.Namespace) -> EventChoice:
         check_writable(args.save_facts)
     _check_trace(args)
     return choose(args.event)
+
+
+def wants_allocations(events: EventChoice) -> bool:
+    """Whether samples of allocations are asked for: what that takes is in `allocations`, which few need."""
+    return any(one.name == MALLOC for one in events.amounts)
 
 
 def check_budget(percent: float) -> None:
@@ -236,6 +242,7 @@ def measure(
             budget=budget,
             waits=args.wait,
             activations=True,
+            amounts=events.amounts,
             traced=trace_bounds(args),
         )
     ) as loading:

@@ -17,11 +17,14 @@ from parprof.commands.measuring import (
     measure,
     present,
     validate,
+    wants_allocations,
 )
 from parprof.commands.spawn import Child
 from parprof.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
+    from parprof.commands.allocations import Allocations
+    from parprof.kernel.perf_events import EventChoice
     from parprof.session.session import Session
     from parprof.session.target import Target
 
@@ -52,13 +55,16 @@ class RecordCommand:
         if not command:
             raise UsageError("record needs a command: parprof record -- ./program")
         events = validate(args)
+        allocations = _allocations(command[0], events, args.budget)
         interrupt = Interrupt()
         child = None
 
         def begin(session: Session) -> Target:
             nonlocal child
-            child = Child(command)
+            child = Child(command, allocations.environment() if allocations else None)
             try:
+                if allocations:
+                    allocations.follow(session.kernel)
                 target = session.watch(child.pid, follow=True, stop=True)
             except BaseException:
                 child.abandon()
@@ -107,6 +113,19 @@ class RecordCommand:
             if outliving and not args.quiet:
                 print(f"parprof: {_still_running(outliving)}", file=sys.stderr)
             return child.wait()
+
+
+def _allocations(program: str, events: EventChoice, budget_percent: float) -> Allocations | None:
+    """How the command's allocations are sampled; None: nobody asked for that.
+
+    Raises:
+        TargetError, KernelUnsupported: they cannot be.
+    """
+    if not wants_allocations(events):
+        return None
+    from parprof.commands.allocations import Allocations
+
+    return Allocations.of(events, program, budget_percent)
 
 
 def _still_running(targets: list[Target]) -> str:

@@ -20,7 +20,7 @@ from parprof.exporters.pprof_header import (
 )
 from parprof.exporters.pprof_private import Private
 from parprof.exporters.pprof_reader import read
-from parprof.metrics import METRICS, Metric
+from parprof.metrics import METRICS, Metric, event_unit
 from parprof.model import Path, PathSample, Profile
 
 __all__ = ["check_writable", "encode", "read", "write"]
@@ -71,7 +71,7 @@ def encode(profile: Profile, *, physical: bool = False, loops: bool = False) -> 
         [
             *(metric.sample_type for metric in metrics),
             *(LEVEL_COLUMNS[at] for at in levels),
-            *((event, "count") for event in events),
+            *((event, event_unit(event).name) for event in events),
         ],
         DEFAULT_SAMPLE_TYPE,
         loops=loops,

@@ -22,7 +22,18 @@ from parprof.exporters.readable import readable
 from parprof.exporters.screen import Screen, elided
 from parprof.exporters.summary import facts, first_lines, place
 from parprof.exporters.views import View
-from parprof.metrics import ACTIVATIONS, COUNT, IDLENESS, METRICS, Metric, Metrics, Shown
+from parprof.metrics import (
+    ACTIVATIONS,
+    BYTES,
+    COUNT,
+    IDLENESS,
+    METRICS,
+    Metric,
+    Metrics,
+    Shown,
+    brief_bytes,
+    event_unit,
+)
 from parprof.model import Profile
 from parprof.untrusted import printable
 
@@ -348,10 +359,11 @@ class _Report:
     @staticmethod
     def _event_column(event: str, kind: str, mine: Callable[[Item, Item], Metrics]) -> _Column:
         name = printable(event)
+        text = brief_bytes if event_unit(event) is BYTES else COUNT.text
         return _Column(
             f"{name}\n{kind}.",
             min(max(8, cell_len(name)), 16),
-            lambda first, last: COUNT.text(mine(first, last).events.get(event, 0)),
+            lambda first, last: text(mine(first, last).events.get(event, 0)),
         )
 
     @staticmethod

@@ -35,6 +35,8 @@ _MAX_CORES = 1 << 16
 _MAX_HZ = 1 << 20
 _STATES = tuple(ThreadState)
 _STATE = SampleKey._fields.index("state")
+_LATER_COSTS = (Cost.WAIT, Cost.CALL, Cost.TRANSFER, Cost.ALLOCATION)
+"""What files of older versions may lack."""
 _COUNTS = 3
 """Columns of a row of facts behind those of its key."""
 _LATEST_S = 9e9
@@ -106,9 +108,7 @@ class _Decoder:
         drain = Drain(kernel.drain(), stacks, images, names, events, kernel.frequency_hz, by_cores)
         paid = file["paid_ns"]
         paid_for = [
-            kind
-            for kind in COST_NAMES
-            if kind not in (Cost.WAIT, Cost.CALL) or COST_NAMES[kind] in paid.members()
+            kind for kind in COST_NAMES if kind not in _LATER_COSTS or COST_NAMES[kind] in paid.members()
         ]
         measured = Measurement(
             drain,

@@ -23,7 +23,7 @@ from parprof.kernel.btf import read_layout
 from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.headers import make_tree
 
-OBJECT_HEADERS = ("wire.h", "wire_calls.h", "wire_records.h", "thread_state.h")
+OBJECT_HEADERS = ("wire.h", "wire_calls.h", "wire_records.h", "thread_state.h", "amounts.h", "strata.h")
 OBJECT_PARTS = (
     "maps.bpf.c",
     "trace.bpf.c",
@@ -39,17 +39,20 @@ OBJECT_PARTS = (
     "python.bpf.c",
     "python_code.bpf.c",
     "activations.bpf.c",
+    "amounts.bpf.c",
     "waits.bpf.c",
+    "bytes.bpf.c",
+    "transfers.bpf.c",
     "scheduler.bpf.c",
     "lives.bpf.c",
     "commands.bpf.c",
     "n_working.bpf.c",
     "sampler.bpf.c",
     "work_edges.bpf.c",
+    "allocations.bpf.c",
     "call_times.bpf.c",
     "calls.bpf.c",
     "phases.bpf.c",
-    "bytes.bpf.c",
 )
 PROGRAMS = {
     "on_switch": "raw_tracepoint",
@@ -71,9 +74,11 @@ PROGRAMS = {
     "on_edge": "kprobe",
     "on_edge_unwind": "kprobe",
     "on_edge_python": "kprobe",
+    "on_allocation": "kprobe",
     "on_call": "kprobe",
     "on_timed_switch": "raw_tracepoint",
     "on_phase": "kprobe",
+    "on_transfer": "raw_tracepoint",
     "on_bytes": "raw_tracepoint",
     "on_bytes_fork": "raw_tracepoint",
 }
@@ -193,6 +198,8 @@ def compile_object() -> dict[str, Any]:
         "phase_site": _fields(bpf["phase_sums"].Key),
         "phase_sum": _fields(bpf["phase_sums"].Leaf),
         "phase_process": _fields(bpf["phase_processes"].Leaf),
+        "amount_plan": _fields(bpf["amount_plans"].Leaf),
+        "amount": _fields(bpf["amounts"].sLeaf),
         "control_record": _fields(bpf["layout_control"].Leaf),
         "trace_record": _fields(bpf["layout_trace"].Leaf),
         "thread_record": _fields(bpf["layout_thread"].Leaf),

@@ -32,7 +32,8 @@ EDGE_NAMES = {
 
 LEFT_OUT = {
     Cost.PROBE: "probe_hits", Cost.LOCK: "lock_hits", Cost.CREATE: "thread_creations", Cost.WALK: "creation_walks",
-    Cost.SAMPLE: "samples", Cost.CALL: "calls",
+    Cost.SAMPLE: "samples", Cost.CALL: "calls", Cost.TRANSFER: "transfers",
+    Cost.ALLOCATION: "allocations",
 }  # fmt: skip
 """Events that the breaker leaves out: names as in reports and metrics."""
 

@@ -17,6 +17,8 @@ from typing import Any
 from parprof.errors import KernelUnsupported, TargetError
 from parprof.kernel import bpf, records
 from parprof.kernel.activations import Activations
+from parprof.kernel.amount_events import AmountEvents
+from parprof.kernel.amounts import Amount
 from parprof.kernel.breaker import Breaker
 from parprof.kernel.call_counts import CallCounter
 from parprof.kernel.counters import Counters
@@ -32,7 +34,7 @@ from parprof.kernel.ringbuf import RingBuffer
 from parprof.kernel.sampling import LIVES, SampleEvents, Tracepoints
 from parprof.kernel.scopes import Scopes
 from parprof.kernel.settings import Settings
-from parprof.kernel.sizes import FEW_SCOPES, activation_sizes, map_sizes, trace_ring_bytes
+from parprof.kernel.sizes import FEW_SCOPES, activation_sizes, amount_sizes, map_sizes, trace_ring_bytes
 from parprof.kernel.stacks import CodeAt, SentCode, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.trace import TraceBounds, TraceLog
@@ -66,6 +68,7 @@ class BpfKernel(Closing):
         system_wide: bool = False,
         waits: bool = False,
         activations: bool = False,
+        amounts: Sequence[Amount] = (),
         traced: TraceBounds | None = None,
         sizes: dict[str, int] | None = None,
         budget: Budget | None = None,
@@ -74,6 +77,7 @@ class BpfKernel(Closing):
 
         ``waits``: find out where the threads of all processes sleep, and for how long; see `find_waits`.
         ``activations``: tell calls apart by comparing each thread's samples; rows of `ACTIVATION`.
+        ``amounts``: of the events, the last ones, those that are sampled by amount.
         ``traced``: keep what each thread does from when on, within these bounds: `trace_log`.
         ``budget``: what each process may pay; events beyond it are left out by the programs themselves.
         """
@@ -100,6 +104,7 @@ class BpfKernel(Closing):
         rate = frequency_hz * len(self.events)
         fewer = {} if system_wide else {"scopes": FEW_SCOPES}
         more = activation_sizes(possible_cpus()) if activations else {}
+        more.update(amount_sizes([one.name for one in amounts]))
         if traced:
             more["trace"] = trace_ring_bytes(possible_cpus())
         self._object = load_object({**map_sizes(possible_cpus(), rate), **fewer, **more, **(sizes or {})})
@@ -112,6 +117,9 @@ class BpfKernel(Closing):
         """Work and span by barrier phase; nothing until they are asked for."""
         self._compares = activations
         self._activations = Activations(self.stacks)
+        self._perf_events = self.events[: len(self.events) - len(amounts)]
+        self.amounts = AmountEvents(self._object, amounts, self.events)
+        """The events that are sampled by amount."""
         self._settings = Settings(
             self._object, frequency_hz, budget or Budget(),
             trace=trace, system_wide=system_wide, activations=activations,
@@ -149,7 +157,8 @@ class BpfKernel(Closing):
             self._object.load_activations()
         if self._waits:
             self._prepare_waits()
-        self._events = SampleEvents(self._object.program("on_sample"), self.events, self._first_hz)
+        self._events = SampleEvents(self._object.program("on_sample"), self._perf_events, self._first_hz)
+        self.amounts.begin()
 
     def _stop_tracing(self) -> None:
         self._bounds = None
@@ -502,7 +511,7 @@ class BpfKernel(Closing):
 
     def statistics(self) -> dict[str, int]:
         """What the programs counted: samples, switches, probe hits and so on; see `counters.NAMES`."""
-        return self._counters.statistics()
+        return {**self._counters.statistics(), **self.amounts.statistics()}
 
     def edge_hits(self) -> dict[int, int]:
         """Probe hits by ``enum edge_kind``."""
@@ -516,6 +525,7 @@ class BpfKernel(Closing):
         """Detach and free everything."""
         if self._events is not None:
             self._events.close()
+        self.amounts.close()
         self._lives.detach()
         if self._breaker is not None:
             self._breaker.close()

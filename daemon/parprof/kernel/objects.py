@@ -45,6 +45,8 @@ _MAP_LAYOUTS = {
     "settings_map": (None, "settings"),
     "interpreters": (None, "interpreter"),
     "meters": (None, "meter"),
+    "amount_plans": (None, "amount_plan"),
+    "amounts": (None, "amount"),
     "call_counts": (None, "call_count"),
     "call_arcs": ("call_arc", "call_count"),
     "routine_times": (None, "routine_time"),

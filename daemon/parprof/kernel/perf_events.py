@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parprof.errors import KernelUnsupported, UsageError
-from parprof.kernel import bpf
+from parprof.kernel import amounts, bpf
+from parprof.kernel.amounts import AMOUNTS, Amount
 from parprof.kernel.cpus import online_cpus
 from parprof.kernel.refusals import perf_not_permitted
 
@@ -60,10 +61,14 @@ _TOTAL_TIME_ENABLED = 1
 
 @dataclass(frozen=True, slots=True)
 class EventChoice:
-    """Which events to sample: ``names[0]`` is the clock; ``notes`` say what was replaced and why."""
+    """Which events to sample: ``names[0]`` is the clock; ``notes`` say what was replaced and why.
+
+    ``amounts``: those by amount, whose names come last among the names.
+    """
 
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    amounts: tuple[Amount, ...] = ()
 
 
 def encode(name: str) -> tuple[int, int]:
@@ -77,7 +82,9 @@ def encode(name: str) -> tuple[int, int]:
     if name[:1] == "r" and len(name) > 1:
         with suppress(ValueError):
             return _RAW, int(name[1:], 16)
-    raise UsageError(f"unknown event {name!r}; known: {', '.join(EVENTS)}, and raw codes such as r01c2")
+    raise UsageError(
+        f"unknown event {name!r}; known: {', '.join((*EVENTS, *AMOUNTS))}, and raw codes such as r01c2"
+    )
 
 
 def _attributes(kind: int, config: int, frequency_hz: int, flags: int) -> bytes:
@@ -127,9 +134,13 @@ def choose(requested: list[str]) -> EventChoice:
         PrivilegeError: not allowed to open perf events.
         KernelUnsupported: a further event that this machine cannot count.
     """
-    for name in requested:
+    by_amount = tuple(dict.fromkeys(filter(None, map(amounts.parse, requested))))
+    if len({one.name for one in by_amount}) < len(by_amount):
+        raise UsageError(f"-e {by_amount[0].name} is given with two sizes: give one")
+    perf = [name for name in requested if amounts.parse(name) is None]
+    for name in perf:
         encode(name)
-    clocks = [name for name in requested if name in CLOCKS]
+    clocks = [name for name in perf if name in CLOCKS]
     if len(clocks) > 1:
         raise UsageError(f"only one of {', '.join(clocks)} can be the clock")
     clock = clocks[0] if clocks else "cycles"
@@ -143,11 +154,12 @@ def choose(requested: list[str]) -> EventChoice:
         refusal = is_available(clock)
     if refusal is not None:
         raise KernelUnsupported(f"perf event {clock}: {refusal.strerror}")
-    others = [name for name in dict.fromkeys(requested) if name not in CLOCKS]
+    others = [name for name in dict.fromkeys(perf) if name not in CLOCKS]
     for name in others:
         refusal = is_available(name)
         if refusal is not None:
             raise KernelUnsupported(
                 f"this machine cannot count {name} ({refusal.strerror}); `parprof check` lists what it can"
             )
-    return EventChoice((clock, *others), tuple(notes))
+    names = (clock, *others, *(one.name for one in by_amount))
+    return EventChoice(names, tuple(notes), by_amount)

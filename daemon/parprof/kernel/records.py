@@ -39,6 +39,10 @@ class Cost(IntEnum):
     """Where threads wait."""
     CALL = 8
     """Calls that are counted exactly."""
+    TRANSFER = 9
+    """Bytes of system calls, counted and sampled."""
+    ALLOCATION = 10
+    """Bytes that are allocated."""
 
 
 COST_NAMES = {
@@ -51,6 +55,8 @@ COST_NAMES = {
     Cost.TIMER: "timer",
     Cost.WAIT: "waits",
     Cost.CALL: "calls",
+    Cost.TRANSFER: "bytes",
+    Cost.ALLOCATION: "allocations",
 }
 """As in reports."""
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from parprof.kernel.amounts import MALLOC
+
 _WALKS_PER_CPU = 2
 """Walks of creators' stacks at once: a probe's program can be preempted by that of another thread."""
 _THREADS_PER_CPU, _LEAST_THREADS, _MOST_THREADS = 256, 1 << 14, 1 << 16
@@ -10,6 +14,8 @@ _LEAST_COUNTS, _MOST_COUNTS = 1 << 16, 1 << 19
 """An entry takes 0.14 kB."""
 _STACKS_PER_CPU, _LEAST_STACKS, _MOST_STACKS = 64, 1 << 11, 1 << 14
 """Threads whose last stack is kept where calls are to be told apart. An entry takes 1.1 kB."""
+_OUTER_CALLS = 1 << 12
+"""Threads that are in the middle of an allocation at once."""
 _TRACE_BYTES_PER_CPU = 50_000 * 48
 FEW_SCOPES = 1024
 """Where nobody asks for all processes of the machine: one job is one scope. An entry takes 1.2 kB."""
@@ -42,6 +48,15 @@ def activation_sizes(cpus: int) -> dict[str, int]:
     ({'last_stacks': 2048}, {'last_stacks': 16384})
     """
     return {"last_stacks": _bounded(_STACKS_PER_CPU * cpus, _LEAST_STACKS, _MOST_STACKS)}
+
+
+def amount_sizes(names: Collection[str]) -> dict[str, int]:
+    """The same for events by amount.
+
+    >>> amount_sizes(["read-bytes"]), amount_sizes(["malloc-bytes"])
+    ({}, {'outer_calls': 4096})
+    """
+    return {"outer_calls": _OUTER_CALLS} if MALLOC in names else {}
 
 
 def trace_ring_bytes(cpus: int) -> int:

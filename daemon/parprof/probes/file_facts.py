@@ -17,14 +17,15 @@ from parprof import __version__
 from parprof.files.elf import ElfError, ElfFile, Symbol
 from parprof.files.libc import is_libc
 from parprof.plans import UnknownLayout
+from parprof.probes.allocators import ALLOCATORS
 from parprof.probes.cheap_sites import ProbeSite, cheap_probe_site, tail_jump_site
 from parprof.probes.static_runtime import runtime_code
 from parprof.probes.wait_code import Range, wait_code
 from parprof.runtimes import Agent, agent_for_library, agents
 
-FORMAT = 3
+FORMAT = 4
 """To be raised with each change of what the facts are or how they are found."""
-NAMED = ("pthread_create", "_dl_debug_state")
+NAMED = ("pthread_create", "_dl_debug_state", *ALLOCATORS)
 """Functions that are probed wherever they are."""
 _YIELD = "sched_yield"
 _YIELD_BYTES = 32

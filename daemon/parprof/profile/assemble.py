@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from parprof.attribution.invariant import CoreTime
 from parprof.facts.measurement import Measurement
 from parprof.facts.names import Namer
+from parprof.kernel.amounts import AMOUNT_STATISTICS, AMOUNTS, MALLOC, statistic
 from parprof.kernel.counters import LEFT_OUT
 from parprof.kernel.records import COST_NAMES
 from parprof.languages.front_ends import loaders
@@ -31,6 +32,10 @@ _STACK_ENDS = {
     "missing": "lost on their way",
     "leaving": "in exec or exit, where there is none",
 }
+_WHY_NO_BYTES = (
+    "no system call that was seen had any",
+    "no process called a malloc that can be replaced; static programs and such with an allocator of their own do not",
+)
 _SHORT_PHASE_US = 200.0
 """Other threads run on while the sampling interrupt is taken, some 10 us: a twentieth of that."""
 
@@ -52,6 +57,7 @@ def measurement_notes(measured: Measurement, rows: RowMaker) -> list[str]:
         out.append(
             f"left out to keep the cost to its budget: {', '.join(left_out)}; --budget allows for more"
         )
+    out += _amount_notes(counted)
     if counted["ticks"]:
         out.append(
             f"n_w of {counted['ticks']:,} samples is what ran on the CPUs: context switches were too dear"
@@ -96,6 +102,21 @@ def measurement_notes(measured: Measurement, rows: RowMaker) -> list[str]:
         )
     for image in measured.images.values():
         out += [f"process {image.process.pid}: {text}" for text in image.remarks()]
+    return out
+
+
+def _amount_notes(counted: Mapping[str, int]) -> list[str]:
+    """Of each event by amount, what the samples can be held against."""
+    out = []
+    for name in AMOUNTS:
+        total, times, left_out = (counted.get(statistic(name, what), 0) for what in AMOUNT_STATISTICS)
+        missing = f"; {left_out:,} of them in samples that the budget had no time for" if left_out else ""
+        if total:
+            left = counted.get("left_out_allocations" if name == MALLOC else "left_out_transfers")
+            exactly = "at least" if left else "exactly"
+            out.append(f"{name}: {exactly} {total:,} bytes in {times:,} calls{missing}")
+        elif statistic(name, "total") in counted:
+            out.append(f"{name}: none were seen: {_WHY_NO_BYTES[name == MALLOC]}")
     return out
 
 

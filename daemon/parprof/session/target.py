@@ -497,6 +497,16 @@ class Target:
             self._probes.detach(Cost.CREATE)
         elif cut.cost is Cost.CALL:
             self.calls_cut_ns = cut.time_ns
+        elif cut.cost is Cost.ALLOCATION:
+            self._note_switch(
+                "allocations are no longer probed: that cost more than the budget; `parprof record` counts them for "
+                "far less"
+            )
+        elif cut.cost is Cost.TRANSFER:
+            self._note_switch(
+                "bytes that are read and written are no longer counted, in any process: that cost more than the budget"
+            )
+            self.kernel.amounts.leave_transfers()
         elif cut.cost is Cost.SWITCH:
             self._note_switch(
                 "context switches are no longer followed: that cost more than the budget; "
