@@ -68,7 +68,8 @@ class Recorded(NamedTuple):
 
     def exactly(self, event: str) -> int:
         """The exact total that is told beside the samples."""
-        (note,) = (note for note in self.profile.notes if note.startswith(f"{event}: exactly "))
+        said = "counted" if event == "malloc-bytes" else "exactly"
+        (note,) = (note for note in self.profile.notes if note.startswith(f"{event}: {said} "))
         return int(note.split()[2].replace(",", ""))
 
 

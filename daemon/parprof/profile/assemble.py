@@ -113,7 +113,8 @@ def _amount_notes(counted: Mapping[str, int]) -> list[str]:
         missing = f"; {left_out:,} of them in samples that the budget had no time for" if left_out else ""
         if total:
             left = counted.get("left_out_allocations" if name == MALLOC else "left_out_transfers")
-            exactly = "at least" if left else "exactly"
+            # threads that end otherwise than by exit() have not told the last of what they allocated
+            exactly = "at least" if left else "counted" if name == MALLOC else "exactly"
             out.append(f"{name}: {exactly} {total:,} bytes in {times:,} calls{missing}")
         elif statistic(name, "total") in counted:
             out.append(f"{name}: none were seen: {_WHY_NO_BYTES[name == MALLOC]}")
