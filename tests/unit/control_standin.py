@@ -74,6 +74,7 @@ class StandInService:
             cost_ratio=0.003,
             drain_seconds=0.004,
             notes=("/home/alice/secret: no unwind table",),
+            protection=("CAP_SYS_ADMIN is given up",),
         )
 
     def profiles(self) -> tuple[ProfileEntry, ...]:

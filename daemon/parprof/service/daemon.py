@@ -75,6 +75,8 @@ class Daemon:
         """Where the counts of pushed profiles come from."""
         self.push_queues: Callable[[], Mapping[str, PushQueue]] = dict
         """And what waits to be pushed."""
+        self.protection: tuple[str, ...] = ()
+        """What was given up before `run`, for those who ask."""
         self.leave: Callable[[Profile, Labels], None] = lambda profile, labels: None
         """Is given what `take_profile` had yet to give of a process image that another one has replaced."""
         self._labels: dict[int, Labels] = {}
@@ -431,6 +433,7 @@ class Daemon:
             detaching=detacher.pending,
             dropped={"intervals": self._recent.dropped_intervals, "call paths": self._recent.dropped_rows},
             notes=self._notes,
+            protection=self.protection,
         )
 
 

@@ -10,8 +10,9 @@ import time
 from contextlib import ExitStack
 
 from parprof.errors import ParprofError, UsageError
+from parprof.kernel.capability import children
 from parprof.kernel.perf_events import EventChoice, choose
-from parprof.service import log
+from parprof.service import capabilities, log
 from parprof.service.config.load import changed_keys, read_secret
 from parprof.service.config.push import push_config
 from parprof.service.config.schema import Config, ConfigError
@@ -86,6 +87,9 @@ class Parprofd:
         signal.signal(signal.SIGINT, lambda *_: self._daemon.stop())
         signal.signal(signal.SIGHUP, lambda *_: self._ask_for_reload())
         self._notifier.more_time(_START_SECONDS)
+        self._daemon.protection = capabilities.give_up(), children().says
+        for line in self._daemon.protection:
+            _LOG.info("%s", line)
         with ExitStack() as parts:
             parts.callback(self._notifier.close)
             # The control socket first: of two daemons on the same files the second one has that to tell.

@@ -130,6 +130,8 @@ class Snapshot:
     dropped: Mapping[str, int] = field(default_factory=dict)
     """What went from the recent profiles to make room: intervals, and call paths in them."""
     notes: tuple[str, ...] = ()
+    protection: tuple[str, ...] = ()
+    """What the daemon has given up, and what it could not, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
