@@ -173,7 +173,14 @@ def child_of(module: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[by
         client.end_child(child)
 
 
-WORKERS = ("symbols.worker", "probes.facts_worker", "calls.worker", "unwind.worker", "symbols.fetcher")
+WORKERS = (
+    "symbols.worker",
+    "probes.facts_worker",
+    "calls.worker",
+    "unwind.worker",
+    "loops.worker",
+    "symbols.fetcher",
+)
 
 
 @pytest.mark.parametrize("module", WORKERS)

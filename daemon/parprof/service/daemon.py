@@ -201,6 +201,9 @@ class Daemon:
                 budget=Budget(options.budget_ratio),
             ) as kernel,
             Symbolizer(footprint.FILE_SECONDS, _LOG.info, footprint.SYMBOLS_SECONDS) as symbolizer,
+            FileNamer(
+                symbolizer, loops=options.loops, kernel_pass_seconds=footprint.KERNEL_PASS_SECONDS
+            ) as namer,
         ):
             self._kernel = kernel
             pace = Pace(
@@ -210,9 +213,6 @@ class Daemon:
             self._candidates = Candidates(options.selection, options.max_processes)
             self._session = Session(kernel, pace, self._candidates.add, share_probes=True)
             self._watching = Watching(self._session)
-            namer = FileNamer(
-                symbolizer, loops=options.loops, kernel_pass_seconds=footprint.KERNEL_PASS_SECONDS
-            )
             self._rows = RowMaker(AddressBook(namer, by_line=True, kernel_depth=options.kernel_depth))
             self._losses = Losses(kernel.lost)
             self._losses.also("candidates_full", lambda: self._candidates.refused)
