@@ -213,6 +213,7 @@ class Daemon:
             self._candidates = Candidates(options.selection, options.max_processes)
             self._session = Session(kernel, pace, self._candidates.add, share_probes=True)
             self._watching = Watching(self._session)
+            self._watching.shows_arguments = options.arguments
             self._rows = RowMaker(AddressBook(namer, by_line=True, kernel_depth=options.kernel_depth))
             self._losses = Losses(kernel.lost)
             self._losses.also("candidates_full", lambda: self._candidates.refused)
@@ -241,6 +242,7 @@ class Daemon:
         self._governor.set_budget(options.budget_ratio, options.frequency_hz)
         self._kernel.breaker.set_budget(Budget(options.budget_ratio))
         self._recent.resize(options.ring_bytes)
+        self._watching.shows_arguments = options.arguments
         self._candidates.selection = options.selection
         self._candidates.max_processes = options.max_processes
         for target in list(self._session.targets.values()):

@@ -44,6 +44,7 @@ def options_of(config: Config, events: EventChoice) -> DaemonOptions:
         functions_per_process=config.limits.functions,
         ring_bytes=config.profiles.ring_bytes,
         loops=config.symbols.loops,
+        arguments=config.shown.arguments,
     )
 
 

@@ -92,6 +92,8 @@ class Watching:
         self._strays = Metrics()
         self._idle_time = idle_time or IdleTime()
         self._level_clock = LevelClock()
+        self.shows_arguments = False
+        """Whether commands have their arguments, which may hold secrets, wherever they are shown."""
         self.violations = 0
         """Intervals in which a process was charged with more core time than there was."""
 
@@ -199,7 +201,7 @@ class Watching:
         target = charged.target
         return Profile(
             process=ProcessInfo(
-                target.pid, target.process.comm, target.process.command, target.plan.runtime, cores, target.n_w_source
+                target.pid, target.process.comm, self._command(target), target.plan.runtime, cores, target.n_w_source
             ),
             duration_s=charged.usage.seconds,
             frequency_hz=self._session.kernel.frequency_hz,
@@ -209,6 +211,11 @@ class Watching:
             notes=[*self._impossible(charged.account), *target.notes()],
             start_time_s=charged.start_s,
         )  # fmt: skip
+
+    def _command(self, target: Target) -> str:
+        """How a process is shown. Not by the first word of its command line: many programs write all of it there."""
+        process = target.process
+        return process.command if self.shows_arguments else process.exe or f"[{process.comm}]"
 
     def idle_profile(self, target: Target, seconds: float, cores: int, event: str) -> Profile:
         """The profile of a process of which nothing was sampled in these seconds."""
@@ -248,7 +255,7 @@ class Watching:
         return ProcessSnapshot(
             pid=target.pid,
             labels=watched.labels,
-            command=target.process.command,
+            command=self._command(target),
             runtime=target.plan.runtime,
             n_w_source=target.n_w_source,
             cores=cores,

@@ -31,6 +31,8 @@ class DaemonOptions:
     """Memory for recent profiles. See `parprof.service.recent.RecentProfiles`."""
     loops: bool = False
     """Put loops among the frames of call paths. Takes some memory for each hot function."""
+    arguments: bool = False
+    """Show commands with their arguments."""
     kernel_depth: int = 3
     """How much of a kernel stack is in call paths: the system call or interrupt and its entry. What lies deeper makes
     many paths of one, and says nothing about the program."""

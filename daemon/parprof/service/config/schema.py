@@ -206,6 +206,17 @@ class Symbols:
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown of processes."""
+
+    arguments: bool = _key(
+        False,
+        "Whether commands are shown with their arguments, which may hold secrets: on pages, in profiles, over the "
+        "control socket. Without: the path of the program.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """What is logged, on standard error or in the journal."""
 
@@ -312,6 +323,7 @@ class Config:
     profiles: Profiles = _table(Profiles)
     limits: Limits = _table(Limits)
     symbols: Symbols = _table(Symbols)
+    shown: Shown = _table(Shown)
     log: Log = _table(Log)
     push: Push = _table(Push, file_only=True)
 
