@@ -214,6 +214,9 @@ class StandInService:
     def unwatch(self, pid: int) -> Future[None]:
         raise NotImplementedError
 
+    def cut(self) -> Future[None]:
+        raise NotImplementedError
+
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:
         raise NotImplementedError
 

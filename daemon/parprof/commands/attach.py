@@ -149,6 +149,10 @@ class AttachCommand:
                     profile.process.comm == mine.comm
                 ):  # the daemon may not tell arguments; who may see them does
                     profile.process = replace(profile.process, command=mine.command)
+                profile.notes.append(
+                    f"measured by parprofd, at {profile.frequency_hz:g} Hz, without loops unless its symbols.loops is "
+                    f"set; attach alone (PARPROF_SOCKET=/nowhere) has loops and {DEFAULT_FREQUENCY_HZ} Hz"
+                )
                 present(args, profile)
             return True
         except NoDaemon:

@@ -169,6 +169,10 @@ class Daemon:
 
         return self._requests.ask(change)
 
+    def cut(self) -> Future[None]:
+        """End the interval that is under way."""
+        return self._requests.ask(self._charge)
+
     def is_healthy(self) -> str:
         """Empty while the loop turns."""
         late_s = time.monotonic() - self._turned_s

@@ -158,6 +158,8 @@ class Service(Protocol):
     def profile(self, pid: int, seconds: float) -> Future[Profile]:
         """The profile of the last ``seconds`` of a process, as far as the daemon still has them.
 
+        It is made of whole intervals, those that come nearest to these seconds: see `cut`.
+
         The future fails with TargetError where the process is not watched.
         """
 
@@ -169,6 +171,9 @@ class Service(Protocol):
 
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:
         """Find out from now on where the threads of a process wait, too, or do so no more."""
+
+    def cut(self) -> Future[None]:
+        """End the interval that is under way: profiles that are asked for later can begin here."""
 
     def is_healthy(self) -> str:
         """Empty while the loop turns, else what is wrong, one line."""
