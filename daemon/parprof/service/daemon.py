@@ -423,6 +423,7 @@ class Daemon:
             samples=self._rows.samples,
             lost=self._losses.counts(),
             probe_hits=self._watching.probe_hits(),
+            edge_hits=self._watching.edge_hits(),
             attach_failures=dict(self._failures + self._watching.failures()),
             governor_transitions=dict(self._governor.transitions),
             budget_ratio=self._options.budget_ratio,

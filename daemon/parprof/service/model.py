@@ -98,8 +98,8 @@ class Snapshot:
     frequency_hz: int
     samples: int
     lost: Mapping[str, int]
-    probe_hits: Mapping[tuple[str, str], int]
-    """By (runtime, edge)."""
+    probe_hits: Mapping[str, int]
+    """By runtime."""
     attach_failures: Mapping[tuple[str, str], int]
     """By (runtime, reason)."""
     governor_transitions: Mapping[tuple[str, str], int]
@@ -129,6 +129,8 @@ class Snapshot:
     """For how long n_w was at each level, summed up over all processes, ended ones too."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """What went from the recent profiles to make room: intervals, and call paths in them."""
+    edge_hits: Mapping[str, int] = field(default_factory=dict)
+    """The same hits by kind of edge, of all runtimes together: the kernel does not tell which runtime's."""
     notes: tuple[str, ...] = ()
     protection: tuple[str, ...] = ()
     """What the daemon has given up, and what it could not, a sentence each."""

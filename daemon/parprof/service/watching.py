@@ -88,7 +88,7 @@ class Watching:
         """``session`` has the targets; ``idle_time`` is the machine's."""
         self._session = session
         self._watched: dict[int, _Watched] = {}
-        self._edges: Counter[tuple[str, str]] = Counter()
+        self._hits: Counter[str] = Counter()
         self._strays = Metrics()
         self._idle_time = idle_time or IdleTime()
         self._level_clock = LevelClock()
@@ -161,7 +161,7 @@ class Watching:
                 account.totals[UNUSED] += unused * interval.idleness_ns
             account.close_interval(end_s, seconds, interval, means.get(target.image, 0.0))
             hits, account.charged_hits = target.probe_hits - account.charged_hits, target.probe_hits
-            self._edges[target.plan.runtime, "all"] += max(hits, 0)
+            self._hits[target.plan.runtime] += max(hits, 0)
             ready_ns, account.charged_ready_ns = target.ready_ns - account.charged_ready_ns, target.ready_ns
             cores = mean_cores(account.take_held(target.cores_held()))
             times = CoreTime(
@@ -281,12 +281,14 @@ class Watching:
     def _impossible(account: ProcessAccount) -> list[str]:
         return [account.violation] if account.violation else []
 
-    def probe_hits(self) -> dict[tuple[str, str], int]:
-        """Probe hits by (runtime, edge): of all runtimes together where they are told apart by edge."""
+    def probe_hits(self) -> dict[str, int]:
+        """Probe hits by runtime."""
+        return {runtime: hits for runtime, hits in self._hits.items() if hits}
+
+    def edge_hits(self) -> dict[str, int]:
+        """The same hits by kind of edge, as far as they are of one."""
         edges = self._session.kernel.edge_hits()
-        out = {("any", EDGE_NAMES[kind]): hits for kind, hits in edges.items() if hits and kind in EDGE_NAMES}
-        out.update({key: hits for key, hits in self._edges.items() if hits})
-        return out
+        return {EDGE_NAMES[kind]: hits for kind, hits in edges.items() if hits and kind in EDGE_NAMES}
 
     def failures(self) -> Counter[tuple[str, str]]:
         """Probes that could not be attached, by (runtime, reason), in the processes watched now."""

@@ -25,7 +25,7 @@ class DaemonOptions:
     """Watched at a time; further ones wait until there is room."""
     paths_per_process: int = 2000
     """Call paths that stay apart in one interval; the coldest are folded into their callers."""
-    functions_per_process: int = 20
+    functions_per_process: int = 5
     """The costliest functions, which a snapshot has by name."""
     ring_bytes: int = 16 << 20
     """Memory for recent profiles. See `parprof.service.recent.RecentProfiles`."""

@@ -190,7 +190,7 @@ class Limits:
         high=10**6,
     )
     functions: int = _key(
-        20, 'Functions of each process in /metrics; the rest is function="other".', low=0, high=1000
+        5, 'Functions of each process in /metrics; the rest is function="other".', low=0, high=1000
     )
 
 
