@@ -15,7 +15,7 @@ from parprof.kernel.perf_events import EventChoice, choose
 from parprof.service import capabilities, log
 from parprof.service.config.load import changed_keys, read_secret
 from parprof.service.config.push import push_config
-from parprof.service.config.schema import Config, ConfigError
+from parprof.service.config.schema import Config, ConfigError, Http
 from parprof.service.config.text import CommandLine, answer, parse_command_line
 from parprof.service.control.server import ControlServer
 from parprof.service.daemon import Daemon, DaemonOptions
@@ -77,6 +77,7 @@ class Parprofd:
         self._to_push: list[int] = []
         self._pusher: Pusher | None = None
         self._http: HttpServer | None = None
+        self._http_at_start = self._config.http
 
     def run(self) -> None:
         """Run until SIGTERM or SIGINT. SIGHUP reads the configuration again.
@@ -114,11 +115,10 @@ class Parprofd:
             self._daemon.leave = self._pusher.submit
 
     def _start_http(self, parts: ExitStack) -> None:
-        http = self._config.http
+        http = self._http_at_start
         if http.listen:
-            token = read_secret(http.token_file) if http.token_file else ""
             self._http = HttpServer(
-                self._daemon, http.listen, token=token, certificate=http.certificate, key=http.key,
+                self._daemon, http.listen, token=_read_token(http), certificate=http.certificate, key=http.key,
                 functions_for_all=http.functions_for_all,
             )  # fmt: skip
             self._http.start()
@@ -172,6 +172,17 @@ class Parprofd:
         if self._pusher is not None and self._to_push:
             _LOG.warning("the last profiles of %d processes are not pushed", len(self._to_push))
 
+    def _reload_secrets(self, server: HttpServer) -> None:
+        """From the files of the start: other paths take effect at the next one."""
+        for what, again in (
+            ("certificate", server.reload_certificate),
+            ("token", lambda: server.reload_token(_read_token(self._http_at_start))),
+        ):
+            try:
+                again()
+            except ParprofError as error:
+                _LOG.error("the %s is not reloaded: %s", what, error)
+
     def _apply_new_configuration(self) -> None:
         """A wrong configuration changes nothing."""
         try:
@@ -186,11 +197,12 @@ class Parprofd:
         log.set_level(fresh.log.level)
         self._daemon.apply(options_of(fresh, self._events))
         if self._http is not None:
-            try:
-                self._http.reload_certificate()
-            except ParprofError as error:
-                _LOG.error("the certificate is not reloaded: %s", error)
+            self._reload_secrets(self._http)
         _LOG.info("reloaded: %s", ", ".join(now) or f"nothing {'else ' if later else ''}has changed")
+
+
+def _read_token(http: Http) -> str:
+    return read_secret(http.token_file) if http.token_file else ""
 
 
 def _set_debuginfod(config: Config) -> None:

@@ -142,7 +142,9 @@ class Http:
         restart=True,
     )
     token_file: str = _key(
-        "", "File with the token that clients must send (Authorization: Bearer TOKEN).", restart=True
+        "",
+        "File with the token that clients must send (Authorization: Bearer TOKEN). A reload reads it again.",
+        restart=True,
     )
     functions_for_all: bool = _key(
         False,
