@@ -168,6 +168,23 @@ def test_attach_through_the_daemon_has_nothing_of_before(tmp_path: Path, spinner
         assert told["totals"]["samples"] > 10 and 1.9 < told["duration_s"] < 6
 
 
+def test_a_scrape_is_of_now(tmp_path: Path, spinner: Path) -> None:
+    """However long the daemon's own interval is: rates over a few scrapes do not swing."""
+    tables = {"profiles": {"interval_seconds": 60}}
+    with dp.running(tmp_path / "parprofd", tables) as daemon, dp.started(spinner) as target:
+        daemon.wait("it is watched", lambda: daemon.page().info(target.pid))
+        stamps, seconds = [], []
+        for _ in range(4):
+            time.sleep(2.5)
+            page, now_s = daemon.page(), time.time()
+            stamps.append(now_s - page.value(STAMP))
+            seconds.append(page.samples_of(target.pid))
+        assert max(stamps) < 2, "each is of a moment ago"
+        assert all(after > before for before, after in zip(seconds, seconds[1:], strict=False))
+        first, second = daemon.page().value(STAMP), daemon.page().value(STAMP)
+        assert first == second, "but not more often than every two seconds"
+
+
 NAPS = """
 import threading, time
 threading.Thread(target=time.sleep, args=(600,), daemon=True).start()

@@ -104,6 +104,9 @@ class StandInService:
             return future
         return _done()
 
+    def refresh(self) -> Future[None]:
+        return _done()
+
     def cut(self) -> Future[None]:
         self.cuts += 1
         return _done()

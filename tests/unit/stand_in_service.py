@@ -128,6 +128,7 @@ class StandInService:
         self.hangs = False
         self.lost: Counter[str] = Counter({"ring_full": 0, "stack_map_full": 0})
         self.probe_hits: Counter[str] = Counter()
+        self.refreshed, self.is_busy = 0, False
         self.attach_failures: Counter[tuple[str, str]] = Counter()
         self.transitions: Counter[tuple[str, str]] = Counter()
         self.pushed: Counter[tuple[str, str]] = Counter()
@@ -213,6 +214,13 @@ class StandInService:
 
     def unwatch(self, pid: int) -> Future[None]:
         raise NotImplementedError
+
+    def refresh(self) -> Future[None]:
+        self.refreshed += 1
+        out: Future[None] = Future()
+        if not self.is_busy:
+            out.set_result(None)
+        return out
 
     def cut(self) -> Future[None]:
         raise NotImplementedError

@@ -57,6 +57,24 @@ def test_it_goes_with_all_that_is_not_needed_for_threads_and_children_too(tmp_pa
         assert not held & (SYS_ADMIN | SYS_MODULE) and held & BPF and held & SYSLOG
 
 
+def test_no_child_gets_it_back_in_the_service(tmp_path: Path) -> None:
+    """There the bounds stay, as CAP_SETPCAP is missing: a program that root starts would have all within them."""
+    names = (
+        "bpf",
+        "perfmon",
+        "sys_ptrace",
+        "checkpoint_restore",
+        "dac_read_search",
+        "syslog",
+        "setuid",
+        "setgid",
+    )
+    found = give_up(tmp_path, bounds="-all," + ",".join(f"+{name}" for name in (*names, "kill", "sys_admin")))
+    assert "given up" in found["says"]
+    for held in (*found["thread"][:2], found["child"]):
+        assert not held & SYS_ADMIN and held & BPF
+
+
 def test_it_stays_where_the_kernel_wants_it_for_perf_events(tmp_path: Path) -> None:
     found = give_up(tmp_path, refused="not has_it()")
     assert "kept: this kernel wants it for perf events (kernel.perf_event_paranoid is 3)" in found["says"]

@@ -341,6 +341,17 @@ def test_token(start: Starter, authorization: str | None, status: int) -> None:
             assert b"heat" not in answer.body
 
 
+def test_a_scrape_has_a_fresh_snapshot_or_the_newest(
+    start: Starter, service: StandInService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = start()
+    assert ask(running, "/metrics").status == 200 and service.refreshed == 1
+    assert ask(running, "/").status == 200 and service.refreshed == 1, "people look more often than that"
+    monkeypatch.setattr(site, "_REFRESH_SECONDS", 0.05)
+    service.is_busy = True
+    assert b"parprof_cores" in ask(running, "/metrics").body and service.refreshed == 2
+
+
 def test_a_token_is_read_again(start: Starter) -> None:
     running, new = start(token=TOKEN), "fedcba9876543210-secret"
     running.reload_token(new)

@@ -46,6 +46,8 @@ _STACKS_KEPT = 4_000
 _STACK_DRAINS = 6
 _FRESH_SECONDS = 0.5
 """What was charged so short a time ago is answer enough."""
+_RENEWED_SECONDS = 2.0
+"""No snapshot is made sooner after the last one because somebody asks: each drains the kernel's tables."""
 _TRIM_SECONDS = 60.0
 RETRY_SECONDS = 60.0
 """A process that could not be watched is tried again so often."""
@@ -100,6 +102,19 @@ class Daemon:
     def snapshot(self) -> Snapshot:
         """The newest snapshot."""
         return self._snapshot
+
+    def refresh(self) -> Future[None]:
+        """Charge what was sampled until now, for a snapshot of now; not more often than is worth it."""
+
+        def renew() -> None:
+            if time.monotonic() - self._snapshot_s >= _RENEWED_SECONDS:
+                self._renew()
+
+        if self._ready:
+            return self._requests.ask(renew)
+        not_yet: Future[None] = Future()
+        not_yet.set_result(None)
+        return not_yet
 
     def profiles(self) -> tuple[ProfileEntry, ...]:
         """The processes of which there is a recent profile."""
@@ -270,10 +285,7 @@ class Daemon:
         self._consider()
         now_s = time.monotonic()
         if now_s - self._snapshot_s >= self._options.interval_seconds:
-            self._snapshot_s = now_s
-            self._charge()
-            self._settle(now_s - self._sampling_s)
-            self._snapshot = self._make_snapshot()
+            self._renew()
         if self._refused and now_s - self._retried_s >= RETRY_SECONDS:
             self._retried_s = now_s
             self._kernel.forget_verdicts(self._refused)
@@ -283,6 +295,12 @@ class Daemon:
             self._trim()
         self._turned_s = now_s
         each_turn()
+
+    def _renew(self) -> None:
+        self._snapshot_s = time.monotonic()
+        self._charge()
+        self._settle(self._snapshot_s - self._sampling_s)
+        self._snapshot = self._make_snapshot()
 
     def _consider(self) -> None:
         """Decide about processes that have been seen."""

@@ -154,6 +154,9 @@ class Service(Protocol):
     def snapshot(self) -> Snapshot:
         """The newest snapshot; never waits."""
 
+    def refresh(self) -> Future[None]:
+        """Make a new snapshot, unless the newest is of the last moments."""
+
     def profiles(self) -> tuple[ProfileEntry, ...]:
         """What `profile` can give right now, newest first."""
 
