@@ -161,7 +161,7 @@ def test_attach_through_the_daemon_has_nothing_of_before(tmp_path: Path, spinner
         done = daemon.parprof("attach", target.pid, "-d", "2", "-o", out)
         assert done.returncode == 0, done.stderr
         told = json.loads(dp.parprof("report", out, "--json").stdout)
-        assert told["totals"]["samples"] == 0 and 1.9 < told["duration_s"] < 6
+        assert told["totals"]["samples"] == 0 and told["duration_s"] < 6
         os.kill(target.pid, signal.SIGCONT)
         assert daemon.parprof("attach", target.pid, "-d", "2", "-o", out).returncode == 0
         told = json.loads(dp.parprof("report", out, "--json").stdout)

@@ -33,6 +33,7 @@ def test_it_disassembles_nothing(tmp_path: Path) -> None:
 
 def test_it_gives_up_what_it_does_not_need_and_profiles_all_the_same(tmp_path: Path) -> None:
     with dp.running(tmp_path / "parprofd") as daemon, dp.openmp(tmp_path, "omp") as target:
+        assert "CAP_SYS_ADMIN is given up" in daemon.parprof("status").stdout, "from the start on"
         daemon.page_when("probes", lambda page: page.info(target.pid).get("n_w_source") == "exact")
         daemon.sampled(target.pid, 0.2)
         tasks = list(Path(f"/proc/{daemon.process.pid}/task").iterdir())

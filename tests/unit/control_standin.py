@@ -107,7 +107,7 @@ class StandInService:
     def refresh(self) -> Future[None]:
         return _done()
 
-    def cut(self) -> Future[None]:
+    def cut(self, pid: int) -> Future[None]:
         self.cuts += 1
         return _done()
 

@@ -222,7 +222,7 @@ class StandInService:
             out.set_result(None)
         return out
 
-    def cut(self) -> Future[None]:
+    def cut(self, pid: int) -> Future[None]:
         raise NotImplementedError
 
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:

@@ -77,8 +77,6 @@ class Daemon:
         """Where the counts of pushed profiles come from."""
         self.push_queues: Callable[[], Mapping[str, PushQueue]] = dict
         """And what waits to be pushed."""
-        self.protection: tuple[str, ...] = ()
-        """What was given up before `run`, for those who ask."""
         self.leave: Callable[[Profile, Labels], None] = lambda profile, labels: None
         """Is given what `take_profile` had yet to give of a process image that another one has replaced."""
         self._labels: dict[int, Labels] = {}
@@ -96,6 +94,10 @@ class Daemon:
             self._started_s, self._started_s, (), options.frequency_hz, 0, {}, {}, {}, {}, options.budget_ratio,
             0.0, 0.0,
         )  # fmt: skip
+
+    def tell_protection(self, sentences: tuple[str, ...]) -> None:
+        """What was given up of our powers, and what could not be: for those who ask. Before `run`."""
+        self._snapshot = replace(self._snapshot, protection=sentences)
 
     # What other threads may call.
 
@@ -184,9 +186,16 @@ class Daemon:
 
         return self._requests.ask(change)
 
-    def cut(self) -> Future[None]:
-        """End the interval that is under way."""
-        return self._requests.ask(self._charge)
+    def cut(self, pid: int) -> Future[None]:
+        """End the interval that is under way, and with it the waits of a process that go on."""
+
+        def end() -> None:
+            target = self._session.live(pid)
+            if target is not None and pid in self._waits_of:
+                self._session.find_waits(target, True)
+            self._charge()
+
+        return self._requests.ask(end)
 
     def is_healthy(self) -> str:
         """Empty while the loop turns."""
@@ -458,7 +467,7 @@ class Daemon:
             detaching=detacher.pending,
             dropped={"intervals": self._recent.dropped_intervals, "call paths": self._recent.dropped_rows},
             notes=self._notes,
-            protection=self.protection,
+            protection=self._snapshot.protection,
         )
 
 

@@ -89,9 +89,10 @@ class Parprofd:
         signal.signal(signal.SIGINT, lambda *_: self._daemon.stop())
         signal.signal(signal.SIGHUP, lambda *_: self._ask_for_reload())
         self._notifier.more_time(_START_SECONDS)
-        self._daemon.protection = capabilities.give_up(), children().says
-        for line in self._daemon.protection:
-            _LOG.info("%s", line)
+        protection = capabilities.give_up(), children().says
+        self._daemon.tell_protection(protection)
+        for sentence in protection:
+            _LOG.info("%s", sentence)
         with ExitStack() as parts:
             parts.callback(self._notifier.close)
             # The control socket first: of two daemons on the same files the second one has that to tell.

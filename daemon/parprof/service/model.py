@@ -177,8 +177,8 @@ class Service(Protocol):
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:
         """Find out from now on where the threads of a process wait, too, or do so no more."""
 
-    def cut(self) -> Future[None]:
-        """End the interval that is under way: profiles that are asked for later can begin here."""
+    def cut(self, pid: int) -> Future[None]:
+        """End the interval that is under way: profiles of a process that are asked for later can begin here."""
 
     def is_healthy(self) -> str:
         """Empty while the loop turns, else what is wrong, one line."""

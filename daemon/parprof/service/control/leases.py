@@ -54,7 +54,7 @@ class Leases:
                 self._attached[pid] += 1
             self._look_closely(pid, 1)
         try:
-            _wait(self._service.cut())  # nothing from before belongs into the profile
+            _wait(self._service.cut(pid))  # nothing from before belongs into the profile
             yield
         finally:
             with self._lock, suppress(ParprofError, TimeoutError):  # the daemon ends
