@@ -487,8 +487,11 @@ def health() -> Board:
         "lost", "By reason, a second.", [(rate("parprofd_lost_total", here, "reason"), "{{reason}}")], RATE
     )
     board.graph(
-        "probe hits", "By runtime and edge, a second.",
-        [(rate("parprofd_probe_hits_total", here, "runtime, edge"), "{{runtime}} {{edge}}")], RATE,
+        "probe hits", "By runtime, and the same by edge, a second.",
+        [
+            (rate("parprofd_probe_hits_total", here, "runtime"), "{{runtime}}"),
+            (rate("parprofd_edge_hits_total", here, "edge"), "edge: {{edge}}"),
+        ], RATE,
     )  # fmt: skip
     board.graph(
         "processes",
@@ -521,10 +524,19 @@ def health() -> Board:
     daemon = f"and on (job, instance) parprofd_build_info{{{here}}}"
     board.graph(
         "daemon CPU", "Of one core.",
-        [(f"rate(process_cpu_seconds_total[$__rate_interval]) {daemon}", "{{instance}}")], RATIO,
+        [
+            (f"rate(process_cpu_seconds_total[$__rate_interval]) {daemon}", "{{instance}}"),
+            (f"rate(parprofd_children_cpu_seconds_total{{{here}}}[$__rate_interval])", "{{instance}}: children"),
+        ], RATIO,
     )  # fmt: skip
     board.graph(
-        "daemon memory", "Resident.", [(f"process_resident_memory_bytes {daemon}", "{{instance}}")], BYTES
+        "daemon memory",
+        "Resident.",
+        [
+            (f"process_resident_memory_bytes {daemon}", "{{instance}}"),
+            (f"parprofd_children_resident_memory_bytes{{{here}}}", "{{instance}}: children"),
+        ],
+        BYTES,
     )
     board.graph(
         "drain",

@@ -137,12 +137,52 @@ def test_attach_goes_through_the_daemon_where_there_is_one(daemon: DaemonProcess
         assert done.returncode == 0, done.stderr
         assert "skewed_long" in done.stdout
         assert frequency_of(through) == 199  # the daemon's, not the command's own
+        assert "measured by parprofd, at 199 Hz" in dp.parprof("report", through, "-v").stdout.replace(
+            "\n", " "
+        )
         nowhere = str(tmp_path / "nobody.sock")
         done = dp.parprof("attach", target.pid, "-d", "1", "-o", alone, PARPROF_SOCKET=nowhere)
         assert done.returncode == 0, done.stderr
         assert "skewed_long" in done.stdout
         assert frequency_of(alone) == 499
         assert target.poll() is None
+
+
+def test_attach_through_the_daemon_has_nothing_of_before(tmp_path: Path, spinner: Path) -> None:
+    """A program that is stopped when it begins was busy until then, in the same long interval."""
+    tables = {"profiles": {"interval_seconds": 10}}
+    out = tmp_path / "out.pb.gz"
+    with dp.running(tmp_path / "parprofd", tables) as daemon, dp.started(spinner) as target:
+        daemon.wait(
+            "it is watched", lambda: str(target.pid) in daemon.parprof("top", "--once", "--json").stdout
+        )
+        time.sleep(2)
+        os.kill(target.pid, signal.SIGSTOP)
+        done = daemon.parprof("attach", target.pid, "-d", "2", "-o", out)
+        assert done.returncode == 0, done.stderr
+        told = json.loads(dp.parprof("report", out, "--json").stdout)
+        assert told["totals"]["samples"] == 0 and told["duration_s"] < 6
+        os.kill(target.pid, signal.SIGCONT)
+        assert daemon.parprof("attach", target.pid, "-d", "2", "-o", out).returncode == 0
+        told = json.loads(dp.parprof("report", out, "--json").stdout)
+        assert told["totals"]["samples"] > 10 and 1.9 < told["duration_s"] < 6
+
+
+def test_a_scrape_is_of_now(tmp_path: Path, spinner: Path) -> None:
+    """However long the daemon's own interval is: rates over a few scrapes do not swing."""
+    tables = {"profiles": {"interval_seconds": 60}}
+    with dp.running(tmp_path / "parprofd", tables) as daemon, dp.started(spinner) as target:
+        daemon.wait("it is watched", lambda: daemon.page().info(target.pid))
+        stamps, seconds = [], []
+        for _ in range(4):
+            time.sleep(2.5)
+            page, now_s = daemon.page(), time.time()
+            stamps.append(now_s - page.value(STAMP))
+            seconds.append(page.samples_of(target.pid))
+        assert max(stamps) < 2, "each is of a moment ago"
+        assert all(after > before for before, after in zip(seconds, seconds[1:], strict=False))
+        first, second = daemon.page().value(STAMP), daemon.page().value(STAMP)
+        assert first == second, "but not more often than every two seconds"
 
 
 NAPS = """

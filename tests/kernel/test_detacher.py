@@ -70,6 +70,19 @@ def test_a_kernel_is_told_by_trying() -> None:
     assert time.monotonic() - start < 5
 
 
+def test_a_kernel_is_told_by_trying_without_sys_admin() -> None:
+    """The daemon has given that up."""
+    if "session" not in profiling.mechanisms():
+        pytest.skip("this kernel has no session links")
+    asks = "from parprof.kernel import multilinks; print(multilinks.serve_all_threads())"
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-all,+bpf,+perfmon", sys.executable, "-c", asks],
+        capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(multilinks.__file__).parents[2])},
+    )  # fmt: skip
+    assert done.stdout == "True\n", done.stderr
+
+
 def test_single_events_are_gone_too(prober: Prober, target: Target) -> None:
     prober._mechanisms = ["single"]
     probes = attach(prober, target, 4)

@@ -51,6 +51,7 @@ class StandInService:
         self.processes = {one.pid: one for one in processes}
         self.calls: list[tuple[str, int]] = []
         self.looked: list[tuple[int, bool]] = []
+        self.cuts = 0
         self.seconds = 0.0
         self.profiles_taken: list[Future[Profile]] = []
         self.delay_profile = False
@@ -74,6 +75,7 @@ class StandInService:
             cost_ratio=0.003,
             drain_seconds=0.004,
             notes=("/home/alice/secret: no unwind table",),
+            protection=("CAP_SYS_ADMIN is given up",),
         )
 
     def profiles(self) -> tuple[ProfileEntry, ...]:
@@ -100,6 +102,13 @@ class StandInService:
             future: Future[None] = Future()
             future.set_exception(TargetError(f"process {pid} is not watched"))
             return future
+        return _done()
+
+    def refresh(self) -> Future[None]:
+        return _done()
+
+    def cut(self, pid: int) -> Future[None]:
+        self.cuts += 1
         return _done()
 
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:

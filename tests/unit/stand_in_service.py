@@ -127,7 +127,8 @@ class StandInService:
         self.pending: list[Future[Profile]] = []
         self.hangs = False
         self.lost: Counter[str] = Counter({"ring_full": 0, "stack_map_full": 0})
-        self.probe_hits: Counter[tuple[str, str]] = Counter()
+        self.probe_hits: Counter[str] = Counter()
+        self.refreshed, self.is_busy = 0, False
         self.attach_failures: Counter[tuple[str, str]] = Counter()
         self.transitions: Counter[tuple[str, str]] = Counter()
         self.pushed: Counter[tuple[str, str]] = Counter()
@@ -143,8 +144,7 @@ class StandInService:
                 before = program.totals.samples
                 program.run(seconds, self.now_s)
                 self.samples += program.totals.samples - before
-            self.probe_hits["libgomp", "work_begin"] += round(100 * seconds)
-            self.probe_hits["libgomp", "work_end"] += round(100 * seconds)
+            self.probe_hits["libgomp"] += round(100 * seconds)
             self.lost["ring_full"] += 1
             self.transitions["exact", "sampled"] += 1
             self.attach_failures["libomp", "stripped"] += 1
@@ -168,6 +168,7 @@ class StandInService:
             samples=self.samples,
             lost=dict(self.lost),
             probe_hits=dict(self.probe_hits),
+            edge_hits={"work": sum(self.probe_hits.values())},
             attach_failures=dict(self.attach_failures),
             governor_transitions=dict(self.transitions),
             budget_ratio=0.01,
@@ -212,6 +213,16 @@ class StandInService:
         raise NotImplementedError
 
     def unwatch(self, pid: int) -> Future[None]:
+        raise NotImplementedError
+
+    def refresh(self) -> Future[None]:
+        self.refreshed += 1
+        out: Future[None] = Future()
+        if not self.is_busy:
+            out.set_result(None)
+        return out
+
+    def cut(self, pid: int) -> Future[None]:
         raise NotImplementedError
 
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:

@@ -25,7 +25,7 @@ LAYERS = (
     "manuals prebuilt",
 )
 SERVICE_LAYERS = (
-    "kernel_stacks model log notify requests serving",
+    "capabilities kernel_stacks model log notify requests serving",
     "accounts folding labels levels losses machine",
     "control metrics push recent selection",
     "http",

@@ -143,6 +143,19 @@ def test_all_problems_are_told_and_the_first_one_in_the_message(tmp_path: Path) 
     assert caught.value.exit_code == 2
 
 
+def test_an_address_that_is_open_to_others_is_told_beside_other_problems(tmp_path: Path) -> None:
+    path = written(tmp_path, "[log]\nlevel = 1\n[http]\nlisten = '0.0.0.0:9466'\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path, {}, {})
+    wrong, exposed = caught.value.problems
+    assert wrong.startswith(f"{path}:2: log.level")
+    assert exposed.startswith(f"{path}:4: http.listen") and "set a token, certificate and key too" in exposed
+    path = written(tmp_path, "[http]\nlisten = '0.0.0.0:9466'\ntoken_fil = '/x'\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path, {}, {})
+    assert len(caught.value.problems) == 1, "what a table with a mistake adds up to is not known"
+
+
 @pytest.mark.parametrize("raw", [b"\xff", b"x = 1" + b" " * (1 << 20), b"x = " + b"[" * 5000])
 def test_what_is_no_configuration_is_one_line(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "x.toml"

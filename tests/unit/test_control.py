@@ -48,6 +48,7 @@ def test_status(tmp_path: Path) -> None:
         assert [(list(one.labels), one.value) for one in status.attach_failures] == [
             (["libomp", "stripped"], 1)
         ]
+        assert list(status.protection) == ["CAP_SYS_ADMIN is given up"]
         assert status.time_s - status.started_time_s == 60
         assert client.status() == status  # a connection serves any number of requests
 

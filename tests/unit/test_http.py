@@ -341,6 +341,30 @@ def test_token(start: Starter, authorization: str | None, status: int) -> None:
             assert b"heat" not in answer.body
 
 
+def test_a_scrape_has_a_fresh_snapshot_or_the_newest(
+    start: Starter, service: StandInService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = start()
+    assert ask(running, "/metrics").status == 200 and service.refreshed == 1
+    assert ask(running, "/").status == 200 and service.refreshed == 1, "people look more often than that"
+    monkeypatch.setattr(site, "_REFRESH_SECONDS", 0.05)
+    service.is_busy = True
+    assert b"parprof_cores" in ask(running, "/metrics").body and service.refreshed == 2
+
+
+def test_a_token_is_read_again(start: Starter) -> None:
+    running, new = start(token=TOKEN), "fedcba9876543210-secret"
+    running.reload_token(new)
+    assert ask(running, "/metrics", Authorization="Bearer " + new).status == 200
+    assert ask(running, "/metrics", Authorization="Bearer " + TOKEN).status == 401
+    for wrong in ("", "short"):
+        with pytest.raises(UsageError):
+            running.reload_token(wrong)
+    assert ask(running, "/metrics", Authorization="Bearer " + new).status == 200
+    with pytest.raises(UsageError, match="restart"):
+        start().reload_token(TOKEN)
+
+
 def test_health_needs_no_token_but_says_little(start: Starter, service: StandInService) -> None:
     running = start(token=TOKEN)
     assert ask(running, "/healthz").status == 200
@@ -352,7 +376,7 @@ def test_health_needs_no_token_but_says_little(start: Starter, service: StandInS
 @pytest.mark.parametrize(
     ("address", "options", "remedy"),
     [
-        ("0.0.0.0:9466", {}, "set a token too, or listen on 127.0.0.1:9466"),
+        ("0.0.0.0:9466", {}, "set a token, certificate and key too, or listen on 127.0.0.1:9466"),
         ("[::]:9466", {}, "set a token"),
         (":9466", {}, "set a token"),
         ("192.0.2.1:9466", {}, "set a token"),

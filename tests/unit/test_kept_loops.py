@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from parprof.files.dso_cache import DsoCache
 from parprof.loops import LoopNest, find_loops, kept
 from parprof.loops.extents import Extent
 from parprof.loops.kept import KeptLoops, from_json, to_json
-from parprof.loops.noreturn import Calls
+from parprof.workers import client
 from symbol_programs import open_dso
 
 LIBC = Path("/lib/x86_64-linux-gnu/libc.so.6")
@@ -40,42 +42,67 @@ def extent_of(dso: Dso, name: str) -> Extent:
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[Extent]:
-    """Each function whose loops were really looked for."""
+    """Each function whose loops a child was asked for."""
     made: list[Extent] = []
+    ask = KeptLoops._ask
 
-    def search(elf: object, vaddr: int, size: int, calls: Calls) -> LoopNest:
-        made.append((vaddr, size))
-        return find_loops(elf, vaddr, size, calls)  # type: ignore[arg-type]
+    def asked(self: KeptLoops, dso: Dso, extent: Extent) -> tuple[LoopNest, float]:
+        made.append(extent)
+        return ask(self, dso, extent)
 
-    monkeypatch.setattr(kept, "find_loops", search)
+    monkeypatch.setattr(KeptLoops, "_ask", asked)
     return made
+
+
+def find(base: Path, dso: Dso, extent: Extent) -> LoopNest:
+    with KeptLoops(base) as loops:
+        return loops.find(dso, extent)
 
 
 def test_what_is_dear_is_found_once(
     libc: Dso, tmp_path: Path, searches: list[Extent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert libc.elf is not None
-    calls, qsort, other = Calls(libc.elf), extent_of(libc, "qsort_r"), extent_of(libc, "strtok_r")
+    qsort, other = extent_of(libc, "qsort_r"), extent_of(libc, "strtok_r")
     monkeypatch.setattr(kept, "DEAR_SECONDS", 0.0)
-    found = KeptLoops(tmp_path).find(libc, qsort, calls)
+    found = find(tmp_path, libc, qsort)
     assert found.loops and searches == [qsort]
-    assert KeptLoops(tmp_path).find(libc, qsort, calls) == found and len(searches) == 1
-    KeptLoops(tmp_path).find(libc, other, calls)
+    assert found == find_loops(libc.elf, *qsort), "the child says what is found here"
+    assert find(tmp_path, libc, qsort) == found and len(searches) == 1
+    find(tmp_path, libc, other)
     assert searches == [qsort, other], "each function has its own"
     for file in (tmp_path / "loops").iterdir():
         file.write_bytes(b"[")
-    assert KeptLoops(tmp_path).find(libc, qsort, calls) == found and len(searches) == 3, "a damaged file"
-    assert KeptLoops(tmp_path).find(libc, qsort, calls) == found and len(searches) == 3
+    assert find(tmp_path, libc, qsort) == found and len(searches) == 3, "a damaged file"
+    assert find(tmp_path, libc, qsort) == found and len(searches) == 3
 
 
 def test_what_is_cheap_is_not_kept(
     libc: Dso, tmp_path: Path, searches: list[Extent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert libc.elf is not None
     monkeypatch.setattr(kept, "DEAR_SECONDS", 60.0)
     for _ in range(2):
-        KeptLoops(tmp_path).find(libc, extent_of(libc, "qsort_r"), Calls(libc.elf))
+        find(tmp_path, libc, extent_of(libc, "qsort_r"))
     assert len(searches) == 2 and not list(tmp_path.rglob("*"))
+
+
+def test_a_file_that_ends_the_child_is_given_up(
+    libc: Dso, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hostile code that a disassembler does not survive costs its loops, and no more than two children."""
+    started: list[str] = []
+
+    def start(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        started.append(module)
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return subprocess.Popen(["true"]), ours
+
+    monkeypatch.setattr(client, "start_child", start)
+    with KeptLoops(tmp_path) as loops:
+        nests = [loops.find(libc, (0x1000 + at, 64)) for at in range(5)]
+    assert started == ["parprof.loops.worker"] * 2
+    assert all(not nest.loops and "looking for loops" in nest.notes[0] for nest in nests)
 
 
 @given(JSON)
@@ -92,6 +119,13 @@ def test_nonsense_is_no_loops(raw: object) -> None:
         ("loops", [[0, [1], 0, 0]]),
         ("loops", [[0, [1], 5, 0]]),
         ("end", None),
+        ("end", 1),
+        ("addresses", [0, 0]),
+        ("addresses", [1, 1]),
+        ("starts", [1]),
+        ("loops", [[-1, [1], -1, 0]]),
+        ("loops", [[0, [1 << 64], -1, 0]]),
+        ("notes", 7),
     ],
 )
 def test_loops_that_cannot_be(field: str, value: object) -> None:

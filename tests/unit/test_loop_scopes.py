@@ -22,7 +22,7 @@ from parprof.exporters.pprof_reader import decode
 from parprof.exporters.views import View
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
-from parprof.loops import LoopNest, LoopScopes
+from parprof.loops import KeptLoops, LoopNest, LoopScopes
 from parprof.loops.names import LoopName, Place, name_loops
 from parprof.loops.nest import Loop
 from parprof.loops.scopes import Frames, insert
@@ -60,6 +60,12 @@ def symbolizer() -> Iterator[Symbolizer]:
         yield out
 
 
+@pytest.fixture(scope="module")
+def kept() -> Iterator[KeptLoops]:
+    with KeptLoops() as out:
+        yield out
+
+
 def marked() -> dict[str, Range]:
     """Name of each loop in the source -> its first and last line."""
     lines = SOURCE.read_text().splitlines()
@@ -91,11 +97,11 @@ def paths_in(dso: Dso, symbolizer: Symbolizer, scopes: LoopScopes) -> dict[str, 
 @pytest.mark.parametrize("level", ["-O0", "-O1", "-O2", "-O3", "-Os"])
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_loops_are_on_their_lines(
-    tmp_path: Path, cache: DsoCache, symbolizer: Symbolizer, compiler: str, level: str
+    tmp_path: Path, cache: DsoCache, symbolizer: Symbolizer, kept: KeptLoops, compiler: str, level: str
 ) -> None:
     need_symbolic()
     dso = open_dso(cache, build(tmp_path, compiler, level, "-g"))
-    scopes = LoopScopes(symbolizer.resolve, seconds=60)
+    scopes = LoopScopes(symbolizer.resolve, kept, seconds=60)
     found = paths_in(dso, symbolizer, scopes)
     assert not scopes.notes
     truth = marked()
@@ -117,11 +123,11 @@ def test_loops_are_on_their_lines(
 @pytest.mark.parametrize("level", ["-O0", "-O2"])
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_loops_are_between_functions_and_what_they_do(
-    tmp_path: Path, cache: DsoCache, symbolizer: Symbolizer, compiler: str, level: str
+    tmp_path: Path, cache: DsoCache, symbolizer: Symbolizer, kept: KeptLoops, compiler: str, level: str
 ) -> None:
     need_symbolic()
     dso = open_dso(cache, build(tmp_path, compiler, level, "-g"))
-    found = paths_in(dso, symbolizer, LoopScopes(symbolizer.resolve, seconds=60))
+    found = paths_in(dso, symbolizer, LoopScopes(symbolizer.resolve, kept, seconds=60))
     outer, inner, leaf = (marked()[f"inlined.{loop}"] for loop in "abc")
     chains = {
         tuple((f.name.partition(":")[0] if f.is_loop else f.name, f.start_line) for f in reversed(frames))
@@ -140,12 +146,14 @@ def test_loops_are_between_functions_and_what_they_do(
             assert not inner_frame.is_loop or inner_frame.line == outer_frame.line
 
 
-def test_without_lines_loops_have_addresses(tmp_path: Path, cache: DsoCache, symbolizer: Symbolizer) -> None:
+def test_without_lines_loops_have_addresses(
+    tmp_path: Path, cache: DsoCache, symbolizer: Symbolizer, kept: KeptLoops
+) -> None:
     for options in (["-O2"], ["-O2", "-s"]):
         dso = open_dso(cache, build(tmp_path, "gcc", *options))
         assert dso.elf is not None
         symbol = dso.elf.lookup(["nested"])["nested"][0]
-        scopes = LoopScopes(symbolizer.resolve)
+        scopes = LoopScopes(symbolizer.resolve, kept)
         requests = [(dso, at, False) for at in range(symbol.value, symbol.value + symbol.size)]
         frames = symbolizer.resolve(requests)
         scopes.prepare(dict.fromkeys(requests, 1), frames, 1)
@@ -159,7 +167,9 @@ def test_without_lines_loops_have_addresses(tmp_path: Path, cache: DsoCache, sym
             assert (loop.file, loop.line, loop.start_line, loop.module) == ("", 0, 0, dso.name)
 
 
-def test_only_hot_functions_are_looked_at_and_for_limited_time(tmp_path: Path, cache: DsoCache) -> None:
+def test_only_hot_functions_are_looked_at_and_for_limited_time(
+    tmp_path: Path, cache: DsoCache, kept: KeptLoops
+) -> None:
     dso = open_dso(cache, build(tmp_path, "gcc", "-O2"))
     assert dso.elf is not None
     places = {name: (dso, found[0].value + 1, True) for name, found in dso.elf.lookup(FUNCTIONS).items()}
@@ -173,25 +183,25 @@ def test_only_hot_functions_are_looked_at_and_for_limited_time(tmp_path: Path, c
         return found
 
     frames = {place: (Frame("f", "f.c", 7),) for place in places.values()}
-    scopes = LoopScopes(resolve)
+    scopes = LoopScopes(resolve, kept)
     scopes.prepare({places["simple"]: 1000, places["nested"]: 4, places["vector"]: 5}, frames, 1000)
     assert len(asked) == 2  # simple and vector
     scopes.prepare({places["simple"]: 1000, places["nested"]: 5}, frames, 1000)
     assert len(asked) == 3  # what is known is not looked at again
     assert not scopes.notes
-    hurried = LoopScopes(resolve, seconds=0)
+    hurried = LoopScopes(resolve, kept, seconds=0)
     hurried.prepare(dict.fromkeys(places.values(), 1), frames, 1)
     assert len(asked) == 3
     assert hurried.notes == [f"the loops of {len(places)} of {len(places)} hot functions were not looked for"]
     assert hurried.scopes(places["simple"], frames[places["simple"]]) == frames[places["simple"]]
 
 
-def test_files_that_are_none_have_no_loops() -> None:
+def test_files_that_are_none_have_no_loops(kept: KeptLoops) -> None:
     label = Dso(("label", "[anon]"), "[anon]", problem="no file")
     gone = Dso(("file", 1, 2, 3, 4), "/gone")
     requests = {(label, 0x1000, False): 5, (gone, 0x1000, True): 5}
     frames = {request: (Frame("f"),) for request in requests}
-    scopes = LoopScopes(lambda requests: {})
+    scopes = LoopScopes(lambda requests: {}, kept)
     scopes.prepare(requests, frames, 10)
     assert all(scopes.scopes(request, frames[request]) == frames[request] for request in requests)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -22,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.metrics import Metrics
+from parprof.service.config.options import DaemonOptions
 from parprof.service.levels import FIRST_OF_LEVEL
 from parprof.service.metrics.collector import MetricsPage, ServiceCollector
 from parprof.service.metrics.series import (
@@ -99,8 +101,8 @@ def test_daemon(service: StandInService) -> None:
     assert value(series, "parprofd_samples_total") == snapshot.samples
     assert value(series, "parprofd_lost_total", reason="ring_full") == snapshot.lost["ring_full"]
     assert value(series, "parprofd_lost_total", reason="stack_map_full") == 0
-    hits = value(series, "parprofd_probe_hits_total", runtime="libgomp", edge="work_begin")
-    assert hits == snapshot.probe_hits["libgomp", "work_begin"]
+    assert value(series, "parprofd_probe_hits_total", runtime="libgomp") == snapshot.probe_hits["libgomp"]
+    assert value(series, "parprofd_edge_hits_total", edge="work") == snapshot.edge_hits["work"]
     transitions = series[("parprofd_governor_transitions_total", (("from", "exact"), ("to", "sampled")))]
     assert transitions == 100
     assert value(series, "parprofd_attach_failures_total", runtime="libomp", reason="stripped") == 100
@@ -143,7 +145,7 @@ def test_text_is_what_prometheus_client_writes(service: StandInService, openmetr
                 [(s.name, sorted(s.labels.items()), s.value) for s in f.samples],
             )
             for f in families
-            if not f.name.startswith("process_")
+            if not f.name.startswith(("process_", "parprofd_children_"))
         ]
 
     ours = parsed(b"".join(page).decode())
@@ -159,6 +161,38 @@ def test_every_metric_is_documented(service: StandInService) -> None:
     }
     documented = set(re.findall(r"`(parprofd?_[a-z_]*[a-z])\b(?!_)", DOCS.read_text()))
     assert exported == documented
+
+
+def test_a_process_has_a_bounded_number_of_series(service: StandInService) -> None:
+    """As the manual says. Programs of thirty functions, of which the daemon's default lets some through."""
+    most = DaemonOptions().functions_per_process
+    heat = service.programs[0]
+    heat.functions = {f"f{number}": 1 / 30 for number in range(30)}
+    heat.totals.blame_ns = 1e9
+    service.advance(10)
+    snapshot = service.snapshot()
+    (process,) = (one for one in snapshot.processes if one.pid == heat.pid)
+    shown = replace(process, functions=process.functions[:most], levels_s=(1.0,) * len(LEVEL_NAMES))
+    families = ServiceCollector(service).families(replace(snapshot, processes=(shown,)))
+    every = [dict(zip(row.names, row.values, strict=True)) for family in families for row, _ in family.rows]
+    own = [labels for labels in every if labels.get("pid") == str(heat.pid)]
+    by_function = [labels for labels in own if "function" in labels]
+    assert len(own) - len(by_function) == 24 and len(by_function) == 5 * (most + 1) == 30
+
+
+def test_the_childrens_cost_is_told(service: StandInService) -> None:
+    """Of a child that lives, and of the same when it has ended; it never falls."""
+    page = MetricsPage(service)
+    burn = "import time\nwhile time.process_time() < 0.4: pass\nprint(flush=True)\ntime.sleep(60)"
+    before = value(scrape(page), "parprofd_children_cpu_seconds_total")
+    with subprocess.Popen([sys.executable, "-c", burn], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline()
+        during = scrape(page)
+        child.kill()
+    after = value(scrape(page), "parprofd_children_cpu_seconds_total")
+    living = value(during, "parprofd_children_cpu_seconds_total")
+    assert before + 0.35 <= living <= after < before + 3
+    assert value(during, "parprofd_children_resident_memory_bytes") > 4e6
 
 
 def test_series_of_ended_processes_go_but_their_time_stays(service: StandInService) -> None:

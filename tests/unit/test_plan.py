@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.plans import Edge
+from parprof.probes.facts_book import FactsBook
 from parprof.probes.plan import Plan, learned_site, make_plan
 from parprof.process.loadmap import LoadMap
 from parprof.runtimes.libomp import Libomp
@@ -132,6 +134,29 @@ def test_what_is_planned_needs_not_be_learned(programs: Commands) -> None:
         found = own.elf.lookup(["main._omp_fn.0", "main"])
         assert learned_site(plan.agents[0], own, found["main._omp_fn.0"][0].value) is None
         assert learned_site(plan.agents[0], own, found["main"][0].value) is not None
+
+
+def test_a_body_that_is_learned_is_disassembled_by_a_child(
+    programs: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And probed at its entry where that does not answer: always right, at times dear."""
+    asked: list[int] = []
+
+    def silent(self: FactsBook, dso: Dso, vaddr: int, size: int, seconds: float) -> None:
+        asked.append(vaddr)
+
+    with running(*programs[SHARED]) as load_map:
+        agent = make_plan(load_map).agents[0]
+        (libc,) = (dso for dso in load_map.dsos() if dso.name == "libc.so.6")
+        assert libc.elf is not None
+        names = ("getpid", "getppid", "strtok_r", "qsort_r", "abs", "ffs", "labs")
+        bodies = [found[0].value for found in libc.elf.lookup(names).values()]
+        found = [learned_site(agent, libc, body) for body in bodies]
+        monkeypatch.setattr(FactsBook, "function", silent)
+        entries = [learned_site(agent, libc, body) for body in bodies]
+    assert asked and all(found) and all(entries)
+    for body, site in zip(bodies, entries, strict=True):
+        assert site is not None and (body not in asked or site.offset == libc.elf.file_offset(body))
 
 
 def test_the_memory_of_a_runtime_in_the_program_is_not_trusted(programs: Commands) -> None:

@@ -172,6 +172,22 @@ def test_merges_the_last_seconds() -> None:
     assert (entry.pid, entry.uid, entry.start_s, entry.duration_s, entry.samples) == (7, 3, 1000.0, 50.0, 15)
 
 
+def test_the_intervals_are_those_that_come_nearest() -> None:
+    """And so exactly those since a moment at which an interval was ended for that, however short they are."""
+    recent = RecentProfiles()
+    for start_s, seconds in ((0.0, 10.0), (10.0, 7.0), (17.0, 2.0), (19.0, 1.01)):
+        recent.add(interval(7, start_s, [path_sample((MAIN, A), 1)], seconds))
+    lengths = {}
+    for asked in (3.0, 6.0, 7.0, 10.0, 100.0):
+        profile = recent.profile(7, asked)
+        assert profile is not None
+        lengths[asked] = profile.duration_s
+    assert lengths == {
+        3.0: pytest.approx(3.01), 6.0: pytest.approx(3.01), 7.0: pytest.approx(10.01), 10.0: pytest.approx(10.01),
+        100.0: pytest.approx(20.01),
+    }  # fmt: skip
+
+
 def test_the_same_path_as_another_object() -> None:
     recent = RecentProfiles()
     for number in range(4):

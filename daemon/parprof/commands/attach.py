@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from parprof.commands.measuring import (
@@ -131,6 +132,7 @@ class AttachCommand:
         from parprof.commands.progress import Progress
         from parprof.service.control.client import NoDaemon, profile_from_daemon
 
+        mine = inspect(pid)
         check_writable(args.output)
         if args.html is not None:
             check_writable(args.html)
@@ -143,6 +145,14 @@ class AttachCommand:
                         on_progress=progress.show_daemon,
                         finished=lambda: bool(interrupt.signal),
                     )
+                if (
+                    profile.process.comm == mine.comm
+                ):  # the daemon may not tell arguments; who may see them does
+                    profile.process = replace(profile.process, command=mine.command)
+                profile.notes.append(
+                    f"measured by parprofd, at {profile.frequency_hz:g} Hz, without loops unless its symbols.loops is "
+                    f"set; attach alone (PARPROF_SOCKET=/nowhere) has loops and {DEFAULT_FREQUENCY_HZ} Hz"
+                )
                 present(args, profile)
             return True
         except NoDaemon:

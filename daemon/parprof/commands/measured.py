@@ -59,7 +59,7 @@ def run_session(
     the target, and not when that has ended: the report is ready 0.1 s earlier.
     """
     log = None if args.quiet else _to_standard_error
-    with Symbolizer(log=log) as symbolizer:
+    with Symbolizer(log=log) as symbolizer, FileNamer(symbolizer) as namer:
         kernel.breaker.set_prices(machine_prices(kernel))
         pace = Pace(cores=math.inf) if args.cores else None
         wanted = Source(args.n_w_source) if args.n_w_source else None
@@ -67,14 +67,14 @@ def run_session(
         try:
             main = begin(session)
             if names_early:
-                symbolizer.prepare()
+                namer.prepare()
             with Progress(sys.stderr, enabled=not args.quiet) as progress:
                 while not finished(session):
                     session.step()
                     progress.show(session, main)
             session.finish()
             if session.samples():
-                symbolizer.prepare()
+                namer.prepare()
             newest = [target for target in session.targets.values() if target.pid == main.pid][-1]
             # our own time before names are looked up, which the target no longer feels
             measured = session.measurement(
@@ -83,7 +83,6 @@ def run_session(
                 cores=args.cores,
                 notes=[*events.notes, *_without_cache()],
             )
-            namer = FileNamer(symbolizer)
             if args.save_facts is None:
                 profile, facts = make_profile(measured, namer), b""
             else:

@@ -79,6 +79,7 @@ def described(status: pb.Status, path: str) -> list[tuple[str, str]]:
     ):
         if text := _counted(counters):
             pairs.append((label, text))
+    pairs += [("protection", line) for line in status.protection]
     return pairs + [("note", note) for note in status.notes]
 
 
@@ -102,6 +103,7 @@ def as_data(status: pb.Status) -> dict[str, Any]:
             name: {":".join(one.labels): one.value for one in getattr(status, name)}
             for name in ("lost", "attach_failures", "governor_transitions", "pushed", "dropped")
         },
+        "protection": list(status.protection),
         "notes": list(status.notes),
     }
 

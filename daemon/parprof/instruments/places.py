@@ -9,7 +9,7 @@ from typing import NamedTuple
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.maps_line import MapsLine
-from parprof.loops.scopes import LoopScopes
+from parprof.loops import KeptLoops, LoopScopes
 from parprof.model import Frame
 from parprof.resources import Closing
 from parprof.symbols import Symbolizer
@@ -34,7 +34,8 @@ class Places(Closing):
         """Take names from ``symbolizer``, which stays the caller's."""
         self._symbolizer = symbolizer
         self._cache = DsoCache()
-        self._scopes = LoopScopes(symbolizer.resolve) if with_loops else None
+        self._loops = KeptLoops()
+        self._scopes = LoopScopes(symbolizer.resolve, self._loops) if with_loops else None
         self._dsos: dict[tuple[str, str], Dso | None] = {}
         self.notes: dict[str, str] = {}
         """File -> why its names are missing."""
@@ -59,8 +60,9 @@ class Places(Closing):
         return out
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and end the helper."""
         self._cache.close()
+        self._loops.close()
 
     def _dso(self, place: Place) -> Dso | None:
         key = (place.module, place.build_id)

@@ -22,6 +22,7 @@ from parprof.kernel.refusals import (
     tracefs_problem,
 )
 from parprof.kernel.traced_events import TRACEFS
+from parprof.workers import seccomp
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +187,22 @@ def _symbols() -> Finding:
     return Finding("symbols", True, "names, lines and inlined frames")
 
 
+def children() -> Finding:
+    """How the children that read foreign files are confined."""
+    missing = seccomp.missing()
+    if missing:
+        return Finding(
+            "children", False, f"those that read foreign files are nobody; no filter of system calls: {missing}",
+            "a kernel with CONFIG_SECCOMP_FILTER=y, on x86-64; profiling works without",
+        )  # fmt: skip
+    return Finding("children", True, "those that read foreign files are nobody, with few system calls")
+
+
 def findings() -> list[Finding]:
     """Try everything; never raises for a missing feature."""
     checks: list[Callable[[], Finding]] = [_privileges, _pid_namespace, _btf]
     out = [check() for check in checks]
     out.extend(_memory())
     out.extend(_programs())
-    out.extend(check() for check in (_clock, _events, _rate, _symbols))
+    out.extend(check() for check in (_clock, _events, _rate, _symbols, children))
     return out

@@ -12,7 +12,7 @@ from parprof.errors import KernelUnsupported, ParprofError, PrivilegeError
 
 CAPABILITIES = {
     2: "CAP_DAC_READ_SEARCH", 12: "CAP_NET_ADMIN", 19: "CAP_SYS_PTRACE", 21: "CAP_SYS_ADMIN", 38: "CAP_PERFMON",
-    39: "CAP_BPF",
+    39: "CAP_BPF", 40: "CAP_CHECKPOINT_RESTORE",
 }  # fmt: skip
 _DAC_READ_SEARCH, _SYS_PTRACE, _SYS_ADMIN, _PERFMON, _BPF = 2, 19, 21, 38, 39
 FOR_OWN_PROCESSES = (_BPF, _PERFMON)

@@ -1,20 +1,27 @@
-"""Loops on disk: in a large function, such as an interpreter's, finding them takes a second, at each measurement."""
+"""Loops of functions: found by a child, which disassembles what is not ours, and those dear to find kept on disk.
+
+In a large function, such as an interpreter's, finding them takes a second, at each measurement.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 from parprof import __version__
 from parprof.cache import DiskCache
-from parprof.files.dso import Dso
+from parprof.errors import TargetError
+from parprof.files.dso import Dso, Key
 from parprof.loops.extents import Extent
-from parprof.loops.nest import MAX_LOOPS, Loop, LoopNest, find_loops
-from parprof.loops.noreturn import Calls
+from parprof.loops.nest import MAX_LOOPS, Loop, LoopNest
+from parprof.resources import Closing
+from parprof.untrusted import visible
+from parprof.workers.client import WorkerClient, WorkerFailed
 
 FORMAT = 1
 """To be raised with each change of what is found."""
@@ -23,21 +30,43 @@ DEAR_SECONDS = 0.02
 _MAX_BYTES = 1 << 24
 _MAX_FILE = 1 << 22
 _MAX_NUMBERS = 1 << 18
+_MAX_ADDRESS = 1 << 64
+_MAX_NOTES, _MAX_TEXT = 16, 500
+_FUNCTION_SECONDS = 10.0
+"""How long one function may take."""
+_ATTEMPTS = 2
+"""How often a file may crash the child or keep it busy for too long."""
+_MAX_FAILURES = 1 << 12
 
 
-class KeptLoops:
-    """Finds the loops of functions, those that are dear to find only once."""
+class _Client(WorkerClient):
+    module = "parprof.loops.worker"
+    doing = "looking for loops"
+
+
+class KeptLoops(Closing):
+    """Finds the loops of functions, those that are dear to find only once. For one thread."""
 
     def __init__(self, base: Path | None = None) -> None:
         """Keep them in ``base``, or in parprof's own cache directory."""
         self._disk = DiskCache("loops", _MAX_BYTES, base)
+        self._client = _Client()
+        self._failures: dict[Key, int] = {}
 
-    def find(self, dso: Dso, extent: Extent, calls: Calls) -> LoopNest:
-        """The loops of a function; see `find_loops`.
+    def prepare(self) -> None:
+        """Start the child, which takes a moment, beside what else there is to do."""
+        self._client.prepare()
 
-        Raises:
-            ElfError: the file cannot be read.
-        """
+    def trim(self, idle_seconds: float = 60.0) -> None:
+        """End the child, and give back its memory, if it had nothing to do for so long."""
+        self._client.stop_if_idle(idle_seconds)
+
+    def close(self) -> None:
+        """End the child; it is started again if need be."""
+        self._client.close()
+
+    def find(self, dso: Dso, extent: Extent) -> LoopNest:
+        """The loops of a function; see `find_loops`. Where they cannot be found, a note says why."""
         if dso.elf is None:
             return LoopNest()
         content = dso.content_name()
@@ -46,14 +75,39 @@ class KeptLoops:
             with suppress(ValueError):
                 return from_json(json.loads(raw))
             self._disk.remove(name)
-        started_s = time.thread_time()
-        nest = find_loops(dso.elf, *extent, calls)
-        is_dear = time.thread_time() - started_s > DEAR_SECONDS
-        if name and is_dear and len(nest.addresses) <= _MAX_NUMBERS:
+        try:
+            nest, seconds = self._ask(dso, extent)
+        except (WorkerFailed, TargetError, OSError, ValueError) as error:
+            return LoopNest(notes=[visible(str(error), _MAX_TEXT)])
+        if name and seconds > DEAR_SECONDS and len(nest.addresses) <= _MAX_NUMBERS:
             text = json.dumps(to_json(nest)).encode()
             if len(text) <= _MAX_FILE:
                 self._disk.write(name, text)
         return nest
+
+    def _ask(self, dso: Dso, extent: Extent) -> tuple[LoopNest, float]:
+        """What the child finds, and the CPU time that took it.
+
+        Raises:
+            WorkerFailed, ValueError: it does not, or talks nonsense; TargetError, OSError: the file cannot be opened.
+        """
+        if self._failures.get(dso.key, 0) >= _ATTEMPTS:
+            raise WorkerFailed("looking for loops in this file failed before")
+        fd = dso.file().lend()
+        try:
+            request = {"file": repr(dso.key), "start": extent[0], "size": extent[1]}
+            answer = self._client.ask(request, [fd], time.monotonic() + _FUNCTION_SECONDS)
+        except WorkerFailed:
+            if len(self._failures) >= _MAX_FAILURES:
+                self._failures.clear()
+            self._failures[dso.key] = self._failures.get(dso.key, 0) + 1
+            raise
+        finally:
+            os.close(fd)
+        if problem := answer.get("problem"):
+            raise ValueError(str(problem))
+        seconds = answer.get("seconds")
+        return from_json(answer.get("nest")), seconds if isinstance(seconds, float) else 0.0
 
 
 def to_json(nest: LoopNest) -> dict[str, Any]:
@@ -80,18 +134,18 @@ def from_json(raw: Any) -> LoopNest:
     """
     try:
         loops = [
-            Loop(index, int(header), tuple(map(int, branches)), int(parent), int(depth))
+            Loop(index, _address(header), tuple(map(_address, branches)), int(parent), int(depth))
             for index, (header, branches, parent, depth) in enumerate(raw["loops"])
         ]
         nest = LoopNest(
             loops,
-            [str(note) for note in raw["notes"]],
+            [visible(str(note), _MAX_TEXT) for note in raw["notes"][:_MAX_NOTES]],
             list(accumulate(map(int, raw["addresses"]))),
             list(accumulate(map(int, raw["starts"]))),
             [int(index) for index in raw["innermost"]],
-            int(raw["end"]),
+            _address(raw["end"]),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError("no loops") from error
     if (
         len(loops) > MAX_LOOPS
@@ -103,4 +157,16 @@ def from_json(raw: Any) -> LoopNest:
         raise ValueError("a block in a loop that there is not")
     if not all(-1 <= loop.parent < loop.index for loop in loops):
         raise ValueError("a loop around itself")
+    for numbers in (nest.addresses, nest.starts):
+        inside = not numbers or (0 <= numbers[0] and numbers[-1] < nest.end)
+        if not inside or any(before >= number for before, number in pairwise(numbers)):
+            raise ValueError("code that is in no order")
+    if nest.addresses[:1] != nest.starts[:1]:
+        raise ValueError("code outside of the function")
     return nest
+
+
+def _address(value: Any) -> int:
+    if not isinstance(value, int) or not 0 <= value < _MAX_ADDRESS:
+        raise ValueError("no address")
+    return value

@@ -19,7 +19,6 @@ from parprof.loops.extents import Extent, functions_around
 from parprof.loops.kept import KeptLoops
 from parprof.loops.names import LoopName, Place, context_of, name_loops
 from parprof.loops.nest import LoopNest
-from parprof.loops.noreturn import Calls
 from parprof.model import Frame
 
 Request = tuple[Dso, int, bool]
@@ -33,7 +32,6 @@ HOT_SHARE = 0.005
 MAX_FUNCTIONS = 200
 _MAX_REMEMBERED = 1024
 _MAX_PLACES = 1 << 16
-_MAX_CALLS = 64
 
 
 class _Function(NamedTuple):
@@ -44,14 +42,16 @@ class _Function(NamedTuple):
 class LoopScopes:
     """Knows the loops of hot functions. For one thread."""
 
-    def __init__(self, resolve: Resolve, seconds: float = 2.0) -> None:
-        """Take names and lines from ``resolve`` (`Symbolizer.resolve`), and ``seconds`` for each `prepare`."""
+    def __init__(self, resolve: Resolve, kept: KeptLoops, seconds: float = 2.0) -> None:
+        """Take names and lines from ``resolve`` (`Symbolizer.resolve`), and ``seconds`` for each `prepare`.
+
+        ``kept`` finds loops, and stays the caller's.
+        """
         self._resolve = resolve
-        self._kept = KeptLoops()
+        self._kept = kept
         self._seconds = seconds
         self._functions: OrderedDict[tuple[Key, Extent], _Function] = OrderedDict()
         self._extents: OrderedDict[tuple[Key, int], Extent | None] = OrderedDict()
-        self._calls: OrderedDict[Key, Calls] = OrderedDict()
         self.notes: list[str] = []
         """What the last `prepare` left out, for the reader."""
 
@@ -112,17 +112,7 @@ class LoopScopes:
             self._extents.popitem(last=False)
 
     def _look_at(self, dso: Dso, extent: Extent, has_lines: bool) -> _Function:
-        elf = dso.elf
-        try:
-            if elf is None:
-                return _Function(LoopNest(), [])
-            calls = self._calls.pop(dso.key, None) or Calls(elf)
-            self._calls[dso.key] = calls
-            if len(self._calls) > _MAX_CALLS:
-                self._calls.popitem(last=False)
-            nest = self._kept.find(dso, extent, calls)
-        except (ElfError, OSError):
-            return _Function(LoopNest(), [])
+        nest = self._kept.find(dso, extent)
 
         def lookup(addresses: Iterable[int]) -> dict[int, Place]:
             if not has_lines:

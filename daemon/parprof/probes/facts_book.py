@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 from parprof.cache import DiskCache
 from parprof.errors import TargetError
 from parprof.files.dso import Dso, Key
-from parprof.probes.file_facts import FileFacts, from_json, rules, to_json
+from parprof.probes.file_facts import FileFacts, Function, from_json, function_from_json, rules, to_json
 from parprof.resources import Closing
 from parprof.workers.client import WorkerClient, WorkerFailed
 
@@ -143,6 +144,18 @@ class FactsBook(Closing):
         if future is not None:
             self._coming[dso.key, dso.name] = future
         return future
+
+    def function(self, dso: Dso, vaddr: int, size: int, seconds: float) -> Function | None:
+        """Where the function at an ELF virtual address is to be probed; None if the child does not say so in time.
+
+        ``size`` in bytes, 0 = unknown.
+        """
+        future = self.ask(dso, {"function": [vaddr, size]})
+        with suppress(NotYet, ValueError):
+            answer = future.result(seconds) if future is not None else {}
+            found = function_from_json(answer.get("function"))
+            return found if found.vaddr == vaddr else None
+        return None
 
     def ask(self, dso: Dso, request: dict[str, Any]) -> Future[dict[str, Any]] | None:
         """Have the thread ask the child something about a file: see `parprof.probes.facts_worker`.

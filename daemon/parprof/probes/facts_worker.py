@@ -2,8 +2,9 @@
 
 It answers requests on a socket, each with a descriptor of an ELF file: ``{"file": path}`` with ``{"facts": {...}}``,
 see `parprof.probes.file_facts`; with an ``"address"``, too (an ELF virtual address), with ``{"spins": [start, end]}``,
-the loop there if it only waits for other threads, else ``[]``. It ends with the socket. What it reads and disassembles
-is hostile: so it gives up its privileges first, and memory and time are limited.
+the loop there if it only waits for other threads, else ``[]``; with a ``"function"`` (such an address, and bytes), with
+``{"function": ...}``: where that is to be probed. It ends with the socket. What it reads and disassembles is hostile:
+so it gives up its privileges first, and memory and time are limited.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from parprof.files.elf import ElfError, ElfFile
 from parprof.loops.extents import function_at
 from parprof.loops.spins import spin_loops
-from parprof.probes.file_facts import find_facts, rules, to_json
+from parprof.probes.file_facts import find_facts, look_at, rules, to_json
 from parprof.workers import protocol
 from parprof.workers.serving import run
 
@@ -34,6 +35,9 @@ def answer(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         elf = ElfFile(lambda offset, size: os.pread(source, size, offset), size, label)
         if "address" in request:
             return {"spins": spin_loop_at(elf, int(request["address"]))}
+        if "function" in request:
+            vaddr, length = request["function"]
+            return {"function": look_at(elf, int(vaddr), int(length))}
         return {"facts": to_json(find_facts(elf, label.rpartition("/")[2]))}
     except (ElfError, OSError, ValueError, TypeError) as error:
         return {"problem": str(error)[:500]}

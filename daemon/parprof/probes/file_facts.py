@@ -177,6 +177,18 @@ def look_at(elf: ElfFile, vaddr: int, size: int = 0, name: str = "") -> Function
     return Function(name, vaddr, _place(first), _place(whole), _place(slow) if slow is not None else None)
 
 
+def at_its_entry(elf: ElfFile, vaddr: int) -> Function:
+    """The function at an ELF virtual address, to be probed at its first instruction: always right, at times dear.
+
+    Nothing is disassembled for that.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    first = _place(cheap_probe_site(elf, vaddr, 0))
+    return Function("", vaddr, first, first, None)
+
+
 def _place(site: ProbeSite) -> Place:
     return Place(site.vaddr, site.cheap, site.arguments_intact)
 

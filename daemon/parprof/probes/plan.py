@@ -17,8 +17,8 @@ from parprof.kernel.records import (
 )
 from parprof.kernel.uprobes import Site
 from parprof.plans import Edge, Hook
-from parprof.probes.facts_book import file_facts
-from parprof.probes.file_facts import Function, look_at
+from parprof.probes.facts_book import BOOK, file_facts
+from parprof.probes.file_facts import Function, at_its_entry
 from parprof.probes.spin_book import SPINS
 from parprof.probes.wait_code import Range, merged
 from parprof.process.loadmap import Dso, LoadMap
@@ -28,6 +28,9 @@ _PAIRED = (Edge.WORK, Edge.WAIT, Edge.REGION, Edge.LOCK)
 """Their end is of interest too."""
 _RARE = (Edge.LOAD_MAP, Edge.CREATE_THREAD)
 """Not worth a look at more of the code than the first instruction: a push is cheap."""
+
+_BODY_SECONDS = 0.5
+"""How long a look at the body of a region may take: its runs lack their path meanwhile, and nothing else is done."""
 
 
 @dataclass(slots=True)
@@ -106,8 +109,10 @@ def learned_site(agent: Agent, dso: Dso, vaddr: int) -> Site | None:
     """A site for an outlined function without a symbol, which was learned from an argument; None if it has one."""
     if dso.elf is None or any(function.vaddr == vaddr for function in file_facts(dso).functions):
         return None
-    try:  # not in a child: until it is probed each run of the body lacks its path
-        return _body_site(agent, dso, look_at(dso.elf, vaddr))
+    try:
+        entry = at_its_entry(dso.elf, vaddr)
+        function = entry if entry.first.cheap else BOOK.function(dso, vaddr, 0, _BODY_SECONDS) or entry
+        return _body_site(agent, dso, function)
     except ElfError:
         return None
 

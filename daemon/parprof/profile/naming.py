@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping
 
 from parprof.facts.drain import Image
 from parprof.facts.names import Frames, KernelPlace, Request
-from parprof.loops import LoopScopes
+from parprof.loops import KeptLoops, LoopScopes
+from parprof.resources import Closing
 from parprof.symbols import Symbolizer
 from parprof.symbols.kernel import KernelSymbolizer
 
 
-class FileNamer:
+class FileNamer(Closing):
     """The `Namer` of what runs here and now."""
 
     def __init__(
@@ -22,7 +23,7 @@ class FileNamer:
         ``kernel_pass_seconds``: look up new addresses of the kernel at most so often; each time takes 0.1 s.
         """
         self._symbolizer = symbolizer
-        self._loops = loops
+        self._loops = KeptLoops() if loops else None
         self._kernel = KernelSymbolizer(pass_seconds=kernel_pass_seconds)
         self.notes: list[str] = []
         """What the reader of the names must know."""
@@ -30,19 +31,26 @@ class FileNamer:
     @property
     def uses_weights(self) -> bool:
         """Whether `name` looks at its weights: only hot functions are looked at for loops."""
-        return self._loops
+        return self._loops is not None
 
     @property
     def problems(self) -> Mapping[str, str]:
         """Path of a file -> why less is known of it than could be."""
         return self._symbolizer.problems
 
+    def prepare(self) -> None:
+        """Start the helpers, which takes a moment, beside what else there is to do."""
+        self._symbolizer.prepare()
+        if self._loops is not None:
+            self._loops.prepare()
+
     def name(self, weights: Mapping[Request, int], total: int) -> Mapping[Request, Frames]:
         """The frames at each place; see `parprof.facts.names.Namer`."""
+        if self._loops is None:
+            return self._symbolizer.resolve(weights)
+        self._loops.prepare()  # beside the names
         resolved = self._symbolizer.resolve(weights)
-        if not self._loops:
-            return resolved
-        scopes = LoopScopes(self._symbolizer.resolve)
+        scopes = LoopScopes(self._symbolizer.resolve, self._loops)
         scopes.prepare(weights, resolved, total)
         self.notes += scopes.notes
         # a loop without lines is an address, which tells its reader nothing
@@ -64,3 +72,10 @@ class FileNamer:
     def trim(self) -> None:
         """End idle helpers, and give back their memory."""
         self._symbolizer.trim()
+        if self._loops is not None:
+            self._loops.trim()
+
+    def close(self) -> None:
+        """End the helpers; the symbolizer is the caller's."""
+        if self._loops is not None:
+            self._loops.close()

@@ -46,6 +46,8 @@ _STACKS_KEPT = 4_000
 _STACK_DRAINS = 6
 _FRESH_SECONDS = 0.5
 """What was charged so short a time ago is answer enough."""
+_RENEWED_SECONDS = 2.0
+"""No snapshot is made sooner after the last one because somebody asks: each drains the kernel's tables."""
 _TRIM_SECONDS = 60.0
 RETRY_SECONDS = 60.0
 """A process that could not be watched is tried again so often."""
@@ -93,11 +95,28 @@ class Daemon:
             0.0, 0.0,
         )  # fmt: skip
 
+    def tell_protection(self, sentences: tuple[str, ...]) -> None:
+        """What was given up of our powers, and what could not be: for those who ask. Before `run`."""
+        self._snapshot = replace(self._snapshot, protection=sentences)
+
     # What other threads may call.
 
     def snapshot(self) -> Snapshot:
         """The newest snapshot."""
         return self._snapshot
+
+    def refresh(self) -> Future[None]:
+        """Charge what was sampled until now, for a snapshot of now; not more often than is worth it."""
+
+        def renew() -> None:
+            if time.monotonic() - self._snapshot_s >= _RENEWED_SECONDS:
+                self._renew()
+
+        if self._ready:
+            return self._requests.ask(renew)
+        not_yet: Future[None] = Future()
+        not_yet.set_result(None)
+        return not_yet
 
     def profiles(self) -> tuple[ProfileEntry, ...]:
         """The processes of which there is a recent profile."""
@@ -167,6 +186,17 @@ class Daemon:
 
         return self._requests.ask(change)
 
+    def cut(self, pid: int) -> Future[None]:
+        """End the interval that is under way, and with it the waits of a process that go on."""
+
+        def end() -> None:
+            target = self._session.live(pid)
+            if target is not None and pid in self._waits_of:
+                self._session.find_waits(target, True)
+            self._charge()
+
+        return self._requests.ask(end)
+
     def is_healthy(self) -> str:
         """Empty while the loop turns."""
         late_s = time.monotonic() - self._turned_s
@@ -199,6 +229,9 @@ class Daemon:
                 budget=Budget(options.budget_ratio),
             ) as kernel,
             Symbolizer(footprint.FILE_SECONDS, _LOG.info, footprint.SYMBOLS_SECONDS) as symbolizer,
+            FileNamer(
+                symbolizer, loops=options.loops, kernel_pass_seconds=footprint.KERNEL_PASS_SECONDS
+            ) as namer,
         ):
             self._kernel = kernel
             pace = Pace(
@@ -208,9 +241,7 @@ class Daemon:
             self._candidates = Candidates(options.selection, options.max_processes)
             self._session = Session(kernel, pace, self._candidates.add, share_probes=True)
             self._watching = Watching(self._session)
-            namer = FileNamer(
-                symbolizer, loops=options.loops, kernel_pass_seconds=footprint.KERNEL_PASS_SECONDS
-            )
+            self._watching.shows_arguments = options.arguments
             self._rows = RowMaker(AddressBook(namer, by_line=True, kernel_depth=options.kernel_depth))
             self._losses = Losses(kernel.lost)
             self._losses.also("candidates_full", lambda: self._candidates.refused)
@@ -239,6 +270,7 @@ class Daemon:
         self._governor.set_budget(options.budget_ratio, options.frequency_hz)
         self._kernel.breaker.set_budget(Budget(options.budget_ratio))
         self._recent.resize(options.ring_bytes)
+        self._watching.shows_arguments = options.arguments
         self._candidates.selection = options.selection
         self._candidates.max_processes = options.max_processes
         for target in list(self._session.targets.values()):
@@ -262,10 +294,7 @@ class Daemon:
         self._consider()
         now_s = time.monotonic()
         if now_s - self._snapshot_s >= self._options.interval_seconds:
-            self._snapshot_s = now_s
-            self._charge()
-            self._settle(now_s - self._sampling_s)
-            self._snapshot = self._make_snapshot()
+            self._renew()
         if self._refused and now_s - self._retried_s >= RETRY_SECONDS:
             self._retried_s = now_s
             self._kernel.forget_verdicts(self._refused)
@@ -275,6 +304,12 @@ class Daemon:
             self._trim()
         self._turned_s = now_s
         each_turn()
+
+    def _renew(self) -> None:
+        self._snapshot_s = time.monotonic()
+        self._charge()
+        self._settle(self._snapshot_s - self._sampling_s)
+        self._snapshot = self._make_snapshot()
 
     def _consider(self) -> None:
         """Decide about processes that have been seen."""
@@ -415,6 +450,7 @@ class Daemon:
             samples=self._rows.samples,
             lost=self._losses.counts(),
             probe_hits=self._watching.probe_hits(),
+            edge_hits=self._watching.edge_hits(),
             attach_failures=dict(self._failures + self._watching.failures()),
             governor_transitions=dict(self._governor.transitions),
             budget_ratio=self._options.budget_ratio,
@@ -431,6 +467,7 @@ class Daemon:
             detaching=detacher.pending,
             dropped={"intervals": self._recent.dropped_intervals, "call paths": self._recent.dropped_rows},
             notes=self._notes,
+            protection=self._snapshot.protection,
         )
 
 

@@ -10,11 +10,12 @@ import time
 from contextlib import ExitStack
 
 from parprof.errors import ParprofError, UsageError
+from parprof.kernel.capability import children
 from parprof.kernel.perf_events import EventChoice, choose
-from parprof.service import log
+from parprof.service import capabilities, log
 from parprof.service.config.load import changed_keys, read_secret
 from parprof.service.config.push import push_config
-from parprof.service.config.schema import Config, ConfigError
+from parprof.service.config.schema import Config, ConfigError, Http
 from parprof.service.config.text import CommandLine, answer, parse_command_line
 from parprof.service.control.server import ControlServer
 from parprof.service.daemon import Daemon, DaemonOptions
@@ -43,6 +44,7 @@ def options_of(config: Config, events: EventChoice) -> DaemonOptions:
         functions_per_process=config.limits.functions,
         ring_bytes=config.profiles.ring_bytes,
         loops=config.symbols.loops,
+        arguments=config.shown.arguments,
     )
 
 
@@ -75,6 +77,7 @@ class Parprofd:
         self._to_push: list[int] = []
         self._pusher: Pusher | None = None
         self._http: HttpServer | None = None
+        self._http_at_start = self._config.http
 
     def run(self) -> None:
         """Run until SIGTERM or SIGINT. SIGHUP reads the configuration again.
@@ -86,6 +89,10 @@ class Parprofd:
         signal.signal(signal.SIGINT, lambda *_: self._daemon.stop())
         signal.signal(signal.SIGHUP, lambda *_: self._ask_for_reload())
         self._notifier.more_time(_START_SECONDS)
+        protection = capabilities.give_up(), children().says
+        self._daemon.tell_protection(protection)
+        for sentence in protection:
+            _LOG.info("%s", sentence)
         with ExitStack() as parts:
             parts.callback(self._notifier.close)
             # The control socket first: of two daemons on the same files the second one has that to tell.
@@ -109,11 +116,10 @@ class Parprofd:
             self._daemon.leave = self._pusher.submit
 
     def _start_http(self, parts: ExitStack) -> None:
-        http = self._config.http
+        http = self._http_at_start
         if http.listen:
-            token = read_secret(http.token_file) if http.token_file else ""
             self._http = HttpServer(
-                self._daemon, http.listen, token=token, certificate=http.certificate, key=http.key,
+                self._daemon, http.listen, token=_read_token(http), certificate=http.certificate, key=http.key,
                 functions_for_all=http.functions_for_all,
             )  # fmt: skip
             self._http.start()
@@ -167,6 +173,17 @@ class Parprofd:
         if self._pusher is not None and self._to_push:
             _LOG.warning("the last profiles of %d processes are not pushed", len(self._to_push))
 
+    def _reload_secrets(self, server: HttpServer) -> None:
+        """From the files of the start: other paths take effect at the next one."""
+        for what, again in (
+            ("certificate", server.reload_certificate),
+            ("token", lambda: server.reload_token(_read_token(self._http_at_start))),
+        ):
+            try:
+                again()
+            except ParprofError as error:
+                _LOG.error("the %s is not reloaded: %s", what, error)
+
     def _apply_new_configuration(self) -> None:
         """A wrong configuration changes nothing."""
         try:
@@ -181,11 +198,12 @@ class Parprofd:
         log.set_level(fresh.log.level)
         self._daemon.apply(options_of(fresh, self._events))
         if self._http is not None:
-            try:
-                self._http.reload_certificate()
-            except ParprofError as error:
-                _LOG.error("the certificate is not reloaded: %s", error)
+            self._reload_secrets(self._http)
         _LOG.info("reloaded: %s", ", ".join(now) or f"nothing {'else ' if later else ''}has changed")
+
+
+def _read_token(http: Http) -> str:
+    return read_secret(http.token_file) if http.token_file else ""
 
 
 def _set_debuginfod(config: Config) -> None:

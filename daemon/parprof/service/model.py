@@ -98,8 +98,8 @@ class Snapshot:
     frequency_hz: int
     samples: int
     lost: Mapping[str, int]
-    probe_hits: Mapping[tuple[str, str], int]
-    """By (runtime, edge)."""
+    probe_hits: Mapping[str, int]
+    """By runtime."""
     attach_failures: Mapping[tuple[str, str], int]
     """By (runtime, reason)."""
     governor_transitions: Mapping[tuple[str, str], int]
@@ -129,7 +129,11 @@ class Snapshot:
     """For how long n_w was at each level, summed up over all processes, ended ones too."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """What went from the recent profiles to make room: intervals, and call paths in them."""
+    edge_hits: Mapping[str, int] = field(default_factory=dict)
+    """The same hits by kind of edge, of all runtimes together: the kernel does not tell which runtime's."""
     notes: tuple[str, ...] = ()
+    protection: tuple[str, ...] = ()
+    """What the daemon has given up, and what it could not, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +154,16 @@ class Service(Protocol):
     def snapshot(self) -> Snapshot:
         """The newest snapshot; never waits."""
 
+    def refresh(self) -> Future[None]:
+        """Make a new snapshot, unless the newest is of the last moments."""
+
     def profiles(self) -> tuple[ProfileEntry, ...]:
         """What `profile` can give right now, newest first."""
 
     def profile(self, pid: int, seconds: float) -> Future[Profile]:
         """The profile of the last ``seconds`` of a process, as far as the daemon still has them.
+
+        It is made of whole intervals, those that come nearest to these seconds: see `cut`.
 
         The future fails with TargetError where the process is not watched.
         """
@@ -167,6 +176,9 @@ class Service(Protocol):
 
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:
         """Find out from now on where the threads of a process wait, too, or do so no more."""
+
+    def cut(self, pid: int) -> Future[None]:
+        """End the interval that is under way: profiles of a process that are asked for later can begin here."""
 
     def is_healthy(self) -> str:
         """Empty while the loop turns, else what is wrong, one line."""

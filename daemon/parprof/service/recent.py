@@ -190,7 +190,7 @@ class RecentProfiles:
         return tuple(entry for _, entry in sorted(found, key=lambda item: -item[0]))
 
     def profile(self, pid: int, seconds: float, *, until_now: bool = False) -> Profile | None:
-        """The last ``seconds`` of a process: all intervals that reach into those. None without any.
+        """The last ``seconds`` of a process, as nearly as whole intervals can be that. None without any.
 
         They are the last that it was sampled in, or with ``until_now`` the last that have passed.
         """
@@ -202,8 +202,8 @@ class RecentProfiles:
         wanted: list[_Interval] = []
         left_s = seconds
         for interval in reversed(process.intervals):
-            if interval.added_s < oldest_s or (wanted and left_s <= 0):
-                break
+            if interval.added_s < oldest_s or (wanted and left_s < interval.head.duration_s / 2):
+                break  # without it the sum is nearer to what was asked for
             wanted.append(interval)
             left_s -= interval.head.duration_s
         wanted.reverse()

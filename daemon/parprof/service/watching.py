@@ -88,10 +88,12 @@ class Watching:
         """``session`` has the targets; ``idle_time`` is the machine's."""
         self._session = session
         self._watched: dict[int, _Watched] = {}
-        self._edges: Counter[tuple[str, str]] = Counter()
+        self._hits: Counter[str] = Counter()
         self._strays = Metrics()
         self._idle_time = idle_time or IdleTime()
         self._level_clock = LevelClock()
+        self.shows_arguments = False
+        """Whether commands have their arguments, which may hold secrets, wherever they are shown."""
         self.violations = 0
         """Intervals in which a process was charged with more core time than there was."""
 
@@ -159,7 +161,7 @@ class Watching:
                 account.totals[UNUSED] += unused * interval.idleness_ns
             account.close_interval(end_s, seconds, interval, means.get(target.image, 0.0))
             hits, account.charged_hits = target.probe_hits - account.charged_hits, target.probe_hits
-            self._edges[target.plan.runtime, "all"] += max(hits, 0)
+            self._hits[target.plan.runtime] += max(hits, 0)
             ready_ns, account.charged_ready_ns = target.ready_ns - account.charged_ready_ns, target.ready_ns
             cores = mean_cores(account.take_held(target.cores_held()))
             times = CoreTime(
@@ -199,7 +201,7 @@ class Watching:
         target = charged.target
         return Profile(
             process=ProcessInfo(
-                target.pid, target.process.comm, target.process.command, target.plan.runtime, cores, target.n_w_source
+                target.pid, target.process.comm, self._command(target), target.plan.runtime, cores, target.n_w_source
             ),
             duration_s=charged.usage.seconds,
             frequency_hz=self._session.kernel.frequency_hz,
@@ -209,6 +211,11 @@ class Watching:
             notes=[*self._impossible(charged.account), *target.notes()],
             start_time_s=charged.start_s,
         )  # fmt: skip
+
+    def _command(self, target: Target) -> str:
+        """How a process is shown. Not by the first word of its command line: many programs write all of it there."""
+        process = target.process
+        return process.command if self.shows_arguments else process.exe or f"[{process.comm}]"
 
     def idle_profile(self, target: Target, seconds: float, cores: int, event: str) -> Profile:
         """The profile of a process of which nothing was sampled in these seconds."""
@@ -248,7 +255,7 @@ class Watching:
         return ProcessSnapshot(
             pid=target.pid,
             labels=watched.labels,
-            command=target.process.command,
+            command=self._command(target),
             runtime=target.plan.runtime,
             n_w_source=target.n_w_source,
             cores=cores,
@@ -274,12 +281,14 @@ class Watching:
     def _impossible(account: ProcessAccount) -> list[str]:
         return [account.violation] if account.violation else []
 
-    def probe_hits(self) -> dict[tuple[str, str], int]:
-        """Probe hits by (runtime, edge): of all runtimes together where they are told apart by edge."""
+    def probe_hits(self) -> dict[str, int]:
+        """Probe hits by runtime."""
+        return {runtime: hits for runtime, hits in self._hits.items() if hits}
+
+    def edge_hits(self) -> dict[str, int]:
+        """The same hits by kind of edge, as far as they are of one."""
         edges = self._session.kernel.edge_hits()
-        out = {("any", EDGE_NAMES[kind]): hits for kind, hits in edges.items() if hits and kind in EDGE_NAMES}
-        out.update({key: hits for key, hits in self._edges.items() if hits})
-        return out
+        return {EDGE_NAMES[kind]: hits for kind, hits in edges.items() if hits and kind in EDGE_NAMES}
 
     def failures(self) -> Counter[tuple[str, str]]:
         """Probes that could not be attached, by (runtime, reason), in the processes watched now."""

@@ -131,7 +131,7 @@ def main() -> int:
     max_size = int(sys.argv[2])
     fetcher = Fetcher(connection, max_size)
     "a".encode("idna")  # loads what host names need
-    give_up_privileges(_MEMORY_LIMIT, max_size, 256)
+    give_up_privileges(_MEMORY_LIMIT, max_size, 256, network=True)
     with suppress(OSError, ValueError), ThreadPoolExecutor(_AT_ONCE) as pool:
         while (received := protocol.receive(connection)) is not None and received[1]:
             request, fds = received

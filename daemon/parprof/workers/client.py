@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,13 +16,21 @@ from typing import Any
 
 from parprof.resources import Closing
 from parprof.workers import protocol
-from parprof.workers.privileges import STILL_PRIVILEGED
+from parprof.workers.privileges import STILL_PRIVILEGED, UNFILTERED
 
+_LOG = logging.getLogger(__name__)
 _DEATH_SECONDS = 2.0
 
 
 _EXIT_SECONDS = 0.5
-_REMEDY = "give parprof CAP_SETUID and CAP_SETGID, or run it as another user than root"
+_REASONS = {
+    STILL_PRIVILEGED: "the child cannot become nobody, and reads nothing as root: give parprof CAP_SETUID and "
+    "CAP_SETGID, or run it as another user than root",
+    UNFILTERED: "the child is refused a filter of its system calls, and reads nothing without: please report",
+    -signal.SIGSYS: "the child was ended because it made a system call that reading never needs: the file may be "
+    "an attack on parprof; please report",
+}
+"""What the exit status of a child tells."""
 _abandoned: list[subprocess.Popen[bytes]] = []
 """Children that were killed and have yet to die."""
 
@@ -141,9 +151,12 @@ class WorkerClient(Closing):
         with suppress(subprocess.TimeoutExpired):
             status = self._child.wait(_EXIT_SECONDS) if self._child is not None else None
         self.close()
-        if status == STILL_PRIVILEGED:
-            return f"{self.doing}: the child cannot become nobody, and reads nothing as root: {_REMEDY}"
-        return f"{self.doing} {what}"
+        reason = _REASONS.get(status) if status is not None else None
+        if reason is None:
+            return f"{self.doing} {what}"
+        if status == -signal.SIGSYS:  # whoever asked may do without the answer: the administrator should know
+            _LOG.error("%s: %s", self.doing, reason)
+        return f"{self.doing}: {reason}"
 
     def stop_if_idle(self, seconds: float) -> bool:
         """End the worker, and give back its memory, if it had nothing to do for so long."""

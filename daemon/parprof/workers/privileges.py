@@ -8,20 +8,38 @@ import resource
 import sys
 from contextlib import suppress
 
-STILL_PRIVILEGED = 77
-"""Exit status of a child that could not give up its privileges, and therefore reads nothing."""
+from parprof.workers import permitted, seccomp
+
+STILL_PRIVILEGED, UNFILTERED = 77, 78
+"""Exit statuses of a child that could not give up its privileges, or not have its system calls filtered where the
+kernel can do that. It reads nothing then."""
 
 _NOBODY = 65534
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 4, 38, 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
-def give_up_privileges(memory: int, file_size: int, files: int) -> None:
-    """`drop_privileges`, or end this process with `STILL_PRIVILEGED`: hostile input must not be read then."""
+def give_up_privileges(memory: int, file_size: int, files: int, *, network: bool = False) -> None:
+    """`drop_privileges` and `filter_system_calls`, or end this process: hostile input must not be read then."""
     try:
         drop_privileges(memory, file_size, files)
     except OSError:
         sys.exit(STILL_PRIVILEGED)
+    try:
+        filter_system_calls(network)
+    except OSError:
+        sys.exit(UNFILTERED)
+
+
+def filter_system_calls(network: bool) -> None:
+    """Leave only what `parprof.workers.permitted` allows, for ever; nothing where there are no filters.
+
+    Raises:
+        OSError: the kernel has filters, and refuses this one.
+    """
+    if not seccomp.missing():
+        policy = permitted.for_fetchers() if network else permitted.for_parsers()
+        seccomp.install(seccomp.program(policy, permitted.OTHERWISE))
 
 
 def drop_privileges(memory: int, file_size: int, files: int) -> None:

@@ -62,7 +62,7 @@ def load(
     sources.read_texts(_variables(environment, sources.problems))
     sources.read_texts((KEYS[key], KEYS[key].flag, text) for key, text in (flags or {}).items())
     config = sources.build()
-    if config is None or sources.problems:
+    if sources.problems:
         raise ConfigError(sources.problems)
     return Loaded(config, sources.origins, path if found else "")
 
@@ -87,6 +87,8 @@ class _Sources:
         self.problems: list[str] = []
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = dict.fromkeys(KEYS, "default")
+        self._wrong: set[str] = set()
+        """Tables with a problem: what their other keys add up to is not known."""
         self._present: set[str] = set()
         """Tables that are in the file."""
         self._where: Callable[[str], str] = lambda path: ""
@@ -140,6 +142,7 @@ class _Sources:
                 self._complain(key.path, f"is missing; write it, such as {key.rule.sample}")
 
     def _complain(self, path: str, says: str) -> None:
+        self._wrong.add(path.rpartition(".")[0])
         self.problems.append(f"{self._where(path)}: {visible(path, 120)}: {says}")
 
     def read_texts(self, texts: Iterable[tuple[ConfigKey, str, str]]) -> None:
@@ -153,17 +156,18 @@ class _Sources:
     def _take(self, key: ConfigKey, value: Any, origin: str) -> None:
         problem, value = check(key, value)
         if problem:
+            self._wrong.add(key.table)
             self.problems.append(f"{origin}: {key.path}: {problem}")
         else:
             self.values[key.path], self.origins[key.path] = value, origin
 
-    def build(self) -> Config | None:
-        if self.problems:
-            return None
+    def build(self) -> Config:
+        """The configuration, defaults in place of what is wrong; with problems of values that do not go together."""
         config = self._construct(Config, "")
         assert isinstance(config, Config)
         for path, says in across(config):
-            self.problems.append(f"{self.origins.get(path) or self._where(path)}: {path}: {says}")
+            if path.rpartition(".")[0] not in self._wrong:
+                self.problems.append(f"{self.origins.get(path) or self._where(path)}: {path}: {says}")
         return config
 
     def _construct(self, kind: Any, prefix: str) -> Any:

@@ -25,12 +25,14 @@ class DaemonOptions:
     """Watched at a time; further ones wait until there is room."""
     paths_per_process: int = 2000
     """Call paths that stay apart in one interval; the coldest are folded into their callers."""
-    functions_per_process: int = 20
+    functions_per_process: int = 5
     """The costliest functions, which a snapshot has by name."""
     ring_bytes: int = 16 << 20
     """Memory for recent profiles. See `parprof.service.recent.RecentProfiles`."""
     loops: bool = False
     """Put loops among the frames of call paths. Takes some memory for each hot function."""
+    arguments: bool = False
+    """Show commands with their arguments."""
     kernel_depth: int = 3
     """How much of a kernel stack is in call paths: the system call or interrupt and its entry. What lies deeper makes
     many paths of one, and says nothing about the program."""

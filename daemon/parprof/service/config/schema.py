@@ -142,7 +142,9 @@ class Http:
         restart=True,
     )
     token_file: str = _key(
-        "", "File with the token that clients must send (Authorization: Bearer TOKEN).", restart=True
+        "",
+        "File with the token that clients must send (Authorization: Bearer TOKEN). A reload reads it again.",
+        restart=True,
     )
     functions_for_all: bool = _key(
         False,
@@ -190,7 +192,7 @@ class Limits:
         high=10**6,
     )
     functions: int = _key(
-        20, 'Functions of each process in /metrics; the rest is function="other".', low=0, high=1000
+        5, 'Functions of each process in /metrics; the rest is function="other".', low=0, high=1000
     )
 
 
@@ -202,6 +204,17 @@ class Symbols:
     debuginfod: bool = _key(False, "Whether debug files are fetched from debuginfod servers.", restart=True)
     debuginfod_urls: tuple[str, ...] = _key(
         (), "The servers; without any: those in the environment's DEBUGINFOD_URLS.", restart=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown of processes."""
+
+    arguments: bool = _key(
+        False,
+        "Whether commands are shown with their arguments, which may hold secrets: on pages, in profiles, over the "
+        "control socket. Without: the path of the program.",
     )
 
 
@@ -312,6 +325,7 @@ class Config:
     profiles: Profiles = _table(Profiles)
     limits: Limits = _table(Limits)
     symbols: Symbols = _table(Symbols)
+    shown: Shown = _table(Shown)
     log: Log = _table(Log)
     push: Push = _table(Push, file_only=True)
 

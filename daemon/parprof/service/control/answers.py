@@ -37,6 +37,7 @@ def status(service: Service, peer: Peer) -> pb.Status:
         governor_transitions=_counters(snapshot.governor_transitions.items()),
         pushed=_counters(snapshot.pushed.items()),
         notes=[_text(note) for note in snapshot.notes[:_MAX_NOTES]] if peer.is_root else [],
+        protection=[_text(line) for line in snapshot.protection],
         dropped=_counters([((kind,), count) for kind, count in snapshot.dropped.items()]),
     )
 

@@ -194,7 +194,7 @@ class Response(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., list: _Optional[_Union[ProcessList, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., profile: _Optional[_Union[ProfileChunk, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ["attach_failures", "budget_ratio", "cost_ratio", "drain_s", "dropped", "frequency_hz", "governor_transitions", "lost", "not_ready", "notes", "processes", "pushed", "samples", "started_time_s", "time_s", "unhealthy", "version", "visible_processes"]
+    __slots__ = ["attach_failures", "budget_ratio", "cost_ratio", "drain_s", "dropped", "frequency_hz", "governor_transitions", "lost", "not_ready", "notes", "processes", "protection", "pushed", "samples", "started_time_s", "time_s", "unhealthy", "version", "visible_processes"]
     ATTACH_FAILURES_FIELD_NUMBER: _ClassVar[int]
     BUDGET_RATIO_FIELD_NUMBER: _ClassVar[int]
     COST_RATIO_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +206,7 @@ class Status(_message.Message):
     NOTES_FIELD_NUMBER: _ClassVar[int]
     NOT_READY_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    PROTECTION_FIELD_NUMBER: _ClassVar[int]
     PUSHED_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     STARTED_TIME_S_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +225,7 @@ class Status(_message.Message):
     not_ready: str
     notes: _containers.RepeatedScalarFieldContainer[str]
     processes: int
+    protection: _containers.RepeatedScalarFieldContainer[str]
     pushed: _containers.RepeatedCompositeFieldContainer[Counter]
     samples: int
     started_time_s: float
@@ -231,7 +233,7 @@ class Status(_message.Message):
     unhealthy: str
     version: str
     visible_processes: int
-    def __init__(self, version: _Optional[str] = ..., time_s: _Optional[float] = ..., started_time_s: _Optional[float] = ..., unhealthy: _Optional[str] = ..., not_ready: _Optional[str] = ..., processes: _Optional[int] = ..., visible_processes: _Optional[int] = ..., frequency_hz: _Optional[int] = ..., samples: _Optional[int] = ..., budget_ratio: _Optional[float] = ..., cost_ratio: _Optional[float] = ..., drain_s: _Optional[float] = ..., lost: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., attach_failures: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., governor_transitions: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., pushed: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., dropped: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., time_s: _Optional[float] = ..., started_time_s: _Optional[float] = ..., unhealthy: _Optional[str] = ..., not_ready: _Optional[str] = ..., processes: _Optional[int] = ..., visible_processes: _Optional[int] = ..., frequency_hz: _Optional[int] = ..., samples: _Optional[int] = ..., budget_ratio: _Optional[float] = ..., cost_ratio: _Optional[float] = ..., drain_s: _Optional[float] = ..., lost: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., attach_failures: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., governor_transitions: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., pushed: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., dropped: _Optional[_Iterable[_Union[Counter, _Mapping]]] = ..., protection: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = []

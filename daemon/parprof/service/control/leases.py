@@ -41,7 +41,7 @@ class Leases:
 
     @contextmanager
     def attached(self, pid: int) -> Iterator[None]:
-        """Have a process watched inside the block.
+        """Have a process watched inside the block, whose beginning begins an interval.
 
         Raises:
             TargetError: it cannot be watched.
@@ -54,6 +54,7 @@ class Leases:
                 self._attached[pid] += 1
             self._look_closely(pid, 1)
         try:
+            _wait(self._service.cut(pid))  # nothing from before belongs into the profile
             yield
         finally:
             with self._lock, suppress(ParprofError, TimeoutError):  # the daemon ends

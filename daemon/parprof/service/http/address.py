@@ -60,7 +60,8 @@ def check_exposure(endpoint: Endpoint, token: str, has_tls: bool) -> None:
     if not endpoint.is_loopback:
         where = f"HTTP on {endpoint.host} is open to other machines"
         if not token:
-            raise UsageError(f"{where}: set a token too, or listen on 127.0.0.1:{endpoint.port}")
+            more = "" if has_tls else ", certificate and key"
+            raise UsageError(f"{where}: set a token{more} too, or listen on 127.0.0.1:{endpoint.port}")
         if not has_tls:
             raise UsageError(
                 f"{where}: set certificate and key too, as the token must not cross the network in clear text,"
@@ -103,6 +104,10 @@ class Guard:
     def __init__(self, *, is_loopback: bool, token: str) -> None:
         """``token``: empty where none is needed."""
         self._check_host = is_loopback
+        self._token = token.encode()
+
+    def take_token(self, token: str) -> None:
+        """Have another one from now on."""
         self._token = token.encode()
 
     @property

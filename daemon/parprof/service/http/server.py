@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection
 from http import HTTPStatus
 
-from parprof.errors import OutputError
+from parprof.errors import OutputError, UsageError
 from parprof.resources import Closing
 from parprof.service.http.address import Guard, check_exposure, parse_address, tls_context
 from parprof.service.http.conversation import Conversation
@@ -42,9 +42,9 @@ class HttpServer(Closing):
         self._endpoint = parse_address(address)
         check_exposure(self._endpoint, token, has_tls=bool(certificate and key))
         self._files = (certificate, key)
-        guard = Guard(is_loopback=self._endpoint.is_loopback, token=token)
+        self._guard = Guard(is_loopback=self._endpoint.is_loopback, token=token)
         self._handler = _Handler(
-            Conversation(Site(service, functions_for_all=functions_for_all), guard),
+            Conversation(Site(service, functions_for_all=functions_for_all), self._guard),
             tls_context(certificate, key),
         )
         self._listener = Listener("parprofd-http", self._handler, LIMITS)
@@ -83,6 +83,17 @@ class HttpServer(Closing):
             UsageError: a file is missing or wrong; the old ones stay in use.
         """
         self._handler.tls = tls_context(*self._files)
+
+    def reload_token(self, token: str) -> None:
+        """Ask for this token from now on, instead of the one before. One is needed where one was.
+
+        Raises:
+            UsageError: it is too weak; the old one stays in use.
+        """
+        check_exposure(self._endpoint, token, has_tls=all(self._files))
+        if bool(token) != self._guard.has_token:
+            raise UsageError("whether a token is needed is decided at a start: restart parprofd")
+        self._guard.take_token(token)
 
     def close(self) -> None:
         """Stop listening, break what is still open, and wait a little for the threads."""

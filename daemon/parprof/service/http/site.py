@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
 from urllib.parse import urlencode
@@ -38,6 +39,8 @@ ALL = "root sees all, and so does who sends the token of the configuration"
 OTHERS = f"other users' processes are not shown: {ALL}"
 
 _PROFILE = re.compile(r"/profiles/([1-9][0-9]{0,9})\.(pb\.gz|svg|html)", re.ASCII)
+_REFRESH_SECONDS = 1.0
+"""How long a scrape waits for what was sampled until now."""
 _BY = re.compile(r"[a-z_]{1,40}", re.ASCII)
 _ROUTES = ("/", "/metrics", "/healthz", "/readyz", "/profiles")
 
@@ -106,6 +109,8 @@ class Site:
 
     def _page_of_metrics(self, request: Request, client: Client) -> Response:
         with_functions = self._functions_for_all or client.sees_all
+        with suppress(Exception):  # the newest there is will do, as when the daemon is busy or about to stop
+            self._service.refresh().result(_REFRESH_SECONDS)
         page = self._metrics.render(request.headers.get("accept", ""), with_functions)
         return Response(HTTPStatus.OK, *page)
 

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from parprof import __version__
 from parprof.metrics import METRICS, Metric, Metrics, Shown
 from parprof.service.levels import FIRST_OF_LEVEL
+from parprof.service.metrics.children import ChildrenCollector
 from parprof.service.metrics.exposition import NO_LABELS, Family, LabelSet, render
 from parprof.service.metrics.series import (
     NONE,
@@ -162,7 +163,7 @@ class MetricsPage:
         self._lock = threading.Lock()
         self._made: dict[tuple[bool, bool], tuple[Snapshot, bytes]] = {}
         self._rest = CollectorRegistry()
-        for collector in (ProcessCollector(registry=None), *more):
+        for collector in (ProcessCollector(registry=None), ChildrenCollector(), *more):
             self._rest.register(collector)
 
     def render(self, accept: str = "", with_functions: bool = True) -> tuple[str, tuple[bytes, bytes]]:

@@ -103,8 +103,14 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[Snapshot], _Counts]],
     (
         "parprofd_probe_hits_total",
         "Hits of probes on runtimes.",
-        ("runtime", "edge"),
-        attrgetter("probe_hits"),
+        ("runtime",),
+        lambda s: {(runtime,): hits for runtime, hits in s.probe_hits.items()},
+    ),
+    (
+        "parprofd_edge_hits_total",
+        "The same hits by what they mean, of all runtimes together.",
+        ("edge",),
+        lambda s: {(edge,): hits for edge, hits in s.edge_hits.items()},
     ),
     (
         "parprofd_governor_transitions_total",
