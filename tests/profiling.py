@@ -215,8 +215,8 @@ def run_until(session: Session, done: Callable[[], bool], limit_s: float = 60) -
 
 def rows_of(session: Session, *, loops: bool = False) -> tuple[list[PathSample], RowMaker]:
     """What a session has drained so far as rows, and who made them."""
-    with Symbolizer() as symbolizer:
-        maker = RowMaker(AddressBook(FileNamer(symbolizer, loops=loops)))
+    with Symbolizer() as symbolizer, FileNamer(symbolizer, loops=loops) as namer:
+        maker = RowMaker(AddressBook(namer))
         return maker.rows(session.drained()), maker
 
 

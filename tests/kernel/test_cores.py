@@ -76,8 +76,8 @@ def finish(session: Session, target: Target) -> Profile:
     """The profile, which facts that were saved make again."""
     session.finish()
     measured = session.measurement(target)
-    with Symbolizer() as symbolizer:
-        names = RememberingNamer(FileNamer(symbolizer))
+    with Symbolizer() as symbolizer, FileNamer(symbolizer) as namer:
+        names = RememberingNamer(namer)
         profile = make_profile(measured, names)
     assert make_profile(*decode(encode(measured, names))) == profile
     return profile

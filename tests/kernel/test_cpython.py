@@ -100,8 +100,8 @@ def chains(minor: int) -> list[list[Step]]:
 def profile(session: Session, pid: int) -> Profile:
     session.finish()
     main = next(target for target in session.targets.values() if target.pid == pid)
-    with Symbolizer() as symbolizer:
-        return make_profile(session.measurement(main), FileNamer(symbolizer))
+    with Symbolizer() as symbolizer, FileNamer(symbolizer) as namer:
+        return make_profile(session.measurement(main), namer)
 
 
 def attach(interpreter: str, mode: str, seconds: float) -> Profile:

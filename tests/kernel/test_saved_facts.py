@@ -25,14 +25,18 @@ from parprof.symbols import Symbolizer
     ],
 )
 def test_rows_are_the_same_one_by_one(program: str, phases: str, source: Source | None) -> None:
-    with profiling.traced_session(source=source) as session, Symbolizer() as symbolizer:
+    with (
+        profiling.traced_session(source=source) as session,
+        Symbolizer() as symbolizer,
+        FileNamer(symbolizer) as namer,
+    ):
         child = Child([str(profiling.BUILD / program), phases, "--repeat", "2"])
         main = session.watch(child.pid, follow=True, stop=True)
         child.release()
         profiling.run_until(session, lambda: child.poll() is not None)
         session.finish()
         main = [target for target in session.targets.values() if target.pid == main.pid][-1]
-        names = RememberingNamer(FileNamer(symbolizer))
+        names = RememberingNamer(namer)
         measured = session.measurement(main, own_cpu_s=0.5, notes=["a note"])
         live = make_profile(measured, names)
         written = encode(measured, names)

@@ -278,7 +278,8 @@ class _Count:
             UsageError: too many functions were meant.
         """
         newest = [target for target in self._session.targets.values() if target.pid == main.pid][-1]
-        profile = make_profile(self._session.measurement(newest), FileNamer(symbolizer, loops=False))
+        with FileNamer(symbolizer, loops=False) as namer:
+            profile = make_profile(self._session.measurement(newest), namer)
         calls = self._session.kernel.calls
         made = make_result(
             self._counting.sites,
