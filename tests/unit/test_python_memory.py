@@ -190,6 +190,23 @@ def test_debug_offsets_are_not_believed_blindly(raw: bytes) -> None:
     assert found is None or found.frame_size < 128
 
 
+@given(st.lists(st.integers(0, 200), min_size=71, max_size=71), st.sampled_from([0, 8, 16, 24]))
+def test_offsets_beyond_what_is_read_are_not_believed(offsets: list[int], distance: int) -> None:
+    """An interpreter may say anything of itself; what it says is used on each of its functions."""
+    offsets[36] = offsets[33] + distance  # from the file name to the line table
+    raw = b"xdebugpy" + struct.pack("<72Q", 0x30D00F0, *offsets)
+    layout = debug_layout(LAYOUTS[13], raw)
+    if layout is None:
+        return
+    stacks = PythonStacks(os.getpid(), CPython(layout, 0, 0, (), frozenset(), 0))
+    stacks.take([SentCode(1 << 30, bytes(160), bytes(80), bytes(80), bytes(80))])
+    stacks.resolve([(1, (CodeAt(1 << 30, 0, 0, True),))])
+    planted = Planted()
+    with Memory(os.getpid()) as memory:
+        memory.text(planted.put(bytes(600)), layout)
+        memory.bytes(planted.put(bytes(600)), layout)
+
+
 def test_a_process_that_is_gone() -> None:
     with Memory(1 << 22) as memory:
         assert memory.read(4096, 8) == b""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from parprof.kernel.stacks import CodeAt, SentCode
-from parprof.languages.cpython.layouts import Layout
+from parprof.languages.cpython.layouts import CODE_SIZE, Layout
 from parprof.languages.cpython.linetables import LineTable
 from parprof.languages.cpython.memory import Memory, Objects, SentObjects
 from parprof.languages.cpython.process import CPython
@@ -22,8 +22,6 @@ from parprof.untrusted import visible
 MODULE = "python"
 _UNKNOWN = Frame("[unknown Python function]", module=MODULE)
 _TAG_FACTOR = 0x9E3779B1
-_CODE_SIZE = 160
-"""Bytes of a code object that hold all that is read of it."""
 _MAX_FUNCTIONS = 1 << 16
 _MAX_STACKS = 1 << 18
 _MAX_TABLES = 1 << 26
@@ -105,7 +103,7 @@ class PythonStacks:
         known, sent = self._functions.get(key), self._sent.pop(key, None)
         made = self._made(key, sent.code, SentObjects(sent, self.python.layout)) if sent else None
         if made is None or made.is_cut:
-            raw = self._memory.read(key[0], _CODE_SIZE)
+            raw = self._memory.read(key[0], CODE_SIZE)
             if self._is_of(key, raw):
                 if made is None and known is not None and known.identity == self._identity(raw):
                     return known

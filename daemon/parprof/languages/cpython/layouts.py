@@ -14,6 +14,8 @@ EVERY_FRAME, ENTRY_FLAG, ENTRY_OWNER = 0, 1, 2
 """Which frames begin a C activation of the interpreter loop (``enum python_entry``)."""
 _OWNED_BY_C_STACK = 3
 _MAX_OFFSET = 1 << 15
+CODE_SIZE = 160
+"""Bytes of a code object that hold all that is read of it: CODE_BYTES of the programs."""
 _FROM_FILE_TO_LINES = range(0, 32, 8)
 """Bytes between these two in a code object: the kernel reads them at once."""
 _COOKIE = b"xdebugpy"
@@ -97,6 +99,9 @@ def debug_layout(base: Layout, raw: bytes) -> Layout | None:
     size_bytes, text = words[64:67], words[67:71]
     used = (*thread[:6], *frame, *code, words[45], *size_bytes, *text)
     if any(value > _MAX_OFFSET for value in used) or code[4] - code[1] not in _FROM_FILE_TO_LINES:
+        return None
+    in_code = code[1], code[3], code[4], code[5], words[45]
+    if any(value + 8 > CODE_SIZE for value in in_code) or size_bytes[1] + 8 > size_bytes[2]:
         return None
     return replace(
         base, thread_frame=thread[4], thread_id=thread[5], previous=frame[1], code=frame[2],
