@@ -10,7 +10,7 @@
 /* One for each CPU, as the walks are. */
 BPF_TABLE("percpu_array", u32, struct code_record, code_records, 1);
 
-/* Reads an object of `head` bytes and what follows, as far as there is room; how much was read. */
+/* Reads an object, as far as there is room; how much was read. */
 static __always_inline u32 read_object(void *to, u32 most, u64 at, u64 size)
 {
 	if (size > most)
@@ -43,14 +43,23 @@ static __always_inline u64 bytes_size(struct interpreter *py, u64 at)
 	return length > CODE_LINES_BYTES ? CODE_LINES_BYTES : py->bytes_text + length;
 }
 
+/* A pointer in the code object that was read. */
+static __always_inline u64 code_word(struct code_record *r, u64 offset)
+{
+	asm volatile("%0 &= 248" : "+r"(offset));
+	return *(u64 *)((void *)r->code + offset);
+}
+
 /* Sends what a code object is; 0 if it could not be. */
 static __always_inline int send_code(struct walk *w, struct interpreter *py, struct code_record *r, u64 code)
 {
-	u64 name = 0, file = 0, lines = 0, size;
+	u64 name, file, lines, size;
 
-	if (bpf_probe_read_user(r->code, sizeof(r->code), (void *)code) || !read_user(&name, code + py->name) ||
-	    !read_user(&file, code + py->file) || !read_user(&lines, code + py->lines))
+	if (bpf_probe_read_user(r->code, sizeof(r->code), (void *)code))
 		return 0;
+	name = code_word(r, py->name);
+	file = code_word(r, py->file);
+	lines = code_word(r, py->lines);
 	r->type = RECORD_CODE;
 	r->image = w->key.image;
 	r->address = code;
