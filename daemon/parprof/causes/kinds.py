@@ -289,9 +289,7 @@ def _serial(site: Site, setting: Setting) -> Diagnosis | None:
             "import less of it, or where it is needed (python -X importtime tells what takes long)",
         )
     metrics = site.tally.metrics
-    is_mostly_one = (
-        site.region is None and not is_single(site.tally, setting.cores) and _is_mostly_one(site, setting)
-    )
+    is_mostly_one = _is_mostly_one(site, setting)
     if alone(metrics, setting.cores) < ALONE and not is_mostly_one:
         return None
     processes = _many_processes(site.tally)
@@ -331,13 +329,11 @@ def _imports(tally: Tally) -> str:
 
 def _is_mostly_one(site: Site, setting: Setting) -> bool:
     """Whether the work is one thread's but for a little of others at times, as those that a library starts."""
-    first = max(site.tally.threads.values(), key=lambda metrics: metrics.work_ns, default=None)
-    return (
-        knows_threads(site.tally)
-        and first is not None
-        and share_of_first(site.tally) >= _MOSTLY
-        and alone(first, setting.cores) >= _MOSTLY
-    )
+    tally = site.tally
+    if site.region is not None or not knows_threads(tally) or is_single(tally, setting.cores):
+        return False
+    first = max(tally.threads.values(), key=lambda metrics: metrics.work_ns)
+    return share_of_first(tally) >= _MOSTLY and alone(first, setting.cores) >= _MOSTLY
 
 
 def _imbalance(site: Site, setting: Setting) -> Diagnosis | None:
