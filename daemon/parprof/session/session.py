@@ -8,18 +8,17 @@ from __future__ import annotations
 import math
 import select
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from parprof.errors import ParprofError
 from parprof.facts.drain import Drain
 from parprof.facts.measurement import Measurement
 from parprof.kernel import records
 from parprof.kernel.engine import BpfKernel
-from parprof.kernel.file_tables import FoundMapping
 from parprof.kernel.records import ControlRecord, TraceRecord
-from parprof.kernel.stacks import CodeAt, SentCode
 from parprof.languages import Instance
 from parprof.model import Facts
 from parprof.probes.facts_book import BOOK
@@ -422,25 +421,18 @@ class Session:
 
     def _note_mappings(self) -> None:
         """Add what the kernel found mapped to load maps that lack it."""
-        by_image: dict[int, list[FoundMapping]] = {}
-        for found in self.kernel.found_mappings():
-            by_image.setdefault(found.image, []).append(found)
-        for image, mappings in by_image.items():
+        found = ((mapping.image, mapping) for mapping in self.kernel.found_mappings())
+        for image, mappings in _by_image(found).items():
             if (target := self.targets.get(image)) is not None:
                 target.mapped.note(mappings)
 
     def _resolve_functions(self) -> None:
         """Look up the functions of interpreted languages in new stacks."""
-        sent: dict[int, list[SentCode]] = {}
-        for image, function in self.kernel.python_functions():
-            sent.setdefault(image, []).append(function)
-        for image, functions in sent.items():
+        for image, functions in _by_image(self.kernel.python_functions()).items():
             if (language := self._language(image)) is not None:
                 language.take(functions)
-        fresh: dict[int, list[tuple[int, tuple[CodeAt, ...]]]] = {}
-        for image, digest, frames in self.kernel.python_stacks():
-            fresh.setdefault(image, []).append((digest, frames))
-        for image, stacks in fresh.items():
+        fresh = ((image, (digest, frames)) for image, digest, frames in self.kernel.python_stacks())
+        for image, stacks in _by_image(fresh).items():
             if (language := self._language(image)) is not None:
                 language.resolve(stacks)
 
@@ -508,3 +500,14 @@ class Session:
         BOOK.close()
         self.cache.close()
         self._poller.close()
+
+
+_T = TypeVar("_T")
+
+
+def _by_image(found: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:
+    """(process image, something of it), in order."""
+    out: dict[int, list[_T]] = {}
+    for image, one in found:
+        out.setdefault(image, []).append(one)
+    return out
