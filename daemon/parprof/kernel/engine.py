@@ -97,7 +97,6 @@ class BpfKernel(Closing):
         self.trace_log: TraceLog | None = None
         """What the threads did when; None: nobody asked for that."""
         self._waits = waits
-        self._waits_prepared = False
         self._waits_thread: threading.Thread | None = None
         self._has_learned = False
         self._events: SampleEvents | None = None
@@ -167,7 +166,6 @@ class BpfKernel(Closing):
 
     def _prepare_waits(self) -> None:
         """In a thread of its own: until the verifier is done nobody's wait is placed, and that is counted."""
-        self._waits_prepared = True
         self._waits_thread = threading.Thread(target=self._load_waits, name="parprof-waits", daemon=True)
         self._waits_thread.start()
 
@@ -350,7 +348,7 @@ class BpfKernel(Closing):
         ``since_ns``: what was before does not count, also of a wait or stall that lasts; 0: that is of no interest any
         more. CLOCK_MONOTONIC.
         """
-        if since_ns and not self._waits_prepared:
+        if since_ns and self._waits_thread is None:
             self._prepare_waits()
         self.breaker.find_waits(pid, since_ns)
 
