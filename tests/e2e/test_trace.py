@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,22 +121,27 @@ def test_n_w_over_time_is_the_program_s_own(traced: Traced) -> None:
     assert wrong < 0.03 * judged
 
 
-@in_perfetto
-def test_states_are_those_of_the_log(traced: Traced) -> None:
-    """A thread in a work function works, or is ready to; while it waits for the lock it does neither."""
-    rows = traced.perfetto.query(STATES)
-    assert {name for _, name, _, _ in rows} >= {"working", "spinning"}
-    for tid in traced.truth.threads:
+def check_states(rows: list[tuple[Any, ...]], truth: Truth) -> None:
+    """Each thread is in one state after the other, and at work where its log says that it is."""
+    for tid in truth.threads:
         states = [(ts, ts + dur, name) for thread, name, ts, dur in rows if thread == tid]
         assert all(one[1] == other[0] for one, other in pairwise(states)), "no gaps, no overlap"
         inside = at_work = 0
-        for interval in (one for one in traced.truth.intervals if one.tid == tid):
+        for interval in (one for one in truth.intervals if one.tid == tid):
             for begin, end, name in states:
                 shared = min(end, interval.exit_ns) - max(begin, interval.enter_ns)
                 if shared > 0:
                     inside += shared
                     at_work += shared * (name in ("working", "ready, no CPU"))
         assert at_work > 0.97 * inside > 0
+
+
+@in_perfetto
+def test_states_are_those_of_the_log(traced: Traced) -> None:
+    """A thread in a work function works, or is ready to; while it waits for the lock it does neither."""
+    rows = traced.perfetto.query(STATES)
+    assert {name for _, name, _, _ in rows} >= {"working", "spinning"}
+    check_states(rows, traced.truth)
 
 
 @in_perfetto
@@ -176,17 +182,7 @@ def test_a_running_program(tmp_path: Path) -> None:
         ((first, last),) = perfetto.query("select min(ts), max(ts + dur) from slice where dur > 0")
         assert 0.7e9 < last - first < 3e9
         rows = perfetto.query(STATES)
-        for tid in truth.threads:
-            states = [(ts, ts + dur, name) for thread, name, ts, dur in rows if thread == tid]
-            assert all(one[1] == other[0] for one, other in pairwise(states)), "no gaps, no overlap"
-            inside = at_work = 0
-            for interval in (one for one in truth.intervals if one.tid == tid):
-                for begin, end, name in states:
-                    shared = min(end, interval.exit_ns) - max(begin, interval.enter_ns)
-                    if shared > 0:
-                        inside += shared
-                        at_work += shared * (name in ("working", "ready, no CPU"))
-            assert at_work > 0.97 * inside > 0
+        check_states(rows, truth)
         ((regions,),) = perfetto.query(
             "select count(*) from slice where name = 'region phase_skewed._omp_fn.0'"
         )

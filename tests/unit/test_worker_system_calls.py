@@ -48,15 +48,21 @@ class Obedient(WorkerClient):
     doing = "reading symbols"
 
 
-@pytest.fixture
-def attacked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Obedient]:
+def starts(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """From now on this is what children execute."""
+
     def start(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-c", OBEYS, str(theirs.fileno())]
+            command = [sys.executable, "-c", code, str(theirs.fileno())]
             return subprocess.Popen(command, pass_fds=[theirs.fileno()]), ours
 
     monkeypatch.setattr(client, "start_child", start)
+
+
+@pytest.fixture
+def attacked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Obedient]:
+    starts(monkeypatch, OBEYS)
     with Obedient() as worker:
         yield worker
 
@@ -206,15 +212,7 @@ def test_those_are_all_children_that_give_up_privileges() -> None:
 def test_a_child_that_is_refused_a_filter_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here because another thread of it would go on without."""
     sleeper = "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\nserving.run("
-    threaded = OBEYS.replace("serving.run(", sleeper)
-
-    def start(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-c", threaded, str(theirs.fileno())]
-            return subprocess.Popen(command, pass_fds=[theirs.fileno()]), ours
-
-    monkeypatch.setattr(client, "start_child", start)
+    starts(monkeypatch, OBEYS.replace("serving.run(", sleeper))
     with Obedient() as worker, pytest.raises(WorkerFailed, match="refused a filter of its system calls"):
         tell(worker, "1")
 
