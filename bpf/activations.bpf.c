@@ -11,7 +11,7 @@
 /* The stack of a thread at its previous sample: COMPARED_FRAMES words a thread, of the outermost frames. */
 struct last_stack {
 	u32 image;
-	u32 depth;
+	u32 depth;	/* of the whole stack */
 	u64 frames[COMPARED_FRAMES];	/* outermost first: hash of return address and frame address */
 };
 BPF_TABLE("hash", u32, struct last_stack, last_stacks, 1);	/* by tid; 0 is a template of zeroes */
@@ -36,7 +36,7 @@ static __always_inline struct last_stack *last_stack_of(u32 tid)
  * No branches on what is found, so that the verifier sees one path. */
 static __always_inline int compare_with_last(struct walk *w)
 {
-	u64 depth = w->depth, compared = depth, before, differs, shared = 0, cut = w->cut, context = w->key.context;
+	u64 depth = w->depth, compared = depth, before, deeper, differs, shared = 0, cut = w->cut, context = w->key.context;
 	struct last_stack *last;
 
 	if ((w->end != END_COMPLETE && w->end != END_ZERO) || w->thin)
@@ -47,6 +47,7 @@ static __always_inline int compare_with_last(struct walk *w)
 	if (compared > COMPARED_FRAMES)
 		compared = COMPARED_FRAMES;
 	before = last->depth;
+	deeper = forget(w, (depth - before) & -below(before, depth));
 	differs = last->image ^ w->key.image;
 	differs = (differs | -differs) >> 63;
 #pragma clang loop unroll(disable)
@@ -68,8 +69,9 @@ static __always_inline int compare_with_last(struct walk *w)
 		last->frames[i] = frame;
 	}
 	last->image = w->key.image;
-	last->depth = compared;
-	w->key.fresh = forget(w, shared) < compared ? depth - shared : 0;	/* beyond what is compared nothing is new */
+	last->depth = depth;
+	/* Beyond what is compared only what was not there at all is new. */
+	w->key.fresh = forget(w, shared) < compared ? depth - shared : deeper;
 	return 1;
 }
 

@@ -109,7 +109,7 @@ static __always_inline void finish_amount(struct walk *w)
 	for (u32 kind = 0; kind < AMOUNT_KINDS; kind++)
 		count_amount(w, kind, w->amount[kind]);
 	if (p)
-		charge(p, w->amount[AMOUNT_ALLOCATED] ? COST_ALLOCATION : COST_TRANSFER, took < LONGEST_RUN_NS ? took : LONGEST_RUN_NS);
+		charge(p, w->amount[AMOUNT_ALLOCATED] ? COST_ALLOCATION : COST_TRANSFER, at_most_a_run(took));
 }
 
 static __always_inline void finish_amount_stack(struct walk *w)

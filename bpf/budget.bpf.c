@@ -8,7 +8,9 @@
  * as measured in place. When the bucket is empty, the kind of event that took most since it was full last is cut off:
  * probes and locks do nothing from the next hit on, and n_w comes from leaves or from memory; context switches are
  * not followed, and n_w is what runs on the CPUs at a sample; samples are thinned out, and each stands for more.
- * Walks of creators' stacks need half a bucket, and so end by themselves. Python is told, and takes away what is left.
+ * Probes may take a quarter of a bucket at once: where they come in storms, what they take is of no use, and the program
+ * may be a short one. Walks of creators' stacks need half a bucket, and so end by themselves. Python is told, and takes
+ * away what is left.
  */
 /* By chance, not by count: events come in patterns, task after task, with which a count would run in step. */
 #define METERED_RUNS 63	/* one run in 64 is timed */
@@ -73,15 +75,19 @@ static __always_inline u64 meter_begin(struct meter *m, u32 what, u32 luck)
 	return luck & METERED_RUNS && m->price_ns[what] ? 0 : bpf_ktime_get_ns();
 }
 
+/* What a run took, as far as that can be its own time. */
+static __always_inline u64 at_most_a_run(u64 took_ns)
+{
+	return took_ns < LONGEST_RUN_NS ? took_ns : LONGEST_RUN_NS;
+}
+
 static __always_inline void meter_end(struct meter *m, u32 what, u64 begun)
 {
 	u64 took;
 
 	if (!m || !begun)
 		return;
-	took = bpf_ktime_get_ns() - begun;
-	if (took > LONGEST_RUN_NS)
-		took = LONGEST_RUN_NS;
+	took = at_most_a_run(bpf_ktime_get_ns() - begun);
 	m->price_ns[what] = m->price_ns[what] ? (7 * m->price_ns[what] + took) >> 3 : took;
 }
 
@@ -89,6 +95,8 @@ static __always_inline void charge(struct process *p, u32 kind, u64 ns)
 {
 	__sync_fetch_and_add(&p->spent_ns[kind], ns);
 	__sync_fetch_and_add(&p->left_ns, -(s64)ns);
+	if (kind == COST_PROBE)
+		__sync_fetch_and_add(&p->probes_owe_ns, ns);
 }
 
 /* The interrupt of a sample is paid for, but nothing here can save it. */
@@ -103,6 +111,7 @@ static __always_inline void fill_budget(struct process *p, struct settings *s)
 	for (int kind = 0; kind < COST_KINDS; kind++)
 		p->full_ns[kind] = p->spent_ns[kind];
 	p->left_ns = s->burst_ns;
+	p->probes_owe_ns = 0;
 }
 
 static __always_inline void raise_alarm(u32 tgid, u32 tid, u32 image, u32 kind)
@@ -154,8 +163,12 @@ static __always_inline void hold_to_budget(struct process *p, struct settings *s
 	u32 cuttable = ~(p->cut | 1 << COST_WALK | 1 << COST_TIMER);
 	u64 dearest = COST_KINDS, most, taken, more;
 
-	if (p->left_ns >= 0)
-		return;
+	if (p->left_ns >= 0) {
+		if (p->probes_owe_ns <= s->burst_ns >> 2 || p->cut & 1 << COST_PROBE)
+			return;
+		dearest = COST_PROBE;
+		goto cut;
+	}
 	most = s->burst_ns >> 3;	/* what took less is not what emptied it */
 #pragma unroll
 	for (int kind = 0; kind < COST_KINDS; kind++) {
@@ -171,6 +184,7 @@ static __always_inline void hold_to_budget(struct process *p, struct settings *s
 		p->thin += p->thin < MOST_THIN;
 		return;
 	}
+cut:
 	p->cut |= 1 << dearest;
 	if (dearest == COST_PROBE)
 		p->from_leaves = 1;
@@ -196,8 +210,10 @@ static __always_inline void pay(struct process *p, struct meter *m, u32 what, u3
 /* A sample of the clock has come: the process has used that much CPU time. */
 static __always_inline void refill(struct process *p, struct settings *s, u32 tgid, u32 tid)
 {
-	s64 left = p->left_ns + (s64)(s->refill_ns << (p->thin & 7));
+	u64 more = s->refill_ns << (p->thin & 7), owed = p->probes_owe_ns;
+	s64 left = p->left_ns + (s64)more;
 
+	p->probes_owe_ns = owed > more ? owed - more : 0;
 	if (left < (s64)s->burst_ns) {
 		p->left_ns = left;
 		hold_to_budget(p, s, tgid, tid);

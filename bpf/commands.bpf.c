@@ -47,6 +47,7 @@ int on_command(struct bpf_raw_tracepoint_args *ctx)
 	working = p->n_working[command == COMMAND_SETTLE ? unused : unused ^ 1];
 	if (command == COMMAND_PROBE) {
 		p->cut &= ~(1 << COST_PROBE | 1 << COST_LOCK);
+		p->probes_owe_ns = 0;
 	} else if (command == COMMAND_RECOUNT) {
 		p->n_working[unused] = 0;
 		p->n_unknown[unused] = 0;

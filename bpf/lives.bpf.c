@@ -8,15 +8,17 @@ static __always_inline void thread_created(struct process *p, u32 tgid, u32 tid,
 	struct process_config *config = configs.lookup(&tgid);
 	struct thread *parent = threads.lookup(&parent_tid);
 	struct thread *t = threads.lookup(&tid);
+	struct settings *s = find_settings();
 	u64 created = 0;
 
-	if (tid != tgid && !p->threads_created++)
-		plain_programs.delete(&p->program);
+	if (tid != tgid)
+		p->threads_created++;
 	if (t)		/* left over from an earlier owner of this tid */
 		remove_thread(p, t, tid);
 	t = add_thread(p, tgid, tid, 1);	/* until sched_wakeup_new */
 	if (!t)
 		return;
+	t->delay_ns = s && by_ticks(p, s);
 	if (parent && parent->created_context) {
 		created = parent->created_context;
 		parent->created_context = 0;
@@ -94,6 +96,8 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	}
 	thread_created(p, tgid, tid, (u32)parent);
+	if (tid != tgid)
+		place_creator(ctx, p, tgid, tid);
 	return 0;
 }
 
@@ -151,6 +155,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	p->n_blocked_inside[parity(p)] = 0;
 	p->cut = 0;
 	p->thin = 0;
+	p->probes_owe_ns = 0;
 	p->ready_ns = 0;
 #pragma unroll
 	for (int kind = 0; kind < COST_KINDS; kind++)
@@ -189,6 +194,7 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 	u64 ids = ids_of((void *)ctx->args[0]);
 	u32 tgid = ids >> 32, tid = ids;
 	struct process *p = processes.lookup(&tgid);
+	struct settings *s = find_settings();
 	struct thread *t;
 	u64 context;
 
@@ -203,6 +209,8 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 			last_contexts.update(&tid, &context);
 		else	/* of an earlier owner of this tid */
 			last_contexts.delete(&tid);
+		if (t->delay_ns && s)
+			account_delay(p, t, s);
 		remove_thread(p, t, tid);
 	}
 	last_stacks.delete(&tid);

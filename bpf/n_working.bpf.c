@@ -28,14 +28,6 @@ static __always_inline void observe(struct process *p, struct thread *t, struct 
 		trace_thread(p, t, bpf_ktime_get_ns());
 }
 
-/* Whether switches of any process of the scope are not followed. */
-static __always_inline u32 scope_ticks(struct process *p)
-{
-	struct scope *scope = find_scope(p->scope);
-
-	return scope ? scope->ticks : 0;
-}
-
 /* How n_working is found for this process now: what Python chose, but for what was cut off since. */
 static __always_inline u32 source_flags(struct process_config *config, struct process *p)
 {
@@ -44,13 +36,6 @@ static __always_inline u32 source_flags(struct process_config *config, struct pr
 	if (!(p->cut & 1 << COST_PROBE) || (flags & FROM_LEAVES))
 		return flags;
 	return flags & CHECK_MEMORY ? flags | FROM_LEAVES | FROM_MEMORY : flags | FROM_LEAVES;
-}
-
-/* The other threads of the scope that work on a CPU now, where switches are not followed; else -1. `sum`: map memory that
- * nobody else writes meanwhile. */
-static __always_inline s32 others_by_ticks(struct process *p, struct settings *s, u32 tgid, u32 tid, u64 *sum)
-{
-	return p->ticks | s->ticks | scope_ticks(p) ? others_on_cpus(tgid, tid, p->scope, s->cpus, sum) : -1;
 }
 
 /* n_working for a thread that runs, and whether it is partly a guess. `others`: see others_by_ticks. `sum`: map memory, as
@@ -62,7 +47,7 @@ static __always_inline void n_working_now(struct judgement *j, struct process *p
 	s32 n, found, beside;
 
 	j->state = t && !in_work(t) ? STATE_SPINNING : STATE_WORKING;
-	n = ticks ? others + (j->state == STATE_WORKING) : p->n_working[parity(p)];
+	n = ticks ? (others & BESIDE_MASK) + (j->state == STATE_WORKING) : p->n_working[parity(p)];
 	beside = ticks ? 0 : others_of_scope(p);
 	if (n < 1 && j->state == STATE_WORKING) {
 		if (t && !t->busy && !t->blocked && !(flags & FROM_LEAVES) && !ticks)

@@ -1,8 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What runs on the CPUs at this moment, read from their run queues: how many threads work, where context switches are not
- * followed.
+ * What runs on the CPUs at this moment, read from their run queues: how many threads work, and how many cores others have,
+ * where context switches are not followed. And, from the scheduler's own account, how long threads waited for a CPU.
  */
+#define FOREIGN_SHIFT 16	/* in a sum: threads below, CPUs that other programs have above */
+#define QUEUED_LOOKS 64	/* threads of a process that are looked at */
+
+/* Whether context switches are not followed: of the process, or of any of its scope. */
+static __always_inline u32 by_ticks(struct process *p, struct settings *s)
+{
+	struct scope *scope = find_scope(p->scope);
+
+	return p->ticks | s->ticks | (scope ? scope->ticks : 0);
+}
 
 /* What a kernel without the fields of the scheduler that we read says of its run queues: nothing. */
 static __always_inline void *current_of(u64 runqueue)
@@ -31,39 +41,45 @@ static __always_inline void find_runqueue(void)
 #endif
 }
 
+/* 1 if it is not 0, without a branch. */
+static __always_inline u64 is_some(u64 value)
+{
+	return (value | -value) >> 63;
+}
+
 #ifdef PID_NAMESPACE
 /* Finding the number of each CPU's thread in our namespace would be too much for the verifier: by the kernel's own
  * numbers it is told whether the thread is of this process; that it works has to be taken for granted. */
 static __always_inline u64 works_beside(void *task, u32 tgid, u32 own, u32 scope)
 {
-	u64 ids = 0, mine = bpf_get_current_pid_tgid(), other;
+	u64 ids = 0, mine = bpf_get_current_pid_tgid(), ours;
 
 	bpf_probe_read_kernel(&ids, sizeof(ids), task + TASK_PID);
-	other = (ids >> 32) ^ (mine >> 32);
-	return ((other | -other) >> 63 ^ 1) & (((((ids ^ mine) & 0xffffffff) - 1) >> 63) ^ 1);
+	ours = is_some((ids >> 32) ^ (mine >> 32)) ^ 1;
+	return (ours & is_some((u32)(ids ^ mine))) | (is_some(ids) & ~ours) << FOREIGN_SHIFT;
 }
 #else
-/* 1 if it is another thread of the scope, and works. Of those that nobody met yet only the process's own count. */
+/* 1 if it is another thread of the scope, and works. Of those that nobody met yet only the process's own count. Above
+ * FOREIGN_SHIFT: 1 if it is another program's. */
 static __always_inline u64 works_beside(void *task, u32 tgid, u32 own, u32 scope)
 {
 	u64 ids = ids_of(task), ours, other, same;	/* of no task: 0 */
 	struct thread *t;
 	u32 tid;
 
-	ours = opaque((ids >> 32) ^ tgid);
-	ours = opaque(((ours | -ours) >> 63) ^ 1);
-	other = ((opaque((u64)(u32)ids ^ own) - 1) >> 63) ^ 1;
+	ours = opaque(is_some(opaque((ids >> 32) ^ tgid)) ^ 1);
+	other = is_some(opaque((u64)(u32)ids ^ own));
 	tid = ids * other;	/* entry 0 is the template: it does not work, and has no scope */
 	t = threads.lookup(&tid);
 	if (!t)
-		return ours & other;
-	same = opaque(t->scope ^ scope);
-	return in_work(t) & (((same | -same) >> 63) ^ 1);
+		return (ours & other) | (ours ^ 1) << FOREIGN_SHIFT;
+	same = is_some(opaque(t->scope ^ scope)) ^ 1;
+	return (in_work(t) & same) | (is_some(tid) & ~same) << FOREIGN_SHIFT;
 }
 #endif
 
-/* Other threads of this one's scope that are in work and on a CPU at this moment. Without branches on what is found, and summed up
- * in map memory, as in memory.bpf.c. */
+/* Other threads of this one's scope that are in work and on a CPU at this moment, and CPUs that other programs have: see
+ * FOREIGN_SHIFT. Without branches on what is found, and summed up in map memory, as in memory.bpf.c. */
 static __always_inline s32 others_on_cpus(u32 tgid, u32 own, u32 scope, u32 cpus, u64 *working)
 {
 	u32 zero = 0;
@@ -82,4 +98,96 @@ static __always_inline s32 others_on_cpus(u32 tgid, u32 own, u32 scope, u32 cpus
 		*(volatile u64 *)working += works_beside(current_of(known->at[at & (MAX_CPUS - 1)]), tgid, own, scope);
 	}
 	return *(volatile u64 *)working;
+}
+
+/* 1 if a task is ready and has no CPU, and works as far as is known. */
+static __always_inline u64 is_queued(void *task)
+{
+#ifdef TASK_ON_CPU
+	u32 on_cpu = 1, state = task_state(task);
+
+	bpf_probe_read_kernel(&on_cpu, 4, task + TASK_ON_CPU);
+#ifndef PID_NAMESPACE	/* as in works_beside */
+	u32 tid = 0;
+	struct thread *t;
+
+	bpf_probe_read_kernel(&tid, 4, task + TASK_PID);
+	t = threads.lookup(&tid);
+	if (t)
+		on_cpu |= in_work(t) ^ 1;
+#endif
+	return is_some(state | on_cpu) ^ 1;
+#else
+	return 0;
+#endif
+}
+
+/* Threads of the current process, of its first QUEUED_LOOKS, that work and wait for a CPU. `sum` as above. */
+static __always_inline u64 queued_threads(u64 *sum)
+{
+	*sum = 0;
+#ifdef TASK_ON_CPU
+	u64 head = 0, at;
+
+	bpf_probe_read_kernel(&head, 8, (void *)bpf_get_current_task() + TASK_SIGNAL);
+	head += SIGNAL_THREADS;
+	at = head;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < QUEUED_LOOKS; i++) {
+		if (bpf_probe_read_kernel(&at, 8, (void *)at) || at == head)
+			break;
+		*(volatile u64 *)sum += is_queued((void *)at - TASK_THREAD_NODE);
+	}
+#endif
+	return *(volatile u64 *)sum;
+}
+
+/* What is known of a scope's other threads where switches are not followed. One word: the verifier has enough to follow. */
+#define BESIDE_MASK 0xffff	/* those that work and have a CPU, or would have one but for other programs */
+#define AWAY_SHIFT FOREIGN_SHIFT	/* cores that other programs have and that threads of this process wait for */
+#define LATELY_SHIFT 8		/* a mean is kept in 1/256 */
+#define LATELY_WEIGHT 4		/* a sample counts for 1/16 of it */
+
+static __always_inline void update_mean(u32 *mean, u32 value)
+{
+	*mean += ((s32)(value << LATELY_SHIFT) - (s32)*mean) >> LATELY_WEIGHT;
+}
+
+/* The other threads of the scope that work now, as above, where switches are not followed; else -1. Those that only wait for
+ * one another count no more than they would if somebody looked at the CPUs alone. `sum`: map memory that nobody else writes
+ * meanwhile. */
+static __always_inline s32 others_by_ticks(struct process *p, struct settings *s, u32 tgid, u32 tid, u64 *sum)
+{
+	u32 found, foreign, queued, away;
+
+	if (!by_ticks(p, s))
+		return -1;
+	found = others_on_cpus(tgid, tid, p->scope, s->cpus, sum);
+	foreign = found >> FOREIGN_SHIFT;
+	queued = queued_threads(sum);
+	update_mean(&p->foreign_lately, foreign);
+	update_mean(&p->queued_lately, queued);
+	away = queued < foreign ? queued : foreign;
+	return (found & BESIDE_MASK) + away + (away << AWAY_SHIFT);
+}
+
+/* Where switches are not followed: the current thread's time without a CPU since its last sample, or since it began. Threads
+ * wait for one another too: of their waiting that part counts which is of cores that others had. One CPU is not looked at, the
+ * current one: of CPUs others have as many more as that is one of all. */
+static __always_inline void account_delay(struct process *p, struct thread *t, struct settings *s)
+{
+#ifdef TASK_RUN_DELAY
+	u64 delay_ns = 0, before_ns = t->delay_ns, foreign = p->foreign_lately, queued = p->queued_lately;
+
+	bpf_probe_read_kernel(&delay_ns, 8, (void *)bpf_get_current_task() + TASK_RUN_DELAY);
+	t->delay_ns = delay_ns;
+	if (!before_ns || !in_work(t) || delay_ns <= before_ns)
+		return;
+	delay_ns -= before_ns;
+	if (s->cpus > 1)
+		foreign = foreign * s->cpus / (s->cpus - 1);
+	if (s->cpus > 1 && foreign < queued)
+		delay_ns = delay_ns * foreign / queued;
+	__sync_fetch_and_add(&p->ready_ns, delay_ns);
+#endif
 }

@@ -129,7 +129,11 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->key.user = w->key.kernel = 0;
 	w->key.waiters = 0;
 	w->key.fine = 0;
-	w->key.away = away_from(p);
+	w->key.away = w->others < 0 ? away_from(p) : w->others >> AWAY_SHIFT;
+	if (t && w->others >= 0)
+		account_delay(p, t, s);
+	else if (t)
+		t->delay_ns = 0;
 	w->key.fresh = w->key.reserved = 0;
 	w->key.image = p->image;
 	w->key.epoch = p->epoch;

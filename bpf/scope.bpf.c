@@ -42,8 +42,14 @@ static __always_inline void account_level(struct scope *s, u64 word, u64 units)
 	asm volatile("%0 &= %1" : "+r"(level) : "i"(SCOPE_LEVELS - 1));
 	__sync_fetch_and_add(&s->level_ns[level], took);
 	away = cores_away(s);
-	if (away)
-		__sync_fetch_and_add(n ? &s->idle_away_ns : &s->stall_away_ns, took * away);
+	if (!away)
+		return;
+	if (n) {
+		__sync_fetch_and_add(&s->idle_away_ns, took * away);
+		return;
+	}
+	/* All spin, the last that worked too: those that have a core do it for one that has none, so all cores are lost to it. */
+	__sync_fetch_and_add(&s->stall_away_ns, took * (s->stall_sleeps ? away : s->cores));
 }
 
 /* The stall is over: charges it to where the thread sleeps that began it. If that one has ended or does not sleep, to where
@@ -119,6 +125,7 @@ changed:
 	if ((old + change) & SCOPE_N_MASK)
 		return;
 	s->stall_user = 0;
+	s->stall_sleeps = t->blocked;
 	s->stall_tid = t->tid;
 	s->stall_image = t->image;
 }

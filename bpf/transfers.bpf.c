@@ -22,10 +22,7 @@ static __always_inline void walk_transfer(struct bpf_raw_tracepoint_args *ctx, s
 #else
 	w->may_seek = 0;
 #endif
-	bpf_probe_read_kernel(&w->ip, 8, &regs->ip);
-	bpf_probe_read_kernel(&w->sp, 8, &regs->sp);
-	bpf_probe_read_kernel(&w->bp, 8, &regs->bp);
-	bpf_probe_read_kernel(&w->r10, 8, &regs->r10);
+	read_registers(w, regs);
 	if (w->ip && (w->may_seek || (list && list->words))) {
 		begin_walk(w, list);
 		wait_unwinders.call(ctx, 0);

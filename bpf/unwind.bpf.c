@@ -181,6 +181,9 @@ static __always_inline struct walk *edge_walk(void)
 	return edge_walks.lookup(&slot);
 }
 
+#define WALKED_FIRST 32	/* so often a place is walked before it counts as known */
+#define KNOWN_RUNS 63	/* after that, one creation in 64 is walked */
+
 /* The walked stack becomes known: another creation from the same place need not be walked. */
 static __always_inline void know_creation(struct walk *w)
 {
@@ -194,6 +197,18 @@ static __always_inline void know_creation(struct walk *w)
 		known->stack = fresh.stack;
 }
 
+/* Its stack if that is known and need not be looked at again. */
+static __always_inline u64 known_stack(u64 creation)
+{
+	struct creation *known = creation ? creations.lookup(&creation) : 0;
+	u64 stack;
+
+	if (!known || ++known->hits <= WALKED_FIRST || !(known->hits & KNOWN_RUNS))
+		return 0;
+	stack = known->stack;
+	return sent_stacks.lookup(&stack) ? stack : 0;	/* else Python has forgotten it */
+}
+
 /* The process pays for the walk. */
 static __always_inline void pay_for_walk(struct walk *w)
 {
@@ -201,28 +216,20 @@ static __always_inline void pay_for_walk(struct walk *w)
 	u64 took = bpf_ktime_get_ns() - w->begun_ns;
 
 	if (p)
-		charge(p, w->known_stack ? COST_PROBE : COST_WALK, took < LONGEST_RUN_NS ? took : LONGEST_RUN_NS);
+		charge(p, w->known_stack ? COST_PROBE : COST_WALK, at_most_a_run(took));
 }
 
 static __always_inline void finish_amount_stack(struct walk *w);
 
-/* Files the walked stack, or the known one, as the context of what is being created, and gives the slot back. */
-static __always_inline void finish_context(struct walk *w)
+/* Files the walked stack, or the known one, as a context, and returns its id; 0: there is none. */
+static __always_inline u64 file_context(struct walk *w)
 {
-	u32 tid = current_ids(), slot;
-	struct thread *t = threads.lookup(&tid);
 	struct context_record r = {};
 	u32 one = 1;
 
-	if (!t)
-		return;
-	if (w->purpose == WALK_AMOUNT) {
-		finish_amount_stack(w);
-		goto release;
-	}
 	if (!w->known_stack) {
 		if (!w->depth)
-			goto out;
+			return 0;
 		know_creation(w);
 	}
 	r.type = RECORD_CONTEXT;
@@ -237,15 +244,34 @@ static __always_inline void finish_context(struct walk *w)
 			sent_stacks.update(&r.id, &one);
 	}
 	count(STAT_CONTEXTS);
+	return r.id;
+}
+
+/* The walked stack, or the known one, becomes the context of what is being created; the slot is given back. */
+static __always_inline void finish_context(struct walk *w)
+{
+	u32 tid = current_ids(), slot;
+	struct thread *t = threads.lookup(&tid);
+	u64 context;
+
+	if (!t)
+		return;
+	if (w->purpose == WALK_AMOUNT) {
+		finish_amount_stack(w);
+		goto release;
+	}
+	context = file_context(w);
+	if (!context)
+		goto out;
 	if (w->purpose == WALK_THREAD) {
-		t->created_context = r.id;
+		t->created_context = context;
 	} else if (w->purpose == WALK_CLOSURES) {
 		if (t->depth)
-			frame_has_context(t, r.id);
+			frame_has_context(t, context);
 	} else {
-		created.update(&w->created_as, &r.id);
+		created.update(&w->created_as, &context);
 		if (w->also_created_as.image)
-			created.update(&w->also_created_as, &r.id);
+			created.update(&w->also_created_as, &context);
 	}
 out:
 	pay_for_walk(w);
@@ -343,6 +369,15 @@ static __always_inline void place_in_context(struct walk *w, struct thread *t)
 		return;
 	w->cut_sp = t->sp[slot(frame)];
 	w->key.context = t->context[slot(frame)];
+}
+
+/* Where the walk of a user stack begins that a tracepoint asks for: what its thread had when it entered the kernel. */
+static __always_inline void read_registers(struct walk *w, struct pt_regs *regs)
+{
+	bpf_probe_read_kernel(&w->ip, 8, &regs->ip);
+	bpf_probe_read_kernel(&w->sp, 8, &regs->sp);
+	bpf_probe_read_kernel(&w->bp, 8, &regs->bp);
+	bpf_probe_read_kernel(&w->r10, 8, &regs->r10);
 }
 
 static __always_inline void place_ended_thread(struct walk *w, u32 tid)

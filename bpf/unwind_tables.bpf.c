@@ -50,8 +50,9 @@ struct cached_rule {
 enum walk_purpose {
 	WALK_SAMPLE = 0,
 	WALK_CREATION = 1,	/* of work: filed under created_as */
-	WALK_THREAD = 2,	/* creation of a thread */
+	WALK_THREAD = 2,	/* creation of a thread, told by a probe */
 	WALK_WAIT = 4,		/* of a thread that goes to sleep */
+	WALK_FORK = 6,		/* creation of a thread, told by the tracepoint: for the child `key.tid` */
 	WALK_AMOUNT = 5,	/* of a thread that has read, written or allocated so much */
 	WALK_CLOSURES = 3,	/* nothing to walk: the record is complete; it is the context of the thread's innermost frame */
 };

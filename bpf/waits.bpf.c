@@ -84,6 +84,7 @@ static __always_inline void place_wait(struct thread *t, u64 user, u64 kernel)
 	s->stall_context = t->wait_context;
 	s->stall_epoch = t->wait_epoch;
 	s->stall_user = user;
+	s->stall_sleeps = 1;
 }
 
 static __always_inline void note_stop(struct thread *t)
@@ -94,6 +95,8 @@ static __always_inline void note_stop(struct thread *t)
 	if (s)
 		s->stopped_tid = t->tid;
 }
+
+static __always_inline void finish_creator(struct walk *w);
 
 /* The end of a walk at a tracepoint. */
 static __always_inline int finish_wait(struct walk *w)
@@ -108,6 +111,10 @@ static __always_inline int finish_wait(struct walk *w)
 		finish_amount_stack(w);
 		return 0;
 	}
+	if (w->purpose == WALK_FORK) {	/* see creators.bpf.c */
+		finish_creator(w);
+		return 0;
+	}
 	fresh.user = send_user_stack(w);
 	fresh.kernel = w->key.kernel;
 	known = wait_sites.lookup_or_try_init(&w->creation, &fresh);
@@ -119,7 +126,7 @@ static __always_inline int finish_wait(struct walk *w)
 	if (t)
 		place_wait(t, fresh.user, fresh.kernel);
 	if (p)
-		charge(p, COST_WAIT, took < LONGEST_RUN_NS ? took : LONGEST_RUN_NS);
+		charge(p, COST_WAIT, at_most_a_run(took));
 	count(STAT_WALKED_WAITS);
 	return 0;
 }
@@ -250,10 +257,7 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 	place_in_context(w, t);
 	t->wait_context = w->key.context;
 	t->wait_epoch = p->epoch;
-	bpf_probe_read_kernel(&w->ip, 8, &regs->ip);
-	bpf_probe_read_kernel(&w->sp, 8, &regs->sp);
-	bpf_probe_read_kernel(&w->bp, 8, &regs->bp);
-	bpf_probe_read_kernel(&w->r10, 8, &regs->r10);
+	read_registers(w, regs);
 	bpf_probe_read_kernel(&call, 8, &regs->orig_ax);
 	w->may_seek = w->key.image >> 31;
 	if (!w->ip || ((!list || !list->words) && !w->may_seek)) {

@@ -97,8 +97,11 @@ struct process {
 	u32 ticks;		/* 1: context switches are not followed: n_working is what runs on the CPUs at a sample */
 	s64 left_ns;		/* of the budget */
 	u64 spent_ns[COST_KINDS];	/* what was paid so far */
+	u64 probes_owe_ns;	/* what probes took, less what came in meanwhile */
 	u64 full_ns[COST_KINDS];	/* what had been paid when the budget was whole last */
 	u64 ready_ns;		/* time that working threads waited for a CPU */
+	u32 foreign_lately;	/* where switches are not followed: CPUs that others had at its last samples, and its threads */
+	u32 queued_lately;	/* that waited for a CPU: see LATELY_SHIFT */
 	u64 waits_since_ns;	/* its waits are of interest from then on, and where they are; 0 = they are not */
 	u32 cut;		/* 1 << enum cost_kind: kinds that do nothing any more */
 	u32 thin;		/* one sample in 2^thin is taken, and stands for as many */
@@ -139,7 +142,7 @@ struct scope {
 	u32 stopped_tid;	/* the thread that was stopped last, until it goes on */
 	u32 ticks;		/* 1: of some process switches are not followed: see struct process */
 	u32 cores;		/* that its processes may use, as Python saw it; 0 = nobody knows */
-	u32 reserved;
+	u32 stall_sleeps;	/* 1: that thread has gone to sleep; 0: it spins */
 	s64 places;		/* its threads that have a CPU, whatever they do, and, times 2^32, those that wait for one */
 	u64 idle_away_ns;	/* cores that others had while some of it worked, times that time; and while none did */
 	u64 stall_away_ns;
@@ -276,6 +279,8 @@ struct thread {
 	u64 wait_context;
 	u64 call_sum;		/* what a program at a call of this thread adds up in: it can be preempted by another's */
 	u64 wait_walked_ns;	/* when its stack was walked last as it went to sleep */
+	u64 delay_ns;		/* how long it has waited for a CPU in its life, as of its last sample where switches are not
+				 * followed; 0 = they are, 1 = it is new */
 	u32 tgid;
 	u32 image;
 	u32 depth;		/* live entries of sp */

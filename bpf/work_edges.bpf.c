@@ -131,8 +131,6 @@ static __always_inline struct walk *claim_walk(struct thread *t)
 }
 
 #define TOP_WORDS 32
-#define WALKED_FIRST 32	/* so often a place is walked before it counts as known */
-#define KNOWN_RUNS 63	/* after that, one creation in 64 is walked */
 
 /* What a creation is known by: where the probe is, and the addresses of the program's code that lie in the innermost
  * words of the stack, as far as they belong to this piece of work; and how far its frames reach, so that recursions of
@@ -154,18 +152,6 @@ static __always_inline u64 creation_of(struct pt_regs *ctx, struct walk *w, stru
 		hash = forget(w, mix(hash, at & -opaque(in_user_code(config, at))));
 	}
 	return hash | 1;
-}
-
-/* Its stack if that is known and need not be looked at again. */
-static __always_inline u64 known_stack(u64 creation)
-{
-	struct creation *known = creation ? creations.lookup(&creation) : 0;
-	u64 stack;
-
-	if (!known || ++known->hits <= WALKED_FIRST || !(known->hits & KNOWN_RUNS))
-		return 0;
-	stack = known->stack;
-	return sent_stacks.lookup(&stack) ? stack : 0;	/* else Python has forgotten it */
 }
 
 /* There is no time to walk the stack: what begins must not be taken for what was created under the same address before. */

@@ -22,6 +22,8 @@ _EXECUTABLE = (
     "SUPER_BLOCK_DEVICE",
 )  # fmt: skip
 
+_QUEUED = ("TASK_SIGNAL", "TASK_THREAD_NODE", "TASK_ON_CPU", "SIGNAL_THREADS")
+
 _PATHS = ("FILE_DENTRY", "DENTRY_NAME", "DENTRY_PARENT")
 
 
@@ -58,6 +60,11 @@ class KernelLayout:
     run_queue: tuple[int, ...] | None
     """From a task to its queue of the fair class, from there to the CPU's run queue, from there to the task that runs;
     None if this kernel does not say."""
+    queued: tuple[int, ...] | None
+    """From a task to what its threads share, to its place in the list of them, and to whether it has a CPU; from what
+    they share to the list. None likewise."""
+    run_delay: tuple[int, ...] | None
+    """From a task to how long it has waited for a CPU; None likewise."""
     mappings: tuple[int, ...] | None
     """Where the maple tree of a task's mappings is, and what is in its nodes and in a mapping: see `_MAPPINGS`. None
     likewise."""
@@ -89,6 +96,8 @@ class KernelLayout:
             f"-DUPID_SIZE={self.upid_size}",
             f"-DNAMESPACE_NUMBER={self.namespace_number}",
             *self._found(("TASK_CFS_QUEUE", "CFS_RUNQUEUE", "RUNQUEUE_CURRENT"), self.run_queue),
+            *self._found(_QUEUED, self.queued),
+            *self._found(("TASK_RUN_DELAY",), self.run_delay),
             *self._found(_EXECUTABLE, self.executable),
             *self._found(_MAPPINGS, self.mappings if self.executable else None),
             *self._found(_PATHS, self.paths),
@@ -163,6 +172,11 @@ class _Btf:
 def _run_queue(btf: _Btf, task: dict[str, tuple[int, int]]) -> tuple[int, ...] | None:
     found = _offsets(btf, {"sched_entity": ("cfs_rq",), "cfs_rq": ("rq",), "rq": ("curr",)})
     return (task["se"][0] // 8 + found[0], *found[1:]) if found and "se" in task else None
+
+
+def _run_delay(btf: _Btf, task: dict[str, tuple[int, int]]) -> tuple[int, ...] | None:
+    found = _offsets(btf, {"sched_info": ("run_delay",)})
+    return (task["sched_info"][0] // 8 + found[0],) if found and "sched_info" in task else None
 
 
 def _offsets(btf: _Btf, wanted: dict[str, tuple[str, ...]]) -> tuple[int, ...] | None:
@@ -252,6 +266,10 @@ def read_layout() -> KernelLayout:
         namespace_number=(namespace["ns"][0] + common["inum"][0]) // 8,
         switch_has_state=btf.tracepoint_arguments("sched_switch") >= 4,
         run_queue=_run_queue(btf, task),
+        queued=_offsets(
+            btf, {"task_struct": ("signal", "thread_node", "on_cpu"), "signal_struct": ("thread_head",)}
+        ),
+        run_delay=_run_delay(btf, task),
         mappings=_mappings(btf),
         executable=_executable(btf),
         paths=_paths(btf),

@@ -41,6 +41,7 @@ OBJECT_PARTS = (
     "activations.bpf.c",
     "amounts.bpf.c",
     "waits.bpf.c",
+    "creators.bpf.c",
     "bytes.bpf.c",
     "transfers.bpf.c",
     "scheduler.bpf.c",

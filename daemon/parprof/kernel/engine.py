@@ -97,7 +97,7 @@ class BpfKernel(Closing):
         self.trace_log: TraceLog | None = None
         """What the threads did when; None: nobody asked for that."""
         self._waits = waits
-        self._waits_thread: threading.Thread | None = None
+        self._walks_thread: threading.Thread | None = None
         self._has_learned = False
         self._events: SampleEvents | None = None
         rate = frequency_hz * len(self.events)
@@ -154,8 +154,9 @@ class BpfKernel(Closing):
         self._object.load_unwinder()
         if self._compares:
             self._object.load_activations()
-        if self._waits:
-            self._prepare_waits()
+        # In a thread of its own: until the verifier is done nobody's wait or creator is placed, and that is counted.
+        self._walks_thread = threading.Thread(target=self._load_walks, name="parprof-waits", daemon=True)
+        self._walks_thread.start()
         self._events = SampleEvents(self._object.program("on_sample"), self._perf_events, self._first_hz)
         self.amounts.begin()
 
@@ -164,18 +165,18 @@ class BpfKernel(Closing):
         for pid in self.images():
             self.breaker.trace(pid, on=False)
 
-    def _prepare_waits(self) -> None:
-        """In a thread of its own: until the verifier is done nobody's wait is placed, and that is counted."""
-        self._waits_thread = threading.Thread(target=self._load_waits, name="parprof-waits", daemon=True)
-        self._waits_thread.start()
-
     def await_programs(self) -> None:
-        """Wait until the programs are there that are loaded beside all else: those of waits, and of interpreters."""
-        if self._waits_thread is not None:
-            self._waits_thread.join()
+        """Wait until the programs are there that are loaded beside all else: those of waits and of the creators of
+        threads, and of interpreters."""
+        self.await_walks()
         self._object.await_interpreters()
 
-    def _load_waits(self) -> None:
+    def await_walks(self) -> None:
+        """Wait until waits and creators of threads can be placed."""
+        if self._walks_thread is not None:
+            self._walks_thread.join()
+
+    def _load_walks(self) -> None:
         with suppress(OSError, KernelUnsupported):
             self._object.load_wait_unwinder()
 
@@ -348,8 +349,6 @@ class BpfKernel(Closing):
         ``since_ns``: what was before does not count, also of a wait or stall that lasts; 0: that is of no interest any
         more. CLOCK_MONOTONIC.
         """
-        if since_ns and self._waits_thread is None:
-            self._prepare_waits()
         self.breaker.find_waits(pid, since_ns)
 
     def unwatch(self, pid: int, has_threads: bool = True) -> None:
@@ -495,7 +494,9 @@ class BpfKernel(Closing):
 
         ``images``: of each process that is of interest its scope, by image.
         """
-        return find_unended(self._object, self.scopes, images, now_ns)
+        return find_unended(
+            self._object, self.scopes, images, now_ns, follows_switches=self.breaker.follows_switches
+        )
 
     def unresolved(self) -> Facts:
         """Facts whose stack never arrived, given out without it at the end of a session."""

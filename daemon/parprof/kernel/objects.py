@@ -240,7 +240,7 @@ class LoadedObject:
         bpf.map_update(self.maps["last_stacks"], struct.pack("<I", 0), bytes(size))
 
     def load_wait_unwinder(self) -> None:
-        """Load the programs that walk the stacks of threads that go to sleep."""
+        """Load the programs that walk the stacks of threads that go to sleep, or create others."""
         self._put_program("wait_unwinders", 0, "on_wait_unwind")
         self._put_program("wait_unwinders", 2, "on_wait_seek")
         self._waits = True

@@ -19,20 +19,27 @@ class Unended:
     facts: Facts
     """Waits and stalls."""
     ready_ns: Mapping[int, int]
-    """For how long working threads have had no CPU, by process image."""
+    """For how long working threads have had no CPU, by process image. Where context switches are not followed nobody
+    saw when that ended: their samples tell."""
 
 
-def find_unended(loaded: LoadedObject, scopes: Scopes, images: Mapping[int, int], now_ns: int) -> Unended:
-    """``images``: of each process that is of interest its scope, by image. ``now_ns``: CLOCK_MONOTONIC."""
+def find_unended(
+    loaded: LoadedObject, scopes: Scopes, images: Mapping[int, int], now_ns: int, *, follows_switches: bool
+) -> Unended:
+    """``images``: of each process that is of interest its scope, by image. ``now_ns``: CLOCK_MONOTONIC.
+
+    ``follows_switches``: whether context switches are followed at all.
+    """
     facts, ready_ns = Facts(), Counter[int]()
     if not images:
         return Unended(facts, ready_ns)
-    processes = loaded.entries("processes", "process")
+    processes = list(loaded.entries("processes", "process"))
     since_ns = {one.image: one.waits_since_ns for _, one in processes if one.waits_since_ns}
+    followed = {one.image for _, one in processes if follows_switches and not one.ticks}
     for _, thread in loaded.entries("threads", "thread"):
         if thread.image not in images:
             continue
-        if thread.ready_since_ns:
+        if thread.ready_since_ns and thread.image in followed:
             ready_ns[thread.image] += max(now_ns - thread.ready_since_ns, 0)
         if thread.image in since_ns and thread.blocked and thread.wait_since_ns:
             add_facts(facts, _wait(thread, since_ns[thread.image], now_ns))

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where the threads of programs without a parallel runtime are created: the tracepoint that tells of a new thread runs in its
+ * creator, whose stack is walked there. No probe is needed, so neither the program nor anybody else who maps its C library
+ * executes a breakpoint. (With a runtime the probe on pthread_create says what the thread is to run, too.)
+ *
+ * It shares its walk with the waits (waits.bpf.c): neither program can be preempted, nor interrupts the other.
+ */
+
+/* The creator is known: it is where the new thread comes from. */
+static __always_inline void finish_creator(struct walk *w)
+{
+	u64 context = file_context(w), took = bpf_ktime_get_ns() - w->begun_ns;
+	struct process *p = processes.lookup(&w->tgid);
+	struct settings *s = find_settings();
+	u32 tid = w->key.tid;
+	struct thread *t = threads.lookup(&tid);
+
+	if (t && context)
+		t->base_context = context;
+	if (!p || !s)
+		return;
+	charge(p, COST_CREATE, HOOK_NS + at_most_a_run(took));
+	hold_to_budget(p, s, w->tgid, (u32)current_ids());
+}
+
+/* A thread of a watched process has been created by the current one. The last that its program does: it may go on in the
+ * unwinder. */
+static __always_inline void place_creator(struct bpf_raw_tracepoint_args *ctx, struct process *p, u32 tgid, u32 tid)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	struct process_config *config = configs.lookup(&tgid);
+	struct mapping_list *list = mapping_lists.lookup(&tgid);
+	u32 zero = 0, creator = current_ids();
+	struct walk *w = wait_walks.lookup(&zero);
+
+	if (!w || !config || (config->flags & HAS_RUNTIME))
+		return;
+	if (p->cut & 1 << COST_CREATE) {
+		count(STAT_LEFT_OUT + COST_CREATE);
+		return;
+	}
+	w->begun_ns = bpf_ktime_get_ns();
+	w->tgid = tgid;
+	w->key.tid = tid;
+	w->key.image = p->image;
+	w->purpose = WALK_FORK;
+	w->cactus = !!(config->flags & CACTUS);
+	place_in_context(w, threads.lookup(&creator));
+	read_registers(w, regs);
+	w->may_seek = w->key.image >> 31;
+	if (!w->ip || ((!list || !list->words) && !w->may_seek)) {
+		count(LOST_CONTEXTS);
+		return;
+	}
+	w->creation = python_place(w, place_of_wait(w, config, WALK_FORK));
+	w->known_stack = known_stack(w->creation);
+	if (w->known_stack) {
+		count(STAT_KNOWN_CREATIONS);
+		finish_creator(w);
+		return;
+	}
+	begin_walk(w, list);
+	wait_unwinders.call(ctx, 0);
+	count(LOST_CONTEXTS);	/* the unwinder is not loaded yet */
+}
