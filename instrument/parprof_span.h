@@ -24,6 +24,18 @@
  *	...
  *	parprof_region_end(region);		all tasks are over: the same thread
  *
+ * Where code waits for one task, whoever made it (a future, the join of a thread):
+ *
+ *	    task = parprof_spawn(0);
+ *	    parprof_keep(task);
+ *	...
+ *	    parprof_pause();
+ *	    (wait for it)
+ *	    parprof_joined(task);
+ *	    parprof_resume();
+ *	...
+ *	    parprof_drop(task);			when nobody will wait for it any more
+ *
  * Calls by a thread that is in no region, and in no task of one, do nothing; a null task is one that nobody measures.
  * All tasks of a region count as if N threads (those of `--threads`) could execute them, however many the pool has:
  * one is enough. From its begin to its end a task stays with one thread; where it does not (Cilk's continuations are
@@ -43,8 +55,12 @@ extern "C" {
 typedef struct parprof_region parprof_region;
 typedef struct parprof_task parprof_task;
 
-#ifdef PARPROF_SPAN_LIBRARY /* itself, which has them */
+#ifdef PARPROF_SPAN_LIBRARY /* itself, which has them; gcc compiles it as a whole program */
+#ifdef __clang__
 #define PARPROF_SPAN_FUNCTION __attribute__((visibility("default")))
+#else
+#define PARPROF_SPAN_FUNCTION __attribute__((visibility("default"), externally_visible))
+#endif
 #elif defined(__has_attribute) && __has_attribute(noplt)
 /* Null in a program that runs without the library: nothing is linked with. Without `noplt` a linker would take an
  * executable at a fixed address for complete, and each of them for null for ever. */
@@ -64,8 +80,16 @@ PARPROF_SPAN_FUNCTION parprof_task *parprof_span_spawn(const void *where);
 PARPROF_SPAN_FUNCTION parprof_task *parprof_span_call(const void *where);
 /* The calling thread is about to execute the task's body. It may be executing another one's, which waits. */
 PARPROF_SPAN_FUNCTION void parprof_span_begin(parprof_task *task);
-/* The body is over. The same thread; the task is gone then. */
+/* The body is over. The same thread; the task is gone then, unless it is kept. */
 PARPROF_SPAN_FUNCTION void parprof_span_end(parprof_task *task);
+/* Somebody may wait for this task alone, as for a future: its handle is good beyond its end, until it is dropped. Before
+ * any thread can execute it. */
+PARPROF_SPAN_FUNCTION void parprof_span_keep(parprof_task *task);
+/* The executing code has waited for this task, which is kept and over: it goes on after it. As often as there are waits,
+ * in any task of the region that it was made in. */
+PARPROF_SPAN_FUNCTION void parprof_span_joined(parprof_task *task);
+/* Nobody will wait for it again. Once for each that is kept. */
+PARPROF_SPAN_FUNCTION void parprof_span_drop(parprof_task *task);
 /* All tasks that the executing task (or the region's own code) has made are over: it goes on after the longest. */
 PARPROF_SPAN_FUNCTION void parprof_span_synced(void);
 /* The program's code ends here: the runtime's begins, or waiting does. Not nested. */
@@ -86,6 +110,9 @@ PARPROF_SPAN_FUNCTION void parprof_span_releasing(const void *lock);
 #define parprof_call(where) (parprof_span_call ? parprof_span_call(where) : (parprof_task *)0)
 #define parprof_begin(task) ((void)(parprof_span_begin && (parprof_span_begin(task), 1)))
 #define parprof_end(task) ((void)(parprof_span_end && (parprof_span_end(task), 1)))
+#define parprof_keep(task) ((void)(parprof_span_keep && (parprof_span_keep(task), 1)))
+#define parprof_joined(task) ((void)(parprof_span_joined && (parprof_span_joined(task), 1)))
+#define parprof_drop(task) ((void)(parprof_span_drop && (parprof_span_drop(task), 1)))
 #define parprof_synced() ((void)(parprof_span_synced && (parprof_span_synced(), 1)))
 #define parprof_pause() ((void)(parprof_span_pause && (parprof_span_pause(), 1)))
 #define parprof_resume() ((void)(parprof_span_resume && (parprof_span_resume(), 1)))

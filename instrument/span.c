@@ -20,8 +20,9 @@ EXPORT void parprof_span_work(uint64_t cycles)
 static void book(struct thread *self, struct frame *frame, uint64_t cycles)
 {
 	self->total += cycles;
+	self->implicit->busy += cycles;
 	frame->c += cycles;
-	if (UNLIKELY(span_has_calls) && cycles)
+	if (UNLIKELY(span_has_calls))
 		span_calls_book(self, frame, cycles);
 	if (frame->is_root) {
 		struct span_site *site = &span_record->sites[frame->site];
@@ -31,6 +32,8 @@ static void book(struct thread *self, struct frame *frame, uint64_t cycles)
 		site->bound += cycles;
 		return;
 	}
+	cycles += self->unbooked;
+	self->unbooked = 0;
 	prof_add(&frame->prof, frame->site, cycles, 0);
 	prof_add(&self->implicit->work, frame->site, cycles, 0);
 }
@@ -42,6 +45,27 @@ void span_end_strand(struct thread *self)
 		return;
 	self->is_open = false;
 	book(self, self->frame, clock_end(&self->clock));
+	if (UNLIKELY(span_has_calls))
+		span_calls_settle(self, self->frame);
+}
+
+/* A hook in a strand: what was executed counts, but the site stays, so its part of the strand is booked with the rest. */
+void span_pause_strand(struct thread *self)
+{
+	struct frame *frame = self->frame;
+	uint64_t cycles;
+
+	self->is_open = false;
+	cycles = clock_pause(&self->clock);
+	if (UNLIKELY(frame->is_root || !span_has_calls)) {
+		book(self, frame, cycles);
+		return;
+	}
+	self->total += cycles;
+	self->implicit->busy += cycles;
+	self->unbooked += cycles;
+	frame->c += cycles;
+	span_calls_book(self, frame, cycles);
 }
 
 /* A site's code begins once more, on the current path. */
@@ -66,9 +90,10 @@ struct frame *span_new_frame(struct thread *self)
 		self->free_frames = frame->parent;
 		free_count--;
 	} else {
-		frame = malloc(sizeof(*frame));
+		frame = aligned_alloc(_Alignof(struct frame), sizeof(*frame));
 		if (!frame)
 			abort();
+		memset(frame, 0, sizeof(*frame));
 	}
 	clear_begin(frame, offsetof(struct frame, prof));
 	prof_init(&frame->prof);
@@ -82,7 +107,7 @@ static void dispose_calls(struct frame *frame)
 {
 	span_path_clear(&frame->path);
 	span_segment_keep(&frame->longest_calls, NULL);
-	free(frame->children.by_depth);
+	span_calls_forget_children(frame);
 	if (frame->is_implicit) {
 		span_path_clear(&frame->share.calls_before);
 		call_prof_clear(&frame->share.rest_calls);
@@ -104,6 +129,7 @@ static void dispose(struct thread *self, struct frame *frame)
 		prof_free(&frame->share.longest_prof);
 	}
 	if (free_count == MAX_FREE_FRAMES) {
+		free(frame->children.by_depth);
 		free(frame);
 		return;
 	}
@@ -118,7 +144,9 @@ void span_release(struct thread *self, struct frame *frame)
 	while (frame && !frame->is_root) {
 		struct frame *parent = frame->parent;
 
-		if (atomic_fetch_sub_explicit(&frame->references, 1, memory_order_acq_rel) != 1)
+		/* who has the only reference needs no locked instruction: nobody can make another */
+		if (atomic_load_explicit(&frame->references, memory_order_acquire) != 1 &&
+		    atomic_fetch_sub_explicit(&frame->references, 1, memory_order_acq_rel) != 1)
 			return;
 		span_forget_dependences(self, frame);
 		dispose(self, frame);
@@ -153,11 +181,10 @@ void span_take_children(struct frame *frame)
 		span_calls_take_children(&span_self, frame);
 	if (atomic_load_explicit(&frame->longest, memory_order_relaxed) == 0)
 		return;
-	spin_lock(&frame->lock);
+	/* no lock: nobody else reports to it */
 	span_take_path(frame, frame->longest, &frame->longest_prof, frame->longest_calls);
 	span_segment_keep(&frame->longest_calls, NULL);
 	atomic_store_explicit(&frame->longest, 0, memory_order_relaxed);
-	spin_unlock(&frame->lock);
 }
 
 /* Of another thread's frame the path by call site is not to be had: it may be changing. */
@@ -174,28 +201,40 @@ static bool is_longer(uint64_t c, _Atomic uint64_t *best)
 	return c > atomic_load_explicit(best, memory_order_relaxed) - (UNLIKELY(span_has_calls) && *best);
 }
 
-static void keep_longest(struct spin *lock, _Atomic uint64_t *best, struct prof *best_prof,
-			 struct segment **best_calls, struct frame *frame)
+static void copy_longest(_Atomic uint64_t *best, struct prof *best_prof, struct segment **best_calls,
+			 struct frame *frame, struct segment *calls)
 {
-	if (!is_longer(frame->c, best))
-		return;
-	spin_lock(lock);
-	if (is_longer(frame->c, best)) {
-		prof_copy(best_prof, &frame->prof);
-		span_segment_keep(best_calls, calls_of_own(frame));
-		atomic_store_explicit(best, frame->c, memory_order_relaxed);
-	}
-	spin_unlock(lock);
+	prof_copy(best_prof, &frame->prof);
+	span_segment_keep_own(best_calls, calls);
+	atomic_store_explicit(best, frame->c, memory_order_relaxed);
 }
 
 void span_report(struct group *group, struct frame *frame)
 {
-	keep_longest(&group->lock, &group->best, &group->best_prof, &group->best_calls, frame);
+	if (!is_longer(frame->c, &group->best))
+		return;
+	spin_lock(&group->lock);
+	if (is_longer(frame->c, &group->best))
+		copy_longest(&group->best, &group->best_prof, &group->best_calls, frame, calls_of_own(frame));
+	spin_unlock(&group->lock);
+}
+
+/* Of a member of a team that is over: its path does not change any more, and nobody else reports one. */
+void span_report_last(struct group *group, struct frame *frame)
+{
+	if (is_longer(frame->c, &group->best))
+		copy_longest(&group->best, &group->best_prof, &group->best_calls, frame,
+			     UNLIKELY(span_has_calls) ? span_path_freeze(&frame->path) : NULL);
 }
 
 void span_report_child(struct frame *parent, struct frame *child)
 {
-	keep_longest(&parent->lock, &parent->longest, &parent->longest_prof, &parent->longest_calls, child);
+	if (LIKELY(!span_has_calls) && !is_longer(child->c, &parent->longest))
+		return;
+	spin_lock(&parent->lock);
+	if (is_longer(child->c, &parent->longest))
+		copy_longest(&parent->longest, &parent->longest_prof, &parent->longest_calls, child, calls_of_own(child));
 	if (UNLIKELY(span_has_calls))
 		span_calls_end_child(parent, child);
+	spin_unlock(&parent->lock);
 }

@@ -7,10 +7,10 @@
 #include "span.h"
 
 #define MAX_TRANSITIONS (1u << 16)
-#define SLOTS (4 * MAX_TRANSITIONS)
+#define TRANSITION_SLOTS (4 * MAX_TRANSITIONS)
 #define MAX_STATES (1u << 15)
 
-static struct spin table_lock;
+static struct spin transition_lock;
 
 static struct {
 	uintptr_t address, function, caller;
@@ -25,9 +25,9 @@ static uint32_t state_count = 1;
 
 static struct transition transitions[MAX_TRANSITIONS];
 static uint32_t transition_count = 1;
-static _Atomic uint32_t slots[SLOTS]; /* index of a transition; 0: free */
+static _Atomic uint32_t transition_slots[TRANSITION_SLOTS]; /* index of a transition; 0: free */
 
-static void describe(uint32_t call)
+static void describe_call_site(uint32_t call)
 {
 	span_describe_call(&span_record->calls[call], sites[call].address, sites[call].function, sites[call].caller);
 	if (span_record->call_count <= call)
@@ -51,7 +51,7 @@ static uint32_t call_site(uintptr_t address, uintptr_t function, uintptr_t calle
 	sites[count].function = function;
 	sites[count].caller = caller;
 	atomic_store_explicit(&span_call_count, count + 1, memory_order_release);
-	describe(count);
+	describe_call_site(count);
 	return count;
 }
 
@@ -81,10 +81,10 @@ static void fill(struct transition *one, struct call_context context, uintptr_t 
 	one->next = one->is_top_site ? next_state(context.state, one->call) : context.state;
 }
 
-static const struct transition *find(struct call_context context, uintptr_t address, uintptr_t function, uint32_t *slot)
+static const struct transition *look_up_transition(struct call_context context, uintptr_t address, uintptr_t function, uint32_t *slot)
 {
-	for (*slot = span_hash_call(context.state, address, function) % SLOTS;; *slot = (*slot + 1) % SLOTS) {
-		uint32_t index = atomic_load_explicit(&slots[*slot], memory_order_acquire);
+	for (*slot = span_hash_call(context.state, address, function) % TRANSITION_SLOTS;; *slot = (*slot + 1) % TRANSITION_SLOTS) {
+		uint32_t index = atomic_load_explicit(&transition_slots[*slot], memory_order_acquire);
 
 		if (!index)
 			return NULL;
@@ -94,40 +94,40 @@ static const struct transition *find(struct call_context context, uintptr_t addr
 }
 
 /* What cannot be kept is one site, the same for all. */
-static const struct transition *add(struct call_context context, uintptr_t address, uintptr_t function)
+static const struct transition *add_transition(struct call_context context, uintptr_t address, uintptr_t function)
 {
 	static const struct transition none = {0, 0, 0, CALL_OTHER, 0, false, false};
 	const struct transition *found;
 	struct transition *one;
 	uint32_t slot;
 
-	spin_lock(&table_lock);
-	found = find(context, address, function, &slot);
+	spin_lock(&transition_lock);
+	found = look_up_transition(context, address, function, &slot);
 	if (!found && transition_count == MAX_TRANSITIONS) {
 		span_record->flags |= SPAN_CALLS_FULL;
 		found = &none;
 	} else if (!found) {
 		one = &transitions[transition_count];
 		fill(one, context, address, function);
-		atomic_store_explicit(&slots[slot], transition_count++, memory_order_release);
+		atomic_store_explicit(&transition_slots[slot], transition_count++, memory_order_release);
 		found = one;
 	}
-	spin_unlock(&table_lock);
+	spin_unlock(&transition_lock);
 	return found;
 }
 
 const struct transition *span_find_transition(struct call_context context, uintptr_t address, uintptr_t function)
 {
 	uint32_t slot;
-	const struct transition *found = find(context, address, function, &slot);
+	const struct transition *found = look_up_transition(context, address, function, &slot);
 
-	return found ? found : add(context, address, function);
+	return found ? found : add_transition(context, address, function);
 }
 
 /* A new record: it has the call sites that are known by now. */
 void span_reset_call_sites(struct span_record *record)
 {
-	atomic_flag_clear(&table_lock.taken);
+	atomic_flag_clear(&transition_lock.taken);
 	for (uint32_t call = 0; call < span_known_calls(); call++)
 		span_describe_call(&record->calls[call], sites[call].address, sites[call].function, sites[call].caller);
 	record->call_count = span_known_calls();

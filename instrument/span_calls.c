@@ -15,6 +15,7 @@ struct call {
 	bool is_top_site, is_top_caller;
 	uintptr_t function, stack;
 	uint64_t work, length; /* its frame's at the begin */
+	uint64_t local;	       /* what the path does not have yet */
 	uint64_t called;       /* work of the calls that it made */
 	uint64_t spawned;      /* work of the tasks that it made, and the calls in it */
 };
@@ -24,6 +25,7 @@ struct calls {
 	struct calls *next;
 	bool is_free;
 	uint32_t depth, room;
+	uint32_t settled; /* so many of the outermost have nothing that their path lacks */
 	struct call *stack;
 	const struct transition *cache[CACHE_SIZE];
 	struct call_amounts work[SPAN_MAX_CALLS]; /* the on-work profile */
@@ -64,7 +66,7 @@ static struct calls *new_calls(void)
 		registry = calls;
 	}
 	calls->is_free = false;
-	calls->depth = 0;
+	calls->depth = calls->settled = 0;
 	spin_unlock(&registry_lock);
 	return calls;
 }
@@ -76,14 +78,40 @@ static inline struct calls *calls_of(struct thread *self)
 	return self->calls;
 }
 
-/* What a thread executed belongs to the call that is innermost. */
+static void add_local(struct calls *calls, struct frame *frame, uint32_t call, uint64_t cycles)
+{
+	calls->work[call].of[CALL_LOCAL_WORK] += cycles;
+	call_prof_at(&frame->path.prof, call, span_known_calls())->of[CALL_LOCAL_SPAN] += cycles;
+}
+
+/* What a thread executed belongs to the call that is innermost. It goes to the path when the call ends, or when the path
+ * is about to be looked at: before each call of the runtime. */
 void span_calls_book(struct thread *self, struct frame *frame, uint64_t cycles)
 {
-	uint32_t call = self->context.call;
+	struct calls *calls = calls_of(self);
 
 	frame->work_done += cycles;
-	calls_of(self)->work[call].of[CALL_LOCAL_WORK] += cycles;
-	call_prof_at(&frame->path.prof, call, span_known_calls())->of[CALL_LOCAL_SPAN] += cycles;
+	if (calls->depth == self->call_base) {
+		add_local(calls, frame, self->context.call, cycles);
+		return;
+	}
+	calls->stack[calls->depth - 1].local += cycles;
+	if (calls->settled >= calls->depth)
+		calls->settled = calls->depth - 1;
+}
+
+/* The path has everything then. */
+void span_calls_settle(struct thread *self, struct frame *frame)
+{
+	struct calls *calls = calls_of(self);
+
+	for (; calls->settled < calls->depth; calls->settled++) {
+		struct call *call = &calls->stack[calls->settled];
+
+		if (call->local)
+			add_local(calls, frame, call->call, call->local);
+		call->local = 0;
+	}
 }
 
 /* Calls that are made from now on, end before span_calls_leave. */
@@ -133,32 +161,33 @@ static bool has_depth(struct children_calls *children, uint32_t depth)
 	return true;
 }
 
-/* A task is over. Its work, and that of its own tasks which it did not wait for, belongs to the call that made it. */
+/* A task is over. Its work, and that of its own tasks which it did not wait for, belongs to the call that made it. The
+ * parent's lock is held. */
 void span_calls_end_child(struct frame *parent, struct frame *child)
 {
 	struct children_calls *children = &parent->children;
 	uint64_t work = child->work_done + child->spawned, called = child->called;
 
-	spin_lock(&child->lock);
-	for (uint32_t depth = 0; depth < child->children.used; depth++) {
-		work += child->children.by_depth[depth].work;
-		called += child->children.by_depth[depth].called;
+	if (__atomic_load_n(&child->children.used, __ATOMIC_RELAXED)) {
+		spin_lock(&child->lock);
+		for (uint32_t depth = 0; depth < child->children.used; depth++) {
+			work += child->children.by_depth[depth].work;
+			called += child->children.by_depth[depth].called;
+		}
+		spin_unlock(&child->lock);
 	}
-	spin_unlock(&child->lock);
-	spin_lock(&parent->lock);
 	if (has_depth(children, child->spawn_depth)) {
 		children->by_depth[child->spawn_depth].work += work;
 		children->by_depth[child->spawn_depth].called += called;
 	}
-	spin_unlock(&parent->lock);
 }
 
-/* In OpenMP a taskwait is for all tasks of the task: for those, too, that were made in calls further out. */
+/* In OpenMP a taskwait is for all tasks of the task: for those, too, that were made in calls further out. Where children
+ * may end meanwhile, the frame's lock is held. */
 void span_calls_take_children(struct thread *self, struct frame *frame)
 {
 	uint32_t depth_now = span_calls_depth(self);
 
-	spin_lock(&frame->lock);
 	for (uint32_t depth = 0; depth < frame->children.used; depth++) {
 		uint64_t work = frame->children.by_depth[depth].work, called = frame->children.by_depth[depth].called;
 		uint32_t at = depth < depth_now ? depth : depth_now;
@@ -173,7 +202,6 @@ void span_calls_take_children(struct thread *self, struct frame *frame)
 		frame->children.by_depth[depth].work = frame->children.by_depth[depth].called = 0;
 	}
 	frame->children.used = 0;
-	spin_unlock(&frame->lock);
 }
 
 /* Of a frame whose calls are over. Returns the work in calls of its children. */
@@ -181,10 +209,10 @@ uint64_t span_calls_forget_children(struct frame *frame)
 {
 	uint64_t called = 0;
 
-	for (uint32_t depth = 0; depth < frame->children.used; depth++)
+	for (uint32_t depth = 0; depth < frame->children.used; depth++) {
 		called += frame->children.by_depth[depth].called;
-	if (frame->children.by_depth)
-		memset(frame->children.by_depth, 0, frame->children.room * sizeof(*frame->children.by_depth));
+		frame->children.by_depth[depth].work = frame->children.by_depth[depth].called = 0;
+	}
 	frame->children.used = 0;
 	return called;
 }
@@ -213,24 +241,28 @@ static inline uint64_t since(uint64_t now, uint64_t then)
 static void end_call(struct thread *self)
 {
 	struct calls *calls = self->calls;
-	struct call call = calls->stack[--calls->depth];
+	const struct call *call = &calls->stack[--calls->depth];
 	struct frame *frame = self->frame;
-	struct call_amounts *on_span;
+	struct call_amounts *on_work = &calls->work[call->call], *on_span;
 	uint64_t work, span;
 
-	self->context = call.before;
+	if (calls->settled > calls->depth)
+		calls->settled = calls->depth;
+	self->context = call->before;
 	if (!frame)
 		return;
-	work = since(frame->work_done, call.work) + call.spawned;
+	work = since(frame->work_done, call->work) + call->spawned;
 	if (calls->depth > self->call_base)
-		calls->stack[calls->depth - 1].spawned += call.spawned;
+		calls->stack[calls->depth - 1].spawned += call->spawned;
 	else
-		frame->spawned += call.spawned;
-	span = since(frame->c_before + frame->c, call.length);
-	add_top(&calls->work[call.call], &call, work, span);
-	on_span = call_prof_at(&frame->path.prof, call.call, span_known_calls());
-	add_top(on_span, &call, work, span);
-	on_span->of[CALL_LOCAL_WORK] += since(work, call.called);
+		frame->spawned += call->spawned;
+	span = since(frame->c_before + frame->c, call->length);
+	add_top(on_work, call, work, span);
+	on_work->of[CALL_LOCAL_WORK] += call->local;
+	on_span = call_prof_at(&frame->path.prof, call->call, span_known_calls());
+	add_top(on_span, call, work, span);
+	on_span->of[CALL_LOCAL_SPAN] += call->local;
+	on_span->of[CALL_LOCAL_WORK] += since(work, call->called);
 	span_calls_called(self, work);
 }
 
@@ -283,6 +315,7 @@ static void begin_call(struct thread *self, uintptr_t function, uintptr_t addres
 		self->frame->c_before + self->frame->c,
 		0,
 		0,
+		0,
 	};
 	self->context = (struct call_context){one->call, one->call == CALL_OTHER ? self->context.state : one->next};
 }
@@ -315,11 +348,12 @@ EXPORT void __cyg_profile_func_enter(void *function, void *call_site)
 
 	if (!self->is_open)
 		return;
-	span_end_strand(self);
+	span_pause_strand(self);
 	if (UNLIKELY(!span_has_calls))
 		begin_calls(self);
 	begin_call(self, (uintptr_t)function, (uintptr_t)call_site, (uintptr_t)__builtin_frame_address(0));
-	span_begin_strand(self);
+	self->is_open = true;
+	clock_resume(&self->clock, &self->enter);
 }
 
 EXPORT void __cyg_profile_func_exit(void *function, void *call_site)
@@ -329,9 +363,10 @@ EXPORT void __cyg_profile_func_exit(void *function, void *call_site)
 	(void)call_site;
 	if (!self->is_open || !self->calls)
 		return;
-	span_end_strand(self);
+	span_pause_strand(self);
 	end_calls_to(self, (uintptr_t)function);
-	span_begin_strand(self);
+	self->is_open = true;
+	clock_resume(&self->clock, &self->leave);
 }
 
 /* the process */

@@ -59,6 +59,7 @@ void span_path_take(struct call_path *path, struct segment *segment);
 void span_path_flatten(struct call_path *path, struct call_prof *into);
 void span_path_clear(struct call_path *path);
 void span_segment_keep(struct segment **kept, struct segment *segment);
+void span_segment_keep_own(struct segment **kept, struct segment *segment);
 void span_calls_union(struct call_prof *into, struct call_prof *from);
 void span_calls_scale(struct call_prof *prof, uint64_t wanted, uint64_t total);
 
@@ -98,6 +99,7 @@ void span_reset_call_sites(struct span_record *record);
 
 /* threads */
 void span_calls_book(struct thread *self, struct frame *frame, uint64_t cycles);
+void span_calls_settle(struct thread *self, struct frame *frame);
 struct calls_kept span_calls_enter(struct thread *self, struct call_context context);
 void span_calls_leave(struct thread *self, struct calls_kept kept);
 void span_calls_called(struct thread *self, uint64_t work);

@@ -21,14 +21,27 @@ struct clock_base {
 	uint64_t base_ns;  /* the thread's CPU clock then */
 	uint64_t ticks;    /* of a test's clock: what the program says that it has worked */
 	uint64_t switches;
+	uint64_t ended;	   /* the strand before, by the TSC; 0 where that is not known */
+	uint64_t ended_ns; /* then: by the thread's CPU clock */
+	uint64_t paused; /* when the last pause began */
+	uint64_t ahead;	 /* by how much pauses were taken for longer than they were: not yet made up for */
+};
+
+/* How long a pause of one kind takes, as each sixteenth of them tells: the others read the TSC once. */
+struct clock_pause {
+	uint32_t count;
+	uint64_t mean; /* cycles, in sixteenths */
 };
 
 /* Choose the clock; returns its cycles per second. */
 uint64_t clock_choose(enum span_clock *chosen);
-/* A strand of this thread begins. */
-void clock_begin(struct clock_base *clock);
+/* A strand of this thread begins: how long the thread was on a CPU since the last one ended, in cycles. */
+uint64_t clock_begin(struct clock_base *clock);
 /* It ends: its length in cycles. */
 uint64_t clock_end(struct clock_base *clock);
+/* As an end and a begin, around a few instructions of ours that take about as long each time. */
+uint64_t clock_pause(struct clock_base *clock);
+void clock_resume(struct clock_base *clock, struct clock_pause *pause);
 /* This thread, or the library, is about to go: the kernel must not find our descriptor. */
 void clock_leave(void);
 

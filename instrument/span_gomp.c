@@ -10,7 +10,7 @@
 #include "span.h"
 
 /* Whether the calling thread's own code is a member's, which is where these constructs bind. */
-static bool is_member(struct thread *self)
+static bool is_gomp_member(struct thread *self)
 {
 	return self->frame && self->frame->is_implicit && !self->frame->team->is_posix;
 }
@@ -22,7 +22,7 @@ static bool is_member(struct thread *self)
 	EXPORT type name parameters                                                                                   \
 	{                                                                                                             \
 		REAL(type, name, parameters);                                                                         \
-		struct region region;                                                                                 \
+		struct region region __attribute__((aligned(64)));                                                    \
 		unsigned long result = 0;                                                                             \
                                                                                                                       \
 		if (!span_region_begin(&region, body, data, CALLER))                                                       \
@@ -113,20 +113,20 @@ EXPORT void GOMP_parallel_end(void)
 
 /* barriers */
 
-BARRIER(void, GOMP_barrier, (void))
-BARRIER(bool, GOMP_barrier_cancel, (void))
-BARRIER(void, GOMP_loop_end, (void))
-BARRIER(bool, GOMP_loop_end_cancel, (void))
-BARRIER(void, GOMP_sections_end, (void))
-BARRIER(bool, GOMP_sections_end_cancel, (void))
-BARRIER(void, GOMP_single_copy_end, (void *data), data)
+BARRIER(is_gomp_member, void, GOMP_barrier, (void))
+BARRIER(is_gomp_member, bool, GOMP_barrier_cancel, (void))
+BARRIER(is_gomp_member, void, GOMP_loop_end, (void))
+BARRIER(is_gomp_member, bool, GOMP_loop_end_cancel, (void))
+BARRIER(is_gomp_member, void, GOMP_sections_end, (void))
+BARRIER(is_gomp_member, bool, GOMP_sections_end_cancel, (void))
+BARRIER(is_gomp_member, void, GOMP_single_copy_end, (void *data), data)
 
 EXPORT void GOMP_workshare_task_reduction_unregister(bool is_cancelled)
 {
 	REAL(void, GOMP_workshare_task_reduction_unregister, (bool));
 	struct thread *self = &span_self;
 
-	if (!is_member(self)) {
+	if (!is_gomp_member(self)) {
 		call(is_cancelled);
 		return;
 	}
@@ -147,7 +147,7 @@ EXPORT bool GOMP_single_start(void)
 	struct thread *self = &span_self;
 	bool is_mine;
 
-	if (!is_member(self))
+	if (!is_gomp_member(self))
 		return call();
 	span_end_strand(self);
 	is_mine = call();
@@ -166,7 +166,7 @@ EXPORT void *GOMP_single_copy_start(void)
 	struct thread *self = &span_self;
 	void *data;
 
-	if (!is_member(self))
+	if (!is_gomp_member(self))
 		return call();
 	span_end_strand(self);
 	span_before_barrier(self);
@@ -186,7 +186,7 @@ EXPORT void *GOMP_single_copy_start(void)
 enum schedule { BY_RUNTIME, BY_STATIC, BY_DYNAMIC, BY_GUIDED, BY_AUTO };
 
 /* Chunks of a static schedule belong to threads; those of all others to the loop. */
-static bool is_shared(long schedule)
+static bool is_shared_by_gomp(long schedule)
 {
 	static void *real;
 	int kind = (int)(schedule & 0xff), size;
@@ -225,10 +225,10 @@ static bool after_next(struct thread *self, enum span_kind kind, bool is_shared_
 		REAL(bool, name, parameters);                                                                         \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
-		if (!is_member(self))                                                                                 \
+		if (!is_gomp_member(self))                                                                                 \
 			return call(__VA_ARGS__);                                                                     \
 		span_end_strand(self);                                                                                \
-		return after_start(self, SPAN_LOOP, is_shared(schedule), call(__VA_ARGS__), CALLER);                  \
+		return after_start(self, SPAN_LOOP, is_shared_by_gomp(schedule), call(__VA_ARGS__), CALLER);                  \
 	}
 #define NEXT(name, schedule)                                                                                          \
 	EXPORT bool name(void *from, void *to)                                                                        \
@@ -236,11 +236,11 @@ static bool after_next(struct thread *self, enum span_kind kind, bool is_shared_
 		REAL(bool, name, (void *, void *));                                                                   \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
-		if (!is_member(self))                                                                                 \
+		if (!is_gomp_member(self))                                                                                 \
 			return call(from, to);                                                                        \
 		span_end_strand(self);                                                                                \
 		span_chunk_end(self->implicit);                                                                       \
-		return after_next(self, SPAN_LOOP, is_shared(schedule), call(from, to), CALLER);                      \
+		return after_next(self, SPAN_LOOP, is_shared_by_gomp(schedule), call(from, to), CALLER);                      \
 	}
 #define START_CHUNKED(name, schedule)                                                                                 \
 	START(name, schedule, (long from, long to, long by, long chunk, void *first, void *last), from, to, by,       \
@@ -299,7 +299,7 @@ START_ULL_GENERAL(GOMP_loop_ull_ordered_start)
 		REAL(void, name, (void));                                                                             \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
-		if (!is_member(self)) {                                                                               \
+		if (!is_gomp_member(self)) {                                                                               \
 			call();                                                                                       \
 			return;                                                                                       \
 		}                                                                                                     \
@@ -319,7 +319,7 @@ EXPORT unsigned GOMP_sections_start(unsigned count)
 	struct thread *self = &span_self;
 	unsigned section;
 
-	if (!is_member(self))
+	if (!is_gomp_member(self))
 		return call(count);
 	span_end_strand(self);
 	section = call(count);
@@ -333,7 +333,7 @@ EXPORT unsigned GOMP_sections2_start(unsigned count, void *reductions, void *mem
 	struct thread *self = &span_self;
 	unsigned section;
 
-	if (!is_member(self))
+	if (!is_gomp_member(self))
 		return call(count, reductions, memory);
 	span_end_strand(self);
 	section = call(count, reductions, memory);
@@ -347,7 +347,7 @@ EXPORT unsigned GOMP_sections_next(void)
 	struct thread *self = &span_self;
 	unsigned section;
 
-	if (!is_member(self))
+	if (!is_gomp_member(self))
 		return call();
 	span_end_strand(self);
 	span_chunk_end(self->implicit);

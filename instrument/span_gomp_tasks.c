@@ -123,7 +123,8 @@ EXPORT void GOMP_task(void (*body)(void *), void *data, void (*copy)(void *, voi
 		return;
 	}
 	span_end_strand(self);
-	child = span_refer(span_spawn(self, SPAN_TASK, CALLER, if_clause, flags & FLAG_FINAL));
+	child = span_spawn(self, SPAN_TASK, CALLER, if_clause, flags & FLAG_FINAL);
+	span_refer_own(child);
 	child->body = body;
 	child->copy = copy;
 	child->header = header_for(alignment);
@@ -133,7 +134,7 @@ EXPORT void GOMP_task(void (*body)(void *), void *data, void (*copy)(void *, voi
 	}
 	if (flags & FLAG_DEPEND)
 		read_depend(self, frame, child, depend, true);
-	__atomic_add_fetch(&span_record->tasks, 1, __ATOMIC_RELAXED);
+	self->implicit->tasks++;
 	{
 		char room[room_for(child, bytes) + child->header];
 		struct block *block = fill_block(aligned(room, child->header), child, data, bytes);

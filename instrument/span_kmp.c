@@ -78,7 +78,7 @@ static void kmp_region_end(struct kmp_region *region)
 		span_region_end(&region->region);
 }
 
-static int room_for(int count)
+static int room_of(int count)
 {
 	return count <= FEW ? FEW : count <= MANY ? MANY : count;
 }
@@ -88,12 +88,12 @@ static int room_for(int count)
 	EXPORT void name(void *place, int count, outlined *body, ...)                                                 \
 	{                                                                                                             \
 		REAL(void, name, (void *, int, void (*)(), ...));                                                     \
-		void *arguments[room_for(count)];                                                                     \
+		void *arguments[room_of(count)];                                                                     \
 		struct kmp_region region;                                                                             \
 		va_list list;                                                                                         \
                                                                                                                       \
 		va_start(list, body);                                                                                 \
-		for (int i = 0; i < room_for(count); i++)                                                             \
+		for (int i = 0; i < room_of(count); i++)                                                             \
 			arguments[i] = i < count ? va_arg(list, void *) : NULL;                                       \
 		va_end(list);                                                                                         \
 		kmp_region_begin(&region, body, count, arguments, CALLER);                                            \
@@ -157,9 +157,9 @@ EXPORT void __kmpc_end_serialized_parallel(PLACE)
 
 /* barriers */
 
-BARRIER(void, __kmpc_barrier, (PLACE), place, thread)
-BARRIER(int, __kmpc_cancel_barrier, (PLACE), place, thread)
-BARRIER(void, __kmpc_copyprivate, (PLACE, size_t size, void *data, void (*copy)(void *, void *), int is_mine), place,
+BARRIER(is_kmp_member, void, __kmpc_barrier, (PLACE), place, thread)
+BARRIER(is_kmp_member, int, __kmpc_cancel_barrier, (PLACE), place, thread)
+BARRIER(is_kmp_member, void, __kmpc_copyprivate, (PLACE, size_t size, void *data, void (*copy)(void *, void *), int is_mine), place,
 	thread, size, data, copy, is_mine)
 
 /* In these not all members meet, or not at the same call. A loop's reduction is followed by a barrier of its own. */
@@ -224,7 +224,7 @@ enum { STATIC_CHUNKED = 1, STATIC = 2, RUNTIME = 5, STATIC_GREEDY = 8, STATIC_BA
 
 /* Chunks of a static schedule belong to threads; those of all others, "auto" too, to the loop. kmp.h: an ordered
  * schedule is 32 more, one with the bounds unmerged 128 more; above these are modifiers. */
-static bool is_shared(int schedule)
+static bool is_shared_by_kmp(int schedule)
 {
 	static void *real;
 	int kind = schedule & 31, size;
@@ -239,7 +239,7 @@ static bool is_shared(int schedule)
 
 static void loop_begins(struct thread *self, int schedule, uintptr_t caller)
 {
-	if (is_shared(schedule))
+	if (is_shared_by_kmp(schedule))
 		span_loop_begin(self, span_site(SPAN_LOOP, caller, 0));
 	else
 		span_loop_end(self);
@@ -251,7 +251,7 @@ static void loop_begins(struct thread *self, int schedule, uintptr_t caller)
 		REAL(void, name, parameters);                                                                         \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
-		if (!is_member(self)) {                                                                               \
+		if (!is_kmp_member(self)) {                                                                               \
 			call(__VA_ARGS__);                                                                            \
 			return;                                                                                       \
 		}                                                                                                     \
@@ -267,7 +267,7 @@ static void loop_begins(struct thread *self, int schedule, uintptr_t caller)
 		struct thread *self = &span_self;                                                                     \
 		int has_chunk;                                                                                        \
                                                                                                                       \
-		if (!is_member(self))                                                                                 \
+		if (!is_kmp_member(self))                                                                                 \
 			return call(place, thread, last, from, to, by);                                               \
 		span_end_strand(self);                                                                                \
 		span_chunk_end(self->implicit);                                                                       \

@@ -18,7 +18,7 @@ static inline bool is_program(struct thread *self)
 }
 
 /* Whether the calling thread's own code is a member's, which is where barriers and loops bind. */
-static inline bool is_member(struct thread *self)
+static inline bool is_kmp_member(struct thread *self)
 {
 	return self->is_open && self->frame->is_implicit && !self->frame->team->is_posix;
 }

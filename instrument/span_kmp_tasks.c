@@ -9,7 +9,7 @@
 
 /* kmp.h */
 enum { TASK_FINAL = 2 };
-enum { DEPEND_IN = 1, DEPEND_INOUTSET = 8 };
+enum { KMP_IN = 1, KMP_INOUTSET = 8 };
 
 struct kmp_task;
 typedef int task_entry(int, struct kmp_task *);
@@ -25,7 +25,7 @@ struct kmp_depend {
 	unsigned char kind;
 };
 
-struct block {
+struct kmp_block {
 	struct frame *frame; /* null until the task is handed over, and where it is not followed */
 	task_entry *entry;
 	bool is_final, is_pattern;
@@ -47,7 +47,7 @@ static void run(int thread, struct kmp_task *task, struct frame *frame, task_ent
 /* What the runtime calls in place of the task's own entry. */
 static int enter(int thread, struct kmp_task *task)
 {
-	struct block *block = (struct block *)task->shareds - 1;
+	struct kmp_block *block = (struct kmp_block *)task->shareds - 1;
 
 	if (!block->frame)
 		return block->entry(thread, task);
@@ -58,9 +58,9 @@ static int enter(int thread, struct kmp_task *task)
 	return 0;
 }
 
-static struct block *block_of(struct kmp_task *task)
+static struct kmp_block *block_of(struct kmp_task *task)
 {
-	return task->entry == enter ? (struct block *)task->shareds - 1 : NULL;
+	return task->entry == enter ? (struct kmp_block *)task->shareds - 1 : NULL;
 }
 
 EXPORT struct kmp_task *__kmpc_omp_task_alloc(PLACE, int flags, size_t bytes, size_t shared_bytes, task_entry *entry)
@@ -70,7 +70,7 @@ EXPORT struct kmp_task *__kmpc_omp_task_alloc(PLACE, int flags, size_t bytes, si
 	alloc_call *call = (alloc_call *)span_real(&real, "__kmpc_omp_task_alloc");
 	struct thread *self = &span_self;
 	struct kmp_task *task;
-	struct block *block;
+	struct kmp_block *block;
 
 	if (!is_inside(self))
 		return call(place, thread, flags, bytes, shared_bytes, entry);
@@ -90,18 +90,19 @@ static void depend(struct thread *self, struct frame *child, int count, const st
 {
 	for (int i = 0; i < count; i++) {
 		/* tasks of one inoutset may run side by side; a mutexinoutset is taken as a chain */
-		bool is_in = depends[i].kind == DEPEND_IN || depends[i].kind == DEPEND_INOUTSET;
+		bool is_in = depends[i].kind == KMP_IN || depends[i].kind == KMP_INOUTSET;
 
 		span_depend_on(self, self->frame, child, (void *)depends[i].address, is_in, is_kept);
 	}
 }
 
 /* The task is handed over; returns its frame with a reference for the caller. */
-static struct frame *hand_over(struct thread *self, struct block *block, uintptr_t caller)
+static struct frame *hand_over(struct thread *self, struct kmp_block *block, uintptr_t caller)
 {
-	struct frame *child = span_refer(span_spawn(self, SPAN_TASK, caller, true, block->is_final));
+	struct frame *child = span_spawn(self, SPAN_TASK, caller, true, block->is_final);
 
-	__atomic_add_fetch(&span_record->tasks, 1, __ATOMIC_RELAXED);
+	span_refer_own(child);
+	self->implicit->tasks++;
 	block->frame = child;
 	return child;
 }
@@ -124,7 +125,7 @@ EXPORT int __kmpc_omp_task(PLACE, struct kmp_task *task)
 {
 	REAL(int, __kmpc_omp_task, (PLACE, struct kmp_task *));
 	struct thread *self = &span_self;
-	struct block *block = is_inside(self) ? block_of(task) : NULL;
+	struct kmp_block *block = is_inside(self) ? block_of(task) : NULL;
 	struct frame *child;
 	int result;
 
@@ -147,7 +148,7 @@ EXPORT int __kmpc_omp_task_with_deps(PLACE, struct kmp_task *task, DEPENDS)
 {
 	REAL(int, __kmpc_omp_task_with_deps, (PLACE, struct kmp_task *, DEPENDS));
 	struct thread *self = &span_self;
-	struct block *block = is_inside(self) ? block_of(task) : NULL;
+	struct kmp_block *block = is_inside(self) ? block_of(task) : NULL;
 	struct frame *child;
 	int result;
 
@@ -168,7 +169,7 @@ EXPORT void __kmpc_omp_task_begin_if0(PLACE, struct kmp_task *task)
 {
 	REAL(void, __kmpc_omp_task_begin_if0, (PLACE, struct kmp_task *));
 	struct thread *self = &span_self;
-	struct block *block = is_inside(self) ? block_of(task) : NULL;
+	struct kmp_block *block = is_inside(self) ? block_of(task) : NULL;
 
 	if (!block) {
 		call(place, thread, task);
@@ -176,7 +177,7 @@ EXPORT void __kmpc_omp_task_begin_if0(PLACE, struct kmp_task *task)
 	}
 	span_end_strand(self);
 	block->frame = span_spawn(self, SPAN_TASK, CALLER, false, block->is_final);
-	__atomic_add_fetch(&span_record->tasks, 1, __ATOMIC_RELAXED);
+	self->implicit->tasks++;
 	call(place, thread, task);
 	span_task_begin(self, block->frame, &block->run);
 }
@@ -185,7 +186,7 @@ EXPORT void __kmpc_omp_task_complete_if0(PLACE, struct kmp_task *task)
 {
 	REAL(void, __kmpc_omp_task_complete_if0, (PLACE, struct kmp_task *));
 	struct thread *self = &span_self;
-	struct block *block = is_inside(self) ? block_of(task) : NULL;
+	struct kmp_block *block = is_inside(self) ? block_of(task) : NULL;
 	struct frame *child = block ? block->frame : NULL;
 
 	if (!child) {
@@ -199,7 +200,7 @@ EXPORT void __kmpc_omp_task_complete_if0(PLACE, struct kmp_task *task)
 
 /* taskloop: the runtime copies the task for each part of the loop, so the frame in it is a pattern for theirs */
 
-static struct frame *taskloop_begin(struct thread *self, struct block *block, bool has_group, uintptr_t caller)
+static struct frame *taskloop_begin(struct thread *self, struct kmp_block *block, bool has_group, uintptr_t caller)
 {
 	struct frame *frame = self->frame;
 
@@ -224,7 +225,7 @@ static void taskloop_end(struct thread *self, struct frame *frame, bool has_grou
 	{                                                                                                             \
 		REAL(void, name, parameters);                                                                         \
 		struct thread *self = &span_self;                                                                     \
-		struct block *block = is_inside(self) ? block_of(task) : NULL;                                        \
+		struct kmp_block *block = is_inside(self) ? block_of(task) : NULL;                                        \
 		struct frame *frame;                                                                                  \
                                                                                                                       \
 		if (!block) {                                                                                         \

@@ -61,7 +61,7 @@ void span_phase_init(struct phase *phase)
 	phase->group.best_calls = NULL;
 	phase->group.patterns = NULL;
 	phase->loops = NULL;
-	phase->called = 0;
+	phase->called = phase->busiest = 0;
 	memset(&phase->loop_calls, 0, sizeof(phase->loop_calls));
 	prof_init(&phase->group.best_prof);
 	prof_init(&phase->work);
@@ -76,6 +76,7 @@ static void reset(struct phase *phase)
 	prof_clear(&phase->group.best_prof);
 	prof_clear(&phase->work);
 	prof_clear(&phase->holds);
+	phase->busiest = 0;
 }
 
 void span_phase_free(struct phase *phase)
@@ -89,6 +90,10 @@ static void rename_pending(struct prof *prof, uint32_t site)
 {
 	struct prof_entry *entries = prof_entries(prof);
 
+	if (prof->length == 1 && entries->site == SITE_PENDING) {
+		entries->site = site;
+		return;
+	}
 	for (uint32_t i = 0; i < prof->length; i++) {
 		if (entries[i].site == SITE_PENDING) {
 			struct prof_entry pending = entries[i];
@@ -121,13 +126,13 @@ static void add_bound(struct prof *prof)
 
 /* What one phase of an outermost region adds to the program's: it takes no less than its longest path, its work
  * divided by the cores that the team can use, and the hold time of any lock. */
-static void add_to_record(struct team *team, struct phase *phase, uint64_t length)
+static void add_to_record(struct team *team, struct phase *phase, uint64_t length, bool is_last)
 {
 	struct prof *path = &phase->group.best_prof;
 	struct prof_entry *entries = prof_entries(path);
 	uint32_t cores = team->size;
 	struct hold hold = span_longest_hold(&phase->holds);
-	uint64_t even;
+	uint64_t even, least;
 
 	begin_update();
 	/* members of nested teams may use the other cores; and a team may be larger than the cores */
@@ -159,16 +164,23 @@ static void add_to_record(struct team *team, struct phase *phase, uint64_t lengt
 	} else {
 		add_bound(path);
 	}
+	least = length > even ? length : even;
+	least = hold.cycles > least ? hold.cycles : least;
+	span_record->scheduled += phase->busiest > least ? phase->busiest : least;
 	span_root.c += length;
 	if (team->size > span_record->widest_team)
 		span_record->widest_team = team->size;
 	if (team->is_foreign)
 		span_record->flags |= SPAN_FOREIGN;
+	if (is_last) {
+		span_record->regions += 1 + team->nested;
+		span_record->tasks += team->tasks;
+	}
 	end_update();
 }
 
 /* Nobody works in it any more: it is named after `site`, and what it took goes to where its team was started. */
-void span_phase_finish(struct team *team, struct phase *phase, uint32_t site)
+void span_phase_finish(struct team *team, struct phase *phase, uint32_t site, bool is_last)
 {
 	uint64_t length = atomic_load(&phase->group.best) + span_loops_add(phase, team->size ? team->size : 1);
 	uint64_t known;
@@ -184,12 +196,13 @@ void span_phase_finish(struct team *team, struct phase *phase, uint32_t site)
 	rename_pending(&phase->group.best_prof, site);
 	rename_pending(&phase->work, site);
 	if (team->parent->is_root) {
-		add_to_record(team, phase, length);
+		add_to_record(team, phase, length, is_last);
 	} else {
 		team->parent->c += length;
 		prof_union(&team->parent->prof, &phase->group.best_prof);
 		prof_union(&team->parent_implicit->work, &phase->work);
 		prof_union(&team->parent_implicit->holds, &phase->holds);
+		team->parent_implicit->busy += phase->busiest;
 	}
 	reset(phase);
 }

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define SPAN_MAGIC 0x314e415053505250ull /* "PRPSPAN1" */
-#define SPAN_VERSION 2
+#define SPAN_VERSION 3
 #define SPAN_MAX_SITES 4096
 #define SPAN_MAX_MODULES 256
 #define SPAN_MAX_CALLS 4096
@@ -110,6 +110,7 @@ struct span_record {
 	uint64_t switches;   /* strands that were preempted, and corrected */
 	uint64_t cpu_ns;     /* of the process, from our start to its end */
 	uint64_t elapsed_ns;
+	uint64_t scheduled; /* regions alone: as the bound, but no phase takes less than its busiest thread was on a CPU */
 	uint32_t call_count;
 	uint32_t reserved;
 	char command[SPAN_COMMAND_BYTES];

@@ -8,8 +8,7 @@ void span_team_begin(struct thread *self, struct team *team, void (*body)(void *
 	if (self->frame && self->frame->is_root)
 		span_end_serial(origin);
 	clear_begin(team, offsetof(struct team, phases));
-	for (int i = 0; i < 3; i++)
-		span_phase_init(&team->phases[i]);
+	span_phase_init(&team->phases[0]);
 	team->is_foreign = !self->frame;
 	team->parent = self->frame ? self->frame : &span_root;
 	team->parent_implicit = self->frame ? self->implicit : &span_root;
@@ -19,6 +18,10 @@ void span_team_begin(struct thread *self, struct team *team, void (*body)(void *
 	team->body = body;
 	team->data = data;
 	team->origin = origin;
+	/* nobody else knows of the team yet: no lock */
+	team->own = team->members = span_new_frame(self);
+	span_init_implicit(team->own, team);
+	team->size = 1;
 }
 
 /* A frame that books the work of a whole thread. */
@@ -37,14 +40,20 @@ void span_init_implicit(struct frame *frame, struct team *team)
 
 void span_member_begin(struct thread *self, struct team *team)
 {
-	struct frame *frame = span_new_frame(self);
+	struct frame *frame;
 
-	span_init_implicit(frame, team);
-	spin_lock(&team->lock);
-	frame->next_member = team->members;
-	team->members = frame;
-	team->size++;
-	spin_unlock(&team->lock);
+	if (self == team->creator && team->own) {
+		frame = team->own;
+		team->own = NULL;
+	} else {
+		frame = span_new_frame(self);
+		span_init_implicit(frame, team);
+		spin_lock(&team->lock);
+		frame->next_member = team->members;
+		team->members = frame;
+		team->size++;
+		spin_unlock(&team->lock);
+	}
 	self->frame = self->implicit = frame;
 	self->held_count = 0;
 }
@@ -68,11 +77,11 @@ struct frame *span_share(struct thread *self, struct team *team)
 	return share;
 }
 
-/* Its last strand has ended. The frame lives on: the thread may run tasks while it waits for the team. */
+/* Its last strand has ended. The frame lives on: the thread may run tasks while it waits for the team, whose end asks
+ * for its path. */
 void span_member_end(struct thread *self)
 {
 	span_loop_end(self);
-	span_report(&phase_of(self->implicit)->group, self->implicit);
 	self->frame = NULL;
 }
 
@@ -114,12 +123,21 @@ static void take_called(struct phase *phase, struct frame *frame)
 void span_before_barrier(struct thread *self)
 {
 	struct frame *frame = self->implicit;
+	struct team *team = frame->team;
 	struct phase *phase = phase_of(frame);
 
+	if (self == team->creator && !team->has_barriers) { /* others need these after the barrier */
+		team->has_barriers = true;
+		span_phase_init(&team->phases[1]);
+		span_phase_init(&team->phases[2]);
+	}
 	span_loop_end(self);
 	span_report(&phase->group, frame);
-	if (UNLIKELY(span_has_calls))
+	if (UNLIKELY(span_has_calls)) {
+		spin_lock(&frame->lock);
 		span_calls_take_children(self, frame);
+		spin_unlock(&frame->lock);
+	}
 	spin_lock(&phase->group.lock);
 	prof_union(&phase->work, &frame->work);
 	prof_union(&phase->holds, &frame->holds);
@@ -132,7 +150,7 @@ void span_before_barrier(struct thread *self)
 static void finish_ended(struct team *team)
 {
 	if (team->has_ended)
-		span_phase_finish(team, &team->phases[team->ended % 3], team->ended_site);
+		span_phase_finish(team, &team->phases[team->ended % 3], team->ended_site, false);
 	team->has_ended = false;
 }
 
@@ -148,7 +166,10 @@ void span_after_barrier(struct thread *self, uintptr_t address)
 	spin_lock(&ended->group.lock);
 	prof_union(&ended->work, &frame->work);
 	prof_union(&ended->holds, &frame->holds);
+	if (frame->busy > ended->busiest)
+		ended->busiest = frame->busy;
 	spin_unlock(&ended->group.lock);
+	frame->busy = 0;
 	prof_clear(&frame->work);
 	prof_clear(&frame->holds);
 	frame->generation++;
@@ -179,6 +200,7 @@ void span_team_end(struct thread *self, struct team *team, struct frame *frame, 
 {
 	struct phase *last = &team->phases[0];
 	struct frame *member;
+	uint64_t tasks = 0;
 
 	self->frame = frame;
 	self->implicit = implicit;
@@ -186,26 +208,38 @@ void span_team_end(struct thread *self, struct team *team, struct frame *frame, 
 	if (team->members)
 		last = phase_of(team->members);
 	for (member = team->members; member; member = member->next_member) {
+		span_report_last(&last->group, member);
+		tasks += member->tasks;
+		if (member->busy > last->busiest)
+			last->busiest = member->busy;
 		prof_union(&last->work, &member->work);
 		prof_union(&last->holds, &member->holds);
 		take_called(last, member);
 		last->called += span_calls_forget_children(member);
 	}
-	if (!team->parent->is_root && team->size > 1)
-		atomic_store(&team->parent->team->has_nested, true);
+	atomic_store_explicit(&team->tasks, team->tasks + tasks, memory_order_relaxed);
+	if (!team->parent->is_root) {
+		struct team *outer = team->parent->team;
+
+		atomic_fetch_add_explicit(&outer->nested, 1 + team->nested, memory_order_relaxed);
+		atomic_fetch_add_explicit(&outer->tasks, team->tasks, memory_order_relaxed);
+		if (team->size > 1)
+			atomic_store_explicit(&outer->has_nested, true, memory_order_relaxed);
+	}
 	finish_ended(team);
 	span_phase_finish(team, last,
-		     team->is_posix ? span_site(SPAN_SERIAL, team->until, team->origin) : span_site(SPAN_REGION, team->origin, 0));
+			  team->is_posix ? span_site(SPAN_SERIAL, team->until, team->origin)
+					 : span_site(SPAN_REGION, team->origin, 0),
+			  true);
 	if (UNLIKELY(span_has_calls))
 		span_calls_called(self, team->called);
 	if (frame && frame->is_root)
 		span_begin_serial(team->origin);
-	__atomic_add_fetch(&span_record->regions, 1, __ATOMIC_RELAXED);
 	while ((member = team->members)) {
 		team->members = member->next_member;
 		span_release(self, member);
 	}
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < (team->has_barriers ? 3 : 1); i++)
 		span_phase_free(&team->phases[i]);
 }
 

@@ -6,18 +6,19 @@
 #define _GNU_SOURCE
 #include "span.h"
 
-#define PARPROF_SPAN_LIBRARY
-#include "parprof_span.h"
-
 struct parprof_region {
 	struct region region;
 	struct calls_kept kept;
 };
 
 struct parprof_task {
+	atomic_int users; /* its body, and who keeps it */
 	struct frame *frame;
 	struct task_run run;
+	uint64_t region; /* that it was made in */
 };
+
+static _Atomic uint64_t region_count;
 
 /* Whether the thread executes code of such a region, or waits in it. */
 static bool is_in_region(struct thread *self)
@@ -51,6 +52,7 @@ parprof_region *parprof_span_region_begin(const void *where)
 	}
 	begun->kept = span_member_enter(self, &begun->region.team);
 	begun->region.team.is_pool = true;
+	begun->region.team.number = atomic_fetch_add_explicit(&region_count, 1, memory_order_relaxed) + 1;
 	/* any thread may execute its tasks: as many as there are to be */
 	begun->region.team.size = span_record->threads ? span_record->threads : 1;
 	self->frame->owner = self;
@@ -74,6 +76,8 @@ static parprof_task *make(struct thread *self, uintptr_t where, bool is_call)
 	if (!is_in_region(self) || !(task = malloc(sizeof(*task))))
 		return NULL;
 	was_open = interrupt(self);
+	atomic_init(&task->users, 1);
+	task->region = self->frame->team->number;
 	task->frame = span_spawn(self, SPAN_TASK, where, !is_call, false);
 	go_on(self, was_open);
 	return task;
@@ -84,7 +88,7 @@ parprof_task *parprof_span_spawn(const void *where)
 	parprof_task *task = make(&span_self, where ? (uintptr_t)where : CALLER, false);
 
 	if (task)
-		__atomic_add_fetch(&span_record->tasks, 1, __ATOMIC_RELAXED);
+		span_self.implicit->tasks++;
 	return task;
 }
 
@@ -99,6 +103,14 @@ void parprof_span_begin(parprof_task *task)
 		span_task_begin(&span_self, task->frame, &task->run);
 }
 
+static void drop(struct thread *self, parprof_task *task)
+{
+	if (atomic_fetch_sub_explicit(&task->users, 1, memory_order_acq_rel) != 1)
+		return;
+	span_release(self, task->frame);
+	free(task);
+}
+
 void parprof_span_end(parprof_task *task)
 {
 	struct thread *self = &span_self;
@@ -108,8 +120,36 @@ void parprof_span_end(parprof_task *task)
 	span_task_end(self, task->frame, &task->run);
 	if (task->frame->is_serial)
 		span_take_serial(task->frame->parent, task->frame);
-	span_release(self, task->frame);
-	free(task);
+	drop(self, task);
+}
+
+void parprof_span_keep(parprof_task *task)
+{
+	if (task)
+		atomic_fetch_add_explicit(&task->users, 1, memory_order_relaxed);
+}
+
+/* Its path has not changed since it ended, so several may take it at once. */
+void parprof_span_joined(parprof_task *task)
+{
+	struct thread *self = &span_self;
+	struct frame *done;
+	bool was_open;
+
+	if (!task || !is_in_region(self) || task->region != self->frame->team->number)
+		return;
+	done = task->frame;
+	if (!__atomic_load_n(&done->is_done, __ATOMIC_ACQUIRE))
+		return;
+	was_open = interrupt(self);
+	span_take_path(self->frame, done->c, &done->prof, done->path.before);
+	go_on(self, was_open);
+}
+
+void parprof_span_drop(parprof_task *task)
+{
+	if (task)
+		drop(&span_self, task);
 }
 
 void parprof_span_synced(void)
@@ -120,7 +160,9 @@ void parprof_span_synced(void)
 	if (!is_in_region(self))
 		return;
 	was_open = interrupt(self);
+	spin_lock(&self->frame->lock); /* whatever the runtime says, some may not be over */
 	span_take_children(self->frame);
+	spin_unlock(&self->frame->lock);
 	go_on(self, was_open);
 }
 

@@ -5,13 +5,52 @@
 
 #include "span_calls.h"
 
+#define MAX_SPARE_SEGMENTS 512
+
+static __thread struct segment *spare_segments;
+static __thread uint32_t spare_segment_count;
+
+static struct segment *new_segment(void)
+{
+	struct segment *segment = spare_segments;
+
+	if (segment) {
+		spare_segments = segment->before;
+		spare_segment_count--;
+		return segment;
+	}
+	segment = calloc(1, sizeof(*segment));
+	if (!segment)
+		abort();
+	return segment;
+}
+
+/* Its prof is empty. */
+static void free_segment(struct segment *segment)
+{
+	if (spare_segment_count == MAX_SPARE_SEGMENTS) {
+		free(segment);
+		return;
+	}
+	segment->before = spare_segments;
+	spare_segments = segment;
+	spare_segment_count++;
+}
+
+/* Who has the only reference needs no locked instruction: nobody can make another. */
+static bool is_last_reference(struct segment *segment)
+{
+	return atomic_load_explicit(&segment->references, memory_order_acquire) == 1 ||
+	       atomic_fetch_sub_explicit(&segment->references, 1, memory_order_acq_rel) == 1;
+}
+
 static void release(struct segment *segment)
 {
-	while (segment && atomic_fetch_sub_explicit(&segment->references, 1, memory_order_acq_rel) == 1) {
+	while (segment && is_last_reference(segment)) {
 		struct segment *before = segment->before;
 
 		call_prof_clear(&segment->prof);
-		free(segment);
+		free_segment(segment);
 		segment = before;
 	}
 }
@@ -23,6 +62,17 @@ static struct segment *refer(struct segment *segment)
 	return segment;
 }
 
+/* The same where the caller has the reference that is known, for itself alone: if that is the only one, nobody else can
+ * make another meanwhile. */
+static struct segment *refer_own(struct segment *segment)
+{
+	if (segment && atomic_load_explicit(&segment->references, memory_order_acquire) == 1)
+		atomic_store_explicit(&segment->references, 2, memory_order_relaxed);
+	else
+		refer(segment);
+	return segment;
+}
+
 /* Segments that only this path refers to are part of it. */
 static void absorb(struct call_path *path)
 {
@@ -31,7 +81,7 @@ static void absorb(struct call_path *path)
 	while ((segment = path->before) && atomic_load_explicit(&segment->references, memory_order_acquire) == 1) {
 		path->before = segment->before;
 		call_prof_union(&path->prof, &segment->prof, span_known_calls());
-		free(segment);
+		free_segment(segment);
 	}
 }
 
@@ -44,9 +94,7 @@ struct segment *span_path_freeze(struct call_path *path)
 	if (call_prof_is_empty(&path->prof))
 		return path->before;
 	absorb(path);
-	segment = calloc(1, sizeof(*segment));
-	if (!segment)
-		abort();
+	segment = new_segment();
 	atomic_init(&segment->references, 1);
 	segment->before = path->before;
 	call_prof_assign(&segment->prof, &path->prof);
@@ -64,7 +112,10 @@ void span_path_clear(struct call_path *path)
 /* The child's path begins with the parent's. */
 void span_path_fork(struct call_path *path, struct call_path *child)
 {
-	child->before = refer(span_path_freeze(path));
+	bool is_new = !call_prof_is_empty(&path->prof); /* others may have the pattern of a taskloop, which is not */
+	struct segment *segment = span_path_freeze(path);
+
+	child->before = is_new ? refer_own(segment) : refer(segment);
 }
 
 /* Another path is longer: it goes on here. */
@@ -78,6 +129,14 @@ void span_path_take(struct call_path *path, struct segment *segment)
 void span_segment_keep(struct segment **kept, struct segment *segment)
 {
 	refer(segment);
+	release(*kept);
+	*kept = segment;
+}
+
+/* Of a path that nobody else works on. */
+void span_segment_keep_own(struct segment **kept, struct segment *segment)
+{
+	refer_own(segment);
 	release(*kept);
 	*kept = segment;
 }

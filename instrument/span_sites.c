@@ -10,7 +10,7 @@
 
 #include "span.h"
 
-#define SLOTS (4 * SPAN_MAX_SITES)
+#define SITE_SLOTS (4 * SPAN_MAX_SITES)
 #define MAX_LOCKS (SPAN_MAX_SITES / 2) /* the rest is for code */
 #define UNKNOWN (~0u)
 
@@ -20,7 +20,7 @@ struct key {
 };
 
 static struct key keys[SPAN_MAX_SITES];
-static _Atomic uint32_t slots[SLOTS]; /* index of a site; 0: free */
+static _Atomic uint32_t site_slots[SITE_SLOTS]; /* index of a site; 0: free */
 static struct spin table_lock;
 static uint32_t known = FIRST_SITE, locks;
 
@@ -133,7 +133,7 @@ static uint32_t resolve(struct span_record *record, uintptr_t address, uint64_t 
 	return query.module;
 }
 
-static void describe(struct span_record *record, uint32_t index)
+static void describe_site(struct span_record *record, uint32_t index)
 {
 	struct span_site *site = &record->sites[index];
 
@@ -162,13 +162,13 @@ static uint32_t slot_of(enum span_kind kind, uintptr_t address, uintptr_t origin
 	uint64_t mixed = (address * 31 + origin) * 31 + kind;
 
 	mixed *= 0x9e3779b97f4a7c15ull;
-	return (uint32_t)(mixed >> 40) % SLOTS;
+	return (uint32_t)(mixed >> 40) % SITE_SLOTS;
 }
 
-static uint32_t find(enum span_kind kind, uintptr_t address, uintptr_t origin, uint32_t *slot)
+static uint32_t look_up_site(enum span_kind kind, uintptr_t address, uintptr_t origin, uint32_t *slot)
 {
-	for (*slot = slot_of(kind, address, origin);; *slot = (*slot + 1) % SLOTS) {
-		uint32_t index = atomic_load_explicit(&slots[*slot], memory_order_acquire);
+	for (*slot = slot_of(kind, address, origin);; *slot = (*slot + 1) % SITE_SLOTS) {
+		uint32_t index = atomic_load_explicit(&site_slots[*slot], memory_order_acquire);
 
 		if (!index)
 			return 0;
@@ -177,9 +177,9 @@ static uint32_t find(enum span_kind kind, uintptr_t address, uintptr_t origin, u
 	}
 }
 
-static uint32_t add(enum span_kind kind, uintptr_t address, uintptr_t origin)
+static uint32_t add_site(enum span_kind kind, uintptr_t address, uintptr_t origin)
 {
-	uint32_t slot, index = find(kind, address, origin, &slot);
+	uint32_t slot, index = look_up_site(kind, address, origin, &slot);
 
 	if (index)
 		return index;
@@ -190,20 +190,20 @@ static uint32_t add(enum span_kind kind, uintptr_t address, uintptr_t origin)
 	locks += kind == SPAN_LOCK;
 	index = known++;
 	keys[index] = (struct key){kind, address, origin};
-	describe(span_record, index);
-	atomic_store_explicit(&slots[slot], index, memory_order_release);
+	describe_site(span_record, index);
+	atomic_store_explicit(&site_slots[slot], index, memory_order_release);
 	return index;
 }
 
 /* The index of a site, which is made if there is none; SITE_OTHER when the table is full. */
 uint32_t span_site(enum span_kind kind, uintptr_t address, uintptr_t origin)
 {
-	uint32_t slot, index = find(kind, address, origin, &slot);
+	uint32_t slot, index = look_up_site(kind, address, origin, &slot);
 
 	if (LIKELY(index))
 		return index;
 	spin_lock(&table_lock);
-	index = add(kind, address, origin);
+	index = add_site(kind, address, origin);
 	spin_unlock(&table_lock);
 	return index;
 }
@@ -229,5 +229,5 @@ void span_reset_sites(struct span_record *record)
 	keys[SITE_PENDING].kind = SPAN_PENDING;
 	keys[SITE_OTHER].kind = SPAN_OTHER;
 	for (uint32_t index = 0; index < known; index++)
-		describe(record, index);
+		describe_site(record, index);
 }

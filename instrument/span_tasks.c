@@ -9,6 +9,14 @@ struct frame *span_refer(struct frame *frame)
 	return frame;
 }
 
+/* The same of a frame that nobody else knows of. */
+void span_refer_own(struct frame *frame)
+{
+	uint32_t references = (uint32_t)atomic_load_explicit(&frame->references, memory_order_relaxed);
+
+	atomic_store_explicit(&frame->references, (int)references + 1, memory_order_relaxed);
+}
+
 /* Whether a task is executed at once, by the thread that makes it, because the program says so. */
 static bool is_serial(struct frame *parent, bool if_clause)
 {

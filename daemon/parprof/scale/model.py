@@ -76,6 +76,14 @@ class Prediction:
     flags: Flag
     calls: tuple[CallSite, ...] = ()
     """By local span on span; only of programs built with hooks."""
+    burdened_s: float = 0.0
+    """As ``bound_s``, where no phase takes less than its busiest thread was on a CPU in this run, with the runtime's
+    own code; 0 where that says nothing: with more threads than cores who was busy is chance."""
+
+    @property
+    def burdened(self) -> float:
+        """The speed-up with the runtime's own code, as this run shared its work out; 0 where that is not known."""
+        return self.work_s / self.burdened_s if self.burdened_s else 0.0
 
     @property
     def speedup(self) -> float:
@@ -119,8 +127,8 @@ def predict_serial(record: Record, resolve: Resolve) -> Prediction:
     return replace(predict(unlimited(record), resolve), threads=1, lost=Lost(0, 0, 0, _runtime(record)))
 
 
-def predict(record: Record, resolve: Resolve) -> Prediction:
-    """What a run's record says."""
+def predict(record: Record, resolve: Resolve, cores: int = UNLIMITED) -> Prediction:
+    """What a run's record says. ``cores``: those that it ran on."""
     threads = max(record.threads, 1)
     work_s, bound_s = record.work_s, record.bound_s
     used = (
@@ -140,7 +148,14 @@ def predict(record: Record, resolve: Resolve) -> Prediction:
         is_partial=not record.flags & Flag.CLOSED or bool(record.flags & Flag.INSIDE) or record.is_torn,
         flags=record.flags,
         calls=call_sites(record, resolve, place_of),
+        burdened_s=_burdened_s(record) if threads <= cores else 0.0,
     )
+
+
+def _burdened_s(record: Record) -> float:
+    """Serial code is as long as it is."""
+    serial_s = sum(site.bound_s for site in record.sites if site.kind in (Kind.SERIAL, Kind.PENDING))
+    return record.scheduled_s + serial_s if record.scheduled_s else 0.0
 
 
 def _lost(record: Record, threads: int) -> Lost:

@@ -11,14 +11,14 @@ from parprof.errors import ProfileFormatError
 from parprof.untrusted import open_regular, visible
 
 MAGIC = 0x314E415053505250
-VERSION = 2
+VERSION = 3
 MAX_SITES = 4096
 MAX_MODULES = 256
 MAX_CALLS = 4096
 _AMOUNTS = 9
 _UNKNOWN = 0xFFFFFFFF
 
-HEADER = struct.Struct("<QIIQIIIIIIQQQQQQII256s")
+HEADER = struct.Struct("<QIIQIIIIIIQQQQQQQII256s")
 SITE = struct.Struct("<IIIIQQQQQQQQQQ")
 MODULE = struct.Struct("<II24s480s")
 CALL = struct.Struct(f"<IIIIQQQ{2 * _AMOUNTS}Q")
@@ -151,6 +151,8 @@ class Record:
     """The process was killed while it changed its totals: they may be off by one phase."""
     sites: tuple[SiteRecord, ...]
     calls: tuple[CallRecord, ...] = ()
+    scheduled_s: float = 0.0
+    """As ``bound_s``, of regions alone, where no phase takes less than its busiest thread was on a CPU."""
 
     @property
     def work_s(self) -> float:
@@ -197,7 +199,7 @@ def parse_record(data: bytes) -> Record:
     magic, version, size, generation, flags, pid, site_count, module_count, threads, widest, per_second = (
         header[:11]
     )
-    regions, tasks, _, cpu_ns, elapsed_ns, call_count, _, command = header[11:]
+    regions, tasks, _, cpu_ns, elapsed_ns, scheduled, call_count, _, command = header[11:]
     if magic != MAGIC or version != VERSION or size != SIZE:
         raise ProfileFormatError("no record of this version of parprof, or of a target that had yet to begin")
     if not 0 < per_second < 1 << 48:
@@ -217,6 +219,7 @@ def parse_record(data: bytes) -> Record:
         tasks=tasks,
         cpu_s=cpu_ns / 1e9,
         elapsed_s=elapsed_ns / 1e9,
+        scheduled_s=scheduled / per_second,
         is_torn=generation % 2 == 1,
         sites=_sites(data, site_count, modules, per_second),
         calls=_calls(data, call_count, modules, per_second),
