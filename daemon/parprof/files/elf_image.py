@@ -201,13 +201,26 @@ class ElfImage:
         whole = len(raw) - len(raw) % _SECTION.size
         return [Section(*fields) for fields in _SECTION.iter_unpack(raw[:whole])]
 
-    def section_data(self, name: bytes, limit: int) -> bytes:
-        """The first ``limit`` bytes of the first section of that name; empty if there is none."""
+    def named_section(self, name: bytes) -> Section | None:
+        """The first section of that name that the file has bytes of."""
         if self._shstrndx >= len(self.sections):
-            return b""
+            return None
         table = self.sections[self._shstrndx]
         names = Strings(self.read_at, table.offset, table.size)
-        for section in self.sections:
-            if section.type != SHT_NOBITS and names.get(section.name) == name:
-                return self.read_at(section.offset, min(section.size, limit))
-        return b""
+        known = (s for s in self.sections if s.type != SHT_NOBITS and names.get(s.name) == name)
+        return next(known, None)
+
+    def section_data(self, name: bytes, limit: int) -> bytes:
+        """The first ``limit`` bytes of the first section of that name; empty if there is none."""
+        section = self.named_section(name)
+        return self.read_at(section.offset, min(section.size, limit)) if section is not None else b""
+
+    def read_whole(self, section: Section) -> bytes:
+        """All bytes of a section that the file has. The caller bounds its size."""
+        parts = []
+        at, left = section.offset, section.size
+        while left > 0 and (part := self.read_at(at, left)):
+            parts.append(part)
+            at += len(part)
+            left -= len(part)
+        return b"".join(parts)

@@ -31,9 +31,10 @@ class Located:
 
     ``complete``: the logical path begins at the program's entry and has no gap; that of a runtime's idle worker,
     which nobody called, is complete too. ``overhead``: its kind if the sample hit parallel overhead, else empty.
-    ``unknown``: it is work that another thread created, but nobody saw where; ``function`` is then the body of
-    parallel work that it is in, if it is one. ``profiling``: it hit a handler of ours, which ends both paths as one
-    frame.
+    ``unknown``: it is work that another thread created, but nobody saw where. ``bodies``: others may show these with
+    who created the work: then the body of parallel work that it is in, if it is one; in a thread of a library's pool
+    those that it may have been given to run, the outermost first. ``profiling``: it hit a handler of ours, which ends
+    both paths as one frame.
     """
 
     bichords: LogicalPath
@@ -41,7 +42,7 @@ class Located:
     complete: bool
     overhead: str
     unknown: bool = False
-    function: Function | None = None
+    bodies: tuple[Function, ...] = ()
     profiling: bool = False
 
     def in_handler(self) -> Located:
@@ -77,8 +78,8 @@ class PathMemory:
         self.kinds = kinds
         self.unwound: dict[Shape, Unwound] = {}
         self.places: dict[tuple[Shape, Before | None], Place] = {}
-        self.joined: dict[tuple[Shape, Before], Located] = {}
-        self.created: dict[tuple[Shape, Before | None], Before] = {}
+        self.joined: dict[tuple[Shape, Before, Function], Located] = {}
+        self.created: dict[tuple[Shape, Before | None], Before | None] = {}
         self._kernel: dict[int, Below] = {}
         """By kernel stack."""
         self._below: dict[Below, Below] = {}

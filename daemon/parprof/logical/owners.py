@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
-from parprof.logical.threads import THREADS, passes_by
+from parprof.logical.threads import THREADS, calls_clone, passes_by
 from parprof.model import Frame
 from parprof.runtimes import Agent, agents
 
@@ -67,9 +68,12 @@ class Owners:
         """
         out: list[Agent | None] = []
         last: Agent | None = None
-        for frame in frames:
+        for frame, callee in zip_longest(frames, frames[1:]):
             if not frame.is_loop:
-                last = self.owner(frame) or (last if last is not None and passes_by(frame) else None)
+                passed = last if last is not None and passes_by(frame) else None
+                last = self.owner(frame) or passed
+                if last is None and callee is not None and calls_clone(frame, callee):
+                    last = THREADS
             out.append(last)
         return out
 

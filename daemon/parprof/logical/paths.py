@@ -14,7 +14,8 @@ from parprof.logical.ourselves import PROFILING, in_handler
 from parprof.logical.overhead import TAG
 from parprof.logical.owners import Function, function_of
 from parprof.logical.physical import TRUNCATED, Merge, Resolve
-from parprof.logical.threads import THREADS
+from parprof.logical.pooled import Pooled, pooled, with_handed_out
+from parprof.logical.threads import THREADS, is_of_scheduler
 from parprof.logical.unwound import Unwound, unwind
 from parprof.model import Path
 from parprof.runtimes import Agent
@@ -65,7 +66,8 @@ class LogicalPaths:
         self._folder = self._shared.folder
         self._own = PathMemory(self._folder, self._shared.kinds)
         """By stack id, what has no shape."""
-        self._before: dict[int, Before] = {}
+        self._before: dict[int, Before | None] = {}
+        """By context; None: it says nothing of what is done in it."""
         self._missing: set[int] = set()
         self._wanted: set[Function] = set()
         self._places: dict[tuple[int, int], Place] = {}
@@ -89,13 +91,12 @@ class LogicalPaths:
         for user, context, count in samples:
             counts[user, context] = counts.get((user, context), 0) + count
         for key in counts:
-            if function := self._place(*key).located.function:
-                self._wanted.add(function)
+            self._wanted.update(self._place(*key).located.bodies)
         for key, count in counts.items() if self._wanted else ():
             _, folded, complete = self._places[key]
             for function in folded.calls.keys() & self._wanted:
                 path = folded.creator(function)
-                if path[0] is not UNKNOWN_CONTEXT:
+                if path[0] not in (UNKNOWN_CONTEXT, TRUNCATED):
                     before = self._shared.before(path, complete)
                     self._callers.setdefault(function, Callers()).add(before, count)
 
@@ -119,16 +120,16 @@ class LogicalPaths:
         only stream 0 is counted in `unknown_samples`, `joined_samples` and `incomplete_samples`.
         """
         here = self.locate(user, kernel, context)
-        callers = self._callers.get(here.function) if here.function else None
-        if callers is None:
+        function = next((one for one in here.bodies if one in self._callers), None)
+        if function is None:
             out = [(here, samples)]
         else:
-            split = callers.split(samples, stream)
-            out = [(self._join(user, kernel, before), share) for before, share in split]
+            split = self._callers[function].split(samples, stream)
+            out = [(self._join(user, kernel, before, function), share) for before, share in split]
         if not stream:
             for located, count in out:
                 self.unknown_samples += count if located.unknown else 0
-                self.joined_samples += count if here.unknown and not located.unknown else 0
+                self.joined_samples += 0 if function is None or located.unknown else count
                 self.incomplete_samples += 0 if located.complete else count
         return out
 
@@ -159,18 +160,37 @@ class LogicalPaths:
 
     def _make_place(self, unwound: Unwound, before: Before | None) -> Place:
         """``before`` is where the work was created, if the kernel says so."""
+        pooled = self._pooled(unwound)
+        if pooled is not None:
+            return self._place_in_pool(unwound, pooled)
         before = before or self._created(unwound)
-        folded = self._fold(unwound, before, True)
+        folded = with_handed_out(self._fold(unwound, before, True))
         complete = unwound.entry if before is None else before.complete and unwound.whole
         if before is None and unwound.whole and self._is_idle(unwound):
             complete = True
         located = Located(
             folded.path, unwound.path, complete, self._shared.kinds.kind(unwound.path),
             before is not None and before.path[0] is UNKNOWN_CONTEXT,
-            self._work(unwound) if before is _UNKNOWN else None,
+            self._work(unwound) if before is _UNKNOWN else (),
         )  # fmt: skip
         located = located.in_handler() if unwound.in_slot else located
         return Place(located, folded, complete)
+
+    def _pooled(self, unwound: Unwound) -> Pooled | None:
+        outer, own = _split(unwound)
+        return None if outer else pooled(own)
+
+    def _place_in_pool(self, unwound: Unwound, pooled: Pooled) -> Place:
+        """Of a thread of a library's pool: who started it, once, says nothing of its work."""
+        folded = self._fold_from(unwound, pooled.start, (pooled.root,))
+        bodies = tuple(function for function, _ in pooled.bodies)
+        kind = self._shared.kinds.kind(unwound.path)
+        located = Located(folded.path, unwound.path, not bodies, kind, bodies=bodies)
+        return Place(located.in_handler() if unwound.in_slot else located, folded, not bodies)
+
+    def _fold_from(self, unwound: Unwound, start: int, before: Path) -> Folded:
+        """As `_fold`, where what lies before a frame only led to it."""
+        return self._folder.fold(unwound.path[start:], outer=unwound.path[:start], before=before)
 
     def _fold(self, unwound: Unwound, before: Before | None, keep_runtime_leaf: bool) -> Folded:
         outer, own = _split(unwound)
@@ -189,8 +209,8 @@ class LogicalPaths:
         by_runtime = any(agent is not None and agent is not THREADS for agent in owners[:first])
         return _UNKNOWN if by_runtime or self._folder.is_part(own[first]) else None
 
-    def _before_of(self, context: int) -> Before:
-        """The logical call path of a context, with those of the contexts that it lies in."""
+    def _before_of(self, context: int) -> Before | None:
+        """The logical call path of a context, with those of the contexts that it lies in; None: see `_before`."""
         chain: dict[int, Context] = {}
         at = context
         while at and at not in self._before and at not in chain and len(chain) < MAX_CONTEXTS:
@@ -207,7 +227,7 @@ class LogicalPaths:
             self._before[identity] = self._context_path(found)
         return self._before[context]
 
-    def _context_path(self, context: Context) -> Before:
+    def _context_path(self, context: Context) -> Before | None:
         memory, shape = self._memory_of(context.stack)
         parent = self._before[context.parent] if context.parent else None
         found = memory.created.get((shape, parent))
@@ -215,8 +235,10 @@ class LogicalPaths:
             found = memory.created[shape, parent] = self._make_before(context.stack, parent)
         return found
 
-    def _make_before(self, user: int, before: Before | None) -> Before:
+    def _make_before(self, user: int, before: Before | None) -> Before | None:
         unwound = self._unwind(user)
+        if unwound.path and is_of_scheduler(unwound.path[-1]):
+            return None
         if not self._stack(user).frames:
             return _UNKNOWN
         before = before or self._created(unwound)
@@ -228,26 +250,31 @@ class LogicalPaths:
             path, complete = (TRUNCATED, *path[-MAX_CONTEXT_FRAMES:]), False
         return self._shared.before(path, complete)
 
-    def _work(self, unwound: Unwound) -> Function | None:
-        """The body of parallel work that a stack's own frames begin with."""
+    def _work(self, unwound: Unwound) -> tuple[Function, ...]:
+        """The body of parallel work that a stack's own frames begin with, if they do."""
         _, own = _split(unwound)
         owners = self._folder.owners(own)
         first = next((frame for frame, agent in zip(own, owners, strict=True) if agent is None), None)
-        return function_of(first) if first is not None and self._folder.is_part(first) else None
+        return (function_of(first),) if first is not None and self._folder.is_part(first) else ()
 
     def _is_idle(self, unwound: Unwound) -> bool:
         return all(agent is not None for agent in self._folder.owners(unwound.path))
 
-    def _join(self, user: int, kernel: int, before: Before) -> Located:
+    def _join(self, user: int, kernel: int, before: Before, function: Function) -> Located:
         memory, shape = self._memory_of(user)
-        found = memory.joined.get((shape, before))
+        found = memory.joined.get((shape, before, function))
         if found is None:
             unwound = self._unwind(user)
-            folded = self._fold(unwound, before, True)
+            pooled = self._pooled(unwound)
+            if pooled is None:
+                folded = self._fold(unwound, before, True)
+            else:
+                folded = self._fold_from(unwound, pooled.start_of(function), before.path)
+            complete = before.complete and (unwound.whole or pooled is not None)
             kind = self._shared.kinds.kind(unwound.path)
-            found = Located(folded.path, unwound.path, before.complete and unwound.whole, kind)
+            found = Located(folded.path, unwound.path, complete, kind)
             found = found.in_handler() if unwound.in_slot else found
-            memory.joined[shape, before] = found
+            memory.joined[shape, before, function] = found
         return self._with_kernel(found, kernel) if kernel else found
 
     def _with_kernel(self, here: Located, kernel: int) -> Located:

@@ -9,7 +9,11 @@ from parprof.logical.ourselves import without_slot
 from parprof.logical.physical import Merge, Resolve, Row, physical_path
 from parprof.model import Frame, Path
 
-_ENTRIES = frozenset(("main", "_start", "_dl_start_user", "_dl_start"))
+_ENTRIES = frozenset((
+    "main", "_start", "_dl_start_user", "_dl_start",
+    "runtime.goexit", "runtime.goexit.abi0", "runtime.mstart", "runtime.mstart.abi0", "_rt0_amd64_linux",
+))  # fmt: skip
+"""C's, and Go's: each of its routines has a stack of its own."""
 _OUTERMOST_ROWS = 8
 
 
@@ -84,8 +88,8 @@ def _merged(rows: list[Row], whole: bool, merge: Merge, numbers: list[int]) -> t
     for number, (address, is_return, frames) in enumerate(rows):
         start = len(originals)
         originals += [(number, frame) for frame in frames]
-        marks = (replace(frame, address=-1 - start - at) for at, frame in enumerate(frames))
-        marked.append((address, is_return, tuple(marks)))
+        marks = tuple(_marked(frame, -1 - start - at) for at, frame in enumerate(frames))
+        marked.append((address, is_return, marks))
     merged, complete = merge(marked, whole)
     out: list[Frame] = []
     number = 0
@@ -95,3 +99,18 @@ def _merged(rows: list[Row], whole: bool, merge: Merge, numbers: list[int]) -> t
         out.append(frame)
         numbers.append(number)
     return out, complete
+
+
+def _marked(frame: Frame, mark: int) -> Frame:
+    """With that address. Half the time of `dataclasses.replace`, and there are millions of them."""
+    return Frame(
+        frame.name,
+        frame.file,
+        frame.line,
+        frame.start_line,
+        frame.module,
+        frame.build_id,
+        mark,
+        frame.inlined,
+        frame.is_loop,
+    )

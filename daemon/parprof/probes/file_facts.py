@@ -23,7 +23,7 @@ from parprof.probes.static_runtime import runtime_code
 from parprof.probes.wait_code import Range, wait_code
 from parprof.runtimes import Agent, agent_for_library, agents
 
-FORMAT = 4
+FORMAT = 5
 """To be raised with each change of what the facts are or how they are found."""
 NAMED = ("pthread_create", "_dl_debug_state", *ALLOCATORS)
 """Functions that are probed wherever they are."""
@@ -85,6 +85,8 @@ class FileFacts:
     """What a runtime's agent says of the code of it, for reading n_w from memory: see `Agent.code_layout`."""
     layout_problem: str = ""
     """Why there is no layout, where there should be one."""
+    wants_loader: bool = False
+    """Whether it names the dynamic loader that is to start it, as programs do, and the C library, which is one."""
 
 
 def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
@@ -92,7 +94,7 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
     library = agent_for_library(base_name)
     markers = {agent.marker for agent in agents() if agent.marker} if library is None else set()
     try:
-        is_static = elf.is_static
+        is_static, wants_loader = elf.is_static, bool(elf.interp)
         defined = elf.lookup({*NAMED, _YIELD, *markers})
     except ElfError:
         return FileFacts()
@@ -123,6 +125,7 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
         tuple({(one.value, one.value + (one.size or _YIELD_BYTES)) for one in defined.get(_YIELD, ())}),
         layout,
         problem,
+        wants_loader,
     )
 
 
@@ -237,6 +240,7 @@ def from_json(raw: Any) -> FileFacts:
             tuple(_range(one) for one in _list(raw["yield_code"], _MAX_NAMES)),
             tuple(_word(one) for one in _list(raw["code_layout"], _MAX_LAYOUT)),
             _text(raw["layout_problem"]),
+            bool(raw["wants_loader"]),
         )
     except (KeyError, TypeError) as error:
         raise ValueError("no facts about a file") from error

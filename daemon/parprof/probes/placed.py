@@ -5,17 +5,15 @@ from __future__ import annotations
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Cost
 from parprof.kernel.uprobes import ProbeSet, Site
-from parprof.probes.shared import SharedProbes
 
 
 class PlacedProbes:
     """Remembers what is attached, so that each site is attached once."""
 
-    def __init__(self, kernel: BpfKernel, pid: int, shared: SharedProbes | None) -> None:
-        """``shared``: where rare probes go that serve all processes; None: each process has its own."""
+    def __init__(self, kernel: BpfKernel, pid: int) -> None:
+        """``pid``: the process, alone: others that map the same files are not to execute breakpoints."""
         self._kernel = kernel
         self._pid = pid
-        self._shared = shared
         self._sets: dict[Cost | None, list[ProbeSet]] = {}
         self._placed: dict[Cost | None, set[tuple[str, int]]] = {}
 
@@ -31,17 +29,6 @@ class PlacedProbes:
             self._sets.setdefault(cost, []).append(self._kernel.attach_probes(self._pid, fresh, cost))
             placed.update((site.path, site.offset) for site in fresh)
 
-    def attach_rare(self, sites: list[Site], cost: Cost | None) -> None:
-        """The same for probes that are seldom hit, and may serve other processes too.
-
-        Raises:
-            ProbeAttachError: the kernel refused, or a file is gone.
-        """
-        if self._shared is None:
-            self.attach(sites, cost)
-        else:
-            self._shared.attach(sites)
-
     def detach(self, *kinds: Cost) -> None:
         """Take those of these kinds away. It does not wait."""
         for kind in kinds:
@@ -50,7 +37,7 @@ class PlacedProbes:
                 probes.close()
 
     def close(self) -> None:
-        """Take all away, but for shared ones."""
+        """Take all away."""
         for kept in self._sets.values():
             for probes in kept:
                 probes.close()

@@ -20,6 +20,7 @@ from parprof.plans import Edge, Hook
 from parprof.probes.facts_book import BOOK, file_facts
 from parprof.probes.file_facts import Function, at_its_entry
 from parprof.probes.spin_book import SPINS
+from parprof.probes.translated import translator
 from parprof.probes.wait_code import Range, merged
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.runtimes import Agent, agent_for_library
@@ -41,7 +42,9 @@ class Plan:
     sites: list[Site] = field(default_factory=list)
     """Work edges: only where they are the source of n_w."""
     rare_sites: list[Site] = field(default_factory=list)
-    """Those that cost next to nothing, for every source: creation of threads."""
+    """Those that cost next to nothing, for every source: creation of threads, where what they run is to be known."""
+    loader_sites: list[Site] = field(default_factory=list)
+    """Where ld.so tells debuggers that the set of libraries changed."""
     runtime_ranges: list[Range] = field(default_factory=list)
     user_ranges: list[Range] = field(default_factory=list)
     """The code of files that call the runtimes: a thread found there works, whatever its edges said."""
@@ -164,9 +167,8 @@ def _named_site(dso: Dso, name: str, edge: Edge) -> list[Site]:
     return list({site.offset: site for site in made if site is not None}.values())
 
 
-def loader_sites(load_map: LoadMap) -> list[Site]:
-    """Where ld.so tells debuggers that the set of libraries changed."""
-    return [s for dso in load_map.dsos() if is_loader(dso.name)
+def _loader_sites(dsos: list[Dso]) -> list[Site]:
+    return [s for dso in dsos if is_loader(dso.name)
             for s in _named_site(dso, "_dl_debug_state", Edge.LOAD_MAP)]  # fmt: skip
 
 
@@ -188,8 +190,8 @@ def _runtimes(dsos: list[Dso]) -> list[_Runtime]:
 
 
 def has_runtime(load_map: LoadMap) -> bool:
-    """Whether a parallel runtime is mapped."""
-    return bool(_runtimes(load_map.dsos()))
+    """Whether a parallel runtime is mapped, of which code can be probed."""
+    return bool(_runtimes(load_map.dsos())) and not translator(load_map)
 
 
 def is_static(load_map: LoadMap) -> bool:
@@ -197,10 +199,17 @@ def is_static(load_map: LoadMap) -> bool:
     return any(file_facts(dso).is_static for dso in load_map.dsos()[:1])
 
 
+def creates_threads_unprobed(plan: Plan, load_map: LoadMap | None) -> bool:
+    """Whether a program may create threads of which no probe tells."""
+    dsos = [] if load_map is None or plan.agents else load_map.dsos()
+    return any(file_facts(dso).creates_threads for dso in dsos)
+
+
 def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
     """Plan the probes of a process from what it maps now. ``blame_locks``: see `Agent.lock_hooks`."""
     dsos = load_map.dsos()
-    runtimes = _runtimes(dsos)
+    hidden_by = translator(load_map)
+    runtimes = [] if hidden_by else _runtimes(dsos)
     users = _users(runtimes, dsos)
     plan = Plan(list({runtime.agent.name: runtime.agent for runtime in runtimes}.values()))
     plan.sites, plan.outlined = _work_edges(runtimes, users, dsos, blame_locks)
@@ -217,7 +226,14 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
                 f"{len(code)} mappings of files that call the runtime, {MAX_USER_RANGES} of them known as the "
                 "program's: in the others work whose edges are not probed counts as waiting"
             )
-    plan.rare_sites = _creation_sites(dsos, runtimes)
+    if runtimes:  # else the creators of threads are known without a probe
+        plan.rare_sites = _creation_sites(dsos, runtimes)
+    if hidden_by:
+        plan.notes.append(
+            f"its code is translated by {hidden_by} before it runs: not probed, and its functions have no names"
+        )
+    else:
+        plan.loader_sites = _loader_sites(dsos)
     plan.libc_ranges = _libc_ranges(load_map, dsos)
     plan_spins(plan, load_map)
     return plan

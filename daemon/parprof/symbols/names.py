@@ -1,4 +1,4 @@
-"""Names as their authors wrote them: demangled C++, without what compilers append to copies of functions."""
+"""Names as their authors wrote them: demangled C++ and Rust, without what compilers append to copies of functions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ import re
 from functools import cache, lru_cache
 from typing import Any
 
+import pydemumble
+
 MAX_NAME = 4096
 _MAX_MANGLED = 1 << 13
 _CLONE = re.compile(r"\.(?:constprop|isra|part|cold|lto_priv|llvm)(?:\.\d+)*(?=\.|\Z)")
+_OLD_RUST = re.compile(r"_ZN.*17h[0-9a-f]{16}E(?=\.|\Z)")
+"""Rust's older mangling is C++'s, with a hash at the end and punctuation in words."""
 _RUST_HASH = re.compile(r"::h[0-9a-f]{16}\Z")
+_RUST_WORD = re.compile(r"\$(?:(SP|BP|RF|LT|GT|LP|RP|C)|u([0-9a-f]{1,6}))\$")
+_RUST_PUNCTUATION = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
 _SPECIAL = re.compile(r"(?:[\w-]+ ){1,3}(?:to|for) ")  # thunks and the like
 _ANONYMOUS = "(anonymous namespace)"
 
@@ -54,13 +60,40 @@ def _demangle(mangled: str) -> str:
     return without_return_type(text) if status.value == 0 else mangled
 
 
+def _without_rust_words(name: str) -> str:
+    """Of Rust's older mangling, demangled as C++: with punctuation, and without the hash.
+
+    >>> _without_rust_words("sc::_$LT$impl$u20$core..fmt..Debug$GT$::fmt::h0123456789abcdef")
+    'sc::<impl core::fmt::Debug>::fmt'
+    """
+
+    def punctuation(found: re.Match[str]) -> str:
+        word, number = found.groups()
+        code = 0 if word else int(number, 16)
+        if word or not 0x20 <= code < 0x7F:
+            return _RUST_PUNCTUATION.get(word, found[0])
+        return chr(code)
+
+    parts = _RUST_HASH.sub("", name).split("::")
+    bare = (part[1:] if part.startswith("_$") else part for part in parts)
+    return _RUST_WORD.sub(punctuation, "::".join(bare).replace("..", "::"))
+
+
 @lru_cache(maxsize=1 << 14)
 def readable(name: str) -> str:
-    """A symbol's name for people. Runs C++ library code on hostile input: for the child process only."""
+    """A symbol's name for people. Runs C++ library code on hostile input: for the child process only.
+
+    Of Rust's two manglings the older one is C++'s.
+    """
     name = without_clone_suffixes(name)
-    if name.startswith("_Z"):
+    if old_rust := _OLD_RUST.match(name):
+        name = _without_rust_words(_demangle(old_rust[0])) + name[old_rust.end() :]
+    elif name.startswith("_Z"):
         base, dot, suffix = name.partition(".")
-        name = _RUST_HASH.sub("", _demangle(base)) + dot + suffix
+        name = _demangle(base) + dot + suffix
+    elif name.startswith("_R") and len(name) <= _MAX_MANGLED:
+        base, dot, suffix = name.partition(".")
+        name = (pydemumble.demangle(base) or base) + dot + suffix
     return name if len(name) <= MAX_NAME else name[:MAX_NAME] + "..."
 
 

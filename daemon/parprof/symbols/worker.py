@@ -17,9 +17,11 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from parprof.files.elf import ElfError, ElfFile, Symbol
+from parprof.files.go_functions import GoFunctions, go_functions
 from parprof.symbols import symcache
 from parprof.symbols.names import readable, without_clone_suffixes
 from parprof.symbols.table import find_functions
@@ -91,18 +93,35 @@ class DebugFile:
             out.append(frames)
         missing = [address for address, frames in zip(addresses, out, strict=False) if not frames]
         try:
-            functions = find_functions(self._elf, missing)
+            named = self._from_tables(missing)
         except ElfError as error:
             self.problem = str(error)
             return out
         for index, frames in enumerate(out):
-            if not frames and addresses[index] in functions:
-                name = readable(functions[addresses[index]].name)
-                text += len(name) + _ROW_TEXT
+            if not frames and (row := named.get(addresses[index])) is not None:
+                text += len(row[0]) + len(row[1]) + _ROW_TEXT
                 if text > 2 * _MAX_TEXT and index:
                     return out[:index]
-                out[index] = [(name, "", 0, 0)]
+                out[index] = [row]
         return out
+
+    def _from_tables(self, addresses: list[int]) -> dict[int, FrameRow]:
+        """The functions at addresses by the symbol table, and by what a stripped Go program keeps for itself."""
+        found = find_functions(self._elf, addresses)
+        out: dict[int, FrameRow] = {at: (readable(symbol.name), "", 0, 0) for at, symbol in found.items()}
+        left = [address for address in addresses if address not in out]
+        known = self._go if left else None
+        if known is None:
+            return out
+        for address in left:
+            function = known.at(address)
+            if function is not None and (name := known.name(function)):
+                out[address] = (name, *known.line(function, address), known.start_line(function))
+        return out
+
+    @cached_property
+    def _go(self) -> GoFunctions | None:
+        return go_functions(self._elf)
 
     def _lookup(self, address: int) -> list[Any]:
         relative = address - self._elf.base

@@ -9,14 +9,12 @@ from typing import NamedTuple
 from parprof.errors import ParprofError
 from parprof.files.elf import ElfFile
 from parprof.files.elf_image import PT_GNU_EH_FRAME, PT_LOAD, SHT_NOBITS, Section
-from parprof.files.elf_symbols import Strings
 from parprof.unwind.pointers import Refused, read_pointer
 
 MAX_FRAME_BYTES = 1 << 26
 """Bytes of call frame information that are read of one section; a file with more is refused."""
 _SHF_COMPRESSED, _COMPRESS_ZLIB = 0x800, 1
 _COMPRESSION = struct.Struct("<IIQQ")
-_SHSTRNDX_AT = 62
 _CHUNK = 1 << 23
 
 
@@ -44,23 +42,8 @@ def frame_sections(elf: ElfFile) -> list[FrameSection]:
         UnwindError: there is too much of it, or it is compressed in a way that we cannot read.
         ElfError: the file cannot be read.
     """
-    named = _named_sections(elf, (b".eh_frame", b".debug_frame", b".zdebug_frame"))
-    found = [_by_header(elf) or _loaded(elf, named.get(b".eh_frame")), _debug(elf, named)]
+    found = [_by_header(elf) or _loaded(elf, elf.named_section(b".eh_frame")), _debug(elf)]
     return [section for section in found if section is not None and section.data]
-
-
-def _named_sections(elf: ElfFile, wanted: tuple[bytes, ...]) -> dict[bytes, Section]:
-    raw = elf.read_at(_SHSTRNDX_AT, 2)
-    index = int.from_bytes(raw, "little")
-    if index >= len(elf.sections):
-        return {}
-    table = elf.sections[index]
-    names = Strings(elf.read_at, table.offset, table.size)
-    out: dict[bytes, Section] = {}
-    for section in elf.sections:
-        if section.type != SHT_NOBITS and (name := names.get(section.name)) in wanted:
-            out.setdefault(name, section)
-    return out
 
 
 def _by_header(elf: ElfFile) -> FrameSection | None:
@@ -91,12 +74,12 @@ def _by_header(elf: ElfFile) -> FrameSection | None:
 def _loaded(elf: ElfFile, section: Section | None) -> FrameSection | None:
     if section is None or section.flags & _SHF_COMPRESSED:
         return None
-    return FrameSection(_read_at(elf, section.offset, section.size), section.address)
+    return FrameSection(_read_section(elf, section), section.address)
 
 
-def _debug(elf: ElfFile, named: dict[bytes, Section]) -> FrameSection | None:
-    if section := named.get(b".debug_frame"):
-        data = _read_at(elf, section.offset, section.size)
+def _debug(elf: ElfFile) -> FrameSection | None:
+    if section := elf.named_section(b".debug_frame"):
+        data = _read_section(elf, section)
         if section.flags & _SHF_COMPRESSED:
             if len(data) < _COMPRESSION.size:
                 return None
@@ -105,8 +88,8 @@ def _debug(elf: ElfFile, named: dict[bytes, Section]) -> FrameSection | None:
                 raise UnwindError(f"{elf.label}: .debug_frame is compressed by method {method}, not by zlib")
             data = _inflate(elf, data[_COMPRESSION.size :], size)
         return FrameSection(data, 0, is_debug=True)
-    if section := named.get(b".zdebug_frame"):
-        data = _read_at(elf, section.offset, section.size)
+    if section := elf.named_section(b".zdebug_frame"):
+        data = _read_section(elf, section)
         if data[:4] == b"ZLIB":
             size = int.from_bytes(data[4:12], "big")
             return FrameSection(_inflate(elf, data[12:], size), 0, is_debug=True)
@@ -139,11 +122,6 @@ def _read(elf: ElfFile, address: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _read_at(elf: ElfFile, offset: int, size: int) -> bytes:
-    _check_size(elf, size)
-    parts = []
-    while size > 0 and (part := elf.read_at(offset, min(size, _CHUNK))):
-        parts.append(part)
-        offset += len(part)
-        size -= len(part)
-    return b"".join(parts)
+def _read_section(elf: ElfFile, section: Section) -> bytes:
+    _check_size(elf, section.size)
+    return elf.read_whole(section)

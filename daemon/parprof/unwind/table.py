@@ -14,6 +14,7 @@ from parprof.unwind.eh_frame import Fde, FrameParser
 from parprof.unwind.emit import emit_rows
 from parprof.unwind.frames import UnwindError, frame_sections
 from parprof.unwind.gaps import fill_gaps
+from parprof.unwind.go_frames import go_frames
 from parprof.unwind.pages import PAGE_SHIFT, make_image, page_count
 from parprof.unwind.prologues import add_prologues
 from parprof.unwind.rows import ROW_SIZE
@@ -87,7 +88,10 @@ def build_table(elf: ElfFile) -> UnwindTable:
     collecting = gc.isenabled()
     gc.disable()  # hundreds of thousands of tuples and no cycles
     try:
-        for section in reversed(frame_sections(elf)):  # of FDEs that begin together the last one counts
+        sections = frame_sections(elf)
+        if not any(section.is_debug for section in sections) and (made := go_frames(elf)) is not None:
+            sections.append(made)
+        for section in reversed(sections):  # of FDEs that begin together the last one counts
             fdes += FrameParser(section, notes).fdes
         rows = emit_rows(fdes, ranges, notes)
         fill_gaps(rows, elf)
