@@ -15,6 +15,7 @@ from typing import NamedTuple
 from parprof.causes.barriers import is_barrier
 from parprof.causes.ownership import Owner
 from parprof.causes.routes import Route, RouteFinder, Step
+from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
 from parprof.metrics import Metrics, add_to
 from parprof.model import PathSample
@@ -133,7 +134,8 @@ class Place:
 class Evidence:
     """A program's samples as places. ``root`` is nameless and stands for the program."""
 
-    def __init__(self, samples: Sequence[PathSample]) -> None:
+    def __init__(self, samples: Sequence[PathSample], cores: int = 1) -> None:
+        """``cores``: n, by which core time is time."""
         self.root = Place(Procedure())
         self.unnamed = Tally()
         """Samples in which nothing of the program's own was found."""
@@ -141,7 +143,7 @@ class Evidence:
         """Whether any code of an interpreter was seen."""
         self.functions: dict[Procedure, float] = defaultdict(float)
         """Work by function, itself and what it calls."""
-        rows = _rows(samples)
+        rows = _rows(with_sleepers(samples, cores))
         self._grow(_with_beginnings(rows))
         for place in reversed(list(self.root.walk())):  # callees before their callers
             place.regions_ns += place.all.in_region_ns

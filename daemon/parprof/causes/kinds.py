@@ -23,7 +23,15 @@ from parprof.causes.sites import (
     lost_ns,
     share_of_first,
 )
-from parprof.metrics import SAMPLES, STALL, STOLEN, Metric, Metrics
+from parprof.causes.waiting import (
+    exclusive_waits,
+    is_arrival,
+    is_exclusive,
+    is_lock,
+    queue_of,
+    waits_around,
+)
+from parprof.metrics import SAMPLES, STALL, STOLEN, WAIT, Metric, Metrics
 
 
 class Kind(StrEnum):
@@ -62,15 +70,22 @@ _ALL_ALONE = 0.995
 _AWAY = 0.5
 """Of a stall at a barrier: where threads were without a core for so long, the last of the team was late for that."""
 _MOSTLY = 0.8
+_SPINS = 0.1
+"""Of the work: beside so much spinning, who works alone does not look quite alone."""
 _IMPORTS = 0.6
 """So much of the idleness at a place is imports if that is what is said of it."""
 
-_LOCKS = re.compile(
-    r".*(?:critical|mutex|(?:set|test|nest)_lock|lll_|futex|_lock(?:_wait|_slow|_contended)?(?:@|\Z)|rwlock|spin_lock|"
-    r"atomic_start|take_gil|acquire_lock|sem_(?:wait|clockwait)|ordered)",
-    re.IGNORECASE,
-)
+_GIVES = re.compile(r".*(?:send|push|\bput)", re.IGNORECASE)
+_ORDERED = re.compile(r".*ordered")
 _CREATE = re.compile(r"_*(?:GI_+|libc_)*(?:pthread_create|thrd_create|v?fork\b|posix_spawn|clone)")
+_LONGEST = 60
+"""A longer name of a function, as that of a template, tells a reader nothing."""
+_CLEARLY_UNEQUAL = 1.8
+"""Shares of the work with this ratio are unequal though the machine is busy, which wears on threads unequally."""
+_CROWD = 20
+"""Threads for each core: nobody keeps so many at work."""
+_BRIEF = 5
+"""Samples: a thread with so few did little."""
 _NAMELESS = re.compile(r"\[(?:lib)|.*\+0x")
 """Functions of stripped runtimes: in the middle of a region threads wait there for locks, seldom for anything else."""
 _OPENMP = re.compile(r"lib(?:gomp|omp|iomp)")
@@ -138,6 +153,11 @@ _BUSY_MACHINE = Diagnosis(
     "not your code: measure on a quiet machine, or give the program cores of its own",
     is_likely=False,
 )
+_SPIN_ALONE = Diagnosis(
+    Kind.STARVED,
+    "its threads spin, waiting for each other: pieces of work too short to see, or a busy machine",
+    "larger pieces of work at a time, or fewer threads (OMP_NUM_THREADS, OPENBLAS_NUM_THREADS)",
+)
 Test = Callable[[Site, Setting], Diagnosis | None]
 
 
@@ -145,7 +165,11 @@ def _stall(site: Site, setting: Setting) -> Diagnosis | None:
     metrics = site.tally.metrics
     if metrics.stall_ns < 0.5 * lost_ns(metrics):
         return None
-    call, kind = _wait_of(_leading(site.tally, by=STALL))
+    leading = _leading(site.tally, by=STALL)
+    if not _WAIT.match(leading) and metrics.spin_ns * setting.cores >= 0.5 * metrics.stall_ns:
+        # who spins waits for a thread, and that is found to work at none of its samples, or has no core
+        return _BUSY_MACHINE if _away_ns(setting.total) >= _AWAY * metrics.stall_ns else _SPIN_ALONE
+    call, kind = _wait_of(leading)
     what, remedy = _WAITS.get(kind, (f"in {call}" if call else "", _STALL_REMEDY))
     # all are on their way through a barrier, to sleep or just woken: more often than not others had the cores
     at_barrier = setting.runtime != "none" and is_barrier(call)
@@ -168,10 +192,19 @@ def _away_ns(metrics: Metrics) -> float:
     return metrics.ready_ns + metrics[STOLEN]
 
 
+def _is_busy(metrics: Metrics) -> bool:
+    """Whether threads lacked cores for longer than cores lacked threads."""
+    return _away_ns(metrics) >= max(lost_ns(metrics), 1.0)
+
+
 def _machine(site: Site, setting: Setting) -> Diagnosis | None:
     """Threads that could work had no core: the others waited for them, or so it looks."""
     metrics = site.tally.metrics
-    if is_single(site.tally, setting.cores) or _away_ns(metrics) < max(lost_ns(metrics), 1.0):
+    if (crowd := _crowd(site, setting)) is not None:
+        return crowd
+    if is_single(site.tally, setting.cores) or not _is_busy(metrics):
+        return None
+    if _shares_explain(site.tally, setting.cores):
         return None
     threads = len(_workers(site.tally))
     if threads > setting.cores:
@@ -181,6 +214,35 @@ def _machine(site: Site, setting: Setting) -> Diagnosis | None:
             f"use {setting.cores} threads" + (" (OMP_NUM_THREADS)" if setting.is_openmp else ""),
         )
     return _BUSY_MACHINE
+
+
+def _crowd(site: Site, setting: Setting) -> Diagnosis | None:
+    """Very many threads, each of which did next to nothing: as a rule they are started again and again."""
+    samples = [metrics.samples for metrics in site.tally.threads.values() if metrics.samples]
+    if len(samples) < _CROWD * setting.cores or sum(samples) > _BRIEF * len(samples):
+        return None
+    each = site.tally.metrics.work_ns / len(samples) / 1e6
+    remedy = "start as many as there are cores, once, and hand them work (a pool)"
+    if setting.is_openmp:
+        remedy = "one level of regions (omp_set_max_active_levels(1), collapse): nested teams start their threads anew"
+    what = f"at least {len(samples)} threads had a part in it, {each:.1f} ms of work each"
+    return Diagnosis(Kind.OVERSUBSCRIBED, what, remedy)
+
+
+def _shares_explain(tally: Tally, cores: int) -> bool:
+    """Whether cores were idle here for about as long as the busiest thread had more to do than the others.
+
+    Without a core a thread does nothing, so how much each did is the same on a busy machine, but where threads fetch
+    their work: there, who has a core does more, and hardly any core is idle.
+    """
+    if not knows_threads(tally):
+        return False
+    works = sorted((metrics.work_ns for metrics in tally.threads.values()), reverse=True)[:cores]
+    more = sum(works[0] - each for each in works) + works[0] * (cores - len(works)) if works else 0.0
+    if _imbalance_ratio(tally, cores) < _CLEARLY_UNEQUAL:
+        return False
+    idle = tally.metrics.idleness_ns
+    return 0.5 * idle <= more <= 2.0 * (idle + tally.metrics[STOLEN])
 
 
 def _creation(site: Site, setting: Setting) -> Diagnosis | None:
@@ -208,7 +270,7 @@ def _overhead(site: Site, setting: Setting) -> Diagnosis | None:
     for name, found in site.tally.runtime.items():
         kind, _, function = name.partition(":")
         kinds[kind] = kinds.get(kind, 0.0) + found.overhead_ns
-        locks += found.overhead_ns * bool(_LOCKS.match(function))
+        locks += found.overhead_ns * is_lock(function)
     if locks > 0.5 * metrics.overhead_ns:
         return _lock_diagnosis(site, setting, "the lock itself takes")
     share = 100 * metrics.overhead_ns / metrics.work_ns
@@ -238,30 +300,77 @@ def _lock(site: Site, setting: Setting) -> Diagnosis | None:
     if metrics.blame_ns >= 0.3 * metrics.idleness_ns > 0:
         return _lock_diagnosis(site, setting, "others wait for a lock that it holds:")
     if is_single(site.tally, setting.cores):
-        return None
+        return _lock_of_one(site, setting)
     seen, barriers, nameless = (
-        sum(
-            found.samples
-            for name, found in site.tally.runtime.items()
-            if pattern.match(name.partition(":")[2])
-        )
-        for pattern in (_LOCKS, BARRIERS, _NAMELESS)
+        sum(found.samples for name, found in site.tally.runtime.items() if holds(name.partition(":")[2]))
+        for holds in (is_lock, BARRIERS.match, _NAMELESS.match)
     )
-    takes_turns = alone(metrics, setting.cores) >= 0.6 and _all_alone(site.tally, setting.cores)
     if seen >= 5 and seen > 0.03 * metrics.samples and seen > barriers / 2:
         return _lock_diagnosis(site, setting, "threads wait for a lock here:")
-    if (
-        takes_turns
-        and not site.is_mixed
-        and _many_processes(site.tally) <= 1
-        and (not setting.is_openmp or seen + nameless > barriers)
-    ):
+    if _waits_in_turn(site, setting, is_lock_likely=not setting.is_openmp or seen + nameless > barriers):
         return _lock_diagnosis(site, setting, "one works, the others wait in turn:")
     return None
 
 
+def _lock_of_one(site: Site, setting: Setting) -> Diagnosis | None:
+    """A function that one thread alone runs, and that takes a lock, while others sleep to get one for as long."""
+    if not any(is_exclusive(name.partition(":")[2]) for name in site.function.all.runtime):
+        return None
+    waits = exclusive_waits(site)
+    if sum(waits.values()) < 0.6 * site.tally.metrics.idleness_ns:
+        return None
+    call, _ = _wait_of(max(waits, key=lambda name: waits[name]))
+    told = f"others wait for a lock that it holds ({call})"
+    return Diagnosis(Kind.LOCK, told, "hold it for shorter: prepare what it guards first, then exchange it")
+
+
+def _waits_in_turn(site: Site, setting: Setting, *, is_lock_likely: bool) -> bool:
+    """Whether threads work here one at a time, and the others wait meanwhile, as far as is known for a lock.
+
+    ``is_lock_likely``: by the samples of the site itself, where nobody looked at how threads wait.
+    """
+    if site.is_mixed or _many_processes(site.tally) > 1 or _is_mostly_one(site, setting):
+        return False
+    waits = waits_around(site)
+    if waits is None:
+        return not setting.total[WAIT] and is_lock_likely and _one_at_a_time(site, setting)
+    whole = sum(waits.values())
+    if setting.is_openmp:
+        locks = sum(amount for name, amount in waits.items() if is_lock(name))
+        is_asleep = not setting.total[WAIT] or waits_around(site, spins=False) is not None
+        is_for_lock = locks > 0.5 * whole or (is_lock_likely and is_asleep)
+    else:
+        is_for_lock = sum(amount for name, amount in waits.items() if is_arrival(name)) <= 0.5 * whole
+    if not is_for_lock:
+        return False
+    return _one_at_a_time(site, setting) or (_is_busy(site.tally.metrics) and _is_in_turn(site, whole))
+
+
+def _is_in_turn(site: Site, waits: float) -> bool:
+    """Whether threads wait for as long as others work, where the machine is too busy for it to look like turns."""
+    tally = site.tally
+    others = len(_workers(tally)) - 1
+    return not _shares_explain(tally, others + 1) and 0 < 0.5 * others * tally.metrics.work_ns <= waits
+
+
+def _one_at_a_time(site: Site, setting: Setting) -> bool:
+    """Whether several threads work here, but one at a time."""
+    return alone(site.tally.metrics, setting.cores) >= 0.6 and _all_alone(site.tally, setting.cores)
+
+
+def _others_wait(site: Site, setting: Setting) -> bool:
+    """Whether threads sleep here, or in its callers; taken for granted where nobody looked where threads sleep.
+
+    Else it is one piece of work that goes from thread to thread, as routines do in languages with a scheduler of their
+    own (Go).
+    """
+    return not setting.total[WAIT] or waits_around(site) is not None
+
+
 def _lock_diagnosis(site: Site, setting: Setting, what: str) -> Diagnosis:
-    name = _leading(site.tally, pattern=_LOCKS)
+    name = _leading(site.tally, holds=is_lock)
+    if len(name) > _LONGEST or name.startswith(("_ZN", "_R")):
+        name = ""
     told = f"{what} {len(_workers(site.tally))} threads"
     if what.startswith("the lock itself"):
         metrics = site.tally.metrics
@@ -276,6 +385,10 @@ def _lock_diagnosis(site: Site, setting: Setting, what: str) -> Diagnosis:
     remedy = "hold it for shorter, take it less often, or divide what it guards"
     if setting.is_openmp:
         remedy = "use a reduction, or keep a copy for each thread and combine them at the end"
+        waits = waits_around(site) or {}
+        if _ORDERED.match(max(waits, key=lambda function: waits[function], default="")):
+            told = "threads wait for their turn in an ordered loop"
+            remedy = "do less in ordered: keep results, and put them in order after the loop"
     return Diagnosis(Kind.LOCK, told, remedy)
 
 
@@ -290,7 +403,14 @@ def _serial(site: Site, setting: Setting) -> Diagnosis | None:
         )
     metrics = site.tally.metrics
     is_mostly_one = _is_mostly_one(site, setting)
-    if alone(metrics, setting.cores) < ALONE and not is_mostly_one:
+    # outside of OpenMP a thread that spins counts as working until a sample finds it there
+    spins = not setting.is_openmp and setting.total.spin_ns > _SPINS * setting.total.work_ns
+    # and where it is known how threads wait, others that worked for a moment are no reason to doubt it
+    knows_waits = site.region is None and setting.total[WAIT] > 0
+    least = _MOSTLY if (spins or knows_waits) and is_single(site.tally, setting.cores) else ALONE
+    if alone(metrics, setting.cores) < least and not is_mostly_one:
+        return None
+    if not setting.is_openmp and is_single(site.tally, setting.cores) and queue_of(site):
         return None
     processes = _many_processes(site.tally)
     if processes > 1 and not is_single(site.tally, setting.cores):
@@ -307,6 +427,9 @@ def _serial(site: Site, setting: Setting) -> Diagnosis | None:
             "run it in parallel, or beside other work",
         )
     if not is_single(site.tally, setting.cores):
+        if site.region is None and _one_at_a_time(site, setting) and not _others_wait(site, setting):
+            turns = f"one thread at a time works, {len(_workers(site.tally))} of them in turn: {others}"
+            return Diagnosis(Kind.SERIAL, turns, "run it in parallel, or beside other work")
         return None
     if site.region is not None and setting.is_openmp:
         return Diagnosis(
@@ -332,6 +455,8 @@ def _is_mostly_one(site: Site, setting: Setting) -> bool:
     tally = site.tally
     if site.region is not None or not knows_threads(tally) or is_single(tally, setting.cores):
         return False
+    if _many_processes(tally) > 1:  # as the workers of a pool
+        return False
     first = max(tally.threads.values(), key=lambda metrics: metrics.work_ns)
     return share_of_first(tally) >= _MOSTLY and alone(first, setting.cores) >= _MOSTLY
 
@@ -341,6 +466,8 @@ def _imbalance(site: Site, setting: Setting) -> Diagnosis | None:
         return None
     tally = site.tally
     if site.region is not None and is_single(tally, setting.cores):
+        if queue_of(site):
+            return None
         tally = site.region.all
         if knows_threads(tally) and is_single(tally, setting.cores):
             return None
@@ -358,9 +485,12 @@ def _imbalance(site: Site, setting: Setting) -> Diagnosis | None:
 
 def _starved(site: Site, setting: Setting) -> Diagnosis | None:
     if is_single(site.tally, setting.cores):
+        gives = _GIVES.match(queue_of(site))
         return Diagnosis(
             Kind.STARVED,
-            "other threads wait for what it makes",
+            "other threads wait for it to take what they make"
+            if gives
+            else "other threads wait for what it makes",
             "share it out among threads, or make it cheaper",
         )
     remedy = "smaller pieces of work, with fewer dependences"
@@ -409,12 +539,12 @@ def _imbalance_ratio(tally: Tally, cores: int) -> float:
     return works[0] / max(mean, 0.01 * works[0])
 
 
-def _leading(tally: Tally, pattern: re.Pattern[str] | None = None, by: Metric = SAMPLES) -> str:
+def _leading(tally: Tally, holds: Callable[[str], bool] | None = None, by: Metric = SAMPLES) -> str:
     """The foreign function that most of it was in, by a metric."""
     amounts: dict[str, float] = {}
     for name, metrics in tally.runtime.items():
         function = name.partition(":")[2]
-        if pattern is None or pattern.match(function):
+        if holds is None or holds(function):
             amounts[function] = amounts.get(function, 0.0) + metrics[by]
     return max(amounts, key=lambda name: amounts[name], default="")
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from enum import IntEnum
 
+from parprof.files.dso import ANONYMOUS
 from parprof.model import Frame
 
 SCRIPT = "python"
@@ -43,13 +45,29 @@ _SYSTEM_NAMES = re.compile(
     r"__(?:libc_)?start|clone3?\Z|__clone3?\Z|start_thread\Z|exit\Z|_exit\Z"
 )
 _SYSTEM_SOURCES = re.compile(
-    r"<frozen|/rustc/|.*/library/(?:std|core|alloc)/src/|/usr/(?:include|lib/gcc|lib/llvm)|.*/include/c\+\+/|"
+    r"<frozen|node:|/rustc/|.*/library/(?:std|core|alloc)/src/|/usr/(?:include|lib/gcc|lib/llvm)|.*/include/c\+\+/|"
     r".*/lib/python\d[\d.]*/(?!site-packages|dist-packages)|.*/lib/go[^/]*/src/runtime|.*/go/src/runtime"
 )
 _LIBRARY_SOURCES = re.compile(
-    r".*/(?:site|dist)-packages/|.*/\.cargo/registry/|.*/node_modules/|.*/go/pkg/mod/"
+    r".*/(?:site|dist)-packages/|.*/\.cargo/registry/|.*/node_modules/|.*/go/pkg/mod/|.*/vendor/[^/]+/"
 )
+_LIBRARY_NAMES = re.compile(
+    r"(?:_ZN\d+)?<?(?:rayon|rayon_core|crossbeam_\w+|tokio|futures_\w+|async_std|smol|parking_lot\w*)(?:::|\d+\w)|"
+    r"tbb::|boost::(?:asio|thread|detail)|folly::|absl::|Eigen::"
+)
+"""Of what runs the program's work on threads, and has no file where there is no line information."""
+_SCHEDULERS = re.compile(
+    r".*/lib/python\d[\d.]*/(?:asyncio|concurrent|multiprocessing|selectors\.py|threading\.py|socketserver\.py|sched\.py)"
+)
+_EXTENSION = re.compile(r"(\w+)\.(?:cpython|pypy)-\S+\.so")
 _SYSTEM_FOLDERS = re.compile(r"/(?:usr/|build/|lib|opt/|nix/|snap/|gnu/store/)|.*/(?:site|dist)-packages/")
+_COMPILED_SYSTEM = re.compile(
+    r"\[|py::|(?:Builtin|BytecodeHandler|Stub|RegExp|Handler):|(?:\S+ )?node:internal|"
+    r"Interpreter\Z|StubRoutines\b|I2C/C2I |\w+Blob\Z|[vi]table |\w+[ _]stub\b|Signature Handler|"
+    r"(?:[\w.$\[\]]+ )?(?:javax?|jdk|sun|com\.sun)\.|\[*L(?:javax?|jdk|sun|com/sun)/"
+)
+"""Names of code that was compiled at run time and is no program's: V8's and HotSpot's own, Java's library, and what
+CPython puts before each of its functions for perf."""
 _ADDRESS = re.compile(r"0x[0-9a-f]+\Z|\[")
 
 
@@ -73,16 +91,31 @@ def _owner(frame: Frame) -> Owner:
         return Owner.SYSTEM
     if frame.module == SCRIPT:
         return _by_source(frame.file)
+    if frame.module == ANONYMOUS:
+        return Owner.SYSTEM if _COMPILED_SYSTEM.match(frame.name) else _by_source(frame.file)
     base = os.path.basename(frame.module)
     if not frame.module:
         return Owner.SYSTEM if not frame.name or _ADDRESS.match(frame.name) else Owner.PROGRAM
-    if _SYSTEM_MODULES.match(base) or _INTERPRETERS.match(base):
+    if _SYSTEM_MODULES.match(base) or _INTERPRETERS.match(base) or _is_of_interpreter(base):
         return Owner.SYSTEM
     if _SYSTEM_NAMES.match(frame.name):
         return Owner.SYSTEM
+    if _LIBRARY_NAMES.match(frame.name):
+        return Owner.LIBRARY
     if ".so" in base and not _is_own_library(frame):
         return Owner.LIBRARY
     return _by_source(frame.file)
+
+
+def runs_others_work(frame: Frame) -> bool:
+    """Whether this only runs what it was handed, now or later: an event loop, or a pool. A sort is no such thing."""
+    return frame.module == SCRIPT and _SCHEDULERS.match(frame.file) is not None
+
+
+def _is_of_interpreter(base: str) -> bool:
+    """Whether a file is a module in C of Python's own library."""
+    extension = _EXTENSION.fullmatch(base)
+    return extension is not None and extension[1] in sys.stdlib_module_names
 
 
 def _is_own_library(frame: Frame) -> bool:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parprof.attribution.interval import share_interval
-from parprof.causes.evidence import Evidence
+from parprof.causes.evidence import Evidence, Place, Tally
 from parprof.causes.kinds import Diagnosis, Kind, Setting, diagnose, program_is_serial
 from parprof.causes.ownership import Owner
-from parprof.causes.sites import Site, SiteSearch, effort_ns, is_counted, lost_ns
+from parprof.causes.sites import Site, SiteSearch, effort_ns, is_counted, is_single, lost_ns
+from parprof.causes.waiting import is_lock
 from parprof.cct.tree import hottest
-from parprof.metrics import IDLENESS, OVERHEAD, Metrics
+from parprof.metrics import IDLENESS, OVERHEAD, WAIT, Metrics
 from parprof.model import PathSample, Profile
 
 MAX_CAUSES = 5
@@ -30,6 +31,17 @@ _WEIGHTS = {Owner.PROGRAM: 1.0, Owner.LIBRARY: 0.3, Owner.SYSTEM: 0.0}
 
 _UNLIKELY = 0.2
 """What may as well not be the program's fault comes after what is."""
+
+_MOST_OF_LOCK = 0.8
+"""Of all waiting for locks at a site: a function with so much of it is the one to name."""
+_LEAST_BELOW = 0.3
+"""Of what is lost for locks or overhead: a callee with less is a part of its caller."""
+
+_MOST_BESIDE_OVERHEAD = 5
+"""So many times the overhead is lost at most for the same reason, that pieces of work are too fine."""
+
+_LOCK_SHARE = 0.02
+"""Of the work at a site: as much for locks is where to look."""
 
 _LEAST_UNLIKELY_PERCENT = 10.0
 """And it is not named at all below this: other programs on the machine cost as much."""
@@ -67,7 +79,7 @@ def find_causes(profile: Profile) -> list[Cause]:
 
 def causes_of(samples: Sequence[PathSample], cores: int, runtime: str) -> list[Cause]:
     """The same from samples alone. ``cores``: n. ``runtime``: in whose words remedies are told."""
-    evidence = Evidence(samples)
+    evidence = Evidence(samples, cores)
     total = evidence.root.all.metrics
     if cores < 2 or total.samples < LEAST_SAMPLES or not total.work_ns:
         return []
@@ -89,8 +101,8 @@ def causes_of(samples: Sequence[PathSample], cores: int, runtime: str) -> list[C
 def _joined(judged: list[tuple[Site, Diagnosis]]) -> list[tuple[Site, Diagnosis]]:
     """Without sites that are one thing with another one.
 
-    Locks and overhead of a function and of one that it calls are named after the callee. What threads wait for each
-    other in pieces of work that are too fine is a part of that.
+    Locks and overhead of a function and of one that it calls are named after the callee, if it has a considerable part
+    of that. What threads wait for each other in pieces of work that are too fine is a part of that.
     """
     diagnoses = {id(site.place): (site, diagnosis) for site, diagnosis in judged}
     gone: set[int] = set()
@@ -101,11 +113,16 @@ def _joined(judged: list[tuple[Site, Diagnosis]]) -> list[tuple[Site, Diagnosis]
             inner, found = diagnoses.get(id(place), (site, diagnosis))
             if inner is site or id(inner) in gone:
                 continue
+            if found.kind is diagnosis.kind and inner.lost_ns < _LEAST_BELOW * site.lost_ns:
+                site.tally.merge(inner.tally)
+                gone.add(id(inner))
+                continue
             if found.kind is diagnosis.kind:
                 inner.tally.merge(site.tally)
                 gone.add(id(site))
                 break
-            if diagnosis.kind is Kind.OVERHEAD and found.kind in (Kind.IMBALANCE, Kind.STARVED):
+            is_part = inner.lost_ns <= _MOST_BESIDE_OVERHEAD * site.lost_ns
+            if diagnosis.kind is Kind.OVERHEAD and found.kind in (Kind.IMBALANCE, Kind.STARVED) and is_part:
                 site.tally.merge(inner.tally)
                 gone.add(id(inner))
     return [(site, diagnosis) for site, diagnosis in judged if id(site) not in gone]
@@ -121,7 +138,40 @@ def _is_certain(cause: Cause) -> bool:
     )
 
 
+def _where_locked(site: Site) -> Place:
+    """The function that takes the lock, where that is clear: at or below a site, or beside it, where what runs at the
+    site merely happens to be alone. What works below a function that takes the lock is where it is held: the site."""
+    around = site.place
+    while around.parent is not None and _locks_ns(around.all) < _LOCK_SHARE * site.tally.metrics.work_ns:
+        around = around.parent
+    if around.parent is None:
+        return site.place
+    locked: dict[int, float] = {}
+    places: dict[int, Place] = {}
+    for place in around.walk():
+        if amount := _locks_ns(place.own):
+            function = place.function
+            locked[id(function)] = locked.get(id(function), 0.0) + amount
+            places[id(function)] = place
+    most = max(locked, key=lambda key: locked[key], default=None)
+    if most is None or locked[most] < _MOST_OF_LOCK * sum(locked.values()):
+        return site.place
+    holders = {id(place.function) for place in site.place.chain()}
+    return site.place if most in holders else places[most]
+
+
+def _locks_ns(tally: Tally) -> float:
+    """How long threads slept for locks, or spent on them."""
+    return sum(
+        metrics[WAIT] + metrics.spin_ns + metrics.overhead_ns
+        for name, metrics in tally.runtime.items()
+        if is_lock(name.partition(":")[2])
+    )
+
+
 def _cause(site: Site, diagnosis: Diagnosis, setting: Setting) -> tuple[Cause, float]:
+    if diagnosis.kind is Kind.LOCK and site.region is not None and not is_single(site.tally, setting.cores):
+        site.place = _where_locked(site)
     function = site.function
     metrics = site.tally.metrics
     path = tuple(place.procedure.name for place in function.chain() if not place.procedure.is_loop)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from parprof.causes.imports import first_imported, is_import
-from parprof.causes.ownership import SCRIPT, Owner, Ownership
+from parprof.causes.ownership import SCRIPT, Owner, Ownership, runs_others_work
 from parprof.cct.tree import Procedure
 from parprof.model import Frame, Path
 
@@ -35,7 +35,8 @@ class Step(NamedTuple):
     line: int
     start_line: int
     is_called_back: bool = False
-    """Whether frames that are not the program's lie between this and its caller."""
+    """Whether frames that are not the program's lie between this and its caller, and no event loop or pool is among
+    them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +62,8 @@ class FrameBook:
         """Those of an interpreter's code."""
         self.creations: set[FrameFacts] = set()
         """Those of functions that start threads."""
+        self.schedulers: set[FrameFacts] = set()
+        """Those of event loops and pools."""
         self._loops: set[FrameFacts] = set()
         self._known: dict[int, FrameFacts] = {}
         self._numbers: dict[Procedure, int] = {}
@@ -99,6 +102,8 @@ class FrameBook:
         facts = FrameFacts(frame, procedure, number, self._ownership.of(frame), frame.is_loop)
         if frame.module == SCRIPT:
             self.scripts.add(facts)
+        if runs_others_work(frame):
+            self.schedulers.add(facts)
         if _CREATION.fullmatch(frame.name):
             self.creations.add(facts)
         if frame.is_loop:
@@ -149,6 +154,9 @@ class Route:
             return self.prefix[at]
         first, last = self.spans[2 * at], self.spans[2 * at + 1]
         called_back = at > 0 and first == last and first > self.spans[2 * at - 1] + 1
+        if called_back:
+            between = self.path[self.spans[2 * at - 1] + 1 : first]
+            called_back = self.book.schedulers.isdisjoint(self.book.along(between))
         frame = self.path[first]
         procedure = self.book.of(frame).procedure
         return Step(procedure, self.owner, self.path[last].line, frame.start_line, called_back)

@@ -38,6 +38,9 @@ _SHARED = 0.25
 ALONE = 0.9
 """From here on a thread counts as alone: no other one worked for more than a tenth of the time."""
 
+_SOLO = 0.7
+"""As much alone, what one thread does is another thing than what several do, though these are alone at times, too."""
+
 _SINGLE = 0.95
 """One thread did a place's work if it did this share of it."""
 
@@ -167,8 +170,8 @@ class SiteSearch:
         return kids if together >= _MOST * mine and len(apart) == len(kids) else []
 
     def _dominant(self, place: Place, kids: list[Place], mine: float) -> list[Place]:
-        """In what takes turns, the one callee that threads are alone in."""
-        if not self._takes_turns(place.all):
+        """In what takes turns, or one thread does alone, the one callee that threads are alone in."""
+        if not self._takes_turns(place.all) and not self._is_solo(place.all):
             return []
         return [kid for kid in kids if lost_ns(kid.all.metrics) >= _MOST * mine and not self._is_shared(kid)]
 
@@ -177,7 +180,11 @@ class SiteSearch:
         least = _MOST if place.procedure.is_loop or region is not None else _MORE
         if lost_ns(kid.all.metrics) < least * mine or self._is_shared(kid) or self._is_detail(kid, place):
             return False
-        if kid.procedure.is_loop or self._takes_turns(place.all):
+        if (
+            kid.procedure.is_loop
+            or self._takes_turns(place.all)
+            or (region is not None and self._is_solo(place.all))
+        ):
             return True
         if place.procedure.is_loop:
             return False
@@ -216,18 +223,27 @@ class SiteSearch:
         parts = [kid.all for kid in place.children.values()]
         if place.own.metrics:
             parts.append(place.own)
-        least = _CONSIDERABLE_SHARE * effort_ns(place.all.metrics)
+        least = max(_CONSIDERABLE_SHARE * effort_ns(place.all.metrics), 1.0)
+        large = [part for part in parts if effort_ns(part.metrics) >= least]
+        sampled = [part for part in large if part.metrics.samples >= _CONSIDERABLE_SAMPLES]
         shares = [
             (
                 alone(part.metrics, self._cores),
                 part.metrics.overhead_ns / max(part.metrics.work_ns, 1.0),
                 part.metrics.stall_ns / effort_ns(part.metrics),
             )
-            for part in parts
-            if effort_ns(part.metrics) >= max(least, 1.0)
-            and (part.metrics.samples >= _CONSIDERABLE_SAMPLES or is_counted(part.metrics))
+            for part in large
+            if part.metrics.samples >= _CONSIDERABLE_SAMPLES or is_counted(part.metrics)
         ]
-        return any(max(column) - min(column) > _ALIKE for column in zip(*shares, strict=True))
+        if any(max(column) - min(column) > _ALIKE for column in zip(*shares, strict=True)):
+            return True
+        return any(map(self._is_solo, sampled)) and not all(is_single(part, self._cores) for part in sampled)
+
+    def _is_solo(self, part: Tally) -> bool:
+        """Whether one thread alone does this, while the others have nothing to do."""
+        return (
+            knows_threads(part) and is_single(part, self._cores) and alone(part.metrics, self._cores) >= _SOLO
+        )
 
     def _narrowed(self, place: Place, rest: Tally, region: Place | None, *, whole: bool) -> Site:
         """Without the lines that lose nothing: a function is rarely all of one kind."""

@@ -169,6 +169,10 @@ class Node:
             child.start_line = start
         child.add(ways, way.path[place - 1].line if place else 0)
 
+    def along(self, path: Path) -> list[Procedure]:
+        """The procedures of a call path, as the nodes of this tree know them."""
+        return self._procedures.along(path)
+
     @property
     def exclusive(self) -> Metrics:
         """What was sampled in this procedure itself."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from parprof.facts.drain import Drain, MeasuredImage
+from parprof.facts.intervals import CountedInterval
 from parprof.facts.scopes import ScopeTimes
 from parprof.kernel.interface import Kernel
 from parprof.kernel.records import Cost
@@ -41,3 +42,5 @@ class Measurement:
     """Path of a file -> why its stacks are walked less well than they could be."""
     scopes: tuple[ScopeTimes, ...] = ()
     """The time of each job, by how many of its threads worked."""
+    intervals: tuple[CountedInterval, ...] = ()
+    """What was counted when; empty where that was not kept."""

@@ -10,6 +10,7 @@ from parprof.errors import ProfileFormatError
 from parprof.facts.checked import U64, Checked, parse
 from parprof.facts.cores import CoresHeld
 from parprof.facts.drain import Drain
+from parprof.facts.intervals import MOST, CountedInterval
 from parprof.facts.measurement import Measurement
 from parprof.facts.replay import Place, RecordedImage, RecordedNames
 from parprof.facts.scopes import ScopeTimes
@@ -125,6 +126,7 @@ class _Decoder:
             notes=(*file["notes"].texts(), *self._notes()),
             problems={path: why.text() for path, why in file["problems"].members(1 << 16).items()},
             scopes=tuple(map(_scope, file.rows("scopes", _MANY))),
+            intervals=tuple(self._interval(row, keys) for row in file.rows("intervals", 2 * MOST)),
         )
         return measured, self._names()
 
@@ -208,6 +210,31 @@ class _Decoder:
                 whole.add(count)
             if whole != facts[key]:
                 raise self._file.damaged("has samples that are more or fewer when divided by cores")
+        return out
+
+    def _interval(self, row: Checked, keys: Sequence[SampleKey]) -> CountedInterval:
+        begin, end, levels, rows, divided = row.row(5)
+        begin_ns = begin.integer(_MAX_COUNT)
+        out = CountedInterval(
+            begin_ns,
+            end.integer(_MAX_COUNT, begin_ns),
+            tuple(levels.integers(most=_MAX_COUNT, length=1 << 12)),
+        )
+        for one in rows.items(_MANY):
+            numbers = one.integers(most=_MAX_COUNT, length=1 + _COUNTS)
+            if len(numbers) != 1 + _COUNTS or numbers[0] >= len(keys):
+                raise one.damaged("has samples of no row")
+            out.facts[keys[numbers[0]]] = Count(*numbers[1:])
+        for one in divided.items(_MANY):
+            numbers = one.integers(most=_MAX_COUNT, length=2 + _COUNTS)
+            if (
+                len(numbers) != 2 + _COUNTS
+                or not 1 <= numbers[1] <= _MAX_CORES
+                or numbers[0] >= len(keys)
+                or keys[numbers[0]] not in out.facts
+            ):
+                raise one.damaged("has samples of no row, or with no cores")
+            out.by_cores.setdefault(keys[numbers[0]], {})[numbers[1]] = Count(*numbers[2:])
         return out
 
     def _thread_names(self) -> dict[tuple[int, int], str]:

@@ -103,6 +103,7 @@ class _Encoder:
             "columns": COLUMNS,
             "facts": facts,
             "by_cores": self._divided(),
+            "intervals": self._intervals(),
             "words": _steps(sorted(self._words)),
             "stacks": self._sorted_stacks(),
             "contexts": self._context_rows,
@@ -138,6 +139,27 @@ class _Encoder:
             [row, allowed, count.samples, count.total, count.unsure]
             for row, key in enumerate(self._measured.drain.facts)
             for allowed, count in by_cores.get(key, {}).items()
+        ]
+
+    def _intervals(self) -> list[list[Any]]:
+        """[begin, end, time by n_w, counts by row of facts, the same by cores] of each."""
+        numbers = {key: row for row, key in enumerate(self._measured.drain.facts)}
+        return [
+            [
+                one.begin_ns,
+                one.end_ns,
+                list(one.level_ns),
+                [
+                    [numbers[key], count.samples, count.total, count.unsure]
+                    for key, count in one.facts.items()
+                ],
+                [
+                    [numbers[key], allowed, count.samples, count.total, count.unsure]
+                    for key, divided in one.by_cores.items()
+                    for allowed, count in divided.items()
+                ],
+            ]
+            for one in self._measured.intervals
         ]
 
     def _stack(self, digest: int) -> int:

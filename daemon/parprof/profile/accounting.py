@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from parprof.facts.measurement import Measurement
 from parprof.facts.scopes import ScopeTimes
 from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, READY, STALL, STOLEN, WORK, Metric, Metrics
-from parprof.model import Accounting, Frame, Origin, PathSample
+from parprof.model import Accounting, Frame, Origin, PathSample, ThreadState
 from parprof.profile.rows import RowMaker
 
 _NEGLIGIBLE = 0.001
@@ -31,25 +31,25 @@ def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -
         return None
     cores = rows.mean_cores(main)
     mine = [sample for sample in samples if sample.origin.image in set(times.images)]
-    ready_ns = sum(_ready_ns(measured, times.images))
-    excess_ns = max(times.working_ns - times.busy_ns(cores), 0.0)
+    waited_ns = sum(_ready_ns(measured, times.images))
     stolen_stall_ns = min(float(times.stall_away_ns), cores * times.idle_ns)
+    ready_ns = max(waited_ns - _excess_ns(measured, times, cores), 0.0)
     if not times.exact:
-        _fit_idleness(times, cores, max(ready_ns - excess_ns, 0.0), mine)
-    unseen_ns = stolen_stall_ns + _unseen_stolen_ns(times, cores, ready_ns, mine)
+        ready_ns = _fit(times, cores, ready_ns, mine)
+    unseen_ns = stolen_stall_ns + _unseen_stolen_ns(times, cores, waited_ns, mine)
     if unseen_ns:
         others = PathSample(OTHERS, Metrics(), _origin(measured))
         others.metrics[STOLEN] = unseen_ns
         samples.append(others)
         mine.append(others)
     charged_ns = sum(_sum(mine, one) for one in (WORK, PROFILING, IDLENESS, STOLEN))
-    charged_ns += max(ready_ns - excess_ns, 0.0)
+    charged_ns += ready_ns
     _settle_stall(rows, times, cores, stolen_stall_ns, charged_ns, mine, samples, measured)
     return Accounting(
         cores=cores,
         elapsed_s=times.elapsed_ns / 1e9,
         work_s=(_sum(mine, WORK) + _sum(mine, PROFILING)) / 1e9,
-        ready_s=max(ready_ns - excess_ns, 0.0) / 1e9,
+        ready_s=ready_ns / 1e9,
         stolen_s=_sum(mine, STOLEN) / 1e9,
         idleness_s=_sum(mine, IDLENESS) / 1e9,
         stall_s=(_sum(samples, STALL) + _sum(samples, OUTSIDE)) / 1e9,
@@ -77,18 +77,37 @@ def _share_ready(measured: Measurement, samples: Sequence[PathSample]) -> None:
             sample.metrics[READY] = image.ready_ns * sample.metrics.work_ns / work[sample.origin.image]
 
 
-def _fit_idleness(times: ScopeTimes, cores: float, ready_ns: float, mine: Sequence[PathSample]) -> None:
-    """No more idleness than there is room for beside what threads did.
+def _excess_ns(measured: Measurement, times: ScopeTimes, cores: float) -> float:
+    """Of the time in which working threads had no CPU that which is no core's: there were more of them than cores.
 
-    Where n_w is what runs on the CPUs at a sample, a thread that is just waking up, or has no CPU, is missed: n_w comes
-    out too low, and idleness by up to a third too high in programs that switch all the time.
+    Counted at each change of n_w, or as the samples say, each of which was taken while min(n_w, n) threads ran.
+    """
+    if times.exact:
+        return max(times.working_ns - times.busy_ns(cores), 0.0)
+    drain = measured.drain
+    return sum(
+        count.samples * (key.n_working - cores) / cores * 1e9 / drain.frequency_hz
+        for key, count in drain.facts.items()
+        if key.event == 0
+        and key.state is ThreadState.WORKING
+        and key.n_working > cores
+        and key.image in times.images
+    )
+
+
+def _fit(times: ScopeTimes, cores: float, ready_ns: float, mine: Sequence[PathSample]) -> float:
+    """No more idleness and time without a CPU than there is room for beside what threads did; the latter.
+
+    Where n_w is what runs on the CPUs at a sample, a thread that is just waking up is missed, and one of another
+    process that has no CPU: n_w comes out too low, and idleness by up to a third too high in programs that switch all
+    the time.
     """
     idleness_ns = _sum(mine, IDLENESS)
-    rest_ns = sum(_sum(mine, one) for one in (WORK, PROFILING, STOLEN)) + ready_ns
-    room_ns = max(cores * times.elapsed_ns - rest_ns, 0.0)
-    if idleness_ns > room_ns:
-        for sample in mine:
-            sample.metrics[IDLENESS] *= room_ns / idleness_ns
+    room_ns = max(cores * times.elapsed_ns - sum(_sum(mine, one) for one in (WORK, PROFILING, STOLEN)), 0.0)
+    share = min(room_ns / (idleness_ns + ready_ns), 1.0) if idleness_ns + ready_ns else 1.0
+    for sample in mine:
+        sample.metrics[IDLENESS] *= share
+    return ready_ns * share
 
 
 def _unseen_stolen_ns(times: ScopeTimes, cores: float, ready_ns: float, mine: Sequence[PathSample]) -> float:

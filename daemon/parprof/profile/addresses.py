@@ -9,10 +9,11 @@ from itertools import count
 
 from parprof.facts.drain import Drain, Image
 from parprof.facts.names import KernelPlace, Namer, Request
-from parprof.files.dso import ANONYMOUS, NO_MAPPING, Dso, Key
+from parprof.files.dso import NO_MAPPING, Dso, Key
 from parprof.kernel.stacks import INTERRUPTED, RawStack, StackTable
 from parprof.logical.paths import MAX_KERNEL_FRAMES
 from parprof.model import Frame
+from parprof.profile.jit import jit_frame
 from parprof.symbols.kernel import KERNEL, UNNAMED
 
 Shape = tuple[int | None, ...]
@@ -228,7 +229,7 @@ class AddressBook:
             nameless = self._nameless.setdefault(number, {})
             for site, address in wanted.items():
                 if name := names.get(address):
-                    self._frames[site] = (Frame(name, module=ANONYMOUS, address=sites[site].address),)
+                    self._frames[site] = (jit_frame(name, sites[site].address),)
                 elif len(nameless) < _MAX_NAMELESS:
                     nameless[site] = sites[site]
 

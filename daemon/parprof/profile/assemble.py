@@ -15,6 +15,7 @@ from parprof.metrics import Metrics
 from parprof.model import PathSample, ProcessInfo, Profile
 from parprof.profile.accounting import complete
 from parprof.profile.addresses import AddressBook
+from parprof.profile.intervals import by_interval
 from parprof.profile.jit import jit_notes
 from parprof.profile.rows import RowMaker
 
@@ -153,11 +154,12 @@ def violations(measured: Measurement, rows: RowMaker, samples: Sequence[PathSamp
 
 
 def make_profile(measured: Measurement, namer: Namer) -> Profile:
-    """The profile of a measurement, described by its main process."""
+    """The profile of a measurement, described by its main process and the runtimes of all that have samples."""
     rows = RowMaker(AddressBook(namer), measured.cores, by_thread=True)
     samples = rows.rows(measured.drain)
     accounting = complete(measured, rows, samples)
     main = measured.images[measured.main]
+    processes = _processes(measured, rows, samples)
     cpu_ns = sum(s.metrics.cpu_ns for s in samples)
     impossible = violations(measured, rows, samples)
     lost = measured.kernel.lost()
@@ -165,14 +167,15 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
     if probe_failures:
         lost["probes"] = probe_failures
     problems = {**measured.problems, **namer.problems}
+    notes = measurement_notes(measured, rows)  # before rows are made once more
     return Profile(
         process=ProcessInfo(
             main.process.pid,
             main.process.comm,
             main.process.command,
-            main.runtime,
+            _runtimes(processes) or main.runtime,
             rows.usual_cores(main),
-            main.n_w_source,
+            processes[0].n_w_source if processes else main.n_w_source,
         ),
         duration_s=measured.duration_s,
         frequency_hz=measured.drain.frequency_hz,
@@ -184,7 +187,7 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
         notes=[
             *measured.notes,
             *impossible,
-            *measurement_notes(measured, rows),
+            *notes,
             *jit_notes(samples, measured.images),
             *namer.notes,
             *(f"{path}: {problem}" for path, problem in list(problems.items())[:_MAX_PROBLEMS]),
@@ -192,8 +195,15 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
         extra=_extra(measured, impossible, cpu_ns),
         start_time_s=measured.started_s,
         accounting=accounting,
-        processes=_processes(measured, rows, samples),
+        processes=processes,
+        intervals=by_interval(measured, rows, samples),
     )
+
+
+def _runtimes(processes: Sequence[ProcessInfo]) -> str:
+    """The runtimes of those that did the work; the main process is often a shell that started them."""
+    names = (name for one in processes for name in one.runtime.split("+") if name != "none")
+    return "+".join(dict.fromkeys(names))
 
 
 def _processes(measured: Measurement, rows: RowMaker, samples: Sequence[PathSample]) -> list[ProcessInfo]:

@@ -1,29 +1,34 @@
-"""What to tell of code that a JIT compiler made and gave no names: how its runtime is to be started instead."""
+"""Code that a JIT compiler made: frames from the names that it gave, and what to tell of what has none."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from parprof.causes.nameless import how_to_name, is_nameless
 from parprof.facts.drain import MeasuredImage
 from parprof.files.dso import ANONYMOUS
-from parprof.model import PathSample
+from parprof.model import Frame, PathSample
 
 _LEAST_SHARE = 0.01
 """Of a process's samples: less is not worth a note."""
-_REMEDIES = (
-    (
-        r"java",
-        "start java with -XX:+PreserveFramePointer, and run `jcmd PID Compiler.perfmap` (JDK 17 or later) while it is "
-        "profiled, or start it with an agent that writes perf maps (perf-map-agent)",
-    ),
-    (r"node|nodejs|electron", "start node with --perf-basic-prof"),
-    (r"python[\d.]*", "start python with -X perf (3.12 or later)"),
-    (r"dotnet", "start dotnet with DOTNET_PerfMapEnabled=1 in its environment"),
-)
-_ANY_RUNTIME = "have its JIT compiler write /tmp/perf-PID.map"
+
+
+_V8 = re.compile(r"(?:JS|LazyCompile|Function|Script|Eval):[*~^+]*(\S*) (\S+?):(\d+)(?::\d+)?\Z")
+"""``JS:*parse /srv/app.js:12:17``, the mark for how well it is optimized; a script's own code has no name."""
+
+
+def jit_frame(name: str, address: int) -> Frame:
+    """The frame of a function by the name in a perf map.
+
+    V8 has a name for each version of a function, by how far it optimized it: to their reader they are one.
+    """
+    match = _V8.fullmatch(name)
+    if match is None:
+        return Frame(name, module=ANONYMOUS, address=address)
+    function, file, line = match.groups()
+    return Frame(function or "(anonymous)", file, start_line=int(line), module=ANONYMOUS, address=address)
 
 
 def jit_notes(samples: Iterable[PathSample], images: Mapping[int, MeasuredImage]) -> list[str]:
@@ -32,16 +37,11 @@ def jit_notes(samples: Iterable[PathSample], images: Mapping[int, MeasuredImage]
     nameless: Counter[int] = Counter()
     for sample in samples:
         total[sample.origin.image] += sample.metrics.samples
-        if any(frame.name == ANONYMOUS for frame in sample.path):
+        if is_nameless(sample):
             nameless[sample.origin.image] += sample.metrics.samples
     return [
         f"process {image.process.pid}: {nameless[number] / total[number]:.0%} of its samples are in code that was made "
-        f"at run time and has no names: {_remedy(image.process.exe)}"
+        f"at run time and has no names: {how_to_name(image.process.exe)}"
         for number, image in images.items()
         if total[number] and nameless[number] >= _LEAST_SHARE * total[number]
     ]
-
-
-def _remedy(exe: str) -> str:
-    name = os.path.basename(exe)
-    return next((text for pattern, text in _REMEDIES if re.fullmatch(pattern, name)), _ANY_RUNTIME)

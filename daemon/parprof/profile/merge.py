@@ -86,7 +86,7 @@ class Part:
 
 def head_of(profile: Profile) -> Profile:
     """A profile without its samples, which shares nothing that changes."""
-    return replace(profile, samples=[], lost=dict(profile.lost), notes=list(profile.notes))
+    return replace(profile, samples=[], intervals=[], lost=dict(profile.lost), notes=list(profile.notes))
 
 
 class Merger:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from parprof.facts.intervals import Intervals
 from parprof.model import Count, Facts, SampleKey, add_facts
 from parprof.session.target import Target
 
@@ -15,9 +16,10 @@ _MAX_THREAD_NAMES = 1 << 14
 class Gathered:
     """Facts, by how many cores they were counted with where that changes, and the names of their threads."""
 
-    def __init__(self, targets: Mapping[int, Target]) -> None:
-        """``targets``: by image, those that come later, too."""
+    def __init__(self, targets: Mapping[int, Target], intervals: Intervals | None = None) -> None:
+        """``targets``: by image, those that come later, too. ``intervals``: are told of all facts, too."""
         self._targets = targets
+        self._intervals = intervals
         self.facts: Facts = {}
         self.by_cores: dict[SampleKey, dict[int, Count]] = {}
         """See `Drain.by_cores`."""
@@ -28,6 +30,8 @@ class Gathered:
         changed = {image for image in {key.image for key in facts} if self._has_changed(image)}
         if changed:
             self._divide({key: count for key, count in facts.items() if key.image in changed})
+        if self._intervals is not None:
+            self._intervals.add(facts, {image: self._targets[image].cores for image in changed})
         for key, count in facts.items():
             if key.event == 0 and key.image in self._targets:
                 self._targets[key.image].clock_samples += count.samples
@@ -43,6 +47,8 @@ class Gathered:
     def divide(self, image: int) -> None:
         """What it is allowed is about to change for the first time: until now it had what it has now."""
         self._divide({key: count for key, count in self.facts.items() if key.image == image})
+        if self._intervals is not None:
+            self._intervals.divide(image, self._targets[image].cores)
 
     def _divide(self, facts: Facts) -> None:
         """Note that these were counted with what their processes are allowed now."""

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TypeVar
 
 from parprof.errors import ParprofError
 from parprof.facts.drain import Drain
+from parprof.facts.intervals import Intervals
 from parprof.facts.measurement import Measurement
 from parprof.kernel import records
 from parprof.kernel.engine import BpfKernel
@@ -22,7 +24,6 @@ from parprof.kernel.records import ControlRecord, TraceRecord
 from parprof.languages import Instance
 from parprof.model import Facts
 from parprof.probes.facts_book import BOOK
-from parprof.probes.shared import SharedProbes
 from parprof.process.identity import parent_of
 from parprof.process.loadmap import DsoCache
 from parprof.session.arrivals import Arrivals
@@ -76,13 +77,15 @@ class Session:
         *,
         wanted_source: Source | None = None,
         blame_locks: bool = False,
-        share_probes: bool = False,
+        spare_plain: bool = False,
         one_job: bool = False,
         on_planned: Callable[[Target], None] | None = None,
+        by_interval: bool = False,
     ) -> None:
         """``one_job``: all processes are one scope; else each is its own, with the children that it forks.
 
-        ``on_planned``: see `Watched`.
+        ``by_interval``: keep what was counted when, too, and drain as often as that takes.
+        ``spare_plain``, ``on_planned``: see `Watched`.
         """
         self.kernel = kernel
         self.pace = pace or Pace()
@@ -90,7 +93,7 @@ class Session:
         self.cache = DsoCache()
         self.builder = TableBuilder(TableCache())
         self.watched = Watched(kernel, self.cache, Placer(kernel, self.builder), wanted_source, blame_locks,
-            SharedProbes(kernel) if share_probes else None, on_planned=on_planned)  # fmt: skip
+            spare_plain, on_planned=on_planned)  # fmt: skip
         self._poller = select.epoll()
         self._lives = Lives[Target](
             kernel, self._poller, _SETTLED_SECONDS, Stops(kernel.plain_programs).judge
@@ -100,7 +103,8 @@ class Session:
         """By number."""
         self.targets = self._lives.by_image
         """By image id; ended ones stay, because their samples need their load map."""
-        self._gathered = Gathered(self.targets)
+        self._intervals = Intervals() if by_interval else None
+        self._gathered = Gathered(self.targets, self._intervals)
         self.trace: list[TraceRecord] = []
         self._spins = SpinFinder(kernel.stacks)
         self.cost = CostMeter(kernel)
@@ -211,7 +215,16 @@ class Session:
             tuple(notes),
             self.builder.problems,
             tuple(scope.times(self.kernel.has_ticked) for scope in self.scopes.values()),
+            tuple(self._intervals.all(self.ended_ns - self.started_ns, self._levels(self.ended_ns)))
+            if self._intervals
+            else (),
         )
+
+    def _levels(self, now_ns: int) -> list[int]:
+        """For how long n_w was 0, 1, 2, ... so far, in all scopes together."""
+        states = [scope.final or scope.state() for scope in self.scopes.values()]
+        levels = [state.until(now_ns).level_ns for state in states if state]
+        return [sum(column) for column in zip_longest(*levels, fillvalue=0)]
 
     def is_watched(self, pid: int) -> bool:
         """Whether the programs count it already, as they do with children whose parent is followed."""
@@ -226,10 +239,12 @@ class Session:
         readable = self._wait(self.pace.poll if seconds is None else seconds)
         self._act_on_records()
         self._cut_off()
-        self._take_in()
+        self.kernel.poll()
+        self._note_mappings()
         now = time.monotonic()
         self._look_again(now)
-        self.watched.placer.pump()
+        self.watched.placer.pump()  # stacks are cut short until then: what takes long comes after
+        self._take_in()
         self._settle(now)
         self._follow_cores(now)
         self._clear_away(readable)
@@ -242,6 +257,8 @@ class Session:
         """Until something happens, but for so long at most: the descriptors that are readable."""
         if self.watched.placer.is_waiting or BOOK.is_busy:
             seconds = min(seconds, self.pace.tables)
+        if self._intervals is not None:
+            seconds = min(seconds, self._intervals.seconds)
         seconds = max(min(seconds, self._maps_due_s - time.monotonic()), 0.0)
         with suppress(InterruptedError):
             return [fd for fd, _ in self._poller.poll(seconds)]
@@ -261,9 +278,7 @@ class Session:
             self._act(record)
 
     def _take_in(self) -> None:
-        """Take over what the programs found out: stacks and mappings, functions that may be gone soon, traces."""
-        self.kernel.poll()
-        self._note_mappings()
+        """Take over what the programs found out of stacks: functions that may be gone soon, traces."""
         self._resolve_functions()
         self.trace.extend(self.kernel.trace_records())
 
@@ -306,6 +321,11 @@ class Session:
     def _drain_in_time(self, now: float) -> None:
         if now - self._last_drain >= self.pace.drain:
             self.drain()
+        if self._intervals is not None:
+            took_ns = time.monotonic_ns() - self.started_ns
+            if self._intervals.is_due(took_ns):
+                self.drain()
+                self._intervals.close(took_ns, self._levels(self.started_ns + took_ns))
 
     def _check_in_time(self, now: float) -> None:
         if now - self._last_check >= min(self.pace.drain, _CHECK_SECONDS):
@@ -494,8 +514,6 @@ class Session:
             self._lives.end(target, End.LEFT)
         for target in self.targets.values():  # they stay, for whoever still reads their samples
             target.forget()
-        if self.watched.shared is not None:
-            self.watched.shared.close()
         self.builder.close()
         BOOK.close()
         self.cache.close()

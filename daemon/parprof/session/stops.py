@@ -1,9 +1,9 @@
 """Which programs are stopped when they start.
 
-`record` stops a program at exec, and when its libraries are mapped, so that no region, thread or sample of it is
-missed. That takes milliseconds each time: a build that starts a thousand compilers would wait for us most of the
-time. An executable that was seen to live a whole life without anything to probe is taken to do so again, and is not
-stopped; its probes are placed if it lives on.
+`record` stops a program at exec, and when its libraries are mapped, so that no region or sample of it is missed.
+That takes milliseconds each time: a build that starts a thousand compilers would wait for us most of the time. An
+executable that was seen to live a whole life without anything to probe is taken to do so again, and is not stopped;
+its probes are placed if it lives on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Stops:
         """
         if not target.program or not target.stops or not target.has_started:
             return
-        if target.plan.agents or target.threads_created or target.language is not None:
+        if target.plan.agents or target.language is not None:
             self._plain.remove(target.program)
         elif not target.was_trusted:
             self._plain.add(target.program)

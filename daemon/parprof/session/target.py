@@ -32,14 +32,13 @@ from parprof.probes.facts_book import BOOK
 from parprof.probes.placed import PlacedProbes
 from parprof.probes.plan import (
     Plan,
+    creates_threads_unprobed,
     has_runtime,
     is_static,
     learned_site,
-    loader_sites,
     make_plan,
     plan_spins,
 )
-from parprof.probes.shared import SharedProbes
 from parprof.process.identity import Process, allowance, inspect, is_32_bit, open_pidfd
 from parprof.process.loadmap import Dso, DsoCache, LoadMap
 from parprof.process.threads import guess_threads
@@ -84,8 +83,9 @@ class Watched:
     wanted_source: Source | None = None
     """Where n_w is to come from, if the user says so."""
     blame_locks: bool = False
-    shared: SharedProbes | None = None
-    """Where rare probes go that serve all processes; None: each process has its own."""
+    spares_plain: bool = False
+    """Programs without a parallel runtime get no probes, so that one which they load later is known by its code alone,
+    when that is first seen to run."""
     front_ends: FrontEnds = field(default_factory=FrontEnds)
     """Languages whose functions are to be in call paths."""
     on_planned: Callable[[Target], None] | None = None
@@ -148,7 +148,8 @@ class Target:
         self.language: Instance | None = None
         """The interpreter that it runs."""
         self._front_ends = watched.front_ends
-        self._probes = PlacedProbes(watched.kernel, process.pid, watched.shared)
+        self._probes = PlacedProbes(watched.kernel, process.pid)
+        self._spares_plain = watched.spares_plain
         self._on_planned = watched.on_planned
         self.allowed = AllowedCores(like.cores if like else 1)
         self._quota: QuotaWatch = like._quota if like else QuotaWatch()
@@ -428,11 +429,12 @@ class Target:
         self.kernel.configure(self.pid, self.config())
         locks = [site for site in self.plan.sites if site.kind in _LOCK_KINDS]
         edges = [site for site in self.plan.sites if site.kind not in _LOCK_KINDS]
-        with self._noting_refusals():
-            self._probes.attach_rare(loader_sites(self.load_map), None)
+        if self.plan.agents or not self._spares_plain:
+            with self._noting_refusals():
+                self._probes.attach(self.plan.loader_sites, None)
         with self._noting_refusals():
             if Cost.CREATE not in self.cuts:
-                self._probes.attach_rare(self.plan.rare_sites, Cost.CREATE)
+                self._probes.attach(self.plan.rare_sites, Cost.CREATE)
         if self.source is Source.EXACT:
             with self._noting_refusals():
                 self._probes.attach(edges, Cost.PROBE)
@@ -587,6 +589,8 @@ class Target:
         if started_libraries and self._stops_left:
             self._stops_left -= 1
             self.kernel.configure(self.pid, self.config())
+        if self.has_started and creates_threads_unprobed(self.plan, self.load_map):
+            self.kernel.await_walks()  # else nobody would know who created the first ones
         with suppress(OSError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGCONT)
 

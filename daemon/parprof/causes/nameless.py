@@ -1,0 +1,44 @@
+"""Code that a JIT compiler made and gave no names: how much of a loss is there, and how names are had."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+from parprof.causes.sites import lost_ns
+from parprof.files.dso import ANONYMOUS
+from parprof.model import PathSample
+
+_REMEDIES = (
+    (
+        r"java",
+        "start java with -XX:+PreserveFramePointer -XX:+UnlockDiagnosticVMOptions -XX:+DumpPerfMapAtExit (JDK 17 or "
+        "later), or with the first of these alone, and run `jcmd PID Compiler.perfmap` while it is profiled",
+    ),
+    (r"node|nodejs|electron", "start node with --perf-basic-prof"),
+    (r"python[\d.]*", "start python with -X perf (3.12 or later)"),
+    (r"dotnet", "start dotnet with DOTNET_PerfMapEnabled=1 in its environment"),
+)
+_ANY_RUNTIME = "have its JIT compiler write /tmp/perf-PID.map"
+
+
+def is_nameless(sample: PathSample) -> bool:
+    """Whether there is such code on a call path."""
+    return any(frame.name == ANONYMOUS for frame in sample.path)
+
+
+def nameless_share(samples: Iterable[PathSample]) -> float:
+    """How much of the core time that is lost is on call paths with such code, 0 to 1."""
+    lost = nameless = 0.0
+    for sample in samples:
+        here = lost_ns(sample.metrics)
+        lost += here
+        nameless += here if is_nameless(sample) else 0.0
+    return nameless / lost if lost else 0.0
+
+
+def how_to_name(program: str) -> str:
+    """What to do so that the code of a program, by its path or name, has names the next time."""
+    name = os.path.basename(program)
+    return next((text for pattern, text in _REMEDIES if re.fullmatch(pattern, name)), _ANY_RUNTIME)

@@ -1,0 +1,95 @@
+"""How threads wait, told by the functions that they sleep or spin in: for a lock, for something to come, in a queue."""
+
+from __future__ import annotations
+
+import re
+
+from parprof.causes.evidence import Place, Tally
+from parprof.causes.sites import Site
+from parprof.metrics import WAIT
+
+_LOCKS = re.compile(
+    r".*(?:critical|mutex|(?:set|test|nest)_lock|lll_|futex|_lock(?:_wait|_slow|_contended)?(?:@|\Z)|rwlock|spin_lock|"
+    r"atomic_start|take_gil|acquire_lock|sem_(?:wait|clockwait)|ordered)",
+    re.IGNORECASE,
+)
+_EXCLUSIVE = re.compile(
+    r".*(?:critical|mutex|(?:set|nest)_lock|lll_lock|rwlock|spin_lock|atomic_start)", re.IGNORECASE
+)
+_ARRIVAL = re.compile(
+    r".*(?:pthread_cond|condition_variable|condvar|cnd_|semaphore|barrier|join|latch|future|promise|mpsc|channel)",
+    re.IGNORECASE,
+)
+_QUEUE = re.compile(
+    r".*(?:pthread_cond|condition_variable|condvar|cnd_|sem_|mpsc|channel|queue)", re.IGNORECASE
+)
+_WAITING = 0.1
+"""Of the work: who waits in turn for what others hold sleeps, or spins, for so long at least."""
+_FOR_OTHERS = re.compile(r"(?!.*\[waits: (?!lock\])).*")
+"""Not asleep for a time, a file or the like: that is nobody's turn."""
+
+
+def is_lock(function: str) -> bool:
+    """Whether a thread in a function of that name wants something that others hold: no event, no item of a queue."""
+    return bool(_LOCKS.match(function)) and not _ARRIVAL.match(function)
+
+
+def is_exclusive(function: str) -> bool:
+    """Whether that is a lock which keeps others out: no semaphore, no turn in a loop."""
+    return bool(_EXCLUSIVE.match(function)) and not _ARRIVAL.match(function)
+
+
+def is_arrival(function: str) -> bool:
+    """Whether threads wait there for something to come, or for each other, but for no lock."""
+    return bool(_ARRIVAL.match(function))
+
+
+def waits_of(tally: Tally) -> dict[str, float]:
+    """For how long threads slept for others, or spun, in which foreign functions."""
+    waits: dict[str, float] = {}
+    for name, metrics in tally.runtime.items():
+        function = name.partition(":")[2]
+        if (amount := metrics[WAIT] + metrics.spin_ns) and _FOR_OTHERS.fullmatch(function):
+            waits[function] = waits.get(function, 0.0) + amount
+    return waits
+
+
+def waits_around(site: Site, *, spins: bool = True) -> dict[str, float] | None:
+    """The same at a site, or the nearest of its callers in its region where it is considerable. ``None``: nowhere.
+
+    ``spins``: whether it may be so by spinning.
+    """
+    place: Place | None = site.place
+    while place is not None and place.parent is not None:
+        waits = waits_of(place.all)
+        spun = 0.0 if spins else place.all.metrics.spin_ns
+        if sum(waits.values()) - spun >= _WAITING * site.tally.metrics.work_ns:
+            return waits
+        if place is site.region:
+            break
+        place = place.parent
+    return None
+
+
+def exclusive_waits(site: Site) -> dict[str, float]:
+    """Waits for locks that keep others out, in the whole program that a site is in."""
+    return {name: amount for name, amount in waits_of(_root(site).all).items() if is_exclusive(name)}
+
+
+def queue_of(site: Site) -> str:
+    """The function in which other threads wait for the next one of a pipeline, if they do so for most of the time that
+    a thread's function alone is at work; else empty."""
+    if site.region is None:
+        return ""
+    waits = {name: amount for name, amount in waits_of(_root(site).all).items() if _QUEUE.match(name)}
+    if sum(waits.values()) < 0.5 * site.tally.metrics.idleness_ns:
+        return ""
+    return max(waits, key=lambda name: waits[name], default="")
+
+
+def _root(site: Site) -> Place:
+    """What stands for the whole program."""
+    root = site.place
+    while root.parent is not None:
+        root = root.parent
+    return root

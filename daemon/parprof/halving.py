@@ -1,0 +1,30 @@
+"""Parts of a measurement's time that become fewer and longer: each two become one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+
+class Joinable(Protocol):
+    """What can become one with what follows it."""
+
+    def joined(self: Part, later: Part, /) -> Part:
+        """This one and the one behind it as one; neither changes."""
+
+
+Part = TypeVar("Part", bound=Joinable)
+
+
+def halved(parts: Sequence[Part]) -> list[Part]:
+    """Each two as one; the last stays as it is if it is left over."""
+    pairs = [first.joined(second) for first, second in zip(parts[::2], parts[1::2], strict=False)]
+    return [*pairs, *parts[len(pairs) * 2 :]]
+
+
+def few(parts: Sequence[Part], size: Callable[[Part], int], most: int) -> list[Part]:
+    """The same time in so few parts that their sizes add up to ``most`` at most, or in a single one."""
+    out = list(parts)
+    while len(out) > 1 and sum(map(size, out)) > most:
+        out = halved(out)
+    return out

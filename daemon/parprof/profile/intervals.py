@@ -1,0 +1,92 @@
+"""A profile's rows by the intervals in which they were counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from parprof.facts.intervals import spread_waits
+from parprof.facts.measurement import Measurement
+from parprof.halving import few
+from parprof.metrics import OUTSIDE, READY, STALL, WORK, Metrics
+from parprof.model import Interval, PathSample
+from parprof.profile.rows import RowMaker
+
+MOST_SHARES = 100_000
+"""Rows of all intervals together: beyond that intervals get longer."""
+
+
+def by_interval(measured: Measurement, rows: RowMaker, samples: Sequence[PathSample]) -> list[Interval]:
+    """What of ``samples`` was when: the shares of each row add up to it.
+
+    The rows are what ``rows`` made of the whole, complete with what is known of the whole alone. Its counters change.
+    """
+    counted = spread_waits(few(measured.intervals, lambda one: len(one.facts), MOST_SHARES))
+    numbers = {_identity(sample): number for number, sample in enumerate(samples)}
+    shares: list[dict[int, Metrics]] = []
+    for one in counted:
+        found = rows.rows(replace(measured.drain, facts=one.facts, by_cores=one.by_cores))
+        by_number = ((numbers.get(_identity(row)), row.metrics) for row in found)
+        shares.append({number: metrics for number, metrics in by_number if number is not None})
+    out = [
+        Interval(one.begin_ns / 1e9, one.end_ns / 1e9, tuple(ns / 1e9 for ns in one.level_ns), share)
+        for one, share in zip(counted, shares, strict=True)
+    ]
+    if out:
+        for number, sample in enumerate(samples):
+            _fit(sample.metrics, number, out, shares)
+    return out
+
+
+def _identity(row: PathSample) -> tuple[int, int, int, int]:
+    """Rows of one maker have their paths as the same objects."""
+    return id(row.path), id(row.physical), row.origin.image, row.origin.tid
+
+
+def _fit(
+    whole: Metrics, number: int, intervals: Sequence[Interval], shares: Sequence[dict[int, Metrics]]
+) -> None:
+    """Let a row's shares add up to it.
+
+    What is a mean over some time was one over other times in them. What is only known of the whole they lack: time
+    without a CPU, which is where the work is; stall that no sample is of, which is when nobody worked; and cores that
+    others had meanwhile, which is when threads that were to work did not.
+    """
+    parts = {at: share[number] for at, share in enumerate(shares) if number in share}
+    metrics = set(whole.values).union(*(part.values for part in parts.values()))
+    for metric in metrics:
+        if not metric.additive:
+            continue
+        found = sum(part[metric] for part in parts.values())
+        if found:
+            factor = whole[metric] / found
+            if factor != 1:
+                for part in parts.values():
+                    part[metric] *= factor
+            continue
+        if parts:
+            when = {at: part[WORK] if metric is READY else part.cpu_ns for at, part in parts.items()}
+        elif metric is STALL or metric is OUTSIDE:
+            when = {at: one.level_s[0] if one.level_s else 0.0 for at, one in enumerate(intervals)}
+        else:
+            when = _without_cpu(intervals)
+        if not any(when.values()):
+            when = {at: one.end_s - one.begin_s for at, one in enumerate(intervals)}
+        for at, amount in _divided(whole[metric], when.items()):
+            shares[at].setdefault(number, Metrics())[metric] = amount
+
+
+def _without_cpu(intervals: Sequence[Interval]) -> dict[int, float]:
+    """How much more threads of the job were to work in each than was sampled: they had no CPU then."""
+    out = {}
+    for at, one in enumerate(intervals):
+        wanted_s = sum(n_w * took_s for n_w, took_s in enumerate(one.level_s))
+        out[at] = max(wanted_s - sum(part.cpu_ns for part in one.rows.values()) / 1e9, 0.0)
+    return out
+
+
+def _divided(whole: float, weights: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
+    """In proportion to the weights, without those that are 0."""
+    some = [(at, weight) for at, weight in weights if weight > 0]
+    total = sum(weight for _, weight in some)
+    return [(at, whole * weight / total) for at, weight in some]
