@@ -38,7 +38,10 @@ Query = tuple[str, str]
 class Board:
     """A dashboard, laid out row by row on Grafana's 24 columns."""
 
-    def __init__(self, uid: str, title: str, text: str, variables: list[Json]) -> None:
+    def __init__(
+        self, uid: str, title: str, text: str, variables: list[Json], links: list[Json] | None = None
+    ) -> None:
+        self._links = links or []
         self._panels: list[Json] = []
         self._x = self._y = self._height = 0
         self._head = {"uid": uid, "title": title, "description": text}
@@ -112,9 +115,8 @@ class Board:
             },
         }
         overrides = [_override("byName", heading, [("unit", unit)]) for _, heading, unit in columns]
-        if link := more.get("link"):
-            links = [{"title": "this process", "url": link, "targetBlank": False}]
-            overrides.append(_override("byName", key[-1], [("links", links)]))
+        for field, links in more.get("links", {}).items():
+            overrides.append(_override("byName", field, [("links", links)]))
         options = {
             "showHeader": True,
             "cellHeight": "sm",
@@ -186,7 +188,7 @@ class Board:
             "time": {"from": "now-1h", "to": "now"},
             "refresh": "30s",
             "annotations": {"list": []},
-            "links": links,
+            "links": [*self._links, *links],
             "templating": {"list": self._variables},
             "panels": self._panels,
         }
@@ -275,17 +277,140 @@ def efficiency(prefix: str, labels: str, by: str = "") -> str:
     return f"({work} - {overhead}) / (({work} + {idleness}) > 0)"
 
 
+BELONGING = 'namespace=~"$namespace", unit=~"$unit", pod=~"$pod"'
+PROGRAMS = f'instance=~"$instance", {BELONGING}, comm=~"$comm"'
+"""Processes that are chosen by what they belong to."""
+
+
+def choices(*, one_machine: bool = False) -> list[Json]:
+    """Variables for `PROGRAMS`, each of which offers what the ones before leave."""
+    here = 'instance=~"$instance"'
+    return [
+        variable("instance", "label_values(parprofd_build_info, instance)", "machine", many=not one_machine),
+        variable("namespace", f"label_values(parprof_cores{{{here}}}, namespace)", "namespace", many=True),
+        variable("unit", f'label_values(parprof_cores{{{here}, namespace=~"$namespace"}}, unit)', "unit", many=True),
+        variable(
+            "pod", f'label_values(parprof_cores{{{here}, namespace=~"$namespace", unit=~"$unit"}}, pod)', "pod",
+            many=True,
+        ),
+        variable("comm", f"label_values(parprof_cores{{{here}, {BELONGING}}}, comm)", "program", many=True),
+        _scheme(),
+    ]  # fmt: skip
+
+
+def _scheme() -> Json:
+    """How browsers reach the daemons' pages."""
+    return {
+        "type": "custom", "name": "scheme", "label": "daemon's pages", "query": "http,https", "hide": 0,
+        "includeAll": False, "multi": False, "options": [], "current": {"text": "http", "value": "http"},
+    }  # fmt: skip
+
+
+def dashboard_link(title: str, uid: str, **values: str) -> Json:
+    """A link of a table's cell to another dashboard, whose variables get the values of fields of the row."""
+    chosen = "&".join(f"var-{name}=${{__data.fields.{field}}}" for name, field in values.items())
+    return {"title": title, "url": f"/d/{uid}?{chosen}", "targetBlank": False}
+
+
+PAGE_OF_PROCESS = {
+    "title": "its flame graph, from the daemon",
+    "url": "${scheme}://${__data.fields.instance}/profiles/${__data.fields.pid}.html?seconds=60",
+    "targetBlank": True,
+}
+TO_NODE = dashboard_link("this machine", "parprof-node", instance="instance")
+TO_PROCESS = dashboard_link("this process", "parprof-process", instance="instance", comm="comm", pid="pid")
+TO_UNIT = dashboard_link("this unit", "parprof-unit", instance="instance", unit="unit")
+TO_POD = dashboard_link("this pod", "parprof-unit", instance="instance", namespace="namespace", pod="pod")
+
+
+def blamed(labels: str, by: str) -> tuple[str, str, str]:
+    """Of each row the function while which most cores stood idle: a column with its name, and one with cores."""
+    each = rate("parprof_function_idleness_seconds_total", labels + ', function!="other"', f"{by}, function")
+    return (f"topk by ({by}) (1, {each} > 0)", "idle cores of function", CORES)
+
+
+def machines(board: Board, here: str) -> None:
+    """Panels of machines as a whole."""
+    board.graph(
+        "what cores were used for", "Rates of the machines' totals, ended processes included.",
+        split("parprof_node", here), CORES, stacked=True, colours=KIND_COLOURS,
+    )  # fmt: skip
+    board.graph(
+        "parallel efficiency by machine", "Useful work / effort over 5 minutes.",
+        [(f"instance:parprof_node_efficiency:ratio_rate5m{{{here}}}", "{{instance}}")], RATIO, whole=True,
+    )  # fmt: skip
+
+
+def units(board: Board) -> None:
+    """What processes belong to, by idle cores."""
+    key = ("instance", "namespace", "pod", "unit")
+    by = ", ".join(key)
+    board.table(
+        "units and pods", "A click on a unit or pod shows what runs in it; on a machine, the machine.",
+        [
+            (f"topk(50, {rate('parprof_idleness_seconds_total', PROGRAMS, by)})", "idle cores", CORES),
+            (efficiency("parprof", PROGRAMS, by), "efficiency", RATIO),
+            (rate("parprof_work_seconds_total", PROGRAMS, by), "work", CORES),
+            (rate("parprof_spin_seconds_total", PROGRAMS, by), "spin", CORES),
+            blamed(PROGRAMS, by),
+        ], key, links={"instance": [TO_NODE], "unit": [TO_UNIT], "pod": [TO_POD]},
+    )  # fmt: skip
+
+
+def processes(board: Board) -> None:
+    """Processes, by idle cores."""
+    key = ("instance", "unit", "pod", "comm", "pid")
+    by = ", ".join(key)
+    board.table(
+        "processes", "A click on a pid shows its process, or its flame graph. With metrics.pid = false: groups of"
+        " processes; a click on the program shows them.",
+        [
+            (f"topk(50, {rate('parprof_idleness_seconds_total', PROGRAMS, by)})", "idle cores", CORES),
+            (efficiency("parprof", PROGRAMS, by), "efficiency", RATIO),
+            (rate("parprof_work_seconds_total", PROGRAMS, by), "work", CORES),
+            (rate("parprof_spin_seconds_total", PROGRAMS, by), "spin", CORES),
+            (f"max by ({by}) (parprof_cores{{{PROGRAMS}}})", "n", COUNT),
+            (f"max by ({by}) (parprofd_target_cost_ratio{{{PROGRAMS}}})", "cost", RATIO),
+            blamed(PROGRAMS, by),
+        ], key, links={"comm": [TO_PROCESS], "pid": [TO_PROCESS, PAGE_OF_PROCESS]},
+    )  # fmt: skip
+
+
+def programs(board: Board) -> None:
+    """Panels by program and function."""
+    board.graph(
+        "short processes", "Cores used by processes that are too short to be watched, by who started them.",
+        [(f"topk(10, {rate('parprof_short_processes_seconds_total', PROGRAMS, 'comm, unit, pod')})",
+          "{{comm}} {{unit}} {{pod}}")], CORES, 24, stacked=True,
+    )  # fmt: skip
+    board.graph(
+        "idle cores by program", "The ten programs beside which most cores stood idle.",
+        [(f"topk(10, {rate('parprof_idleness_seconds_total', PROGRAMS, 'comm')})", "{{comm}}")], CORES, stacked=True,
+    )  # fmt: skip
+    board.graph(
+        "spinning cores by program", "The ten programs that burn most in wait loops.",
+        [(f"topk(10, {rate('parprof_spin_seconds_total', PROGRAMS, 'comm')})", "{{comm}}")], CORES, stacked=True,
+    )  # fmt: skip
+    named = PROGRAMS + ', function!="other"'
+    board.graph(
+        "functions to blame", "The ten functions while which most cores stood idle. What is not among the costliest of"
+        " its process is not in it.",
+        [(
+            f"topk(10, {rate('parprof_function_idleness_seconds_total', named, 'comm, function')})",
+            "{{comm}}: {{function}}",
+        )], CORES, 24,
+    )  # fmt: skip
+
+
 def fleet() -> Board:
     """All machines."""
-    here, programs = 'instance=~"$instance"', 'instance=~"$instance", comm=~"$comm"'
-    named = programs + ', function!="other"'
+    here = 'instance=~"$instance"'
     board = Board(
-        "parprof-fleet", "parprof: fleet", "Where parallel programs waste cores, over all machines.",
-        [
-            variable("instance", "label_values(parprofd_build_info, instance)", "machine", many=True),
-            variable("comm", 'label_values(parprof_cores{instance=~"$instance"}, comm)', "program", many=True),
-        ],
-    )  # fmt: skip
+        "parprof-fleet",
+        "parprof: fleet",
+        "Where parallel programs waste cores, over all machines.",
+        choices(),
+    )
     board.stat(
         "machines", "Machines whose parprofd answers.", (f"count(parprofd_build_info{{{here}}})", ""), COUNT
     )
@@ -309,50 +434,85 @@ def fleet() -> Board:
         (f"max(instance:parprofd_lost:ratio_rate5m{{{here}}})", ""), RATIO, steps=((None, GREEN), (0.01, RED)),
     )  # fmt: skip
     board.row("Machines")
-    board.graph(
-        "what cores were used for", "Rates of the machines' totals, ended processes included.",
-        split("parprof_node", here), CORES, stacked=True, colours=KIND_COLOURS,
-    )  # fmt: skip
-    board.graph(
-        "parallel efficiency by machine", "Useful work / effort over 5 minutes.",
-        [(f"instance:parprof_node_efficiency:ratio_rate5m{{{here}}}", "{{instance}}")], RATIO, whole=True,
-    )  # fmt: skip
+    machines(board, here)
+    board.row("What processes belong to")
+    units(board)
     board.row("Programs")
-    board.graph(
-        "idle cores by program", "The ten programs beside which most cores stood idle.",
-        [(f"topk(10, {rate('parprof_idleness_seconds_total', programs, 'comm')})", "{{comm}}")], CORES, stacked=True,
-    )  # fmt: skip
-    board.graph(
-        "spinning cores by program", "The ten programs that burn most in wait loops.",
-        [(f"topk(10, {rate('parprof_spin_seconds_total', programs, 'comm')})", "{{comm}}")], CORES, stacked=True,
-    )  # fmt: skip
+    programs(board)
     board.graph(
         "programs by threads at work", "How many programs had so many threads in user work at once.",
-        [(rate("parprof_node_concurrency_seconds_total", here, "n_working"), "{{n_working}}")], COUNT, stacked=True,
+        [(rate("parprof_node_concurrency_seconds_total", here, "n_working"), "{{n_working}}")], COUNT, 24,
+        stacked=True,
+    )  # fmt: skip
+    processes(board)
+    return board
+
+
+def node() -> Board:
+    """One machine."""
+    here = 'instance="$instance"'
+    board = Board(
+        "parprof-node", "parprof: one machine", "What the cores of one machine were used for, and by whom.",
+        choices(one_machine=True),
+    )  # fmt: skip
+    board.stat(
+        "parallel efficiency", "Useful work / effort, all processes.",
+        (efficiency("parprof_node", here), ""), RATIO, steps=RISING,
+    )  # fmt: skip
+    board.stat(
+        "idle cores", "Cores that programs could have used and did not.",
+        (rate("parprof_node_unused_seconds_total", here), ""), CORES,
+    )  # fmt: skip
+    board.stat("processes", "Watched.", (f"sum(parprofd_processes{{{here}}})", ""), COUNT)
+    board.stat(
+        "cost", "In all processes together, share of the machine's CPU time.",
+        (f"max(parprofd_machine_cost_ratio{{{here}}})", ""), RATIO, steps=((None, GREEN), (0.01, AMBER), (0.02, RED)),
+    )  # fmt: skip
+    board.row("The machine")
+    machines(board, here)
+    board.row("What runs on it")
+    units(board)
+    programs(board)
+    processes(board)
+    return board
+
+
+def unit() -> Board:
+    """A systemd unit, a pod, a namespace: whatever the variables choose."""
+    board = Board(
+        "parprof-unit", "parprof: unit or pod",
+        "What runs in a systemd unit, a pod or a namespace, on one machine or all.", choices(),
+    )  # fmt: skip
+    board.stat(
+        "parallel efficiency",
+        "Useful work / effort.",
+        (efficiency("parprof", PROGRAMS), ""),
+        RATIO,
+        steps=RISING,
+    )
+    board.stat(
+        "machines",
+        "On so many it runs.",
+        (f"count(count by (instance) (parprof_cores{{{PROGRAMS}}}))", ""),
+        COUNT,
+    )
+    board.stat(
+        "threads working", "n_w now, summed up.",
+        (f'sum(parprof_threads{{{PROGRAMS}, state="working"}})', ""), COUNT,
+    )  # fmt: skip
+    board.row("Cores")
+    board.graph(
+        "what its cores were used for", "Each process against all of its cores.",
+        split("parprof", PROGRAMS), CORES, stacked=True, colours=KIND_COLOURS, unstacked=("spin",),
     )  # fmt: skip
     board.graph(
-        "functions to blame", "The ten functions while which most cores stood idle. What is not among the costliest of"
-        " its process is not in it.",
-        [(
-            f"topk(10, {rate('parprof_function_idleness_seconds_total', named, 'comm, function')})",
-            "{{comm}}: {{function}}",
-        )], CORES, 24,
+        "parallel efficiency by machine", "Useful work / effort.",
+        [(efficiency("parprof", PROGRAMS, "instance"), "{{instance}}")], RATIO, whole=True,
     )  # fmt: skip
-    key = ("instance", "comm", "pid")
-    by = ", ".join(key)
-    board.table(
-        "processes", "A click on a pid shows its process.",
-        [
-            (f"topk(50, {rate('parprof_idleness_seconds_total', programs, by)})", "idle cores", CORES),
-            (efficiency("parprof", programs, by), "efficiency", RATIO),
-            (rate("parprof_work_seconds_total", programs, by), "work", CORES),
-            (rate("parprof_spin_seconds_total", programs, by), "spin", CORES),
-            (f"sum by ({by}) (parprof_cores{{{programs}}})", "n", COUNT),
-            (f"sum by ({by}) (parprofd_target_cost_ratio{{{programs}}})", "cost", RATIO),
-        ], key,
-        link="/d/parprof-process?var-instance=${__data.fields.instance}&var-comm=${__data.fields.comm}"
-        "&var-pid=${__data.fields.pid}",
-    )  # fmt: skip
+    board.row("What runs in it")
+    programs(board)
+    units(board)
+    processes(board)
     return board
 
 
@@ -366,7 +526,13 @@ def process() -> Board:
             variable("instance", "label_values(parprofd_build_info, instance)", "machine", many=False),
             variable("comm", 'label_values(parprof_cores{instance="$instance"}, comm)', "program", many=False),
             variable("pid", 'label_values(parprof_cores{instance="$instance", comm="$comm"}, pid)', "pid", many=False),
+            _scheme(),
         ],
+        [{
+            "type": "link", "title": "flame graph of the last minute", "tags": [], "asDropdown": False, "icon": "bolt",
+            "includeVars": False, "keepTime": False, "targetBlank": True, "tooltip": "the daemon's page of it",
+            "url": "${scheme}://${instance}/profiles/${pid}.html?seconds=60",
+        }],
     )  # fmt: skip
     board.stat(
         "parallel efficiency", "Useful work / effort.", (efficiency("parprof", here), ""), RATIO, steps=RISING
@@ -436,7 +602,8 @@ def process() -> Board:
     )  # fmt: skip
     board.table(
         "what is known of it", "", [(f"parprof_process_info{{{here}}}", "process", COUNT)],
-        ("comm", "pid", "runtime", "n_w_source", "uid", "unit", "container", "pod", "cgroup"), width=10,
+        ("comm", "pid", "runtime", "n_w_source", "uid", "unit", "container", "namespace", "pod", "pod_uid", "cgroup"),
+        width=10,
     )  # fmt: skip
     return board
 
@@ -559,7 +726,10 @@ def health() -> Board:
 
 def documents() -> dict[str, str]:
     """File names and contents."""
-    boards = {"fleet.json": fleet(), "process.json": process(), "daemon.json": health()}
+    boards = {
+        "fleet.json": fleet(), "node.json": node(), "unit.json": unit(), "process.json": process(),
+        "daemon.json": health(),
+    }  # fmt: skip
     return {name: json.dumps(board.json(), indent=1) + "\n" for name, board in boards.items()}
 
 

@@ -11,13 +11,14 @@
 #   --destdir DIR    put all of it below DIR, for packages and images; starts nothing
 #   --no-packages    don't install Debian packages
 #   --no-systemd     no units
+#   --unlocked       the newest Python packages, instead of those of packaging/python/*.lock with their hashes
 set -eu
 source=$(cd "$(dirname "$0")/.." && pwd)
 prefix=/opt/parprof bindir=/usr/local/bin unitdir=/usr/local/lib/systemd/system destdir=
-packages=yes systemd=yes enable= action=install purge=
+packages=yes systemd=yes enable= action=install purge= locked=yes
 say() { echo "install: $*" >&2; }
 die() { say "$*"; exit 1; }
-usage() { sed -n '3,15s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '3,16s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 while [ $# -gt 0 ]; do
     case $1 in
     --prefix | --bindir | --unitdir | --destdir)
@@ -26,6 +27,7 @@ while [ $# -gt 0 ]; do
         shift ;;
     --no-packages) packages= ;;
     --no-systemd) systemd= ;;
+    --unlocked) locked= ;;
     --enable) enable=yes ;;
     --uninstall) action=uninstall ;;
     --purge) purge=yes ;;
@@ -100,8 +102,18 @@ cp -R "$source/pyproject.toml" "$source/README.md" "$source/LICENSE" "$source/da
 find "$work/source" -name __pycache__ -prune -exec rm -rf {} +
 say "making $environment"
 "$python" -m venv "$environment"
-"$environment/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --no-compile --upgrade \
-    "$work/source"
+pip() { "$environment/bin/python" -m pip --quiet --quiet --disable-pip-version-check "$@"; }
+if [ -n "$locked" ]; then
+    locks=$source/packaging/python
+    pip install --no-compile --only-binary=:all: --require-hashes --requirement "$locks/requirements.lock" ||
+        die "these are not the packages of the lock file, or not for this Python; see docs/install.md"
+    # what builds ours is not installed
+    pip install --no-compile --only-binary=:all: --require-hashes --requirement "$locks/build.lock" --target "$work/build"
+    PYTHONPATH=$work/build pip wheel --no-index --no-deps --no-build-isolation --wheel-dir "$work/wheel" "$work/source"
+    pip install --no-compile --no-index --no-deps --force-reinstall "$work"/wheel/parprofd-*.whl
+else
+    pip install --no-compile --upgrade "$work/source"
+fi
 if [ -n "$destdir" ]; then
     grep -rlI "$destdir" "$environment/bin" "$environment/pyvenv.cfg" | xargs -r sed -i "s|$destdir||g"
 fi

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import zip_longest
 from typing import NamedTuple
 
 from parprof.metrics import Metrics
@@ -206,16 +207,49 @@ class Accounting:
     """For how long (wall-clock time) n_w was 0, 1, 2, ..."""
 
     @property
+    def available_s(self) -> float:
+        """n x time."""
+        return self.cores * self.elapsed_s
+
+    @property
+    def withheld_s(self) -> float:
+        """What its threads wanted and were not given: others had the cores, or a quota was used up."""
+        return self.ready_s + self.stolen_s
+
+    @property
     def accounted(self) -> float:
         """How much of n x time is told where it went: near 1.
 
         >>> Accounting(2, 5.0, 6.0, 0.25, 0.25, 2.5, 1.0, None).accounted
         1.0
         """
-        available_s = self.cores * self.elapsed_s
-        if not available_s:
+        if not self.available_s:
             return 0.0
-        return (self.work_s + self.ready_s + self.stolen_s + self.idleness_s + self.stall_s) / available_s
+        return (self.work_s + self.withheld_s + self.idleness_s + self.stall_s) / self.available_s
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A part of a measurement's time, and what of a profile's rows is of it."""
+
+    begin_s: float
+    """Since profiling began."""
+    end_s: float
+    level_s: tuple[float, ...] = ()
+    """For how long of it n_w of the job was 0, 1, 2, ..."""
+    rows: Mapping[int, Metrics] = field(default_factory=dict)
+    """By number of the row in `Profile.samples`: what of it was then. All intervals together have all of it."""
+
+    def joined(self, later: Interval) -> Interval:
+        """This one and the one behind it as one."""
+        rows = {row: metrics.copy() for row, metrics in self.rows.items()}
+        for row, metrics in later.rows.items():
+            if row in rows:
+                rows[row].add(metrics)
+            else:
+                rows[row] = metrics
+        levels = map(sum, zip_longest(self.level_s, later.level_s, fillvalue=0.0))
+        return Interval(self.begin_s, later.end_s, tuple(levels), rows)
 
 
 @dataclass(slots=True)
@@ -240,6 +274,8 @@ class Profile:
     """None: not known."""
     processes: list[ProcessInfo] = field(default_factory=list)
     """Those that were measured together, where they are several."""
+    intervals: list[Interval] = field(default_factory=list)
+    """What was when, in order. Empty where that is not known: in files of before, and what was merged."""
 
     def by_process(self) -> list[tuple[ProcessInfo, Metrics]]:
         """Each process that was measured, as it was first (an exec may change it), with the sum over its samples."""

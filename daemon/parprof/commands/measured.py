@@ -63,7 +63,14 @@ def run_session(
         kernel.breaker.set_prices(machine_prices(kernel))
         pace = Pace(cores=math.inf) if args.cores else None
         wanted = Source(args.n_w_source) if args.n_w_source else None
-        session = Session(kernel, pace, wanted_source=wanted, blame_locks=args.blame == "locks", one_job=True)
+        session = Session(
+            kernel,
+            pace,
+            wanted_source=wanted,
+            blame_locks=args.blame == "locks",
+            one_job=True,
+            by_interval=True,
+        )
         try:
             main = begin(session)
             if names_early:

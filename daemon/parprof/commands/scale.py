@@ -210,8 +210,14 @@ def named(
         def resolve(address: Address) -> tuple[Frame, ...]:
             return found.get(_place(address), ())
 
-        of_run = predict_serial if is_serial else predict
-        predictions = sorted((of_run(record, resolve) for record in records), key=_threads_of)
+        cores = len(os.sched_getaffinity(0))
+        predictions = sorted(
+            (
+                predict_serial(record, resolve) if is_serial else predict(record, resolve, cores)
+                for record in records
+            ),
+            key=_threads_of,
+        )
         notes = [
             *notes_of(predictions, is_serial),
             *(f"{path}: {note}" for path, note in places.notes.items()),

@@ -7,20 +7,25 @@ from collections.abc import Sequence
 
 from parprof.attribution import Effort, Verdict, percent, verdict
 from parprof.causes import Cause, Kind
+from parprof.causes.nameless import how_to_name, nameless_share
 from parprof.causes.ranking import LEAST_SAMPLES
+from parprof.files.dso import ANONYMOUS
 from parprof.metrics import Metrics
 from parprof.model import Profile
 from parprof.untrusted import printable
 
 _MAX_NAME = 60
 _LONG_PATH = 4
+_MOSTLY_NAMELESS = 0.5
 
 
 def location(file: str, line: int, module: str) -> str:
-    """Where something is, as short as useful: ``(heat.c:42)``, ``(heat.c)``, ``[libc.so.6]`` or nothing."""
+    """Where something is, as short as useful: ``(heat.c:42)``, ``(heat.c)``, ``[libc.so.6]``, ``[JIT]`` or nothing."""
     if file:
         name = os.path.basename(file)
         return printable(f"({name}:{line})" if line > 0 else f"({name})")
+    if module == ANONYMOUS:
+        return "[JIT]"
     return printable(f"[{os.path.basename(module)}]") if module else ""
 
 
@@ -56,12 +61,12 @@ def headline(profile: Profile, causes: Sequence[Cause]) -> str:
     total = profile.total()
     if not total.samples:
         return ""
-    return sentence(causes[0]) if causes else nothing_to_act_on(total, profile.process.cores)
+    return sentence(causes[0]) if causes else nothing_to_act_on(profile, total)
 
 
-def nothing_to_act_on(total: Metrics, cores: int) -> str:
-    """Why no cause is named."""
-    judged = verdict(total)
+def nothing_to_act_on(profile: Profile, total: Metrics) -> str:
+    """Why no cause is named. ``total`` is the sum over all of the profile's samples."""
+    judged, cores = verdict(total), profile.process.cores
     if judged in (Verdict.PARALLEL, Verdict.UNKNOWN) or cores == 1:
         return judged.advice + ("; n = 1, so no core could be idle" if cores == 1 else "")
     effort = Effort.of(total)
@@ -71,6 +76,13 @@ def nothing_to_act_on(total: Metrics, cores: int) -> str:
         return (
             f"{lost} % of the cores' time is lost as far as {total.samples} samples tell, too few to say where:"
             " measure for longer, or with a higher -F"
+        )
+    share = nameless_share(profile.samples)
+    if share >= _MOSTLY_NAMELESS:
+        program = next(iter(profile.process.command.split()), profile.process.comm)
+        return (
+            f"{lost} % of the cores' time is lost, {rounded(100 * share)} % of that in code that was made at run time"
+            f" and has no names: {how_to_name(program)}"
         )
     return f"{lost} % of the cores' time is lost, but at no place that stands out"
 

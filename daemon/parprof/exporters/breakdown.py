@@ -11,21 +11,29 @@ from parprof.cct.views import FunctionTotals
 from parprof.metrics import Metrics
 from parprof.model import Frame, PathSample
 
+ThreadKey = tuple[int, int, str, str]
+"""PID, thread id, name, command. Files of before know threads by name only."""
 
-def by_thread(samples: Sequence[PathSample]) -> list[FunctionTotals]:
-    """One row for each thread, with the function that it was in most. Files of before know threads by name only."""
-    rows: dict[tuple[int, int, str, str], FunctionTotals] = {}
-    places: dict[tuple[int, int, str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+
+def thread_of(sample: PathSample) -> ThreadKey:
+    """Which thread a row is of."""
+    origin = sample.origin
+    return origin.pid, origin.tid, origin.thread, origin.comm
+
+
+def by_thread(samples: Sequence[PathSample]) -> dict[ThreadKey, FunctionTotals]:
+    """One row for each thread, with the function that it was in most."""
+    rows: dict[ThreadKey, FunctionTotals] = {}
+    places: dict[ThreadKey, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     processes = {sample.origin.pid for sample in samples}
     for sample in samples:
-        origin = sample.origin
-        key = origin.pid, origin.tid, origin.thread, origin.comm
+        key = thread_of(sample)
         row = rows.setdefault(key, FunctionTotals(Procedure()))
         row.exclusive.add(sample.metrics)
         places[key][_innermost(sample).name] += sample.metrics.cpu_ns
     for (pid, tid, thread, comm), row in rows.items():
         most = places[pid, tid, thread, comm]
-        name = thread or f"thread {tid}"
+        name = thread or (f"thread {tid}" if tid else "no thread")
         if tid and str(tid) not in name:
             name += f" {tid}"
         if len(processes) > 1:
@@ -33,7 +41,7 @@ def by_thread(samples: Sequence[PathSample]) -> list[FunctionTotals]:
         where = max(most, key=lambda function: most[function])
         row.procedure = Procedure(f"{name}: {where}" if where else name)
         row.inclusive = row.exclusive
-    return list(rows.values())
+    return rows
 
 
 def by_line(samples: Sequence[PathSample]) -> list[FunctionTotals]:

@@ -16,6 +16,7 @@ from parprof.causes.sites import lost_ns
 from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import flat_view
 from parprof.exporters.answer import location, rounded
+from parprof.exporters.diff_graph import diff_graph
 from parprof.exporters.output import open_output
 from parprof.exporters.readable import readable
 from parprof.exporters.webpage import WebPage, asset, data_block, definitions, text
@@ -24,6 +25,7 @@ from parprof.model import Profile
 from parprof.untrusted import visible
 
 MAX_FUNCTIONS = 20_000
+_SCRIPTS = ("page_elements.js", "page_rows.js", "diff_data.js", "page_flame.js", "diff_page.js")
 _KINDS = ("lost itself", "lost with callees", "useful work itself", "useful work with callees")
 _BODY = """
 <div class="bar">
@@ -32,6 +34,15 @@ _BODY = """
   <label class="grow">search <input id="search" type="search" placeholder="function or file ( / )"
     spellcheck="false" autocomplete="off"></label>
 </div>
+<h2>Call paths</h2>
+<p class="legend"><label>widths of <select id="by"><option value="after">B, after</option>
+  <option value="before">A, before</option></select></label>
+  <span><i class="idleness"></i> more</span> <span><i class="useful"></i> less</span>
+  <span><i class="unsure"></i> may be chance</span> <span id="left"></span></p>
+<div id="details" aria-live="polite"></div>
+<div class="tall" id="scroller"><canvas id="chart" tabindex="0" role="img"
+  aria-label="flame graph; arrow keys move, Enter zooms, Escape goes back"></canvas><div id="space"></div></div>
+<h2>Functions</h2>
 <p id="found" class="faint" aria-live="polite"></p>
 <div class="tall" id="rows" tabindex="0"></div>
 <p class="faint">Seconds of core time. Lost: idleness, overhead, and time in which nobody worked. The last column is
@@ -118,6 +129,11 @@ def page(a: Profile, b: Profile, notes: Sequence[str] = ()) -> WebPage:
         if any(one.delta_ns for one in changed):
             rows.append([visible(name) or "[unknown]", visible(row.where), *map(_numbers, changed)])
     rows.sort(key=lambda row: (-abs(row[3][1] - row[3][0]), row[0]))
+    drawn = diff_graph(
+        [profile.samples for profile in profiles],
+        lambda *sides: [_numbers(one) for one in _kinds(sides, totals, profiles)],
+        lambda procedure, line: location(procedure.file, line, procedure.module),
+    )
     whole = _changes(_Row("", totals, totals), totals, profiles)
     title = f"parprof diff: {a.process.command or a.process.comm}"
     body = "\n".join(
@@ -126,9 +142,8 @@ def page(a: Profile, b: Profile, notes: Sequence[str] = ()) -> WebPage:
             f'<p class="advice">{text(_answer(profiles, totals, whole[1]))}</p>',
             definitions((side, text(_said(profile))) for side, profile in zip("AB", profiles, strict=True)),
             definitions(("note", text(note)) for note in notes),
-            "<h2>Functions</h2>",
             _BODY,
-            data_block("data", {"kinds": _KINDS, "rows": rows[:MAX_FUNCTIONS]}),
+            data_block("data", {"kinds": _KINDS, "rows": rows[:MAX_FUNCTIONS], "graph": drawn}),
         )
     )
     return WebPage(title, body, asset("report.css"), _script())
@@ -136,7 +151,7 @@ def page(a: Profile, b: Profile, notes: Sequence[str] = ()) -> WebPage:
 
 @cache
 def _script() -> str:
-    parts = "\n".join(map(asset, ("page_elements.js", "page_rows.js", "diff_page.js")))
+    parts = "\n".join(map(asset, _SCRIPTS))
     return f'"use strict";\n(() => {{\n{parts}}})();\n'
 
 
@@ -155,12 +170,21 @@ def _functions(profiles: Sequence[Profile]) -> dict[tuple[str, str, str], _Row]:
 
 def _changes(row: _Row, totals: Sequence[Metrics], profiles: Sequence[Profile]) -> list[Change]:
     """In the order of the kinds."""
-    (a, b), (one, other) = totals, (profile.process.cores for profile in profiles)
     pairs = row.own, row.everything
-    return [
-        *(Change(lost(before, a, one), lost(after, b, other)) for before, after in pairs),
-        *(Change(useful(before, a), useful(after, b)) for before, after in pairs),
-    ]
+    (lost_own, useful_own), (lost_all, useful_all) = (_kinds(pair, totals, profiles) for pair in pairs)
+    return [lost_own, lost_all, useful_own, useful_all]
+
+
+def _kinds(
+    pair: tuple[Metrics, Metrics], totals: Sequence[Metrics], profiles: Sequence[Profile]
+) -> tuple[Change, Change]:
+    """What is lost, and useful work."""
+    (before, after), (a, b) = pair, totals
+    one, other = (profile.process.cores for profile in profiles)
+    return (
+        Change(lost(before, a, one), lost(after, b, other)),
+        Change(useful(before, a), useful(after, b)),
+    )
 
 
 def _numbers(change: Change) -> list[float]:

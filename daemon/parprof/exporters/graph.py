@@ -20,7 +20,7 @@ from parprof.cct.tree import CallingContextTree, Node, Procedure
 from parprof.cct.views import flat_view
 from parprof.exporters.readable import plain_name
 from parprof.metrics import IDLENESS, METRICS, NANOSECONDS, SAMPLES, Metric, Metrics, Shown
-from parprof.model import Frame
+from parprof.model import Frame, Path
 from parprof.untrusted import visible
 
 MAX_NODES = 50_000
@@ -47,6 +47,30 @@ class Graph:
     """So many call paths were too small, or too many."""
     nodes: list[Node] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
+    small: dict[int, int] = field(default_factory=dict)
+    """By node: that of the callees that are left out."""
+    _numbers: dict[int, int] = field(default_factory=dict)
+    """By identity of the nodes."""
+    _placed: dict[int, int] = field(default_factory=dict)
+    """By identity of call paths, which the profile keeps."""
+
+    def place(self, path: Path) -> int:
+        """The node that a call path of the profile ends in."""
+        known = self._placed.get(id(path))
+        if known is not None:
+            return known
+        if not self._numbers:
+            self._numbers = {id(node): at for at, node in enumerate(self.nodes)}
+        node, at = self.nodes[0], 0
+        for procedure in node.along(path):
+            node = node.children[procedure]
+            number = self._numbers.get(id(node))
+            if number is None:
+                at = self.small[at]
+                break
+            at = number
+        self._placed[id(path)] = at
+        return at
 
     def find(self, cause: Cause) -> int:
         """The node that a cause is about: where most of it is lost; the root where it is the whole program's."""
@@ -101,6 +125,7 @@ def graph(tree: CallingContextTree, cores: int) -> Graph:
         out.parents.append(parent)
     for parent, (number, metrics) in small.items():
         out.left_out += number
+        out.small[parent] = len(columns["parent"])
         add(parent, Procedure("[small call paths]"), 0, _VERDICTS.index(verdict(metrics)), metrics)
     flat = {row.procedure: verdict(row.inclusive) for row in flat_view(tree).values()}
     out.data = {

@@ -14,11 +14,12 @@ from parprof.attribution import Effort
 from parprof.causes import Cause, find_causes
 from parprof.cct.tree import CallingContextTree
 from parprof.exporters.answer import nothing_to_act_on, sentence
-from parprof.exporters.breakdown import by_thread
+from parprof.exporters.breakdown import ThreadKey, by_thread
 from parprof.exporters.graph import MAX_NODES, Graph, cause_links, graph, shown_metrics
 from parprof.exporters.histogram import concurrency, loss_bar
 from parprof.exporters.output import open_output
 from parprof.exporters.readable import readable
+from parprof.exporters.shares import shares
 from parprof.exporters.sources import sources
 from parprof.exporters.summary import Fact, facts
 from parprof.exporters.webpage import WebPage, asset, data_block, definitions, text
@@ -30,6 +31,7 @@ MAX_THREADS = 1000
 _SCRIPTS = (
     "page_elements.js",
     "page_data.js",
+    "page_part.js",
     "page_rows.js",
     "page_flame.js",
     "page_table.js",
@@ -47,6 +49,7 @@ _PICTURE = """
     <button type="button" role="tab" data-tab="source">source</button>
     <button type="button" role="tab" data-tab="threads">threads</button>
   </span>
+  <label data-for="flame table threads" id="of">thread <select id="thread"></select></label>
   <label data-for="flame">by <select id="by"></select></label>
   <label data-for="flame">shape <select id="shape">
     <option value="icicle">icicle: callers first</option>
@@ -67,7 +70,11 @@ _PICTURE = """
     spellcheck="false" autocomplete="off"></label>
   <button id="reset" type="button" title="Esc">whole process</button>
 </div>
+<div id="part" aria-live="polite" hidden></div>
 <p id="found" class="faint" aria-live="polite"></p>
+<div id="threads" role="tabpanel" aria-label="threads"><p class="legend" id="kinds"></p><div id="strips"></div>
+  <p id="untimed" class="faint" hidden>What was when is not in this profile: it was merged, made by an older
+  version, or is of one interval alone.</p></div>
 <div id="details" data-for="flame table" aria-live="polite"></div>
 <div id="flame" role="tabpanel" aria-label="flame graph">
   <p class="legend" id="legend"></p>
@@ -77,11 +84,11 @@ _PICTURE = """
 <div id="table" role="tabpanel" aria-label="table"><div class="tall" id="rows" tabindex="0"></div></div>
 <div id="source" role="tabpanel" aria-label="source"><p id="said" class="faint"></p>
   <div class="tall" id="lines" tabindex="0"></div></div>
-<div id="threads" role="tabpanel" aria-label="threads"><p class="legend" id="kinds"></p><div id="strips"></div></div>
 <details class="keys"><summary>keys</summary><p><kbd>/</kbd> search, <kbd>Enter</kbd> next match,
 <kbd>Esc</kbd> whole process, arrows move, <kbd>Enter</kbd> zooms or unfolds, <kbd>s</kbd> sandwich of what is
-selected, <kbd>1</kbd> to <kbd>4</kbd> the four views. The address of this page always says what you see: copy it to
-share that.</p></details>
+selected, <kbd>1</kbd> to <kbd>4</kbd> the four views. Drag over the strips of the threads to choose a span of time; in
+the topmost one arrows move it, <kbd>Shift</kbd> and arrows its end. The address of this page always says what you
+see: copy it to share that.</p></details>
 """
 
 
@@ -99,9 +106,16 @@ def write(profile: Profile, path: str, *, source: bool = True, unfold: bool = Fa
 
 
 def page(
-    profile: Profile, links: Sequence[tuple[str, str]] = (), *, source: bool = False, unfold: bool = False
+    profile: Profile,
+    links: Sequence[tuple[str, str]] = (),
+    *,
+    source: bool = False,
+    unfold: bool = False,
+    above: str = "",
+    style: str = "",
 ) -> WebPage:
-    """The page. ``links``: where else to go from it, as names and addresses.
+    """The page. ``links``: where else to go from it, as names and addresses. ``above``: HTML to begin with, which has
+    ``style``.
 
     The address ``?by=spin`` opens it with the picture by that metric.
     """
@@ -111,17 +125,19 @@ def page(
     total = tree.root.inclusive
     found = graph(tree, profile.process.cores)
     told = [fact for fact in facts(profile, tree, causes) if fact.label not in ("advice", "also")]
+    threads, numbers = _threads(shown, total)
     title = f"parprof: {profile.process.command or profile.process.comm}"
     split, split_style = _split(total)
     data = {
         **found.data,
         "causes": cause_links(found, causes),
-        "threads": _threads(profile, total),
+        "threads": threads,
         "sources": sources(shown, read=source),
     }
     parts = (
         f"<h1>{text(title, 300)}</h1>",
         _links(links),
+        above,
         _answer(profile, causes, total),
         split,
         concurrency(profile.accounting, profile.process.cores),
@@ -130,9 +146,10 @@ def page(
         f'<p class="faint">{text(_left_out(found))}</p>',
         _about(told),
         data_block("data", data),
+        data_block("shares", shares(shown, found, shown_metrics(total), numbers)),
     )
     body = "\n".join(filter(None, parts))
-    return WebPage(title, body, asset("report.css") + split_style, script())
+    return WebPage(title, body, asset("report.css") + split_style + style, script())
 
 
 @cache
@@ -152,7 +169,7 @@ def _answer(profile: Profile, causes: Sequence[Cause], total: Metrics) -> str:
     if not total.samples:
         return ""
     if not causes:
-        return f'<p class="advice">{text(nothing_to_act_on(total, profile.process.cores))}</p>'
+        return f'<p class="advice">{text(nothing_to_act_on(profile, total))}</p>'
     rows = "\n".join(
         f'<li class="advice"><p>{text(sentence(cause))}</p>'
         f'<a href="#cause={number}">{loss_bar(cause)}show</a></li>'
@@ -203,14 +220,17 @@ def _split(total: Metrics) -> tuple[str, str]:
     return f'<div class="split">{spans}</div>', style
 
 
-def _threads(profile: Profile, total: Metrics) -> dict[str, Any]:
-    """What each thread did, the busiest first."""
-    rows = sorted(by_thread(profile.samples), key=lambda row: (-row.exclusive.cpu_ns, row.procedure.name))
+def _threads(profile: Profile, total: Metrics) -> tuple[dict[str, Any], dict[ThreadKey, int]]:
+    """What each thread did, the busiest first; and at which place each is."""
+    rows = sorted(
+        by_thread(profile.samples).items(), key=lambda row: (-row[1].exclusive.cpu_ns, row[1].procedure.name)
+    )
     metrics = shown_metrics(total)
-    return {
+    data = {
         "more": max(len(rows) - MAX_THREADS, 0),
         "rows": [
             [visible(row.procedure.name, 500), [one.value(row.exclusive) for one in metrics]]
-            for row in rows[:MAX_THREADS]
+            for _, row in rows[:MAX_THREADS]
         ],
     }
+    return data, {key: at for at, (key, _) in enumerate(rows[:MAX_THREADS])}

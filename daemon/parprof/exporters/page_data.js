@@ -12,19 +12,25 @@ METRICS.effort = {label: "effort", of: m => m("work") + m("idleness") + m("stall
 METRICS.lost = {label: "all that is lost", of: m => m("idleness") + m("stall") + m("overhead")};
 
 const count = nodes.parent.length;
-const own = {}, inclusive = {}, combiners = {add: (a, b) => a + b, max: Math.max, min: Math.min};
-for (const {name, combine} of metrics) {
-  const mine = Float64Array.from(nodes.own[name] ?? []), sum = mine.slice(), add = combiners[combine] ?? combiners.max;
-  for (let at = count - 1; at > 0; at--) {
-    const parent = nodes.parent[at];
-    sum[parent] = add(sum[parent], sum[at]);
-  }
-  own[name] = mine;
-  inclusive[name] = sum;
+const own = {}, inclusive = {}, totals = {}, combiners = {add: (a, b) => a + b, max: Math.max, min: Math.min};
+const ofTotal = name => totals[name] ?? 0, effort = METRICS.effort.of;
+let all = 0;
+// What each node has itself, by metric, and all of it together: by default what adds up.
+function charge(columns, whole = null) {
+  metrics.forEach(({name, combine}, column) => {
+    const mine = Float64Array.from(columns[name] ?? []), sum = mine.slice(), add = combiners[combine] ?? combiners.max;
+    for (let at = count - 1; at > 0; at--) {
+      const parent = nodes.parent[at];
+      sum[parent] = add(sum[parent], sum[at]);
+    }
+    own[name] = mine;
+    inclusive[name] = sum;
+    totals[name] = whole ? whole[column] : sum[0];
+  });
+  all = effort(ofTotal);
 }
-const totals = Object.fromEntries(metrics.map(({name}, column) => [name, total[column]]));
-const ofTotal = name => totals[name] ?? 0;
-const effort = METRICS.effort.of, all = effort(ofTotal);
+charge(nodes.own, total);
+const wholeEffort = all;
 
 // Callees of node i: callees[first[i]] up to callees[first[i + 1]].
 const first = new Int32Array(count + 2), callees = new Int32Array(Math.max(count - 1, 0));

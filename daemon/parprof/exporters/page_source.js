@@ -9,7 +9,7 @@ const source = {
   },
   layout() {
     const file = sources[state.file];
-    byId("said").textContent = file ? [file.file, file.note].filter(Boolean).join(": ")
+    byId("said").textContent = file ? [file.file, file.note, part.isWhole ? "" : "of the whole run"].filter(Boolean).join(": ")
       : "No line of the program's source is known: compile it with -g.";
     if (!file) return this.rows.show([], () => null);
     byId("file").value = state.file;
@@ -34,7 +34,7 @@ const source = {
   },
   _row({gap, number, text, costs}) {
     if (gap) return made("tr", {className: "gap"}, made("td", {colSpan: 7, textContent: "⋯"}));
-    const shares = costs ? costs.slice(0, 4).map(value => value ? percent(value) : "") : ["", "", "", ""];
+    const shares = costs ? costs.slice(0, 4).map(value => value ? (100 * value / wholeEffort).toFixed(1) : "") : ["", "", "", ""];
     const depth = this.file.loops.filter(([from, to]) => from <= number && number <= to);
     const begins = depth.filter(([from]) => from === number);
     const mark = made("td", {className: "loop", textContent: "│".repeat(depth.length - begins.length) + "┌".repeat(begins.length)});

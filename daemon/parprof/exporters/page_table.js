@@ -138,7 +138,19 @@ const table = {
     if (key === "Enter") this.toggle(at);
   },
 };
+// Table 1 of the paper, as parprof.attribution.effort has it for the whole run.
+function judged(m) {
+  const whole = effort(m);
+  if (!whole) return "unknown";
+  const isHigh = METRICS.overhead.of(m) >= whole / 10;
+  if (m("idleness") + m("stall") >= whole / 10) return isHigh ? "switch strategy" : "refine";
+  return isHigh ? "coarsen" : "effectively parallel";
+}
 function verdictOf(item) {
+  if (!part.isWhole) {
+    while (item instanceof Callers && item.up && item.up.procedure) item = item.up;
+    return verdicts.indexOf(judged(item.inclusive));
+  }
   if (item instanceof Callees && item.nodes.length === 1) return nodes.verdict[item.node];
   while (item.up && item.up.procedure) item = item.up;
   if (!item.procedure) return nodes.verdict[0];

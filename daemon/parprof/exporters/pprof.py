@@ -18,6 +18,7 @@ from parprof.exporters.pprof_header import (
     to_comments,
     to_private_comments,
 )
+from parprof.exporters.pprof_intervals import pack
 from parprof.exporters.pprof_private import Private
 from parprof.exporters.pprof_reader import read
 from parprof.metrics import METRICS, Metric, event_unit
@@ -94,7 +95,8 @@ def encode(profile: Profile, *, physical: bool = False, loops: bool = False) -> 
         private.path_of.append(-1 if ids is None else others.setdefault(ids, len(others)))
     private.loops = builder.hidden_loops
     private.paths = [list(ids) for ids in others]
-    if private.head or private.loops or private.paths:
+    private.intervals = pack(profile.intervals)
+    if private.head or private.loops or private.paths or private.intervals:
         builder.comment(private.encode(builder.out))
     return builder.finish()
 

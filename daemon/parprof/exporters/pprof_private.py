@@ -1,8 +1,8 @@
 """What only parprof reads in its files: one comment line, which other tools do not show, as it begins with ``#``.
 
-It holds what would clutter their views: details of the head, loops, and for each sample the projection of its call
-path that ``location_id`` does not have. Loops and paths speak of locations and samples by number, and other tools
-number these anew; so a checksum tells whether they are still the same.
+It holds what would clutter their views: details of the head, loops, for each sample the projection of its call
+path that ``location_id`` does not have, and what of it was when. Loops, paths and intervals speak of locations and
+samples by number, and other tools number these anew; so a checksum tells whether they are still the same.
 """
 
 from __future__ import annotations
@@ -47,16 +47,19 @@ class Private:
     """Location ids, leaf first; each path once."""
     path_of: list[int] = field(default_factory=list)
     """By sample: which path; -1: the same as ``location_id``."""
+    intervals: dict[str, Any] = field(default_factory=dict)
+    """See `parprof.exporters.pprof_intervals`."""
     checksum: str = ""
 
     def encode(self, message: pb.Profile) -> str:
         """The comment of a message, all else of which is complete but for its strings."""
-        numbered = bool(self.loops or self.paths)
+        numbered = bool(self.loops or self.paths or self.intervals)
         content: dict[str, Any] = {
             "head": self.head,
             "loops": {str(number): loops for number, loops in self.loops.items()},
             self.projection: [" ".join(map(str, path)) for path in self.paths],
             "path_of": self.path_of if self.paths else [],
+            "intervals": self.intervals,
             "checksum": checksum(message) if numbered else "",
         }
         return PREFIX + json.dumps({key: value for key, value in content.items() if value})
@@ -77,6 +80,7 @@ class Private:
                 projection,
                 _list(content.get(projection, []), _path),
                 _list(content.get("path_of", []), int),
+                _object(content.get("intervals", {})),
                 _text(content.get("checksum", "")),
             )
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -97,6 +101,12 @@ def _list(value: Any, of: Callable[[Any], _T]) -> list[_T]:
     if not isinstance(value, list):
         raise TypeError("no list")
     return [of(one) for one in value]
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("no object")
+    return value
 
 
 def _text(value: Any) -> str:

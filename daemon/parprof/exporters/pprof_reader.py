@@ -29,6 +29,7 @@ from parprof.exporters.pprof_header import (
     from_comments,
     is_label_name,
 )
+from parprof.exporters.pprof_intervals import unpack
 from parprof.exporters.pprof_private import PREFIX, HiddenLoop, Private
 from parprof.exporters.pprof_private import checksum as private_checksum
 from parprof.metrics import METRICS, Metric, Metrics
@@ -157,7 +158,7 @@ class _Decoder:
         for location in message.location:
             loops = private.loops.get(location.id, [])
             _define(self._locations, location.id, self._location(location, loops))
-        if private.checksum and not private.path_of and not private.loops:
+        if private.checksum and not (private.path_of or private.loops or private.intervals):
             profile.notes.append(_REWRITTEN)
         said = next((line for line in reversed(comments) if line.startswith(f"{LOCATIONS}: ")), "")
         if said:
@@ -166,6 +167,10 @@ class _Decoder:
                 profile.notes.append(_REWRITTEN)
         samples = [self._sample(sample, columns) for sample in message.sample]
         profile.samples.extend(self._with_both_paths(samples, private))
+        try:
+            profile.intervals = unpack(private.intervals, len(samples))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ProfileFormatError("it is corrupt: what it says of intervals is damaged") from error
         return profile
 
     def _private_in(self, comments: list[str]) -> Private:
@@ -175,7 +180,7 @@ class _Decoder:
             return Private()
         private = replace(found[-1], head=[line for one in found for line in one.head])
         if private.checksum and private.checksum != private_checksum(self._message):
-            private.loops, private.paths, private.path_of = {}, [], []
+            private.loops, private.paths, private.path_of, private.intervals = {}, [], [], {}
         elif private.path_of and len(private.path_of) != len(self._message.sample):
             raise ProfileFormatError("it is corrupt: it has other samples than paths of them")
         return private

@@ -33,7 +33,7 @@ _EVENTS = (
 _INTERPRETER = re.compile(r"(?:lib)?python\d[\d.]*(?:\.so\S*)?\Z")
 _LAMBDA = re.compile(r"\{lambda\(.*?\)#(\d+)\}")
 _CALL_OPERATOR = re.compile(r"(lambda#\d+)(?:::operator\(\)(?:\(.*\))?(?: const)?)")
-_RUST_CLOSURE = re.compile(r"(?:\{\{closure\}\}|\$u7b\$\$u7b\$closure\$u7d\$\$u7d\$)")
+_RUST_CLOSURE = re.compile(r"\{\{closure\}\}|\$u7b\$\$u7b\$closure\$u7d\$\$u7d\$|\{closure(#\d+)\}")
 _FORTRAN = re.compile(r"__(\w+?)_MOD_(\w+)")
 
 
@@ -52,7 +52,7 @@ def plain_name(name: str) -> str:
     name = name.replace("(anonymous namespace)::", "").replace("_GLOBAL__N_1::", "")
     name = _CALL_OPERATOR.sub(r"\1", _LAMBDA.sub(r"lambda#\1", name))
     name = _FORTRAN.sub(r"\1::\2", name)
-    return _RUST_CLOSURE.sub("closure", name)
+    return _RUST_CLOSURE.sub(r"closure\1", name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,8 +7,9 @@ const choices = Object.entries(METRICS).filter(([key, {of}]) => {
 const firstMetric = ofTotal("idleness") ? "idleness" : "work";
 const START = {
   tab: "flame", by: firstMetric, shape: "icicle", colour: "owner", view: "paths", sort: "idleness.inclusive",
-  up: false, file: 0, line: 0, text: "", zoomed: wholeProcess, function: 0,
+  up: false, file: 0, line: 0, text: "", zoomed: wholeProcess, function: 0, from: 0, to: 0, thread: -1,
 };
+const showsFlame = () => state.tab === "flame" || state.tab === "threads" && !part.isWhole;
 const state = {...START};
 {
   const wanted = new URLSearchParams(location.search).get("by");
@@ -68,7 +69,7 @@ function toFragment() {
   const put = (key, value, usual) => { if (String(value) !== String(usual)) fragment.set(key, value); };
   put("tab", tab, START.tab);
   put("by", state.by, START.by);
-  if (tab === "flame") {
+  if (showsFlame()) {
     put("shape", state.shape, START.shape);
     put("colour", state.colour, START.colour);
     put("at", zoomedKey(), "");
@@ -82,6 +83,8 @@ function toFragment() {
     put("file", sources[state.file].file, sources[0].file);
     put("line", state.line, 0);
   }
+  if (part.isSpan) part.ends.forEach((end, at) => put(["from", "to"][at], (end / 1e6).toFixed(3), ""));
+  put("thread", state.thread + 1, 0);
   put("search", state.text, "");
   return fragment.toString();
 }
@@ -89,11 +92,17 @@ function fromFragment() {
   const fragment = new URLSearchParams(location.hash.slice(1));
   const cause = causes[fragment.get("cause") - 1];
   if (cause !== undefined) {
+    Object.assign(state, {from: 0, to: 0, thread: -1});
+    part.set(state);
     Object.assign(state, {tab: "flame", shape: "icicle", by: METRICS.lost.of(ofTotal) ? "lost" : state.by,
                           zoomed: itemOf(cause), text: ""});
     search.set("");
     return wholeChange(true);
   }
+  const [from, to] = part.spanOf(fragment.get("from"), fragment.get("to"));
+  const thread = Number(fragment.get("thread")) - 1;
+  Object.assign(state, {from, to, thread: threads.rows[thread] ? thread : -1});
+  part.set(state);
   const one = (key, known) => known.includes(fragment.get(key)) ? fragment.get(key) : START[key];
   const shape = one("shape", ["icicle", "inverted", "sandwich"]);
   const named = shape === "sandwich" ? procedures.name.findIndex(name => names[name].slice(0, 500) === fragment.get("at")) : 0;
@@ -109,8 +118,12 @@ function fromFragment() {
 }
 // Shows another thing. `remembered`: Back returns to what was shown before.
 function change(to, remembered = true) {
-  const {shape} = state;
+  const {shape} = state, zoomed = zoomedKey();
   Object.assign(state, to);
+  if (part.set(state)) {
+    if (!to.zoomed && state.shape === shape) state.zoomed = zoomedOf(shape, zoomed);
+    if (!METRICS[state.by].of(ofTotal) && METRICS.work.of(ofTotal)) state.by = "work";  // rather than nothing
+  }
   if (state.shape !== shape && !to.zoomed) {
     if (state.shape === "sandwich" && !to.function) state.function = nodes.procedure[functionNode[hottestNode()]];
     state.zoomed = zoomedOf(state.shape, "");
@@ -132,28 +145,34 @@ function hottestNode() {
 
 function wholeChange(isCause = false) {
   for (const tab of TABS) {
-    byId(tab).hidden = state.tab !== tab;
+    byId(tab).hidden = tab === "flame" ? !showsFlame() : state.tab !== tab;
     const button = document.querySelector(`[data-tab=${tab}]`);
     button.setAttribute("aria-selected", state.tab === tab);
     button.tabIndex = state.tab === tab ? 0 : -1;
   }
-  for (const label of document.querySelectorAll("[data-for]")) label.hidden = !label.dataset.for.includes(state.tab);
-  for (const key of ["by", "shape", "colour", "view"]) byId(key).value = state[key];
+  document.body.classList.toggle("both", state.tab === "threads" && showsFlame());
+  for (const label of document.querySelectorAll("[data-for]")) {
+    label.hidden = !label.dataset.for.includes(state.tab) && !(showsFlame() && label.dataset.for.includes("flame"));
+  }
+  byId("of").hidden ||= threads.rows.length < 2;
+  for (const key of ["by", "shape", "colour", "view", "thread"]) byId(key).value = state[key];
   if (byId("search").value !== state.text) byId("search").value = state.text;
   legend();
+  partAnswer.show();
   layout();
   tellMatches();
-  if (state.tab === "flame") {
+  if (showsFlame()) {
     const item = state.shape === "sandwich" ? calleesOf(state.function) : state.zoomed;
     flame.selected = flame.boxes.flat().find(box => box.item.node === item.node && !box.above && box.item.procedure === item.procedure) ?? null;
     flame.paint();
     describe(item);
   }
   if (state.tab === "table" && !table.shown.some(item => item.key === table.selected) && table.shown.length) table.select(0);
+  else if (state.tab === "table") describe(table.shown.find(item => item.key === table.selected) ?? wholeProcess);
   if (isCause) byId("bar").scrollIntoView({block: "start"});
 }
 function layout() {
-  if (state.tab === "flame") flame.layout();
+  if (showsFlame()) flame.layout();
   if (state.tab === "table") {
     if (state.shownNode !== undefined) table.show(state.shownNode); else table.layout();
     delete state.shownNode;
@@ -183,7 +202,7 @@ function tellMatches() {
 let lastMatch = -1;
 function nextMatch() {
   if (!search.procedures?.size) return;
-  if (state.tab === "flame") {
+  if (showsFlame()) {
     const boxes = flame.boxes.flat().filter(box => search.has(box.item.procedure));
     if (boxes.length) flame.select(boxes[lastMatch = (lastMatch + 1) % boxes.length]);
   } else if (state.tab === "table") {
@@ -200,6 +219,9 @@ function nextMatch() {
 // Controls.
 byId("by").replaceChildren(...choices.map(([key, {label}]) => made("option", {value: key, textContent: label})));
 for (const key of ["by", "shape", "colour", "view"]) byId(key).onchange = event => change({[key]: event.target.value});
+byId("thread").replaceChildren(made("option", {value: -1, textContent: "all"}),
+  ...threads.rows.map(([name], value) => made("option", {value, textContent: name})));
+byId("thread").onchange = event => change({thread: Number(event.target.value)});
 byId("file").onchange = event => change({file: Number(event.target.value), line: 0});
 const tabs = [...document.querySelectorAll("[data-tab]")];
 tabs.forEach((button, at) => {
@@ -224,6 +246,8 @@ byId("search").onkeydown = event => {
 };
 const reset = () => {
   search.set("");
+  Object.assign(state, {from: 0, to: 0, thread: -1});
+  part.set(state);
   change({zoomed: state.shape === "inverted" ? inverted() : wholeProcess, shape: state.shape === "sandwich" ? "icicle" : state.shape, text: ""});
 };
 byId("reset").onclick = reset;
@@ -267,6 +291,6 @@ addEventListener("keydown", event => {
 addEventListener("resize", layout);
 addEventListener("popstate", fromFragment);
 addEventListener("hashchange", fromFragment);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { flame.palette = null; flame.paint(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { flame.palette = null; flame.paint(); threadView.repaint(); });
 source.prepare();
 fromFragment();

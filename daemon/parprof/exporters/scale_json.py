@@ -48,6 +48,7 @@ def _prediction(one: Prediction) -> dict[str, object]:
     return {
         "n": one.threads,
         "speedup": one.speedup,
+        "burdened_speedup": one.burdened or None,
         "lost": _lost(one.lost),
         "work_s": one.work_s,
         "span_s": one.span_s,

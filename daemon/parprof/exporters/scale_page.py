@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from parprof.exporters.scale_flame import STYLE as FLAME_STYLE
 from parprof.exporters.scale_flame import flame
-from parprof.exporters.scale_table import NOT_MODELLED, how, if_fixed, short_time
+from parprof.exporters.scale_table import NOT_MODELLED, burdened, how, if_fixed, short_time
 from parprof.exporters.webpage import WebPage, definitions, percentage, text
 from parprof.scale.answer import factor, sentence
 from parprof.scale.calls import CallSite
@@ -161,11 +161,11 @@ def _reason(site: Site) -> str:
 
 def _cores_table(predictions: Sequence[Prediction]) -> str:
     rows = "".join(
-        f"<tr>{_numbers(str(one.threads), factor(one.speedup), f'{one.parallelism:.2f}')}"
+        f"<tr>{_numbers(str(one.threads), factor(one.speedup), burdened(one), f'{one.parallelism:.2f}')}"
         f"{_numbers(*(percentage(value) for value in (one.lost.serial, one.lost.uneven, one.lost.critical)))}</tr>"
         for one in predictions
     )
-    heads = _heads("cores", "at best", "work/span", "lost: serial", "uneven", "critical")
+    heads = _heads("cores", "at best", "burdened", "work/span", "lost: serial", "uneven", "critical")
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 

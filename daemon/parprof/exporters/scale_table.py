@@ -60,14 +60,20 @@ def _threads(one: Prediction) -> str:
 
 
 def _core_lines(scale: Scale) -> Iterator[str]:
-    yield " cores  at best  work/span  lost to: serial  uneven  critical   runtime"
+    yield " cores  at best  burdened  work/span  lost to: serial  uneven  critical   runtime"
     for one in scale.predictions:
         lost = one.lost
         yield (
-            f"{one.threads:6}  {one.speedup:7.2f}  {one.parallelism:9.2f}  {lost.serial:14.0%}  {lost.uneven:6.0%}"
+            f"{one.threads:6}  {one.speedup:7.2f}  {burdened(one):>8}  {one.parallelism:9.2f}  {lost.serial:14.0%}"
+            f"  {lost.uneven:6.0%}"
             f"  {lost.critical:8.0%}  {lost.runtime:8.0%}"
         )
     yield ""
+
+
+def burdened(one: Prediction) -> str:
+    """The speed-up with the runtime's own code; a dash where there are more threads than cores."""
+    return f"{one.burdened:.2f}" if one.burdened else "-"
 
 
 def short_time(seconds: float) -> str:

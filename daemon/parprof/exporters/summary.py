@@ -64,7 +64,7 @@ def facts(profile: Profile, tree: CallingContextTree, causes: Sequence[Cause] | 
         if found:
             out.append(Fact("verdict", f"{verdict(total).value} (the whole program)"))
         else:
-            out.insert(0, Fact("verdict", nothing_to_act_on(total, process.cores)))
+            out.insert(0, Fact("verdict", nothing_to_act_on(profile, total)))
         out += _told(total)
         out += [Fact("accounted", _accounted(one)) for one in (profile.accounting,) if one is not None]
         out += _processes(profile)
@@ -123,6 +123,7 @@ def _processes(profile: Profile) -> list[Fact]:
 
 _MAX_FIRST_LINES = 6
 _HIGH_SPIN_PERCENT = 25.0
+_HIGH_WITHHELD_PERCENT = 10.0
 _LEAST_NAME = 20
 """Cells: a program can be told by so much of its command."""
 
@@ -139,9 +140,7 @@ def first_lines(screen: Screen, profile: Profile, causes: Sequence[Cause]) -> No
         left -= screen.brief(f"{number}. {brief(cause)}", min(2, left))
         told = number
     if not causes:
-        screen.brief(
-            nothing_to_act_on(total, profile.process.cores) if total.samples else _why_none(profile), left
-        )
+        screen.brief(nothing_to_act_on(profile, total) if total.samples else _why_none(profile), left)
     rest = _rest(profile, causes[told:])
     if rest:
         screen.brief(rest, 1)
@@ -158,6 +157,11 @@ def _how_well(profile: Profile, total: Metrics, screen: Screen) -> str:
     stall = percent(effort.stall_ns, effort.total_ns)
     if stall >= 0.1:
         text += f", {rounded(stall)} % blocked"
+    withheld = (
+        percent(profile.accounting.withheld_s, profile.accounting.available_s) if profile.accounting else 0.0
+    )
+    if withheld >= _HIGH_WITHHELD_PERCENT:
+        text += f", not counting {rounded(withheld)} % that it was not given"
     spin = percent(total.spin_ns, total.cpu_ns)
     if spin >= _HIGH_SPIN_PERCENT:
         text += f"; {rounded(spin)} % of the CPU time is spin"

@@ -144,7 +144,7 @@ class _Report:
     def _totals(self) -> list[FunctionTotals]:
         """The rows of a view that is no tree."""
         if self._view.view == "threads":
-            return breakdown.by_thread(self._profile.samples)
+            return list(breakdown.by_thread(self._profile.samples).values())
         if self._view.view == "lines":
             return breakdown.by_line(self._profile.samples)
         return list(flat_view(self._tree).values())

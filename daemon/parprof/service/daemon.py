@@ -29,11 +29,13 @@ from parprof.service import footprint
 from parprof.service.config.options import DaemonOptions
 from parprof.service.folding import fold_cold
 from parprof.service.governor import Governor, Usage
-from parprof.service.losses import Losses, failure_reason
-from parprof.service.model import Labels, ProfileEntry, PushQueue, Snapshot
+from parprof.service.groups import Groups
+from parprof.service.losses import SETTLING, UNDECIDED, Losses, failure_reason
+from parprof.service.model import GroupKey, Labels, ProfileEntry, PushQueue, Snapshot
 from parprof.service.recent import RecentProfiles
 from parprof.service.requests import Requests
 from parprof.service.selection import Candidates
+from parprof.service.short_lived import ShortLived
 from parprof.service.watching import NOTHING_SAMPLED, Charged, Watching
 from parprof.session.session import Pace, Session
 from parprof.session.sources import Source
@@ -69,6 +71,10 @@ class Daemon:
         self._recent = RecentProfiles(max_bytes=options.ring_bytes)
         self._governor = Governor(options.budget_ratio, options.frequency_hz)
         self._ended = Metrics()
+        self._short = ShortLived()
+        self._undecided = 0
+        """Samples of processes about which nothing was decided, at the last snapshot."""
+        self._undecided_s = 0.0
         self._drain_seconds = 0.0
         self._cost_ns = self._cost_ratio = 0.0
         self._notes: tuple[str, ...] = ()
@@ -124,7 +130,25 @@ class Daemon:
 
     def profile(self, pid: int, seconds: float) -> Future[Profile]:
         """The last ``seconds`` of a process. Fails with TargetError."""
+        return self._last(pid, seconds, by_interval=False)
 
+    def history(self, pid: int, seconds: float, only: tuple[int, int] | None = None) -> Future[Profile]:
+        """The same with its intervals, or certain intervals. Fails with TargetError."""
+        if only is None:
+            return self._last(pid, seconds, by_interval=True)
+        first, last = only
+
+        def find() -> Profile:
+            found = self._recent.exactly(pid, first, last)
+            if found is None:
+                raise TargetError(
+                    f"that profile of process {pid} is not kept any more; / links to newer ones"
+                )
+            return found
+
+        return self._requests.ask(find)
+
+    def _last(self, pid: int, seconds: float, *, by_interval: bool) -> Future[Profile]:
         def find() -> Profile:
             target = self._session.live(pid)
             if target is not None and pid in self._waits_of:  # with those that last
@@ -133,7 +157,13 @@ class Daemon:
             elif time.monotonic() - self._charged_s >= _FRESH_SECONDS:
                 self._charge()
                 target = self._session.live(pid)
-            found = self._recent.profile(pid, seconds, until_now=target is not None)
+            if target is None:
+                found = self._recent.profile(pid, seconds, by_interval=by_interval)
+            else:
+                since_s = self._watching.since_s(target)
+                found = self._recent.profile(
+                    pid, seconds, until_s=self._charged_s, since_s=since_s, by_interval=by_interval
+                )
             if found is not None:
                 if not found.total().samples:  # its threads only waited
                     found.notes.append(NOTHING_SAMPLED)
@@ -151,7 +181,7 @@ class Daemon:
         def begin() -> None:
             self._asked.add(pid)
             try:
-                if self._session.live(pid) is None and not self._watching.watch(pid):
+                if self._session.live(pid) is None and not self._watch(pid):
                     self._candidates.add(pid)
             except BaseException:
                 self._asked.discard(pid)
@@ -186,14 +216,19 @@ class Daemon:
 
         return self._requests.ask(change)
 
-    def cut(self, pid: int) -> Future[None]:
-        """End the interval that is under way, and with it the waits of a process that go on."""
+    def cut(self, pid: int) -> Future[float]:
+        """End the interval that is under way, and with it the waits of a process that go on; answers when it ended.
 
-        def end() -> None:
+        Waits first, in the caller's thread, for programs that are being loaded: those of waits, and of interpreters.
+        """
+        self._kernel.await_programs()
+
+        def end() -> float:
             target = self._session.live(pid)
             if target is not None and pid in self._waits_of:
                 self._session.find_waits(target, True)
             self._charge()
+            return self._charged_s
 
         return self._requests.ask(end)
 
@@ -239,8 +274,9 @@ class Daemon:
                 cores=footprint.CORES_SECONDS, drain_at_exit=False,
             )  # fmt: skip
             self._candidates = Candidates(options.selection, options.max_processes)
-            self._session = Session(kernel, pace, self._candidates.add, share_probes=True)
-            self._watching = Watching(self._session)
+            self._session = Session(kernel, pace, self._candidates.add, spare_plain=True)
+            groups = None if options.by_process else Groups(options.max_groups)
+            self._watching = Watching(self._session, groups=groups)
             self._watching.shows_arguments = options.arguments
             self._rows = RowMaker(AddressBook(namer, by_line=True, kernel_depth=options.kernel_depth))
             self._losses = Losses(kernel.lost)
@@ -251,6 +287,7 @@ class Daemon:
             footprint.collect_less()
             self._charged_s = self._snapshot_s = self._sampling_s = time.monotonic()
             self._trimmed_s = self._retried_s = self._sampling_s
+            self._tell_of_caches()
             try:
                 self._ready = True
                 while not self._stopping:
@@ -317,10 +354,11 @@ class Daemon:
             if self._session.live(pid) is not None:
                 continue  # on request, since it was seen
             if not wanted and pid not in self._asked:
+                self._short.met(pid)
                 self._kernel.deny(pid)
                 continue
             try:
-                if not self._watching.watch(pid):  # nobody waits for that
+                if not self._watch(pid):  # nobody waits for that
                     self._candidates.add(pid)
                 elif pid in self._waits_of and (target := self._session.live(pid)) is not None:
                     self._session.find_waits(target, True)
@@ -331,6 +369,13 @@ class Daemon:
                     self._refused.add(pid)
                 _LOG.debug("process %d is not watched: %s", pid, error)
                 self._kernel.deny(pid)
+
+    def _watch(self, pid: int) -> bool:
+        """See `Watching.watch`."""
+        has_begun = self._watching.watch(pid)
+        if has_begun:
+            self._short.met(pid)
+        return has_begun
 
     def _settle(self, seconds: float) -> None:
         if self._losses.is_settling and (not self._candidates or seconds >= _SETTLE_SECONDS):
@@ -372,14 +417,16 @@ class Daemon:
                 if left is not None:
                     self.leave(*left)
             self._labels[pid] = one.labels
-            self._recent.add(profile, image=one.target.image, uid=one.labels.uid)
+            self._recent.add(profile, image=one.target.image, uid=one.labels.uid, ended_s=before_s)
         self._govern(charged, seconds)
         before_ns, self._cost_ns = self._cost_ns, session.cost.machine_ns(session.targets.values())
         machine_ns = 1e9 * max(seconds, 0.001) * (os.cpu_count() or 1)
         self._cost_ratio = max(self._cost_ns - before_ns, 0.0) / machine_ns
         ended = session.drop_ended()
         for target in ended:
-            self._ended.add(self._watching.forget(target))
+            had = self._watching.forget(target)
+            self._ended.add(had)
+            self._short.sampled(target.pid, had.cpu_ns / 1e9)
             self._governor.forget(target.image)
         self._rows.forget({target.image for target in ended})
         gone = {target.pid for target in ended if session.live(target.pid) is None}
@@ -434,12 +481,26 @@ class Daemon:
         self._kernel.trim_stacks(_STACK_DRAINS, _STACKS_KEPT)
         self._session.trim()
         self._rows.trim()
-        for problem in set(cache.problems()) - self._said:
-            self._said.add(problem)
-            _LOG.warning("%s; what files are made of is found out anew at each start", problem)
+        self._tell_of_caches()
         footprint.give_back()
 
+    def _tell_of_caches(self) -> None:
+        for problem in set(cache.problems()) - self._said:
+            self._said.add(problem)
+            _LOG.warning(
+                "%s: %s; what is kept there is made anew at each start, the BPF programs too",
+                cache.cache_directory(),
+                problem,
+            )
+
+    def _short_lived(self, undecided: int) -> dict[GroupKey, float]:
+        """CPU time of those about which nothing was decided, by what their parents belong to."""
+        self._undecided_s += max(undecided - self._undecided, 0) / self._kernel.frequency_hz
+        self._undecided = undecided
+        return dict(self._short.advance(self._undecided_s))
+
     def _make_snapshot(self) -> Snapshot:
+        lost = self._losses.counts()
         counted = self._kernel.statistics()
         processes = self._watching.snapshots(self._rows, self._options.functions_per_process)
         return Snapshot(
@@ -448,7 +509,7 @@ class Daemon:
             processes=processes,
             frequency_hz=self._kernel.frequency_hz,
             samples=self._rows.samples,
-            lost=self._losses.counts(),
+            lost=lost,
             probe_hits=self._watching.probe_hits(),
             edge_hits=self._watching.edge_hits(),
             attach_failures=dict(self._failures + self._watching.failures()),
@@ -466,6 +527,8 @@ class Daemon:
             levels_s=self._watching.levels_s,
             detaching=detacher.pending,
             dropped={"intervals": self._recent.dropped_intervals, "call paths": self._recent.dropped_rows},
+            short_lived_s=self._short_lived(lost.get(UNDECIDED, 0) + lost.get(SETTLING, 0)),
+            groups=self._watching.groups(self._options.functions_per_process),
             notes=self._notes,
             protection=self._snapshot.protection,
         )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 from contextlib import suppress
+from itertools import islice
 
 from parprof.service.model import Labels
 from parprof.untrusted import visible
@@ -12,12 +15,53 @@ _MAX_TEXT = 1 << 16
 _CONTAINER = re.compile(r"(?:^|[-/:])([0-9a-f]{64})(?:\.scope)?(?=/|$)")
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 _UNIT = re.compile(r"/([^/]+\.(?:service|scope|socket|slice))(?=/|$)")
+_POD_LOGS = "/var/log/pods"
+"""The kubelet keeps a directory here for each pod of the node: NAMESPACE_NAME_UID."""
+_POD_NAME = re.compile(r"([a-z0-9-]{1,63})_([a-z0-9.-]{1,253})_([0-9a-f-]{36})")
+_MAX_PODS = 4096
 
 
 def read_labels(pid: int, comm: str) -> Labels:
     """The labels of a process; what cannot be read is empty. ``comm`` is safe to show."""
     cgroup, uid = cgroup_path(_read(f"/proc/{pid}/cgroup")), uid_of(_read(f"/proc/{pid}/status"))
-    return Labels(comm, uid, cgroup, container_of(cgroup), unit_of(cgroup), pod_of(cgroup))
+    pod = pod_of(cgroup)
+    namespace, pod_name = PODS.find(pod) if pod else ("", "")
+    return Labels(comm, uid, cgroup, container_of(cgroup), unit_of(cgroup), pod, pod_name, namespace)
+
+
+class PodNames:
+    """Namespaces and names of the pods of this node, which no cgroup tells: from the kubelet's directories of logs.
+
+    Nothing is asked for over the network. For any thread.
+    """
+
+    def __init__(self, directory: str = _POD_LOGS) -> None:
+        """Nothing is read yet."""
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[str, str]] = {}
+
+    def find(self, uid: str) -> tuple[str, str]:
+        """Namespace and name of a pod; empty where they are not known.
+
+        The directory is read again for each pod that is new: at most so many of its entries are looked at.
+        """
+        with self._lock:
+            if uid not in self._known:
+                self._known = self._read()
+                self._known.setdefault(uid, ("", ""))
+            return self._known[uid]
+
+    def _read(self) -> dict[str, tuple[str, str]]:
+        out = {}
+        with suppress(OSError), os.scandir(self._directory) as entries:
+            for entry in islice(entries, _MAX_PODS):
+                if match := _POD_NAME.fullmatch(entry.name):
+                    out[match[3]] = match[1], match[2]
+        return out
+
+
+PODS = PodNames()
 
 
 def cgroup_path(text: str) -> str:
@@ -58,12 +102,13 @@ def pod_of(cgroup: str) -> str:
 
 
 def unit_of(cgroup: str) -> str:
-    """The innermost systemd unit that is no slice; empty without one.
+    """The innermost systemd unit that is neither a slice nor made for one container; empty without one.
 
-    >>> unit_of("/user.slice/user-0.slice/session-3.scope")
-    'session-3.scope'
+    >>> unit_of("/user.slice/user-0.slice/session-3.scope"), unit_of(f"/system.slice/docker-{'ab' * 32}.scope")
+    ('session-3.scope', '')
     """
-    return next((str(unit) for unit in reversed(_UNIT.findall(cgroup)) if not unit.endswith(".slice")), "")
+    units = (str(unit) for unit in reversed(_UNIT.findall(cgroup)))
+    return next((one for one in units if not one.endswith(".slice") and not _CONTAINER.search(one)), "")
 
 
 def uid_of(status: str) -> int:

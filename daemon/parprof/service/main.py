@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 from parprof.errors import ParprofError, UsageError
 from parprof.kernel.capability import children
+from parprof.kernel.objects import cache_name, object_cache
 from parprof.kernel.perf_events import EventChoice, choose
 from parprof.service import capabilities, log
 from parprof.service.config.load import changed_keys, read_secret
@@ -42,6 +43,8 @@ def options_of(config: Config, events: EventChoice) -> DaemonOptions:
         max_processes=config.limits.processes,
         paths_per_process=config.limits.paths,
         functions_per_process=config.limits.functions,
+        by_process=config.metrics.pid,
+        max_groups=config.metrics.groups,
         ring_bytes=config.profiles.ring_bytes,
         loops=config.symbols.loops,
         arguments=config.shown.arguments,
@@ -57,6 +60,7 @@ class Parprofd:
         Raises:
             UsageError, PrivilegeError, KernelUnsupported.
         """
+        self._started_s = time.monotonic()
         self._line = line
         self._config = line.load().config
         log.set_up(self._config.log.level)
@@ -93,6 +97,7 @@ class Parprofd:
         self._daemon.tell_protection(protection)
         for sentence in protection:
             _LOG.info("%s", sentence)
+        self._say_what_takes_time()
         with ExitStack() as parts:
             parts.callback(self._notifier.close)
             # The control socket first: of two daemons on the same files the second one has that to tell.
@@ -105,6 +110,13 @@ class Parprofd:
             self._notifier.stopping()
             self._push_the_rest()
         _LOG.info("stopped")
+
+    def _say_what_takes_time(self) -> None:
+        """Whoever waits for the first start should know what for."""
+        if object_cache().read(cache_name()) is None:
+            text = "compiling the BPF programs for this kernel, once: some 7 s of CPU time"
+            _LOG.info("%s", text)
+            self._notifier.status(text)
 
     def _start_push(self, parts: ExitStack) -> None:
         config = push_config(self._config.push)
@@ -120,7 +132,8 @@ class Parprofd:
         if http.listen:
             self._http = HttpServer(
                 self._daemon, http.listen, token=_read_token(http), certificate=http.certificate, key=http.key,
-                functions_for_all=http.functions_for_all,
+                client_ca=http.client_ca, functions_for_all=http.functions_for_all,
+                metrics_for_all=http.metrics_for_all,
             )  # fmt: skip
             self._http.start()
             parts.callback(self._http.close)
@@ -138,7 +151,12 @@ class Parprofd:
         if not self._is_ready:
             self._is_ready = True
             self._notifier.ready("sampling")
-            _LOG.info("sampling %s at %d Hz", self._events.names[0], self._config.sampling.frequency_hz)
+            _LOG.info(
+                "sampling %s at %d Hz, %.1f s after the start",
+                self._events.names[0],
+                self._config.sampling.frequency_hz,
+                time.monotonic() - self._started_s,
+            )
         elif self._reload:
             self._reload = False
             self._notifier.reloading()

@@ -33,9 +33,30 @@ class Labels:
     container: str = ""
     """Container id, as the runtime put it into the cgroup's name."""
     unit: str = ""
-    """systemd unit."""
+    """systemd unit; none for containers, whose units are their runtimes'."""
     pod: str = ""
     """Kubernetes pod uid."""
+    pod_name: str = ""
+    """Where the kubelet's directories tell it; see `parprof.service.labels.PodNames`."""
+    namespace: str = ""
+    """Of the pod, as far as its name is known."""
+
+    @property
+    def group(self) -> GroupKey:
+        """What it has in common with other processes: see `GroupKey`."""
+        return GroupKey(self.comm, self.unit, self.container, self.namespace, self.pod_name or self.pod)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """What people add up processes by; empty where that is not known. Hostile text."""
+
+    comm: str = ""
+    unit: str = ""
+    container: str = ""
+    namespace: str = ""
+    pod: str = ""
+    """The pod's name, else its uid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +97,22 @@ class ProcessSnapshot:
     """Call paths that were folded into their callers to bound memory."""
     levels_s: tuple[float, ...] = ()
     """For how long n_w was at each level since it was first watched: see `parprof.service.levels`."""
+    group: GroupKey | None = None
+    """Where processes are told by groups: the one that it is in."""
+    members: int = 1
+    """More or fewer where this is a group of processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """Processes that have the same key, ended ones too. All is cumulative: see `parprof.service.groups`."""
+
+    key: GroupKey
+    """Its texts are label values."""
+    totals: Metrics
+    functions: tuple[FunctionUse, ...] = ()
+    levels_s: tuple[float, ...] = ()
+    folded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +168,10 @@ class Snapshot:
     """What went from the recent profiles to make room: intervals, and call paths in them."""
     edge_hits: Mapping[str, int] = field(default_factory=dict)
     """The same hits by kind of edge, of all runtimes together: the kernel does not tell which runtime's."""
+    short_lived_s: Mapping[GroupKey, float] = field(default_factory=dict)
+    """CPU time of processes that ended before it was decided about them, by what their parents belong to."""
+    groups: tuple[GroupSnapshot, ...] | None = None
+    """Where processes are told by groups in metrics; None: each by itself."""
     notes: tuple[str, ...] = ()
     protection: tuple[str, ...] = ()
     """What the daemon has given up, and what it could not, a sentence each."""
@@ -168,6 +209,13 @@ class Service(Protocol):
         The future fails with TargetError where the process is not watched.
         """
 
+    def history(self, pid: int, seconds: float, only: tuple[int, int] | None = None) -> Future[Profile]:
+        """The same with its intervals, and which these are: see `parprof.service.recent.KEPT`.
+
+        ``only``: the first and the last of the intervals that it is to be of. The future fails with TargetError where
+        they are not kept any more.
+        """
+
     def watch(self, pid: int) -> Future[None]:
         """Begin to watch a process that the daemon's selection leaves out; fails with TargetError."""
 
@@ -177,8 +225,11 @@ class Service(Protocol):
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:
         """Find out from now on where the threads of a process wait, too, or do so no more."""
 
-    def cut(self, pid: int) -> Future[None]:
-        """End the interval that is under way: profiles of a process that are asked for later can begin here."""
+    def cut(self, pid: int) -> Future[float]:
+        """End the interval that is under way: profiles of a process that are asked for later can begin here.
+
+        The answer is when that was, CLOCK_MONOTONIC: it comes when all of the interval is charged, which can take long.
+        """
 
     def is_healthy(self) -> str:
         """Empty while the loop turns, else what is wrong, one line."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain, zip_longest
 
 from parprof.attribution.concurrency import plus, trimmed
 from parprof.metrics import Metrics, add_column
-from parprof.model import Frame, Levels, Origin, Path, PathSample, Profile
+from parprof.model import Frame, Interval, Levels, Origin, Path, PathSample, Profile
 from parprof.profile.merge import Part, Relation, head_of, merged_head
 from parprof.service.model import ProfileEntry
 
@@ -30,6 +30,9 @@ _COLUMN_BYTES = 150
 _Identity = tuple[Path, Origin, Path]
 _Objects = tuple[int, int, int]
 _NOBODY: _Identity = ((), Origin(), ())
+
+KEPT = "intervals"
+"""In `Profile.extra` of a profile with its intervals: the numbers of the first and the last of them."""
 
 
 class RecentProfiles:
@@ -50,6 +53,8 @@ class RecentProfiles:
         self._frames: Counter[Frame] = Counter()
         self._interned: dict[Frame, Frame] = {}
         self._fixed_bytes = 0
+        self._next = int(time.time() * 1000)
+        """Number of the next interval: another daemon's, before this one, had others."""
         self._forgotten = 0
         """How many of `_intervals` are of processes that were forgotten."""
         self.rows = 0
@@ -68,8 +73,10 @@ class RecentProfiles:
         while self._intervals and self.estimated_bytes > self._max_bytes:
             self._drop_oldest()
 
-    def add(self, profile: Profile, *, image: int = 0, uid: int = 0) -> None:
+    def add(self, profile: Profile, *, image: int = 0, uid: int = 0, ended_s: float | None = None) -> None:
         """Add the next interval of a process: what was sampled from its ``start_time_s`` on.
+
+        ``ended_s``: when it ended, CLOCK_MONOTONIC; by default now. To name what was sampled can take long.
 
         ``image``: the process image it is about (see `SampleKey`). Where that is a new one, the intervals of the
         one before are dropped: the PID may be another process.
@@ -82,7 +89,10 @@ class RecentProfiles:
         numbers = array("I", [self._number(process, sample) for sample in profile.samples])
         for number in numbers:
             process.users[number] += 1
-        interval = _Interval(process, profile, numbers, self._clock())
+        interval = _Interval(
+            process, profile, numbers, self._clock() if ended_s is None else ended_s, self._next
+        )
+        self._next += 1
         self.rows += len(interval.identities)
         self._fixed_bytes += interval.bytes
         process.intervals.append(interval)
@@ -189,25 +199,68 @@ class RecentProfiles:
             found.append((last.end_s, entry))
         return tuple(entry for _, entry in sorted(found, key=lambda item: -item[0]))
 
-    def profile(self, pid: int, seconds: float, *, until_now: bool = False) -> Profile | None:
+    def profile(
+        self,
+        pid: int,
+        seconds: float,
+        *,
+        until_s: float | None = None,
+        since_s: float = 0.0,
+        by_interval: bool = False,
+    ) -> Profile | None:
         """The last ``seconds`` of a process, as nearly as whole intervals can be that. None without any.
 
-        They are the last that it was sampled in, or with ``until_now`` the last that have passed.
+        They are the last that it was sampled in; or with ``until_s`` those before then, where time in which nothing
+        was sampled counts, from ``since_s`` on, when it was first watched. Both: of the clock, CLOCK_MONOTONIC.
+
+        ``by_interval``: with its intervals, and which they are (`KEPT`).
         """
         process = self._processes.get(pid)
         if process is None:
             return None
-        oldest_s = self._clock() - seconds if until_now else 0.0
+        if until_s is not None:
+            return self._between(process, until_s - seconds, until_s, since_s, by_interval)
         # Counted by durations: the clock of the start times may have been set meanwhile.
         wanted: list[_Interval] = []
         left_s = seconds
         for interval in reversed(process.intervals):
-            if interval.added_s < oldest_s or (wanted and left_s < interval.head.duration_s / 2):
+            if wanted and left_s < interval.head.duration_s / 2:
                 break  # without it the sum is nearer to what was asked for
             wanted.append(interval)
             left_s -= interval.head.duration_s
         wanted.reverse()
-        return _merge(wanted) if wanted else None
+        return _merge(wanted, by_interval) if wanted else None
+
+    def exactly(self, pid: int, first: int, last: int) -> Profile | None:
+        """Certain intervals of a process, by their numbers; None: they are not all kept any more."""
+        process = self._processes.get(pid)
+        wanted = [one for one in process.intervals if first <= one.number <= last] if process else []
+        if not wanted or wanted[0].number != first or wanted[-1].number != last:
+            return None
+        return _merge(wanted, by_interval=True)
+
+    @staticmethod
+    def _between(
+        process: _Process, from_s: float, until_s: float, since_s: float, by_interval: bool
+    ) -> Profile | None:
+        """The intervals that have most of their time in between, as the profile of all of that time.
+
+        Of the interval in which the process was first watched, at ``since_s``, only the rest is its own.
+        """
+        from_s = max(from_s, since_s)
+        wanted = [
+            one
+            for one in process.intervals
+            if one.ended_s - from_s >= min(one.head.duration_s, one.ended_s - since_s) / 2
+        ]
+        if not wanted:
+            return None
+        out = _merge(wanted, by_interval)
+        first = wanted[0]
+        began_s = min(first.ended_s - first.head.duration_s, from_s)
+        out.start_time_s = first.head.start_time_s - (first.ended_s - first.head.duration_s - began_s)
+        out.duration_s = max(out.duration_s, until_s - began_s)
+        return out
 
     def take(self, pid: int) -> Profile | None:
         """What was added to a process since the last call: each interval once. None if nothing was."""
@@ -252,24 +305,29 @@ class _Interval:
     """What was sampled of a process in one interval: a column for each metric that any row has."""
 
     __slots__ = (
-        "added_s",
+        "ended_s",
         "bytes",
         "columns",
         "events",
         "identities",
         "levels",
+        "number",
         "part",
         "process",
         "samples",
         "taken",
     )
 
-    def __init__(self, process: _Process, profile: Profile, numbers: array[int], added_s: float) -> None:
+    def __init__(
+        self, process: _Process, profile: Profile, numbers: array[int], ended_s: float, number: int
+    ) -> None:
         charged = [sample.metrics for sample in profile.samples]
         rows = [metrics.values for metrics in charged]
         self.process = process
-        self.added_s = added_s
+        self.ended_s = ended_s
         """When it ended, CLOCK_MONOTONIC."""
+        self.number = number
+        """Never given out twice."""
         self.identities = numbers
         self.levels = _level_columns([sample.levels for sample in profile.samples])
         self.columns = {
@@ -337,7 +395,7 @@ def _identity_bytes(identity: _Identity) -> int:
     return _IDENTITY_BYTES + 2 * 8 * (len(identity[0]) + len(identity[2]))
 
 
-def _merge(intervals: list[_Interval]) -> Profile:
+def _merge(intervals: list[_Interval], by_interval: bool = False) -> Profile:
     """The profile of intervals of one process, which are in order."""
     sums: defaultdict[int, Metrics] = defaultdict(Metrics)
     levels: dict[int, Levels] = {}
@@ -349,4 +407,20 @@ def _merge(intervals: list[_Interval]) -> Profile:
     for number, metrics in sums.items():
         path, origin, physical = identities[number]
         out.samples.append(PathSample(path, metrics, origin, physical, levels.get(number, ())))
+    if by_interval:
+        rows = {number: row for row, number in enumerate(sums)}
+        out.intervals = list(_parts(intervals, rows))
+        out.extra = {**out.extra, KEPT: f"{intervals[0].number}-{intervals[-1].number}"}
     return out
+
+
+def _parts(intervals: list[_Interval], rows: dict[int, int]) -> Iterator[Interval]:
+    """Each by itself. ``rows``: of the profile, by number of identity."""
+    began_s = intervals[0].ended_s - intervals[0].head.duration_s
+    end_s = 0.0
+    for one in intervals:
+        own: defaultdict[int, Metrics] = defaultdict(Metrics)
+        one.add_to(own)
+        begin_s = max(one.ended_s - one.head.duration_s - began_s, end_s)
+        end_s = max(one.ended_s - began_s, begin_s)
+        yield Interval(begin_s, end_s, (), {rows[number]: metrics for number, metrics in own.items()})

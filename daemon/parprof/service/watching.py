@@ -19,10 +19,11 @@ from parprof.model import Count, PathSample, ProcessInfo, Profile, SampleKey
 from parprof.profile.rows import RowMaker
 from parprof.service.accounts import Account, mean_n_working, most_working
 from parprof.service.governor import Usage
+from parprof.service.groups import Group, Groups
 from parprof.service.labels import read_labels
 from parprof.service.levels import NONE, LevelClock
 from parprof.service.machine import IdleTime, unused_share
-from parprof.service.model import Labels, ProcessSnapshot
+from parprof.service.model import GroupSnapshot, Labels, ProcessSnapshot
 from parprof.session.session import Session
 from parprof.session.target import FilesUnknown, Target
 
@@ -37,6 +38,8 @@ class _Watched:
     target: Target
     labels: Labels
     account: ProcessAccount
+    group: Group | None = None
+    begun_s: float = field(default_factory=time.monotonic)
     _parallel: bool = False
 
     def is_parallel(self) -> bool:
@@ -84,9 +87,12 @@ class Charged:
 class Watching:
     """Keeps accounts by process image."""
 
-    def __init__(self, session: Session, idle_time: IdleTime | None = None) -> None:
-        """``session`` has the targets; ``idle_time`` is the machine's."""
+    def __init__(
+        self, session: Session, idle_time: IdleTime | None = None, groups: Groups | None = None
+    ) -> None:
+        """``session`` has the targets; ``idle_time`` is the machine's; ``groups``: are charged, too."""
         self._session = session
+        self._groups = groups
         self._watched: dict[int, _Watched] = {}
         self._hits: Counter[str] = Counter()
         self._strays = Metrics()
@@ -113,6 +119,10 @@ class Watching:
         """Whether a process image was watched on purpose, or charged before."""
         return target.image in self._watched
 
+    def since_s(self, target: Target) -> float:
+        """When a process image was first watched, CLOCK_MONOTONIC."""
+        return self._known(target).begun_s
+
     def count(self) -> int:
         """Number of processes that are watched now."""
         return sum(not target.ended for target in self._session.targets.values())
@@ -121,7 +131,8 @@ class Watching:
         known = self._watched.get(target.image)
         if known is None:
             labels = read_labels(target.pid, target.process.comm)
-            known = self._watched[target.image] = _Watched(target, labels, ProcessAccount(time.time()))
+            group = None if self._groups is None else self._groups.join(labels)
+            known = self._watched[target.image] = _Watched(target, labels, ProcessAccount(time.time()), group)
         return known
 
     def charge(
@@ -152,13 +163,17 @@ class Watching:
         for target in self._session.targets.values():
             watched = self._known(target)
             account, found = watched.account, by_image.get(target.image, [])
-            account.levels_s = tuple(map(add, account.levels_s, levels_s.get(target.image, NONE)))
+            levels = levels_s.get(target.image, NONE)
+            account.levels_s = tuple(map(add, account.levels_s, levels))
+            folded = 0
             if len(found) > limit:
                 found, folded = fold(found, limit)
                 account.folded += folded
             interval = account.add(found)
-            if watched.is_parallel():
-                account.totals[UNUSED] += unused * interval.idleness_ns
+            unused_ns = unused * interval.idleness_ns if watched.is_parallel() else 0.0
+            account.totals[UNUSED] += unused_ns
+            if watched.group:
+                watched.group.charge(found, unused_ns, levels, folded)
             account.close_interval(end_s, seconds, interval, means.get(target.image, 0.0))
             hits, account.charged_hits = target.probe_hits - account.charged_hits, target.probe_hits
             self._hits[target.plan.runtime] += max(hits, 0)
@@ -270,7 +285,12 @@ class Watching:
             notes=(*self._impossible(account), *target.notes()),
             folded=account.folded,
             levels_s=account.levels_s,
+            group=watched.group.key if watched.group else None,
         )
+
+    def groups(self, functions: int) -> tuple[GroupSnapshot, ...] | None:
+        """What groups of processes were charged with; None without any."""
+        return None if self._groups is None else self._groups.snapshots(functions)
 
     @property
     def levels_s(self) -> tuple[float, ...]:
@@ -303,6 +323,8 @@ class Watching:
     def forget(self, target: Target) -> Metrics:
         """A process is gone: what it was charged with in all."""
         watched = self._watched.pop(target.image, None)
+        if watched and watched.group and self._groups is not None:
+            self._groups.leave(watched.group)
         return watched.account.totals if watched else Metrics()
 
 

@@ -97,7 +97,7 @@ def across(config: Config) -> Iterable[tuple[str, str]]:
     for name in ("comm", "uid", "cgroup", "container", "pid"):
         if config.select.mode == "all" and getattr(config.select.allow, name):
             yield f"select.allow.{name}", 'has no effect where select.mode is "all"; set it to "listed"'
-    for path in ("control.socket", "http.token_file", "http.certificate", "http.key"):
+    for path in ("control.socket", "http.token_file", "http.certificate", "http.key", "http.client_ca"):
         value = value_of(config, path)
         if value and not value.startswith("/"):
             yield path, "must be an absolute path, one that begins with /"
@@ -114,8 +114,17 @@ def _http(config: Config) -> Iterable[tuple[str, str]]:
         token = read_secret(config.http.token_file) if config.http.token_file else ""
         path = "http.certificate" if config.http.certificate else "http.key"
         has_tls = tls_context(config.http.certificate, config.http.key) is not None
+        path, client_ca = "http.client_ca", config.http.client_ca
+        if has_tls:
+            tls_context(config.http.certificate, config.http.key, client_ca)
         path = "http.listen"
-        check_exposure(parse_address(config.http.listen), token, has_tls=has_tls)
+        check_exposure(
+            parse_address(config.http.listen),
+            token,
+            has_tls,
+            client_ca=client_ca,
+            metrics_for_all=config.http.metrics_for_all,
+        )
     except ParprofError as error:
         yield path, str(error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from parprof.service.groups import MAX_GROUPS
 from parprof.service.selection import Selection
 
 
@@ -27,6 +28,10 @@ class DaemonOptions:
     """Call paths that stay apart in one interval; the coldest are folded into their callers."""
     functions_per_process: int = 5
     """The costliest functions, which a snapshot has by name."""
+    by_process: bool = True
+    """Whether metrics have series for each process; else for each group: see `parprof.service.groups`."""
+    max_groups: int = MAX_GROUPS
+    """Groups with series of their own."""
     ring_bytes: int = 16 << 20
     """Memory for recent profiles. See `parprof.service.recent.RecentProfiles`."""
     loops: bool = False

@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 
 from parprof.errors import UsageError
 from parprof.service.control import DEFAULT_SOCKET
+from parprof.service.groups import MAX_GROUPS
 from parprof.service.push.labels import DEFAULT_LABELS, PROCESS_LABELS
 from parprof.service.selection import Rules
 
@@ -138,7 +139,7 @@ class Http:
 
     listen: str = _key(
         "127.0.0.1:9466",
-        "HOST:PORT; empty: no HTTP. What is not loopback needs a token and a certificate.",
+        "HOST:PORT; empty: no HTTP. What is not loopback needs a certificate, and a token or client_ca.",
         restart=True,
     )
     token_file: str = _key(
@@ -148,11 +149,24 @@ class Http:
     )
     functions_for_all: bool = _key(
         False,
-        "Whether metrics name functions to all users of this machine, without a token. Root always sees them.",
+        "Whether metrics name functions to all who get metrics: other users of this machine, too. Root always sees "
+        "them.",
+        restart=True,
+    )
+    metrics_for_all: bool = _key(
+        False,
+        "Whether /metrics, without functions, is for everyone who can connect, without token, certificate or TLS, "
+        "though all else needs them; where they are not set, nobody gets anything else, unless it listens on "
+        "loopback.",
         restart=True,
     )
     certificate: str = _key("", "PEM file with the certificate chain. A reload reads it again.", restart=True)
     key: str = _key("", "PEM file with the certificate's key, not encrypted.", restart=True)
+    client_ca: str = _key(
+        "",
+        "PEM file. Clients that show a certificate issued by one in it need no token. A reload reads it again.",
+        restart=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +207,26 @@ class Limits:
     )
     functions: int = _key(
         5, 'Functions of each process in /metrics; the rest is function="other".', low=0, high=1000
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsTable:
+    """How processes are told apart in /metrics."""
+
+    pid: bool = _key(
+        True,
+        "Whether each process has series of its own, with its pid as label. false: those of the same name, unit, "
+        "container and pod share their series, which stay when processes end: for machines where many come and go, "
+        "and for fleets.",
+        restart=True,
+    )
+    groups: int = _key(
+        MAX_GROUPS,
+        'Where pid is false: so many groups have series of their own, the rest is comm="other".',
+        low=1,
+        high=10**5,
+        restart=True,
     )
 
 
@@ -324,6 +358,7 @@ class Config:
     control: Control = _table(Control)
     profiles: Profiles = _table(Profiles)
     limits: Limits = _table(Limits)
+    metrics: MetricsTable = _table(MetricsTable)
     symbols: Symbols = _table(Symbols)
     shown: Shown = _table(Shown)
     log: Log = _table(Log)

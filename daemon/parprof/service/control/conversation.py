@@ -173,8 +173,7 @@ class Conversation:
         """The profile file of the coming seconds; None when the client has left meanwhile."""
         pid = process.pid
         before = self._snapshot_of(pid)
-        with self._leases.attached(pid):
-            began = time.monotonic()
+        with self._leases.attached(pid) as began:
             while is_alive(process) and (left := began + seconds - time.monotonic()) > 0:
                 if is_readable(self._sock, min(left, PROGRESS_SECONDS)):
                     request = self._request(FRAME_SECONDS)

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from parprof.errors import ParprofError
 from parprof.process.identity import Process, inspect, is_alive
 from parprof.service.model import Service, Snapshot
 
+_T = TypeVar("_T")
 WATCH_SECONDS = 30.0
 MAX_PER_USER = 16
 """Processes that one user, root aside, can have watched on request at a time."""
@@ -40,8 +42,8 @@ class Leases:
         """By PID: the snapshot from before it was left alone, which still lists it."""
 
     @contextmanager
-    def attached(self, pid: int) -> Iterator[None]:
-        """Have a process watched inside the block, whose beginning begins an interval.
+    def attached(self, pid: int) -> Iterator[float]:
+        """Have a process watched inside the block, and an interval begin: when it began, CLOCK_MONOTONIC.
 
         Raises:
             TargetError: it cannot be watched.
@@ -54,8 +56,7 @@ class Leases:
                 self._attached[pid] += 1
             self._look_closely(pid, 1)
         try:
-            _wait(self._service.cut(pid))  # nothing from before belongs into the profile
-            yield
+            yield _wait(self._service.cut(pid))  # nothing from before belongs into the profile
         finally:
             with self._lock, suppress(ParprofError, TimeoutError):  # the daemon ends
                 self._look_closely(pid, -1)
@@ -139,5 +140,5 @@ class Leases:
         )
 
 
-def _wait(future: Future[None]) -> None:
-    future.result(WATCH_SECONDS)
+def _wait(future: Future[_T]) -> _T:
+    return future.result(WATCH_SECONDS)

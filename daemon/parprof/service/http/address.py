@@ -51,15 +51,22 @@ def parse_address(address: str) -> Endpoint:
     return Endpoint(family, str(chosen[0]), int(port), all(_is_loopback(each) for each in hosts))
 
 
-def check_exposure(endpoint: Endpoint, token: str, has_tls: bool) -> None:
+def check_exposure(
+    endpoint: Endpoint, token: str, has_tls: bool, *, client_ca: str = "", metrics_for_all: bool = False
+) -> None:
     """See that nobody else can read along or ask.
+
+    ``client_ca``: clients may show a certificate instead of the token. ``metrics_for_all``: metrics need neither, so
+    that all else may be left without, too: nobody gets it.
 
     Raises:
         UsageError: a token or TLS is missing, or the token is too weak.
     """
-    if not endpoint.is_loopback:
+    if client_ca and not has_tls:
+        raise UsageError("client certificates are for TLS: set certificate and key too, or no client_ca")
+    if not endpoint.is_loopback and (token or not metrics_for_all):
         where = f"HTTP on {endpoint.host} is open to other machines"
-        if not token:
+        if not token and not client_ca:
             more = "" if has_tls else ", certificate and key"
             raise UsageError(f"{where}: set a token{more} too, or listen on 127.0.0.1:{endpoint.port}")
         if not has_tls:
@@ -74,8 +81,10 @@ def check_exposure(endpoint: Endpoint, token: str, has_tls: bool) -> None:
         )
 
 
-def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
+def tls_context(certificate: str, key: str, client_ca: str = "") -> ssl.SSLContext | None:
     """TLS with these PEM files; None where there are none.
+
+    ``client_ca``: who issues the certificates of clients. Those that show none are let in: see `Guard`.
 
     Raises:
         UsageError: a file is missing or wrong.
@@ -95,16 +104,30 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext | None:
             f"TLS certificate {visible(certificate)} with key {visible(key)}: {visible(str(reason), 200)};"
             " give a PEM certificate chain and its unencrypted key"
         ) from error
+    if client_ca:
+        try:
+            context.load_verify_locations(client_ca)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UsageError(
+                f"client CA {visible(client_ca)}: {visible(str(reason), 200)}; give a PEM file with certificates"
+            ) from error
+        context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
 
 class Guard:
     """Decides whether a request may be answered."""
 
-    def __init__(self, *, is_loopback: bool, token: str) -> None:
-        """``token``: empty where none is needed."""
+    def __init__(
+        self, *, is_loopback: bool, token: str, has_client_ca: bool = False, metrics_for_all: bool = False
+    ) -> None:
+        """``token``: empty where there is none. ``has_client_ca``: clients may show a certificate instead."""
         self._check_host = is_loopback
         self._token = token.encode()
+        self._has_client_ca = has_client_ca
+        self.metrics_for_all = metrics_for_all
+        """Whether metrics are for everyone who can connect."""
 
     def take_token(self, token: str) -> None:
         """Have another one from now on."""
@@ -114,6 +137,11 @@ class Guard:
     def has_token(self) -> bool:
         """Whether who sends the token may see everything."""
         return bool(self._token)
+
+    @property
+    def wants_proof(self) -> bool:
+        """Whether clients have to show who they are: that they know the token, or a certificate."""
+        return bool(self._token) or self._has_client_ca or not self._check_host
 
     def refuses_host(self, host: str | None) -> bool:
         """Whether a page of another site asks, having had its own name resolved to us (DNS rebinding).
@@ -131,7 +159,7 @@ class Guard:
     def refuses_token(self, authorization: str | None) -> bool:
         """Whether the Authorization header lacks the token: as Bearer, or as password of Basic (browsers)."""
         if not self._token:
-            return False
+            return self.wants_proof
         scheme, _, given = (authorization or "").partition(" ")
         offered = b""
         if scheme.lower() == "bearer":

@@ -66,15 +66,19 @@ class Conversation:
             raise RequestError(
                 HTTPStatus.MISDIRECTED_REQUEST, "ask for localhost or 127.0.0.1; other host names are refused"
             )
-        allowed = not self._guard.refuses_token(request.headers.get("authorization"))
-        if not allowed and request.path not in Site.OPEN_TO_ALL:
+        guard = self._guard
+        allowed = client.is_certified or not guard.refuses_token(request.headers.get("authorization"))
+        is_open = request.path in Site.OPEN_TO_ALL or (guard.metrics_for_all and request.path == Site.METRICS)
+        if not allowed and not is_open:
             raise RequestError(
                 HTTPStatus.UNAUTHORIZED,
                 "send the token of the configuration: Authorization: Bearer TOKEN",
                 ("WWW-Authenticate", 'Basic realm="parprofd: the token is the password", charset="UTF-8"'),
             )
-        if allowed and self._guard.has_token:
+        if allowed and guard.wants_proof:
             client = replace(client, uid=0)
+        elif not allowed:
+            client = replace(client, uid=None)
         response = self._site.answer(request, client, in_full=allowed)
         return compressed(response, request.headers.get("accept-encoding", ""))
 

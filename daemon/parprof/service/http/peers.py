@@ -33,6 +33,8 @@ class Client:
     """The IP address, as text."""
     uid: int | None = None
     """Its user, in our user namespace, where it is on this machine; None if that is not known."""
+    is_certified: bool = False
+    """Whether it has shown a certificate of the CA that is trusted for that."""
 
     @property
     def sees_all(self) -> bool:

@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 from http import HTTPStatus
 
 from parprof.errors import OutputError, UsageError
@@ -30,22 +31,28 @@ class HttpServer(Closing):
 
     def __init__(
         self, service: Service, address: str, *, token: str = "", certificate: str = "", key: str = "",
-        functions_for_all: bool = False,
+        client_ca: str = "", functions_for_all: bool = False, metrics_for_all: bool = False,
     ) -> None:  # fmt: skip
         """Check the settings; `start` listens. ``address``: HOST:PORT; ``certificate``, ``key``: PEM files.
 
-        ``functions_for_all``: metrics name functions whoever asks.
+        ``client_ca``: PEM file; who shows a certificate that one in it has issued needs no token.
+        ``functions_for_all``: metrics name functions whoever asks. ``metrics_for_all``: metrics need no token.
 
         Raises:
             UsageError: an address that is none; one that is open to others without token and TLS; bad files.
         """
         self._endpoint = parse_address(address)
-        check_exposure(self._endpoint, token, has_tls=bool(certificate and key))
-        self._files = (certificate, key)
-        self._guard = Guard(is_loopback=self._endpoint.is_loopback, token=token)
+        self._client_ca, self._metrics_for_all = client_ca, metrics_for_all
+        self._has_tls = bool(certificate and key)
+        self._check_exposure(token)
+        self._files = (certificate, key, client_ca)
+        self._guard = Guard(
+            is_loopback=self._endpoint.is_loopback, token=token, has_client_ca=bool(client_ca),
+            metrics_for_all=metrics_for_all,
+        )  # fmt: skip
         self._handler = _Handler(
             Conversation(Site(service, functions_for_all=functions_for_all), self._guard),
-            tls_context(certificate, key),
+            tls_context(*self._files),
         )
         self._listener = Listener("parprofd-http", self._handler, LIMITS)
         self._bound: tuple[str, int] | None = None
@@ -77,7 +84,7 @@ class HttpServer(Closing):
         self._listener.start(listener)
 
     def reload_certificate(self) -> None:
-        """Read certificate and key again, for connections from now on.
+        """Read certificate, key and client CA again, for connections from now on.
 
         Raises:
             UsageError: a file is missing or wrong; the old ones stay in use.
@@ -90,10 +97,19 @@ class HttpServer(Closing):
         Raises:
             UsageError: it is too weak; the old one stays in use.
         """
-        check_exposure(self._endpoint, token, has_tls=all(self._files))
+        self._check_exposure(token)
         if bool(token) != self._guard.has_token:
             raise UsageError("whether a token is needed is decided at a start: restart parprofd")
         self._guard.take_token(token)
+
+    def _check_exposure(self, token: str) -> None:
+        check_exposure(
+            self._endpoint,
+            token,
+            self._has_tls,
+            client_ca=self._client_ca,
+            metrics_for_all=self._metrics_for_all,
+        )
 
     def close(self) -> None:
         """Stop listening, break what is still open, and wait a little for the threads."""
@@ -137,4 +153,6 @@ class _Handler(ConnectionHandler[Client]):
         if isinstance(stream, ssl.SSLSocket):
             stream.settimeout(HANDSHAKE_SECONDS)
             stream.do_handshake()
+            # Only what was verified is told; one that is not has ended the handshake.
+            who = replace(who, is_certified=bool(stream.getpeercert()))
         self._conversation.hold(stream, who)

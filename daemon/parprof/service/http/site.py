@@ -8,7 +8,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
@@ -24,9 +24,11 @@ from parprof.model import Profile
 from parprof.service.http import status_page
 from parprof.service.http.message import Request, RequestError, Response, number, plain
 from parprof.service.http.peers import Client
+from parprof.service.http.process_page import process_page
 from parprof.service.kernel_stacks import for_users
 from parprof.service.metrics.collector import MetricsPage
-from parprof.service.model import Service
+from parprof.service.model import ProcessSnapshot, Service, Snapshot
+from parprof.service.recent import KEPT
 
 DEFAULT_SECONDS = 30.0
 MAX_SECONDS = 3600.0
@@ -38,7 +40,11 @@ MAX_PROFILES = 2
 ALL = "root sees all, and so does who sends the token of the configuration"
 OTHERS = f"other users' processes are not shown: {ALL}"
 
+_PROCESS = re.compile(r"/processes/([1-9][0-9]{0,9})", re.ASCII)
 _PROFILE = re.compile(r"/profiles/([1-9][0-9]{0,9})\.(pb\.gz|svg|html)", re.ASCII)
+_INTERVALS = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
+_HISTORY_SECONDS = 600.0
+"""What the page of a process shows by default, as far as it is kept."""
 _REFRESH_SECONDS = 1.0
 """How long a scrape waits for what was sampled until now."""
 _BY = re.compile(r"[a-z_]{1,40}", re.ASCII)
@@ -54,7 +60,10 @@ class Requests(Collector):
 
     def count(self, path: str, status: HTTPStatus) -> None:
         """One answer. Paths that are none of ours share a route."""
-        route = path if path in _ROUTES else "/profiles/PID" if _PROFILE.fullmatch(path) else "none"
+        route = path if path in _ROUTES else "none"
+        for pattern, name in ((_PROFILE, "/profiles/PID"), (_PROCESS, "/processes/PID")):
+            if pattern.fullmatch(path):
+                route = name
         with self._lock:
             self._counts[route, str(status.value)] += 1
 
@@ -73,6 +82,7 @@ class Requests(Collector):
 class Site:
     """Answers requests from what `Service` says."""
 
+    METRICS = "/metrics"
     OPEN_TO_ALL = frozenset({"/healthz", "/readyz"})
     """Paths that need no token; without one their answers give no details."""
 
@@ -95,7 +105,7 @@ class Site:
         match request.path:
             case "/":
                 return self._status(request, client)
-            case "/metrics":
+            case self.METRICS:
                 return self._page_of_metrics(request, client)
             case "/healthz":
                 return _health(self._service.is_healthy(), in_full)
@@ -105,6 +115,8 @@ class Site:
                 return self._list(client)
         if profile := _PROFILE.fullmatch(request.path):
             return self._profile(int(profile[1]), profile[2], request, client)
+        if process := _PROCESS.fullmatch(request.path):
+            return self._process(int(process[1]), request, client)
         raise RequestError(HTTPStatus.NOT_FOUND, "nothing is here; / links to all there is")
 
     def _page_of_metrics(self, request: Request, client: Client) -> Response:
@@ -146,6 +158,31 @@ class Site:
         seconds = number(request, "seconds", DEFAULT_SECONDS, 0.1, MAX_SECONDS)
         if kind == "svg":
             return _moved(pid, seconds, request.query.get("by", ""))
+        _process_of(self._service.snapshot(), pid, request)
+        profile = self._made(client, pid, seconds, request, by_interval=kind == "html")
+        return _pprof(profile) if kind == "pb.gz" else _html(html.page(profile, _links(profile, seconds)))
+
+    def _process(self, pid: int, request: Request, client: Client) -> Response:
+        """All that is known of a process."""
+        self._check(client, pid)
+        seconds = number(request, "seconds", _HISTORY_SECONDS, 0.1, MAX_SECONDS)
+        snapshot = self._service.snapshot()
+        process = _process_of(snapshot, pid, request)
+        profile = self._made(client, pid, seconds, request, by_interval=True)
+        return _html(process_page(profile, process, snapshot, _links(profile, seconds)))
+
+    def _made(
+        self, client: Client, pid: int, seconds: float, request: Request, *, by_interval: bool
+    ) -> Profile:
+        """The profile that is asked for, as far as the client may see it."""
+        only = None
+        if wanted := request.query.get("intervals"):
+            ends = _INTERVALS.fullmatch(wanted)
+            if not ends:
+                raise RequestError(
+                    HTTPStatus.BAD_REQUEST, "intervals: give the first and the last, as in 3-7"
+                )
+            only = int(ends[1]), int(ends[2])
         if not self._profiling.acquire(timeout=PROFILE_TIMEOUT_SECONDS):
             raise RequestError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
@@ -153,9 +190,12 @@ class Site:
                 ("Retry-After", "5"),
             )
         try:
-            profile = self._fetch(pid, seconds)
+            if by_interval or only:
+                profile = self._fetch(self._service.history(pid, seconds, only))
+            else:
+                profile = self._fetch(self._service.profile(pid, seconds))
             self._check(client, pid)  # it may be another user's by now
-            return _render(profile if client.sees_all else for_users(profile), kind, seconds)
+            return profile if client.sees_all else for_users(profile)
         finally:
             self._profiling.release()
 
@@ -167,8 +207,8 @@ class Site:
         if not any(client.may_see(pid, owner) for owner in owners):
             raise RequestError(HTTPStatus.NOT_FOUND, f"no process {pid} is watched that you may see: {ALL}")
 
-    def _fetch(self, pid: int, seconds: float) -> Profile:
-        future = self._service.profile(pid, seconds)
+    @staticmethod
+    def _fetch(future: Future[Profile]) -> Profile:
         try:
             return future.result(PROFILE_TIMEOUT_SECONDS)
         except TimeoutError as error:
@@ -182,15 +222,34 @@ class Site:
             raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
 
 
-def _render(profile: Profile, kind: str, seconds: float) -> Response:
-    pid = profile.process.pid
-    if kind == "pb.gz":
-        file = io.BytesIO()
-        pprof.write(profile, file)
-        name = ("Content-Disposition", f'attachment; filename="parprof-{pid}.pb.gz"')
-        return Response(HTTPStatus.OK, "application/octet-stream", (file.getvalue(),), (name,))
-    links = (("all processes", "/"), ("pprof", f"/profiles/{pid}.pb.gz?seconds={seconds:g}"))
-    return _html(html.page(profile, links))
+def _process_of(snapshot: Snapshot, pid: int, request: Request) -> ProcessSnapshot | None:
+    """What is known of a process, if it is the one that the link was made for (``since``): others may get its PID.
+
+    Raises:
+        RequestError: it is not.
+    """
+    process = next((one for one in snapshot.processes if one.pid == pid), None)
+    since = request.query.get("since", "")
+    if since and (process is None or since != status_page.since(process)):
+        raise RequestError(
+            HTTPStatus.NOT_FOUND, f"the process {pid} of that link has ended; / links to those that run"
+        )
+    return process
+
+
+def _pprof(profile: Profile) -> Response:
+    file = io.BytesIO()
+    pprof.write(profile, file)
+    name = ("Content-Disposition", f'attachment; filename="parprof-{profile.process.pid}.pb.gz"')
+    return Response(HTTPStatus.OK, "application/octet-stream", (file.getvalue(),), (name,))
+
+
+def _links(profile: Profile, seconds: float) -> list[tuple[str, str]]:
+    """From a page: of the very intervals that it is of, not of those that are the last when somebody clicks."""
+    pid, kept = profile.process.pid, profile.extra.get(KEPT)
+    which = f"intervals={kept}" if kept else f"seconds={seconds:g}"
+    out = [("all processes", "/"), ("pprof", f"/profiles/{pid}.pb.gz?{which}")]
+    return [*out, ("link to this profile", f"/profiles/{pid}.html?{which}")] if kept else out
 
 
 def _html(page: WebPage) -> Response:

@@ -12,8 +12,10 @@ MAX_POINTS = 120
 MAX_SECONDS = 600.0
 
 
-def sparkline(history: Sequence[Recent], cores: int, now_s: float) -> str:
+def sparkline(history: Sequence[Recent], cores: int, now_s: float, *, stretched: bool = False) -> str:
     """Working threads against time, up to now; the dashed line is n. Empty without history.
+
+    ``stretched``: it fills whatever room it is given, in both directions.
 
     The oldest points go when there are too many. A pause, in which the process had no samples, stays a gap.
     """
@@ -39,8 +41,9 @@ def sparkline(history: Sequence[Recent], cores: int, now_s: float) -> str:
     lowest = f"; lowest efficiency {percentage(worst)}" if mean else ""
     summary = f"mean n_w {mean:.1f} of {cores} in {span_s:.0f} s{lowest}"
     limit = _height(float(cores), top)
+    fit = 'preserveAspectRatio="none" ' if stretched else ""
     return (
-        f'<svg class="spark" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img">'
+        f'<svg {fit}class="spark" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img">'
         f'<title>{summary}</title><line x1="0" x2="{WIDTH}" y1="{limit:.1f}" y2="{limit:.1f}"/>{lines}</svg>'
     )
 

@@ -16,6 +16,9 @@ from parprof.service.model import ProcessSnapshot, PushQueue, Snapshot
 
 MAX_ROWS = 300
 REFRESH_SECONDS = 10
+_MAX_WANTED = 300
+_LEAST_BLAME = 0.1
+"""A function with less than this share of the idleness is not to blame by itself."""
 
 _Order = Callable[[ProcessSnapshot], tuple[float | str, ...]]
 _ORDERS: Mapping[str, _Order] = {
@@ -57,6 +60,7 @@ _STYLE = """
   tbody tr:hover { background: var(--panel); }
   td.name, th.name { text-align: left; min-width: 14rem; max-width: 21rem; }
   td.name div { overflow: hidden; text-overflow: ellipsis; }
+  .blame { font-size: smaller; }
   .note { font-size: smaller; color: var(--faint); }
   td.left, th.left { text-align: left; }
   svg { display: block; }
@@ -75,7 +79,11 @@ def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str
     orders = sorts()
     sort = sort if sort in orders else "idleness"
     kept = {name: query[name] for name in ("refresh", "all") if query.get(name) == "1"}
-    ordered = sorted(snapshot.processes, key=lambda p: (*orders[sort](p), p.pid))
+    wanted = query.get("in", "")[:_MAX_WANTED]
+    if wanted:
+        kept["in"] = wanted
+    chosen = [one for one in snapshot.processes if not wanted or _is_in(one, wanted)]
+    ordered = sorted(chosen, key=lambda p: (*orders[sort](p), p.pid))
     shown = ordered if "all" in kept else ordered[:MAX_ROWS]
     title = f"parprofd on {socket.gethostname()}"
     more = _columns(snapshot)
@@ -85,13 +93,57 @@ def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str
         f"<h1>{text(title)}</h1>\n"
         f'<p class="faint">version {__version__}, {_when(snapshot.time_s)}, watching for'
         f" {duration(snapshot.time_s - snapshot.started_s)}. {_refresh_link(sort, kept)}</p>\n"
-        f"{_facts(snapshot, trouble)}\n<h2>Processes</h2>\n{_legend()}\n"
+        f"{_facts(snapshot, trouble)}\n<h2>Processes</h2>\n{_of_what(wanted, sort, kept)}{_legend()}\n"
         f'<div class="scroll"><table><thead><tr>{_headings(sort, kept, more)}</tr></thead>\n'
         f"<tbody>{rows or _nothing(width)}</tbody></table></div>\n{_more(len(ordered), len(shown), sort, kept)}"
         '<p class="faint"><a href="/metrics">metrics</a> · <a href="/profiles">profiles</a> ·'
         ' <a href="/healthz">health</a> · <a href="/readyz">readiness</a></p>'
     )
     return WebPage(title, body, _STYLE, refresh_seconds=REFRESH_SECONDS if "refresh" in kept else 0)
+
+
+def since(process: ProcessSnapshot) -> str:
+    """What tells a process from others that have its PID later, in addresses."""
+    return f"{process.started_s:.3f}"
+
+
+def _is_in(process: ProcessSnapshot, wanted: str) -> bool:
+    """Whether a process has that name, or belongs there."""
+    own = process.labels
+    places = (own.unit, own.container, own.namespace, own.pod, own.pod_name, own.cgroup)
+    return wanted in (own.comm, str(process.pid)) or wanted in places
+
+
+def _of_what(wanted: str, sort: str, kept: Mapping[str, str]) -> str:
+    if not wanted:
+        return ""
+    rest = {name: value for name, value in kept.items() if name != "in"}
+    return f'<p>Those of <b>{text(wanted, 120)}</b> (<a href="{_link(sort, rest)}">show all</a>).</p>\n'
+
+
+def _blame(process: ProcessSnapshot) -> str:
+    """The function to look at first, as a link to the flame graph; nothing where no core was lost."""
+    lost_ns = process.totals.idleness_ns
+    if not process.functions or lost_ns <= 0:
+        return ""
+    worst = max(process.functions, key=lambda function: function.metrics.idleness_ns)
+    share = worst.metrics.idleness_ns / lost_ns
+    if share < _LEAST_BLAME:
+        return ""
+    return (
+        f'<div class="blame">blame: <a href="/profiles/{process.pid}.html?since={since(process)}">'
+        f"{text(worst.name, 60)}</a>"
+        f" {percentage(min(share, 1.0))}</div>"
+    )
+
+
+def _place(value: str, shown: str = "") -> str:
+    """Where processes belong, as a link to all of them."""
+    if not value or len(value) > _MAX_WANTED:
+        return text(shown or value, 80)
+    return (
+        f'<a href="{text("/?" + urlencode({"in": value}, errors="replace"))}">{text(shown or value, 80)}</a>'
+    )
 
 
 def _facts(snapshot: Snapshot, trouble: tuple[str, ...]) -> str:
@@ -155,18 +207,25 @@ def _row(process: ProcessSnapshot, now_s: float, more: list[Metric]) -> str:
     last = process.history[-1] if process.history else None
     recent = percentage(last.efficiency) if last and last.n_working else "–"
     overall = percentage(effort.efficiency) if effort.total_ns else "–"
-    home = own.unit or own.pod or own.container[:12] or own.cgroup
-    details = ", ".join(filter(None, (process.runtime if process.runtime != "none" else "", home)))
-    notes = "".join(f'<div class="note">{text(note, 160)}</div>' for note in process.notes[:3])
-    base = f"/profiles/{process.pid}"
-    graphs = (
-        f'<a href="{base}.html">idleness</a> <a href="{base}.html?by=work">work</a><br>'
-        f'<a href="{base}.pb.gz">pprof</a>'
+    home = (
+        (own.unit and _place(own.unit))
+        or ", ".join(filter(None, (_place(own.namespace), _place(own.pod_name or own.pod))))
+        or (own.container and _place(own.container, own.container[:12]))
+        or text(own.cgroup, 80)
     )
+    runtime = text(process.runtime, 80) if process.runtime != "none" else ""
+    details = ", ".join(filter(None, (runtime, home)))
+    notes = "".join(f'<div class="note">{text(note, 160)}</div>' for note in process.notes[:3])
+    base, which = f"/profiles/{process.pid}", f"since={since(process)}"
+    graphs = (
+        f'<a href="{base}.html?{which}">idleness</a> <a href="{base}.html?{which}&amp;by=work">work</a><br>'
+        f'<a href="{base}.pb.gz?{which}">pprof</a>'
+    )
+    page = f"/processes/{process.pid}?{which}#tab=threads"
     cells = (
-        f'<td class="name"><div title="{text(process.command, 500)}"><b>{text(own.comm, 40)}</b>'
+        f'<td class="name"><div title="{text(process.command, 500)}"><a href="{page}"><b>{text(own.comm, 40)}</b></a>'
         f" <small>{process.pid}</small> <small>{text(process.command, 120)}</small></div>"
-        f"<small>{text(details, 80)}</small>{notes}</td>",
+        f"<small>{details}</small>{_blame(process)}{notes}</td>",
         f'<td class="left">{sparkline(process.history, process.cores, now_s)}</td>',
         f"<td>{process.n_working} / {process.cores}</td>",
         f"<td>{recent}<br><small>{overall}</small></td>",
@@ -239,7 +298,7 @@ def _headings(sort: str, kept: Mapping[str, str], more: list[Metric]) -> str:
 
 
 def _link(sort: str, kept: Mapping[str, str]) -> str:
-    return "/?" + urlencode({"sort": sort, **kept}).replace("&", "&amp;")
+    return text("/?" + urlencode({"sort": sort, **kept}, errors="replace"))
 
 
 def _refresh_link(sort: str, kept: Mapping[str, str]) -> str:

@@ -36,8 +36,8 @@ from parprof.service.metrics.series import (
 from parprof.service.metrics.tables import (
     BRIEF,
     COUNTERS,
-    FUNCTION,
     GAUGES,
+    GROUP_METRICS,
     LABEL_NAMES,
     LEVEL_NAMES,
     PROCESS,
@@ -46,7 +46,15 @@ from parprof.service.metrics.tables import (
     THREAD_STATES,
     series_name,
 )
-from parprof.service.model import FunctionUse, ProcessSnapshot, Service, Snapshot
+from parprof.service.model import (
+    FunctionUse,
+    GroupKey,
+    GroupSnapshot,
+    Labels,
+    ProcessSnapshot,
+    Service,
+    Snapshot,
+)
 
 MAX_FUNCTIONS = 1000
 """Functions of a process that get series of their own, at most; snapshots hold far fewer."""
@@ -66,7 +74,7 @@ class ServiceCollector(Collector):
         self._max_functions = max_functions
         self._max_processes = max_processes
         self._lock = threading.Lock()
-        self._ledgers: dict[tuple[int, float], FunctionLedger] = {}
+        self._ledgers: dict[tuple[int, float] | GroupKey, FunctionLedger] = {}
         self._highest: HighWater[str] = HighWater()
         self._bounded = {name: BoundedCounters(len(labels)) for name, _, labels, _ in COUNTERS}
 
@@ -77,25 +85,30 @@ class ServiceCollector(Collector):
     def families(self, snapshot: Snapshot) -> list[Family]:
         """All families of a snapshot."""
         with self._lock:
-            shown = _costliest(snapshot.processes, self._max_processes)
+            if snapshot.groups is None:
+                shown = _costliest(snapshot.processes, self._max_processes)
+                hidden = len(snapshot.processes) - len(shown)
+            else:
+                shown, hidden = grouped(snapshot.processes, snapshot.groups), 0
             return [
-                *_results(shown),
+                *_results(shown, by_group=snapshot.groups is not None),
                 *_levels(snapshot, shown),
+                _short_lived(snapshot),
                 *self._functions(snapshot, shown),
                 *self._machine(snapshot),
-                *self._daemon(snapshot, len(snapshot.processes) - len(shown)),
+                *self._daemon(snapshot, hidden),
             ]
 
     def _functions(self, snapshot: Snapshot, shown: list[ProcessSnapshot]) -> Iterator[Family]:
         """The costliest functions of each process, and the rest of it."""
-        alive = {(process.pid, process.started_s) for process in snapshot.processes}
+        alive = {_identity(process) for process in (*snapshot.processes, *shown)}
         self._ledgers = {key: ledger for key, ledger in self._ledgers.items() if key in alive}
         counted = function_metrics()
         rows: dict[Metric, list[tuple[LabelSet, float]]] = {
             metric: [] for metric in METRICS.at(Shown.FUNCTION)
         }
         for process in shown:
-            ledger = self._ledgers.setdefault((process.pid, process.started_s), FunctionLedger())
+            ledger = self._ledgers.setdefault(_identity(process), FunctionLedger())
             own = _labels(process, BRIEF)
             functions = _top(process.functions, self._max_functions, counted)
             columns = [
@@ -104,7 +117,7 @@ class ServiceCollector(Collector):
                 if not metric.optional or process.totals[metric]
             ]
             for key, amounts in ledger.split(amounts_of(process.totals, counted), functions).items():
-                labels = LabelSet(FUNCTION, (*own, *key))
+                labels = _of_function(own, key)
                 for column, series in columns:
                     series.append((labels, amounts[column] if column < len(amounts) else 0.0))
             for metric in rows.keys() - set(counted):
@@ -188,9 +201,49 @@ class MetricsPage:
         return "text/plain; version=0.0.4; charset=utf-8", (page, generate_latest(self._rest))
 
 
-def _results(shown: list[ProcessSnapshot]) -> Iterator[Family]:
-    """Each process by itself."""
-    labels = {names: [LabelSet(names, _labels(process, names)) for process in shown] for names in LABEL_NAMES}
+def grouped(processes: Iterable[ProcessSnapshot], groups: Iterable[GroupSnapshot]) -> list[ProcessSnapshot]:
+    """Each group as if it were one process, with the PID 0.
+
+    What adds up is that of all processes that it ever had. Threads are those of the processes that live; of cores,
+    cost and frequency it has the highest.
+    """
+    members: dict[GroupKey | None, list[ProcessSnapshot]] = {}
+    for process in processes:
+        members.setdefault(process.group, []).append(process)
+    out = []
+    for group in groups:
+        live, key = members.get(group.key, []), group.key
+        threads = {state: sum(one.threads.get(state, 0) for one in live) for state in THREAD_STATES}
+        labels = Labels(
+            key.comm, container=key.container, unit=key.unit, pod_name=key.pod, namespace=key.namespace
+        )
+        out.append(
+            ProcessSnapshot(
+                pid=0,
+                labels=labels,
+                command="",
+                runtime="",
+                n_w_source="",
+                cores=max((one.cores for one in live), default=0),
+                started_s=0.0,
+                threads=threads,
+                n_working=threads["working"],
+                totals=group.totals,
+                functions=group.functions,
+                cost_ratio=max((one.cost_ratio for one in live), default=0.0),
+                frequency_hz=max((one.frequency_hz for one in live), default=0),
+                folded=group.folded,
+                levels_s=group.levels_s,
+                group=key,
+                members=len(live),
+            )
+        )
+    return out
+
+
+def _results(shown: list[ProcessSnapshot], by_group: bool) -> Iterator[Family]:
+    """Each process by itself, or each group."""
+    labels = {names: [_labels(process, names) for process in shown] for names in LABEL_NAMES}
     for metric in METRICS.at(Shown.PROCESS):
         name, kind = series_name("parprof", metric)
         values = [metric.unit.amount(process.totals[metric]) for process in shown]
@@ -201,15 +254,15 @@ def _results(shown: list[ProcessSnapshot]) -> Iterator[Family]:
         for state in THREAD_STATES
     ]
     yield Family("parprof_threads", "gauge", "Threads by state.", [*threads])
-    for name, kind, text, names, value in PROCESS_METRICS:
+    for name, kind, text, names, value in GROUP_METRICS if by_group else PROCESS_METRICS:
         yield Family(name, kind, text, list(zip(labels[names], map(value, shown), strict=True)))
 
 
 def _levels(snapshot: Snapshot, shown: list[ProcessSnapshot]) -> Iterator[Family]:
     """For how long how many threads worked, by process and of all together."""
     rows = [
-        (LabelSet((*BRIEF, "n_working"), (*_labels(process, BRIEF), name)), seconds)
-        for process in shown
+        (own.plus("n_working", name), seconds)
+        for process, own in ((process, _labels(process, BRIEF)) for process in shown)
         for name, seconds in _named_levels(process.levels_s, process.cores)
     ]
     text = "Time in which so many threads of the process worked at once."
@@ -223,6 +276,13 @@ def _levels(snapshot: Snapshot, shown: list[ProcessSnapshot]) -> Iterator[Family
     yield Family("parprof_node_concurrency_seconds_total", "counter", text, node)
 
 
+def _short_lived(snapshot: Snapshot) -> Family:
+    """What no process's series have."""
+    text = "CPU time of processes that were too short to be watched, by what their parents belong to."
+    rows = [(_of_group(key), seconds) for key, seconds in snapshot.short_lived_s.items()]
+    return Family("parprof_short_processes_seconds_total", "counter", text, rows)
+
+
 def _named_levels(levels_s: tuple[float, ...], cores: int) -> list[tuple[str, float]]:
     """Levels by name: those up to n from the start, those beyond once there is any time in them."""
     named = zip(LEVEL_NAMES, FIRST_OF_LEVEL, levels_s, strict=False)
@@ -233,9 +293,29 @@ def _single(name: str, kind: str, text: str, value: float) -> Family:
     return Family(name, kind, text, [(NO_LABELS, value)])
 
 
-def _labels(process: ProcessSnapshot, names: tuple[str, ...]) -> tuple[str, ...]:
-    """A process's values for these labels."""
+def _identity(process: ProcessSnapshot) -> tuple[int, float] | GroupKey:
+    """What tells it from others, before and after."""
+    return process.group if process.group and not process.pid else (process.pid, process.started_s)
+
+
+def _of_group(key: GroupKey) -> LabelSet:
+    """Its texts are label values already."""
+    pairs = {"unit": key.unit, "container": key.container, "namespace": key.namespace, "pod": key.pod}
+    pairs = {"comm": key.comm, **{name: value for name, value in pairs.items() if value}}
+    return LabelSet(tuple(pairs), tuple(pairs.values()))
+
+
+def _of_function(own: LabelSet, key: FunctionKey) -> LabelSet:
+    return own.plus("function", key[0]).plus("module", key[1])
+
+
+def _labels(process: ProcessSnapshot, names: tuple[str, ...]) -> LabelSet:
+    """A process's values for these labels, and to what it belongs as far as that is known; of a group only that."""
     own = process.labels
+    where = {"unit": own.unit, "container": own.container, "namespace": own.namespace, "pod": own.group.pod}
+    where = {name: label(value) for name, value in where.items() if value}
+    if not process.pid:
+        return _of_group(process.group or GroupKey())
     values = {
         "comm": own.comm,
         "pid": str(process.pid),
@@ -243,11 +323,9 @@ def _labels(process: ProcessSnapshot, names: tuple[str, ...]) -> tuple[str, ...]
         "runtime": process.runtime,
         "n_w_source": process.n_w_source,
         "uid": str(own.uid),
-        "container": own.container,
-        "unit": own.unit,
-        "pod": own.pod,
+        "pod_uid": own.pod,
     }
-    return tuple([label(values[name]) for name in names])
+    return LabelSet((*names, *where), (*[label(values[name]) for name in names], *where.values()))
 
 
 def _costliest(processes: Iterable[ProcessSnapshot], limit: int) -> list[ProcessSnapshot]:
@@ -281,7 +359,7 @@ def _top(
 
 
 def _gauges(
-    process: ProcessSnapshot, metric: Metric, own: tuple[str, ...], shown: Collection[FunctionKey]
+    process: ProcessSnapshot, metric: Metric, own: LabelSet, shown: Collection[FunctionKey]
 ) -> Iterator[tuple[LabelSet, float]]:
     """A metric that does not add up, of functions that have series. The rest of a process has none of it."""
     values: dict[FunctionKey, float] = {}
@@ -290,4 +368,4 @@ def _gauges(
         if key in shown and value:
             values[key] = metric.combine(values[key], value) if key in values else value
     for key, value in values.items():
-        yield LabelSet(FUNCTION, (*own, *key)), metric.unit.amount(value)
+        yield _of_function(own, key), metric.unit.amount(value)

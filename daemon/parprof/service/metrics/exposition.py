@@ -31,7 +31,10 @@ class LabelSet:
 
     def plus(self, name: str, value: str) -> LabelSet:
         """The same and one more label."""
-        return LabelSet((*self.names, name), (*self.values, value))
+        more = LabelSet.__new__(LabelSet)
+        more.names, more.values = (*self.names, name), (*self.values, value)
+        more.text = f"{self.text},{_pair(name, value)}" if self.text else _pair(name, value)
+        return more
 
 
 NO_LABELS = LabelSet((), ())

@@ -15,8 +15,7 @@ THREAD_STATES = ("working", "spinning", "blocked")
 
 BRIEF = ("comm", "pid")
 PROCESS = ("comm", "pid", "cgroup", "runtime")
-INFO = (*PROCESS, "n_w_source", "uid", "container", "unit", "pod")
-FUNCTION = (*BRIEF, "function", "module")
+INFO = (*PROCESS, "n_w_source", "uid", "pod_uid")
 LEVEL_NAMES = tuple(range_name(*level) for level in ranges(FIRST_OF_LEVEL))
 """Of `parprof.service.levels.FIRST_OF_LEVEL`, as values of the label ``n_working``."""
 LABEL_NAMES: tuple[tuple[str, ...], ...] = (BRIEF, PROCESS, INFO)
@@ -64,6 +63,11 @@ PROCESS_METRICS: tuple[_ProcessMetric, ...] = (
     ),
     ("parprof_process_info", "gauge", "Constant 1: what else is known of the process.", INFO, lambda p: 1),
 )
+GROUP_METRICS: tuple[_ProcessMetric, ...] = (
+    ("parprof_processes", "gauge", "Processes of the group that are watched.", BRIEF, attrgetter("members")),
+    *(one for one in PROCESS_METRICS if one[3] != INFO),
+)
+"""Where series are by group."""
 GAUGES: tuple[tuple[str, str, Callable[[Snapshot], float]], ...] = (
     ("parprofd_processes", "Processes watched.", lambda s: len(s.processes)),
     (

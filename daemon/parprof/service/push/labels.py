@@ -23,6 +23,8 @@ _SOURCES: Mapping[str, Callable[[Profile, Labels], str]] = {
     "container": lambda profile, labels: labels.container,
     "unit": lambda profile, labels: labels.unit,
     "pod": lambda profile, labels: labels.pod,
+    "pod_name": lambda profile, labels: labels.pod_name,
+    "namespace": lambda profile, labels: labels.namespace,
 }
 PROCESS_LABELS = tuple(_SOURCES)
 """What `process_labels` can give."""

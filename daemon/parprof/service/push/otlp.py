@@ -35,6 +35,8 @@ _ATTRIBUTES = {
     "cgroup": "process.linux.cgroup",
     "container": "container.id",
     "pod": "k8s.pod.uid",
+    "pod_name": "k8s.pod.name",
+    "namespace": "k8s.namespace.name",
     "node": "host.name",
     "unit": "parprof.unit",
     "runtime": "parprof.runtime",
