@@ -119,7 +119,15 @@ class Browser:
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def press(self, *keys: str) -> None:
+    def drag(self, begin: tuple[float, float], end: tuple[float, float]) -> None:
+        """With the mouse, from one place in the window to another."""
+        middle = (begin[0] + end[0]) / 2, (begin[1] + end[1]) / 2
+        steps = (("Moved", begin), ("Pressed", begin), ("Moved", middle), ("Moved", end), ("Released", end))
+        for kind, (x, y) in steps:
+            button = {"button": "left", "clickCount": 1} if kind != "Moved" else {}
+            self._call("Input.dispatchMouseEvent", type=f"mouse{kind}", x=x, y=y, **button)
+
+    def press(self, *keys: str, shift: bool = False) -> None:
         """Keys by their names."""
         for key in keys:
             text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
@@ -132,7 +140,12 @@ class Browser:
                 "ArrowDown": 40,
             }
             number = code.get(key, ord(key.upper()) if len(key) == 1 else 0)
-            down = {"type": "keyDown" if text else "rawKeyDown", "key": key, "windowsVirtualKeyCode": number}
+            down = {
+                "type": "keyDown" if text else "rawKeyDown",
+                "key": key,
+                "windowsVirtualKeyCode": number,
+                "modifiers": 8 * shift,
+            }
             self._call("Input.dispatchKeyEvent", **down, **({"text": text} if text else {}))
             self._call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=number)
 

@@ -44,10 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m is applied
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         part = item.path.relative_to(here).parts[0]
+        if parts.needs_the_machine(item, part):
+            item.add_marker(parts.ALONE)
         if part != BOOTS_A_MACHINE:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=3))
         if part == BOOTS_A_MACHINE:

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One closing line for a test run in two parts.
 
-`make test` runs tests that need no quiet machine two at a time, and after that, alone, those that compare programs with
-the clock. Each part is a pytest of its own: the first leaves its results in a file (``--leave-results FILE``), the
-second takes them as if they were its own (``--with-results FILE``), so that its summary and exit code speak for both.
+`make test` runs tests that need no quiet machine several at a time, and after that those that need it for themselves
+(marked `ALONE`). Each part is a pytest of its own: the first leaves its results in a file (``--leave-results FILE``),
+the second takes them as if they were its own (``--with-results FILE``), so that its summary and exit code speak for
+both.
+
+Those of `REAL_PROGRAMS` need the machine for themselves, unless they say that they do not (`BESIDE`): what they judge
+is neither n_w nor a share of time, and is of processes, files and sockets of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +20,17 @@ import pytest
 
 Results = dict[str, list[Any]]
 """Reports by what the terminal calls them: "passed", "failed", "error", "skipped" and so on."""
+REAL_PROGRAMS = ("kernel", "e2e", "system")
+"""The folders of tests that compare what programs did with what was measured of them."""
+ALONE, BESIDE = "alone", "beside"
+"""Markers of modules and tests. The nearer one counts."""
 _REPORTS = (pytest.TestReport, pytest.CollectReport)
+
+
+def needs_the_machine(item: pytest.Item, folder: str) -> bool:
+    """Whether a test is none to run beside others."""
+    said = (mark.name for mark in item.iter_markers() if mark.name in (ALONE, BESIDE))
+    return next(said, ALONE if folder in REAL_PROGRAMS else BESIDE) == ALONE
 
 
 def add_options(parser: pytest.Parser) -> None:

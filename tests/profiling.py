@@ -7,9 +7,10 @@ import os
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from parprof.commands.spawn import Child
@@ -121,11 +122,20 @@ class Run:
     lost: dict[str, int]
     statistics: dict[str, int]
     n_working_at_end: int
+    meanwhile: Counter[str] = field(default_factory=Counter)
+    lost_meanwhile: Counter[str] = field(default_factory=Counter)
+    """Of a session of several programs: what the kernel counted, and lost, while this one ran."""
+    output: str = ""
+    """What the program wrote, if that was kept."""
 
 
 @contextmanager
 def traced_session(
-    frequency_hz: int = 999, mechanism: str = "", source: Source | None = None, budget: Budget | None = None
+    frequency_hz: int = 999,
+    mechanism: str = "",
+    source: Source | None = None,
+    budget: Budget | None = None,
+    by_interval: bool = False,
 ) -> Iterator[Session]:
     """A session that keeps every sample with its instant.
 
@@ -136,7 +146,7 @@ def traced_session(
     with BpfKernel(["cpu-clock"], frequency_hz, trace=True, budget=budget) as kernel:
         if mechanism:
             kernel.prober._mechanisms = [mechanism]
-        session = Session(kernel, wanted_source=source)
+        session = Session(kernel, wanted_source=source, by_interval=by_interval)
         try:
             yield session
         finally:
@@ -169,6 +179,58 @@ def record(
     finally:
         for name in ("PARPROF_TRUTH", *environment):
             os.environ.pop(name, None)
+
+
+Command = tuple[str, ...]
+"""Variables of the environment (NAME=value), a program of tests/workloads, and its arguments."""
+
+
+def record_each(
+    commands: Iterable[Command], logs: Path, mechanism: str = "", source: Source | None = None
+) -> dict[Command, Run]:
+    """`record` of several programs, one after the other under one session, as the daemon sees them.
+
+    To make a session takes longer than most of these programs. What is lost and counted is that of all of them.
+    """
+    runs: dict[Command, Run] = {}
+    with traced_session(mechanism=mechanism, source=source) as session:
+        for number, command in enumerate(commands):
+            log, output = logs / f"log{number}", logs / f"output{number}"
+            variables = dict(word.split("=", 1) for word in takewhile(lambda word: "=" in word, command))
+            program, *arguments = command[len(variables) :]
+            before = Counter(session.kernel.statistics()), Counter(session.kernel.lost())
+            with output_in(output):
+                child = Child([str(BUILD / program), *arguments], {**variables, "PARPROF_TRUTH": str(log)})
+            session.watch(child.pid, follow=True, stop=True)
+            child.release()
+            n_working = run_until(session, lambda child=child: child.poll() is not None)  # type: ignore[misc]
+            session.drain()
+            runs[command] = run = _run_of(session, child.pid, log, n_working)
+            run.meanwhile, run.lost_meanwhile = (
+                Counter(run.statistics) - before[0],
+                Counter(run.lost) - before[1],
+            )
+            run.output = output.read_text()
+        session.finish()
+        for run in runs.values():
+            run.lost, run.statistics = session.kernel.lost(), session.kernel.statistics()
+        return runs
+
+
+@contextmanager
+def output_in(file: Path) -> Iterator[None]:
+    """What is started meanwhile writes there."""
+    saved = [(number, os.dup(number)) for number in (1, 2)]
+    target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        for number, _ in saved:
+            os.dup2(target, number)
+        yield
+    finally:
+        os.close(target)
+        for number, copy in saved:
+            os.dup2(copy, number)
+            os.close(copy)
 
 
 def attach(
@@ -213,6 +275,18 @@ def run_until(session: Session, done: Callable[[], bool], limit_s: float = 60) -
     return last
 
 
+def cpu_seconds(pid: int) -> float:
+    """The CPU time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def run_while_it_works(session: Session, pid: int, seconds: float) -> None:
+    """Until a process has used so much more CPU time, and has as many samples, however long that takes."""
+    end_s = cpu_seconds(pid) + seconds
+    run_until(session, lambda: cpu_seconds(pid) >= end_s)
+
+
 def rows_of(session: Session, *, loops: bool = False) -> tuple[list[PathSample], RowMaker]:
     """What a session has drained so far as rows, and who made them."""
     with Symbolizer() as symbolizer, FileNamer(symbolizer, loops=loops) as namer:
@@ -247,6 +321,10 @@ def agree(make: Callable[[], Run], minimum: int, limit: float, busy_limit: float
 
 def _finish(session: Session, pid: int, log: Path, n_working: int) -> Run:
     session.finish()
+    return _run_of(session, pid, log, n_working)
+
+
+def _run_of(session: Session, pid: int, log: Path, n_working: int) -> Run:
     target = [t for t in session.targets.values() if t.pid == pid][-1]
     return Run(
         session, target, Truth.read(log), session.kernel.lost(), session.kernel.statistics(), n_working

@@ -5,7 +5,6 @@ All of it is compared with the program's own clock, so that a busy machine makes
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ import pytest
 
 from parprof.process.cgroups import CGROUP_ROOT
 from profiling import BUILD, truth_environment
+from reports import report_of
 from truth import Truth
 
 Waits = Callable[[str], tuple[dict[str, Any], dict[str, float]]]
@@ -31,7 +31,17 @@ def waits(tmp_path: Path) -> Waits:
     def run(mode: str) -> tuple[dict[str, Any], dict[str, float]]:
         profile = tmp_path / "waits.pb.gz"
         parprof = [sys.executable, "-m", "parprof"]
-        command = [*parprof, "record", "-q", "-o", str(profile), "--", str(BUILD / "waits"), mode]
+        command = [
+            *parprof,
+            "record",
+            "-q",
+            "--no-report",
+            "-o",
+            str(profile),
+            "--",
+            str(BUILD / "waits"),
+            mode,
+        ]
         told: dict[str, float] = {}
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin and process.stdout
@@ -46,10 +56,7 @@ def waits(tmp_path: Path) -> Waits:
                 if name.endswith("_here") or name == "compute":
                     told[name] = float(seconds)
         assert process.returncode == 0
-        report = subprocess.run(
-            [*parprof, "report", "--json", str(profile)], capture_output=True, text=True, check=True
-        )
-        return json.loads(report.stdout), told
+        return report_of(profile), told
 
     return run
 
@@ -61,6 +68,13 @@ def continue_when_stopped(pid: int) -> None:
         time.sleep(0.01)
     time.sleep(0.5)
     os.kill(pid, signal.SIGCONT)
+
+
+def recorded(profile: Path, *command: str) -> dict[str, Any]:
+    """The report of a command."""
+    parprof = [sys.executable, "-m", "parprof"]
+    subprocess.run([*parprof, "record", "-q", "--no-report", "-o", str(profile), "--", *command], check=True)
+    return report_of(profile)
 
 
 def of(report: dict[str, Any], function: str, metric: str) -> float:
@@ -126,11 +140,7 @@ def test_a_stopped_process_does_not_stall(waits: Waits) -> None:
 def test_what_we_hold_a_child_for_is_no_stall_of_its_parent(tmp_path: Path) -> None:
     """A child is stopped at exec until its probes are there; the shell that waits for it began to sleep later."""
     busy = "import time; end = time.monotonic() + 0.5\nwhile time.monotonic() < end: pass"
-    profile = str(tmp_path / "child.pb.gz")
-    record = [sys.executable, "-m", "parprof", "record", "-q", "--no-report", "-o", profile, "--"]
-    subprocess.run([*record, "sh", "-c", f"'{sys.executable}' -S -c '{busy}'; true"], check=True)
-    report = [sys.executable, "-m", "parprof", "report", "--json", profile]
-    found = json.loads(subprocess.run(report, capture_output=True, check=True).stdout)
+    found = recorded(tmp_path / "child.pb.gz", "sh", "-c", f"'{sys.executable}' -S -c '{busy}'; true")
     assert found["totals"]["stall_s"] < 0.1 * found["elapsed_s"] * found["process"]["cores"]
     check_account(found)
 
@@ -142,16 +152,26 @@ def test_attach_to_all_of_a_cgroup(tmp_path: Path) -> None:
     )
     if root is None:
         pytest.skip("no cgroup v2 is mounted")
-    group, profile = root / f"parprof-test-{os.getpid()}", str(tmp_path / "group.pb.gz")
+    group, profile = root / f"parprof-test-{os.getpid()}", tmp_path / "group.pb.gz"
     group.mkdir()
     busy = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(2)]
     try:
         for process in busy:
             (group / "cgroup.procs").write_text(str(process.pid))
-        attach = [sys.executable, "-m", "parprof", "attach", "--scope", "cgroup", "-d", "1", "-o", profile]
+        attach = [
+            sys.executable,
+            "-m",
+            "parprof",
+            "attach",
+            "--scope",
+            "cgroup",
+            "-d",
+            "1",
+            "-o",
+            str(profile),
+        ]
         subprocess.run([*attach, str(busy[0].pid)], capture_output=True, check=True)
-        report = [sys.executable, "-m", "parprof", "report", "--json", profile]
-        found = json.loads(subprocess.run(report, capture_output=True, check=True).stdout)
+        found = report_of(profile)
     finally:
         for process in busy:
             process.kill()
@@ -163,9 +183,9 @@ def test_attach_to_all_of_a_cgroup(tmp_path: Path) -> None:
 
 def test_attach_to_a_parent_measures_its_children_with_it(tmp_path: Path) -> None:
     """They were there before us; without --children it is said that they are not measured."""
-    profile = str(tmp_path / "tree.pb.gz")
+    profile = tmp_path / "tree.pb.gz"
     busy = "while :; do :; done"
-    attach = [sys.executable, "-m", "parprof", "attach", "-F", "498", "-d", "1", "-o", profile]
+    attach = [sys.executable, "-m", "parprof", "attach", "-F", "498", "-d", "1", "-o", str(profile)]
     with subprocess.Popen(["sh", "-c", f"{busy} & {busy} & wait"], start_new_session=True) as parent:
         try:
             time.sleep(0.3)
@@ -175,11 +195,7 @@ def test_attach_to_a_parent_measures_its_children_with_it(tmp_path: Path) -> Non
         finally:
             os.killpg(parent.pid, signal.SIGKILL)
     assert "2 child processes that are not measured: --children includes them" in alone.stderr
-    report = json.loads(
-        subprocess.run(
-            [sys.executable, "-m", "parprof", "report", "--json", profile], capture_output=True, check=True
-        ).stdout
-    )
+    report = report_of(profile)
     workers = [one for one in report["scope"]["processes"] if one["work_s"] + one["ready_s"] > 0.3]
     assert len(workers) == 2
     assert report["totals"]["idleness_s"] + report["totals"]["stall_s"] < 0.04 * report["elapsed_s"]
@@ -206,8 +222,7 @@ def test_functions_are_alone_at_work_for_as_long_as_they_say(tmp_path: Path) -> 
         env=truth_environment(log),
         check=True,
     )
-    answer = subprocess.run([*parprof, "report", "--json", str(profile)], capture_output=True, check=True)
-    report = json.loads(answer.stdout)
+    report = report_of(profile)
     found = {row["name"]: row["concurrency"]["inclusive"] for row in report["functions"]}
     totals = report["totals"]
     # A thread that is preempted counts as working for as long as it waits, but is not sampled then.
@@ -236,3 +251,22 @@ def test_functions_are_alone_at_work_for_as_long_as_they_say(tmp_path: Path) -> 
         check=True,
     )
     assert "each change seen" in " ".join(shown.stdout.split()) and "serial_work" in shown.stdout
+
+
+@pytest.mark.beside
+def test_a_program_in_a_script_is_told_by_its_own_runtime(tmp_path: Path) -> None:
+    """What a barrier is, is a question of what ran, not of the shell that started it."""
+    script = f"'{BUILD / 'omp_truth.gomp'}' serial,balanced --repeat 2; true"
+    process = recorded(tmp_path / "script.pb.gz", "sh", "-c", script)["process"]
+    assert (process["comm"], process["runtime"]) == ("sh", "libgomp")
+    assert process["n_w_source"] in {"exact", "memory", "sampled"}
+
+
+def test_a_librarys_threads_work_for_who_called_it(tmp_path: Path) -> None:
+    """They were started while the library was loaded; the program calls it in two places, for 0.9 s and for 0.3 s."""
+    report = recorded(tmp_path / "blas.pb.gz", str(BUILD / "blas_truth"))
+    for function, seconds in (("often", 0.9), ("seldom", 0.3)):  # two threads work for as long
+        assert of(report, function, "work_s") == pytest.approx(2 * seconds, rel=0.15), function
+    assert of(report, "load", "work_s") < 0.05
+    assert of(report, "[OpenBLAS worker]", "work_s") < 0.05
+    assert of(report, "blas_thread_init", "work_s") < 0.05

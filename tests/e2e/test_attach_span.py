@@ -19,6 +19,8 @@ from parprof.scale.model import Scale
 from parprof.scale.record import Kind
 from profiling import BUILD
 
+pytestmark = pytest.mark.beside
+
 PROGRAMS = (
     BUILD / "span_phases.gomp",
     pytest.param(
@@ -60,6 +62,7 @@ def measured(pid: int, output: Path, *options: str) -> Scale:
     return found
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_each_phase_takes_as_long_as_its_longest_share(program: Path, tmp_path: Path) -> None:
     """Two threads: work 1/2 + (1 + 2) + (1 + 1), span 1/2 + 2 + 1."""
@@ -80,6 +83,7 @@ def test_each_phase_takes_as_long_as_its_longest_share(program: Path, tmp_path: 
     assert max(counts) - min(counts) <= 2 < min(counts)
 
 
+@pytest.mark.alone
 def test_tasks_at_a_barrier_are_their_threads_shares(tmp_path: Path) -> None:
     with running(BUILD / "span_phases.gomp", "tasks", COARSE_UNITS) as child:
         main = measured(child.pid, tmp_path / "out.pb.gz", "-d", "1").main
@@ -95,6 +99,7 @@ def test_regions_within_regions_are_told_of(tmp_path: Path) -> None:
     assert any("regions began within others" in note for note in found.notes)
 
 
+@pytest.mark.alone
 def test_what_costs_more_than_the_budget_is_refused_with_the_estimate(tmp_path: Path) -> None:
     with running(BUILD / "span_phases.gomp", "coarse", 200) as child:
         done = attach(child.pid, tmp_path / "out.pb.gz", "-d", "5")

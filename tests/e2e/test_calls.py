@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.beside
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "tests/workloads/build"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "daemon")}
@@ -54,6 +56,7 @@ def result_of(file: Path) -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.alone  # nothing is to be lost
 def test_a_command_is_counted_from_its_first_call_on(tmp_path: Path) -> None:
     out = tmp_path / "calls.json"
     done = parprof(
@@ -70,7 +73,9 @@ def test_a_command_is_counted_from_its_first_call_on(tmp_path: Path) -> None:
     assert arcs["sweep", "leaf"]["concurrent"]["count"] == 1006
     assert arcs["set_up", "leaf"]["file"].endswith("calls_truth.c") and arcs["set_up", "leaf"]["line"] > 0
     assert rows["set_up"]["callees"]["ss"] == {"count": 1009}, "Cedar's record of the caller"
-    assert loaded["schema"] == 1 and not loaded["lost"] and loaded["process"]["n_w_source"] == "scheduler"
+    assert loaded["schema"] == 1 and loaded["process"]["n_w_source"] == "scheduler"
+    assert loaded["lost"].pop("user_stack", 0) <= 2, "samples in exec and exit, which have no stack"
+    assert not loaded["lost"]
 
 
 def test_the_table_begins_with_what_to_do() -> None:
@@ -118,6 +123,7 @@ def test_times_of_a_running_process() -> None:
     assert re.search(r"ms .* leaf$", done.stdout, re.M)
 
 
+@pytest.mark.alone
 def test_millions_of_calls_a_second_are_refused_with_an_estimate() -> None:
     """What it would cost is right within a factor of two."""
     with running("storm=2", "storm=30") as process:
@@ -138,6 +144,7 @@ def test_millions_of_calls_a_second_are_refused_with_an_estimate() -> None:
         assert process.poll() is None, "it lives"
 
 
+@pytest.mark.alone
 def test_a_command_that_is_too_dear_runs_on_uncounted() -> None:
     done = parprof("calls", "-f", "leaf", "--", PROGRAM, "storm=1.5")
     assert done.returncode == 0 and float(done.stdout) > 2e5

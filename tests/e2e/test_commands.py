@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from daemon_process import loaded_ids
+from daemon_process import eventually, loaded_ids
+from reports import report_of
 from truth import Truth
+
+pytestmark = pytest.mark.beside
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "tests/workloads/build"
@@ -29,15 +31,8 @@ def parprof(*arguments: str | Path, timeout: float = 60, **extra: str) -> subpro
     )  # fmt: skip
 
 
-def report(file: Path) -> dict[str, Any]:
-    done = parprof("report", file, "--json")
-    assert done.returncode == 0, done.stderr
-    loaded: dict[str, Any] = json.loads(done.stdout)
-    return loaded
-
-
 def inclusive(file: Path) -> dict[str, dict[str, float]]:
-    return {row["name"]: row["inclusive"] for row in report(file)["functions"]}
+    return {row["name"]: row["inclusive"] for row in report_of(file)["functions"]}
 
 
 @pytest.fixture
@@ -57,24 +52,37 @@ IDLENESS_PER_WORK = {
 
 
 def check_ratio(name: str, row: dict[str, float], expected: tuple[float, float]) -> None:
-    """Idleness / work. On a busy machine threads wait for a core, and the log moves away from what was planned."""
+    """Idleness / work. On a busy machine threads wait for a core, and the log moves away from what was planned; and the
+    cores that others have while a thread of the program wants one are told apart from idle ones, but not in the log."""
     true, promised = expected[1] / expected[0], IDLENESS_PER_WORK[name]
-    measured = row["idleness_s"] / row["work_s"]
+    measured = (row["idleness_s"] + row.get("stolen_s", 0)) / row["work_s"]
     assert min(true, promised) - 0.1 < measured < max(true, promised) + 0.1, (name, true)
 
 
+def busy_s() -> float:
+    """What all CPUs of the machine have done so far, for whomever."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return sum(int(one) for one in (*fields[1:4], *fields[6:9])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.alone
 @pytest.mark.parametrize("program", ["omp_truth.gomp", "omp_truth.omp"])
 def test_record_attributes_idleness_to_functions(program: str, tmp_path: Path) -> None:
     out, log = tmp_path / "out.pb.gz", tmp_path / "log"
     phases = "serial,balanced,skewed,barrier,lock"
+    before_s = busy_s()
     done = parprof("record", "-F", "999", "--view", "flat", "--cores", "2", "-o", out, "--",
                    BUILD / program, phases, "--repeat", "8", PARPROF_TRUTH=str(log))  # fmt: skip
+    taken_s = busy_s() - before_s
     assert done.returncode == 0, done.stderr
     assert "serial_work" in done.stderr and "serial_work" not in done.stdout
     functions, expected = inclusive(out), Truth.read(log).expected(cores=2)
     for name in IDLENESS_PER_WORK:
         check_ratio(name, functions[name], expected[name])
         assert functions[name]["work_s"] == pytest.approx(expected[name][0] / 1e9, rel=0.25, abs=0.02)
+    others_s = taken_s - sum(interval.cpu_ns for interval in Truth.read(log).intervals) / 1e9
+    stolen_s = sum(functions[name].get("stolen_s", 0) for name in IDLENESS_PER_WORK)
+    assert stolen_s <= others_s, "no more than others had"
 
 
 @pytest.mark.parametrize("program", ["omp_truth.gomp", "pthread_truth"])
@@ -110,6 +118,7 @@ def test_facts_and_profile_want_files_of_their_own(tmp_path: Path) -> None:
     assert done.returncode == 1 and "its directory does not exist" in done.stderr
 
 
+@pytest.mark.alone
 def test_record_pthreads(tmp_path: Path) -> None:
     out, log = tmp_path / "out.pb.gz", tmp_path / "log"
     done = parprof("record", "-F", "999", "--cores", "2", "-o", out, "--", BUILD / "pthread_truth",
@@ -118,10 +127,11 @@ def test_record_pthreads(tmp_path: Path) -> None:
     functions, expected = inclusive(out), Truth.read(log).expected(cores=2)
     for name in ("serial_work", "skewed_long", "locked_work"):
         check_ratio(name, functions[name], expected[name])
-    process = report(out)["process"]
+    process = report_of(out)["process"]
     assert (process["n_w_source"], process["runtime"], process["cores"]) == ("scheduler", "none", 2)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "forever", [["omp_truth.gomp", "serial,balanced"], ["omp_truth.omp", "serial,balanced"]], indirect=True
 )
@@ -132,7 +142,7 @@ def test_attach_names_the_serial_function(forever: subprocess.Popen[bytes], tmp_
     functions = sorted(inclusive(out).items(), key=lambda item: -item[1]["idleness_s"])
     named = [name for name, _ in functions if name.endswith("_work")]
     assert named[0] == "serial_work"
-    assert report(out)["process"]["n_w_source"] == "exact"
+    assert report_of(out)["process"]["n_w_source"] == "exact"
     assert forever.poll() is None, "the target did not survive"
 
 
@@ -144,12 +154,14 @@ def test_signals_end_the_measurement_with_results(
     out = tmp_path / "out.pb.gz"
     with subprocess.Popen([sys.executable, "-m", "parprof", "attach", str(forever.pid), "-o", str(out)],
                           env=ENVIRONMENT, stdout=subprocess.PIPE) as process:  # fmt: skip
-        time.sleep(4)  # it takes nearly two to load the programs of probes, before the first sample counts
+        maps = Path(f"/proc/{forever.pid}/maps")
+        eventually("its probes, before which no sample counts", lambda: "[uprobes]" in maps.read_text())
+        time.sleep(1)
         process.send_signal(number)
         text = process.communicate(timeout=20)[0].decode()
         assert process.returncode == 0
     assert "skewed_long" in text
-    assert report(out)["totals"]["samples"] > 100
+    assert report_of(out)["totals"]["samples"] > 100
     assert forever.poll() is None
 
 
@@ -173,6 +185,33 @@ def test_exit_code_is_the_commands_own(tmp_path: Path) -> None:
     assert out.exists()
 
 
+def test_what_valgrind_translates_is_not_probed(tmp_path: Path) -> None:
+    """It would translate a breakpoint, too, and the program would end there."""
+    program, out = tmp_path / "team", tmp_path / "out.pb.gz"
+    subprocess.run(["gcc", "-fopenmp", "-O1", "-xc", "-", "-o", program], input=b"""
+        #include <stdio.h>
+        int main(int argc, char **argv) {
+            for (int i = 0; argc > 1 ? i < 50 : 1; i++) {
+                #pragma omp parallel for num_threads(2)
+                for (int j = 0; j < 20000; j++) __asm__ volatile("");
+                if (i == 2) { puts("ready"); fflush(stdout); }
+            }
+        }""", check=True)  # fmt: skip
+    under = ("valgrind", "--tool=none", "-q", program)
+    done = parprof("record", "-o", out, "--", *under, "ends")
+    assert done.returncode == 0, done.stderr
+    with subprocess.Popen(under, stdout=subprocess.PIPE) as target:
+        try:
+            assert target.stdout and target.stdout.readline() == b"ready\n"
+            done = parprof("attach", "-v", "-d", "1", "-o", out, target.pid)
+            assert done.returncode == 0, done.stderr
+            assert target.poll() is None
+        finally:
+            target.kill()
+    assert "its code is translated by none-" in done.stdout + done.stderr
+
+
+@pytest.mark.alone
 def test_children_are_followed(tmp_path: Path) -> None:
     out = tmp_path / "out.pb.gz"
     done = parprof("record", "-F", "999", "-o", out, "--", "sh", "-c",
@@ -187,7 +226,7 @@ def test_exec_under_us(tmp_path: Path) -> None:
     done = parprof("record", "-F", "999", "-o", out, "--", "sh", "-c",
                    f"exec {BUILD / 'omp_truth.gomp'} serial,skewed --repeat 5")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert report(out)["process"]["comm"].startswith("omp_truth")
+    assert report_of(out)["process"]["comm"].startswith("omp_truth")
     assert inclusive(out)["serial_work"]["idleness_s"] > 0
 
 
@@ -223,6 +262,7 @@ def test_bad_input_is_one_clear_line(arguments: list[str], code: int, words: str
     assert len(lines) == 1 and words in lines[0], done.stderr
 
 
+@pytest.mark.alone  # it takes a thread of somebody
 def test_zombie_and_thread_are_refused(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as child:
         time.sleep(0.3)
@@ -273,6 +313,7 @@ def test_go_pprof_reads_it(tmp_path: Path) -> None:
     assert "serial_work" in done.stdout or "burn" in done.stdout
 
 
+@pytest.mark.alone  # it counts all programs of the kernel
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     before = _bpf_objects()
     parprof("record", "-o", tmp_path / "o", "--", BUILD / "omp_truth.gomp", "serial")
@@ -305,7 +346,7 @@ def test_in_a_pid_namespace_of_its_own(tmp_path: Path) -> None:
     if "mount:" in done.stderr or "unshare:" in done.stderr:
         pytest.skip(f"no namespace can be made here: {done.stderr.strip()[:100]}")
     assert done.returncode == 0, done.stderr
-    told = report(out)
+    told = report_of(out)
     assert told["process"]["pid"] < 1000
     assert told["process"]["runtime"] == "libgomp"
     assert inclusive(out)["skewed_long"]["samples"] > 10

@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,9 +28,10 @@ from daemon_process import DaemonProcess
 from parprof import pprof_pb2
 from parprof.service.push import pyroscope_pb2
 from push_server import serving
+from reports import report_of
 from truth import Truth
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")
+pytestmark = [pytest.mark.beside, pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")]
 
 STAMP = "parprofd_snapshot_timestamp_seconds"
 OF_PROCESS = (
@@ -64,6 +66,7 @@ def between(truth: Truth, start_ns: int, end_ns: int) -> Truth:
     return Truth(cut)
 
 
+@pytest.mark.alone
 def test_an_openmp_program_is_found_and_measured(daemon: DaemonProcess, tmp_path: Path) -> None:
     with dp.openmp(tmp_path, "omp") as target:
         pid = target.pid
@@ -160,12 +163,27 @@ def test_attach_through_the_daemon_has_nothing_of_before(tmp_path: Path, spinner
         os.kill(target.pid, signal.SIGSTOP)
         done = daemon.parprof("attach", target.pid, "-d", "2", "-o", out)
         assert done.returncode == 0, done.stderr
-        told = json.loads(dp.parprof("report", out, "--json").stdout)
+        told = report_of(out)
         assert told["totals"]["samples"] == 0 and told["duration_s"] < 6
         os.kill(target.pid, signal.SIGCONT)
         assert daemon.parprof("attach", target.pid, "-d", "2", "-o", out).returncode == 0
-        told = json.loads(dp.parprof("report", out, "--json").stdout)
+        told = report_of(out)
         assert told["totals"]["samples"] > 10 and 1.9 < told["duration_s"] < 6
+
+
+def test_attach_through_the_daemon_counts_time_without_samples(tmp_path: Path, spinner: Path) -> None:
+    """A program that stands still for most of the seconds that are measured."""
+    out = tmp_path / "out.pb.gz"
+    with dp.running(tmp_path / "parprofd") as daemon, dp.started(spinner) as target:
+        daemon.sampled(target.pid, 0.1)
+        pauses = [threading.Timer(2, os.kill, (target.pid, signal.SIGSTOP)),
+                  threading.Timer(6, os.kill, (target.pid, signal.SIGCONT))]  # fmt: skip
+        for pause in pauses:
+            pause.start()
+        done = daemon.parprof("attach", target.pid, "-d", "8", "-o", out)
+        assert done.returncode == 0, done.stderr
+        told = report_of(out)
+        assert 7.5 < told["duration_s"] < 11 and told["totals"]["samples"] > 10
 
 
 def test_a_scrape_is_of_now(tmp_path: Path, spinner: Path) -> None:
@@ -197,6 +215,7 @@ while True:
 """
 
 
+@pytest.mark.alone
 def test_attach_through_the_daemon_tells_where_threads_wait(daemon: DaemonProcess, tmp_path: Path) -> None:
     """Cut at both ends: a thread sleeps all the time, for ten minutes."""
     with dp.started(sys.executable, "-S", "-c", NAPS) as target:
@@ -305,6 +324,7 @@ def start_as(pid: int, program: Path) -> bool:
     return made == pid
 
 
+@pytest.mark.alone  # somebody else could take it
 def test_a_pid_that_is_used_again(daemon: DaemonProcess, spinner: Path, tmp_path: Path) -> None:
     second = dp.build(tmp_path, "second", "spin_again")
     with dp.started(spinner) as target:

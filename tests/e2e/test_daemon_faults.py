@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import gzip
+import itertools
 import json
 import os
 import random
@@ -33,7 +34,7 @@ from parprof.service.control.client import Client
 from parprof.untrusted import visible
 from push_server import serving
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")
+pytestmark = [pytest.mark.beside, pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")]
 
 
 @pytest.fixture(scope="module")
@@ -188,20 +189,27 @@ def test_without_privileges(directory: Path) -> None:
 
 
 def test_helpers_are_killed(daemon: DaemonProcess, tmp_path: Path, spinner: Path) -> None:
+    # a helper lives for milliseconds where the machine is quiet: new programs come until each was met, and
+    # none of them may be one that an earlier try made, whose unwind tables are kept
     killed = set[str]()
     helpers = {"parprof.symbols.worker", "parprof.unwind.worker"}
-    for number in range(3):
-        is_last = number == 2
-        with dp.started(dp.build(tmp_path, f"new{number}", f"killed_{number}")) as target:
-            deadline = time.monotonic() + dp.WAIT_S
-            # meanwhile none of them comes to an end of its work; on a busy machine the second starts late
-            while target.pid not in daemon.page().pids() or (is_last and killed < helpers):
-                assert time.monotonic() < deadline, killed
+    deadline = time.monotonic() + dp.WAIT_S
+    for number in itertools.count():
+        with dp.started(dp.build(tmp_path, f"new{number}", f"killed_{tmp_path.name}_{number}")) as target:
+            looked_s = 0.0
+            while True:
                 for module in helpers:
                     for child in dp.children(daemon.process.pid, module):
-                        os.kill(child, signal.SIGKILL)
-                        killed.add(module)
-    assert killed == helpers
+                        with suppress(ProcessLookupError):
+                            os.kill(child, signal.SIGKILL)
+                            killed.add(module)
+                if time.monotonic() - looked_s > 0.5:
+                    if target.pid in daemon.page().pids():
+                        break
+                    looked_s = time.monotonic()
+                    assert looked_s < deadline, killed
+        if number >= 2 and killed == helpers:
+            break
     with dp.started(dp.build(tmp_path, "last", "not_killed"), "stacks") as target:
         daemon.page_when("its function", lambda page: "not_killed" in page.functions(target.pid))
         profile = gzip.decompress(daemon.get(f"/profiles/{target.pid}.pb.gz?seconds=10")[1])
@@ -509,6 +517,7 @@ def test_malformed_control_messages(daemon: DaemonProcess, spinner: Path) -> Non
     check_well(daemon, spinner)
 
 
+@pytest.mark.alone
 def test_slow_and_silent_http_clients(daemon: DaemonProcess, spinner: Path) -> None:
     host, _, port = daemon.address.rpartition(":")
     clients = []
@@ -526,6 +535,7 @@ def test_slow_and_silent_http_clients(daemon: DaemonProcess, spinner: Path) -> N
     check_answers(daemon)
 
 
+@pytest.mark.alone  # who is not served in time is refused
 def test_a_hundred_scrapes_at_once(daemon: DaemonProcess, spinner: Path) -> None:
     with dp.started(spinner) as target:
         daemon.sampled(target.pid)

@@ -16,9 +16,12 @@ import pytest
 from parprof.exporters import pprof
 from parprof.model import Profile
 
+pytestmark = pytest.mark.beside
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.alone
 def test_page_faults_and_context_switches_are_counted_by_call_path(tmp_path: Path) -> None:
     """One innermost function, called by two: 24,000 and 8,000 faults, 3,000 and 1,000 naps. On one CPU with a program
     that takes turns with it: every second switch there is the other's."""
@@ -108,6 +111,7 @@ def test_each_byte_of_system_calls_is_in_the_tree_if_all_are_sampled(tmp_path: P
         assert 0 <= of_ld_so < 1 << 16  # and of printf
 
 
+@pytest.mark.alone
 def test_a_child_has_its_samples_from_its_begin(tmp_path: Path) -> None:
     """By default: what it may pay at first is enough for some."""
     script = "; ".join(str(ROOT / "tests/workloads/build" / one) for one in ("transfers", "allocations"))
@@ -164,6 +168,7 @@ def test_bytes_of_a_running_process(tmp_path: Path) -> None:
         assert total == run.exactly(event)
 
 
+@pytest.mark.alone
 def test_what_the_budget_has_no_time_for_is_said(tmp_path: Path) -> None:
     """Either single samples are left out, or all that would come after."""
     profile = attached(tmp_path, "-e", "write-bytes=1", command="transfers hastes")
@@ -208,6 +213,7 @@ def test_a_sample_for_each_so_many_allocated_bytes(tmp_path: Path) -> None:
     assert abs(run.profile.total().events["malloc-bytes"] - run.exactly("malloc-bytes")) <= 3 * 8000
 
 
+@pytest.mark.alone
 def test_samples_of_allocations_that_come_too_fast_stand_for_more(tmp_path: Path) -> None:
     run = recorded(tmp_path, "allocations", "-e", "malloc-bytes=100")
     counted = int(run.profile.extra["samples"])
@@ -244,6 +250,7 @@ def test_allocations_of_a_running_process(tmp_path: Path) -> None:
     assert sum(found.values()) == profile.total().events["malloc-bytes"] == run.exactly("malloc-bytes")
 
 
+@pytest.mark.alone
 def test_allocations_that_are_too_dear_to_probe(tmp_path: Path) -> None:
     """The breaker takes the probes away at once, and the profile says what is missing."""
     profile = attached(tmp_path, "-e", "malloc-bytes", command="allocations hastes")

@@ -34,7 +34,10 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 
 from parprof.service.http import HttpServer
+from parprof.service.model import Labels
 from stand_in_service import Program, StandInService
+
+pytestmark = pytest.mark.beside
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAFANA = ROOT / "grafana"
@@ -44,7 +47,7 @@ PARPROFD = Path(os.environ.get("PARPROFD", Path(sys.executable).parent / "parpro
 BUILD = ROOT / "tests/workloads/build"
 WAIT_S = 60.0
 
-EMPTY_WHILE_ALL_IS_WELL = {"governor", "attach failures", "pushed profiles"}
+EMPTY_WHILE_ALL_IS_WELL = {"short processes", "governor", "attach failures", "pushed profiles"}
 """Panels of what need not happen to a real daemon."""
 
 needs_prometheus = pytest.mark.skipif(
@@ -73,7 +76,15 @@ def parprofd_command(config: Path) -> list[str]:
 @contextmanager
 def stand_in() -> Iterator[Daemon]:
     """`StandInService`, in which time passes."""
-    service = StandInService([Program(42, "heat", 4, 2), Program(77, "solver", 7, 1)])
+    pod = Labels(
+        container="ab" * 32, pod="01234567-89ab-cdef-0123-456789abcdef", pod_name="s-0", namespace="shop"
+    )
+    service = StandInService(
+        [
+            Program(42, "heat", 4, 2, labels=Labels(unit="heat.service")),
+            Program(77, "solver", 7, 1, labels=pod),
+        ]
+    )
     stop = threading.Event()
 
     def live() -> None:
@@ -116,7 +127,8 @@ def real(directory: Path) -> Iterator[Daemon]:
             process.terminate()
 
 
-@pytest.fixture(scope="module", params=["stand-in", "parprofd"])
+# the real one watches all programs of the machine
+@pytest.fixture(scope="module", params=["stand-in", pytest.param("parprofd", marks=pytest.mark.alone)])
 def daemon(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     if request.param == "stand-in":
         with stand_in() as running:
@@ -212,13 +224,16 @@ def panels() -> list[Any]:
 
 def filled(text: str, dashboard: str, daemon: Daemon) -> str:
     """A query with Grafana's variables set."""
-    everything = dashboard != "process"
+    everything = dashboard not in ("process", "node")
     values = {
         "$__rate_interval": "1m",
         "$__range": "5m",
         "$instance": ".*" if everything else daemon.address,
-        "$comm": ".*" if everything else daemon.comm,
+        "$comm": daemon.comm if dashboard == "process" else ".*",
         "$pid": str(daemon.pid),
+        "$namespace": ".*",
+        "$unit": ".*",
+        "$pod": ".*",
     }
     for name, value in values.items():
         text = text.replace(name, value)
@@ -246,10 +261,13 @@ def test_variables(prometheus: Prometheus, daemon: Daemon, file: Path) -> None:
             match = re.fullmatch(r"label_values\((.*), ([a-z]+)\)", variable["query"]["query"])
             assert match is not None
             found = prometheus.query(filled(match[1], file.stem, daemon))
-            offered[variable["name"]] = {series["metric"][match[2]] for series in found}
+            offered[variable["name"]] = {series["metric"].get(match[2]) for series in found}
     assert daemon.address in offered["instance"]
     assert daemon.comm in offered.get("comm", {daemon.comm})
     assert str(daemon.pid) in offered.get("pid", {str(daemon.pid)})
+    if not daemon.is_real:
+        assert "heat.service" in offered.get("unit", {"heat.service"})
+        assert "shop" in offered.get("namespace", {"shop"}) and "s-0" in offered.get("pod", {"s-0"})
 
 
 @needs_prometheus
@@ -415,6 +433,7 @@ def test_dashboards_are_what_the_generator_writes() -> None:
 
 
 def test_links_between_dashboards() -> None:
+    assert len(DASHBOARDS) == 5
     uids = {json.loads(file.read_text())["uid"] for file in DASHBOARDS}
     linked = {uid for file in DASHBOARDS for uid in re.findall(r'"/d/([^?"]+)', file.read_text())}
     assert linked

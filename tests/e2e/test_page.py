@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,23 +22,12 @@ from parprof.metrics import Metrics
 from parprof.model import Accounting, Frame, Origin, PathSample, ProcessInfo, Profile
 from profiles import heat, sample
 
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs a browser: apt install chromium")
+pytestmark = [
+    pytest.mark.beside,
+    pytest.mark.skipif(not CHROMIUM, reason="needs a browser: apt install chromium"),
+]
 
 BAD = "</script><img src=x onerror=alert(1)>&\x1b\u202e"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("browser")) as it:
-        yield it
-
-
-@pytest.fixture
-def tab(browser: Browser) -> Iterator[Browser]:
-    browser.complaints.clear()
-    browser.resize(1000)
-    yield browser
-    assert not browser.complaints
 
 
 def show(tab: Browser, folder: Path, profile: Profile, fragment: str = "", *, source: bool = True) -> Path:
@@ -331,6 +319,48 @@ def test_differences(tab: Browser, tmp_path: Path) -> None:
     assert tab.run("document.getElementById('kind').value") == "2"
     assert not tab.run("document.getElementById('real').checked")
     assert "step" in rows(tab)
+
+
+def test_the_flame_graph_of_differences(tab: Browser, tmp_path: Path) -> None:
+    before, after = heat(), heat()
+    after.samples[0].metrics.idleness_ns /= 10  # of fprintf
+    page = tmp_path / "diff.html"
+    diff_page.write(before, after, str(page))
+    tab.open(f"file://{page}")
+    assert drawn(tab)[:2] == [["whole process"], ["main"]]
+    assert drawn(tab)[2:4] == [["write_boundary", "solve", "fib"], ["fprintf", "barrier", "fib"]]
+
+    def colour(row: int, share: float) -> list[int]:
+        chart = "document.getElementById('chart')"
+        x = f"Math.round({share} * {chart}.width)"
+        return list(tab.run(f"[...{chart}.getContext('2d').getImageData({x}, {20 * row + 3}, 1, 1).data]"))[
+            :3
+        ]
+
+    unsure = [0xD3, 0xD7, 0xDC]
+    assert colour(2, 0.9) == colour(3, 0.9) == unsure  # solve, fib
+    assert colour(3, 0.5) == [0x6F, 0xA8, 0xDC]  # fprintf: less
+    assert "lost with callees: 1.060 s became 0.520 s" in details(tab)
+    tab.click("#chart")  # in the middle: barrier, or fprintf
+    assert "at=" in address(tab)
+    kept, said = address(tab), details(tab)
+    tab.open(f"file://{page}{kept}")
+    assert details(tab) == said and not said.startswith("whole process")
+    tab.press("Escape")
+    assert details(tab).startswith("whole process") and address(tab) in ("", "#")
+    chosen(tab, "by", "before")
+    assert "width=before" in address(tab)
+    tab.run("document.getElementById('chart').focus()")
+    tab.press("ArrowDown", "ArrowDown", "ArrowDown")
+    assert details(tab).startswith("fprintf [libc.so.6]") and "-0.540" in details(tab)
+    tab.press("Enter")
+    assert "at=" in address(tab)
+    for width in (400, 2000):
+        tab.resize(width, dark=True)
+        assert tab.run("document.documentElement.scrollWidth") <= width
+    chosen(tab, "kind", "2")
+    tab.press("Escape")
+    assert colour(0, 0.5) == [0x8D, 0x95, 0x9F]  # as much useful work as before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")

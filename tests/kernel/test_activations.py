@@ -15,6 +15,8 @@ from parprof.metrics import ACTIVATIONS
 from parprof.model import ACTIVATION, PathSample
 from parprof.session.session import Session
 
+pytestmark = pytest.mark.beside
+
 Paths = dict[tuple[str, ...], Counter[str]]
 
 

@@ -18,6 +18,8 @@ from parprof.process.loadmap import LoadMap
 from parprof.session.session import Session
 from parprof.session.target import Target
 
+pytestmark = pytest.mark.beside
+
 SPIN = [sys.executable, "-S", "-c", "while True: sum(range(1000))"]
 
 

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +21,7 @@ import pytest
 import profiling
 from parprof.commands.spawn import Child
 from parprof.kernel.engine import BpfKernel
-from parprof.kernel.records import Budget, Cost
+from parprof.kernel.records import Budget, Cost, TraceRecord
 from parprof.kernel.uprobes import Site
 from parprof.model import PathSample
 from parprof.plans import Edge
@@ -118,15 +120,19 @@ def running(program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+@functools.cache
+def offset_in(path: str, name: str) -> int:
+    symbols = subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
+    return next(int(line.split()[0], 16) for line in symbols.splitlines() if f" T {name}@" in line)
+
+
 def code_of(pid: int, name: str) -> bytes:
     """The first bytes of a function of libgomp in a process, as they are now."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     library = next(line for line in lines if "libgomp" in line and line.split()[2] == "00000000")
     start, path = int(library.split("-")[0], 16), library.split()[-1]
-    symbols = subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
-    offset = next(int(line.split()[0], 16) for line in symbols.splitlines() if f" T {name}@" in line)
     with open(f"/proc/{pid}/mem", "rb") as memory:
-        memory.seek(start + offset)
+        memory.seek(start + offset_in(path, name))
         return memory.read(16)
 
 
@@ -159,16 +165,21 @@ def test_the_probes_are_taken_out_of_the_code() -> None:
 
 @pytest.mark.parametrize("program", [GOMP, OMP])
 def test_idleness_is_right_through_the_change_of_source(program: str) -> None:
-    """Serial for 0.3 s, then two threads share a tree of tiny tasks: probes pushed frames whose end nobody saw."""
+    """Serial for 0.3 s, then two threads share a tree of tiny tasks: probes pushed frames whose end nobody saw.
+
+    The program says by the clock how long cores had nothing of it to do, the profile by the CPU time meanwhile: while
+    the only thread that works waits for a core that others have, no idleness is its. Of that the serial part is known.
+    """
     storms = []
     for _ in range(4):
-        storms.append(run(program, "tree", "16", "8000"))
-        storm = storms[-1]
-        error = storm.sum("idleness_ns") - storm.idle_s
-        if abs(error) <= 0.1 * storm.wall_s:
+        storm = run(program, "tree", "16", "8000")
+        storms.append((storm.sum("idleness_ns"), storm.idle_s))
+        least, most = sorted((0.3, storm.idle_s))
+        margin = 0.15 * storm.cpu_s
+        if is_right := least - margin <= storm.sum("idleness_ns") <= most + margin:
             break
+    assert is_right, storms
     assert storm.target.source is Source.SAMPLED
-    assert abs(error) <= 0.2 * storm.wall_s, [(one.sum("idleness_ns"), one.idle_s) for one in storms]
     serial = sum(row.metrics.idleness_ns for row in storm.rows if "serial_part" in names(row)) / 1e9
     assert serial == pytest.approx(0.3, abs=0.06)
 
@@ -265,7 +276,7 @@ def test_switches_that_are_too_dear_are_not_followed() -> None:
     assert storm.statistics["ticks"] > 0.8 * storm.statistics["samples"]
     assert storm.sum("work_ns") == pytest.approx(storm.cpu_s, rel=0.15)
     worked = [
-        key.n_working
+        key.n_working - key.away  # without the one that waits for a core which another program has
         for key, count in storm.session.facts.items()
         for _ in range(count.samples)
         if key.image == storm.target.image
@@ -285,6 +296,25 @@ def test_bystanders_are_spared() -> None:
             other.wait()
 
 
+def with_a_core_each(made: profiling.Run) -> list[TraceRecord]:
+    """The samples at whose time all threads that worked had a core: they were sampled just before and just after."""
+    period_ns = 1.3e9 / 999
+    times: dict[int, list[int]] = {}
+    for record in made.session.trace:
+        times.setdefault(record.tid, []).append(record.time_ns)
+
+    def ran(thread: int, t_ns: int) -> bool:
+        of_thread = times.get(thread, [])
+        after = bisect_left(of_thread, t_ns)
+        near = [abs(one - t_ns) < period_ns for one in of_thread[max(after - 1, 0) : after + 1]]
+        return len(near) == 2 and all(near)
+
+    def all_ran(t_ns: int) -> bool:
+        return all(ran(thread, t_ns) for thread in made.truth.threads if made.truth.function_at(thread, t_ns))
+
+    return [record for record in made.session.trace if all_ran(record.time_ns)]
+
+
 def test_n_working_where_switches_are_not_followed(tmp_path: Path) -> None:
     """n_w is what runs on the CPUs: right wherever every thread has a core, and right again afterwards."""
     os.environ.update(profiling.truth_environment(tmp_path / "log"))
@@ -292,16 +322,45 @@ def test_n_working_where_switches_are_not_followed(tmp_path: Path) -> None:
         with profiling.traced_session(999) as session:
             session.kernel.breaker.leave_switches()
             child = Child([str(profiling.BUILD / "pthread_truth"), "serial,balanced,skewed", "--repeat", "6"])
+            with suppress(PermissionError):  # others do not take its cores
+                os.sched_setscheduler(child.pid, os.SCHED_RR, os.sched_param(1))
             session.watch(child.pid, follow=True, stop=True)
             child.release()
             profiling.run_until(session, lambda: child.poll() is not None)
             made = profiling._finish(session, child.pid, tmp_path / "log", 0)
     finally:
         os.environ.pop("PARPROF_TRUTH")
-    agreement = profiling.compare(made.session.trace, made.truth)
-    assert agreement.judged > 300
-    assert agreement.wrong_share <= (0.1 if profiling.was_busy(made) else 0.03), agreement.cases
+    agreement = profiling.compare(with_a_core_each(made), made.truth)
+    assert agreement.judged > 500
+    assert agreement.wrong_share <= 0.03, agreement.cases
     assert made.statistics["ticks"] >= made.statistics["samples"] - 5
+
+
+@pytest.mark.parametrize("phase,idle", [("balanced", False), ("serial", True)])
+def test_cores_that_others_have_are_no_idleness(phase: str, idle: bool) -> None:
+    """GIVEN switches that are not followed, on a busy machine, WHEN two threads work THEN no core of theirs is idle."""
+    burners = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=on_cpu)
+        for on_cpu in (lambda: os.sched_setaffinity(0, {0}), lambda: os.sched_setaffinity(0, {1}))
+    ]
+    try:
+        with session_of() as session:
+            session.kernel.breaker.leave_switches()
+            child = Child([str(profiling.BUILD / "pthread_truth"), phase, "--repeat", "5"])
+            session.watch(child.pid, follow=True, stop=True)
+            child.release()
+            profiling.run_until(session, lambda: child.poll() is not None)
+            session.finish()
+            rows, _ = profiling.rows_of(session)
+            work = sum(row.metrics.work_ns for row in rows)
+            idleness = sum(row.metrics.idleness_ns for row in rows)
+            ready = sum(target.ready_ns for target in session.targets.values())
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+    assert idleness > 0.9 * work if idle else idleness < 0.15 * work
+    assert ready > 0.5 * work  # each thread shares its core
 
 
 def test_switches_are_followed_again() -> None:
@@ -339,7 +398,7 @@ def test_samples_beyond_the_budget_are_thinned_out_and_weighed() -> None:
 
 
 def test_creations_are_walked_once() -> None:
-    storm = run(GOMP, "shares", "1.0", budget=profiling.UNLIMITED, source=Source.EXACT)
+    storm = run(GOMP, "shares", "1.5", budget=profiling.UNLIMITED, source=Source.EXACT, hz=1999)
     counted = storm.statistics
     assert counted["known_creations"] > 10 * (counted["contexts"] - counted["known_creations"])
     work = {"often": 0.0, "seldom": 0.0}
@@ -348,6 +407,9 @@ def test_creations_are_walked_once() -> None:
             if "leaf" in names(row) and name in names(row):
                 work[name] += row.metrics.work_ns
     share = work["often"] / sum(work.values())
+    assert sum(work.values()) > 0.6e9, (
+        "1,200 samples: a share of three quarters of so many is right within 1.3 %"
+    )
     assert share == pytest.approx(0.75, abs=0.05), "three of four tasks"
     known = sum(work.values()) / sum(row.metrics.work_ns for row in storm.rows if "leaf" in names(row))
     assert known > 0.98

@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from parprof.commands.spawn import Child
 from parprof.kernel.byte_counts import ByteCounter
+
+pytestmark = pytest.mark.beside
 
 READER = """
 #include <sys/ipc.h>

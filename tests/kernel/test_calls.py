@@ -27,6 +27,8 @@ from parprof.session.session import Session
 from parprof.session.sources import Source
 from parprof.symbols import Symbolizer
 
+pytestmark = pytest.mark.beside
+
 PROGRAM = profiling.BUILD / "calls_truth"
 UNLIMITED = Budget(1.0, 10**12)
 
@@ -169,6 +171,7 @@ def test_attaching_in_the_middle_of_a_call(ended_by: str) -> None:
         process.wait()
 
 
+@pytest.mark.alone
 def test_the_breaker_ends_a_storm_of_calls() -> None:
     budget = Budget(0.05, 20_000_000)
     with subprocess.Popen(
@@ -204,6 +207,7 @@ def test_states_by_each_source(source: Source) -> None:
     assert calls.all >= 1 and calls.concurrent == 0
 
 
+@pytest.mark.alone  # another's may be beside ours
 def test_no_probe_is_left() -> None:
     """The program's code is as it was once counting is over."""
     process = subprocess.Popen([PROGRAM, "endless"])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import profiling
-from parprof.model import ThreadState
+from parprof.model import PathSample, ThreadState
 
 LIMIT = 0.01
 BUSY_LIMIT = 0.1
+Recorder = Callable[[profiling.Command], Callable[[], profiling.Run]]
 PROGRAMS = {
     "spawn_truth.opencilk": "opencilk",
     "spawn_truth.opencilk.static": "opencilk",
@@ -24,80 +26,111 @@ CACTUS = [program for program, runtime in PROGRAMS.items() if runtime != "cilk5"
 CHAIN_LEVELS = 11
 
 
+N_WORKING = [
+    (program, "all", "--repeat", "2", "--threads", threads) for program in PROGRAMS for threads in ("2", "4")
+]
+STRIPPED = [(f"spawn_truth.{kind}.stripped", "all", "--repeat", "2") for kind in ("opencilk", "cilkplus")]
+
+
+@pytest.fixture(scope="module")
+def first_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[profiling.Command, profiling.Run]:
+    return profiling.record_each((*N_WORKING, *STRIPPED), tmp_path_factory.mktemp("first"))
+
+
+@pytest.fixture
+def recorder(first_runs: dict[profiling.Command, profiling.Run], tmp_path: Path) -> Recorder:
+    """A program's run of the common session first, unless anything was lost there or switches were not followed, on a
+    machine that others had made busy; then such of its own."""
+
+    def make(command: profiling.Command) -> profiling.Run:
+        run = first_runs.pop(command, None)
+        if run is None or run.lost.keys() - {"user_stack"} or run.meanwhile["ticks"]:
+            run = profiling.record_each([command], tmp_path)[command]
+        check_results(run.output)
+        return run
+
+    return lambda command: lambda: make(command)
+
+
 def agree(make: Callable[[], profiling.Run], minimum: int, limit: float = LIMIT) -> profiling.Run:
     run = profiling.agree(make, minimum, limit, BUSY_LIMIT)
     assert not run.target.failures
     return run
 
 
-def check_results(capfd: pytest.CaptureFixture[str]) -> None:
-    """The program, which checks its own results, was content in each run, and pieces of it were stolen."""
-    said = capfd.readouterr()
-    assert "instead of" not in said.err
-    steals = [int(count) for count in re.findall(r"^steals (\d+)$", said.out, re.M)]
-    assert steals and all(steals), said.out
+def check_results(output: str) -> None:
+    """The program, which checks its own results, was content, and pieces of it were stolen."""
+    assert "instead of" not in output
+    steals = [int(count) for count in re.findall(r"^steals (\d+)$", output, re.M)]
+    assert steals and all(steals), output
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("threads", [2, 4])
-def test_n_working(program: str, threads: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    arguments = ["all", "--repeat", "2", "--threads", str(threads)]
-    run = agree(lambda: profiling.record(program, arguments, tmp_path / "log"), 500)
-    check_results(capfd)
+@pytest.mark.parametrize("command", N_WORKING, ids=" ".join)
+def test_n_working(command: profiling.Command, recorder: Recorder) -> None:
+    run = agree(recorder(command), 500)
     assert run.target.n_w_source == "exact"
-    assert run.target.plan.runtime == PROGRAMS[program]
+    assert run.target.plan.runtime == PROGRAMS[command[0]]
     # the same transitions, read from the runtime's own memory
-    assert run.statistics["checked"] > 500
-    assert run.statistics["disagreed"] <= LIMIT * run.statistics["checked"]
+    assert run.meanwhile["checked"] > 500
+    assert run.meanwhile["disagreed"] <= LIMIT * run.meanwhile["checked"]
 
 
-@pytest.mark.parametrize("program", ["spawn_truth.opencilk.stripped", "spawn_truth.cilkplus.stripped"])
-def test_n_working_of_stripped_programs(
-    program: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    run = agree(lambda: profiling.record(program, ["all", "--repeat", "2"], tmp_path / "log"), 500)
-    check_results(capfd)
+@pytest.mark.parametrize("command", STRIPPED, ids=" ".join)
+def test_n_working_of_stripped_programs(command: profiling.Command, recorder: Recorder) -> None:
+    run = agree(recorder(command), 500)
     assert run.target.n_w_source == "memory"
 
 
 @pytest.mark.parametrize("program", ["spawn_truth.opencilk", "spawn_truth.cilkplus", "cilk5_truth"])
-def test_attach_in_the_middle(program: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_attach_in_the_middle(program: str, tmp_path: Path) -> None:
     phases = ["skewed,serial,tree,balanced", "--unit-ms", "20"]
     run = agree(lambda: profiling.attach(program, phases, tmp_path / "log", 0.3, 3), 300, 0.03)
     settled = profiling.compare(run.session.trace, run.truth, since_ns=run.session.started_ns + 10**9)
     assert settled.wrong_share <= (BUSY_LIMIT if profiling.was_busy(run) else 0.015), settled.cases
 
 
-@pytest.mark.parametrize("program", CACTUS)
-def test_nothing_is_probed_on_return_where_work_moves(
-    program: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["stress,fan", "--unit-ms", "0.1", "--repeat", "50"]
-    run = profiling.record(program, arguments, tmp_path / "log")
-    check_results(capfd)
+def of_paths(program: str, phase: str) -> profiling.Command:
+    """Samples enough to tell levels of a path apart."""
+    return program, phase, "--unit-ms", "20", "--repeat", "2"
+
+
+STRESS = [(program, "stress,fan", "--unit-ms", "0.1", "--repeat", "50") for program in CACTUS]
+PATHS = [of_paths(program, phase) for program in PROGRAMS for phase in ("tree", "chain")]
+
+
+@dataclass
+class Paths:
+    """Programs of a common session, and the rows of all of them."""
+
+    runs: dict[profiling.Command, profiling.Run]
+    rows: list[PathSample]
+
+    def of(self, command: profiling.Command) -> Counter[tuple[str, ...]]:
+        """Logical call paths of working samples inside work functions, root first, down to the work function."""
+        image = self.runs[command].target.image
+        out = Counter[tuple[str, ...]]()
+        for row in self.rows:
+            names = [frame.name for frame in row.path if not frame.is_loop]
+            work = next((at for at, name in enumerate(names) if name in ("tree_leaf", "chain_work")), None)
+            if work is not None and row.origin.image == image:
+                out[tuple(names[: work + 1])] += row.metrics.samples
+        return out
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> Paths:
+    runs = profiling.record_each((*STRESS, *PATHS), tmp_path_factory.mktemp("paths"))
+    rows, _ = profiling.rows_of(next(iter(runs.values())).session, loops=True)
+    return Paths(runs, rows)
+
+
+@pytest.mark.beside
+@pytest.mark.parametrize("command", STRESS, ids=" ".join)
+def test_nothing_is_probed_on_return_where_work_moves(command: profiling.Command, paths: Paths) -> None:
+    run = paths.runs[command]
+    check_results(run.output)
     assert run.target.plan.sites
     assert not any(site.returns for site in run.target.plan.sites)
-
-
-def author_paths(run: profiling.Run) -> Counter[tuple[str, ...]]:
-    """Logical call paths of working samples inside work functions, root first, down to the work function."""
-    rows, _ = profiling.rows_of(run.session, loops=True)
-    out = Counter[tuple[str, ...]]()
-    for row in rows:
-        names = [frame.name for frame in row.path if not frame.is_loop]
-        work = next((at for at, name in enumerate(names) if name in ("tree_leaf", "chain_work")), None)
-        if work is not None:
-            out[tuple(names[: work + 1])] += row.metrics.samples
-    return out
-
-
-def recorded_paths(program: str, phase: str, log: Path) -> Counter[tuple[str, ...]]:
-    """Of samples enough to tell levels of a path apart."""
-    run = profiling.record(program, [phase, "--unit-ms", "20", "--repeat", "2"], log)
-    assert any(record.state is ThreadState.WORKING for record in run.session.trace)
-    found = author_paths(run)
-    assert found.total() > 300
-    return found
 
 
 def tree_leaves(n: int) -> Counter[int]:
@@ -121,23 +154,27 @@ def check_levels(levels: Counter[int], truth: Counter[int]) -> None:
         assert expected / 2 < levels[level] < expected * 2, (level, expected, levels)
 
 
+@pytest.mark.beside
 @pytest.mark.parametrize("program", CACTUS)
-def test_paths_across_stacks_are_the_true_ones(
-    program: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    check_paths(program, ("chain", "chain_link"), tmp_path / "log")
-    check_results(capfd)
+def test_paths_across_stacks_are_the_true_ones(program: str, paths: Paths) -> None:
+    check_paths(program, ("chain", "chain_link"), paths)
 
 
-def test_paths_through_closures_are_the_true_ones(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    check_paths("cilk5_truth", ("chain",), tmp_path / "log")
-    check_results(capfd)
+@pytest.mark.beside
+def test_paths_through_closures_are_the_true_ones(paths: Paths) -> None:
+    check_paths("cilk5_truth", ("chain",), paths)
 
 
-def check_paths(program: str, link: tuple[str, ...], log: Path) -> None:
+def check_paths(program: str, link: tuple[str, ...], paths: Paths) -> None:
     """At least 99 % of the paths lead from main through the procedures, as often as each, to the leaf."""
     for phase, level, truth in (("tree", ("tree",), TRUE_TREE), ("chain", link, TRUE_CHAIN)):
-        found = recorded_paths(program, phase, log)
+        command = of_paths(program, phase)
+        run, found = paths.runs[command], paths.of(command)
+        assert any(
+            one.state is ThreadState.WORKING and one.image == run.target.image for one in run.session.trace
+        )
+        check_results(run.output)
+        assert found.total() > 300
         true_parts = {depth: (*level * (depth - 1), phase) for depth in truth}
         levels = Counter[int]()
         for path, count in found.items():

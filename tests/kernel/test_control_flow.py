@@ -10,6 +10,8 @@ import pytest
 
 from parprof.kernel.objects import get_object
 
+pytestmark = pytest.mark.beside
+
 Instruction = tuple[int, int, int, int]
 """Code, registers, offset, immediate."""
 CALL, EXIT, JUMP = 0x85, 0x95, 0x05

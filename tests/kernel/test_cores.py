@@ -129,7 +129,7 @@ def test_n_follows_affinity(watched: tuple[Session, Target]) -> None:
     two_s = work_in(session, 2)
     bound_s = target.watched_s()
     bind(target.pid, {0})
-    one_s = work_in(session, 4)
+    one_s = work_in(session, 3)
     profile = finish(session, target)
     (text,) = (note for note in profile.notes if "n changed" in note)
     assert text.startswith(f"process {target.pid}: n changed from 2 to 1 after ")
@@ -142,7 +142,7 @@ def test_n_comes_back(watched: tuple[Session, Target]) -> None:
     session, target = watched
     bind(target.pid, {0})
     session.drain()
-    work_in(session, 4)
+    work_in(session, 3)
     bind(target.pid, {0, 1})
     two_s = work_in(session, 2)
     profile = finish(session, target)
@@ -160,7 +160,7 @@ def test_n_follows_a_quota(watched: tuple[Session, Target]) -> None:
     session, target = watched
     two_s = work_in(session, 2)
     with quota(target.pid, 1.0):
-        one_s = work_in(session, 4)
+        one_s = work_in(session, 3)
         check(finish(session, target), target, two_s, one_s)
 
 

@@ -25,6 +25,8 @@ from parprof.profile.naming import FileNamer
 from parprof.session.session import Session
 from parprof.symbols import Symbolizer
 
+pytestmark = pytest.mark.beside
+
 SCRIPT = profiling.ROOT / "tests/workloads/chains.py"
 PYENV = Path.home() / ".pyenv/versions"
 INTERPRETERS = {
@@ -110,8 +112,7 @@ def attach(interpreter: str, mode: str, seconds: float) -> Profile:
         assert process.stdout and process.stdout.readline().startswith(b"ready")
         with profiling.traced_session() as session:
             session.watch(process.pid)
-            end = time.monotonic() + seconds
-            profiling.run_until(session, lambda: time.monotonic() > end)
+            profiling.run_while_it_works(session, process.pid, seconds)
             return profile(session, process.pid)
     finally:
         process.kill()
@@ -187,6 +188,7 @@ def test_two_threads_and_one_that_sleeps(some_interpreter: str) -> None:
     check_share(right + Counter({-1: count}), +wrong, 600)
 
 
+@pytest.mark.alone
 def test_more_frames_than_are_read(interpreter: str) -> None:
     result = attach(interpreter, "deep", 1)
     right = total = 0
@@ -204,9 +206,12 @@ def test_forked_children(some_interpreter: str) -> None:
         child = Child([some_interpreter, "-S", str(SCRIPT), "fork"])
         session.watch(child.pid, follow=True, stop=True)
         child.release()
-        end = time.monotonic() + 2.5
-        profiling.run_until(session, lambda: time.monotonic() > end)
-        pids = {target.pid for target in session.targets.values()} - {child.pid}
+
+        def forked() -> set[int]:
+            return {target.pid for target in session.targets.values()} - {child.pid}
+
+        profiling.run_until(session, lambda: any(profiling.cpu_seconds(pid) >= 2.2 for pid in forked()))
+        pids = forked()
         result = profile(session, child.pid)
         for pid in pids:
             subprocess.run(["kill", "-9", str(pid)], check=True)

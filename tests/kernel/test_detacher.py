@@ -23,6 +23,8 @@ from parprof.kernel.objects import LoadedObject, get_object
 from parprof.kernel.uprobes import Prober, ProbeSet
 from probed import INT3, PROGRAM, Target, running_target, within
 
+pytestmark = pytest.mark.beside
+
 GONE_S = 1.0
 AFTER_A_KILL_S = 2.0
 SINGLE_EVENT_S = 2.0

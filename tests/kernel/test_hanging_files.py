@@ -19,6 +19,8 @@ import profiling
 from hanging_mount import served, tell
 from parprof.symbols import Symbolizer
 
+pytestmark = pytest.mark.beside
+
 PARPROF = [sys.executable, "-m", "parprof"]
 
 
@@ -33,14 +35,14 @@ def spinning(program: Path) -> Iterator[int]:
         process.wait()
 
 
+@pytest.mark.alone
 def test_a_program_on_fuse_has_whole_stacks_and_names(tmp_path: Path) -> None:
     with served(tmp_path, profiling.BUILD / "stacks"), spinning(tmp_path / "stacks") as pid:
         with profiling.traced_session(997) as session:
             target = session.watch(pid)
             profiling.run_until(session, lambda: not session.watched.placer.is_waiting)
             before = Counter(session.kernel.statistics())
-            end = time.monotonic() + 1
-            profiling.run_until(session, lambda: time.monotonic() > end)
+            profiling.run_while_it_works(session, pid, 1)
             session.finish()
             counted = Counter(session.kernel.statistics()) - before
             total = sum(count for name, count in counted.items() if name.startswith("stacks_"))

@@ -15,6 +15,8 @@ from parprof.runtimes import agents
 from parprof.session.sources import Source
 from parprof.symbols.kernel import KERNEL
 
+pytestmark = pytest.mark.beside
+
 COMPLETE = 0.995
 PHASES = "balanced,skewed,barrier,dynamic,nested,tasks,taskwait"
 
@@ -46,7 +48,8 @@ def owned(frame: Frame) -> bool:
     ["omp_truth.gomp", "omp_truth.omp", "omp_truth.gomp.static", "omp_truth.gomp.nofp", "omp_truth.omp.nofp"],
 )
 def test_openmp_paths_are_whole_and_without_the_runtime(program: str, tmp_path: Path) -> None:
-    run = profiling.record(program, [PHASES, "--repeat", "3"], tmp_path / "log")
+    # 999 samples a second take the whole budget on a slow machine, and none is left for walks to creators
+    run = profiling.record(program, [PHASES, "--repeat", "3"], tmp_path / "log", budget=profiling.UNLIMITED)
     rows, maker = rows_of(run)
     counts: Counter[bool] = Counter()
     for row in working(rows):
@@ -124,6 +127,7 @@ int main(void)
 """
 
 
+@pytest.mark.alone
 def test_the_start_and_the_end_of_threads_are_their_creators(tmp_path: Path) -> None:
     """Between clone's system call and its return no FDE holds; in exit there is no user stack any more."""
     (tmp_path / "come.c").write_text(THREADS_THAT_COME_AND_GO)

@@ -19,6 +19,8 @@ from parprof.profile.rows import RowMaker
 from parprof.session.session import Session
 from profiling import recorded
 
+pytestmark = pytest.mark.beside
+
 MAPPINGS = str(profiling.BUILD / "mappings")
 
 

@@ -27,50 +27,80 @@ PHASE_LIMIT = 0.03
 """For one phase of a few hundred samples, where a single preemption in the wrong place is 1 %."""
 
 
+OPENMP = ("omp_truth.gomp", "omp_truth.omp")
+OPENMP_PHASES = [(program, phase, "--repeat", "5") for program in OPENMP for phase in PHASES]
+THREADS_PHASES = [
+    ("pthread_truth", phase, "--repeat", "5")
+    for phase in ("serial", "balanced", "skewed", "barrier", "lock", "cond", "io", "oversubscribed")
+]
+ALL_PHASES = [(program, "all", "--repeat", "4") for program in (*OPENMP, "pthread_truth")]
+ODD_PROGRAMS = [
+    (f"omp_truth.gomp.{kind}", "all", "--repeat", "3") for kind in ("stripped", "static", "inside")
+]
+
+
+WAIT_POLICIES = [
+    (f"OMP_WAIT_POLICY={policy}", program, "all") for policy in ("active", "passive") for program in OPENMP
+]
+Recorder = Callable[[profiling.Command], Callable[[], profiling.Run]]
+
+
+@pytest.fixture(scope="module")
+def first_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[profiling.Command, profiling.Run]:
+    commands = (*OPENMP_PHASES, *THREADS_PHASES, *ALL_PHASES, *WAIT_POLICIES, *ODD_PROGRAMS)
+    return profiling.record_each(commands, tmp_path_factory.mktemp("first"))
+
+
+@pytest.fixture
+def recorder(first_runs: dict[profiling.Command, profiling.Run], tmp_path: Path) -> Recorder:
+    """A program's run of the common session first, unless anything was lost there; then such of its own."""
+
+    def make(command: profiling.Command) -> profiling.Run:
+        first = first_runs.pop(command, None)
+        if first is not None and not first.lost.keys() - {"user_stack"}:
+            return first
+        return profiling.record_each([command], tmp_path)[command]
+
+    return lambda command: lambda: make(command)
+
+
 def agree(make: Callable[[], profiling.Run], minimum: int, limit: float = LIMIT) -> profiling.Run:
     run = profiling.agree(make, minimum, limit, BUSY_LIMIT)
     counted = sum(count.samples for count in run.session.facts.values())
-    assert counted == run.statistics["samples"], "samples were counted in the kernel that no drain returned"
+    left_out = run.statistics["left_out_samples"]
+    """Those for which others stand: on a slow machine 999 a second take more than the budget."""
+    told = run.statistics["samples"] + left_out
+    # each time that samples are thinned out more or less, some that were left out may stand for too many
+    assert abs(counted - told) <= left_out // 20, "samples were counted in the kernel that no drain returned"
     return run
 
 
-@pytest.mark.parametrize("program", ["omp_truth.gomp", "omp_truth.omp"])
-@pytest.mark.parametrize("phase", PHASES)
-def test_openmp_phase(program: str, phase: str, tmp_path: Path) -> None:
-    run = agree(
-        lambda: profiling.record(program, [phase, "--repeat", "5"], tmp_path / "log"), 60, PHASE_LIMIT
-    )
+@pytest.mark.parametrize("command", OPENMP_PHASES, ids=" ".join)
+def test_openmp_phase(command: profiling.Command, recorder: Recorder) -> None:
+    run = agree(recorder(command), 60, PHASE_LIMIT)
     assert run.target.n_w_source == "exact"
 
 
-@pytest.mark.parametrize("program", ["omp_truth.gomp", "omp_truth.omp", "pthread_truth"])
-def test_all_phases_together(program: str, tmp_path: Path) -> None:
-    agree(lambda: profiling.record(program, ["all", "--repeat", "4"], tmp_path / "log"), 1500)
+@pytest.mark.parametrize("command", ALL_PHASES, ids=" ".join)
+def test_all_phases_together(command: profiling.Command, recorder: Recorder) -> None:
+    agree(recorder(command), 1500)
 
 
-@pytest.mark.parametrize("policy", ["active", "passive"])
-@pytest.mark.parametrize("program", ["omp_truth.gomp", "omp_truth.omp"])
-def test_wait_policies(program: str, policy: str, tmp_path: Path) -> None:
-    agree(lambda: profiling.record(program, ["all"], tmp_path / "log", OMP_WAIT_POLICY=policy), 200, 0.02)
+@pytest.mark.parametrize("command", WAIT_POLICIES, ids=" ".join)
+def test_wait_policies(command: profiling.Command, recorder: Recorder) -> None:
+    agree(recorder(command), 200, 0.02)
 
 
-@pytest.mark.parametrize(
-    "program", ["omp_truth.gomp.stripped", "omp_truth.gomp.static", "omp_truth.gomp.inside"]
-)
-def test_without_symbols_and_static(program: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ODD_PROGRAMS, ids=" ".join)
+def test_without_symbols_and_static(command: profiling.Command, recorder: Recorder) -> None:
     # a stripped program's bodies are probed from their second run on; before that a sample catches them
-    limit = 0.03 if "stripped" in program else LIMIT
-    run = agree(lambda: profiling.record(program, ["all", "--repeat", "3"], tmp_path / "log"), 200, limit)
+    run = agree(recorder(command), 200, 0.03 if "stripped" in command[0] else LIMIT)
     assert run.target.plan.runtime == "libgomp" and run.target.n_w_source == "exact"
 
 
-@pytest.mark.parametrize(
-    "phase", ["serial", "balanced", "skewed", "barrier", "lock", "cond", "io", "oversubscribed"]
-)
-def test_pthreads(phase: str, tmp_path: Path) -> None:
-    run = agree(
-        lambda: profiling.record("pthread_truth", [phase, "--repeat", "5"], tmp_path / "log"), 60, PHASE_LIMIT
-    )
+@pytest.mark.parametrize("command", THREADS_PHASES, ids=" ".join)
+def test_pthreads(command: profiling.Command, recorder: Recorder) -> None:
+    run = agree(recorder(command), 60, PHASE_LIMIT)
     assert run.target.n_w_source == "scheduler"
 
 

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
-from pathlib import Path
 
 import profiling
 from parprof.logical.ourselves import PROFILING, is_handler, is_slot
@@ -15,11 +13,6 @@ from parprof.model import PathSample
 from parprof.session.sources import Source
 
 SECONDS = 2.0
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def regions_of_ten_microseconds() -> tuple[list[PathSample], float, float]:
@@ -31,13 +24,13 @@ def regions_of_ten_microseconds() -> tuple[list[PathSample], float, float]:
     ):
         try:
             time.sleep(0.2)
-            first = cpu_seconds(process.pid)
+            first = profiling.cpu_seconds(process.pid)
             session.watch(process.pid)
-            before, end = cpu_seconds(process.pid), time.monotonic() + SECONDS
+            before, end = profiling.cpu_seconds(process.pid), time.monotonic() + SECONDS
             profiling.run_until(session, lambda: time.monotonic() > end)
-            least = cpu_seconds(process.pid) - before
+            least = profiling.cpu_seconds(process.pid) - before
             session.finish()
-            most = cpu_seconds(process.pid) - first
+            most = profiling.cpu_seconds(process.pid) - first
         finally:
             process.kill()
         rows, _ = profiling.rows_of(session)

@@ -15,6 +15,8 @@ from parprof.profile.naming import FileNamer
 from parprof.session.sources import Source
 from parprof.symbols import Symbolizer
 
+pytestmark = pytest.mark.beside
+
 
 @pytest.mark.parametrize(
     ("program", "phases", "source"),
@@ -26,7 +28,7 @@ from parprof.symbols import Symbolizer
 )
 def test_rows_are_the_same_one_by_one(program: str, phases: str, source: Source | None) -> None:
     with (
-        profiling.traced_session(source=source) as session,
+        profiling.traced_session(source=source, by_interval=True) as session,
         Symbolizer() as symbolizer,
         FileNamer(symbolizer) as namer,
     ):
@@ -42,5 +44,6 @@ def test_rows_are_the_same_one_by_one(program: str, phases: str, source: Source 
         written = encode(measured, names)
     replayed = make_profile(*decode(written))
     assert live.total().samples > 100
+    assert len(live.intervals) > 2
     assert replayed.samples == live.samples
     assert replayed == live

@@ -76,15 +76,15 @@ def test_its_samples_have_their_call_paths(session: Session) -> None:
     assert maker.cut_short < 0.1 * maker.samples  # ld.so at its start: its outermost function has no rule
 
 
-def test_one_that_creates_threads_is_stopped_each_time(session: Session) -> None:
-    run(session, *shell(10, f"{BRIEF} 5 thread"))
-    assert stops(session) >= 10 * STOPS
-
-
-def test_one_that_begins_to_create_threads_is_stopped_again(session: Session) -> None:
-    command = f"{BRIEF} 5; done; for i in $(seq 5); do {BRIEF} 5 thread; {BRIEF} 1 thread"
-    run(session, *shell(10, command))
-    assert stops(session) >= 8 * STOPS
+def test_one_that_creates_threads_is_not_stopped_either(session: Session) -> None:
+    """Who creates them is known all the same."""
+    session.kernel.await_programs()
+    run(session, *shell(RUNS, f"{BRIEF} 20 thread"))
+    assert stops(session) <= 6 * STOPS
+    rows, _ = profiling.rows_of(session)
+    burnt = [(names_of(row), row.metrics.samples) for row in rows if "burn" in names_of(row)]
+    rooted = sum(samples for names, samples in burnt if names[:3] == ["main", "outer", "burn"])
+    assert rooted >= 0.9 * sum(samples for _, samples in burnt), burnt
 
 
 def test_a_program_that_becomes_another_is_two(session: Session) -> None:
@@ -95,8 +95,7 @@ def test_a_program_that_becomes_another_is_two(session: Session) -> None:
     assert stops(session) <= 6 * STOPS
 
 
-def test_one_that_lives_on_gets_its_probes(session: Session) -> None:
-    """Threads that a plain program creates after a while have their creator's call path."""
+def test_one_that_lives_on_is_looked_at(session: Session) -> None:
     run(session, *shell(10, f"{BRIEF} 1"))
     before = stops(session)
     child = Child(["sh", "-c", f"{BRIEF} 1; exec {BRIEF} 600"])
@@ -107,7 +106,7 @@ def test_one_that_lives_on_gets_its_probes(session: Session) -> None:
         session.targets.values(), key=lambda target: (target.process.comm == "brief", target.watched_s())
     )
     assert stops(session) - before <= 2 * STOPS
-    assert not long.is_young and long.plan.rare_sites and "brief 600" in long.process.command
+    assert not long.is_young and "brief 600" in long.process.command
 
 
 def test_a_library_that_comes_by_environment_is_seen(session: Session) -> None:

@@ -14,6 +14,8 @@ from parprof.kernel.objects import load_object
 from parprof.kernel.sizes import map_sizes
 from parprof.kernel.store import CHUNK_WORDS, SPARE_CHUNKS, WORD, Store, StoreFull
 
+pytestmark = pytest.mark.beside
+
 CHUNK_BYTES = CHUNK_WORDS * WORD
 MOST = 16
 

@@ -7,11 +7,15 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import profiling
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import WatchConfig
 from parprof.kernel.trace import ENDED, QUEUES, RUNS, WORKS, TraceBounds
 from truth import Truth
+
+pytestmark = pytest.mark.beside
 
 NAPS = 200
 NAPPER = f"import time\ninput()\nfor _ in range({NAPS}): time.sleep(0.001)"
@@ -30,6 +34,7 @@ def nap(kernel: BpfKernel, pause_s: float = 0.0) -> int:
     return process.pid
 
 
+@pytest.mark.alone
 def test_each_change_of_a_thread_is_told_once() -> None:
     with BpfKernel(["cpu-clock"], 99, waits=True, traced=TraceBounds()) as kernel:
         tid = nap(kernel)
@@ -82,6 +87,7 @@ def test_it_ends_in_the_kernel_when_a_bound_is_met() -> None:
             assert kernel._rings["trace"]._producer[:8] == before, "no record came after that"
 
 
+@pytest.mark.alone
 def test_states_agree_with_the_log_of_each_thread(tmp_path: Path) -> None:
     """Source "exact": who is told to work is in a work function of the log, but near its edges."""
     from parprof.commands.spawn import Child

@@ -17,6 +17,8 @@ from parprof.kernel.traced_events import TRACEFS
 from parprof.kernel.uprobes import Prober, ProbeSet
 from probed import INT3, PROGRAM, Target, running_target, within
 
+pytestmark = pytest.mark.beside
+
 GONE_S = 1.0
 LONGEST_END_S = 60
 """A definition's last perf event waits for a grace period, one after the other."""

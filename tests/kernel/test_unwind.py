@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import time
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ from parprof.kernel.store import CHUNK_WORDS
 from parprof.session.session import Session
 from parprof.session.target import Target
 from profiling import recorded
+
+pytestmark = pytest.mark.beside
 
 COMPLETE = 0.995
 
@@ -119,6 +121,7 @@ def test_the_path_is_the_true_one(kind: str) -> None:
     ],
     ids=["c++", "libgomp", "libomp", "cpython", "compiler", "sqlite3"],
 )  # fmt: skip
+@pytest.mark.alone  # many programs that start at once keep the tables of the first stacks from being ready
 def test_stacks_are_complete(command: list[str]) -> None:
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
@@ -151,8 +154,7 @@ def test_a_full_store_falls_back_to_frame_pointers() -> None:
         try:
             session.kernel.store.allocate(CHUNK_WORDS - 4000)  # room for load maps and small tables
             session.watch(process.pid)
-            end = time.monotonic() + 1
-            profiling.run_until(session, lambda: time.monotonic() > end)
+            profiling.run_while_it_works(session, process.pid, 1)
             session.finish()
             assert session.watched.placer.refused > 0
             assert sum(count.samples for count in session.facts.values()) > 300
@@ -162,6 +164,7 @@ def test_a_full_store_falls_back_to_frame_pointers() -> None:
             session.close()
 
 
+@pytest.mark.alone
 def test_tables_without_a_user_are_kept_for_the_next_one_until_room_is_wanted() -> None:
     with profiling.traced_session() as session:
         process = subprocess.Popen(
@@ -181,6 +184,7 @@ def test_tables_without_a_user_are_kept_for_the_next_one_until_room_is_wanted() 
         assert session.kernel.store.used_words == 0
 
 
+@pytest.mark.alone
 def test_libraries_that_come_and_go(tmp_path: Path) -> None:
     """dlopen and dlclose a thousand times a second: no crash, no mix-up, the session keeps up."""
     program = tmp_path / "churn"
@@ -192,8 +196,9 @@ def test_libraries_that_come_and_go(tmp_path: Path) -> None:
                         str(tmp_path / "lib.c")], check=True)  # fmt: skip
     (tmp_path / "churn.c").write_text(
         '#include <dlfcn.h>\n#include <time.h>\n#include <stdio.h>\n'
-        'int main(int c, char **v) { time_t end = time(0) + 3; const char *n[] = {"alpha", "beta"}; char path[4096];\n'
-        'for (int i = 0; time(0) < end; i++) { snprintf(path, sizeof path, "%s/%s.so", v[1], n[i % 2]);\n'
+        'int main(int c, char **v) { const char *n[] = {"alpha", "beta"}; char path[4096];\n'
+        'for (int i = 0; clock() < 3 * CLOCKS_PER_SEC; i++) {\n'
+        'snprintf(path, sizeof path, "%s/%s.so", v[1], n[i % 2]);\n'
         'void *h = dlopen(path, RTLD_NOW); int (*f)(int) = (int (*)(int))dlsym(h, n[i % 2]); f(i); f(i); f(i);\n'
         'dlclose(h); } return 0; }'
     )  # fmt: skip
@@ -211,34 +216,56 @@ def test_libraries_that_come_and_go(tmp_path: Path) -> None:
         assert {name for name in seen if name[0] != "?"} <= {"alpha.so", "beta.so", *others}
 
 
+MAPPER = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+int main(int c, char **v) {
+    long n = atol(v[1]);
+    volatile long x = 0;
+    char *p = mmap(0, 4096 * n + 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (long i = 0; i < n; i += 2) mprotect(p + i * 4096, 4096, PROT_READ | PROT_EXEC);
+    puts("ready");
+    fflush(stdout);
+    while (time(0)) x++;
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def mapper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("mapper") / "maps"
+    subprocess.run(["gcc", "-O1", "-x", "c", "-", "-o", program], input=MAPPER, text=True, check=True)
+    return program
+
+
+@pytest.fixture(scope="module")
+def common_session() -> Iterator[Session]:
+    with profiling.traced_session(997) as session:
+        yield session
+
+
 @pytest.mark.parametrize("pages", [0, 2, 3, 4, 5, 6, 7, 8, 60_000])
-def test_any_number_of_mappings(pages: int, tmp_path: Path) -> None:
+def test_any_number_of_mappings(pages: int, mapper: Path, common_session: Session) -> None:
     """The vDSO is one of the last mappings: the search must find it whatever their number."""
-    (tmp_path / "maps.c").write_text(
-        "#include <sys/mman.h>\n#include <stdlib.h>\n#include <time.h>\n"
-        "int main(int c, char **v) { long n = atol(v[1]); volatile long x = 0; time_t end;\n"
-        "char *p = mmap(0, 4096 * n + 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);\n"
-        "for (long i = 0; i < n; i += 2) mprotect(p + i * 4096, 4096, PROT_READ | PROT_EXEC);\n"
-        "while (time(0)) x++; return 0; }"
-    )
-    program = tmp_path / "maps"
-    subprocess.run(["gcc", "-O1", "-o", str(program), str(tmp_path / "maps.c")], check=True)
-    process = subprocess.Popen([program, str(pages)])
+    session = common_session
+    process = subprocess.Popen([mapper, str(pages)], stdout=subprocess.PIPE)
     try:
-        time.sleep(0.5)
-        with profiling.traced_session(997) as session:
-            session.watch(process.pid)
-            profiling.run_until(session, lambda: not session.watched.placer.is_waiting)
-            session.kernel.drain()
-            before = ends(session)
-            end = time.monotonic() + 0.6
-            profiling.run_until(session, lambda: time.monotonic() > end)
-            found = ends(session) - before
-            assert found["complete"] > 200
-            assert found["complete"] >= COMPLETE * sum(found.values()), found
+        assert process.stdout and process.stdout.readline() == b"ready\n"
+        target = session.watch(process.pid)
+        profiling.run_until(session, lambda: not session.watched.placer.is_waiting)
+        session.kernel.drain()
+        before = ends(session)
+        profiling.run_while_it_works(session, process.pid, 0.6)
+        found = ends(session) - before
+        assert found["complete"] > 200
+        assert found["complete"] >= COMPLETE * sum(found.values()), found
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
+    profiling.run_until(session, lambda: target.ended)
 
 
 def test_functions_in_assembly_are_left_by_their_prologue() -> None:

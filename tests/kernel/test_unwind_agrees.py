@@ -28,6 +28,8 @@ from parprof.files.elf import ElfFile
 from parprof.kernel import bpf, engine, objects
 from parprof.session.session import Session
 
+pytestmark = pytest.mark.beside
+
 OURS, THEIRS = 128, 127
 PAIR = struct.Struct(f"<4I{OURS}Q{THEIRS}Q")
 ADDRESS = (1 << 47) - 1

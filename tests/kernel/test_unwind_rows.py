@@ -13,6 +13,8 @@ import profiling
 from parprof.commands.spawn import Child
 from parprof.symbols import Symbolizer
 
+pytestmark = pytest.mark.beside
+
 ASSEMBLY = """
     .text
     .globl by_register, by_memory, below
@@ -79,7 +81,7 @@ void by_register(long), by_memory(long);
 __attribute__((noinline)) void outer(void (*f)(long)) { f(3000000); __asm__ volatile(""); }
 int main(int c, char **v)
 {
-    while (clock() < 3 * CLOCKS_PER_SEC)
+    while (clock() < 1.5 * CLOCKS_PER_SEC)
         outer(v[1][0] == 'r' ? by_register : by_memory);
     return 0;
 }

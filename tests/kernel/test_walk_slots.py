@@ -13,6 +13,8 @@ import profiling
 from parprof.commands.spawn import Child
 from parprof.kernel import bpf
 
+pytestmark = pytest.mark.beside
+
 
 @pytest.mark.parametrize(("age_s", "lost"), [(3600, False), (0, True)])
 def test_slots_of_threads_that_were_forgotten_in_mid_walk(age_s: int, lost: bool, tmp_path: Path) -> None:

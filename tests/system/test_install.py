@@ -9,6 +9,8 @@ import pytest
 
 from booted import REPO, Machine
 
+pytestmark = pytest.mark.beside
+
 CONFIG = "/etc/parprofd/parprofd.toml"
 COPIED = (
     "scripts",

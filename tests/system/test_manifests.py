@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,8 @@ import yaml
 from booted import REPO
 from parprof.service.config.load import load
 from parprof.service.config.schema import KEYS, Config
+
+pytestmark = pytest.mark.beside
 
 UNIT = (REPO / "systemd/parprofd.service").read_text()
 CONTAINERFILE = (REPO / "packaging/container/Containerfile").read_text()
@@ -62,7 +67,10 @@ def test_the_pod_sees_the_node() -> None:
 
 
 def test_probes_ask_where_it_listens() -> None:
-    host, port = Config().http.listen.split(":")
+    http = pods_configuration().http
+    host, port = http.listen.split(":")
+    assert host == "0.0.0.0" and not pod().get("hostNetwork"), "each pod has an address that is scraped"
+    assert http.metrics_for_all and not http.token_file, "without a secret that nobody has made yet"
     container = pod()["containers"][0]
     for probe, path in (
         ("startupProbe", "/healthz"),
@@ -70,24 +78,53 @@ def test_probes_ask_where_it_listens() -> None:
         ("readinessProbe", "/readyz"),
     ):
         asked = container[probe]["httpGet"]
-        assert (asked["host"], str(asked["port"]), asked["path"]) == (host, port, path)
+        assert (asked.get("host"), str(asked["port"]), asked["path"]) == (None, port, path)
     annotations = manifest("DaemonSet")["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/port"] == port
+    assert annotations["prometheus.io/port"] == port and annotations["prometheus.io/scrape"] == "true"
+    assert annotations["prometheus.io/scheme"] == "http"
+    (rule,) = manifest("NetworkPolicy")["spec"]["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": int(port)}]
+    labels = manifest("DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    assert manifest("NetworkPolicy")["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     assert f"EXPOSE {port}" in CONTAINERFILE
 
 
-def test_its_configuration_is_right(tmp_path: Any) -> None:
-    path = tmp_path / "parprofd.toml"
-    path.write_text(manifest("ConfigMap")["data"]["parprofd.toml"])
+def pods_configuration(text: str = "") -> Config:
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(text or manifest("ConfigMap")["data"]["parprofd.toml"])
+        file.flush()
+        return load(file.name, environment={}).config
+
+
+def test_its_configuration_is_right() -> None:
     assert "select.deny.comm" in KEYS
-    assert load(str(path), environment={}).config.select.deny.comm
+    config = pods_configuration()
+    assert config.select.deny.comm and not config.metrics.pid
+
+
+def test_the_secret_is_where_the_comments_look_for_it(tmp_path: Path) -> None:
+    """With the lines that are to be uncommented, and files where the secret puts them."""
+    files = {name: tmp_path / name for name in ("token", "tls.crt", "tls.key")}
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=x", "-days", "2",
+         "-out", files["tls.crt"], "-keyout", files["tls.key"]], check=True, capture_output=True,
+    )  # fmt: skip
+    files["token"].write_text("0123456789abcdef")
+    files["token"].chmod(0o400)
+    text = manifest("ConfigMap")["data"]["parprofd.toml"]
+    mounted = next(
+        one["mountPath"] for one in pod()["containers"][0]["volumeMounts"] if one["name"] == "http"
+    )
+    text = re.sub(r"(?m)^# (\w+ = \")" + mounted, rf"\1{tmp_path}", text)
+    http = pods_configuration(text).http
+    assert [http.token_file, http.certificate, http.key] == [str(path) for path in files.values()]
 
 
 def test_the_recipe_copies_what_the_script_needs() -> None:
     script = (REPO / "scripts/install.sh").read_text()
-    used = set(re.findall(r'"\$source/([\w.]+)', script))
+    used = set(re.findall(r'(?<!echo )"?\$source/([\w.]+)', script))
     copied = {
-        word.strip("/")
+        word.partition("/")[0]
         for line in re.findall(r"(?m)^COPY (?!--)(.*)", CONTAINERFILE)
         for word in line.split()
     }

@@ -15,6 +15,8 @@ import pytest
 
 from booted import HERE, REPO, WAIT_SECONDS, Machine, wait_for
 
+pytestmark = pytest.mark.beside
+
 CONFIG = "/etc/parprofd/parprofd.toml"
 DROP_IN = "/etc/systemd/system/parprofd.service.d/test.conf"
 LISTED = '[profiles]\ninterval_seconds = 1\n\n[select]\nmode = "listed"\n'

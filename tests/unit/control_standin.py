@@ -91,6 +91,9 @@ class StandInService:
             future.set_result(heat())
         return future
 
+    def history(self, pid: int, seconds: float, only: tuple[int, int] | None = None) -> Future[Profile]:
+        return self.profile(pid, seconds)
+
     def watch(self, pid: int) -> Future[None]:
         self.calls.append(("watch", pid))
         self.processes[pid] = process(pid)
@@ -107,9 +110,11 @@ class StandInService:
     def refresh(self) -> Future[None]:
         return _done()
 
-    def cut(self, pid: int) -> Future[None]:
+    def cut(self, pid: int) -> Future[float]:
         self.cuts += 1
-        return _done()
+        future: Future[float] = Future()
+        future.set_result(time.monotonic())
+        return future
 
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:
         self.looked.append((pid, wanted))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -80,10 +80,6 @@ def locations(draw: st.DrawFn) -> tuple[Frame, ...]:
     return tuple(Frame(*name, *place, address, inlined=depth > 0) for depth, name in enumerate(names))
 
 
-any_path = st.lists(locations(), max_size=6).map(
-    lambda parts: tuple(frame for part in parts for frame in part)
-)
-
 _labels = st.sampled_from([(), (("node", "n1"),), (("job", "17"), ("node", "n2"))])
 _origins = st.builds(
     Origin, _counts, _text, _text, _text, _text, image=st.just(0), labels=_labels, tid=_counts
@@ -91,16 +87,39 @@ _origins = st.builds(
 
 any_levels = st.lists(_counts, max_size=len(RANGES) - 1).map(lambda values: (*values, 1))
 
-any_sample = st.builds(
-    PathSample, any_path, with_events, _origins, st.just(()) | any_path, st.just(()) | any_levels
-).map(lambda it: replace(it, physical=() if it.physical == it.path else it.physical))
+_path_in_pool = st.binary(max_size=6)
+"""A place in the pool for each byte: to draw each frame of each path takes Hypothesis longer than what is tested."""
+
+
+_Sample = tuple[bytes, Metrics, Origin, bytes, tuple[int, ...]]
+"""`PathSample`, its paths as places in the pool."""
+
+
+def _profile(pool: list[tuple[Frame, ...]], samples: list[_Sample], **more: Any) -> Profile:
+    """Its samples' paths lead through the pool, where they meet and recur."""
+
+    def path(places: bytes) -> tuple[Frame, ...]:
+        return tuple(frame for place in places for frame in pool[place % len(pool)])
+
+    made = []
+    for places, metrics, origin, physical_places, levels in samples:
+        logical, physical = path(places), path(physical_places)
+        made.append(PathSample(logical, metrics, origin, () if physical == logical else physical, levels))
+    return Profile(samples=made, **more)
+
 
 any_profile = st.builds(
-    Profile,
-    st.builds(ProcessInfo, _counts, _text, st.text(st.characters()), _text, st.integers(1, 9), _text),
+    _profile,
+    pool=st.lists(locations(), min_size=1, max_size=8),
+    process=st.builds(ProcessInfo, _counts, _text, st.text(st.characters()), _text, st.integers(1, 9), _text),
     duration_s=st.floats(0, 1e6),
     frequency_hz=st.integers(0, 10**5),
-    samples=st.lists(any_sample, max_size=8),
+    samples=st.lists(
+        st.tuples(
+            _path_in_pool, with_events, _origins, st.just(b"") | _path_in_pool, st.just(()) | any_levels
+        ),
+        max_size=8,
+    ),
     event=_text,
     lost=st.dictionaries(_text, _counts, max_size=3),
     target_cost_percent=st.floats(0, 100),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -17,8 +20,10 @@ WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 
 
 @cache
-def library(directory: Path) -> Path:
-    """The library, built from this checkout."""
+def library() -> Path:
+    """The library, built from this checkout: once for all modules, as that takes seconds."""
+    directory = Path(tempfile.mkdtemp(prefix="parprof-span-"))
+    atexit.register(shutil.rmtree, directory)
     output = directory / "libparprof_span.so"
     LIBRARY.build(output)
     return output
@@ -37,7 +42,7 @@ def program(name: str, directory: Path, compiler: str = "gcc") -> Path:
     # clang warns of its own code for a taskloop
     flags = (*_STRICT, "-Wno-sign-compare") if compiler == "clang" else _STRICT
     source = WORKLOADS / f"{name}.c"
-    link = (str(library(directory)),) if name in _LINKED else ()
+    link = (str(library()),) if name in _LINKED else ()
     subprocess.run([compiler, *flags, str(source), *link, "-o", str(output)], check=True, timeout=120)
     return output
 
@@ -62,9 +67,9 @@ def has_clang() -> bool:
         return False
 
 
-def variables(directory: Path, records: Path, threads: int, clock: str = "test") -> dict[str, str]:
+def variables(records: Path, threads: int, clock: str = "test") -> dict[str, str]:
     """The environment of a run with so many threads."""
-    ours = environment(os.fspath(library(directory)), os.fspath(records), threads)
+    ours = environment(os.fspath(library()), os.fspath(records), threads)
     return {**os.environ, **ours, "PARPROF_SPAN_CLOCK": clock}
 
 
@@ -82,7 +87,7 @@ def run(
     records = directory / f"records-{os.urandom(6).hex()}"
     records.mkdir()
     command = [os.fspath(program(name, directory, compiler)), *arguments]
-    env = variables(directory, records, threads, clock)
+    env = variables(records, threads, clock)
     if is_serial:
         env["PARPROF_SPAN_SERIAL"] = "1"
     done = subprocess.run(command, env=env, capture_output=True, timeout=120)

@@ -12,10 +12,13 @@ from operator import add
 
 from parprof.errors import TargetError
 from parprof.metrics import Metrics
-from parprof.model import ProcessInfo, Profile
+from parprof.model import Interval, ProcessInfo, Profile
+from parprof.service.groups import clean_key
 from parprof.service.levels import FIRST_OF_LEVEL, NONE
 from parprof.service.model import (
     FunctionUse,
+    GroupKey,
+    GroupSnapshot,
     Labels,
     ProcessSnapshot,
     ProfileEntry,
@@ -23,10 +26,12 @@ from parprof.service.model import (
     Recent,
     Snapshot,
 )
+from parprof.service.recent import KEPT
 from profiles import heat
 
 CORES = 8
 STEP_S = 5.0
+KEPT_NUMBERS = (3, 8)
 
 
 @dataclass
@@ -109,6 +114,7 @@ class Program:
             history=self.history,
             notes=self.notes,
             levels_s=self.levels_s,
+            group=clean_key(replace(self.labels, comm=self.comm)),
         )
 
 
@@ -116,6 +122,9 @@ class StandInService:
     """Serves what the tests set; time passes when they say so."""
 
     def __init__(self, programs: list[Program] | None = None) -> None:
+        self.by_process = True
+        self.all_programs: list[Program] = []
+        """Ended ones too."""
         self.programs = (
             programs if programs is not None else [Program(42, "heat"), Program(77, "solver", 7, 1)]
         )
@@ -125,6 +134,8 @@ class StandInService:
         self.now_s = self.started_s
         self.unhealthy = self.not_ready = ""
         self.pending: list[Future[Profile]] = []
+        self.asked: list[tuple[int, tuple[int, int] | None]] = []
+        """Whose `history`, and of which intervals alone."""
         self.hangs = False
         self.lost: Counter[str] = Counter({"ring_full": 0, "stack_map_full": 0})
         self.probe_hits: Counter[str] = Counter()
@@ -159,6 +170,27 @@ class StandInService:
         self.programs = [program for program in self.programs if program.pid != pid]
         self._snapshot = self._make()
 
+    def _groups(self) -> tuple[GroupSnapshot, ...]:
+        """Of all programs that there have been: as `parprof.service.groups` has them."""
+        self.all_programs += [one for one in self.programs if one not in self.all_programs]
+        sums: dict[GroupKey, tuple[Metrics, dict[str, Metrics], list[tuple[float, ...]]]] = {}
+        for program in self.all_programs:
+            key = clean_key(replace(program.labels, comm=program.comm))
+            totals, functions, levels = sums.setdefault(key, (Metrics(), {}, []))
+            totals.add(program.totals)
+            levels.append(program.levels_s)
+            for name, metrics in program.by_function.items():
+                functions.setdefault(name, Metrics()).add(metrics)
+        return tuple(
+            GroupSnapshot(
+                key,
+                totals,
+                tuple(FunctionUse(name, f"/usr/bin/{key.comm}", one) for name, one in functions.items()),
+                tuple(map(sum, zip(*levels, strict=True))),
+            )
+            for key, (totals, functions, levels) in sums.items()
+        )
+
     def _make(self) -> Snapshot:
         return Snapshot(
             time_s=self.now_s,
@@ -175,6 +207,8 @@ class StandInService:
             cost_ratio=0.002,
             drain_seconds=0.012,
             ended=self.ended.copy(),
+            short_lived_s={GroupKey("make", "build.service"): 0.02 * self.samples},
+            groups=None if self.by_process else self._groups(),
             levels_s=tuple(
                 map(sum, zip(self.ended_levels_s, *(p.levels_s for p in self.programs), strict=True))
             ),
@@ -209,6 +243,22 @@ class StandInService:
             out.set_result(replace(heat(), process=process, duration_s=seconds))
         return out
 
+    def history(self, pid: int, seconds: float, only: tuple[int, int] | None = None) -> Future[Profile]:
+        self.asked.append((pid, only))
+        if only not in (None, KEPT_NUMBERS):
+            out: Future[Profile] = Future()
+            out.set_exception(TargetError(f"that profile of process {pid} is not kept any more"))
+            return out
+        out = self.profile(pid, seconds)
+        if out.done() and out.exception() is None:
+            found = out.result()
+            found.intervals = [
+                Interval(at, at + 1.0, (), {row: one.metrics.copy()})
+                for at, (row, one) in enumerate(enumerate(found.samples))
+            ]
+            found.extra = {KEPT: "-".join(map(str, KEPT_NUMBERS))}
+        return out
+
     def watch(self, pid: int) -> Future[None]:
         raise NotImplementedError
 
@@ -222,7 +272,7 @@ class StandInService:
             out.set_result(None)
         return out
 
-    def cut(self, pid: int) -> Future[None]:
+    def cut(self, pid: int) -> Future[float]:
         raise NotImplementedError
 
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:

@@ -10,7 +10,17 @@ import pytest
 from parprof.exporters import pprof, pprof_reader
 from parprof.facts.scopes import ScopeTimes
 from parprof.metrics import IDLENESS, READY, SPIN, STALL, STOLEN, Metrics
-from parprof.model import Accounting, Frame, Origin, PathSample, ProcessInfo, Profile
+from parprof.model import (
+    Accounting,
+    Count,
+    Frame,
+    Origin,
+    PathSample,
+    ProcessInfo,
+    Profile,
+    SampleKey,
+    ThreadState,
+)
 from parprof.profile.accounting import NOBODY, complete
 
 SECOND = 1e9
@@ -22,11 +32,14 @@ def row(name: str, **metrics: float) -> PathSample:
     return PathSample((Frame(name),), Metrics(**values), Origin(pid=1, image=MAIN))
 
 
-def account(samples: list[PathSample], times: ScopeTimes, ready_s: float = 0.0, spun: Any = ()) -> Accounting:
+def account(
+    samples: list[PathSample], times: ScopeTimes, ready_s: float = 0.0, spun: Any = (), facts: Any = None
+) -> Accounting:
     image = SimpleNamespace(
         ready_ns=ready_s * SECOND, process=SimpleNamespace(pid=1, comm="x"), runtime="none"
     )
-    measured: Any = SimpleNamespace(images={MAIN: image}, main=MAIN, scopes=(times,))
+    drain = SimpleNamespace(facts=facts or {}, frequency_hz=100)
+    measured: Any = SimpleNamespace(images={MAIN: image}, main=MAIN, scopes=(times,), drain=drain)
     rows: Any = SimpleNamespace(mean_cores=lambda _: 2, spun_alone=lambda: list(spun))
     found = complete(measured, rows, samples)
     assert found is not None
@@ -81,6 +94,19 @@ def test_more_threads_than_cores_are_not_counted_twice() -> None:
     found = account([row("solve", work_ns=2)], times(0, 0, 0, 0, 1), ready_s=2)
     assert found.accounted == pytest.approx(1) and found.ready_s == 0
     assert found.level_s == (0, 0, 0, 0, 1)
+
+
+def sampled(n_working: int, samples: int) -> tuple[SampleKey, Count]:
+    key = SampleKey(MAIN, 1, 0, ThreadState.WORKING, n_working, 0, 0)
+    return key, Count(samples)
+
+
+def test_what_waits_for_a_core_is_known_by_samples_where_switches_are_not_followed() -> None:
+    """On two cores one thread waits for a second of the first two; in the third second there are four threads."""
+    solve = row("solve", work_ns=5)
+    facts = dict([sampled(2, 300), sampled(4, 200)])  # at 100 Hz, by each of those that run
+    found = account([solve], times(0, 0, 0, 0, 3, exact=False), ready_s=1 + 2, facts=facts)
+    assert found.ready_s == pytest.approx(1) and found.accounted == pytest.approx(1)
 
 
 def test_the_file_has_it() -> None:

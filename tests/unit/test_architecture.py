@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[2] / "daemon/parprof"
 # A folder (or a module that is in none) imports from itself and from the lines above its own.
 LAYERS = (
-    "errors metrics newfile plans pprof_pb2 resources untrusted",
+    "errors halving metrics newfile plans pprof_pb2 resources untrusted",
     "model",
     "cache cct http_client workers",
     "attribution files kernel",
@@ -28,9 +28,9 @@ SERVICE_LAYERS = (
     "capabilities kernel_stacks model log notify requests serving",
     "accounts folding labels levels losses machine",
     "control metrics push recent selection",
-    "http",
+    "groups http",
     "config",
-    "footprint governor",
+    "footprint governor short_lived",
     "watching",
     "daemon",
     "main",

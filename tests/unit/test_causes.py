@@ -21,7 +21,7 @@ from parprof.causes import Cause, Kind, causes_of, find_causes, routes
 from parprof.causes.evidence import Evidence
 from parprof.causes.ownership import Owner, Ownership
 from parprof.causes.ranking import gain_bound, interval_percent
-from parprof.metrics import IDLENESS, STALL, STOLEN, Metrics
+from parprof.metrics import IDLENESS, STALL, STOLEN, WAIT, Metrics
 from parprof.model import Frame, Origin, PathSample, Profile, ThreadState
 from profiles import any_profile, few_samples, frame, heat, library
 
@@ -106,6 +106,31 @@ def test_threads_that_take_turns_wait_for_a_lock() -> None:
     assert (cause.kind, cause.function) == (Kind.LOCK, "update")
 
 
+def asleep(names: str, wait_ns: float, tid: int) -> PathSample:
+    """A thread that waits for this, whatever the others do."""
+    one = row(names, 0, 1, tid)
+    one.metrics[WAIT] = wait_ns
+    return one
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("main worker LOCK", Kind.LOCK),
+        ("main worker update LOCK", Kind.LOCK),
+        ("SCHEDULER PARK", Kind.SERIAL),
+    ],
+)
+def test_work_that_goes_from_thread_to_thread_waits_for_no_lock(place: str, kind: Kind) -> None:
+    """A routine of a language with a scheduler of its own: the other threads sleep elsewhere, for want of work."""
+    rows = [row("main worker update", 150, 1, tid) for tid in range(1, 5)]
+    waits = [asleep(place, 450e6, tid) for tid in range(1, 5)]
+    (cause,) = found(*balanced("main solve"), *rows, *waits)
+    assert (cause.kind, cause.function) == (kind, "update")
+    if kind is Kind.SERIAL:
+        assert cause.what == "one thread at a time works, 4 of them in turn: 3 of 4 cores are idle"
+
+
 def test_processes_one_after_the_other_are_serial_code() -> None:
     rows = [row("main compile", 150, 1, tid, pid=tid) for tid in range(1, 5)]
     (cause,) = found(*balanced("main solve"), *rows)
@@ -129,6 +154,16 @@ def test_serial_code_whose_library_starts_threads_that_are_busy_for_a_moment() -
     assert "schedule" not in cause.remedy
 
 
+@pytest.mark.parametrize(("spin_ns", "kind"), [(300e6, Kind.SERIAL), (0.0, Kind.STARVED)])
+def test_serial_code_beside_threads_that_spin_for_a_moment(spin_ns: float, kind: Kind) -> None:
+    """A thread of OpenBLAS's pool counts as working until a sample finds it spinning."""
+    spinning = row("main multiply GEMM", 0, 1, 2)
+    spinning.metrics.add(Metrics(round(spin_ns / 1e6), spin_ns=spin_ns))
+    rows = [row("main prepare", 240, 1), row("main prepare", 80, 2)]
+    (cause, *_) = found(*balanced("main multiply GEMM"), *rows, spinning)
+    assert (cause.kind, cause.function) == (kind, "prepare")
+
+
 def script(name: str, file: str) -> Frame:
     return Frame(name, file, 3, 1, "python")
 
@@ -146,6 +181,17 @@ def test_a_team_that_waits_for_one_of_them_which_has_no_core(
     waiting.metrics[STOLEN] = without_core
     (cause, *_) = found(*balanced("main solve"), late, waiting, runtime="libgomp")
     assert (cause.kind, cause.function) == (kind, "fit")
+
+
+@pytest.mark.parametrize(("without_core", "kind"), [(900e6, Kind.BUSY_MACHINE), (100e6, Kind.STARVED)])
+def test_threads_that_spin_for_each_other_do_not_sleep(without_core: float, kind: Kind) -> None:
+    """Nobody was found working at a sample, and nobody slept."""
+    spinning = row("main multiply GEMM", 0, 1)
+    spinning.metrics.add(Metrics(600, spin_ns=600e6, stall_ns=1500e6))
+    waiting = row("main solve", 0, 1, tid=2)
+    waiting.metrics[STOLEN] = without_core
+    (cause, *_) = found(*balanced("main solve"), spinning, waiting)
+    assert (cause.kind, cause.function) == (kind, "multiply")
 
 
 def test_imports_are_told_as_such() -> None:
@@ -235,7 +281,25 @@ def test_without_numbers_of_threads() -> None:
         ("std::thread::_M_run()", "/home/u/x", "", Owner.SYSTEM),
         ("_RNvNtCsjrHSEGnQ3l9_3std2rt19lang_start_internal", "/home/u/x", "", Owner.SYSTEM),
         ("_RNvCsjrHSEGnQ3l9_6scoped5merge", "/home/u/x", "", Owner.PROGRAM),
+        ("rayon_core::unwind::halt_unwinding", "/home/u/x", "", Owner.LIBRARY),
+        ("<rayon::vec::IntoIter<T> as rayon::iter::ParallelIterator>::drive", "/home/u/x", "", Owner.LIBRARY),
+        ("rayon_demo::main", "/home/u/x", "", Owner.PROGRAM),
+        ("fold", "/home/u/x", "/home/u/x/vendor/itertools/src/lib.rs", Owner.LIBRARY),
+        ("_asyncio+0x7e22", "_asyncio.cpython-311-x86_64-linux-gnu.so", "", Owner.SYSTEM),
+        ("dot", "_multiarray_umath.cpython-311-x86_64-linux-gnu.so", "", Owner.LIBRARY),
         ("do_syscall_64", "[kernel]", "", Owner.SYSTEM),
+        ("loadAll", "[anon]", "/srv/app.js", Owner.PROGRAM),
+        ("pick", "[anon]", "/srv/node_modules/x/y.js", Owner.LIBRARY),
+        ("requireBuiltin", "[anon]", "node:internal/bootstrap/realm", Owner.SYSTEM),
+        ("Builtin:ArrayMap", "[anon]", "", Owner.SYSTEM),
+        ("long M.parse(int)", "[anon]", "", Owner.PROGRAM),
+        ("Lorg/x/App;::run", "[anon]", "", Owner.PROGRAM),
+        ("void java.util.ArrayList.add(java.lang.Object)", "[anon]", "", Owner.SYSTEM),
+        ("Ljava/util/ArrayList;::add", "[anon]", "", Owner.SYSTEM),
+        ("Interpreter", "[anon]", "", Owner.SYSTEM),
+        ("StubRoutines (1)", "[anon]", "", Owner.SYSTEM),
+        ("py::load:/srv/app.py", "[anon]", "", Owner.SYSTEM),
+        ("[anon]", "[anon]", "", Owner.SYSTEM),
         ("_dl_start", "/lib64/ld-linux-x86-64.so.2", "", Owner.SYSTEM),
     ],
 )

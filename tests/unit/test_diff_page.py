@@ -114,3 +114,42 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", str(tmp_path / "a"), str(tmp_path / "a"), "--html", str(tmp_path / "x.html")]) == 0
     assert (tmp_path / "x.html").read_text().startswith("<!DOCTYPE html>")
     assert capsys.readouterr().out == ""
+
+
+def changes(page: str) -> dict[tuple[str, ...], list[list[float]]]:
+    """By call path: what the flame graph knows of it."""
+    graph = data_of(page)["graph"]
+    paths: list[tuple[str, ...]] = []
+    for parent, name in zip(graph["parent"], graph["name"], strict=True):
+        paths.append((*paths[parent], name) if parent >= 0 else ())
+    assert len(set(paths)) == len(paths)
+    return dict(zip(paths, graph["changes"], strict=True))
+
+
+def test_call_paths_meet_wherever_they_were_built_and_whatever_loops_they_are_in() -> None:
+    before, after = profile(same=1000, faster=800, gone=300), profile(same=1004, faster=300, come=200)
+    loop = Frame("loop at x.c:7-9", "/src/x.c", 8, 7, is_loop=True)
+    for one, folder in ((before, "/old"), (after, "/new")):
+        for at, row in enumerate(one.samples):
+            path = [replace(frame, file=f"{folder}/x.c", module=f"{folder}/x") for frame in row.path]
+            if one is after and at % 2:
+                path.insert(1, loop)
+            row.path = tuple(path)
+    found = changes(diff_page.page(before, after).html())
+    assert set(found) == {
+        (), ("main",), ("main", "same"), ("main", "faster"), ("main", "gone"), ("main", "come")
+    }  # fmt: skip
+    marked = {path[-1] for path, (lost, _) in found.items() if path and lost[3]}
+    assert marked == {"main", "faster", "gone", "come"}
+    assert found["main", "gone"][0][:2] == [600_000, 0] and found["main", "come"][0][:2] == [0, 400_000]
+    whole, parts = found[("main",)], [kinds for path, kinds in found.items() if len(path) == 2]
+    for kind in range(2):
+        for side in range(2):
+            assert whole[kind][side] == sum(part[kind][side] for part in parts)
+
+
+def test_many_call_paths_leave_the_small_ones_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parprof.exporters.diff_graph.MAX_NODES", 3)
+    page = diff_page.page(profile(a=100, b=50, c=10), profile(a=100, b=40, c=10)).html()
+    assert set(changes(page)) == {(), ("main",), ("main", "a")}
+    assert data_of(page)["graph"]["left_out"] == 2

@@ -7,6 +7,7 @@ import base64
 import gzip
 import http.client
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -15,8 +16,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,10 +29,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof import pprof_pb2 as pb
 from parprof.errors import OutputError, UsageError
-from parprof.model import Profile
+from parprof.metrics import Metrics
+from parprof.model import ProcessInfo, Profile
 from parprof.service.http import HttpServer, conversation, server, site
 from parprof.service.http.address import Guard
 from parprof.service.http.message import RequestError, parse_head
+from parprof.service.http.process_page import process_page
 from parprof.service.serving import Limits
 from stand_in_service import Program, StandInService
 
@@ -48,7 +53,7 @@ Starter = Callable[..., HttpServer]
 def start(service: StandInService) -> Iterator[Starter]:
     with ExitStack() as stack:
 
-        def start(address: str = "127.0.0.1:0", **options: str) -> HttpServer:
+        def start(address: str = "127.0.0.1:0", **options: Any) -> HttpServer:
             http_server = HttpServer(service, address, **options)
             http_server.start()
             stack.callback(http_server.close)
@@ -145,12 +150,79 @@ def test_report(running: HttpServer) -> None:
     answer = ask(running, "/profiles/42.html?seconds=7")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert b'<a href="/">all processes</a>' in answer.body
-    assert b'<a href="/profiles/42.pb.gz?seconds=7">pprof</a>' in answer.body
+    assert b'<a href="/profiles/42.pb.gz?intervals=3-8">pprof</a>' in answer.body
     assert b"7.00 s" in answer.body
     # The browser holds the page to both policies, that of the header and its own.
     policy = answer.headers["content-security-policy"].removesuffix("; frame-ancestors 'none'")
     assert f'content="{policy}"'.encode() in answer.body
     assert "unsafe" not in policy
+
+
+def test_a_link_to_a_profile_is_to_that_one(running: HttpServer, service: StandInService) -> None:
+    links = re.findall(r'href="(/profiles/[^"]+)"', ask(running, "/profiles/42.html?seconds=7").body.decode())
+    assert links == ["/profiles/42.pb.gz?intervals=3-8", "/profiles/42.html?intervals=3-8"]
+    service.asked.clear()
+    assert [ask(running, link).status for link in links] == [200, 200]
+    assert service.asked == [(42, (3, 8)), (42, (3, 8))]
+    answer = ask(running, "/profiles/42.html?intervals=1-8")
+    assert answer.status == 404 and b"not kept any more" in answer.body
+    for wrong in ("8", "a-b", "1-2-3", "-1-4", "1-" + "9" * 30):
+        assert ask(running, f"/profiles/42.pb.gz?intervals={wrong}").status == 400
+
+
+def test_the_page_of_a_process(running: HttpServer, service: StandInService) -> None:
+    status = ask(running, "/").body.decode()
+    link = next(one for one in re.findall(r'href="([^"]+)"', status) if one.startswith("/processes/42?"))
+    path, fragment = link.split("#")
+    assert fragment == "tab=threads"
+    others = [one for one in re.findall(r'href="([^"]+)"', status) if "/profiles/42." in one]
+    assert len(others) == 4 and all("since=" in one for one in others)
+    answer = ask(running, path)
+    assert answer.status == 200
+    text = answer.body.decode()
+    for expected in (
+        "efficiency in the last interval",
+        "cores really idle",
+        "0.40 %",
+        "budget 1.0 %",
+        "ring_full 100",
+        'class="spark"',
+        'id="shares"',
+        "/profiles/42.pb.gz?intervals=3-8",
+    ):
+        assert expected in text, expected
+    policy = answer.headers["content-security-policy"].removesuffix("; frame-ancestors 'none'")
+    assert f'content="{policy}"' in text and "unsafe" not in policy
+    assert ask(running, "/processes/42").status == 200
+    assert ask(running, "/processes/4242").status == 404
+    assert ask(running, "/processes/42?seconds=0").status == 400
+    service.programs = [Program(42, "another")]  # which has its PID now
+    service.started_s += 60
+    service.advance(1)
+    answer = ask(running, path)
+    assert answer.status == 404 and b"has ended" in answer.body
+    for other in others:
+        assert ask(running, other.replace("&amp;", "&")).status == 404
+    assert ask(running, "/processes/42").status == 200
+    assert b'route="/processes/PID"' in ask(running, "/metrics").body
+
+
+def test_the_page_of_a_process_with_hostile_names(running: HttpServer, service: StandInService) -> None:
+    bad = "</title><script>alert(1)</script><img src=x onerror=alert(1)>"
+    service.programs = [Program(42, bad, command=bad, notes=(bad,), cost_ratio=0.02)]
+    service.lost[bad] = 7
+    service.advance(1)
+    text = ask(running, "/processes/42").body.decode()
+    assert text.count("<script") == 3 and "<img" not in text
+    assert 'class="beyond"' in text  # cost
+
+
+def test_a_process_without_samples_has_a_page(service: StandInService) -> None:
+    snapshot = service.snapshot()
+    idle = replace(snapshot.processes[0], history=(), totals=Metrics())
+    profile = Profile(ProcessInfo(42, "idle"), 30.0, 99, [])
+    assert "nothing was sampled" in process_page(profile, idle, snapshot, []).html()
+    assert "–" not in process_page(profile, None, snapshot, []).html()
 
 
 @pytest.mark.parametrize(
@@ -381,6 +453,9 @@ def test_health_needs_no_token_but_says_little(start: Starter, service: StandInS
         (":9466", {}, "set a token"),
         ("192.0.2.1:9466", {}, "set a token"),
         ("0.0.0.0:9466", {"token": TOKEN}, "set certificate and key too"),
+        ("0.0.0.0:9466", {"token": TOKEN, "metrics_for_all": True}, "set certificate and key too"),
+        ("0.0.0.0:9466", {"client_ca": "/nowhere"}, "set certificate and key too"),
+        ("127.0.0.1:9466", {"client_ca": "/nowhere"}, "set certificate and key too"),
         ("127.0.0.1:9466", {"token": "short"}, "openssl rand"),
         ("127.0.0.1:9466", {"token": "x" * 20 + "\n"}, "openssl rand"),
         ("127.0.0.1:9466", {"certificate": "/nowhere"}, "both"),
@@ -393,10 +468,33 @@ def test_health_needs_no_token_but_says_little(start: Starter, service: StandInS
         ("x" * 300 + ":1", {}, "write its IP address"),
     ],
 )
-def test_wrong_settings(service: StandInService, address: str, options: dict[str, str], remedy: str) -> None:
+def test_wrong_settings(service: StandInService, address: str, options: dict[str, Any], remedy: str) -> None:
     with pytest.raises(UsageError, match=remedy) as error:
         HttpServer(service, address, **options)
     assert "\n" not in str(error.value)
+
+
+def test_metrics_for_all_are_metrics_alone(start: Starter, service: StandInService) -> None:
+    """On an address that is open to others, without a token: nobody gets anything else."""
+    service.unhealthy = "secret detail"
+    running = start("0.0.0.0:0", metrics_for_all=True)
+    there = endpoint(running)[1]
+    with socket.create_connection(("127.0.0.1", there), timeout=30) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.0\r\nHost: node7:9466\r\n\r\n")
+        page = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b"200 OK" in page and b"parprof_cores" in page and b"parprof_function_" not in page
+    for path in ("/", "/profiles", "/profiles/42.pb.gz", "/profiles/42.html", "/metrics/"):
+        for proof in ({}, {"Authorization": "Bearer "}, {"Authorization": basic("")}):
+            answer = ask(running, path, **proof)
+            assert answer.status == 401 and b"heat" not in answer.body
+    assert ask(running, "/healthz").body == b"not ok\n"
+
+
+def test_metrics_for_all_beside_a_token(start: Starter) -> None:
+    running = start(token=TOKEN, metrics_for_all=True)
+    assert b"parprof_cores" in ask(running, "/metrics").body
+    assert ask(running, "/").status == 401
+    assert b"parprof_function_" in ask(running, "/metrics", Authorization="Bearer " + TOKEN).body
 
 
 def test_taken_address(running: HttpServer, service: StandInService) -> None:
@@ -459,6 +557,34 @@ def test_tls_open_to_others(start: Starter, certificate: tuple[str, str]) -> Non
             pass
     assert b"parprof" not in received
     assert ask_tls(running, certificate[0])[0] == 200
+
+
+def test_client_certificates(start: Starter, certificate: tuple[str, str], tmp_path: Path) -> None:
+    """One that the CA has issued is as good as the token; another one is not let in; without one there is health."""
+    known, unknown = make_certificate(tmp_path, "known"), make_certificate(tmp_path, "unknown")
+    running = start("0.0.0.0:0", certificate=certificate[0], key=certificate[1], client_ca=known[0])
+
+    def ask_as(path: str, own: tuple[str, str] | None) -> int:
+        context = ssl.create_default_context(cafile=certificate[0])
+        if own:
+            context.load_cert_chain(*own)
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", endpoint(running)[1], timeout=30, context=context
+        )
+        with closing(connection):
+            connection.request("GET", path)
+            return connection.getresponse().status
+
+    assert [ask_as(path, known) for path in ("/metrics", "/", "/profiles/42.pb.gz")] == [200] * 3
+    assert [ask_as(path, None) for path in ("/healthz", "/metrics", "/", "/profiles/42.pb.gz")] == [200] + [
+        401
+    ] * 3
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        ask_as("/metrics", unknown)
+    assert ask_tls(running, certificate[0], token="")[0] == 401
+    Path(known[0]).write_bytes(Path(unknown[0]).read_bytes())
+    running.reload_certificate()
+    assert ask_as("/", unknown) == 200
 
 
 def test_tls_refuses_old_versions(start: Starter, certificate: tuple[str, str]) -> None:

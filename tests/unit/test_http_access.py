@@ -65,6 +65,9 @@ def test_users_see_their_own_processes_only(processes: tuple[StandInService, int
         assert as_user(NOBODY, NOBODY, lambda: get(where, f"/profiles/{own}.html"))[0] == 200
         status, answer = as_user(NOBODY, NOBODY, lambda: get(where, f"/profiles/{roots}.pb.gz"))
         assert status == 404 and "root sees all" in answer
+        for path in (f"/processes/{roots}", f"/profiles/{roots}.html?intervals=1-2"):
+            assert as_user(NOBODY, NOBODY, lambda path=path: get(where, path))[0] == 404
+        assert as_user(NOBODY, NOBODY, lambda: get(where, f"/processes/{own}"))[0] == 200
         assert answer == as_user(NOBODY, NOBODY, lambda: get(where, "/profiles/4194300.pb.gz"))[1].replace(
             "4194300", str(roots)
         )

@@ -92,8 +92,10 @@ def test_status() -> None:
         "2 watched",
     ):
         assert expected in text
-    assert "/profiles/42.html" in page.links
-    assert "/profiles/42.html?by=work" in page.links
+    which = f"since={service.started_s:.3f}"
+    assert f"/profiles/42.html?{which}" in page.links
+    assert f"/processes/42?{which}#tab=threads" in page.links
+    assert f"/profiles/42.html?{which}&by=work" in page.links
 
 
 def test_status_is_self_contained_and_needs_no_script() -> None:
@@ -105,6 +107,37 @@ def test_status_is_self_contained_and_needs_no_script() -> None:
     assert not re.search(r"@import|url\(", page.style)
 
 
+def test_the_function_to_blame_is_named() -> None:
+    service = StandInService()
+    text = made(service).html()
+    assert f'blame: <a href="/profiles/42.html?since={service.started_s:.3f}">solve</a> 70 %' in text
+    heat = service.snapshot().processes[0]
+    none = replace(heat, functions=(), totals=replace_idleness(heat.totals))
+    assert (
+        "blame"
+        not in status_page.status_page(replace(service.snapshot(), processes=(none,)), (), {}).html()[-3000:]
+    )
+
+
+def replace_idleness(totals: Metrics) -> Metrics:
+    out = totals.copy()
+    out.idleness_ns = 0.0
+    return out
+
+
+def test_processes_of_a_unit_or_pod() -> None:
+    heat, solver = Program(42, "heat"), Program(77, "solver")
+    heat.labels = Labels(unit="a b&c.service")
+    solver.labels = Labels(pod="01234567-89ab-cdef-0123-456789abcdef", pod_name="s-0", namespace="shop")
+    service = StandInService([heat, solver])
+    assert {"/?in=a+b%26c.service", "/?in=shop", "/?in=s-0"} <= set(status(service).links)
+    for wanted, found in (("a b&c.service", [42]), ("shop", [77]), ("s-0", [77]), ("heat", [42]), ("42", [42]),
+                          ("nowhere", [])):  # fmt: skip
+        page = status(service, **{"in": wanted})
+        assert [int(cells[0].split()[1]) for cells in page.cells[1:] if len(cells) > 1] == found, wanted
+    assert any("in=shop" in link and "sort=cost" in link for link in status(service, **{"in": "shop"}).links)
+
+
 def test_hostile_names_on_the_status_page() -> None:
     program = Program(7, BAD, runtime=BAD, n_w_source=BAD, command=BAD, notes=(BAD,), functions={BAD: 1.0})
     program.labels = Labels("", 0, BAD, BAD, BAD, BAD)
@@ -113,6 +146,7 @@ def test_hostile_names_on_the_status_page() -> None:
     service.attach_failures[BAD, BAD] = 1
     service.transitions[BAD, BAD] = 1
     service.advance(1)
+    page = status(service, BAD, sort=BAD, refresh=BAD, **{"in": BAD})
     page = status(service, BAD, sort=BAD, refresh=BAD)
     assert "script" not in page.tags
     assert "img" not in page.tags

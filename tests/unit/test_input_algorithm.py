@@ -167,22 +167,37 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run_events
 
 
-def with_unique_routines(events: list[Event]) -> list[Event]:
-    """Each activation is one of a routine of its own, so that each can be told."""
-    return [
-        (kind, thread, 1000 + at if kind == ENTER else what) for at, (kind, thread, what) in enumerate(events)
-    ]
+KINDS = (ENTER, ENTER, LEAVE, READ, READ, READ, WRITE, WRITE, KERNEL_WRITE, EXIT, FORGET)
 
 
-EVENTS = st.lists(
-    st.tuples(
-        st.sampled_from([ENTER, ENTER, LEAVE, READ, READ, READ, WRITE, WRITE, KERNEL_WRITE, EXIT, FORGET]),
-        st.integers(0, N_THREADS - 1),
-        st.integers(1, N_CELLS),
-    ),
-    min_size=60,
-    max_size=160,
-).map(with_unique_routines)
+def events_of(data: bytes) -> list[Event]:
+    """An event for each byte: to draw three numbers for each would take Hypothesis most of the time of the test.
+
+    Each activation is one of a routine of its own, so that each can be told.
+    """
+    events = []
+    for at, byte in enumerate(data):
+        rest, kind = divmod(byte, len(KINDS))
+        cell, thread = divmod(rest, N_THREADS)
+        what = 1000 + at if KINDS[kind] == ENTER else 1 + cell % N_CELLS
+        events.append((KINDS[kind], thread, what))
+    return events
+
+
+def test_each_event_comes_of_some_byte() -> None:
+    found = {
+        (kind, thread, 0 if kind == ENTER else what) for kind, thread, what in events_of(bytes(range(256)))
+    }
+    cells = range(1, N_CELLS + 1)
+    assert found == {
+        (kind, thread, what)
+        for kind in KINDS
+        for thread in range(N_THREADS)
+        for what in ([0] if kind == ENTER else cells)
+    }
+
+
+EVENTS = st.binary(min_size=60, max_size=160).map(events_of)
 
 
 @settings(max_examples=600, deadline=None)

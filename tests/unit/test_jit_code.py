@@ -10,14 +10,16 @@ from typing import Any, cast
 
 import pytest
 
+from parprof.attribution import attribute
+from parprof.exporters.answer import nothing_to_act_on
 from parprof.facts.drain import Drain
 from parprof.files.dso import ANONYMOUS, Dso
 from parprof.kernel.stacks import RawStack, StackTable
 from parprof.metrics import Metrics
-from parprof.model import Count, Frame, Origin, PathSample, SampleKey, ThreadState
+from parprof.model import Count, Frame, Origin, PathSample, ProcessInfo, Profile, SampleKey, ThreadState
 from parprof.process.identity import Process, is_32_bit
 from parprof.profile.addresses import AddressBook
-from parprof.profile.jit import jit_notes
+from parprof.profile.jit import jit_frame, jit_notes
 from parprof.profile.rows import RowMaker
 
 ANON = Dso(("label", ANONYMOUS), ANONYMOUS, problem="no file")
@@ -126,6 +128,48 @@ def test_the_reader_is_told_how_to_get_names(exe: str, said: str) -> None:
     assert not jit_notes(samples("f"), images)
 
 
+@pytest.mark.parametrize(
+    ("name", "function", "file", "line"),
+    [
+        ("JS:*loadAll /srv/app.js:3:17", "loadAll", "/srv/app.js", 3),
+        ("LazyCompile:~loadAll /srv/app.js:3", "loadAll", "/srv/app.js", 3),
+        (
+            "JS:^requireBuiltin node:internal/bootstrap/realm:420:24",
+            "requireBuiltin",
+            "node:internal/bootstrap/realm",
+            420,
+        ),
+        ("Script:~ /srv/app.js:1:1", "(anonymous)", "/srv/app.js", 1),
+        ("JS:* /srv/a b.js:3:17", "JS:* /srv/a b.js:3:17", "", 0),
+        ("long M.parse(int)", "long M.parse(int)", "", 0),
+    ],
+)
+def test_functions_are_told_by_what_their_compiler_calls_them(
+    name: str, function: str, file: str, line: int
+) -> None:
+    """All versions of a function, more and less optimized ones, are the same to their reader."""
+    frame = jit_frame(name, JIT)
+    assert (frame.name, frame.file, frame.start_line, frame.module) == (function, file, line, ANONYMOUS)
+
+
 def test_this_is_no_32_bit_process() -> None:
     assert not is_32_bit(1)
     assert not is_32_bit(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("parse", "no place that stands out"), (ANONYMOUS, "start java with")]
+)
+def test_a_loss_that_has_no_names_is_answered_by_how_to_get_them(name: str, told: str) -> None:
+    """A hundred places that lose a little each, or code in which nobody knows places."""
+    process = ProcessInfo(7, "java", "/usr/bin/java -cp x Main", cores=4)
+    samples = [
+        PathSample(
+            (Frame("main"), Frame(f"{name}{number}" if name == "parse" else name, module=ANONYMOUS)),
+            attribute(2, 1e6, 2, 4, ThreadState.WORKING), Origin(7, tid=number % 4),
+        )
+        for number in range(400)
+    ]  # fmt: skip
+    profile = Profile(process, 1.0, 499, samples)
+    line = nothing_to_act_on(profile, profile.total())
+    assert told in line and line.startswith("50 % of the cores' time is lost")

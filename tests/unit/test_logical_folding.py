@@ -68,6 +68,9 @@ def test_work_goes_on_where_it_was_created(own: str, outer: str, before: str, lo
 def test_what_creates_work_leaves_no_trace_in_its_context() -> None:
     assert folded("main f GOMP_parallel", keep=False) == "main f"
     assert folded("main f pthread_create", keep=False) == "main f"
+    for below in ("", "__pthread_create_2_1 ", "pthread_create "):
+        assert folded(f"main f {below}create_thread __GI___clone_internal __clone3", keep=False) == "main f"
+    assert folded("main create_thread f pthread_create", keep=False) == "main create_thread f"
     assert (
         folded("main f std::thread::thread<x>* std::thread::_M_start_thread pthread_create", keep=False)
         == "main f"

@@ -37,6 +37,8 @@ KINDS = OverheadKinds(FOLDER)
         ("main f GOMP_loop_end_nowait", "schedule"),
         ("main f GOMP_parallel gomp_team_start pthread_create syscall", "create"),
         ("main f GOMP_parallel f._omp_fn.0 g", ""),
+        ("main f GOMP_taskwait qsort", ""),  # the task's function jumped there
+        ("main f GOMP_taskwait gomp_x malloc", "sync"),
         ("main f __kmpc_dispatch_next_4", "schedule"),
         ("main f __kmpc_global_thread_num", "other"),
         ("main f __kmpc_omp_task __kmp_acquire_queuing_lock", "sync"),

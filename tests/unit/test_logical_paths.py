@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 import pytest
@@ -100,6 +101,16 @@ def test_a_thread_is_rooted_in_its_creator() -> None:
     alone = process.paths.locate(thread, 0, 0)
     assert text(alone.path) == "worker step"
     assert not alone.complete and not alone.unknown
+
+
+def test_who_made_a_scheduler_want_another_thread_did_not_create_its_work() -> None:
+    """Go's routines: each begins on a stack of its own, whatever thread it runs on."""
+    process = Process()
+    create = process.stack(frames("runtime.mcall runtime.startm runtime.newosproc runtime.clone.abi0"))
+    routine = process.stack(frames("runtime.goexit.abi0 main.main main.load"))
+    here = process.paths.locate(routine, 0, process.context(create))
+    assert text(here.path) == "runtime.goexit.abi0 main.main main.load"
+    assert here.complete and not here.unknown
 
 
 def test_slow_clones_of_the_ancestors_are_the_author_s_functions() -> None:
@@ -276,3 +287,73 @@ def test_any_process(rows: list[tuple[Path, int, int]], data: st.DataObject) -> 
             assert not (here.complete and here.unknown)
             assert [frame.name for frame in here.path[-2:]] == ["kernel_2", "kernel_1"]
     assert total == sum(count for _, _, count in facts)
+
+
+BLAS = "libscipy_openblas64_-32a4b2a6.so"
+
+
+def blas(names: str) -> Path:
+    return tuple(replace(one, module=BLAS) for one in frames(names))
+
+
+class Pool(Process):
+    """Two places of a program that call OpenBLAS, whose thread was started when the library was loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        load = self.stack(
+            (*frames("main import"), *blas("blas_thread_init"), *frames("pthread_create")), start_up=MAIN
+        )
+        self.born = self.context(load)
+
+    def caller(self, names: str, inside: str = "dgemm exec_blas inner_thread kernel") -> int:
+        return self.stack((*frames(names), *blas(inside)), start_up=MAIN)
+
+    def worker(self, inside: str = "blas_thread_server exec_threads inner_thread kernel") -> int:
+        return self.stack(blas(inside))
+
+
+def test_a_librarys_pool_works_for_those_that_hand_it_work() -> None:
+    process = Pool()
+    worker = process.worker()
+    lost = process.stack(blas("dgemm exec_blas inner_thread kernel"), "no_table", start_up="")
+    samples = [(process.caller("main f"), 0, 3), (process.caller("main g"), 0, 1), (worker, process.born, 8)]
+    samples.append((lost, 0, 9))  # a caller without a beginning is none to go by
+    process.paths.learn(samples)
+    found = {
+        text(here.path): (here, count) for here, count in process.paths.shares(worker, 0, process.born, 8)
+    }
+    f, g = (f"main {name} dgemm exec_blas inner_thread kernel" for name in "fg")
+    assert {path: count for path, (_, count) in found.items()} == {f: 6, g: 2}
+    assert all(here.complete and not here.unknown for here, _ in found.values())
+    assert text(found[f][0].physical) == "blas_thread_server exec_threads inner_thread kernel"
+    assert process.paths.joined_samples == 8
+    cut = process.stack(blas("blas_thread_server exec_threads inner_thread kernel"), "no_table", start_up="")
+    assert {text(here.path) for here, _ in process.paths.shares(cut, 0, process.born, 8)} == {f, g}
+    part = process.stack(blas("exec_threads inner_thread kernel"), "no_table", start_up="")
+    ((here, _),) = process.paths.shares(part, 0, process.born, 8)
+    assert text(here.path).startswith("main import blas_thread_init [truncated]")
+    # a function of the library that nobody was seen in hands the work on to one that somebody was
+    other = process.worker("blas_thread_server blas_thread_server exec_threads gemm_part inner_thread kernel")
+    assert {text(here.path) for here, _ in process.paths.shares(other, 0, process.born, 8)} == {f, g}
+
+
+@pytest.mark.parametrize(
+    ("inside", "complete"), [("blas_thread_server", True), ("blas_thread_server other_part", False)]
+)
+def test_a_pools_thread_is_none_of_who_loaded_the_library(inside: str, complete: bool) -> None:
+    process = Pool()
+    worker = process.worker(inside)
+    process.paths.learn([(process.caller("main f"), 0, 3), (worker, process.born, 8)])
+    ((here, count),) = process.paths.shares(worker, 0, process.born, 8)
+    assert (text(here.path), count) == (f"[OpenBLAS worker] {inside}", 8)
+    assert here.complete == complete and not here.unknown and not process.paths.joined_samples
+
+
+def test_a_thread_of_the_program_that_calls_the_library_stays_where_it_is() -> None:
+    process = Process()
+    started = process.context(process.stack(frames("main make_pool pthread_create"), start_up=MAIN))
+    thread = process.stack((*frames("worker"), *blas("dgemm exec_blas inner_thread")))
+    process.paths.learn([(thread, started, 5)])
+    ((here, _),) = process.paths.shares(thread, 0, started, 5)
+    assert text(here.path) == "main make_pool worker dgemm exec_blas inner_thread"

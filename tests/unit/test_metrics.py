@@ -159,6 +159,9 @@ def test_every_metric_is_documented(service: StandInService) -> None:
     exported = {name for name, _ in scrape(MetricsPage(service)) if name.startswith("parprof")} | {
         "parprofd_http_requests_total"
     }
+    service.by_process = False
+    service.advance(1)
+    exported |= {name for name, _ in scrape(MetricsPage(service)) if name.startswith("parprof")}
     documented = set(re.findall(r"`(parprofd?_[a-z_]*[a-z])\b(?!_)", DOCS.read_text()))
     assert exported == documented
 
@@ -176,6 +179,79 @@ def test_a_process_has_a_bounded_number_of_series(service: StandInService) -> No
     families = ServiceCollector(service).families(replace(snapshot, processes=(shown,)))
     every = [dict(zip(row.names, row.values, strict=True)) for family in families for row, _ in family.rows]
     own = [labels for labels in every if labels.get("pid") == str(heat.pid)]
+    by_function = [labels for labels in own if "function" in labels]
+    assert len(own) - len(by_function) == 24 and len(by_function) == 5 * (most + 1) == 30
+
+
+def test_what_a_process_belongs_to_is_on_all_its_series(service: StandInService) -> None:
+    cid, uid = "ab" * 32, "01234567-89ab-cdef-0123-456789abcdef"
+    heat, solver = service.programs
+    heat.labels = Labels(container=cid, pod=uid, pod_name="cart-0", namespace="shop")
+    solver.labels = Labels(unit="solver.service", pod=uid)
+    service.advance(1)
+    series = scrape(MetricsPage(service))
+    own = [dict(pairs) for name, pairs in series if ("pid", "42") in pairs]
+    assert len(own) > 30
+    expected = {"container": cid, "pod": "cart-0", "namespace": "shop"}
+    assert all(expected.items() <= one.items() and "unit" not in one for one in own)
+    assert value(series, "parprof_process_info", pid="42", pod_uid=uid) == 1
+    assert value(series, "parprof_work_seconds_total", unit="solver.service", pod=uid) > 0
+
+
+def by_group(service: StandInService) -> StandInService:
+    service.by_process = False
+    service.advance(1)
+    return service
+
+
+def test_without_pids_counters_never_fall(service: StandInService) -> None:
+    """Processes of two names come and go; each series only grows, and all together are the machine's."""
+    page = MetricsPage(by_group(service))
+    before: Series = {}
+    for turn in range(20):
+        name = ("heat", "solver")[turn % 2]
+        functions = {f"f{turn % 7}": 0.4, f"g{turn % 3}": 0.5}
+        service.programs.append(Program(1000 + turn, name, functions=functions))
+        service.advance(2, steps=3)
+        if turn % 3 == 2:
+            service.end(service.programs[0].pid)
+        series = scrape(page)
+        assert not [pairs for _, pairs in series if "pid" in dict(pairs)]
+        for key, number in series.items():
+            assert not key[0].endswith("_total") or number >= before.get(key, 0), key
+        before = series
+    for kind in ("work", "idleness", "overhead", "spin"):
+        total = value(before, f"parprof_node_{kind}_seconds_total")
+        each = [number for (name, _), number in before.items() if name == f"parprof_{kind}_seconds_total"]
+        assert len(each) == 2 and sum(each) == pytest.approx(total)
+        parts = [
+            number for (name, _), number in before.items() if name == f"parprof_function_{kind}_seconds_total"
+        ]
+        assert sum(parts) == pytest.approx(total)
+    live = len(service.programs)
+    gauges = [number for (name, _), number in before.items() if name == "parprof_processes"]
+    assert sum(gauges) == live == value(before, "parprofd_processes")
+
+
+def test_without_pids_a_group_has_a_bounded_number_of_series(service: StandInService) -> None:
+    most = DaemonOptions().functions_per_process
+    by_group(service)
+    service.programs = [Program(number, "heat") for number in range(100, 200)]
+    for program in service.programs:
+        program.functions = {f"f{number}": 1 / 30 for number in range(30)}
+        program.totals.blame_ns = 1e9
+    service.all_programs = []
+    service.advance(10)
+    snapshot = service.snapshot()
+    assert snapshot.groups is not None and len(snapshot.groups) == 1
+    group = replace(
+        snapshot.groups[0],
+        functions=snapshot.groups[0].functions[:most],
+        levels_s=(1.0,) * len(LEVEL_NAMES),
+    )
+    families = ServiceCollector(service).families(replace(snapshot, groups=(group,)))
+    every = [dict(zip(row.names, row.values, strict=True)) for family in families for row, _ in family.rows]
+    own = [labels for labels in every if labels.get("comm") == "heat"]
     by_function = [labels for labels in own if "function" in labels]
     assert len(own) - len(by_function) == 24 and len(by_function) == 5 * (most + 1) == 30
 
@@ -285,7 +361,8 @@ HOSTILE = [
 ]
 
 
-def test_hostile_labels(service: StandInService) -> None:
+@pytest.mark.parametrize("by_group", [False, True])
+def test_hostile_labels(service: StandInService, by_group: bool) -> None:
     service.programs = [
         Program(
             number, text, functions={text: 1.0}, labels=Labels("", 0, text, text, text, text), runtime=text
@@ -293,6 +370,7 @@ def test_hostile_labels(service: StandInService) -> None:
         for number, text in enumerate(HOSTILE, 1)
     ]
     service.attach_failures = service.attach_failures.__class__({(text, text): 1 for text in HOSTILE})
+    service.by_process = not by_group
     service.advance(1)
     page = MetricsPage(service)
     for accept in ("", "application/openmetrics-text"):

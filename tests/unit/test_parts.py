@@ -6,8 +6,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+import parts
 
 TESTS = Path(__file__).resolve().parents[1]
 CONFTEST = """
@@ -61,6 +65,21 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
         env={"PYTHONPATH": str(TESTS), "PATH": "/usr/bin:/bin"},
     )
     return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("folder", "nearest_first", "alone"),
+    [
+        ("unit", [], False),
+        ("unit", ["alone"], True),
+        ("kernel", ["flaky"], True),
+        ("kernel", ["beside"], False),
+        ("kernel", ["alone", "beside"], True),
+    ],
+)
+def test_who_needs_the_machine(folder: str, nearest_first: list[str], alone: bool) -> None:
+    item: Any = SimpleNamespace(iter_markers=lambda: [SimpleNamespace(name=one) for one in nearest_first])
+    assert parts.needs_the_machine(item, folder) is alone
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def attacher() -> Attacher:
 
 @pytest.fixture
 def placed(attacher: Attacher) -> PlacedProbes:
-    return PlacedProbes(cast(BpfKernel, attacher), 7, None)
+    return PlacedProbes(cast(BpfKernel, attacher), 7)
 
 
 def test_each_once(attacher: Attacher, placed: PlacedProbes) -> None:
@@ -58,7 +58,7 @@ def test_each_once(attacher: Attacher, placed: PlacedProbes) -> None:
 def test_what_is_cut_off_goes_and_may_come_again(attacher: Attacher, placed: PlacedProbes) -> None:
     placed.attach([ONE], Cost.PROBE)
     placed.attach([TWO], Cost.LOCK)
-    placed.attach_rare([THREE], None)
+    placed.attach([THREE], None)
     placed.detach(Cost.PROBE, Cost.LOCK, Cost.CREATE)
     assert attacher.attached == [THREE]
     placed.attach([ONE, TWO], Cost.PROBE)

@@ -18,7 +18,7 @@ from parprof.exporters.readable import plain_name, readable
 from parprof.exporters.table import render
 from parprof.exporters.views import View
 from parprof.metrics import Metrics
-from parprof.model import Frame, Origin, PathSample, ProcessInfo, Profile
+from parprof.model import Accounting, Frame, Origin, PathSample, ProcessInfo, Profile
 from profiles import any_profile, frame, heat, library, sample
 
 KERNEL = "[kernel]"
@@ -119,6 +119,14 @@ def test_at_most_six_lines_before_the_table() -> None:
         assert "calling context" in table
     assert "note 8" not in text(profile)
     assert "note: note 8" in text(profile, details=True)
+
+
+def test_the_first_line_says_what_others_had() -> None:
+    profile = heat()
+    profile.accounting = Accounting(4, 10.0, 20.0, 14.0, 4.0, 2.0, 0.0, None)
+    assert ", not counting 45 % that it was not given" in text(profile).splitlines()[0]
+    profile.accounting = Accounting(4, 10.0, 36.0, 1.0, 1.0, 2.0, 0.0, None)
+    assert "not given" not in text(profile)
 
 
 def test_a_chain_of_calls_is_one_row() -> None:

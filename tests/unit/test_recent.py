@@ -21,7 +21,7 @@ from parprof.cct.views import flat_view
 from parprof.metrics import Metrics
 from parprof.model import Frame, Origin, PathSample, ProcessInfo, Profile
 from parprof.service.folding import FOLDED, fold_cold
-from parprof.service.recent import RecentProfiles
+from parprof.service.recent import KEPT, RecentProfiles
 from profiles import few_paths, few_samples, with_events
 
 A, B, C, D, MAIN = (Frame(name) for name in ("a", "b", "c", "d", "main"))
@@ -188,6 +188,45 @@ def test_the_intervals_are_those_that_come_nearest() -> None:
     }  # fmt: skip
 
 
+def test_an_interval_ends_when_it_was_drained_not_when_it_was_added() -> None:
+    """Names take long the first time: what was before an attach is none of it for that."""
+    recent = RecentProfiles(clock=lambda: 10.4)
+    recent.add(interval(7, 9.7, [path_sample((MAIN, B), 5)], 0.3), ended_s=10.0)
+    recent.add(interval(7, 10.0, [path_sample((MAIN, A), 5)], 3.0), ended_s=13.0)
+    profile = recent.profile(7, 2.99, until_s=13.0, since_s=9.0)
+    assert profile is not None
+    assert [sample.path for sample in profile.samples] == [(MAIN, A)]
+
+
+def test_the_interval_in_which_a_process_was_first_watched_is_its_first() -> None:
+    recent = RecentProfiles(clock=lambda: 10.4)
+    recent.add(interval(7, 8.0, [path_sample((MAIN, A), 5)], 2.0), ended_s=10.0)
+    profile = recent.profile(7, 10, until_s=10.0, since_s=9.5)
+    assert profile is not None and profile.samples
+
+
+def test_time_in_which_nothing_was_sampled_counts() -> None:
+    """A process that slept for most of the seconds that were asked for: each is in the duration, none twice."""
+    now_s = 1000.0
+    recent = RecentProfiles(clock=lambda: now_s)
+    for began_s, seconds in ((960.0, 10.0), (985.0, 1.0), (992.0, 2.0)):
+        now_s = began_s + seconds
+        recent.add(interval(7, 5e8 + began_s, [path_sample((MAIN, A), 5)], seconds))
+    now_s = 1000.0
+    for asked, since_s, took_s, found in ((20, 0, 20, 2), (10, 0, 10, 1), (36, 0, 40, 3), (34, 0, 34, 2),
+                                          (100, 950, 50, 3)):  # fmt: skip
+        profile = recent.profile(7, asked, until_s=now_s, since_s=since_s)
+        assert profile is not None, asked
+        assert profile.duration_s == pytest.approx(took_s), asked
+        assert profile.start_time_s == pytest.approx(5e8 + 1000 - took_s)
+        assert sums(profile.samples).samples == 5 * found
+    assert recent.profile(7, 5, until_s=now_s) is None
+    slept = recent.profile(7, 10)
+    assert slept is not None and slept.duration_s == 13, (
+        "of a process that is gone only what was sampled is known"
+    )
+
+
 def test_the_same_path_as_another_object() -> None:
     recent = RecentProfiles()
     for number in range(4):
@@ -195,6 +234,30 @@ def test_the_same_path_as_another_object() -> None:
         recent.add(interval(7, 10.0 * number, [path_sample(path, 1), path_sample((MAIN, A), 1)]))
     profile = recent.profile(7, 100)
     assert profile is not None and by_path(profile.samples) == {(MAIN, A): 8}
+
+
+def test_a_profile_with_its_intervals_can_be_had_again() -> None:
+    recent = RecentProfiles()
+    for at, now in enumerate((10.0, 20.0, 35.0)):  # the last after a pause
+        rows = [path_sample((MAIN, A), 5 + at), path_sample((MAIN, B), at)]
+        recent.add(interval(1, 100 * at, rows), ended_s=now)
+        recent.add(interval(2, 100 * at, [path_sample((MAIN, C), 1)]))
+    found = recent.profile(1, 100, by_interval=True)
+    assert found is not None
+    assert [(one.begin_s, one.end_s) for one in found.intervals] == [(0, 10), (10, 20), (25, 35)]
+    for row, one in enumerate(found.samples):
+        assert (
+            sum(part.rows[row].work_ns for part in found.intervals if row in part.rows) == one.metrics.work_ns
+        )
+    first, last = map(int, found.extra[KEPT].split("-"))
+    recent.add(interval(1, 300, [path_sample((MAIN, D), 9)]))
+    again = recent.exactly(1, first, last)
+    assert again is not None and again == found
+    assert recent.exactly(2, first, last) is None and recent.exactly(1, first - 1, last) is None
+    recent.forget(1)
+    recent.add(interval(1, 300, [path_sample((MAIN, D), 9)]))
+    assert recent.exactly(1, first, last) is None
+    assert RecentProfiles().profile(1, 10, by_interval=True) is None
 
 
 def test_each_interval_is_taken_once() -> None:

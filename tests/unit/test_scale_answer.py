@@ -138,6 +138,21 @@ def test_the_table_ends_with_what_is_not_modelled() -> None:
     assert lines[-1] == f"note: {scale_table.NOT_MODELLED}"
 
 
+def test_the_burdened_bound_is_of_runs_with_a_core_for_each_thread() -> None:
+    """Of 10 s one is serial; in the regions the busiest of 2 threads had 7 s, with the runtime's code."""
+    measured = replace(record(SERIAL, EVEN, threads=2), scheduled_s=7.0)
+    assert predict(measured, resolve, cores=2).burdened == pytest.approx(10 / 8)
+    assert predict(measured, resolve, cores=1).burdened == 0
+    assert predict(record(SERIAL, EVEN, threads=2), resolve, cores=2).burdened == 0, "of a running process"
+    scale = Scale("./solve", (predict(measured, resolve, cores=2), predict(measured, resolve, cores=1)), ())
+    rows = scale_table.text(scale).splitlines()[5:7]
+    assert [row.split()[2] for row in rows] == ["1.25", "-"]
+    assert [one["burdened_speedup"] for one in json.loads(scale_json.to_json(scale))["threads"]] == [
+        1.25,
+        None,
+    ]
+
+
 def test_the_json_keeps_its_contract() -> None:
     found = json.loads(scale_json.to_json(scale_of(record(SERIAL, EVEN))))
     assert {"work_s", "span_s", "parallelism", "threads", "advice", "sites"} <= found.keys()

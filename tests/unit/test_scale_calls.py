@@ -177,7 +177,7 @@ def test_threads_of_posix(directory: Path) -> None:
 
 def record_of(program: str, directory: Path, records: Path, *words: str) -> Record:
     records.mkdir()
-    environment = variables(directory, records, 1)
+    environment = variables(records, 1)
     subprocess.run([program, *words], env=environment, check=True, stdout=subprocess.DEVNULL)
     (path,) = records.glob("*.span")
     return read_record(os.fspath(path))
@@ -262,7 +262,7 @@ def flags_in(path: Path) -> Flag:
 def test_a_target_that_is_killed_leaves_no_call_sites(directory: Path, tmp_path: Path) -> None:
     records = tmp_path / "records"
     records.mkdir()
-    environment = variables(directory, records, 1, clock="auto")
+    environment = variables(records, 1, clock="auto")
     with subprocess.Popen(
         [built(directory), "fib", "42"], env=environment, stdout=subprocess.DEVNULL
     ) as child:

@@ -153,6 +153,16 @@ def test_a_large_taskloop_is_one_threads_with_libgomp(
     record = scale_programs.run(directory, threads, "span_forms", "taskloop", str(tasks))
     assert bool(record.flags & Flag.TASKLOOP_ALONE) == is_alone
     assert ns(record.span_s) == 5007
+    if is_alone:  # and the burdened bound has it all in one thread, where the other gives half of it to each
+        assert ns(record.scheduled_s) == ns(record.work_s)
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+def test_the_burdened_bound_of_even_shares_is_the_bound(run: Run, threads: int) -> None:
+    """The test's clock stands still in the runtime."""
+    record = run(threads, "span_forms", "triangle", str(N))
+    serial_s = sum(site.bound_s for site in sites(record, Kind.SERIAL))
+    assert ns(record.scheduled_s + serial_s) == ns(record.bound_s)
 
 
 def test_nested_regions(run: Run) -> None:

@@ -99,7 +99,7 @@ def llvm_runtime(directory: Path) -> str:
 
 
 def on_llvm(directory: Path, records: Path, name: str, *arguments: str) -> Record:
-    env = variables(directory, records, 8)
+    env = variables(records, 8)
     env["LD_PRELOAD"] += f":{llvm_runtime(directory)}"
     subprocess.run([str(program(name, directory)), *arguments], env=env, check=True, timeout=120)
     return max(records_of(records), key=lambda record: record.work_s)

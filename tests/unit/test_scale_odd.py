@@ -30,7 +30,7 @@ def program(directory: Path, compiler: str, has_hooks: bool) -> Path:
     output = directory / f"span_odd.{compiler}{'.hooks' if has_hooks else ''}"
     source = str(WORKLOADS / "span_odd.cpp")
     command = [compiler, "-std=c++17", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror", source]
-    command += [str(library(directory)), "-o", str(output)]
+    command += [str(library()), "-o", str(output)]
     subprocess.run(compile_command(command) if has_hooks else command, check=True, timeout=120)
     return output
 
@@ -41,7 +41,7 @@ def run(directory: Path, compiler: str, form: str, has_hooks: bool = False) -> l
     records.mkdir()
     subprocess.run(
         [program(directory, compiler, has_hooks), form, str(N)],
-        env=variables(directory, records, 8),
+        env=variables(records, 8),
         check=True,
         timeout=120,
     )

@@ -110,7 +110,7 @@ def test_however_it_is_linked_it_runs_alone_and_is_measured(
         ["gcc", *flags, f"-I{source_directory()}", str(source), "-pthread", "-o", str(output)], check=True
     )
     command = [str(output), "triangle", "10"]
-    for env in (None, variables(directory, records, 4)):
+    for env in (None, variables(records, 4)):
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
         assert done.stdout == f"{55 + SERIAL}\n"
     (record,) = records_of(records)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from parprof.errors import ProfileFormatError
 from parprof.scale import record as format
 from parprof.scale.record import Flag, Kind, Record, parse_record, read_record
-from scale_programs import WORKLOADS, library, program, run, variables
+from scale_programs import WORKLOADS, program, run, variables
 
 HEADER = WORKLOADS.parents[1] / "instrument" / "span_record.h"
 
@@ -52,7 +52,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     records.mkdir()
     subprocess.run(
         [str(program("span_forms", directory)), "critical", "64"],
-        env=variables(directory, records, 4), check=True, timeout=60,
+        env=variables(records, 4), check=True, timeout=60,
     )  # fmt: skip
     (found,) = records.glob("*.span")
     return found.read_bytes()
@@ -140,7 +140,7 @@ def test_a_target_that_is_killed_leaves_what_it_had_done(tmp_path: Path) -> None
     records.mkdir()
     with subprocess.Popen(
         [str(program("span_forms", tmp_path)), "waits", "1000"],
-        env=variables(tmp_path, records, 4), stdout=subprocess.PIPE,
+        env=variables(records, 4), stdout=subprocess.PIPE,
     ) as child:  # fmt: skip
         assert child.stdout is not None and child.stdout.readline() == b"ready\n"
         child.send_signal(signal.SIGKILL)
@@ -157,7 +157,7 @@ def test_each_process_has_its_own_file(tmp_path: Path) -> None:
     records = tmp_path / "records"
     records.mkdir()
     script = f"{program('span_forms', tmp_path)} critical 64; ({program('span_forms', tmp_path)} sections 10)"
-    subprocess.run(["bash", "-c", script], env=variables(tmp_path, records, 4), check=True, timeout=60)
+    subprocess.run(["bash", "-c", script], env=variables(records, 4), check=True, timeout=60)
     found = [read_record(os.fspath(path)) for path in records.glob("*.span")]
     assert sum("critical 64" in record.command and record.regions == 1 for record in found) == 1
     assert sum("sections 10" in record.command and record.regions == 1 for record in found) == 1
@@ -166,7 +166,6 @@ def test_each_process_has_its_own_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("clock", ["syscall", "auto"])
 def test_the_clocks_of_real_runs_agree_with_the_formula(tmp_path: Path, clock: str) -> None:
     """Real time, but only coarsely: four in five iterations' time is spent outside of the lock, so it is no bound."""
-    library(tmp_path)
     record = run(tmp_path, 2, "span_forms", "sections", "20000000", clock=clock)
     assert bool(record.flags & Flag.NO_RSEQ) or clock == "auto"
     assert record.work_s / record.span_s == pytest.approx(2, rel=0.2)
@@ -175,7 +174,6 @@ def test_the_clocks_of_real_runs_agree_with_the_formula(tmp_path: Path, clock: s
 def test_without_rseq_time_is_by_system_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """glibc can be told to do without; so can a kernel."""
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
-    library(tmp_path)
     record = run(tmp_path, 2, "span_forms", "sections", "2000000", clock="auto")
     assert record.flags & Flag.NO_RSEQ and record.work_s > 0
     monkeypatch.delenv("GLIBC_TUNABLES")

@@ -44,8 +44,8 @@ def exported(path: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def wrappers(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    return exported(str(library(tmp_path_factory.mktemp("scale"))))
+def wrappers() -> set[str]:
+    return exported(str(library()))
 
 
 @pytest.fixture(scope="module")

@@ -39,14 +39,13 @@ def ended(**facts: Any) -> Any:
     """A target after its end."""
     known = {
         "program": PROGRAM, "stops": True, "has_started": True, "plan": SimpleNamespace(agents=[]),
-        "threads_created": 0, "language": None, "was_trusted": False,
+        "language": None, "was_trusted": False,
     }  # fmt: skip
     return SimpleNamespace(**(known | facts))
 
 
 INTERESTING = (
     {"plan": SimpleNamespace(agents=["libgomp"])},
-    {"threads_created": 1},
     {"language": object()},
 )
 

@@ -57,6 +57,22 @@ def test_clone_suffixes(name: str, shown: str) -> None:
         ("_ZThn16_N1B1fEv", "non-virtual thunk to B::f()"),
         ("_ZN4core3fmt9Formatter3pad17h0123456789abcdefE", "core::fmt::Formatter::pad"),
         ("_ZN1A3runEv._omp_fn.0", "A::run()._omp_fn.0"),
+        ("_RNvCsjrHSEGnQ3l9_6scoped5merge", "scoped::merge"),
+        (
+            "_RNvMs0_NtNtNtCs7TUy_3std3sys6thread4unixNtB5_6Thread3new",
+            "<std::sys::thread::unix::Thread>::new",
+        ),
+        ("_RNCNvCsjrHSEGnQ3l9_6scoped4main0", "scoped::main::{closure#0}"),
+        ("_RNvCsjrHSEGnQ3l9_6scoped5merge.llvm.123", "scoped::merge"),
+        (
+            "_ZN91_$LT$core..slice..iter..Iter$LT$T$GT$$u20$as$u20$core..iter..traits..iterator..Iterator$GT$4next17h"
+            "23529540072c1e72E",
+            "<core::slice::iter::Iter<T> as core::iter::traits::iterator::Iterator>::next",
+        ),
+        ("_ZN2sc4main28_$u7b$$u7b$closure$u7d$$u7d$17h56986ad5df00ac9eE", "sc::main::{{closure}}"),
+        ("_ZN2sc5merge17h56986ad5df00ac9eE.llvm.77", "sc::merge"),
+        ("_Reduce", "_Reduce"),
+        ("_R", "_R"),
         ("_ZN1A3runEv.isra.0.cold", "A::run()"),
         ("_Znonsense", "_Znonsense"),
         ("_Z", "_Z"),

@@ -10,13 +10,25 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define PLAIN __attribute__((noinline, noclone))
 #define CALLS_MANY 3001
 #define CALLS_FEW 3
 
-static long scale = 120000000;
+/* Work is so much CPU time, whatever a core does in it from one moment to the next. */
+#define UNIT_NS 200000000L
+#define STEPS 4000	/* between two looks at the clock */
+
 static volatile long sink;
+
+static inline long used_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return t.tv_sec * 1000000000L + t.tv_nsec;
+}
 
 static PLAIN void d(void)
 {
@@ -25,8 +37,11 @@ static PLAIN void d(void)
 
 static PLAIN void c(long n)
 {
-	for (long i = 0; i < scale / n; i++)
-		d();
+	long end = used_ns() + UNIT_NS / n;
+
+	while (used_ns() < end)
+		for (int i = 0; i < STEPS; i++)
+			d();
 	sink++;	/* no tail call */
 }
 
@@ -46,15 +61,23 @@ static PLAIN void a(void (*f)(long))
 	sink++;
 }
 
-static PLAIN void spin(long n)
+static inline void use(long ns)
 {
-	for (volatile long i = 0; i < n; i++)
-		;
+	long end = used_ns() + ns;
+
+	while (used_ns() < end)
+		for (volatile int i = 0; i < STEPS; i++)
+			;
 }
 
-static PLAIN void step(long n)
+static PLAIN void spin(long ns)
 {
-	spin(n);
+	use(ns);
+}
+
+static PLAIN void step(long ns)
+{
+	spin(ns);
 	sink++;
 }
 
@@ -71,8 +94,7 @@ static PLAIN void many(long work)
 {
 	for (int i = 0; i < CALLS_MANY; i++) {
 		step(work / CALLS_MANY);
-		for (volatile long own = work / CALLS_MANY / 4; own > 0; own--)
-			;
+		use(work / CALLS_MANY / 4);
 	}
 	sink++;
 }
@@ -119,10 +141,10 @@ int main(int argc, char **argv)
 		a(c);
 		b(c);
 	} else if (!strcmp(what, "few_many")) {
-		few(scale * 8);
-		many(scale * 8);
+		few(UNIT_NS * 3);
+		many(UNIT_NS * 3);
 	} else if (!strcmp(what, "recursion")) {
-		recursion(scale / 4);
+		recursion(UNIT_NS / 10);
 	} else if (!strcmp(what, "threads")) {
 		threads();
 	} else {

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 extern void parprof_span_work(unsigned long units) __attribute__((weak));
 
@@ -48,12 +49,33 @@ static void triangle(long n)
 	}
 }
 
-/* A dynamic loop of n chunks, of which one is as long as n / 16 others. */
+static double seconds(clockid_t clock)
+{
+	struct timespec t;
+
+	clock_gettime(clock, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* A dynamic loop of n chunks, of which one is as long as n / 16 others: it says how long that was, in CPU time and by the clock. */
 static void large_chunk(long n)
 {
+	double cpu = 0, wall = 0;
+
 #pragma omp parallel for schedule(dynamic, 1)
-	for (long i = 0; i < n; i++)
-		work(i == n / 2 ? 1000 * n / 16 : 1000);
+	for (long i = 0; i < n; i++) {
+		if (i == n / 2) {
+			wall = seconds(CLOCK_MONOTONIC);
+			cpu = seconds(CLOCK_THREAD_CPUTIME_ID);
+			work(1000 * n / 16);
+			cpu = seconds(CLOCK_THREAD_CPUTIME_ID) - cpu;
+			wall = seconds(CLOCK_MONOTONIC) - wall;
+		} else {
+			work(1000);
+		}
+	}
+	if (!is_test_clock)
+		printf("cpu %.9f wall %.9f\n", cpu, wall);
 }
 
 static void guided(long n)

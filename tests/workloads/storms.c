@@ -8,7 +8,7 @@
  *	storms bursts COUNT		so often: 0.1 s of serial CPU time, then 0.2 s of tiny tasks
  *	storms many THREADS		so many threads, each of which makes tasks of its own, at once
  *	storms shares SECONDS		often() makes three tasks for each one that seldom() makes, through one function,
- *					which waits for each
+ *					which waits for each; so many seconds of CPU time
  *	storms pingpong SECONDS		two threads on one core send a byte to and fro, without work
  *	storms locks SECONDS		two threads take a named critical section as fast as they can
  *	storms creator COUNT		so many threads, one after the other
@@ -154,9 +154,13 @@ static void many(int count)
 	free(threads);
 }
 
+/* Not all alike: samples, which come in even steps, would run in step with them. */
 NOINLINE void shared_work(void)
 {
-	leaf(20000);
+	static __thread unsigned long seed = 42;
+
+	seed = seed * 6364136223846793005ul + 1442695040888963407ul;
+	leaf(30000 + (long)(seed >> 33) % 60000);
 }
 
 NOINLINE void make_task(void)
@@ -184,7 +188,7 @@ static void shares(double seconds)
 {
 #pragma omp parallel
 #pragma omp single
-	for (double end = now(CLOCK_MONOTONIC) + seconds; now(CLOCK_MONOTONIC) < end;) {
+	for (double end = now(CLOCK_PROCESS_CPUTIME_ID) + seconds; now(CLOCK_PROCESS_CPUTIME_ID) < end;) {
 		often();
 		seldom();
 	}

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon's pages in a real browser, served over a real socket: from the status page to one process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+import daemon_process as dp
+from browser import CHROMIUM, Browser
+from parprof.service.http import HttpServer
+from stand_in_service import StandInService
+
+pytestmark = [
+    pytest.mark.beside,
+    pytest.mark.skipif(not CHROMIUM, reason="needs a browser: apt install chromium"),
+]
+
+LANES = "document.querySelectorAll('.lane').length"
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[StandInService, str]]:
+    service = StandInService()
+    with HttpServer(service, "127.0.0.1:0") as server:
+        server.start()
+        yield service, f"http://{server.address}"
+
+
+def test_from_the_status_page_to_a_span_of_a_process(
+    tab: Browser, served: tuple[StandInService, str]
+) -> None:
+    service, address = served
+    tab.open(f"{address}/")
+    tab.click("td.name a[href^='/processes/42']")
+    tab.wait_for("location.pathname === '/processes/42' && document.readyState === 'complete'")
+    tab.wait_for(f"{LANES} > 1")
+    assert tab.run("document.querySelectorAll('.card').length") == 5
+    assert service.asked == [(42, None)]
+    x, y, width = tab.run(
+        "(b => [b.x, b.y + b.height / 2, b.width])(document.getElementById('time').getBoundingClientRect())"
+    )
+    tab.drag((x + 0.05 * width, y), (x + 0.3 * width, y))
+    assert tab.run("document.getElementById('part').innerText").startswith("0.00 to 2.00 s of 6.00 s")
+    tab.click("#part li button")
+    tab.press("s", *"2341", "Escape")
+    assert service.asked == [(42, None)]  # whatever is clicked, it is of this profile
+    link = tab.run(
+        "[...document.querySelectorAll('a')].find(e => e.textContent === 'link to this profile').href"
+    )
+    tab.open(link)
+    assert service.asked[-1] == (42, (3, 8))
+
+
+@pytest.mark.parametrize("width", [400, 1200, 2000])
+@pytest.mark.parametrize("dark", [False, True])
+def test_widths(width: int, dark: bool, tab: Browser, served: tuple[StandInService, str]) -> None:
+    tab.resize(width, dark=dark)
+    tab.open(f"{served[1]}/processes/42#tab=threads")
+    assert tab.run("document.documentElement.scrollWidth") <= width
+    assert tab.run(LANES) == 2
+    assert tab.run("document.querySelector('.spark').getBoundingClientRect().height") > 30
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")
+def test_a_real_process_over_time(tab: Browser, tmp_path: Path) -> None:
+    spinner = dp.build(tmp_path, "pagespin")
+    with dp.running(tmp_path / "daemon") as daemon, dp.started(spinner) as target:
+        daemon.sampled(target.pid, 1.5)
+        tab.open(f"http://{daemon.address}/")
+        tab.click(f"td.name a[href^='/processes/{target.pid}']")
+        tab.wait_for(f"document.readyState === 'complete' && {LANES} > 1")
+        tab.run("document.getElementById('time').focus()")
+        tab.press("ArrowRight")
+        tab.wait_for("!document.getElementById('part').hidden")
+        tab.run("document.getElementById('by').value = 'work'")
+        tab.run("document.getElementById('by').dispatchEvent(new Event('change'))")
+        assert "burn" in tab.run("document.getElementById('chart').dataset.rows")
+        pprof = tab.run("[...document.querySelectorAll('a')].find(e => e.textContent === 'pprof').href")
+        assert "intervals=" in pprof
+        path = pprof[pprof.index("/profiles/") :]
+        status, body = daemon.get(path)
+        assert status == 200 and daemon.get(path) == (200, body)

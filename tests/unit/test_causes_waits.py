@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Causes that are told by how threads wait, also where the machine is busy with other programs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from parprof.attribution import attribute
+from parprof.causes import Cause, Kind, causes_of
+from parprof.metrics import STALL, WAIT
+from parprof.model import Frame, Origin, PathSample, ThreadState
+from profiles import frame, library
+
+CORES = 2
+_FOREIGN = re.compile(r"pthread_|GOMP_|usleep|sem_|read|std::")
+
+
+def _frame(name: str) -> Frame:
+    if name[0] == "[":
+        return Frame(name, module="[kernel]")
+    return library(name) if _FOREIGN.match(name) else frame(name, 9)
+
+
+def row(
+    names: str,
+    count: int = 0,
+    n_working: float = 1,
+    tid: int = 1,
+    *,
+    wait: float = 0,
+    ready: float = 0,
+    stall: float = 0,
+    spin: float = 0,
+    pid: int = 7,
+) -> PathSample:
+    """Samples of 1 ms; times in ms. ``;`` parts frames."""
+    path = tuple(_frame(name.strip()) for name in names.split(";"))
+    metrics = attribute(count, 1e6, n_working, CORES, ThreadState.WORKING)
+    metrics[WAIT], metrics[STALL] = wait * 1e6, stall * 1e6
+    metrics.ready_ns, metrics.spin_ns = ready * 1e6, spin * 1e6
+    return PathSample(path, metrics, Origin(pid, "x", f"t{tid}", tid=tid))
+
+
+def balanced(names: str = "main; solve", count: int = 400) -> list[PathSample]:
+    return [row(names, count, CORES, tid) for tid in range(1, CORES + 1)]
+
+
+def found(*rows: PathSample, runtime: str = "none") -> list[Cause]:
+    return causes_of(rows, CORES, runtime)
+
+
+def first(causes: Sequence[Cause]) -> tuple[Kind, str]:
+    return causes[0].kind, causes[0].function
+
+
+THREAD = "main; pthread_create; worker"
+
+
+@pytest.mark.parametrize(
+    ("works", "kind"),
+    [
+        ((600, 200), Kind.IMBALANCE),  # as much idleness as the first had more to do
+        ((400, 400), Kind.BUSY_MACHINE),  # nothing that the program could divide better
+        ((800, 100), Kind.BUSY_MACHINE),  # who had a core fetched more, and hardly any was idle
+    ],
+)
+def test_unequal_shares_are_that_on_a_busy_machine_too(works: tuple[int, int], kind: Kind) -> None:
+    idle = 400 if works != (800, 100) else 130
+    rows = [row(f"{THREAD}; step", works[0] - idle, 2, 1, ready=900), row(f"{THREAD}; step", idle, 1, 1)]
+    rows.append(row(f"{THREAD}; step", works[1], 2, 2, ready=700))
+    if works[0] == works[1]:
+        rows = [
+            row(f"{THREAD}; step", count, n, tid, ready=500)
+            for tid in (1, 2)
+            for count, n in ((200, 1), (200, 2))
+        ]
+    assert first(found(*rows))[0] is kind
+
+
+def test_threads_that_wait_for_each_other_at_a_barrier_are_too_many_and_hold_no_lock() -> None:
+    rows = []
+    for tid in range(1, 13):
+        rows += [
+            row(f"{THREAD}; step", 50, 1, tid, ready=80),
+            row(f"{THREAD}; pthread_barrier_wait; [waits: lock]", tid=tid, wait=90),
+        ]
+    (cause,) = found(*rows)
+    assert cause.kind is Kind.OVERSUBSCRIBED
+    assert cause.what.startswith("12 threads share 2 cores")
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "pop; pthread_cond_wait; [waits: lock]",
+        "std::sync::mpsc::SyncSender::send; [waits: lock]",
+        "read; [waits: file]",
+    ],
+)
+def test_threads_that_wait_for_something_to_come_hold_no_lock(wait: str) -> None:
+    """Consumers of a queue that is empty most of the time."""
+    rows = [row(f"{THREAD}; consume", 150, 1, tid) for tid in (1, 2)]
+    rows += [row(f"{THREAD}; {wait}", tid=tid, wait=500) for tid in (1, 2)]
+    assert Kind.LOCK not in {cause.kind for cause in found(*balanced(), *rows)}
+
+
+def test_the_interpreters_lock_on_a_busy_machine() -> None:
+    """Whoever holds it has no core half of the time, and others' programs have what it leaves idle."""
+    path = THREAD
+    rows = [row(path, count, n, tid, ready=900) for tid in (1, 2) for count, n in ((150, 1), (150, 2))]
+    rows += [row(f"{path}; std::interpreter; [waits: lock]", tid=tid, wait=300) for tid in (1, 2)]
+    assert first(found(*rows)) == (Kind.LOCK, "worker")
+
+
+@pytest.mark.parametrize("begin", ["main; pthread_create; ", ""])  # attached: who created them was not seen
+def test_who_takes_a_lock_that_others_sleep_for_holds_it(begin: str) -> None:
+    """A writer keeps readers out for as long as it works; each function has one thread."""
+    rows = [
+        row(f"{begin}refresher; tell", 200, 2, 1),
+        row(f"{begin}refresher; rebuild", 200, 1, 1),
+        row(f"{begin}refresher; rebuild", 30, 2, 1),
+        row(f"{begin}refresher; rebuild; pthread_rwlock_wrlock", 5, 1, 1),
+        row(f"{begin}reader; lookup", 300, 2, 2),
+        row(f"{begin}reader; lookup; pthread_rwlock_rdlock; [waits: lock]", tid=2, wait=210),
+    ]
+    (cause,) = found(*balanced(), *rows)
+    assert (cause.kind, cause.function) == (Kind.LOCK, "rebuild")
+    assert "pthread_rwlock_rdlock" in cause.what
+
+
+def test_the_function_that_takes_a_lock_is_named_not_what_runs_meanwhile() -> None:
+    rows = []
+    for tid in (1, 2):
+        rows += [
+            row(f"{THREAD}; simulate", 150, 1, tid),
+            row(f"{THREAD}; append", 60, 1, tid),
+            row(f"{THREAD}; append; pthread_mutex_lock", 20, 1, tid),
+            row(f"{THREAD}; append; pthread_mutex_lock; [waits: lock]", tid=tid, wait=150),
+        ]
+    assert first(found(*balanced(), *rows)) == (Kind.LOCK, "append")
+
+
+def test_a_small_callee_does_not_stand_for_its_callers_lock() -> None:
+    """Of a pool's workers: the predicate that they wait with, and the tasks that they run."""
+    rows = []
+    for tid in (1, 2):
+        rows += [row(f"{THREAD}; pthread_mutex_lock; [waits: lock]", tid=tid, wait=300)]
+        rows += [row(f"{THREAD}; pthread_mutex_lock", 150, 1, tid), row(f"{THREAD}; task", 40, 1.4, tid)]
+        rows += [row(f"{THREAD}; is_ready", 30, 1, tid)]
+    causes = found(*balanced(), *rows)
+    assert [(cause.kind, cause.function) for cause in causes] == [(Kind.LOCK, "worker")]
+
+
+def test_turns_in_an_ordered_loop() -> None:
+    """The others spin in the caller until it is their turn."""
+    rows = [row("main; loop; update", 150, 1, tid) for tid in (1, 2)]
+    waits = [row("main; loop; GOMP_ordered_start", tid=tid, spin=140) for tid in (1, 2)]
+    (cause, *_) = found(*balanced(), *rows, *waits, runtime="libgomp")
+    assert (cause.kind, cause.function) == (Kind.LOCK, "update")
+    assert "ordered" in cause.what
+    assert "after the loop" in cause.remedy
+
+
+@pytest.mark.parametrize(
+    ("others", "function"),
+    [
+        ((), "poll"),
+        ((row("main; watch; usleep; [waits: sleep]", tid=9, wait=2000),), "worker"),  # it may be either
+        ((row("main; watch; usleep; [waits: sleep]", tid=9, wait=20),), "poll"),
+    ],
+)
+def test_a_stall_is_of_who_sleeps_by_itself(others: tuple[PathSample, ...], function: str) -> None:
+    """Workers wait on a condition for the coordinator, which looks every 50 ms whether they are done."""
+    rows = [
+        row(f"{THREAD}; pthread_cond_wait; [waits: lock]", tid=tid, wait=900, stall=400) for tid in (1, 2)
+    ]
+    asleep = row("main; poll; usleep; [waits: sleep]", tid=3, wait=1500)
+    causes = found(*balanced(), *rows, asleep, *others)
+    assert first(causes) == (Kind.STALL, function)
+    assert causes[0].lost_ns == pytest.approx(800e6)
+
+
+def test_a_thread_cannot_sleep_elsewhere_while_it_waits_for_others() -> None:
+    rows = [row(f"{THREAD}; pthread_cond_wait; [waits: lock]", tid=1, wait=900, stall=800)]
+    rows.append(row("main; pause; usleep; [waits: sleep]", tid=1, wait=900))
+    assert first(found(*balanced(), *rows)) == (Kind.STALL, "worker")
+
+
+def test_threads_without_end_are_too_many() -> None:
+    rows = [row("main; inner", 2, 1.5, tid) for tid in range(10, 150)]
+    (cause,) = found(*balanced(), *rows, runtime="libgomp")
+    assert (cause.kind, cause.function) == (Kind.OVERSUBSCRIBED, "inner")
+    assert cause.what == "at least 140 threads had a part in it, 2.0 ms of work each"
+
+
+def test_a_serial_part_in_a_loop_beside_a_region_is_named_itself() -> None:
+    """Both leave cores idle, one more than the other: they are two things."""
+    region = [row("main; step; scan; pthread_create; scan_part", 100, 1.5, tid) for tid in (2, 3)]
+    causes = found(row("main; step; load", 300, 1), *region)
+    assert first(causes) == (Kind.SERIAL, "load")
+
+
+SCRIPT = "/home/u/job.py"
+LOOP = "/usr/lib/python3.11/asyncio/base_events.py"
+
+
+@pytest.mark.parametrize(
+    ("between", "function"),
+    [
+        ((Frame("BaseEventLoop.run_forever", LOOP, 3, 1, "python"),), "reply"),
+        ((library("list_sort"),), "<module>"),
+    ],
+)
+def test_what_an_event_loop_runs_is_no_detail_of_who_started_it(
+    between: tuple[Frame, ...], function: str
+) -> None:
+    path = (Frame("<module>", SCRIPT, 3, 1, "python"), *between, Frame("reply", SCRIPT, 9, 1, "python"))
+    metrics = attribute(300, 1e6, 1, CORES, ThreadState.WORKING)
+    serial = PathSample(path, metrics, Origin(7, "x", "t1", tid=1))
+    assert first(found(*balanced(), serial)) == (Kind.SERIAL, function)
