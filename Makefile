@@ -3,9 +3,11 @@
 PYTHON ?= python3
 SOURCES = daemon tests bench instrument
 RUN = .venv/bin
-# Two tests at a time where the clock judges nothing; the others need the machine for themselves (tests/parts.py).
-PARALLEL = tests/unit tests/bpf_logic
-ALONE = tests/kernel tests/e2e tests/system
+# Tests that need no quiet machine, two at a time; then the others, alone (tests/parts.py).
+# Modules are given out in this order: those that take longest first.
+BESIDE = -n 2 --dist loadfile --no-loadscope-reorder -m "not alone and not slow"
+UNIT = tests/unit tests/bpf_logic
+REAL = tests/e2e tests/kernel tests/system
 
 .PHONY: help demo test lint unit kernel e2e system kernels bench proto workloads clean
 help: ## this list
@@ -29,8 +31,8 @@ test: .venv/.dev workloads ## everything: lint, types, unit, BPF logic, kernel, 
 	$(RUN)/ruff check $(SOURCES)
 	$(RUN)/ruff format --check $(SOURCES)
 	$(RUN)/mypy daemon/parprof
-	$(RUN)/python -m pytest -n 2 --dist loadfile --leave-results build/unit.json $(PARALLEL) || [ $$? = 1 ]
-	$(RUN)/python -m pytest -p no:xdist -m "not slow" --with-results build/unit.json $(ALONE)
+	$(RUN)/python -m pytest $(BESIDE) --leave-results build/beside.json $(REAL) $(UNIT) || [ $$? = 1 ]
+	$(RUN)/python -m pytest -p no:xdist -m "alone and not slow" --with-results build/beside.json $(REAL)
 
 lint: .venv/.dev ## ruff and mypy
 	$(RUN)/ruff check $(SOURCES)
@@ -38,7 +40,7 @@ lint: .venv/.dev ## ruff and mypy
 	$(RUN)/mypy daemon/parprof
 
 unit: .venv/.dev ## tests that need no root
-	$(RUN)/python -m pytest -n 2 --dist loadfile $(PARALLEL)
+	$(RUN)/python -m pytest $(BESIDE) $(UNIT)
 
 kernel: .venv/.dev workloads ## tests with real BPF, as root
 	$(RUN)/python -m pytest tests/kernel

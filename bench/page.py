@@ -22,8 +22,9 @@ from machine import describe  # noqa: E402
 
 from browser import Browser  # noqa: E402
 from parprof.exporters import html  # noqa: E402
+from parprof.facts.intervals import MOST  # noqa: E402
 from parprof.metrics import Metrics  # noqa: E402
-from parprof.model import Frame, Origin, PathSample, ProcessInfo, Profile  # noqa: E402
+from parprof.model import Frame, Interval, Origin, PathSample, ProcessInfo, Profile  # noqa: E402
 
 FUNCTIONS = 2000
 MAX_DEPTH = 60
@@ -77,13 +78,40 @@ def profile_of(nodes: int, seed: int = 1) -> Profile:
         for path in paths
         for n in (dice.choice((1, 1, 1, 2, 5, 20)),)
     ]
-    return Profile(ProcessInfo(1, "program", "program", cores=4), 60.0, 499, samples)
+    return Profile(
+        ProcessInfo(1, "program", "program", cores=4),
+        60.0,
+        499,
+        samples,
+        intervals=_intervals(samples, dice),
+    )
+
+
+def _intervals(samples: list[PathSample], dice: random.Random) -> list[Interval]:
+    """As many as there may be, each sample spread over as many of them as it was counted times."""
+    rows: list[dict[int, Metrics]] = [{} for _ in range(MOST)]
+    for row, sample in enumerate(samples):
+        number = min(sample.metrics.samples, 8)
+        for at in sorted(dice.sample(range(MOST), number)):
+            shares = {metric: value / number for metric, value in sample.metrics.values.items()}
+            rows[at][row] = Metrics.of(shares)
+    took = 60.0 / MOST
+    return [Interval(at * took, (at + 1) * took, (0.0, took / 2, took / 2), rows[at]) for at in range(MOST)]
 
 
 def switched(browser: Browser, control: str, value: str) -> float:
     """How long the page is busy with another choice, in milliseconds."""
     what = f"const e = document.getElementById('{control}'); e.value = '{value}'; e.dispatchEvent(new Event('change'))"
     return float(browser.run(_SWITCH.format(what=what)))
+
+
+def brushed(browser: Browser) -> float:
+    """How long the page is busy with another span of time, in milliseconds: the first takes longer."""
+    browser.run("location.hash = '#tab=threads'")
+    browser.run(_SETTLED)
+    what = "document.getElementById('time').dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))"
+    times = [float(browser.run(_SWITCH.format(what=what))) for _ in range(10)]
+    return max(times)
 
 
 def main() -> None:
@@ -93,7 +121,7 @@ def main() -> None:
     args = parser.parse_args()
     print(describe())
     print(f"{'nodes':>7} {'CPU s':>7} {'MB':>6} {'gzip MB':>8} {'shown ms':>9} {'metric ms':>10} {'inverted ms':>12} "
-          f"{'table ms':>9} {'search ms':>10} {'frame ms, median / worst':>25}")  # fmt: skip
+          f"{'table ms':>9} {'search ms':>10} {'span ms':>8} {'frame ms, median / worst':>25}")  # fmt: skip
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         with Browser(Path(folder, "browser")) as browser:
             browser.resize(1600)
@@ -121,12 +149,14 @@ def main() -> None:
                         )
                     )
                 )
+                span = brushed(browser)
                 browser.run("location.hash = '#tab=table&view=flat'")
                 browser.run(_SETTLED)
                 frames = browser.run(_SCROLL.format(box="rows"))
                 print(
                     f"{nodes:7} {made_s:7.2f} {len(document) / 1e6:6.2f} {len(gzip.compress(document)) / 1e6:8.2f}"
                     f" {statistics.median(shown):9.0f} {metric:10.0f} {inverted:12.0f} {table:9.0f} {search:10.0f}"
+                    f" {span:8.0f}"
                     f" {statistics.median(frames):13.1f} / {max(frames):5.1f}",
                     flush=True,
                 )

@@ -1,10 +1,11 @@
 """What `parprof scale` costs its target: CPU time of the same program with and without the library, in pairs.
 
-    .venv/bin/python bench/scale.py [--threads 1,2] [--repeat 5] [--compiler clang]
+    .venv/bin/python bench/scale.py [--threads 1,2] [--repeat 5] [--compiler clang] [--hooks]
 
 Prints a row a program: the median ratio of the pairs and their spread, then the geometric mean, and what one task and
-one region cost. No root. schardl-2015 figure 11 has a geometric mean of 1.9 and at most 7.4, serially, for programs
-compiled for it, with a row for each call site; ours are not recompiled, and have a row for each call of the runtime.
+one region cost. With --hooks the program beside the plain one is built by `parprof cc --scale`. No root. schardl-2015
+figure 11 has a geometric mean of 1.9 and at most 7.4, serially, for programs compiled for it, with a row for each call
+site; without hooks ours are not recompiled, and have a row for each call of the runtime.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ sys.path[:0] = [str(ROOT / "daemon")]
 
 from machine import describe  # noqa: E402
 
-from parprof.instruments.span import LIBRARY, environment  # noqa: E402
+from parprof.instruments.span import LIBRARY, compile_command, environment  # noqa: E402
 
 SOURCE = ROOT / "tests/workloads/span_forms.c"
 PROGRAMS = (
@@ -46,22 +47,27 @@ def cpu_seconds(command: list[str], variables: dict[str, str]) -> float:
 class Bench:
     """The program and the library, built in a folder of their own."""
 
-    def __init__(self, folder: Path, repeat: int, compiler: str) -> None:
+    def __init__(self, folder: Path, repeat: int, compiler: str, has_hooks: bool) -> None:
         self._folder = folder
         self._repeat = repeat
         self._library = str(LIBRARY.path())
         self._program = str(folder / "span_forms")
-        subprocess.run([compiler, "-O2", "-g", "-fopenmp", str(SOURCE), "-o", self._program], check=True)
+        command = [compiler, "-O2", "-g", "-fopenmp", str(SOURCE), "-o", self._program]
+        subprocess.run(command, check=True)
+        self._measured = self._program
+        if has_hooks:
+            self._measured += ".hooks"
+            subprocess.run(compile_command([*command[:-1], self._measured]), check=True)
 
     def pairs(self, form: str, size: int, threads: int) -> list[tuple[float, float]]:
         """CPU seconds without and with the library, run by turns."""
         ours = environment(self._library, str(self._folder), threads)
         plain = {name: value for name, value in ours.items() if name.startswith("OMP_")}
-        command = [self._program, form, str(size)]
+        arguments = [form, str(size)]
         found = []
         for _ in range(self._repeat):
-            without = cpu_seconds(command, {**os.environ, **plain})
-            found.append((without, cpu_seconds(command, {**os.environ, **ours})))
+            without = cpu_seconds([self._program, *arguments], {**os.environ, **plain})
+            found.append((without, cpu_seconds([self._measured, *arguments], {**os.environ, **ours})))
             for record in self._folder.glob("*.span"):
                 record.unlink()
         return found
@@ -79,10 +85,11 @@ def main() -> None:
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--compiler", default="gcc", help="gcc (GNU libgomp) or clang (LLVM libomp)")
+    parser.add_argument("--hooks", action="store_true", help="with a row for each call site")
     args = parser.parse_args()
     print(describe())
     with tempfile.TemporaryDirectory(prefix="parprof-bench-") as folder:
-        bench = Bench(Path(folder), args.repeat, args.compiler)
+        bench = Bench(Path(folder), args.repeat, args.compiler, args.hooks)
         for threads in map(int, args.threads.split(",")):
             print(f"\n{threads} threads\n{'program':<14} {'ratio':>6} {'from':>6} {'to':>6}  plain s")
             medians = []

@@ -2,10 +2,11 @@
 
     .venv/bin/python bench/scale_prediction.py [--repeat 7] [--compiler clang]
 
-Prints a row a program: the prediction, the real speed-up (medians, with the spread of the pairs), and their ratio. No
-root. It needs two cores that nobody else uses: before each pair it waits until the machine is idle, and drops pairs
-beside which others worked; it says how many. A prediction is "at best": bandwidth, caches, the clock's dependence on
-how many cores work, and the runtime itself make the real one smaller.
+Prints a row a program: the predictions (at best; burdened, with the runtime's own code as the run had it), the real
+speed-up (medians, with the spread of the pairs), and the ratio of the first to it. No root. It needs two cores that
+nobody else uses: before each pair it waits until the machine is idle, and drops pairs beside which others worked; it
+says how many. What is "at best" leaves out bandwidth, caches, the clock's dependence on how many cores work, and the
+runtime itself, which make the real one smaller.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ sys.path[:0] = [str(ROOT / "daemon")]
 from machine import describe  # noqa: E402
 
 from parprof.instruments.span import LIBRARY, environment  # noqa: E402
+from parprof.scale.model import predict  # noqa: E402
 from parprof.scale.record import read_record  # noqa: E402
 
 SOURCE = ROOT / "tests/workloads/span_forms.c"
@@ -85,14 +87,15 @@ class Programs:
         others_s = busy_seconds() - busy_s - (_children_seconds() - used_s)
         return Elapsed(seconds, others_s < OTHERS_SHARE * seconds * (os.cpu_count() or 1))
 
-    def predicted(self, form: str, size: int) -> float:
-        """For two threads."""
+    def predicted(self, form: str, size: int) -> tuple[float, float]:
+        """For two threads: at best, and burdened."""
         ours = environment(self._library, str(self._folder), 2)
         subprocess.run([self._program, form, str(size)], env={**os.environ, **ours}, check=True)
         (file,) = self._folder.glob("*.span")
         record = read_record(str(file))
         file.unlink()
-        return record.work_s / record.bound_s
+        found = predict(record, lambda where: ())
+        return found.speedup, found.burdened
 
 
 def _children_seconds() -> float:
@@ -121,18 +124,20 @@ def main() -> None:
     parser.add_argument("--compiler", default="gcc", help="gcc (GNU libgomp) or clang (LLVM libomp)")
     args = parser.parse_args()
     print(describe())
-    print(f"{'program':<14} {'predicted':>9} {'real':>6} {'from':>6} {'to':>6} {'ratio':>6}  pairs dropped")
+    heads = f"{'program':<14} {'predicted':>9} {'burdened':>8} {'real':>6} {'from':>6} {'to':>6} {'ratio':>6}"
+    print(f"{heads}  pairs dropped")
     with tempfile.TemporaryDirectory(prefix="parprof-bench-") as folder:
         programs = Programs(Path(folder), args.compiler)
         for form, size in PROGRAMS:
-            predicted = statistics.median(programs.predicted(form, size) for _ in range(3))
+            runs = [programs.predicted(form, size) for _ in range(3)]
+            predicted, burdened = (statistics.median(one) for one in zip(*runs, strict=True))
             ratios, dropped = real(programs, form, size, args.repeat)
             if not ratios:
-                print(f"{form:<14} {predicted:9.2f}   never undisturbed in {dropped} pairs")
+                print(f"{form:<14} {predicted:9.2f} {burdened:8.2f}   never undisturbed in {dropped} pairs")
                 continue
             middle = statistics.median(ratios)
             print(
-                f"{form:<14} {predicted:9.2f} {middle:6.2f} {min(ratios):6.2f} {max(ratios):6.2f} "
+                f"{form:<14} {predicted:9.2f} {burdened:8.2f} {middle:6.2f} {min(ratios):6.2f} {max(ratios):6.2f} "
                 f"{predicted / middle:6.3f}  {dropped}",
                 flush=True,
             )
