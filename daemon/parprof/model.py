@@ -227,6 +227,20 @@ class Accounting:
             return 0.0
         return (self.work_s + self.withheld_s + self.idleness_s + self.stall_s) / self.available_s
 
+    @property
+    def unsampled_s(self) -> float:
+        """Where each change of n_w was seen: core time in which threads worked, or cores were idle, between samples.
+
+        A thread that wakes up for microseconds is rarely met by the sampling timer: the processor is then mostly in the
+        scheduler, where interrupts wait.
+
+        >>> Accounting(2, 5.0, 5.5, 0.25, 0.25, 2.0, 1.0, 2.5).unsampled_s
+        1.0
+        """
+        if self.counted_idleness_s is None:
+            return 0.0
+        return max(self.available_s * (1.0 - self.accounted), 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:

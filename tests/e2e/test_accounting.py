@@ -53,7 +53,7 @@ def waits(tmp_path: Path) -> Waits:
                     process.stdin.flush()
                 if name == "pid":
                     continue_when_stopped(int(seconds))
-                if name.endswith("_here") or name == "compute":
+                if name.endswith("_here") or name in ("compute", "cpu"):
                     told[name] = float(seconds)
         assert process.returncode == 0
         return report_of(profile), told
@@ -83,9 +83,15 @@ def of(report: dict[str, Any], function: str, metric: str) -> float:
     return float(found[0]["inclusive"][metric]) if found else 0.0
 
 
-def check_account(report: dict[str, Any]) -> None:
-    """The terms add up to n x time, and the time to the levels."""
-    assert report["totals"]["accounted"] == pytest.approx(1.0, abs=0.05)
+def check_account(report: dict[str, Any], bursts_s: float = 0.0) -> None:
+    """The terms add up to n x time, and the time to the levels.
+
+    A program that woke up thousands of times, with ``bursts_s`` of CPU time by its own clock, may have had as much of
+    it between samples, with the other cores idle: then the interrupts of the sampling timer wait in the scheduler.
+    """
+    available_s = report["process"]["cores"] * report["elapsed_s"]
+    between_s = report["process"]["cores"] * max(bursts_s - report["totals"]["work_s"], 0.0)
+    assert -0.05 <= 1.0 - report["totals"]["accounted"] <= 0.05 + between_s / available_s
     assert sum(report["concurrency"]) == pytest.approx(report["elapsed_s"], abs=0.001)
 
 
@@ -118,7 +124,7 @@ def test_one_long_wait_is_found_among_thousands_of_short_ones(waits: Waits) -> N
     assert of(report, "long_wait_here", "wait_s") == pytest.approx(told["long_wait_here"], rel=0.05)
     # the program's clock has the time in which it was awake, too, but had no CPU
     assert 3999 * 20e-6 <= of(report, "short_waits_here", "wait_s") <= told["short_waits_here"]
-    check_account(report)
+    check_account(report, told["cpu"])
 
 
 def test_waiting_for_requests_is_no_part_of_effort(waits: Waits) -> None:

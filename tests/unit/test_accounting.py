@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from parprof.cct.tree import CallingContextTree
 from parprof.exporters import pprof, pprof_reader
+from parprof.exporters.summary import facts
 from parprof.facts.scopes import ScopeTimes
 from parprof.metrics import IDLENESS, READY, SPIN, STALL, STOLEN, Metrics
 from parprof.model import (
@@ -125,3 +127,18 @@ def test_guessed_idleness_takes_no_more_room_than_there_is() -> None:
     counted = row("solve", work_ns=2.5, idleness_ns=2)
     account([counted], times(0, 1, 1))
     assert counted.metrics[IDLENESS] == 2 * SECOND  # counted at each change: too much is a bug, and is told
+
+
+@pytest.mark.parametrize(
+    "counted_s, missing_s, told",
+    [
+        (0.5, 0.3, "bursts"),
+        (0.5, 0.1, ""),  # the error of sampling
+        (None, 0.3, ""),  # not every change of n_w was seen: nobody knows
+    ],
+)
+def test_what_no_sample_saw_is_said(counted_s: float | None, missing_s: float, told: str) -> None:
+    accounting = Accounting(2, 4.0, 6.0, 0, 0, 0.5, 1.5 - missing_s, counted_s)
+    profile = Profile(ProcessInfo(), 5.0, 99, [], accounting=accounting)
+    line = next(fact.text for fact in facts(profile, CallingContextTree([row("solve", work_ns=6)])) if fact.label == "accounted")
+    assert told in line and ("0.30 s passed in bursts of work" in line) == bool(told)

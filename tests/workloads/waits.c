@@ -142,6 +142,7 @@ static void rare(void)
 		}
 	}
 	printf("short_waits_here %.6f\n", shorts);
+	printf("cpu %.6f\n", (double)clock() / CLOCKS_PER_SEC);
 }
 
 static void requests(void)

@@ -18,6 +18,8 @@ from parprof.model import Accounting, Profile
 from parprof.untrusted import printable
 
 _PROCESSES_TOLD = 5
+_UNSAMPLED_TOLD = 0.02
+"""Of n x time: what no sample saw is said from here on; less is the error of sampling."""
 LEAST_PROFILING_SECONDS = 0.005
 """Below this, time in our own handlers is not worth a word."""
 
@@ -99,6 +101,8 @@ def _accounted(account: Accounting) -> str:
         ("nobody working", account.stall_s),
     )
     told = ", ".join(f"{name} {value:.2f} s" for name, value in parts if value >= 0.005)
+    if account.unsampled_s > _UNSAMPLED_TOLD * account.available_s:
+        told += f"; {account.unsampled_s:.2f} s passed in bursts of work that are too short for samples"
     return f"{100 * account.accounted:.1f} % of {account.cores:g} cores x {account.elapsed_s:.2f} s: {told}"
 
 
