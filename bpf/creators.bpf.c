@@ -54,7 +54,7 @@ static __always_inline void place_creator(struct bpf_raw_tracepoint_args *ctx, s
 		return;
 	}
 	w->creation = python_place(w, place_of_wait(w, config, WALK_FORK));
-	w->known_stack = known_stack(w->creation);
+	w->known_stack = known_stack(w->creation, 1);
 	if (w->known_stack) {
 		count(STAT_KNOWN_CREATIONS);
 		finish_creator(w);

@@ -197,13 +197,14 @@ static __always_inline void know_creation(struct walk *w)
 		known->stack = fresh.stack;
 }
 
-/* Its stack if that is known and need not be looked at again. */
-static __always_inline u64 known_stack(u64 creation)
+/* Its stack if that is known and need not be looked at again; or cannot be, as there is no time to walk it: what created
+ * work here before is then the best guess. */
+static __always_inline u64 known_stack(u64 creation, int may_walk)
 {
 	struct creation *known = creation ? creations.lookup(&creation) : 0;
 	u64 stack;
 
-	if (!known || ++known->hits <= WALKED_FIRST || !(known->hits & KNOWN_RUNS))
+	if (!known || (may_walk && (++known->hits <= WALKED_FIRST || !(known->hits & KNOWN_RUNS))))
 		return 0;
 	stack = known->stack;
 	return sent_stacks.lookup(&stack) ? stack : 0;	/* else Python has forgotten it */

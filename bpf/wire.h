@@ -122,6 +122,7 @@ struct process {
 	u32 scope;
 	u32 our_stop;		/* 1: we have sent it SIGSTOP, of which it has yet to take notice */
 	u32 traced;		/* 1: send a record of all that its threads do: see trace.bpf.c */
+	u32 creations_walked;	/* places that create work and were walked without time for it */
 };
 
 #define SCOPE_LEVELS 128	/* the last is for as many and more */

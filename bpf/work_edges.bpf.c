@@ -203,14 +203,17 @@ static __always_inline void keep_context(struct pt_regs *ctx, u64 cookie, struct
 		w->also_created_as.image = function ? p->image : 0;
 	}
 	w->creation = creation_of(ctx, w, config);
-	w->known_stack = known_stack(w->creation);
+	w->known_stack = known_stack(w->creation, 1);
+	if (!w->known_stack && kind != EDGE_CREATE_THREAD && !affords_walk(p)) {	/* threads are cut off where they come in thousands */
+		w->known_stack = known_stack(w->creation, 0);
+		if (!w->known_stack && !affords_first_walk(p)) {
+			leave_out_context(w, t);
+			return;
+		}
+	}
 	if (w->known_stack) {
 		count(STAT_KNOWN_CREATIONS);
 		finish_context(w);
-		return;
-	}
-	if (kind != EDGE_CREATE_THREAD && !affords_walk(p)) {	/* threads are cut off where they come in thousands */
-		leave_out_context(w, t);
 		return;
 	}
 	w->ip = PT_REGS_IP(ctx);

@@ -165,6 +165,7 @@ class Arrivals:
             target = Target(
                 self._watched, self._describe(record, like), record.image, follow=before.follows if before else False,
                 stop=before.stops if before else False, scope=scope, program=record.address, like=like,
+                begun_ns=record.time_ns,
             )  # fmt: skip
         except TargetError:
             self._kernel.unwatch(record.pid)

@@ -63,10 +63,16 @@ class Mapped:
         self._has_been_read = True
         return True
 
+    def _is_vdso(self, address: int) -> bool:
+        place = self.newest.find(address) if self.newest is not None else None
+        return place is not None and place[0].key[0] == "vdso"
+
     def note(self, found: Iterable[FoundMapping]) -> None:
         """It has, or had, these mapped, as samples show."""
         by_epoch: dict[int, list[Mapping]] = {}
         for one in found:
+            if not one.inode and self._is_vdso(one.start):
+                continue  # of no file either, but the parent's map has its name
             line = MapsLine(one.start, one.end, True, one.offset, one.device, one.inode, one.path)
             dso = self._placer.file_of(one) or self._cache.mapped(self._pid, line)
             if dso is not None:

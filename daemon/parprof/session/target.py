@@ -109,8 +109,11 @@ class Target:
         scope: Scope,
         program: int = 0,
         like: Target | None = None,
+        begun_ns: int = 0,
     ) -> None:
         """``scope``: what its n_w is summed up over. ``program``: its executable, as the kernel knows it.
+
+        ``begun_ns``: since when the kernel counts it (CLOCK_MONOTONIC); 0: from now on.
 
         ``like``: the image before it, if this one may end soon: what is dear to find out waits for `settle`.
         """
@@ -138,7 +141,7 @@ class Target:
         """Kinds of events that were too dear for it."""
         self.calls_cut_ns = 0
         """When calls were no longer counted: CLOCK_MONOTONIC."""
-        self._begun_s = time.monotonic()
+        self._begun_s = begun_ns / 1e9 if begun_ns else time.monotonic()
         self._ended_s = 0.0
         self._planned_for: LoadMap | None = None
         self.mapped = Mapped(process.pid, watched.cache, watched.placer)

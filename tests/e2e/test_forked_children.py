@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Children that a program forks and that run parallel regions from their first instant on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiling import BUILD
+
+pytestmark = pytest.mark.beside
+
+
+def told(tmp_path: Path, mode: str, hz: int) -> str:
+    """What `record` and the long report say of the program."""
+    profile = tmp_path / "forked.pb.gz"
+    parprof = [sys.executable, "-m", "parprof"]
+    record = [*parprof, "record", "-q", "--no-report", "-F", str(hz), "-o", str(profile)]
+    subprocess.run([*record, "--", str(BUILD / "forked_teams.gomp"), mode], check=True)
+    return subprocess.run(
+        [*parprof, "report", "-v", str(profile)], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_a_child_has_walks_to_its_creators_from_the_beginning(tmp_path: Path) -> None:
+    """It begins with a quarter of what a process may save up for bursts; its samples take nearly all that comes in."""
+    report = told(tmp_path, "sites", 999)
+    assert "creation walks" not in report
+    assert "[unknown context]" not in report
+
+
+def test_children_that_live_for_a_moment_are_described_as_others_are(tmp_path: Path) -> None:
+    report = told(tmp_path, "brief", 499)
+    assert "made at run time" not in report  # their [vdso], which nobody had looked for
+    assert "please report" not in report  # they lived longer than we knew of them
