@@ -155,8 +155,8 @@ static __always_inline void update_mean(u32 *mean, u32 value)
 
 /* The other threads of the scope that work now, as above, where switches are not followed; else -1. Those that only wait for
  * one another count no more than they would if somebody looked at the CPUs alone. `sum`: map memory that nobody else writes
- * meanwhile. */
-static __always_inline s32 others_by_ticks(struct process *p, struct settings *s, u32 tgid, u32 tid, u64 *sum)
+ * meanwhile. Only at a sample, whose instant is nobody's choice, it is looked how many wait; at a call as many do as lately. */
+static __always_inline s32 others_by_ticks(struct process *p, struct settings *s, u32 tgid, u32 tid, u64 *sum, int is_sample)
 {
 	u32 found, foreign, queued, away;
 
@@ -164,9 +164,12 @@ static __always_inline s32 others_by_ticks(struct process *p, struct settings *s
 		return -1;
 	found = others_on_cpus(tgid, tid, p->scope, s->cpus, sum);
 	foreign = found >> FOREIGN_SHIFT;
-	queued = queued_threads(sum);
-	update_mean(&p->foreign_lately, foreign);
-	update_mean(&p->queued_lately, queued);
+	queued = (p->queued_lately + (1 << LATELY_SHIFT >> 1)) >> LATELY_SHIFT;
+	if (is_sample) {
+		queued = queued_threads(sum);
+		update_mean(&p->foreign_lately, foreign);
+		update_mean(&p->queued_lately, queued);
+	}
 	away = queued < foreign ? queued : foreign;
 	return (found & BESIDE_MASK) + away + (away << AWAY_SHIFT);
 }

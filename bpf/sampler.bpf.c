@@ -110,7 +110,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 		return 0;
 	}
 	w->begun_ns = bpf_ktime_get_ns();
-	w->others = others_by_ticks(p, s, tgid, tid, &w->forgotten);
+	w->others = others_by_ticks(p, s, tgid, tid, &w->forgotten, 1);
 	if (!bpf_get_attach_cookie(ctx))
 		refill(p, s, tgid, tid);
 	user_mode = (ctx->regs.cs & 3) == 3;
