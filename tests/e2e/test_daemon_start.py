@@ -41,3 +41,18 @@ def test_a_full_cache_disk_is_told_at_the_start(tmp_path: Path) -> None:
         assert str(disk) in said and "No space left" in said
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+def test_told_to_stop_while_it_compiles_it_stops_at_once(tmp_path: Path) -> None:
+    """A machine that shuts down does not wait for a compiler."""
+    daemon = dp.DaemonProcess(tmp_path / "parprofd", environment={"PARPROF_CACHE": str(tmp_path / "cache")})
+    try:
+        compilers = daemon.wait("a compiler", lambda: dp.children(daemon.process.pid, "parprof.kernel.compiler"))
+        daemon.stop()
+        log = daemon.log()
+        assert "stopped before the first sample" in log and ": sampling " not in log
+        assert not any(Path(f"/proc/{pid}").exists() for pid in compilers)
+    finally:
+        if daemon.process.poll() is None:
+            daemon.process.kill()
+        daemon.process.wait()

@@ -114,16 +114,21 @@ def compile_in_child(output: Path) -> dict[str, Any]:
     return loaded
 
 
+_UNKEPT: dict[str, dict[str, Any]] = {}
+"""What this process compiled and the cache did not take."""
+
+
 def get_object() -> dict[str, Any]:
     """The compiled object for this kernel, from the cache where possible."""
     cache = object_cache()
     name = cache_name()
-    cached = _read_cached(cache, name)
+    cached = _UNKEPT.get(name) or _read_cached(cache, name)
     if cached is not None:
         return cached
     with tempfile.TemporaryDirectory(prefix="parprof-") as scratch:
         compiled = compile_in_child(Path(scratch) / "object.json")
-    cache.write(name, json.dumps(compiled).encode())  # no cache is slower, not wrong
+    if not cache.write(name, json.dumps(compiled).encode()):  # no cache is slower, not wrong
+        _UNKEPT[name] = compiled
     return compiled
 
 

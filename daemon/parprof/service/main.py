@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 from parprof.errors import ParprofError, UsageError
 from parprof.kernel.capability import children
-from parprof.kernel.objects import cache_name, object_cache
+from parprof.kernel.objects import cache_name, get_object, object_cache
 from parprof.kernel.perf_events import EventChoice, choose
 from parprof.service import capabilities, log
 from parprof.service.config.load import changed_keys, read_secret
@@ -49,6 +49,14 @@ def options_of(config: Config, events: EventChoice) -> DaemonOptions:
         loops=config.symbols.loops,
         arguments=config.shown.arguments,
     )
+
+
+class _Stopped(Exception):
+    """SIGTERM or SIGINT came while nothing would have looked at a flag."""
+
+
+def _raise_stopped(*_: object) -> None:
+    raise _Stopped
 
 
 class Parprofd:
@@ -97,13 +105,15 @@ class Parprofd:
         self._daemon.tell_protection(protection)
         for sentence in protection:
             _LOG.info("%s", sentence)
-        self._say_what_takes_time()
         with ExitStack() as parts:
             parts.callback(self._notifier.close)
             # The control socket first: of two daemons on the same files the second one has that to tell.
             control = ControlServer(self._daemon, self._config.control.socket)
             control.start()
             parts.callback(control.stop)
+            if not self._compile():
+                _LOG.info("stopped before the first sample")
+                return
             self._start_push(parts)
             self._start_http(parts)
             self._daemon.run(self._each_turn)
@@ -111,12 +121,25 @@ class Parprofd:
             self._push_the_rest()
         _LOG.info("stopped")
 
-    def _say_what_takes_time(self) -> None:
-        """Whoever waits for the first start should know what for."""
-        if object_cache().read(cache_name()) is None:
-            text = "compiling the BPF programs for this kernel, once: some 7 s of CPU time"
-            _LOG.info("%s", text)
-            self._notifier.status(text)
+    def _compile(self) -> bool:
+        """Have the BPF programs for this kernel, which takes long once; False: we were told to stop meanwhile."""
+        if object_cache().read(cache_name()) is not None:
+            return True
+        # Whoever waits for the first start should know what for.
+        text = "compiling the BPF programs for this kernel, once: some 7 s of CPU time"
+        _LOG.info("%s", text)
+        self._notifier.status(text)
+        before = {number: signal.signal(number, _raise_stopped) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            try:
+                get_object()
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+        except _Stopped:
+            self._notifier.stopping()
+            return False
+        return True
 
     def _start_push(self, parts: ExitStack) -> None:
         config = push_config(self._config.push)
