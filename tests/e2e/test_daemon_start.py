@@ -47,7 +47,9 @@ def test_told_to_stop_while_it_compiles_it_stops_at_once(tmp_path: Path) -> None
     """A machine that shuts down does not wait for a compiler."""
     daemon = dp.DaemonProcess(tmp_path / "parprofd", environment={"PARPROF_CACHE": str(tmp_path / "cache")})
     try:
-        compilers = daemon.wait("a compiler", lambda: dp.children(daemon.process.pid, "parprof.kernel.compiler"))
+        compilers = daemon.wait(
+            "a compiler", lambda: dp.children(daemon.process.pid, "parprof.kernel.compiler")
+        )
         daemon.stop()
         log = daemon.log()
         assert "stopped before the first sample" in log and ": sampling " not in log

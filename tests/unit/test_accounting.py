@@ -140,5 +140,9 @@ def test_guessed_idleness_takes_no_more_room_than_there_is() -> None:
 def test_what_no_sample_saw_is_said(counted_s: float | None, missing_s: float, told: str) -> None:
     accounting = Accounting(2, 4.0, 6.0, 0, 0, 0.5, 1.5 - missing_s, counted_s)
     profile = Profile(ProcessInfo(), 5.0, 99, [], accounting=accounting)
-    line = next(fact.text for fact in facts(profile, CallingContextTree([row("solve", work_ns=6)])) if fact.label == "accounted")
+    line = next(
+        fact.text
+        for fact in facts(profile, CallingContextTree([row("solve", work_ns=6)]))
+        if fact.label == "accounted"
+    )
     assert told in line and ("0.30 s passed in bursts of work" in line) == bool(told)
