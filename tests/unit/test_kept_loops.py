@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
+from parprof.files.eh_frame_header import Extent
 from parprof.loops import LoopNest, find_loops, kept
-from parprof.loops.extents import Extent
 from parprof.loops.kept import KeptLoops, from_json, to_json
 from parprof.workers import client
 from symbol_programs import open_dso

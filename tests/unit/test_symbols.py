@@ -172,6 +172,16 @@ def test_stripped(program: Path, cache: DsoCache, symbolizer: Symbolizer, tmp_pa
     main = address_of(dso, "main")
     (frame,) = symbolizer.frames(bare, main, False)
     assert frame == Frame(f"bare+{main:#x}", module="bare", build_id=dso.build_id, address=main)
+    assert dso.elf is not None
+    end = next(symbol.value + symbol.size for symbol in dso.elf.symbols() if symbol.name == "main")
+    names = {symbolizer.frames(bare, address, False)[-1].name for address in range(main, end)}
+    assert names == {frame.name}  # one function, wherever in it a sample was
+    subprocess.run(
+        ["objcopy", "-R", ".eh_frame", "-R", ".eh_frame_hdr", tmp_path / "bare", tmp_path / "frameless"],
+        check=True,
+    )
+    frameless = open_dso(cache, tmp_path / "frameless")
+    assert symbolizer.frames(frameless, main + 1, False)[-1].name == f"frameless+{main + 1:#x}"
 
 
 @pytest.mark.parametrize("how", ["build-id", "debuglink"])

@@ -17,7 +17,7 @@ from parprof import __version__
 from parprof.cache import DiskCache
 from parprof.errors import TargetError
 from parprof.files.dso import Dso, Key
-from parprof.loops.extents import Extent
+from parprof.files.eh_frame_header import Extent
 from parprof.loops.nest import MAX_LOOPS, Loop, LoopNest
 from parprof.resources import Closing
 from parprof.untrusted import visible

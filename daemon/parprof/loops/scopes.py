@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from parprof.errors import TargetError
 from parprof.files.dso import Dso, Key
+from parprof.files.eh_frame_header import Extent
 from parprof.files.elf import ElfError
-from parprof.loops.extents import Extent, functions_around
+from parprof.loops.extents import functions_around
 from parprof.loops.kept import KeptLoops
 from parprof.loops.names import LoopName, Place, context_of, name_loops
 from parprof.loops.nest import LoopNest

@@ -150,5 +150,7 @@ def _make_frames(
     if not good:
         name = dso.name if dso.key[0] == "label" else f"{dso.name}+{vaddr:#x}"
         return (Frame(name, module=dso.name, build_id=build_id, address=vaddr),)
+    if good[-1][0].startswith("+0x"):
+        good[-1] = (dso.name + good[-1][0], *good[-1][1:])
     last = len(good) - 1
     return tuple(Frame(*row, dso.name, build_id, vaddr, at < last) for at, row in enumerate(good))

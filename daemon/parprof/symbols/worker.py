@@ -2,10 +2,11 @@
 
 It answers requests on a socket: ``{"file", "addresses", "symbolic"}`` and a descriptor of the file, with
 ``{"frames": [[[name, file, line, start line], ...], ...], "problem": text, "unsaved": bool}``, innermost
-frame first, one list for each address. Fewer lists mean that the answer would be too long: the rest is to be
-asked for again. A second descriptor is that of a cache file (see `parprof.symbols.symcache`); ``unsaved`` says
-that there was none, or a bad one, and that one can be had: ``{"file", "symbolic", "save": true}`` and a
-descriptor to write to is answered with ``{"saved": bool}``.
+frame first, one list for each address. The name of a function that has none is where it begins, ``+0x12f0``.
+Fewer lists mean that the answer would be too long: the rest is to be asked for again. A second descriptor is
+that of a cache file (see `parprof.symbols.symcache`); ``unsaved`` says that there was none, or a bad one, and
+that one can be had: ``{"file", "symbolic", "save": true}`` and a descriptor to write to is answered with
+``{"saved": bool}``.
 
 The child ends with the socket. What it reads is hostile and what it reads it with is not ours: so it gives up
 its privileges first, and its memory is limited.
@@ -20,6 +21,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
+from parprof.files.eh_frame_header import extents_around
 from parprof.files.elf import ElfError, ElfFile, Symbol
 from parprof.files.go_functions import GoFunctions, go_functions
 from parprof.symbols import symcache
@@ -106,17 +108,23 @@ class DebugFile:
         return out
 
     def _from_tables(self, addresses: list[int]) -> dict[int, FrameRow]:
-        """The functions at addresses by the symbol table, and by what a stripped Go program keeps for itself."""
+        """The functions at addresses by the symbol table, and by what a stripped Go program keeps for itself.
+
+        Those that have no name there go by where they begin.
+        """
         found = find_functions(self._elf, addresses)
         out: dict[int, FrameRow] = {at: (readable(symbol.name), "", 0, 0) for at, symbol in found.items()}
         left = [address for address in addresses if address not in out]
         known = self._go if left else None
-        if known is None:
-            return out
-        for address in left:
-            function = known.at(address)
-            if function is not None and (name := known.name(function)):
-                out[address] = (name, *known.line(function, address), known.start_line(function))
+        if known is not None:
+            for address in left:
+                function = known.at(address)
+                if function is not None and (name := known.name(function)):
+                    out[address] = (name, *known.line(function, address), known.start_line(function))
+        nameless = [address for address in left if address not in out]
+        if nameless:
+            around = extents_around(self._elf, nameless)
+            out.update((address, (f"+{begin:#x}", "", 0, 0)) for address, (begin, _) in around.items())
         return out
 
     @cached_property
