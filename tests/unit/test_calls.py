@@ -303,6 +303,17 @@ def test_stripped_files_name_nothing(compiled: Path, tmp_path: Path) -> None:
     assert not look_for(stripped, "direct").routines
 
 
+def test_a_function_without_a_name_is_found_by_its_address(compiled: Path, tmp_path: Path) -> None:
+    stripped = tmp_path / "stripped"
+    subprocess.run(["strip", "-s", compiled, "-o", stripped], check=True)
+    begin = the_copy(compiled, "twice").vaddr
+    with ElfFile.open(str(stripped)) as elf:
+        found = search(elf, [], [begin + 1, 8])
+    (routine,) = found.routines
+    assert (routine.name, routine.copies[0].vaddr, found.answered) == (f"+{begin:#x}", begin, (0,))
+    assert routine.copies[0].places[0].vaddr - begin < 16
+
+
 def test_damaged_files_do_no_harm(compiled: Path) -> None:
     content, generator = compiled.read_bytes(), random.Random(17)
     for _ in range(60):

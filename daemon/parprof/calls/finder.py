@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from parprof.calls.search import Found, addresses_from_json, found_from_json
+from parprof.calls.search import NAMELESS, Found, Routine, addresses_from_json, found_from_json
 from parprof.calls.wanted import Wanted
 from parprof.errors import TargetError
 from parprof.files.dso import Dso, Key
@@ -91,6 +91,7 @@ class FunctionFinder(Closing):
         except ValueError:
             self.problems[dso.path] = visible(str(answer.get("problem") or "no sensible answer"), 500)
             return Found()
+        found = found._replace(routines=tuple(_in_module(one, dso.name) for one in found.routines))
         self._note(found, [*named, *(one for one, _ in addressed)])
         return found
 
@@ -113,7 +114,10 @@ class FunctionFinder(Closing):
         """What is asked for by address or line that may be in this file, as ELF addresses."""
         out = []
         for one in self.wanted:
-            if one.address is not None:
+            if one.address is not None and one.module:
+                if one.module == dso.name:
+                    out.append((one, one.address))
+            elif one.address is not None:
                 at = load_map.find(one.address) or (executable, one.address)
                 if at[0].key == dso.key:
                     out.append((one, at[1]))
@@ -157,7 +161,7 @@ class FunctionFinder(Closing):
                 "`parprof attach` shows"
             )
         if wanted.address is not None:
-            return f"{text}: no function that has a name is there; an address as in /proc/PID/maps, or of the file"
+            return f"{text}: no function is there; an address as in /proc/PID/maps or of the file, or file+0xaddress"
         if wanted.file:
             if wanted.text in self._line_files:
                 return f"{text}: no function begins at or before that line"
@@ -179,6 +183,11 @@ class FunctionFinder(Closing):
         """End the child."""
         with suppress(OSError):
             self._client.close()
+
+
+def _in_module(routine: Routine, module: str) -> Routine:
+    """A function without a name goes by its file and where it begins, as in reports."""
+    return routine._replace(name=module + routine.name) if routine.name.startswith(NAMELESS) else routine
 
 
 def _is_file(path: str, wanted: str) -> bool:

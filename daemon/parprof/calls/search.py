@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 from parprof.calls.exits import MAX_EXITS, ONE_INSTRUCTION, Exits, find_exits, find_landings
 from parprof.calls.placing import CallPlace, Code, Placement
 from parprof.calls.wanted import MAX_TEXT, matches, names_many
+from parprof.files.eh_frame_header import extents_around
 from parprof.files.elf import ElfFile, Symbol
-from parprof.files.elf_symbols import TYPE_IFUNC
+from parprof.files.elf_symbols import BIND_GLOBAL, TYPE_FUNCTION, TYPE_IFUNC
 from parprof.symbols.names import readable, without_clone_suffixes
 
 MAX_ROUTINES = 500
@@ -20,6 +21,8 @@ _SUGGESTIONS = 3
 _MOST_COMPARED = 1 << 15
 _WORST = 0.6
 _MAX_NAME = 1 << 13
+NAMELESS = "+0x"
+"""What the name of a function without a name begins with: where it begins in the file follows."""
 
 
 class Copy(NamedTuple):
@@ -74,6 +77,7 @@ def search(
         ElfError: the file cannot be read.
     """
     symbols = list({(one.name, one.value): one for one in elf.symbols()}.values())
+    named = len(symbols)
     meant: dict[str, list[Symbol]] = {}
     answered, indirect = set(), set()
     for symbol in symbols:
@@ -96,6 +100,10 @@ def search(
         if not _is_cold(symbol):
             answered |= asked
             meant.setdefault(name, []).append(symbol)
+    for index, symbol in _nameless(elf, addresses, answered | indirect, len(patterns)):
+        answered.add(index)
+        symbols.append(symbol)
+        meant[symbol.name] = [symbol]
     _drop_aliases(meant)
     routines = _routines(elf, symbols, dict(list(meant.items())[:MAX_ROUTINES]), nop5_is_cheap, times)
     missing = [i for i, one in enumerate(patterns) if i not in answered | indirect and not names_many(one)]
@@ -105,9 +113,24 @@ def search(
         tuple(sorted(answered)),
         tuple((index, _nearest(patterns[index], symbols)) for index in missing),
         tuple(sorted(indirect - answered)),
-        len(symbols),
+        named,
         find_landings(elf, symbols) if times else (),
     )
+
+
+def _nameless(
+    elf: ElfFile, addresses: Sequence[int], answered: Set[int], first: int
+) -> list[tuple[int, Symbol]]:
+    """Functions that have these addresses but no name, each with the index under which the address is ``answered``."""
+    left = {first + at: address for at, address in enumerate(addresses) if first + at not in answered}
+    around = extents_around(elf, left.values()) if left else {}
+    out = []
+    for index, address in left.items():
+        if address in around:
+            begin, size = around[address]
+            # as if other files could call it: it is probed at its entry
+            out.append((index, Symbol(f"{NAMELESS}{begin:x}", begin, size, BIND_GLOBAL, TYPE_FUNCTION)))
+    return out
 
 
 def list_functions(elf: ElfFile) -> list[int]:

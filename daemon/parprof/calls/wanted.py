@@ -10,6 +10,7 @@ from parprof.errors import UsageError
 
 _LINE = re.compile(r"(?P<file>.*[^:]):(?P<line>\d{1,8})\Z")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{1,16}\Z")
+_NAMELESS = re.compile(r"(?P<module>[^/]+)\+(?P<address>0x[0-9a-fA-F]{1,16})\Z")
 MAX_TEXT = 1 << 12
 
 
@@ -25,6 +26,8 @@ class Wanted:
     line: int = 0
     address: int | None = None
     """The function that has this address: in the process, or else in the executable file."""
+    module: str = ""
+    """The name of the file that has the address, as reports show a function without a name."""
 
 
 def parse_wanted(text: str) -> Wanted:
@@ -32,16 +35,20 @@ def parse_wanted(text: str) -> Wanted:
 
     >>> parse_wanted("solve_*").name, parse_wanted("ns::f").name, parse_wanted("a/s.c:40").line
     ('solve_*', 'ns::f', 40)
+    >>> parse_wanted("libz.so.1+0x5d80").module
+    'libz.so.1'
 
     Raises:
         UsageError: it says nothing, or too much.
     """
     if not text or text.isspace() or len(text) > MAX_TEXT or not text.isprintable():
         raise UsageError(
-            f"-f {text[:40]!r} names no function: give a name, 'solve_*', file.c:40 or 0xaddress"
+            f"-f {text[:40]!r} names no function: give a name, 'solve_*', file.c:40, 0xaddress or file+0xaddress"
         )
     if _ADDRESS.match(text):
         return Wanted(text, address=int(text, 16))
+    if (nameless := _NAMELESS.match(text)) is not None:
+        return Wanted(text, address=int(nameless["address"], 16), module=nameless["module"])
     if (line := _LINE.match(text)) is not None:
         return Wanted(text, file=line["file"], line=int(line["line"]))
     return Wanted(text, name=text)

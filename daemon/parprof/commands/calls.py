@@ -40,7 +40,8 @@ class CallsCommand:
         parser.add_argument(
             "-f", "--function", metavar="FUNC", action="append", default=[],
             help="what to count: a function's name, a pattern such as 'solve_*', file.c:40 for the function that has "
-            "that line, or 0xaddress; compilers' copies of a function count as the function; may be repeated",
+            "that line, 0xaddress, or file+0xaddress as reports show a function without a name; compilers' "
+            "copies of a function count as the function; may be repeated",
         )  # fmt: skip
         parser.add_argument(
             "-d",
