@@ -20,8 +20,10 @@ static __always_inline void observe(struct process *p, struct thread *t, struct 
 	}
 	if (config && !t->depth && (t->unknown || p->from_leaves))
 		t->base_work = !leaf_waits(config, ip, sp);
-	else if (config)	/* the frames say wait, the program's own code runs: some edge has no probe (yet) */
-		t->caught_working = !frames_say_work(t) && in_user_code(config, ip);
+	else if (config && !frames_say_work(t) && runs_program(config, t, ip))
+		frame_caught(t, sp);
+	else
+		t->caught_working = 0;
 	t->spins = config && config->spin_end[0] && in_spin_loop(config, ip);
 	recount_at(p, t, 1, 0, 0);
 	if (p->traced)

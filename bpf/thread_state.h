@@ -53,6 +53,15 @@ static inline __attribute__((always_inline)) void drop_below(struct thread *t, u
 	t->depth = depth - dead;
 }
 
+/* Somebody waits in the region that the innermost frame started, if it is one, though no work of it was seen to begin: its
+ * body has no probe, as nobody knew it to be one. Then the region's frame stands for its work. */
+static inline __attribute__((always_inline)) void region_works(struct thread *t)
+{
+	u64 depth = t->depth;
+
+	t->work_bits |= t->region_bits & (below(0, depth) << ((depth - 1) & 63));
+}
+
 /* A function was entered with stack pointer `sp`. Returns 0 when the nesting is too deep to remember. */
 static inline __attribute__((always_inline)) int frame_enter(struct thread *t, u64 sp, int work)
 {
@@ -66,6 +75,8 @@ static inline __attribute__((always_inline)) int frame_enter(struct thread *t, u
 	depth = t->depth;
 	if (depth >= MAX_NESTING)
 		return 0;
+	if (!work)	/* a barrier of the body, or that at the region's end, after which it hardly matters */
+		region_works(t);
 	t->sp[slot(depth)] = sp;
 	if (work)
 		t->work_bits |= 1ULL << (depth & 63);
@@ -79,6 +90,22 @@ static inline __attribute__((always_inline)) int frame_enter(struct thread *t, u
 	}
 	t->depth = depth + 1;
 	return 1;
+}
+
+/* 1 if work may have begun of which no probe told: nothing is known that would be around it but the region, if that. */
+static inline __attribute__((always_inline)) int awaits_body(const struct thread *t)
+{
+	u64 depth = t->depth;
+
+	return (below(0, depth) ^ 1) | (t->region_bits >> ((depth - 1) & 63) & 1);
+}
+
+/* The program's own code was found to run at `sp`, while the known frames say that the thread waits: it is in work whose
+ * beginning has no probe (yet), and is until the stack is shorter than that. */
+static inline __attribute__((always_inline)) void frame_caught(struct thread *t, u64 sp)
+{
+	frame_enter(t, sp, 1);
+	t->caught_working = 1;
 }
 
 /* The frame entered last starts a region, whose body is `function`. */

@@ -31,6 +31,7 @@ void has_context(struct thread *t, u64 context) { frame_has_context(t, context);
 void region(struct thread *t, u64 function) { frame_is_region(t, function); }
 int own_region(struct thread *t, u64 function) { return is_own_region(t, function); }
 u64 context(struct thread *t) { u64 i = context_frame(t); return i < MAX_NESTING ? t->context[i] : 0; }
+void caught(struct thread *t, u64 sp) { frame_caught(t, sp); }
 void begin(struct thread *t, int work) { begin_or_end(t, work); }
 void set(struct thread *t, int base, int blocked, int unknown, int is_main)
 { t->base_work = base; t->blocked = blocked; t->unknown = unknown; t->is_main = is_main; }
@@ -128,6 +129,41 @@ def test_region_with_barrier_and_tail_call(library: ctypes.CDLL) -> None:
     assert not t.works() and t.depth() == 1
     t.leave(TOP + 8)
     assert t.works() and t.depth() == 0
+
+
+def test_a_barrier_shows_that_the_region_has_a_body_without_a_probe(library: ctypes.CDLL) -> None:
+    t = Thread(library)
+    t.enter(TOP, 0)  # GOMP_parallel
+    t.region(0x1234)
+    assert not t.works()
+    t.enter(TOP - 200, 0)  # GOMP_barrier, of the body
+    assert not t.works()
+    t.leave(TOP - 192)
+    assert t.works()
+    t.enter(TOP - 50, 0)  # the barrier at the region's end, whose return nobody sees
+    assert not t.works()
+    t.leave(TOP + 8)
+    assert t.works() and t.depth() == 0
+    t.enter(TOP, 0)  # the next one is judged anew
+    t.region(0x1234)
+    assert not t.works()
+
+
+def test_code_that_runs_shows_a_body_without_a_probe(library: ctypes.CDLL) -> None:
+    """A worker of the runtime, which waits when nothing is known of it."""
+    t = Thread(library, base=0)
+    t.caught(TOP - 300)
+    assert t.works()
+    t.observe(TOP - 400)  # in what that code calls
+    assert t.works()
+    t.enter(TOP - 350, 0)  # a barrier that it waits at
+    assert not t.works()
+    t.leave(TOP - 342)
+    assert t.works()
+    t.enter(TOP - 100, 0)  # the runtime's own, where there is no work left
+    assert not t.works() and t.depth() == 1
+    t.leave(TOP - 92)
+    assert not t.works()
 
 
 def test_nesting_deeper_than_remembered_keeps_the_outer_frames(library: ctypes.CDLL) -> None:

@@ -19,17 +19,15 @@ what then looks like its caller.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from parprof.logical.bichord import Bichord, LogicalPath, bichords, logical_projection
-from parprof.logical.owners import Function, Owners, function_of
+from parprof.logical.owners import Function, Owners, function_of, is_nameless
 from parprof.logical.threads import THREADS
 from parprof.model import Frame, Path
 from parprof.runtimes import Agent
 
-_OFFSET = re.compile(r"\+0x[0-9a-f]+\Z")
 UNKNOWN_CONTEXT = Frame("[unknown context]")
 """Root of the path of work that some thread created, but nobody saw where."""
 
@@ -176,7 +174,8 @@ class _Builder:
         level = _level(self._logical)
         creates = runtime is not None and runtime.overhead(pending[0].name) == "create"
         continues = self._continues(frame, part, level[0], creates, not pending)
-        if part is not None and pending and (continues or creates) and not _is_synthetic(level[0]):
+        is_body = part is not None or (creates and is_nameless(frame.name))
+        if is_body and pending and (continues or creates) and not _is_synthetic(level[0]):
             self.calls[function_of(frame)] = len(self._logical), tuple(level)
         if continues:
             self._logical[len(self._logical) - len(level) :] = [_moved(one, frame) for one in level]
@@ -217,7 +216,7 @@ class _Builder:
 
 def _entry(run: Sequence[Frame], runtime: Agent | None) -> Path:
     """What innermost frames of a runtime become. The first may be without a name, after a tail call."""
-    named = next((frame for frame in run if not frame.is_loop and not _OFFSET.search(frame.name)), None)
+    named = next((frame for frame in run if not frame.is_loop and not is_nameless(frame.name)), None)
     return (named or replace(run[0], name=f"[{runtime.name if runtime else 'runtime'}]"),)
 
 

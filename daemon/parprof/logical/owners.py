@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import zip_longest
 
@@ -11,6 +12,18 @@ from parprof.runtimes import Agent, agents
 
 Function = tuple[str, str, str, int]
 """A compiler-made function: name, module, file, first line. Names such as ``.omp_outlined.`` are not unique."""
+
+
+_NAMELESS = re.compile(r"\+0x[0-9a-f]+\Z")
+
+
+def is_nameless(name: str) -> bool:
+    """Whether this is all that is known of a function without a name: its file, and where it begins.
+
+    >>> is_nameless("libblast.so+0x288e0"), is_nameless("solve")
+    (True, False)
+    """
+    return _NAMELESS.search(name) is not None
 
 
 def function_of(frame: Frame) -> Function:

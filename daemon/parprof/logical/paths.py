@@ -12,7 +12,7 @@ from parprof.logical.folding import UNKNOWN_CONTEXT, Folded
 from parprof.logical.memory import Located, PathMemory, Place, Shape
 from parprof.logical.ourselves import PROFILING, in_handler
 from parprof.logical.overhead import TAG
-from parprof.logical.owners import Function, function_of
+from parprof.logical.owners import Function, function_of, is_nameless
 from parprof.logical.physical import TRUNCATED, Merge, Resolve
 from parprof.logical.pooled import Pooled, pooled, with_handed_out
 from parprof.logical.threads import THREADS, is_of_scheduler
@@ -255,7 +255,8 @@ class LogicalPaths:
         _, own = _split(unwound)
         owners = self._folder.owners(own)
         first = next((frame for frame, agent in zip(own, owners, strict=True) if agent is None), None)
-        return (function_of(first),) if first is not None and self._folder.is_part(first) else ()
+        is_body = first is not None and (self._folder.is_part(first) or is_nameless(first.name))
+        return (function_of(first),) if first is not None and is_body else ()
 
     def _is_idle(self, unwound: Unwound) -> bool:
         return all(agent is not None for agent in self._folder.owners(unwound.path))

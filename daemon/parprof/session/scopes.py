@@ -80,7 +80,10 @@ class Scope:
         self._workers: list[Member] | None = None
         """None: to be found anew."""
         self._pool = 0
-        """How many threads they could have had working together, if each of them has a pool; else 0."""
+        """How many threads they could have had working together, if each of them has a pool; else 0.
+
+        Threads of a program that are in no pool work, too, perhaps before there is one.
+        """
         self.final: ScopeState | None = None
         """As it was in the end."""
 
@@ -101,18 +104,19 @@ class Scope:
             least = _LEAST_SHARE * sum(member.clock_samples for member in self.members.values())
             self._workers = [member for member in self.members.values() if member.clock_samples > least]
             pools = [worker.pool for worker in self._workers]
-            self._pool = max(*pools, self._width()) if len(pools) > 1 and all(pools) else 0
+            self._pool = max(*pools, self._width()) if pools and all(pools) else 0
         return self._workers
 
     def parallel_cores(self, member: Member, allowed: int) -> int:
         """n at samples of a process that was allowed so many cores.
 
-        One process of its own could use as many as its pool of threads has. Processes that work beside each other share
-        those that any of them may use; where each has a pool, they could use as many as they kept busy together.
+        One process of its own could use as many as its pool of threads has, or as ever worked at once. Processes that
+        work beside each other share those that any of them may use; where each has a pool, they could use as many as
+        they kept busy together.
         """
         workers = self.workers()
         if len(workers) < 2:
-            pool = member.pool
+            pool = self._pool if member in workers else member.pool
             return max(1, min(allowed, pool)) if pool else allowed
         allowed = max(allowed, _together(workers))
         return max(1, min(allowed, self._pool)) if self._pool else allowed
