@@ -217,6 +217,31 @@ def record_each(
         return runs
 
 
+class CommonRuns:
+    """Runs of a common session (`record_each`), each judged once; whoever wants another has one of its own."""
+
+    def __init__(
+        self,
+        commands: Iterable[Command],
+        make_folder: Callable[[], Path],
+        *,
+        source: Source | None = None,
+        is_usable: Callable[[Run], object] = lambda run: True,
+    ) -> None:
+        """``is_usable``: whether a run of the common session says something, as one of its own must."""
+        self._make_folder = make_folder
+        self._source = source
+        self._is_usable = is_usable
+        self._first = record_each(commands, make_folder(), source=source)
+
+    def take(self, command: Command) -> Run:
+        """A run that nobody has judged yet."""
+        first = self._first.pop(command, None)
+        if first is not None and self._is_usable(first):
+            return first
+        return record_each([command], self._make_folder(), source=self._source)[command]
+
+
 @contextmanager
 def output_in(file: Path) -> Iterator[None]:
     """What is started meanwhile writes there."""

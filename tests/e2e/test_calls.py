@@ -158,7 +158,7 @@ def test_what_cannot_be_counted_is_said_with_what_to_do() -> None:
             (["*"], "narrower pattern"),
             (["nowhere.c:12"], "compile with -g"),
             (["calls_truth.c:1"], "no function begins"),
-            (["0x10"], "no function that has a name is there"),
+            (["0x10"], "no function is there"),
         ):
             done = parprof("calls", process.pid, *(word for f in functions for word in ("-f", f)))
             assert done.returncode in (1, 2) and expected in done.stderr, done.stderr

@@ -15,7 +15,6 @@ from parprof.model import PathSample, ThreadState
 
 LIMIT = 0.01
 BUSY_LIMIT = 0.1
-Recorder = Callable[[profiling.Command], Callable[[], profiling.Run]]
 PROGRAMS = {
     "spawn_truth.opencilk": "opencilk",
     "spawn_truth.opencilk.static": "opencilk",
@@ -33,27 +32,19 @@ STRIPPED = [(f"spawn_truth.{kind}.stripped", "all", "--repeat", "2") for kind in
 
 
 @pytest.fixture(scope="module")
-def first_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[profiling.Command, profiling.Run]:
-    return profiling.record_each((*N_WORKING, *STRIPPED), tmp_path_factory.mktemp("first"))
-
-
-@pytest.fixture
-def recorder(first_runs: dict[profiling.Command, profiling.Run], tmp_path: Path) -> Recorder:
-    """A program's run of the common session first, unless anything was lost there or switches were not followed, on a
-    machine that others had made busy; then such of its own."""
-
-    def make(command: profiling.Command) -> profiling.Run:
-        run = first_runs.pop(command, None)
-        if run is None or run.lost.keys() - {"user_stack"} or run.meanwhile["ticks"]:
-            run = profiling.record_each([command], tmp_path)[command]
-        check_results(run.output)
-        return run
-
-    return lambda command: lambda: make(command)
+def runs(tmp_path_factory: pytest.TempPathFactory) -> profiling.CommonRuns:
+    """Of the common session those in which nothing was lost and switches were followed, on a machine that others may
+    have made busy."""
+    return profiling.CommonRuns(
+        (*N_WORKING, *STRIPPED),
+        lambda: tmp_path_factory.mktemp("runs"),
+        is_usable=lambda run: not (run.lost.keys() - {"user_stack"} or run.meanwhile["ticks"]),
+    )
 
 
 def agree(make: Callable[[], profiling.Run], minimum: int, limit: float = LIMIT) -> profiling.Run:
     run = profiling.agree(make, minimum, limit, BUSY_LIMIT)
+    check_results(run.output)
     assert not run.target.failures
     return run
 
@@ -66,8 +57,8 @@ def check_results(output: str) -> None:
 
 
 @pytest.mark.parametrize("command", N_WORKING, ids=" ".join)
-def test_n_working(command: profiling.Command, recorder: Recorder) -> None:
-    run = agree(recorder(command), 500)
+def test_n_working(command: profiling.Command, runs: profiling.CommonRuns) -> None:
+    run = agree(lambda: runs.take(command), 500)
     assert run.target.n_w_source == "exact"
     assert run.target.plan.runtime == PROGRAMS[command[0]]
     # the same transitions, read from the runtime's own memory
@@ -76,8 +67,8 @@ def test_n_working(command: profiling.Command, recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("command", STRIPPED, ids=" ".join)
-def test_n_working_of_stripped_programs(command: profiling.Command, recorder: Recorder) -> None:
-    run = agree(recorder(command), 500)
+def test_n_working_of_stripped_programs(command: profiling.Command, runs: profiling.CommonRuns) -> None:
+    run = agree(lambda: runs.take(command), 500)
     assert run.target.n_w_source == "memory"
 
 

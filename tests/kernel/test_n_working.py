@@ -42,26 +42,16 @@ ODD_PROGRAMS = [
 WAIT_POLICIES = [
     (f"OMP_WAIT_POLICY={policy}", program, "all") for policy in ("active", "passive") for program in OPENMP
 ]
-Recorder = Callable[[profiling.Command], Callable[[], profiling.Run]]
 
 
 @pytest.fixture(scope="module")
-def first_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[profiling.Command, profiling.Run]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> profiling.CommonRuns:
     commands = (*OPENMP_PHASES, *THREADS_PHASES, *ALL_PHASES, *WAIT_POLICIES, *ODD_PROGRAMS)
-    return profiling.record_each(commands, tmp_path_factory.mktemp("first"))
-
-
-@pytest.fixture
-def recorder(first_runs: dict[profiling.Command, profiling.Run], tmp_path: Path) -> Recorder:
-    """A program's run of the common session first, unless anything was lost there; then such of its own."""
-
-    def make(command: profiling.Command) -> profiling.Run:
-        first = first_runs.pop(command, None)
-        if first is not None and not first.lost.keys() - {"user_stack"}:
-            return first
-        return profiling.record_each([command], tmp_path)[command]
-
-    return lambda command: lambda: make(command)
+    return profiling.CommonRuns(
+        commands,
+        lambda: tmp_path_factory.mktemp("runs"),
+        is_usable=lambda run: not run.lost.keys() - {"user_stack"},
+    )
 
 
 def agree(make: Callable[[], profiling.Run], minimum: int, limit: float = LIMIT) -> profiling.Run:
@@ -76,31 +66,31 @@ def agree(make: Callable[[], profiling.Run], minimum: int, limit: float = LIMIT)
 
 
 @pytest.mark.parametrize("command", OPENMP_PHASES, ids=" ".join)
-def test_openmp_phase(command: profiling.Command, recorder: Recorder) -> None:
-    run = agree(recorder(command), 60, PHASE_LIMIT)
+def test_openmp_phase(command: profiling.Command, runs: profiling.CommonRuns) -> None:
+    run = agree(lambda: runs.take(command), 60, PHASE_LIMIT)
     assert run.target.n_w_source == "exact"
 
 
 @pytest.mark.parametrize("command", ALL_PHASES, ids=" ".join)
-def test_all_phases_together(command: profiling.Command, recorder: Recorder) -> None:
-    agree(recorder(command), 1500)
+def test_all_phases_together(command: profiling.Command, runs: profiling.CommonRuns) -> None:
+    agree(lambda: runs.take(command), 1500)
 
 
 @pytest.mark.parametrize("command", WAIT_POLICIES, ids=" ".join)
-def test_wait_policies(command: profiling.Command, recorder: Recorder) -> None:
-    agree(recorder(command), 200, 0.02)
+def test_wait_policies(command: profiling.Command, runs: profiling.CommonRuns) -> None:
+    agree(lambda: runs.take(command), 200, 0.02)
 
 
 @pytest.mark.parametrize("command", ODD_PROGRAMS, ids=" ".join)
-def test_without_symbols_and_static(command: profiling.Command, recorder: Recorder) -> None:
+def test_without_symbols_and_static(command: profiling.Command, runs: profiling.CommonRuns) -> None:
     # a stripped program's bodies are probed from their second run on; before that a sample catches them
-    run = agree(recorder(command), 200, 0.03 if "stripped" in command[0] else LIMIT)
+    run = agree(lambda: runs.take(command), 200, 0.03 if "stripped" in command[0] else LIMIT)
     assert run.target.plan.runtime == "libgomp" and run.target.n_w_source == "exact"
 
 
 @pytest.mark.parametrize("command", THREADS_PHASES, ids=" ".join)
-def test_pthreads(command: profiling.Command, recorder: Recorder) -> None:
-    run = agree(recorder(command), 60, PHASE_LIMIT)
+def test_pthreads(command: profiling.Command, runs: profiling.CommonRuns) -> None:
+    run = agree(lambda: runs.take(command), 60, PHASE_LIMIT)
     assert run.target.n_w_source == "scheduler"
 
 

@@ -43,18 +43,15 @@ FROM_MEMORY = [
 
 
 @pytest.fixture(scope="module")
-def first_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[profiling.Command, profiling.Run]:
-    return profiling.record_each(FROM_MEMORY, tmp_path_factory.mktemp("first"), source=Source.MEMORY)
+def common_runs(tmp_path_factory: pytest.TempPathFactory) -> profiling.CommonRuns:
+    return profiling.CommonRuns(FROM_MEMORY, lambda: tmp_path_factory.mktemp("runs"), source=Source.MEMORY)
 
 
 @pytest.mark.parametrize("command", FROM_MEMORY, ids=" ".join)
-def test_libgomp_from_memory(
-    command: profiling.Command, first_runs: dict[profiling.Command, profiling.Run], tmp_path: Path
-) -> None:
+def test_libgomp_from_memory(command: profiling.Command, common_runs: profiling.CommonRuns) -> None:
     runs = []
     for _ in range(3):
-        run = first_runs.pop(command, None)
-        run = run or profiling.record_each([command], tmp_path, source=Source.MEMORY)[command]
+        run = common_runs.take(command)
         assert run.target.source is Source.MEMORY, run.target.memory.problem
         assert run.lost_meanwhile["memory"] <= 5, "a team that is being built or taken down, now and then"
         runs.append(run)
