@@ -101,10 +101,12 @@ static inline __attribute__((always_inline)) int awaits_body(const struct thread
 }
 
 /* The program's own code was found to run at `sp`, while the known frames say that the thread waits: it is in work whose
- * beginning has no probe (yet), and is until the stack is shorter than that. */
+ * beginning has no probe (yet). Where that awaits a body, it is until the stack is shorter than that; elsewhere it may be
+ * what the runtime itself calls, and is until the thread's next edge. */
 static inline __attribute__((always_inline)) void frame_caught(struct thread *t, u64 sp)
 {
-	frame_enter(t, sp, 1);
+	if (awaits_body(t))
+		frame_enter(t, sp, 1);
 	t->caught_working = 1;
 }
 

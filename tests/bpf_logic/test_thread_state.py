@@ -166,6 +166,16 @@ def test_code_that_runs_shows_a_body_without_a_probe(library: ctypes.CDLL) -> No
     assert not t.works()
 
 
+def test_code_that_runs_in_a_wait_of_the_runtimes_holds_for_that_moment(library: ctypes.CDLL) -> None:
+    """A thief of Cilk's in its scheduler, say, which calls what the program has of its own."""
+    t = Thread(library, base=0)
+    t.enter(TOP - 100, 0)
+    t.caught(TOP - 300)
+    assert t.works() and t.depth() == 1
+    t.enter(TOP - 200, 0)
+    assert not t.works()
+
+
 def test_nesting_deeper_than_remembered_keeps_the_outer_frames(library: ctypes.CDLL) -> None:
     t = Thread(library)
     for level in range(MAX_NESTING):
