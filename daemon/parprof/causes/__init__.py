@@ -6,7 +6,7 @@ wrong, and `kinds` tells what that is, also from how threads wait (`waiting`). `
 others asleep. `ranking` puts them together.
 """
 
-from parprof.causes.kinds import Kind
+from parprof.causes.diagnosis import Kind
 from parprof.causes.ranking import Cause, causes_of, find_causes
 
 __all__ = ["Cause", "Kind", "causes_of", "find_causes"]

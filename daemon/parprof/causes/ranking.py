@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parprof.attribution.interval import share_interval
+from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.evidence import Evidence, Place, Tally
-from parprof.causes.kinds import Diagnosis, Kind, Setting, diagnose, program_is_serial
+from parprof.causes.kinds import diagnose
 from parprof.causes.ownership import Owner
+from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import Site, SiteSearch, effort_ns, is_counted, is_single, lost_ns
 from parprof.causes.waiting import is_lock
 from parprof.cct.tree import hottest

@@ -1,0 +1,75 @@
+"""What is told of a site: the kind of its loss, what was seen, what helps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from parprof.causes.sites import Site
+from parprof.metrics import Metrics
+
+_OPENMP = re.compile(r"lib(?:gomp|omp|iomp)")
+
+
+class Kind(StrEnum):
+    """What can go wrong. The names are those of the JSON report."""
+
+    SERIAL = "serial"
+    IMBALANCE = "imbalance"
+    LOCK = "lock"
+    STARVED = "starved"
+    STALL = "stall"
+    OVERHEAD = "overhead"
+    OVERSUBSCRIBED = "oversubscribed"
+    BUSY_MACHINE = "busy_machine"
+    SERIAL_PROGRAM = "serial_program"
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Kind.SERIAL: "serial code",
+    Kind.IMBALANCE: "imbalance",
+    Kind.LOCK: "lock",
+    Kind.STARVED: "too little work at a time",
+    Kind.STALL: "blocked",
+    Kind.OVERHEAD: "too fine",
+    Kind.OVERSUBSCRIBED: "too many threads",
+    Kind.BUSY_MACHINE: "busy machine",
+    Kind.SERIAL_PROGRAM: "single-threaded",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The program that a site is in."""
+
+    cores: int
+    runtime: str
+    total: Metrics
+    has_scripts: bool
+
+    @property
+    def is_openmp(self) -> bool:
+        """Whether remedies can be in OpenMP's words."""
+        return bool(_OPENMP.match(self.runtime))
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A kind, and what to tell the reader of it."""
+
+    kind: Kind
+    what: str
+    """What was seen, with its figures."""
+    remedy: str
+    is_likely: bool = True
+    """False where nothing speaks for this kind but that no other one fits."""
+
+
+Test = Callable[[Site, Setting], Diagnosis | None]

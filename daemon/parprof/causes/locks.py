@@ -1,0 +1,112 @@
+"""Losses to locks: others wait for what one holds, or all wait in turn."""
+
+from __future__ import annotations
+
+import re
+
+from parprof.causes.barriers import BARRIERS
+from parprof.causes.diagnosis import Diagnosis, Kind, Setting
+from parprof.causes.machine import is_busy
+from parprof.causes.shares import (
+    is_mostly_one,
+    leading,
+    many_processes,
+    one_at_a_time,
+    shares_explain,
+    workers,
+)
+from parprof.causes.sites import Site, is_single
+from parprof.causes.stalls import wait_of
+from parprof.causes.waiting import exclusive_waits, is_arrival, is_exclusive, is_lock, waits_around
+from parprof.metrics import WAIT
+
+_ORDERED = re.compile(r".*ordered")
+_LONGEST = 60
+"""A longer name of a function, as that of a template, tells a reader nothing."""
+_NAMELESS = re.compile(r"\[(?:lib)|.*\+0x")
+"""Functions of stripped runtimes: in the middle of a region threads wait there for locks, seldom for anything else."""
+
+
+def lock(site: Site, setting: Setting) -> Diagnosis | None:
+    """Threads wait for a lock, by what blame, functions or turns tell."""
+    metrics = site.tally.metrics
+    if metrics.blame_ns >= 0.3 * metrics.idleness_ns > 0:
+        return lock_diagnosis(site, setting, "others wait for a lock that it holds:")
+    if is_single(site.tally, setting.cores):
+        return _lock_of_one(site, setting)
+    seen, barriers, nameless = (
+        sum(found.samples for name, found in site.tally.runtime.items() if holds(name.partition(":")[2]))
+        for holds in (is_lock, BARRIERS.match, _NAMELESS.match)
+    )
+    if seen >= 5 and seen > 0.03 * metrics.samples and seen > barriers / 2:
+        return lock_diagnosis(site, setting, "threads wait for a lock here:")
+    if _waits_in_turn(site, setting, is_lock_likely=not setting.is_openmp or seen + nameless > barriers):
+        return lock_diagnosis(site, setting, "one works, the others wait in turn:")
+    return None
+
+
+def _lock_of_one(site: Site, setting: Setting) -> Diagnosis | None:
+    """A function that one thread alone runs, and that takes a lock, while others sleep to get one for as long."""
+    if not any(is_exclusive(name.partition(":")[2]) for name in site.function.all.runtime):
+        return None
+    waits = exclusive_waits(site)
+    if sum(waits.values()) < 0.6 * site.tally.metrics.idleness_ns:
+        return None
+    call, _ = wait_of(max(waits, key=lambda name: waits[name]))
+    told = f"others wait for a lock that it holds ({call})"
+    return Diagnosis(Kind.LOCK, told, "hold it for shorter: prepare what it guards first, then exchange it")
+
+
+def _waits_in_turn(site: Site, setting: Setting, *, is_lock_likely: bool) -> bool:
+    """Whether threads work here one at a time, and the others wait meanwhile, as far as is known for a lock.
+
+    ``is_lock_likely``: by the samples of the site itself, where nobody looked at how threads wait.
+    """
+    if site.is_mixed or many_processes(site.tally) > 1 or is_mostly_one(site, setting):
+        return False
+    waits = waits_around(site)
+    if waits is None:
+        return not setting.total[WAIT] and is_lock_likely and one_at_a_time(site, setting)
+    whole = sum(waits.values())
+    if setting.is_openmp:
+        locks = sum(amount for name, amount in waits.items() if is_lock(name))
+        is_asleep = not setting.total[WAIT] or waits_around(site, spins=False) is not None
+        is_for_lock = locks > 0.5 * whole or (is_lock_likely and is_asleep)
+    else:
+        is_for_lock = sum(amount for name, amount in waits.items() if is_arrival(name)) <= 0.5 * whole
+    if not is_for_lock:
+        return False
+    return one_at_a_time(site, setting) or (is_busy(site.tally.metrics) and _is_in_turn(site, whole))
+
+
+def _is_in_turn(site: Site, waits: float) -> bool:
+    """Whether threads wait for as long as others work, where the machine is too busy for it to look like turns."""
+    tally = site.tally
+    others = len(workers(tally)) - 1
+    return not shares_explain(tally, others + 1) and 0 < 0.5 * others * tally.metrics.work_ns <= waits
+
+
+def lock_diagnosis(site: Site, setting: Setting, what: str) -> Diagnosis:
+    """``what``: the beginning of what is told, to which how many threads or how much of the time is added."""
+    name = leading(site.tally, holds=is_lock)
+    if len(name) > _LONGEST or name.startswith(("_ZN", "_R")):
+        name = ""
+    told = f"{what} {len(workers(site.tally))} threads"
+    if what.startswith("the lock itself"):
+        metrics = site.tally.metrics
+        told = f"{what} {100 * metrics.overhead_ns / max(metrics.work_ns, 1):.0f} % of the CPU time"
+    told += f" ({name})" if name else ""
+    if setting.has_scripts and not name:
+        return Diagnosis(
+            Kind.LOCK,
+            f"{told}; as a rule that is the interpreter's own lock (the GIL)",
+            "use processes (multiprocessing, concurrent.futures), or a library that gives the lock away",
+        )
+    remedy = "hold it for shorter, take it less often, or divide what it guards"
+    if setting.is_openmp:
+        remedy = "use a reduction, or keep a copy for each thread and combine them at the end"
+        waits = waits_around(site) or {}
+        if _ORDERED.match(max(waits, key=lambda function: waits[function], default="")):
+            told = "threads wait for their turn in an ordered loop"
+            remedy = "do less in ordered: keep results, and put them in order after the loop"
+    return Diagnosis(Kind.LOCK, told, remedy)

@@ -1,0 +1,61 @@
+"""Losses that are the machine's: threads that could work had no core."""
+
+from __future__ import annotations
+
+from parprof.causes.diagnosis import Diagnosis, Kind, Setting
+from parprof.causes.shares import shares_explain, workers
+from parprof.causes.sites import Site, is_single, lost_ns
+from parprof.metrics import STOLEN, Metrics
+
+_CROWD = 20
+"""Threads for each core: nobody keeps so many at work."""
+_BRIEF = 5
+"""Samples: a thread with so few did little."""
+BUSY_MACHINE = Diagnosis(
+    Kind.BUSY_MACHINE,
+    "its threads waited for cores that others used",
+    "not your code: measure on a quiet machine, or give the program cores of its own",
+    is_likely=False,
+)
+
+
+def away_ns(metrics: Metrics) -> float:
+    """For how long threads had no core, and cores no thread, because others had the cores."""
+    return metrics.ready_ns + metrics[STOLEN]
+
+
+def is_busy(metrics: Metrics) -> bool:
+    """Whether threads lacked cores for longer than cores lacked threads."""
+    return away_ns(metrics) >= max(lost_ns(metrics), 1.0)
+
+
+def machine(site: Site, setting: Setting) -> Diagnosis | None:
+    """Threads that could work had no core: the others waited for them, or so it looks."""
+    metrics = site.tally.metrics
+    if (crowd := _crowd(site, setting)) is not None:
+        return crowd
+    if is_single(site.tally, setting.cores) or not is_busy(metrics):
+        return None
+    if shares_explain(site.tally, setting.cores):
+        return None
+    threads = len(workers(site.tally))
+    if threads > setting.cores:
+        return Diagnosis(
+            Kind.OVERSUBSCRIBED,
+            f"{threads} threads share {setting.cores} cores, and wait for each other",
+            f"use {setting.cores} threads" + (" (OMP_NUM_THREADS)" if setting.is_openmp else ""),
+        )
+    return BUSY_MACHINE
+
+
+def _crowd(site: Site, setting: Setting) -> Diagnosis | None:
+    """Very many threads, each of which did next to nothing: as a rule they are started again and again."""
+    samples = [metrics.samples for metrics in site.tally.threads.values() if metrics.samples]
+    if len(samples) < _CROWD * setting.cores or sum(samples) > _BRIEF * len(samples):
+        return None
+    each = site.tally.metrics.work_ns / len(samples) / 1e6
+    remedy = "start as many as there are cores, once, and hand them work (a pool)"
+    if setting.is_openmp:
+        remedy = "one level of regions (omp_set_max_active_levels(1), collapse): nested teams start their threads anew"
+    what = f"at least {len(samples)} threads had a part in it, {each:.1f} ms of work each"
+    return Diagnosis(Kind.OVERSUBSCRIBED, what, remedy)

@@ -1,0 +1,91 @@
+"""How the work at a site is shared among threads and processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from parprof.causes.diagnosis import Setting
+from parprof.causes.evidence import Tally
+from parprof.causes.sites import Site, alone, is_single, knows_threads, share_of_first
+from parprof.metrics import SAMPLES, STOLEN, Metric
+
+_ALL_ALONE = 0.995
+_CLEARLY_UNEQUAL = 1.8
+"""Shares of the work with this ratio are unequal though the machine is busy, which wears on threads unequally."""
+MOSTLY = 0.8
+"""Of the work, or of its time."""
+
+
+def workers(tally: Tally) -> list[tuple[int, int, str]]:
+    """The threads that did some of the work worth the name."""
+    least = 0.02 * tally.metrics.work_ns
+    return [thread for thread, metrics in tally.threads.items() if metrics.work_ns > least]
+
+
+def many_processes(tally: Tally) -> int:
+    """How many processes did some of the work worth the name."""
+    return len({thread[0] for thread in workers(tally)})
+
+
+def all_alone(tally: Tally, cores: int) -> bool:
+    """Whether each thread was alone for most of its work, not only the one that had most of it."""
+    return all(alone(tally.threads[thread], cores) >= 0.5 for thread in workers(tally))
+
+
+def one_at_a_time(site: Site, setting: Setting) -> bool:
+    """Whether several threads work here, but one at a time."""
+    return alone(site.tally.metrics, setting.cores) >= 0.6 and all_alone(site.tally, setting.cores)
+
+
+def is_mostly_one(site: Site, setting: Setting) -> bool:
+    """Whether the work is one thread's but for a little of others at times, as those that a library starts."""
+    tally = site.tally
+    if site.region is not None or not knows_threads(tally) or is_single(tally, setting.cores):
+        return False
+    if many_processes(tally) > 1:  # as the workers of a pool
+        return False
+    first = max(tally.threads.values(), key=lambda metrics: metrics.work_ns)
+    return share_of_first(tally) >= MOSTLY and alone(first, setting.cores) >= MOSTLY
+
+
+def imbalance_ratio(tally: Tally, cores: int) -> float:
+    """The most that one thread had to do, over what the others had on average."""
+    works = sorted((metrics.work_ns for metrics in tally.threads.values()), reverse=True)[: max(cores, 2)]
+    if not works or not works[0]:
+        return 1.0
+    others = [*works[1:], *([0.0] * (cores - len(works)))]
+    mean = sum(others) / len(others) if others else 0.0
+    return works[0] / max(mean, 0.01 * works[0])
+
+
+def shares_explain(tally: Tally, cores: int) -> bool:
+    """Whether cores were idle here for about as long as the busiest thread had more to do than the others.
+
+    Without a core a thread does nothing, so how much each did is the same on a busy machine, but where threads fetch
+    their work: there, who has a core does more, and hardly any core is idle.
+    """
+    if not knows_threads(tally):
+        return False
+    works = sorted((metrics.work_ns for metrics in tally.threads.values()), reverse=True)[:cores]
+    more = sum(works[0] - each for each in works) + works[0] * (cores - len(works)) if works else 0.0
+    if imbalance_ratio(tally, cores) < _CLEARLY_UNEQUAL:
+        return False
+    idle = tally.metrics.idleness_ns
+    return 0.5 * idle <= more <= 2.0 * (idle + tally.metrics[STOLEN])
+
+
+def program_is_serial(whole: Tally, cores: int) -> bool:
+    """Whether one thread did all the work of a program."""
+    if not knows_threads(whole):
+        return alone(whole.metrics, cores) >= _ALL_ALONE
+    return len(whole.threads) == 1 or share_of_first(whole) >= _ALL_ALONE
+
+
+def leading(tally: Tally, holds: Callable[[str], bool] | None = None, by: Metric = SAMPLES) -> str:
+    """The foreign function that most of it was in, by a metric."""
+    amounts: dict[str, float] = {}
+    for name, metrics in tally.runtime.items():
+        function = name.partition(":")[2]
+        if holds is None or holds(function):
+            amounts[function] = amounts.get(function, 0.0) + metrics[by]
+    return max(amounts, key=lambda name: amounts[name], default="")

@@ -1,0 +1,75 @@
+"""Losses while no thread works: what was waited for."""
+
+from __future__ import annotations
+
+import re
+
+from parprof.causes.barriers import is_barrier
+from parprof.causes.diagnosis import Diagnosis, Kind, Setting
+from parprof.causes.machine import BUSY_MACHINE, away_ns
+from parprof.causes.shares import leading
+from parprof.causes.sites import Site, lost_ns
+from parprof.metrics import STALL
+
+_AWAY = 0.5
+"""Of a stall at a barrier: where threads were without a core for so long, the last of the team was late for that."""
+_STALL_REMEDY = "let it happen beside the computation: read ahead, write behind, or in a thread of its own"
+_LEADING_UNDERSCORES = re.compile(r"\A_+(?:GI_+)?(?:libc_)?")
+_WAIT = re.compile(r"(.*?) ?\[waits: ([\w ]+)\]\Z")
+_CALLS_THAT_WAIT = (
+    (re.compile(r"(?:clock_)?(?:nano|u)?sleep"), "sleep"),
+    (re.compile(r"(?:do_)?wait(?:4|3|pid|id)?\Z"), "child"),
+    (re.compile(r"(?:new_)?sem_|pthread_(?:cond|join|barrier)|futex|lll_|thrd_join"), "lock"),
+)
+"""Where the kind of a wait is not known: what the call does."""
+_WAITS = {
+    "sleep": (
+        "for time to pass (sleep)",
+        "wait for what is to happen, not for a time; or do something else meanwhile",
+    ),
+    "child": (
+        "for a child process",
+        "start several children at once, or do something else while they run",
+    ),
+    "lock": ("for another thread", "who is waited for does nothing, either: see what that one waits for"),
+    "file": ("for a file", _STALL_REMEDY),
+    "page fault": (
+        "for memory to be read in (page faults)",
+        "touch it earlier, in a thread of its own, or have the kernel read ahead (madvise)",
+    ),
+    "pipe": ("for a pipe", _STALL_REMEDY),
+    "network": ("for the network", "have several requests under way at once, or ask ahead of time"),
+}
+"""By kind of wait: what is waited for, in words, and what to do about it."""
+_SPIN_ALONE = Diagnosis(
+    Kind.STARVED,
+    "its threads spin, waiting for each other: pieces of work too short to see, or a busy machine",
+    "larger pieces of work at a time, or fewer threads (OMP_NUM_THREADS, OPENBLAS_NUM_THREADS)",
+)
+
+
+def stall(site: Site, setting: Setting) -> Diagnosis | None:
+    """No thread works for most of what is lost here."""
+    metrics = site.tally.metrics
+    if metrics.stall_ns < 0.5 * lost_ns(metrics):
+        return None
+    innermost = leading(site.tally, by=STALL)
+    if not _WAIT.match(innermost) and metrics.spin_ns * setting.cores >= 0.5 * metrics.stall_ns:
+        # who spins waits for a thread, and that is found to work at none of its samples, or has no core
+        return BUSY_MACHINE if away_ns(setting.total) >= _AWAY * metrics.stall_ns else _SPIN_ALONE
+    call, kind = wait_of(innermost)
+    what, remedy = _WAITS.get(kind, (f"in {call}" if call else "", _STALL_REMEDY))
+    # all are on their way through a barrier, to sleep or just woken: more often than not others had the cores
+    at_barrier = setting.runtime != "none" and is_barrier(call)
+    if at_barrier and away_ns(setting.total) >= _AWAY * metrics.stall_ns:
+        return BUSY_MACHINE
+    what = f"no thread works while this waits {what}".rstrip()
+    return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
+
+
+def wait_of(innermost: str) -> tuple[str, str]:
+    """The call that waits, and the kind of its wait, each empty where it is not known."""
+    wait = _WAIT.match(innermost)
+    call, kind = wait.groups() if wait else (innermost, "")
+    call = _LEADING_UNDERSCORES.sub("", call)
+    return call, kind or next((kind for calls, kind in _CALLS_THAT_WAIT if calls.match(call)), "")
