@@ -141,7 +141,7 @@ def test_a_storm_of_tasks_is_cut_off_at_once(program: str) -> None:
     """GIVEN a million tasks a second THEN their probes do nothing after milliseconds, and are gone soon after."""
     storm = run(program, "tasks", "20", "1.5")
     assert storm.target.source is Source.SAMPLED
-    assert any("budget" in text for text in storm.target.switches), storm.target.switches
+    assert any("budget" in text for text in storm.target.probing.switches), storm.target.probing.switches
     paid_s = storm.target.spent_ns[Cost.PROBE] / 1e9
     assert 0.001 < paid_s < 0.25 * storm.wall_s, "what it paid for probes, the whole run"
     assert storm.statistics["left_out_probe_hits"] > 0
@@ -214,7 +214,9 @@ def test_a_hot_lock_whose_holder_is_asked_for() -> None:
         session = Session(kernel, blame_locks=True)
         try:
             target = session.watch(process.pid)
-            profiling.run_until(session, lambda: bool(target.cuts) or target.source is not Source.EXACT)
+            profiling.run_until(
+                session, lambda: bool(target.probing.cuts) or target.source is not Source.EXACT
+            )
             plain = code_of(process.pid, "GOMP_critical_name_end")
             end = time.monotonic() + 1
             profiling.run_until(session, lambda: time.monotonic() > end)

@@ -182,7 +182,7 @@ def test_the_breaker_ends_a_storm_of_calls() -> None:
             target = session.watch(process.pid)
             process.stdin.write(b"\n")
             process.stdin.flush()
-            profiling.run_until(session, lambda: Cost.CALL in target.cuts, 20)
+            profiling.run_until(session, lambda: Cost.CALL in target.probing.cuts, 20)
             begun = counting.kernel.calls.by_site()
             run_for(session, 0.3)
             assert counting.kernel.calls.by_site() == begun, "nothing is counted any more"

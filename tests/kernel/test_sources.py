@@ -125,7 +125,7 @@ def test_many_regions_a_second_go_over_to_memory() -> None:
             while target.source is Source.EXACT and time.monotonic() < end:
                 session.step(0.05)
             assert target.source is Source.MEMORY
-            assert target.switches and "budget" in target.switches[0]
+            assert target.probing.switches and "budget" in target.probing.switches[0]
             step_for(session, 0.5)
             before = session.kernel.process_state(process.pid)
             step_for(session, 1.0)

@@ -193,7 +193,7 @@ class _Count:
 
     def _is_cut(self, pid: int) -> bool:
         target = self._session.live(pid)
-        return target is not None and Cost.CALL in target.cuts
+        return target is not None and Cost.CALL in target.probing.cuts
 
     def _look(self, pid: int, busy_cores: float) -> None:
         """``busy_cores``: how many cores the program kept busy."""
@@ -205,7 +205,7 @@ class _Count:
         begun_s = (
             min(now_s - target.watched_s(), self._begun_s) if target and self._refuses else self._begun_s
         )
-        end_s = target.calls_cut_ns / 1e9 if target and target.calls_cut_ns else now_s
+        end_s = target.probing.calls_cut_ns / 1e9 if target and target.probing.calls_cut_ns else now_s
         counted_s = max(end_s - begun_s, 1e-3)
         own_ns = self._program_ns()
         self._estimate = estimate(

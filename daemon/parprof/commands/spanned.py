@@ -174,7 +174,7 @@ class _Measurement:
                 self._session.step()
                 used_s = max(used_s, used_cpu_s(pid) - cpu_s)
                 target = self._session.live(pid)
-                is_cut = target is not None and Cost.CALL in target.cuts
+                is_cut = target is not None and Cost.CALL in target.probing.cuts
                 if is_looking and (is_cut or elapsed_s >= LOOK_SECONDS):
                     self._check_cost(self._look(elapsed_s, used_s), is_cut)
                     until_looked.close()

@@ -442,15 +442,15 @@ class Daemon:
             one.account.cost_ratio = self._governor.cost_ratio(one.usage)
             if target.ended:
                 continue
-            for before, after in target.take_transitions():
+            for before, after in target.probing.take_transitions():
                 self._governor.note_degraded(target.image, before, after, now_s)
             if (
-                target.has_edges
+                target.probing.has_edges
                 and self._governor.judge(target.image, target.source, now_s) is not target.source
             ):
                 _LOG.info("process %d: probes are tried again", target.pid)
-                target.go_over_to(Source.EXACT, "probes are tried again")
-                target.take_transitions()
+                target.probing.go_over_to(Source.EXACT, "probes are tried again")
+                target.probing.take_transitions()
         self._govern_switches(now_s)
         self._govern_frequency(self._watching.machine(charged, seconds))
 

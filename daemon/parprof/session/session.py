@@ -338,7 +338,7 @@ class Session:
             target = self.live(cut.pid)
             if target is not None and target.image == cut.image:
                 try:
-                    target.cut_off(cut)
+                    target.probing.cut_off(cut)
                 except (ParprofError, OSError) as error:
                     target.note_failure(f"{type(error).__name__}: {error}")
 

@@ -11,13 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from parprof.errors import ParprofError, ProbeAttachError, TargetError
+from parprof.errors import ParprofError, TargetError
 from parprof.facts.cores import CoresHeld, mean_cores
-from parprof.kernel.alarms import Cut
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import (
-    BLAME_LOCKS,
-    CACTUS,
     FOLLOW_CHILDREN,
     STOP_AT_EXEC,
     STOP_AT_LOAD,
@@ -27,17 +24,12 @@ from parprof.kernel.records import (
 from parprof.kernel.stacks import Stack
 from parprof.languages import Instance, Merge, Saved
 from parprof.languages.front_ends import FrontEnds
-from parprof.plans import Edge
 from parprof.probes.facts_book import BOOK
-from parprof.probes.placed import PlacedProbes
 from parprof.probes.plan import (
     Plan,
     creates_threads_unprobed,
     has_runtime,
     is_static,
-    learned_site,
-    make_plan,
-    plan_spins,
 )
 from parprof.process.identity import Process, allowance, inspect, is_32_bit, open_pidfd
 from parprof.process.loadmap import Dso, DsoCache, LoadMap
@@ -46,25 +38,18 @@ from parprof.runtimes import Agent
 from parprof.session.cores import AllowedCores, QuotaWatch
 from parprof.session.lifecycle import Life, State
 from parprof.session.mapped import Mapped
+from parprof.session.probing import Probing
 from parprof.session.scopes import Scope
 from parprof.session.sources import (
     MemoryChoice,
     Source,
-    can_probe_edges,
-    first_source,
-    flags_for,
-    look_again,
-    look_for_memory,
-    next_source,
 )
 from parprof.symbols.perfmap import ABSENT, PerfMap
 from parprof.unwind.placing import Placer
 
-_SWITCHES_KEPT = 8
 _FACTS_PAUSE_S = 0.005
 _PLAN_PAUSE, _LONGEST_PLAN_PAUSE_S = 3.0, 0.5
 """Probes are planned anew after so many times as long as that took, but no later than so."""
-_LOCK_KINDS = (Edge.LOCK, Edge.UNLOCK)
 _STARTUP_STOPS = 2
 """ld.so reports a change before and after it maps the first libraries."""
 
@@ -124,26 +109,23 @@ class Target:
         self.scope = scope
         self.clock_samples = 0
         self.cpus: frozenset[int] = like.cpus if like else frozenset()
-        self.plan = Plan()
-        self.source = Source.SCHEDULER
-        self.memory = MemoryChoice()
-        self.wanted_source = watched.wanted_source
-        self.switches: list[str] = []
-        """Changes of the n_w source, each with its reason."""
-        self._transitions: list[tuple[str, str]] = []
+        self.probing = Probing(
+            watched.kernel,
+            process.pid,
+            image,
+            probed=self,
+            wanted_source=watched.wanted_source,
+            blame_locks=watched.blame_locks,
+            spares_plain=watched.spares_plain,
+        )
         self.probe_hits = self.n_working = 0
         """Both as they were at the last `observe`."""
         self.spent_ns: tuple[int, ...] = (0,) * len(Cost)
         """What it paid for being profiled so far, by `Cost`; as of the last `observe`."""
         self.ready_ns = 0
         """Time that its working threads waited for a CPU so far, likewise."""
-        self.cuts: set[Cost] = set()
-        """Kinds of events that were too dear for it."""
-        self.calls_cut_ns = 0
-        """When calls were no longer counted: CLOCK_MONOTONIC."""
         self._begun_s = begun_ns / 1e9 if begun_ns else time.monotonic()
         self._ended_s = 0.0
-        self._planned_for: LoadMap | None = None
         self.mapped = Mapped(process.pid, watched.cache, watched.placer)
         self._is_to_plan = False
         """The load map has changed since it was planned for."""
@@ -151,8 +133,6 @@ class Target:
         self.language: Instance | None = None
         """The interpreter that it runs."""
         self._front_ends = watched.front_ends
-        self._probes = PlacedProbes(watched.kernel, process.pid)
-        self._spares_plain = watched.spares_plain
         self._on_planned = watched.on_planned
         self.allowed = AllowedCores(like.cores if like else 1)
         self._quota: QuotaWatch = like._quota if like else QuotaWatch()
@@ -166,8 +146,6 @@ class Target:
         self.members_max = 0
         self.failures: list[str] = []
         self._flags = (FOLLOW_CHILDREN if follow else 0) | (STOP_AT_EXEC if stop else 0)
-        if watched.blame_locks:
-            self._flags |= BLAME_LOCKS
         self._stops_left = _STARTUP_STOPS if stop and not like else 0
         try:
             self.pidfd = open_pidfd(process.pid)
@@ -209,9 +187,19 @@ class Target:
         return self.process.pid
 
     @property
-    def has_edges(self) -> bool:
-        """Whether its work edges can be probed."""
-        return can_probe_edges(self.plan.sites)
+    def plan(self) -> Plan:
+        """What its files call for."""
+        return self.probing.plan
+
+    @property
+    def source(self) -> Source:
+        """Where n_w comes from."""
+        return self.probing.source
+
+    @property
+    def memory(self) -> MemoryChoice:
+        """What is known of reading n_w from its memory."""
+        return self.probing.memory
 
     @property
     def n_w_source(self) -> str:
@@ -235,7 +223,7 @@ class Target:
 
     def inherit(self, parent: Target) -> None:
         """A fork starts with its parent's memory."""
-        self.plan, self.source, self.memory = parent.plan, parent.source, parent.memory
+        self.probing.inherit(parent.probing)
         self.mapped.inherit(parent.mapped)
         if parent.language is not None:
             self._speak(parent.language.for_child(self.pid))
@@ -269,7 +257,7 @@ class Target:
             *(unsupported if self._is_32_bit else ()),
             *self.failures,
             *self.plan.notes,
-            *self.switches,
+            *self.probing.switches,
             *self._note_of_cores(),
         ]
 
@@ -303,18 +291,8 @@ class Target:
 
     def config(self) -> WatchConfig:
         """What the programs are told of this process."""
-        flags = self._flags | flags_for(self.source, self.memory)
-        if self._stops_left:
-            flags |= STOP_AT_LOAD
-        plan = self.plan
-        if any(agent.cactus for agent in plan.agents):
-            flags |= CACTUS
-        return WatchConfig(
-            flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges),
-            tuple(plan.wait_ranges), self.load_map.code_spans() if self.load_map else (), tuple(plan.spin_ranges),
-            tuple(plan.libc_ranges),
-            self.memory.plan, next((agent.closures for agent in plan.agents if agent.closures), None),
-        )  # fmt: skip
+        flags = self._flags | (STOP_AT_LOAD if self._stops_left else 0)
+        return self.probing.config(flags, self.load_map.code_spans() if self.load_map else ())
 
     @property
     def load_map(self) -> LoadMap | None:
@@ -348,7 +326,7 @@ class Target:
         A process whose map takes long to read, because it is huge, is read less often. What it maps in the meantime
         the kernel finds by itself.
         """
-        if self.read_load_map(wait) and self.load_map is not self._planned_for:
+        if self.read_load_map(wait) and not self.probing.is_planned_for(self.load_map):
             self._is_to_plan = True
         self.mapped.is_stale = False
 
@@ -382,7 +360,7 @@ class Target:
             self._is_to_plan, self._next_plan_s = True, started + _FACTS_PAUSE_S
             return
         self._is_to_plan = False
-        if self.load_map is not self._planned_for:
+        if not self.probing.is_planned_for(self.load_map):
             self.place_probes()
         now = time.monotonic()
         self._next_plan_s = now + min(_PLAN_PAUSE * (now - started), _LONGEST_PLAN_PAUSE_S)
@@ -421,105 +399,21 @@ class Target:
         self.kernel.set_interpreter(self.pid, language.kernel_facts())
 
     def place_probes(self) -> None:
-        """Probe whatever the present load map calls for and is not probed yet.
-
-        The programs are told first that there is a runtime: threads that they meet from then on are judged by
-        it. A refusal is noted and reported, and does not stop the profiling of this or other processes.
-        """
+        """Probe whatever the present load map calls for and is not probed yet."""
         if self.load_map is None or (self.is_young and not has_runtime(self.load_map)):
             return
-        self._make_plan(self.load_map)
-        self.kernel.configure(self.pid, self.config())
-        locks = [site for site in self.plan.sites if site.kind in _LOCK_KINDS]
-        edges = [site for site in self.plan.sites if site.kind not in _LOCK_KINDS]
-        if self.plan.agents or not self._spares_plain:
-            with self._noting_refusals():
-                self._probes.attach(self.plan.loader_sites, None)
-        with self._noting_refusals():
-            if Cost.CREATE not in self.cuts:
-                self._probes.attach(self.plan.rare_sites, Cost.CREATE)
-        if self.source is Source.EXACT:
-            with self._noting_refusals():
-                self._probes.attach(edges, Cost.PROBE)
-            with self._noting_refusals():
-                self._probes.attach(locks, Cost.LOCK)
+        self.probing.place(self.load_map)
         if self._on_planned is not None:
             self._on_planned(self)
 
-    @contextmanager
-    def _noting_refusals(self) -> Iterator[None]:
-        try:
-            yield
-        except ProbeAttachError as error:
-            if not self.is_gone():  # else there is nothing left to probe
-                self.note_failure(str(error))
-
-    def _make_plan(self, load_map: LoadMap) -> None:
-        if self._planned_for is load_map:
-            return
-        self.plan = make_plan(load_map, bool(self._flags & BLAME_LOCKS) and Cost.LOCK not in self.cuts)
-        self._planned_for = load_map
-        if self.memory.plan is None:
-            self.memory = look_for_memory(self.plan.agents, load_map)
-        else:
-            self.memory = look_again(self.memory, load_map)
-            if self.source is Source.MEMORY and not self.memory.holds and self.wanted_source is None:
-                without = first_source(self.plan.agents, self.memory, None, self.has_edges)
-                self.go_over_to(without, self.memory.spoilt_by)
-        if self.source is Source.SCHEDULER:
-            self.source = first_source(self.plan.agents, self.memory, self.wanted_source, self.has_edges)
-
-    def go_over_to(self, source: Source, why: str) -> None:
-        """Take n_w from another source from now on. Threads are judged anew by the next that is seen of them."""
-        self._transitions.append((str(self.source), str(source)))
-        self._note_switch(f"n_w source {self.source} -> {source}: {why}")
-        self.source = source
+    def configure(self) -> None:
+        """Tell the programs what there is to know of it."""
         self.kernel.configure(self.pid, self.config())
-        if source is Source.EXACT:
-            self.kernel.breaker.probe_again(self.pid)
-            self._planned_for = (
-                None  # the files may have been closed since: their descriptors are in the plan
-            )
-            self.place_probes()
-            return
-        self._probes.detach(Cost.PROBE, Cost.LOCK)
-        self.kernel.forget_learned({self.image})
 
-    def cut_off(self, cut: Cut) -> None:
-        """The breaker has cut off a kind of event, whose probes are gone by now: go on without."""
-        self.cuts.add(cut.cost)
-        if cut.cost is Cost.PROBE:
-            if self.source is Source.EXACT:
-                self.go_over_to(next_source(self.memory), "probes cost more than the budget")
-            self.cuts.discard(Cost.PROBE)
-        elif cut.cost is Cost.LOCK:
-            self._note_switch("holders of locks are no longer probed: that cost more than the budget")
-            self._probes.detach(Cost.LOCK)
-            self._planned_for = None
-            self.place_probes()
-        elif cut.cost is Cost.CREATE:
-            self._note_switch("creation of threads is no longer probed: that cost more than the budget")
-            self._probes.detach(Cost.CREATE)
-        elif cut.cost is Cost.CALL:
-            self.calls_cut_ns = cut.time_ns
-        elif cut.cost is Cost.ALLOCATION:
-            self._note_switch(
-                "allocations are no longer probed: that cost more than the budget; `parprof record` counts them for "
-                "far less"
-            )
-        elif cut.cost is Cost.TRANSFER:
-            self._note_switch(
-                "bytes that are read and written are no longer counted, in any process: that cost more than the budget"
-            )
-            self.kernel.amounts.leave_transfers()
-        elif cut.cost is Cost.SWITCH:
-            self._note_switch(
-                "context switches are no longer followed: that cost more than the budget; "
-                "n_w is what runs on the CPUs at each sample"
-            )
-
-    def _note_switch(self, text: str) -> None:
-        self.switches = [*self.switches[-_SWITCHES_KEPT:], text]
+    def note_refusal(self, text: str) -> None:
+        """The kernel refused probes."""
+        if not self.is_gone():  # else there is nothing left to probe
+            self.note_failure(text)
 
     def prepare(self, patient: Callable[[int], bool] | None = None, wait: bool = True) -> None:
         """Have all there that the samples of a process that runs already are made sense of with.
@@ -552,11 +446,6 @@ class Target:
             self._plan_anew(wait)
         self.seed_threads()
 
-    def take_transitions(self) -> list[tuple[str, str]]:
-        """Changes of the n_w source since the last call: (from, to)."""
-        taken, self._transitions = self._transitions, []
-        return taken
-
     def note_failure(self, text: str) -> None:
         """For the report."""
         if text not in self.failures:
@@ -567,17 +456,13 @@ class Target:
         found = self.load_map.find(address) if self.load_map else None
         if found is None and self.read_load_map() and self.load_map:
             found = self.load_map.find(address)
-        site = learned_site(self.plan.agents[0], *found) if found and self.plan.agents else None
-        if site is not None and self.source is Source.EXACT:
-            self.plan.outlined += 1
-            with self._noting_refusals():
-                self._probes.attach([site], Cost.PROBE)
+        if found is not None:
+            self.probing.learn(*found)
 
     def learn_spins(self) -> None:
         """There are new loops, in its files, of which it is known that threads only wait there."""
         if self.load_map is not None and not self.ended:
-            plan_spins(self.plan, self.load_map)
-            self.kernel.configure(self.pid, self.config())
+            self.probing.learn_spins(self.load_map)
 
     def seed_threads(self) -> None:
         """Tell the programs which threads exist, with a guess at what the sleeping ones wait for."""
@@ -591,7 +476,7 @@ class Target:
         """Let a process go on that was stopped for us at exec or by ld.so."""
         if started_libraries and self._stops_left:
             self._stops_left -= 1
-            self.kernel.configure(self.pid, self.config())
+            self.configure()
         if self.has_started and creates_threads_unprobed(self.plan, self.load_map):
             self.kernel.await_walks()  # else nobody would know who created the first ones
         with suppress(OSError):
@@ -673,7 +558,7 @@ class Target:
         if self.language is not None and self.language.is_open:
             self.kernel.set_interpreter(self.pid, {})
             self.language.close()
-        self._probes.close()
+        self.probing.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
