@@ -35,13 +35,21 @@ def row(name: str, **metrics: float) -> PathSample:
 
 
 def account(
-    samples: list[PathSample], times: ScopeTimes, ready_s: float = 0.0, spun: Any = (), facts: Any = None
+    samples: list[PathSample],
+    times: ScopeTimes,
+    ready_s: float = 0.0,
+    spun: Any = (),
+    facts: Any = None,
+    ticks: int = 0,
 ) -> Accounting:
     image = SimpleNamespace(
         ready_ns=ready_s * SECOND, process=SimpleNamespace(pid=1, comm="x"), runtime="none"
     )
     drain = SimpleNamespace(facts=facts or {}, frequency_hz=100)
-    measured: Any = SimpleNamespace(images={MAIN: image}, main=MAIN, scopes=(times,), drain=drain)
+    kernel = SimpleNamespace(statistics=lambda: {"ticks": ticks})
+    measured: Any = SimpleNamespace(
+        images={MAIN: image}, main=MAIN, scopes=(times,), drain=drain, kernel=kernel
+    )
     rows: Any = SimpleNamespace(mean_cores=lambda _: 2, spun_alone=lambda: list(spun))
     found = complete(measured, rows, samples)
     assert found is not None
@@ -63,7 +71,7 @@ def test_what_was_measured_adds_up() -> None:
 
 def test_stall_of_nobody_is_where_threads_spun_meanwhile() -> None:
     barrier = row("barrier", spin_ns=1)
-    found = account([row("solve", work_ns=4), barrier], times(1, 0, 2), spun=[(barrier, 5)])
+    found = account([row("solve", work_ns=4), barrier], times(1, 0, 2), spun=[(barrier, 100)])
     assert barrier.metrics[STALL] == 2 * SECOND and barrier.metrics[SPIN] == SECOND
     assert found.accounted == pytest.approx(1)
 
@@ -72,6 +80,24 @@ def test_stall_that_belongs_to_no_path_is_shown() -> None:
     samples = [row("solve", work_ns=4)]
     account(samples, times(1, 0, 2))
     assert samples[-1].path == NOBODY and samples[-1].metrics[STALL] == 2 * SECOND
+
+
+def test_one_sample_of_a_thread_that_spins_does_not_explain_seconds() -> None:
+    """It stands for 10 ms of both cores."""
+    barrier = row("barrier", spin_ns=0.01)
+    samples = [row("solve", work_ns=4), barrier]
+    found = account(samples, times(1, 0, 2), spun=[(barrier, 1)])
+    assert barrier.metrics[STALL] == pytest.approx(0.04 * SECOND)
+    assert samples[-1].path == NOBODY and samples[-1].metrics[STALL] == pytest.approx(1.96 * SECOND)
+    assert found.accounted == pytest.approx(1)
+
+
+def test_where_switches_were_not_followed_the_rest_is_time_in_which_nobody_worked() -> None:
+    """A thread that went to sleep after that is said to work for all that time."""
+    samples = [row("solve", work_ns=1, idleness_ns=1), row("wait", stall_ns=1)]
+    found = account(samples, times(0, 4, exact=False), ticks=9)
+    assert found.accounted == pytest.approx(1) and found.stall_s == pytest.approx(6)
+    assert samples[-1].path == NOBODY and samples[-1].metrics[STALL] == pytest.approx(5 * SECOND)
 
 
 def test_what_others_had_is_neither_idleness_nor_stall() -> None:

@@ -167,10 +167,11 @@ def _imbalance(site: Site, setting: Setting) -> Diagnosis | None:
         if ratio < 1.2:
             return None
         shown = f", {ratio:.1f}:1" if ratio < 10 else f", {ratio:.0f}:1"
-    remedy = "pieces of equal size, or smaller ones that threads fetch when they are free"
+    remedy = "pieces of equal size, or smaller ones that are fetched by whoever is free"
     if setting.is_openmp:
         remedy = "try schedule(dynamic) or schedule(guided)"
-    return Diagnosis(Kind.IMBALANCE, f"threads have unequal shares of the work{shown}", remedy)
+    who = "processes" if many_processes(tally) > 1 else "threads"
+    return Diagnosis(Kind.IMBALANCE, f"{who} have unequal shares of the work{shown}", remedy)
 
 
 def _starved(site: Site, setting: Setting) -> Diagnosis | None:

@@ -202,7 +202,7 @@ def rules() -> str:
     known = [
         (
             *(a.name, a.marker, a.pauses, a.is_imitated, type(a).__module__),
-            *(p.pattern for p in (a.library, a.imports, a.functions, a.outlined)),
+            *(p.pattern for p in (a.library, a.imports, a.functions, a.outlined, a.polls)),
             *(hook.pattern.pattern for hook in (*a.hooks, *a.lock_hooks)),
         )
         for a in agents()

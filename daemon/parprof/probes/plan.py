@@ -30,6 +30,8 @@ _PAIRED = (Edge.WORK, Edge.WAIT, Edge.REGION, Edge.LOCK)
 _RARE = (Edge.LOAD_MAP, Edge.CREATE_THREAD)
 """Not worth a look at more of the code than the first instruction: a push is cheap."""
 
+_MAX_POLLING = MAX_SPIN_RANGES - 6
+"""Ranges of code that polls; the others are for loops."""
 _BODY_SECONDS = 0.5
 """How long a look at the body of a region may take: its runs lack their path meanwhile, and nothing else is done."""
 
@@ -39,6 +41,9 @@ class Plan:
     """What to do about one process; plain data."""
 
     agents: list[Agent] = field(default_factory=list)
+    """Of the runtimes that have work edges."""
+    polling: list[Agent] = field(default_factory=list)
+    """Of those that only poll: see `Agent.polls`."""
     sites: list[Site] = field(default_factory=list)
     """Work edges: only where they are the source of n_w."""
     rare_sites: list[Site] = field(default_factory=list)
@@ -63,7 +68,7 @@ class Plan:
     @property
     def runtime(self) -> str:
         """Names of the runtimes, for labels; ``none`` without one."""
-        return "+".join(agent.name for agent in self.agents) or "none"
+        return "+".join(agent.name for agent in (*self.agents, *self.polling)) or "none"
 
 
 def file_of(dso: Dso) -> str:
@@ -184,7 +189,8 @@ class _Runtime:
 
 def _runtimes(dsos: list[Dso]) -> list[_Runtime]:
     """Which files are a runtime's library, and which bring one along, those behind the others."""
-    libraries = [_Runtime(a, dso, False) for dso in dsos if (a := agent_for_library(dso.name)) is not None]
+    known = [(agent_for_library(dso.name), dso) for dso in dsos]
+    libraries = [_Runtime(a, dso, False) for a, dso in known if a is not None and not a.is_polling]
     inside = [_Runtime(a, dso, True) for dso in dsos if (a := file_facts(dso).static_agent) is not None]
     return libraries + inside
 
@@ -239,9 +245,17 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
     return plan
 
 
+def _polling(load_map: LoadMap) -> tuple[list[Agent], list[Range]]:
+    """The runtimes whose threads poll, and the code in which they do; at most as many ranges as are left for that."""
+    known = [(agent_for_library(dso.name), dso) for dso in load_map.dsos()]
+    found = [(agent, dso) for agent, dso in known if agent is not None and agent.is_polling]
+    code = [r for agent, dso in found if agent.polls.match(dso.name) for r in _ranges(load_map, dso)]
+    return list({agent.name: agent for agent, _ in found}.values()), merged(sorted(code), _MAX_POLLING)
+
+
 def plan_spins(plan: Plan, load_map: LoadMap) -> None:
     """Plan by what is known now of the loops in which threads only wait for each other; `sched_yield` is one."""
-    out: list[Range] = []
+    plan.polling, out = _polling(load_map)
     dsos = load_map.dsos()
     for dso in dsos:
         if loops := SPINS.loops(dso):

@@ -12,6 +12,8 @@ from parprof.profile.rows import RowMaker
 
 _NEGLIGIBLE = 0.001
 """Of all core time: stall of no call path below that is of the edges of the measurement."""
+_AS_SAMPLED = 2.0
+"""Stall so many times as long as threads were sampled spinning meanwhile may be theirs: samples are few."""
 NOBODY = (Frame("[nobody works]"),)
 """Stall that belongs to no call path: nobody slept whose step could have begun it, nor was anyone seen to spin."""
 OTHERS = (Frame("[others had the cores]"),)
@@ -135,12 +137,15 @@ def _settle_stall(
     """Let the stall of call paths be all there was of it.
 
     Where threads' states are only known at their samples, n_w is 0 now and then though somebody works: no more of that
-    counts as there is room for beside what was sampled.
+    counts as there is room for beside what was sampled. Where switches were not followed, nobody knows when threads slept:
+    it is all that there is room for.
     """
     found_ns = _sum(mine, STALL) + _sum(mine, OUTSIDE)
     room_ns = max(cores * times.elapsed_ns - charged_ns, 0.0)
     all_ns = cores * times.idle_ns - stolen_ns
-    if not times.exact:
+    if measured.kernel.statistics()["ticks"]:
+        all_ns = room_ns
+    elif not times.exact:
         all_ns = min(all_ns, room_ns)
     if found_ns > all_ns:
         for sample in mine:
@@ -152,9 +157,8 @@ def _settle_stall(
         return
     weights = rows.spun_alone()
     whole = sum(weight for _, weight in weights)
-    if not whole:
-        nobody = PathSample(NOBODY, Metrics(), _origin(measured))
-        samples.append(nobody)
-        weights, whole = [(nobody, 1.0)], 1.0
+    spun_ns = min(rest_ns, _AS_SAMPLED * cores * whole * 1e9 / measured.drain.frequency_hz)
     for sample, weight in weights:
-        sample.metrics[STALL] += rest_ns * weight / whole
+        sample.metrics[STALL] += spun_ns * weight / whole
+    if rest_ns - spun_ns > _NEGLIGIBLE * cores * times.elapsed_ns:
+        samples.append(PathSample(NOBODY, Metrics.of({STALL: rest_ns - spun_ns}), _origin(measured)))

@@ -41,6 +41,9 @@ class Agent:
     """Matches the names that compilers give to outlined region and task bodies of this runtime."""
     source: str = "exact"
     """The n_w source to start with."""
+    polls: re.Pattern[str] = _NEVER
+    """Matches the base names of those of its libraries in whose code threads poll for what others do. Such a runtime has
+    no work edges: whatever the source of n_w, a thread that is found in that code spins."""
     pauses = False
     """All of its loops that wait have the instruction ``pause``: see `parprof.probes.wait_code`."""
     return_probes = True
@@ -62,6 +65,11 @@ class Agent:
 
     outlined_root = 0
     """Argument of an outlined function that holds the runtime's state; 0 = none."""
+
+    @property
+    def is_polling(self) -> bool:
+        """Whether its threads wait by polling, and no edges are known: see `polls`."""
+        return self.polls is not _NEVER
 
     def outlined_instance(self, name: str) -> int:
         """Argument of an outlined function that tells two pieces of the same work apart; ``name`` may be empty."""
@@ -152,10 +160,11 @@ def agents() -> tuple[Agent, ...]:
     from parprof.runtimes.cilkplus import CilkPlus
     from parprof.runtimes.libgomp import Libgomp
     from parprof.runtimes.libomp import Libiomp5, Libomp
+    from parprof.runtimes.mpi import Mpi
     from parprof.runtimes.onetbb import OneTbb
     from parprof.runtimes.opencilk import OpenCilk
 
-    ours: list[Agent] = [Libgomp(), Libiomp5(), Libomp(), OneTbb(), OpenCilk(), CilkPlus(), Cilk5()]
+    ours: list[Agent] = [Libgomp(), Libiomp5(), Libomp(), OneTbb(), OpenCilk(), CilkPlus(), Cilk5(), Mpi()]
     return (*ours, *_foreign_agents())
 
 

@@ -231,7 +231,7 @@ class Target:
     @property
     def agents(self) -> list[Agent]:
         """Those of the parallel runtimes that it uses."""
-        return self.plan.agents
+        return [*self.plan.agents, *self.plan.polling]
 
     @property
     def runtime(self) -> str:

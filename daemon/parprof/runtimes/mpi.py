@@ -1,0 +1,28 @@
+"""MPI on one machine: Open MPI, MPICH and what is made of it (Intel MPI, MVAPICH).
+
+Its processes wait for messages by polling, in code that calls much else, so that no loop of it is known by its machine
+code. Which libraries poll is known. No probe is needed, nor possible at this price: a message in shared memory takes
+less time than a breakpoint.
+"""
+
+from __future__ import annotations
+
+import re
+
+from parprof.runtimes import Agent
+
+_POLLS = r"libopen-pal\b|libuc[pst]\b|libpsm2?\b|libfabric\b|mca_(?:btl|pml|mtl|bml)_\w+|libmpich\b|libmpi\.so\.12"
+
+
+class Mpi(Agent):
+    """Agent for MPI libraries."""
+
+    name = "mpi"
+    library = re.compile(
+        rf"{_POLLS}|libmpi(?:_\w+|cxx|fort)?\.so|libopen-rte|libprrte|libpmix|(?:pmix_|lib)?mca_\w+|"
+        r"libmpi(?:ch)?(?:f\d*|cxx)\w*\.so"
+    )
+    polls = re.compile(_POLLS)
+    """Of Open MPI not libmpi itself: reductions are computed there, and in modules of the kinds op and coll."""
+    functions = re.compile(r"(?:P?MPI_[A-Z]\w+|p?mpi_[a-z]\w*_)\Z")
+    synchronize = re.compile(r"(?i)p?mpi_(?!init|finalize|comm_|type_|file_|win_(?:create|allocate))")

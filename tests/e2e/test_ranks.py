@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of an MPI program on one machine wait by polling, in a library: a stand-in for it, told by its file's name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiling import BUILD
+from reports import report_of
+
+
+def test_a_rank_that_polls_waits(tmp_path: Path) -> None:
+    """Of 20 steps the first rank computes for 60 ms each, the second for 20: for 40 ms a core has nothing to do."""
+    profile = tmp_path / "ranks.pb.gz"
+    record = [sys.executable, "-m", "parprof", "record", "-q", "--no-report", "-o", str(profile)]
+    subprocess.run([*record, "--", str(BUILD / "ranks")], check=True)
+    report = report_of(profile)
+    assert report["process"]["runtime"] == "mpi"
+    totals = report["totals"]
+    assert totals["work_s"] == pytest.approx(1.6, rel=0.05)
+    assert totals["spin_s"] >= 0.4 * totals["idleness_s"]  # less where others have its core
+    lost_s = totals["idleness_s"] + totals["stall_s"] + totals["stolen_s"] + totals["ready_s"]
+    assert totals["idleness_s"] <= 0.8 * 1.15 and lost_s >= 0.8 * 0.85
+    first = report["causes"][0]
+    assert first["kind"] == "imbalance" and "3" in first["what"], first
+    assert "processes" in first["what"]
+    waiting = [path["frames"] for path in report["paths"] if path["spin_s"] > 0.3]
+    assert len(waiting) == 1 and (waiting[0][0], waiting[0][-1]) == ("main", "MPI_Barrier"), waiting
