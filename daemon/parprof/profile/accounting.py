@@ -137,8 +137,8 @@ def _settle_stall(
     """Let the stall of call paths be all there was of it.
 
     Where threads' states are only known at their samples, n_w is 0 now and then though somebody works: no more of that
-    counts as there is room for beside what was sampled. Where switches were not followed, nobody knows when threads slept:
-    it is all that there is room for.
+    counts as there is room for beside what was sampled. Where switches were not followed, nobody knows when threads
+    slept: it is all that there is room for.
     """
     found_ns = _sum(mine, STALL) + _sum(mine, OUTSIDE)
     room_ns = max(cores * times.elapsed_ns - charged_ns, 0.0)

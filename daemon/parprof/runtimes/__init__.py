@@ -42,8 +42,8 @@ class Agent:
     source: str = "exact"
     """The n_w source to start with."""
     polls: re.Pattern[str] = _NEVER
-    """Matches the base names of those of its libraries in whose code threads poll for what others do. Such a runtime has
-    no work edges: whatever the source of n_w, a thread that is found in that code spins."""
+    """Matches the base names of those of its libraries in whose code threads poll for what others do. Such a runtime
+    has no work edges: whatever the source of n_w, a thread that is found in that code spins."""
     pauses = False
     """All of its loops that wait have the instruction ``pause``: see `parprof.probes.wait_code`."""
     return_probes = True
