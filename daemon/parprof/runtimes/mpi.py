@@ -11,7 +11,9 @@ import re
 
 from parprof.runtimes import Agent
 
-_POLLS = r"libopen-pal\b|libuc[pst]\b|libpsm2?\b|libfabric\b|mca_(?:btl|pml|mtl|bml)_\w+|libmpich\b|libmpi\.so\.12"
+_POLLS = (
+    r"libopen-pal\b|libuc[pst]\b|libpsm2?\b|libfabric\b|mca_(?:btl|pml|mtl|bml)_\w+|libmpich\b|libmpi\.so\.12"
+)
 
 
 class Mpi(Agent):
