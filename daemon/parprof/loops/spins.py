@@ -29,8 +29,10 @@ from parprof.loops.registers import WHOLE_REGISTER
 Range = tuple[int, int]
 """ELF virtual addresses [start, end)."""
 
-MAX_INSTRUCTIONS = 32
+MAX_INSTRUCTIONS = 48
 MAX_BLOCKS = 4
+MAX_UNROLLED = 10
+"""Blocks of a loop that is unrolled: each but one has a barrier or a pause, and all that leave do so for what they see."""
 MAX_RANGES = 64
 """Of one function."""
 _MAX_WAY_BACK = 3
@@ -53,7 +55,10 @@ _FLAGS = "flags"
 _COPIES = ("mov", "movzx", "movsx", "movsxd", "movabs")
 _COMPARES = ("cmp", "test")
 _CHANGES = ("and", "or", "xor", "add", "sub", "shl", "shr", "sar", "sal", "inc", "dec", "neg", "not", "lea")
-_IDLE = ("nop", "pause", "endbr64", "lfence", "data16 nop")
+_IDLE = ("nop", "pause", "endbr64", "lfence", "mfence", "sfence", "data16 nop")
+_ORDERS = ("pause", "lfence", "mfence")
+_FENCES = ("lock or", "lock add")
+"""Of nothing, to the word on top of the stack: what compilers make of a memory barrier."""
 _CLOCKS = {"rdtsc": ("rax", "rdx"), "rdtscp": ("rax", "rcx", "rdx")}
 
 _State = dict[str, Value]
@@ -104,7 +109,7 @@ def _way(graph: FlowGraph, first: int, last: int) -> list[int]:
     """The shortest way from a block to another one; empty if there is none, or if it is long."""
     came_from = {first: -1}
     reached = [first]
-    for _ in range(MAX_BLOCKS):
+    for _ in range(MAX_UNROLLED):
         if last in came_from:
             way = [last]
             while way[-1] != first:
@@ -159,14 +164,27 @@ class _Loop:
             written |= targets
         state: _State = dict.fromkeys(written, Value.OTHER)
         is_decided_elsewhere = False
+        is_long = len(self._way) > MAX_BLOCKS
+        if is_long and sum(map(self._synchronizes, self._blocks)) < len(self._way) - 1:
+            return False
         for node, indexes in zip(self._way, self._blocks, strict=True):
             for index in indexes:
                 if not _step(state, code.mnemonics[index], code.operands[index]):
                     return False
+            if is_long and code.flow(indexes[-1]) is Flow.BRANCH and state.get(_FLAGS) is not Value.FOREIGN:
+                return False
             out = [target for target in self._graph.successors[node] if target not in self._way]
             if out and code.flow(indexes[-1]) is Flow.BRANCH and state.get(_FLAGS) is Value.FOREIGN:
                 is_decided_elsewhere |= not any(self._works_and_comes_back(target, written) for target in out)
         return is_decided_elsewhere
+
+    def _synchronizes(self, indexes: range) -> bool:
+        """Whether a block has what only code needs that shares memory with other threads."""
+        code = self._code
+        return any(
+            code.mnemonics[index] in _ORDERS or _is_fence(code.mnemonics[index], _operands(code.operands[index]))
+            for index in indexes
+        )
 
     def _works_and_comes_back(self, node: int, changing: set[str]) -> bool:
         """Whether a way from a block, on which something is done, leads straight into the loop again, to look at the
@@ -207,9 +225,16 @@ def _operands(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")] if text else []
 
 
+def _is_fence(mnemonic: str, operands: Sequence[str]) -> bool:
+    """Whether an instruction only orders those before and after it, though it looks like a store."""
+    return mnemonic in _FENCES and operands[1:] == ["0"] and _addressed(operands[0]) == {"rsp"}
+
+
 def _written(mnemonic: str, text: str) -> set[str] | None:
     """The registers (and ``flags``) that an instruction changes; None if it does what no loop does that only waits."""
     operands = _operands(text)
+    if _is_fence(mnemonic, operands):
+        return {_FLAGS}
     if mnemonic in _IDLE or Flow.ON is not flow_of(mnemonic):
         return set() if flow_of(mnemonic) in (Flow.ON, Flow.BRANCH, Flow.JUMP) else None
     if mnemonic in _CLOCKS:
@@ -231,6 +256,9 @@ def _written(mnemonic: str, text: str) -> set[str] | None:
 def _step(state: _State, mnemonic: str, text: str) -> bool:
     """Bring up to date what is known; False where the loop gets on in memory, as loops do that work."""
     operands = _operands(text)
+    if _is_fence(mnemonic, operands):
+        state[_FLAGS] = Value.OTHER
+        return True
     if mnemonic in _IDLE or flow_of(mnemonic) is not Flow.ON:
         return True
     if mnemonic in _CLOCKS:

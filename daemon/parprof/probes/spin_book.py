@@ -16,7 +16,7 @@ from parprof.files.dso import Dso, Key
 from parprof.probes.facts_book import BOOK, FactsBook, file_facts
 from parprof.probes.wait_code import Range
 
-FORMAT = 2
+FORMAT = 3
 """To be raised with each change of what counts as waiting."""
 MAX_LOOPS = 16
 """Of one file."""
