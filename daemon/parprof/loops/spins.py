@@ -32,7 +32,7 @@ Range = tuple[int, int]
 MAX_INSTRUCTIONS = 48
 MAX_BLOCKS = 4
 MAX_UNROLLED = 10
-"""Blocks of a loop that is unrolled: each but one has a barrier or a pause, and all that leave do so for what they see."""
+"""Blocks of a loop that is unrolled: each but one has a barrier or a pause, and who leaves does so for what it sees."""
 MAX_RANGES = 64
 """Of one function."""
 _MAX_WAY_BACK = 3
@@ -182,7 +182,8 @@ class _Loop:
         """Whether a block has what only code needs that shares memory with other threads."""
         code = self._code
         return any(
-            code.mnemonics[index] in _ORDERS or _is_fence(code.mnemonics[index], _operands(code.operands[index]))
+            code.mnemonics[index] in _ORDERS
+            or _is_fence(code.mnemonics[index], _operands(code.operands[index]))
             for index in indexes
         )
 
