@@ -22,6 +22,7 @@ from parprof.logical.folding import UNKNOWN_CONTEXT
 from parprof.logical.physical import NO_STACK, TRUNCATED, Row, physical_path
 from parprof.model import Frame, Path
 from parprof.runtimes import Agent
+from parprof.runtimes.onetbb import OneTbb
 
 KERNEL = 999
 
@@ -357,3 +358,48 @@ def test_a_thread_of_the_program_that_calls_the_library_stays_where_it_is() -> N
     process.paths.learn([(thread, started, 5)])
     ((here, _),) = process.paths.shares(thread, 0, started, 5)
     assert text(here.path) == "main make_pool worker dgemm exec_blas inner_thread"
+
+
+class Tasks(Process):
+    """A program that calls TBB's algorithms with lambdas, all of one name; their templates are in the program."""
+
+    def fresh(self) -> LogicalPaths:
+        return LogicalPaths(
+            lambda digest: self.stacks.get(digest, Stack()),
+            self.contexts.get,
+            lambda address, _: self.code.get(address, ()),
+            lambda address, _: (Frame("kernel"),),
+            agents=[OneTbb()],
+        )
+
+    def work(self, which: str, work: str) -> Path:
+        """From the library into the program."""
+        library = (Frame("tbb::detail::r1::execute_and_wait", module="libtbb.so.12"),)
+        template = Frame(f"tbb::detail::d1::start_for<{which}>::execute", module="a.out")
+        return (*library, template, Frame("operator()", module="a.out", inlined=True), *frames(work))
+
+
+def test_a_worker_of_tbb_works_for_who_takes_part() -> None:
+    process = Tasks()
+    thread = (Frame("tbb::detail::r1::rml::private_worker::run", module="libtbb.so.12"),)
+    f = process.stack((*frames("main f"), *process.work("f(int)::{lambda#1}", "solve")), start_up=MAIN)
+    g = process.stack((*frames("main g"), *process.work("g(int)::{lambda#1}", "sort")), start_up=MAIN)
+    worker = process.stack((*thread, *process.work("g(int)::{lambda#1}", "sort")))
+    other = process.stack((*thread, *process.work("h(int)::{lambda#1}", "merge")))
+    process.paths.learn([(f, 0, 5), (g, 0, 5), (worker, 0, 4), (other, 0, 3)])
+    ((here, count),) = process.paths.shares(worker, 0, 0, 4)
+    assert (text(here.path), count) == ("main g operator() sort", 4)
+    assert here.complete and not here.unknown and process.paths.joined_samples == 4
+    ((here, _),) = process.paths.shares(other, 0, 0, 3)
+    assert here.unknown, "nobody is seen to take part in it"
+
+
+def test_stripped_tasks_of_tbb_are_told_by_where_they_begin() -> None:
+    process = Tasks()
+    library = (Frame("tbb::detail::r1::execute_and_wait", module="libtbb.so.12"),)
+    body = frames("a.out+0x549a20 a.out+0x7fb0a0")
+    caller = process.stack((*frames("main f"), *library, *body), start_up=MAIN)
+    worker = process.stack((*library, *body))
+    process.paths.learn([(caller, 0, 1), (worker, 0, 1)])
+    ((here, _),) = process.paths.shares(worker, 0, 0, 1)
+    assert text(here.path) == "main f a.out+0x549a20 a.out+0x7fb0a0"

@@ -174,9 +174,13 @@ class _Builder:
         level = _level(self._logical)
         creates = runtime is not None and runtime.overhead(pending[0].name) == "create"
         continues = self._continues(frame, part, level[0], creates, not pending)
-        is_body = part is not None or (creates and is_nameless(frame.name))
-        if is_body and pending and (continues or creates) and not _is_synthetic(level[0]):
-            self.calls[function_of(frame)] = len(self._logical), tuple(level)
+        joins = runtime is not None and runtime.joins
+        is_body = part is not None or joins or (creates and is_nameless(frame.name))
+        if is_body and pending and (continues or creates or joins) and not _is_synthetic(level[0]):
+            body = (
+                self._folder.handed_out(pending, frame, runtime) if joins and runtime else function_of(frame)
+            )
+            self.calls[body] = len(self._logical), tuple(level)
         if continues:
             self._logical[len(self._logical) - len(level) :] = [_moved(one, frame) for one in level]
             physical, count = self._groups[-1]

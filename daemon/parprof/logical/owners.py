@@ -90,6 +90,19 @@ class Owners:
             out.append(last)
         return out
 
+    def handed_out(self, plumbing: Sequence[Frame], frame: Frame, runtime: Agent) -> Function:
+        """What tells a piece of work that a runtime's ``plumbing`` called: that is in ``frame``, the author's first.
+
+        Of templates it is the function that the runtime's library called, which has the types of the work in its name:
+        all lambdas are called the same, and of those that were inlined nobody knows where they begin.
+        """
+        called = frame
+        for one in reversed(plumbing):
+            if runtime.library.match(one.module):
+                break
+            called = one if not one.inlined and not one.is_loop else called
+        return function_of(called)
+
     def is_part(self, frame: Frame) -> bool:
         """Whether a compiler made the function out of a part of another."""
         return not frame.is_loop and self.encloser(frame.name) is not None

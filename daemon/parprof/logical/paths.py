@@ -254,9 +254,14 @@ class LogicalPaths:
         """The body of parallel work that a stack's own frames begin with, if they do."""
         _, own = _split(unwound)
         owners = self._folder.owners(own)
-        first = next((frame for frame, agent in zip(own, owners, strict=True) if agent is None), None)
-        is_body = first is not None and (self._folder.is_part(first) or is_nameless(first.name))
-        return (function_of(first),) if first is not None and is_body else ()
+        at = next((index for index, agent in enumerate(owners) if agent is None), None)
+        if at is None:
+            return ()
+        runtime = next((agent for agent in owners[:at] if agent is not None and agent.joins), None)
+        if runtime is not None:
+            return (self._folder.handed_out(own[:at], own[at], runtime),)
+        is_body = self._folder.is_part(own[at]) or is_nameless(own[at].name)
+        return (function_of(own[at]),) if is_body else ()
 
     def _is_idle(self, unwound: Unwound) -> bool:
         return all(agent is not None for agent in self._folder.owners(unwound.path))

@@ -3,7 +3,8 @@
 Each task would cost two probe hits, and neither stealing nor the workers' loop is exported: so there are no probes,
 and n_w comes from what threads are found running. The library waits and steals in its own code, the program's code
 runs outside of it: that is told by address. But most of TBB is templates, which lie in the program: in call paths
-they are told by their names, and where the compiler inlined them by the header that they are from.
+they are told by their names, and where the compiler inlined them by the header that they are from. Whoever calls a
+parallel algorithm works on it, too: that tells whose work a worker does.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class OneTbb(Agent):
     files = re.compile(r".*/include/(?:oneapi/)?tbb/[^/]")
     """Headers, and what is inlined of them goes by a name without its namespace."""
     source = "sampled"
+    joins = True
     create = re.compile(
         rf"{_OF_TBB}(?:spawn|submit|enqueue|spawn_and_wait|allocate\w*|small_object_allocator|offer_work\w*){_END}|"
         rf"{_OF_TBB}task_group(?:_base)?::(?:run|prepare_task){_END}"
