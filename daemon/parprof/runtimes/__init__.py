@@ -55,8 +55,8 @@ class Agent:
     copies: re.Pattern[str] = _NEVER
     """Matches whole-function copies that only the runtime calls: two in a row are two calls of the function."""
     joins = False
-    """Who hands out work takes part in it, in the same function: work of which nobody knows who created it is that of those
-    who are seen in that function."""
+    """Who hands out work takes part in it, in the same function: work of which nobody knows who created it is that of
+    those who are seen in that function."""
     cactus = False
     """Whether a caller's frame may lie on another stack than its callee's, above it or below (work stealing)."""
     closures: ClosureChain | None = None
