@@ -132,9 +132,11 @@ def test_millions_of_calls_a_second_are_refused_with_an_estimate() -> None:
         bare_rate = float(process.stdout.readline())
         refused = parprof("calls", process.pid, "-f", "leaf", "-d", "2")
         assert refused.returncode == 1 and refused.stdout == "" and "--force" in refused.stderr
-        found = re.search(r"([\d,]+) calls/s x .* it would run ([\d.]+) times as long", refused.stderr)
+        found = re.search(r"([\d,]+) calls/s x .* (?:run ([\d.]+) times|take ([\d.]+) %)", refused.stderr)
         assert found, refused.stderr
-        rate, slowdown = float(found[1].replace(",", "")), float(found[2])
+        rate = float(found[1].replace(",", ""))
+        # told as a share where it is less than all that the program takes: traps are cheap on new machines
+        slowdown = float(found[2]) if found[2] else 1 + float(found[3]) / 100
         assert bare_rate / 2 < rate < bare_rate * 2
         forced = parprof("calls", process.pid, "-f", "leaf", "-d", "2", "--force", "--json")
         assert forced.returncode == 0, forced.stderr

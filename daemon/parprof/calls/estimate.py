@@ -83,25 +83,34 @@ def estimate(look: Look) -> Estimate:
 
     Where that is most of it, all depends on the price of a call. The one that was measured on this machine before is
     right within a factor of two; what this program's probes take now is told by the samples in the kernel, if these are
-    enough. They are an upper bound.
+    enough. They err on both sides: the program's own system calls are among them, and what a trap takes while
+    interrupts are off is not, since such a sample is taken back in user mode. If they say less than the price does, the
+    share is the harmonic mean of both: at most twice the smaller.
 
     >>> made = estimate(Look(0.02, 0.02, 10_000, 0, 1000.0, 5000.0))
     >>> round(made.calls_per_s), made.share
     (1000000, 1.0)
     >>> round(estimate(Look(0.02, 0.02, 10_000, 0, 1900.0, 5000.0, 60, 0.015)).share, 2)
-    3.0
+    5.18
     """
     calls = look.cheap_calls + look.dear_calls
     if not calls or look.elapsed_s <= 0:
         return Estimate(0.0, look.cheap_ns, 0.0)
     cpu_s = max(look.cpu_s, 1e-9)
     call_s = (look.cheap_calls * look.cheap_ns + look.dear_calls * look.dear_ns) / calls / 1e9
-    if look.kernel_samples >= _ENOUGH_SAMPLES:
+    share = _share(calls * call_s, cpu_s)
+    if look.kernel_samples >= _ENOUGH_SAMPLES and share > 0:
         by_samples_s = look.kernel_s / (calls + _PART_OF_TRAP * look.uncounted_calls)
-        call_s = min(by_samples_s, _PRICES_ARE_WITHIN * call_s)
-    taken_s = min(calls * call_s, _LARGEST_SHARE * cpu_s)
-    own_s = cpu_s - taken_s
-    return Estimate(calls / (look.elapsed_s * own_s / cpu_s), 1e9 * taken_s / calls, taken_s / own_s)
+        by_samples = _share(calls * min(by_samples_s, _PRICES_ARE_WITHIN * call_s), cpu_s)
+        share = max(by_samples, 2 * share * by_samples / (share + by_samples))
+    own_s = cpu_s / (1 + share)
+    return Estimate(calls / (look.elapsed_s * own_s / cpu_s), 1e9 * share * own_s / calls, share)
+
+
+def _share(taken_s: float, cpu_s: float) -> float:
+    """What is taken, by what is left."""
+    taken_s = min(taken_s, _LARGEST_SHARE * cpu_s)
+    return taken_s / (cpu_s - taken_s)
 
 
 def _percent(percent: float) -> str:
