@@ -64,7 +64,6 @@ bench: .venv/.dev workloads ## accuracy and overhead, minutes; results to standa
 	$(RUN)/python bench/symbols.py
 	$(RUN)/python bench/memory.py
 	$(RUN)/python bench/report.py
-	$(RUN)/python bench/report.py
 	$(RUN)/python bench/overhead.py
 	$(RUN)/python bench/agents.py
 	$(RUN)/python bench/scale.py
