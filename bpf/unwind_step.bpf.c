@@ -164,10 +164,14 @@ static __always_inline u32 step(struct walk *w)
 			return END_COMPLETE;
 		cfa = w->sp + 8;
 		type = ROW_RSP;
-	} else if (type == ROW_RSP_DEREF && read_user(&cfa, w->sp + cfa - RSP_DEREF_BIAS)) {
-		cfa += 8;
-		type = ROW_RSP;
-	} else if (type != ROW_RBP_DEREF || !read_user(&cfa, w->bp - cfa)) {
+	} else if (type == ROW_RSP_DEREF || type == ROW_RBP_DEREF) {
+		u64 low = (rule & (ROW_BEYOND - 1)) << 3, beyond = rule >> ROW_BEYOND_SHIFT & (ROW_BEYONDS - 1);
+
+		if (!read_user(&cfa, type == ROW_RSP_DEREF ? w->sp + low - RSP_DEREF_BIAS : w->bp - low))
+			return END_BAD_ROW;
+		cfa += beyond << 3;
+		type = beyond ? ROW_RSP : type;
+	} else {
 		return END_BAD_ROW;
 	}
 	type = forget(w, type);

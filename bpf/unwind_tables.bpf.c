@@ -24,10 +24,13 @@ enum row_type {
 };
 
 #define ROW_FRAME_POINTER 8	/* ours alone: the file has no table */
-#define ROW_RSP_DEREF 9	/* CFA = *(rsp + off) + 8, with the bias added to off */
+#define ROW_RSP_DEREF 9	/* CFA = *(rsp + off) + beyond, with the bias added to off */
 #define ROW_REGISTER 10	/* CFA = a register of the leaf + off: index in pt_regs, ROW_BY_RBP, off */
 #define ROW_CLONE 11	/* behind clone's system call: CFA = rsp + 8, and no caller in the child, where rax is 0 */
-#define RSP_DEREF_BIAS (1 << 20)
+#define ROW_BEYOND_SHIFT 13	/* of the two that read it: words beyond what is in memory; the offset is below */
+#define ROW_BEYOND (1 << ROW_BEYOND_SHIFT)
+#define ROW_BEYONDS 32
+#define RSP_DEREF_BIAS (1 << 15)
 #define LEAF_RAX 10	/* in struct pt_regs, in words */
 #define ROW_BY_RBP (1 << 13)	/* the caller's rbp was saved below rbp, not below the CFA */
 #define GOING 0xff	/* no end yet */

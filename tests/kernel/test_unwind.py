@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import profiling
+from parprof.files.elf import ElfFile
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.stacks import STACK_ENDS
 from parprof.kernel.store import CHUNK_WORDS
@@ -268,21 +269,19 @@ def test_any_number_of_mappings(pages: int, mapper: Path, common_session: Sessio
     profiling.run_until(session, lambda: target.ended)
 
 
-def test_functions_in_assembly_are_left_by_their_prologue() -> None:
-    """No call frame information, and one aligns its stack: as the kernels of BLAS libraries."""
-    with recorded([str(profiling.BUILD / "kernels_asm"), "0.9"]) as (session, target):
+@pytest.mark.parametrize("program", ["kernels_asm", "kernels_asm.stripped"])
+def test_functions_in_assembly_are_left(program: str) -> None:
+    """No call frame information, and some align their stack: as the kernels of BLAS libraries, and of encoders, which
+    say not even where a function begins."""
+    with ElfFile.open(str(profiling.BUILD / "kernels_asm")) as elf:
+        symbols = sorted((symbol.value, symbol.name) for symbol in elf.symbols())
+    with recorded([str(profiling.BUILD / program), "1.5"]) as (session, target):
         callers: Counter[tuple[str, str]] = Counter()
-        symbols = sorted(
-            (symbol.value, symbol.name)
-            for dso in (target.load_map.dsos() if target.load_map else [])
-            if dso.name == "kernels_asm" and dso.elf is not None
-            for symbol in dso.elf.symbols()
-        )
 
         def name(address: int, epoch: int) -> str:
             dso, vaddr = target.find(address, epoch) or (None, 0)
             at = bisect_right(symbols, (vaddr, "~")) - 1
-            return symbols[at][1] if dso is not None and dso.name == "kernels_asm" else ""
+            return symbols[at][1] if dso is not None and dso.name == program else ""
 
         for key, count in session.facts.items():
             frames = session.kernel.stacks.get(key.user).frames
@@ -290,7 +289,7 @@ def test_functions_in_assembly_are_left_by_their_prologue() -> None:
                 leaf, above, top = (name(frames[at][0], key.epoch) for at in range(3))
                 callers[leaf, f"{above} {top}"] += count.samples
         check_complete(session, 500)
-    for kernel in ("plain", "saving", "aligned"):
+    for kernel in ("plain", "saving", "aligned", "kept", "kept_by_rbp"):
         of_kernel = {above: count for (leaf, above), count in callers.items() if leaf == kernel}
         assert sum(of_kernel.values()) > 150, callers
         assert of_kernel.get("caller main", 0) >= 0.99 * sum(of_kernel.values()), of_kernel

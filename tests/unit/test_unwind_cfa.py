@@ -10,7 +10,7 @@ import pytest
 
 from parprof.files.elf import ElfFile
 from parprof.unwind.frames import UnwindError
-from parprof.unwind.rows import RSP_DEREF_BIAS, Rule, RuleType, pack, pack_register, unpack
+from parprof.unwind.rows import Rule, RuleType, pack, pack_kept, pack_register, unpack
 from parprof.unwind.table import UnwindTable, build_table
 from unwind_elf import CODE, FRAMES, USUAL, cie, eh_frame, elf_bytes, fde, open_elf, record, sleb, uleb
 
@@ -47,7 +47,7 @@ def register(place: int, offset: int, by_rbp: bool, rbp: int = 0) -> Rule:
 
 
 def deref(offset: int, rbp: int = 0) -> Rule:
-    return Rule(RuleType.RSP_DEREF, rbp, offset + RSP_DEREF_BIAS)
+    return unpack(pack_kept(RuleType.RSP_DEREF, offset, 8, rbp))
 
 
 CASES = {

@@ -19,7 +19,7 @@ from parprof.process.loadmap import DsoCache, LoadMap
 from parprof.unwind import emit
 from parprof.unwind.eh_frame import FrameParser
 from parprof.unwind.frames import frame_sections
-from parprof.unwind.rows import RuleType, unpack
+from parprof.unwind.rows import RuleType, pack, unpack
 from parprof.unwind.table import UnwindTable, build_table
 from unwind_elf import CODE, eh_frame, elf_bytes, open_elf
 from unwind_readelf import compare, readelf_rows
@@ -186,8 +186,12 @@ def test_no_call_frame_information(tmp_path: Path) -> None:
         "-fPIC",
         "-Wl,--build-id=0x1234",
     ]
-    table = table_of(build(tmp_path, PLAIN, *flags))
-    assert (table.count, table.build_id, table.rule(0x1000)) == (0, "1234", 0)
+    program = build(tmp_path, PLAIN, *flags)
+    table = table_of(program)
+    assert table.build_id == "1234"
+    with ElfFile.open(str(program)) as elf:
+        twice = elf.lookup(["twice"])["twice"][0].value
+    assert table.rule(twice) == pack(RuleType.RSP, 8), "by its return"
 
 
 def test_vdso() -> None:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Functions in assembly as BLAS libraries have them: no call frame information, and the stack aligned to a page under a
-// copy of the old stack pointer. usage: kernels_asm SECONDS: of CPU time, a third in each of three kinds of frames.
+// copy of the old stack pointer; and as encoders have them, which keep the old stack pointer on the new stack. usage:
+// kernels_asm SECONDS: of CPU time, a part in each kind of frame.
 #include <stdlib.h>
 #include <time.h>
 
@@ -15,6 +16,14 @@ KERNEL(aligned,
        "sub $0x60, %rsp\nmov %rbx, (%rsp)\nmov %rbp, 8(%rsp)\nmov %r12, 0x10(%rsp)\nxor %ebp, %ebp\n"
        "mov %rsp, %rbx\nsub $0x3080, %rsp\nand $-0x1000, %rsp\n",
        "mov %rbx, %rsp\nmov (%rsp), %rbx\nmov 8(%rsp), %rbp\nmov 0x10(%rsp), %r12\nadd $0x60, %rsp\n");
+KERNEL(kept,
+       "push %rbx\npush %rbp\nmov %rsp, %rcx\nsub $0x148, %rsp\nand $-64, %rsp\nmov %rcx, 0x140(%rsp)\nxor %ebp, %ebp\n"
+       "xor %ecx, %ecx\n",
+       "mov 0x140(%rsp), %rsp\npop %rbp\npop %rbx\n");
+KERNEL(kept_by_rbp,
+       "push %rbp\nmov %rsp, %rcx\nsub $8, %rsp\nand $-32, %rsp\nmov %rcx, (%rsp)\nmov %rsp, %rbp\nlea -0x60(%rbp), %rsp\n"
+       "push %r15\nxor %ecx, %ecx\n",
+       "pop %r15\nmov %rbp, %rsp\npop %rsp\npop %rbp\n");
 
 static double cpu_s(void)
 {
@@ -37,8 +46,10 @@ int main(int argc, char **argv)
 {
 	double seconds = argc > 1 ? atof(argv[1]) : 1;
 
-	caller(plain, seconds / 3);
-	caller(saving, seconds / 3);
-	caller(aligned, seconds / 3);
+	caller(plain, seconds / 5);
+	caller(saving, seconds / 5);
+	caller(aligned, seconds / 5);
+	caller(kept, seconds / 5);
+	caller(kept_by_rbp, seconds / 5);
 	return 0;
 }

@@ -4,9 +4,9 @@ A row is ``u32 pc`` (an ELF virtual address) and ``u32 rule``, little-endian; it
 the next row's. From the top bit down a rule is
 
 * the type, 4 bits,
-* rbp, 10 bits: n = the caller's rbp was saved at CFA-8n (types 6 and 7: at rbp-8(n-1)), 0 = unchanged,
-* cfa, 18 bits: the CFA's offset divided by 8 (type 6: its magnitude, the offset is not positive; type 9: plus
-  2^17, the offset may be negative; type 10: see `pack_register`).
+* rbp, 10 bits: n = the caller's rbp was saved at CFA-8n (type 7, and type 6 with nothing beyond: at rbp-8(n-1)),
+  0 = unchanged,
+* cfa, 18 bits: the CFA's offset divided by 8 (types 6 and 9: see `pack_kept`; type 10: see `pack_register`).
 
 The CFA is the value of rsp before the call instruction; the return address is at CFA-8.
 """
@@ -40,19 +40,21 @@ class RuleType(IntEnum):
     END = 5
     """The outermost frame: the stack is complete."""
     RBP_DEREF = 6
-    """CFA = *(rbp + offset), offset <= 0."""
+    """CFA = *(rbp + offset) + beyond, offset <= 0."""
     R10 = 7
     """CFA = r10 + offset; in the innermost frame only, where r10 is known."""
 
     RSP_DEREF = 9
-    """CFA = *(rsp + offset) + 8. (8 is the unwinder's own: no table.)"""
+    """CFA = *(rsp + offset) + beyond. (8 is the unwinder's own: no table.)"""
     REGISTER = 10
     """CFA = register + offset; in the innermost frame only, where all registers are known."""
     CLONE = 11
     """In the innermost frame only: CFA = rsp + 8, or, where rax is 0, END; see `parprof.unwind.gaps`."""
 
 
-RSP_DEREF_BIAS = CFA_LIMIT << 2
+BEYOND_SHIFT, BEYOND_LIMIT, KEPT_OFFSETS = 13, 32, 1 << 13
+"""Of types 6 and 9: beyond, 5 bits, and the offset, 13 bits, both divided by 8."""
+RSP_DEREF_BIAS = KEPT_OFFSETS << 2
 """What is added to the offset of type 9, in bytes."""
 PT_REGS = {
     name: index
@@ -71,7 +73,7 @@ class Rule(NamedTuple):
 
 
 def pack(kind: RuleType, cfa: int = 0, rbp: int = 0) -> int:
-    """A rule as 32 bits. ``cfa`` in bytes (type 6: the magnitude).
+    """A rule as 32 bits. ``cfa`` in bytes.
 
     Raises:
         ValueError: it does not fit, or ``cfa`` is no multiple of 8.
@@ -82,6 +84,18 @@ def pack(kind: RuleType, cfa: int = 0, rbp: int = 0) -> int:
     if cfa & 7 or not 0 <= cfa >> 3 < CFA_LIMIT or not 0 <= rbp < RBP_LIMIT:
         raise ValueError(f"no rule has cfa {cfa} and rbp {rbp}")
     return kind << TYPE_SHIFT | rbp << RBP_SHIFT | cfa >> 3
+
+
+def pack_kept(kind: RuleType, offset: int, beyond: int, rbp: int = 0) -> int:
+    """A rule of type 6 or 9: the CFA is ``beyond`` bytes behind what is in memory, ``offset`` bytes from a register.
+
+    0 where no rule can say it. With something beyond, type 6 has rbp saved at CFA-8n as others do.
+    """
+    low = -offset if kind is RuleType.RBP_DEREF else offset + RSP_DEREF_BIAS
+    fits = 0 <= low < KEPT_OFFSETS << 3 and 0 <= beyond < BEYOND_LIMIT << 3
+    if low & 7 or beyond & 7 or not fits or not 0 <= rbp < RBP_LIMIT:
+        return 0
+    return pack(kind, (beyond >> 3 << BEYOND_SHIFT | low >> 3) << 3, rbp)
 
 
 def pack_register(place: int, offset: int, by_rbp: bool, rbp: int = 0) -> int:

@@ -14,9 +14,9 @@ from parprof.unwind.rows import (
     PT_REGS,
     RBP_LIMIT,
     REGISTER_OFFSETS,
-    RSP_DEREF_BIAS,
     RuleType,
     pack,
+    pack_kept,
     pack_register,
 )
 
@@ -49,7 +49,7 @@ def rule_of(frame: Frame, is_signal: bool) -> tuple[int, str]:
         found = _cfa_expression(frame.expression)
         if found is None:
             return 0, "CFA expression"
-        kind, cfa = found
+        return _kept(frame, *found)
     elif frame.register in _REGISTER_TYPES:
         kind, cfa = _REGISTER_TYPES[frame.register], frame.offset
     elif frame.register in _PT_REGS:
@@ -75,8 +75,17 @@ def _by_register(frame: Frame) -> tuple[int, str]:
     return pack_register(_PT_REGS[frame.register], frame.offset, by_rbp, rbp), ""
 
 
+def _kept(frame: Frame, kind: RuleType, offset: int) -> tuple[int, str]:
+    """The rule for a CFA in memory."""
+    rbp = _rbp_field(frame, kind)
+    if rbp is None:
+        return 0, "rbp rule"
+    rule = pack_kept(kind, offset, 8 if kind is RuleType.RSP_DEREF else 0, rbp)
+    return (rule, "") if rule else (0, "CFA offset")
+
+
 def _cfa_expression(expression: bytes) -> tuple[RuleType, int] | None:
-    """Type and CFA field, in bytes, of an expression *(rbp + offset) or *(rsp + offset) + 8."""
+    """Type and offset of an expression *(rbp + offset) or *(rsp + offset) + 8."""
     source = iter(expression[:24])
     try:
         base, offset = next(source), sleb(source)
@@ -88,9 +97,9 @@ def _cfa_expression(expression: bytes) -> tuple[RuleType, int] | None:
         return None
     if length_hint(source) or len(expression) > 24:
         return None
-    if base == _BREG_RSP and -RSP_DEREF_BIAS <= offset:
-        return RuleType.RSP_DEREF, offset + RSP_DEREF_BIAS
-    return (RuleType.RBP_DEREF, -offset) if base == _BREG_RBP and offset <= 0 else None
+    if base == _BREG_RSP:
+        return RuleType.RSP_DEREF, offset
+    return (RuleType.RBP_DEREF, offset) if base == _BREG_RBP and offset <= 0 else None
 
 
 def _rbp_expression(expression: bytes) -> int | None:

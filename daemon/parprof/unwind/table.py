@@ -17,6 +17,7 @@ from parprof.unwind.gaps import fill_gaps
 from parprof.unwind.go_frames import go_frames
 from parprof.unwind.pages import PAGE_SHIFT, make_image, page_count
 from parprof.unwind.prologues import add_prologues
+from parprof.unwind.returns import add_returns
 from parprof.unwind.rows import ROW_SIZE
 
 
@@ -95,6 +96,7 @@ def build_table(elf: ElfFile) -> UnwindTable:
             fdes += FrameParser(section, notes).fdes
         rows = emit_rows(fdes, ranges, notes)
         fill_gaps(rows, elf)
+        rows = add_returns(rows, elf, ranges, (fde[:2] for fde in fdes))
         rows = add_prologues(rows, elf)
     finally:
         if collecting:
