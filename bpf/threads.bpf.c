@@ -195,13 +195,20 @@ static __always_inline int leaf_waits(struct process_config *c, u64 ip, u64 sp)
 	return in_wait_code(c, caller);
 }
 
+/* Is this in the page that the kernel maps for its probes? It is the last one below the stack and what else there is, of 47
+ * bits of addresses or of 56 (kernel/events/uprobes.c, xol_add_vma). The way back from a return probe leads through it. */
+static __always_inline int in_probe_page(u64 ip)
+{
+	return ip >> 12 == (1ULL << 35) - 2 || ip >> 12 == (1ULL << 44) - 2;
+}
+
 /* Is this the program's own code, or of libraries that it may have called with no runtime in between? Where the C library
  * is not known, as in a static program, only the first can be told: the runtime calls it too. */
 static __always_inline int runs_program(struct process_config *c, struct thread *t, u64 ip)
 {
 	if (in_user_code(c, ip))
 		return 1;
-	return (c->flags & HAS_RUNTIME) && c->libc_end[0] && awaits_body(t) && !in_runtime(c, ip) && !in_wait_code(c, ip) && !in_libc(c, ip);
+	return (c->flags & HAS_RUNTIME) && c->libc_end[0] && awaits_body(t) && !in_runtime(c, ip) && !in_wait_code(c, ip) && !in_libc(c, ip) && !in_probe_page(ip);
 }
 
 /* Adds a thread that no fork event announced: it was there before us. */

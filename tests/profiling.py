@@ -357,9 +357,11 @@ def _run_of(session: Session, pid: int, log: Path, n_working: int) -> Run:
 
 
 @contextmanager
-def recorded(command: list[str], frequency_hz: int = 997) -> Iterator[tuple[Session, Target]]:
+def recorded(
+    command: list[str], frequency_hz: int = 997, source: Source | None = None
+) -> Iterator[tuple[Session, Target]]:
     """Run a command to its end under a session."""
-    with traced_session(frequency_hz) as session:
+    with traced_session(frequency_hz, source=source) as session:
         child = Child(command)
         session.watch(child.pid, follow=True, stop=True)
         child.release()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import profiling
+from parprof.session.sources import Source
+from profiling import recorded
 
 PHASES = [
     "serial",
@@ -104,3 +107,26 @@ def test_attach_in_the_middle(program: str, after_s: float, tmp_path: Path) -> N
     assert settled.wrong_share <= (BUSY_LIMIT if profiling.was_busy(run) else 0.015), (
         f"{settled.wrong} of {settled.judged} wrong: {settled.cases}"
     )
+
+
+def test_a_sample_on_the_way_back_from_a_probe_is_no_work() -> None:
+    """Code of the kernel's own, in the program's memory, runs between a function's end and its caller."""
+    command = [str(profiling.BUILD / "regions"), "--work-us", "100", "--gap-us", "300", "--seconds", "4"]
+    with recorded(command, 3989, Source.EXACT) as (session, target):
+        found: Counter[int] = Counter()
+        symbols = {
+            symbol.name: symbol
+            for dso in (target.load_map.dsos() if target.load_map else [])
+            if dso.name == "regions" and dso.elf is not None
+            for symbol in dso.elf.symbols()
+        }
+        gap = symbols["gap_work"]
+        for key, count in session.facts.items():
+            frames = session.kernel.stacks.get(key.user).frames
+            if key.event or not frames:
+                continue
+            dso, vaddr = target.find(frames[0][0], key.epoch) or (None, 0)
+            if dso is not None and dso.name == "regions" and 0 <= vaddr - gap.value < gap.size:
+                found[key.n_working] += count.samples
+    assert sum(found.values()) > 3000
+    assert found[1] >= 0.99 * sum(found.values()), found
