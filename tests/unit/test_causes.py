@@ -220,8 +220,11 @@ def test_imports_are_told_as_such() -> None:
 
 def test_remedies_are_in_the_runtimes_own_words() -> None:
     rows = [row("main worker", 100, 4, tid) for tid in range(1, 5)] + [row("main worker", 300, 1)]
-    (cause,) = found(*balanced("main solve"), *rows, runtime="libgomp")
+    begun = row("main GOMP_parallel worker", 1, 4)
+    (cause,) = found(*balanced("main solve"), *rows, begun, runtime="libgomp")
     assert "schedule(dynamic)" in cause.remedy
+    (cause,) = found(*balanced("main solve"), *rows, runtime="libgomp")
+    assert "schedule" not in cause.remedy, "threads of another kind: a library has merely loaded the runtime"
 
 
 @pytest.mark.parametrize("name", ["GOMP_parallel_loop_dynamic", "__GI_fdatasync_to_disk"])

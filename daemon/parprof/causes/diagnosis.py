@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from parprof.causes.sites import Site
 from parprof.metrics import Metrics
+from parprof.model import PathSample
 
 _OPENMP = re.compile(r"lib(?:gomp|omp|iomp)")
+_OF_OPENMP = re.compile(
+    r"_*(?:GOMP|gomp|kmp)_|.*(?:\._omp_(?:cpy)?fn\.|\.omp_(?:outlined|task))|\[lib(?:gomp|omp)"
+)
+"""Names of functions that only a program has which uses it: the runtime's, and outlined ones."""
 
 
 class Kind(StrEnum):
@@ -51,6 +56,7 @@ class Setting:
 
     cores: int
     runtime: str
+    """``none`` also where the program merely has loaded one."""
     total: Metrics
     has_scripts: bool
 
@@ -70,6 +76,22 @@ class Diagnosis:
     remedy: str
     is_likely: bool = True
     """False where nothing speaks for this kind but that no other one fits."""
+
+
+def runtime_in_use(runtime: str, samples: Iterable[PathSample]) -> str:
+    """A program's runtime; ``none`` for one of OpenMP that no sample is in, nor in what it runs: many programs merely
+    load one with a library."""
+    if not _OPENMP.match(runtime):
+        return runtime
+    seen: set[int] = set()
+    for sample in samples:
+        for path in (sample.path, sample.physical):
+            if id(path) in seen:
+                continue
+            seen.add(id(path))
+            if any(_OPENMP.match(frame.module) or _OF_OPENMP.match(frame.name) for frame in path):
+                return runtime
+    return "none"
 
 
 Test = Callable[[Site, Setting], Diagnosis | None]

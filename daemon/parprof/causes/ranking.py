@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parprof.attribution.interval import share_interval
-from parprof.causes.diagnosis import Diagnosis, Kind, Setting
+from parprof.causes.diagnosis import Diagnosis, Kind, Setting, runtime_in_use
 from parprof.causes.evidence import Evidence, Place, Tally
 from parprof.causes.kinds import diagnose
 from parprof.causes.ownership import Owner
@@ -85,7 +85,7 @@ def causes_of(samples: Sequence[PathSample], cores: int, runtime: str) -> list[C
     total = evidence.root.all.metrics
     if cores < 2 or total.samples < LEAST_SAMPLES or not total.work_ns:
         return []
-    setting = Setting(cores, runtime, total, evidence.scripts)
+    setting = Setting(cores, runtime_in_use(runtime, samples), total, evidence.scripts)
     if program_is_serial(evidence.root.all, cores):
         found = [(_serial_program(evidence, setting), 1.0)]
     else:
