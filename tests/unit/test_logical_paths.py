@@ -175,6 +175,19 @@ def test_attached_in_mid_region() -> None:
     assert process.paths.joined_samples == 31
 
 
+def test_attached_in_mid_region_whose_body_is_on_no_stack() -> None:
+    """It calls a function as its last, which is a jump."""
+    process = Process()
+    worker = process.stack(frames("gomp_thread_start g h"))
+    created = process.context(process.stack(frames("main f GOMP_parallel"), start_up=MAIN))
+    facts = [(worker, 0, 30), (worker, created, 100)]
+    process.paths.learn(facts)
+    for user, context, count in facts:
+        ((here, share),) = process.paths.shares(user, 0, context, count)
+        assert (text(here.path), share, here.complete) == ("main f g h", count, True)
+    assert (process.paths.joined_samples, process.paths.unknown_samples) == (30, 0)
+
+
 def test_interval_by_interval() -> None:
     process = Process()
     worker = process.stack(frames("gomp_thread_start f._omp_fn.0 g"))

@@ -99,6 +99,16 @@ class LogicalPaths:
                 if path[0] not in (UNKNOWN_CONTEXT, TRUNCATED):
                     before = self._shared.before(path, complete)
                     self._callers.setdefault(function, Callers()).add(before, count)
+            self._learn_begin(*key, count)
+
+    def _learn_begin(self, user: int, context: int, count: int) -> None:
+        """Learn who creates work whose body is on no stack: it had a function called in its place, as its last."""
+        before = self._before_of(context) if context else None
+        if before is None or before.path[0] in (UNKNOWN_CONTEXT, TRUNCATED):
+            return
+        for function in self._begin(self._unwind(user)):
+            if function in self._wanted and function not in self._places[user, context].folded.calls:
+                self._callers.setdefault(function, Callers()).add(before, count)
 
     def _forget_contexts(self) -> None:
         """Contexts that were missed have come: whatever lies in them is to be located anew."""
@@ -251,7 +261,7 @@ class LogicalPaths:
         return self._shared.before(path, complete)
 
     def _work(self, unwound: Unwound) -> tuple[Function, ...]:
-        """The body of parallel work that a stack's own frames begin with, if they do."""
+        """The body of parallel work that a stack's own frames begin with, or what it called as its last."""
         _, own = _split(unwound)
         owners = self._folder.owners(own)
         at = next((index for index, agent in enumerate(owners) if agent is None), None)
@@ -261,7 +271,16 @@ class LogicalPaths:
         if runtime is not None:
             return (self._folder.handed_out(own[:at], own[at], runtime),)
         is_body = self._folder.is_part(own[at]) or is_nameless(own[at].name)
-        return (function_of(own[at]),) if is_body else ()
+        return (function_of(own[at]),) if is_body else self._begin(unwound)
+
+    def _begin(self, unwound: Unwound) -> tuple[Function, ...]:
+        """The function that a piece of work began with, where all of its frames are known."""
+        _, own = _split(unwound)
+        owners = self._folder.owners(own)
+        at = next((index for index, agent in enumerate(owners) if agent is None), None)
+        if at is None or not unwound.whole or not (at or unwound.is_cut):
+            return ()
+        return (function_of(own[at]),)
 
     def _is_idle(self, unwound: Unwound) -> bool:
         return all(agent is not None for agent in self._folder.owners(unwound.path))
