@@ -19,6 +19,9 @@ MIN_WIDTH = 80
 UNLIMITED = 10_000
 """The width of what is no terminal: no line of a report that makes sense is longer."""
 
+_INDENT = 3
+"""Columns in front of the lines of a text but the first."""
+
 
 class Screen:
     """A rich console of a fixed width that prints plain text only, and prints at the end, all at once."""
@@ -90,12 +93,15 @@ class Screen:
 
     def brief(self, text: str, lines: int) -> int:
         """Print a text in no more than so many lines, cut if need be; returns how many it took."""
-        wrapped = Text(printable(text)).wrap(self._console, self.width - 2, overflow="fold")
+        wrapped = Text(printable(text)).wrap(self._console, self.width - _INDENT, overflow="fold")
         shown = [line.plain.rstrip() for line in wrapped]
         if len(shown) > lines:
-            shown = [*shown[: lines - 1], elided_end(" ".join(shown[lines - 1 :]), self.width - 2)]
+            shown = [*shown[: lines - 1], elided_end(" ".join(shown[lines - 1 :]), self.width - _INDENT)]
         for number, line in enumerate(shown):
-            self._console.print(Text(f"   {line}" if number and line[:3] != "   " else line), soft_wrap=True)
+            self._console.print(
+                Text(f"{' ' * _INDENT}{line}" if number and not line.startswith(" " * _INDENT) else line),
+                soft_wrap=True,
+            )
         return len(shown)
 
     def table(self, headings: list[tuple[str, int]], rows: Iterable[tuple[list[str], Text]]) -> None:
