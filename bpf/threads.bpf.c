@@ -208,7 +208,8 @@ static __always_inline int runs_program(struct process_config *c, struct thread 
 {
 	if (in_user_code(c, ip))
 		return 1;
-	return (c->flags & HAS_RUNTIME) && c->libc_end[0] && awaits_body(t) && !in_runtime(c, ip) && !in_wait_code(c, ip) && !in_libc(c, ip) && !in_probe_page(ip);
+	return (c->flags & HAS_RUNTIME) && c->libc_end[0] && awaits_body(t) && !in_runtime(c, ip) && !in_wait_code(c, ip) &&
+	       !in_libc(c, ip) && !in_probe_page(ip);
 }
 
 /* Adds a thread that no fork event announced: it was there before us. */

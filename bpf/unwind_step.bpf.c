@@ -165,7 +165,7 @@ static __always_inline u32 step(struct walk *w)
 		cfa = w->sp + 8;
 		type = ROW_RSP;
 	} else if (type == ROW_RSP_DEREF || type == ROW_RBP_DEREF) {
-		u64 low = (rule & (ROW_BEYOND - 1)) << 3, beyond = rule >> ROW_BEYOND_SHIFT & (ROW_BEYONDS - 1);
+		u64 low = (rule & (ROW_KEPT_OFFSETS - 1)) << 3, beyond = rule >> ROW_BEYOND_SHIFT & (ROW_BEYOND_LIMIT - 1);
 
 		if (!read_user(&cfa, type == ROW_RSP_DEREF ? w->sp + low - RSP_DEREF_BIAS : w->bp - low))
 			return END_BAD_ROW;

@@ -28,8 +28,8 @@ enum row_type {
 #define ROW_REGISTER 10	/* CFA = a register of the leaf + off: index in pt_regs, ROW_BY_RBP, off */
 #define ROW_CLONE 11	/* behind clone's system call: CFA = rsp + 8, and no caller in the child, where rax is 0 */
 #define ROW_BEYOND_SHIFT 13	/* of the two that read it: words beyond what is in memory; the offset is below */
-#define ROW_BEYOND (1 << ROW_BEYOND_SHIFT)
-#define ROW_BEYONDS 32
+#define ROW_KEPT_OFFSETS (1 << ROW_BEYOND_SHIFT)
+#define ROW_BEYOND_LIMIT 32
 #define RSP_DEREF_BIAS (1 << 15)
 #define LEAF_RAX 10	/* in struct pt_regs, in words */
 #define ROW_BY_RBP (1 << 13)	/* the caller's rbp was saved below rbp, not below the CFA */

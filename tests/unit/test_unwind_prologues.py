@@ -15,7 +15,7 @@ from parprof.unwind.prologues import prologue_rows
 from parprof.unwind.rows import RuleType, pack, pack_register
 from parprof.unwind.table import build_table
 
-RBX, RCX, RDX = 5, 11, 12
+RBX, R10, RCX, RDX = 5, 7, 11, 12
 """Their indexes in ``struct pt_regs`` (Linux, arch/x86/include/uapi/asm/ptrace.h)."""
 FUNCTIONS = {
     "nothing": ("add $1, %rax\nret\n", [pack(RuleType.RSP, 8)]),
@@ -57,6 +57,10 @@ FUNCTIONS = {
     "by_rdx": (
         "mov %rsp, %rdx\nand $-32, %rsp\nnop\n",
         [pack(RuleType.RSP, 8), pack_register(RDX, 8, False)],
+    ),
+    "by_r10": (
+        "push %rbp\nmov %rsp, %r10\nand $-32, %rsp\nnop\n",
+        [pack(RuleType.RSP, 8), pack(RuleType.RSP, 16, 2), pack_register(R10, 16, False, 2)],
     ),
     "unknown": ("mov %rax, %rsp\nnop\n", [pack(RuleType.RSP, 8), 0]),
     "unaligned": ("sub $4, %rsp\nnop\n", [pack(RuleType.RSP, 8), 0]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from enum import StrEnum
 
 from parprof.causes.sites import Site
 from parprof.metrics import Metrics
-from parprof.model import PathSample
+from parprof.model import Frame, PathSample
 
 _OPENMP = re.compile(r"lib(?:gomp|omp|iomp)")
 _OF_OPENMP = re.compile(
@@ -89,9 +90,13 @@ def runtime_in_use(runtime: str, samples: Iterable[PathSample]) -> str:
             if id(path) in seen:
                 continue
             seen.add(id(path))
-            if any(_OPENMP.match(frame.module) or _OF_OPENMP.match(frame.name) for frame in path):
+            if any(_is_of_openmp(frame) for frame in path):
                 return runtime
     return "none"
+
+
+def _is_of_openmp(frame: Frame) -> bool:
+    return bool(_OPENMP.match(os.path.basename(frame.module)) or _OF_OPENMP.match(frame.name))
 
 
 Test = Callable[[Site, Setting], Diagnosis | None]

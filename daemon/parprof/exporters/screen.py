@@ -19,8 +19,8 @@ MIN_WIDTH = 80
 UNLIMITED = 10_000
 """The width of what is no terminal: no line of a report that makes sense is longer."""
 
-_INDENT = 3
-"""Columns in front of the lines of a text but the first."""
+_INDENT = " " * 3
+"""In front of the lines of a text but the first."""
 
 
 class Screen:
@@ -93,15 +93,14 @@ class Screen:
 
     def brief(self, text: str, lines: int) -> int:
         """Print a text in no more than so many lines, cut if need be; returns how many it took."""
-        wrapped = Text(printable(text)).wrap(self._console, self.width - _INDENT, overflow="fold")
+        width = self.width - len(_INDENT)
+        wrapped = Text(printable(text)).wrap(self._console, width, overflow="fold")
         shown = [line.plain.rstrip() for line in wrapped]
         if len(shown) > lines:
-            shown = [*shown[: lines - 1], elided_end(" ".join(shown[lines - 1 :]), self.width - _INDENT)]
+            shown = [*shown[: lines - 1], elided_end(" ".join(shown[lines - 1 :]), width)]
         for number, line in enumerate(shown):
-            self._console.print(
-                Text(f"{' ' * _INDENT}{line}" if number and not line.startswith(" " * _INDENT) else line),
-                soft_wrap=True,
-            )
+            indent = _INDENT if number and not line.startswith(_INDENT) else ""
+            self._console.print(Text(indent + line), soft_wrap=True)
         return len(shown)
 
     def table(self, headings: list[tuple[str, int]], rows: Iterable[tuple[list[str], Text]]) -> None:

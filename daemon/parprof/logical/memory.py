@@ -64,6 +64,8 @@ class Place(NamedTuple):
     located: Located
     folded: Folded
     complete: bool
+    begin: Function | None = None
+    """The function that the work began with, where all of its frames are known."""
 
 
 class PathMemory:

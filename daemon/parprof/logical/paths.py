@@ -93,22 +93,22 @@ class LogicalPaths:
         for key in counts:
             self._wanted.update(self._place(*key).located.bodies)
         for key, count in counts.items() if self._wanted else ():
-            _, folded, complete = self._places[key]
+            _, folded, complete, begin = self._places[key]
             for function in folded.calls.keys() & self._wanted:
                 path = folded.creator(function)
-                if path[0] not in (UNKNOWN_CONTEXT, TRUNCATED):
-                    before = self._shared.before(path, complete)
-                    self._callers.setdefault(function, Callers()).add(before, count)
-            self._learn_begin(*key, count)
+                if _is_known(path):
+                    self._add_caller(function, self._shared.before(path, complete), count)
+            if begin is not None and begin in self._wanted and begin not in folded.calls:
+                self._learn_begin(begin, key[1], count)
 
-    def _learn_begin(self, user: int, context: int, count: int) -> None:
-        """Learn who creates work whose body is on no stack: it had a function called in its place, as its last."""
+    def _learn_begin(self, function: Function, context: int, count: int) -> None:
+        """A body that calls a function as its last, by a jump, is on no stack: that function stands for it."""
         before = self._before_of(context) if context else None
-        if before is None or before.path[0] in (UNKNOWN_CONTEXT, TRUNCATED):
-            return
-        for function in self._begin(self._unwind(user)):
-            if function in self._wanted and function not in self._places[user, context].folded.calls:
-                self._callers.setdefault(function, Callers()).add(before, count)
+        if before is not None and _is_known(before.path):
+            self._add_caller(function, before, count)
+
+    def _add_caller(self, function: Function, before: Before, count: int) -> None:
+        self._callers.setdefault(function, Callers()).add(before, count)
 
     def _forget_contexts(self) -> None:
         """Contexts that were missed have come: whatever lies in them is to be located anew."""
@@ -184,7 +184,7 @@ class LogicalPaths:
             self._work(unwound) if before is _UNKNOWN else (),
         )  # fmt: skip
         located = located.in_handler() if unwound.in_slot else located
-        return Place(located, folded, complete)
+        return Place(located, folded, complete, self._begin(unwound))
 
     def _pooled(self, unwound: Unwound) -> Pooled | None:
         outer, own = _split(unwound)
@@ -211,9 +211,7 @@ class LogicalPaths:
         """Where the work was created, if the kernel says nothing; None if its stack says it all."""
         if unwound.is_cut:
             return _UNKNOWN
-        _, own = _split(unwound)
-        owners = self._folder.owners(own)
-        first = next((index for index, agent in enumerate(owners) if agent is None), None)
+        own, owners, first = self._first(unwound)
         if first is None:
             return None
         by_runtime = any(agent is not None and agent is not THREADS for agent in owners[:first])
@@ -262,25 +260,29 @@ class LogicalPaths:
 
     def _work(self, unwound: Unwound) -> tuple[Function, ...]:
         """The body of parallel work that a stack's own frames begin with, or what it called as its last."""
-        _, own = _split(unwound)
-        owners = self._folder.owners(own)
-        at = next((index for index, agent in enumerate(owners) if agent is None), None)
+        own, owners, at = self._first(unwound)
         if at is None:
             return ()
         runtime = next((agent for agent in owners[:at] if agent is not None and agent.joins), None)
         if runtime is not None:
             return (self._folder.handed_out(own[:at], own[at], runtime),)
-        is_body = self._folder.is_part(own[at]) or is_nameless(own[at].name)
-        return (function_of(own[at]),) if is_body else self._begin(unwound)
+        if self._folder.is_part(own[at]) or is_nameless(own[at].name):
+            return (function_of(own[at]),)
+        begin = self._begin(unwound)
+        return () if begin is None else (begin,)
 
-    def _begin(self, unwound: Unwound) -> tuple[Function, ...]:
+    def _begin(self, unwound: Unwound) -> Function | None:
         """The function that a piece of work began with, where all of its frames are known."""
+        if not unwound.whole:
+            return None
+        own, _, at = self._first(unwound)
+        return function_of(own[at]) if at or (at == 0 and unwound.is_cut) else None
+
+    def _first(self, unwound: Unwound) -> tuple[Path, Sequence[Agent | None], int | None]:
+        """The work's own frames, whose they are, and which of them is the first that is no runtime's."""
         _, own = _split(unwound)
         owners = self._folder.owners(own)
-        at = next((index for index, agent in enumerate(owners) if agent is None), None)
-        if at is None or not unwound.whole or not (at or unwound.is_cut):
-            return ()
-        return (function_of(own[at]),)
+        return own, owners, next((index for index, agent in enumerate(owners) if agent is None), None)
 
     def _is_idle(self, unwound: Unwound) -> bool:
         return all(agent is not None for agent in self._folder.owners(unwound.path))
@@ -314,6 +316,11 @@ class LogicalPaths:
         if in_handler(frame for row in rows for frame in row):
             return (PROFILING,)
         return tuple(frame for row in reversed(rows[-self._kernel_depth :]) for frame in reversed(row))
+
+
+def _is_known(path: Path) -> bool:
+    """Whether a call path begins where its beginning is known."""
+    return path[0] not in (UNKNOWN_CONTEXT, TRUNCATED)
 
 
 def _split(unwound: Unwound) -> tuple[Path, Path]:

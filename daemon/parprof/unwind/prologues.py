@@ -18,7 +18,7 @@ from itertools import pairwise
 from parprof.files.elf import ElfFile
 from parprof.loops.machinecode import CodeError, Flow, decode, flow_of
 from parprof.loops.registers import WHOLE_REGISTER
-from parprof.unwind.rows import CFA_LIMIT, PT_REGS, RBP_LIMIT, REGISTER_OFFSETS, RuleType, pack, pack_register
+from parprof.unwind.rows import pack_offset
 
 _LEAST_GAP = 65
 """Bytes; shorter ones are padding, or in `parprof.unwind.gaps`."""
@@ -94,17 +94,7 @@ class _Frame:
 
     def rule(self) -> int:
         """As a row has it; 0 if it is not known."""
-        offset, rbp = self._offset, self._rbp
-        if not self._known or offset % 8 or not 0 <= rbp < RBP_LIMIT:
-            return 0
-        if self._base in ("rsp", "rbp", "r10"):
-            kind = {"rsp": RuleType.RSP, "rbp": RuleType.RBP, "r10": RuleType.R10}[self._base]
-            return pack(kind, offset, rbp) if 0 <= offset < CFA_LIMIT << 3 else 0
-        return (
-            pack_register(PT_REGS[self._base], offset, False, rbp)
-            if 0 <= offset < REGISTER_OFFSETS << 3
-            else 0
-        )
+        return pack_offset(self._base, self._offset, self._rbp) if self._known else 0
 
     def step(self, mnemonic: str, text: str) -> None:
         """An instruction is executed."""

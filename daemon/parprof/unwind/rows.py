@@ -61,6 +61,7 @@ PT_REGS = {
     for index, name in enumerate("r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi".split())
 }
 """General registers and their index in the kernel's ``struct pt_regs``; rsp, far from them, is not here."""
+_OFFSET_TYPES = {"rsp": RuleType.RSP, "rbp": RuleType.RBP}
 REGISTER_SHIFT, BY_RBP, REGISTER_OFFSETS = 14, 1 << 13, 1 << 13
 
 
@@ -110,6 +111,16 @@ def pack_register(place: int, offset: int, by_rbp: bool, rbp: int = 0) -> int:
     if offset & 7 or not 0 <= offset >> 3 < REGISTER_OFFSETS or not 0 <= place < 15:
         raise ValueError(f"no rule has register {place} and offset {offset}")
     return pack(RuleType.REGISTER, (place << REGISTER_SHIFT | by_rbp * BY_RBP | offset >> 3) << 3, rbp)
+
+
+def pack_offset(register: str, offset: int, rbp: int = 0) -> int:
+    """The rule for a CFA ``offset`` bytes from a register, with rbp saved at CFA-8n; 0 where no rule can say it."""
+    if offset & 7 or not 0 <= rbp < RBP_LIMIT:
+        return 0
+    kind = _OFFSET_TYPES.get(register)
+    if kind is not None:
+        return pack(kind, offset, rbp) if 0 <= offset < CFA_LIMIT << 3 else 0
+    return pack_register(PT_REGS[register], offset, False, rbp) if 0 <= offset < REGISTER_OFFSETS << 3 else 0
 
 
 def unpack(rule: int) -> Rule:
