@@ -68,7 +68,7 @@ static __always_inline void begin_amount(struct walk *w, struct process *p, stru
 	w->key.epoch = p->epoch;
 	w->key.tid = tid;
 	w->key.state = STATE_WORKING;
-	w->key.n_working = w->key.waiters = w->key.fresh = w->key.reserved = 0;
+	w->key.n_working = w->key.waiters = w->key.fresh = 0;
 	w->key.unsure = 0;
 	w->key.fine = w->key.away = 0;
 	place_in_context(w, t);
@@ -100,11 +100,12 @@ static __always_inline void finish_amount(struct walk *w)
 {
 	struct process *p = processes.lookup(&w->tgid);
 	struct settings *s = find_settings();
-	u64 took = bpf_ktime_get_ns() - w->begun_ns;
+	u64 now = bpf_ktime_get_ns(), took = now - w->begun_ns;
 
 	if (!s)
 		return;
 	w->key.phase = s->phase;	/* now, for a program may have been preempted since it began */
+	w->key.slice = slice_of(s, now);
 #pragma unroll
 	for (u32 kind = 0; kind < AMOUNT_KINDS; kind++)
 		count_amount(w, kind, w->amount[kind]);

@@ -134,7 +134,8 @@ int on_sample(struct bpf_perf_event_data *ctx)
 		account_delay(p, t, s);
 	else if (t)
 		t->delay_ns = 0;
-	w->key.fresh = w->key.reserved = 0;
+	w->key.fresh = 0;
+	w->key.slice = slice_of(s, w->begun_ns);
 	w->key.image = p->image;
 	w->key.epoch = p->epoch;
 	w->key.tid = tid;

@@ -73,6 +73,7 @@ static __always_inline void charge_stall(struct scope *s, struct thread *t, u64 
 	key.state = STATE_STALLED;
 	key.event = NO_EVENT;
 	key.phase = settings->phase;
+	key.slice = slice_of(settings, bpf_ktime_get_ns());
 	value = counts.lookup_or_try_init(&key, &none);
 	if (!value) {
 		count(LOST_WAITS);

@@ -301,6 +301,7 @@ static __always_inline void end_wait(struct process *p, struct thread *t, u32 ti
 	key.state = STATE_BLOCKED;
 	key.event = NO_EVENT;
 	key.phase = s->phase;
+	key.slice = slice_of(s, now);
 	value = counts.lookup_or_try_init(&key, &none);
 	if (!value) {
 		count(LOST_WAITS);

@@ -56,7 +56,7 @@ struct sample_key {
 	u64 context;		/* the call path that created the piece of work; 0 = the stack is whole; CONTEXT_UNKNOWN */
 	u32 away;		/* cores that the scope's runnable threads wanted, and others had */
 	u16 fresh;		/* so many innermost frames were not there at the thread's previous sample: see activations.bpf.c */
-	u16 reserved;
+	u16 slice;		/* of the time: see slice_ns in struct settings */
 };
 
 #define CONTEXT_UNKNOWN 2ULL	/* the ids of contexts are odd */
@@ -402,6 +402,8 @@ struct settings {
 	u64 hooks_ns;		/* HOOK_RUNS context switches of a CPU take so long at least, or they are followed no more */
 	u32 activations;	/* 1: tell which frames of a sample are new: see activations.bpf.c */
 	u32 reserved;
+	u64 slices_begin_ns;	/* what is counted is told apart by when it came: in slices of the time since then */
+	u64 slice_ns;		/* each takes so long; 0: nobody wants that */
 };
 
 #define HOOK_RUNS 1024

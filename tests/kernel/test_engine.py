@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 import profiling
 from parprof.errors import KernelUnsupported
+from parprof.kernel.counts import together
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.objects import LoadedObject, get_object
 from parprof.kernel.records import RECORD_EXIT, RECORD_REPLACED, WatchConfig
@@ -46,6 +48,31 @@ def test_counts_are_complete_and_match_the_clock(burner: subprocess.Popen[bytes]
         rest = samples_in(kernel.drain())
         assert samples + rest == kernel.statistics()["samples"]
         assert all(kernel.stacks.get(key.user).frames for key in facts if key.user)
+
+
+def test_what_is_drained_tells_when_it_came(burner: subprocess.Popen[bytes]) -> None:
+    """Though it is drained seldom: by the slice of the time in which it was counted, also as slices get longer."""
+    length_ns = 50_000_000
+    with BpfKernel(["cpu-clock"], 997) as kernel:
+        begin_ns = time.monotonic_ns()
+        kernel.slice_time(begin_ns, length_ns)
+        kernel.watch(burner.pid, 23, WatchConfig())
+        os.kill(burner.pid, signal.SIGSTOP)
+        time.sleep(0.3)
+        os.kill(burner.pid, signal.SIGCONT)
+        awake_ns = time.monotonic_ns() - begin_ns
+        time.sleep(0.6)
+        kernel.slice_time(begin_ns, 2 * length_ns)
+        first = kernel.drain_by_time()
+        drained_ns = time.monotonic_ns() - begin_ns
+        time.sleep(0.5)
+        second = kernel.drain_by_time()
+        end_ns = time.monotonic_ns() - begin_ns
+    assert all(at_ns % length_ns == 0 for at_ns in first) and len(first) >= 8
+    assert all(at_ns % (2 * length_ns) == 0 for at_ns in second) and len(second) >= 3
+    asleep = [at_ns for at_ns in first if length_ns <= at_ns < awake_ns - length_ns]
+    assert not any(samples_in(first[at_ns]) for at_ns in asleep)
+    assert max(first) <= drained_ns and max(second) <= end_ns and min(second) >= drained_ns - 3 * length_ns
 
 
 def samples_in(facts: Facts) -> int:
@@ -86,7 +113,7 @@ def test_a_small_ring_loses_no_sample(burner: subprocess.Popen[bytes]) -> None:
         add_facts(facts, kernel.drain())
         kernel.unwatch(burner.pid)
         add_facts(facts, kernel.drain())
-        add_facts(facts, kernel.unresolved())
+        add_facts(facts, together(kernel.unresolved()))
         assert samples_in(facts) == kernel.statistics()["samples"]
 
 

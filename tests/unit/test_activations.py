@@ -14,6 +14,7 @@ from parprof.exporters.readable import readable
 from parprof.exporters.views import View
 from parprof.kernel import activations
 from parprof.kernel.activations import Activations, outer_part
+from parprof.kernel.counts import together
 from parprof.kernel.stacks import INTERRUPTED, RawStack, StackTable
 from parprof.metrics import ACTIVATIONS, Metrics
 from parprof.model import ACTIVATION, Count, Facts, Frame, PathSample, SampleKey, ThreadState
@@ -46,10 +47,10 @@ def by_words(facts: Facts, stacks: StackTable) -> dict[tuple[int, ...], int]:
 def test_each_new_frame_is_counted_under_the_stack_as_seen_from_it() -> None:
     stacks = table(stack(LEAF, MIDDLE, OUTER))
     counting = Activations(stacks)
-    counting.note(KEY, 1, 23, 1)
-    counting.note(KEY, 3, 7, 1)
-    counting.note(KEY._replace(state=ThreadState.SPINNING, kernel=6, n_working=1), 1, 2, 1)
-    facts = counting.ready(1)
+    counting.note(0, KEY, 1, 23, 1)
+    counting.note(0, KEY, 3, 7, 1)
+    counting.note(0, KEY._replace(state=ThreadState.SPINNING, kernel=6, n_working=1), 1, 2, 1)
+    facts = together(counting.ready(1))
     assert by_words(facts, stacks) == {
         (LEAF, MIDDLE, OUTER): 23 + 7 + 2,
         (MIDDLE - 1, OUTER): 7,
@@ -58,35 +59,35 @@ def test_each_new_frame_is_counted_under_the_stack_as_seen_from_it() -> None:
     for key in facts:
         assert (key.event, key.image, key.tid, key.epoch, key.context) == (ACTIVATION, 3, 41, 1, 9)
         assert (key.kernel, key.waiters, key.away) == (0, 0, 0)
-    assert counting.ready(2) == {} and counting.left_out == 0
+    assert together(counting.ready(2)) == {} and counting.left_out == 0
 
 
 def test_stacks_that_end_in_the_same_callers_share_theirs() -> None:
     stacks = table(stack(LEAF, MIDDLE, OUTER))
     stacks.put(78, stack(LEAF + 8, MIDDLE, OUTER))
     counting = Activations(stacks)
-    counting.note(KEY, 2, 1, 1)
-    counting.note(KEY._replace(user=78), 2, 1, 1)
-    assert by_words(counting.ready(1), stacks)[MIDDLE - 1, OUTER] == 2
+    counting.note(0, KEY, 2, 1, 1)
+    counting.note(0, KEY._replace(user=78), 2, 1, 1)
+    assert by_words(together(counting.ready(1)), stacks)[MIDDLE - 1, OUTER] == 2
 
 
 def test_they_wait_for_their_stack_and_are_counted_if_it_never_comes() -> None:
     stacks = StackTable()
     counting = Activations(stacks)
-    counting.note(KEY, 2, 5, 1)
-    assert counting.ready(1) == {}
+    counting.note(0, KEY, 2, 5, 1)
+    assert together(counting.ready(1)) == {}
     stacks.put(77, stack(LEAF, MIDDLE))
-    assert sum(count.samples for count in counting.ready(2).values()) == 10
-    counting.note(KEY._replace(user=78), 2, 5, 3)
-    assert [counting.ready(drain) for drain in range(3, 12)] == [{}] * 9
+    assert sum(count.samples for count in together(counting.ready(2)).values()) == 10
+    counting.note(0, KEY._replace(user=78), 2, 5, 3)
+    assert [together(counting.ready(drain)) for drain in range(3, 12)] == [{}] * 9
     assert counting.left_out == 10
 
 
 def test_what_is_not_on_the_works_own_part_of_the_stack_is_left_alone() -> None:
     stacks = table(stack(LEAF, MIDDLE, OUTER, cut=2))
     counting = Activations(stacks)
-    counting.note(KEY, 3, 1, 1)
-    facts = counting.ready(1)
+    counting.note(0, KEY, 3, 1, 1)
+    facts = together(counting.ready(1))
     assert by_words(facts, stacks) == {(LEAF, MIDDLE, OUTER): 1, (MIDDLE - 1, OUTER): 1}
     cuts = {raw.cut for key in facts if (raw := stacks.raw(key.user))}
     assert cuts == {2, 1}
@@ -95,22 +96,22 @@ def test_what_is_not_on_the_works_own_part_of_the_stack_is_left_alone() -> None:
 def test_of_a_stack_with_frames_of_an_interpreter_only_the_whole_is_counted() -> None:
     stacks = table(stack(LEAF, MIDDLE, OUTER, python=bytes(16)))
     counting = Activations(stacks)
-    counting.note(KEY, 3, 4, 1)
-    assert [(key.user, count.samples) for key, count in counting.ready(1).items()] == [(77, 4)]
+    counting.note(0, KEY, 3, 4, 1)
+    assert [(key.user, count.samples) for key, count in together(counting.ready(1)).items()] == [(77, 4)]
 
 
 def test_more_frames_than_the_stack_has_and_no_stack_do_no_harm() -> None:
     counting = Activations(table(stack(LEAF)))
-    counting.note(KEY, 65_535, 1, 1)
-    counting.note(KEY._replace(user=0), 3, 1, 1)
-    assert list(counting.ready(1).values()) == [Count(1)]
+    counting.note(0, KEY, 65_535, 1, 1)
+    counting.note(0, KEY._replace(user=0), 3, 1, 1)
+    assert list(together(counting.ready(1)).values()) == [Count(1)]
 
 
 def test_room_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activations, "_MOST_STACKS", 2)
     counting = Activations(table(stack(*range(0x1000, 0x1006))))
-    counting.note(KEY, 6, 3, 1)
-    assert len(counting.ready(1)) == 1 + 2
+    counting.note(0, KEY, 6, 3, 1)
+    assert len(together(counting.ready(1))) == 1 + 2
     assert counting.left_out == 3 * 3
 
 

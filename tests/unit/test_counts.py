@@ -15,7 +15,7 @@ import pytest
 
 from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf, counts
-from parprof.kernel.counts import CountTable, SampleDecoder
+from parprof.kernel.counts import CountTable, SampleDecoder, together
 from parprof.kernel.layout import flat_struct, make_structure
 from parprof.model import Count, SampleKey, ThreadState, add_facts
 
@@ -39,7 +39,7 @@ class Table:
     def __init__(
         self,
         monkeypatch: pytest.MonkeyPatch,
-        note_fresh: Callable[[SampleKey, int, int], None] = lambda key, fresh, samples: None,
+        note_fresh: Callable[[int, SampleKey, int, int], None] = lambda at_ns, key, fresh, samples: None,
     ) -> None:
         self.entries: dict[bytes, bytes] = {}
         self.stacks: set[int] = set()
@@ -76,7 +76,7 @@ def test_each_field_is_found_where_the_layout_has_it(table: Table) -> None:
     numbers = {name: number for number, name in enumerate(SampleKey._fields, 3)}
     numbers["state"] = ThreadState.SPINNING
     table.count(5, 11, **numbers, phase=1)
-    (key,) = table.table.take(1)
+    (key,) = table.table.take(1)[0]
     assert key._asdict() == numbers and key.state is ThreadState.SPINNING
 
 
@@ -99,15 +99,15 @@ def test_a_phase_is_taken_once(table: Table) -> None:
     table.count(5, 11, image=1, user=0)
     table.count(7, 0, image=1, user=0, phase=1)
     key = SampleKey(1, 0, 0, ThreadState.WORKING, 0, 0, 0)
-    assert table.table.take(0) == {key: Count(5, 11)}
+    assert table.table.take(0) == {0: {key: Count(5, 11)}}
     assert table.table.take(0) == {}
-    assert table.table.take(1) == {key: Count(7)}
+    assert table.table.take(1) == {0: {key: Count(7)}}
 
 
 def test_sure_and_unsure_samples_are_one_row(table: Table) -> None:
     table.count(5, 50, image=1)
     table.count(2, 20, image=1, unsure=1)
-    (count,) = table.table.take(0).values()
+    (count,) = table.table.take(0)[0].values()
     assert count == Count(samples=7, total=70, unsure=2)
 
 
@@ -115,18 +115,18 @@ def test_samples_with_new_frames_are_one_row_with_the_others_and_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[tuple[int, int, int]] = []
-    table = Table(monkeypatch, lambda key, fresh, samples: told.append((key.user, fresh, samples)))
+    table = Table(monkeypatch, lambda _, key, fresh, samples: told.append((key.user, fresh, samples)))
     table.count(5, image=1, user=77)
     table.count(2, image=1, user=77, fresh=3)
     table.count(4, image=1, user=77, fresh=1, unsure=1)
-    ((key, count),) = table.table.take(0).items()
+    ((key, count),) = table.table.take(0)[0].items()
     assert (key.user, count.samples) == (77, 11)
     assert sorted(told) == [(77, 1, 4), (77, 3, 2)]
 
 
 def drains(table: Table) -> Iterator[dict[SampleKey, Count]]:
     for number in itertools.count(1):
-        yield table.table.ready(table.table.take(0), number)
+        yield together(table.table.ready(table.table.take(0), number))
 
 
 def test_samples_wait_for_their_stack(table: Table) -> None:
@@ -159,8 +159,29 @@ def test_a_stack_that_never_comes_is_done_without(table: Table) -> None:
 def test_the_rest_is_given_out_at_the_end(table: Table) -> None:
     table.count(3, image=1, user=77)
     next(drains(table))
-    assert [(key.user, count.samples) for key, count in table.table.rest().items()] == [(0, 3)]
+    assert [(key.user, count.samples) for key, count in table.table.rest()[0].items()] == [(0, 3)]
     assert table.table.rest() == {} and table.table.without_stack == 3
+
+
+def test_slices_of_the_time_are_told_apart(table: Table) -> None:
+    table.count(3, image=1, user=77, slice=2)
+    table.count(4, image=1, user=77, slice=3)
+    table.count(5, image=1, user=77, slice=3, unsure=1)
+    taken = table.table.take(0, 50)
+    assert {at_ns: count.samples for at_ns, facts in taken.items() for count in facts.values()} == {
+        100: 3,
+        150: 9,
+    }
+    assert together(table.table.ready(taken, 1)) == {}
+    table.stacks.add(77)
+    ready = table.table.ready({}, 2)
+    assert {at_ns: count.samples for at_ns, facts in ready.items() for count in facts.values()} == {
+        100: 3,
+        150: 9,
+    }
+    (count,) = together(ready).values()
+    assert (count.samples, count.unsure) == (12, 5)
+    assert [one.samples for one in ready[100].values()] == [3], "the slices stay as they are"
 
 
 def test_facts_add_up() -> None:

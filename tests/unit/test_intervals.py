@@ -44,10 +44,11 @@ def test_a_long_measurement_has_few_long_intervals() -> None:
     for _ in range(10_000):
         now += STEP_NS
         level += STEP_NS
-        intervals.add({key(): Count(3, 3)}, {})
-        if intervals.is_due(now):
-            intervals.close(now, (0, level))
-    intervals.add({key(): Count(1, 1)}, {})
+        intervals.add(now - STEP_NS, {key(): Count(3, 3)}, {})
+        if intervals.wants_levels(now):
+            intervals.note_levels(now, (0, level))
+        intervals.make_room(now)
+    intervals.add(now, {key(): Count(1, 1)}, {})
     found = intervals.all(now + 5, (0, level + 5))
     assert MOST / 2 <= len(found) <= MOST
     assert sum(one.facts[key()].samples for one in found) == 30_001
@@ -60,23 +61,55 @@ def test_many_rows_make_few_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parprof.facts.intervals.MOST_ROWS", 30)
     intervals = Intervals()
     for at in range(1, 101):
-        intervals.add({key(user=10 * at + n): Count(1) for n in range(3)}, {})
-        intervals.close(at * STEP_NS, ())
-        assert len(intervals.all(at * STEP_NS, ())) <= 12
+        intervals.add((at - 1) * STEP_NS, {key(user=10 * at + n): Count(1) for n in range(3)}, {})
+        intervals.make_room(at * STEP_NS)
+        assert len(copy.deepcopy(intervals).all(at * STEP_NS, ())) <= 12
     assert sum(len(one.facts) for one in intervals.all(100 * STEP_NS, ())) == 300
 
 
 def test_cores_that_change_divide_what_was_before_and_what_comes() -> None:
     intervals = Intervals()
-    intervals.add({key(): Count(2)}, {})
-    intervals.close(STEP_NS, ())
-    intervals.add({key(): Count(3)}, {})
+    intervals.add(0, {key(): Count(2)}, {})
+    intervals.add(STEP_NS, {key(): Count(3)}, {})
     intervals.divide(1, 4)
-    intervals.add({key(): Count(5)}, {1: 2})
+    intervals.add(2 * STEP_NS - 1, {key(): Count(5)}, {1: 2})
     first, second = intervals.all(2 * STEP_NS, ())
     assert first.by_cores == {key(): {4: Count(2)}}
     assert second.by_cores == {key(): {4: Count(3), 2: Count(5)}}
     assert first.joined(second).by_cores == {key(): {4: Count(5), 2: Count(5)}}
+
+
+def test_levels_are_shared_among_the_intervals_that_lie_between_two_looks() -> None:
+    intervals = Intervals()
+    intervals.note_levels(STEP_NS // 2, (STEP_NS // 2,))
+    assert not intervals.wants_levels(STEP_NS - 1) and intervals.wants_levels(STEP_NS)
+    intervals.note_levels(3 * STEP_NS, (STEP_NS // 2, 0, 5 * STEP_NS // 2))
+    found = intervals.all(3 * STEP_NS, (STEP_NS // 2, 0, 5 * STEP_NS // 2))
+    assert [one.level_ns for one in found] == [
+        (STEP_NS // 2, 0, STEP_NS // 2),
+        (0, 0, STEP_NS),
+        (0, 0, STEP_NS),
+    ]
+
+
+def test_what_comes_late_is_in_the_interval_in_which_it_was_counted() -> None:
+    intervals = Intervals()
+    intervals.add(2 * STEP_NS, {key(): Count(1)}, {})
+    intervals.add(STEP_NS, {key(): Count(2)}, {})
+    intervals.add(9 * STEP_NS, {key(): Count(4)}, {})
+    found = intervals.all(3 * STEP_NS, ())
+    assert [one.facts.get(key(), Count()).samples for one in found] == [0, 2, 5], (
+        "what is behind the end is in the last"
+    )
+
+
+def test_a_long_sleep_of_ours_makes_no_more_of_them_than_there_may_be() -> None:
+    intervals = Intervals()
+    late = 1000 * STEP_NS
+    intervals.add(late - 1, {key(): Count(1)}, {})
+    assert intervals.make_room(late) and not intervals.make_room(late)
+    found = intervals.all(late, (0, late))
+    assert len(found) <= MOST and sum(one.level_ns[1] for one in found) == late
 
 
 def test_a_wait_is_in_the_intervals_that_it_took() -> None:

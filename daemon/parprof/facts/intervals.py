@@ -60,52 +60,86 @@ class CountedInterval:
 
 
 class Intervals:
-    """The intervals of a measurement while it lasts."""
+    """The intervals of a measurement while it lasts, all of one length."""
 
     def __init__(self) -> None:
         """Begin with the first one."""
-        self.seconds = FIRST_SECONDS
-        """How long one is to take."""
-        self._closed: list[CountedInterval] = []
-        self._open = CountedInterval(0, 0)
+        self.length_ns = round(FIRST_SECONDS * 1e9)
+        """How long each takes."""
+        self._parts: list[CountedInterval] = []
         self._level_ns: tuple[int, ...] = ()
+        self._levels_at_ns = 0
 
-    def is_due(self, now_ns: int) -> bool:
-        """Whether the one that lasts is long enough. ``now_ns``: since the measurement began."""
-        return now_ns - self._open.begin_ns >= self.seconds * 1e9
+    def _part(self, at_ns: int) -> CountedInterval:
+        """The one in which a time lies, ns since the measurement began."""
+        at = max(at_ns, 0) // self.length_ns
+        for number in range(len(self._parts), at + 1):
+            self._parts.append(CountedInterval(number * self.length_ns, (number + 1) * self.length_ns))
+        return self._parts[at]
 
-    def add(self, facts: Mapping[SampleKey, Count], allowed: Mapping[int, int]) -> None:
-        """See `CountedInterval.add`."""
-        self._open.add(facts, allowed)
+    def add(self, at_ns: int, facts: Mapping[SampleKey, Count], allowed: Mapping[int, int]) -> None:
+        """These came at a time, ns since the measurement began. See `CountedInterval.add`."""
+        self._part(at_ns).add(facts, allowed)
 
     def divide(self, image: int, allowed: int) -> None:
         """See `CountedInterval.divide`."""
-        for one in (*self._closed, self._open):
+        for one in self._parts:
             one.divide(image, allowed)
 
-    def close(self, now_ns: int, level_ns: Sequence[int]) -> None:
-        """One is over, another begins. ``level_ns``: for how long n_w was 0, 1, 2, ... since the beginning."""
-        self._closed.append(self._ended(now_ns, level_ns))
-        self._level_ns = tuple(level_ns)
-        self._open = CountedInterval(now_ns, now_ns)
-        rows = sum(len(one.facts) for one in self._closed)
-        if len(self._closed) >= MOST or rows > MOST_ROWS and len(self._closed) > 1:
-            self._closed = halved(self._closed)
-            self.seconds *= 2
+    def wants_levels(self, now_ns: int) -> bool:
+        """Whether another interval has begun since `note_levels`."""
+        return now_ns // self.length_ns > self._levels_at_ns // self.length_ns
+
+    def note_levels(self, now_ns: int, level_ns: Sequence[int]) -> None:
+        """For how long n_w was 0, 1, 2, ... since the measurement began, as of now.
+
+        What that has become more since the last time is shared among the intervals in between, by how much of each lies
+        there.
+        """
+        before_ns, took = self._levels_at_ns, now_ns - self._levels_at_ns
+        if took <= 0:
+            return
+        grown = [max(now - was, 0) for now, was in zip_longest(level_ns, self._level_ns, fillvalue=0)]
+        self._level_ns, self._levels_at_ns = tuple(level_ns), now_ns
+        begin_ns = before_ns
+        while begin_ns < now_ns:
+            part = self._part(begin_ns)
+            end_ns = min(part.end_ns, now_ns)
+            share = [ns * (end_ns - before_ns) // took - ns * (begin_ns - before_ns) // took for ns in grown]
+            part.level_ns = _without_zeroes(map(sum, zip_longest(part.level_ns, share, fillvalue=0)))
+            begin_ns = end_ns
+
+    def make_room(self, now_ns: int) -> bool:
+        """Make them fewer and longer if there are, or are about to be, too many; whether that was so."""
+        made = False
+        while self._are_too_many(now_ns):
+            self.length_ns *= 2
+            self._parts = halved(self._parts)
+            if self._parts:  # one that was left over has its other half before it
+                self._parts[-1].end_ns = self._parts[-1].begin_ns + self.length_ns
+            made = True
+        return made
+
+    def _are_too_many(self, now_ns: int) -> bool:
+        rows = sum(len(one.facts) for one in self._parts)
+        return now_ns >= (MOST - 1) * self.length_ns or (rows > MOST_ROWS and len(self._parts) > 1)
 
     def all(self, end_ns: int, level_ns: Sequence[int]) -> list[CountedInterval]:
-        """All of them, with the one that lasts, as far as there is anything in it."""
-        last = self._ended(max(end_ns, self._open.begin_ns), level_ns)
-        if last.end_ns > last.begin_ns or not self._closed:
-            return [*self._closed, last]
-        return [*self._closed[:-1], self._closed[-1].joined(last)]
+        """All of them, up to the measurement's end; what came behind that is in the last. Call it once, then."""
+        self.note_levels(end_ns, level_ns)
+        last = self._part(max(end_ns - 1, 0))
+        out = self._parts[: last.begin_ns // self.length_ns + 1]
+        for late in self._parts[len(out) :]:
+            out[-1] = out[-1].joined(late)
+        out[-1].end_ns = max(end_ns, out[-1].begin_ns)
+        return out
 
-    def _ended(self, end_ns: int, level_ns: Sequence[int]) -> CountedInterval:
-        took = [now - before for now, before in zip_longest(level_ns, self._level_ns, fillvalue=0)]
-        used = max((at for at, ns in enumerate(took, 1) if ns > 0), default=0)
-        self._open.end_ns = end_ns
-        self._open.level_ns = tuple(max(ns, 0) for ns in took[:used])
-        return self._open
+
+def _without_zeroes(values: Iterable[int]) -> tuple[int, ...]:
+    """These, but for zeroes at the end."""
+    found = tuple(values)
+    used = max((at for at, value in enumerate(found, 1) if value), default=0)
+    return found[:used]
 
 
 def spread_waits(intervals: Iterable[CountedInterval]) -> list[CountedInterval]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 
+from parprof.kernel.counts import ByTime
 from parprof.kernel.stacks import INTERRUPTED, RawStack, StackTable
 from parprof.model import ACTIVATION, Count, Facts, SampleKey, ThreadState, add_facts
 
@@ -26,33 +27,33 @@ class Activations:
     def __init__(self, stacks: StackTable) -> None:
         """``stacks``: of the session."""
         self._stacks = stacks
-        self._waiting: dict[SampleKey, tuple[int, dict[int, int]]] = {}
+        self._waiting: dict[tuple[int, SampleKey], tuple[int, dict[int, int]]] = {}
         """Since which drain; samples by how many of their innermost frames are new."""
         self._seen_from: dict[tuple[int, int], int] = {}
         self._own: set[int] = set()
         self.left_out = 0
         """Activations that are counted nowhere, for lack of room or of their stack."""
 
-    def note(self, key: SampleKey, fresh: int, samples: int, drain: int) -> None:
-        """So many samples were counted under a key whose ``fresh`` innermost frames were new."""
+    def note(self, at_ns: int, key: SampleKey, fresh: int, samples: int, drain: int) -> None:
+        """So many samples were counted at a time under a key whose ``fresh`` innermost frames were new."""
         if not key.user:
             return
         base = SampleKey(
             key.image, key.tid, ACTIVATION, ThreadState.WORKING, 0, key.user, 0, key.epoch, key.context
         )
-        _, by_fresh = self._waiting.setdefault(base, (drain, {}))
+        _, by_fresh = self._waiting.setdefault((at_ns, base), (drain, {}))
         by_fresh[fresh] = by_fresh.get(fresh, 0) + samples
 
-    def ready(self, drain: int) -> Facts:
+    def ready(self, drain: int) -> ByTime:
         """The activations in those samples whose stack is there: `Count.samples` of them."""
         waiting, self._waiting = self._waiting, {}
-        out: Facts = {}
-        for key, (since, by_fresh) in waiting.items():
+        out: ByTime = {}
+        for (at_ns, key), (since, by_fresh) in waiting.items():
             stack = self._stacks.raw(key.user)
             if stack is not None:
-                self._spread(out, key, stack, by_fresh)
+                self._spread(out.setdefault(at_ns, {}), key, stack, by_fresh)
             elif drain - since < _PATIENCE:
-                self._waiting[key] = since, by_fresh
+                self._waiting[at_ns, key] = since, by_fresh
             else:
                 self.left_out += sum(fresh * samples for fresh, samples in by_fresh.items())
         return out

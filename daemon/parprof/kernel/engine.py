@@ -22,7 +22,7 @@ from parprof.kernel.amounts import Amount
 from parprof.kernel.breaker import Breaker
 from parprof.kernel.call_counts import CallCounter
 from parprof.kernel.counters import Counters
-from parprof.kernel.counts import CountTable
+from parprof.kernel.counts import ByTime, CountTable, together
 from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.file_tables import FileTables, FoundMapping
 from parprof.kernel.objects import load_object
@@ -85,6 +85,9 @@ class BpfKernel(Closing):
         self._first_hz = frequency_hz
         self._phase = 0
         self._drains = 0
+        self._slices = 0, 0
+        self._slice_ns = 0
+        """How long a slice takes in the phase that the programs write now."""
         self._list_generation = 0
         self.stacks = StackTable()
         """The stacks behind the ids in facts, and the contexts."""
@@ -430,26 +433,45 @@ class BpfKernel(Closing):
         if self.trace_log is not None:
             self.trace_log.take()
 
+    def slice_time(self, begin_ns: int, length_ns: int) -> None:
+        """Tell apart when what is counted came, in slices of the time; see `drain_by_time`.
+
+        ``begin_ns``: of the first slice (CLOCK_MONOTONIC). In force from the next drain on; the first time at once,
+        which is before anything is counted.
+        """
+        is_first = not self._slices[1]
+        self._slices = begin_ns, length_ns
+        if is_first:
+            self._slice_ns = length_ns
+            self._settings.write(slices=self._slices)
+
     def drain(self) -> Facts:
-        """All samples counted since the last drain.
+        """All samples counted since the last drain."""
+        return together(self.drain_by_time())
+
+    def drain_by_time(self) -> ByTime:
+        """The same, by when they came: ns since the first slice of `slice_time`; where that was not called, 0.
 
         The kernel first moves on to the other phase, so that no count changes while it is read and deleted.
         """
         if self._events is not None:
             self._lost_here["cpu_gap"] += self._events.follow_cpus()
         old, self._phase = self._phase, 1 - self._phase
-        self._settings.write(phase=self._phase)
+        self._settings.write(phase=self._phase, slices=self._slices)
         time.sleep(0.002)  # programs that still saw the old phase end within microseconds
-        facts = self._counts.take(old)
+        by_time = self._counts.take(old, self._slice_ns)
+        self._slice_ns = self._slices[1]
         self.poll()  # after the counts: a stack is sent before it is counted
         self._drains += 1
-        self.stacks.touch((digest for key in facts for digest in (key.user, key.kernel)), self._drains)
-        ready = self._counts.ready(facts, self._drains)
-        ready.update(self._activations.ready(self._drains))
+        for facts in by_time.values():
+            self.stacks.touch((digest for key in facts for digest in (key.user, key.kernel)), self._drains)
+        ready = self._counts.ready(by_time, self._drains)
+        for at_ns, facts in self._activations.ready(self._drains).items():
+            ready.setdefault(at_ns, {}).update(facts)
         return ready
 
-    def _note_fresh(self, key: SampleKey, fresh: int, samples: int) -> None:
-        self._activations.note(key, fresh, samples, self._drains)
+    def _note_fresh(self, at_ns: int, key: SampleKey, fresh: int, samples: int) -> None:
+        self._activations.note(at_ns, key, fresh, samples, self._drains)
 
     def trim_stacks(self, drains: int, limit: int) -> int:
         """Forget stacks that were in none of the last ``drains``, if there are more than ``limit``; how many.
@@ -498,8 +520,8 @@ class BpfKernel(Closing):
             self._object, self.scopes, images, now_ns, follows_switches=self.breaker.follows_switches
         )
 
-    def unresolved(self) -> Facts:
-        """Facts whose stack never arrived, given out without it at the end of a session."""
+    def unresolved(self) -> ByTime:
+        """Facts whose stack never arrived, given out without it at the end of a session; as `drain_by_time`."""
         return self._counts.rest()
 
     def lost(self) -> dict[str, int]:

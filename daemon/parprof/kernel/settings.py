@@ -36,6 +36,7 @@ class Settings:
         self._frequency_hz = frequency_hz
         self._phase = 0
         self._ticks = False
+        self._slices = 0, 0
         self.budget = budget
         self.prices = Prices()
         self.write()
@@ -44,14 +45,16 @@ class Settings:
         self,
         *,
         phase: int | None = None,
+        slices: tuple[int, int] | None = None,
         ticks: bool | None = None,
         frequency_hz: int | None = None,
         budget: Budget | None = None,
         prices: Prices | None = None,
     ) -> None:
-        """Change some of it."""
+        """Change some of it. ``slices``: since when the time is told apart (CLOCK_MONOTONIC), and by how much, ns."""
         with self._lock:
             self._phase = self._phase if phase is None else phase
+            self._slices = slices or self._slices
             self._ticks = self._ticks if ticks is None else ticks
             self._frequency_hz = frequency_hz or self._frequency_hz
             self.budget = budget or self.budget
@@ -63,6 +66,7 @@ class Settings:
         for name, value in self._fixed.items():
             setattr(raw, name, value)
         raw.phase, raw.ticks = self._phase, self._ticks
+        raw.slices_begin_ns, raw.slice_ns = self._slices
         raw.refill_ns = int(self.budget.ratio * 1e9 / self._frequency_hz)
         raw.burst_ns = self.budget.burst_ns
         raw.hooks_ns = int(_HOOK_RUNS * _HOOK_NS / self.budget.ratio)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from parprof.facts.intervals import Intervals
+from parprof.kernel.counts import ByTime, together
 from parprof.model import Count, Facts, SampleKey, add_facts
 from parprof.session.target import Target
 
@@ -25,19 +26,23 @@ class Gathered:
         """See `Drain.by_cores`."""
         self.thread_names: dict[tuple[int, int], str] = {}
 
-    def add(self, facts: Facts) -> None:
-        """These have come."""
+    def add(self, by_time: ByTime) -> Facts:
+        """These have come. Returns them, whenever that was."""
+        facts = together(by_time)
         changed = {image for image in {key.image for key in facts} if self._has_changed(image)}
         if changed:
             self._divide({key: count for key, count in facts.items() if key.image in changed})
         if self._intervals is not None:
-            self._intervals.add(facts, {image: self._targets[image].cores for image in changed})
+            allowed = {image: self._targets[image].cores for image in changed}
+            for at_ns, some in by_time.items():
+                self._intervals.add(at_ns, some, allowed)
         for key, count in facts.items():
             if key.event == 0 and key.image in self._targets:
                 self._targets[key.image].clock_samples += count.samples
             if (key.image, key.tid) not in self.thread_names:
                 self.thread_names[key.image, key.tid] = self._thread_name(key.image, key.tid)
         add_facts(self.facts, facts)
+        return facts
 
     def _has_changed(self, image: int) -> bool:
         """Whether it may use another number of cores than at first."""

@@ -19,6 +19,7 @@ from parprof.facts.drain import Drain
 from parprof.facts.intervals import Intervals
 from parprof.facts.measurement import Measurement
 from parprof.kernel import records
+from parprof.kernel.counts import ByTime
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import ControlRecord, TraceRecord
 from parprof.languages import Instance
@@ -43,6 +44,9 @@ from parprof.unwind.placing import Placer
 _CHECK_SECONDS = 5.0
 """How often at least the costs are measured, and losses looked at."""
 _MANY = 8
+_FIRST_DRAIN_SECONDS, _DRAIN_SHARE = 0.05, 0.25
+"""A young measurement is drained sooner than at its pace, each time that its age has grown by so much: what is found
+out from samples, such as where threads spin, counts most in short ones."""
 _SETTLED_SECONDS = 0.2
 """A young process that still runs then gets probes of its own."""
 
@@ -84,7 +88,7 @@ class Session:
     ) -> None:
         """``one_job``: all processes are one scope; else each is its own, with the children that it forks.
 
-        ``by_interval``: keep what was counted when, too, and drain as often as that takes.
+        ``by_interval``: keep what was counted when, too.
         ``spare_plain``, ``on_planned``: see `Watched`.
         """
         self.kernel = kernel
@@ -113,6 +117,8 @@ class Session:
         self.ended_ns = self.started_ns
         self.started_s = time.time()
         self._core_rounds = Rounds(self.pace.cores)
+        if self._intervals is not None:
+            kernel.slice_time(self.started_ns, self._intervals.length_ns)
         self._last_drain = time.monotonic()
         self._last_rates = self._last_check = self._last_drain
         self._control_losses = 0
@@ -157,7 +163,7 @@ class Session:
         now_ns = time.monotonic_ns()
         unended = self.kernel.unended({target.image: target.scope.number}, now_ns)
         self.kernel.find_waits(target.pid, now_ns if wanted else 0)
-        self._add(unended.facts)
+        self._add({0: unended.facts})
 
     @property
     def facts(self) -> Facts:
@@ -258,7 +264,7 @@ class Session:
         if self.watched.placer.is_waiting or BOOK.is_busy:
             seconds = min(seconds, self.pace.tables)
         if self._intervals is not None:
-            seconds = min(seconds, self._intervals.seconds)
+            seconds = min(seconds, self._intervals.length_ns / 1e9)
         seconds = max(min(seconds, self._maps_due_s - time.monotonic()), 0.0)
         with suppress(InterruptedError):
             return [fd for fd, _ in self._poller.poll(seconds)]
@@ -319,13 +325,18 @@ class Session:
             self.regions.note(now)
 
     def _drain_in_time(self, now: float) -> None:
-        if now - self._last_drain >= self.pace.drain:
-            self.drain()
-        if self._intervals is not None:
-            took_ns = time.monotonic_ns() - self.started_ns
-            if self._intervals.is_due(took_ns):
+        if self._intervals is None:
+            if now - self._last_drain >= self.pace.drain:
                 self.drain()
-                self._intervals.close(took_ns, self._levels(self.started_ns + took_ns))
+            return
+        took_ns = time.monotonic_ns() - self.started_ns
+        if self._intervals.wants_levels(took_ns):
+            self._intervals.note_levels(took_ns, self._levels(self.started_ns + took_ns))
+        young = max(_FIRST_DRAIN_SECONDS, _DRAIN_SHARE * took_ns / 1e9)
+        if now - self._last_drain >= min(self.pace.drain, young):
+            self.drain()
+            if self._intervals.make_room(took_ns):
+                self.kernel.slice_time(self.started_ns, self._intervals.length_ns)
 
     def _check_in_time(self, now: float) -> None:
         if now - self._last_check >= min(self.pace.drain, _CHECK_SECONDS):
@@ -426,7 +437,7 @@ class Session:
 
     def drain(self) -> None:
         """Take all samples from the kernel now."""
-        self._add(self.kernel.drain())
+        self._add(self.kernel.drain_by_time())
         self._note_mappings()
         self._resolve_functions()
         self._last_drain = time.monotonic()
@@ -460,12 +471,12 @@ class Session:
         target = self.targets.get(image)
         return target.language if target is not None else None
 
-    def _add(self, facts: Facts) -> None:
+    def _add(self, by_time: ByTime) -> None:
+        facts = self._gathered.add(by_time)
         self._core_rounds.note({key.image for key in facts})
         for scope in self.scopes.values():
             scope.changed()
         self._spins.look(facts, self.targets)
-        self._gathered.add(facts)
 
     def samples(self) -> int:
         """Clock samples so far."""
@@ -484,14 +495,14 @@ class Session:
         self.drain()
         living = {target.image: target.scope.number for target in self._lives.living()}
         unended = self.kernel.unended(living, self.ended_ns)
-        self._add(unended.facts)
+        self._add({self.ended_ns - self.started_ns: unended.facts})
         for target in self._lives.unended():
             self._lives.end(target, End.EXITED if target.ended else End.LEFT)
         for image, ready_ns in unended.ready_ns.items():
             self.targets[image].ready_ns += ready_ns
         self.watched.placer.free_idle()
         time.sleep(0.01)
-        self._add(self.kernel.drain())
+        self._add(self.kernel.drain_by_time())
         self._note_mappings()
         self._resolve_functions()
         self._add(self.kernel.unresolved())
