@@ -9,7 +9,7 @@ BESIDE = -n 2 --dist loadfile --no-loadscope-reorder -m "not alone and not slow"
 UNIT = tests/unit tests/bpf_logic
 REAL = tests/e2e tests/kernel tests/system
 
-.PHONY: help demo test lint unit kernel e2e system kernels bench proto workloads clean
+.PHONY: help demo test lint unit kernel e2e system kernels bench proto workloads bytecode clean
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
@@ -27,7 +27,7 @@ demo: .venv/.run ## build an OpenMP example, profile it, print the report, leave
 	@echo
 	@echo "The profile is demo.pb.gz. Next: .venv/bin/parprof report demo.pb.gz --view flat"
 
-test: .venv/.dev workloads ## everything: lint, types, unit, BPF logic, kernel, end to end
+test: .venv/.dev workloads bytecode ## everything: lint, types, unit, BPF logic, kernel, end to end
 	$(RUN)/ruff check $(SOURCES)
 	$(RUN)/ruff format --check $(SOURCES)
 	$(RUN)/mypy daemon/parprof
@@ -42,14 +42,18 @@ lint: .venv/.dev ## ruff and mypy
 unit: .venv/.dev ## tests that need no root
 	$(RUN)/python -m pytest $(BESIDE) $(UNIT)
 
-kernel: .venv/.dev workloads ## tests with real BPF, as root
+kernel: .venv/.dev workloads bytecode ## tests with real BPF, as root
 	$(RUN)/python -m pytest tests/kernel
 
-e2e: .venv/.dev workloads ## tests of the commands on real programs, as root
+e2e: .venv/.dev workloads bytecode ## tests of the commands on real programs, as root
 	$(RUN)/python -m pytest tests/e2e
 
 system: .venv/.dev ## boots systemd in namespaces, builds and installs the package, as root
 	$(RUN)/python -m pytest tests/system
+
+# Where PYTHONDONTWRITEBYTECODE is set, hundreds of commands that tests start would each compile what was edited.
+bytecode: .venv/.dev
+	@$(RUN)/python -m compileall -q daemon/parprof
 
 workloads: .venv/.dev
 	@$(MAKE) --no-print-directory -s -C tests/workloads

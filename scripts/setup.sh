@@ -33,4 +33,6 @@ python=${PYTHON:-python3}
 extra=
 [ "$level" = run ] || extra="[dev]"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".$extra"
+# once, and not at each start, where the environment tells Python to keep no bytecode
+.venv/bin/python -m compileall -q daemon/parprof
 touch ".venv/.$level"
