@@ -47,6 +47,26 @@ struct judgement {
 	u8 unsure;	/* as in struct sample_key */
 };
 
+/* What shared functions are given (parprof/kernel/linking.py): one pointer, to something of a size that is known. */
+
+/* See move_scope. */
+struct scope_move {
+	s64 change;	/* so many more threads work */
+	s64 places;	/* by so much its word of this name changes */
+	u64 now;	/* the time, if that is known, or 0 */
+	u32 number;	/* the scope */
+	u32 tid;	/* the thread that changes */
+};
+
+/* See others_by_ticks, memory_working. */
+struct look {
+	u64 sum;	/* scratch */
+	u32 tgid;
+	u32 tid;
+	u32 is_sample;
+	u32 reserved;
+};
+
 BPF_TABLE("hash", struct sample_key, struct sample_value, counts, 65536);
 BPF_TABLE("hash", u32, struct process, processes, 8192);
 BPF_TABLE("hash", u32, struct process_config, configs, 8192);
@@ -75,6 +95,8 @@ BPF_TABLE("array", u32, struct control_record, layout_control, 1);
 BPF_TABLE("array", u32, struct trace_record, layout_trace, 1);
 BPF_TABLE("array", u32, struct thread_record, layout_thread, 1);
 BPF_TABLE("array", u32, struct path_record, layout_path, 1);
+BPF_TABLE("array", u32, struct scope_move, layout_scope_move, 1);
+BPF_TABLE("array", u32, struct look, layout_look, 1);
 
 static __always_inline void count(u32 which)
 {

@@ -161,17 +161,41 @@ static __always_inline s32 workers_working(struct memory_plan *plan, struct proc
 	return *(volatile u64 *)working;
 }
 
-/* n_working as the runtime's memory has it, for a thread that works; UNREADABLE if it has not. `sum`: as above. */
-static __always_inline s32 memory_working(struct memory_plan *plan, struct process *p, u64 *sum)
+/* n_working as the runtime's memory has it, for a thread of a process that works; UNREADABLE if it has not. */
+u64 ask_memory(u64 given)
 {
-	s32 n, outside = p->n_blocked_outside[parity(p)];
+	struct look *look = (struct look *)given;
+	struct process_config *config;
+	struct memory_plan *plan;
+	struct process *p;
+	s32 n, outside;
+	u32 tgid;
 
+	if (!look)
+		return UNREADABLE;
+	tgid = look->tgid;
+	p = processes.lookup(&tgid);
+	config = configs.lookup(&tgid);
+	if (!p || !config)
+		return UNREADABLE;
+	outside = p->n_blocked_outside[parity(p)];
+	plan = &config->memory;
 	if (plan->kind == MEMORY_WORKERS)
-		return workers_working(plan, p, sum);
+		return workers_working(plan, p, &look->sum);
 	if (plan->kind != MEMORY_TEAM)
 		return UNREADABLE;
 	n = team_working(plan, p);
 	if (n > 0 && outside > 0)	/* they wait for something else than the barrier, which still counts them */
 		n -= outside;
 	return n == UNREADABLE ? UNREADABLE : n < 1 ? 1 : n;
+}
+
+static u64 (*call_ask_memory)(struct look *look) = (void *)SHARED_ask_memory;
+
+static __always_inline s32 memory_working(u32 tgid)
+{
+	struct look look = {};
+
+	look.tgid = tgid;
+	return call_ask_memory(&look);
 }

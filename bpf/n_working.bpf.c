@@ -42,7 +42,7 @@ static __always_inline u32 source_flags(struct process_config *config, struct pr
 
 /* n_working for a thread that runs, and whether it is partly a guess. `others`: see others_by_ticks. `sum`: map memory, as
  * there. */
-static __always_inline void n_working_now(struct judgement *j, struct process *p, struct thread *t,
+static __always_inline void n_working_now(struct judgement *j, struct process *p, struct thread *t, u32 tgid,
 					  struct process_config *config, u32 cpus, s32 others, u64 *sum)
 {
 	u32 flags = source_flags(config, p), ticks = others >= 0;
@@ -68,7 +68,7 @@ static __always_inline void n_working_now(struct judgement *j, struct process *p
 	beside = forget_in(sum, beside);
 	if (config && j->state == STATE_WORKING && (flags & (FROM_MEMORY | CHECK_MEMORY)) &&
 	    (config->memory.kind != MEMORY_WORKERS || config->memory.root_kind != ROOT_LEARNED || p->runtime_root)) {
-		found = memory_working(&config->memory, p, sum);
+		found = memory_working(tgid);
 		if (found == UNREADABLE) {	/* just now the runtime builds or ends it, say */
 			if (flags & FROM_MEMORY) {
 				count(LOST_MEMORY);

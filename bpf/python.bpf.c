@@ -132,6 +132,22 @@ static __always_inline int python_step(struct walk *w, struct interpreter *py)
 	return 1;
 }
 
+/* The same for all programs that walk. */
+u64 python_frame(u64 given)
+{
+	struct walk *w = (struct walk *)given;
+	struct interpreter *py;
+	u32 tgid;
+
+	if (!w)
+		return 0;
+	tgid = w->tgid;
+	py = interpreters.lookup(&tgid);
+	return py ? python_step(w, py) : 0;
+}
+
+static u64 (*call_python_frame)(struct walk *w) = (void *)SHARED_python_frame;
+
 /* Where work was created, functions are not sent with the stack (python_code.bpf.c). Programs that have just started run code
  * once that they throw away then, and some end at once: Python is told of such stacks at intervals that grow with their age,
  * until its own polling does as well. */
@@ -165,7 +181,7 @@ static __always_inline u32 walk_python(struct walk *w, struct interpreter *py)
 			end = PYTHON_TOO_DEEP;
 			break;
 		}
-		if (!python_step(w, py)) {
+		if (!call_python_frame(w)) {
 			end = PYTHON_UNREADABLE;
 			break;
 		}

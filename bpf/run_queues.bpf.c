@@ -154,24 +154,42 @@ static __always_inline void update_mean(u32 *mean, u32 value)
 }
 
 /* The other threads of the scope that work now, as above, where switches are not followed; else -1. Those that only wait for
- * one another count no more than they would if somebody looked at the CPUs alone. `sum`: map memory that nobody else writes
- * meanwhile. Only at a sample, whose instant is nobody's choice, it is looked how many wait; at a call as many do as lately. */
-static __always_inline s32 others_by_ticks(struct process *p, struct settings *s, u32 tgid, u32 tid, u64 *sum, int is_sample)
+ * one another count no more than they would if somebody looked at the CPUs alone. Only at a sample, whose instant is nobody's choice, it is looked how many wait; at a call as many do as lately. */
+u64 look_beside(u64 given)
 {
-	u32 found, foreign, queued, away;
+	struct look *look = (struct look *)given;
+	u32 found, foreign, queued, away, tgid;
+	struct process *p;
+	struct settings *s = find_settings();
 
-	if (!by_ticks(p, s))
+	if (!look)
 		return -1;
-	found = others_on_cpus(tgid, tid, p->scope, s->cpus, sum);
+	tgid = look->tgid;
+	p = processes.lookup(&tgid);
+	if (!p || !s || !by_ticks(p, s))
+		return -1;
+	found = others_on_cpus(tgid, look->tid, p->scope, s->cpus, &look->sum);
 	foreign = found >> FOREIGN_SHIFT;
 	queued = (p->queued_lately + (1 << LATELY_SHIFT >> 1)) >> LATELY_SHIFT;
-	if (is_sample) {
-		queued = queued_threads(sum);
+	if (look->is_sample) {
+		queued = queued_threads(&look->sum);
 		update_mean(&p->foreign_lately, foreign);
 		update_mean(&p->queued_lately, queued);
 	}
 	away = queued < foreign ? queued : foreign;
 	return (found & BESIDE_MASK) + away + (away << AWAY_SHIFT);
+}
+
+static u64 (*call_look_beside)(struct look *look) = (void *)SHARED_look_beside;
+
+static __always_inline s32 others_by_ticks(u32 tgid, u32 tid, u32 is_sample)
+{
+	struct look look = {};
+
+	look.tgid = tgid;
+	look.tid = tid;
+	look.is_sample = is_sample;
+	return call_look_beside(&look);
 }
 
 /* Where switches are not followed: the current thread's time without a CPU since its last sample, or since it began. Threads

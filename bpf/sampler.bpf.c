@@ -11,7 +11,7 @@ static __always_inline void judge(struct walk *w, struct process *p, struct thre
 	struct sample_key *key = &w->key;
 	struct judgement *j = &w->judged;
 
-	n_working_now(j, p, t, config, cpus, w->others, &w->forgotten);
+	n_working_now(j, p, t, tgid, config, cpus, w->others, &w->forgotten);
 	key->state = j->state;
 	key->unsure = j->unsure;
 	key->n_working = j->n_working;
@@ -110,7 +110,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 		return 0;
 	}
 	w->begun_ns = bpf_ktime_get_ns();
-	w->others = others_by_ticks(p, s, tgid, tid, &w->forgotten, 1);
+	w->others = others_by_ticks(tgid, tid, 1);
 	if (!bpf_get_attach_cookie(ctx))
 		refill(p, s, tgid, tid);
 	user_mode = (ctx->regs.cs & 3) == 3;

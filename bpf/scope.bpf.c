@@ -83,18 +83,26 @@ static __always_inline void charge_stall(struct scope *s, struct thread *t, u64 
 	__sync_fetch_and_add(&value->total, took_ns);
 }
 
-/* One thread more, or fewer, works; or others have a CPU or wait for one. `t`: which thread; `now`: the time if that is known,
- * or 0. The time is in the same word as the number, so each interval is charged once, to the number that held; where many
- * threads change it at once, the number goes first. */
-static __always_inline void change_scope(u32 number, struct thread *t, s64 change, s64 places, u64 now)
+/* One thread more, or fewer, works; or others have a CPU or wait for one. The time is in the same word as the number, so each
+ * interval is charged once, to the number that held; where many threads change it at once, the number goes first. */
+u64 move_scope(u64 given)
 {
-	struct scope *s = find_scope(number);
-	u64 old, seen, stamp, units, begun, behind;
+	struct scope_move *m = (struct scope_move *)given;
+	struct scope *s;
+	struct thread *t;
+	u64 old, seen, stamp, units, begun, behind, now;
+	s64 change, places;
+	u32 tid;
 
+	if (!m)
+		return 0;
+	s = find_scope(m->number);
 	if (!s)
-		return;
-	if (!now)
-		now = bpf_ktime_get_ns();
+		return 0;
+	change = m->change;
+	places = m->places;
+	tid = m->tid;
+	now = m->now ? m->now : bpf_ktime_get_ns();
 	old = *(volatile u64 *)&s->word;
 	/* Without branches but for the one way out: else the verifier follows each combination of them at every turn. */
 #pragma clang loop unroll(disable)
@@ -114,21 +122,40 @@ static __always_inline void change_scope(u32 number, struct thread *t, s64 chang
 	count(STAT_SCOPE_CONTENDED);
 	__sync_fetch_and_add(&s->word, change);
 	__sync_fetch_and_add(&s->places, places);
-	return;
+	return 0;
 changed:
 	account_level(s, old, units);
 	if (places)
 		__sync_fetch_and_add(&s->places, places);
-	if (!change)
-		return;
+	if (!change || ((old & SCOPE_N_MASK) && ((old + change) & SCOPE_N_MASK)))
+		return 0;
+	t = threads.lookup(&tid);
+	if (!t)
+		return 0;
 	if (!(old & SCOPE_N_MASK) && !s->stopped_tid)
 		charge_stall(s, t, units << SCOPE_TIME_SHIFT);
 	if ((old + change) & SCOPE_N_MASK)
-		return;
+		return 0;
 	s->stall_user = 0;
 	s->stall_sleeps = t->blocked;
 	s->stall_tid = t->tid;
 	s->stall_image = t->image;
+	return 0;
+}
+
+static u64 (*call_move_scope)(struct scope_move *m) = (void *)SHARED_move_scope;
+
+/* `t`: the thread that changes; `now`: the time if that is known, or 0. */
+static __always_inline void change_scope(u32 number, struct thread *t, s64 change, s64 places, u64 now)
+{
+	struct scope_move m = {};
+
+	m.number = number;
+	m.tid = t ? t->tid : 0;
+	m.change = change;
+	m.places = places;
+	m.now = now;
+	call_move_scope(&m);
 }
 
 /* A thread that was stopped goes on, or has ended: call it when its change is counted. */

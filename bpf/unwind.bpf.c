@@ -102,39 +102,48 @@ static __always_inline int finish_user_stack(struct walk *w)
 	return finish_sample(w);
 }
 
+/* Records the innermost frame that is left and moves on to its caller's; GOING if that is not the end. A function by itself:
+ * else the verifier would follow it anew for each frame, in each program that walks. */
+u64 walk_frame(u64 given)
+{
+	struct walk *w = (struct walk *)given;
+	u32 depth;
+
+	if (!w)
+		return END_TOO_DEEP;
+	depth = w->depth;
+	asm volatile("" : "+r"(depth));
+	if (!w->again) {
+		depth &= MAX_FRAMES - 1;
+		w->record.pc[depth] = w->exact && depth ? w->ip | FRAME_INTERRUPTED : w->ip;
+		w->record.hash = mix(w->record.hash, w->ip);
+		w->depth = depth + 1;
+	}
+	w->end = step(w);
+	w->again = w->end == SEEKING;
+	depth = w->depth - 1;
+	asm volatile("" : "+r"(depth));
+	w->cfa[depth & (COMPARED_FRAMES - 1)] = w->sp;
+	if (w->sp > w->cut_sp) {
+		w->cut = w->depth;
+		w->cut_sp = ~0ULL;
+		if (!(WHOLE_WALKS >> (w->purpose & 7) & 1) && w->end == GOING)	/* what is below is the creator's context */
+			w->end = END_COMPLETE;
+	}
+	if (w->end == GOING && w->depth >= MAX_FRAMES)
+		w->end = END_TOO_DEEP;
+	return w->end;
+}
+
+static u64 (*call_walk_frame)(struct walk *w) = (void *)SHARED_walk_frame;
+
 /* Unwinds FRAMES_PER_CALL frames more; GOING if that did not reach the end. */
 static __always_inline u32 unwind_frames(struct walk *w)
 {
-	u32 depth;
-
 #pragma clang loop unroll(disable)
-	for (int i = 0; i < FRAMES_PER_CALL; i++) {
-		depth = w->depth;
-		asm volatile("" : "+r"(depth));
-		if (!w->again) {
-			depth &= MAX_FRAMES - 1;
-			w->record.pc[depth] = w->exact && depth ? w->ip | FRAME_INTERRUPTED : w->ip;
-			w->record.hash = mix(w->record.hash, w->ip);
-			w->depth = depth + 1;
-		}
-		w->end = step(w);
-		w->again = w->end == SEEKING;
-		depth = w->depth - 1;
-		asm volatile("" : "+r"(depth));
-		w->cfa[depth & (COMPARED_FRAMES - 1)] = w->sp;
-		if (w->sp > w->cut_sp) {
-			w->cut = w->depth;
-			w->cut_sp = ~0ULL;
-			if (!(WHOLE_WALKS >> (w->purpose & 7) & 1) && w->end == GOING)	/* what is below is the creator's context */
-				w->end = END_COMPLETE;
-		}
-		if (w->end != GOING)
+	for (int i = 0; i < FRAMES_PER_CALL; i++)
+		if (call_walk_frame(w) != GOING)
 			break;
-		if (w->depth >= MAX_FRAMES) {
-			w->end = END_TOO_DEEP;
-			break;
-		}
-	}
 	return w->end;
 }
 

@@ -10,17 +10,19 @@ import ctypes
 import os
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from parprof.errors import KernelUnsupported
 
 _SYS_BPF, _SYS_PERF_EVENT_OPEN = 321, 298
 MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, MAP_GET_NEXT_KEY, PROG_LOAD = range(6)
 PROG_TEST_RUN, RAW_TRACEPOINT_OPEN, MAP_LOOKUP_BATCH, MAP_DELETE_BATCH = 10, 17, 24, 27
-OBJ_GET_INFO_BY_FD, LINK_CREATE, ENABLE_STATS = 15, 28, 32
+OBJ_GET_INFO_BY_FD, BTF_LOAD, LINK_CREATE, ENABLE_STATS = 15, 18, 28, 32
 ANY, NOEXIST, EXIST = 0, 1, 2
 PROG_TYPES = {"kprobe": 2, "perf_event": 7, "raw_tracepoint": 17}
 ATTACH_PERF_EVENT, ATTACH_UPROBE_MULTI, ATTACH_UPROBE_SESSION = 41, 48, 57
 _ENOENT, _E2BIG, _ENOSPC = 2, 7, 28
+_FUNCTION_PLACE_BYTES = 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -133,20 +135,58 @@ def map_delete_batch(fd: int, keys: list[bytes]) -> None:
             done += struct.unpack_from("<I", raw.raw, 32)[0] + 1
 
 
-def program_load(kind: str, code: bytes, name: str, expected_attach_type: int = 0) -> int:
-    """Load a program and return its descriptor.
+class Functions(NamedTuple):
+    """What the kernel is told of the functions of a program."""
+
+    types: bytes
+    """BTF."""
+    places: bytes
+    """An array of ``struct bpf_func_info``."""
+
+
+def btf_load(types: bytes) -> int:
+    """Give the kernel BTF; its descriptor."""
+    buffer = ctypes.create_string_buffer(types, len(types))
+    return _bpf(BTF_LOAD, struct.pack("<QQIII", _address(buffer), 0, len(types), 0, 0))[0]
+
+
+def program_load(
+    kind: str, code: bytes, name: str, expected_attach_type: int = 0, functions: Functions | None = None
+) -> int:
+    """Load a program and return its descriptor. ``functions``: where it has more than one.
 
     Raises:
         KernelUnsupported: the kernel refused it; the text ends with the verifier's last words.
     """
+    try:
+        types = btf_load(functions.types) if functions else 0
+    except OSError as error:
+        raise KernelUnsupported(
+            f"the kernel refused the types of BPF program {name}: {error.strerror}"
+        ) from error
+    try:
+        return _program_load(
+            kind, code, name, expected_attach_type, types, functions.places if functions else b""
+        )
+    finally:
+        if types:
+            os.close(types)
+
+
+def _program_load(
+    kind: str, code: bytes, name: str, expected_attach_type: int, types: int, places: bytes
+) -> int:
     instructions = ctypes.create_string_buffer(code, len(code))
     licence = ctypes.create_string_buffer(b"GPL")
+    functions = ctypes.create_string_buffer(places, len(places) + 1)
     log = ctypes.create_string_buffer(1)
     for attempt in range(2):
         level, size = (0, 0) if attempt == 0 else (1, len(log))
         attributes = struct.pack(
-            "<IIQQIIQII16sII", PROG_TYPES[kind], len(code) // 8, _address(instructions), _address(licence),
+            "<IIQQIIQII16sIIIIQI", PROG_TYPES[kind], len(code) // 8, _address(instructions), _address(licence),
             level, size, _address(log) if level else 0, 0, 0, name.encode()[:15], 0, expected_attach_type,
+            types, _FUNCTION_PLACE_BYTES if places else 0, _address(functions) if places else 0,
+            len(places) // _FUNCTION_PLACE_BYTES,
         )  # fmt: skip
         try:
             return _bpf(PROG_LOAD, attributes)[0]

@@ -22,6 +22,7 @@ from parprof.kernel.bcc_import import import_bcc
 from parprof.kernel.btf import read_layout
 from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.headers import make_tree
+from parprof.kernel.linking import SHARED_FUNCTIONS, defines, link
 
 OBJECT_HEADERS = ("wire.h", "wire_calls.h", "wire_records.h", "thread_state.h", "amounts.h", "strata.h")
 OBJECT_PARTS = (
@@ -113,12 +114,12 @@ def _fields(structure: Any) -> list[list[Any]]:
     ]
 
 
-def _relocations(code: bytes, name_of_fd: dict[int, str]) -> list[list[Any]]:
-    out: list[list[Any]] = []
+def _relocations(code: bytes, name_of_fd: dict[int, str]) -> list[tuple[int, str]]:
+    out: list[tuple[int, str]] = []
     for index in range(0, len(code), 8):
         opcode, registers, _, immediate = struct.unpack_from("<BBhi", code, index)
         if opcode == _LD_IMM64 and registers >> 4 == _PSEUDO_MAP_FD:
-            out.append([index, name_of_fd[immediate]])
+            out.append((index, name_of_fd[immediate]))
     return out
 
 
@@ -157,6 +158,7 @@ def compile_object() -> dict[str, Any]:
                 "-Wno-macro-redefined",
                 f"-DMAX_CPUS={cpu_bound()}",
                 *layout.defines(),
+                *defines(),
                 *_namespace(),
             ],
         )
@@ -174,13 +176,16 @@ def compile_object() -> dict[str, Any]:
             "flags": lib.bpf_table_flags_id(module, index),
         }
         name_of_fd[lib.bpf_table_fd_id(module, index)] = name
+    codes = {name: bpf.dump_func(name.encode()) for name in (*PROGRAMS, *SHARED_FUNCTIONS)}
+    relocations = {name: _relocations(code, name_of_fd) for name, code in codes.items()}
     programs = {}
     for name, kind in PROGRAMS.items():
-        code = bpf.dump_func(name.encode())
+        linked = link(name, codes, relocations)
         programs[name] = {
             "kind": kind,
-            "code": base64.b64encode(code).decode(),
-            "relocations": _relocations(code, name_of_fd),
+            "code": base64.b64encode(linked.code).decode(),
+            "relocations": linked.relocations,
+            "functions": linked.functions,
         }
     layouts = {
         "sample_key": _fields(bpf["counts"].Key),

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,13 @@ from parprof.errors import KernelUnsupported
 from parprof.kernel import bpf
 from parprof.kernel.compiler import OBJECT_HEADERS, OBJECT_PARTS, cpu_bound, pid_namespace, source_directory
 from parprof.kernel.layout import check_size, make_structure
+from parprof.kernel.linking import function_places, function_types
 from parprof.kernel.refusals import bpf_not_permitted, program_refused
 
 _COMPILE_SECONDS = 120
 _CACHE_BYTES = 8 << 20
 """An object takes some 0.25 MiB."""
-COMPILER_MODULES = ("compiler.py", "btf.py", "headers.py", "bcc_import.py", "cpus.py")
+COMPILER_MODULES = ("compiler.py", "btf.py", "headers.py", "bcc_import.py", "cpus.py", "linking.py")
 """The modules here that make the object."""
 _ARRAY_OF_MAPS = 12
 _ENTRIES_AT_ONCE = 1024
@@ -192,12 +193,27 @@ class LoadedObject:
                 fd = self._edge_array(expected_attach_type)
             struct.pack_into("<i", code, offset + 4, fd)
         try:
-            fd = bpf.program_load(described["kind"], bytes(code), name, expected_attach_type)
+            fd = bpf.program_load(
+                described["kind"],
+                bytes(code),
+                name,
+                expected_attach_type,
+                self._functions(described["functions"]),
+            )
         except KernelUnsupported as error:
             permitted = not isinstance(error.__cause__, PermissionError)
             raise program_refused(error, permitted=permitted) from error
         self._loaded[name, expected_attach_type] = fd
         return fd
+
+    def _functions(self, functions: Sequence[tuple[str, int]]) -> bpf.Functions | None:
+        """What the kernel wants to know of a program that has more than one function."""
+        if len(functions) == 1:
+            return None
+        sizes = {name: definition["value_size"] for name, definition in self.definitions.items()}
+        return bpf.Functions(
+            function_types([name for name, _ in functions], sizes), function_places(functions)
+        )
 
     def _edge_array(self, attach_type: int) -> int:
         """The programs that probes tail-call: the kernel wants those of one array to be of one attach type."""
