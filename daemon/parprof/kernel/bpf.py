@@ -258,6 +258,13 @@ def program_run_stats(fd: int) -> tuple[int, int]:
     return int(nanoseconds), int(runs)
 
 
+def verified_instructions(fd: int) -> int:
+    """How many instructions the verifier went through for a program; 0: this kernel (before 5.16) does not tell."""
+    info = ctypes.create_string_buffer(232)
+    _bpf(OBJ_GET_INFO_BY_FD, struct.pack("<IIQ", fd, len(info), _address(info)))
+    return int(struct.unpack_from("<I", info.raw, 216)[0])
+
+
 def perf_event_open(attributes: bytes, pid: int, cpu: int) -> int:
     """perf_event_open with close-on-exec and no group."""
     buffer = ctypes.create_string_buffer(attributes, len(attributes))

@@ -1,10 +1,10 @@
 """Functions that several programs call, put behind the code of each, with what the kernel wants to know of their types.
 
 BCC makes one piece of code of each program, with all functions in it wherever they are called, and the verifier follows
-each copy on each way that leads there: most of what a start took. A function in `SHARED_FUNCTIONS` is compiled by itself.
-Who calls it calls the number that stands for it, as if it were a helper of the kernel's; here that becomes a call. By BTF
-the kernel is told that it is a global function: then the verifier looks at it once, whoever calls it, and takes nothing
-for granted of what it is given.
+each copy on each way that leads there: most of what a start took. A function in `SHARED_FUNCTIONS` is compiled by
+itself. Who calls it calls the number that stands for it, as if it were a helper of the kernel's; here that becomes a
+call. BTF tells the kernel that it is a global function: then the verifier looks at it once, whoever calls it, and takes
+nothing for granted of what it is given.
 """
 
 from __future__ import annotations
