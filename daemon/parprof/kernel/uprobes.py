@@ -136,7 +136,7 @@ class Prober:
         detacher.start()  # early: its start takes longer than closing does
 
     def prepare(self) -> None:
-        """Load what the first probes will need, in a thread of its own: the verifier takes over half a second."""
+        """Load what the first probes will need, in a thread of its own: the verifier takes its time."""
         threading.Thread(target=self._prepare, name="parprof-probes", daemon=True).start()
 
     def _prepare(self) -> None:
