@@ -359,6 +359,19 @@ def test_closing_does_not_wait_for_a_child_that_hangs(
         assert any(book.facts(dso).imports for dso in files), "it is started again"
 
 
+def test_closing_does_not_wait_for_questions_either(
+    program: Path, tmp_path: Path, dsos: Callable[[Path], list[Dso]]
+) -> None:
+    dso = next(dso for dso in dsos(program) if dso.elf is not None)
+    book = FactsBook(tmp_path)
+    asked = [book.ask(dso, {"address": address}) for address in range(3)]
+    os.kill(worker_of(book), signal.SIGSTOP)
+    started_s = time.monotonic()
+    book.close()
+    assert time.monotonic() - started_s < 5.0, "it took the 20 s that a file may take"
+    assert all(one is not None and one.done() for one in asked)
+
+
 def worker_of(book: FactsBook) -> int:
     """The child, as soon as there is one."""
     for _ in range(500):

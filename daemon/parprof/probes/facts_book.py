@@ -29,6 +29,7 @@ _MAX_FILE = 1 << 24
 _KEPT = 4096
 _MAX_COMING = 64
 """Files that are kept open for `FactsBook.coming`."""
+_INTERRUPT_SECONDS = 0.01
 _ATTEMPTS = 2
 """How often a file may crash the child or keep it busy for too long."""
 NOTHING = FileFacts()
@@ -222,7 +223,10 @@ class FactsBook(Closing):
         """End the child, whatever it does; it is started again if need be."""
         if self._thread is not None:
             self._closing = True
-            while wait(self._coming.values(), timeout=0.05).not_done:
+            last = self._thread.submit(
+                lambda: None
+            )  # behind all that was asked, of which only one keeps it busy
+            while wait([last], timeout=_INTERRUPT_SECONDS).not_done:
                 self._client.interrupt()
             self._thread.shutdown()
             self._thread, self._closing = None, False

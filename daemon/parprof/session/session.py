@@ -484,6 +484,7 @@ class Session:
 
     def finish(self) -> None:
         """Take the last samples, detach all probes. Targets keep running; the facts stay."""
+        self._spins.end()
         self._act_on_records()
         self._cut_off()
         self.ended_ns = self.kernel.freeze()

@@ -30,12 +30,15 @@ class SpinFinder:
         """``stacks``: what samples' stacks are called."""
         self._stacks = stacks
         self._book = book
+        self._ends = False
 
     def look(self, facts: Facts, targets: Mapping[int, Target]) -> None:
-        """Ask about the places where most of these samples hit. ``targets`` by image.
+        """Ask about the places where most of these samples hit, unless that is too late. ``targets`` by image.
 
         Of processes with several threads that run: one alone has nobody to wait for, and is not worth the child's time.
         """
+        if self._ends:
+            return
         hits: Counter[tuple[int, int]] = Counter()
         threads: dict[int, set[int]] = {}
         for key, count in facts.items():
@@ -54,6 +57,10 @@ class SpinFinder:
             found = target.load_map.find(place << _BYTES_LOG2)
             if found is not None and found[0].elf is not None:
                 self._book.ask(*found)
+
+    def end(self) -> None:
+        """Ask no more: the measurement is over before there could be an answer."""
+        self._ends = True
 
     def found(self) -> list[Dso]:
         """The files in which such loops have been found since the last call."""
