@@ -291,6 +291,17 @@ class Profile:
     intervals: list[Interval] = field(default_factory=list)
     """What was when, in order. Empty where that is not known: in files of before, and what was merged."""
 
+    @property
+    def elapsed_s(self) -> float:
+        """How long the program took, as far as that is known, else the measurement."""
+        return self.accounting.elapsed_s if self.accounting else self.duration_s
+
+    @property
+    def available_ns(self) -> float:
+        """n x time: what all cores had."""
+        cores = self.accounting.cores if self.accounting else self.process.cores
+        return cores * self.elapsed_s * 1e9
+
     def by_process(self) -> list[tuple[ProcessInfo, Metrics]]:
         """Each process that was measured, as it was first (an exec may change it), with the sum over its samples."""
         first: dict[int, ProcessInfo] = {}
