@@ -25,7 +25,9 @@ from parprof.untrusted import printable
 
 Key = tuple[str, str, str]
 _REAL_SAMPLED = "real: more than the chance of sampling explains (95 %)"
-_REAL_MEASURED = f"real: more than {100 * TOLERANCE:g} % of all core time, as measured times differ from run to run"
+_REAL_MEASURED = (
+    f"real: more than {100 * TOLERANCE:g} % of all core time, as measured times differ from run to run"
+)
 
 
 class DiffCommand:
