@@ -166,6 +166,9 @@ class PathSample:
     levels: Levels = ()
 
 
+SCOPE = "scope"
+"""What was measured as one job, among `Profile.extra`: process, tree or cgroup. Not there where nobody chose."""
+
 TRACE_ELAPSED, TRACE_MINIMUM = "trace_elapsed_s", "trace_minimum_time_s"
 """What an execution trace says, among `Profile.extra`: seconds; see `parprof.timeline.minimum`."""
 
