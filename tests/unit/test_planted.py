@@ -61,3 +61,15 @@ def test_bounds_hold_together(program: Program) -> None:
         assert 0 <= low < cause.lost_percent < high <= 100
         assert cause.gain_bound == pytest.approx(1 / (1 - cause.lost_percent / 100))
         assert cause.metrics.samples >= 50 or cause.kind is Kind.STALL  # which is counted, not sampled
+
+
+def test_a_stall_is_told_with_its_time_and_its_call() -> None:
+    told = {
+        program.name: causes(program)[0].what
+        for program in SINGLE
+        if program.name.endswith(("_read", "_sleep"))
+    }
+    assert told == {
+        "openmp_read": "nobody works for 0.38 s (of 0.58) while this waits for a pipe (read)",
+        "threads_sleep": "nobody works for 0.30 s (of 0.63) while this waits for time to pass (nanosleep)",
+    }
