@@ -11,7 +11,7 @@ REAL = tests/e2e tests/kernel tests/system
 
 .PHONY: help demo test lint unit kernel e2e system kernels bench proto workloads bytecode clean
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 .venv/.run: pyproject.toml scripts/setup.sh
 	@PYTHON=$(PYTHON) scripts/setup.sh run

@@ -75,14 +75,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--save", action="store_true", help="keep the recordings")
-    parser.add_argument(
-        "--all", action="store_true", help="those, too, that need metrics which there are not"
-    )
     options = parser.parse_args()
     for title, programs in (("single", SINGLE), ("combined", COMBINED)):
         right = judged = 0
         for program in programs:
-            if (options.names and program.name not in options.names) or (program.needs and not options.all):
+            if options.names and program.name not in options.names:
                 continue
             with tempfile.TemporaryDirectory() as scratch:
                 facts = Path(scratch) / "facts"

@@ -76,8 +76,6 @@ class Program:
     """Of its recording."""
     command: tuple[str, ...]
     problems: tuple[Problem, ...]
-    needs: str = ""
-    """A metric without which nobody can tell."""
 
     def is_answered(self, causes: Sequence[Cause]) -> bool:
         """Whether the first cause is right; of several problems, whether all are among the causes, and no other."""
@@ -95,14 +93,14 @@ def _plain(name: str) -> str:
     return name.partition("(int)")[0].rpartition("::")[2].removeprefix("__work_MOD_")
 
 
-def _openmp(*names: str, needs: str = "") -> Program:
+def _openmp(*names: str) -> Program:
     command = (str(BUILD / "openmp"), *names)
-    return Program("_".join(("openmp", *names)), command, tuple(OPENMP[name] for name in names), needs)
+    return Program("_".join(("openmp", *names)), command, tuple(OPENMP[name] for name in names))
 
 
-def _threads(*names: str, needs: str = "") -> Program:
+def _threads(*names: str) -> Program:
     command = (str(BUILD / "threads"), *names)
-    return Program("_".join(("threads", *names)), command, tuple(THREADS[name] for name in names), needs)
+    return Program("_".join(("threads", *names)), command, tuple(THREADS[name] for name in names))
 
 
 def _one(name: str, command: tuple[str, ...], function: str, *kinds: Kind) -> Program:
@@ -110,11 +108,10 @@ def _one(name: str, command: tuple[str, ...], function: str, *kinds: Kind) -> Pr
 
 
 _PYTHON = ("/usr/bin/python3", "-S", str(TESTS / "workloads/planted/gil.py"))
-_NEEDS = {"read": "stall", "sleep": "stall", "crowd": "a metric of too many threads"}
 
 SINGLE = (
-    *(_openmp(name, needs=_NEEDS.get(name, "")) for name in OPENMP),
-    *(_threads(name, needs=_NEEDS.get(name, "")) for name in THREADS),
+    *(_openmp(name) for name in OPENMP),
+    *(_threads(name) for name in THREADS),
     _one("threads_none", (str(BUILD / "threads"),), "", Kind.SERIAL_PROGRAM),
     _one("lambdas_serial", (str(BUILD / "lambdas"), "serial"), "serial_merge", Kind.SERIAL),
     _one("lambdas_mutex", (str(BUILD / "lambdas"), "mutex"), "deposit", Kind.LOCK),

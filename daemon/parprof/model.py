@@ -166,6 +166,9 @@ class PathSample:
     levels: Levels = ()
 
 
+SCOPE = "scope"
+"""What was measured as one job, among `Profile.extra`: process, tree or cgroup. Not there where nobody chose."""
+
 TRACE_ELAPSED, TRACE_MINIMUM = "trace_elapsed_s", "trace_minimum_time_s"
 """What an execution trace says, among `Profile.extra`: seconds; see `parprof.timeline.minimum`."""
 
@@ -290,6 +293,17 @@ class Profile:
     """Those that were measured together, where they are several."""
     intervals: list[Interval] = field(default_factory=list)
     """What was when, in order. Empty where that is not known: in files of before, and what was merged."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long the program took, as far as that is known, else the measurement."""
+        return self.accounting.elapsed_s if self.accounting else self.duration_s
+
+    @property
+    def available_ns(self) -> float:
+        """n x time: what all cores had."""
+        cores = self.accounting.cores if self.accounting else self.process.cores
+        return cores * self.elapsed_s * 1e9
 
     def by_process(self) -> list[tuple[ProcessInfo, Metrics]]:
         """Each process that was measured, as it was first (an exec may change it), with the sum over its samples."""

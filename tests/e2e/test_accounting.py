@@ -183,6 +183,7 @@ def test_attach_to_all_of_a_cgroup(tmp_path: Path) -> None:
             process.kill()
             process.wait()
         group.rmdir()
+    assert found["scope"]["kind"] == "cgroup"
     assert {one["pid"] for one in found["scope"]["processes"]} == {process.pid for process in busy}
     check_account(found)
 

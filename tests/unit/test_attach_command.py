@@ -16,9 +16,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from control_standin import StandInService, process, serving, sleeping
 from parprof.commands.attach import AttachCommand
 from parprof.commands.progress import Progress
+from parprof.errors import UsageError
 from parprof.exporters import pprof_reader
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control import conversation
+from parprof.service.control.client import NoDaemon
 from profiles import heat
 
 
@@ -56,6 +58,34 @@ def test_progress_of_the_daemon(
         profile = pprof_reader.read_from(file)
     differs = profile.notes.pop()
     assert profile == heat() and differs.startswith("measured by parprofd, at 1000 Hz")
+
+
+def test_the_daemon_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARPROF_SOCKET", str(tmp_path / "another"))
+    out = tmp_path / "out.pb.gz"
+    with sleeping() as target, serving(StandInService(process(target, os.getuid())), tmp_path) as path:
+        assert attach(str(target), "-d", "0.05", "-q", "-o", str(out), "--socket", path) == 0
+    with out.open("rb") as file:
+        assert pprof_reader.read_from(file).notes[-1].startswith("measured by parprofd")
+
+
+def test_a_daemon_that_is_named_and_not_there_is_an_error(tmp_path: Path) -> None:
+    """Nobody else is asked for the profile instead."""
+    out = tmp_path / "out.pb.gz"
+    with sleeping() as target:
+        for path, reason in (
+            (tmp_path / "none", "no parprofd listens on"),
+            (tmp_path, "no parprofd listens on"),
+        ):
+            with pytest.raises(NoDaemon, match=f"{reason} {path}: start it"):
+                attach(str(target), "-d", "0.05", "-q", "-o", str(out), "--socket", str(path))
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("option", [["--scope", "tree"], ["-e", "page-faults"], ["--span"], ["-F", "1000"]])
+def test_what_the_daemon_cannot_do_is_not_asked_of_it(option: list[str], tmp_path: Path) -> None:
+    with sleeping() as target, pytest.raises(UsageError, match="--socket: .* daemon"):
+        attach(str(target), "-d", "0.05", "--socket", str(tmp_path / "x"), *option)
 
 
 def test_losses_from_before_are_not_of_this_profile(terminal: Terminal) -> None:

@@ -405,14 +405,19 @@ def test_a_librarys_threads_beside_the_program_are_nobodys_fault() -> None:
 @pytest.mark.parametrize(
     ("calls", "said"),
     [
-        ("__GI___clock_nanosleep", "this waits for time to pass (sleep); wait for what is to happen"),
-        ("__wait4", "this waits for a child process; start several children"),
+        (
+            "__GI___clock_nanosleep",
+            "for 0.50 s while this waits for time to pass (clock_nanosleep); wait for what",
+        ),
+        ("__wait4", "this waits for a child process (wait4); start several children"),
         ("__GI___libc_read", "this waits in read; let it happen beside"),
-        ("pthread_cond_wait", "this waits for another thread; who is waited for"),
+        ("pthread_cond_wait", "this waits for another thread (pthread_cond_wait); who is waited for"),
         ("python3.11+0x545963 [waits: sleep]", "this waits for time to pass (sleep); wait for"),
         ("fread [waits: page fault]", "this waits for memory to be read in (page faults); touch"),
         ("fread [waits: other]", "this waits in fread; let it happen beside"),
-        ("[waits: other]", "no thread works while this waits; let it happen beside"),
+        ("__libc_read [waits: pipe]", "this waits for a pipe (read); let it happen beside"),
+        ("python3.11+0x545963 [waits: pipe]", "this waits for a pipe; let it happen beside"),
+        ("[waits: other]", "nobody works for 0.50 s while this waits; let it happen beside"),
     ],
 )
 def test_what_to_do_about_a_wait_depends_on_its_kind(calls: str, said: str) -> None:

@@ -58,6 +58,17 @@ def test_only_real_changes_are_marked() -> None:
     assert "of core time less is lost" in page
 
 
+def test_what_is_measured_differs_from_run_to_run() -> None:
+    """GIVEN stall of a function: 8 ms more of 8 s of core time in one, 300 ms more in another."""
+    before, after = profile(work=2000), profile(work=2000)
+    for one, amounts_ms in ((before, {"f": 1, "g": 500}), (after, {"f": 9, "g": 800})):
+        one.samples += [
+            PathSample((Frame("main"), Frame(name)), Metrics(stall_ns=amount_ms * 1e6))
+            for name, amount_ms in amounts_ms.items()
+        ]
+    assert real(before, after) == {"g"}
+
+
 def test_two_samplings_of_one_program_seldom_differ() -> None:
     dice = random.Random(7)
     marked = compared = 0

@@ -103,6 +103,12 @@ def test_links_lead_somewhere(document: str) -> None:
     assert links and not [link for link in links if not (place.parent / link).exists()]
 
 
+def test_make_help_lists_what_contributors_are_told_to_make() -> None:
+    listed = subprocess.run(["make", "-s", "-C", REPO, "help"], capture_output=True, text=True, check=True)
+    told = set(re.findall(r"^\| `make ([a-z0-9]+)`", (REPO / "CONTRIBUTING.md").read_text(), re.M))
+    assert {"e2e", "unit"} <= told <= {line.split()[0] for line in listed.stdout.splitlines()}
+
+
 def test_the_changes_of_the_tutorial_fit_its_program(tmp_path: Path) -> None:
     source = (REPO / "examples/heat.c").read_text()
     patches = re.findall(r"```diff\n(.*?)```", (REPO / "docs/tutorial.md").read_text(), re.DOTALL)

@@ -32,6 +32,7 @@ from parprof.facts.replay import (
     RecordedNames,
     RememberingNamer,
 )
+from parprof.facts.scopes import ScopeTimes
 from parprof.facts.writing import COLUMNS, MAX_BYTES, encode, save
 from parprof.files.dso import Dso
 from parprof.kernel.recording import Recording
@@ -39,7 +40,7 @@ from parprof.kernel.records import Cost
 from parprof.kernel.stacks import INTERRUPTED, STACK_ENDS, Context, RawStack, StackTable
 from parprof.languages import Saved
 from parprof.languages.front_ends import replayed
-from parprof.model import Count, Frame, SampleKey, ThreadState
+from parprof.model import SCOPE, Count, Frame, SampleKey, ThreadState
 from parprof.process.identity import Process
 from parprof.profile.assemble import make_profile
 from parprof.runtimes import agents
@@ -126,6 +127,7 @@ def made(cores: int | None = 3) -> tuple[Measurement, RecordedNames]:
         cores,
         ("cpu-clock instead",),
         {"/x": "why"},
+        scope="cgroup",
     )
     return measured, names
 
@@ -144,6 +146,16 @@ def test_what_is_read_makes_the_same_profile(source: Callable[[], tuple[Measurem
     assert len(first.samples) > 5
     assert first.samples == second.samples, "row for row, in the same order"
     assert first == second, "and all that is said of them"
+
+
+def test_the_job_has_its_histogram_and_its_scope_again() -> None:
+    measured, names = made()
+    measured = replace(
+        measured, scopes=(ScopeTimes((1_000_000_000, 1_500_000_000), 1_500_000_000, True, (1,)),)
+    )
+    again = make_profile(*decode(encode(measured, names)))
+    assert again.extra[SCOPE] == "cgroup"
+    assert again.accounting is not None and again.accounting.level_s[:2] == (1.0, 1.5)
 
 
 def test_what_another_namer_says_is_remembered() -> None:

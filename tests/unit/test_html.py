@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import unittest.mock
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,21 @@ def test_threads() -> None:
     ((name, values),) = data["threads"]["rows"]
     assert name.startswith("worker")
     assert values == data["total"]
+
+
+def test_processes_are_above_the_picture() -> None:
+    shown = heat()
+    assert 'class="processes"' not in html.page(shown).html()
+    shown.processes = [
+        replace(shown.process, pid=pid, comm=comm) for pid, comm in ((42, "heat"), (43, "<b>"))
+    ]
+    shown.samples[0].origin = shown.samples[0].origin._replace(pid=43)
+    found = html.page(shown).html()
+    table = found.partition('class="processes"')[2].partition("</table>")[0]
+    assert "2 processes worked" in table and table.count("<tr>") == 3
+    assert "<td>heat (42)</td><td>96 %</td>" in table and "<td>&lt;b&gt; (43)</td><td>4.5 %</td>" in table
+    assert found.index('class="processes"') < found.index('id="tabs"')
+    assert "<dt>processes</dt>" not in found
 
 
 def test_profiling_has_a_column_only_where_there_is_some() -> None:

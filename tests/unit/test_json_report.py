@@ -15,7 +15,7 @@ from hypothesis import given
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.exporters import json_report
-from parprof.model import TRACE_ELAPSED, TRACE_MINIMUM, ProcessInfo, Profile
+from parprof.model import SCOPE, TRACE_ELAPSED, TRACE_MINIMUM, ProcessInfo, Profile
 from profiles import any_profile, heat
 
 METRICS = ["samples", "work_s", "idleness_s", "overhead_s", "spin_s", "blame_s", "profiling_s"]
@@ -95,6 +95,13 @@ def test_what_an_execution_trace_says() -> None:
     profile = heat()
     profile.extra = {**profile.extra, TRACE_ELAPSED: "1.500000", TRACE_MINIMUM: "0.250000"}
     assert parsed(profile)["trace"] == {"elapsed_s": 1.5, "minimum_time_s": 0.25}
+
+
+def test_the_scope_is_what_was_chosen() -> None:
+    profile = heat()
+    assert parsed(profile)["scope"]["kind"] == "process"
+    profile.extra = {**profile.extra, SCOPE: "cgroup"}
+    assert parsed(profile)["scope"]["kind"] == "cgroup"
 
 
 def test_functions_by_exclusive_idleness() -> None:

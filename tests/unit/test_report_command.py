@@ -22,7 +22,8 @@ from parprof.errors import OutputError, ProfileFormatError, UsageError
 from parprof.exporters import pprof, pprof_reader
 from parprof.exporters.views import View
 from parprof.facts.reading import decode
-from parprof.model import ProcessInfo, Profile
+from parprof.metrics import OUTSIDE, READY, STALL, WAIT, Metric, Metrics
+from parprof.model import PathSample, ProcessInfo, Profile
 from parprof.profile.assemble import make_profile
 from profiles import frame, heat, sample
 
@@ -188,6 +189,25 @@ def test_diff_marks_only_changes_that_samples_can_show(
         names.append(str(tmp_path / f"{count_g}.pb.gz"))
         pprof.write(Profile(ProcessInfo(1, "x", cores=4), 1.0, 1000, samples), names[-1])
     assert run(DiffCommand(), *names) == 0
+    table = capsys.readouterr().out.partition("function\n")[2]
+    rows = [line.split() for line in table.splitlines()[:3]]
+    assert {row[-1]: row[4:-1] for row in rows} == {"main": ["incl."], "f": [], "g": ["yes"]}
+
+
+@pytest.mark.parametrize("metric", [STALL, OUTSIDE, WAIT, READY], ids=lambda one: one.name)
+def test_diff_marks_measured_changes_that_any_two_runs_have(
+    metric: Metric, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GIVEN what is no sample, of 4 cores for 1 s: 8 ms more in one function, 300 ms more in another."""
+    names = []
+    for f_ms, g_ms in ((500, 500), (508, 800)):
+        samples = [sample([frame("main", 1), frame("work", 2)], 1000, 4)]
+        for name, amount_ms in (("f", f_ms), ("g", g_ms)):
+            charged = Metrics.of({metric: amount_ms * 1e6})
+            samples.append(PathSample((frame("main", 1), frame(name, 3)), charged))
+        names.append(str(tmp_path / f"{g_ms}.pb.gz"))
+        pprof.write(Profile(ProcessInfo(1, "x", cores=4), 1.0, 1000, samples), names[-1])
+    assert run(DiffCommand(), *names, "--sort", metric.name) == 0
     table = capsys.readouterr().out.partition("function\n")[2]
     rows = [line.split() for line in table.splitlines()[:3]]
     assert {row[-1]: row[4:-1] for row in rows} == {"main": ["incl."], "f": [], "g": ["yes"]}

@@ -27,7 +27,7 @@ ARGUMENTS = {
     "attach": "--help pid --duration --scope --children --span --output --loops --save-facts --frequency --event "
     "--cores --n-w-source "
     "--budget --no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
-    "--width --blame --verbose --html --no-source --trace --trace-limit --trace-seconds",
+    "--width --blame --verbose --html --no-source --trace --trace-limit --trace-seconds --socket",
     "calls": "--help pid --function --duration --times --force --budget --n-w-source --output --json --quiet command",
     "report": "--help file --view --physical --unfold --recursion --sort --limit "
     "--width --blame --verbose --routine --with --merged --json --html --no-source",

@@ -9,6 +9,7 @@ import pty
 import random
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,35 @@ def test_losses_notes_and_events_are_shown() -> None:
     assert "never" not in report
     assert "note: first [bold]note[/bold]\nnote: second\n" in report
     assert "events: 7 page-faults" in report
+
+
+def first_lines(profile: Profile, width: int = 80) -> list[str]:
+    out = io.StringIO()
+    render(profile, View(width=width), out)
+    return out.getvalue().partition("\n\n")[0].splitlines()
+
+
+def test_processes_that_worked_have_a_line() -> None:
+    job = heat()
+    job.processes = [
+        replace(job.process, pid=pid, comm=comm) for pid, comm in ((42, "heat"), (43, "x" * 30), (9, "sh"))
+    ]
+    assert not any("processes" in line for line in first_lines(job))
+    job.samples[0].origin = job.samples[0].origin._replace(pid=43)
+    assert first_lines(job)[1] == "2 processes: heat (pid 42) 96 %, 1 more; shares of the work"
+    assert first_lines(job, 120)[1] == (
+        "2 processes: heat (pid 42) 96 %, xxxxxxxxxxx..xxxxxxxxxxx (pid 43) 4.5 %; shares of the work"
+    )
+    for pid in range(100, 150):
+        job.processes.append(replace(job.process, pid=pid))
+        job.samples.append(replace(job.samples[1], origin=job.samples[1].origin._replace(pid=pid)))
+    lines = first_lines(job)
+    assert (
+        len(lines) <= 6
+        and lines[1].startswith("52 processes: heat (pid 42) ")
+        and lines[1].endswith(" more; shares of the work")
+    )
+    assert all(len(line) <= 80 for line in lines)
 
 
 def test_context_view() -> None:

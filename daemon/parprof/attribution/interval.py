@@ -2,7 +2,8 @@
 
 Samples are taken as a Poisson process, which overstates the spread of regular ones. A value that is the sum of samples
 of at most ``step`` each then has at most the variance ``step x value``. A sample stands for a period of CPU time, and
-for up to n - 1 periods of idleness. What is measured at each event instead of sampled has a step of 0.
+for up to n - 1 periods of idleness. What is measured at each event instead of sampled has a step of 0; it
+differs from one run to the next all the same.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from parprof.metrics import (
+    ACTIVATIONS,
     BLAME,
     IDLENESS,
+    NANOSECONDS,
     OVERHEAD,
     PROFILING,
     SAMPLES,
@@ -32,6 +36,56 @@ Z = 1.96
 _NONE_SEEN = 3.0
 """Of what is seen in none of many samples, there are no more than so many with 95 % probability: exp(-3) = 0.05."""
 
+TOLERANCE = 0.01
+"""Of n x time, or of a metric's total where that is more or no time: what is measured, not sampled, may be off by so
+much between two runs of one program, as sleeps end late and the disk takes longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Of a metric, and how far off it may be (95 %)."""
+
+    value: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From one run's amount to another's."""
+
+    before: Amount
+    after: Amount
+
+    @property
+    def delta(self) -> float:
+        """How much more it is."""
+        return self.after.value - self.before.value
+
+    @property
+    def spread(self) -> float:
+        """How far off that may be: both errors are independent."""
+        return math.hypot(self.before.spread, self.after.spread)
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it is more than sampling, and what two runs differ in anyway, make of nothing."""
+        return abs(self.delta) > self.spread
+
+
+def amount_of(metric: Metric, part: Metrics, total: Metrics, cores: int, available_ns: float) -> Amount:
+    """What a part has of a metric. ``available_ns``: n x time."""
+    value = part[metric]
+    step = step_of(metric, period_ns(total), cores)
+    if step:
+        return Amount(value, Z * math.sqrt(max(value * step, 0.0)))
+    return Amount(value, measured_spread(metric, part, total, available_ns))
+
+
+def measured_spread(metric: Metric, part: Metrics, total: Metrics, available_ns: float) -> float:
+    """How far off a part's amount may be that is not sampled."""
+    whole = max(total[metric], available_ns if metric.unit is NANOSECONDS else 0.0)
+    return min(abs(part[metric]), TOLERANCE * whole)
+
 
 def period_ns(total: Metrics) -> float:
     """The CPU time that a sample stands for."""
@@ -42,6 +96,7 @@ def step_of(metric: Metric, period: float, cores: int) -> float:
     """What one sample adds to a metric at most; 0 for those that are not sampled."""
     steps = {
         SAMPLES: 1.0,
+        ACTIVATIONS: 1.0,
         IDLENESS: max(cores - 1, 0) * period,
         STOLEN: max(cores - 1, 0) * period,
         UNUSED: max(cores - 1, 0) * period,

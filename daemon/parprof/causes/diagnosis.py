@@ -60,6 +60,8 @@ class Setting:
     """``none`` also where the program merely has loaded one."""
     total: Metrics
     has_scripts: bool
+    elapsed_s: float = 0.0
+    """How long it ran; 0: not known."""
 
     @property
     def is_openmp(self) -> bool:

@@ -12,7 +12,7 @@ import re
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting, Test
 from parprof.causes.evidence import Tally
 from parprof.causes.locks import lock, lock_diagnosis
-from parprof.causes.machine import machine
+from parprof.causes.machine import machine, too_many_threads
 from parprof.causes.shares import (
     MOSTLY,
     imbalance_ratio,
@@ -184,6 +184,8 @@ def _starved(site: Site, setting: Setting) -> Diagnosis | None:
             else "other threads wait for what it makes",
             "share it out among threads, or make it cheaper",
         )
+    if setting.is_openmp and site.region is not None and len(workers(site.tally)) > setting.cores:
+        return too_many_threads(site, setting)
     remedy = "smaller pieces of work, with fewer dependences"
     if setting.is_openmp:
         remedy = "try schedule(dynamic), or smaller pieces with fewer dependences"

@@ -38,14 +38,17 @@ def machine(site: Site, setting: Setting) -> Diagnosis | None:
         return None
     if shares_explain(site.tally, setting.cores):
         return None
-    threads = len(workers(site.tally))
-    if threads > setting.cores:
-        return Diagnosis(
-            Kind.OVERSUBSCRIBED,
-            f"{threads} threads share {setting.cores} cores, and wait for each other",
-            f"use {setting.cores} threads" + (" (OMP_NUM_THREADS)" if setting.is_openmp else ""),
-        )
-    return BUSY_MACHINE
+    return too_many_threads(site, setting) if len(workers(site.tally)) > setting.cores else BUSY_MACHINE
+
+
+def too_many_threads(site: Site, setting: Setting) -> Diagnosis:
+    """Threads share cores. Those that a barrier has let go and that have no core yet are waiting as far as anybody can
+    see: they need not be found without one."""
+    return Diagnosis(
+        Kind.OVERSUBSCRIBED,
+        f"{len(workers(site.tally))} threads share {setting.cores} cores, and wait for each other",
+        f"use {setting.cores} threads" + (" (OMP_NUM_THREADS)" if setting.is_openmp else ""),
+    )
 
 
 def _crowd(site: Site, setting: Setting) -> Diagnosis | None:

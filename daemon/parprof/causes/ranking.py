@@ -76,16 +76,17 @@ class Cause:
 def find_causes(profile: Profile) -> list[Cause]:
     """What to act on in a profile, the worst first."""
     process = profile.process
-    return causes_of(profile.samples, process.cores, process.runtime)
+    return causes_of(profile.samples, process.cores, process.runtime, profile.elapsed_s)
 
 
-def causes_of(samples: Sequence[PathSample], cores: int, runtime: str) -> list[Cause]:
-    """The same from samples alone. ``cores``: n. ``runtime``: in whose words remedies are told."""
+def causes_of(samples: Sequence[PathSample], cores: int, runtime: str, elapsed_s: float = 0.0) -> list[Cause]:
+    """The same from samples alone. ``cores``: n. ``runtime``: in whose words remedies are told. ``elapsed_s``: how long
+    the program ran; 0: not known."""
     evidence = Evidence(samples, cores)
     total = evidence.root.all.metrics
     if cores < 2 or total.samples < LEAST_SAMPLES or not total.work_ns:
         return []
-    setting = Setting(cores, runtime_in_use(runtime, samples), total, evidence.scripts)
+    setting = Setting(cores, runtime_in_use(runtime, samples), total, evidence.scripts, elapsed_s)
     if program_is_serial(evidence.root.all, cores):
         found = [(_serial_program(evidence, setting), 1.0)]
     else:

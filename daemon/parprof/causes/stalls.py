@@ -24,7 +24,7 @@ _CALLS_THAT_WAIT = (
 """Where the kind of a wait is not known: what the call does."""
 _WAITS = {
     "sleep": (
-        "for time to pass (sleep)",
+        "for time to pass",
         "wait for what is to happen, not for a time; or do something else meanwhile",
     ),
     "child": (
@@ -41,6 +41,8 @@ _WAITS = {
     "network": ("for the network", "have several requests under way at once, or ask ahead of time"),
 }
 """By kind of wait: what is waited for, in words, and what to do about it."""
+_CALL = re.compile(r"[a-z]\w{,23}")
+"""A name as calls of the C library have them; others are left out of the sentence."""
 _SPIN_ALONE = Diagnosis(
     Kind.STARVED,
     "its threads spin, waiting for each other: pieces of work too short to see, or a busy machine",
@@ -58,13 +60,31 @@ def stall(site: Site, setting: Setting) -> Diagnosis | None:
         # who spins waits for a thread, and that is found to work at none of its samples, or has no core
         return BUSY_MACHINE if away_ns(setting.total) >= _AWAY * metrics.stall_ns else _SPIN_ALONE
     call, kind = wait_of(innermost)
-    what, remedy = _WAITS.get(kind, (f"in {call}" if call else "", _STALL_REMEDY))
+    what, remedy = _waited_for(call, kind)
     # all are on their way through a barrier, to sleep or just woken: more often than not others had the cores
     at_barrier = setting.runtime != "none" and is_barrier(call)
     if at_barrier and away_ns(setting.total) >= _AWAY * metrics.stall_ns:
         return BUSY_MACHINE
-    what = f"no thread works while this waits {what}".rstrip()
+    what = f"nobody works for {_seconds(metrics.stall_ns, setting)} while this waits {what}".rstrip()
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
+
+
+def _waited_for(call: str, kind: str) -> tuple[str, str]:
+    """What is waited for, in words, with the call where it has a name that tells something; and what to do about it."""
+    if kind not in _WAITS:
+        return f"in {call}" if call else "", _STALL_REMEDY
+    what, remedy = _WAITS[kind]
+    if not _CALL.fullmatch(call):
+        call = "sleep" if kind == "sleep" else ""
+    return f"{what} ({call})" if call and not what.endswith(")") else what, remedy
+
+
+def _seconds(stall_ns: float, setting: Setting) -> str:
+    """For how long: n idle cores for a second are a second."""
+    stalled_s = stall_ns / setting.cores / 1e9
+    digits = 1 if stalled_s >= 0.95 else 2
+    of = f" (of {setting.elapsed_s:.{digits}f})" if stalled_s <= setting.elapsed_s else ""
+    return f"{stalled_s:.{digits}f} s{of}"
 
 
 def wait_of(innermost: str) -> tuple[str, str]:

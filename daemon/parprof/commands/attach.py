@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from parprof.commands.control_socket import add_socket_option
 from parprof.commands.measuring import (
     DEFAULT_BUDGET_PERCENT,
     DEFAULT_FREQUENCY_HZ,
@@ -68,6 +69,7 @@ class AttachCommand:
         )
         add_measuring_options(parser, "parprof.pb.gz")
         add_trace_options(parser)
+        add_socket_option(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Returns the exit code."""
@@ -79,12 +81,17 @@ class AttachCommand:
         if args.duration is not None and not (math.isfinite(args.duration) and args.duration > 0):
             raise UsageError(f"-d {args.duration}: give a positive number of seconds")
         inspect(pid)
+        if args.socket is not None and (args.span or not _daemon_can(args)):
+            raise UsageError(
+                "--socket: this is not what the daemon can measure; leave it out, or see `man parprof`"
+            )
         if args.span:
             return self._measure_span(pid, args)
         if args.scope == "cgroup":
             cgroup_members(pid)  # or say at once why not
         interrupt = Interrupt()
-        if _daemon_can(args) and may_have_daemon() and self._ask_daemon(pid, args, interrupt):
+        wanted = args.socket is not None
+        if _daemon_can(args) and (wanted or may_have_daemon()) and self._ask_daemon(pid, args, interrupt):
             return 0
         events = validate(args)
         over = deadline(None)
@@ -128,7 +135,7 @@ class AttachCommand:
 
     @staticmethod
     def _ask_daemon(pid: int, args: argparse.Namespace, interrupt: Interrupt) -> bool:
-        """Have the daemon do it; False if there is none."""
+        """Have the daemon do it; False if there is none, and none was asked for by name."""
         from parprof.commands.progress import Progress
         from parprof.service.control.client import NoDaemon, profile_from_daemon
 
@@ -142,6 +149,7 @@ class AttachCommand:
                     profile = profile_from_daemon(
                         pid,
                         args.duration,
+                        path=args.socket,
                         on_progress=progress.show_daemon,
                         finished=lambda: bool(interrupt.signal),
                     )
@@ -156,6 +164,8 @@ class AttachCommand:
                 present(args, profile)
             return True
         except NoDaemon:
+            if args.socket is not None:
+                raise
             return False
 
 

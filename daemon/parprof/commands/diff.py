@@ -11,7 +11,7 @@ from typing import TextIO
 from rich.text import Text
 
 from parprof.attribution import Effort, percent, verdict
-from parprof.attribution.interval import are_told_apart, period_ns, step_of
+from parprof.attribution.interval import TOLERANCE, Change, amount_of, step_of
 from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import flat_view
 from parprof.commands import scaled
@@ -24,6 +24,10 @@ from parprof.model import Profile
 from parprof.untrusted import printable
 
 Key = tuple[str, str, str]
+_REAL_SAMPLED = "real: more than the chance of sampling explains (95 %)"
+_REAL_MEASURED = (
+    f"real: more than {100 * TOLERANCE:g} % of all core time, as measured times differ from run to run"
+)
 
 
 class DiffCommand:
@@ -56,7 +60,7 @@ class DiffCommand:
 
 
 @dataclass(slots=True)
-class Change:
+class Function:
     """A function in both profiles."""
 
     key: Key
@@ -64,13 +68,13 @@ class Change:
     inclusive: tuple[Metrics, Metrics] = field(default_factory=lambda: (Metrics(), Metrics()))
 
 
-def changes(a: Profile, b: Profile) -> list[Change]:
+def changes(a: Profile, b: Profile) -> list[Function]:
     """The functions of both profiles. They are the same by name and base names, wherever they were built."""
-    out: dict[Key, Change] = {}
+    out: dict[Key, Function] = {}
     for side, profile in enumerate((a, b)):
         for procedure, row in flat_view(CallingContextTree(profile.samples)).items():
             key = (procedure.name, os.path.basename(procedure.module), os.path.basename(procedure.file))
-            change = out.setdefault(key, Change(key))
+            change = out.setdefault(key, Function(key))
             change.exclusive[side].add(row.exclusive)
             change.inclusive[side].add(row.inclusive)
     return list(out.values())
@@ -80,7 +84,8 @@ def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> N
     """Print totals, then the functions whose own ``sort`` metric changed most.
 
     Times in seconds; points are differences of percentages of what the metric is a part of: effort, CPU
-    time, or all of itself. Only changes of time that are real, as far as sampling can tell, have a mark.
+    time, or all of itself. Only changes that are real have a mark: more than sampling makes, and than measured
+    times differ between two runs of one program.
     """
     totals = a.total(), b.total()
     rows = changes(a, b)
@@ -96,15 +101,14 @@ def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> N
     def change(pair: tuple[Metrics, Metrics]) -> str:
         return f"{metric.unit.amount(delta(pair)):+.{3 if metric.unit is NANOSECONDS else 0}f}"
 
-    steps = [
-        step_of(metric, period_ns(total), profile.process.cores)
-        for total, profile in zip(totals, (a, b), strict=True)
-    ]
-
     def is_real(pair: tuple[Metrics, Metrics]) -> bool:
-        return are_told_apart(pair[0][metric], pair[1][metric], *steps)
+        before, after = (
+            amount_of(metric, part, total, profile.process.cores, profile.available_ns)
+            for part, total, profile in zip(pair, totals, (a, b), strict=True)
+        )
+        return Change(before, after).is_real
 
-    def mark(row: Change) -> str:
+    def mark(row: Function) -> str:
         if is_real(row.exclusive):
             return "yes"
         return "incl." if is_real(row.inclusive) else ""
@@ -142,7 +146,7 @@ def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> N
             ),
         )
         if rows:
-            screen.line("real: more than the chance of sampling explains (95 %)")
+            screen.line(_REAL_SAMPLED if step_of(metric, 1.0, max(a.process.cores, 2)) else _REAL_MEASURED)
         if len(rows) > limit:
             screen.line(f"{len(rows) - limit:,} more beyond --limit {limit}")
 

@@ -89,6 +89,7 @@ def run_session(
                 own_cpu_s=time.process_time() - cpu_before_s,
                 cores=args.cores,
                 notes=[*events.notes, *_without_cache()],
+                scope=getattr(args, "scope", ""),
             )
             if args.save_facts is None:
                 profile, facts = make_profile(measured, namer), b""

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from parprof.commands.control_socket import add_socket_option
 from parprof.exporters.screen import Screen
-from parprof.service.control import DEFAULT_SOCKET, socket_path
 from parprof.service.control import control_pb2 as pb
+from parprof.service.control import socket_path
 from parprof.service.control.client import Client
 
 
@@ -40,15 +41,6 @@ class StatusCommand:
                 for label, text in described(status, socket_path(args.socket)):
                     screen.fact(label, text)
         return 1 if status.unhealthy else 0
-
-
-def add_socket_option(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--socket``, as `Client` takes it."""
-    parser.add_argument(
-        "--socket",
-        metavar="PATH",
-        help=f"the daemon's control socket (default: PARPROF_SOCKET, or {DEFAULT_SOCKET})",
-    )
 
 
 def described(status: pb.Status, path: str) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from parprof.commands.status import add_socket_option
+from parprof.commands.control_socket import add_socket_option
 from parprof.errors import UsageError
 from parprof.exporters.screen import MIN_WIDTH, Screen, elided
 from parprof.metrics import IDLENESS, METRICS, SAMPLES, WORK, Metric, Shown

@@ -30,7 +30,7 @@ _NAME_WIDTH = 22
 _MOST_GROUPS = 12
 _MOST_PROCESSES = 10
 _UNKNOWN_JOB = (
-    "For how long so many threads worked at once is not known of this profile: those that were merged, of saved facts, "
+    "For how long so many threads worked at once is not known of this profile: those that were merged, "
     "of the daemon and of older versions do not have it."
 )
 

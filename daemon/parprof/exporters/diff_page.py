@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from parprof.attribution import Effort, percent
-from parprof.attribution.interval import Z
+from parprof.attribution.interval import Amount, Change, Z, measured_spread
 from parprof.causes.ranking import interval_percent
 from parprof.causes.sites import lost_ns
 from parprof.cct.tree import CallingContextTree
@@ -20,7 +20,7 @@ from parprof.exporters.diff_graph import diff_graph
 from parprof.exporters.output import open_output
 from parprof.exporters.readable import readable
 from parprof.exporters.webpage import WebPage, asset, data_block, definitions, text
-from parprof.metrics import IDLENESS, Metrics
+from parprof.metrics import IDLENESS, STALL, Metrics
 from parprof.model import Profile
 from parprof.untrusted import visible
 
@@ -46,40 +46,10 @@ _BODY = """
 <p id="found" class="faint" aria-live="polite"></p>
 <div class="tall" id="rows" tabindex="0"></div>
 <p class="faint">Seconds of core time. Lost: idleness, overhead, and time in which nobody worked. The last column is
-the 95 % interval of a change as far as sampling goes; a change is marked as real where it is larger than that. How
-much two runs of the same program differ is not in it: measure each twice to know that.</p>
+the 95 % interval of a change as far as sampling goes, and 1 % of all core time where nobody worked; a change is marked
+as real where it is larger than that. How much two runs of the same program differ otherwise is not in it: measure each
+twice to know that.</p>
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """Core time, and how far off it may be (95 %)."""
-
-    value_ns: float
-    spread_ns: float
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """From one amount to another."""
-
-    before: Amount
-    after: Amount
-
-    @property
-    def delta_ns(self) -> float:
-        """How much more it is."""
-        return self.after.value_ns - self.before.value_ns
-
-    @property
-    def spread_ns(self) -> float:
-        """How far off that may be: both errors are independent."""
-        return math.hypot(self.before.spread_ns, self.after.spread_ns)
-
-    @property
-    def is_real(self) -> bool:
-        """Whether it is more than sampling alone makes."""
-        return abs(self.delta_ns) > self.spread_ns
 
 
 @dataclass(slots=True)
@@ -91,12 +61,13 @@ class _Row:
     everything: tuple[Metrics, Metrics] = field(default_factory=lambda: (Metrics(), Metrics()))
 
 
-def lost(part: Metrics, total: Metrics, cores: int) -> Amount:
-    """What a part loses."""
+def lost(part: Metrics, total: Metrics, profile: Profile) -> Amount:
+    """What a part loses. Its stall is no sample, but not the same in any two runs either."""
     value = lost_ns(part)
     share = percent(value, total.effort_ns)
-    low, high = interval_percent(part, total, cores)
-    return Amount(value, max(high - share, share - low, 0.0) / 100 * total.effort_ns)
+    low, high = interval_percent(part, total, profile.process.cores)
+    sampled = max(high - share, share - low, 0.0) / 100 * total.effort_ns
+    return Amount(value, math.hypot(sampled, measured_spread(STALL, part, total, profile.available_ns)))
 
 
 def useful(part: Metrics, total: Metrics) -> Amount:
@@ -126,7 +97,7 @@ def page(a: Profile, b: Profile, notes: Sequence[str] = ()) -> WebPage:
     rows: list[list[Any]] = []
     for (name, _, _), row in _functions(profiles).items():
         changed = _changes(row, totals, profiles)
-        if any(one.delta_ns for one in changed):
+        if any(one.delta for one in changed):
             rows.append([visible(name) or "[unknown]", visible(row.where), *map(_numbers, changed)])
     rows.sort(key=lambda row: (-abs(row[3][1] - row[3][0]), row[0]))
     drawn = diff_graph(
@@ -180,7 +151,7 @@ def _kinds(
 ) -> tuple[Change, Change]:
     """What is lost, and useful work."""
     (before, after), (a, b) = pair, totals
-    one, other = (profile.process.cores for profile in profiles)
+    one, other = profiles
     return (
         Change(lost(before, a, one), lost(after, b, other)),
         Change(useful(before, a), useful(after, b)),
@@ -189,7 +160,7 @@ def _kinds(
 
 def _numbers(change: Change) -> list[float]:
     """Before, after, how far off the change may be (microseconds), and whether it is real."""
-    values = change.before.value_ns, change.after.value_ns, change.spread_ns
+    values = change.before.value, change.after.value, change.spread
     return [*(round(value / 1000) for value in values), int(change.is_real)]
 
 
@@ -198,21 +169,17 @@ def _said(profile: Profile) -> str:
     effort = Effort.of(total)
     name = profile.process.command or profile.process.comm
     return (
-        f"{name}; {_elapsed_s(profile):.2f} s, n = {profile.process.cores}, {total.samples:,} samples: "
+        f"{name}; {profile.elapsed_s:.2f} s, n = {profile.process.cores}, {total.samples:,} samples: "
         f"{rounded(100 * effort.efficiency)} % of the cores' time useful, "
         f"{rounded(percent(lost_ns(total), effort.total_ns))} % lost"
     )
-
-
-def _elapsed_s(profile: Profile) -> float:
-    return profile.accounting.elapsed_s if profile.accounting else profile.duration_s
 
 
 def _answer(profiles: Sequence[Profile], totals: Sequence[Metrics], whole: Change) -> str:
     """What came of it, in a sentence."""
     if not all(total.samples for total in totals):
         return "one of the profiles has no samples: there is nothing to compare"
-    before, after = (_elapsed_s(profile) for profile in profiles)
+    before, after = (profile.elapsed_s for profile in profiles)
     speed = f"{before:.2f} s became {after:.2f} s"
     if before and after:
         speed += (
@@ -220,7 +187,7 @@ def _answer(profiles: Sequence[Profile], totals: Sequence[Metrics], whole: Chang
             if before >= after
             else f" ({after / before:.2f} times as long)"
         )
-    change = f"{abs(whole.delta_ns) / 1e9:.2f} s ± {whole.spread_ns / 1e9:.2f} s of core time"
+    change = f"{abs(whole.delta) / 1e9:.2f} s ± {whole.spread / 1e9:.2f} s of core time"
     if not whole.is_real:
         return f"{speed}; as much core time is lost as before, as far as sampling can tell (change {change})"
-    return f"{speed}; {change} {'less' if whole.delta_ns < 0 else 'more'} is lost"
+    return f"{speed}; {change} {'less' if whole.delta < 0 else 'more'} is lost"

@@ -13,7 +13,7 @@ from typing import Any
 from parprof.attribution import Effort
 from parprof.causes import Cause, find_causes
 from parprof.cct.tree import CallingContextTree
-from parprof.exporters.answer import nothing_to_act_on, sentence
+from parprof.exporters.answer import nothing_to_act_on, rounded, sentence
 from parprof.exporters.breakdown import ThreadKey, by_thread
 from parprof.exporters.graph import MAX_NODES, Graph, cause_links, graph, shown_metrics
 from parprof.exporters.histogram import concurrency, loss_bar
@@ -21,13 +21,16 @@ from parprof.exporters.output import open_output
 from parprof.exporters.readable import readable
 from parprof.exporters.shares import shares
 from parprof.exporters.sources import sources
-from parprof.exporters.summary import Fact, facts
+from parprof.exporters.summary import Fact, facts, process_facts, working_processes
 from parprof.exporters.webpage import WebPage, asset, data_block, definitions, text
 from parprof.metrics import Metrics
 from parprof.model import Profile
 from parprof.untrusted import visible
 
 MAX_THREADS = 1000
+MAX_PROCESSES = 200
+_FEW_PROCESSES = 8
+"""The table of so many is open to begin with."""
 _SCRIPTS = (
     "page_elements.js",
     "page_data.js",
@@ -124,7 +127,12 @@ def page(
     tree = CallingContextTree(shown.samples)
     total = tree.root.inclusive
     found = graph(tree, profile.process.cores)
-    told = [fact for fact in facts(profile, tree, causes) if fact.label not in ("advice", "also")]
+    elsewhere = set(process_facts(profile)) if working_processes(profile) else set()
+    told = [
+        fact
+        for fact in facts(profile, tree, causes)
+        if fact.label not in ("advice", "also") and fact not in elsewhere
+    ]
     threads, numbers = _threads(shown, total)
     title = f"parprof: {profile.process.command or profile.process.comm}"
     split, split_style = _split(total)
@@ -142,6 +150,7 @@ def page(
         split,
         concurrency(profile.accounting, profile.process.cores),
         definitions((text(fact.label), text(fact.text)) for fact in told if fact.label in _ABOVE),
+        _processes(profile),
         _PICTURE,
         f'<p class="faint">{text(_left_out(found))}</p>',
         _about(told),
@@ -176,6 +185,28 @@ def _answer(profile: Profile, causes: Sequence[Cause], total: Metrics) -> str:
         for number, cause in enumerate(causes, 1)
     )
     return f'<ol class="causes">{rows}</ol>'
+
+
+def _processes(profile: Profile) -> str:
+    """Who worked, where several processes were one job."""
+    workers = working_processes(profile)
+    if not workers:
+        return ""
+    rows = "\n".join(
+        f"<tr><td>{text(process.comm, 100)} ({process.pid})</td><td>{rounded(100 * share)} %</td>"
+        + "".join(f"<td>{value / 1e9:.2f}</td>" for value in (mine.work_ns, mine.idleness_ns, mine.spin_ns))
+        + f"<td>{text(process.runtime, 100)}</td><td>{text(process.n_w_source, 100)}</td></tr>"
+        for process, mine, share in workers[:MAX_PROCESSES]
+    )
+    more = len(workers) - MAX_PROCESSES
+    rest = f'<p class="faint">and {more:,} more</p>' if more > 0 else ""
+    return (
+        f'<details class="processes"{" open" if len(workers) <= _FEW_PROCESSES else ""}>'
+        f"<summary>{len(workers):,} processes worked</summary>"
+        '<div class="scroll"><table><thead><tr><th>process</th><th>share of work</th><th>work s</th>'
+        "<th>idleness s</th><th>spin s</th><th>runtime</th><th>n_w source</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table></div>{rest}</details>"
+    )
 
 
 def _about(told: Sequence[Fact]) -> str:

@@ -15,7 +15,7 @@ from parprof.exporters import concurrency
 from parprof.exporters.answer import headline, sentence
 from parprof.exporters.concurrency import FunctionLevels, by_function, by_process
 from parprof.metrics import IDLENESS, METRICS, OVERHEAD, SAMPLES, SPIN, WORK, Metrics
-from parprof.model import TRACE_ELAPSED, TRACE_MINIMUM, Profile
+from parprof.model import SCOPE, TRACE_ELAPSED, TRACE_MINIMUM, Profile
 
 SCHEMA = 2
 _WITH_INTERVALS = (WORK, IDLENESS, OVERHEAD, SPIN)
@@ -91,7 +91,7 @@ def _scope(profile: Profile) -> dict[str, Any]:
     levels = by_process(profile.samples)
     processes = profile.by_process()
     return {
-        "kind": "tree" if len(processes) > 1 else "process",
+        "kind": profile.extra.get(SCOPE) or ("tree" if len(processes) > 1 else "process"),
         "processes": [
             {
                 "pid": process.pid,

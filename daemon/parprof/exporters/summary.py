@@ -7,14 +7,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+
 from parprof.attribution import Effort, percent, verdict
 from parprof.attribution.counters import ratios_of
 from parprof.causes import Cause, find_causes
 from parprof.cct.tree import CallingContextTree, Procedure
 from parprof.exporters.answer import brief, location, mention, nothing_to_act_on, rounded, sentence
-from parprof.exporters.screen import Screen, elided_end
+from parprof.exporters.screen import Screen, elided, elided_end
 from parprof.metrics import METRICS, Metrics, Shown
-from parprof.model import Accounting, Profile
+from parprof.model import Accounting, ProcessInfo, Profile
 from parprof.untrusted import printable
 
 _PROCESSES_TOLD = 5
@@ -69,7 +71,7 @@ def facts(profile: Profile, tree: CallingContextTree, causes: Sequence[Cause] | 
             out.insert(0, Fact("verdict", nothing_to_act_on(profile, total)))
         out += _told(total)
         out += [Fact("accounted", _accounted(one)) for one in (profile.accounting,) if one is not None]
-        out += _processes(profile)
+        out += process_facts(profile)
     else:
         out.append(Fact("no samples", _why_none(profile)))
     if total.events:
@@ -106,7 +108,7 @@ def _accounted(account: Accounting) -> str:
     return f"{100 * account.accounted:.1f} % of {account.cores:g} cores x {account.elapsed_s:.2f} s: {told}"
 
 
-def _processes(profile: Profile) -> list[Fact]:
+def process_facts(profile: Profile) -> list[Fact]:
     """Who worked, where several processes were one job."""
     out: list[Fact] = []
     several = profile.by_process() if profile.processes else []
@@ -128,6 +130,12 @@ def _processes(profile: Profile) -> list[Fact]:
 _MAX_FIRST_LINES = 6
 _HIGH_SPIN_PERCENT = 25.0
 _HIGH_WITHHELD_PERCENT = 10.0
+_LEAST_WORK = 0.005
+"""Of a job's work: who did less only started the others, as a shell does."""
+_MOST_NAMED = 12
+_LONGEST_COMM = 24
+_INDENT = 3
+"""As `Screen.brief` leaves room for."""
 _LEAST_NAME = 20
 """Cells: a program can be told by so much of its command."""
 
@@ -137,6 +145,9 @@ def first_lines(screen: Screen, profile: Profile, causes: Sequence[Cause]) -> No
     total = profile.total()
     screen.brief(_how_well(profile, total, screen), 1)
     left = _MAX_FIRST_LINES - 2
+    if workers := working_processes(profile):
+        screen.brief(_who_worked(workers, screen.width), 1)
+        left -= 1
     told = 0
     for number, cause in enumerate(causes, 1):
         if left < (2 if screen.is_limited else 1):
@@ -148,6 +159,35 @@ def first_lines(screen: Screen, profile: Profile, causes: Sequence[Cause]) -> No
     rest = _rest(profile, causes[told:])
     if rest:
         screen.brief(rest, 1)
+
+
+def working_processes(profile: Profile) -> list[tuple[ProcessInfo, Metrics, float]]:
+    """The processes of a job with their share of its work, the busiest first; empty where one alone did it."""
+    if not profile.processes:
+        return []
+    found = profile.by_process()
+    whole = sum(mine.work_ns for _, mine in found)
+    worked = [
+        (process, mine, mine.work_ns / whole)
+        for process, mine in found
+        if mine.work_ns and mine.work_ns >= _LEAST_WORK * whole
+    ]
+    return sorted(worked, key=lambda row: -row[2]) if len(worked) > 1 else []
+
+
+def _who_worked(workers: Sequence[tuple[ProcessInfo, Metrics, float]], width: int) -> str:
+    """In a line: as many of them as fit, the rest counted."""
+    names = [
+        f"{elided(printable(process.comm) or 'unknown', _LONGEST_COMM)} (pid {process.pid}) {rounded(100 * share)} %"
+        for process, _, share in workers
+    ]
+    begin = f"{len(names):,} processes: "
+    for told in range(min(len(names), _MOST_NAMED), 0, -1):
+        more = f", {len(names) - told:,} more" if told < len(names) else ""
+        line = f"{begin}{', '.join(names[:told])}{more}; shares of the work"
+        if cell_len(line) <= width - _INDENT:
+            break
+    return line
 
 
 def _how_well(profile: Profile, total: Metrics, screen: Screen) -> str:

@@ -44,3 +44,5 @@ class Measurement:
     """The time of each job, by how many of its threads worked."""
     intervals: tuple[CountedInterval, ...] = ()
     """What was counted when; empty where that was not kept."""
+    scope: str = ""
+    """What was to be measured as one job, where the user said so: tree, cgroup."""

@@ -127,6 +127,7 @@ class _Decoder:
             problems={path: why.text() for path, why in file["problems"].members(1 << 16).items()},
             scopes=tuple(map(_scope, file.rows("scopes", _MANY))),
             intervals=tuple(self._interval(row, keys) for row in file.rows("intervals", 2 * MOST)),
+            scope=file["scope"].text() if "scope" in file.members() else "",
         )
         return measured, self._names()
 

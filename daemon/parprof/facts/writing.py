@@ -108,6 +108,7 @@ class _Encoder:
             "stacks": self._sorted_stacks(),
             "contexts": self._context_rows,
             "images": images,
+            "scope": measured.scope,
             "scopes": [
                 [
                     int(scope.exact),

@@ -12,7 +12,7 @@ from parprof.kernel.counters import LEFT_OUT
 from parprof.kernel.records import COST_NAMES
 from parprof.languages.front_ends import loaders
 from parprof.metrics import Metrics
-from parprof.model import PathSample, ProcessInfo, Profile
+from parprof.model import SCOPE, PathSample, ProcessInfo, Profile
 from parprof.profile.accounting import complete
 from parprof.profile.addresses import AddressBook
 from parprof.profile.intervals import by_interval
@@ -237,6 +237,7 @@ def _extra(measured: Measurement, impossible: Sequence[str], cpu_ns: float) -> d
             key: str(value)
             for key, value in {**measured.kernel.statistics(), **_language_counts(measured)}.items()
         },
+        **({SCOPE: measured.scope} if measured.scope else {}),
         "invariant_violations": str(len(impossible)),
         "cost_budget_percent": f"{100 * measured.kernel.budget_ratio:g}",
         **costs,

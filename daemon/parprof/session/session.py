@@ -200,11 +200,18 @@ class Session:
         return ended
 
     def measurement(
-        self, main: Target, *, own_cpu_s: float = 0.0, cores: int | None = None, notes: Sequence[str] = ()
+        self,
+        main: Target,
+        *,
+        own_cpu_s: float = 0.0,
+        cores: int | None = None,
+        notes: Sequence[str] = (),
+        scope: str = "",
     ) -> Measurement:
         """All that was measured, after `finish`.
 
-        ``main`` is the process that it is named after, ``own_cpu_s`` our CPU time, ``cores`` n if the user says so.
+        ``main`` is the process that it is named after, ``own_cpu_s`` our CPU time, ``cores`` n if the user says so, as
+        ``scope`` is what is measured as one job.
         """
         return Measurement(
             self.drained(),
@@ -224,6 +231,7 @@ class Session:
             tuple(self._intervals.all(self.ended_ns - self.started_ns, self._levels(self.ended_ns)))
             if self._intervals
             else (),
+            scope,
         )
 
     def _levels(self, now_ns: int) -> list[int]:
