@@ -104,6 +104,16 @@ def test_working_workers_of_a_live_process(build: Path, program: str, agent: Age
             let_go(process)
 
 
+@pytest.mark.parametrize("g", [0, 0x1E240, 0x5000], ids=["null", "not relocated", "all zero"])
+def test_cilk_plus_before_it_starts(g: int) -> None:
+    """Its variable is initialized, by a relocation, with the address of a state that is all zero."""
+    memory = MadeUp("v2.1", [])
+    memory.blocks = {0x1000: g.to_bytes(8, "little"), 0x5000: bytes(2048)}
+    memory.symbol = lambda name: 0x1000  # type: ignore[method-assign]
+    plan = CilkPlus().memory(file_with(), memory)
+    assert isinstance(plan, WorkerArray) and plan.root == 0x1000
+
+
 def test_both_ways_into_cheetah_agree(build: Path) -> None:
     with stepped(build / "cheetah") as process:
         for state, _ in STATES[:2]:
