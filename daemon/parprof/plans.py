@@ -132,33 +132,6 @@ class TeamBarrier:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerArray:
-    """An array of workers, each with a word that says whether it works.
-
-    From the root, a pointer is read at each of ``hops`` in turn; in the structure reached, the u32 at ``count`` is
-    the number of workers and the pointer at ``array`` their array. An entry is a pointer (``stride`` 8 and
-    ``pointers``) or a structure of ``stride`` bytes. From the entry a pointer is read at each of ``worker_hops``
-    (a null one: it does not work); then the unsigned of ``size`` bytes at ``value`` is compared: the worker works
-    if it equals ``equals``, or with ``equals`` None if it is not 0.
-    """
-
-    root_kind: Root
-    root: int
-    hops: tuple[int, ...]
-    count: int
-    array: int
-    stride: int
-    pointers: bool
-    worker_hops: tuple[int, ...]
-    value: int
-    size: int
-    equals: int | None
-
-
-MemoryPlan = TeamBarrier | WorkerArray
-
-
-@dataclass(frozen=True, slots=True)
 class ClosureChain:
     """Cilk-5: where the ancestors of a stolen frame are. See cilk-runtimes.md sec. 5.2.
 
@@ -182,3 +155,32 @@ class ClosureChain:
     entry: int
     signature: int
     inlet: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerArray:
+    """An array of workers, each with a word that says whether it works.
+
+    From the root, a pointer is read at each of ``hops`` in turn; in the structure reached, the u32 at ``count`` is
+    the number of workers and the pointer at ``array`` their array. An entry is a pointer (``stride`` 8 and
+    ``pointers``) or a structure of ``stride`` bytes. From the entry a pointer is read at each of ``worker_hops``
+    (a null one: it does not work); then the unsigned of ``size`` bytes at ``value`` is compared: the worker works
+    if it equals ``equals``, or with ``equals`` None if it is not 0.
+    """
+
+    root_kind: Root
+    root: int
+    hops: tuple[int, ...]
+    count: int
+    array: int
+    stride: int
+    pointers: bool
+    worker_hops: tuple[int, ...]
+    value: int
+    size: int
+    equals: int | None
+    closures: ClosureChain | None = None
+    """Where the same structures lead to the ancestors of stolen work."""
+
+
+MemoryPlan = TeamBarrier | WorkerArray

@@ -171,8 +171,10 @@ def count_working(plan: WorkerArray, memory: Memory, fsbase: int = 0, learned: i
     if not at:
         return None
     working = 0
-    array = word(at + plan.array)
-    for index in range(word(at + plan.count, 4)):
+    array, count = word(at + plan.array), word(at + plan.count, 4)
+    if not array or not count:
+        return None
+    for index in range(count):
         entry = array + index * plan.stride
         entry = word(entry) if plan.pointers else entry
         for hop in plan.worker_hops:

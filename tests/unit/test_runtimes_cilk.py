@@ -36,12 +36,14 @@ from parprof.runtimes.tlsslots import tls_slots
 STATES = [("serial", None), ("two", 2), ("one", 1), ("serial again", 0)]
 """What the programs of `cilk_process` do in turn, and how many workers work then."""
 
+CILK5_LIBRARIES = ["libcilk.so.0", "libcilk.g.so.0", "libcilk.p.so.0", "libcilk.g.p.so.0"]
+
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("cilk")
-    libraries = ["libopencilk.so.1", "libcilkrts.so.5", "libcilk.so.0"]
-    wanted = [*libraries, "stripped/libopencilk.so.1", "stripped/libcilkrts.so.5"]
+    libraries = ["libopencilk.so.1", "libcilkrts.so.5"]
+    wanted = [*libraries, *CILK5_LIBRARIES, "stripped/libopencilk.so.1", "stripped/libcilkrts.so.5"]
     subprocess.run(
         ["make", "-s", "-C", str(CILK), f"OUT={out}", *(str(out / name) for name in wanted)],
         check=True, capture_output=True,
@@ -58,7 +60,14 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
         flag = f'-DCILK_ABI="{abi}_abi.h"'
         compile_("spawn.c", library, abi, flag)
         compile_("spawn.c", f"stripped/{library}", f"{abi}.stripped", flag, "-s")
-    compile_("cilk5.c", libraries[2], "cilk5")
+    for library in CILK5_LIBRARIES:
+        compile_("cilk5.c", library, library.replace("lib", "with."))
+    # what a library is called tells nothing
+    (out / "renamed").mkdir()
+    subprocess.run(["cp", out / CILK5_LIBRARIES[3], out / "renamed" / CILK5_LIBRARIES[0]], check=True)
+    subprocess.run(["gcc", *FLAGS, str(out / "cilk5.c"), str(out / CILK5_LIBRARIES[3]), "-o", str(out / "with.renamed"),
+                    f"-Wl,-rpath,{out}/renamed"], check=True)  # fmt: skip
+    (out / "renamed" / CILK5_LIBRARIES[3]).symlink_to(CILK5_LIBRARIES[0])
     subprocess.run(["gcc", *FLAGS, '-DCILK_ABI="cheetah_abi.h"', "-static", "-pthread", str(out / "spawn.c"),
                     str(CILK / "cheetah.c"), "-o", str(out / "cheetah.static")], check=True)  # fmt: skip
     return out
@@ -104,6 +113,16 @@ def test_working_workers_of_a_live_process(build: Path, program: str, agent: Age
             let_go(process)
 
 
+@pytest.mark.parametrize("g", [0, 0x1E240, 0x5000], ids=["null", "not relocated", "all zero"])
+def test_cilk_plus_before_it_starts(g: int) -> None:
+    """Its variable is initialized, by a relocation, with the address of a state that is all zero."""
+    memory = MadeUp("v2.1", [])
+    memory.blocks = {0x1000: g.to_bytes(8, "little"), 0x5000: bytes(2048)}
+    memory.symbol = lambda name: 0x1000  # type: ignore[method-assign]
+    plan = CilkPlus().memory(file_with(), memory)
+    assert isinstance(plan, WorkerArray) and plan.root == 0x1000
+
+
 def test_both_ways_into_cheetah_agree(build: Path) -> None:
     with stepped(build / "cheetah") as process:
         for state, _ in STATES[:2]:
@@ -120,13 +139,15 @@ def test_both_ways_into_cheetah_agree(build: Path) -> None:
         let_go(process)
 
 
-def test_working_workers_of_cilk5(build: Path) -> None:
-    with stepped(build / "cilk5") as process:
+@pytest.mark.parametrize("library", [*CILK5_LIBRARIES, "renamed"])
+def test_working_workers_of_cilk5(build: Path, library: str) -> None:
+    with stepped(build / library.replace("lib", "with.").replace("renamed", "with.renamed")) as process:
         for state, expected in STATES:
             go_on(process, state)
             plan, memory, name = plan_for(Cilk5(), process.pid)
-            assert (name, plan.root_kind) == ("libcilk.so.0", Root.LEARNED)
-            with ElfFile.open(str(build / "libcilk.so.0")) as elf:
+            file = build / (f"renamed/{CILK5_LIBRARIES[0]}" if library == "renamed" else library)
+            assert (name, plan.root_kind) == (file.name, Root.LEARNED)
+            with ElfFile.open(str(file)) as elf:
                 context = next(
                     table.symbol(entry).value for table in elf.symbol_tables for entry in table.entries()
                     if table.name(entry) == "the_context"
@@ -138,6 +159,13 @@ def test_working_workers_of_cilk5(build: Path) -> None:
                 ws = int.from_bytes(memory.read(states, 8), "little")
                 assert settles_at(plan, memory, expected, learned=ws) == expected
             let_go(process)
+
+
+def test_a_library_of_cilk5_that_does_not_tell_how_it_was_built() -> None:
+    memory = MadeUp("v2.1", [])
+    memory.symbol = lambda name: 0x1000 if name == "Cilk_scheduler" else 0  # type: ignore[method-assign]
+    with pytest.raises(UnknownLayout, match="does not tell"):
+        Cilk5().memory(file_with(), memory)
 
 
 def test_a_stripped_library_alone_leads_nowhere(build: Path) -> None:
@@ -155,6 +183,7 @@ def test_a_stripped_library_alone_leads_nowhere(build: Path) -> None:
     [
         ("libopencilk.so", "opencilk"), ("libopencilk.so.1", "opencilk"), ("libcilkrts.so.5", "cilkplus"),
         ("libcilkrts.so.5.0.0", "cilkplus"), ("libcilk.so.0", "cilk5"), ("libcilk.so.0.0.0", "cilk5"),
+        ("libcilk.g.so.0", "cilk5"), ("libcilk.p.so.0", "cilk5"), ("libcilk.g.p.so.0", "cilk5"),
         ("libcilkscreen.so", None), ("mylibcilk.so.0", None), ("libcilkview.so", None),
     ],
 )  # fmt: skip

@@ -122,7 +122,7 @@ class CallCounting(Closing):
         if not self.finder.times:
             return None
         moving = next(
-            (agent.name for agent in target.agents if not agent.return_probes or agent.closures), ""
+            (agent.name for agent in target.agents if not agent.return_probes or agent.has_closures), ""
         )
         if moving:
             self._note(

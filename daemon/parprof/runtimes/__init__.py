@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 
 from parprof.files.dso import Dso
 from parprof.files.elf import ElfFile
-from parprof.plans import ClosureChain, Edge, Hook, Memory, MemoryPlan
+from parprof.plans import Edge, Hook, Memory, MemoryPlan
 
 _LOG = logging.getLogger(__name__)
 _NEVER = re.compile(r"(?!)")
@@ -59,8 +59,8 @@ class Agent:
     those who are seen in that function."""
     cactus = False
     """Whether a caller's frame may lie on another stack than its callee's, above it or below (work stealing)."""
-    closures: ClosureChain | None = None
-    """Where the runtime keeps the ancestors of stolen work, if they are on no stack."""
+    has_closures = False
+    """The ancestors of stolen work are on no stack: the runtime keeps them in closures. See `WorkerArray.closures`."""
     create = _CREATE
     synchronize = _SYNCHRONIZE
     schedule = _SCHEDULE

@@ -8,25 +8,56 @@ return; a slow function's callers are on no stack but in a chain of closures.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from parprof.files.dso import Dso
-from parprof.plans import ClosureChain, Edge, Hook, Memory, MemoryPlan, Root, WorkerArray
+from parprof.plans import ClosureChain, Edge, Hook, Memory, MemoryPlan, Root, UnknownLayout, WorkerArray
 from parprof.runtimes import Agent, hook
 
 _WS_SELF, _WS_CONTEXT = 96, 376
 _CONTEXT_RO = 0
-_RO_ACTIVE_SIZE, _RO_DEQUES = 32, 56
-_DEQUE_SIZE, _DEQUE_BOTTOM = 120, 48
-_CLOSURE_STATUS, _CLOSURE_PARENT, _CLOSURE_FRAME = 44, 80, 88
+_RO_ACTIVE_SIZE = 32
 _FRAME_ENTRY, _FRAME_SIGNATURE, _SIGNATURE_INLET = 0, 16, 16
 _RUNNING = 42
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Offsets in bytes that differ between the builds of the library, as their DWARF has them."""
+
+    ro_deques: int
+    deque_size: int
+    deque_bottom: int
+    closure_status: int
+    closure_parent: int
+    closure_frame: int
+
+    def chain(self) -> ClosureChain:
+        """Where this library keeps the ancestors of stolen frames."""
+        return ClosureChain(
+            argument=1, ws_self=_WS_SELF, ws_context=_WS_CONTEXT, context_ro=_CONTEXT_RO,
+            ro_deques=self.ro_deques, deque_size=self.deque_size, deque_bottom=self.deque_bottom,
+            parent=self.closure_parent, frame=self.closure_frame, entry=_FRAME_ENTRY, signature=_FRAME_SIGNATURE,
+            inlet=_SIGNATURE_INLET,
+        )  # fmt: skip
+
+
+_FLAGS = "Cilk_flags_are_wrong_{}_please_recompile"
+_LAYOUTS = {
+    _FLAGS.format("NODEBUG_NOTIMING_NOSTATS"): Layout(56, 120, 48, 44, 80, 88),
+    _FLAGS.format("DEBUG_NOTIMING_NOSTATS"): Layout(56, 128, 56, 48, 88, 96),
+    _FLAGS.format("NODEBUG_TIMING_STATS"): Layout(80, 120, 48, 44, 80, 88),
+    _FLAGS.format("DEBUG_TIMING_STATS"): Layout(80, 128, 56, 48, 88, 96),
+}
+"""By the variable by which each library tells what it is, whatever its file is called: the default one, that of
+``cilkc -cilk-debug`` (libcilk.g.so), of ``-cilk-profile`` (libcilk.p.so), and of both."""
+
+
 class Cilk5(Agent):
-    """Agent for MIT Cilk-5. Offsets are those of the default library, not of its debug and profile builds."""
+    """Agent for MIT Cilk-5."""
 
     name = "cilk5"
-    library = re.compile(r"libcilk\.so")
+    library = re.compile(r"libcilk(?:\.g)?(?:\.p)?\.so")
     marker = "Cilk_scheduler"
     imports = re.compile(r"Cilk_")
     outlined = re.compile(r"_cilk_\w+_slow")
@@ -35,11 +66,7 @@ class Cilk5(Agent):
     create = re.compile(r"Cilk_(?:cilk2c_)?(?:init_frame|before_spawn|push_frame)")
     synchronize = re.compile(r".*(?:sync|after_spawn|pop_check|exception_handler|set_result|wakeup)")
     schedule = re.compile(r".*(?:schedul|steal|promote|do_what_it_says|Closure_return|child_main)")
-    closures = ClosureChain(
-        argument=1, ws_self=_WS_SELF, ws_context=_WS_CONTEXT, context_ro=_CONTEXT_RO, ro_deques=_RO_DEQUES,
-        deque_size=_DEQUE_SIZE, deque_bottom=_DEQUE_BOTTOM, parent=_CLOSURE_PARENT, frame=_CLOSURE_FRAME,
-        entry=_FRAME_ENTRY, signature=_FRAME_SIGNATURE, inlet=_SIGNATURE_INLET,
-    )  # fmt: skip
+    has_closures = True
     hooks: tuple[Hook, ...] = (
         hook("invoke_main_slow", Edge.WORK, "the scheduler runs the first procedure (cilk-5.4.6 invoke-main.c)",
              root_argument=1),
@@ -66,8 +93,11 @@ class Cilk5(Agent):
         """Who runs a closure works. Nothing leads there but the argument of a slow function, once one was entered."""
         if not process.symbol("Cilk_scheduler"):
             return None
+        layout = next((layout for name, layout in _LAYOUTS.items() if process.symbol(name)), None)
+        if layout is None:
+            raise UnknownLayout(f"{dso.name}: a library of Cilk-5 that does not tell how it was built")
         return WorkerArray(
-            Root.LEARNED, 0, (_WS_CONTEXT, _CONTEXT_RO), count=_RO_ACTIVE_SIZE, array=_RO_DEQUES,
-            stride=_DEQUE_SIZE, pointers=False, worker_hops=(_DEQUE_BOTTOM,), value=_CLOSURE_STATUS, size=4,
-            equals=_RUNNING,
+            Root.LEARNED, 0, (_WS_CONTEXT, _CONTEXT_RO), count=_RO_ACTIVE_SIZE, array=layout.ro_deques,
+            stride=layout.deque_size, pointers=False, worker_hops=(layout.deque_bottom,),
+            value=layout.closure_status, size=4, equals=_RUNNING, closures=layout.chain(),
         )  # fmt: skip

@@ -82,16 +82,23 @@ class CilkPlus(Agent):
 
 
 def _check(process: Memory, root: int, label: str) -> None:
-    """The workers and frames are frozen ABI, the rest is not: refuse what looks otherwise, if it has started."""
+    """The workers and frames are frozen ABI, the rest is not: refuse what looks otherwise, if it has started.
+
+    Until then the variable leads to a state of the library's own which is all zero, once ld.so has relocated it.
+    """
 
     def word(address: int, size: int = 8) -> int:
         return int.from_bytes(process.read(address, size), "little")
 
     try:
         g = word(root)
-        if not g:
-            return
-        count, first = word(g + _G_P, 4), word(word(g + _G_WORKERS))
+        workers, count = (word(g + _G_WORKERS), word(g + _G_P, 4)) if g else (0, 0)
+    except OSError:
+        return  # ld.so has yet to relocate it
+    if not workers or not count:
+        return
+    try:
+        first = word(workers)
         if not first:  # it starts just now
             return
         right = (

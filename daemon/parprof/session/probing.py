@@ -101,7 +101,7 @@ class Probing:
         return WatchConfig(
             flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges),
             tuple(plan.wait_ranges), code_spans, tuple(plan.spin_ranges), tuple(plan.libc_ranges),
-            self.memory.plan, next((agent.closures for agent in plan.agents if agent.closures), None),
+            self.memory.plan, self.memory.closures,
         )  # fmt: skip
 
     def place(self, load_map: LoadMap) -> None:

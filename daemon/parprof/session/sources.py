@@ -8,7 +8,7 @@ from enum import StrEnum
 from parprof.files.elf import ElfError
 from parprof.kernel.records import CHECK_MEMORY, FROM_LEAVES, FROM_MEMORY, HAS_RUNTIME
 from parprof.kernel.uprobes import Site
-from parprof.plans import Edge, MemoryPlan, UnknownLayout
+from parprof.plans import ClosureChain, Edge, MemoryPlan, UnknownLayout, WorkerArray
 from parprof.probes.facts_book import file_facts
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.process.memory import ProcessMemory, environment_of
@@ -44,6 +44,11 @@ class MemoryChoice:
     def holds(self) -> bool:
         """Whether n_w from memory is right for this program."""
         return self.plan is not None and not self.spoilt_by
+
+    @property
+    def closures(self) -> ClosureChain | None:
+        """Where the runtime keeps the ancestors of stolen work, if they are on no stack and can be read."""
+        return self.plan.closures if isinstance(self.plan, WorkerArray) else None
 
 
 def flags_for(source: Source, memory: MemoryChoice) -> int:

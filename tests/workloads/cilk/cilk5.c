@@ -26,8 +26,31 @@ typedef uint32_t u32;
 #define SPINS 300
 #define NAP_US 50
 
+/* The debug library (-DCILK_DEBUG) and the profile library (-DCILK_PROFILE) have fields more; each library tells
+ * what it is by a variable. */
+#ifdef CILK_DEBUG
+#define FLAGS_DEBUG DEBUG
+#define MORE_IN_DEBUG 8
+#define DEBUG_FIELD(type, name) type name
+#else
+#define FLAGS_DEBUG NODEBUG
+#define MORE_IN_DEBUG 0
+#define DEBUG_FIELD(type, name)
+#endif
+#ifdef CILK_PROFILE
+#define FLAGS_PROFILE TIMING_STATS
+#define MORE_IN_PROFILE 24
+#else
+#define FLAGS_PROFILE NOTIMING_NOSTATS
+#define MORE_IN_PROFILE 0
+#endif
+#define FLAGS_ARE_WRONG_(debug, profile) Cilk_flags_are_wrong_##debug##_##profile##_please_recompile
+#define FLAGS_ARE_WRONG(debug, profile) FLAGS_ARE_WRONG_(debug, profile)
+__attribute__((visibility("default"), used)) int FLAGS_ARE_WRONG(FLAGS_DEBUG, FLAGS_PROFILE);
+
 struct closure {
 	pthread_mutex_t mutex;
+	DEBUG_FIELD(u32, magic);
 	u32 join_counter;
 	int32_t status;
 	long result;
@@ -39,33 +62,30 @@ struct closure {
 	void *cache;
 	struct closure *next_ready;
 };
-_Static_assert(offsetof(struct closure, join_counter) == 40, "Closure.join_counter");
-_Static_assert(offsetof(struct closure, status) == 44, "Closure.status");
-_Static_assert(offsetof(struct closure, parent) == 80, "Closure.parent");
-_Static_assert(offsetof(struct closure, frame) == 88, "Closure.frame");
-_Static_assert(offsetof(struct closure, cache) == 104, "Closure.cache");
-_Static_assert(offsetof(struct closure, next_ready) == 112, "Closure.next_ready");
+_Static_assert(offsetof(struct closure, status) == 44 + MORE_IN_DEBUG / 2, "Closure.status");
+_Static_assert(offsetof(struct closure, parent) == 80 + MORE_IN_DEBUG, "Closure.parent");
+_Static_assert(offsetof(struct closure, frame) == 88 + MORE_IN_DEBUG, "Closure.frame");
 
 struct ready_deque {
 	pthread_mutex_t mutex;
+	DEBUG_FIELD(long, magic);
 	struct closure *top, *bottom;
 	char pad[64];
 };
-_Static_assert(sizeof(struct ready_deque) == 120, "ReadyDeque");
-_Static_assert(offsetof(struct ready_deque, top) == 40, "ReadyDeque.top");
-_Static_assert(offsetof(struct ready_deque, bottom) == 48, "ReadyDeque.bottom");
+_Static_assert(sizeof(struct ready_deque) == 120 + MORE_IN_DEBUG, "ReadyDeque");
+_Static_assert(offsetof(struct ready_deque, top) == 40 + MORE_IN_DEBUG, "ReadyDeque.top");
+_Static_assert(offsetof(struct ready_deque, bottom) == 48 + MORE_IN_DEBUG, "ReadyDeque.bottom");
 
 struct read_only {
 	char pad0[32];
 	u32 active_size;
-	char pad1[16];
+	char pad1[16 + MORE_IN_PROFILE];
 	struct ready_deque *deques;
 	char pad2[8];
 	cilk_main_import *invoke_main;
 };
 _Static_assert(offsetof(struct read_only, active_size) == 32, "RO.active_size");
-_Static_assert(offsetof(struct read_only, deques) == 56, "RO.deques");
-_Static_assert(offsetof(struct read_only, invoke_main) == 72, "RO.invoke_main");
+_Static_assert(offsetof(struct read_only, deques) == 56 + MORE_IN_PROFILE, "RO.deques");
 
 struct context {
 	struct read_only *Cilk_RO_params;

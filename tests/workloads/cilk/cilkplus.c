@@ -113,7 +113,9 @@ _Static_assert(offsetof(struct global, q) == 1316, "g.Q");
 
 #include "engine.h"
 
-EXPORT_DATA struct global *volatile __cilkrts_global_state;
+/* not null before the start: a zeroed state of the library's own, which ld.so relocates the pointer to */
+static struct global before_start;
+EXPORT_DATA struct global *volatile __cilkrts_global_state = &before_start;
 static pthread_key_t worker_key;
 static struct fiber user_fiber; /* the main thread's own stack */
 
