@@ -62,7 +62,7 @@ class Replayed(Protocol):
 
 
 class UnknownBuild(Exception):
-    """An interpreter of which it is not known where it keeps things: the text says which, for the reader of a report."""
+    """An interpreter of which it is not known where it keeps things: the text says which, to be shown."""
 
 
 class Loader(ABC):

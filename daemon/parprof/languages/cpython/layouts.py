@@ -87,7 +87,7 @@ LAYOUTS = {
 def is_free_threaded(raw: bytes) -> bool:
     """Whether the interpreter says of itself that it has no GIL. ``raw``: the first bytes of ``_PyRuntime``.
 
-    Its objects begin otherwise and its ``_PyRuntime`` has another size, of which a ``_Py_DebugOffsets`` says too little.
+    Its objects begin otherwise and its ``_PyRuntime`` has another size: of both ``_Py_DebugOffsets`` says too little.
     """
     return raw[:8] == _COOKIE and any(raw[16:24])
 
