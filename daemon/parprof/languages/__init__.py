@@ -61,6 +61,10 @@ class Replayed(Protocol):
         """As `Instance.saved`."""
 
 
+class UnknownBuild(Exception):
+    """An interpreter of which it is not known where it keeps things: the text says which, to be shown."""
+
+
 class Loader(ABC):
     """Recognises one language."""
 
@@ -75,9 +79,10 @@ class Loader(ABC):
 
     @abstractmethod
     def load(self, dso: Dso) -> Data | None:
-        """What is known of the interpreter in a file; None if there is none, or none that we know.
+        """What is known of the interpreter in a file; None if there is none.
 
         Raises:
+            UnknownBuild: there is one, but none that we know.
             ElfError: the file cannot be read.
         """
 

@@ -132,6 +132,8 @@ class Target:
         self._next_plan_s = 0.0
         self.language: Instance | None = None
         """The interpreter that it runs."""
+        self._unknown_language = ""
+        """Why its interpreter is not known, if it has one of that kind."""
         self._front_ends = watched.front_ends
         self._on_planned = watched.on_planned
         self.allowed = AllowedCores(like.cores if like else 1)
@@ -225,6 +227,7 @@ class Target:
         """A fork starts with its parent's memory."""
         self.probing.inherit(parent.probing)
         self.mapped.inherit(parent.mapped)
+        self._unknown_language = parent._unknown_language
         if parent.language is not None:
             self._speak(parent.language.for_child(self.pid))
 
@@ -256,6 +259,7 @@ class Target:
         return [
             *(unsupported if self._is_32_bit else ()),
             *self.failures,
+            *((self._unknown_language,) if self._unknown_language and self.language is None else ()),
             *self.plan.notes,
             *self.probing.switches,
             *self._note_of_cores(),
@@ -391,8 +395,12 @@ class Target:
         return not self._stops_left or (self.load_map is not None and is_static(self.load_map))
 
     def _find_language(self, load_map: LoadMap) -> None:
-        if self.language is None and (found := self._front_ends.find(load_map)) is not None:
+        if self.language is not None:
+            return
+        if (found := self._front_ends.find(load_map)) is not None:
             self._speak(found)
+        else:
+            self._unknown_language = self._front_ends.refusal(load_map)
 
     def _speak(self, language: Instance) -> None:
         self.language = language

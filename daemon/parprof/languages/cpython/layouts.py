@@ -84,14 +84,22 @@ LAYOUTS = {
 }
 
 
+def is_free_threaded(raw: bytes) -> bool:
+    """Whether the interpreter says of itself that it has no GIL. ``raw``: the first bytes of ``_PyRuntime``.
+
+    Its objects begin otherwise and its ``_PyRuntime`` has another size: of both ``_Py_DebugOffsets`` says too little.
+    """
+    return raw[:8] == _COOKIE and any(raw[16:24])
+
+
 def debug_layout(base: Layout, raw: bytes) -> Layout | None:
     """``base`` corrected by what the interpreter says of itself; None if it says nothing that can be true.
 
     ``raw``: the first DEBUG_OFFSETS_SIZE bytes of ``_PyRuntime``, a ``_Py_DebugOffsets`` of 3.13.
     """
-    if len(raw) < DEBUG_OFFSETS_SIZE or raw[:8] != _COOKIE:
+    if len(raw) < DEBUG_OFFSETS_SIZE or raw[:8] != _COOKIE or is_free_threaded(raw):
         return None
-    version, _ = struct.unpack_from("<QQ", raw, 8)
+    version = int.from_bytes(raw[8:16], "little")
     if version >> 16 != 0x300 + base.minor:
         return None
     words = struct.unpack(f"<{DEBUG_OFFSETS_SIZE // 8}Q", raw[:DEBUG_OFFSETS_SIZE])

@@ -6,11 +6,17 @@ import re
 from dataclasses import dataclass
 
 from parprof.files.elf import ElfFile
-from parprof.languages import Data, Loader
+from parprof.languages import Data, Loader, UnknownBuild
 from parprof.languages.cpython.evalcode import LOOP, loop_ranges
 from parprof.languages.cpython.functions import PythonStacks
 from parprof.languages.cpython.instance import CPythonInstance
-from parprof.languages.cpython.layouts import DEBUG_OFFSETS_SIZE, LAYOUTS, Layout, debug_layout
+from parprof.languages.cpython.layouts import (
+    DEBUG_OFFSETS_SIZE,
+    LAYOUTS,
+    Layout,
+    debug_layout,
+    is_free_threaded,
+)
 from parprof.languages.cpython.process import CPython, thread_slots
 from parprof.process.loadmap import Dso, LoadMap
 
@@ -21,6 +27,8 @@ _PROGRAM = re.compile(r"python[\d.]*t?$")
 _EXTENSION_MODULE = re.compile(r"\.(?:cpython-\d+\w*|abi3)[.-]")
 """In the names of libraries that an interpreter imports: a program may have hundreds, and none is one."""
 _MAX_RODATA = 1 << 24
+_FIRST_THAT_SAYS = 13
+"""From this minor version on the interpreter says at the start of its ``_PyRuntime`` where it keeps things."""
 
 
 class CPythonLoader(Loader):
@@ -34,18 +42,23 @@ class CPythonLoader(Loader):
         return is_program or ("python" in dso.name and not _EXTENSION_MODULE.search(dso.name))
 
     def load(self, dso: Dso) -> CPythonData | None:
-        """The interpreter in a file, if it is of a version that we know."""
+        """The interpreter in a file.
+
+        Raises:
+            UnknownBuild: it is of a version, or built in a way, that we do not know.
+        """
         elf = dso.elf
         if elf is None:
             return None
         symbols = {name: known[0].value for name, known in elf.lookup(_SYMBOLS).items()}
         if not {"_PyRuntime", "PyCode_Type", LOOP} <= symbols.keys():
             return None
-        layout = LAYOUTS.get(_minor_version(elf, dso, symbols.get("Py_Version", 0)))
-        if layout is None:
-            return None
-        if layout.minor >= 13:
-            layout = debug_layout(layout, elf.read(symbols["_PyRuntime"], DEBUG_OFFSETS_SIZE)) or layout
+        minor = _minor_version(elf, dso, symbols.get("Py_Version", 0))
+        said = elf.read(symbols["_PyRuntime"], DEBUG_OFFSETS_SIZE) if minor >= _FIRST_THAT_SAYS else b""
+        layout = LAYOUTS.get(minor)
+        if layout is None or is_free_threaded(said):
+            raise UnknownBuild(_refusal(minor, is_free_threaded(said)))
+        layout = debug_layout(layout, said) or layout
         return CPythonData(layout, symbols["_PyRuntime"], symbols["PyCode_Type"], tuple(loop_ranges(elf)))
 
 
@@ -72,6 +85,14 @@ class CPythonData(Data):
             thread_slots(load_map),
         )
         return CPythonInstance(PythonStacks(load_map.pid, python))
+
+
+def _refusal(minor: int, free_threaded: bool) -> str:
+    which = f"CPython 3.{minor}" if minor else "CPython of an unknown version"
+    if free_threaded:
+        which = f"free-threaded {which}"
+    known = f"parprof knows CPython 3.{min(LAYOUTS)} to 3.{max(LAYOUTS)} with a GIL"
+    return f"Python functions of {which} are not known: {known}"
 
 
 def _minor_version(elf: ElfFile, dso: Dso, version_symbol: int) -> int:
