@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+import select
+import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -238,3 +240,70 @@ def _code(pid: int) -> bytes:
     line = next(one for one in Path(f"/proc/{pid}/maps").read_text().splitlines() if "r-xp" in one)
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         return os.pread(memory.fileno(), len(_text(PROGRAM)), int(line.split("-")[0], 16))
+
+
+@pytest.fixture(scope="module")
+def replaced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """A program, and two versions of a library that it loads."""
+    folder = tmp_path_factory.mktemp("replaced")
+    source = profiling.ROOT / "tests/workloads/calls_replaced.c"
+    program, *libraries = folder / "calls_replaced", folder / "first.so", folder / "second.so"
+    subprocess.run(["gcc", "-O2", "-g", source, "-ldl", "-o", program], check=True)
+    for version, library in enumerate(libraries, 1):
+        subprocess.run(["gcc", "-shared", "-fPIC", f"-DPLUGIN={version}", source, "-o", library], check=True)
+    return program, *libraries
+
+
+@pytest.mark.parametrize("how", ["another file", "written over", "the same"])
+def test_a_library_that_is_unloaded_and_replaced(
+    replaced: tuple[Path, Path, Path], tmp_path: Path, how: str
+) -> None:
+    """What was counted of the first stays, its probes go with it, and the second is counted from its probes on."""
+    program, first, second = replaced
+    plug = tmp_path / "plug.so"
+    shutil.copy(first, plug)
+    with subprocess.Popen(
+        [program, plug], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin and process.stdout
+
+        def write(line: str) -> None:
+            assert process.stdin
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+
+        def read(session: Session) -> str:
+            assert process.stdout
+            profiling.run_until(session, lambda: bool(select.select([process.stdout], [], [], 0)[0]), 20)
+            return process.stdout.readline()
+
+        def noted(words: str) -> Callable[[], bool]:
+            return lambda: any(words in note for note in counting.notes)
+
+        with counting_session("plugged") as (session, counting):
+            session.watch(process.pid)
+            for calls, returned in (
+                (313, "7\n"),
+                (127, "7\n" if how == "the same" else "1122334455667788\n"),
+            ):
+                write(str(calls))
+                assert read(session) == "loaded\n"
+                probed = (lambda: bool(counting.sites)) if calls == 313 else noted("from their new probes on")
+                profiling.run_until(session, probed, 20)
+                write("")
+                assert read(session) == returned
+                if calls == 313:
+                    profiling.run_until(session, noted("plug.so was unloaded"), 20)
+                    if how == "another file":
+                        plug.unlink()
+                    if how != "the same":
+                        shutil.copy(second, plug)
+            process.stdin.close()
+            assert process.wait(20) == 0, "it lives"
+            session.finish()
+            run = Counted(counting, session, 0)
+    counts = [sum(calls.all for calls in run.by_site[n].values()) for n in sorted(run.by_site)]
+    assert counts == ([313 + 127] if how == "the same" else [313, 127])
+    assert not run.lost_calls
+    assert noted("its probes went with it")()
+    assert noted("loaded again" if how == "the same" else "replaced by another file")()

@@ -90,3 +90,22 @@ def test_attach_to_a_program_whose_file_system_hangs(
         assert "".join(note.split()) in "".join(report.split())  # its lines are wrapped
         assert "stacks+0x" in report
         tell(server, "answer")
+
+
+@pytest.mark.parametrize(("function", "code"), [("descend", 1), ("usleep", 0)])
+def test_calls_of_functions_in_files_that_do_not_answer(tmp_path: Path, function: str, code: int) -> None:
+    """It ends within seconds, and says what was not searched; what other files have is counted all the same."""
+    with served(tmp_path, profiling.BUILD / "stacks") as server, spinning(tmp_path / "stacks") as pid:
+        tell(server, "hang")
+        begun_s = time.monotonic()
+        environment = {**os.environ, "PYTHONPATH": str(profiling.ROOT / "daemon")}
+        done = subprocess.run(
+            [*PARPROF, "calls", str(pid), "--times", "-f", function, "-f", "0x1234", "-d", "1"],
+            capture_output=True, text=True, timeout=100, env=environment,
+        )  # fmt: skip
+        took_s = time.monotonic() - begun_s
+        tell(server, "answer")
+    assert done.returncode == code, done.stderr
+    note = f"{tmp_path}/stacks was not searched: its file system does not answer"
+    assert "".join(note.split()) in "".join((done.stdout + done.stderr).split())  # its lines are wrapped
+    assert took_s < 30

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from parprof.calls import finder
+from parprof.calls.wanted import parse_wanted
 from parprof.errors import TargetError
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
@@ -198,6 +200,20 @@ def test_a_worker_that_hangs_in_a_file_is_left_behind(hanging: Hanging, cache: D
     hanging.tell("answer")
     for child in client._abandoned:
         assert child.wait(20) < 0
+
+
+def test_functions_in_what_stops_to_answer_later(
+    hanging: Hanging, cache: DsoCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finder, "FILE_SECONDS", 1.0)
+    load_map = LoadMap.read(hanging.mapper.pid, None, cache)
+    first, second = copies_in(load_map, hanging)
+    assert first.elf is not None
+    hanging.tell("hang")
+    with finder.FunctionFinder([parse_wanted("usleep")], lambda places: {}, lambda: False) as found:
+        assert [one.name for _, file in found.find(load_map) for one in file.routines] == ["usleep"]
+        told = found.unsearched()
+    assert len(told) == 2 and all(any(dso.path in text for text in told) for dso in (first, second))
 
 
 def test_the_path_leads_to_another_file(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@
 #define CALLS_FEW 3
 
 /* Work is so much CPU time, whatever a core does in it from one moment to the next. */
+#ifndef UNIT_NS
 #define UNIT_NS 200000000L
+#endif
 #define STEPS 4000	/* between two looks at the clock */
 
 static volatile long sink;

@@ -63,11 +63,17 @@ class CallCounting(Closing):
     sites: dict[int, CountedSite] = field(default_factory=dict)
     """By number."""
     notes: list[str] = field(default_factory=list)
-    _placed: set[tuple[int, object, int, int]] = field(default_factory=set)
-    _sets: list[ProbeSet] = field(default_factory=list)
+    _numbers: dict[tuple[int, Key, int, int], int] = field(default_factory=dict)
+    """Of places in files of process images; kept when a file is unloaded, and taken again when it comes back."""
+    _placed: set[tuple[int, Key, int, int]] = field(default_factory=set)
+    """Those that are probed now, or cannot be."""
+    _sets: dict[tuple[int, Key], list[ProbeSet]] = field(default_factory=dict)
+    """By process image and file: they go with the file."""
     _next: int = 0
     _timed: dict[tuple[int, Key, str], int] = field(default_factory=dict)
     _landings: set[tuple[int, Key]] = field(default_factory=set)
+    _unloaded: dict[tuple[int, str], Key] = field(default_factory=dict)
+    """By process image and path: the file that was mapped from there, and is no more."""
 
     def follow(self, target: Counted) -> None:
         """Probe what has come with the load map of a process image and is not probed yet.
@@ -77,21 +83,58 @@ class CallCounting(Closing):
         """
         if target.load_map is None:
             return
+        self._forget_unloaded(target.image, target.load_map)
         found = self.finder.find(target.load_map)
         fresh = self._fresh(target, found)
-        landings = self._landing_probes(target, found)
-        if not (fresh or landings):
-            return
+        for dso, probes in self._landing_probes(target, found):
+            self._attach(target, dso, probes)
+        for dso, sites in _by_file(fresh):
+            try:
+                ends = [probe for site in sites for probe in _exit_probes(site)]
+                probes = [*ends, *map(_probe, sites)]
+            except ProbeAttachError as error:
+                self._note(str(error))
+                continue
+            if self._attach(target, dso, probes):
+                self.sites.update((site.number, site) for site in sites)
+                self._note_replaced(target.image, dso)
+
+    def _attach(self, target: Counted, dso: Dso, probes: Sequence[CallProbe]) -> bool:
+        """Place probes in one file; whether they are there."""
         try:
-            ends = [probe for site in fresh for probe in _exit_probes(site)]
-            probes = self.kernel.calls.attach([*landings, *ends, *map(_probe, fresh)], target.pid)
+            placed = self.kernel.calls.attach(probes, target.pid)
         except ProbeAttachError as error:
             self._note(str(error))
+            return False
+        self.kernel.breaker.guard(target.pid, Cost.CALL, placed)
+        self._sets.setdefault((target.image, dso.key), []).append(placed)
+        return True
+
+    def _forget_unloaded(self, image: int, load_map: LoadMap) -> None:
+        """Take the probes out of files that are mapped no more.
+
+        Who overwrites such a file and loads it again would get them in the middle of other instructions.
+        """
+        mapped = {dso.key for dso in load_map.dsos()}
+        gone = {key for of, key in self._sets if of == image and key not in mapped}
+        if not gone:
             return
-        self.kernel.breaker.guard(target.pid, Cost.CALL, probes)
-        self._sets.append(probes)
-        for site in fresh:
-            self.sites[site.number] = site
+        for key in gone:
+            for probes in self._sets.pop((image, key)):
+                probes.close()
+        self._placed = {one for one in self._placed if one[0] != image or one[1] not in gone}
+        self._landings -= {(image, key) for key in gone}
+        for dso in {site.dso.key: site.dso for site in self.sites.values() if site.dso.key in gone}.values():
+            self._unloaded[image, dso.path] = dso.key
+            self._note(
+                f"{dso.path} was unloaded: its calls until then are counted, and its probes went with it"
+            )
+
+    def _note_replaced(self, image: int, dso: Dso) -> None:
+        before = self._unloaded.pop((image, dso.path), None)
+        if before is not None:
+            what = "loaded again" if before == dso.key else "replaced by another file"
+            self._note(f"{dso.path} was {what}: its functions are counted from their new probes on")
 
     def _fresh(self, target: Counted, found: Sequence[tuple[Dso, Found]]) -> list[CountedSite]:
         if self.finder.too_many() > MAX_ROUTINES:
@@ -107,11 +150,12 @@ class CallCounting(Closing):
                         key = (target.image, dso.key, copy.vaddr, place.vaddr)
                         if key in self._placed:
                             continue
-                        number = self._next
+                        number = self._numbers.get(key, self._next)
                         if number >= MAX_SITES:
                             self._note(f"more than {MAX_SITES} places would have to be probed: some are not")
                             return out
-                        self._next += 1
+                        self._next = max(self._next, number + 1)
+                        self._numbers[key] = number
                         self._placed.add(key)
                         timed_as = self._number_of_timed(target, dso, routine, copy)
                         out.append(CountedSite(number, target.image, dso, routine, copy, place, timed_as))
@@ -141,16 +185,20 @@ class CallCounting(Closing):
             return None
         return number
 
-    def _landing_probes(self, target: Counted, found: Sequence[tuple[Dso, Found]]) -> list[CallProbe]:
+    def _landing_probes(
+        self, target: Counted, found: Sequence[tuple[Dso, Found]]
+    ) -> list[tuple[Dso, list[CallProbe]]]:
         """Where threads go on after exceptions and longjmp: calls that these left have ended there."""
         out = []
         for dso, one in found:
             if one.landings and (target.image, dso.key) not in self._landings:
                 self._landings.add((target.image, dso.key))
                 offsets = (dso.elf.file_offset(vaddr) for vaddr in one.landings if dso.elf is not None)
-                out += [
+                probes = [
                     CallProbe(file_of(dso), at, 0, dear=True, lands=True) for at in offsets if at is not None
                 ]
+                if probes:
+                    out.append((dso, probes))
         return out
 
     def _note(self, text: str) -> None:
@@ -184,18 +232,27 @@ class CallCounting(Closing):
         self.detach()
         self.sites.clear()
         self._placed.clear()
+        self._numbers.clear()
         self.follow(target)
 
     def detach(self) -> None:
         """Take the probes away; what was counted stays. It does not wait."""
-        for probes in self._sets:
-            probes.close()
+        for placed in self._sets.values():
+            for probes in placed:
+                probes.close()
         self._sets.clear()
 
     def close(self) -> None:
         """Take the probes away, and end the search."""
         self.detach()
         self.finder.close()
+
+
+def _by_file(sites: Iterable[CountedSite]) -> list[tuple[Dso, list[CountedSite]]]:
+    out: dict[Key, tuple[Dso, list[CountedSite]]] = {}
+    for site in sites:
+        out.setdefault(site.dso.key, (site.dso, []))[1].append(site)
+    return list(out.values())
 
 
 def _offset(site: CountedSite, vaddr: int) -> int:

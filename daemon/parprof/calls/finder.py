@@ -60,8 +60,14 @@ class FunctionFinder(Closing):
 
     def find(self, load_map: LoadMap) -> list[tuple[Dso, Found]]:
         """The files that are mapped, and what they have."""
-        dsos = [dso for dso in load_map.dsos() if dso.key[0] == "file"]
-        found = [(dso, self._in_file(dso, load_map, dsos[0])) for dso in dsos]
+        dsos = [dso for dso in load_map.dsos() if dso.key[0] in ("file", "unopened")]
+        for dso in dsos:
+            if dso.key[0] == "unopened":
+                self.problems[dso.path] = dso.problem
+            elif dso.key not in self._known:
+                self.problems.pop(dso.path, None)
+        opened = [dso for dso in dsos if dso.key[0] == "file"]
+        found = [(dso, self._in_file(dso, load_map, dsos[0])) for dso in opened]
         return [(dso, one) for dso, one in found if one.routines or one.landings]
 
     def _in_file(self, dso: Dso, load_map: LoadMap, executable: Dso) -> Found:
@@ -174,6 +180,10 @@ class FunctionFinder(Closing):
             f"no function {text} has code of its own in the {self.searched} files of the program"
             f"{hint or '; it may be inlined everywhere, or in a file without names'}"
         )
+
+    def unsearched(self) -> list[str]:
+        """Files in which functions that are meant may be, and why they were not searched."""
+        return [f"{path} was not searched: {why}" for path, why in self.problems.items()]
 
     def too_many(self) -> int:
         """How many routines are meant in the file that has most of them."""

@@ -47,6 +47,7 @@ _FREQUENCY_HZ = 499
 _LOOK_HZ = 1999
 """While a running process is looked at, which may take 50 ms alone."""
 _NO_LIMIT_NS = 10**12
+_PROBLEMS_TOLD = 2
 _BURST_NS = 50_000_000
 """What counting may take at once: a burst of calls is not to end it."""
 
@@ -164,8 +165,8 @@ class _Count:
         if self._refuses and not self._counting.sites:
             if main.is_gone():
                 raise TargetError(f"process {main.pid} ended while we attached to it")
-            problems = [f"{path}: {why}" for path, why in finder.problems.items()]
-            raise TargetError("; ".join([*finder.missing(), *self._counting.notes, *problems[:2]]))
+            problems = finder.unsearched()[:_PROBLEMS_TOLD]
+            raise TargetError("; ".join([*finder.missing(), *self._counting.notes, *problems]))
 
     def _is_over(self) -> bool:
         """Whether it was counted for as long as was asked for."""
@@ -301,7 +302,10 @@ class _Count:
             self._notes.append(
                 f"{untimed:,} calls are counted without their time: too many were open at once"
             )
-        made.notes = [*self._notes, *self._counting.notes, *self._counting.finder.missing()]
+        finder = self._counting.finder
+        made.notes = [
+            *self._notes, *self._counting.notes, *finder.missing(), *finder.unsearched()[:_PROBLEMS_TOLD],
+        ]  # fmt: skip
         return made
 
 
