@@ -26,7 +26,14 @@ CORES, RATIO, SECONDS, COUNT, RATE, BYTES, HERTZ = (
 )
 USEFUL, OVERHEAD, IDLENESS, SPIN = "#6fa8dc", "#b9a5d6", "#e8783a", "#c9b458"
 GREEN, AMBER, RED = "#56a64b", "#e0a01b", "#c4162a"
-KIND_COLOURS = {"useful work": USEFUL, "overhead": OVERHEAD, "idleness": IDLENESS, "spin": SPIN}
+KIND_COLOURS = {
+    "useful work": USEFUL,
+    "overhead": OVERHEAD,
+    "idleness": IDLENESS,
+    "idle, wanted": IDLENESS,
+    "idle": "#d9d9d9",
+    "spin": SPIN,
+}
 RISING = ((None, RED), (0.5, AMBER), (0.8, GREEN))
 """Thresholds of efficiency."""
 
@@ -93,6 +100,7 @@ class Board:
         overrides = [
             _override("byName", name, [("color", {"mode": "fixed", "fixedColor": colour})])
             for name, colour in more.get("colours", {}).items()
+            if name in {legend for _, legend in queries} or "{{" in queries[0][1]
         ]
         overrides += [
             _override("byName", name, [("custom.stacking", {"mode": "none", "group": "A"}),
@@ -256,25 +264,52 @@ def increase(metric: str, labels: str, period: str, by: str) -> str:
     return f"sum by ({by}) (increase({metric}{{{labels}}}[{period}]))"
 
 
-def split(prefix: str, labels: str) -> list[Query]:
-    """Cores by what they were used for."""
-    work, overhead, idleness, spin = (
-        rate(f"{prefix}_{kind}_seconds_total", labels) for kind in ("work", "overhead", "idleness", "spin")
+def split(prefix: str, labels: str, lost: str = "unused") -> list[Query]:
+    """Cores by what they were used for. ``lost``: unused, of several programs; idleness, of one by itself."""
+    work, overhead, idle, spin = (
+        rate(f"{prefix}_{kind}_seconds_total", labels) for kind in ("work", "overhead", lost, "spin")
     )
     return [
         (f"{work} - {overhead}", "useful work"),
         (overhead, "overhead"),
-        (idleness, "idleness"),
+        (idle, "idleness" if lost == "idleness" else "idle, wanted"),
         (spin, "spin"),
     ]
 
 
-def efficiency(prefix: str, labels: str, by: str = "") -> str:
-    """Useful work / effort in the last interval."""
-    work, overhead, idleness = (
-        rate(f"{prefix}_{kind}_seconds_total", labels, by) for kind in ("work", "overhead", "idleness")
+def efficiency(prefix: str, labels: str) -> str:
+    """Useful work / (work + cores that were really idle) of a machine, or useful work / effort of one process."""
+    lost_kind = "unused" if prefix == "parprof_node" else "idleness"
+    work, overhead, lost = (
+        rate(f"{prefix}_{kind}_seconds_total", labels) for kind in ("work", "overhead", lost_kind)
     )
-    return f"({work} - {overhead}) / (({work} + {idleness}) > 0)"
+    return f"({work} - {overhead}) / (({work} + {lost}) > 0)"
+
+
+WHO = "job, instance, comm, pid, unit, container, namespace, pod"
+"""Labels that series of a process, and those of its functions, have in common."""
+
+
+def efficiency_of_several(labels: str, by: str = "") -> str:
+    """Useful work / (work + cores that were really idle), of programs that have, or had, a second thread."""
+    unused = f"rate(parprof_unused_seconds_total{{{labels}}}[$__rate_interval])"
+    head = f"sum by ({by})" if by else "sum"
+    work, overhead = (
+        f"{head} (rate(parprof_{kind}_seconds_total{{{labels}}}[$__rate_interval]) and {unused})"
+        for kind in ("work", "overhead")
+    )
+    return f"({work} - {overhead}) / (({work} + {head} ({unused})) > 0)"
+
+
+def idle_by_function(labels: str, by: str) -> str:
+    """Cores that were really idle, by function: as their processes' idleness is shared among these."""
+    named = f'{labels}, function!="other"'
+    share = (
+        f"{rate('parprof_unused_seconds_total', labels, WHO)}"
+        f" / ({rate('parprof_idleness_seconds_total', labels, WHO)} > 0)"
+    )
+    each = f"rate(parprof_function_idleness_seconds_total{{{named}}}[$__rate_interval])"
+    return f"sum by ({by}) ({each} * on ({WHO}) group_left () ({share}))"
 
 
 BELONGING = 'namespace=~"$namespace", unit=~"$unit", pod=~"$pod"'
@@ -325,18 +360,25 @@ TO_POD = dashboard_link("this pod", "parprof-unit", instance="instance", namespa
 
 def blamed(labels: str, by: str) -> tuple[str, str, str]:
     """Of each row the function while which most cores stood idle: a column with its name, and one with cores."""
-    each = rate("parprof_function_idleness_seconds_total", labels + ', function!="other"', f"{by}, function")
+    each = idle_by_function(labels, f"{by}, function")
     return (f"topk by ({by}) (1, {each} > 0)", "idle cores of function", CORES)
 
 
 def machines(board: Board, here: str) -> None:
     """Panels of machines as a whole."""
+    idle = rate("parprof_node_idle_seconds_total", here)
     board.graph(
-        "what cores were used for", "Rates of the machines' totals, ended processes included.",
-        split("parprof_node", here), CORES, stacked=True, colours=KIND_COLOURS,
+        "what cores were used for", "Rates of the machines' totals, ended processes included. Idle, wanted: programs"
+        " with several threads could have had these cores while they worked. What is missing to all cores is what"
+        " processes used that are not watched, and the kernel.",
+        [
+            *split("parprof_node", here),
+            (f"clamp_min({idle} - {rate('parprof_node_unused_seconds_total', here)}, 0)", "idle"),
+            (f"sum(parprof_node_cores{{{here}}})", "cores"),
+        ], CORES, stacked=True, colours=KIND_COLOURS, unstacked=("cores",),
     )  # fmt: skip
     board.graph(
-        "parallel efficiency by machine", "Useful work / effort over 5 minutes.",
+        "parallel efficiency by machine", "Useful work / (work + cores that were really idle) over 5 minutes.",
         [(f"instance:parprof_node_efficiency:ratio_rate5m{{{here}}}", "{{instance}}")], RATIO, whole=True,
     )  # fmt: skip
 
@@ -348,8 +390,8 @@ def units(board: Board) -> None:
     board.table(
         "units and pods", "A click on a unit or pod shows what runs in it; on a machine, the machine.",
         [
-            (f"topk(50, {rate('parprof_idleness_seconds_total', PROGRAMS, by)})", "idle cores", CORES),
-            (efficiency("parprof", PROGRAMS, by), "efficiency", RATIO),
+            (f"topk(50, {rate('parprof_unused_seconds_total', PROGRAMS, by)})", "idle cores", CORES),
+            (efficiency_of_several(PROGRAMS, by), "efficiency", RATIO),
             (rate("parprof_work_seconds_total", PROGRAMS, by), "work", CORES),
             (rate("parprof_spin_seconds_total", PROGRAMS, by), "spin", CORES),
             blamed(PROGRAMS, by),
@@ -365,8 +407,8 @@ def processes(board: Board) -> None:
         "processes", "A click on a pid shows its process, or its flame graph. With metrics.pid = false: groups of"
         " processes; a click on the program shows them.",
         [
-            (f"topk(50, {rate('parprof_idleness_seconds_total', PROGRAMS, by)})", "idle cores", CORES),
-            (efficiency("parprof", PROGRAMS, by), "efficiency", RATIO),
+            (f"topk(50, {rate('parprof_unused_seconds_total', PROGRAMS, by)})", "idle cores", CORES),
+            (efficiency_of_several(PROGRAMS, by), "efficiency", RATIO),
             (rate("parprof_work_seconds_total", PROGRAMS, by), "work", CORES),
             (rate("parprof_spin_seconds_total", PROGRAMS, by), "spin", CORES),
             (f"max by ({by}) (parprof_cores{{{PROGRAMS}}})", "n", COUNT),
@@ -384,19 +426,19 @@ def programs(board: Board) -> None:
           "{{comm}} {{unit}} {{pod}}")], CORES, 24, stacked=True,
     )  # fmt: skip
     board.graph(
-        "idle cores by program", "The ten programs beside which most cores stood idle.",
-        [(f"topk(10, {rate('parprof_idleness_seconds_total', PROGRAMS, 'comm')})", "{{comm}}")], CORES, stacked=True,
+        "idle cores by program", "The ten programs beside which most cores were really idle. Those that never had a"
+        " second thread are not among them.",
+        [(f"topk(10, {rate('parprof_unused_seconds_total', PROGRAMS, 'comm')})", "{{comm}}")], CORES, stacked=True,
     )  # fmt: skip
     board.graph(
         "spinning cores by program", "The ten programs that burn most in wait loops.",
         [(f"topk(10, {rate('parprof_spin_seconds_total', PROGRAMS, 'comm')})", "{{comm}}")], CORES, stacked=True,
     )  # fmt: skip
-    named = PROGRAMS + ', function!="other"'
     board.graph(
-        "functions to blame", "The ten functions while which most cores stood idle. What is not among the costliest of"
-        " its process is not in it.",
+        "functions to blame", "The ten functions while which most cores were really idle. What is not among the"
+        " costliest of its process is not in it.",
         [(
-            f"topk(10, {rate('parprof_function_idleness_seconds_total', named, 'comm, function')})",
+            f"topk(10, {idle_by_function(PROGRAMS, 'comm, function')})",
             "{{comm}}: {{function}}",
         )], CORES, 24,
     )  # fmt: skip
@@ -416,7 +458,7 @@ def fleet() -> Board:
     )
     board.stat("processes", "Processes watched.", (f"sum(parprofd_processes{{{here}}})", ""), COUNT)
     board.stat(
-        "parallel efficiency", "Useful work / effort, all processes.",
+        "parallel efficiency", "Useful work / (work + cores that were really idle), all processes.",
         (efficiency("parprof_node", here), ""), RATIO, steps=RISING,
     )  # fmt: skip
     board.stat(
@@ -456,7 +498,7 @@ def node() -> Board:
         choices(one_machine=True),
     )  # fmt: skip
     board.stat(
-        "parallel efficiency", "Useful work / effort, all processes.",
+        "parallel efficiency", "Useful work / (work + cores that were really idle), all processes.",
         (efficiency("parprof_node", here), ""), RATIO, steps=RISING,
     )  # fmt: skip
     board.stat(
@@ -485,8 +527,8 @@ def unit() -> Board:
     )  # fmt: skip
     board.stat(
         "parallel efficiency",
-        "Useful work / effort.",
-        (efficiency("parprof", PROGRAMS), ""),
+        "Useful work / (work + cores that were really idle), of programs that have several threads.",
+        (efficiency_of_several(PROGRAMS), ""),
         RATIO,
         steps=RISING,
     )
@@ -502,12 +544,14 @@ def unit() -> Board:
     )  # fmt: skip
     board.row("Cores")
     board.graph(
-        "what its cores were used for", "Each process against all of its cores.",
-        split("parprof", PROGRAMS), CORES, stacked=True, colours=KIND_COLOURS, unstacked=("spin",),
+        "what its cores were used for", "Idle, wanted: programs with several threads could have had these cores while"
+        " they worked.",
+        split("parprof", PROGRAMS), CORES, stacked=True, colours=KIND_COLOURS,
     )  # fmt: skip
     board.graph(
-        "parallel efficiency by machine", "Useful work / effort.",
-        [(efficiency("parprof", PROGRAMS, "instance"), "{{instance}}")], RATIO, whole=True,
+        "parallel efficiency by machine", "Useful work / (work + cores that were really idle), of programs that have"
+        " several threads.",
+        [(efficiency_of_several(PROGRAMS, "instance"), "{{instance}}")], RATIO, whole=True,
     )  # fmt: skip
     board.row("What runs in it")
     programs(board)
@@ -556,7 +600,7 @@ def process() -> Board:
     board.row("Cores and threads")
     board.graph(
         "what its cores were used for", "Useful work, overhead and idleness add up to n whenever a thread works.",
-        [*split("parprof", here), (f"max(parprof_cores{{{here}}})", "n")], CORES, stacked=True,
+        [*split("parprof", here, "idleness"), (f"max(parprof_cores{{{here}}})", "n")], CORES, stacked=True,
         colours=KIND_COLOURS, unstacked=("n", "spin"),
     )  # fmt: skip
     board.graph(

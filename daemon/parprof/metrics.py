@@ -251,7 +251,9 @@ UNUSED = Metric(
     "unused",
     NANOSECONDS,
     "Core time that was idle on the whole machine while this worked, its share of it by idleness",
-    shown=Shown.PROCESS,
+    title="cores really idle",
+    heading="free",
+    shown=Shown.PROCESS | Shown.TOP,
 )
 """What the daemon makes of idleness: of all processes together it is no more than the machine's CPUs were idle. Those
 that never had a second thread are serial by design, and have none."""

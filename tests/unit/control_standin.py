@@ -36,7 +36,7 @@ def process(pid: int, uid: int = 0, comm: str = "heat", **changes: Any) -> Proce
         started_s=1e9,
         threads={"working": 3, "spinning": 1, "blocked": 0},
         n_working=3,
-        totals=Metrics(1000, 3e9, 1e9, 5e8, 2.5e8),
+        totals=Metrics(1000, 3e9, 1e9, 5e8, 2.5e8, unused_ns=1e9),
         functions=(),
         cost_ratio=0.002,
         frequency_hz=99,

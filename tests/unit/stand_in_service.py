@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from operator import add
 
 from parprof.errors import TargetError
-from parprof.metrics import Metrics
+from parprof.metrics import UNUSED, Metrics
 from parprof.model import Interval, ProcessInfo, Profile
 from parprof.service.groups import clean_key
 from parprof.service.levels import FIRST_OF_LEVEL, NONE
@@ -31,6 +31,8 @@ from profiles import heat
 
 CORES = 8
 STEP_S = 5.0
+UNUSED_SHARE = 0.25
+"""Of idleness, the rest of which other programs had."""
 KEPT_NUMBERS = (3, 8)
 
 
@@ -56,6 +58,7 @@ class Program:
     n_working: int = 0
     age_s: float = 0.0
     levels_s: tuple[float, ...] = NONE
+    is_parallel: bool = True
 
     def run(self, seconds: float, now_s: float) -> None:
         """Live for some time."""
@@ -71,6 +74,8 @@ class Program:
             spin_ns=0.1 * seconds * (CORES - n_working) * 1e9,
             profiling_ns=0.01 * work,
         )
+        if self.is_parallel:
+            spent[UNUSED] = UNUSED_SHARE * spent.idleness_ns
         self.totals.add(spent)
         for name, share in self.functions.items():
             part = Metrics(
@@ -115,6 +120,7 @@ class Program:
             notes=self.notes,
             levels_s=self.levels_s,
             group=clean_key(replace(self.labels, comm=self.comm)),
+            is_parallel=self.is_parallel,
         )
 
 
@@ -144,6 +150,7 @@ class StandInService:
         self.transitions: Counter[tuple[str, str]] = Counter()
         self.pushed: Counter[tuple[str, str]] = Counter()
         self.samples = 0
+        self.idle_s = 0.0
         self._snapshot = self._make()
         self.advance(STEP_S, steps=100)
 
@@ -151,6 +158,7 @@ class StandInService:
         """Let time pass, in steps, and make a new snapshot."""
         for _ in range(steps):
             self.now_s += seconds
+            self.idle_s += seconds
             for program in self.programs:
                 before = program.totals.samples
                 program.run(seconds, self.now_s)
@@ -174,10 +182,12 @@ class StandInService:
         """Of all programs that there have been: as `parprof.service.groups` has them."""
         self.all_programs += [one for one in self.programs if one not in self.all_programs]
         sums: dict[GroupKey, tuple[Metrics, dict[str, Metrics], list[tuple[float, ...]]]] = {}
+        parallel = set()
         for program in self.all_programs:
             key = clean_key(replace(program.labels, comm=program.comm))
             totals, functions, levels = sums.setdefault(key, (Metrics(), {}, []))
             totals.add(program.totals)
+            parallel |= {key} if program.is_parallel else set()
             levels.append(program.levels_s)
             for name, metrics in program.by_function.items():
                 functions.setdefault(name, Metrics()).add(metrics)
@@ -187,6 +197,7 @@ class StandInService:
                 totals,
                 tuple(FunctionUse(name, f"/usr/bin/{key.comm}", one) for name, one in functions.items()),
                 tuple(map(sum, zip(*levels, strict=True))),
+                is_parallel=key in parallel,
             )
             for key, (totals, functions, levels) in sums.items()
         )
@@ -206,6 +217,8 @@ class StandInService:
             budget_ratio=0.01,
             cost_ratio=0.002,
             drain_seconds=0.012,
+            cores=CORES,
+            idle_s=self.idle_s,
             ended=self.ended.copy(),
             short_lived_s={GroupKey("make", "build.service"): 0.02 * self.samples},
             groups=None if self.by_process else self._groups(),

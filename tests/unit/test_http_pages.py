@@ -16,7 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from parprof.exporters.webpage import WebPage, duration
+from parprof.exporters.webpage import WebPage, duration, percentage
 from parprof.metrics import Metrics
 from parprof.service.http import status_page
 from parprof.service.http.sparkline import MAX_POINTS, WIDTH, sparkline
@@ -77,8 +77,8 @@ def test_status() -> None:
     assert f"{process.n_working} / 8" in heat_row[2]
     assert "mean n_w" in heat_row[1]
     assert "useful work" in heat_row[4]
-    assert heat_row[7] == "0.40 %"
-    assert "exact" in heat_row[8]
+    assert heat_row[8] == "0.40 %"
+    assert "exact" in heat_row[9]
     text = made(service, "the loop has not turned for 9 s").html()
     for expected in (
         "the loop has not turned for 9 s",
@@ -96,6 +96,26 @@ def test_status() -> None:
     assert f"/profiles/42.html?{which}" in page.links
     assert f"/processes/42?{which}#tab=threads" in page.links
     assert f"/profiles/42.html?{which}&by=work" in page.links
+
+
+def test_efficiency_is_by_what_was_really_idle() -> None:
+    """Each of several programs is held against all cores: so their idleness is no measure of a machine."""
+    solver = Program(77, "solver", 4, 0, is_parallel=False)
+    service = StandInService([Program(42, "heat", 4, 0), solver])
+    page = status(service)
+    rows = {int(cells[0].split()[1]): cells for cells in page.cells[1:]}
+    assert "serial" in rows[77][3] and "%" not in rows[77][3]
+    assert "%" in rows[42][3]
+    # each: 4 cores of work, 0.2 of them overhead, 4 of idleness; one of the 4 cores of heat's was idle in truth
+    assert f"efficiency {percentage(7.6 / 9, 1)}" in made(service).html()
+    assert "of all cores 8.3 min were idle" in made(service).html()
+
+
+def test_first_is_what_left_most_cores_idle_in_truth() -> None:
+    serial = Program(1, "serial", 1, 0, is_parallel=False)
+    service = StandInService([serial, Program(2, "solver", 7, 0), Program(3, "heat", 6, 0)])
+    order = [int(cells[0].split()[1]) for cells in status(service).cells[1:]]
+    assert order == [3, 2, 1]
 
 
 def test_status_is_self_contained_and_needs_no_script() -> None:
@@ -169,7 +189,7 @@ def test_many_processes() -> None:
     page = status(service)
     assert len(page.cells) == 1 + status_page.MAX_ROWS
     more = next(link for link in page.links if "all=1" in link)
-    assert more == "/?sort=idleness&all=1"
+    assert more == "/?sort=unused&all=1"
     assert len(status(service, all="1").cells) == 321
 
 

@@ -94,6 +94,28 @@ def test_results(service: StandInService) -> None:
     assert solve == pytest.approx(0.7 * heat.totals.idleness_ns / 1e9)
 
 
+def test_programs_with_one_thread_have_no_unused_cores(service: StandInService) -> None:
+    """Not 0 either: rules take them out of efficiency by what they do not have. Of a group one is enough."""
+    service.programs[0].is_parallel = False
+    service.advance(1)
+    series = scrape(MetricsPage(service))
+    found = {dict(pairs)["pid"] for name, pairs in series if name == "parprof_unused_seconds_total"}
+    assert found == {"77"}
+    assert value(series, "parprof_work_seconds_total", pid="42") > 0
+    service.programs += [Program(78, "solver", is_parallel=False), Program(43, "heat", is_parallel=False)]
+    series = scrape(MetricsPage(by_group(service)))
+    found = {dict(pairs)["comm"] for name, pairs in series if name == "parprof_unused_seconds_total"}
+    assert found == {"solver"}
+
+
+def test_what_the_machine_has_and_left_idle(service: StandInService) -> None:
+    page = MetricsPage(service)
+    assert value(scrape(page), "parprof_node_cores") == 8
+    before = value(scrape(page), "parprof_node_idle_seconds_total")
+    service.advance(3)
+    assert value(scrape(page), "parprof_node_idle_seconds_total") == before + 3
+
+
 def test_daemon(service: StandInService) -> None:
     service.unhealthy = "the loop has not turned for 9 s"
     series = scrape(MetricsPage(service))

@@ -69,11 +69,11 @@ def test_once_is_about_all_the_time(
     assert "1 processes: 0.1 cores work, 0.0 stand idle" in lines[0]
     assert lines[1] == "since each was first watched; cost 0.30 %; lost 2"
     assert lines[3].split() == [
-        "pid", "n_w/n", "eff%", "idle", "work", "ovhd", "spin", "cost%", "source", "runtime", "command",
+        "pid", "n_w/n", "eff%", "free", "work", "ovhd", "spin", "idle", "cost%", "source", "runtime", "command",
     ]  # fmt: skip
     # 3 s of work, 1 of idleness, 0.5 of overhead and 0.25 of spin in 60 s; efficiency 2.5 / 4
     assert lines[4].split() == [
-        str(ME), "3/4", "62.5", "0.02", "0.05", "0.01", "0.00", "0.20", "exact", "libgomp", "heat",
+        str(ME), "3/4", "62.5", "0.02", "0.05", "0.01", "0.00", "0.02", "0.20", "exact", "libgomp", "heat",
     ]  # fmt: skip
 
 
@@ -85,7 +85,8 @@ def test_an_interval(service: StandInService, tmp_path: Path) -> None:
             service,
             2.0,
             work_ns=6e9,
-            idleness_ns=2e9,
+            idleness_ns=9e9,
+            unused_ns=2e9,
             overhead_ns=1e9,
             spin_ns=5e8,
             blame_ns=4e9,
@@ -93,7 +94,7 @@ def test_an_interval(service: StandInService, tmp_path: Path) -> None:
         )
         feed.refresh()
         (use,) = feed.uses("idleness")
-        assert (use.interval_s, use[WORK], use[IDLENESS], use[OVERHEAD]) == (2.0, 3.0, 1.0, 0.5)
+        assert (use.interval_s, use[WORK], use[IDLENESS], use[OVERHEAD]) == (2.0, 3.0, 4.5, 0.5)
         assert (use[SPIN], use[BLAME], use[PROFILING], use.efficiency) == (0.25, 2.0, 0.1, 5 / 8)
         feed.refresh()  # the daemon has nothing new: the last interval stays
         assert feed.uses("idleness") == [use]
@@ -102,6 +103,23 @@ def test_an_interval(service: StandInService, tmp_path: Path) -> None:
         (use,) = feed.uses("idleness")
         assert (use[WORK], use.efficiency) == (0.0, None)
         feed.close()
+
+
+def test_serial_programs_are_not_judged(
+    service: StandInService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GIVEN one that never had a second thread THEN it has no efficiency, and its idleness is no waste."""
+    one = service.processes[ME]
+    totals = Metrics(1000, 3e9, 189e9, 0, 0)
+    service.processes[ME] = replace(one, cores=64, totals=totals, is_parallel=False)
+    with serving(service, tmp_path) as path:
+        assert run(TopCommand(), "--once", "--socket", path) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert run(TopCommand(), "--once", "--json", "--socket", path) == 0
+        (data,) = json.loads(capsys.readouterr().out)["processes"]
+    assert "0.1 cores work, 0.0 stand idle" in lines[0]
+    assert lines[4].split()[1:4] == ["3/64", "-", "0.00"]
+    assert (data["serial"], data["efficiency"], data["idleness"]) == (True, None, pytest.approx(189 / 60))
 
 
 def test_a_new_process_with_an_old_pid_starts_anew(service: StandInService, tmp_path: Path) -> None:
@@ -144,6 +162,7 @@ def test_rates_are_never_negative(now: pb.ProcessList, before: pb.ProcessList | 
     ("sort", "first"),
     [
         ("idleness", "lazy"),
+        ("unused", "busy"),
         ("work", "busy"),
         ("efficiency", "lazy"),
         ("cost", "dear"),
@@ -152,16 +171,15 @@ def test_rates_are_never_negative(now: pb.ProcessList, before: pb.ProcessList | 
     ],
 )
 def test_sorting(sort: str, first: str) -> None:
-    def one(pid: int, comm: str, work: float, idleness: float, cost: float) -> pb.Process:
-        return pb.Process(
-            pid=pid, comm=comm, cost_ratio=cost, totals=pb.Metrics(work_s=work, idleness_s=idleness)
-        )
+    def one(pid: int, comm: str, work: float, idleness: float, unused: float, cost: float) -> pb.Process:
+        totals = pb.Metrics(work_s=work, idleness_s=idleness, more=[pb.Value(name="unused_s", value=unused)])
+        return pb.Process(pid=pid, comm=comm, cost_ratio=cost, totals=totals)
 
     found = [
-        one(9, "lazy", 1, 9, 0),
-        one(3, "busy", 9, 1, 0),
-        one(5, "dear", 2, 2, 0.5),
-        one(7, "zero", 0, 0, 0),
+        one(9, "lazy", 1, 9, 2, 0),
+        one(3, "busy", 9, 1, 3, 0),
+        one(5, "dear", 2, 2, 0, 0.5),
+        one(7, "zero", 0, 0, 0, 0),
     ]
     assert uses(pb.ProcessList(time_s=1, processes=found), None, sort)[0].process.comm == first
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from parprof.metrics import Metrics
+from parprof.metrics import UNUSED, Metrics
 
 HIGH_IDLENESS_PERCENT = 10.0
 """Idleness counts as high from this share of effort on.
@@ -57,6 +57,15 @@ class Effort:
         """Split the effort in ``metrics``."""
         useful_ns = max(metrics.work_ns - metrics.overhead_ns, 0.0)
         return cls(useful_ns, metrics.overhead_ns, metrics.idleness_ns, metrics.stall_ns)
+
+    @classmethod
+    def of_machine(cls, metrics: Metrics) -> Effort:
+        """The same for several programs on a machine: with the cores that were really idle in the place of idleness.
+
+        Each of them is held against all cores, and their idleness adds up to more than there are.
+        """
+        useful_ns = max(metrics.work_ns - metrics.overhead_ns, 0.0)
+        return cls(useful_ns, metrics.overhead_ns, metrics[UNUSED])
 
     @property
     def total_ns(self) -> float:

@@ -23,7 +23,7 @@ from rich.text import Text
 from parprof.commands.control_socket import add_socket_option
 from parprof.errors import UsageError
 from parprof.exporters.screen import MIN_WIDTH, Screen, elided
-from parprof.metrics import IDLENESS, METRICS, SAMPLES, WORK, Metric, Shown
+from parprof.metrics import IDLENESS, METRICS, SAMPLES, UNUSED, WORK, Metric, Shown
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control.amounts import amount
 from parprof.service.control.client import Client, ControlError
@@ -42,10 +42,12 @@ _HEADER_LINES = 4
 class TopCommand:
     """Watch all processes that parprofd watches: cores used, cores that stand idle, and what measuring costs.
 
-    idle, work, ovhd and spin are in cores, on average over the interval; overhead is part of work. The first
-    table, and --once, are about all the time since the daemon began to watch each process. Keys: i idleness,
-    w work, o overhead, s spin, b blame, e efficiency, c cost, p pid, n name; q or Ctrl-C ends it. Where there is
-    room, blame has a column too.
+    free, work, ovhd and spin are in cores, on average over the interval; overhead is part of work. free is what was
+    really idle on the machine while the program worked, its share of it; eff% is useful work / (work + free), and
+    none of a program that never had a second thread. The first table, and --once, are about all the time since the
+    daemon began to watch each process. Keys: u free cores, i idleness, w work, o overhead, s spin, b blame,
+    e efficiency, c cost, p pid, n name; q or Ctrl-C ends it. Where there is room, idleness (each program against all
+    of its cores) and blame have a column too.
     """
 
     name = "top"
@@ -57,7 +59,7 @@ class TopCommand:
             help="time between updates (default: %(default)s)",
         )  # fmt: skip
         parser.add_argument(
-            "--sort", metavar="KEY", choices=tuple(sorts()), default="idleness",
+            "--sort", metavar="KEY", choices=tuple(sorts()), default=UNUSED.name,
             help=f"{', '.join(sorts())} (default: %(default)s)",
         )  # fmt: skip
         parser.add_argument("--once", action="store_true", help="print one table and end")
@@ -147,7 +149,18 @@ def _print(feed: Feed, args: argparse.Namespace) -> None:
 def keys() -> dict[str, str]:
     """Orders by the key that chooses them: the first letter of each, where that is free."""
     out = {"q": ""}
-    for sort in ("idleness", "work", "overhead", "spin", "efficiency", "cost", "pid", "name", *sorts()):
+    for sort in (
+        "unused",
+        "idleness",
+        "work",
+        "overhead",
+        "spin",
+        "efficiency",
+        "cost",
+        "pid",
+        "name",
+        *sorts(),
+    ):
         out.setdefault(sort[0], sort)
     del out["q"]
     return out
@@ -234,10 +247,10 @@ def table(feed: Feed, sort: str, width: int, rows: int | None, problem: str = ""
 def _columns(found: list[Use], width: int) -> list[Metric]:
     """The metrics that the table has always, and those of which there is anything, as far as there is room."""
     shown = [metric for metric in METRICS.by_name().values() if metric.has(Shown.TOP)]
-    out = [metric for metric in shown if not metric.optional]
+    out = [UNUSED, *(metric for metric in shown if not metric.optional and metric is not IDLENESS)]
     for metric in shown:
         fits = _room(len(out) + 1, width) >= _LEAST_COMMAND
-        if metric.optional and fits and any(use[metric] for use in found):
+        if metric not in out and fits and any(use[metric] for use in found):
             out.append(metric)
     return out
 
@@ -253,7 +266,7 @@ def _header(feed: Feed, found: list[Use], shown: int, problem: str) -> list[str]
     lost = sum(one.value for one in status.lost)
     first = (
         f"parprofd {status.version}, {len(found)} processes: {sum(use[WORK] for use in found):.1f} cores work,"
-        f" {sum(use[IDLENESS] for use in found):.1f} stand idle"
+        f" {sum(use[UNUSED] for use in found):.1f} stand idle"
     )
     if problem:
         return [printable(first), printable(problem)]
@@ -314,6 +327,7 @@ def _process(use: Use) -> dict[str, Any]:
             "blocked": process.blocked,
         },
         "interval_s": use.interval_s,
+        "serial": process.serial,
         "efficiency": use.efficiency,
         **{metric.name: use[metric] for metric in METRICS if metric is not SAMPLES},
         "cost_ratio": process.cost_ratio,

@@ -517,6 +517,8 @@ class Daemon:
             budget_ratio=self._options.budget_ratio,
             cost_ratio=self._cost_ratio,
             drain_seconds=self._drain_seconds,
+            cores=os.cpu_count() or 1,
+            idle_s=self._watching.idle_s,
             ended=self._ended.copy(),
             pushed=self.pushed(),
             push_queues=self.push_queues(),

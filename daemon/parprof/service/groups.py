@@ -39,14 +39,18 @@ class Group:
         """When the last one ended."""
         self.folded = 0
         self.levels_s = NONE
+        self.is_parallel = False
+        """Whether one of its processes has, or had, a second thread."""
         self.account = Account(time.time())
 
     def charge(
-        self, rows: Iterable[PathSample], unused_ns: float, levels_s: tuple[float, ...], folded: int
+        self, rows: Iterable[PathSample], unused_ns: float | None, levels_s: tuple[float, ...], folded: int
     ) -> None:
-        """What one of its processes had in one interval."""
+        """What one of its processes had in one interval. ``unused_ns``: None if that is serial by design."""
         self.account.add(rows)
-        self.account.totals[UNUSED] += unused_ns
+        if unused_ns is not None:
+            self.is_parallel = True
+            self.account.totals[UNUSED] += unused_ns
         self.levels_s = tuple(map(add, self.levels_s, levels_s))
         self.folded += folded
 
@@ -54,7 +58,12 @@ class Group:
         """All that it was charged with, with so many of its costliest functions by name."""
         account = self.account
         return GroupSnapshot(
-            self.key, account.totals.copy(), account.functions(functions), self.levels_s, self.folded
+            self.key,
+            account.totals.copy(),
+            account.functions(functions),
+            self.levels_s,
+            self.folded,
+            self.is_parallel,
         )
 
 

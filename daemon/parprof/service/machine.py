@@ -11,11 +11,15 @@ class IdleTime:
     def __init__(self) -> None:
         """Counts from now on."""
         self._before_s = _idle_s()
+        self.total_s = 0.0
+        """What was taken so far."""
 
     def take_ns(self) -> float:
         """Core time since the last call, nanoseconds. Waiting for a disk is idle time, too."""
         before_s, self._before_s = self._before_s, _idle_s()
-        return 1e9 * max(self._before_s - before_s, 0.0)
+        taken_s = max(self._before_s - before_s, 0.0)
+        self.total_s += taken_s
+        return 1e9 * taken_s
 
 
 def _idle_s() -> float:

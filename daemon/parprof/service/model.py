@@ -101,6 +101,8 @@ class ProcessSnapshot:
     """Where processes are told by groups: the one that it is in."""
     members: int = 1
     """More or fewer where this is a group of processes."""
+    is_parallel: bool = True
+    """Whether it has, or had, a second thread. Else it is serial by design: cores beside it are not its waste."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,8 @@ class GroupSnapshot:
     functions: tuple[FunctionUse, ...] = ()
     levels_s: tuple[float, ...] = ()
     folded: int = 0
+    is_parallel: bool = True
+    """Whether one of them has, or had, a second thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,10 @@ class Snapshot:
     """Cost in all targets together, as a share of the machine's CPU time."""
     drain_seconds: float
     """How long the last drain took."""
+    cores: int = 0
+    """CPUs of the machine."""
+    idle_s: float = 0.0
+    """Core time in which the machine's CPUs had nothing to do, by the kernel's account."""
     ended: Metrics = field(default_factory=Metrics)
     """What the processes that are gone had."""
     pushed: Mapping[tuple[str, str], int] = field(default_factory=dict)

@@ -170,8 +170,8 @@ class Watching:
                 found, folded = fold(found, limit)
                 account.folded += folded
             interval = account.add(found)
-            unused_ns = unused * interval.idleness_ns if watched.is_parallel() else 0.0
-            account.totals[UNUSED] += unused_ns
+            unused_ns = unused * interval.idleness_ns if watched.is_parallel() else None
+            account.totals[UNUSED] += unused_ns or 0.0
             if watched.group:
                 watched.group.charge(found, unused_ns, levels, folded)
             account.close_interval(end_s, seconds, interval, means.get(target.image, 0.0))
@@ -286,6 +286,7 @@ class Watching:
             folded=account.folded,
             levels_s=account.levels_s,
             group=watched.group.key if watched.group else None,
+            is_parallel=watched.is_parallel(),
         )
 
     def groups(self, functions: int) -> tuple[GroupSnapshot, ...] | None:
@@ -300,6 +301,11 @@ class Watching:
     @staticmethod
     def _impossible(account: ProcessAccount) -> list[str]:
         return [account.violation] if account.violation else []
+
+    @property
+    def idle_s(self) -> float:
+        """Core time in which the machine had nothing to do, up to the last interval's end."""
+        return self._idle_time.total_s
 
     def probe_hits(self) -> dict[str, int]:
         """Probe hits by runtime."""

@@ -80,6 +80,7 @@ def _process(one: ProcessSnapshot) -> pb.Process:
         pod=_text(labels.pod),
         totals=to_wire(one.totals),
         notes=[_text(note) for note in one.notes[:_MAX_NOTES]],
+        serial=not one.is_parallel,
     )
 
 

@@ -82,7 +82,7 @@ class Metrics(_message.Message):
     def __init__(self, samples: _Optional[int] = ..., work_s: _Optional[float] = ..., idleness_s: _Optional[float] = ..., overhead_s: _Optional[float] = ..., spin_s: _Optional[float] = ..., blame_s: _Optional[float] = ..., profiling_s: _Optional[float] = ..., more: _Optional[_Iterable[_Union[Value, _Mapping]]] = ...) -> None: ...
 
 class Process(_message.Message):
-    __slots__ = ["blocked", "cgroup", "comm", "command", "container", "cores", "cost_ratio", "frequency_hz", "n_w_source", "n_working", "notes", "pid", "pod", "runtime", "spinning", "started_time_s", "totals", "uid", "unit", "working"]
+    __slots__ = ["blocked", "cgroup", "comm", "command", "container", "cores", "cost_ratio", "frequency_hz", "n_w_source", "n_working", "notes", "pid", "pod", "runtime", "serial", "spinning", "started_time_s", "totals", "uid", "unit", "working"]
     BLOCKED_FIELD_NUMBER: _ClassVar[int]
     CGROUP_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +97,7 @@ class Process(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     POD_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_FIELD_NUMBER: _ClassVar[int]
+    SERIAL_FIELD_NUMBER: _ClassVar[int]
     SPINNING_FIELD_NUMBER: _ClassVar[int]
     STARTED_TIME_S_FIELD_NUMBER: _ClassVar[int]
     TOTALS_FIELD_NUMBER: _ClassVar[int]
@@ -117,13 +118,14 @@ class Process(_message.Message):
     pid: int
     pod: str
     runtime: str
+    serial: bool
     spinning: int
     started_time_s: float
     totals: Metrics
     uid: int
     unit: str
     working: int
-    def __init__(self, pid: _Optional[int] = ..., comm: _Optional[str] = ..., command: _Optional[str] = ..., uid: _Optional[int] = ..., runtime: _Optional[str] = ..., n_w_source: _Optional[str] = ..., cores: _Optional[int] = ..., n_working: _Optional[int] = ..., working: _Optional[int] = ..., spinning: _Optional[int] = ..., blocked: _Optional[int] = ..., started_time_s: _Optional[float] = ..., cost_ratio: _Optional[float] = ..., frequency_hz: _Optional[int] = ..., cgroup: _Optional[str] = ..., unit: _Optional[str] = ..., container: _Optional[str] = ..., pod: _Optional[str] = ..., totals: _Optional[_Union[Metrics, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, pid: _Optional[int] = ..., comm: _Optional[str] = ..., command: _Optional[str] = ..., uid: _Optional[int] = ..., runtime: _Optional[str] = ..., n_w_source: _Optional[str] = ..., cores: _Optional[int] = ..., n_working: _Optional[int] = ..., working: _Optional[int] = ..., spinning: _Optional[int] = ..., blocked: _Optional[int] = ..., started_time_s: _Optional[float] = ..., cost_ratio: _Optional[float] = ..., frequency_hz: _Optional[int] = ..., cgroup: _Optional[str] = ..., unit: _Optional[str] = ..., container: _Optional[str] = ..., pod: _Optional[str] = ..., totals: _Optional[_Union[Metrics, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., serial: bool = ...) -> None: ...
 
 class ProcessList(_message.Message):
     __slots__ = ["omitted", "processes", "time_s"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from parprof.metrics import IDLENESS, METRICS, OVERHEAD, WORK, Metric, Shown
+from parprof.metrics import METRICS, OVERHEAD, UNUSED, WORK, Metric, Shown
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control.amounts import amount
 
@@ -25,8 +25,11 @@ class Use:
 
     @property
     def efficiency(self) -> float | None:
-        """Useful work / effort, 0 to 1; None when there was no effort."""
-        effort = self[WORK] + self[IDLENESS]
+        """Useful work / (work + cores that were really idle), 0 to 1.
+
+        None when there was neither, and for programs that are serial by design.
+        """
+        effort = 0.0 if self.process.serial else self[WORK] + self[UNUSED]
         return max(self[WORK] - self[OVERHEAD], 0.0) / effort if effort else None
 
 

@@ -44,8 +44,10 @@ def _cards(process: ProcessSnapshot, snapshot: Snapshot) -> Iterator[str]:
     worked = last is not None and last.n_working > 0
     yield _card(
         "efficiency in the last interval",
-        percentage(last.efficiency) if last and worked else "–",
-        f"useful work / effort; {percentage(effort.efficiency)} since it is watched, for {duration(watched_s)}"
+        "serial" if not process.is_parallel else percentage(last.efficiency) if last and worked else "–",
+        "it never had a second thread"
+        if not process.is_parallel
+        else f"useful work / effort; {percentage(effort.efficiency)} since it is watched, for {duration(watched_s)}"
         if effort.total_ns
         else "nothing was sampled of it",
     )

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from parprof import __version__
 from parprof.attribution import Effort
 from parprof.exporters.webpage import WebPage, definitions, duration, percentage, text
-from parprof.metrics import METRICS, NANOSECONDS, Metric, Metrics, Shown
+from parprof.metrics import METRICS, NANOSECONDS, UNUSED, Metric, Metrics, Shown
 from parprof.service.http.sparkline import sparkline
 from parprof.service.model import ProcessSnapshot, PushQueue, Snapshot
 
@@ -22,9 +22,12 @@ _LEAST_BLAME = 0.1
 
 _Order = Callable[[ProcessSnapshot], tuple[float | str, ...]]
 _ORDERS: Mapping[str, _Order] = {
+    "unused": lambda p: (-p.totals[UNUSED],),
     "idleness": lambda p: (-p.totals.idleness_ns,),
     "process": lambda p: (p.labels.comm.lower(),),
-    "efficiency": lambda p: (Effort.of(p.totals).efficiency if p.totals.effort_ns else 2.0,),
+    "efficiency": lambda p: (
+        Effort.of(p.totals).efficiency if p.is_parallel and p.totals.effort_ns else 2.0,
+    ),
     "effort": lambda p: (-p.totals.effort_ns,),
     "cost": lambda p: (-p.cost_ratio,),
 }
@@ -39,15 +42,25 @@ def _by(metric: Metric) -> _Order:
     return lambda process: (-process.totals[metric],)
 
 
+_FIRST_ORDER = "unused"
 _Heading = tuple[str, str, str]
 """By what it sorts, name, and what it means."""
 _HEADINGS = (
     ("process", "process", ""),
     ("", "n_w lately", "threads working; the dashed line is n, the cores it could use"),
     ("", "now / n", "threads working now, of n cores"),
-    ("efficiency", "efficiency", "useful work / effort: the last interval, and since watched"),
+    (
+        "efficiency",
+        "efficiency",
+        "useful work / effort: the last interval, and since watched; serial: it never had a second thread",
+    ),
     ("effort", "effort", "since watched: useful work, overhead and idleness"),
-    ("idleness", "idleness", "core time that stood idle while this process worked"),
+    ("unused", "really idle", "core time that was idle on the machine while it worked, its share of it"),
+    (
+        "idleness",
+        "idleness",
+        "core time of its n cores that it did not use while it worked; others may have had it",
+    ),
 )
 _LAST_HEADINGS = (
     ("cost", "cost", "probes and samples, share of its CPU time"),
@@ -75,9 +88,9 @@ _STYLE = """
 
 def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str, str]) -> WebPage:
     """The page. ``trouble``: what health and readiness complain of. ``query``: sort, refresh, all."""
-    sort = query.get("sort", "idleness")
+    sort = query.get("sort", _FIRST_ORDER)
     orders = sorts()
-    sort = sort if sort in orders else "idleness"
+    sort = sort if sort in orders else _FIRST_ORDER
     kept = {name: query[name] for name in ("refresh", "all") if query.get(name) == "1"}
     wanted = query.get("in", "")[:_MAX_WANTED]
     if wanted:
@@ -158,8 +171,9 @@ def _facts(snapshot: Snapshot, trouble: tuple[str, ...]) -> str:
         *(("trouble", f'<span class="bad">{text(line, 200)}</span>') for line in trouble),
         (
             "all processes",
-            f"{len(snapshot.processes):,} watched; efficiency {percentage(Effort.of(total).efficiency, 1)};"
-            f" idleness {duration(total.idleness_ns / 1e9)}{_others(total)}, ended ones included",
+            f"{len(snapshot.processes):,} watched; efficiency {percentage(Effort.of_machine(total).efficiency, 1)}:"
+            f" of all cores {duration(total[UNUSED] / 1e9)} were idle that programs with several threads could have had"
+            f"{_others(total)}, ended ones included",
         ),
         (
             "cost",
@@ -207,6 +221,7 @@ def _row(process: ProcessSnapshot, now_s: float, more: list[Metric]) -> str:
     last = process.history[-1] if process.history else None
     recent = percentage(last.efficiency) if last and last.n_working else "–"
     overall = percentage(effort.efficiency) if effort.total_ns else "–"
+    judged = f"{recent}<br><small>{overall}</small>" if process.is_parallel else "serial"
     home = (
         (own.unit and _place(own.unit))
         or ", ".join(filter(None, (_place(own.namespace), _place(own.pod_name or own.pod))))
@@ -228,8 +243,9 @@ def _row(process: ProcessSnapshot, now_s: float, more: list[Metric]) -> str:
         f"<small>{details}</small>{_blame(process)}{notes}</td>",
         f'<td class="left">{sparkline(process.history, process.cores, now_s)}</td>',
         f"<td>{process.n_working} / {process.cores}</td>",
-        f"<td>{recent}<br><small>{overall}</small></td>",
+        f"<td>{judged}</td>",
         f"<td>{_bar(effort)}<small>{duration(effort.total_ns / 1e9)}</small></td>",
+        f"<td>{duration(totals[UNUSED] / 1e9)}</td>",
         f"<td>{duration(totals.idleness_ns / 1e9)}</td>",
         *(f"<td>{_amount(metric, totals)}</td>" for metric in more),
         f"<td>{percentage(process.cost_ratio, 2)}</td>",

@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 
 from parprof import __version__
-from parprof.metrics import METRICS, Metric, Metrics, Shown
+from parprof.metrics import METRICS, UNUSED, Metric, Metrics, Shown
 from parprof.service.levels import FIRST_OF_LEVEL
 from parprof.service.metrics.children import ChildrenCollector
 from parprof.service.metrics.exposition import NO_LABELS, Family, LabelSet, render
@@ -138,6 +138,9 @@ class ServiceCollector(Collector):
             if metric.additive:
                 value = self._highest(name, value)
             yield _single(name, kind, f"All processes, ended ones too: {metric.meaning}.", value)
+        text = "Core time in which the machine's CPUs had nothing to do, whatever was watched."
+        yield _single("parprof_node_idle_seconds_total", "counter", text, snapshot.idle_s)
+        yield _single("parprof_node_cores", "gauge", "CPUs of the machine.", snapshot.cores)
 
     def _daemon(self, snapshot: Snapshot, hidden: int) -> Iterator[Family]:
         """The daemon itself."""
@@ -236,6 +239,7 @@ def grouped(processes: Iterable[ProcessSnapshot], groups: Iterable[GroupSnapshot
                 levels_s=group.levels_s,
                 group=key,
                 members=len(live),
+                is_parallel=group.is_parallel,
             )
         )
     return out
@@ -246,8 +250,12 @@ def _results(shown: list[ProcessSnapshot], by_group: bool) -> Iterator[Family]:
     labels = {names: [_labels(process, names) for process in shown] for names in LABEL_NAMES}
     for metric in METRICS.at(Shown.PROCESS):
         name, kind = series_name("parprof", metric)
-        values = [metric.unit.amount(process.totals[metric]) for process in shown]
-        yield Family(name, kind, f"{metric.meaning}.", list(zip(labels[PROCESS], values, strict=True)))
+        values = [
+            (own, metric.unit.amount(process.totals[metric]))
+            for own, process in zip(labels[PROCESS], shown, strict=True)
+            if metric is not UNUSED or process.is_parallel
+        ]
+        yield Family(name, kind, f"{metric.meaning}.", values)
     threads = [
         (own.plus("state", state), process.threads.get(state, 0))
         for own, process in zip(labels[PROCESS], shown, strict=True)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine's metrics against the kernel's own account: they add up to its cores, however many programs there are."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import pytest
+
+import daemon_process as dp
+
+pytestmark = pytest.mark.beside
+
+SECONDS = 6.0
+CORES = os.cpu_count() or 1
+NEAR = 0.03
+"""Of a core."""
+
+
+def idle_s() -> float:
+    """Core time that the kernel says was idle, waiting for a disk included."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Look:
+    """The metrics as of this moment, and the kernel's account right before and after they were charged."""
+
+    def __init__(self, daemon: dp.DaemonProcess, pids: list[int]) -> None:
+        while True:
+            asked_s, self.idle_before_s = time.time(), idle_s()
+            cpu_before_s = sum(map(cpu_s, pids))
+            self.page = daemon.page()
+            self.time_s = self.page.value("parprofd_snapshot_timestamp_seconds")
+            if self.time_s > asked_s:
+                break
+            time.sleep(0.1)  # it was charged a moment ago, and is told again
+        self.idle_after_s, self.cpu_s = idle_s(), (cpu_before_s + sum(map(cpu_s, pids))) / 2
+
+    def of(self, kind: str) -> float:
+        """One of the machine's times."""
+        return self.page.value(f"parprof_node_{kind}_seconds_total")
+
+
+@pytest.mark.parametrize(("parallel", "serial"), [(1, 0), (1, 1), (3, 2)], ids=["one", "two", "five"])
+def test_a_machine_adds_up_to_its_cores(tmp_path: Path, parallel: int, serial: int) -> None:
+    """The interval is the same for both, so it does not matter what else runs."""
+    alone = dp.build(tmp_path, "alone")
+    with dp.running(tmp_path / "parprofd") as daemon, ExitStack() as programs:
+        running = [
+            programs.enter_context(dp.openmp(tmp_path, f"team{number}", "skewed,tasks"))
+            for number in range(parallel)
+        ] + [programs.enter_context(dp.started(alone, "name", f"{alone.name}{n}")) for n in range(serial)]
+        pids = [process.pid for process in running]
+        daemon.page_when("all of them", lambda page: page.pids() == set(pids))
+        begin = Look(daemon, pids)
+        time.sleep(SECONDS)
+        end = Look(daemon, pids)
+    elapsed_s, near_s = end.time_s - begin.time_s, NEAR * (end.time_s - begin.time_s)
+    work_s, spin_s, profiling_s, unused_s, idle, idleness_s = (
+        end.of(kind) - begin.of(kind) for kind in ("work", "spin", "profiling", "unused", "idle", "idleness")
+    )
+    assert end.page.value("parprof_node_cores") == CORES
+    assert end.idle_before_s - begin.idle_after_s - near_s <= idle
+    assert idle <= end.idle_after_s - begin.idle_before_s + near_s
+    assert work_s + spin_s + profiling_s == pytest.approx(end.cpu_s - begin.cpu_s, abs=near_s * CORES)
+    assert work_s + spin_s + profiling_s + idle <= CORES * elapsed_s + near_s
+    assert 0 <= unused_s <= min(idle, idleness_s) + 1e-6
+    assert {int(labels["pid"]) for labels, _ in end.page.of("parprof_unused_seconds_total")} == set(
+        pids[:parallel]
+    )
