@@ -7,8 +7,9 @@ import http.client
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from control_standin import NOBODY, StandInService, as_user, process, sleeping
+from control_standin import NOBODY, StandInService, as_user, process, sleeping, until
 from parprof.metrics import Metrics
 from parprof.model import Frame, PathSample, ProcessInfo, Profile
 from parprof.service import kernel_stacks
@@ -117,7 +118,7 @@ def test_whose_a_connection_is(family: socket.AddressFamily, host: str) -> None:
             with accepted:
                 theirs, ours = accepted.getpeername()[:2], accepted.getsockname()[:2]
                 assert by_diagnosis(family, theirs, ours) == uid == by_table(family, theirs, ours)
-                assert client_of(accepted) == Client(host, uid)
+                assert client_of(accepted) == Client(uid=uid)
                 os.write(go, b"x")
                 os.waitpid(child, 0)
                 # what was closed is said to be root's by the kernel
@@ -127,28 +128,74 @@ def test_whose_a_connection_is(family: socket.AddressFamily, host: str) -> None:
             os.close(go)
 
 
+@contextmanager
+def silent(uid: int, number: int, places: list[tuple[str, tuple[str, int]]]) -> Iterator[None]:
+    """Connections of a user that never ask: so many from each address to a server."""
+    ready, go = os.pipe()
+    done, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.setresuid(uid, uid, uid)
+            held = [
+                socket.create_connection(where, source_address=(source, 0))
+                for source, where in places
+                for _ in range(number)
+            ]
+            os.write(go, b"x")
+            os.read(done, 1)
+            status = len(held) != number * len(places)
+        finally:
+            os._exit(status)
+    try:
+        os.close(go)
+        assert os.read(ready, 1) == b"x"
+        yield
+    finally:
+        os.write(end, b"x")
+        assert os.waitpid(child, 0)[1] == 0
+        for fd in (ready, done, end):
+            os.close(fd)
+
+
 def test_silent_connections_of_one_user_leave_room(processes: tuple[StandInService, int, int]) -> None:
-    """200 of nobody's, which never ask: root and another user are answered at once."""
+    """200 of nobody's, from all over its own machine, which never ask: root and another user are answered at once."""
     with HttpServer(processes[0], "127.0.0.1:0") as http_server:
         http_server.start()
         where = address(http_server)
-        ready, go = os.pipe()
-        done, end = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.setresuid(NOBODY, NOBODY, NOBODY)
-            held = [socket.create_connection(where) for _ in range(200)]
-            os.write(go, b"x")
-            os.read(done, 1)
-            os._exit(len(held) != 200)
-        try:
-            os.read(ready, 1)
+        with silent(NOBODY, 25, [(f"127.0.0.{number}", where) for number in range(2, 10)]):
+            until(lambda: http_server._listener.served + http_server._listener.waiting >= 64)
             assert http_server._listener.served <= server.MAX_PER_CLIENT
+            began = time.monotonic()
             assert get(where, "/healthz")[0] == 200
             assert as_user(1, 1, lambda: get(where, "/metrics"))[0] == 200
-        finally:
-            os.write(end, b"x")
-            assert os.waitpid(child, 0)[1] == 0
+            assert time.monotonic() - began < 2
+
+
+def test_a_user_is_the_same_by_ipv6_and_an_ipv4_address_that_is_mapped() -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener:
+        port = listener.getsockname()[1]
+        seen = set()
+        for host in ("::1", "127.0.0.1", "127.0.0.9"):
+            with socket.create_connection((host, port)):
+                accepted, _ = listener.accept()
+                with accepted:
+                    seen.add(client_of(accepted))
+        assert seen == {Client(uid=0)}
+
+
+def test_three_greedy_users_make_room_for_a_fourth(processes: tuple[StandInService, int, int]) -> None:
+    with HttpServer(processes[0], "127.0.0.1:0") as http_server, ExitStack() as stack:
+        http_server.start()
+        where = address(http_server)
+        for uid in (2, 3, 4):
+            stack.enter_context(silent(uid, server.MAX_PER_CLIENT, [("127.0.0.1", where)]))
+        until(lambda: http_server._listener.served == server.MAX_OF_OTHERS)
+        began = time.monotonic()
+        for uid in (5, NOBODY):
+            assert as_user(uid, uid, lambda: get(where, "/metrics"))[0] == 200
+        assert time.monotonic() - began < 2
 
 
 def test_the_kernels_functions_are_for_those_who_may_sample_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import pwd
 import socket
@@ -20,6 +21,8 @@ _PLACE = struct.Struct("!HH16s16s")
 _ANSWER = struct.Struct("=BBBB48sIIII")
 _NO_COOKIE = b"\0" * 4 + b"\xff" * 8
 _ANSWER_SECONDS = 1.0
+_MAPPED = "::ffff:"
+_LOOPBACK = "127.0.0.0/8"
 _TABLES = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
 
 Address = tuple[str, int]
@@ -29,8 +32,8 @@ Address = tuple[str, int]
 class Client:
     """Who has connected over TCP."""
 
-    address: str
-    """The IP address, as text."""
+    address: str = ""
+    """Where it is from where its user is not known: an IPv4 address, or a network of IPv6 (whose hosts have 2**64)."""
     uid: int | None = None
     """Its user, in our user namespace, where it is on this machine; None if that is not known."""
     is_certified: bool = False
@@ -63,16 +66,20 @@ def client_of(connection: socket.socket) -> Client:
     Raises:
         OSError: it is gone already.
     """
-    theirs, ours = connection.getpeername()[:2], connection.getsockname()[:2]
+    family, theirs, ours = connection.family, connection.getpeername()[:2], connection.getsockname()[:2]
+    if theirs[0].startswith(_MAPPED):  # a socket of IPv4 is at the other end
+        family = socket.AF_INET
+        theirs, ours = (theirs[0].removeprefix(_MAPPED), theirs[1]), (ours[0].removeprefix(_MAPPED), ours[1])
     if not _is_loopback(theirs[0]):
-        return Client(theirs[0])
+        return Client(_network(theirs[0]))
     uid = None
     try:
-        uid = by_diagnosis(connection.family, theirs, ours)
+        uid = by_diagnosis(family, theirs, ours)
     except OSError:  # the kernel, or a seccomp filter, has none
         with suppress(OSError, ValueError):
-            uid = by_table(connection.family, theirs, ours)
-    return Client(theirs[0], uid)
+            uid = by_table(family, theirs, ours)
+    # Whoever is here has all of 127.0.0.0/8: a user is one client wherever it comes from.
+    return Client(_network(theirs[0])) if uid is None else Client(uid=uid)
 
 
 def by_diagnosis(family: int, theirs: Address, ours: Address) -> int | None:
@@ -125,5 +132,21 @@ def _hex(family: int, address: Address) -> bytes:
     return b"".join(b"%08X" % word for word in words) + b":%04X" % address[1]
 
 
+def _network(host: str) -> str:
+    """What one client can be expected to have.
+
+    >>> _network("192.0.2.7"), _network("::ffff:192.0.2.7"), _network("127.0.0.9"), _network("fe80::1%eth0")
+    ('192.0.2.7', '192.0.2.7', '127.0.0.0/8', 'fe80::/64')
+    """
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            return (
+                _LOOPBACK if address.is_loopback else str(ipaddress.ip_network((address, 64), strict=False))
+            )
+        address = address.ipv4_mapped
+    return _LOOPBACK if address.is_loopback else str(address)
+
+
 def _is_loopback(host: str) -> bool:
-    return host == "::1" or host.startswith(("127.", "::ffff:127."))
+    return host == "::1" or host.startswith("127.")
