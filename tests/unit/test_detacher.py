@@ -381,7 +381,8 @@ def test_a_forked_process_does_not_use_it(ends: Callable[[int], Ends]) -> None:
 
 def test_the_worker_imports_little() -> None:
     """Each module costs the child memory for as long as we run."""
-    code = f"import sys; sys.path.append({str(detacher.DETACH_WORKER.parent)!r}); import detach_worker; print(*sys.modules)"
+    folder = str(detacher.DETACH_WORKER.parent)
+    code = f"import sys; sys.path.append({folder!r}); import detach_worker; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
     )
