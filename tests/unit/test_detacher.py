@@ -317,7 +317,7 @@ def test_threads_of_ours_where_no_child_can_be_started(
 def test_threads_of_ours_where_the_child_ends_at_once(
     own: Detacher, ends: Callable[[int], Ends], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(detacher, "_WORKER", Path("/nonexistent.py"))
+    monkeypatch.setattr(detacher, "DETACH_WORKER", Path("/nonexistent.py"))
     for _ in range(5):
         some = ends(10)
         own.close(some.writers)
@@ -381,7 +381,8 @@ def test_a_forked_process_does_not_use_it(ends: Callable[[int], Ends]) -> None:
 
 def test_the_worker_imports_little() -> None:
     """Each module costs the child memory for as long as we run."""
-    code = f"import sys; sys.path.append({str(detacher._WORKER.parent)!r}); import detach_worker; print(*sys.modules)"
+    folder = str(detacher.DETACH_WORKER.parent)
+    code = f"import sys; sys.path.append({folder!r}); import detach_worker; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
     )

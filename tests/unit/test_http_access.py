@@ -6,9 +6,11 @@ from __future__ import annotations
 import http.client
 import os
 import socket
+import struct
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +18,16 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from control_standin import NOBODY, StandInService, as_user, process, sleeping
+from control_standin import NOBODY, StandInService, as_user, process, sleeping, until
 from parprof.metrics import Metrics
 from parprof.model import Frame, PathSample, ProcessInfo, Profile
+from parprof.process.cgroup_ids import CgroupIds
+from parprof.process.cgroups import CGROUP_ROOT
 from parprof.service import kernel_stacks
-from parprof.service.http import HttpServer, server
-from parprof.service.http.peers import Client, by_diagnosis, by_table, client_of
+from parprof.service.http import HttpServer, peers, server
+from parprof.service.http.peers import Client, Owner, by_diagnosis, by_table, client_of
 from parprof.service.model import FunctionUse
+from stopwatch import Stopwatch
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 
@@ -116,8 +121,9 @@ def test_whose_a_connection_is(family: socket.AddressFamily, host: str) -> None:
             accepted, _ = listener.accept()
             with accepted:
                 theirs, ours = accepted.getpeername()[:2], accepted.getsockname()[:2]
-                assert by_diagnosis(family, theirs, ours) == uid == by_table(family, theirs, ours)
-                assert client_of(accepted) == Client(host, uid)
+                owner = by_diagnosis(family, theirs, ours)
+                assert owner is not None and owner.uid == uid == by_table(family, theirs, ours)
+                assert client_of(accepted) == Client(uid=uid)
                 os.write(go, b"x")
                 os.waitpid(child, 0)
                 # what was closed is said to be root's by the kernel
@@ -127,28 +133,135 @@ def test_whose_a_connection_is(family: socket.AddressFamily, host: str) -> None:
             os.close(go)
 
 
+def attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def test_the_cgroup_of_a_socket_is_among_its_attributes() -> None:
+    cgroup = attribute(21, (77).to_bytes(8, sys.byteorder))
+    assert (
+        peers._cgroup_in(attribute(8, b"\0") + attribute(15, bytes(4)) + cgroup + attribute(22, b"R\0")) == 77
+    )
+    assert peers._cgroup_in(attribute(8, b"\0")) == 0, "before Linux 5.8"
+    for broken in (b"", b"\1", cgroup[:-1], struct.pack("=HH", 3, 21) + bytes(8), bytes(4) + cgroup,
+                   attribute(21, bytes(4)), struct.pack("=HH", 0xFFFF, 8) + cgroup):  # fmt: skip
+        assert peers._cgroup_in(broken) == 0
+
+
+CONTAINER = "docker-" + "ab" * 32 + ".scope"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "sees_all"), [("parprof-test.slice", True), (CONTAINER, False), ("kubepods.slice", False)]
+)
+def test_root_in_a_container_is_not_the_machines(cgroup: str, sees_all: bool) -> None:
+    """With a real cgroup and no user namespace, as a container with the host's network has it."""
+    root = CGROUP_ROOT / "unified" if (CGROUP_ROOT / "unified").is_dir() else CGROUP_ROOT
+    folder = root / cgroup
+    folder.mkdir()
+    program = "import socket,sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); s.recv(1)"
+    move = f"open({str(folder / 'cgroup.procs')!r}, 'w').write('0'); "
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = str(listener.getsockname()[1])
+            with subprocess.Popen([sys.executable, "-c", move + program, port]) as child:
+                accepted, _ = listener.accept()
+                with accepted:
+                    assert client_of(accepted).sees_all is sees_all
+            assert child.returncode == 0
+    finally:
+        folder.rmdir()
+
+
+def test_root_of_a_cgroup_that_cannot_be_seen_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    ids = CgroupIds(tmp_path)
+    assert ids.path_of(os.stat(tmp_path).st_ino) == "/"
+    assert ids.path_of(os.stat(tmp_path / "a" / "b").st_ino) == "/a/b"
+    late = tmp_path / "late"
+    late.mkdir()
+    number = os.stat(late).st_ino
+    assert ids.path_of(number) == "/late"
+    late.rmdir()
+    assert ids.path_of(number) is None
+    monkeypatch.setattr(peers, "_cgroups", ids)
+    assert peers._known_user(Owner(0, 2**60)) is None
+    assert peers._known_user(Owner(0, os.stat(tmp_path / "a").st_ino)) == 0
+    assert peers._known_user(Owner(NOBODY, 2**60)) == NOBODY, "a user has what is that uid's"
+    assert peers._known_user(Owner(0, 0)) == 0, "before Linux 5.8"
+    assert peers._known_user(None) is None
+
+
+@contextmanager
+def silent(uid: int, number: int, places: list[tuple[str, tuple[str, int]]]) -> Iterator[None]:
+    """Connections of a user that never ask: so many from each address to a server."""
+    ready, go = os.pipe()
+    done, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.setresuid(uid, uid, uid)
+            held = [
+                socket.create_connection(where, source_address=(source, 0))
+                for source, where in places
+                for _ in range(number)
+            ]
+            os.write(go, b"x")
+            os.read(done, 1)
+            status = len(held) != number * len(places)
+        finally:
+            os._exit(status)
+    try:
+        os.close(go)
+        assert os.read(ready, 1) == b"x"
+        yield
+    finally:
+        os.write(end, b"x")
+        assert os.waitpid(child, 0)[1] == 0
+        for fd in (ready, done, end):
+            os.close(fd)
+
+
 def test_silent_connections_of_one_user_leave_room(processes: tuple[StandInService, int, int]) -> None:
-    """200 of nobody's, which never ask: root and another user are answered at once."""
+    """200 of nobody's, from all over its own machine, which never ask: root and another user are answered at once."""
     with HttpServer(processes[0], "127.0.0.1:0") as http_server:
         http_server.start()
         where = address(http_server)
-        ready, go = os.pipe()
-        done, end = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.setresuid(NOBODY, NOBODY, NOBODY)
-            held = [socket.create_connection(where) for _ in range(200)]
-            os.write(go, b"x")
-            os.read(done, 1)
-            os._exit(len(held) != 200)
-        try:
-            os.read(ready, 1)
+        with silent(NOBODY, 25, [(f"127.0.0.{number}", where) for number in range(2, 10)]):
+            until(lambda: http_server._listener.served + http_server._listener.waiting >= 64)
             assert http_server._listener.served <= server.MAX_PER_CLIENT
+            watch = Stopwatch()
             assert get(where, "/healthz")[0] == 200
             assert as_user(1, 1, lambda: get(where, "/metrics"))[0] == 200
-        finally:
-            os.write(end, b"x")
-            assert os.waitpid(child, 0)[1] == 0
+            assert watch.seconds < 2
+
+
+def test_a_user_is_the_same_by_ipv6_and_an_ipv4_address_that_is_mapped() -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener:
+        port = listener.getsockname()[1]
+        seen = set()
+        for host in ("::1", "127.0.0.1", "127.0.0.9"):
+            with socket.create_connection((host, port)):
+                accepted, _ = listener.accept()
+                with accepted:
+                    seen.add(client_of(accepted))
+        assert seen == {Client(uid=0)}
+
+
+def test_three_greedy_users_make_room_for_a_fourth(processes: tuple[StandInService, int, int]) -> None:
+    with HttpServer(processes[0], "127.0.0.1:0") as http_server, ExitStack() as stack:
+        http_server.start()
+        where = address(http_server)
+        for uid in (2, 3, 4):
+            stack.enter_context(silent(uid, server.MAX_PER_CLIENT, [("127.0.0.1", where)]))
+        until(lambda: http_server._listener.served == server.MAX_OF_OTHERS)
+        watch = Stopwatch()
+        for uid in (5, NOBODY):
+            assert as_user(uid, uid, lambda: get(where, "/metrics"))[0] == 200
+        assert watch.seconds < 2
 
 
 def test_the_kernels_functions_are_for_those_who_may_sample_it(

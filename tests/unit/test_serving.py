@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from parprof.service import serving
-from parprof.service.serving import ConnectionHandler, Limits, Listener
+from parprof.service.serving import ConnectionHandler, Limits, Listener, Seat
 
 REFUSAL = b"come again"
 
@@ -42,7 +42,10 @@ class Line(ConnectionHandler[str]):
         self.refused += 1
         return REFUSAL
 
-    def hold(self, stream: socket.socket, who: str) -> None:
+    def makes_room(self, who: str) -> bool:
+        return who != "r"
+
+    def hold(self, stream: socket.socket, who: str, seat: Seat) -> None:
         self.held.append(who)
         until_s = time.monotonic() + self.seconds
         line = b""
@@ -51,6 +54,7 @@ class Line(ConnectionHandler[str]):
             part = stream.recv(100)
             if not part:
                 return
+            seat.is_busy = True
             line += part
         if line == b"bug\n":
             raise ZeroDivisionError("inner secret")
@@ -234,6 +238,75 @@ def test_one_who_must_wait_does_not_stop_those_behind(line: Line) -> None:
         first.close()
         assert everything(second) == b"late\n"
     assert line.held == ["a", "c", "b"]
+
+
+def test_the_oldest_silent_one_of_the_greediest_makes_room() -> None:
+    line = Line("abbbc")
+    with running(line, Limits(4)) as server, ExitStack() as stack:
+        clients = []
+        for number in range(1, 5):
+            clients.append(stack.enter_context(server.connect()))
+            until(lambda number=number: server.listener.served == number and len(line.held) == number)
+        clients[1].sendall(b"asks")
+        until(lambda: [seat.is_busy for _, seat in server.listener._served.values()].count(True) == 1)
+        assert server.ask() == b"hello\n"
+        assert everything(clients[2]) == b"", "the oldest of b that is silent"
+        for number in (0, 1, 3):
+            clients[number].sendall(b"%d\n" % number)
+        assert [everything(clients[number]) for number in (0, 1, 3)] == [b"0\n", b"asks1\n", b"3\n"]
+        until(lambda: server.listener.served == 0)
+    assert line.refused == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        ("aabbb", "b has as many as a"),
+        ("aabcb", "b would have more than a then"),
+        ("rrrrc", "r never makes room"),
+    ],
+)
+def test_nobody_makes_room_for_the_greedy(names: str, why: str) -> None:
+    line = Line(names)
+    with running(line, Limits(4)) as server, ExitStack() as stack:
+        for number in range(1, 5):
+            stack.enter_context(server.connect())
+            until(lambda number=number: len(line.held) == number)
+        assert server.ask() == REFUSAL, why
+        assert server.listener.served == 4
+
+
+def test_nobody_is_broken_off_where_that_makes_no_room() -> None:
+    line = Line("aaac")
+    line.unwelcome = {"c"}
+    with running(line, Limits(4)) as server, ExitStack() as stack:
+        for number in range(1, 4):
+            stack.enter_context(server.connect())
+            until(lambda number=number: len(line.held) == number)
+        assert server.ask() == REFUSAL
+        assert server.listener.served == 3
+
+
+def test_one_is_broken_off_whose_stream_is_just_being_made() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Wrapping(Line):
+        def stream(self, connection: socket.socket) -> socket.socket:
+            if self.held or begun.is_set():
+                return connection
+            wrapped = socket.socket(fileno=connection.detach())
+            begun.set()
+            assert go_on.wait(60)
+            return wrapped
+
+    line = Wrapping("aab")
+    with running(line, Limits(2)) as server, server.connect() as first:
+        assert begun.wait(60)
+        with server.connect():
+            until(lambda: server.listener.served == 2)
+            assert server.ask() == b"hello\n"
+        go_on.set()
+        assert everything(first) == b""
 
 
 def test_nobody_in_particular_is_not_served() -> None:

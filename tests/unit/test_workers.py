@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from parprof.kernel.detacher import Detacher
 from parprof.service.model import Labels
 from parprof.service.selection import Selection, is_ours
-from parprof.workers import client, protocol
+from parprof.workers import client, privileges, protocol
 from parprof.workers.client import WorkerClient, WorkerFailed
 from parprof.workers.privileges import STILL_PRIVILEGED
 
@@ -80,6 +82,43 @@ class Privileged(WorkerClient):
     doing = "reading symbols"
 
 
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+from parprof.workers.privileges import drop_privileges
+drop_privileges(1 << 30, 1 << 20, 256)
+print(*(resource.getrlimit(what) for what in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_FSIZE)))
+"""
+
+
+def test_bounds_that_are_lower_already_stay() -> None:
+    out = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=True).stdout
+    assert out == f"(64, 64) ({1 << 30}, {1 << 30}) ({1 << 20}, {1 << 20})\n"
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(1, "not permitted"), ValueError("not allowed to raise maximum limit")]
+)
+def test_a_child_without_bounds_reads_nothing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN that memory cannot be bounded, as a filter of system calls may do, THEN the child ends."""
+    real = resource.setrlimit
+
+    def refuse(what: int, limits: tuple[int, int]) -> None:
+        if what == resource.RLIMIT_AS:
+            raise error
+        real(what, limits)
+
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(resource, "setrlimit", refuse)
+        try:
+            privileges.give_up_privileges(1 << 40, 1 << 20, 256)
+        except SystemExit as end:
+            os._exit(int(str(end.code)))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == privileges.UNBOUNDED
+
+
 def test_a_client_says_why_its_child_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that ends at once with that status stands for one that was refused."""
 
@@ -95,6 +134,7 @@ def test_a_client_says_why_its_child_reads_nothing(monkeypatch: pytest.MonkeyPat
 
 def test_the_daemon_does_not_watch_its_own_children() -> None:
     """A worker of ours is nobody's waste; another child of the same parent is watched as all else is."""
+    detacher = Detacher()
     child, ours = client.start_child("parprof.symbols.worker")
     with ours, subprocess.Popen(["sleep", "60"]) as other:
         try:
@@ -102,8 +142,11 @@ def test_the_daemon_does_not_watch_its_own_children() -> None:
                 time.sleep(0.01)
             assert is_ours(os.getpid()) and is_ours(child.pid)
             assert not is_ours(other.pid) and not is_ours(1)
+            detacher.start()
+            assert is_ours(detacher.pid) and not Selection().wants(detacher.pid, Labels())
             assert not Selection().wants(child.pid, Labels()) and Selection().wants(other.pid, Labels())
         finally:
             other.kill()
             client.end_child(child)
+            detacher.stop()
     assert not is_ours(child.pid), "it is gone"

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from parprof.kernel.detach_worker import MOST_BYTES, MOST_DESCRIPTORS, WRITE, Closers
 
-_WORKER = Path(__file__).with_name("detach_worker.py")
+DETACH_WORKER = Path(__file__).with_name("detach_worker.py")
+"""The child's program."""
 _MOST_THREADS = 16
 _PATIENCE_SECONDS = 1.0
 _GO = b"\0"
@@ -55,7 +56,7 @@ class _Child:
                 self._counter = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
                 numbers = [theirs.fileno(), self._counter]
                 self._process = _Process(
-                    [sys.executable, "-I", "-S", str(_WORKER), *map(str, numbers)], pass_fds=numbers, cwd="/",
+                    [sys.executable, "-I", "-S", str(DETACH_WORKER), *map(str, numbers)], pass_fds=numbers, cwd="/",
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                     start_new_session=True,
                 )  # fmt: skip

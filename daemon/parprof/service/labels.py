@@ -14,6 +14,8 @@ from parprof.untrusted import visible
 _MAX_TEXT = 1 << 16
 _CONTAINER = re.compile(r"(?:^|[-/:])([0-9a-f]{64})(?:\.scope)?(?=/|$)")
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+_OTHER_CONTAINER = re.compile(r"/(?:machine\.slice|lxc\.payload[^/]*|lxc|docker|garden|kubepods[^/]*)(?=/|$)")
+"""Where those are whose names have no such id: systemd-nspawn and machinectl, LXC and Incus, and more."""
 _UNIT = re.compile(r"/([^/]+\.(?:service|scope|socket|slice))(?=/|$)")
 _POD_LOGS = "/var/log/pods"
 """The kubelet keeps a directory here for each pod of the node: NAMESPACE_NAME_UID."""
@@ -89,6 +91,15 @@ def container_of(cgroup: str) -> str:
     """
     found = _CONTAINER.findall(cgroup)
     return str(found[-1]) if found else ""
+
+
+def is_contained(cgroup: str) -> bool:
+    """Whether a cgroup is of a container, of whatever runtime.
+
+    >>> [is_contained(path) for path in ("/machine.slice/machine-x.scope", "/lxc.payload.x", "/lxc/x", "/user.slice")]
+    [True, True, True, False]
+    """
+    return bool(container_of(cgroup) or pod_of(cgroup) or _OTHER_CONTAINER.match(cgroup))
 
 
 def pod_of(cgroup: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from parprof.kernel.detacher import DETACH_WORKER
 from parprof.process.identity import parent_of
 from parprof.service.labels import read_labels
 from parprof.service.model import Labels
@@ -16,8 +17,8 @@ from parprof.untrusted import visible
 SETTLE_SECONDS = 0.5
 """A process that ends sooner after its first sample is not worth reading its files: its samples are counted as
 undecided."""
-_WORKER = b"\0-P\0-m\0parprof."
-"""In the command line of a child of ours: see `parprof.workers.client.start_child`."""
+_WORKERS = (b"\0-P\0-m\0parprof.", b"\0-I\0-S\0" + os.fsencode(DETACH_WORKER) + b"\0")
+"""In the command lines of children of ours: see `parprof.workers.client.start_child`, `parprof.kernel.detacher`."""
 _WATCHES_PER_SECOND = 25
 _MAX_CANDIDATES = 8192
 
@@ -57,7 +58,10 @@ def is_ours(pid: int) -> bool:
     """Whether a process is the daemon or one of the children that work for it: nobody can mend their idleness."""
     own = os.getpid()
     try:
-        return pid == own or (parent_of(pid) == own and _WORKER in Path(f"/proc/{pid}/cmdline").read_bytes())
+        if pid == own or parent_of(pid) != own:
+            return pid == own
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return any(worker in command for worker in _WORKERS)
     except OSError:
         return False
 

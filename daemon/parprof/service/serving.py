@@ -2,7 +2,8 @@
 
 The HTTP server and the control socket both stand on this. What is said on a connection, over what, and to
 whom is theirs to decide (`ConnectionHandler`), and so is where to listen; how many and how long is `Limits`.
-No client can hold up another one: nothing here waits for a client but the thread that serves it.
+No client can hold up another one: nothing here waits for a client but the thread that serves it, and who has
+most connections loses those on which it asks nothing to those who have fewer.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -51,6 +52,17 @@ class Limits:
     """How long one waits before it is sent away."""
 
 
+class Seat:
+    """A client's place among those who are served. Who has not asked for anything may lose it to others."""
+
+    def __init__(self, is_roomy: Callable[[], bool]) -> None:
+        """``is_roomy``: see there."""
+        self.is_busy = False
+        """Whether an answer is being made or sent: set by the client's thread."""
+        self.is_roomy = is_roomy
+        """Whether less than half of the places are taken, so that a client may stay without asking."""
+
+
 class ConnectionHandler(ABC, Generic[Who]):
     """What a server does with its connections. `hold` runs on the client's thread, the rest must not wait."""
 
@@ -66,6 +78,14 @@ class ConnectionHandler(ABC, Generic[Who]):
         """Whether this client may be served beside those, of whom there are fewer than `Limits.served`."""
         return True
 
+    def party(self, who: Who) -> Hashable:
+        """What this client's connections are counted by."""
+        return who
+
+    def makes_room(self, who: Who) -> bool:
+        """Whether this client may be broken off while it is silent, for others who have fewer connections."""
+        return True
+
     @abstractmethod
     def refusal(self) -> bytes:
         """What the next client is told that is sent away; empty where it just sees the end."""
@@ -75,7 +95,7 @@ class ConnectionHandler(ABC, Generic[Who]):
         return connection
 
     @abstractmethod
-    def hold(self, stream: socket.socket, who: Who) -> None:
+    def hold(self, stream: socket.socket, who: Who, seat: Seat) -> None:
         """Talk with the client until there is no more to say; it is closed then.
 
         Raises:
@@ -92,7 +112,7 @@ class Listener(Closing, Generic[Who]):
         self._handler = handler
         self._limits = limits
         self._lock = threading.Lock()
-        self._served: dict[socket.socket, Who] = {}
+        self._served: dict[socket.socket, tuple[Who, Seat]] = {}
         self._threads: set[threading.Thread] = set()
         self._ends = threading.Event()
         self._acceptor: threading.Thread | None = None
@@ -183,8 +203,9 @@ class Listener(Closing, Generic[Who]):
 
     def _of_the_greediest(self) -> socket.socket:
         """Who waits no more: the last to come of the client that has most connections waiting."""
-        many = Counter(who for _, _, who in self._waiting)
-        _, index = max((many[who], index) for index, (_, _, who) in enumerate(self._waiting))
+        parties = [self._handler.party(who) for _, _, who in self._waiting]
+        many = Counter(parties)
+        _, index = max((many[party], index) for index, party in enumerate(parties))
         connection = self._waiting[index][1]
         del self._waiting[index]
         return connection
@@ -201,13 +222,40 @@ class Listener(Closing, Generic[Who]):
                 self._waiting.append((since_s, connection, who))
 
     def _take_in(self, connection: socket.socket, who: Who) -> bool:
-        """Count it among the served ones, if there is room."""
+        """Count it among the served ones, if there is room, or if a greedier client has to make some."""
         with self._lock:
-            others = self._served.values()
-            if len(others) >= self._limits.served or not self._handler.has_room(who, others):
+            others = [other for other, _ in self._served.values()]
+            if not self._fits(who, others) and not self._make_room(who, others):
                 return False
-            self._served[connection] = who
+            self._served[connection] = who, Seat(self._is_roomy)
             return True
+
+    def _fits(self, who: Who, others: list[Who]) -> bool:
+        return len(others) < self._limits.served and self._handler.has_room(who, others)
+
+    def _make_room(self, who: Who, others: list[Who]) -> bool:
+        """Break off the oldest silent connection of the client that has most, if that lets in one with fewer."""
+        party = self._handler.party
+        many = Counter(map(party, others))
+        few = many[party(who)] + 1
+        silent = (
+            (connection, other)
+            for connection, (other, seat) in self._served.items()
+            if not seat.is_busy and many[party(other)] > few and self._handler.makes_room(other)
+        )
+        oldest = max(silent, key=lambda one: many[party(one[1])], default=None)
+        if oldest is None:
+            return False
+        connection, other = oldest
+        others.remove(other)
+        if not self._fits(who, others):
+            return False
+        del self._served[connection]  # its thread ends by itself
+        _break_off(connection)
+        return True
+
+    def _is_roomy(self) -> bool:
+        return 2 * len(self._served) < self._limits.served
 
     def _serve_on_thread(self, connection: socket.socket) -> None:
         thread = threading.Thread(
@@ -229,11 +277,14 @@ class Listener(Closing, Generic[Who]):
         try:
             stream = self._handler.stream(connection)
             with self._lock:
-                who = self._served.pop(connection)
-                self._served[stream] = who
-                if self._ends.is_set():  # `close` may have broken off the other one, which is an empty shell
-                    _break_off(stream)
-            self._handler.hold(stream, who)
+                place = self._served.pop(connection, None)
+                if place is None or self._ends.is_set():
+                    _break_off(stream)  # that was done to the other one, which may have been an empty shell
+                if place is None:
+                    return
+                self._served[stream] = place
+            who, seat = place
+            self._handler.hold(stream, who, seat)
         except OSError:
             pass
         except Exception:

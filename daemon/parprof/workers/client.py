@@ -16,7 +16,7 @@ from typing import Any
 
 from parprof.resources import Closing
 from parprof.workers import protocol
-from parprof.workers.privileges import STILL_PRIVILEGED, UNFILTERED
+from parprof.workers.privileges import STILL_PRIVILEGED, UNBOUNDED, UNFILTERED
 
 _LOG = logging.getLogger(__name__)
 _DEATH_SECONDS = 2.0
@@ -27,6 +27,7 @@ _REASONS = {
     STILL_PRIVILEGED: "the child cannot become nobody, and reads nothing as root: give parprof CAP_SETUID and "
     "CAP_SETGID, or run it as another user than root",
     UNFILTERED: "the child is refused a filter of its system calls, and reads nothing without: please report",
+    UNBOUNDED: "the child cannot bound its memory, and reads nothing without: allow setrlimit (prlimit64)",
     -signal.SIGSYS: "the child was ended because it made a system call that reading never needs: the file may be "
     "an attack on parprof; please report",
 }

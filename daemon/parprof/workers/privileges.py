@@ -6,23 +6,28 @@ import ctypes
 import os
 import resource
 import sys
-from contextlib import suppress
 
 from parprof.workers import permitted, seccomp
 
-STILL_PRIVILEGED, UNFILTERED = 77, 78
-"""Exit statuses of a child that could not give up its privileges, or not have its system calls filtered where the
-kernel can do that. It reads nothing then."""
+STILL_PRIVILEGED, UNFILTERED, UNBOUNDED = 77, 78, 79
+"""Exit statuses of a child that could not give up its privileges, not have its system calls filtered where the
+kernel can do that, or not bound what it uses. It reads nothing then."""
 
 _NOBODY = 65534
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 4, 38, 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
+class Unbounded(OSError):
+    """Something that this process uses cannot be bounded."""
+
+
 def give_up_privileges(memory: int, file_size: int, files: int, *, network: bool = False) -> None:
     """`drop_privileges` and `filter_system_calls`, or end this process: hostile input must not be read then."""
     try:
         drop_privileges(memory, file_size, files)
+    except Unbounded:
+        sys.exit(UNBOUNDED)
     except OSError:
         sys.exit(STILL_PRIVILEGED)
     try:
@@ -50,6 +55,7 @@ def drop_privileges(memory: int, file_size: int, files: int) -> None:
     limit would end one that has served many files. Those that parse set an alarm for each request instead.
 
     Raises:
+        Unbounded: a bound cannot be set.
         OSError: we are root and cannot become nobody, or keep capabilities.
     """
     libc = ctypes.CDLL(None, use_errno=True)
@@ -60,8 +66,12 @@ def drop_privileges(memory: int, file_size: int, files: int) -> None:
         (resource.RLIMIT_AS, memory),
     )
     for what, limit in limits:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(what, (limit, limit))
+        highest = resource.getrlimit(what)[1]
+        at_most = limit if highest == resource.RLIM_INFINITY else min(limit, highest)
+        try:
+            resource.setrlimit(what, (at_most, at_most))
+        except (OSError, ValueError) as error:
+            raise Unbounded(f"limit {what} cannot be {at_most}: {error}") from error
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)

@@ -24,6 +24,7 @@ from parprof.service.control.frames import MAX_REQUEST, FrameError, is_readable,
 from parprof.service.control.leases import Leases, TooMany
 from parprof.service.kernel_stacks import for_users
 from parprof.service.model import ProcessSnapshot, Service
+from parprof.service.serving import Seat
 from parprof.untrusted import visible
 
 PROTOCOL = 1
@@ -51,23 +52,26 @@ class Refusal(Exception):
 class Conversation:
     """Answers one client, on the calling thread."""
 
-    def __init__(self, service: Service, leases: Leases, peer: Peer, sock: socket.socket) -> None:
+    def __init__(self, service: Service, leases: Leases, peer: Peer, sock: socket.socket, seat: Seat) -> None:
         self._service = service
         self._leases = leases
         self._peer = peer
         self._sock = sock
+        self._seat = seat
 
     def run(self) -> None:
         """Talk until the client leaves, errs, or falls silent. Never raises."""
         try:
             self._greet()
             while (request := self._request(IDLE_SECONDS)) is not None:
+                self._seat.is_busy = True
                 try:
                     self._answer(request)
                 except Refusal as refusal:
                     self._send(refusal.response)
                     if refusal.response.error.code == pb.Error.MALFORMED:
                         return
+                self._seat.is_busy = False
         except Refusal as refusal:
             self._try_to_send(refusal.response)
         except FrameError as error:

@@ -15,7 +15,7 @@ from parprof.service.control.frames import framed
 from parprof.service.control.leases import Leases
 from parprof.service.control.listening import inherited, listen, stop_listening
 from parprof.service.model import Service
-from parprof.service.serving import ConnectionHandler, Limits, Listener
+from parprof.service.serving import ConnectionHandler, Limits, Listener, Seat
 
 MAX_CONNECTIONS = 32
 MAX_OF_USERS = 24
@@ -71,11 +71,19 @@ class _Handler(ConnectionHandler[Peer]):
         users = Counter(other.uid for other in served if not other.is_root)
         return users[who.uid] < MAX_PER_USER and users.total() < MAX_OF_USERS
 
+    def party(self, who: Peer) -> int:
+        """A user is one client, with whatever group and however often."""
+        return who.uid
+
+    def makes_room(self, who: Peer) -> bool:
+        """Root does not."""
+        return not who.is_root
+
     def refusal(self) -> bytes:
         """The answer that asks to try again."""
         error = pb.Error(code=pb.Error.BUSY, message=_BUSY)
         return framed(pb.Response(error=error).SerializeToString())
 
-    def hold(self, stream: socket.socket, who: Peer) -> None:
+    def hold(self, stream: socket.socket, who: Peer, seat: Seat) -> None:
         """Talk until the client leaves, errs, or falls silent."""
-        Conversation(self._service, self._leases, who, stream).run()
+        Conversation(self._service, self._leases, who, stream, seat).run()

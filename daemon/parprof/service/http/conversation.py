@@ -22,6 +22,7 @@ from parprof.service.http.message import (
 )
 from parprof.service.http.peers import Client
 from parprof.service.http.site import Site
+from parprof.service.serving import Seat
 
 HEAD_SECONDS = 5.0
 """Time for a client to send its request."""
@@ -43,13 +44,14 @@ class Conversation:
         self._guard = guard
         self.requests = site.requests
 
-    def hold(self, stream: socket.socket, client: Client) -> None:
+    def hold(self, stream: socket.socket, client: Client, seat: Seat) -> None:
         """One request of a client, one response."""
         request: Request | None = None
         try:
             head = receive_head(stream, time.monotonic() + HEAD_SECONDS)
             if not head:
                 return
+            seat.is_busy = True
             request = parse_head(head)
             response = self._answer(request, client)
         except RequestError as error:

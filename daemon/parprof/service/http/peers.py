@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import pwd
 import socket
 import struct
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from parprof.process.cgroup_ids import CgroupIds
 from parprof.service.control.access import Peer, may_see
+from parprof.service.labels import is_contained
 
 _SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _ESTABLISHED = 1
@@ -17,20 +22,36 @@ _ESTABLISHED = 1
 _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBxI")
 _PLACE = struct.Struct("!HH16s16s")
-_ANSWER = struct.Struct("=BBBB48sIIII")
+_ANSWER = struct.Struct("=BBBB48sIIIII")
 _NO_COOKIE = b"\0" * 4 + b"\xff" * 8
 _ANSWER_SECONDS = 1.0
+_MAPPED = "::ffff:"
+_LOOPBACK = "127.0.0.0/8"
 _TABLES = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
 
+_CGROUP_ID = 21
+"""The attribute ``INET_DIAG_CGROUP_ID``, Linux 5.8."""
+_ATTRIBUTE = struct.Struct("=HH")
+_cgroups = CgroupIds()
+
 Address = tuple[str, int]
+
+
+class Owner(NamedTuple):
+    """Whose a socket is."""
+
+    uid: int
+    """In our user namespace."""
+    cgroup: int = 0
+    """Number of the cgroup (version 2) in which it was made; 0: the kernel does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
     """Who has connected over TCP."""
 
-    address: str
-    """The IP address, as text."""
+    address: str = ""
+    """Where it is from where its user is not known: an IPv4 address, or a network of IPv6 (whose hosts have 2**64)."""
     uid: int | None = None
     """Its user, in our user namespace, where it is on this machine; None if that is not known."""
     is_certified: bool = False
@@ -63,20 +84,35 @@ def client_of(connection: socket.socket) -> Client:
     Raises:
         OSError: it is gone already.
     """
-    theirs, ours = connection.getpeername()[:2], connection.getsockname()[:2]
+    family, theirs, ours = connection.family, connection.getpeername()[:2], connection.getsockname()[:2]
+    if theirs[0].startswith(_MAPPED):  # a socket of IPv4 is at the other end
+        family = socket.AF_INET
+        theirs, ours = (theirs[0].removeprefix(_MAPPED), theirs[1]), (ours[0].removeprefix(_MAPPED), ours[1])
     if not _is_loopback(theirs[0]):
-        return Client(theirs[0])
+        return Client(_network(theirs[0]))
     uid = None
     try:
-        uid = by_diagnosis(connection.family, theirs, ours)
+        uid = _known_user(by_diagnosis(family, theirs, ours))
     except OSError:  # the kernel, or a seccomp filter, has none
         with suppress(OSError, ValueError):
-            uid = by_table(connection.family, theirs, ours)
-    return Client(theirs[0], uid)
+            uid = by_table(family, theirs, ours)
+    # Whoever is here has all of 127.0.0.0/8: a user is one client wherever it comes from.
+    return Client(_network(theirs[0])) if uid is None else Client(uid=uid)
 
 
-def by_diagnosis(family: int, theirs: Address, ours: Address) -> int | None:
-    """The user of the established socket at ``theirs`` that is connected to ``ours``, by ``sock_diag(7)``.
+def _known_user(owner: Owner | None) -> int | None:
+    """The user; None for root in a container, which has the host's network but not the host, and is uid 0 to sockets.
+
+    The daemon's own container is no stranger: its cgroup is the root of all that can be seen from there.
+    """
+    if owner is None or owner.uid != 0 or not owner.cgroup:
+        return None if owner is None else owner.uid
+    path = _cgroups.path_of(owner.cgroup)
+    return None if path is None or is_contained(path) else 0
+
+
+def by_diagnosis(family: int, theirs: Address, ours: Address) -> Owner | None:
+    """The owner of the established socket at ``theirs`` that is connected to ``ours``, by ``sock_diag(7)``.
 
     Raises:
         OSError: the kernel cannot be asked.
@@ -95,8 +131,22 @@ def by_diagnosis(family: int, theirs: Address, ours: Address) -> int | None:
         raise OSError(error, os.strerror(error))
     if len(answer) < _HEADER.size + _ANSWER.size:
         return None
-    _, state, _, _, where, _, _, _, uid = _ANSWER.unpack_from(answer, _HEADER.size)
-    return int(uid) if state == _ESTABLISHED and where[: _PLACE.size] == place else None
+    _, state, _, _, where, _, _, _, uid, _ = _ANSWER.unpack_from(answer, _HEADER.size)
+    if state != _ESTABLISHED or where[: _PLACE.size] != place:
+        return None
+    return Owner(int(uid), _cgroup_in(answer[_HEADER.size + _ANSWER.size :]))
+
+
+def _cgroup_in(attributes: bytes) -> int:
+    """The cgroup among the attributes of a socket; 0 without one, and where they are malformed from there on."""
+    while len(attributes) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(attributes)
+        if not _ATTRIBUTE.size <= length <= len(attributes):
+            return 0
+        if kind == _CGROUP_ID and length == _ATTRIBUTE.size + 8:
+            return int.from_bytes(attributes[_ATTRIBUTE.size : length], sys.byteorder)
+        attributes = attributes[(length + 3) & ~3 :]
+    return 0
 
 
 def by_table(family: int, theirs: Address, ours: Address) -> int | None:
@@ -125,5 +175,21 @@ def _hex(family: int, address: Address) -> bytes:
     return b"".join(b"%08X" % word for word in words) + b":%04X" % address[1]
 
 
+def _network(host: str) -> str:
+    """What one client can be expected to have.
+
+    >>> _network("192.0.2.7"), _network("::ffff:192.0.2.7"), _network("127.0.0.9"), _network("fe80::1%eth0")
+    ('192.0.2.7', '192.0.2.7', '127.0.0.0/8', 'fe80::/64')
+    """
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            return (
+                _LOOPBACK if address.is_loopback else str(ipaddress.ip_network((address, 64), strict=False))
+            )
+        address = address.ipv4_mapped
+    return _LOOPBACK if address.is_loopback else str(address)
+
+
 def _is_loopback(host: str) -> bool:
-    return host == "::1" or host.startswith(("127.", "::ffff:127."))
+    return host == "::1" or host.startswith("127.")

@@ -17,7 +17,7 @@ from parprof.service.http.message import plain
 from parprof.service.http.peers import Client, client_of
 from parprof.service.http.site import Site
 from parprof.service.model import Service
-from parprof.service.serving import ConnectionHandler, Limits, Listener
+from parprof.service.serving import ConnectionHandler, Limits, Listener, Seat
 
 LIMITS = Limits(served=64, waiting=64, wait_seconds=2.0)
 MAX_OF_OTHERS = 48
@@ -134,6 +134,10 @@ class _Handler(ConnectionHandler[Client]):
         others = Counter(other for other in served if not other.sees_all)
         return others[who] < MAX_PER_CLIENT and others.total() < MAX_OF_OTHERS
 
+    def makes_room(self, who: Client) -> bool:
+        """Root does not."""
+        return not who.sees_all
+
     def refusal(self) -> bytes:
         """A 503. A client of TLS just sees the end."""
         self._conversation.requests.count("none", HTTPStatus.SERVICE_UNAVAILABLE)
@@ -148,11 +152,11 @@ class _Handler(ConnectionHandler[Client]):
             return connection
         return self.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
-    def hold(self, stream: socket.socket, who: Client) -> None:
+    def hold(self, stream: socket.socket, who: Client, seat: Seat) -> None:
         """Shake hands, then one request and its answer."""
         if isinstance(stream, ssl.SSLSocket):
             stream.settimeout(HANDSHAKE_SECONDS)
             stream.do_handshake()
             # Only what was verified is told; one that is not has ended the handshake.
             who = replace(who, is_certified=bool(stream.getpeercert()))
-        self._conversation.hold(stream, who)
+        self._conversation.hold(stream, who, seat)
