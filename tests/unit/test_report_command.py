@@ -25,7 +25,7 @@ from parprof.facts.reading import decode
 from parprof.metrics import OUTSIDE, READY, STALL, WAIT, Metric, Metrics
 from parprof.model import Interval, PathSample, ProcessInfo, Profile
 from parprof.profile.assemble import make_profile
-from profiles import frame, heat, sample
+from profiles import frame, heat, library, sample
 
 
 def run(command: ReportCommand | DiffCommand, *arguments: str) -> int:
@@ -217,7 +217,7 @@ def test_the_outside_can_be_counted(tmp_path: Path, capsys: pytest.CaptureFixtur
     """GIVEN a second of work beside other threads, and four of core time in which requests were waited for."""
     working = sample([frame("main", 1), frame("work", 2)], 1000, 4)
     idle = PathSample(
-        (frame("main", 1), frame("serve", 3), frame("epoll_wait", 0)), Metrics.of({OUTSIDE: 4e9})
+        (frame("main", 1), frame("serve", 3), library("epoll_wait")), Metrics.of({OUTSIDE: 4e9})
     )
     profile = Profile(ProcessInfo(1, "x", cores=4), 2.0, 1000, [working, idle])
     profile.intervals = [Interval(0.0, 2.0, (), {1: idle.metrics.copy()})]
