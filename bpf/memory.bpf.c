@@ -140,8 +140,8 @@ static __always_inline s32 workers_working(struct memory_plan *plan, struct proc
 	u64 at = follow(root_of(plan, p), plan->hops, plan->hop_count), entry, loaded, pointers = plan->pointers;
 	u32 count = 0;
 
-	if (!at)	/* the runtime has not started: the program is serial */
-		return plan->root_kind == ROOT_LEARNED ? UNREADABLE : 1;
+	if (!at)	/* the runtime has not started, or it and all memory are gone: the program is serial */
+		return plan->root_kind == ROOT_LEARNED && !is_exiting((void *)bpf_get_current_task()) ? UNREADABLE : 1;
 	if (bpf_probe_read_user(&count, 4, (void *)at + plan->count) || !read_user(&at, at + plan->array) ||
 	    count > MAX_WORKERS)
 		return UNREADABLE;

@@ -333,6 +333,13 @@ static __always_inline void trace_edge(struct pt_regs *ctx, struct thread *t, u6
 	send_thread(t, bpf_ktime_get_ns(), 0, cookie, returned ? 0 : function);
 }
 
+/* The runtime's state passes by; to be kept whatever n_working comes from. */
+static __always_inline void learn_root(struct pt_regs *ctx, struct process *p, u64 cookie)
+{
+	if (cookie >> COOKIE_ROOT_SHIFT & 7)
+		p->runtime_root = cookie_argument(ctx, cookie, COOKIE_ROOT_SHIFT);
+}
+
 int on_edge(struct pt_regs *ctx)
 {
 	u64 cookie = bpf_get_attach_cookie(ctx), begun;
@@ -363,6 +370,8 @@ int on_edge(struct pt_regs *ctx)
 	if (is_idle_edge(p, kind, cost)) {
 		if (p->cut & 1 << (cost & 7))
 			count(STAT_LEFT_OUT + cost);
+		if (!returned)
+			learn_root(ctx, p, cookie);
 		return (cookie & COOKIE_SESSION) ? 1 : 0;
 	}
 	t = threads.lookup(&tid);
@@ -408,8 +417,7 @@ int on_edge(struct pt_regs *ctx)
 		if (config && config->closures.there)
 			keep_closures(ctx, p, t, tid, &config->closures);
 	}
-	if (cookie >> COOKIE_ROOT_SHIFT & 7)
-		p->runtime_root = cookie_argument(ctx, cookie, COOKIE_ROOT_SHIFT);
+	learn_root(ctx, p, cookie);
 	if (cookie & COOKIE_LEARN)
 		learn(tgid, tid, p->image, cookie_argument(ctx, cookie, COOKIE_FUNCTION_SHIFT));
 	if (kind == EDGE_ENTER_REGION || kind == EDGE_CREATE_TASK || kind == EDGE_CREATE_THREAD)

@@ -29,7 +29,13 @@ CHAIN_LEVELS = 11
 N_WORKING = [
     (program, "all", "--repeat", "2", "--threads", threads) for program in PROGRAMS for threads in ("2", "4")
 ]
-STRIPPED = [(f"spawn_truth.{kind}.stripped", "all", "--repeat", "2") for kind in ("opencilk", "cilkplus")]
+STRIPPED = [
+    (program, "all", "--repeat", "2")
+    for program in (
+        "spawn_truth.opencilk.stripped", "spawn_truth.cilkplus.stripped", "cilk5_truth.stripped",
+        "cilk5_truth.half_stripped",
+    )
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from parprof.logical.bichord import logical_projection
 from parprof.logical.folding import UNKNOWN_CONTEXT
 from parprof.logical.physical import NO_STACK, TRUNCATED, Row, physical_path
 from parprof.model import Frame, Path
-from parprof.runtimes import Agent
+from parprof.runtimes.cilk5 import Cilk5
 from parprof.runtimes.onetbb import OneTbb
 
 KERNEL = 999
@@ -115,21 +115,73 @@ def test_who_made_a_scheduler_want_another_thread_did_not_create_its_work() -> N
 
 
 def test_slow_clones_of_the_ancestors_are_the_author_s_functions() -> None:
-    class Cilk5(Agent):  # a stand-in: the real agent has a file of its own
-        def owns(self, name: str, module: str, file: str = "") -> bool:
-            return name.startswith("Cilk_")
+    process = with_cilk5()
+    ancestors = process.stack(frames("main _cilk_fib_slow"), start_up=MAIN)
+    thread = process.stack(frames("Cilk_child_main Cilk_scheduler _cilk_fib_slow fib leaf"), cut=3)
+    assert text(process.paths.locate(thread, 0, process.context(ancestors)).path) == "main fib fib fib leaf"
 
-        def author_name(self, name: str) -> str:
-            return name.removeprefix("_cilk_").removesuffix("_slow") if name.endswith("_slow") else name
 
+def with_cilk5() -> Process:
     process = Process()
     process.paths = LogicalPaths(
         process.stacks.__getitem__, process.contexts.get, lambda a, _: process.code[a], lambda *_: (),
         agents=[Cilk5()],
     )  # fmt: skip
-    ancestors = process.stack(frames("main _cilk_fib_slow"), start_up=MAIN)
-    thread = process.stack(frames("Cilk_child_main Cilk_scheduler _cilk_fib_slow fib leaf"), cut=3)
-    assert text(process.paths.locate(thread, 0, process.context(ancestors)).path) == "main fib fib fib leaf"
+    return process
+
+
+CREATED = "main Cilk_init Cilk_create_children pthread_create"
+WORKER = "Cilk_child_main Cilk_scheduler"
+
+
+def test_closures_that_reach_the_first_work_are_complete() -> None:
+    """Of a program that was attached to, nobody saw who created its workers: nor does anything come before that."""
+    process = with_cilk5()
+    ancestors = process.stack(frames("invoke_main_slow _cilk_cilk_main_slow _cilk_fib_slow"), start_up="")
+    context = process.context(ancestors, CONTEXT_UNKNOWN)
+    thief = process.stack(frames(f"{WORKER} _cilk_fib_slow fib leaf"), cut=3)
+    here = process.paths.locate(thief, 0, context)
+    assert text(here.path) == "cilk_main fib fib fib leaf"
+    assert here.complete and not here.unknown
+    first = process.stack(frames(f"{WORKER} invoke_main_slow _cilk_cilk_main_import cilk_main fib"), cut=4)
+    here = process.paths.locate(first, 0, CONTEXT_UNKNOWN)
+    assert text(here.path) == "cilk_main fib"
+    assert here.complete and not here.unknown
+
+
+def test_closures_that_do_not_reach_the_first_work() -> None:
+    process = with_cilk5()
+    thief = process.stack(frames(f"{WORKER} _cilk_fib_slow fib leaf"), cut=3)
+    cut_short = process.stack(frames("_cilk_main_slow _cilk_fib_slow"), "too_deep", start_up="")
+    here = process.paths.locate(thief, 0, process.context(cut_short, CONTEXT_UNKNOWN))
+    assert not here.complete
+    assert process.paths.locate(thief, 0, CONTEXT_UNKNOWN).unknown
+
+
+def test_first_work_goes_on_from_where_the_workers_were_created() -> None:
+    process = with_cilk5()
+    created = process.context(process.stack(frames(CREATED), start_up=MAIN))
+    context = process.context(
+        process.stack(frames("invoke_main_slow _cilk_cilk_main_slow"), start_up=""), created
+    )
+    thief = process.stack(frames(f"{WORKER} _cilk_fib_slow fib leaf"), cut=3)
+    here = process.paths.locate(thief, 0, context)
+    assert text(here.path) == "main cilk_main fib fib leaf"
+    assert here.complete
+    alone = process.context(process.stack(frames("invoke_main_slow"), start_up=""), created)
+    assert text(process.paths.locate(thief, 0, alone).path) == "main fib fib leaf"
+
+
+def test_idle_workers_of_cilk5_do_nothing_of_their_creators() -> None:
+    process = with_cilk5()
+    created = process.context(process.stack(frames(CREATED), start_up=MAIN))
+    idle = process.stack(frames("start_thread Cilk_child_main Cilk_scheduler Closure_steal"))
+    for context in (created, CONTEXT_UNKNOWN, 0):
+        here = process.paths.locate(idle, 0, context)
+        assert text(here.path) == "[cilk5 worker]"
+        assert here.complete and not here.unknown
+    main = process.stack(frames("main solve Cilk_start Cilk_wakeup_workers"), start_up=MAIN)
+    assert text(process.paths.locate(main, 0, 0).path) == "main solve Cilk_start"
 
 
 @pytest.mark.parametrize("context", [0, CONTEXT_UNKNOWN, 77])

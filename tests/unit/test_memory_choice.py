@@ -7,11 +7,21 @@ from typing import Any
 
 import pytest
 
-from parprof.plans import TeamBarrier
+from parprof.kernel.uprobes import Site
+from parprof.plans import Edge, Root, TeamBarrier, WorkerArray
 from parprof.probes.file_facts import FileFacts
+from parprof.runtimes.cilk5 import Cilk5
 from parprof.runtimes.libgomp import Libgomp
 from parprof.session import sources
-from parprof.session.sources import MemoryChoice, look_again
+from parprof.session.sources import (
+    MemoryChoice,
+    Source,
+    can_probe_edges,
+    first_source,
+    look_again,
+    root_sites,
+    with_root,
+)
 
 PLAN = TeamBarrier(
     tls=-8, team=0, task=8, total=0, awaited=64, awaited_final=68, outer_team=8, generation_step=8
@@ -71,3 +81,44 @@ def test_a_library_that_came_later(late: FileFacts, said: str) -> None:
 def test_where_nothing_can_be_read() -> None:
     none = MemoryChoice(problem="an unknown version")
     assert after(File("late.so", FileFacts(creates_threads=True)), before=none) is none
+
+
+LEARNED = WorkerArray(
+    Root.LEARNED, 0, (376,), count=32, array=56, stride=120, pointers=False, worker_hops=(48,), value=44, size=4,
+    equals=42,
+)  # fmt: skip
+SCHEDULER = Site("libcilk", 1, Edge.END, root_argument=1)
+INVOKE = Site("libcilk", 2, Edge.WORK, returns=True, root_argument=1)
+STEAL = Site("libcilk", 3, Edge.STEAL)
+
+
+def test_a_root_that_a_probe_must_tell() -> None:
+    choice = MemoryChoice(LEARNED, agent=Cilk5())
+    assert with_root(choice, [STEAL, SCHEDULER]) is choice
+    assert not with_root(choice, [STEAL]).holds and with_root(choice, [STEAL]).problem
+    assert with_root(MemoryChoice(PLAN, agent=Libgomp()), []).holds, "needs none"
+
+
+def test_the_rarest_probe_tells_the_root_and_never_on_return() -> None:
+    assert root_sites([INVOKE, SCHEDULER, STEAL]) == [SCHEDULER]
+    assert [(site.offset, site.returns) for site in root_sites([INVOKE, STEAL])] == [(2, False)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sites", "bodies", "source"),
+    [
+        (None, [INVOKE, SCHEDULER], 7, Source.EXACT),
+        (None, [INVOKE, SCHEDULER], 0, Source.MEMORY),
+        (None, [SCHEDULER, STEAL], 0, Source.MEMORY),
+        (None, [STEAL], 0, Source.SAMPLED),
+        (Source.MEMORY, [INVOKE, SCHEDULER], 7, Source.MEMORY),
+        (Source.MEMORY, [STEAL], 0, Source.SAMPLED),
+    ],
+)
+def test_where_n_w_of_cilk5_comes_from(
+    wanted: Source | None, sites: list[Site], bodies: int, source: Source
+) -> None:
+    """``bodies``: slow functions, which a stripped program has no names of."""
+    memory = with_root(MemoryChoice(LEARNED, agent=Cilk5()), sites)
+    has_edges = can_probe_edges(sites, [Cilk5()], bodies)
+    assert first_source([Cilk5()], memory, wanted, has_edges) is source

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,10 @@ from cilk_process import (
     stepped,
 )
 from gomp_process import fsbase_of
+from logical_stacks import frames, text
 from parprof.files.elf import ElfFile
+from parprof.logical.bichord import logical_projection
+from parprof.logical.folding import Folder
 from parprof.plans import MAX_WORKERS, Edge, Root, UnknownLayout, WorkerArray
 from parprof.runtimes import Agent, agent_for_library, agents
 from parprof.runtimes.cilk5 import Cilk5
@@ -203,7 +207,8 @@ def test_recognised_by_base_name(library: str, name: str | None) -> None:
             "__cilkrts_bind_thread_1": Edge.BEGIN, "longjmp_into_runtime": Edge.END,
             "scheduler_thread_proc_for_system_worker": Edge.END, "detach_for_steal": Edge.STEAL}),
         (Cilk5(), "libcilk.so.0", {
-            "invoke_main_slow": Edge.WORK, "Cilk_child_main": Edge.END, "finish_promote": Edge.STEAL}),
+            "invoke_main_slow": Edge.WORK, "Cilk_child_main": Edge.END, "Cilk_scheduler": Edge.END,
+            "finish_promote": Edge.STEAL}),
     ],
 )  # fmt: skip
 def test_hooks_in_the_libraries(build: Path, agent: Agent, library: str, expected: dict[str, Edge]) -> None:
@@ -354,6 +359,11 @@ def test_thread_local_slots(build: Path) -> None:
     [
         (OpenCilk(), "sort.outline_.split.otd1", "sort"), (OpenCilk(), "ns::f(int).outline_.split", "ns::f(int)"),
         (OpenCilk(), "sort", "sort"), (OpenCilk(), "outline_", "outline_"),
+        (OpenCilk(), "sort.outline_det.achd16.otd1", "sort"), (OpenCilk(), "sort.outline_det.achd.peel.otd1", "sort"),
+        (OpenCilk(), "sort.outline_pfor.cond.ls1", "sort"), (OpenCilk(), "sort_spawn_helper", "sort"),
+        (OpenCilk(), "sort.outline_pfor.cond.ls1.outline_.split.otd1", "sort"),
+        (OpenCilk(), ".outline_a", ".outline_a"),
+        (CilkPlus(), "_cilk_spn_0", "_cilk_spn_0"),
         (CilkPlus(), "sort_spawn_helper", "sort"), (CilkPlus(), "__cilk_spawn_helper", "__cilk_spawn_helper"),
         (CilkPlus(), "__cilk_spawn_helperV0", "__cilk_spawn_helperV0"), (CilkPlus(), "sort", "sort"),
         (Cilk5(), "_cilk_sort_slow", "sort"), (Cilk5(), "_cilk_a_slow_b_slow", "a_slow_b"),
@@ -365,8 +375,48 @@ def test_author_names(agent: Agent, name: str, author: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "encloser"),
+    [
+        ("_cilk_spn_0", ""), ("_cilk_for_12", ""), ("_cilk_spn_0.constprop.0", ""), ("_cilk_spn_fan", None),
+        ("my_cilk_for_1", None), ("sort_spawn_helper", None),
+    ],
+)  # fmt: skip
+def test_parts_that_gcc_numbers(name: str, encloser: str | None) -> None:
+    assert CilkPlus().encloser(name) == encloser
+
+
+@pytest.mark.parametrize(
+    ("agent", "physical", "logical"),
+    [
+        (OpenCilk(), "main f f.outline_det.achd16.otd1 g", "main f g"),
+        (OpenCilk(), "main f f.outline_pfor.cond.ls1 f.outline_pfor.cond.ls1 g", "main f g"),
+        (OpenCilk(), "main f f.outline_pfor.cond.ls1 f.outline_pfor.cond.ls1.outline_.split.otd1 g", "main f g"),
+        (OpenCilk(), "main f f.outline_.split.otd1 f f.outline_.split.otd1 g", "main f f g"),
+        (OpenCilk(), "main f cilkify* __cilkrts_internal_invoke_cilkified_root worker_scheduler", "main f cilkify"),
+        (OpenCilk(), "main f __cilk_sync_nothrow* __cilkrts_sync", "main f __cilk_sync_nothrow"),
+        (CilkPlus(), "main f _cilk_spn_0 g", "main f g"),
+        (CilkPlus(), "main f _cilk_spn_1 f _cilk_spn_1 g", "main f f g"),
+        (CilkPlus(), "main f __cilkrts_cilk_for_32 cilk_for_recursive<unsigned> _cilk_for_0 g", "main f g"),
+    ],
+)  # fmt: skip
+def test_helpers_of_compilers_are_folded_into_their_functions(
+    agent: Agent, physical: str, logical: str
+) -> None:
+    modules = {"cilk_for_recursive<unsigned>": "libcilkrts.so.5"}
+    path = [replace(frame, module=modules.get(frame.name, "program")) for frame in frames(physical)]
+    assert text(logical_projection(Folder([agent]).fold(tuple(path)).path)) == logical
+
+
+@pytest.mark.parametrize(
     ("agent", "name", "module", "owned"),
     [
+        (OpenCilk(), "__cilk_prepare_spawn", "program", True), (OpenCilk(), "__cilk_sync", "program", True),
+        (OpenCilk(), "__cilk_sync_nothrow", "program", True), (OpenCilk(), "__cilk_parent_epilogue", "program", True),
+        (OpenCilk(), "__cilk_helper_epilogue", "program", True), (OpenCilk(), "cilkify", "program", True),
+        (OpenCilk(), "__cilk_helper_epilogue_exn", "program", True), (OpenCilk(), "uncilkify", "program", True),
+        (OpenCilk(), "get_worker_from_stack", "program", True), (OpenCilk(), "cilkify_all", "program", False),
+        (OpenCilk(), "sysdep_save_fp_ctrl_state", "program", True), (OpenCilk(), "sysdep_mine", "program", False),
+        (Cilk5(), "CILK_MB", "program", True),
         (OpenCilk(), "anything", "libopencilk.so.1", True), (OpenCilk(), "worker_scheduler", "program", True),
         (OpenCilk(), "__cilkrts_enter_frame", "program", True), (OpenCilk(), "sort", "program", False),
         (OpenCilk(), "sort.outline_.split.otd1", "program", False), (OpenCilk(), "worker_schedulers", "program", False),
@@ -384,7 +434,9 @@ def test_whose_frames(agent: Agent, name: str, module: str, owned: bool) -> None
     [
         (OpenCilk(), "__cilkrts_detach", "create"), (OpenCilk(), "__cilkrts_sync", "sync"),
         (OpenCilk(), "extract_top_spawning_closure", "schedule"), (OpenCilk(), "worker_scheduler", "schedule"),
-        (OpenCilk(), "hyper_table_lookup", "other"),
+        (OpenCilk(), "hyper_table_lookup", "other"), (OpenCilk(), "__cilk_prepare_spawn", "create"),
+        (OpenCilk(), "sysdep_save_fp_ctrl_state", "create"), (OpenCilk(), "__cilk_parent_epilogue", "sync"),
+        (OpenCilk(), "__cilk_helper_epilogue_exn", "sync"), (CilkPlus(), "__cilkrts_cilk_for_64", "create"),
         (CilkPlus(), "__cilkrts_enter_frame_1", "create"), (CilkPlus(), "worker_scheduler_function", "schedule"),
         (CilkPlus(), "__cilkrts_leave_frame", "sync"), (CilkPlus(), "random_steal", "schedule"),
         (Cilk5(), "Cilk_sync", "sync"), (Cilk5(), "Cilk_scheduler", "schedule"), (Cilk5(), "Cilk_alloc", "other"),

@@ -173,9 +173,10 @@ class LogicalPaths:
         pooled = self._pooled(unwound)
         if pooled is not None:
             return self._place_in_pool(unwound, pooled)
-        before = before or self._created(unwound)
+        idle = unwound.whole and self._is_idle_beside_closures(unwound)
+        before = None if idle else self._origin(unwound, before)
         folded = with_handed_out(self._fold(unwound, before, True))
-        complete = unwound.entry if before is None else before.complete and unwound.whole
+        complete = self._is_complete(unwound, before)
         if before is None and unwound.whole and self._is_idle(unwound):
             complete = True
         located = Located(
@@ -206,6 +207,31 @@ class LogicalPaths:
         outer, own = _split(unwound)
         path = None if before is None else before.path
         return self._folder.fold(own, outer=outer, before=path, keep_runtime_leaf=keep_runtime_leaf)
+
+    def _origin(self, unwound: Unwound, before: Before | None) -> Before | None:
+        """Where the work was created; None if its stack says it all. ``before``: what the kernel says, if anything."""
+        if before in (None, _UNKNOWN) and self._is_first_work(unwound):
+            return None
+        return before or self._created(unwound)
+
+    def _is_complete(self, unwound: Unwound, before: Before | None) -> bool:
+        if before is not None:
+            return before.complete and unwound.whole
+        return unwound.entry or (unwound.whole and self._is_first_work(unwound))
+
+    def _is_first_work(self, unwound: Unwound) -> bool:
+        """Whether the program's first piece of work begins here: see `Agent.first_work`."""
+        for frame, agent in zip(unwound.path, self._folder.owners(unwound.path), strict=True):
+            if agent is None:
+                return False
+            if agent.first_work.match(frame.name):
+                return True
+        return False
+
+    def _is_idle_beside_closures(self, unwound: Unwound) -> bool:
+        """Whether a worker has no work, whose stolen work would be rooted in closures: its creator has none in it."""
+        owners = self._folder.owners(unwound.path)
+        return None not in owners and any(agent is not None and agent.has_closures for agent in owners)
 
     def _created(self, unwound: Unwound) -> Before | None:
         """Where the work was created, if the kernel says nothing; None if its stack says it all."""
@@ -249,11 +275,11 @@ class LogicalPaths:
             return None
         if not self._stack(user).frames:
             return _UNKNOWN
-        before = before or self._created(unwound)
+        before = self._origin(unwound, before)
         path = logical_projection(self._fold(unwound, before, False).path)
         if not path:
             return _UNKNOWN
-        complete = unwound.entry if before is None else before.complete and unwound.whole
+        complete = self._is_complete(unwound, before)
         if len(path) > MAX_CONTEXT_FRAMES:
             path, complete = (TRUNCATED, *path[-MAX_CONTEXT_FRAMES:]), False
         return self._shared.before(path, complete)

@@ -61,6 +61,8 @@ class Agent:
     """Whether a caller's frame may lie on another stack than its callee's, above it or below (work stealing)."""
     has_closures = False
     """The ancestors of stolen work are on no stack: the runtime keeps them in closures. See `WorkerArray.closures`."""
+    first_work: re.Pattern[str] = _NEVER
+    """Matches the function of the runtime's in which a program's first piece of work begins: none came before it."""
     create = _CREATE
     synchronize = _SYNCHRONIZE
     schedule = _SCHEDULE

@@ -62,15 +62,21 @@ class Cilk5(Agent):
     imports = re.compile(r"Cilk_")
     outlined = re.compile(r"_cilk_\w+_slow")
     copies = outlined
-    functions = re.compile(r"Cilk_|_cilk_\w+_import\Z|(?:invoke_main_slow|finish_promote|promote_child)\Z")
+    functions = re.compile(
+        r"Cilk_|_cilk_\w+_import\Z|(?:invoke_main_slow|finish_promote|promote_child|do_what_it_says|CILK_MB|"
+        r"Closure_(?:steal|return|lock|unlock|trylock|suspend|make_ready|at_top_of_stack))\Z"
+    )
     create = re.compile(r"Cilk_(?:cilk2c_)?(?:init_frame|before_spawn|push_frame)")
     synchronize = re.compile(r".*(?:sync|after_spawn|pop_check|exception_handler|set_result|wakeup)")
     schedule = re.compile(r".*(?:schedul|steal|promote|do_what_it_says|Closure_return|child_main)")
     has_closures = True
+    first_work = re.compile(r"invoke_main_slow\Z")
     hooks: tuple[Hook, ...] = (
         hook("invoke_main_slow", Edge.WORK, "the scheduler runs the first procedure (cilk-5.4.6 invoke-main.c)",
              root_argument=1),
         hook("Cilk_child_main", Edge.END, "a worker thread begins, without work (cilk-5.4.6 sched.c)"),
+        hook("Cilk_scheduler", Edge.END, "a worker looks for work, once in a Cilk_start (cilk-5.4.6 sched.c)",
+             root_argument=1),
         hook("finish_promote", Edge.STEAL, "a thief takes a frame, or an inlet aborts (cilk-5.4.6 sched.c)"),
     )  # fmt: skip
     outlined_root = 1
@@ -90,7 +96,7 @@ class Cilk5(Agent):
         return match[1] if match else name
 
     def memory(self, dso: Dso, process: Memory, code_layout: tuple[int, ...] = ()) -> MemoryPlan | None:
-        """Who runs a closure works. Nothing leads there but the argument of a slow function, once one was entered."""
+        """Who runs a closure works. Nothing leads there but a worker's state, which its scheduler is called with."""
         if not process.symbol("Cilk_scheduler"):
             return None
         layout = next((layout for name, layout in _LAYOUTS.items() if process.symbol(name)), None)

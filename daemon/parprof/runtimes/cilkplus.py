@@ -33,7 +33,7 @@ class CilkPlus(Agent):
         r"__cilkrts_|cilkrts_|cilk_fiber|(?:longjmp_into_runtime|fiber_proc_to_resume_user_code_for_random_steal|"
         r"detach_for_steal|scheduler_thread_proc_for_\w+|worker_scheduler_function|worker_scheduling_loop_body)\Z"
     )
-    create = re.compile(r"__cilkrts_(?:enter_frame|detach|bind_thread)")
+    create = re.compile(r"__cilkrts_(?:enter_frame|detach|bind_thread|cilk_for)")
     synchronize = re.compile(r".*(?:sync|leave_frame|c_return|post_suspend|exception)")
     schedule = re.compile(r".*(?:schedul|longjmp|steal|resume|check_for_work|search_until|fiber)")
     hooks: tuple[Hook, ...] = (
@@ -57,6 +57,7 @@ class CilkPlus(Agent):
         hook("detach_for_steal", Edge.STEAL, "a thief takes a frame (libcilkrts scheduler.c)"),
     )
     _helper = re.compile(r"(.+?)_+spawn_helper(?:[._]?\d+)?")
+    _numbered = re.compile(r"_cilk_(?:spn|for)_\d+(?:\.\w+)*")
 
     def author_name(self, name: str) -> str:
         """The function that spawns, for the helper of one of its spawns.
@@ -66,6 +67,10 @@ class CilkPlus(Agent):
         """
         match = self._helper.fullmatch(name)
         return match[1] if match and match[1].strip("_") not in ("", "cilk") else name
+
+    def encloser(self, name: str) -> str | None:
+        """Unknown, for a spawn's helper or a loop's body of gcc, which numbers them."""
+        return "" if self._numbered.fullmatch(name) else None
 
     def memory(self, dso: Dso, process: Memory, code_layout: tuple[int, ...] = ()) -> MemoryPlan | None:
         """Who has a full frame works. The library exports the variable, so that ``strip`` does not matter."""

@@ -78,10 +78,13 @@ class OpenCilk(Agent):
     functions = re.compile(
         r"__cilkrts_|cilkrts_|cilk_fiber_|Cilk_(?:exception_handler|set_return|sync)\Z|"
         r"(?:longjmp_to_(?:user_code|runtime)|boss_wait_helper|scheduler_thread_proc|worker_scheduler|"
-        r"do_what_it_says(?:_boss)?|extract_top_spawning_closure|promote_own_deque|provably_good_steal_maybe)\Z"
+        r"do_what_it_says(?:_boss)?|extract_top_spawning_closure|promote_own_deque|provably_good_steal_maybe)\Z|"
+        # its headers' functions, which compilers inline into the program
+        r"__cilk_(?:prepare_spawn|sync|parent_epilogue|helper_epilogue)|(?:un)?cilkify\Z|get_worker_from_stack\Z|"
+        r"sysdep_(?:save_fp|restore_fp|longjmp)"
     )
-    create = re.compile(r"__cilkrts_(?:enter_frame|detach|save_fp)")
-    synchronize = re.compile(r".*(?:sync|leave_frame|exception_handler|provably_good|set_return)")
+    create = re.compile(r"__cilkrts_(?:enter_frame|detach|save_fp)|__cilk_prepare_spawn|sysdep_save_fp")
+    synchronize = re.compile(r".*(?:sync|leave_frame|epilogue|exception_handler|provably_good|set_return)")
     schedule = re.compile(
         r".*(?:schedul|longjmp_to|do_what_it_says|steal|extract_top|promote|deque|thieves|thief)"
     )
@@ -104,16 +107,18 @@ class OpenCilk(Agent):
             "extract_top_spawning_closure", Edge.STEAL, "a steal succeeds, or a worker promotes its own deque"
         ),
     )
-    _helper = re.compile(r"(.+)\.outline_(?:\.\w+)*")
+    _helper = re.compile(r"(.+?)(?:\.outline_.*|_+spawn_helper(?:[._]?\d+)?)", re.DOTALL)
 
     def author_name(self, name: str) -> str:
-        """The function that spawns, for the helper of one of its spawns.
+        """The function that spawns, for the helper of one of its spawns or the body of one of its loops.
 
-        >>> OpenCilk().author_name("sort.outline_.split.otd1")
-        'sort'
+        Compilers that keep the names of values put these in: ``outline_det.achd``, ``outline_pfor.cond.ls1``.
+
+        >>> OpenCilk().author_name("sort.outline_.split.otd1"), OpenCilk().author_name("sort.outline_pfor.cond.ls1")
+        ('sort', 'sort')
         """
         match = self._helper.fullmatch(name)
-        return match[1] if match else name
+        return match[1] if match and match[1].strip("_") not in ("", "cilk") else name
 
     def memory(self, dso: Dso, process: Memory, code_layout: tuple[int, ...] = ()) -> MemoryPlan | None:
         """The workers' states: by the library's symbol, else by the thread-local that this file uses.

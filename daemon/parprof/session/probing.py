@@ -23,6 +23,8 @@ from parprof.session.sources import (
     look_again,
     look_for_memory,
     next_source,
+    root_sites,
+    with_root,
 )
 
 _SWITCHES_KEPT = 8
@@ -88,7 +90,7 @@ class Probing:
     @property
     def has_edges(self) -> bool:
         """Whether work edges can be probed."""
-        return can_probe_edges(self.plan.sites)
+        return can_probe_edges(self.plan.sites, self.plan.agents, self.plan.outlined)
 
     def config(self, flags: int, code_spans: tuple[tuple[int, int], ...]) -> WatchConfig:
         """What the programs are told of the process, with further flags and where its code is."""
@@ -125,6 +127,9 @@ class Probing:
                 self._probes.attach(edges, Cost.PROBE)
             with self._telling_refusals():
                 self._probes.attach(locks, Cost.LOCK)
+        elif self.source is Source.MEMORY and self.memory.is_learned:
+            with self._telling_refusals():
+                self._probes.attach(root_sites(edges), None)
 
     def _place_anew(self) -> None:
         """The files may have been closed since they were planned for: their descriptors are in the plan."""
@@ -144,7 +149,7 @@ class Probing:
         self.plan = make_plan(load_map, self._blame_locks and Cost.LOCK not in self.cuts)
         self._planned_for = load_map
         if self.memory.plan is None:
-            self.memory = look_for_memory(self.plan.agents, load_map)
+            self.memory = with_root(look_for_memory(self.plan.agents, load_map), self.plan.sites)
         else:
             self.memory = look_again(self.memory, load_map)
             if self.source is Source.MEMORY and not self.memory.holds and self._wanted_source is None:
@@ -165,6 +170,8 @@ class Probing:
             return
         self._probes.detach(Cost.PROBE, Cost.LOCK)
         self._kernel.forget_learned({self._image})
+        if source is Source.MEMORY and self.memory.is_learned:
+            self._place_anew()
 
     def take_transitions(self) -> list[tuple[str, str]]:
         """Changes of the source since the last call: (from, to)."""

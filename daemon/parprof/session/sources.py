@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from parprof.files.elf import ElfError
 from parprof.kernel.records import CHECK_MEMORY, FROM_LEAVES, FROM_MEMORY, HAS_RUNTIME
 from parprof.kernel.uprobes import Site
-from parprof.plans import ClosureChain, Edge, MemoryPlan, UnknownLayout, WorkerArray
+from parprof.plans import ClosureChain, Edge, MemoryPlan, Root, UnknownLayout, WorkerArray
 from parprof.probes.facts_book import file_facts
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.process.memory import ProcessMemory, environment_of
@@ -46,6 +47,11 @@ class MemoryChoice:
         return self.plan is not None and not self.spoilt_by
 
     @property
+    def is_learned(self) -> bool:
+        """Whether a probe has to tell where the runtime's state is: see `Root.LEARNED`."""
+        return isinstance(self.plan, WorkerArray) and self.plan.root_kind is Root.LEARNED
+
+    @property
     def closures(self) -> ClosureChain | None:
         """Where the runtime keeps the ancestors of stolen work, if they are on no stack and can be read."""
         return self.plan.closures if isinstance(self.plan, WorkerArray) else None
@@ -60,8 +66,14 @@ def flags_for(source: Source, memory: MemoryChoice) -> int:
     return HAS_RUNTIME | FROM_LEAVES if source is Source.SAMPLED else 0
 
 
-def can_probe_edges(sites: list[Site]) -> bool:
-    """Whether these sites tell both when work begins and when it ends; a stripped library has lost some."""
+def can_probe_edges(sites: list[Site], agents: Sequence[Agent] = (), bodies: int = 0) -> bool:
+    """Whether these sites tell both when work begins and when it ends; a stripped library has lost some.
+
+    ``bodies``: so many of them are compiler-made functions of the program, see `Agent.outlined`. Where stolen work
+    goes on in such functions, a stripped program has lost its edges, whatever the library has.
+    """
+    if not bodies and any(agent.has_closures for agent in agents):
+        return False
     kinds = {Edge(site.kind) for site in sites}
     return bool(kinds & {Edge.WORK, Edge.WAIT, Edge.REGION, Edge.LEARN}) or {Edge.BEGIN, Edge.END} <= kinds
 
@@ -81,6 +93,20 @@ def first_source(
     if preferred is Source.EXACT and not (has_edges and any(agent.hooks for agent in agents)):
         return Source.MEMORY if memory.holds else Source.SAMPLED
     return preferred
+
+
+def root_sites(sites: Sequence[Site]) -> list[Site]:
+    """Where to see the runtime's state pass by, for plans that begin there: entries alone, of the rarest functions."""
+    found = [replace(site, returns=False) for site in sites if site.root_argument]
+    rare = [site for site in found if site.kind in (Edge.BEGIN, Edge.END)]
+    return rare or found
+
+
+def with_root(memory: MemoryChoice, sites: Sequence[Site]) -> MemoryChoice:
+    """The same, unless nothing can be probed that tells where the runtime's state is, of a plan that needs it."""
+    if not memory.is_learned or root_sites(sites):
+        return memory
+    return MemoryChoice(problem="no function can be probed that is called with the runtime's state")
 
 
 def next_source(memory: MemoryChoice) -> Source:

@@ -49,6 +49,10 @@ __attribute__((noinline, noipa)) static int cilk_is_outside(void)
 
 #define CILK_BEGIN_REGION __cilkrts_internal_invoke_cilkified_root
 #define CILK_END_REGION __cilkrts_internal_exit_cilkified_root
+#ifdef CILK_VALUE_NAMES /* a compiler that keeps them, as one built with assertions does */
+#define CILK_HELPER_SYMBOL(name) #name ".outline_det.achd16.otd1"
+#else
 #define CILK_HELPER_SYMBOL(name) #name ".outline_.split.otd1"
+#endif
 
 #endif /* CHEETAH_ABI_H */

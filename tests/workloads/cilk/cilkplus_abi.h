@@ -42,7 +42,10 @@ unsigned long cilk_standin_steals(void);
 #define cilk_is_outside() (!__cilkrts_get_tls_worker())
 #define CILK_BEGIN_REGION __cilkrts_bind_thread_1
 #define CILK_END_REGION __cilkrts_leave_last_frame
-#define CILK_HELPER_SYMBOL(name) #name "_spawn_helper"
+/* gcc counts the helpers of a file */
+#define CILK_HELPER_SYMBOL(name) "_cilk_spn_" CILK_TEXT(__COUNTER__)
+#define CILK_TEXT(counter) CILK_TEXT_(counter)
+#define CILK_TEXT_(counter) #counter
 #define __cilkrts_enter_frame __cilkrts_enter_frame_1
 #define __cilkrts_enter_frame_helper __cilkrts_enter_frame_fast_1
 #define __cilkrts_leave_frame_helper __cilkrts_leave_frame
