@@ -22,6 +22,7 @@ from parprof.kernel.objects import LoadedObject, get_object
 from parprof.kernel.records import Budget, TraceRecord
 from parprof.kernel.uprobes import Prober, Site
 from parprof.model import PathSample, ThreadState
+from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.profile.addresses import AddressBook
 from parprof.profile.naming import FileNamer
 from parprof.profile.rows import RowMaker
@@ -136,6 +137,7 @@ def traced_session(
     source: Source | None = None,
     budget: Budget | None = None,
     by_interval: bool = False,
+    spin_rules: SpinRules = DEFAULT_RULES,
 ) -> Iterator[Session]:
     """A session that keeps every sample with its instant.
 
@@ -146,7 +148,7 @@ def traced_session(
     with BpfKernel(["cpu-clock"], frequency_hz, trace=True, budget=budget) as kernel:
         if mechanism:
             kernel.prober._mechanisms = [mechanism]
-        session = Session(kernel, wanted_source=source, by_interval=by_interval)
+        session = Session(kernel, wanted_source=source, by_interval=by_interval, spin_rules=spin_rules)
         try:
             yield session
         finally:
@@ -165,12 +167,13 @@ def record(
     mechanism: str = "",
     source: Source | None = None,
     budget: Budget | None = None,
+    spin_rules: SpinRules = DEFAULT_RULES,
     **environment: str,
 ) -> Run:
     """What `parprof record` does, on a program of tests/workloads."""
     os.environ.update(truth_environment(log, **environment))
     try:
-        with traced_session(frequency_hz, mechanism, source, budget) as session:
+        with traced_session(frequency_hz, mechanism, source, budget, spin_rules=spin_rules) as session:
             child = Child([str(BUILD / program), *arguments])
             session.watch(child.pid, follow=True, stop=True)
             child.release()

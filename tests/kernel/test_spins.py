@@ -9,6 +9,7 @@ import pytest
 import profiling
 from parprof.model import ThreadState
 from parprof.probes import plan, spin_book
+from parprof.probes.wait_functions import SpinRules, WaitFunctions
 from parprof.session import spins
 
 LIMIT = 0.06
@@ -40,6 +41,44 @@ def test_a_thread_that_spins_does_not_work(how: str, book: spin_book.SpinBook, t
     assert best.wrong_share <= LIMIT, best.cases
     assert spun > 150, "half of a run is serial"
     assert run.target.source == "scheduler"
+
+
+def spun(run: profiling.Run) -> int:
+    return sum(record.state is ThreadState.SPINNING for record in run.session.trace)
+
+
+def test_functions_that_the_user_names_wait(book: spin_book.SpinBook, tmp_path: Path) -> None:
+    """A loop that stores and calls is none that the machine code tells of."""
+    before = profiling.record("spins_truth", ["call"], tmp_path / "before")
+    assert spun(before) < 10, "the main thread's wait for the worker"
+    found = []
+    for attempt in range(4):
+        named = WaitFunctions("wait_for_work|poll_.*")
+        rules = SpinRules(functions=named)
+        run = profiling.record("spins_truth", ["call"], tmp_path / f"log{attempt}", spin_rules=rules)
+        found.append(profiling.compare(run.session.trace, run.truth))
+        assert spun(run) > 150, "half of a run is serial"
+        assert named.notes() == []
+        (remark,) = [text for text in run.target.remarks() if "--wait-function" in text]
+        assert "poll_round (spins_truth)" in remark and "wait_for_work (spins_truth)" in remark
+        if found[-1].wrong_share <= LIMIT:
+            break
+    best = min(found, key=lambda agreement: agreement.wrong_share)
+    assert best.judged > 300 and best.wrong_share <= LIMIT, best.cases
+
+
+def test_the_function_of_a_loop_is_named(book: spin_book.SpinBook, tmp_path: Path) -> None:
+    run = profiling.record("spins_truth", ["flag", "--repeat", "5"], tmp_path / "log")
+    (remark,) = [text for text in run.target.remarks() if text.startswith("loops in ")]
+    assert "until_flag (spins_truth)" in remark
+
+
+def test_loops_count_as_work_where_the_user_says_so(book: spin_book.SpinBook, tmp_path: Path) -> None:
+    profiling.record(
+        "spins_truth", ["flag", "--repeat", "5"], tmp_path / "first"
+    )  # in which the loop is found
+    run = profiling.record("spins_truth", ["flag"], tmp_path / "log", spin_rules=SpinRules(loops=False))
+    assert spun(run) == 0 and not run.target.plan.spinning
 
 
 def test_the_loop_is_found_while_the_program_runs(book: spin_book.SpinBook, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def program(tmp_path: Path) -> Dso:
 
 
 def test_a_place_is_asked_about_once_and_the_answer_kept(program: Dso, tmp_path: Path) -> None:
-    answers = Answers({"spins": [0x2000, 0x2010]})
+    answers = Answers({"spins": [0x2000, 0x2010], "in": "wait\nhere"})
     book = SpinBook(answers, tmp_path)  # type: ignore[arg-type]
     book.ask(program, 0x2004)
     book.ask(program, 0x2006)
@@ -107,6 +107,7 @@ def test_a_place_is_asked_about_once_and_the_answer_kept(program: Dso, tmp_path:
     assert (0x2000, 0x2010) in book.loops(program)
     again = SpinBook(answers, tmp_path)  # type: ignore[arg-type]
     assert (0x2000, 0x2010) in again.loops(program)
+    assert again.found(program) == book.found(program) == {(0x2000, 0x2010): "wait\\x0ahere"}
     again.ask(program, 0x200F)
     assert answers.asked == [0x2004], "it is known"
 
@@ -142,13 +143,15 @@ def test_no_loop_and_nonsense_are_nothing(answer: dict[str, Any], program: Dso, 
     assert book.answered() == [] and book.loops(program) == before
 
 
-@pytest.mark.parametrize("raw", [b"", b"[", b"7", b'[["a", 1], 3, [9, 8]]', b"[" * 5000])
+@pytest.mark.parametrize(
+    "raw", [b"", b"[", b"7", b'[["a", 1], 3, [9, 8]]', b'[[1, 2], [1, 2, 3, 4], [2, 1, "f"]]', b"[" * 5000]
+)
 def test_a_spoilt_file_in_the_cache_is_nothing(raw: bytes, program: Dso, tmp_path: Path) -> None:
     book = SpinBook(Answers({"spins": [1, 2]}), tmp_path)  # type: ignore[arg-type]
     book.ask(program, 1)
     assert book.answered()
     (kept,) = (tmp_path / "spins").iterdir()
-    assert json.loads(kept.read_bytes()) == [[1, 2]]
+    assert json.loads(kept.read_bytes()) == [[1, 2, ""]]
     kept.write_bytes(raw)
     other = SpinBook(Answers({}), tmp_path)  # type: ignore[arg-type]
     assert len(other.loops(program)) <= MAX_LOOPS and (1, 2) not in other.loops(program)

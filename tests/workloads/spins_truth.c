@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Waits that a program codes itself: usage: spins_truth PHASE[,PHASE...] (see phases.h), PHASE being how a worker waits
 // for the main thread's serial part: flag (reads a flag until it changes), pause (so, with a pause and a limit to the
-// turns), yield (so, with sched_yield).
+// turns), yield (so, with sched_yield), call (calls a function of the program at each turn, and stores something).
 #include <pthread.h>
 #include <sched.h>
 
@@ -13,7 +13,7 @@ static int how;
 TRUTH_WORK(serial)
 TRUTH_WORK(shared)
 
-enum { FLAG, PAUSE, YIELD };
+enum { FLAG, PAUSE, YIELD, CALL };
 
 TRUTH_NOINLINE static void until_flag(int round)
 {
@@ -36,6 +36,21 @@ TRUTH_NOINLINE static void until_yield(int round)
 		sched_yield();
 }
 
+static volatile u64 polls;
+
+TRUTH_NOINLINE static int poll_round(int round)
+{
+	for (int i = 0; i < 200; i++)
+		polls++;
+	return round_open >= round;
+}
+
+TRUTH_NOINLINE static void wait_for_work(int round)
+{
+	while (!poll_round(round))
+		polls++;
+}
+
 static void *worker(void *rounds)
 {
 	for (int round = 1; round <= *(int *)rounds; round++) {
@@ -43,8 +58,10 @@ static void *worker(void *rounds)
 			until_flag(round);
 		else if (how == PAUSE)
 			until_pause(round);
-		else
+		else if (how == YIELD)
 			until_yield(round);
+		else
+			wait_for_work(round);
 		shared(unit_ns * 4);
 		round_done = round;
 	}
@@ -85,12 +102,18 @@ static void yield(void)
 	run(YIELD);
 }
 
+static void call(void)
+{
+	run(CALL);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct phase phases[] = {
 		{ "flag", flag },
 		{ "pause", pause_ },
 		{ "yield", yield },
+		{ "call", call },
 		{ NULL, NULL },
 	};
 

@@ -27,6 +27,7 @@ from parprof.kernel.perf_events import EventChoice
 from parprof.kernel.trace import TraceLog
 from parprof.model import TRACE_ELAPSED, TRACE_MINIMUM, Profile
 from parprof.probes.prices import machine_prices
+from parprof.probes.wait_functions import SpinRules, WaitFunctions
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
 from parprof.session.session import Pace, Session
@@ -63,6 +64,8 @@ def run_session(
         kernel.breaker.set_prices(machine_prices(kernel))
         pace = Pace(cores=math.inf) if args.cores else None
         wanted = Source(args.n_w_source) if args.n_w_source else None
+        named = WaitFunctions(args.wait_function) if args.wait_function is not None else None
+        rules = SpinRules(args.spin_loops, named)
         session = Session(
             kernel,
             pace,
@@ -70,6 +73,7 @@ def run_session(
             blame_locks=args.blame == "locks",
             one_job=True,
             by_interval=True,
+            spin_rules=rules,
         )
         try:
             main = begin(session)
@@ -88,7 +92,7 @@ def run_session(
                 newest,
                 own_cpu_s=time.process_time() - cpu_before_s,
                 cores=args.cores,
-                notes=[*events.notes, *_without_cache()],
+                notes=[*events.notes, *(named.notes() if named else ()), *_without_cache()],
                 scope=getattr(args, "scope", ""),
             )
             if args.save_facts is None:

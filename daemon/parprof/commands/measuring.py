@@ -22,6 +22,7 @@ from parprof.kernel.engine import BpfKernel
 from parprof.kernel.perf_events import EventChoice, choose, maximum_rate_hz
 from parprof.kernel.records import Budget
 from parprof.kernel.trace import TraceBounds
+from parprof.probes.wait_functions import check_pattern
 from parprof.resources import allow_many_files
 
 if TYPE_CHECKING:
@@ -67,6 +68,16 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
         "--n-w-source", metavar="SOURCE", choices=("exact", "memory", "sampled"),
         help="where the number of working threads comes from: exact (probes), memory (the runtime's own state) or "
         "sampled (what threads run); default: the best that the program and its rate of regions allow",
+    )  # fmt: skip
+    parser.add_argument(
+        "--wait-function", metavar="RE",
+        help="a thread that is found in the code of a function with such a name (a regular expression for the whole "
+        "name) waits there for others: it counts as spinning, not as work; what the function calls is named, too",
+    )  # fmt: skip
+    parser.add_argument(
+        "--spin-loops", action=argparse.BooleanOptionalAction, default=True,
+        help="whether loops count as spinning of which the machine code says that they only look at memory until "
+        "another thread writes to it (default: they do)",
     )  # fmt: skip
     parser.add_argument(
         "--budget", metavar="PERCENT", type=float, default=DEFAULT_BUDGET_PERCENT,
@@ -139,6 +150,8 @@ def validate(args: argparse.Namespace) -> EventChoice:
     if args.cores is not None and not 1 <= args.cores <= 1 << 16:
         raise UsageError(f"--cores {args.cores}: give a positive number")
     check_budget(args.budget)
+    if args.wait_function is not None:
+        check_pattern(args.wait_function)
     check_writable(args.output)
     if args.report is not None:
         check_writable(args.report)

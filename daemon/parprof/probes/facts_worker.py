@@ -1,10 +1,16 @@
 """The child process that finds what planning has to know of files: ``python -m parprof.probes.facts_worker FD``.
 
 It answers requests on a socket, each with a descriptor of an ELF file: ``{"file": path}`` with ``{"facts": {...}}``,
-see `parprof.probes.file_facts`; with an ``"address"``, too (an ELF virtual address), with ``{"spins": [start, end]}``,
-the loop there if it only waits for other threads, else ``[]``; with a ``"function"`` (such an address, and bytes), with
-``{"function": ...}``: where that is to be probed. It ends with the socket. What it reads and disassembles is hostile:
-so it gives up its privileges first, and memory and time are limited.
+see `parprof.probes.file_facts`; with more than the file:
+
+- ``"address"`` (an ELF virtual address): ``{"spins": [start, end], "in": name}``, the loop there if it only waits for
+  other threads, else ``[]``, and the function around it;
+- ``"waits"`` (a regular expression): ``{"waits": [...]}``, functions of such names (`parprof.probes.wait_functions`);
+- ``"near"`` (likewise): ``{"near": [...]}``, names that are nearly such;
+- ``"function"`` (such an address, and bytes): ``{"function": ...}``, where that is to be probed.
+
+It ends with the socket. What it reads and disassembles is hostile: so it gives up its privileges first, and memory and
+time are limited.
 """
 
 from __future__ import annotations
@@ -17,6 +23,9 @@ from parprof.files.elf import ElfError, ElfFile
 from parprof.loops.extents import function_at
 from parprof.loops.spins import spin_loops
 from parprof.probes.file_facts import find_facts, look_at, rules, to_json
+from parprof.probes.wait_functions import find_wait_functions, near_names
+from parprof.symbols.names import readable
+from parprof.symbols.table import find_functions
 from parprof.workers import protocol
 from parprof.workers.serving import run
 
@@ -34,7 +43,13 @@ def answer(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         label = str(request.get("file"))[:_MAX_LABEL]
         elf = ElfFile(lambda offset, size: os.pread(source, size, offset), size, label)
         if "address" in request:
-            return {"spins": spin_loop_at(elf, int(request["address"]))}
+            address = int(request["address"])
+            loop = spin_loop_at(elf, address)
+            return {"spins": loop, "in": function_name(elf, address) if loop else ""}
+        if "waits" in request:
+            return {"waits": find_wait_functions(elf, str(request["waits"]))}
+        if "near" in request:
+            return {"near": near_names(elf, str(request["near"]))}
         if "function" in request:
             vaddr, length = request["function"]
             return {"function": look_at(elf, int(vaddr), int(length))}
@@ -56,8 +71,19 @@ def spin_loop_at(elf: ElfFile, address: int) -> tuple[int, ...]:
     return next(((start, end) for start, end in loops if start <= address < end), ())
 
 
+def function_name(elf: ElfFile, address: int) -> str:
+    """The name of the function at an ELF virtual address, for people; empty if the file has none.
+
+    Raises:
+        ElfError: the file cannot be read.
+    """
+    symbol = find_functions(elf, [address]).get(address)
+    return readable(symbol.name) if symbol is not None else ""
+
+
 if __name__ == "__main__":
     rules()  # loads the agents, those of other packages too
+    readable("_Z1fv")  # and the C++ library
     with suppress(ImportError):
         import capstone  # noqa: F401
     run(answer, MEMORY_LIMIT)

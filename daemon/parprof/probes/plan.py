@@ -22,6 +22,7 @@ from parprof.probes.file_facts import Function, at_its_entry
 from parprof.probes.spin_book import SPINS
 from parprof.probes.translated import translator
 from parprof.probes.wait_code import Range, merged
+from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.runtimes import Agent, agent_for_library
 
@@ -59,8 +60,10 @@ class Plan:
     """The C library and, before glibc 2.34, its threads: each from its first to its last executable mapping."""
     spin_ranges: list[Range] = field(default_factory=list)
     """Loops in which threads only wait for each other, of whatever code, as far as they are known."""
-    spinning_files: list[str] = field(default_factory=list)
-    """Names of the files that these are in."""
+    spinning: list[str] = field(default_factory=list)
+    """Where the loops are that were found because threads were seen there: functions, with their files."""
+    wait_functions: list[str] = field(default_factory=list)
+    """The functions of which the user says that threads wait there, with their files."""
     notes: list[str] = field(default_factory=list)
     outlined: int = 0
     """Outlined functions known by symbol."""
@@ -211,7 +214,7 @@ def creates_threads_unprobed(plan: Plan, load_map: LoadMap | None) -> bool:
     return any(file_facts(dso).creates_threads for dso in dsos)
 
 
-def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
+def make_plan(load_map: LoadMap, blame_locks: bool = False, spin_rules: SpinRules = DEFAULT_RULES) -> Plan:
     """Plan the probes of a process from what it maps now. ``blame_locks``: see `Agent.lock_hooks`."""
     dsos = load_map.dsos()
     hidden_by = translator(load_map)
@@ -241,7 +244,7 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False) -> Plan:
     else:
         plan.loader_sites = _loader_sites(dsos)
     plan.libc_ranges = _libc_ranges(load_map, dsos)
-    plan_spins(plan, load_map)
+    plan_spins(plan, load_map, spin_rules)
     return plan
 
 
@@ -253,19 +256,51 @@ def _polling(load_map: LoadMap) -> tuple[list[Agent], list[Range]]:
     return list({agent.name: agent for agent, _ in found}.values()), merged(sorted(code), _MAX_POLLING)
 
 
-def plan_spins(plan: Plan, load_map: LoadMap) -> None:
-    """Plan by what is known now of the loops in which threads only wait for each other; `sched_yield` is one."""
-    plan.polling, out = _polling(load_map)
+def plan_spins(plan: Plan, load_map: LoadMap, rules: SpinRules) -> None:
+    """Plan by what is known now of the code in which threads only wait for each other; `sched_yield` is such code.
+
+    Where there is more of it than the programs can be told of, what the user names comes first, and loops last.
+    """
     dsos = load_map.dsos()
-    for dso in dsos:
-        if loops := SPINS.loops(dso):
-            bias = load_map.bias(dso)
-            out += [(bias + start, bias + end) for start, end in loops]
-    plan.spin_ranges = sorted(out)[:MAX_SPIN_RANGES]
-    plan.spinning_files = [dso.name for dso in dsos if SPINS.found(dso)]
-    if len(out) > MAX_SPIN_RANGES:
-        note = f"more than {MAX_SPIN_RANGES} loops only wait for other threads: spinning in the others counts as work"
-        plan.notes = list(dict.fromkeys([*plan.notes, note]))
+    named, plan.wait_functions = _wait_functions(load_map, rules)
+    plan.polling, polling = _polling(load_map)
+    yields = [_moved(load_map, dso, one) for dso in dsos for one in file_facts(dso).yield_code]
+    found = [(dso, loop, name) for dso in dsos if rules.loops for loop, name in SPINS.found(dso).items()]
+    loops = [_moved(load_map, dso, loop) for dso, loop, _ in found]
+    out = list(dict.fromkeys([*named, *polling, *yields, *loops]))
+    plan.spin_ranges = sorted(out[:MAX_SPIN_RANGES])
+    # a name that is empty: the function has none
+    plan.spinning = list(
+        dict.fromkeys(f"{name} ({dso.name})" if name else dso.name for dso, _, name in found)
+    )
+    notes = []
+    if len(named) > MAX_SPIN_RANGES:
+        notes.append(
+            f"{len(named)} functions match --wait-function, and {MAX_SPIN_RANGES} can be told apart: in the others "
+            "waiting counts as work, as it does in loops that were not named"
+        )
+    elif len(out) > MAX_SPIN_RANGES:
+        notes.append(
+            f"more than {MAX_SPIN_RANGES} loops and functions only wait for other threads: spinning in the others "
+            "counts as work"
+        )
+    plan.notes = list(dict.fromkeys([*plan.notes, *notes]))
+
+
+def _moved(load_map: LoadMap, dso: Dso, code: Range) -> Range:
+    bias = load_map.bias(dso)
+    return bias + code[0], bias + code[1]
+
+
+def _wait_functions(load_map: LoadMap, rules: SpinRules) -> tuple[list[Range], list[str]]:
+    """Where the functions are of which the user says that they wait, and their names, as far as is known."""
+    if rules.functions is None:
+        return [], []
+    dsos = load_map.dsos()
+    rules.functions.ask(dsos)
+    found = [(dso, function) for dso in dsos for function in rules.functions.of(dso)]
+    ranges = [_moved(load_map, dso, (function.start, function.end)) for dso, function in found]
+    return ranges, list(dict.fromkeys(f"{function.name} ({dso.name})" for dso, function in found))
 
 
 def _users(runtimes: list[_Runtime], dsos: list[Dso]) -> list[Dso]:

@@ -15,8 +15,9 @@ from parprof.cache import DiskCache
 from parprof.files.dso import Dso, Key
 from parprof.probes.facts_book import BOOK, FactsBook, file_facts
 from parprof.probes.wait_code import Range
+from parprof.untrusted import visible
 
-FORMAT = 3
+FORMAT = 4
 """To be raised with each change of what counts as waiting."""
 MAX_LOOPS = 16
 """Of one file."""
@@ -26,6 +27,7 @@ _MAX_BYTES = 1 << 22
 _MAX_UNDER_WAY = 2
 """Questions at a time: what planning asks the same child comes first."""
 _MAX_KNOWN = 1 << 14
+_MAX_NAME = 256
 _BLOCK = 16
 """Bytes: addresses in one block of so many are one question."""
 
@@ -37,7 +39,8 @@ class SpinBook:
         """``book``: whose child is asked. Keep what is found in ``base``, or in parprof's own cache directory."""
         self._book = book
         self._disk = DiskCache("spins", _MAX_BYTES, base)
-        self._loops: dict[Key, list[Range]] = {}
+        self._loops: dict[Key, dict[Range, str]] = {}
+        """Each with the function that it is in; empty: it has no name."""
         self._others: dict[Key, list[int]] = {}
         """The blocks of each file that are known to be no such loop."""
         self._asked: dict[tuple[Key, int], None] = {}
@@ -47,9 +50,9 @@ class SpinBook:
         """The waiting loops of a file that are known, and its `sched_yield`: ELF addresses [start, end)."""
         return [*file_facts(dso).yield_code, *self.found(dso)]
 
-    def found(self, dso: Dso) -> list[Range]:
-        """Those that were found because threads were seen there."""
-        return list(self._known(dso))
+    def found(self, dso: Dso) -> dict[Range, str]:
+        """Those that were found because threads were seen there, each with its function; empty: it has no name."""
+        return dict(self._known(dso))
 
     def ask(self, dso: Dso, vaddr: int) -> None:
         """Look at the loop around an ELF virtual address, unless that was done before."""
@@ -74,28 +77,29 @@ class SpinBook:
         self._coming = [one for one in self._coming if not one[2].done()]
         found = []
         for dso, block, future in done:
-            answer = future.result().get("spins")
+            reply = future.result()
+            answer = reply.get("spins")
             loop = _range(answer)
             known, others = self._known(dso), self._others[dso.key]
             if loop is not None and loop not in known and len(known) < MAX_LOOPS:
-                known.append(loop)
+                known[loop] = _name(reply.get("in"))
                 found.append(dso)
             elif answer == [] and len(others) < _MAX_OTHERS:
                 others.append(block)
             else:
                 continue
             if name := self._name(dso):  # so that the child is not needed the next time
-                self._disk.write(name, json.dumps([*known, *([block] for block in others)]).encode())
+                self._disk.write(name, _to_bytes(known, others))
         return list(dict.fromkeys(found))
 
-    def _known(self, dso: Dso) -> list[Range]:
+    def _known(self, dso: Dso) -> dict[Range, str]:
         known = self._loops.get(dso.key)
         if known is None:
             if len(self._loops) >= _MAX_KNOWN:
                 self._loops.clear()
                 self._others.clear()
             name = self._name(dso)
-            known, others = self._load(name) if name else ([], [])
+            known, others = self._load(name) if name else ({}, [])
             self._loops[dso.key], self._others[dso.key] = known, others
         return known
 
@@ -103,20 +107,36 @@ class SpinBook:
         content = dso.content_name()
         return f"{content}-{FORMAT}" if content else ""
 
-    def _load(self, name: str) -> tuple[list[Range], list[int]]:
-        """Loops, and blocks that are none: in the file a range is a pair, a block stands alone."""
+    def _load(self, name: str) -> tuple[dict[Range, str], list[int]]:
+        """Loops, and blocks that are none: in the file a loop is a range and a name, a block stands alone."""
         raw = self._disk.read(name)
         with suppress(ValueError, RecursionError):
             loaded = json.loads(raw) if raw is not None and len(raw) <= _MAX_FILE else []
             if isinstance(loaded, list):
-                loops = [loop for one in loaded if (loop := _range(one)) is not None]
-                alone = [one[0] for one in loaded if isinstance(one, list) and len(one) == 1]
-                return loops[:MAX_LOOPS], [one for one in alone if isinstance(one, int)][:_MAX_OTHERS]
-        return [], []
+                lists = [one for one in loaded if isinstance(one, list)]
+                loops = {
+                    loop: _name(one[2])
+                    for one in lists
+                    if len(one) == 3 and (loop := _range(one[:2])) is not None
+                }
+                alone = [one[0] for one in lists if len(one) == 1]
+                return (
+                    dict(list(loops.items())[:MAX_LOOPS]),
+                    [one for one in alone if isinstance(one, int)][:_MAX_OTHERS],
+                )
+        return {}, []
 
 
 SPINS = SpinBook()
 """Of this process."""
+
+
+def _to_bytes(loops: dict[Range, str], others: list[int]) -> bytes:
+    return json.dumps([*([*loop, name] for loop, name in loops.items()), *([one] for one in others)]).encode()
+
+
+def _name(raw: Any) -> str:
+    return visible(raw, _MAX_NAME) if isinstance(raw, str) else ""
 
 
 def _range(raw: Any) -> Range | None:

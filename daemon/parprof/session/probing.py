@@ -13,6 +13,7 @@ from parprof.kernel.records import BLAME_LOCKS, CACTUS, Cost, WatchConfig
 from parprof.plans import Edge
 from parprof.probes.placed import PlacedProbes
 from parprof.probes.plan import Plan, learned_site, make_plan, plan_spins
+from parprof.probes.wait_functions import SpinRules
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.session.sources import (
     MemoryChoice,
@@ -57,6 +58,7 @@ class Probing:
         wanted_source: Source | None,
         blame_locks: bool,
         spares_plain: bool,
+        spin_rules: SpinRules,
     ) -> None:
         """``wanted_source``: the user's choice, if any; ``spares_plain``: as in `Watched`."""
         self.plan = Plan()
@@ -75,6 +77,7 @@ class Probing:
         self._wanted_source = wanted_source
         self._blame_locks = blame_locks
         self._spares_plain = spares_plain
+        self._spin_rules = spin_rules
         self._probes = PlacedProbes(kernel, pid)
         self._planned_for: LoadMap | None = None
         self._transitions: list[tuple[str, str]] = []
@@ -146,7 +149,7 @@ class Probing:
     def _make_plan(self, load_map: LoadMap) -> None:
         if self._planned_for is load_map:
             return
-        self.plan = make_plan(load_map, self._blame_locks and Cost.LOCK not in self.cuts)
+        self.plan = make_plan(load_map, self._blame_locks and Cost.LOCK not in self.cuts, self._spin_rules)
         self._planned_for = load_map
         if self.memory.plan is None:
             self.memory = with_root(look_for_memory(self.plan.agents, load_map), self.plan.sites)
@@ -222,8 +225,8 @@ class Probing:
                 self._probes.attach([site], Cost.PROBE)
 
     def learn_spins(self, load_map: LoadMap) -> None:
-        """There are new loops, in its files, of which it is known that threads only wait there."""
-        plan_spins(self.plan, load_map)
+        """There is new code, in its files, of which it is known that threads only wait there."""
+        plan_spins(self.plan, load_map, self._spin_rules)
         self._probed.configure()
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from parprof.kernel.records import ControlRecord, TraceRecord
 from parprof.languages import Instance
 from parprof.model import Facts
 from parprof.probes.facts_book import BOOK
+from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.process.identity import parent_of
 from parprof.process.loadmap import DsoCache
 from parprof.session.arrivals import Arrivals
@@ -85,6 +86,7 @@ class Session:
         one_job: bool = False,
         on_planned: Callable[[Target], None] | None = None,
         by_interval: bool = False,
+        spin_rules: SpinRules = DEFAULT_RULES,
     ) -> None:
         """``one_job``: all processes are one scope; else each is its own, with the children that it forks.
 
@@ -97,7 +99,7 @@ class Session:
         self.cache = DsoCache()
         self.builder = TableBuilder(TableCache())
         self.watched = Watched(kernel, self.cache, Placer(kernel, self.builder), wanted_source, blame_locks,
-            spare_plain, on_planned=on_planned)  # fmt: skip
+            spare_plain, on_planned=on_planned, spin_rules=spin_rules)  # fmt: skip
         self._poller = select.epoll()
         self._lives = Lives[Target](
             kernel, self._poller, _SETTLED_SECONDS, Stops(kernel.plain_programs).judge
@@ -279,8 +281,9 @@ class Session:
         return []
 
     def _learn_spins(self) -> None:
-        """Tell the programs of loops in which threads turned out to wait."""
-        found = {dso.key for dso in self._spins.found()}
+        """Tell the programs of code in which threads turned out to wait."""
+        named = self.watched.spin_rules.functions
+        found = {dso.key for dso in (*self._spins.found(), *(named.answered() if named is not None else ()))}
         if found:
             for target in self._lives.living():
                 if target.load_map is not None and any(dso.key in found for dso in target.load_map.dsos()):
@@ -484,7 +487,8 @@ class Session:
         self._core_rounds.note({key.image for key in facts})
         for scope in self.scopes.values():
             scope.changed()
-        self._spins.look(facts, self.targets)
+        if self.watched.spin_rules.loops:
+            self._spins.look(facts, self.targets)
 
     def samples(self) -> int:
         """Clock samples so far."""

@@ -31,6 +31,7 @@ from parprof.probes.plan import (
     has_runtime,
     is_static,
 )
+from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.process.identity import Process, allowance, inspect, is_32_bit, open_pidfd
 from parprof.process.loadmap import Dso, DsoCache, LoadMap
 from parprof.process.threads import guess_threads
@@ -54,6 +55,20 @@ _STARTUP_STOPS = 2
 """ld.so reports a change before and after it maps the first libraries."""
 
 
+_MOST_NAMED = 8
+"""Functions in one note."""
+
+
+def _some(names: list[str]) -> str:
+    """The first of them.
+
+    >>> _some(["a", "b"])
+    'a, b'
+    """
+    left = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
+
+
 class FilesUnknown(Exception):
     """What has to be known of a process's files is being found out: try again soon."""
 
@@ -75,6 +90,7 @@ class Watched:
     """Languages whose functions are to be in call paths."""
     on_planned: Callable[[Target], None] | None = None
     """Called when a target's probes are placed, or placed anew: whoever has probes of its own adds them then."""
+    spin_rules: SpinRules = DEFAULT_RULES
 
 
 class Target:
@@ -117,6 +133,7 @@ class Target:
             wanted_source=watched.wanted_source,
             blame_locks=watched.blame_locks,
             spares_plain=watched.spares_plain,
+            spin_rules=watched.spin_rules,
         )
         self.probe_hits = self.n_working = 0
         """Both as they were at the last `observe`."""
@@ -136,6 +153,7 @@ class Target:
         """Why its interpreter is not known, if it has one of that kind."""
         self._front_ends = watched.front_ends
         self._on_planned = watched.on_planned
+        self._spin_rules = watched.spin_rules
         self.allowed = AllowedCores(like.cores if like else 1)
         self._quota: QuotaWatch = like._quota if like else QuotaWatch()
         self.life = Life(f"process {process.pid}, image {image}")
@@ -210,8 +228,8 @@ class Target:
 
     @property
     def spins_by_samples(self) -> bool:
-        """Whether threads of it were found waiting in loops of any code: their state is that of their last sample."""
-        return bool(self.plan.spinning_files)
+        """Whether its threads may wait in code that no runtime tells of: their state is that of their last sample."""
+        return bool(self.plan.spinning or self.plan.wait_functions)
 
     @property
     def follows(self) -> bool:
@@ -282,10 +300,14 @@ class Target:
         texts = self.notes()
         if self.memory.problem:
             texts.append(f"n_w is not read from memory: {self.memory.problem}")
-        if files := self.plan.spinning_files:
+        if places := self.plan.spinning:
             texts.append(
-                f"loops in {', '.join(files)} only look at memory until other threads write to it: "
+                f"loops in {', '.join(places)} only look at memory until other threads write to it: "
                 "a thread found there waits, and counts as spinning"
+            )
+        if named := self.plan.wait_functions:
+            texts.append(
+                f"as --wait-function says, threads wait in {_some(named)}: they count as spinning there"
             )
         return texts + self._quota.remarks()
 
@@ -364,6 +386,9 @@ class Target:
             self._is_to_plan, self._next_plan_s = True, started + _FACTS_PAUSE_S
             return
         self._is_to_plan = False
+        named = self._spin_rules.functions
+        if wait and named is not None and self.load_map is not None:
+            named.look_into(self.load_map.dsos())
         if not self.probing.is_planned_for(self.load_map):
             self.place_probes()
         now = time.monotonic()
