@@ -170,6 +170,28 @@ def test_what_cannot_be_counted_is_said_with_what_to_do() -> None:
     assert gone.returncode == 1 and "no process" in gone.stderr
 
 
+def test_a_function_that_is_inlined_everywhere(tmp_path: Path) -> None:
+    """What to do instead is said, and does count."""
+    source, program = tmp_path / "inlined.c", tmp_path / "inlined"
+    source.write_text(
+        "static volatile long sink;\n"
+        "static inline void stepped(long x) { sink += x; }\n"
+        "__attribute__((noinline)) static void around(long x) { stepped(x); }\n"
+        "int main(void) { for (long i = 0; i < 509; i++) around(i); return getchar() != 'x'; }\n"
+    )
+    subprocess.run(["gcc", "-O2", "-g", "-include", "stdio.h", source, "-o", program], check=True)
+    with subprocess.Popen([program], stdin=subprocess.PIPE) as process:
+        refused = parprof("calls", process.pid, "-f", "stepped")
+        process.kill()
+    assert refused.returncode == 1 and refused.stderr.count("\n") == 1
+    assert (
+        "debug information of inlined has the name: a function that is inlined wherever it is called; count what"
+        in refused.stderr
+    )
+    counted = parprof("calls", "-f", "stepped", "-f", "around", "--", program)
+    assert "509" in counted.stderr and "inlined wherever it is called" in counted.stderr
+
+
 @pytest.mark.parametrize("words", [[], ["-f", "f"], ["1"], ["1", "-f", ""], ["1", "-f", "f", "-d", "0"],
                                    ["1", "-f", "f", "--budget", "0"], ["1", "-f", "f", "--", "x"]])  # fmt: skip
 def test_usage(words: list[str]) -> None:
