@@ -112,6 +112,32 @@ def test_times_of_a_program_that_throws_through_the_timed_function(tmp_path: Pat
     assert rows["main"]["sequential"]["ended"] == 1
 
 
+def test_times_of_a_running_program_that_throws_within_the_budget(tmp_path: Path) -> None:
+    """Its calls come after the look, of which nothing is thrown away where calls are timed: all are exact."""
+    program, out = tmp_path / "calls_throw", tmp_path / "calls.json"
+    source = ROOT / "tests/workloads/calls_throw.cpp"
+    subprocess.run(["g++", "-std=c++17", "-O2", "-g", source, "-o", program], check=True)
+    command = [sys.executable, "-m", "parprof", "calls", "--times", "--budget", "40", "-f", "thrower::*"]
+    command += ["--json", "-o", str(out)]
+    with subprocess.Popen(
+        [program, "1500"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        time.sleep(0.2)
+        with subprocess.Popen(
+            [*command, str(process.pid)], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+        ) as counting:
+            assert counting.stderr and process.stdin and process.stdout
+            assert "counting" in (estimate := counting.stderr.readline()), estimate
+            process.stdin.close()
+            assert "caught 999" in process.stdout.read()
+            _, messages = counting.communicate(timeout=30)
+        assert process.wait() == 0 and counting.returncode == 0, messages
+    (row,) = result_of(out)["routines"]
+    times = row["times"]
+    assert row["calls"] == 1999 and times["sequential"]["ended"] == 1999
+    assert (times["unwound"], times["unseen"], times["open"]) == (999, 0, 0)
+
+
 def test_times_of_a_running_process() -> None:
     with running("storm=30") as process:
         begin(process)
