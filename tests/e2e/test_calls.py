@@ -112,6 +112,32 @@ def test_times_of_a_program_that_throws_through_the_timed_function(tmp_path: Pat
     assert rows["main"]["sequential"]["ended"] == 1
 
 
+def test_times_of_a_running_program_that_throws_within_the_budget(tmp_path: Path) -> None:
+    """Its calls come after the look, of which nothing is thrown away where calls are timed: all are exact."""
+    program, out = tmp_path / "calls_throw", tmp_path / "calls.json"
+    source = ROOT / "tests/workloads/calls_throw.cpp"
+    subprocess.run(["g++", "-std=c++17", "-O2", "-g", source, "-o", program], check=True)
+    command = [sys.executable, "-m", "parprof", "calls", "--times", "--budget", "40", "-f", "thrower::*"]
+    command += ["--json", "-o", str(out)]
+    with subprocess.Popen(
+        [program, "1500"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        time.sleep(0.2)
+        with subprocess.Popen(
+            [*command, str(process.pid)], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+        ) as counting:
+            assert counting.stderr and process.stdin and process.stdout
+            assert "counting" in (estimate := counting.stderr.readline()), estimate
+            process.stdin.close()
+            assert "caught 999" in process.stdout.read()
+            _, messages = counting.communicate(timeout=30)
+        assert process.wait() == 0 and counting.returncode == 0, messages
+    (row,) = result_of(out)["routines"]
+    times = row["times"]
+    assert row["calls"] == 1999 and times["sequential"]["ended"] == 1999
+    assert (times["unwound"], times["unseen"], times["open"]) == (999, 0, 0)
+
+
 def test_times_of_a_running_process() -> None:
     with running("storm=30") as process:
         begin(process)
@@ -168,6 +194,28 @@ def test_what_cannot_be_counted_is_said_with_what_to_do() -> None:
         assert process.poll() is None
     gone = parprof("calls", process.pid, "-f", "leaf")
     assert gone.returncode == 1 and "no process" in gone.stderr
+
+
+def test_a_function_that_is_inlined_everywhere(tmp_path: Path) -> None:
+    """What to do instead is said, and does count."""
+    source, program = tmp_path / "inlined.c", tmp_path / "inlined"
+    source.write_text(
+        "static volatile long sink;\n"
+        "static inline void stepped(long x) { sink += x; }\n"
+        "__attribute__((noinline)) static void around(long x) { stepped(x); }\n"
+        "int main(void) { for (long i = 0; i < 509; i++) around(i); return getchar() != 'x'; }\n"
+    )
+    subprocess.run(["gcc", "-O2", "-g", "-include", "stdio.h", source, "-o", program], check=True)
+    with subprocess.Popen([program], stdin=subprocess.PIPE) as process:
+        refused = parprof("calls", process.pid, "-f", "stepped")
+        process.kill()
+    assert refused.returncode == 1 and refused.stderr.count("\n") == 1
+    assert (
+        "debug information of inlined has the name: a function that is inlined wherever it is called; count what"
+        in refused.stderr
+    )
+    counted = parprof("calls", "-f", "stepped", "-f", "around", "--", program)
+    assert "509" in counted.stderr and "inlined wherever it is called" in counted.stderr
 
 
 @pytest.mark.parametrize("words", [[], ["-f", "f"], ["1"], ["1", "-f", ""], ["1", "-f", "f", "-d", "0"],

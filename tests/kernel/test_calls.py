@@ -194,19 +194,32 @@ def test_the_breaker_ends_a_storm_of_calls() -> None:
         assert float(process.stdout.read()) > 2e5, "the program ran on at its own pace"
 
 
+@pytest.fixture(scope="module")
+def regions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("regions") / "calls_regions"
+    source = profiling.ROOT / "tests/workloads/calls_regions.c"
+    subprocess.run(["gcc", "-O2", "-g", "-fopenmp", source, "-o", program], check=True)
+    return program
+
+
 @pytest.mark.parametrize("source", [Source.EXACT, Source.MEMORY, Source.SAMPLED])
-def test_states_by_each_source(source: Source) -> None:
-    """Calls outside of regions are sequential, whatever tells n_w."""
-    program = [str(profiling.BUILD / "omp_truth.gomp"), "serial"]
-    with counting_session("serial_work", source=source) as (session, counting):
-        child = Child(program)
+def test_states_by_each_source(regions: Path, source: Source) -> None:
+    """Calls outside of regions are sequential, those of a region's two threads at once are concurrent."""
+    with counting_session("leaf", source=source) as (session, counting):
+        child = Child([str(regions)])
         session.watch(child.pid, stop=True)
         child.release()
         profiling.run_until(session, lambda: child.poll() is not None)
         session.finish()
-        counted = Counted(counting, session, child.wait())
-    (calls,) = counted.by_state.values()
-    assert calls.all >= 1 and calls.concurrent == 0
+        program = [target for target in session.targets.values() if target.pid == child.pid][-1]
+        assert program.source is source
+        run = Counted(counting, session, child.wait())
+    assert run.exit_code == 0 and not run.lost_calls
+    by_line = sorted(
+        (sum(one.sequential for one in by_cpu.values()), sum(one.concurrent for one in by_cpu.values()))
+        for by_cpu in run.by_site.values()
+    )
+    assert by_line == [(0, 3 * 2 * 307), (3 * 211, 0)]
 
 
 @pytest.mark.alone  # another's may be beside ours

@@ -303,6 +303,18 @@ def test_stripped_files_name_nothing(compiled: Path, tmp_path: Path) -> None:
     assert not look_for(stripped, "direct").routines
 
 
+def test_functions_that_are_inlined_everywhere_are_known_by_debug_information(tmp_path: Path) -> None:
+    source = (
+        "static inline int squared(int x) { return x * x; }\nint around(int x) { return squared(x + 1); }\n"
+    )
+    path = tmp_path / "inlined.so"
+    for debug, known in (("-g", (0,)), ("-g0", ())):
+        compile_it = ["gcc", "-O2", debug, "-x", "c", "-", "-shared", "-fPIC", "-o", path]
+        subprocess.run(compile_it, input=source, text=True, check=True)
+        found = look_for(path, "squared", "around", "square*", "nowhere")
+        assert found.answered == (1,) and found.inlined == known
+
+
 def test_a_function_without_a_name_is_found_by_its_address(compiled: Path, tmp_path: Path) -> None:
     stripped = tmp_path / "stripped"
     subprocess.run(["strip", "-s", compiled, "-o", stripped], check=True)

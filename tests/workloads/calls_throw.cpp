@@ -2,9 +2,12 @@
 /*
  * calls_throw - a function is called 1,999 times and throws at every second call; the caught ones are counted. A probe at
  * its return would end the program at the first: the unwinder cannot get past what such a probe leaves on the stack.
+ * With a number of microseconds it waits for the end of its input first, and sleeps for that long between two calls.
  */
 #include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
+#include <unistd.h>
 
 namespace thrower {
 
@@ -21,12 +24,16 @@ struct Thrower {
 
 } // namespace thrower
 
-int main()
+int main(int count, char **arguments)
 {
 	thrower::Thrower it;
-	int caught = 0;
+	int caught = 0, pause_us = count > 1 ? std::atoi(arguments[1]) : 0;
 
+	while (pause_us && std::getchar() != EOF)
+		;
 	for (int i = 0; i < 2000 - 1; i++) {
+		if (pause_us)
+			usleep(pause_us);
 		try {
 			it.risky(i);
 		} catch (const std::runtime_error &) {

@@ -19,6 +19,10 @@ from parprof.workers.client import WorkerClient, WorkerFailed
 
 FILE_SECONDS = 20.0
 """How long one file may take."""
+_INSTEAD = (
+    "count what calls it (`parprof attach` names that, and has its time), or compile it with "
+    "__attribute__((noinline)) or -fno-inline"
+)
 NameAddresses = Callable[[Iterable[tuple[Dso, int, bool]]], dict[tuple[Dso, int, bool], tuple[Frame, ...]]]
 """`parprof.symbols.Symbolizer.resolve`."""
 
@@ -52,6 +56,7 @@ class FunctionFinder(Closing):
         self._answered: set[str] = set()
         self._suggestions: dict[str, list[str]] = {}
         self._indirect: set[str] = set()
+        self._inlined: dict[str, str] = {}
         self._line_files: set[str] = set()
         self.problems: dict[str, str] = {}
         """Path of a file -> why it was not searched."""
@@ -98,7 +103,7 @@ class FunctionFinder(Closing):
             self.problems[dso.path] = visible(str(answer.get("problem") or "no sensible answer"), 500)
             return Found()
         found = found._replace(routines=tuple(_in_module(one, dso.name) for one in found.routines))
-        self._note(found, [*named, *(one for one, _ in addressed)])
+        self._note(dso, found, [*named, *(one for one, _ in addressed)])
         return found
 
     def _ask(self, dso: Dso, request: dict[str, object]) -> dict[str, object]:
@@ -108,10 +113,13 @@ class FunctionFinder(Closing):
         finally:
             os.close(fd)
 
-    def _note(self, found: Found, asked: Sequence[Wanted]) -> None:
+    def _note(self, dso: Dso, found: Found, asked: Sequence[Wanted]) -> None:
         self.searched += found.functions > 0
         self._answered |= {asked[index].text for index in found.answered if index < len(asked)}
         self._indirect |= {asked[index].text for index in found.indirect if index < len(asked)}
+        for index in found.inlined:
+            if index < len(asked):
+                self._inlined.setdefault(asked[index].text, dso.name)
         for index, names in found.suggestions:
             if index < len(asked):
                 self._suggestions.setdefault(asked[index].text, []).extend(visible(name) for name in names)
@@ -174,12 +182,16 @@ class FunctionFinder(Closing):
             return f"{text}: no function of that file is known; compile with -g, or name a function"
         if not self.searched:
             return f"no function {text}: the program's files are stripped of names; give an address, 0x..."
+        no_code = f"no function {text} has code of its own in the {self.searched} files of the program"
+        if (module := self._inlined.get(wanted.text)) is not None:
+            return (
+                f"{no_code}, but debug information of {module} has the name: a function that is inlined wherever it is "
+                f"called; {_INSTEAD}"
+            )
         nearest = list(dict.fromkeys(self._suggestions.get(wanted.text, ())))[:3]
-        hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
-        return (
-            f"no function {text} has code of its own in the {self.searched} files of the program"
-            f"{hint or '; it may be inlined everywhere, or in a file without names'}"
-        )
+        if nearest:
+            return f"{no_code}; did you mean {' or '.join(nearest)}?"
+        return f"{no_code}; it may be in a file without names, or inlined everywhere: then {_INSTEAD}"
 
     def unsearched(self) -> list[str]:
         """Files in which functions that are meant may be, and why they were not searched."""

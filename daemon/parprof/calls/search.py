@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from parprof.calls.exits import MAX_EXITS, ONE_INSTRUCTION, Exits, find_exits, find_landings
 from parprof.calls.placing import CallPlace, Code, Placement
-from parprof.calls.wanted import MAX_TEXT, matches, names_many
+from parprof.calls.wanted import MAX_TEXT, matches, names_many, without_arguments, without_scopes
 from parprof.files.eh_frame_header import extents_around
 from parprof.files.elf import ElfFile, Symbol
 from parprof.files.elf_symbols import BIND_GLOBAL, TYPE_FUNCTION, TYPE_IFUNC
@@ -20,6 +20,8 @@ MAX_LISTED = 1 << 16
 _SUGGESTIONS = 3
 _MOST_COMPARED = 1 << 15
 _WORST = 0.6
+_MOST_NAMES = 1 << 28
+"""Bytes of debug information's names that are looked through."""
 _MAX_NAME = 1 << 13
 NAMELESS = "+0x"
 """What the name of a function without a name begins with: where it begins in the file follows."""
@@ -61,6 +63,8 @@ class Found(NamedTuple):
     """How many functions the file names."""
     landings: tuple[int, ...] = ()
     """Where threads go on after exceptions and longjmp, if that was looked for: ELF virtual addresses."""
+    inlined: tuple[int, ...] = ()
+    """Patterns that mean none, but whose name debug information has: inlined wherever they are called."""
 
 
 def search(
@@ -115,7 +119,14 @@ def search(
         tuple(sorted(indirect - answered)),
         named,
         find_landings(elf, symbols) if times else (),
+        tuple(index for index in missing if _has_debug_name(elf, patterns[index])),
     )
+
+
+def _has_debug_name(elf: ElfFile, pattern: str) -> bool:
+    """Whether debug information has this name in its table, where those of four characters and more are."""
+    name = without_scopes(without_arguments(pattern)).encode("utf-8", "surrogateescape")
+    return b"\0" + name + b"\0" in b"\0" + elf.section_data(b".debug_str", _MOST_NAMES)
 
 
 def _nameless(
@@ -214,7 +225,7 @@ def found_from_json(raw: Any) -> Found:
         ValueError: this is no such thing.
     """
     try:
-        routines, matched, answered, suggestions, indirect, functions, landings = raw
+        routines, matched, answered, suggestions, indirect, functions, landings, inlined = raw
         return Found(
             tuple(_routine(one) for one in _list(routines, MAX_ROUTINES)),
             _number(matched),
@@ -223,6 +234,7 @@ def found_from_json(raw: Any) -> Found:
             tuple(_number(one) for one in _list(indirect)),
             _number(functions),
             tuple(_number(one) for one in _list(landings, MAX_EXITS)),
+            tuple(_number(one) for one in _list(inlined)),
         )
     except TypeError as error:
         raise ValueError("no functions") from error
