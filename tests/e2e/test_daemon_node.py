@@ -81,3 +81,15 @@ def test_a_machine_adds_up_to_its_cores(tmp_path: Path, parallel: int, serial: i
     assert {int(labels["pid"]) for labels, _ in end.page.of("parprof_unused_seconds_total")} == set(
         pids[:parallel]
     )
+
+
+def test_exact_and_sampled_idleness_are_compared_and_agree(tmp_path: Path) -> None:
+    """Over 20 s of a process whose every change of n_w is seen."""
+    with (
+        dp.running(tmp_path / "parprofd") as daemon,
+        dp.openmp(tmp_path, "exact", "skewed,serial") as program,
+    ):
+        daemon.page_when("the process", lambda page: page.info(program.pid).get("n_w_source") == "exact")
+        page = daemon.page_when("a comparison", lambda page: page.value("parprofd_idleness_checks_total"))
+        assert page.value("parprofd_idleness_checks_total") == 1
+        assert page.value("parprofd_idleness_disagreements_total") == 0

@@ -217,6 +217,8 @@ class StandInService:
             budget_ratio=0.01,
             cost_ratio=0.002,
             drain_seconds=0.012,
+            checks=self.samples // 1000,
+            disagreements=self.samples // 100_000,
             cores=CORES,
             idle_s=self.idle_s,
             ended=self.ended.copy(),

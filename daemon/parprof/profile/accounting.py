@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from parprof.attribution.agreement import TwoWays
 from parprof.facts.measurement import Measurement
 from parprof.facts.scopes import ScopeTimes
 from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, READY, STALL, STOLEN, WORK, Metric, Metrics
@@ -58,6 +59,27 @@ def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -
         counted_idleness_s=times.idleness_ns(cores) / 1e9 if times.exact else None,
         level_s=tuple(round(took_ns / 1e9, 9) for took_ns in times.level_ns),
     )
+
+
+def disagreements(measured: Measurement, rows: RowMaker, samples: Sequence[PathSample]) -> list[str]:
+    """Scopes of which sampled idleness is not what each change of n_w says; before anything is added to the rows."""
+    out = []
+    for times in measured.scopes:
+        images = [measured.images[image] for image in times.images if image in measured.images]
+        if not times.exact or not images:
+            continue
+        main = next((one for one in images if one is measured.images[measured.main]), images[0])
+        cores = rows.mean_cores(main)
+        mine = [sample for sample in samples if sample.origin.image in set(times.images)]
+        sampled_s = (_sum(mine, IDLENESS) + _sum(mine, STOLEN)) / 1e9
+        most = max(cores - 1, 0.0)
+        unseen_s = most * sum(_ready_ns(measured, times.images)) / 1e9
+        step_s = most / measured.drain.frequency_hz
+        found = TwoWays(times.idleness_ns(cores) / 1e9, sampled_s, unseen_s, step_s)
+        if not found.agree:
+            of = f"process {main.process.pid}: " if len(measured.scopes) > 1 else ""
+            out.append(of + found.told())
+    return out
 
 
 def _sum(samples: Iterable[PathSample], metric: Metric) -> float:
