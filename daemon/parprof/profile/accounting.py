@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from parprof.attribution.agreement import TwoWays
+from parprof.attribution.ready import share_ready
 from parprof.facts.measurement import Measurement
 from parprof.facts.scopes import ScopeTimes
-from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, READY, STALL, STOLEN, WORK, Metric, Metrics
+from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, STALL, STOLEN, WORK, Metric, Metrics
 from parprof.model import Accounting, Frame, Origin, PathSample, ThreadState
 from parprof.profile.rows import RowMaker
 
@@ -91,14 +92,12 @@ def _ready_ns(measured: Measurement, images: Collection[int]) -> list[float]:
 
 
 def _share_ready(measured: Measurement, samples: Sequence[PathSample]) -> None:
-    """A thread is preempted wherever it works, so in proportion to where it does."""
-    work: dict[int, float] = {}
+    by_image: dict[int, list[PathSample]] = {}
     for sample in samples:
-        work[sample.origin.image] = work.get(sample.origin.image, 0.0) + sample.metrics.work_ns
-    for sample in samples:
-        image = measured.images.get(sample.origin.image)
-        if image is not None and sample.metrics.work_ns:
-            sample.metrics[READY] = image.ready_ns * sample.metrics.work_ns / work[sample.origin.image]
+        by_image.setdefault(sample.origin.image, []).append(sample)
+    for number, mine in by_image.items():
+        if (image := measured.images.get(number)) is not None:
+            share_ready(image.ready_ns, mine)
 
 
 def _excess_ns(measured: Measurement, times: ScopeTimes, cores: float) -> float:

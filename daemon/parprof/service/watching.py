@@ -11,10 +11,11 @@ from operator import add
 from types import MappingProxyType
 
 from parprof.attribution.invariant import CoreTime
+from parprof.attribution.ready import share_ready
 from parprof.facts.cores import CoresHeld, held_since, mean_cores
 from parprof.kernel.counters import EDGE_NAMES
 from parprof.kernel.records import Cost
-from parprof.metrics import IDLENESS, STOLEN, UNUSED, Metrics
+from parprof.metrics import IDLENESS, READY, STOLEN, UNUSED, Metrics
 from parprof.model import Count, PathSample, ProcessInfo, Profile, SampleKey
 from parprof.profile.rows import RowMaker
 from parprof.service.accounts import Account, mean_n_working, most_working
@@ -180,18 +181,21 @@ class Watching:
             if len(found) > limit:
                 found, folded = fold(found, limit)
                 account.folded += folded
+            ready_ns = max(target.ready_ns - account.charged_ready_ns, 0)
+            account.charged_ready_ns = target.ready_ns
+            rest_ns = share_ready(ready_ns, found)
             interval = account.add(found)
+            account.totals[READY] += rest_ns
             unused_ns = unused * interval.idleness_ns if watched.is_parallel() else None
             account.totals[UNUSED] += unused_ns or 0.0
             if watched.group:
-                watched.group.charge(found, unused_ns, levels, folded)
+                watched.group.charge(found, unused_ns, levels, folded, rest_ns)
             account.close_interval(end_s, seconds, interval, means.get(target.image, 0.0))
             hits, account.charged_hits = target.probe_hits - account.charged_hits, target.probe_hits
             self._hits[target.plan.runtime] += max(hits, 0)
-            ready_ns, account.charged_ready_ns = target.ready_ns - account.charged_ready_ns, target.ready_ns
             cores = mean_cores(account.take_held(target.cores_held()))
             times = CoreTime(
-                interval.work_ns / 1e9, interval.idleness_ns / 1e9, max(ready_ns, 0) / 1e9, cores,
+                interval.work_ns / 1e9, interval.idleness_ns / 1e9, ready_ns / 1e9, cores,
                 seconds, 1 / self._session.kernel.frequency_hz, most.get(target.image, 0),
             )  # fmt: skip
             self._check(account, times)
