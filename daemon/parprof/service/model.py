@@ -83,7 +83,7 @@ class ProcessSnapshot:
     started_s: float
     """When the daemon began to watch it, CLOCK_REALTIME."""
     threads: Mapping[str, int]
-    """Number of threads by state: working, spinning, blocked."""
+    """Number of threads by state: working, spinning, blocked; the mean of the last interval, rounded."""
     n_working: int
     totals: Metrics
     functions: tuple[FunctionUse, ...]

@@ -291,7 +291,7 @@ class Watching:
     def _snapshot(self, watched: _Watched, cores: int, functions: int) -> ProcessSnapshot:
         target, account = watched.target, watched.account
         threads = _thread_count(target.pid)
-        working = min(max(target.n_working, 0), threads)
+        working = min(round(account.working), threads)
         spinning = min(round(account.spinning), threads - working)
         return ProcessSnapshot(
             pid=target.pid,
