@@ -539,7 +539,7 @@ def unit() -> Board:
         COUNT,
     )
     board.stat(
-        "threads working", "n_w now, summed up.",
+        "threads working", "The mean of the last interval, summed up.",
         (f'sum(parprof_threads{{{PROGRAMS}, state="working"}})', ""), COUNT,
     )  # fmt: skip
     board.row("Cores")
@@ -582,7 +582,12 @@ def process() -> Board:
         "parallel efficiency", "Useful work / effort.", (efficiency("parprof", here), ""), RATIO, steps=RISING
     )
     board.stat("cores n", "Cores that it could use.", (f"max(parprof_cores{{{here}}})", ""), COUNT)
-    board.stat("threads working", "n_w now.", (f'max(parprof_threads{{{here}, state="working"}})', ""), COUNT)
+    board.stat(
+        "threads working",
+        "The mean of the last interval.",
+        (f'max(parprof_threads{{{here}, state="working"}})', ""),
+        COUNT,
+    )
     board.stat(
         "n_w source", "How working threads are told from waiting ones.",
         (f"parprof_process_info{{{here}}}", "{{n_w_source}}"), COUNT, name=True,
@@ -604,7 +609,7 @@ def process() -> Board:
         colours=KIND_COLOURS, unstacked=("n", "spin"),
     )  # fmt: skip
     board.graph(
-        "threads", "By state, at the time of the scrape.",
+        "threads", "By state, the mean of an interval.",
         [(f"max by (state) (parprof_threads{{{here}}})", "{{state}}"), (f"max(parprof_cores{{{here}}})", "n")], COUNT,
         stacked=True, unstacked=("n",), colours={"working": USEFUL, "spinning": SPIN, "blocked": IDLENESS},
     )  # fmt: skip

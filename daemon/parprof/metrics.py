@@ -232,7 +232,7 @@ READY = Metric(
     "ready",
     NANOSECONDS,
     "Time of working threads that had no CPU",
-    shown=Shown.GRAPH,
+    shown=Shown.GRAPH | Shown.PROCESS,
     fact="working threads had no CPU for {value}",
 )
 
@@ -241,7 +241,7 @@ STOLEN = Metric(
     "stolen",
     NANOSECONDS,
     "Core time that others had while threads wanted it, and others of the program waited for these",
-    shown=Shown.GRAPH,
+    shown=Shown.GRAPH | Shown.PROCESS,
     fact="others had {value} of core time that threads wanted: the machine was busy, or a quota was used up",
 )
 """Would be idleness or stall, but is not the code's fault; no part of effort."""

@@ -81,3 +81,47 @@ def test_a_machine_adds_up_to_its_cores(tmp_path: Path, parallel: int, serial: i
     assert {int(labels["pid"]) for labels, _ in end.page.of("parprof_unused_seconds_total")} == set(
         pids[:parallel]
     )
+
+
+def test_exact_and_sampled_idleness_are_compared_and_agree(tmp_path: Path) -> None:
+    """Over 20 s of a process whose every change of n_w is seen."""
+    with (
+        dp.running(tmp_path / "parprofd") as daemon,
+        dp.openmp(tmp_path, "exact", "skewed,serial") as program,
+    ):
+        daemon.page_when("the process", lambda page: page.info(program.pid).get("n_w_source") == "exact")
+        page = daemon.page_when("a comparison", lambda page: page.value("parprofd_idleness_checks_total"))
+        assert page.value("parprofd_idleness_checks_total") == 1
+        assert page.value("parprofd_idleness_disagreements_total") == 0
+
+
+def waited_s(pid: int) -> float:
+    """How long the threads of a process were runnable and had no CPU, by the kernel's account."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
+
+
+def test_time_without_a_cpu_is_told_by_process(tmp_path: Path) -> None:
+    """Two programs share a CPU, so each waits for it; how long the kernel knows, whoever else runs there."""
+    alone = dp.build(tmp_path, "crowd")
+    cpu = max(os.sched_getaffinity(0))
+    with dp.running(tmp_path / "parprofd") as daemon, ExitStack() as programs:
+        running = [
+            programs.enter_context(
+                dp.started(
+                    alone, "name", f"{alone.name}{n}", preexec_fn=lambda: os.sched_setaffinity(0, {cpu})
+                )
+            )
+            for n in range(2)
+        ]
+        pids = [process.pid for process in running]
+        daemon.page_when("all of them", lambda page: page.pids() == set(pids))
+        before_s, begin = [waited_s(pid) for pid in pids], Look(daemon, pids)
+        time.sleep(SECONDS)
+        after_s, end = [waited_s(pid) for pid in pids], Look(daemon, pids)
+    for pid, was_s, is_s in zip(pids, before_s, after_s, strict=True):
+        found_s = [look.page.value("parprof_ready_seconds_total", pid=str(pid)) for look in (begin, end)]
+        assert is_s - was_s > 0.1 * SECONDS
+        assert found_s[1] - found_s[0] == pytest.approx(is_s - was_s, rel=0.05, abs=0.05)
+    node_s = end.of("ready") - begin.of("ready")
+    assert node_s == pytest.approx(sum(after_s) - sum(before_s), rel=0.05, abs=0.05)

@@ -73,6 +73,8 @@ class Program:
             overhead_ns=0.05 * work,
             spin_ns=0.1 * seconds * (CORES - n_working) * 1e9,
             profiling_ns=0.01 * work,
+            ready_ns=0.02 * work,
+            stolen_ns=0.01 * work,
         )
         if self.is_parallel:
             spent[UNUSED] = UNUSED_SHARE * spent.idleness_ns
@@ -217,6 +219,8 @@ class StandInService:
             budget_ratio=0.01,
             cost_ratio=0.002,
             drain_seconds=0.012,
+            checks=self.samples // 1000,
+            disagreements=self.samples // 100_000,
             cores=CORES,
             idle_s=self.idle_s,
             ended=self.ended.copy(),

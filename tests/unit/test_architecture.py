@@ -26,7 +26,7 @@ LAYERS = (
 )
 SERVICE_LAYERS = (
     "capabilities kernel_stacks model log notify requests serving",
-    "accounts folding labels levels losses machine",
+    "accounts agreement folding labels levels losses machine",
     "control metrics push recent selection",
     "groups http",
     "config",

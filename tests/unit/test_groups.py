@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from parprof.metrics import UNUSED, Metrics
+from parprof.metrics import READY, UNUSED, Metrics
 from parprof.model import Frame, Origin, PathSample
 from parprof.service.groups import KEPT_SECONDS, REST, Groups
 from parprof.service.levels import NONE
@@ -74,3 +74,10 @@ def test_names_that_look_alike_are_one_group() -> None:
     assert groups.join(Labels("a\x01", unit="u\x07")) is groups.join(Labels("a\x02", unit="u\x08"))
     assert groups.join(Labels("x" * 500)).key.comm != groups.join(Labels("x" * 501)).key.comm
     assert len(groups) == 3
+
+
+def test_time_without_a_cpu_is_in_no_row_if_nothing_was_sampled() -> None:
+    groups = Groups()
+    group = groups.join(Labels("starved"))
+    group.charge([], 0, NONE, 0, ready_ns=3e9)
+    assert groups.snapshots(5)[0].totals[READY] == 3e9

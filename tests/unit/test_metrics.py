@@ -202,7 +202,7 @@ def test_a_process_has_a_bounded_number_of_series(service: StandInService) -> No
     every = [dict(zip(row.names, row.values, strict=True)) for family in families for row, _ in family.rows]
     own = [labels for labels in every if labels.get("pid") == str(heat.pid)]
     by_function = [labels for labels in own if "function" in labels]
-    assert len(own) - len(by_function) == 24 and len(by_function) == 5 * (most + 1) == 30
+    assert len(own) - len(by_function) == 26 and len(by_function) == 5 * (most + 1) == 30
 
 
 def test_what_a_process_belongs_to_is_on_all_its_series(service: StandInService) -> None:
@@ -275,7 +275,7 @@ def test_without_pids_a_group_has_a_bounded_number_of_series(service: StandInSer
     every = [dict(zip(row.names, row.values, strict=True)) for family in families for row, _ in family.rows]
     own = [labels for labels in every if labels.get("comm") == "heat"]
     by_function = [labels for labels in own if "function" in labels]
-    assert len(own) - len(by_function) == 24 and len(by_function) == 5 * (most + 1) == 30
+    assert len(own) - len(by_function) == 26 and len(by_function) == 5 * (most + 1) == 30
 
 
 def test_the_childrens_cost_is_told(service: StandInService) -> None:

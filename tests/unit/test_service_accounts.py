@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from parprof.metrics import Metrics
 from parprof.model import Count, SampleKey, ThreadState
 from parprof.service.accounts import mean_n_working
+from parprof.service.model import Labels
+from parprof.service.watching import ProcessAccount, Watching, _Watched
 
 
 def test_mean_n_w_is_that_of_the_time() -> None:
@@ -24,3 +32,26 @@ def test_mean_n_w_of_short_phases() -> None:
     assert mean_n_working(facts, {2: 3.5}) == {2: pytest.approx(3.5)}
     assert mean_n_working(facts, {}) == {2: pytest.approx(1)}
     assert mean_n_working({}, {}) == {}
+
+
+def test_threads_by_state_are_means_of_the_interval() -> None:
+    """GIVEN three of four threads at work or waiting for a CPU, but none right now THEN three are working."""
+    process = SimpleNamespace(comm="x", command="x", exe="/x")
+    target: Any = SimpleNamespace(
+        pid=os.getpid(), process=process, plan=SimpleNamespace(runtime="none"), n_w_source="scheduler",
+        n_working=0, image=1, notes=list, threads_created=1,
+    )  # fmt: skip
+    session: Any = SimpleNamespace(kernel=SimpleNamespace(frequency_hz=99))
+    watching = Watching(session)
+    watched = _Watched(target, Labels(), ProcessAccount(0.0))
+    watched.account.close_interval(0.0, 10.0, Metrics(work_ns=20e9, ready_ns=9e9, spin_ns=6e9), 3.0)
+    ends = threading.Event()
+    others = [threading.Thread(target=ends.wait) for _ in range(max(4 - threading.active_count(), 0))]
+    for other in others:
+        other.start()
+    threads = watching._snapshot(watched, 4, 5).threads
+    ends.set()
+    assert (threads["working"], threads["spinning"]) == (3, 1)
+    watched.account.close_interval(0.0, 10.0, Metrics(), 0.0)
+    target.n_working = 4
+    assert watching._snapshot(watched, 4, 5).threads["working"] == 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from parprof.attribution.agreement import TwoWays
+from parprof.attribution.ready import share_ready
 from parprof.facts.measurement import Measurement
 from parprof.facts.scopes import ScopeTimes
-from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, READY, STALL, STOLEN, WORK, Metric, Metrics
+from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, STALL, STOLEN, WORK, Metric, Metrics
 from parprof.model import Accounting, Frame, Origin, PathSample, ThreadState
 from parprof.profile.rows import RowMaker
 
@@ -60,6 +62,27 @@ def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -
     )
 
 
+def disagreements(measured: Measurement, rows: RowMaker, samples: Sequence[PathSample]) -> list[str]:
+    """Scopes of which sampled idleness is not what each change of n_w says; before anything is added to the rows."""
+    out = []
+    for times in measured.scopes:
+        images = [measured.images[image] for image in times.images if image in measured.images]
+        if not times.exact or not images:
+            continue
+        main = next((one for one in images if one is measured.images[measured.main]), images[0])
+        cores = rows.mean_cores(main)
+        mine = [sample for sample in samples if sample.origin.image in set(times.images)]
+        sampled_s = (_sum(mine, IDLENESS) + _sum(mine, STOLEN)) / 1e9
+        most = max(cores - 1, 0.0)
+        unseen_s = most * sum(_ready_ns(measured, times.images)) / 1e9
+        step_s = most / measured.drain.frequency_hz
+        found = TwoWays(times.idleness_ns(cores) / 1e9, sampled_s, unseen_s, step_s)
+        if not found.agree:
+            of = f"process {main.process.pid}: " if len(measured.scopes) > 1 else ""
+            out.append(of + found.told())
+    return out
+
+
 def _sum(samples: Iterable[PathSample], metric: Metric) -> float:
     return sum(sample.metrics[metric] for sample in samples)
 
@@ -69,14 +92,12 @@ def _ready_ns(measured: Measurement, images: Collection[int]) -> list[float]:
 
 
 def _share_ready(measured: Measurement, samples: Sequence[PathSample]) -> None:
-    """A thread is preempted wherever it works, so in proportion to where it does."""
-    work: dict[int, float] = {}
+    by_image: dict[int, list[PathSample]] = {}
     for sample in samples:
-        work[sample.origin.image] = work.get(sample.origin.image, 0.0) + sample.metrics.work_ns
-    for sample in samples:
-        image = measured.images.get(sample.origin.image)
-        if image is not None and sample.metrics.work_ns:
-            sample.metrics[READY] = image.ready_ns * sample.metrics.work_ns / work[sample.origin.image]
+        by_image.setdefault(sample.origin.image, []).append(sample)
+    for number, mine in by_image.items():
+        if (image := measured.images.get(number)) is not None:
+            share_ready(image.ready_ns, mine)
 
 
 def _excess_ns(measured: Measurement, times: ScopeTimes, cores: float) -> float:

@@ -13,7 +13,7 @@ from parprof.kernel.records import COST_NAMES
 from parprof.languages.front_ends import loaders
 from parprof.metrics import Metrics
 from parprof.model import SCOPE, PathSample, ProcessInfo, Profile
-from parprof.profile.accounting import complete
+from parprof.profile.accounting import complete, disagreements
 from parprof.profile.addresses import AddressBook
 from parprof.profile.intervals import by_interval
 from parprof.profile.jit import jit_notes
@@ -157,6 +157,7 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
     """The profile of a measurement, described by its main process and the runtimes of all that have samples."""
     rows = RowMaker(AddressBook(namer), measured.cores, by_thread=True)
     samples = rows.rows(measured.drain)
+    parted = disagreements(measured, rows, samples)
     accounting = complete(measured, rows, samples)
     main = measured.images[measured.main]
     processes = _processes(measured, rows, samples)
@@ -187,6 +188,7 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
         notes=[
             *measured.notes,
             *impossible,
+            *parted,
             *notes,
             *jit_notes(samples, measured.images),
             *namer.notes,

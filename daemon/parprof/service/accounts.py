@@ -28,8 +28,8 @@ class Account:
         self.started_s = started_s
         self.totals = Metrics()
         self.history: deque[Recent] = deque(maxlen=_HISTORY)
-        self.spinning = 0.0
-        """Mean number of spinning threads in the last interval."""
+        self.working = self.spinning = 0.0
+        """Mean number of threads at work, with or without a CPU, and of spinning ones, in the last interval."""
         self._functions: dict[_Name, Metrics] = {}
         self._ranked: tuple[int, tuple[FunctionUse, ...]] | None = None
         """What `functions` answered to this number, if nothing was charged since."""
@@ -55,7 +55,9 @@ class Account:
 
     def close_interval(self, end_s: float, seconds: float, interval: Metrics, n_working: float) -> None:
         """Add a point to the history."""
-        self.spinning = interval.spin_ns / 1e9 / seconds if seconds else 0.0
+        whole_ns = 1e9 * seconds
+        self.working = (interval.work_ns + interval.ready_ns) / whole_ns if seconds else 0.0
+        self.spinning = interval.spin_ns / whole_ns if seconds else 0.0
         self.history.append(Recent(end_s, n_working, Effort.of(interval).efficiency))
 
     def functions(self, count: int) -> tuple[FunctionUse, ...]:

@@ -396,6 +396,7 @@ class Daemon:
         self._reselect()
         session, before_s = self._session, time.monotonic()
         session.drain()
+        self._watching.look()
         seconds = before_s - self._charged_s
         self._charged_s = before_s
         drained = session.take()
@@ -525,6 +526,8 @@ class Daemon:
             cost_seconds=self._session.cost.by_name_s(self._session.targets.values()),
             left_out={name: counted[f"left_out_{name}"] for name in LEFT_OUT.values()},
             impossible=self._watching.violations,
+            checks=self._watching.checks.made,
+            disagreements=self._watching.checks.failed,
             follows_switches=self._kernel.breaker.follows_switches,
             levels_s=self._watching.levels_s,
             detaching=detacher.pending,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from operator import add
 
-from parprof.metrics import UNUSED
+from parprof.metrics import READY, UNUSED
 from parprof.model import PathSample
 from parprof.service.accounts import Account
 from parprof.service.levels import NONE
@@ -44,10 +44,19 @@ class Group:
         self.account = Account(time.time())
 
     def charge(
-        self, rows: Iterable[PathSample], unused_ns: float | None, levels_s: tuple[float, ...], folded: int
+        self,
+        rows: Iterable[PathSample],
+        unused_ns: float | None,
+        levels_s: tuple[float, ...],
+        folded: int,
+        ready_ns: float = 0.0,
     ) -> None:
-        """What one of its processes had in one interval. ``unused_ns``: None if that is serial by design."""
+        """What one of its processes had in one interval. ``unused_ns``: None if that is serial by design.
+
+        ``ready_ns``: time without a CPU that is in no row.
+        """
         self.account.add(rows)
+        self.account.totals[READY] += ready_ns
         if unused_ns is not None:
             self.is_parallel = True
             self.account.totals[UNUSED] += unused_ns

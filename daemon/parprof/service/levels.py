@@ -39,6 +39,9 @@ class LevelClock:
         """Nothing was read yet."""
         self._read: dict[int, tuple[float, ...]] = {}
         """By number of scope."""
+        self._read_ns: dict[int, tuple[int, ...]] = {}
+        self.since_ns: Mapping[int, tuple[int, ...]] = {}
+        """What the last `advance` found, at each n_w instead of level."""
         self.total_s = NONE
         """Of all processes, those too that are gone."""
 
@@ -52,6 +55,8 @@ class LevelClock:
         for target in sorted(targets, key=lambda one: (one.ended, one.image)):
             first.setdefault(target.scope.number, target)
         out: dict[int, tuple[float, ...]] = {}
+        since_ns: dict[int, tuple[int, ...]] = {}
+        read_ns: dict[int, tuple[int, ...]] = {}
         for number, target in first.items():
             state = _state_of(target, now_ns)
             if state is None:
@@ -60,7 +65,13 @@ class LevelClock:
             before = self._read.get(number, NONE)
             since = tuple(max(now - then, 0.0) for now, then in zip(seconds, before, strict=True))
             self._read[number] = seconds
+            earlier = self._read_ns.get(number, (0,) * len(state.level_ns))
+            since_ns[target.image] = tuple(
+                max(now - then, 0) for now, then in zip(state.level_ns, earlier, strict=True)
+            )
+            read_ns[number] = state.level_ns
             self.total_s = tuple(map(add, self.total_s, since))
             out[target.image] = since
+        self.since_ns, self._read_ns = since_ns, read_ns
         self._read = {number: seconds for number, seconds in self._read.items() if number in first}
         return out

@@ -83,7 +83,7 @@ class ProcessSnapshot:
     started_s: float
     """When the daemon began to watch it, CLOCK_REALTIME."""
     threads: Mapping[str, int]
-    """Number of threads by state: working, spinning, blocked."""
+    """Number of threads by state: working, spinning, blocked; the mean of the last interval, rounded."""
     n_working: int
     totals: Metrics
     functions: tuple[FunctionUse, ...]
@@ -166,6 +166,10 @@ class Snapshot:
     """Events that were left out to keep to the budget, by kind: `parprof.kernel.counters.LEFT_OUT`."""
     impossible: int = 0
     """Intervals in which a process was charged with more core time than there was."""
+    checks: int = 0
+    """How often exact totals of idleness were held against sampled ones, over some 20 s of a process."""
+    disagreements: int = 0
+    """How often the two parted by more than samples explain."""
     follows_switches: bool = True
     """Whether context switches are followed; if not, n_w is what runs on the CPUs at a sample."""
     detaching: int = 0

@@ -11,13 +11,15 @@ from operator import add
 from types import MappingProxyType
 
 from parprof.attribution.invariant import CoreTime
+from parprof.attribution.ready import share_ready
 from parprof.facts.cores import CoresHeld, held_since, mean_cores
 from parprof.kernel.counters import EDGE_NAMES
 from parprof.kernel.records import Cost
-from parprof.metrics import UNUSED, Metrics
+from parprof.metrics import IDLENESS, READY, STOLEN, UNUSED, Metrics
 from parprof.model import Count, PathSample, ProcessInfo, Profile, SampleKey
 from parprof.profile.rows import RowMaker
 from parprof.service.accounts import Account, mean_n_working, most_working
+from parprof.service.agreement import IdlenessChecks
 from parprof.service.governor import Usage
 from parprof.service.groups import Group, Groups
 from parprof.service.labels import read_labels
@@ -98,6 +100,10 @@ class Watching:
         self._strays = Metrics()
         self._idle_time = idle_time or IdleTime()
         self._level_clock = LevelClock()
+        self._levels_s: Mapping[int, tuple[float, ...]] = {}
+        self._ticks = 0
+        self.checks = IdlenessChecks()
+        """Exact totals of idleness against sampled ones."""
         self.shows_arguments = False
         """Whether commands have their arguments, which may hold secrets, wherever they are shown."""
         self.violations = 0
@@ -135,6 +141,10 @@ class Watching:
             known = self._watched[target.image] = _Watched(target, labels, ProcessAccount(time.time()), group)
         return known
 
+    def look(self) -> None:
+        """Read for how long n_w was how high; when the samples of the same time have just been taken."""
+        self._levels_s = self._level_clock.advance(self._session.targets.values())
+
     def charge(
         self,
         facts: Mapping[SampleKey, Count],
@@ -146,7 +156,7 @@ class Watching:
     ) -> list[Charged]:
         """Charge one interval of ``seconds``; at most ``limit`` call paths of each process stay apart.
 
-        ``fine``: see `mean_n_working`.
+        `look` comes first. ``fine``: see `mean_n_working`.
         """
         end_s = time.time()
         by_image: dict[int, list[PathSample]] = {}
@@ -158,7 +168,9 @@ class Watching:
         idleness_ns = sum(row.metrics.idleness_ns for rows_of_one in by_image.values() for row in rows_of_one)
         unused = unused_share(idleness_ns, self._idle_time.take_ns())
         means, most = mean_n_working(facts, fine), most_working(facts)
-        levels_s = self._level_clock.advance(self._session.targets.values())
+        levels_s, self._levels_s = self._levels_s, {}
+        ticks = self._session.kernel.statistics()["ticks"]
+        ticked, self._ticks = ticks != self._ticks, ticks
         out = []
         for target in self._session.targets.values():
             watched = self._known(target)
@@ -169,21 +181,25 @@ class Watching:
             if len(found) > limit:
                 found, folded = fold(found, limit)
                 account.folded += folded
+            ready_ns = max(target.ready_ns - account.charged_ready_ns, 0)
+            account.charged_ready_ns = target.ready_ns
+            rest_ns = share_ready(ready_ns, found)
             interval = account.add(found)
+            account.totals[READY] += rest_ns
             unused_ns = unused * interval.idleness_ns if watched.is_parallel() else None
             account.totals[UNUSED] += unused_ns or 0.0
             if watched.group:
-                watched.group.charge(found, unused_ns, levels, folded)
+                watched.group.charge(found, unused_ns, levels, folded, rest_ns)
             account.close_interval(end_s, seconds, interval, means.get(target.image, 0.0))
             hits, account.charged_hits = target.probe_hits - account.charged_hits, target.probe_hits
             self._hits[target.plan.runtime] += max(hits, 0)
-            ready_ns, account.charged_ready_ns = target.ready_ns - account.charged_ready_ns, target.ready_ns
             cores = mean_cores(account.take_held(target.cores_held()))
             times = CoreTime(
-                interval.work_ns / 1e9, interval.idleness_ns / 1e9, max(ready_ns, 0) / 1e9, cores,
+                interval.work_ns / 1e9, interval.idleness_ns / 1e9, ready_ns / 1e9, cores,
                 seconds, 1 / self._session.kernel.frequency_hz, most.get(target.image, 0),
             )  # fmt: skip
             self._check(account, times)
+            self._compare(target, interval, times, ticked)
             paid = [now - then for now, then in zip(target.spent_ns, account.charged_ns, strict=True)]
             account.charged_ns = target.spent_ns
             if found or hits:
@@ -206,6 +222,16 @@ class Watching:
         account.violation = "" if times.is_possible else times.violation()
         self.violations += not times.is_possible
 
+    def _compare(self, target: Target, interval: Metrics, times: CoreTime, ticked: bool) -> None:
+        """Hold sampled idleness against the exact total, if it has one of its own."""
+        level_ns = self._level_clock.since_ns.get(target.image)
+        scope = target.scope
+        if level_ns is None or len(scope.members) > 1 or not scope.times(ticked).exact or times.cores % 1:
+            self.checks.skip(target.image)
+            return
+        sampled_s = (interval[IDLENESS] + interval[STOLEN]) / 1e9
+        self.checks.add(target.image, level_ns, sampled_s, times.ready_s, times.cores, times.period_s)
+
     def take_strays(self) -> Metrics:
         """What was charged to processes that were gone already, since the last call."""
         strays, self._strays = self._strays, Metrics()
@@ -223,7 +249,7 @@ class Watching:
             samples=charged.rows,
             event=event,
             target_cost_percent=100 * charged.account.cost_ratio,
-            notes=[*self._impossible(charged.account), *target.notes()],
+            notes=[*self._impossible(self._known(target)), *target.notes()],
             start_time_s=charged.start_s,
         )  # fmt: skip
 
@@ -265,7 +291,7 @@ class Watching:
     def _snapshot(self, watched: _Watched, cores: int, functions: int) -> ProcessSnapshot:
         target, account = watched.target, watched.account
         threads = _thread_count(target.pid)
-        working = min(max(target.n_working, 0), threads)
+        working = min(round(account.working), threads)
         spinning = min(round(account.spinning), threads - working)
         return ProcessSnapshot(
             pid=target.pid,
@@ -282,7 +308,7 @@ class Watching:
             cost_ratio=account.cost_ratio,
             frequency_hz=self._session.kernel.frequency_hz,
             history=tuple(account.history),
-            notes=(*self._impossible(account), *target.notes()),
+            notes=(*self._impossible(watched), *target.notes()),
             folded=account.folded,
             levels_s=account.levels_s,
             group=watched.group.key if watched.group else None,
@@ -298,9 +324,9 @@ class Watching:
         """For how long n_w was at each level, summed up over all processes, ended ones too."""
         return self._level_clock.total_s
 
-    @staticmethod
-    def _impossible(account: ProcessAccount) -> list[str]:
-        return [account.violation] if account.violation else []
+    def _impossible(self, watched: _Watched) -> list[str]:
+        notes = watched.account.violation, self.checks.note(watched.target.image)
+        return [note for note in notes if note]
 
     @property
     def idle_s(self) -> float:
@@ -329,6 +355,7 @@ class Watching:
     def forget(self, target: Target) -> Metrics:
         """A process is gone: what it was charged with in all."""
         watched = self._watched.pop(target.image, None)
+        self.checks.keep(self._watched)
         if watched and watched.group and self._groups is not None:
             self._groups.leave(watched.group)
         return watched.account.totals if watched else Metrics()

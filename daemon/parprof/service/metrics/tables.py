@@ -152,5 +152,17 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[Snapshot], _Counts]],
         (),
         lambda s: {(): s.impossible},
     ),
+    (
+        "parprofd_idleness_checks_total",
+        "Comparisons of idleness by samples with that from each change of n_w, each over 20 s of a process.",
+        (),
+        lambda s: {(): s.checks},
+    ),
+    (
+        "parprofd_idleness_disagreements_total",
+        "Those in which the two parted by more than samples explain.",
+        (),
+        lambda s: {(): s.disagreements},
+    ),
     ("parprofd_pushed_profiles_total", "Pushes of profiles.", ("backend", "outcome"), attrgetter("pushed")),
 )
