@@ -26,10 +26,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest import mock
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from parprof.kernel import bpf
+from parprof.kernel.objects import cache_name, get_object, object_cache
 from parprof.service.config.text import toml_value
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -364,6 +366,13 @@ def of_nobody(program: Path) -> Iterator[subprocess.Popen[bytes]]:
             yield process
     finally:
         os.close(handle)
+
+
+def keep_compiled(cache: Path) -> None:
+    """Put the BPF programs into a new cache: to compile them takes longer than all else."""
+    programs = json.dumps(get_object()).encode()
+    with mock.patch.dict(os.environ, PARPROF_CACHE=str(cache)):
+        object_cache().write(cache_name(), programs)
 
 
 def bpf_ids(pid: int) -> tuple[set[int], set[int]]:

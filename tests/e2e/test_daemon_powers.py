@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -10,25 +9,16 @@ from pathlib import Path
 import pytest
 
 import daemon_process as dp
-from parprof.kernel.objects import cache_name, get_object, object_cache
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")
 SYS_ADMIN = 1 << 21
-
-
-def keep_compiled(cache: Path) -> None:
-    """Put the BPF programs into a new cache: to compile them takes longer than all else."""
-    programs = json.dumps(get_object()).encode()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PARPROF_CACHE", str(cache))
-        object_cache().write(cache_name(), programs)
 
 
 def test_it_disassembles_nothing(tmp_path: Path) -> None:
     """Prices, sites and loops are a child's: the library is not even there. A new cache: nothing is known before."""
     tables = {"symbols": {"loops": True}}
     environment = {"PARPROF_CACHE": str(tmp_path / "cache")}
-    keep_compiled(tmp_path / "cache")
+    dp.keep_compiled(tmp_path / "cache")
     with dp.running(tmp_path / "parprofd", tables, environment=environment) as daemon:
         with dp.openmp(tmp_path, "omp") as target:
             daemon.page_when("probes", lambda page: page.info(target.pid).get("n_w_source") == "exact")
