@@ -26,7 +26,7 @@ from parprof.exporters.shares import shares
 from parprof.facts.intervals import FIRST_SECONDS, MOST, CountedInterval, Intervals, spread_waits
 from parprof.metrics import IDLENESS, SAMPLES, STOLEN, WORK, Metrics, total
 from parprof.model import NO_EVENT, Count, Facts, Interval, Profile, SampleKey, ThreadState, add_facts
-from parprof.profile.intervals import _fit
+from parprof.profile.intervals import _fit, _without_cpu
 from parprof.profile.merge import Merger
 from profiles import heat
 
@@ -277,10 +277,10 @@ def test_what_is_known_of_the_whole_alone_is_where_it_can_have_been() -> None:
         Interval(2.0, 3.0, (0.25, 0.75), last := {}),
     ]
     parts: list[dict[int, Metrics]] = [shares, others, last]
-    _fit(Metrics(samples=6, work_ns=1.5e9, ready_ns=10.0), 0, intervals, parts)
+    _fit(Metrics(samples=6, work_ns=1.5e9, ready_ns=10.0), 0, intervals, parts, _without_cpu(intervals))
     assert [part[0].work_ns if 0 in part else 0 for part in parts] == pytest.approx([1.2e9, 0.3e9, 0])
     assert [part[0].ready_ns if 0 in part else 0 for part in parts] == pytest.approx([8, 2, 0])
-    _fit(Metrics(stall_ns=8.0), 1, intervals, parts)
+    _fit(Metrics(stall_ns=8.0), 1, intervals, parts, _without_cpu(intervals))
     assert [part[1].stall_ns if 1 in part else 0 for part in parts] == pytest.approx([0, 6, 2])
-    _fit(Metrics.of({STOLEN: 9.5}), 2, intervals, parts)
+    _fit(Metrics.of({STOLEN: 9.5}), 2, intervals, parts, _without_cpu(intervals))
     assert [part[2][STOLEN] if 2 in part else 0 for part in parts] == pytest.approx([0, 2, 7.5])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from parprof.facts.intervals import spread_waits
@@ -33,8 +33,9 @@ def by_interval(measured: Measurement, rows: RowMaker, samples: Sequence[PathSam
         for one, share in zip(counted, shares, strict=True)
     ]
     if out:
+        without_cpu = _without_cpu(out)  # once, of what was sampled: there may be tens of thousands of rows
         for number, sample in enumerate(samples):
-            _fit(sample.metrics, number, out, shares)
+            _fit(sample.metrics, number, out, shares, without_cpu)
     return out
 
 
@@ -44,9 +45,13 @@ def _identity(row: PathSample) -> tuple[int, int, int, int]:
 
 
 def _fit(
-    whole: Metrics, number: int, intervals: Sequence[Interval], shares: Sequence[dict[int, Metrics]]
+    whole: Metrics,
+    number: int,
+    intervals: Sequence[Interval],
+    shares: Sequence[dict[int, Metrics]],
+    without_cpu: Mapping[int, float],
 ) -> None:
-    """Let a row's shares add up to it.
+    """Let a row's shares add up to it. ``without_cpu``: see `_without_cpu`.
 
     What is a mean over some time was one over other times in them. What is only known of the whole they lack: time
     without a CPU, which is where the work is; stall that no sample is of, which is when nobody worked; and cores that
@@ -64,12 +69,13 @@ def _fit(
                 for part in parts.values():
                     part[metric] *= factor
             continue
+        when: Mapping[int, float]
         if parts:
             when = {at: part[WORK] if metric is READY else part.cpu_ns for at, part in parts.items()}
         elif metric is STALL or metric is OUTSIDE:
             when = {at: one.level_s[0] if one.level_s else 0.0 for at, one in enumerate(intervals)}
         else:
-            when = _without_cpu(intervals)
+            when = without_cpu
         if not any(when.values()):
             when = {at: one.end_s - one.begin_s for at, one in enumerate(intervals)}
         for at, amount in _divided(whole[metric], when.items()):
