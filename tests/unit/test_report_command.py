@@ -19,13 +19,13 @@ from parprof.commands.diff import DiffCommand, changes
 from parprof.commands.report import ReportCommand
 from parprof.commands.showing import print_report
 from parprof.errors import OutputError, ProfileFormatError, UsageError
-from parprof.exporters import pprof, pprof_reader
+from parprof.exporters import outside, pprof, pprof_reader
 from parprof.exporters.views import View
 from parprof.facts.reading import decode
 from parprof.metrics import OUTSIDE, READY, STALL, WAIT, Metric, Metrics
-from parprof.model import PathSample, ProcessInfo, Profile
+from parprof.model import Interval, PathSample, ProcessInfo, Profile
 from parprof.profile.assemble import make_profile
-from profiles import frame, heat, sample
+from profiles import frame, heat, library, sample
 
 
 def run(command: ReportCommand | DiffCommand, *arguments: str) -> int:
@@ -211,6 +211,34 @@ def test_diff_marks_measured_changes_that_any_two_runs_have(
     table = capsys.readouterr().out.partition("function\n")[2]
     rows = [line.split() for line in table.splitlines()[:3]]
     assert {row[-1]: row[4:-1] for row in rows} == {"main": ["incl."], "f": [], "g": ["yes"]}
+
+
+def test_the_outside_can_be_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """GIVEN a second of work beside other threads, and four of core time in which requests were waited for."""
+    working = sample([frame("main", 1), frame("work", 2)], 1000, 4)
+    idle = PathSample(
+        (frame("main", 1), frame("serve", 3), library("epoll_wait")), Metrics.of({OUTSIDE: 4e9})
+    )
+    profile = Profile(ProcessInfo(1, "x", cores=4), 2.0, 1000, [working, idle])
+    profile.intervals = [Interval(0.0, 2.0, (), {1: idle.metrics.copy()})]
+    path = str(tmp_path / "x.pb.gz")
+    pprof.write(profile, path)
+    found = {}
+    for options in ((), ("--count-outside",)):
+        assert run(ReportCommand(), path, "--json", *options) == 0
+        found[options] = json.loads(capsys.readouterr().out)
+    before, after = (found[options]["totals"] for options in ((), ("--count-outside",)))
+    assert (before["efficiency"], before["outside_s"], before["stall_s"]) == (1.0, 4.0, 0.0)
+    assert (after["efficiency"], after["outside_s"], after["stall_s"]) == (0.2, 0.0, 4.0)
+    assert (before["verdict"], after["verdict"]) == ("effectively parallel", "refine")
+    assert found[()]["causes"] == []
+    (cause,) = found[("--count-outside",)]["causes"]
+    assert (cause["kind"], cause["function"]) == ("stall", "serve")
+    assert pprof.read(path).samples[1].metrics[OUTSIDE] == 4e9, "the file is as it was"
+    assert run(ReportCommand(), path, "--count-outside", "-v") == 0
+    assert "counts as stall (--count-outside)" in " ".join(capsys.readouterr().out.split())
+    counted = outside.counted(pprof.read(path))
+    assert [one.rows[1][STALL] for one in counted.intervals] == [4e9]
 
 
 def test_diff_of_equals(file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,14 +22,14 @@ HEAVY = (
 ).split()
 ARGUMENTS = {
     "record": "--help --output --loops --save-facts --frequency --event --cores --n-w-source --budget "
-    "--no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
+    "--no-wait --quiet --report --no-report --view --physical --unfold --recursion --count-outside --sort --limit "
     "--width --blame --verbose --html --no-source --trace --trace-limit --trace-seconds command",
     "attach": "--help pid --duration --scope --children --span --output --loops --save-facts --frequency --event "
     "--cores --n-w-source "
-    "--budget --no-wait --quiet --report --no-report --view --physical --unfold --recursion --sort --limit "
-    "--width --blame --verbose --html --no-source --trace --trace-limit --trace-seconds --socket",
+    "--budget --no-wait --quiet --report --no-report --view --physical --unfold --recursion --count-outside --sort "
+    "--limit --width --blame --verbose --html --no-source --trace --trace-limit --trace-seconds --socket",
     "calls": "--help pid --function --duration --times --force --budget --n-w-source --output --json --quiet command",
-    "report": "--help file --view --physical --unfold --recursion --sort --limit "
+    "report": "--help file --view --physical --unfold --recursion --count-outside --sort --limit "
     "--width --blame --verbose --routine --with --merged --json --html --no-source",
     "diff": "--help a b --sort --limit --html",
     "merge": "--help files --output --label --label-from-name --loops --skip-bad",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from parprof import cache
 from parprof.commands.progress import Progress
-from parprof.commands.showing import print_report, write_page
+from parprof.commands.showing import print_report, shown, write_page
 from parprof.commands.views import view_of
 from parprof.exporters import pprof
 from parprof.exporters.output import keep_old, open_output
@@ -132,14 +132,14 @@ def _report(args: argparse.Namespace, profile: Profile, *, shares_output: bool) 
     view = view_of(args)
     if args.report is not None and args.report != "-":
         text = io.StringIO()
-        print_report(profile, view, physical=args.physical, file=text)
+        print_report(shown(args, profile), view, file=text)
         with open_output(args.report) as file:
             file.write(text.getvalue().encode("utf-8", "backslashreplace"))
         return
     taken = "-" in (args.output, args.save_facts, args.html)
     if args.report is None:
         taken = taken or (shares_output and not sys.stdout.isatty())
-    print_report(profile, view, physical=args.physical, file=sys.stderr if taken else sys.stdout)
+    print_report(shown(args, profile), view, file=sys.stderr if taken else sys.stdout)
 
 
 def present(

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from parprof.commands import scaled
 from parprof.commands.input_views import add_earlier, add_earlier_option, add_routine_option, show
-from parprof.commands.showing import print_report, write_page
+from parprof.commands.showing import print_report, shown, write_page
 from parprof.commands.views import add_html_option, add_source_option, add_view_options, view_of
 from parprof.errors import UsageError
-from parprof.exporters import json_report, pprof, pprof_reader, projection
+from parprof.exporters import json_report, pprof, pprof_reader
 from parprof.facts.reading import decode as decode_facts
 from parprof.facts.reading import is_facts
 from parprof.input import saved as saved_input
@@ -24,7 +24,17 @@ from parprof.scale.model import Scale
 
 _OF_INPUT = "of a file of parprof input: "
 _FOR_INPUT = ("routine", "earlier", "merged")
-_FOR_OTHERS = ("view", "physical", "unfold", "recursion", "sort", "width", "blame", "no_source")
+_FOR_OTHERS = (
+    "view",
+    "physical",
+    "count_outside",
+    "unfold",
+    "recursion",
+    "sort",
+    "width",
+    "blame",
+    "no_source",
+)
 
 
 class ReportCommand:
@@ -80,8 +90,7 @@ class ReportCommand:
         if args.html:
             write_page(args, profile)
             return 0
-        if args.physical:
-            profile = projection.physical(profile)
+        profile = shown(args, profile)
         if args.json:
             json_report.write(profile, sys.stdout)
         else:

@@ -48,6 +48,12 @@ def add_view_options(parser: argparse.ArgumentParser) -> None:
         default="fold",
         help="fold: recursive calls are a part of the first one; levels: each level has its row (default: %(default)s)",
     )
+    parser.add_argument(
+        "--count-outside",
+        action="store_true",
+        help="count it as stall, in efficiency and verdicts too, when nobody worked because requests, events or keys "
+        "were waited for (default: shown apart, as no loss)",
+    )
     add_row_options(parser, events=True)
     parser.add_argument(
         "--width",

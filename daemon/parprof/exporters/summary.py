@@ -130,7 +130,7 @@ def process_facts(profile: Profile) -> list[Fact]:
 _MAX_FIRST_LINES = 6
 _HIGH_SPIN_PERCENT = 25.0
 _HIGH_WITHHELD_PERCENT = 10.0
-_LEAST_WORK = 0.005
+_LEAST_WORK = 0.01
 """Of a job's work: who did less only started the others, as a shell does."""
 _MOST_NAMED = 12
 _LONGEST_COMM = 24
