@@ -54,8 +54,11 @@ if [ "$action" = uninstall ]; then
     if cmp -s "$destdir$config" "$destdir$marker"; then edited=; fi
     if [ -z "$edited" ] || [ -n "$purge" ]; then rm -f "$destdir$config" "$destdir$config.new"; fi
     share=$destdir$(dirname "$bindir")/share
-    rm -f "$share"/man/man1/parprof.1 "$share"/man/man1/parprof-*.1 "$share/bash-completion/completions/parprof" \
-        "$share/zsh/site-functions/_parprof" "$share/fish/vendor_completions.d/parprof.fish"
+    rm -f "$share"/man/man1/parprof.1 "$share"/man/man1/parprof-*.1 "$share"/man/man8/parprofd.8
+    for name in parprof parprofd; do
+        rm -f "$share/bash-completion/completions/$name" "$share/zsh/site-functions/_$name" \
+            "$share/fish/vendor_completions.d/$name.fish"
+    done
     rmdir "$destdir/etc/parprofd" 2>/dev/null || true
     if [ -e "$destdir$prefix/pyvenv.cfg" ]; then rm -rf "$destdir$prefix"; fi
     if [ -n "$purge" ]; then rm -rf "$destdir/var/cache/parprof" "$destdir/var/lib/parprofd"; fi

@@ -80,6 +80,11 @@ def test_it_is_small_and_whole(packages: list[Path], tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "usr/lib/parprof/bin").iterdir()) == [
         "parprof", "parprofd", "python", "python3", "python3.11",
     ]  # fmt: skip
+    pages = [path for path in tmp_path.glob("usr/share/man/man*/*")]
+    assert {"parprof.1.gz", "parprof-scale.1.gz", "parprofd.8.gz"} <= {path.name for path in pages}
+    assert all(path.suffix == ".gz" and path.read_bytes()[3:8] == bytes(5) for path in pages), (
+        "no name, no time"
+    )
     names = {path.name for path in site.iterdir()}
     assert not names & {"pip", "setuptools", "pkg_resources", "pygments", "tests"}
     assert not list(tmp_path.rglob("__pycache__")), "made by postinst"

@@ -11,6 +11,15 @@ from booted import REPO, Machine
 
 pytestmark = pytest.mark.beside
 
+SHARED = (
+    "man/man1/parprof.1",
+    "man/man1/parprof-record.1",
+    "man/man8/parprofd.8",
+    *(f"bash-completion/completions/{name}" for name in ("parprof", "parprofd")),
+    *(f"zsh/site-functions/_{name}" for name in ("parprof", "parprofd")),
+    *(f"fish/vendor_completions.d/{name}.fish" for name in ("parprof", "parprofd")),
+)
+"""Man pages and completions."""
 CONFIG = "/etc/parprofd/parprofd.toml"
 COPIED = (
     "scripts",
@@ -45,6 +54,8 @@ def test_again_it_keeps_what_was_edited(machine: Machine) -> None:
     assert (machine.root / CONFIG[1:]).read_text() == sample + "# edited\n"
     assert (machine.root / (CONFIG + ".new")[1:]).read_text() == sample
     assert machine.run("parprof", "--version").stdout.startswith("parprof ")
+    for path in SHARED:
+        assert (machine.root / "usr/local/share" / path).stat().st_size > 1000, path
     assert machine.run("parprofd", "--version").stdout.startswith("parprofd ")
     unit = machine.run("systemctl", "cat", "parprofd.service").stdout
     assert "ExecStart=/usr/local/bin/parprofd" in unit
@@ -78,11 +89,15 @@ def test_the_debian_package_installs_and_goes(machine: Machine) -> None:
         "./usr/bin/parprofd",
         "./lib/systemd/system/parprofd.service",
         "./usr/lib/parprof/bin/parprofd",
+        "./usr/share/man/man8/parprofd.8.gz",
+        "./usr/share/man/man1/parprof-record.1.gz",
+        "./usr/share/zsh/site-functions/_parprofd",
     ):
         assert path in listed
     machine.run("/run/source/scripts/install.sh", "--uninstall", "--purge")
     assert not (machine.root / "opt/parprof").exists()
     assert not (machine.root / "usr/local/bin/parprof").is_symlink()
+    assert not [path for path in SHARED if (machine.root / "usr/local/share" / path).exists()]
     try:
         machine.run("dpkg", "--install", built)
         assert machine.run("/usr/bin/parprofd", "--check-config").stdout == f"{CONFIG}: all is well\n"

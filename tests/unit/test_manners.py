@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from parprof.commands.measuring import add_measuring_options, present
 from parprof.commands.spawn import Child
 from parprof.errors import CommandError
 from parprof.exporters import pprof
+from parprof.service.config.schema import KEYS
 from profiles import heat
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,6 +130,84 @@ def test_manuals_name_every_command_and_option(tmp_path: Path) -> None:
             assert option in written["bash-completion/completions/parprof"]
             assert f"*{option}[" in written["zsh/site-functions/_parprof"]
         assert f"parprof-{entry.name}" in written["man/man1/parprof.1"].replace("\\-", "-")
+
+
+def test_the_daemons_manual_names_every_key() -> None:
+    written = manuals.files()
+    page = written["man/man8/parprofd.8"].replace("\\-", "-")
+    for key in KEYS.values():
+        assert f"\\fB{key.path}\\fR" in page and (key.file_only or f"({key.flag}, {key.variable})" in page), (
+            key.path
+        )
+        for name in ("bash-completion/completions/parprofd", "zsh/site-functions/_parprofd"):
+            assert (key.flag in written[name]) is not key.file_only, key.path
+    for option in ("--config", "--print-config", "--check-config", "--version"):
+        assert f"\\fB{option}\\fR" in page
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
+def test_man_pages_are_without_warnings(tmp_path: Path) -> None:
+    assert manuals.main([str(tmp_path)]) == 0
+    pages = sorted(map(str, tmp_path.glob("man/man*/*")))
+    assert len(pages) == len(COMMANDS) + 2
+    done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", *pages], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("shell", "folder"),
+    [
+        ("bash", "bash-completion/completions"),
+        ("zsh", "zsh/site-functions"),
+        ("fish", "fish/vendor_completions.d"),
+    ],
+)
+def test_shells_read_the_completions(shell: str, folder: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    assert manuals.main([str(tmp_path)]) == 0
+    scripts = sorted((tmp_path / folder).iterdir())
+    assert len(scripts) == 2
+    for script in scripts:
+        done = subprocess.run([shell, "-n", script], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), script
+
+
+def test_fish_completes() -> None:
+    """A line for each option, of its command alone, with what it takes."""
+    written = manuals.files()
+    lines = written["fish/vendor_completions.d/parprof.fish"].splitlines()
+
+    def of(command: str, option: str) -> str:
+        start = f"complete -c parprof -n '__fish_seen_subcommand_from {command}' "
+        (found,) = (line for line in lines if line.startswith(start) and f" -l {option} " in line)
+        return found
+
+    assert " -s o -l output -r -F -d " in of("record", "output")
+    assert " -x -a 'context callers flat threads lines concurrency' -d " in of("report", "view")
+    assert " -x -d " in of("attach", "duration") and " -s d " in of("attach", "duration")
+    assert not any(" -l duration" in line for line in lines if "from record'" in line)
+    for entry in COMMANDS:
+        (line,) = (line for line in lines if f"__fish_use_subcommand -a {entry.name} " in line)
+        assert line.endswith(f" -d '{entry.summary}'")
+    daemon = written["fish/vendor_completions.d/parprofd.fish"].splitlines()
+    (mode,) = (line for line in daemon if " -l select-mode " in line)
+    assert " -x -a 'all listed' -d " in mode
+    (config,) = (line for line in daemon if " -l config " in line)
+    assert " -r -F " in config
+
+
+def test_bash_completes_the_daemon() -> None:
+    script = manuals.files()["bash-completion/completions/parprofd"]
+
+    def completed(*words: str) -> list[str]:
+        ask = f'COMP_WORDS=({" ".join(words)}); COMP_CWORD={len(words) - 1}; _parprofd; echo "${{COMPREPLY[*]}}"'
+        done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert completed("parprofd", "--http-l") == ["--http-listen"]
+    assert completed("parprofd", "--select-mode", "l") == ["listed"]
+    assert completed("parprofd", "--metrics-pid", "t") == ["true"]
 
 
 def test_bash_completes(tmp_path: Path) -> None:
