@@ -18,7 +18,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[1]
 PARPROF = REPO / ".venv/bin/parprof"
 COLUMNS, ROWS = 80, 4
-PIXELS = "1100,700"
+PIXELS = "1000,670"
 
 
 def report(profile: Path) -> str:

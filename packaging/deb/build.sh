@@ -51,6 +51,7 @@ PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$source/scripts/sbom.py" >"$stage/sb
 documents=$stage/usr/share/doc/parprofd
 mkdir -p "$documents" "$stage/DEBIAN"
 install -m 644 "$source/README.md" "$source/CHANGELOG.md" "$source"/docs/*.md "$documents/"
+install -D -m 644 -t "$documents/pictures" "$source"/docs/pictures/*.png
 gzip -9n "$documents/CHANGELOG.md" "$stage"/usr/share/man/man*/*
 mv "$stage/sbom" "$documents/sbom.cdx.json"
 chmod 644 "$documents/sbom.cdx.json"

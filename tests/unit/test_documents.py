@@ -103,6 +103,23 @@ def test_links_lead_somewhere(document: str) -> None:
     assert links and not [link for link in links if not (place.parent / link).exists()]
 
 
+def test_pictures_are_shown_and_small() -> None:
+    """On the README's first screen and in the tutorial; links are checked above."""
+    pictures = {path.name for path in (REPO / "docs/pictures").iterdir()}
+    shown = {
+        document: re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (REPO / document).read_text())
+        for document in ("README.md", "docs/tutorial.md")
+    }
+    assert all(shown.values())
+    assert {Path(link).name for links in shown.values() for link in links} == pictures
+    for name in pictures:
+        data = (REPO / "docs/pictures" / name).read_bytes()
+        assert data.startswith(b"\x89PNG") and len(data) < 100_000, name
+    assert (REPO / "README.md").read_text().index("![") < (REPO / "README.md").read_text().index(
+        "## Two commands"
+    )
+
+
 def test_make_help_lists_what_contributors_are_told_to_make() -> None:
     listed = subprocess.run(["make", "-s", "-C", REPO, "help"], capture_output=True, text=True, check=True)
     told = set(re.findall(r"^\| `make ([a-z0-9]+)`", (REPO / "CONTRIBUTING.md").read_text(), re.M))

@@ -7,6 +7,7 @@ import io
 import os
 import pty
 import random
+import re
 import sys
 import time
 from dataclasses import replace
@@ -254,6 +255,50 @@ def test_terminal_width() -> None:
     assert Screen(io.StringIO()).width == UNLIMITED
     assert Screen(io.StringIO(), 120).width == 120
     assert Screen(io.StringIO(), 10).width == 80
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch, width: int = 120, **environment: str) -> str:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    class Terminal(io.StringIO):
+        encoding = "utf-8"  # type: ignore[assignment]
+
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    render(heat(), View(width=width), out)
+    return out.getvalue()
+
+
+def test_colours_and_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = on_terminal(monkeypatch, TERM="xterm")
+    (boundary,) = (line for line in report.splitlines() if "write_boundary > " in line)
+    assert "\x1b[33m 16.6\x1b[0m \x1b[33m███▊\x1b[0m" in boundary
+    (fib,) = (line for line in report.splitlines() if "fib\x1b" in line)
+    assert fib.startswith("  1.1 ▎")
+
+
+def test_no_colours_where_they_are_not_wanted_or_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = on_terminal(monkeypatch, TERM="dumb")
+    assert "\x1b" not in plain and "█" not in plain
+    assert plain == on_terminal(monkeypatch)
+    out = io.StringIO()
+    render(heat(), View(width=120), out)
+    assert plain == out.getvalue()
+    without = on_terminal(monkeypatch, TERM="xterm", NO_COLOR="1")
+    assert "███▊" in without and not re.search(r"\x1b\[[0-9;]*3[0-7]m", without)
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_terminals_get_no_line_that_is_too_long(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for term in ("xterm", "dumb"):
+        report = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(monkeypatch, width, TERM=term))
+        assert max(map(cell_len, report.splitlines())) <= width
+        assert "…" not in report
 
 
 def test_the_environment_says_the_width(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from io import StringIO
 from typing import TextIO
@@ -19,6 +19,9 @@ MIN_WIDTH = 80
 UNLIMITED = 10_000
 """The width of what is no terminal: no line of a report that makes sense is longer."""
 
+_DUMB = frozenset({"", "dumb", "unknown"})
+"""Values of TERM that promise nothing."""
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 _INDENT = " " * 3
 """In front of the lines of a text but the first."""
 
@@ -33,6 +36,10 @@ class Screen:
         self._buffer = StringIO()
         self._encoding = getattr(file, "encoding", None) or "utf-8"
         self._terminal = file.isatty()
+        self._has_styles = self._terminal and os.environ.get("TERM", "") not in _DUMB
+        self.has_bars = self._has_styles and self._can_show("█▏")
+        """Whether somebody looks at it on what can draw small bars."""
+        self.has_colours = self._has_styles and not os.environ.get("NO_COLOR")
         told = width or _told_width()
         self.is_limited = bool(told) or self._terminal
         """Whether what is too long has to be cut."""
@@ -47,10 +54,11 @@ class Screen:
         self._console = Console(
             file=self._buffer,
             width=self.width,
-            force_terminal=self._terminal,
+            force_terminal=self._has_styles,  # of others it does not believe the width
             markup=False,
             emoji=False,
             highlight=False,
+            no_color=not self.has_colours,
         )
 
     def __enter__(self) -> Screen:
@@ -61,27 +69,26 @@ class Screen:
         """Print, unless there was an error. What the file's encoding lacks is spelled out."""
         if kind is None:
             text = self._buffer.getvalue()
-            if not self._terminal:
+            if not self._has_styles:
                 text = "".join(line.rstrip() + "\n" for line in text.splitlines())
             self._file.write(text.encode(self._encoding, "backslashreplace").decode(self._encoding))
 
     @property
     def guides(self) -> tuple[str, str, str, str]:
         """For trees: a child, the last child, beside children, beneath the last child."""
-        try:
-            "├└│…".encode(self._encoding)
-        except UnicodeEncodeError:
-            return "+ ", "` ", "| ", "  "
-        return "├ ", "└ ", "│ ", "  "
+        return ("├ ", "└ ", "│ ", "  ") if self._can_show("├└│…") else ("+ ", "` ", "| ", "  ")
 
     @property
     def bar_of(self) -> str:
         """What bars are made of."""
+        return "█" if self._can_show("█") else "#"
+
+    def _can_show(self, characters: str) -> bool:
         try:
-            "█".encode(self._encoding)
+            characters.encode(self._encoding)
         except UnicodeEncodeError:
-            return "#"
-        return "█"
+            return False
+        return True
 
     def line(self, text: str) -> None:
         """Print a line as it is."""
@@ -103,11 +110,14 @@ class Screen:
             self._console.print(Text(indent + line), soft_wrap=True)
         return len(shown)
 
-    def table(self, headings: list[tuple[str, int]], rows: Iterable[tuple[list[str], Text]]) -> None:
-        """Print right-aligned columns of these widths, and a last one that takes the rest."""
+    def table(
+        self, headings: list[tuple[str, int]], rows: Iterable[tuple[Sequence[str | Text], Text]]
+    ) -> None:
+        """Print right-aligned columns of these widths (bars, without a heading, left), and a last one that takes the
+        rest."""
         table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
         for heading, width in headings[:-1]:
-            table.add_column(heading, justify="right", width=width, no_wrap=True)
+            table.add_column(heading, justify="right" if heading else "left", width=width, no_wrap=True)
         table.add_column(headings[-1][0], width=self.last_width(headings), no_wrap=True, overflow="crop")
         for cells, last in rows:
             table.add_row(*cells, last)
@@ -129,6 +139,19 @@ def _told_width() -> int:
     """What the environment says, 0 if it says nothing."""
     told = os.environ.get("COLUMNS", "")
     return int(told) if told.isascii() and told.isdigit() and len(told) < 5 else 0
+
+
+def small_bar(share: float, width: int) -> str:
+    """A bar of so many cells for a share of 1, filled up with blanks.
+
+    >>> small_bar(0.5, 3), small_bar(0.01, 3), small_bar(2.0, 3)
+    ('█▌ ', '▏  ', '███')
+    """
+    eighths = min(round(share * 8 * width), 8 * width)
+    if share > 0:
+        eighths = max(eighths, 1)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + _EIGHTHS[rest] * bool(rest)).ljust(width)
 
 
 def elided_end(text: str, width: int) -> str:

@@ -19,7 +19,7 @@ from parprof.errors import UsageError
 from parprof.exporters import breakdown
 from parprof.exporters.concurrency_table import Column, ConcurrencyTable
 from parprof.exporters.readable import readable
-from parprof.exporters.screen import Screen, elided
+from parprof.exporters.screen import Screen, elided, small_bar
 from parprof.exporters.summary import facts, first_lines, place
 from parprof.exporters.views import View
 from parprof.metrics import (
@@ -46,6 +46,11 @@ CALLERS_FUNCTIONS = 10
 _WIDE = 110
 _WIDE_FOR_DETAILS = 90
 """From so many columns on there is room for error bars beside the names; with -v, where all is asked for."""
+
+_BAR = 4
+"""Cells of the small bar beside idleness on a terminal; a full one is all idleness there is."""
+_STYLES = ((20.0, "bold red"), (5.0, "yellow"))
+"""From so many percent of effort on idleness has this colour."""
 
 _ROWS_COMPARED = 10
 """So many rows from the top it is said of whether their order may be chance."""
@@ -116,7 +121,10 @@ class _Report:
         columns = self._fitting(self._columns(), rows)
         headings = [*((column.heading, column.width) for column in columns), (self._names_heading(), 0)]
         width = self._screen.last_width(headings)
-        self._screen.table(headings, ((self._cells(row, columns), self._name(row, width)) for row in rows))
+        self._screen.table(
+            headings,
+            ((self._looks(self._cells(row, columns), row, columns), self._name(row, width)) for row in rows),
+        )
         alike = "; ".join(", ".join(names) for names in self._alike(rows))
         if alike:
             self._screen.fact("", f"Too few samples to tell which is more (95 %): {alike}.")
@@ -244,9 +252,13 @@ class _Report:
         def others(first: Item, last: Item) -> Metrics:
             return first.inclusive if self._own else last.exclusive
 
+        def idle_bar(first: Item, last: Item) -> str:
+            return small_bar(mine(first, last).idleness_ns / (self._total.idleness_ns or 1.0), _BAR)
+
         error_bar = _Column(f"+-\n{this}%", 5, lambda first, last: self._error_bar(mine(first, last)))
         return [
             _Column(f"idle\n{this}%", 5, lambda first, last: share(mine(first, last).idleness_ns)),
+            *([_Column("", _BAR, idle_bar)] if self._has_idle_bar() else []),
             _Column(f"idle\n{other}%", 5, lambda first, last: share(others(first, last).idleness_ns)),
             *([error_bar] if self._has_error_bars() else []),
             _Column(f"use\n{this}%", 5, lambda first, last: share(Effort.of(mine(first, last)).useful_ns)),
@@ -292,6 +304,23 @@ class _Report:
 
         return [_Column(column.heading, column.width, cell(column)) for column in table.columns()]
 
+    def _has_idle_bar(self) -> bool:
+        return self._screen.has_bars and self._total.idleness_ns > 0
+
+    def _looks(self, cells: list[str], row: _Row, columns: Sequence[_Column]) -> list[str | Text]:
+        """Colours for what the first column says, and its bar, on a terminal."""
+        if self._concurrency is not None or not self._screen.has_colours:
+            return list(cells)
+        idle = percent(self._metrics_shown(row).idleness_ns, self._total.effort_ns)
+        style = next((style for least, style in _STYLES if idle >= least), "")
+        return [
+            Text(cell, style) if not at or not columns[at].heading else cell for at, cell in enumerate(cells)
+        ]
+
+    def _metrics_shown(self, row: _Row) -> Metrics:
+        """What the first column is about."""
+        return row.items[-1].exclusive if self._own else row.items[0].inclusive
+
     def _has_error_bars(self) -> bool:
         """Whether there is room for them, or they are asked for."""
         screen = self._screen
@@ -331,10 +360,10 @@ class _Report:
         if not self._screen.is_limited:
             return columns
         needed = max((cell_len(row.guides) + cell_len(self._whole_name(row)) for row in rows), default=0)
-        for _ in range(2):
+        for spared in (_without_bar, _without_last, _without_last):
             room = self._screen.width - sum(column.width + 1 for column in columns)
             if needed > room:
-                columns = columns[:-1]
+                columns = spared(columns)
         return columns
 
     def _shown_metrics(self) -> list[Metric]:
@@ -408,6 +437,14 @@ class _Report:
         where = elided(f" {where}", room - min(cell_len(name), least)) if where else ""
         name = elided(name, room - cell_len(where))
         return Text.assemble((guides, "dim"), name, (where, "dim"))
+
+
+def _without_bar(columns: list[_Column]) -> list[_Column]:
+    return [column for column in columns if column.heading]
+
+
+def _without_last(columns: list[_Column]) -> list[_Column]:
+    return columns[:-1]
 
 
 def _next_sibling(rows: Sequence[_Row], at: int) -> int:
