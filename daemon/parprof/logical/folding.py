@@ -217,7 +217,9 @@ class _Builder:
             return frame
         author = self._folder.author(name)
         if self._folder.is_copy(name) and frame.line == frame.start_line:
-            return replace(frame, name=author, line=0)  # from a closure, which has no more than where the copy begins
+            return replace(
+                frame, name=author, line=0
+            )  # from a closure, which has no more than where the copy begins
         return replace(frame, name=author)
 
 

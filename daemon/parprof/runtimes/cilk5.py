@@ -70,6 +70,7 @@ class Cilk5(Agent):
     synchronize = re.compile(r".*(?:sync|after_spawn|pop_check|exception_handler|set_result|wakeup)")
     schedule = re.compile(r".*(?:schedul|steal|promote|do_what_it_says|Closure_return|child_main)")
     has_closures = True
+    is_inlined = True
     first_work = re.compile(r"invoke_main_slow\Z")
     hooks: tuple[Hook, ...] = (
         hook("invoke_main_slow", Edge.WORK, "the scheduler runs the first procedure (cilk-5.4.6 invoke-main.c)",
