@@ -66,6 +66,14 @@ static __always_inline int is_cactus(u32 tgid)
 	return config && (config->flags & CACTUS);
 }
 
+static __always_inline void place_worker(struct walk *w, struct thread *t, u32 tgid)
+{
+	struct process_config *config = configs.lookup(&tgid);
+
+	if (config && config->closures.there)
+		place_in_closures(w, t, &config->closures);
+}
+
 /* A process that is not watched uses the CPU: has Python decided about it? */
 static __always_inline void discover(u32 tgid, u32 tid)
 {
@@ -151,10 +159,12 @@ int on_sample(struct bpf_perf_event_data *ctx)
 		count(STAT_UNSURE);
 	if (s->trace && !w->key.event)
 		trace_sample(&w->key, ip);
+	w->tgid = tgid;
 	place_in_context(w, t);
+	if (t && t->worker && p->from_leaves && w->key.state == STATE_WORKING)
+		place_worker(w, t, tgid);
 	if (!t)	/* the kernel takes it apart: that work too is its creator's */
 		place_ended_thread(w, tid);
-	w->tgid = tgid;
 	w->period = ctx->sample_period;
 	w->ip = ip;
 	w->sp = sp;

@@ -212,6 +212,7 @@ struct memory_plan {
 struct closure_chain {
 	u16 there;
 	u16 ws_self;
+	u16 ws_stack;
 	u16 ws_context;
 	u16 context_ro;
 	u16 ro_deques;
@@ -221,7 +222,6 @@ struct closure_chain {
 	u16 frame;
 	u16 signature;
 	u16 inlet;
-	u16 reserved;
 };
 
 /* Python-owned facts about one process; key: tgid. */
@@ -272,6 +272,7 @@ struct thread {
 	u64 lock_wait;		/* the runtime's lock that it waits for; 0 = none */
 	u64 held_lock;		/* the runtime's lock that it holds; 0 = none */
 	u64 last_lock;		/* a pthread mutex that it may hold and others wait for */
+	u64 worker;		/* the runtime's state of this thread, as a probe saw it; 0 = none did */
 	u64 start_routine;	/* third argument of the pthread_create under way in this thread; 0 = none */
 	u64 ready_since_ns;	/* it works, but has had no CPU since then; 0 = it has one, or does not work */
 	u64 wait_since_ns;	/* it sleeps since then; 0 = it does not, or nobody saw it fall asleep */

@@ -227,61 +227,23 @@ static __always_inline void keep_context(struct pt_regs *ctx, u64 cookie, struct
 	finish_context(w);
 }
 
-#define MAX_CLOSURES 64
-
-/* Cilk-5: the slow version of a stolen function begins on this thread. Its ancestors are on no stack but in a chain
- * of closures, from the worker's deque on: they become the context of its frame. Where things lie comes with the plan;
- * the way along them is Cilk-5's own, and is written out here: as data it would be a program for an interpreter that
- * the verifier had to follow. */
-static __always_inline void keep_closures(struct pt_regs *ctx, struct process *p, struct thread *t, u32 tid,
-					  struct closure_chain *c)
+/* Cilk-5: the slow version of a stolen function begins on this thread. Its ancestors become the context of its frame. */
+static __always_inline void keep_closures(struct pt_regs *ctx, struct process *p, struct thread *t, struct closure_chain *c)
 {
-	u64 ws = argument(ctx, 1), own = argument(ctx, 2), at = 0, closure = 0, frame, function;
-	u32 self = 0, n = 0, past = 0;
-	struct walk *w;
+	struct walk *w = claim_walk(t);
 
-	bpf_probe_read_user(&self, 4, (void *)ws + c->ws_self);
-	if (!read_user(&at, ws + c->ws_context) || !read_user(&at, at + c->context_ro) ||
-	    !read_user(&at, at + c->ro_deques) || !read_user(&closure, at + (u64)self * c->deque_size + c->deque_bottom))
-		return;
-	w = claim_walk(t);
 	if (!w) {
 		count(LOST_CONTEXTS);
 		return;
 	}
 	w->begun_ns = bpf_ktime_get_ns();
-	w->creation = w->known_stack = 0;
 	w->tgid = t->tgid;
-	w->record.hash = 0x9e3779b97f4a7c15ULL;
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < MAX_CLOSURES; i++) {
-		u32 slot;
-
-		if (!closure)
-			break;
-		read_user(&frame, closure + c->frame);
-		read_user(&function, frame + c->signature);
-		read_user(&function, function + c->inlet);
-		slot = forget(w, n);
-		asm volatile("%0 &= %1" : "+r"(slot) : "i"(MAX_CLOSURES - 1));
-		w->record.pc[slot] = function | (n ? FRAME_INTERRUPTED : 0);
-		w->record.hash = mix(w->record.hash, past * function);
-		n = forget(w, n + past);	/* what is not past our own frame is overwritten */
-		past = forget(w, past | (frame == own));
-		read_user(&closure, closure + c->parent);
-		closure = forget(w, closure);
-	}
-	w->record.image = 0;
-	w->record.python_depth = 0;
-	w->record.python_end = PYTHON_NO_STATE;
 	w->key.image = p->image;
 	w->key.context = t->base_context;
-	if (!n && t->depth)	/* the first procedure: nothing is before it but what created the thread */
+	gather_closures(w, argument(ctx, 1), argument(ctx, 2), c);
+	if (!w->depth && t->depth)	/* the first procedure: nothing is before it but what created the thread */
 		frame_has_context(t, t->base_context);
 	w->purpose = WALK_CLOSURES;
-	w->end = closure ? END_TOO_DEEP : END_COMPLETE;
-	w->cut = 0;
-	w->depth = n;
 	finish_context(w);
 }
 
@@ -333,11 +295,16 @@ static __always_inline void trace_edge(struct pt_regs *ctx, struct thread *t, u6
 	send_thread(t, bpf_ktime_get_ns(), 0, cookie, returned ? 0 : function);
 }
 
-/* The runtime's state passes by; to be kept whatever n_working comes from. */
-static __always_inline void learn_root(struct pt_regs *ctx, struct process *p, u64 cookie)
+/* The runtime's state passes by, that of the worker which this thread is; to be kept whatever n_working comes from. */
+static __always_inline void learn_root(struct pt_regs *ctx, struct process *p, struct thread *t, u64 cookie)
 {
-	if (cookie >> COOKIE_ROOT_SHIFT & 7)
-		p->runtime_root = cookie_argument(ctx, cookie, COOKIE_ROOT_SHIFT);
+	u64 root = cookie_argument(ctx, cookie, COOKIE_ROOT_SHIFT);
+
+	if (!root)
+		return;
+	p->runtime_root = root;
+	if (t)
+		t->worker = root;
 }
 
 int on_edge(struct pt_regs *ctx)
@@ -371,7 +338,7 @@ int on_edge(struct pt_regs *ctx)
 		if (p->cut & 1 << (cost & 7))
 			count(STAT_LEFT_OUT + cost);
 		if (!returned)
-			learn_root(ctx, p, cookie);
+			learn_root(ctx, p, threads.lookup(&tid), cookie);
 		return (cookie & COOKIE_SESSION) ? 1 : 0;
 	}
 	t = threads.lookup(&tid);
@@ -415,9 +382,9 @@ int on_edge(struct pt_regs *ctx)
 		struct process_config *config = configs.lookup(&tgid);
 
 		if (config && config->closures.there)
-			keep_closures(ctx, p, t, tid, &config->closures);
+			keep_closures(ctx, p, t, &config->closures);
 	}
-	learn_root(ctx, p, cookie);
+	learn_root(ctx, p, t, cookie);
 	if (cookie & COOKIE_LEARN)
 		learn(tgid, tid, p->image, cookie_argument(ctx, cookie, COOKIE_FUNCTION_SHIFT));
 	if (kind == EDGE_ENTER_REGION || kind == EDGE_CREATE_TASK || kind == EDGE_CREATE_THREAD)

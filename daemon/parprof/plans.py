@@ -135,16 +135,17 @@ class TeamBarrier:
 class ClosureChain:
     """Cilk-5: where the ancestors of a stolen frame are. See cilk-runtimes.md sec. 5.2.
 
-    ``argument`` of the WORK hook is the worker state ws (1-based). At ``ws_self`` (u32) is its index, at
-    ``ws_context`` a pointer to the context, there at ``context_ro`` a pointer to the read-only part, there at
-    ``ro_deques`` the array of deques of ``deque_size`` bytes each, and in the one of that index at ``deque_bottom``
-    the closure that runs. A closure has its ``parent`` and its ``frame``; a frame has the u32 ordinal ``entry`` of
-    its outstanding spawn or sync, and at ``signature`` a pointer to a record with the slow function's address at
-    ``inlet``.
+    ``argument`` of the WORK hook is the worker state ws (1-based). At ``ws_self`` (u32) is its index, at ``ws_stack``
+    a pointer to its array of frames, the first of which it went on with, at ``ws_context`` a pointer to the context,
+    there at ``context_ro`` a pointer to the read-only part, there at ``ro_deques`` the array of deques of
+    ``deque_size`` bytes each, and in the one of that index at ``deque_bottom`` the closure that runs. A closure has
+    its ``parent`` and its ``frame``; a frame has the u32 ordinal ``entry`` of its outstanding spawn or sync, and at
+    ``signature`` a pointer to a record with the slow function's address at ``inlet``.
     """
 
     argument: int
     ws_self: int
+    ws_stack: int
     ws_context: int
     context_ro: int
     ro_deques: int

@@ -12,18 +12,23 @@ import pytest
 
 import profiling
 from parprof.model import PathSample, ThreadState
+from parprof.session.sources import Source
 
 LIMIT = 0.01
 BUSY_LIMIT = 0.1
 PROGRAMS = {
     "spawn_truth.opencilk": "opencilk",
     "spawn_truth.opencilk.static": "opencilk",
+    "spawn_truth.opencilk.inside": "opencilk",
     "spawn_truth.cilkplus": "cilkplus",
     "cilk5_truth": "cilk5",
     "cilk5_truth.g.p": "cilk5",
+    "cilk5_truth.inside": "cilk5",
 }
 CACTUS = [program for program, runtime in PROGRAMS.items() if runtime != "cilk5"]
 CHAIN_LEVELS = 11
+DEEP_LEVELS = 151
+LEAVES = ("tree_leaf", "chain_work", "deep_work")
 
 
 N_WORKING = [
@@ -67,7 +72,12 @@ def test_n_working(command: profiling.Command, runs: profiling.CommonRuns) -> No
     run = agree(lambda: runs.take(command), 500)
     check_results(run.output)
     assert run.target.n_w_source == "exact"
+    assert not any("no line information" in note for note in run.target.notes())
     assert run.target.plan.runtime == PROGRAMS[command[0]]
+    if command[0].endswith(".inside"):
+        # whose threads it imports pthread_create for, the runtime's or its own, nobody knows
+        assert "starts threads" in run.target.memory.spoilt_by
+        return
     # the same transitions, read from the runtime's own memory
     assert run.meanwhile["checked"] > 500
     assert run.meanwhile["disagreed"] <= LIMIT * run.meanwhile["checked"]
@@ -78,6 +88,7 @@ def test_n_working_of_stripped_programs(command: profiling.Command, runs: profil
     run = agree(lambda: runs.take(command), 500)
     check_results(run.output)
     assert run.target.n_w_source == "memory"
+    assert any("no line information" in note for note in run.target.notes()), "overhead is not told from work"
 
 
 @pytest.mark.parametrize("program", ["spawn_truth.opencilk", "spawn_truth.cilkplus", "cilk5_truth"])
@@ -110,15 +121,20 @@ class Paths:
         out = Counter[tuple[str, ...]]()
         for row in self.rows:
             names = [frame.name for frame in row.path if not frame.is_loop]
-            work = next((at for at, name in enumerate(names) if name in ("tree_leaf", "chain_work")), None)
+            work = next((at for at, name in enumerate(names) if name in LEAVES), None)
             if work is not None and row.origin.image == image:
                 out[tuple(names[: work + 1])] += row.metrics.samples
         return out
 
 
+DEEP = ("cilk5_truth", "deep", "--unit-ms", "40", "--repeat", "2")
+DEEPER = ("DEEP_DEPTH=900", "cilk5_truth", "deep", "--unit-ms", "20")
+CILK5_PATHS = [command for command in PATHS if command[0] == "cilk5_truth"]
+
+
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> Paths:
-    runs = profiling.record_each((*STRESS, *PATHS), tmp_path_factory.mktemp("paths"))
+    runs = profiling.record_each((*STRESS, *PATHS, DEEP, DEEPER), tmp_path_factory.mktemp("paths"))
     rows, _ = profiling.rows_of(next(iter(runs.values())).session, loops=True)
     return Paths(runs, rows)
 
@@ -163,6 +179,53 @@ def test_paths_across_stacks_are_the_true_ones(program: str, paths: Paths) -> No
 @pytest.mark.parametrize("program", [program for program, runtime in PROGRAMS.items() if runtime == "cilk5"])
 def test_paths_through_closures_are_the_true_ones(program: str, paths: Paths) -> None:
     check_paths(program, ("chain",), paths)
+
+
+@pytest.mark.beside
+def test_paths_through_closures_where_n_w_comes_from_memory(tmp_path: Path) -> None:
+    """No slow version is probed then: a sample looks at its worker's closures itself."""
+    runs = profiling.record_each(CILK5_PATHS, tmp_path, source=Source.MEMORY)
+    assert all(run.target.source is Source.MEMORY for run in runs.values())
+    rows, _ = profiling.rows_of(next(iter(runs.values())).session, loops=True)
+    check_paths("cilk5_truth", ("chain",), Paths(runs, rows))
+
+
+@pytest.mark.beside
+def test_a_long_chain_of_closures_is_shown_whole(paths: Paths) -> None:
+    check_results(paths.runs[DEEP].output)
+    found = paths.of(DEEP)
+    assert found.total() > 300
+    levels = Counter[int]()
+    for path, count in found.items():
+        assert path[0] == "main" and "[truncated]" not in path
+        levels[path.count("deep") // 10] += count
+    assert len(levels) == DEEP_LEVELS // 10 + 1
+    assert max(levels.values()) < 2 * found.total() / len(levels), levels
+
+
+@pytest.mark.beside
+def test_a_chain_of_closures_that_is_too_long_is_marked(paths: Paths) -> None:
+    """What shows fewer levels than it has would be taken for another level's."""
+    check_results(paths.runs[DEEPER].output)
+    found = paths.of(DEEPER)
+    whole = Counter({path.count("deep"): count for path, count in found.items() if "[truncated]" not in path})
+    assert 300 < whole.total() < found.total()
+    few = sum(count for level, count in whole.items() if level <= 450)
+    assert few < 1.4 * found.total() / 2, whole
+
+
+@pytest.mark.parametrize("source", [Source.EXACT, Source.MEMORY])
+def test_closures_of_a_program_that_ran_already_are_complete(source: Source, tmp_path: Path) -> None:
+    """Nobody saw who created its workers, but nothing comes before the first procedure."""
+    run = profiling.attach(
+        "cilk5_truth", ["tree,chain", "--unit-ms", "5"], tmp_path / "log", 0.3, 3, source=source
+    )
+    rows, _ = profiling.rows_of(run.session, loops=True)
+    command = ("cilk5_truth",)
+    found = Paths({command: run}, rows).of(command)
+    assert found.total() > 300
+    unknown = sum(count for path, count in found.items() if path[0] == "[unknown context]")
+    assert unknown <= 0.1 * found.total(), found.most_common(5)
 
 
 def check_paths(program: str, link: tuple[str, ...], paths: Paths) -> None:

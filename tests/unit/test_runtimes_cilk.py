@@ -407,6 +407,15 @@ def test_helpers_of_compilers_are_folded_into_their_functions(
     assert text(logical_projection(Folder([agent]).fold(tuple(path)).path)) == logical
 
 
+def test_no_line_is_shown_that_nobody_was_seen_at() -> None:
+    """A closure names the slow version alone: its first line is where the procedure is defined."""
+    path = tuple(
+        replace(frame, start_line=7) for frame in frames("main _cilk_a_slow:7 _cilk_b_slow:9 leaf:7")
+    )
+    shown = logical_projection(Folder([Cilk5()]).fold(path).path)
+    assert [(frame.name, frame.line) for frame in shown] == [("main", 1), ("a", 0), ("b", 9), ("leaf", 7)]
+
+
 @pytest.mark.parametrize(
     ("agent", "name", "module", "owned"),
     [

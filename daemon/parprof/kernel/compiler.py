@@ -36,6 +36,7 @@ OBJECT_PARTS = (
     "unwind_tables.bpf.c",
     "unwind_step.bpf.c",
     "unwind.bpf.c",
+    "closures.bpf.c",
     "mappings.bpf.c",
     "python.bpf.c",
     "python_code.bpf.c",

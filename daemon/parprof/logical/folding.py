@@ -215,7 +215,12 @@ class _Builder:
         name = frame.name
         if frame.is_loop or self._folder.is_as_written(name) or self._folder.encloser(name) is not None:
             return frame
-        return replace(frame, name=self._folder.author(name))
+        author = self._folder.author(name)
+        if self._folder.is_copy(name) and frame.line == frame.start_line:
+            return replace(
+                frame, name=author, line=0
+            )  # from a closure, which has no more than where the copy begins
+        return replace(frame, name=author)
 
 
 def _entry(run: Sequence[Frame], runtime: Agent | None) -> Path:

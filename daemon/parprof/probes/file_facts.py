@@ -23,7 +23,7 @@ from parprof.probes.static_runtime import runtime_code
 from parprof.probes.wait_code import Range, wait_code
 from parprof.runtimes import Agent, agent_for_library, agents
 
-FORMAT = 5
+FORMAT = 6
 """To be raised with each change of what the facts are or how they are found."""
 NAMED = ("pthread_create", "_dl_debug_state", *ALLOCATORS)
 """Functions that are probed wherever they are."""
@@ -35,6 +35,7 @@ MAX_FUNCTIONS = 1 << 14
 _MAX_NAME, _MAX_NAMES = 1 << 12, 1 << 16
 _MAX_LAYOUT = 64
 _UNSIZED = 64
+_LINES = (b".debug_line", b".zdebug_line", b".gnu_debuglink")
 _CREATORS = ("pthread_create", "thrd_create", "_ZNSt6thread15_M_start_thread")
 """How the names of functions begin that start a thread; the last is that of std::thread."""
 
@@ -87,6 +88,8 @@ class FileFacts:
     """Why there is no layout, where there should be one."""
     wants_loader: bool = False
     """Whether it names the dynamic loader that is to start it, as programs do, and the C library, which is one."""
+    has_lines: bool = False
+    """Whether it has line information, or names a file that has it: else nobody knows what was inlined."""
 
 
 def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
@@ -126,7 +129,15 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
         layout,
         problem,
         wants_loader,
+        _has_lines(elf),
     )
+
+
+def _has_lines(elf: ElfFile) -> bool:
+    try:
+        return any(elf.named_section(name) is not None for name in _LINES)
+    except ElfError:
+        return False
 
 
 def _layout(runtime: Agent | None, elf: ElfFile) -> tuple[tuple[int, ...], str]:
@@ -241,6 +252,7 @@ def from_json(raw: Any) -> FileFacts:
             tuple(_word(one) for one in _list(raw["code_layout"], _MAX_LAYOUT)),
             _text(raw["layout_problem"]),
             bool(raw["wants_loader"]),
+            bool(raw["has_lines"]),
         )
     except (KeyError, TypeError) as error:
         raise ValueError("no facts about a file") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from parprof.files.elf import ElfError
@@ -235,6 +235,7 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False, spin_rules: SpinRule
                 f"{len(code)} mappings of files that call the runtime, {MAX_USER_RANGES} of them known as the "
                 "program's: in the others work whose edges are not probed counts as waiting"
             )
+    plan.notes += _inlined_unseen(runtimes, users)
     if runtimes:  # else the creators of threads are known without a probe
         plan.rare_sites = _creation_sites(dsos, runtimes)
     if hidden_by:
@@ -307,6 +308,20 @@ def _users(runtimes: list[_Runtime], dsos: list[Dso]) -> list[Dso]:
     """The files that call one of the runtimes: there are the bodies of regions and tasks."""
     patterns = [runtime.agent.imports for runtime in runtimes]
     return [dso for dso in dsos if any(p.match(name) for p in patterns for name in file_facts(dso).imports)]
+
+
+def _inlined_unseen(runtimes: list[_Runtime], users: list[Dso]) -> Iterator[str]:
+    """Where overhead cannot be told from work."""
+    for runtime in runtimes:
+        if not runtime.agent.is_inlined:
+            continue
+        files = [runtime.dso, *users] if runtime.is_inside else users
+        for dso in {dso.key: dso for dso in files}.values():
+            if not file_facts(dso).has_lines:
+                yield (
+                    f"{dso.name} has no line information: what its compiler inlined of {runtime.agent.name} (spawns, "
+                    "syncs) counts as its own work, not as overhead"
+                )
 
 
 def _work_edges(

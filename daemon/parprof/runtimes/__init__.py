@@ -57,6 +57,8 @@ class Agent:
     joins = False
     """Who hands out work takes part in it, in the same function: work of which nobody knows who created it is that of
     those who are seen in that function."""
+    is_inlined = False
+    """Compilers inline its fast paths into programs, where line information alone tells them from the author's code."""
     cactus = False
     """Whether a caller's frame may lie on another stack than its callee's, above it or below (work stealing)."""
     has_closures = False

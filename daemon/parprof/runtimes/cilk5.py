@@ -14,7 +14,7 @@ from parprof.files.dso import Dso
 from parprof.plans import ClosureChain, Edge, Hook, Memory, MemoryPlan, Root, UnknownLayout, WorkerArray
 from parprof.runtimes import Agent, hook
 
-_WS_SELF, _WS_CONTEXT = 96, 376
+_WS_STACK, _WS_SELF, _WS_CONTEXT = 24, 96, 376
 _CONTEXT_RO = 0
 _RO_ACTIVE_SIZE = 32
 _FRAME_ENTRY, _FRAME_SIGNATURE, _SIGNATURE_INLET = 0, 16, 16
@@ -35,7 +35,7 @@ class Layout:
     def chain(self) -> ClosureChain:
         """Where this library keeps the ancestors of stolen frames."""
         return ClosureChain(
-            argument=1, ws_self=_WS_SELF, ws_context=_WS_CONTEXT, context_ro=_CONTEXT_RO,
+            argument=1, ws_self=_WS_SELF, ws_stack=_WS_STACK, ws_context=_WS_CONTEXT, context_ro=_CONTEXT_RO,
             ro_deques=self.ro_deques, deque_size=self.deque_size, deque_bottom=self.deque_bottom,
             parent=self.closure_parent, frame=self.closure_frame, entry=_FRAME_ENTRY, signature=_FRAME_SIGNATURE,
             inlet=_SIGNATURE_INLET,
@@ -70,6 +70,7 @@ class Cilk5(Agent):
     synchronize = re.compile(r".*(?:sync|after_spawn|pop_check|exception_handler|set_result|wakeup)")
     schedule = re.compile(r".*(?:schedul|steal|promote|do_what_it_says|Closure_return|child_main)")
     has_closures = True
+    is_inlined = True
     first_work = re.compile(r"invoke_main_slow\Z")
     hooks: tuple[Hook, ...] = (
         hook("invoke_main_slow", Edge.WORK, "the scheduler runs the first procedure (cilk-5.4.6 invoke-main.c)",

@@ -28,6 +28,7 @@ class CilkPlus(Agent):
     marker = "__cilkrts_bind_thread_1"
     return_probes = False
     cactus = True
+    is_inlined = True
     imports = re.compile(r"__cilkrts_")
     functions = re.compile(
         r"__cilkrts_|cilkrts_|cilk_fiber|(?:longjmp_into_runtime|fiber_proc_to_resume_user_code_for_random_steal|"

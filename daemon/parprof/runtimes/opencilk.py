@@ -74,6 +74,7 @@ class OpenCilk(Agent):
     marker = "longjmp_to_user_code"
     return_probes = False
     cactus = True
+    is_inlined = True
     imports = re.compile(r"__cilkrts_|Cilk_exception_handler")
     functions = re.compile(
         r"__cilkrts_|cilkrts_|cilk_fiber_|Cilk_(?:exception_handler|set_return|sync)\Z|"

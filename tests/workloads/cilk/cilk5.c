@@ -386,7 +386,7 @@ static OUT_OF_LINE void invoke_main_slow(struct worker_state *ws, struct cilk_fr
 	free(f);
 }
 
-static void start_workers(int count)
+static OUT_OF_LINE void Cilk_create_children(int count)
 {
 	ro.deques = calloc((size_t)count, sizeof(*ro.deques));
 	the_context.global_state = calloc((size_t)count, sizeof(*the_context.global_state));
@@ -431,7 +431,7 @@ EXPORT long Cilk_start(cilk_main_import *import, int workers)
 	if (!f)
 		die("no memory");
 	if (!ro.active_size)
-		start_workers(workers);
+		Cilk_create_children(workers);
 	f->header.sig = invoke_main_sig;
 	ro.invoke_main = import;
 	atomic_store(&invoked, new_closure(NULL, &f->header));

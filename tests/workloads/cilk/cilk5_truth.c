@@ -9,6 +9,7 @@
 
 #define TREE_DEPTH 8
 #define CHAIN_DEPTH 10
+#define DEEP_DEPTH 150
 #define FAN 7
 #define STRESS_DEPTH 18
 
@@ -20,6 +21,7 @@ TRUTH_WORK(skewed_short)
 TRUTH_WORK(fan_work)
 TRUTH_WORK(tree_leaf)
 TRUTH_WORK(chain_work)
+TRUTH_WORK(deep_work)
 
 static bool all_right = true;
 
@@ -302,39 +304,46 @@ static void phase_tree(void)
 	expect("tree", Cilk_start(_cilk_tree_import, threads), tree_value(TREE_DEPTH));
 }
 
-/* Deep: each level spawns the next one and works itself meanwhile. */
-struct chain_frame {
-	struct cilk_frame header;
-	long depth;
-};
-
-static slow_clone _cilk_chain_slow;
-static const struct proc_info chain_sig[] = { { .size = sizeof(struct chain_frame), .inlet = _cilk_chain_slow } };
-
-CILK5_OUT_OF_LINE static long chain(struct worker_state *ws, int n)
-{
-	long depth;
-	CILK5_INIT(chain);
-
-	if (n > 0)
-		CILK5_SPAWN(1, &f->depth, chain(ws, n - 1), 0);
-	chain_work(unit_ns);
-	depth = n > 0 ? f->depth + 1 : 0;
-	Cilk_free_frame(ws, &f->header);
-	return depth;
-}
-
-CILK5_OUT_OF_LINE static void _cilk_chain_slow(struct worker_state *ws, struct cilk_frame *frame)
-{
-	struct chain_frame *f = (struct chain_frame *)frame;
-
-	if (frame->entry == 1) {
-		chain_work(unit_ns);
-		CILK5_SYNC(2);
+/* The clones of a procedure each level of which spawns the next one and works itself meanwhile: long NAME(int n). */
+#define DESCENDING(name, work)                                                                     \
+	struct name##_frame {                                                                      \
+		struct cilk_frame header;                                                          \
+		long depth;                                                                        \
+	};                                                                                         \
+                                                                                                   \
+	static slow_clone _cilk_##name##_slow;                                                     \
+	static const struct proc_info name##_sig[] = {                                             \
+		{ .size = sizeof(struct name##_frame), .inlet = _cilk_##name##_slow }              \
+	};                                                                                         \
+                                                                                                   \
+	CILK5_OUT_OF_LINE static long name(struct worker_state *ws, int n)                         \
+	{                                                                                          \
+		long depth;                                                                        \
+		CILK5_INIT(name);                                                                  \
+                                                                                                   \
+		if (n > 0)                                                                         \
+			CILK5_SPAWN(1, &f->depth, name(ws, n - 1), 0);                             \
+		work;                                                                              \
+		depth = n > 0 ? f->depth + 1 : 0;                                                  \
+		Cilk_free_frame(ws, &f->header);                                                   \
+		return depth;                                                                      \
+	}                                                                                          \
+                                                                                                   \
+	CILK5_OUT_OF_LINE static void _cilk_##name##_slow(struct worker_state *ws,                 \
+							  struct cilk_frame *frame)                \
+	{                                                                                          \
+		struct name##_frame *f = (struct name##_frame *)frame;                             \
+                                                                                                   \
+		if (frame->entry == 1) {                                                           \
+			work;                                                                      \
+			CILK5_SYNC(2);                                                             \
+		}                                                                                  \
+		Cilk_set_result(ws, f->depth + 1);                                                 \
+		Cilk_free_frame(ws, frame);                                                        \
 	}
-	Cilk_set_result(ws, f->depth + 1);
-	Cilk_free_frame(ws, frame);
-}
+
+DESCENDING(chain, chain_work(unit_ns))
+DESCENDING(deep, deep_work(unit_ns / 10))
 
 CILK5_OUT_OF_LINE static long _cilk_chain_import(struct worker_state *ws)
 {
@@ -344,6 +353,23 @@ CILK5_OUT_OF_LINE static long _cilk_chain_import(struct worker_state *ws)
 static void phase_chain(void)
 {
 	expect("chain", Cilk_start(_cilk_chain_import, threads), CHAIN_DEPTH);
+}
+
+static int deep_depth(void)
+{
+	const char *text = getenv("DEEP_DEPTH");
+
+	return text ? (int)phases_number(text, 1, 4000) : DEEP_DEPTH;
+}
+
+CILK5_OUT_OF_LINE static long _cilk_deep_import(struct worker_state *ws)
+{
+	return deep(ws, deep_depth());
+}
+
+static void phase_deep(void)
+{
+	expect("deep", Cilk_start(_cilk_deep_import, threads), deep_depth());
 }
 
 /* Fine-grained and not logged: for the runtime, not for the profiler. */
@@ -367,6 +393,7 @@ int main(int argc, char **argv)
 		{ "fan", phase_fan },
 		{ "tree", phase_tree },
 		{ "chain", phase_chain },
+		{ "deep", phase_deep },
 		{ "stress", phase_stress },
 		{ NULL, NULL },
 	};
