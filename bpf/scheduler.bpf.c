@@ -31,15 +31,18 @@ static __always_inline void guess_from_leaf(struct process *p, struct thread *t,
 	t->base_work = !sleeps_in_runtime(config);
 }
 
-/* The current thread was found in a loop that only waits, and is switched out against its will: is it there still? */
-static __always_inline int still_spins(u32 tgid)
+/* The current thread is switched out though it could go on: is that in a loop that only waits? Who gives up its CPU in
+ * sched_yield is seen here at once, where others want that CPU. */
+static __always_inline int waits_in_loop(u32 tgid)
 {
 	struct process_config *config = configs.lookup(&tgid);
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 	u64 ip = 0;
 
+	if (!config || !config->spin_end[0])
+		return 0;
 	bpf_probe_read_kernel(&ip, sizeof(ip), &regs->ip);
-	return config && in_spin_loop(config, ip);
+	return in_spin_loop(config, ip);
 }
 
 /* The thread sleeps in the futex call of a pthread mutex: its owner makes others wait. */
@@ -135,8 +138,7 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int
 	} else {
 		if (t->unknown == 1 && !t->depth && !busy)
 			guess_from_leaf(p, t, tgid);
-		if (t->spins)
-			t->spins = still_spins(tgid);
+		t->spins = waits_in_loop(tgid);
 	}
 	recount_at(p, t, 0, !sleeps, now);
 	if (sleeps)

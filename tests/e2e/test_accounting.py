@@ -277,3 +277,49 @@ def test_a_librarys_threads_work_for_who_called_it(tmp_path: Path) -> None:
     assert of(report, "load", "work_s") < 0.05
     assert of(report, "[OpenBLAS worker]", "work_s") < 0.05
     assert of(report, "blas_thread_init", "work_s") < 0.05
+
+
+def test_a_librarys_threads_that_spin_hide_no_idleness(tmp_path: Path) -> None:
+    """Serial phases of 5, 20 and 80 ms between calls: all that time a core has nothing to do but to look for work.
+
+    A thread's state is that of its last sample or switch, so the rate is one that is high for such phases. What others
+    have of the idle core meanwhile, on a busy machine, is told apart from idleness, and is as much a part of it.
+    """
+    log, profile = tmp_path / "log", tmp_path / "blas.pb.gz"
+    command = [
+        sys.executable,
+        "-m",
+        "parprof",
+        "record",
+        "-q",
+        "--no-report",
+        "-F",
+        "3999",
+        "-o",
+        str(profile),
+    ]
+    subprocess.run(
+        [*command, "--", str(BUILD / "blas_phases")],
+        env=truth_environment(log, STANDIN_SPIN=str(1 << 26)),
+        check=True,
+    )
+    report, truth = report_of(profile), Truth.read(log)
+    assert report["process"]["n_w_source"] == "scheduler"
+    for function in ("serial_5", "serial_20", "serial_80"):
+        alone = sum(one.cpu_ns for one in truth.intervals if one.function == function) / 1e9
+        assert alone > 0.9
+        unused = of(report, function, "idleness_s") + of(report, function, "stolen_s")
+        assert unused == pytest.approx(alone, rel=0.05), function
+
+
+def test_a_name_that_no_function_has_is_told(tmp_path: Path) -> None:
+    profile = tmp_path / "spins.pb.gz"
+    command = [sys.executable, "-m", "parprof", "record", "--no-report", "-o", str(profile)]
+    command += ["--wait-function", "wait_fro_work", "--", str(BUILD / "spins_truth"), "call"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    note = "no function in the program's files has such a name; did you mean wait_for_work?"
+    assert note in told
+    shown = subprocess.run(
+        [*command[:3], "report", "-v", str(profile)], capture_output=True, text=True, check=True
+    )
+    assert note in " ".join(shown.stdout.split())

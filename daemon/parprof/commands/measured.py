@@ -87,12 +87,16 @@ def run_session(
             if session.samples():
                 namer.prepare()
             newest = [target for target in session.targets.values() if target.pid == main.pid][-1]
+            misnamed = named.notes() if named is not None else []
+            if not args.quiet:
+                for note in misnamed:
+                    _to_standard_error(note)
             # our own time before names are looked up, which the target no longer feels
             measured = session.measurement(
                 newest,
                 own_cpu_s=time.process_time() - cpu_before_s,
                 cores=args.cores,
-                notes=[*events.notes, *(named.notes() if named else ()), *_without_cache()],
+                notes=[*events.notes, *misnamed, *_without_cache()],
                 scope=getattr(args, "scope", ""),
             )
             if args.save_facts is None:

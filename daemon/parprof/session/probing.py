@@ -80,11 +80,14 @@ class Probing:
         self._spin_rules = spin_rules
         self._probes = PlacedProbes(kernel, pid)
         self._planned_for: LoadMap | None = None
+        self._chosen_for: list[str] = []
+        """Names of the runtimes that the source was chosen for."""
         self._transitions: list[tuple[str, str]] = []
 
     def inherit(self, parent: Probing) -> None:
         """A fork starts with its parent's memory."""
         self.plan, self.source, self.memory = parent.plan, parent.source, parent.memory
+        self._chosen_for = parent._chosen_for
 
     def is_planned_for(self, load_map: LoadMap | None) -> bool:
         """Whether this load map has nothing that was not planned for."""
@@ -158,8 +161,21 @@ class Probing:
             if self.source is Source.MEMORY and not self.memory.holds and self._wanted_source is None:
                 without = first_source(self.plan.agents, self.memory, None, self.has_edges)
                 self.go_over_to(without, self.memory.spoilt_by)
+        names = [agent.name for agent in self.plan.agents]
         if self.source is Source.SCHEDULER:
             self.source = first_source(self.plan.agents, self.memory, self._wanted_source, self.has_edges)
+        elif self._wanted_source is None and set(names) - set(self._chosen_for):
+            self._choose_anew([name for name in names if name not in self._chosen_for])
+        self._chosen_for = names
+
+    def _choose_anew(self, late: list[str]) -> None:
+        """Other runtimes have come: what was right for those before may tell nothing of them.
+
+        A source that probes were given up for stays.
+        """
+        source = first_source(self.plan.agents, self.memory, None, self.has_edges)
+        if source is Source.SAMPLED and self.source in (Source.EXACT, Source.MEMORY):
+            self.go_over_to(source, f"{' and '.join(late)} came, of which no probe tells")
 
     def go_over_to(self, source: Source, why: str) -> None:
         """Take n_w from another source from now on. Threads are judged anew by the next that is seen of them."""

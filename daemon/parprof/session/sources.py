@@ -87,7 +87,9 @@ def first_source(
     """
     if not agents:
         return Source.SCHEDULER
-    preferred = wanted or Source(agents[0].source)
+    # Of several runtimes, one whose threads no probe tells of decides: what threads run tells of all of them.
+    offered = [Source(agent.source) for agent in agents]
+    preferred = wanted or (Source.SAMPLED if Source.SAMPLED in offered else offered[0])
     if preferred is Source.MEMORY and memory.plan is None:
         preferred = Source.EXACT
     if preferred is Source.EXACT and not (has_edges and any(agent.hooks for agent in agents)):
