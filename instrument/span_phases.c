@@ -92,6 +92,7 @@ static void rename_pending(struct prof *prof, uint32_t site)
 
 	if (prof->length == 1 && entries->site == SITE_PENDING) {
 		entries->site = site;
+		prof_place(prof, 0);
 		return;
 	}
 	for (uint32_t i = 0; i < prof->length; i++) {
@@ -99,6 +100,7 @@ static void rename_pending(struct prof *prof, uint32_t site)
 			struct prof_entry pending = entries[i];
 
 			entries[i] = entries[--prof->length];
+			prof_place(prof, i);
 			prof_add(prof, site, pending.cycles, pending.count);
 			return;
 		}

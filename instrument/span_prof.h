@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Amounts by site: the "prof" that goes with each variable of the work-span algorithm (schardl-2015 sec. 4). A path
- * has few sites, so it is a short list, searched from its end; a list that grows leaves its place in the frame.
+ * has few sites, so it is a short list, searched from its end; a list that grows leaves its place in the frame. A long
+ * one has an array beside it with the place of each site, so that all methods take amortized constant time for each
+ * amount, as the paper's (figure 4). What that array says of a site counts only if the list has the site there: so it
+ * need not be cleared.
  */
 #ifndef PARPROF_SPAN_PROF_H
 #define PARPROF_SPAN_PROF_H
@@ -11,6 +14,7 @@
 #include <string.h>
 
 #define PROF_INLINE 6
+#define PROF_SEARCHED 24 /* as long a list is searched; a longer one has the array */
 
 struct prof_entry {
 	uint32_t site;
@@ -20,6 +24,8 @@ struct prof_entry {
 
 struct prof {
 	uint32_t length, room;
+	uint32_t known;		 /* sites that `places` has room for */
+	uint32_t *places;	 /* by site: where it may be; null: none, or no memory */
 	struct prof_entry *more; /* instead of `first`, once that is full */
 	struct prof_entry first[PROF_INLINE];
 };
@@ -34,6 +40,8 @@ static inline void prof_init(struct prof *prof)
 	prof->length = 0;
 	prof->room = PROF_INLINE;
 	prof->more = NULL;
+	prof->known = 0;
+	prof->places = NULL;
 }
 
 /* The paper's INIT on one that exists. */
@@ -46,6 +54,8 @@ static inline void prof_free(struct prof *prof)
 {
 	if (prof->more)
 		free(prof->more);
+	if (prof->places)
+		free(prof->places);
 	prof_init(prof);
 }
 
@@ -68,21 +78,80 @@ static inline int prof_grow(struct prof *prof, uint32_t wanted)
 	return 1;
 }
 
-/* The paper's UPDATE. */
-static inline void prof_add(struct prof *prof, uint32_t site, uint64_t cycles, uint32_t count)
+static inline void prof_forget_places(struct prof *prof)
+{
+	free(prof->places);
+	prof->places = NULL;
+	prof->known = 0;
+}
+
+/* Whoever changes the site at a place of a list, or moves an entry there, says so. */
+static inline void prof_place(struct prof *prof, uint32_t at)
+{
+	uint32_t site = prof_entries(prof)[at].site, known = prof->known;
+	uint32_t *places;
+
+	if (!prof->places)
+		return;
+	if (site >= known) {
+		while (site >= known)
+			known *= 2;
+		places = realloc(prof->places, known * sizeof(*places));
+		if (!places) {
+			prof_forget_places(prof);
+			return;
+		}
+		memset(places + prof->known, 0, (known - prof->known) * sizeof(*places));
+		prof->places = places;
+		prof->known = known;
+	}
+	prof->places[site] = at;
+}
+
+/* Once for a list that has become long. */
+static inline void prof_place_all(struct prof *prof)
+{
+	if (!prof->places) {
+		prof->known = 4 * PROF_SEARCHED;
+		prof->places = calloc(prof->known, sizeof(*prof->places));
+	}
+	for (uint32_t i = 0; i < prof->length; i++)
+		prof_place(prof, i);
+}
+
+static inline struct prof_entry *prof_find(struct prof *prof, uint32_t site)
 {
 	struct prof_entry *entries = prof_entries(prof);
 
+	if (prof->length > PROF_SEARCHED && prof->places) {
+		uint32_t at = site < prof->known ? prof->places[site] : prof->length;
+
+		return at < prof->length && entries[at].site == site ? &entries[at] : NULL;
+	}
 	for (uint32_t i = prof->length; i-- > 0;) {
-		if (entries[i].site == site) {
-			entries[i].cycles += cycles;
-			entries[i].count += count;
-			return;
-		}
+		if (entries[i].site == site)
+			return &entries[i];
+	}
+	return NULL;
+}
+
+/* The paper's UPDATE. */
+static inline void prof_add(struct prof *prof, uint32_t site, uint64_t cycles, uint32_t count)
+{
+	struct prof_entry *found = prof_find(prof, site);
+
+	if (found) {
+		found->cycles += cycles;
+		found->count += count;
+		return;
 	}
 	if (!prof_grow(prof, prof->length + 1))
 		return;
 	prof_entries(prof)[prof->length++] = (struct prof_entry){site, count, cycles};
+	if (prof->length == PROF_SEARCHED + 1)
+		prof_place_all(prof);
+	else if (prof->length > PROF_SEARCHED)
+		prof_place(prof, prof->length - 1);
 }
 
 /* The paper's UNION; `from` stays as it is. */
@@ -102,6 +171,8 @@ static inline void prof_copy(struct prof *into, struct prof *from)
 		return;
 	memcpy(prof_entries(into), prof_entries(from), from->length * sizeof(struct prof_entry));
 	into->length = from->length;
+	if (into->length > PROF_SEARCHED)
+		prof_place_all(into);
 }
 
 static inline uint64_t prof_total(struct prof *prof)

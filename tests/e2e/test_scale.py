@@ -94,9 +94,30 @@ def test_the_closed_form_of_static_loops_on_llvms_runtime(tmp_path: Path) -> Non
     assert found == {threads: pytest.approx(triangle(threads), rel=0.08) for threads in found}
 
 
-def test_the_closed_form_of_a_lock(tmp_path: Path) -> None:
-    found = speedups(tmp_path, "critical", "60000")
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_the_closed_form_of_a_lock(tmp_path: Path, is_busy: bool) -> None:
+    with busy_loops() if is_busy else _quiet():
+        found = speedups(tmp_path, "critical", "60000")
     assert found == {threads: pytest.approx(min(threads, 4), rel=0.08) for threads in found}
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_the_closed_form_of_a_pipeline(tmp_path: Path, is_busy: bool) -> None:
+    """n items through 4 stages: a chain of n + 3 steps."""
+    n = 3000
+    with busy_loops() if is_busy else _quiet():
+        found = speedups(tmp_path, "pipeline", str(n))
+    formula = 4 * n / (n + 3)
+    assert found == {threads: pytest.approx(min(threads, formula), rel=0.08) for threads in found}
+
+
+@pytest.mark.alone  # the longest of very many paths is the one that was disturbed most
+def test_the_closed_form_of_a_wavefront(tmp_path: Path) -> None:
+    """n x n cells, the longest chain 2n - 1 of them."""
+    n = 100
+    found = speedups(tmp_path, "wavefront", str(n))
+    formula = n * n / (2 * n - 1)
+    assert found == {threads: pytest.approx(min(threads, formula), rel=0.08) for threads in found}
 
 
 @pytest.mark.alone  # a chunk is long by itself, not because others had the cores
@@ -116,13 +137,6 @@ def test_the_closed_form_of_a_dynamic_loop_with_one_large_chunk(
             least, most = (min(run["n"], run["work_s"] / float(chunk_s)) for chunk_s in (wall_s, cpu_s))
             assert least * 0.97 <= run["speedup"] <= most * 1.03
             assert run["work_s"] == pytest.approx(float(cpu_s) * work / (n / 16), rel=0.4), "on any core"
-
-
-@pytest.mark.alone
-def test_the_chain_of_a_wavefront(tmp_path: Path) -> None:
-    """100 x 100 cells, the longest path 199 of them: parallelism 50."""
-    found = scale(tmp_path, "8", "wavefront", "100")
-    assert found["parallelism"] == pytest.approx(10_000 / 199, rel=0.15)
 
 
 @pytest.mark.alone

@@ -13,8 +13,8 @@ from parprof import pprof_pb2 as pb
 from parprof.errors import ProfileFormatError
 from parprof.exporters import pprof_reader, scale_flame, scale_json, scale_page, scale_pprof, scale_table
 from parprof.model import Frame
-from parprof.scale.answer import bottleneck, sentence
-from parprof.scale.model import Lost, Scale, notes_of, predict
+from parprof.scale.answer import bottleneck, factor, sentence
+from parprof.scale.model import Lost, Scale, notes_of, predict, reached
 from parprof.scale.record import Address, Flag, Kind, Record, SiteRecord
 
 NOWHERE = Address("", "", 0)
@@ -187,6 +187,21 @@ def test_the_page_has_a_line_for_each_fix_that_helps() -> None:
     assert values == [(2.0, pytest.approx(10 / 1.4)), (10.0, pytest.approx(10))]
     page = scale_page.page(found).html()
     assert page.count("<polyline") == 3 and "style=" not in page
+
+
+def test_the_page_has_what_was_measured_beside_what_is_predicted() -> None:
+    """Only where there was a core for each thread."""
+    ran = [
+        replace(record(SERIAL, EVEN, threads=threads), scheduled_s=9.0, elapsed_s=elapsed_s)
+        for threads, elapsed_s in ((1, 12.0), (2, 8.0), (10, 7.0))
+    ]
+    runs = tuple(predict(one, resolve, cores=2) for one in ran)
+    assert reached(runs) == [(1, 1.0), (2, pytest.approx(1.5))]
+    assert reached(runs[1:]) == [(2, pytest.approx(runs[1].work_s / 8))], "against the work"
+    page = scale_page.page(Scale("./solve", runs, ())).html()
+    assert page.count('<rect class="measured"') == 2 and page.count('<circle class="point"') == 3
+    assert f"2 threads on 2 cores: {factor(1.5)}, measured" in page
+    assert "measured" not in scale_page.page(Scale("./solve", runs[2:], ())).html().partition("<body")[2]
 
 
 def test_the_flame_graph_is_the_whole_span() -> None:

@@ -25,6 +25,7 @@ from parprof.scale.record import Flag, Record, read_record
 from scale_programs import WORKLOADS, variables, with_hooks
 
 SOURCE = WORKLOADS / "span_calls.c"
+BYTES_A_LEVEL_AND_SITE, FIXED_BYTES = 48, 1 << 21
 Row = dict[str, Any]
 pytestmark = pytest.mark.usefixtures("span_test_clock")
 
@@ -189,6 +190,66 @@ def test_deep_recursion_has_one_row(directory: Path, tmp_path: Path) -> None:
     assert call.on_work.top_call_site.count == call.on_work.top_caller.count == 1
     assert ns(call.on_work.top_call_site.work_s) == 50_000
     assert not record.flags & Flag.CALLS_FULL
+
+
+PEAK = """
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int count, char **words)
+{
+	struct rusage used;
+	int status = count;
+	pid_t child = fork();
+	if (!child) { execv(words[1], words + 1); _exit(127); }
+	wait4(child, &status, 0, &used);
+	fprintf(stderr, "%ld", used.ru_maxrss);
+	return status != 0;
+}
+"""
+"""Tells the most memory that a command had. What Python starts begins with as much as Python has."""
+
+
+@pytest.fixture(scope="module")
+def peak(directory: Path) -> str:
+    output = os.fspath(directory / "peak")
+    subprocess.run(["gcc", "-O1", "-x", "c", "-", "-o", output], input=PEAK, text=True, check=True)
+    return output
+
+
+def most_memory(peak: str, program: str, environment: dict[str, str], *words: str) -> int:
+    done = subprocess.run(
+        [peak, program, *words],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=True,
+    )
+    return int(done.stderr) * 1024
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+@pytest.mark.parametrize(
+    ("words", "depth", "sites"),
+    [(("deep", "50000"), 50_000, 3), (("deep", "100000"), 100_000, 3), (("fib", "28"), 28, 4)],
+)
+def test_space_is_within_depth_by_sites(
+    directory: Path, peak: str, tmp_path: Path, threads: int, words: tuple[str, str], depth: int, sites: int
+) -> None:
+    """The paper's bound, for each thread, beside what the library has anyway; a million calls of fib take no more."""
+    plain = tmp_path / "plain"
+    subprocess.run(["gcc", "-O2", "-fopenmp", str(SOURCE), "-o", str(plain)], check=True)
+    environment = variables(tmp_path, threads)
+    of_plain = most_memory(peak, os.fspath(plain), environment, *words)
+    taken = most_memory(peak, built(directory), environment, *words) - of_plain
+    assert {len(read_record(os.fspath(path)).calls) for path in tmp_path.glob("*.span")} <= {0, sites}
+    assert (
+        taken <= BYTES_A_LEVEL_AND_SITE * depth * sites * (1 if words[0] == "deep" else threads) + FIXED_BYTES
+    )
+    if words[0] == "fib":
+        few = most_memory(peak, built(directory), environment, "fib", "20")
+        assert taken + of_plain <= few + FIXED_BYTES / 2, "47 times as many calls"
 
 
 def test_a_program_without_hooks_has_no_call_sites(directory: Path, tmp_path: Path) -> None:

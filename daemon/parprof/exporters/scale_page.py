@@ -11,7 +11,7 @@ from parprof.exporters.scale_table import NOT_MODELLED, burdened, how, if_fixed,
 from parprof.exporters.webpage import WebPage, definitions, percentage, text
 from parprof.scale.answer import factor, sentence
 from parprof.scale.calls import CallSite
-from parprof.scale.model import Prediction, Scale, Site, context_of
+from parprof.scale.model import Prediction, Scale, Site, context_of, reached
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 400, 48
 _MAX_LINES = 4
@@ -24,6 +24,7 @@ svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
 .ideal { stroke: currentColor; stroke-dasharray: 4 4; fill: none; }
 .curve { stroke: #2a7de1; stroke-width: 2.5; fill: none; }
 .point { fill: #2a7de1; }
+.measured { fill: Canvas; stroke: currentColor; stroke-width: 2; }
 .fixed { stroke-width: 1.5; fill: none; stroke-dasharray: 7 3; }
 .c0 { stroke: #d1495b; } .c1 { stroke: #2e8b57; } .c2 { stroke: #b8860b; } .c3 { stroke: #8a4fbf; }
 .part { stroke: Canvas; stroke-width: 1; }
@@ -68,6 +69,11 @@ def _by_cores(scale: Scale) -> Iterator[str]:
         return
     yield "<h2>Speed-up by cores, at best</h2>"
     yield _curve(scale.predictions)
+    if reached(scale.predictions):
+        yield (
+            "<p>The line is what so many cores can give at best; squares are what the runs here reached, measured, "
+            "where there was a core for each thread.</p>"
+        )
     yield _cores_table(scale.predictions)
     yield f"<h2>The time that is left on {scale.main.threads} cores</h2>"
 
@@ -84,7 +90,7 @@ def _curve(predictions: Sequence[Prediction]) -> str:
     def line(values: Sequence[tuple[float, float]], style: str) -> str:
         return f'<polyline class="{style}" points="{" ".join(point(*value) for value in values)}"/>'
 
-    measured = [(float(one.threads), one.speedup) for one in predictions]
+    predicted = [(float(one.threads), one.speedup) for one in predictions]
     parts = [*_axes(most, point), line([(1, 1), (most, most)], "ideal")]
     for number, (label, values) in enumerate(fixed_lines(predictions)):
         parts.append(line([(1, 1), *values], f"fixed c{number}"))
@@ -92,12 +98,16 @@ def _curve(predictions: Sequence[Prediction]) -> str:
         parts.append(f'<path class="fixed c{number}" d="M{_MARGIN + 8},{at} h24"/>')
         legend = f"{_clip(label)} fixed: {factor(values[-1][1])}"
         parts.append(f'<text x="{_MARGIN + 38}" y="{at + 4}">{text(legend)}</text>')
-    parts.append(line([(1, 1), *measured], "curve"))
-    for value in measured:
+    parts.append(line([(1, 1), *predicted], "curve"))
+    for value in predicted:
         x, y = point(*value).split(",")
-        parts.append(
-            f'<circle class="point" cx="{x}" cy="{y}" r="4"><title>{factor(value[1])}</title></circle>'
-        )
+        title = f"{value[0]:.0f} cores: {factor(value[1])} at best"
+        parts.append(f'<circle class="point" cx="{x}" cy="{y}" r="4"><title>{title}</title></circle>')
+    for threads, speedup in reached(predictions):
+        x, y = point(threads, speedup).split(",")
+        title = f"{threads} threads on {threads} cores: {factor(speedup)}, measured"
+        box = f'x="{float(x) - 4:.1f}" y="{float(y) - 4:.1f}" width="8" height="8"'
+        parts.append(f'<rect class="measured" {box}><title>{title}</title></rect>')
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="speed-up by cores">{"".join(parts)}</svg>'
 
 

@@ -15,8 +15,8 @@ from parprof.model import ACTIVATION, Count, Facts, SampleKey, ThreadState, add_
 
 COMPARED_FRAMES = 128
 _MOST_STACKS = 1 << 13
-"""Stacks that were only seen from within: each is a row, which costs the report half a millisecond. What is new in others
-is left out: in a recursion each sample has dozens that nobody has seen."""
+"""Stacks that were only seen from within: each is a row, which costs the report half a millisecond. What is new in
+others is left out: in a recursion each sample has dozens that nobody has seen."""
 _PATIENCE = 8
 """Drains that samples wait for their stack, as `parprof.kernel.counts` has it."""
 _WORD = 8

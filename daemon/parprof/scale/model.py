@@ -96,6 +96,19 @@ class Prediction:
         return self.work_s / self.span_s if self.span_s else 1.0
 
 
+def reached(predictions: Sequence[Prediction]) -> list[tuple[int, float]]:
+    """Threads and the speed-up that the run with so many had, measured, where there was a core for each of them.
+
+    Against the run with one thread; if there was none, against the work, which is what one thread would take at least.
+    """
+    alone_s = next((one.elapsed_s for one in predictions if one.threads == 1), 0.0)
+    return [
+        (one.threads, (alone_s or one.work_s) / one.elapsed_s)
+        for one in predictions
+        if one.burdened_s and one.elapsed_s
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """The whole answer: one prediction for each number of threads, the smallest first."""

@@ -12,6 +12,10 @@
  *		CILK_LEAVE;
  *	}
  *
+ * With PARPROF_SPAN the macros also say to `parprof scale` what happens, as a
+ * compiler for the runtime could (instrument/parprof_span.h): for one worker,
+ * since what is stolen goes on in another thread.
+ *
  * A thief runs the rest of the function with its own rsp and the frame's rbp.
  * So locals must be found by rbp: alloca sees to that, whatever the options.
  */
@@ -19,6 +23,41 @@
 #define SPAWN_H
 
 #include CILK_ABI
+
+#ifdef PARPROF_SPAN
+#include "parprof_span.h"
+#define SPAN_ENTER(is_outside)                                                     \
+	parprof_region *cilk_region = (is_outside) ? parprof_region_begin(0) : 0;  \
+	parprof_task *cilk_called = cilk_region ? 0 : parprof_call(0);             \
+	parprof_begin(cilk_called)
+#define SPAN_LEAVE                                                                 \
+	do {                                                                       \
+		if (cilk_called)                                                   \
+			parprof_end(cilk_called);                                  \
+		if (cilk_region)                                                   \
+			parprof_region_end(cilk_region);                           \
+	} while (0)
+#define SPAN_SPAWN(call)                                                           \
+	do {                                                                       \
+		parprof_task *cilk_spawned = parprof_spawn(0);                     \
+                                                                                   \
+		parprof_begin(cilk_spawned);                                       \
+		call;                                                              \
+		parprof_end(cilk_spawned);                                         \
+	} while (0)
+#define SPAN_SYNC(wait)                                                            \
+	do {                                                                       \
+		parprof_pause();                                                   \
+		wait;                                                              \
+		parprof_synced();                                                  \
+		parprof_resume();                                                  \
+	} while (0)
+#else
+#define SPAN_ENTER(is_outside) do {} while (0)
+#define SPAN_LEAVE do {} while (0)
+#define SPAN_SPAWN(call) call
+#define SPAN_SYNC(wait) wait
+#endif
 
 #define CILK_FUNCTION(type, name, parameters)                                      \
 	static type name parameters __attribute__((noinline, noipa));              \
@@ -59,6 +98,7 @@
 
 #define CILK_ENTER                                                                 \
 	struct frame cilk_frame;                                                   \
+	SPAN_ENTER(cilk_is_outside());                                             \
 	do {                                                                       \
 		unsigned long cilk_size = 16;                                      \
                                                                                    \
@@ -69,10 +109,12 @@
 		__cilkrts_enter_frame(&cilk_frame);                                \
 	} while (0)
 
-#define CILK_SPAWN(helper, a, b, c) CILK_CALL(helper, a, b, c)
+#define CILK_SPAWN(helper, a, b, c) SPAN_SPAWN(CILK_CALL(helper, a, b, c))
+
+#define CILK_SYNC SPAN_SYNC(CILK_WAIT)
 
 /* volatile: a thief sets the flag */
-#define CILK_SYNC                                                                  \
+#define CILK_WAIT                                                                  \
 	do {                                                                       \
 		if (*(volatile uint32_t *)&cilk_frame.flags & FRAME_UNSYNCHED)     \
 			CILK_CALL(__cilkrts_sync, &cilk_frame, 0, 0);              \
@@ -81,6 +123,7 @@
 #define CILK_LEAVE                                                                 \
 	do {                                                                       \
 		CILK_SYNC;                                                         \
+		SPAN_LEAVE;                                                        \
 		if (*(volatile uint32_t *)&cilk_frame.flags & FRAME_LAST)          \
 			CILK_CALL(CILK_END_REGION, &cilk_frame, 0, 0);             \
 		else                                                               \
