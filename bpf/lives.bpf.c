@@ -145,6 +145,8 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	threads.delete(&tid);
 	if (old_tid != tid)
 		threads.delete(&old_tid);
+	p->last_image = p->image;
+	p->last_ready_ns = p->ready_ns;
 	p->image = new_image();
 	p->epoch = 0;
 	mapping_lists.delete(&tgid);

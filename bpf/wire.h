@@ -100,6 +100,8 @@ struct process {
 	u64 probes_owe_ns;	/* what probes took, less what came in meanwhile */
 	u64 full_ns[COST_KINDS];	/* what had been paid when the budget was whole last */
 	u64 ready_ns;		/* time that working threads waited for a CPU */
+	u64 last_ready_ns;	/* that of the image before the last exec, */
+	u32 last_image;		/* which had this number */
 	u32 foreign_lately;	/* where switches are not followed: CPUs that others had at its last samples, and its threads */
 	u32 queued_lately;	/* that waited for a CPU: see LATELY_SHIFT */
 	u64 waits_since_ns;	/* its waits are of interest from then on, and where they are; 0 = they are not */

@@ -5,6 +5,7 @@ All of it is compared with the program's own clock, so that a busy machine makes
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from profiling import BUILD, truth_environment
 from reports import report_of
 from truth import Truth
 
+_PTRACE_DETACH, _PTRACE_SEIZE, _PTRACE_INTERRUPT, _WALL = 17, 0x4206, 0x4207, 0x40000000
 Waits = Callable[[str], tuple[dict[str, Any], dict[str, float]]]
 
 
@@ -47,11 +49,13 @@ def waits(tmp_path: Path) -> Waits:
             assert process.stdin and process.stdout
             for line in process.stdout:
                 name, _, seconds = line.partition(" ")
-                if name == "sleeps_here":
+                if name == "sleeps_here" and mode == "stall":
                     time.sleep(0.4)
                     process.stdin.write("x")
                     process.stdin.flush()
-                if name == "pid":
+                if name == "pid" and mode == "debugged":
+                    hold_up(int(seconds), 0.5)
+                elif name == "pid":
                     continue_when_stopped(int(seconds))
                 if name.endswith("_here") or name in ("compute", "cpu"):
                     told[name] = float(seconds)
@@ -68,6 +72,16 @@ def continue_when_stopped(pid: int) -> None:
         time.sleep(0.01)
     time.sleep(0.5)
     os.kill(pid, signal.SIGCONT)
+
+
+def hold_up(pid: int, seconds: float) -> None:
+    """As a debugger does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for request in (_PTRACE_SEIZE, _PTRACE_INTERRUPT):
+        assert libc.ptrace(request, pid, None, None) == 0, os.strerror(ctypes.get_errno())
+    os.waitpid(pid, _WALL)
+    time.sleep(seconds)
+    assert libc.ptrace(_PTRACE_DETACH, pid, None, None) == 0, os.strerror(ctypes.get_errno())
 
 
 def recorded(profile: Path, *command: str) -> dict[str, Any]:
@@ -140,6 +154,32 @@ def test_a_stopped_process_does_not_stall(waits: Waits) -> None:
     report, told = waits("stopped")
     assert report["totals"]["stall_s"] < 0.2 * told["stops_here"]
     assert report["elapsed_s"] < told["stops_here"] + 0.4
+    check_account(report)
+
+
+def test_a_process_in_a_debugger_does_not_stall(waits: Waits) -> None:
+    """Time in which it was held up is none of its time."""
+    report, told = waits("debugged")
+    assert report["totals"]["stall_s"] < 0.1
+    assert report["elapsed_s"] == pytest.approx(told["compute"] - 0.5, abs=0.15)
+    check_account(report)
+
+
+@pytest.mark.parametrize("mode", ["dies", "execs"])
+def test_a_thread_that_dies_asleep_has_waited(waits: Waits, mode: str) -> None:
+    """Until its process ended, or became another program, which is cut off there."""
+    report, told = waits(mode)
+    assert of(report, "blocks_here", "wait_s") == pytest.approx(told["blocks_here"], rel=0.03, abs=0.05)
+    assert of(report, "blocks_here", "stall_s") == 0
+    if mode == "execs":
+        assert of(report, "polls_here", "wait_s") == pytest.approx(told["polls_here"], rel=0.03, abs=0.05)
+    check_account(report)
+
+
+def test_a_fork_does_not_double_a_wait(waits: Waits) -> None:
+    report, told = waits("forks")
+    assert of(report, "sleeps_here", "wait_s") == pytest.approx(told["sleeps_here"], rel=0.03, abs=0.05)
+    assert of(report, "sleeps_here", "wait_s") >= 0.6 - 0.01
     check_account(report)
 
 

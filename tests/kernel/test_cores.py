@@ -19,13 +19,14 @@ from parprof.facts.replay import RememberingNamer
 from parprof.facts.writing import encode
 from parprof.kernel.engine import BpfKernel
 from parprof.model import Profile
-from parprof.process.cgroups import CGROUP_ROOT
 from parprof.process.identity import allowance
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
 from parprof.session.session import Session
 from parprof.session.target import Target
 from parprof.symbols import Symbolizer
+from quota import NoQuota
+from quota import quota as quota_of
 
 CPU1 = Path("/sys/devices/system/cpu/cpu1/online")
 SLACK_S = 1.5
@@ -90,28 +91,12 @@ def bind(pid: int, cpus: set[int]) -> None:
 
 @contextmanager
 def quota(pid: int, cores: float) -> Iterator[None]:
-    """A CPU quota by a control group, of whatever version is here."""
-    version_1 = (CGROUP_ROOT / "cpu/cpu.shares").exists()
-    group = CGROUP_ROOT / ("cpu" if version_1 else "") / f"parprof-test-{os.getpid()}"
+    """A CPU quota, where there can be one."""
     try:
-        group.mkdir()
-        if version_1:
-            (group / "cpu.cfs_quota_us").write_text(str(int(cores * 100_000)))
-        else:
-            (group / "cpu.max").write_text(f"{int(cores * 100_000)} 100000")
-    except OSError as error:
-        pytest.skip(f"no control group with a CPU quota can be made here: {error}")
-    before = next(
-        line.split(":", 2)[2]
-        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-        if (":cpu:" in line if version_1 else line.startswith("0::"))
-    )
-    try:
-        (group / "cgroup.procs").write_text(str(pid))
-        yield
-    finally:
-        (group.parent / before[1:] / "cgroup.procs").write_text(str(pid))
-        group.rmdir()
+        with quota_of(pid, cores):
+            yield
+    except NoQuota as error:
+        pytest.skip(str(error))
 
 
 def check(profile: Profile, target: Target, two_s: float, one_s: float) -> None:

@@ -177,15 +177,28 @@ def test_what_no_sample_saw_is_said(counted_s: float | None, missing_s: float, t
 def test_a_note_says_if_samples_and_changes_of_n_w_part() -> None:
     """Not where changes were missed, nor where nobody could be sampled since all waited for a CPU."""
 
-    def notes(sampled_s: float, ready_s: float = 0.0, exact: bool = True) -> list[str]:
+    def notes(sampled_s: float, ready_s: float = 0.0, exact: bool = True, cores: float = 2) -> list[str]:
         image = SimpleNamespace(ready_ns=ready_s * SECOND, process=SimpleNamespace(pid=1))
         measured: Any = SimpleNamespace(
             images={MAIN: image}, main=MAIN, scopes=(times(1, 20, exact=exact),),
             drain=SimpleNamespace(frequency_hz=100),
         )  # fmt: skip
-        rows: Any = SimpleNamespace(mean_cores=lambda _: 2)
+        rows: Any = SimpleNamespace(mean_cores=lambda _: cores)
         return disagreements(measured, rows, [row("serial", work_ns=20, idleness_ns=sampled_s, stolen_ns=1)])
 
     assert notes(18.0) == notes(14.0, exact=False) == notes(14.0, ready_s=5.0) == []
     assert len(notes(14.0)) == len(notes(24.0, ready_s=5.0)) == 1
     assert "15.00 s by samples, 20.00 s from each change" in notes(14.0)[0]
+    assert notes(14.0, cores=1.5) == []  # n changed: the mean is none to integrate with
+
+
+@pytest.mark.parametrize(("counted_s", "fitted"), [(2.5, False), (None, True)])
+def test_a_sum_that_was_made_to_fit_says_so(counted_s: float | None, fitted: bool) -> None:
+    """Where changes of n_w are known at samples only, or switches were not followed."""
+    accounting = Accounting(2, 5.0, 6.0, 0, 0.5, 2.5, 1.0, counted_s)
+    profile = Profile(ProcessInfo(cores=2), 5.0, 99, [row("f", work_ns=6)], accounting=accounting)
+    (line,) = [
+        fact.text for fact in facts(profile, CallingContextTree(profile.samples)) if fact.label == "accounted"
+    ]
+    assert line.startswith("100.0 % of 2 cores x 5.00 s: work 6.00 s, ")
+    assert line.endswith(" (by samples: fitted, so the sum is no check)") == fitted

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from parprof.attribution.agreement import TwoWays
 from parprof.service.agreement import WINDOW_SECONDS, IdlenessChecks
 
 HZ, CORES = 99, 4
@@ -68,6 +69,11 @@ def test_only_whole_windows_with_one_n_are_compared() -> None:
     assert (checks.made, checks.failed) == (1, 1)
     checks.keep(())
     assert checks.note(7) == ""
+
+
+def test_a_few_samples_say_nothing() -> None:
+    assert TwoWays(0.0, 0.02, 0.0, 0.01).agree and TwoWays(0.02, 0.0, 0.0, 0.01).agree
+    assert not TwoWays(0.2, 0.0, 0.0, 0.01).agree
 
 
 def test_on_one_core_there_is_no_idleness() -> None:

@@ -166,18 +166,100 @@ static void stopped(void)
 	compute(0.2);
 }
 
+static int never[2];
+static double blocked_since;
+
+/* What comes of a thread that nobody wakes. */
+static NOINLINE void blocks_here(void)
+{
+	char c;
+
+	blocked_since = now();
+	if (read(never[0], &c, 1) == 1)
+		abort();
+	sink++;
+}
+
+static void *blocks(void *unused)
+{
+	blocks_here();
+	return unused;
+}
+
+static void block_another(void)
+{
+	pthread_t thread;
+
+	if (pipe(never) || pthread_create(&thread, 0, blocks, 0))
+		abort();
+	compute(0.5);
+	told("blocks_here", blocked_since);
+}
+
+/* The process ends while a thread of it sleeps. */
+static void dies(void)
+{
+	block_another();
+}
+
+/* The same, only that another program begins. */
+static void execs(void)
+{
+	block_another();
+	execl("/proc/self/exe", "waits", "requests", (char *)0);
+	abort();
+}
+
+static void *sleeps(void *seconds)
+{
+	double begun = now();
+
+	sleeps_here(*(double *)seconds);
+	told("sleeps_here", begun);
+	return 0;
+}
+
+/* A child is made while another thread sleeps, which the child does not have. */
+static void forks(void)
+{
+	double seconds = 0.6;
+	pthread_t thread;
+
+	pthread_create(&thread, 0, sleeps, &seconds);
+	compute(0.2);
+	if (!fork()) {
+		compute(0.3);
+		_exit(0);
+	}
+	while (wait(0) > 0)
+		;
+	pthread_join(thread, 0);
+}
+
+/* Whoever runs it holds it up with a debugger's means. */
+static void debugged(void)
+{
+	double begun = now();
+
+	printf("pid %d\n", getpid());
+	fflush(stdout);
+	compute(1.2);
+	told("compute", begun);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} modes[] = { { "stall", stall }, { "tree", tree }, { "rare", rare }, { "requests", requests }, { "stopped", stopped } };
+	} modes[] = { { "stall", stall }, { "tree", tree }, { "rare", rare }, { "requests", requests }, { "stopped", stopped },
+		    { "dies", dies }, { "execs", execs }, { "forks", forks }, { "debugged", debugged } };
 
 	for (size_t i = 0; argc == 2 && i < sizeof(modes) / sizeof(*modes); i++)
 		if (!strcmp(argv[1], modes[i].name)) {
 			modes[i].run();
 			return 0;
 		}
-	fprintf(stderr, "usage: %s stall|tree|rare|requests|stopped\n", argv[0]);
+	fprintf(stderr, "usage: %s stall|tree|rare|requests|stopped|dies|execs|forks|debugged\n", argv[0]);
 	return 2;
 }

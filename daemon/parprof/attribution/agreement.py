@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from parprof.attribution.interval import Z
 
+_FEW = 3.0
+"""So many samples may be missed, or taken, where none are to be expected."""
 _TOLERANCE = 0.03
 """Samples are a clock of their own, and the two are not read at the same instant."""
 
@@ -27,7 +29,8 @@ class TwoWays:
     def error_s(self) -> float:
         """By how much the two may part: what chance explains 95 times in 100, and 3 %."""
         most_s = max(self.counted_s, self.sampled_s)
-        return Z * math.sqrt(max(most_s * self.step_s, 0.0)) + _TOLERANCE * most_s
+        chance_s = max(Z * math.sqrt(max(most_s * self.step_s, 0.0)), _FEW * self.step_s)
+        return chance_s + _TOLERANCE * most_s
 
     @property
     def agree(self) -> bool:

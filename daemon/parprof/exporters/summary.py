@@ -105,6 +105,8 @@ def _accounted(account: Accounting) -> str:
     told = ", ".join(f"{name} {value:.2f} s" for name, value in parts if value >= 0.005)
     if account.unsampled_s > _UNSAMPLED_TOLD * account.available_s:
         told += f"; {account.unsampled_s:.2f} s passed in bursts of work that are too short for samples"
+    if account.counted_idleness_s is None:
+        told += " (by samples: fitted, so the sum is no check)"
     return f"{100 * account.accounted:.1f} % of {account.cores:g} cores x {account.elapsed_s:.2f} s: {told}"
 
 

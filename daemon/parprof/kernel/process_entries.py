@@ -17,7 +17,7 @@ def process_state(raw: Any, *, follows_switches: bool) -> ProcessState:
     return ProcessState(
         raw.image, raw.n_working[parity], raw.n_unknown[parity], raw.members, raw.members_max, raw.probe_hits,
         tuple(raw.spent_ns), raw.ready_ns, bool(raw.ticks) or not follows_switches, raw.thin,
-        raw.threads_created,
+        raw.threads_created, raw.last_image, raw.last_ready_ns,
     )  # fmt: skip
 
 

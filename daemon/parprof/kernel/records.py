@@ -108,6 +108,10 @@ class ProcessState:
     thin: int
     """One sample in 2**thin is taken."""
     threads_created: int = 0
+    last_image: int = 0
+    """The one before the last exec; 0: there was none."""
+    last_ready_ns: int = 0
+    """What its working threads had waited for a CPU in all."""
 
 
 @dataclass(frozen=True, slots=True)

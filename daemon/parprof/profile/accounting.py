@@ -71,6 +71,8 @@ def disagreements(measured: Measurement, rows: RowMaker, samples: Sequence[PathS
             continue
         main = next((one for one in images if one is measured.images[measured.main]), images[0])
         cores = rows.mean_cores(main)
+        if cores % 1:
+            continue  # n has changed
         mine = [sample for sample in samples if sample.origin.image in set(times.images)]
         sampled_s = (_sum(mine, IDLENESS) + _sum(mine, STOLEN)) / 1e9
         most = max(cores - 1, 0.0)

@@ -158,6 +158,7 @@ class Arrivals:
         if not is_exec:
             self._lives.make_room(record.pid)
         elif before is not None:
+            before.observe()  # what the kernel keeps of the image that was replaced
             self._lives.end(before, End.REPLACED)
         like = before if before and not (record.stopped or (is_exec and not before.stops)) else None
         scope = before.scope if before is not None else self._scope_for(record.image)

@@ -534,6 +534,8 @@ class Target:
     def observe(self) -> bool:
         """Remember what the kernel knows, for when the process is gone. False if its PID is another's by now."""
         state = self.kernel.process_state(self.pid)
+        if state is not None and state.last_image == self.image:
+            self.ready_ns = state.last_ready_ns
         if state is None or state.image != self.image:
             return state is None
         self.members_max = max(self.members_max, state.members_max)
