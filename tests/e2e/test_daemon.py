@@ -193,7 +193,9 @@ def test_attach_through_the_daemon_takes_the_seconds_and_the_rate_asked_for(
             assert seconds <= told["duration_s"] < seconds + 0.5
             assert told["frequency_hz"] == hz
             assert told["totals"]["samples"] / hz == pytest.approx(told["totals"]["work_s"], rel=0.02)
-            assert 0.5 * used_s < told["totals"]["work_s"] < 1.05 * used_s + 0.02
+            assert 0.1 < told["totals"]["work_s"] < 1.05 * used_s + 0.02, (
+                "the command takes longer than the profile"
+            )
             daemon.page_when("its own rate", lambda page: page.value("parprofd_frequency_hertz") == 19)
         moves = dict.fromkeys(
             (labels["from"], labels["to"])
