@@ -27,6 +27,7 @@ import daemon_process as dp
 from daemon_process import DaemonProcess
 from parprof import pprof_pb2
 from parprof.service.push import pyroscope_pb2
+from profiling import cpu_seconds
 from push_server import serving
 from reports import report_of
 from truth import Truth
@@ -139,10 +140,10 @@ def test_attach_goes_through_the_daemon_where_there_is_one(daemon: DaemonProcess
         done = daemon.parprof("attach", target.pid, "-d", "2", "-o", through)
         assert done.returncode == 0, done.stderr
         assert "skewed_long" in done.stdout
-        assert frequency_of(through) == 199  # the daemon's, not the command's own
-        assert "measured by parprofd, at 199 Hz" in dp.parprof("report", through, "-v").stdout.replace(
-            "\n", " "
-        )
+        assert frequency_of(through) == 499, "the command's, not the daemon's own"
+        said = "measured by parprofd, at 499 Hz, without loops"
+        assert said in dp.parprof("report", through, "-v").stdout.replace("\n", " ") and said in done.stderr
+        daemon.page_when("its own rate", lambda page: page.value("parprofd_frequency_hertz") == 199)
         nowhere = str(tmp_path / "nobody.sock")
         done = dp.parprof("attach", target.pid, "-d", "1", "-o", alone, PARPROF_SOCKET=nowhere)
         assert done.returncode == 0, done.stderr
@@ -169,6 +170,44 @@ def test_attach_through_the_daemon_has_nothing_of_before(tmp_path: Path, spinner
         assert daemon.parprof("attach", target.pid, "-d", "2", "-o", out).returncode == 0
         told = report_of(out)
         assert told["totals"]["samples"] > 10 and 1.9 < told["duration_s"] < 6
+
+
+@pytest.mark.alone
+def test_attach_through_the_daemon_takes_the_seconds_and_the_rate_asked_for(
+    tmp_path: Path, spinner: Path
+) -> None:
+    """However long the daemon's own intervals are, and whatever its own rate; and that one comes back."""
+    out, tables = (
+        tmp_path / "out.pb.gz",
+        {"profiles": {"interval_seconds": 10}, "sampling": {"frequency_hz": 19}},
+    )
+    busy = [sys.executable, "-S", "-c", "while True: pass"]
+    with dp.running(tmp_path / "parprofd", tables) as daemon, dp.started(*busy) as target:
+        for seconds, hz in ((3, 499), (2, 199)):
+            time.sleep(0.5)
+            before_s = cpu_seconds(target.pid)
+            done = daemon.parprof("attach", target.pid, "-d", seconds, "-F", hz, "-q", "-o", out)
+            used_s = cpu_seconds(target.pid) - before_s
+            assert done.returncode == 0 and done.stderr == "", done.stderr
+            told = report_of(out)
+            assert seconds <= told["duration_s"] < seconds + 0.5
+            assert told["frequency_hz"] == hz
+            assert told["totals"]["samples"] / hz == pytest.approx(told["totals"]["work_s"], rel=0.02)
+            assert 0.1 < told["totals"]["work_s"] < 1.05 * used_s + 0.02, (
+                "the command takes longer than the profile"
+            )
+            daemon.page_when("its own rate", lambda page: page.value("parprofd_frequency_hertz") == 19)
+        moves = dict.fromkeys(
+            (labels["from"], labels["to"])
+            for labels, value in daemon.page().of("parprofd_governor_transitions_total")
+            if value
+        )
+        assert {
+            ("19 Hz", "499 Hz"),
+            ("499 Hz", "19 Hz"),
+            ("19 Hz", "199 Hz"),
+            ("199 Hz", "19 Hz"),
+        } <= moves.keys()
 
 
 def test_attach_through_the_daemon_counts_time_without_samples(tmp_path: Path, spinner: Path) -> None:

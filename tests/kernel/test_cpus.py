@@ -14,6 +14,7 @@ import pytest
 
 from parprof.kernel.engine import BpfKernel
 from parprof.session.session import Session
+from profiling import cpu_seconds, run_while_it_works
 
 SWITCH = Path("/sys/devices/system/cpu/cpu1/online")
 SPIN = "import os, time; os.sched_setaffinity(0, {1}); end = time.monotonic() + 30\nwhile time.monotonic() < end: pass"
@@ -73,3 +74,32 @@ def test_a_cpu_that_is_away_for_a_while(cpu1: Path) -> None:
         before = kernel.lost()["cpu_gap"]
         kernel.drain()
         assert kernel.lost()["cpu_gap"] == before
+
+
+BUSY = "while True: pass"
+
+
+def test_the_rate_changes_while_samples_are_taken() -> None:
+    """Each part weighed with its own rate is the CPU time that was used: none is lost, none counted twice."""
+    with BpfKernel(["cpu-clock"], 99) as kernel:
+        session = Session(kernel)
+        process = subprocess.Popen([sys.executable, "-S", "-c", BUSY])
+        try:
+            session.watch(process.pid)
+            session.drain()
+            session.take()
+            began_s, sampled_s = cpu_seconds(process.pid), 0.0
+            for hz in (499, 19, 99, 499, 19, 499):
+                run_while_it_works(session, process.pid, 1.5)
+                session.drain()
+                counts = session.take()
+                kernel.set_frequency(hz)
+                sampled_s += sum(count.samples for count in counts.facts.values()) / counts.frequency_hz
+            session.drain()
+            sampled_s += sum(count.samples for count in session.take().facts.values()) / kernel.frequency_hz
+            assert sampled_s == pytest.approx(cpu_seconds(process.pid) - began_s, rel=0.05)
+            assert sampled_s > 8
+        finally:
+            process.kill()
+            process.wait()
+            session.close()

@@ -52,6 +52,7 @@ class StandInService:
         self.calls: list[tuple[str, int]] = []
         self.looked: list[tuple[int, bool]] = []
         self.cuts = 0
+        self.rates: list[int] = []
         self.seconds = 0.0
         self.profiles_taken: list[Future[Profile]] = []
         self.delay_profile = False
@@ -108,6 +109,10 @@ class StandInService:
         return _done()
 
     def refresh(self) -> Future[None]:
+        return _done()
+
+    def sample_at(self, frequency_hz: int) -> Future[None]:
+        self.rates.append(frequency_hz)
         return _done()
 
     def cut(self, pid: int) -> Future[float]:

@@ -25,6 +25,7 @@ from parprof.service.control import conversation, server, socket_path
 from parprof.service.control.client import Client, ControlError, NoDaemon, profile_from_daemon
 from parprof.service.control.conversation import PROTOCOL
 from parprof.service.control.frames import receive, send
+from parprof.service.control.leases import Leases
 from parprof.service.control.listening import inherited, listen, stop_listening
 from parprof.service.control.server import ControlServer
 from profiles import heat
@@ -113,6 +114,17 @@ def test_two_attach_to_one_process(tmp_path: Path, target: int) -> None:
         assert done == [heat()]
         until(lambda: service.calls == [("watch", target), ("unwatch", target)])
         assert service.looked == [(target, True), (target, False)]
+
+
+def test_the_highest_rate_that_is_asked_for_is_that_of_all(target: int) -> None:
+    service = StandInService(process(target))
+    leases = Leases(service)
+    with leases.attached(target, 199):
+        with leases.attached(target, 499), leases.attached(target, 499):
+            with leases.attached(target):
+                assert service.rates == [199, 499]
+        assert service.rates == [199, 499, 199]
+    assert service.rates == [199, 499, 199, 0]
 
 
 def test_progress_and_finish(tmp_path: Path, target: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -260,3 +260,16 @@ def test_users_cannot_take_all_connections(open_path: Path, monkeypatch: pytest.
         ]  # fmt: skip
         with Client(path) as root:
             assert root.status().samples == 12345
+
+
+def test_users_raise_the_rate_of_all_cpus_to_that_of_attach_only(open_path: Path) -> None:
+    with sleeping(NOBODY, NOBODY) as own:
+        service = StandInService(process(own, NOBODY))
+        with serving(service, open_path) as path:
+
+            def attach() -> float:
+                return profile_from_daemon(own, 0.01, path=path, frequency_hz=9999).duration_s
+
+            assert isinstance(as_user(NOBODY, NOBODY, attach), float)
+            attach()
+        assert service.rates == [499, 0, 9999, 0]

@@ -84,3 +84,42 @@ def test_it_goes_back_up_with_room_alone() -> None:
     assert one.judge_frequency(samples(49, 150_000.0)) == 49, "99 Hz would be too dear"
     assert one.judge_frequency(samples(49, 20_000.0)) == 99
     assert one.transitions == {("99 Hz", "49 Hz"): 1, ("49 Hz", "99 Hz"): 1}
+
+
+def test_a_rate_that_somebody_asks_for_comes_at_once_and_goes_with_him() -> None:
+    one = Governor(0.01, 99)
+    one.ask_for(499)
+    assert one.frequency_hz == 499
+    one.ask_for(999)
+    assert one.frequency_hz == 999
+    one.ask_for(499)
+    assert one.frequency_hz == 499
+    one.ask_for(0)
+    assert one.frequency_hz == 99
+    one.ask_for(49)
+    assert one.frequency_hz == 99, "the usual one is more"
+    one.ask_for(0)
+    assert one.frequency_hz == 99
+
+
+def test_a_rate_that_somebody_asks_for_stays_whatever_it_costs() -> None:
+    one = Governor(0.01, 99)
+    one.ask_for(499)
+    assert one.judge_frequency(samples(499, 50_000.0)) == 499
+    one.ask_for(19)
+    assert one.judge_frequency(samples(99, 200_000.0)) == 49, "he asks for less than it is"
+    one.ask_for(0)
+    assert one.frequency_hz == 99
+    assert one.judge_frequency(samples(99, 200_000.0)) == 49
+    one.ask_for(499)
+    one.ask_for(0)
+    assert one.frequency_hz == 49, "what was found to be too dear before is so still"
+
+
+def test_the_usual_rate_changes_while_another_one_is_asked_for() -> None:
+    one = Governor(0.01, 99)
+    one.ask_for(499)
+    one.set_budget(0.01, 49)
+    assert one.frequency_hz == 499
+    one.ask_for(0)
+    assert one.frequency_hz == 49

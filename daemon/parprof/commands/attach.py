@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from parprof.commands.control_socket import add_socket_option
 from parprof.commands.measuring import (
     DEFAULT_BUDGET_PERCENT,
-    DEFAULT_FREQUENCY_HZ,
     Interrupt,
     add_measuring_options,
     add_trace_options,
@@ -33,6 +32,7 @@ from parprof.process.identity import descendants, inspect
 from parprof.service.control import may_have_daemon
 
 if TYPE_CHECKING:
+    from parprof.model import Profile
     from parprof.session.session import Session
     from parprof.session.target import Target
 
@@ -152,21 +152,32 @@ class AttachCommand:
                         path=args.socket,
                         on_progress=progress.show_daemon,
                         finished=lambda: bool(interrupt.signal),
+                        frequency_hz=args.frequency,
                     )
                 if (
                     profile.process.comm == mine.comm
                 ):  # the daemon may not tell arguments; who may see them does
                     profile.process = replace(profile.process, command=mine.command)
-                profile.notes.append(
-                    f"measured by parprofd, at {profile.frequency_hz:g} Hz, without loops unless its symbols.loops is "
-                    f"set; attach alone (PARPROF_SOCKET=/nowhere) has loops and {DEFAULT_FREQUENCY_HZ} Hz"
-                )
+                differs = _what_differs(profile, args.frequency)
+                profile.notes.append(differs)
+                if not args.quiet:
+                    print(f"parprof: {differs}", file=sys.stderr)
                 present(args, profile)
             return True
         except NoDaemon:
             if args.socket is not None:
                 raise
             return False
+
+
+def _what_differs(profile: Profile, asked_hz: int) -> str:
+    """Between what the daemon measured and what attach alone would have, in a sentence."""
+    rate = f"at {profile.frequency_hz:g} Hz" if profile.frequency_hz else "at rates that changed meanwhile"
+    as_asked = "" if profile.frequency_hz == asked_hz else f" instead of {asked_hz}"
+    return (
+        f"measured by parprofd, {rate}{as_asked}, without loops unless its symbols.loops is set; attach alone"
+        " (PARPROF_SOCKET=/nowhere) has loops"
+    )
 
 
 def _others(pid: int, scope: str) -> list[int]:
@@ -207,8 +218,8 @@ class _Patience:
 
 
 def _daemon_can(args: argparse.Namespace) -> bool:
-    """Whether the daemon, which samples at a rate of its own, can do what is asked for."""
-    own = (
+    """Whether the daemon can do what is asked for."""
+    return not (
         args.budget != DEFAULT_BUDGET_PERCENT
         or args.event
         or args.cores
@@ -219,4 +230,3 @@ def _daemon_can(args: argparse.Namespace) -> bool:
         or args.trace
         or not args.wait
     )
-    return not own and args.frequency == DEFAULT_FREQUENCY_HZ

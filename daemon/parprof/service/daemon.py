@@ -28,9 +28,9 @@ from parprof.profile.rows import RowMaker
 from parprof.service import footprint
 from parprof.service.config.options import DaemonOptions
 from parprof.service.folding import fold_cold
-from parprof.service.governor import Governor, Usage
+from parprof.service.governor import Governor
 from parprof.service.groups import Groups
-from parprof.service.losses import SETTLING, UNDECIDED, Losses, failure_reason
+from parprof.service.losses import UNDECIDED, Losses, failure_reason
 from parprof.service.model import GroupKey, Labels, ProfileEntry, PushQueue, Snapshot
 from parprof.service.recent import RecentProfiles
 from parprof.service.requests import Requests
@@ -73,7 +73,7 @@ class Daemon:
         self._ended = Metrics()
         self._short = ShortLived()
         self._undecided = 0
-        """Samples of processes about which nothing was decided, at the last snapshot."""
+        """Samples of processes about which nothing was decided, when the last interval ended."""
         self._undecided_s = 0.0
         self._drain_seconds = 0.0
         self._cost_ns = self._cost_ratio = 0.0
@@ -213,6 +213,15 @@ class Daemon:
             target = self._session.live(pid)
             if target is not None:
                 self._session.find_waits(target, wanted)
+
+        return self._requests.ask(change)
+
+    def sample_at(self, frequency_hz: int) -> Future[None]:
+        """Sample at this rate, if it is higher than the usual one, until further notice; 0: at the usual one."""
+
+        def change() -> None:
+            self._governor.ask_for(frequency_hz)
+            self._charge()
 
         return self._requests.ask(change)
 
@@ -400,6 +409,8 @@ class Daemon:
         seconds = before_s - self._charged_s
         self._charged_s = before_s
         drained = session.take()
+        self._undecided_until_now()
+        self._set_frequency()  # before anything else: what is sampled from now on is weighed with the new one
         rows = self._rows.rows(drained)
         charged = self._watching.charge(
             drained.facts,
@@ -408,6 +419,7 @@ class Daemon:
             self._options.paths_per_process,
             fold_cold,
             self._rows.fine_n_working,
+            drained.frequency_hz,
         )
         self._ended.add(self._watching.take_strays())
         for one in charged:
@@ -419,7 +431,7 @@ class Daemon:
                     self.leave(*left)
             self._labels[pid] = one.labels
             self._recent.add(profile, image=one.target.image, uid=one.labels.uid, ended_s=before_s)
-        self._govern(charged, seconds)
+        self._govern(charged, seconds, drained.frequency_hz)
         before_ns, self._cost_ns = self._cost_ns, session.cost.machine_ns(session.targets.values())
         machine_ns = 1e9 * max(seconds, 0.001) * (os.cpu_count() or 1)
         self._cost_ratio = max(self._cost_ns - before_ns, 0.0) / machine_ns
@@ -436,7 +448,7 @@ class Daemon:
         self._entries = self._recent.entries()
         self._drain_seconds = time.monotonic() - before_s
 
-    def _govern(self, charged: list[Charged], seconds: float) -> None:
+    def _govern(self, charged: list[Charged], seconds: float, frequency_hz: int) -> None:
         now_s = time.monotonic()
         for one in charged:
             target = one.target
@@ -453,7 +465,8 @@ class Daemon:
                 target.probing.go_over_to(Source.EXACT, "probes are tried again")
                 target.probing.take_transitions()
         self._govern_switches(now_s)
-        self._govern_frequency(self._watching.machine(charged, seconds))
+        if frequency_hz == self._governor.frequency_hz:  # else another rate was asked for meanwhile
+            self._governor.judge_frequency(self._watching.machine(charged, seconds))
 
     def _govern_switches(self, now_s: float) -> None:
         breaker = self._kernel.breaker
@@ -465,15 +478,17 @@ class Daemon:
         except (ParprofError, OSError) as error:
             _LOG.warning("context switches are not followed: %s", error)
 
-    def _govern_frequency(self, machine: Usage) -> None:
-        frequency_hz = self._governor.judge_frequency(machine)
-        if frequency_hz != self._kernel.frequency_hz:
-            _LOG.info("sampling at %d Hz instead of %d", frequency_hz, self._kernel.frequency_hz)
-            try:
-                self._kernel.set_frequency(frequency_hz)
-            except ParprofError as error:
-                _LOG.warning("sampling stays at %d Hz: %s", self._kernel.frequency_hz, error)
-                self._governor.frequency_hz = self._kernel.frequency_hz
+    def _set_frequency(self) -> None:
+        """Sample at the governor's rate from now on: right after a drain, as all that was drained has one rate."""
+        frequency_hz = self._governor.frequency_hz
+        if frequency_hz == self._kernel.frequency_hz:
+            return
+        _LOG.info("sampling at %d Hz instead of %d", frequency_hz, self._kernel.frequency_hz)
+        try:
+            self._kernel.set_frequency(frequency_hz)
+        except ParprofError as error:
+            _LOG.warning("sampling stays at %d Hz: %s", self._kernel.frequency_hz, error)
+            self._governor.frequency_hz = self._kernel.frequency_hz
 
     def _trim(self) -> None:
         """Give back what has not been used for some time."""
@@ -494,10 +509,14 @@ class Daemon:
                 problem,
             )
 
-    def _short_lived(self, undecided: int) -> dict[GroupKey, float]:
+    def _undecided_until_now(self) -> None:
+        """Weigh samples of processes about which nothing was decided with the rate at which they were taken."""
+        lost = self._kernel.lost().get(UNDECIDED, 0)
+        self._undecided_s += max(lost - self._undecided, 0) / self._kernel.frequency_hz
+        self._undecided = lost
+
+    def _short_lived(self) -> dict[GroupKey, float]:
         """CPU time of those about which nothing was decided, by what their parents belong to."""
-        self._undecided_s += max(undecided - self._undecided, 0) / self._kernel.frequency_hz
-        self._undecided = undecided
         return dict(self._short.advance(self._undecided_s))
 
     def _make_snapshot(self) -> Snapshot:
@@ -532,7 +551,7 @@ class Daemon:
             levels_s=self._watching.levels_s,
             detaching=detacher.pending,
             dropped={"intervals": self._recent.dropped_intervals, "call paths": self._recent.dropped_rows},
-            short_lived_s=self._short_lived(lost.get(UNDECIDED, 0) + lost.get(SETTLING, 0)),
+            short_lived_s=self._short_lived(),
             groups=self._watching.groups(self._options.functions_per_process),
             notes=self._notes,
             protection=self._snapshot.protection,

@@ -52,6 +52,7 @@ class Governor:
         ``frequency_hz``: the rate to aim at.
         """
         self.frequency_hz = frequency_hz
+        self._asked_hz = self._before_hz = 0
         self.set_budget(budget_ratio, frequency_hz)
         self.transitions: Counter[tuple[str, str]] = Counter()
         self._degraded: dict[Hashable, _Degraded] = {}
@@ -59,7 +60,25 @@ class Governor:
     def set_budget(self, budget_ratio: float, frequency_hz: int) -> None:
         """Hold another budget from now on, and aim at another rate."""
         self.budget_ratio = budget_ratio
-        self.wanted_hz = frequency_hz
+        self._usual_hz = frequency_hz
+
+    @property
+    def wanted_hz(self) -> int:
+        """The rate to aim at."""
+        return max(self._usual_hz, self._asked_hz)
+
+    def ask_for(self, frequency_hz: int) -> None:
+        """Sample at this rate, if it is higher, as long as somebody looks at a process; 0: nobody does any more.
+
+        At once, and whatever it costs all of them together: what each may pay is the breaker's business.
+        """
+        if frequency_hz and not self._asked_hz:
+            self._before_hz = self.frequency_hz
+        self._asked_hz = frequency_hz
+        if frequency_hz:
+            self._go_to(max(self._before_hz, frequency_hz))
+        else:
+            self._go_to(min(self._before_hz, self._usual_hz))
 
     def cost_ratio(self, usage: Usage) -> float:
         """Cost in the target as a share of its CPU time; 0 where it used none."""
@@ -111,6 +130,8 @@ class Governor:
         """The sampling rate from now on, by what samples alone cost all processes together."""
         ratio = machine.samples_ns / machine.cpu_ns if machine.cpu_ns > 0 else 0.0
         at = self.frequency_hz
+        if at <= self._asked_hz:
+            return at
         if ratio > self.budget_ratio:
             fits = [hz for hz in FREQUENCIES_HZ if hz < at and ratio * hz / at <= self.budget_ratio]
             at = max(fits, default=min(FREQUENCIES_HZ[0], at))
@@ -120,10 +141,13 @@ class Governor:
             above = [hz for hz in (*FREQUENCIES_HZ, self.wanted_hz) if at < hz <= self.wanted_hz]
             fits = [hz for hz in above if ratio * hz / at <= _ROOM * self.budget_ratio]
             at = max(fits, default=at)
-        if at != self.frequency_hz:
-            self.transitions[f"{self.frequency_hz} Hz", f"{at} Hz"] += 1
-            self.frequency_hz = at
+        self._go_to(at)
         return at
+
+    def _go_to(self, frequency_hz: int) -> None:
+        if frequency_hz != self.frequency_hz:
+            self.transitions[f"{self.frequency_hz} Hz", f"{frequency_hz} Hz"] += 1
+            self.frequency_hz = frequency_hz
 
     def forget(self, image: int) -> None:
         """A process is gone."""

@@ -237,6 +237,9 @@ class Service(Protocol):
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:
         """Find out from now on where the threads of a process wait, too, or do so no more."""
 
+    def sample_at(self, frequency_hz: int) -> Future[None]:
+        """Sample at this rate, if it is higher than the usual one, until further notice; 0: at the usual one."""
+
     def cut(self, pid: int) -> Future[float]:
         """End the interval that is under way: profiles of a process that are asked for later can begin here.
 

@@ -83,6 +83,8 @@ class Charged:
     rows: list[PathSample]
     usage: Usage
     start_s: float
+    frequency_hz: int
+    """At which it was sampled."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -153,10 +155,11 @@ class Watching:
         limit: int,
         fold: Fold,
         fine: Mapping[int, float],
+        frequency_hz: int,
     ) -> list[Charged]:
         """Charge one interval of ``seconds``; at most ``limit`` call paths of each process stay apart.
 
-        `look` comes first. ``fine``: see `mean_n_working`.
+        `look` comes first. ``fine``: see `mean_n_working`. ``frequency_hz``: the rate of its samples.
         """
         end_s = time.time()
         by_image: dict[int, list[PathSample]] = {}
@@ -196,7 +199,7 @@ class Watching:
             cores = mean_cores(account.take_held(target.cores_held()))
             times = CoreTime(
                 interval.work_ns / 1e9, interval.idleness_ns / 1e9, ready_ns / 1e9, cores,
-                seconds, 1 / self._session.kernel.frequency_hz, most.get(target.image, 0),
+                seconds, 1 / frequency_hz, most.get(target.image, 0),
             )  # fmt: skip
             self._check(account, times)
             self._compare(target, interval, times, ticked)
@@ -212,7 +215,9 @@ class Watching:
                     sum(paid),
                     paid[Cost.SAMPLE] + paid[Cost.TIMER],
                 )
-                out.append(Charged(target, watched.labels, account, found, usage, end_s - seconds))
+                out.append(
+                    Charged(target, watched.labels, account, found, usage, end_s - seconds, frequency_hz)
+                )
             else:
                 account.cost_ratio = 0.0
         return out
@@ -245,7 +250,7 @@ class Watching:
                 target.pid, target.process.comm, self._command(target), target.plan.runtime, cores, target.n_w_source
             ),
             duration_s=charged.usage.seconds,
-            frequency_hz=self._session.kernel.frequency_hz,
+            frequency_hz=charged.frequency_hz,
             samples=charged.rows,
             event=event,
             target_cost_percent=100 * charged.account.cost_ratio,
@@ -263,7 +268,17 @@ class Watching:
         watched, start_s = self._known(target), time.time() - seconds
         nothing = Usage(seconds, 0.0, 0, 0)
         profile = self.profile(
-            Charged(target, watched.labels, watched.account, [], nothing, start_s), cores, event
+            Charged(
+                target,
+                watched.labels,
+                watched.account,
+                [],
+                nothing,
+                start_s,
+                self._session.kernel.frequency_hz,
+            ),
+            cores,
+            event,
         )
         profile.notes.append(NOTHING_SAMPLED)
         return profile

@@ -84,15 +84,18 @@ class Client(Closing):
         seconds: float | None = None,
         on_progress: Callable[[pb.Progress], None] | None = None,
         finished: Callable[[], bool] | None = None,
+        frequency_hz: int = 0,
     ) -> Profile:
-        """The profile of a process from now on.
+        """The profile of a process from now on, sampled at ``frequency_hz`` if that is more than the daemon's own rate.
 
         It ends after ``seconds``, when the process does, or soon after ``finished`` is true. ``on_progress``
         is called once a second meanwhile.
         """
         if seconds is not None and not (math.isfinite(seconds) and 0 < seconds <= MAX_ATTACH_SECONDS):
             raise UsageError(f"-d {seconds}: the daemon takes up to {MAX_ATTACH_SECONDS:.0f} seconds")
-        self._send(pb.Request(attach=pb.AttachRequest(pid=pid, seconds=seconds or 0.0)))
+        self._send(
+            pb.Request(attach=pb.AttachRequest(pid=pid, seconds=seconds or 0.0, frequency_hz=frequency_hz))
+        )
         parts: list[bytes] = []
         size, finishing = 0, False
         while True:
@@ -174,6 +177,7 @@ def profile_from_daemon(
     path: str | None = None,
     on_progress: Callable[[pb.Progress], None] | None = None,
     finished: Callable[[], bool] | None = None,
+    frequency_hz: int = 0,
 ) -> Profile:
     """The profile of a process from now on, taken by the daemon; see `Client.attach`.
 
@@ -182,4 +186,4 @@ def profile_from_daemon(
         TargetError, PrivilegeError, ControlError.
     """
     with Client(path) as client:
-        return client.attach(pid, seconds, on_progress, finished)
+        return client.attach(pid, seconds, on_progress, finished, frequency_hz)

@@ -8,12 +8,14 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AttachRequest(_message.Message):
-    __slots__ = ["pid", "seconds"]
+    __slots__ = ["frequency_hz", "pid", "seconds"]
+    FREQUENCY_HZ_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    frequency_hz: int
     pid: int
     seconds: float
-    def __init__(self, pid: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, pid: _Optional[int] = ..., seconds: _Optional[float] = ..., frequency_hz: _Optional[int] = ...) -> None: ...
 
 class Counter(_message.Message):
     __slots__ = ["labels", "value"]

@@ -36,6 +36,8 @@ PROGRESS_SECONDS = 1.0
 PROFILE_SECONDS = 300.0
 """How long to wait for symbols."""
 MAX_ATTACH_SECONDS = 3600.0
+MAX_HZ, MAX_USERS_HZ = 9999, 499
+"""What the rate is raised to for root, and for others: it is the rate of all CPUs."""
 CHUNK_BYTES = 256 * 1024
 
 _log = logging.getLogger("parprof.control")
@@ -165,7 +167,8 @@ class Conversation:
             process = inspect(pid)
         except TargetError as error:
             raise Refusal(pb.Error.TARGET, visible(str(error), 1024)) from error
-        data = self._try(pid, lambda: self._measured(process, seconds or MAX_ATTACH_SECONDS))
+        frequency_hz = min(request.frequency_hz, MAX_HZ if self._peer.is_root else MAX_USERS_HZ)
+        data = self._try(pid, lambda: self._measured(process, seconds or MAX_ATTACH_SECONDS, frequency_hz))
         if isinstance(data, bytes):
             for start in range(0, len(data), CHUNK_BYTES):
                 chunk = data[start : start + CHUNK_BYTES]
@@ -173,11 +176,11 @@ class Conversation:
                     pb.Response(profile=pb.ProfileChunk(data=chunk, last=start + CHUNK_BYTES >= len(data)))
                 )
 
-    def _measured(self, process: Process, seconds: float) -> bytes | None:
+    def _measured(self, process: Process, seconds: float, frequency_hz: int) -> bytes | None:
         """The profile file of the coming seconds; None when the client has left meanwhile."""
         pid = process.pid
         before = self._snapshot_of(pid)
-        with self._leases.attached(pid) as began:
+        with self._leases.attached(pid, frequency_hz) as began:
             while is_alive(process) and (left := began + seconds - time.monotonic()) > 0:
                 if is_readable(self._sock, min(left, PROGRESS_SECONDS)):
                     request = self._request(FRAME_SECONDS)

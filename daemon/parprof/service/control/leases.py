@@ -36,14 +36,18 @@ class Leases:
         """By PID: how many clients attach to a process that is watched for them alone."""
         self._looking: Counter[int] = Counter()
         """By PID: how many clients attach to it at all."""
+        self._rates: Counter[int] = Counter()
+        """How many clients ask for each rate."""
         self._asked: dict[int, tuple[int, Process]] = {}
         """By PID: the user who asked to watch it until further notice, and which process that was."""
         self._unwatched: dict[int, Snapshot] = {}
         """By PID: the snapshot from before it was left alone, which still lists it."""
 
     @contextmanager
-    def attached(self, pid: int) -> Iterator[float]:
+    def attached(self, pid: int, frequency_hz: int = 0) -> Iterator[float]:
         """Have a process watched inside the block, and an interval begin: when it began, CLOCK_MONOTONIC.
+
+        ``frequency_hz``: how often to sample meanwhile, if that is more often than usual.
 
         Raises:
             TargetError: it cannot be watched.
@@ -55,11 +59,14 @@ class Leases:
                     _wait(self._service.watch(pid))
                 self._attached[pid] += 1
             self._look_closely(pid, 1)
+            self._sample_at(frequency_hz, 1)
         try:
             yield _wait(self._service.cut(pid))  # nothing from before belongs into the profile
         finally:
             with self._lock, suppress(ParprofError, TimeoutError):  # the daemon ends
                 self._look_closely(pid, -1)
+            with self._lock, suppress(ParprofError, TimeoutError):
+                self._sample_at(frequency_hz, -1)
             if ours:
                 self._release(pid)
 
@@ -71,6 +78,15 @@ class Leases:
             del self._looking[pid]
         if bool(now) != bool(before):
             _wait(self._service.find_waits(pid, bool(now)))
+
+    def _sample_at(self, frequency_hz: int, change: int) -> None:
+        """The highest rate that is asked for is that of all: the clocks of the CPUs are what is set."""
+        before = max(self._rates, default=0)
+        self._rates[frequency_hz] += change
+        self._rates += Counter()  # without those that nobody asks for any more
+        now = max(self._rates, default=0)
+        if now != before:
+            _wait(self._service.sample_at(now))
 
     def _release(self, pid: int) -> None:
         with self._lock:
