@@ -9,20 +9,20 @@ from typing import Protocol, TypeVar
 class Joinable(Protocol):
     """What can become one with what follows it."""
 
-    def joined(self: Part, later: Part, /) -> Part:
+    def joined(self: Halvable, later: Halvable, /) -> Halvable:
         """This one and the one behind it as one; neither changes."""
 
 
-Part = TypeVar("Part", bound=Joinable)
+Halvable = TypeVar("Halvable", bound=Joinable)
 
 
-def halved(parts: Sequence[Part]) -> list[Part]:
+def halved(parts: Sequence[Halvable]) -> list[Halvable]:
     """Each two as one; the last stays as it is if it is left over."""
     pairs = [first.joined(second) for first, second in zip(parts[::2], parts[1::2], strict=False)]
     return [*pairs, *parts[len(pairs) * 2 :]]
 
 
-def few(parts: Sequence[Part], size: Callable[[Part], int], most: int) -> list[Part]:
+def few(parts: Sequence[Halvable], size: Callable[[Halvable], int], most: int) -> list[Halvable]:
     """The same time in so few parts that their sizes add up to ``most`` at most, or in a single one."""
     out = list(parts)
     while len(out) > 1 and sum(map(size, out)) > most:

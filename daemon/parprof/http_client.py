@@ -45,7 +45,7 @@ class TooLarge(NoAnswer):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ServerOrigin:
     """A server: what of a URL stands before the path."""
 
     host: str
@@ -126,7 +126,7 @@ class HttpClient(Closing):
 
     def __init__(
         self,
-        origin: Origin,
+        origin: ServerOrigin,
         timeout_s: float,
         context: ssl.SSLContext | None = None,
         proxy: Proxy | None = None,
@@ -221,7 +221,7 @@ def get(
     seconds: float,
     redirections: int,
     context: ssl.SSLContext | None = None,
-    proxy_of: Callable[[Origin], Proxy | None] = lambda origin: None,
+    proxy_of: Callable[[ServerOrigin], Proxy | None] = lambda origin: None,
 ) -> Taken:
     """What ``take`` makes of the answer to a GET, all within ``seconds``; so many redirections are followed.
 
@@ -239,7 +239,7 @@ def get(
 
     for _ in range(1 + redirections):
         try:
-            origin, parts = Origin.of(url), urlsplit(url)
+            origin, parts = ServerOrigin.of(url), urlsplit(url)
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         except ValueError as error:
             raise NoAnswer(str(error)) from error
@@ -271,7 +271,7 @@ class _Connection(http.client.HTTPConnection):
 
     def __init__(
         self,
-        origin: Origin,
+        origin: ServerOrigin,
         proxy: Proxy | None,
         timeout_s: float,
         context: ssl.SSLContext | None,

@@ -5,7 +5,7 @@ Clocks: every ``*_ns`` that is a point in time is CLOCK_MONOTONIC; every duratio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import zip_longest
@@ -128,6 +128,13 @@ class Frame:
         return self._hash
 
 
+Frames = tuple[Frame, ...]
+"""The frames at one address, the innermost inlined function or loop first."""
+StackRow = tuple[int, bool, Frames]
+"""A physical frame: address, whether it is a return address, and its frames."""
+StackMerge = Callable[[list[StackRow], bool], tuple[list[Frame], bool]]
+"""(rows leaf first, whether the stack is whole) -> frames leaf first, those of an interpreted language among them, and
+whether the outermost one is known now."""
 Path = tuple[Frame, ...]
 """A call path, root first."""
 

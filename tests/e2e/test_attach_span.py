@@ -16,7 +16,7 @@ import pytest
 
 from parprof.exporters import scale_pprof
 from parprof.scale.model import Scale
-from parprof.scale.record import Kind
+from parprof.scale.record import SiteKind
 from profiling import BUILD
 
 pytestmark = pytest.mark.beside
@@ -72,12 +72,12 @@ def test_each_phase_takes_as_long_as_its_longest_share(program: Path, tmp_path: 
     assert main.speedup == pytest.approx(5.5 / 3.5, rel=0.08)
     parallelism = {site.kind: site.work_s / site.span_s for site in main.sites}
     assert parallelism == {
-        Kind.SERIAL: pytest.approx(1),
-        Kind.PHASE: pytest.approx(3 / 2, rel=0.08),
-        Kind.REGION: pytest.approx(2, rel=0.08),
+        SiteKind.SERIAL: pytest.approx(1),
+        SiteKind.PHASE: pytest.approx(3 / 2, rel=0.08),
+        SiteKind.REGION: pytest.approx(2, rel=0.08),
     }
     share = {site.kind: site.share for site in main.sites}
-    assert share[Kind.PHASE] == pytest.approx(2 / 3.5, rel=0.08)
+    assert share[SiteKind.PHASE] == pytest.approx(2 / 3.5, rel=0.08)
     assert all("span_phases.c:" in site.label for site in main.sites)
     counts = [site.count for site in main.sites]
     assert max(counts) - min(counts) <= 2 < min(counts)
@@ -88,7 +88,7 @@ def test_tasks_at_a_barrier_are_their_threads_shares(tmp_path: Path) -> None:
     with running(BUILD / "span_phases.gomp", "tasks", COARSE_UNITS) as child:
         main = measured(child.pid, tmp_path / "out.pb.gz", "-d", "1").main
     assert 1 < main.speedup <= 2.001  # who executes how many is the runtime's choice
-    region = next(site for site in main.sites if site.kind == Kind.REGION)
+    region = next(site for site in main.sites if site.kind == SiteKind.REGION)
     assert region.work_s > 0.9 * main.work_s > 0
     assert main.lost.runtime < 0.6  # where tasks at barriers did not count, nearly all
 

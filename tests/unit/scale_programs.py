@@ -14,7 +14,7 @@ import pytest
 
 from parprof.instruments.span import LIBRARY, compile_command, environment
 from parprof.instruments.toolchain import source_directory
-from parprof.scale.record import Kind, Record, SiteRecord, read_record
+from parprof.scale.record import SiteKind, SiteRecord, SpanRecord, read_record
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 
@@ -82,7 +82,7 @@ def run(
     code: int = 0,
     compiler: str = "gcc",
     is_serial: bool = False,
-) -> Record:
+) -> SpanRecord:
     """The record of one run; every run has a directory for its records alone."""
     records = directory / f"records-{os.urandom(6).hex()}"
     records.mkdir()
@@ -97,7 +97,7 @@ def run(
     return record
 
 
-def records_of(records: Path) -> list[Record]:
+def records_of(records: Path) -> list[SpanRecord]:
     """What the processes of a run left; the files are gone then."""
     found = []
     for file in records.glob("*.span"):
@@ -106,11 +106,11 @@ def records_of(records: Path) -> list[Record]:
     return found
 
 
-def speedup(record: Record) -> float:
+def speedup(record: SpanRecord) -> float:
     return record.work_s / record.bound_s
 
 
-def sites(record: Record, kind: Kind) -> list[SiteRecord]:
+def sites(record: SpanRecord, kind: SiteKind) -> list[SiteRecord]:
     return [site for site in record.sites if site.kind == kind]
 
 

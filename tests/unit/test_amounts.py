@@ -17,7 +17,7 @@ from parprof.kernel import amounts, perf_events
 from parprof.kernel.amount_events import ALLOCATION_OUTER, ALLOCATION_TIMES_SHIFT
 from parprof.kernel.amounts import AMOUNTS, MOST_BYTES, Amount, parse
 from parprof.probes.allocators import ALLOCATORS, allocation_probes
-from parprof.probes.file_facts import FileFacts, Function, Place
+from parprof.probes.file_facts import FileFacts, ProbedFunction, ProbePlace
 from parprof.service.config import schema
 from parprof.service.main import Parprofd
 
@@ -120,11 +120,11 @@ class File:
         return len(self.name)
 
     def facts(self) -> FileFacts:
-        cheap, dear = Place(0x2010, True, True), Place(0x2000, False, True)
-        moved = Place(0x2020, True, False)
+        cheap, dear = ProbePlace(0x2010, True, True), ProbePlace(0x2000, False, True)
+        moved = ProbePlace(0x2020, True, False)
         return FileFacts(
             functions=tuple(
-                Function(name, 0x2000 + 256 * at, dear._replace(vaddr=dear.vaddr + 256 * at),
+                ProbedFunction(name, 0x2000 + 256 * at, dear._replace(vaddr=dear.vaddr + 256 * at),
                          (moved if name == "calloc" else cheap)._replace(vaddr=cheap.vaddr + 256 * at), None)
                 for at, name in enumerate(self.defines)
             )

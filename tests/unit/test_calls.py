@@ -22,7 +22,15 @@ from parprof.calls.finder import FunctionFinder
 from parprof.calls.placing import MAX_CALLS, CallPlace, References, place
 from parprof.calls.report import advice, as_json, print_result
 from parprof.calls.result import CallProfile, make_result
-from parprof.calls.search import MAX_ROUTINES, Copy, Found, Routine, found_from_json, list_functions, search
+from parprof.calls.search import (
+    MAX_ROUTINES,
+    Copy,
+    Found,
+    FoundFunction,
+    found_from_json,
+    list_functions,
+    search,
+)
 from parprof.calls.times import Times
 from parprof.calls.wanted import parse_wanted
 from parprof.errors import UsageError
@@ -379,7 +387,9 @@ def counted_site(
     number: int, name: str, vaddr: int, *, knows: bool = False, timed_as: int | None = None
 ) -> CountedSite:
     copy = Copy(name, 0x1000, "", (CallPlace(vaddr, True, knows),))
-    return CountedSite(number, 1, DSO, Routine(name, (copy,), ("a note",)), copy, copy.places[0], timed_as)
+    return CountedSite(
+        number, 1, DSO, FoundFunction(name, (copy,), ("a note",)), copy, copy.places[0], timed_as
+    )
 
 
 class Image:
@@ -506,7 +516,7 @@ class _Process:
 
 def timed_as(copy: Copy, *agents: Agent) -> tuple[int | None, list[str]]:
     counting = CallCounting(cast(BpfKernel, None), cast(FunctionFinder, _Finder()))
-    routine = Routine(copy.symbol, (copy,), ())
+    routine = FoundFunction(copy.symbol, (copy,), ())
     return counting._number_of_timed(_Process(*agents), DSO, routine, copy), counting.notes
 
 

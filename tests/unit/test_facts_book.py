@@ -22,8 +22,8 @@ from parprof.probes import facts_book
 from parprof.probes.facts_book import NOTHING, FactsBook
 from parprof.probes.file_facts import (
     FileFacts,
-    Function,
-    Place,
+    ProbedFunction,
+    ProbePlace,
     find_facts,
     from_json,
     function_from_json,
@@ -74,7 +74,7 @@ def dsos() -> Iterator[Callable[[Path], list[Dso]]]:
             process.communicate("\n", timeout=20)
 
 
-def named(facts: FileFacts, name: str) -> Function:
+def named(facts: FileFacts, name: str) -> ProbedFunction:
     (found,) = (function for function in facts.functions if function.name == name)
     return found
 
@@ -300,12 +300,12 @@ def test_what_is_no_fact_is_refused(raw: object) -> None:
 
 
 ADDRESSES = st.integers(0, (1 << 64) - 1)
-PLACES = st.builds(Place, ADDRESSES, st.booleans(), st.booleans())
-FUNCTIONS = st.builds(Function, st.text(max_size=20), ADDRESSES, PLACES, PLACES, st.none() | PLACES)
+PLACES = st.builds(ProbePlace, ADDRESSES, st.booleans(), st.booleans())
+FUNCTIONS = st.builds(ProbedFunction, st.text(max_size=20), ADDRESSES, PLACES, PLACES, st.none() | PLACES)
 
 
 @given(st.frozensets(st.text(max_size=9), max_size=4), st.lists(FUNCTIONS, max_size=4), st.booleans())
-def test_facts_survive_json(imports: frozenset[str], functions: list[Function], static: bool) -> None:
+def test_facts_survive_json(imports: frozenset[str], functions: list[ProbedFunction], static: bool) -> None:
     facts = FileFacts(imports, tuple(functions), None, static, ((1, 2),), not static)
     assert from_json(json.loads(json.dumps(to_json(facts)))) == facts
 

@@ -38,7 +38,7 @@ from parprof.files.dso import Dso
 from parprof.kernel.recording import Recording
 from parprof.kernel.records import Cost
 from parprof.kernel.stacks import INTERRUPTED, STACK_ENDS, Context, RawStack, StackTable
-from parprof.languages import Saved
+from parprof.languages import SavedLanguage
 from parprof.languages.front_ends import replayed
 from parprof.model import SCOPE, Count, Frame, SampleKey, ThreadState
 from parprof.process.identity import Process
@@ -78,7 +78,7 @@ def made(cores: int | None = 3) -> tuple[Measurement, RecordedNames]:
     names.jit[1, 0x9000] = "compiled"
     names.kernel[0xFFFFFFFF81000000, False] = (Frame("do_syscall_64", module="[kernel]"),)
     frames = ((Frame("f", "a.py", 3, 1, "python"), False), (None, True))
-    python = replayed(Saved(((0x1040, 0x1048),), frozenset({"a b"}), {77: frames}, 3))
+    python = replayed(SavedLanguage(((0x1040, 0x1048),), frozenset({"a b"}), {77: frames}, 3))
     places = {address: (program, address - 0x1000) for address in range(0x1010, 0x1060, 0x10)}
     images = {
         1: RecordedImage(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parprof.files.elf import ElfFile
-from parprof.files.go_functions import GoFunctions, Step, go_functions
+from parprof.files.go_functions import GoFunctions, PcValue, go_functions
 from parprof.symbols.worker import DebugFile
 from parprof.unwind.rows import Rule, RuleType, unpack
 from parprof.unwind.table import build_table
@@ -120,7 +120,7 @@ def test_what_was_written_is_read(magic: int, functions: list[Function]) -> None
         assert known.is_outermost(found) == bool(written.flags)
         expected, here = [], at
         for distance, depth in written.depths:
-            expected.append(Step(here, here + distance, depth))
+            expected.append(PcValue(here, here + distance, depth))
             here += distance
         # two steps of the same value in a row are an end to the format, as a change of 0 is
         if all(a[1] != b[1] for a, b in zip(written.depths, written.depths[1:], strict=False)):

@@ -21,7 +21,7 @@ from parprof.errors import TargetError
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfError, ElfFile
-from parprof.files.guard import FileGuard, NoAnswer
+from parprof.files.guard import FileGuard, FileNotAnswering
 from parprof.files.mounts import Mounts, parse_mount
 from parprof.process.loadmap import LoadMap
 from parprof.symbols import Symbolizer
@@ -232,7 +232,7 @@ def test_the_path_leads_to_another_file(tmp_path: Path) -> None:
             assert lane._child is not None
             lane._child.kill()
             lane._child.wait()
-            with pytest.raises(NoAnswer):
+            with pytest.raises(FileNotAnswering):
                 file.pread(0, 10)
             assert not file.is_open
         with guard.open(bytes(tmp_path / "a"), 1) as file:

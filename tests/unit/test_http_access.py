@@ -25,7 +25,7 @@ from parprof.process.cgroup_ids import CgroupIds
 from parprof.process.cgroups import CGROUP_ROOT
 from parprof.service import kernel_stacks
 from parprof.service.http import HttpServer, peers, server
-from parprof.service.http.peers import Client, Owner, by_diagnosis, by_table, client_of
+from parprof.service.http.peers import SocketOwner, Visitor, by_diagnosis, by_table, client_of
 from parprof.service.model import FunctionUse
 from stopwatch import Stopwatch
 
@@ -123,7 +123,7 @@ def test_whose_a_connection_is(family: socket.AddressFamily, host: str) -> None:
                 theirs, ours = accepted.getpeername()[:2], accepted.getsockname()[:2]
                 owner = by_diagnosis(family, theirs, ours)
                 assert owner is not None and owner.uid == uid == by_table(family, theirs, ours)
-                assert client_of(accepted) == Client(uid=uid)
+                assert client_of(accepted) == Visitor(uid=uid)
                 os.write(go, b"x")
                 os.waitpid(child, 0)
                 # what was closed is said to be root's by the kernel
@@ -187,10 +187,10 @@ def test_root_of_a_cgroup_that_cannot_be_seen_is_unknown(
     late.rmdir()
     assert ids.path_of(number) is None
     monkeypatch.setattr(peers, "_cgroups", ids)
-    assert peers._known_user(Owner(0, 2**60)) is None
-    assert peers._known_user(Owner(0, os.stat(tmp_path / "a").st_ino)) == 0
-    assert peers._known_user(Owner(NOBODY, 2**60)) == NOBODY, "a user has what is that uid's"
-    assert peers._known_user(Owner(0, 0)) == 0, "before Linux 5.8"
+    assert peers._known_user(SocketOwner(0, 2**60)) is None
+    assert peers._known_user(SocketOwner(0, os.stat(tmp_path / "a").st_ino)) == 0
+    assert peers._known_user(SocketOwner(NOBODY, 2**60)) == NOBODY, "a user has what is that uid's"
+    assert peers._known_user(SocketOwner(0, 0)) == 0, "before Linux 5.8"
     assert peers._known_user(None) is None
 
 
@@ -248,7 +248,7 @@ def test_a_user_is_the_same_by_ipv6_and_an_ipv4_address_that_is_mapped() -> None
                 accepted, _ = listener.accept()
                 with accepted:
                     seen.add(client_of(accepted))
-        assert seen == {Client(uid=0)}
+        assert seen == {Visitor(uid=0)}
 
 
 def test_three_greedy_users_make_room_for_a_fourth(processes: tuple[StandInService, int, int]) -> None:

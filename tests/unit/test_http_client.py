@@ -19,9 +19,9 @@ from parprof.http_client import (
     HttpClient,
     NoAnswer,
     NotTrusted,
-    Origin,
     Proxy,
     Question,
+    ServerOrigin,
     TooLarge,
     Unreachable,
     get,
@@ -152,7 +152,7 @@ def test_what_is_no_url(url: str) -> None:
     with pytest.raises(NoAnswer):
         fetch(url)
     with pytest.raises(ValueError):
-        Origin.of(url)
+        ServerOrigin.of(url)
 
 
 def dripping(answer: bytes, at_once: bytes = b"") -> Say:
@@ -287,7 +287,7 @@ def test_close_ends_an_answer_without_end() -> None:
 
     said: list[str] = []
     with Server(say) as server:
-        client = HttpClient(Origin.of(server.url), 300.0)
+        client = HttpClient(ServerOrigin.of(server.url), 300.0)
 
         def run() -> None:
             with pytest.raises(NoAnswer) as caught:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from parprof.errors import ProfileFormatError
 from parprof.input import records
 from parprof.input.naming import make_profile
-from parprof.input.records import Flag, decode
+from parprof.input.records import Lacking, decode
 
 HEADER = struct.Struct("<8s6I7Q256s")
 ROW = struct.Struct("<II15Q")
@@ -82,7 +82,7 @@ def test_it_reads_what_is_there() -> None:
     ]
     rows.append(ROW.pack(4, 3, 10, 20, 30, 2, *[0] * 11))
     record = decode(header(len(rows) + 5, flags=1) + b"".join(rows))
-    assert record.is_closed and record.flags == Flag.ROUNDED and record.rows_lost == 2
+    assert record.is_closed and record.flags == Lacking.ROUNDED and record.rows_lost == 2
     assert record.command == "./a b\\x1b" and record.all_read_bytes is None and record.all_sent_bytes == 77
     assert record.places[5] == (path, 0x1234, True)
     assert [(row.trms, row.calls) for row in record.points] == [(3, 1), (4, 2)]

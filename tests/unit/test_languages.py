@@ -14,11 +14,11 @@ import pytest
 
 from parprof.files.elf import ElfError
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
-from parprof.languages import Data, Instance, Loader, Merge, Row
+from parprof.languages import Data, Instance, Loader
 from parprof.languages.cpython.loader import CPythonLoader
 from parprof.languages.front_ends import FrontEnds, loaders
 from parprof.logical.physical import physical_path
-from parprof.model import Frame
+from parprof.model import Frame, StackMerge, StackRow
 from parprof.process.identity import inspect
 from parprof.process.loadmap import Dso, DsoCache, LoadMap
 from parprof.session.lifecycle import State
@@ -75,12 +75,12 @@ class ToyInstance(Instance):
         for digest, frames in stacks:
             self.resolved[digest] = tuple(f"toy_{frame.code}" for frame in frames)
 
-    def merge(self, digest: int, stack: Stack) -> Merge | None:
+    def merge(self, digest: int, stack: Stack) -> StackMerge | None:
         names = self.resolved.get(digest)
         if names is None:
             return None
 
-        def merge_rows(rows: list[Row], whole: bool) -> tuple[list[Frame], bool]:
+        def merge_rows(rows: list[StackRow], whole: bool) -> tuple[list[Frame], bool]:
             toys = [Frame(name, module="toy") for name in names]
             return toys + [frame for _, _, here in rows[1:] for frame in here], whole
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parprof.logical.join import Shares
-from parprof.logical.owners import Function
+from parprof.logical.owners import FunctionId
 from parprof.model import Frame
 
-F: Function = ("f._omp_fn.0", "heat", "heat.c", 7)
+F: FunctionId = ("f._omp_fn.0", "heat", "heat.c", 7)
 A, B = (Frame("main"), Frame("a")), (Frame("main"), Frame("b"))
 
 _weights = st.lists(st.integers(0, 10**6), min_size=1, max_size=8)

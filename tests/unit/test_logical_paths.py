@@ -19,8 +19,8 @@ from parprof.kernel.stacks import CONTEXT_UNKNOWN, Context, Stack
 from parprof.logical import LogicalPaths
 from parprof.logical.bichord import logical_projection
 from parprof.logical.folding import UNKNOWN_CONTEXT
-from parprof.logical.physical import NO_STACK, TRUNCATED, Row, physical_path
-from parprof.model import Frame, Path
+from parprof.logical.physical import NO_STACK, TRUNCATED, physical_path
+from parprof.model import Frame, Path, StackRow
 from parprof.runtimes.cilk5 import Cilk5
 from parprof.runtimes.onetbb import OneTbb
 
@@ -310,7 +310,7 @@ def test_python_frames_with_a_cut() -> None:
     user = process.stack(frames("main eval GOMP_parallel f._omp_fn.0 g"), cut=2, start_up=MAIN)
     create = process.context(process.stack(frames("main f GOMP_parallel"), start_up=MAIN))
 
-    def merge(rows: list[Row], whole: bool) -> tuple[list[Frame], bool]:
+    def merge(rows: list[StackRow], whole: bool) -> tuple[list[Frame], bool]:
         flat = [frame for _, _, here in rows for frame in here]
         at = next(index for index, frame in enumerate(flat) if frame.name == "eval")
         return [*flat[:at], Frame("python", "p.py", 3), *flat[at + 1 :]], whole

@@ -23,10 +23,10 @@ from parprof.exporters.views import View
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.loops import KeptLoops, LoopNest, LoopScopes
-from parprof.loops.names import LoopName, Place, name_loops
+from parprof.loops.names import LoopName, LoopPlace, name_loops
 from parprof.loops.nest import Loop
-from parprof.loops.scopes import Frames, insert
-from parprof.model import Frame, PathSample, Profile
+from parprof.loops.scopes import insert
+from parprof.model import Frame, Frames, PathSample, Profile
 from parprof.model import Path as CallPath
 from parprof.symbols import Symbolizer
 from profiles import few_samples, frame, heat
@@ -219,11 +219,11 @@ def nest_of(loops: list[tuple[int, list[int], int]], innermost: list[int]) -> Lo
     return LoopNest(made, [], addresses, addresses, innermost, len(innermost))
 
 
-def place(*levels: tuple[str, int], file: str = "/x/a.c") -> Place:
+def place(*levels: tuple[str, int], file: str = "/x/a.c") -> LoopPlace:
     return tuple((name, file, line) for name, line in levels)
 
 
-def names(nest: LoopNest, places: list[Place]) -> list[str]:
+def names(nest: LoopNest, places: list[LoopPlace]) -> list[str]:
     return [name.name for name in name_loops(nest, lambda addresses: {at: places[at] for at in addresses})]
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from parprof.files.elf import EM_X86_64, ElfFile
 from parprof.loops import LoopNest, find_loops, machinecode
 from parprof.loops.flowgraph import NONE, DepthFirst, dominators, natural_loops, predecessors_in
-from parprof.loops.noreturn import Calls
+from parprof.loops.noreturn import ReturningCalls
 from parprof.loops.reducible import components, loops_of
 
 Edges = list[list[int]]
@@ -282,7 +282,7 @@ def test_libraries_take_less_than_a_millisecond_a_function(path: Path) -> None:
     with ElfFile.open(str(path)) as elf:
         functions = {s.value: s for s in elf.symbols() if s.size}
         begin = time.process_time()
-        calls = Calls(elf)
+        calls = ReturningCalls(elf)
         nests = [find_loops(elf, s.value, s.size, calls) for s in functions.values()]
         seconds = time.process_time() - begin
     with_loops = sum(bool(nest.loops) for nest in nests)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parprof.instruments.places import Place, Places
+from parprof.instruments.places import FilePlace, Places
 from parprof.symbols import Symbolizer
 
 SOURCE = """
@@ -57,14 +57,14 @@ def after_the_call(program: Path) -> int:
 
 
 def test_a_return_address_is_the_line_of_its_call_and_its_loop(places: Places, program: Path) -> None:
-    place = Place(str(program), build_id(program), after_the_call(program))
+    place = FilePlace(str(program), build_id(program), after_the_call(program))
     frames = places.resolve([place])[place]
     assert frames[-1].name == "caller" and frames[-1].line == CALL_LINE
     assert frames[0].is_loop and "program.c:5" in frames[0].name
 
 
 def test_a_file_that_has_changed_gives_no_names(places: Places, program: Path) -> None:
-    place = Place(str(program), "ab" * 20, after_the_call(program))
+    place = FilePlace(str(program), "ab" * 20, after_the_call(program))
     (frame,) = places.resolve([place])[place]
     assert frame.name == f"program+{place.vaddr:#x}"
     assert places.notes == {str(program): "names are missing: the file has changed since it ran"}
@@ -74,11 +74,11 @@ def test_a_file_that_has_changed_gives_no_names(places: Places, program: Path) -
     "module", ["", "relative/path", "/nonexistent/file", "/dev/zero", "/etc/passwd", "/a\0b", "/"]
 )
 def test_what_is_no_program_gives_no_names_and_no_error(places: Places, module: str) -> None:
-    place = Place(module, "", 0x1234)
+    place = FilePlace(module, "", 0x1234)
     (frame,) = places.resolve([place])[place]
     assert frame.name.endswith("+0x1234") and "\0" not in frame.name
 
 
 def test_hostile_addresses_are_no_error(places: Places, program: Path) -> None:
-    wanted = [Place(str(program), "", vaddr) for vaddr in (0, 1, 2**63, 2**64 - 1)]
+    wanted = [FilePlace(str(program), "", vaddr) for vaddr in (0, 1, 2**63, 2**64 - 1)]
     assert set(places.resolve(wanted)) == set(wanted)

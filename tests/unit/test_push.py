@@ -20,7 +20,7 @@ from parprof.exporters import pprof_reader
 from parprof.model import Frame, Profile
 from parprof.service.model import Labels, PushQueue
 from parprof.service.push import backoff, parca_pb2, pyroscope_pb2
-from parprof.service.push.backend import Reply, Verdict
+from parprof.service.push.backend import Delivery, Reply
 from parprof.service.push.config import PushConfig, StoreConfig
 from parprof.service.push.parca import Parca
 from parprof.service.push.pusher import MAX_WAITING, Pusher
@@ -201,7 +201,7 @@ def test_no_server_is_no_reason_to_give_up(
 def test_a_mistake_costs_one_profile(
     server: Server, pusher_to: Make, log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judge(self: PyroscopePush, reply: Reply) -> tuple[Verdict, str]:
+    def judge(self: PyroscopePush, reply: Reply) -> tuple[Delivery, str]:
         raise ZeroDivisionError("of ours")
 
     pusher = pusher_to()

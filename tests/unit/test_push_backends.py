@@ -28,7 +28,7 @@ from parprof.metrics import Metrics
 from parprof.model import Frame, Origin, PathSample, Profile
 from parprof.service.model import Labels
 from parprof.service.push import parca_pb2, pyroscope_pb2
-from parprof.service.push.backend import Backend, Reply, Request, Verdict
+from parprof.service.push.backend import Backend, Delivery, PushRequest, Reply
 from parprof.service.push.config import PushConfig
 from parprof.service.push.labels import MAX_VALUE, process_labels
 from parprof.service.push.otlp import Otlp
@@ -42,7 +42,7 @@ LABELS = {"service_name": "heat", "comm": "heat", "pid": "42", "cluster": "north
 BACKENDS = [PyroscopePush(), PyroscopeIngest(), Parca(), Otlp()]
 
 
-def received(request: Request) -> Received:
+def received(request: PushRequest) -> Received:
     split = urlsplit(request.path)
     return Received(split.path, parse_qs(split.query), {"content-type": request.content_type}, request.body)
 
@@ -93,7 +93,7 @@ def test_field_numbers(kind: type[Message], fields: dict[str, int]) -> None:
 # Requests
 
 
-def pprof_in(backend: Backend, request: Request) -> bytes:
+def pprof_in(backend: Backend, request: PushRequest) -> bytes:
     """The profile in a request, after a check of what is around it."""
     if isinstance(backend, PyroscopePush):
         assert (request.path, request.content_type) == ("/push.v1.PusherService/Push", "application/proto")
@@ -333,12 +333,12 @@ def trailer(text: str) -> bytes:
 @pytest.mark.parametrize(
     ("status", "verdict"),
     [
-        (301, Verdict.REJECTED), (400, Verdict.REJECTED), (401, Verdict.REJECTED), (404, Verdict.REJECTED),
-        (413, Verdict.REJECTED), (422, Verdict.REJECTED), (429, Verdict.RETRY), (501, Verdict.REJECTED),
-        (502, Verdict.RETRY), (503, Verdict.RETRY), (504, Verdict.RETRY),
+        (301, Delivery.REJECTED), (400, Delivery.REJECTED), (401, Delivery.REJECTED), (404, Delivery.REJECTED),
+        (413, Delivery.REJECTED), (422, Delivery.REJECTED), (429, Delivery.RETRY), (501, Delivery.REJECTED),
+        (502, Delivery.RETRY), (503, Delivery.RETRY), (504, Delivery.RETRY),
     ],
 )  # fmt: skip
-def test_status(backend: Backend, status: int, verdict: Verdict) -> None:
+def test_status(backend: Backend, status: int, verdict: Delivery) -> None:
     found, problem = backend.judge(Reply(status, {}, b"why\x1b[31m\nnot"))
     assert found is verdict
     assert str(status) in problem
@@ -348,44 +348,44 @@ def test_status(backend: Backend, status: int, verdict: Verdict) -> None:
 def test_server_errors_are_retried_but_by_otlp() -> None:
     for status in (408, 500):
         assert [backend.judge(Reply(status, {}, b""))[0] for backend in BACKENDS] == [
-            Verdict.RETRY, Verdict.RETRY, Verdict.RETRY, Verdict.REJECTED,
+            Delivery.RETRY, Delivery.RETRY, Delivery.RETRY, Delivery.REJECTED,
         ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("headers", "body", "verdict"),
     [
-        ({}, OK_FRAMES, Verdict.SENT),
-        ({"grpc-status": "0"}, b"", Verdict.SENT),
-        ({"grpc-status": "14", "grpc-message": "try%20later"}, b"", Verdict.RETRY),
-        ({"grpc-status": "3", "grpc-message": "x"}, b"", Verdict.REJECTED),
-        ({}, trailer("grpc-status:8\r\ngrpc-message:slow"), Verdict.RETRY),
-        ({}, trailer("Grpc-Status: 16\r\nGrpc-Message: who"), Verdict.REJECTED),
-        ({}, trailer("grpc-status: what\r\n"), Verdict.REJECTED),
-        ({}, b"", Verdict.RETRY),
-        ({}, b"<html>", Verdict.RETRY),
-        ({}, OK_FRAMES[:-1], Verdict.RETRY),
-        ({}, b"\x80\xff\xff\xff\xff", Verdict.RETRY),
+        ({}, OK_FRAMES, Delivery.SENT),
+        ({"grpc-status": "0"}, b"", Delivery.SENT),
+        ({"grpc-status": "14", "grpc-message": "try%20later"}, b"", Delivery.RETRY),
+        ({"grpc-status": "3", "grpc-message": "x"}, b"", Delivery.REJECTED),
+        ({}, trailer("grpc-status:8\r\ngrpc-message:slow"), Delivery.RETRY),
+        ({}, trailer("Grpc-Status: 16\r\nGrpc-Message: who"), Delivery.REJECTED),
+        ({}, trailer("grpc-status: what\r\n"), Delivery.REJECTED),
+        ({}, b"", Delivery.RETRY),
+        ({}, b"<html>", Delivery.RETRY),
+        ({}, OK_FRAMES[:-1], Delivery.RETRY),
+        ({}, b"\x80\xff\xff\xff\xff", Delivery.RETRY),
     ],
 )
-def test_grpc_web_answers(headers: dict[str, str], body: bytes, verdict: Verdict) -> None:
+def test_grpc_web_answers(headers: dict[str, str], body: bytes, verdict: Delivery) -> None:
     found, problem = Parca().judge(Reply(200, headers, body))
     assert found is verdict
-    assert bool(problem) == (verdict is not Verdict.SENT)
+    assert bool(problem) == (verdict is not Delivery.SENT)
 
 
 def test_connect_and_otlp_answers() -> None:
     page = Reply(200, {"content-type": "text/html; charset=utf-8"}, b"<html>log in")
-    assert PyroscopePush().judge(page)[0] is Otlp().judge(page)[0] is Verdict.RETRY
-    assert PyroscopePush().judge(Reply(200, {"content-type": "application/proto"}, b""))[0] is Verdict.SENT
+    assert PyroscopePush().judge(page)[0] is Otlp().judge(page)[0] is Delivery.RETRY
+    assert PyroscopePush().judge(Reply(200, {"content-type": "application/proto"}, b""))[0] is Delivery.SENT
     fields = {"content-type": "application/x-protobuf"}
     answer = otlp_pb.ExportProfilesServiceResponse()
-    assert Otlp().judge(Reply(200, fields, b"")) == (Verdict.SENT, "")
+    assert Otlp().judge(Reply(200, fields, b"")) == (Delivery.SENT, "")
     answer.partial_success.error_message = "deprecated"
-    assert Otlp().judge(Reply(200, fields, answer.SerializeToString())) == (Verdict.SENT, "deprecated")
+    assert Otlp().judge(Reply(200, fields, answer.SerializeToString())) == (Delivery.SENT, "deprecated")
     answer.partial_success.rejected_profiles = 2
-    assert Otlp().judge(Reply(200, fields, answer.SerializeToString()))[0] is Verdict.REJECTED
-    assert Otlp().judge(Reply(200, fields, b"\xff\xff\xff"))[0] is Verdict.RETRY
+    assert Otlp().judge(Reply(200, fields, answer.SerializeToString()))[0] is Delivery.REJECTED
+    assert Otlp().judge(Reply(200, fields, b"\xff\xff\xff"))[0] is Delivery.RETRY
 
 
 @settings(max_examples=300, deadline=None)
@@ -397,7 +397,7 @@ def test_connect_and_otlp_answers() -> None:
 def test_no_answer_breaks_anything(status: int, headers: dict[str, str], body: bytes) -> None:
     for backend in BACKENDS:
         verdict, problem = backend.judge(Reply(status, headers, body))
-        assert isinstance(verdict, Verdict)
+        assert isinstance(verdict, Delivery)
         assert "\n" not in problem and "\x1b" not in problem
 
 

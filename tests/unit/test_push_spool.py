@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parprof.errors import UsageError
-from parprof.service.push.backend import Request
-from parprof.service.push.spool import Entry, Spool
+from parprof.service.push.backend import PushRequest
+from parprof.service.push.spool import Spool, SpooledRequest
 
 HOUR_S = 3600.0
 Open = Callable[..., Spool]
 
 
-def request(text: str, size: int = 10) -> Request:
-    return Request(f"/ingest?{text}", "application/x", text.encode().ljust(size, b"."), "gzip")
+def request(text: str, size: int = 10) -> PushRequest:
+    return PushRequest(f"/ingest?{text}", "application/x", text.encode().ljust(size, b"."), "gzip")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def spool_at(tmp_path: Path, counts: Counter[str]) -> Iterator[Open]:
         spool.close()
 
 
-def drain(spool: Spool) -> list[Entry]:
+def drain(spool: Spool) -> list[SpooledRequest]:
     out = []
     while (entry := spool.oldest()) is not None:
         out.append(entry)
@@ -54,7 +54,7 @@ def drain(spool: Spool) -> list[Entry]:
     return out
 
 
-def texts(entries: list[Entry]) -> list[str]:
+def texts(entries: list[SpooledRequest]) -> list[str]:
     return [entry.request.path.partition("?")[2] for entry in entries]
 
 
@@ -156,7 +156,7 @@ def test_torn_files_are_skipped_and_counted(spool_at: Open, tmp_path: Path, coun
 def test_no_cut_or_flip_goes_unnoticed(data: st.DataObject) -> None:
     from parprof.service.push.spool import _pack, _unpack
 
-    whole = _pack(Request("/p", "t", data.draw(st.binary(max_size=60)), ""), 1.5)
+    whole = _pack(PushRequest("/p", "t", data.draw(st.binary(max_size=60)), ""), 1.5)
     assert _unpack(whole) is not None
     position = data.draw(st.integers(0, len(whole) - 1))
     assert _unpack(whole[:position]) is None

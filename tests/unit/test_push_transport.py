@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from parprof.errors import UsageError
 from parprof.http_client import NoAnswer
 from parprof.service.push import backoff
-from parprof.service.push.backend import Reply, Request
+from parprof.service.push.backend import PushRequest, Reply
 from parprof.service.push.backoff import backoff_s, retry_after_s
 from parprof.service.push.transport import Endpoint, StoreClient
 from push_server import (
@@ -39,8 +39,8 @@ from push_server import (
     status,
 )
 
-SMALL = Request("/ingest?name=x", "text/x", b"hello")
-LARGE = Request("/ingest", "text/x", bytes(range(256)) * 8192)
+SMALL = PushRequest("/ingest?name=x", "text/x", b"hello")
+LARGE = PushRequest("/ingest", "text/x", bytes(range(256)) * 8192)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def server() -> Iterator[Server]:
         yield made
 
 
-def post(server: Server, request: Request = SMALL, **settings: object) -> Reply:
+def post(server: Server, request: PushRequest = SMALL, **settings: object) -> Reply:
     with StoreClient(Endpoint(server.url, **settings)) as client:  # type: ignore[arg-type]
         return client.post(request)
 
@@ -59,7 +59,7 @@ def test_request_and_headers(server: Server, tmp_path: Path) -> None:
     token.write_text("t0ken\n")
     reply = post(
         server,
-        Request("/ingest?a=b", "text/x", b"hello", "gzip"),
+        PushRequest("/ingest?a=b", "text/x", b"hello", "gzip"),
         bearer_token_file=str(token), tenant="team", headers={"X-Extra": "1"},
     )  # fmt: skip
     assert reply.status == 200
@@ -139,7 +139,7 @@ def test_answers_without_end(server: Server) -> None:
 
 def test_slow_reader(server: Server) -> None:
     server.plan.append(read_slowly)
-    assert post(server, Request("/ingest", "text/x", LARGE.body[:200_000]), timeout_s=60.0).status == 200
+    assert post(server, PushRequest("/ingest", "text/x", LARGE.body[:200_000]), timeout_s=60.0).status == 200
     assert server.accepted[0].body == LARGE.body[:200_000]
 
 
@@ -219,7 +219,7 @@ def test_close_ends_a_connect_that_nobody_answers() -> None:
         begun = threading.Event()
         real = client.post
 
-        def post(request: Request) -> Reply:
+        def post(request: PushRequest) -> Reply:
             threading.Timer(0.2, begun.set).start()
             return real(request)
 

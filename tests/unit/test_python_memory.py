@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from parprof.kernel.stacks import CodeAt, SentCode
 from parprof.languages.cpython.functions import PythonStacks
 from parprof.languages.cpython.layouts import DEBUG_OFFSETS_SIZE, LAYOUTS, debug_layout
-from parprof.languages.cpython.memory import MAX_TEXT, Memory
+from parprof.languages.cpython.memory import MAX_TEXT, ImageMemory
 from parprof.languages.cpython.process import CPython
 
 LAYOUT = LAYOUTS[11]
@@ -178,7 +178,7 @@ def test_text_is_clipped_and_made_visible() -> None:
 def test_any_object_is_survived(raw: bytes) -> None:
     planted = Planted()
     address = planted.put(raw)
-    with Memory(os.getpid()) as memory:
+    with ImageMemory(os.getpid()) as memory:
         memory.text(address, LAYOUT)
         memory.bytes(address, LAYOUT)
 
@@ -202,11 +202,11 @@ def test_offsets_beyond_what_is_read_are_not_believed(offsets: list[int], distan
     stacks.take([SentCode(1 << 30, bytes(160), bytes(80), bytes(80), bytes(80))])
     stacks.resolve([(1, (CodeAt(1 << 30, 0, 0, True),))])
     planted = Planted()
-    with Memory(os.getpid()) as memory:
+    with ImageMemory(os.getpid()) as memory:
         memory.text(planted.put(bytes(600)), layout)
         memory.bytes(planted.put(bytes(600)), layout)
 
 
 def test_a_process_that_is_gone() -> None:
-    with Memory(1 << 22) as memory:
+    with ImageMemory(1 << 22) as memory:
         assert memory.read(4096, 8) == b""

@@ -15,7 +15,7 @@ from parprof.exporters import pprof_reader, scale_flame, scale_json, scale_page,
 from parprof.model import Frame
 from parprof.scale.answer import bottleneck, factor, sentence
 from parprof.scale.model import Lost, Scale, notes_of, predict, reached
-from parprof.scale.record import Address, Flag, Kind, Record, SiteRecord
+from parprof.scale.record import Address, Flag, SiteKind, SiteRecord, SpanRecord
 
 NOWHERE = Address("", "", 0)
 HOSTILE = '<script>"&\x1b[31m'
@@ -33,26 +33,26 @@ def resolve(where: Address) -> tuple[Frame, ...]:
     )
 
 
-def site(kind: Kind, line: int, work: float, bound: float, **more: float) -> SiteRecord:
+def site(kind: SiteKind, line: int, work: float, bound: float, **more: float) -> SiteRecord:
     return SiteRecord(
         line, kind, address(line), NOWHERE, work, 1, bound, 1, bound, more.get("uneven", 0.0),
         more.get("critical", 0.0), more.get("hold", 0.0),
     )  # fmt: skip
 
 
-def record(*sites: SiteRecord, threads: int = 10, flags: Flag = Flag.CLOSED, widest: int = 10) -> Record:
+def record(*sites: SiteRecord, threads: int = 10, flags: Flag = Flag.CLOSED, widest: int = 10) -> SpanRecord:
     work = sum(one.work_s for one in sites)
-    return Record(1, "./solve in.dat", flags, threads, widest, 3, 0, work * 1.25, work, False, sites)
+    return SpanRecord(1, "./solve in.dat", flags, threads, widest, 3, 0, work * 1.25, work, False, sites)
 
 
-def scale_of(*records: Record) -> Scale:
+def scale_of(*records: SpanRecord) -> Scale:
     predictions = tuple(predict(one, resolve) for one in records)
     return Scale("./solve in.dat", predictions, tuple(notes_of(predictions)))
 
 
-SERIAL = site(Kind.SERIAL, 10, 1.0, 1.0)
-EVEN = site(Kind.REGION, 20, 9.0, 0.9)
-UNEVEN = site(Kind.PHASE, 30, 10.0, 3.0, uneven=2.0)
+SERIAL = site(SiteKind.SERIAL, 10, 1.0, 1.0)
+EVEN = site(SiteKind.REGION, 20, 9.0, 0.9)
+UNEVEN = site(SiteKind.PHASE, 30, 10.0, 3.0, uneven=2.0)
 
 
 def test_amdahl() -> None:
@@ -70,7 +70,8 @@ def test_amdahl() -> None:
 def test_calls_of_one_line_are_one_site() -> None:
     """A compiler that unrolls a loop makes several of one."""
     calls = [
-        replace(site(Kind.TASK, line, 2.0, 0.5, uneven=0.1), address=address(line)) for line in (20, 21, 30)
+        replace(site(SiteKind.TASK, line, 2.0, 0.5, uneven=0.1), address=address(line))
+        for line in (20, 21, 30)
     ]
 
     def unrolled(where: Address) -> tuple[Frame, ...]:
@@ -101,8 +102,11 @@ def test_what_is_used_and_what_is_lost_is_all() -> None:
     [
         ((SERIAL, EVEN), "on 10 cores at best x5.26: serial code before solve.c:10 in solve runs on one core"),
         ((UNEVEN, EVEN), "code before the barrier at solve.c:30 in solve ends unevenly, its longest part 3.0 times"),
-        ((site(Kind.CRITICAL, 5, 2.0, 2.0, critical=1.5), EVEN), "critical section at solve.c:5 in solve holds a lock"),
-        ((site(Kind.TASK, 5, 2.0, 1.0, uneven=0.9), EVEN), "is a chain of tasks on the longest path"),
+        (
+            (site(SiteKind.CRITICAL, 5, 2.0, 2.0, critical=1.5), EVEN),
+            "critical section at solve.c:5 in solve holds a lock",
+        ),
+        ((site(SiteKind.TASK, 5, 2.0, 1.0, uneven=0.9), EVEN), "is a chain of tasks on the longest path"),
         ((EVEN,), "on 10 cores at best x10.0: no single site stands in the way"),
         ((), "nothing was measured"),
     ],
@@ -112,12 +116,12 @@ def test_the_sentence_names_the_site_and_the_reason(sites: tuple[SiteRecord, ...
 
 
 def test_what_cannot_be_followed_is_not_called_serial() -> None:
-    blind = Record(1, "xz", Flag.CLOSED, 4, 0, 0, 0, 10.0, 3.0, False, (SERIAL,))
+    blind = SpanRecord(1, "xz", Flag.CLOSED, 4, 0, 0, 0, 10.0, 3.0, False, (SERIAL,))
     assert "nothing can be said of how it scales: 90% of its CPU time" in sentence(scale_of(blind))
     assert any("than OpenMP's" in note for note in scale_of(blind).notes)
     began_threads = replace(blind, widest_team=4)  # which a runtime inside of it did, and works in
     assert "nothing can be said" in sentence(scale_of(began_threads))
-    fine = replace(blind, regions=3, widest_team=4, sites=(SERIAL, site(Kind.TASK, 7, 1.0, 0.5)))
+    fine = replace(blind, regions=3, widest_team=4, sites=(SERIAL, site(SiteKind.TASK, 7, 1.0, 0.5)))
     assert "nothing can be said" not in sentence(scale_of(fine))
 
 
@@ -174,7 +178,7 @@ def test_the_csv_has_a_line_for_each_site_of_each_run() -> None:
 
 
 def test_hostile_names_are_harmless_everywhere() -> None:
-    found = scale_of(record(site(Kind.LOOP, 99, 1.0, 1.0, uneven=0.5), EVEN))
+    found = scale_of(record(site(SiteKind.LOOP, 99, 1.0, 1.0, uneven=0.5), EVEN))
     page = scale_page.page(found).html()
     assert "<script" not in page and "\x1b" not in page
     assert "\x1b" not in scale_table.text(found)

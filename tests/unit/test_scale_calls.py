@@ -21,7 +21,7 @@ import pytest
 from parprof import pprof_pb2 as pb
 from parprof.__main__ import main
 from parprof.errors import ProfileFormatError
-from parprof.scale.record import Flag, Record, read_record
+from parprof.scale.record import Flag, SpanRecord, read_record
 from scale_programs import WORKLOADS, variables, with_hooks
 
 SOURCE = WORKLOADS / "span_calls.c"
@@ -176,7 +176,7 @@ def test_threads_of_posix(directory: Path) -> None:
     assert (body["count"], body["on_span"]["count"]) == (4, 1)
 
 
-def record_of(program: str, directory: Path, records: Path, *words: str) -> Record:
+def record_of(program: str, directory: Path, records: Path, *words: str) -> SpanRecord:
     records.mkdir()
     environment = variables(records, 1)
     subprocess.run([program, *words], env=environment, check=True, stdout=subprocess.DEVNULL)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from parprof.instruments.toolchain import source_directory
-from parprof.scale.record import Kind, Record
+from parprof.scale.record import SiteKind, SpanRecord
 from scale_programs import WORKLOADS, records_of, sites, variables
 
 CILK = WORKLOADS / "cilk"
@@ -45,7 +45,7 @@ def program(runtime: str, directory: Path) -> Path:
     return output
 
 
-def run(runtime: str, directory: Path, threads: int, phase: str) -> Record:
+def run(runtime: str, directory: Path, threads: int, phase: str) -> SpanRecord:
     records = directory / f"records-{os.urandom(6).hex()}"
     records.mkdir()
     command = [program(runtime, directory), phase, "--threads", "1"]
@@ -78,7 +78,7 @@ def test_work_and_span_of_cilk(
     assert round(record.work_s * 1e9) == work * UNIT_NS
     assert round(record.span_s * 1e9) == span * UNIT_NS
     assert round(record.bound_s * 1e9) == pytest.approx(max(work * UNIT_NS / 4, span * UNIT_NS), abs=2)
-    assert sum(task.count for task in sites(record, Kind.TASK)) == spawns + calls
+    assert sum(task.count for task in sites(record, SiteKind.TASK)) == spawns + calls
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

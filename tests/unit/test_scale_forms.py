@@ -9,7 +9,7 @@ from typing import Protocol
 import pytest
 
 import scale_programs
-from parprof.scale.record import Flag, Kind, Record
+from parprof.scale.record import Flag, SiteKind, SpanRecord
 from scale_programs import COMPILERS, sites, speedup
 
 N = 4096
@@ -21,7 +21,7 @@ class Run(Protocol):
 
     def __call__(
         self, threads: int, name: str, *arguments: str, code: int = 0, is_serial: bool = False
-    ) -> Record: ...
+    ) -> SpanRecord: ...
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +45,9 @@ def test_a_static_triangular_loop(run: Run, threads: int) -> None:
     record = run(threads, "span_forms", "triangle", str(N))
     expected = 1.575 / (0.05 + (1 - (1 - 1 / threads) ** 2) / 2 + 1 / threads + 0.025)
     assert speedup(record) == pytest.approx(expected, rel=0.005)
-    (single,) = sites(record, Kind.SINGLE)
+    (single,) = sites(record, SiteKind.SINGLE)
     assert ns(single.span_s) == N * N // 40
-    (before, *_) = sites(record, Kind.SERIAL)
+    (before, *_) = sites(record, SiteKind.SERIAL)
     assert ns(before.span_s) == ns(before.work_s) == N * N // 20
     triangles = 2 * (N * (N - 1) // 2)
     assert ns(record.work_s) == N * N // 20 + triangles + N * (N // 2) + N * N // 40
@@ -60,7 +60,7 @@ def test_a_dynamic_loop_takes_its_longest_chunk_or_its_even_share(run: Run, thre
     work = (n - 1) * 1000 + 1000 * n // 16
     assert ns(record.work_s) == work
     assert ns(record.bound_s) == pytest.approx(max(work / threads, 1000 * n // 16), abs=2)
-    (loop,) = sites(record, Kind.LOOP)
+    (loop,) = sites(record, SiteKind.LOOP)
     assert loop.count == n
 
 
@@ -75,9 +75,9 @@ def test_a_guided_loop(run: Run) -> None:
 def test_a_critical_section_bounds_the_loop(run: Run, threads: int) -> None:
     record = run(threads, "span_forms", "critical", "640")
     assert speedup(record) == pytest.approx(min(threads, 4), rel=0.005)
-    (lock,) = sites(record, Kind.LOCK)
+    (lock,) = sites(record, SiteKind.LOCK)
     assert ns(lock.hold_s) == 640_000 and lock.count == 640
-    (section,) = sites(record, Kind.CRITICAL)
+    (section,) = sites(record, SiteKind.CRITICAL)
     assert section.count == 640
     assert (section.critical_s > 0) == (threads > 4)
 
@@ -106,7 +106,7 @@ def test_fibonacci_spawns_what_it_must(run: Run, threads: int) -> None:
     """The paper's example: fib(20) makes 10,945 spawns; its longest path is one leaf."""
     record = run(threads, "span_forms", "fib", "20")
     assert record.tasks == 10_945
-    (task,) = sites(record, Kind.TASK)
+    (task,) = sites(record, SiteKind.TASK)
     assert task.count == 10_945
     assert ns(record.work_s) == 10_946 * 10
     assert ns(record.span_s) == 10
@@ -117,7 +117,7 @@ def test_a_base_case_of_matrix_multiplication_is_on_the_critical_path_twice_for_
 ) -> None:
     levels = 3
     record = run(4, "span_forms", "multiply", str(2**levels))
-    tasks = sites(record, Kind.TASK)  # as many as the compiler unrolled the loop to
+    tasks = sites(record, SiteKind.TASK)  # as many as the compiler unrolled the loop to
     assert sum(task.count for task in tasks) == sum(8**level for level in range(1, levels + 1))
     assert ns(record.span_s) == 2**levels * 1000
     assert sum(task.span_count for task in tasks) == sum(2**level for level in range(1, levels + 1))
@@ -161,7 +161,7 @@ def test_a_large_taskloop_is_one_threads_with_libgomp(
 def test_the_burdened_bound_of_even_shares_is_the_bound(run: Run, threads: int) -> None:
     """The test's clock stands still in the runtime."""
     record = run(threads, "span_forms", "triangle", str(N))
-    serial_s = sum(site.bound_s for site in sites(record, Kind.SERIAL))
+    serial_s = sum(site.bound_s for site in sites(record, SiteKind.SERIAL))
     assert ns(record.scheduled_s + serial_s) == ns(record.bound_s)
 
 
@@ -194,7 +194,7 @@ def test_exit_from_a_task_leaves_what_was_before_it(run: Run) -> None:
     record = run(4, "span_forms", "exits", "1000", code=3)
     assert record.flags & Flag.INSIDE
     assert ns(record.work_s) >= 1000 + 64_000
-    (serial,) = (site for site in sites(record, Kind.SERIAL) if site.work_s > 5e-7)
+    (serial,) = (site for site in sites(record, SiteKind.SERIAL) if site.work_s > 5e-7)
     assert ns(serial.work_s) == 1000
 
 

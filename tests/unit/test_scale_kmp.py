@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from parprof.scale.record import Flag, Kind, Record
+from parprof.scale.record import Flag, SiteKind, SpanRecord
 from scale_programs import COMPILERS, has_clang, program, records_of, run, sites, variables
 
 N = 100
@@ -59,7 +59,7 @@ def test_a_league_of_teams(directory: Path, compiler: str) -> None:
     record = run(directory, 8, "span_kmp", "leagues", str(N), compiler=compiler)
     assert record.regions >= 2
     assert round(record.work_s * 1e9) >= 2 * N + 2 * N
-    named = [site for site in record.sites if site.kind == Kind.REGION]
+    named = [site for site in record.sites if site.kind == SiteKind.REGION]
     assert named and all(site.address.module.endswith(f"span_kmp{_ending(compiler)}") for site in named)
 
 
@@ -98,7 +98,7 @@ def llvm_runtime(directory: Path) -> str:
     return found[1]
 
 
-def on_llvm(directory: Path, records: Path, name: str, *arguments: str) -> Record:
+def on_llvm(directory: Path, records: Path, name: str, *arguments: str) -> SpanRecord:
     env = variables(records, 8)
     env["LD_PRELOAD"] += f":{llvm_runtime(directory)}"
     subprocess.run([str(program(name, directory)), *arguments], env=env, check=True, timeout=120)
@@ -109,5 +109,5 @@ def on_llvm(directory: Path, records: Path, name: str, *arguments: str) -> Recor
 def test_masked_code_is_told_apart(directory: Path, compiler: str) -> None:
     """By clang's; gcc asks no runtime who is the first."""
     record = run(directory, 8, "span_kmp", "masked", str(N), compiler=compiler)
-    masked = [round(site.work_s * 1e9) for site in sites(record, Kind.MASKED)]
+    masked = [round(site.work_s * 1e9) for site in sites(record, SiteKind.MASKED)]
     assert masked == ([] if compiler == "gcc" else [3 * N])

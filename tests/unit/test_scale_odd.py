@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from parprof.instruments.span import compile_command
-from parprof.scale.record import Flag, Record
+from parprof.scale.record import Flag, SpanRecord
 from scale_programs import WORKLOADS, has_clang, library, records_of, variables
 
 N = 100
@@ -35,7 +35,7 @@ def program(directory: Path, compiler: str, has_hooks: bool) -> Path:
     return output
 
 
-def run(directory: Path, compiler: str, form: str, has_hooks: bool = False) -> list[Record]:
+def run(directory: Path, compiler: str, form: str, has_hooks: bool = False) -> list[SpanRecord]:
     """The records of its processes."""
     records = directory / f"records-{os.urandom(6).hex()}"
     records.mkdir()

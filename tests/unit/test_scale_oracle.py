@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from parprof.scale.record import CallRecord, Flag, Record
+from parprof.scale.record import CallRecord, Flag, SpanRecord
 from scale_programs import COMPILERS, run
 
 Tree = tuple[Any, ...]
@@ -166,7 +166,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scale")
 
 
-def measured(record: Record) -> tuple[int, int, int]:
+def measured(record: SpanRecord) -> tuple[int, int, int]:
     return round(record.work_s * 1e9), round(record.span_s * 1e9), round(record.bound_s * 1e9)
 
 
@@ -193,7 +193,7 @@ def test_work_span_and_bound_are_those_of_the_graph(
     assert found[2] == pytest.approx(bound, abs=2)
 
 
-def by_place(record: Record, amount: Callable[[CallRecord], int]) -> Counter[Place]:
+def by_place(record: SpanRecord, amount: Callable[[CallRecord], int]) -> Counter[Place]:
     """An amount of each call site; main's own is (4, 0)."""
     places = ((call, divmod(call.address.vaddr - 0x400, 16)) for call in record.calls if call.address.vaddr)
     return +Counter({place: amount(call) for call, place in places})

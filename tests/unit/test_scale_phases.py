@@ -7,7 +7,7 @@ import pytest
 from parprof.scale.answer import sentence
 from parprof.scale.model import Scale, predict
 from parprof.scale.phases import NOWHERE, Phase, record_of
-from parprof.scale.record import Address, Kind
+from parprof.scale.record import Address, SiteKind
 
 
 def at(line: int) -> Address:
@@ -24,9 +24,9 @@ def test_a_phase_takes_its_longest_share() -> None:
     record = record_of(phases, pid=7, command="solve", threads=4, regions=5, cpu_s=10.0, elapsed_s=4.5)
     assert (record.work_s, record.span_s, record.bound_s) == (9.0, 4.0, 4.0)
     assert [(one.kind, one.address.vaddr, one.uneven_s) for one in record.sites] == [
-        (Kind.SERIAL, 11, 0.0),
-        (Kind.PHASE, 20, 1.0),
-        (Kind.REGION, 11, 0.0),
+        (SiteKind.SERIAL, 11, 0.0),
+        (SiteKind.PHASE, 20, 1.0),
+        (SiteKind.REGION, 11, 0.0),
     ]
     main = predict(record, lambda where: ())
     assert main.speedup == pytest.approx(9 / 4) and not main.is_partial
@@ -34,7 +34,7 @@ def test_a_phase_takes_its_longest_share() -> None:
     assert used + main.lost.serial + main.lost.uneven == pytest.approx(1)
     assert main.lost.serial == pytest.approx(1 * 3 / 4 / 4)
     fixed = {site.kind: site.speedup_if_fixed for site in main.sites}
-    assert fixed[Kind.PHASE] == pytest.approx(9 / 3) and fixed[Kind.SERIAL] == pytest.approx(9 / 3.25)
+    assert fixed[SiteKind.PHASE] == pytest.approx(9 / 3) and fixed[SiteKind.SERIAL] == pytest.approx(9 / 3.25)
     assert sentence(Scale("solve", (main,), ())).startswith("on 4 cores at best x2.25")
 
 

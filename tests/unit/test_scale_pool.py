@@ -9,7 +9,7 @@ import pytest
 
 from parprof.__main__ import main
 from parprof.instruments.toolchain import source_directory
-from parprof.scale.record import Flag, Kind, SiteRecord
+from parprof.scale.record import Flag, SiteKind, SiteRecord
 from scale_programs import COMPILERS, WORKLOADS, program, records_of, run, sites, variables
 
 SERIAL = 150
@@ -78,12 +78,12 @@ def counts(found: list[SiteRecord]) -> list[int]:
 
 def test_tasks_are_of_the_line_that_spawns_them(directory: Path) -> None:
     record = run(directory, 8, "span_pool", "tree", "5")
-    assert counts(sites(record, Kind.TASK)) == [31, 31]
+    assert counts(sites(record, SiteKind.TASK)) == [31, 31]
     assert record.tasks == 62
     # beside it there is the queue's own lock, which the workers took before they had told anything
     (held,) = (
         site
-        for site in sites(run(directory, 8, "span_pool", "locked", "30"), Kind.CRITICAL)
+        for site in sites(run(directory, 8, "span_pool", "locked", "30"), SiteKind.CRITICAL)
         if site.work_s > 0
     )
     assert (held.count, round(held.work_s * 1e9)) == (30, 90)

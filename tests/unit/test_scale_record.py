@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from parprof.errors import ProfileFormatError
 from parprof.scale import record as format
-from parprof.scale.record import Flag, Kind, Record, parse_record, read_record
+from parprof.scale.record import Flag, SiteKind, SpanRecord, parse_record, read_record
 from scale_programs import WORKLOADS, program, run, variables
 
 HEADER = WORKLOADS.parents[1] / "instrument" / "span_record.h"
@@ -39,8 +39,8 @@ def test_the_layout_is_that_of_the_header(tmp_path: Path) -> None:
         sites_at + format.MAX_SITES * format.SITE.size,
         format.CALL.size,
         format.SIZE - format.MAX_CALLS * format.CALL.size,
-        len(Kind),
-        max(Kind),
+        len(SiteKind),
+        max(SiteKind),
         max(Flag),
     ]
 
@@ -58,9 +58,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return found.read_bytes()
 
 
-def check(record: Record) -> None:
+def check(record: SpanRecord) -> None:
     assert len(record.sites) <= format.MAX_SITES
-    assert all(site.kind in Kind and site.work_s >= 0 for site in record.sites)
+    assert all(site.kind in SiteKind and site.work_s >= 0 for site in record.sites)
     assert len(record.command) < 2000
     assert len(record.calls) <= format.MAX_CALLS
     assert all(call.on_work.local_work_s >= 0 and call.on_span.count >= 0 for call in record.calls)

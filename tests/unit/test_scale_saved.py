@@ -17,27 +17,28 @@ from parprof.exporters import pprof, scale_diff, scale_page, scale_pprof, scale_
 from parprof.model import Frame, ProcessInfo, Profile
 from parprof.scale import saved
 from parprof.scale.calls import CallSite
-from parprof.scale.model import Lost, Prediction, Scale, Site
-from parprof.scale.record import CallProfile, Flag, Kind, Measure
+from parprof.scale.model import Lost, Prediction, Scale, ScaleSite
+from parprof.scale.record import CallSums, Flag, Measure, SiteKind
 
 HOSTILE = '<script>"&\x1b[31m'
 
 
-def site(label: str, line: int, bound_s: float, function: str = "solve") -> Site:
+def site(label: str, line: int, bound_s: float, function: str = "solve") -> ScaleSite:
     place = f"solve.c:{line}"
     frames = (Frame(function, "/src/solve.c", line, 1, "/bin/solve", "ab", 0x40 + line),)
-    return Site(
-        Kind.REGION, f"{label} at {place}", place, frames, 2 * bound_s, 3, bound_s, 1, bound_s, 0.0, 0.0, 0.5, 1.5, 1.0
+    return ScaleSite(
+        SiteKind.REGION, f"{label} at {place}", place, frames, 2 * bound_s, 3, bound_s, 1, bound_s,
+        0.0, 0.0, 0.5, 1.5, 1.0
     )  # fmt: skip
 
 
 def call(callee: str, span_s: float) -> CallSite:
     none = Measure(0, 0.0, 0.0)
-    profile = CallProfile(7, Measure(1, 2.0, 1.0), none, 1.0, span_s)
+    profile = CallSums(7, Measure(1, 2.0, 1.0), none, 1.0, span_s)
     return CallSite("solve.c:9", "main", callee, profile, profile, (Frame(callee),))
 
 
-def prediction(threads: int, *sites: Site, calls: tuple[CallSite, ...] = ()) -> Prediction:
+def prediction(threads: int, *sites: ScaleSite, calls: tuple[CallSite, ...] = ()) -> Prediction:
     bound_s = sum(one.bound_s for one in sites)
     return Prediction(
         threads, 8.0, bound_s / 2, bound_s, 1.0, threads, Lost(0.1, 0.2, 0.0, 0.3), sites, False, Flag.CLOSED, calls

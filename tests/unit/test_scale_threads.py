@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parprof.scale.record import Flag, Kind
+from parprof.scale.record import Flag, SiteKind
 from scale_programs import run, sites
 
 N = 1000
@@ -38,7 +38,7 @@ def test_the_span_of_threads(directory: Path, form: str, work: float, span: floa
     assert round(record.span_s * 1e9) == span * N
     assert round(record.bound_s * 1e9) == bound * N
     assert record.flags & Flag.CLOSED and not record.flags & Flag.INSIDE
-    (thread,) = sites(record, Kind.THREAD)
+    (thread,) = sites(record, SiteKind.THREAD)
     assert thread.count == 4
 
 

@@ -21,12 +21,14 @@ HEAVY = (
     "multiprocessing opentelemetry prometheus_client psutil rich socket ssl subprocess symbolic tomllib"
 ).split()
 ARGUMENTS = {
-    "record": "--help --output --loops --save-facts --frequency --event --cores --n-w-source --budget "
-    "--no-wait --quiet --report --no-report --view --physical --unfold --recursion --count-outside --sort --limit "
+    "record": "--help --output --loops --save-facts --frequency --event --cores --n-w-source --wait-function "
+    "--no-spin-loops --budget --no-wait "
+    "--quiet --report --no-report --view --physical --unfold --recursion --count-outside --sort --limit "
     "--width --blame --verbose --html --no-source --trace --trace-limit --trace-seconds command",
     "attach": "--help pid --duration --scope --children --span --output --loops --save-facts --frequency --event "
     "--cores --n-w-source "
-    "--budget --no-wait --quiet --report --no-report --view --physical --unfold --recursion --count-outside --sort "
+    "--wait-function --no-spin-loops --budget --no-wait "
+    "--quiet --report --no-report --view --physical --unfold --recursion --count-outside --sort "
     "--limit --width --blame --verbose --html --no-source --trace --trace-limit --trace-seconds --socket",
     "calls": "--help pid --function --duration --times --force --budget --n-w-source --output --json --quiet command",
     "report": "--help file --view --physical --unfold --recursion --count-outside --sort --limit "

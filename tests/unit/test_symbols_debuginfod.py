@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from parprof.files.dso_cache import DsoCache
-from parprof.http_client import Origin, Proxy
+from parprof.http_client import Proxy, ServerOrigin
 from parprof.model import Frame
 from parprof.symbols import Symbolizer
 from parprof.symbols.debuginfod import Debuginfod
@@ -309,7 +309,7 @@ def test_a_dripping_server_does_not_take_the_time_of_the_next(server: Server, tm
 
 
 def test_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    near, far = Origin("far.example", 80, False), Origin("far.example", 443, True)
+    near, far = ServerOrigin("far.example", 80, False), ServerOrigin("far.example", 443, True)
     for name in (
         "http_proxy",
         "https_proxy",

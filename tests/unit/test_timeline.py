@@ -14,7 +14,7 @@ from parprof.timeline import perfetto_pb2
 from parprof.timeline.callpaths import DEEPER, MAX_DEPTH, Stay, call_slices
 from parprof.timeline.minimum import MinimumTime, minimum_time
 from parprof.timeline.perfetto import TraceWriter
-from parprof.timeline.slices import Slice, Step, end_replaced, n_working, states
+from parprof.timeline.slices import CounterStep, Slice, end_replaced, n_working, states
 from parprof.timeline.sync import Instant, sync_points
 from parprof.timeline.trace import TraceResult
 
@@ -49,9 +49,9 @@ def test_the_threads_of_a_program_end_with_its_exec() -> None:
     before, after = at(1, 5, ON), at(4, 5, ON)._replace(image=2)
     found = end_replaced([before, after], {1: 50, 2: 50})
     assert found == [before, before._replace(time_ns=4 * MS, does=ENDED), after]
-    assert n_working(found) == [Step(1 * MS, 1), Step(4 * MS, 0), Step(4 * MS, 1)]
+    assert n_working(found) == [CounterStep(1 * MS, 1), CounterStep(4 * MS, 0), CounterStep(4 * MS, 1)]
     other = end_replaced([before, after], {1: 50, 2: 60})
-    assert n_working(other) == [Step(1 * MS, 1), Step(4 * MS, 2)]
+    assert n_working(other) == [CounterStep(1 * MS, 1), CounterStep(4 * MS, 2)]
 
 
 def test_regions_hold_the_work_and_the_waits_in_them() -> None:
@@ -200,7 +200,7 @@ def written(limit_bytes: int = 1 << 20, slices: int = 2) -> tuple[bytes, int]:
     nested = [Slice(10, 90, "region f"), *(Slice(20 + i, 21 + i, "work f") for i in range(slices))]
     writer.add_slices(thread, nested)
     writer.add_instants(writer.add_track("notes", thread), [Instant(15, "here")])
-    writer.add_counter("n_w", "threads", [Step(10, 2), Step(90, -1)])
+    writer.add_counter("n_w", "threads", [CounterStep(10, 2), CounterStep(90, -1)])
     file = io.BytesIO()
     cut_ns = writer.write(file, limit_bytes)
     return file.getvalue(), cut_ns

@@ -42,7 +42,7 @@ much between two runs of one program, as sleeps end late and the disk takes long
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class MeasuredTime:
     """Of a metric, and how far off it may be (95 %)."""
 
     value: float
@@ -53,8 +53,8 @@ class Amount:
 class Change:
     """From one run's amount to another's."""
 
-    before: Amount
-    after: Amount
+    before: MeasuredTime
+    after: MeasuredTime
 
     @property
     def delta(self) -> float:
@@ -72,13 +72,13 @@ class Change:
         return abs(self.delta) > self.spread
 
 
-def amount_of(metric: Metric, part: Metrics, total: Metrics, cores: int, available_ns: float) -> Amount:
+def amount_of(metric: Metric, part: Metrics, total: Metrics, cores: int, available_ns: float) -> MeasuredTime:
     """What a part has of a metric. ``available_ns``: n x time."""
     value = part[metric]
     step = step_of(metric, period_ns(total), cores)
     if step:
-        return Amount(value, Z * math.sqrt(max(value * step, 0.0)))
-    return Amount(value, measured_spread(metric, part, total, available_ns))
+        return MeasuredTime(value, Z * math.sqrt(max(value * step, 0.0)))
+    return MeasuredTime(value, measured_spread(metric, part, total, available_ns))
 
 
 def measured_spread(metric: Metric, part: Metrics, total: Metrics, available_ns: float) -> float:

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from parprof.calls.finder import FunctionFinder
 from parprof.calls.placing import CallPlace
-from parprof.calls.search import MAX_ROUTINES, Copy, Found, Routine
+from parprof.calls.search import MAX_ROUTINES, Copy, Found, FoundFunction
 from parprof.errors import ProbeAttachError, UsageError
-from parprof.files.dso import Dso, Key
+from parprof.files.dso import Dso, FileKey
 from parprof.kernel.call_counts import MAX_SITES, CallProbe
 from parprof.kernel.call_times import MAX_ROUTINES as MAX_TIMED
 from parprof.kernel.engine import BpfKernel
@@ -47,7 +47,7 @@ class CountedSite:
     number: int
     image: int
     dso: Dso
-    routine: Routine
+    routine: FoundFunction
     copy: Copy
     place: CallPlace
     timed_as: int | None = None
@@ -63,16 +63,16 @@ class CallCounting(Closing):
     sites: dict[int, CountedSite] = field(default_factory=dict)
     """By number."""
     notes: list[str] = field(default_factory=list)
-    _numbers: dict[tuple[int, Key, int, int], int] = field(default_factory=dict)
+    _numbers: dict[tuple[int, FileKey, int, int], int] = field(default_factory=dict)
     """Of places in files of process images; kept when a file is unloaded, and taken again when it comes back."""
-    _placed: set[tuple[int, Key, int, int]] = field(default_factory=set)
+    _placed: set[tuple[int, FileKey, int, int]] = field(default_factory=set)
     """Those that are probed now, or cannot be."""
-    _sets: dict[tuple[int, Key], list[ProbeSet]] = field(default_factory=dict)
+    _sets: dict[tuple[int, FileKey], list[ProbeSet]] = field(default_factory=dict)
     """By process image and file: they go with the file."""
     _next: int = 0
-    _timed: dict[tuple[int, Key, str], int] = field(default_factory=dict)
-    _landings: set[tuple[int, Key]] = field(default_factory=set)
-    _unloaded: dict[tuple[int, str], Key] = field(default_factory=dict)
+    _timed: dict[tuple[int, FileKey, str], int] = field(default_factory=dict)
+    _landings: set[tuple[int, FileKey]] = field(default_factory=set)
+    _unloaded: dict[tuple[int, str], FileKey] = field(default_factory=dict)
     """By process image and path: the file that was mapped from there, and is no more."""
 
     def follow(self, target: Counted) -> None:
@@ -161,7 +161,7 @@ class CallCounting(Closing):
                         out.append(CountedSite(number, target.image, dso, routine, copy, place, timed_as))
         return out
 
-    def _number_of_timed(self, target: Counted, dso: Dso, routine: Routine, copy: Copy) -> int | None:
+    def _number_of_timed(self, target: Counted, dso: Dso, routine: FoundFunction, copy: Copy) -> int | None:
         """Under which number the calls of a copy of a routine are timed; None: they are not, and it is said why."""
         if not self.finder.times:
             return None
@@ -205,7 +205,7 @@ class CallCounting(Closing):
         if text not in self.notes:
             self.notes.append(text)
 
-    def routines(self) -> list[Routine]:
+    def routines(self) -> list[FoundFunction]:
         """The routines that are counted, each once."""
         return list(
             {(site.dso.key, site.routine.name): site.routine for site in self.sites.values()}.values()
@@ -249,7 +249,7 @@ class CallCounting(Closing):
 
 
 def _by_file(sites: Iterable[CountedSite]) -> list[tuple[Dso, list[CountedSite]]]:
-    out: dict[Key, tuple[Dso, list[CountedSite]]] = {}
+    out: dict[FileKey, tuple[Dso, list[CountedSite]]] = {}
     for site in sites:
         out.setdefault(site.dso.key, (site.dso, []))[1].append(site)
     return list(out.values())

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from parprof.calls.search import NAMELESS, Found, Routine, addresses_from_json, found_from_json
+from parprof.calls.search import NAMELESS, Found, FoundFunction, addresses_from_json, found_from_json
 from parprof.calls.wanted import Wanted
 from parprof.errors import TargetError
-from parprof.files.dso import Dso, Key
+from parprof.files.dso import Dso, FileKey
 from parprof.model import Frame
 from parprof.process.loadmap import LoadMap
 from parprof.resources import Closing
@@ -52,7 +52,7 @@ class FunctionFinder(Closing):
         self._nop5_is_cheap = nop5_is_cheap
         self.times = times
         self._client = _Client()
-        self._known: dict[Key, Found] = {}
+        self._known: dict[FileKey, Found] = {}
         self._answered: set[str] = set()
         self._suggestions: dict[str, list[str]] = {}
         self._indirect: set[str] = set()
@@ -207,7 +207,7 @@ class FunctionFinder(Closing):
             self._client.close()
 
 
-def _in_module(routine: Routine, module: str) -> Routine:
+def _in_module(routine: FoundFunction, module: str) -> FoundFunction:
     """A function without a name goes by its file and where it begins, as in reports."""
     return routine._replace(name=module + routine.name) if routine.name.startswith(NAMELESS) else routine
 

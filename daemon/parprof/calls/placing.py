@@ -96,7 +96,7 @@ def place(
     )
 
 
-class Code:
+class FileCode:
     """The code of one file, and where its functions are."""
 
     def __init__(self, elf: ElfFile, functions: Iterable[Symbol]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 from parprof.calls.exits import MAX_EXITS, ONE_INSTRUCTION, Exits, find_exits, find_landings
-from parprof.calls.placing import CallPlace, Code, Placement
+from parprof.calls.placing import CallPlace, FileCode, Placement
 from parprof.calls.wanted import MAX_TEXT, matches, names_many, without_arguments, without_scopes
 from parprof.files.eh_frame_header import extents_around
 from parprof.files.elf import ElfFile, Symbol
@@ -39,7 +39,7 @@ class Copy(NamedTuple):
     """Where its calls end, if that was looked for."""
 
 
-class Routine(NamedTuple):
+class FoundFunction(NamedTuple):
     """A function by its name for people, with all copies that have code of their own."""
 
     name: str
@@ -50,7 +50,7 @@ class Routine(NamedTuple):
 class Found(NamedTuple):
     """What a file has of what was asked for."""
 
-    routines: tuple[Routine, ...] = ()
+    routines: tuple[FoundFunction, ...] = ()
     matched: int = 0
     """How many routines are meant, those beyond `MAX_ROUTINES` too."""
     answered: tuple[int, ...] = ()
@@ -175,7 +175,7 @@ def _drop_aliases(meant: dict[str, list[Symbol]]) -> None:
 
 def _routines(
     elf: ElfFile, symbols: list[Symbol], meant: dict[str, list[Symbol]], nop5_is_cheap: bool, times: bool
-) -> list[Routine]:
+) -> list[FoundFunction]:
     chosen: list[tuple[str, list[Symbol], tuple[str, ...]]] = []
     for name, copies in meant.items():
         whole = [one for one in copies if not _is_part(one)]
@@ -189,12 +189,12 @@ def _routines(
             notes.append(f"{len(alike)} functions have this name: they are counted together")
         chosen.append((name, whole or copies, tuple(notes)))
     flat = [one for _, copies, _ in chosen for one in copies]
-    placements = Code(elf, symbols).place_all(flat, nop5_is_cheap=nop5_is_cheap, entries_only=times)
+    placements = FileCode(elf, symbols).place_all(flat, nop5_is_cheap=nop5_is_cheap, entries_only=times)
     made = iter(
         _timed(elf, one, at, symbols) if times else Copy(one.name, one.value, at.why, at.places)
         for one, at in zip(flat, placements, strict=True)
     )
-    return [Routine(name, tuple(next(made) for _ in copies), notes) for name, copies, notes in chosen]
+    return [FoundFunction(name, tuple(next(made) for _ in copies), notes) for name, copies, notes in chosen]
 
 
 def _timed(elf: ElfFile, symbol: Symbol, at: Placement, symbols: Sequence[Symbol]) -> Copy:
@@ -249,9 +249,9 @@ def addresses_from_json(raw: Any) -> list[int]:
     return [_number(one) for one in _list(raw)]
 
 
-def _routine(raw: Any) -> Routine:
+def _routine(raw: Any) -> FoundFunction:
     name, copies, notes = raw
-    return Routine(
+    return FoundFunction(
         _text(name), tuple(_copy(one) for one in _list(copies)), tuple(_text(one) for one in _list(notes))
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from parprof.causes.sites import Site
+from parprof.causes.sites import LossSite
 from parprof.metrics import Metrics
 from parprof.model import Frame, PathSample
 
@@ -101,4 +101,4 @@ def _is_of_openmp(frame: Frame) -> bool:
     return bool(_OPENMP.match(os.path.basename(frame.module)) or _OF_OPENMP.match(frame.name))
 
 
-Test = Callable[[Site, Setting], Diagnosis | None]
+Test = Callable[[LossSite, Setting], Diagnosis | None]

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from parprof.causes.barriers import is_barrier
 from parprof.causes.ownership import Owner
-from parprof.causes.routes import Route, RouteFinder, Step
+from parprof.causes.routes import Route, RouteFinder, RouteStep
 from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
 from parprof.metrics import Metrics, add_to
 from parprof.model import PathSample
 
-Thread = tuple[int, int, str]
+ThreadLabel = tuple[int, int, str]
 """Process, number and name of a thread; files of before have no numbers."""
 
 _LEADING_SHARE = 0.8
@@ -33,11 +33,11 @@ _LEAST_SHARE = 0.001
 """Places with less of all effort than this are not told apart from their callers."""
 
 
-class Row(NamedTuple):
+class SampleRoute(NamedTuple):
     """A sample, and how it comes through the program."""
 
     metrics: Metrics
-    thread: Thread
+    thread: ThreadLabel
     runtime: str
     """What it was in besides the program: the kind of overhead, and the function."""
     route: Route
@@ -48,7 +48,7 @@ class Tally:
     """What some samples add up to."""
 
     metrics: Metrics = field(default_factory=Metrics)
-    threads: dict[Thread, Metrics] = field(default_factory=dict)
+    threads: dict[ThreadLabel, Metrics] = field(default_factory=dict)
     called_back_ns: float = 0.0
     """Work that a library called this place for, as a sort does a comparison."""
     runtime: dict[str, Metrics] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Tally:
     in_region_ns: float = 0.0
     """Work on behalf of a parallel region, task or thread that begins at this place."""
 
-    def add(self, row: Row) -> None:
+    def add(self, row: SampleRoute) -> None:
         """Add samples of one thread."""
         self.metrics.add(row.metrics)
         add_to(self.threads, row.thread, row.metrics)
@@ -150,14 +150,14 @@ class Evidence:
             if place.parent is not None:
                 place.parent.regions_ns += place.regions_ns
 
-    def _grow(self, rows: list[Row]) -> None:
+    def _grow(self, rows: list[SampleRoute]) -> None:
         """Make the places, from the root on, where there is enough to look at: there may be millions of paths."""
         self.scripts = any(row.route.is_script for row in rows)
         least_ns = _LEAST_SHARE * sum(row.metrics.effort_ns for row in rows)
         pending = [(self.root, 0, rows)]
         while pending:
             place, depth, here = pending.pop()
-            further: dict[Procedure, list[Row]] = defaultdict(list)
+            further: dict[Procedure, list[SampleRoute]] = defaultdict(list)
             effort: dict[Procedure, float] = defaultdict(float)
             for row in here:
                 self._charge(place, depth, row)
@@ -173,7 +173,7 @@ class Evidence:
                     for row in those:
                         place.own.add(row)
 
-    def _charge(self, place: Place, depth: int, row: Row) -> None:
+    def _charge(self, place: Place, depth: int, row: SampleRoute) -> None:
         """Charge samples to the place that they go through at this depth."""
         metrics, route = row.metrics, row.route
         place.all.add(row)
@@ -195,7 +195,7 @@ class Evidence:
             self.functions[step.procedure] += metrics.work_ns
 
 
-def _rows(samples: Sequence[PathSample]) -> list[Row]:
+def _rows(samples: Sequence[PathSample]) -> list[SampleRoute]:
     """Each sample with its route.
 
     What a library does in threads of its own is as a rule not the work of who happened to start them, by an import,
@@ -209,11 +209,11 @@ def _rows(samples: Sequence[PathSample]) -> list[Row]:
     return _rows_by(RouteFinder(joins_libraries=True), samples)
 
 
-def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[Row]:
+def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleRoute]:
     routes: dict[tuple[int, int], Route] = {}
     """By the ids of paths, which the samples keep: most are shared, and to compare them takes long."""
-    threads: dict[Thread, Thread] = {}
-    out: list[Row] = []
+    threads: dict[ThreadLabel, ThreadLabel] = {}
+    out: list[SampleRoute] = []
     for sample in samples:
         key = id(sample.path), id(sample.physical)
         route = routes.get(key)
@@ -225,7 +225,7 @@ def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[Row]:
         if sample.path and sample.path[-1].name.startswith("[waits: ") and innermost != sample.path[-1].name:
             innermost = f"{innermost} {sample.path[-1].name}"
         runtime = f"{origin.overhead}:{innermost}" if innermost else ""
-        out.append(Row(sample.metrics, threads.setdefault(thread, thread), runtime, route))
+        out.append(SampleRoute(sample.metrics, threads.setdefault(thread, thread), runtime, route))
     return out
 
 
@@ -241,7 +241,7 @@ def _team_wait(sample: PathSample) -> str:
     return innermost if is_barrier(innermost) else ""
 
 
-def _with_beginnings(rows: list[Row]) -> list[Row]:
+def _with_beginnings(rows: list[SampleRoute]) -> list[SampleRoute]:
     """Routes whose beginning was lost get that of the others, where these are nearly always the same."""
     lost = {row.route.procedure(0) for row in rows if row.route.length and not row.route.is_rooted}
     if not lost:
@@ -250,9 +250,9 @@ def _with_beginnings(rows: list[Row]) -> list[Row]:
     return [row._replace(route=_rooted(row.route, prefixes)) for row in rows]
 
 
-def _prefixes(rows: Iterable[Row], lost: set[Procedure]) -> dict[Procedure, tuple[Step, ...]]:
+def _prefixes(rows: Iterable[SampleRoute], lost: set[Procedure]) -> dict[Procedure, tuple[RouteStep, ...]]:
     """By procedure: the steps that lead to it from the program's entry, where they are nearly always the same."""
-    counted: dict[Procedure, Counter[tuple[Step, ...]]] = defaultdict(Counter)
+    counted: dict[Procedure, Counter[tuple[RouteStep, ...]]] = defaultdict(Counter)
     for row in rows:
         route = row.route
         if not route.is_rooted:
@@ -261,7 +261,7 @@ def _prefixes(rows: Iterable[Row], lost: set[Procedure]) -> dict[Procedure, tupl
             procedure = route.procedure(at)
             if procedure in lost:
                 counted[procedure][tuple(map(route.step, range(at)))] += row.metrics.samples
-    out: dict[Procedure, tuple[Step, ...]] = {}
+    out: dict[Procedure, tuple[RouteStep, ...]] = {}
     for procedure, found in counted.items():
         prefix, samples = found.most_common(1)[0]
         if samples >= _LEADING_SHARE * found.total():
@@ -269,7 +269,7 @@ def _prefixes(rows: Iterable[Row], lost: set[Procedure]) -> dict[Procedure, tupl
     return out
 
 
-def _rooted(route: Route, prefixes: dict[Procedure, tuple[Step, ...]]) -> Route:
+def _rooted(route: Route, prefixes: dict[Procedure, tuple[RouteStep, ...]]) -> Route:
     """A route whose beginning was lost, as other samples have it."""
     if route.is_rooted or not route.length:
         return route

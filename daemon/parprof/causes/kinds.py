@@ -21,7 +21,7 @@ from parprof.causes.shares import (
     one_at_a_time,
     workers,
 )
-from parprof.causes.sites import ALONE, Site, alone, is_single, knows_threads, lost_ns, share_of_first
+from parprof.causes.sites import ALONE, LossSite, alone, is_single, knows_threads, lost_ns, share_of_first
 from parprof.causes.stalls import stall
 from parprof.causes.waiting import is_lock, queue_of, waits_around
 from parprof.metrics import WAIT
@@ -34,7 +34,7 @@ _GIVES = re.compile(r".*(?:send|push|\bput)", re.IGNORECASE)
 _CREATE = re.compile(r"_*(?:GI_+|libc_)*(?:pthread_create|thrd_create|v?fork\b|posix_spawn|clone)")
 
 
-def _creation(site: Site, setting: Setting) -> Diagnosis | None:
+def _creation(site: LossSite, setting: Setting) -> Diagnosis | None:
     """Starting threads and processes takes most of their creator's time; the kernel does it, so that is no overhead."""
     tally = site.tally
     creating = sum(
@@ -50,7 +50,7 @@ def _creation(site: Site, setting: Setting) -> Diagnosis | None:
     )
 
 
-def _overhead(site: Site, setting: Setting) -> Diagnosis | None:
+def _overhead(site: LossSite, setting: Setting) -> Diagnosis | None:
     metrics = site.tally.metrics
     if not metrics.work_ns or metrics.overhead_ns < max(0.5 * lost_ns(metrics), 0.1 * metrics.work_ns):
         return None
@@ -84,7 +84,7 @@ _TOO_FINE = {
 }
 
 
-def _others_wait(site: Site, setting: Setting) -> bool:
+def _others_wait(site: LossSite, setting: Setting) -> bool:
     """Whether threads sleep here, or in its callers; taken for granted where nobody looked where threads sleep.
 
     Else it is one piece of work that goes from thread to thread, as routines do in languages with a scheduler of their
@@ -93,7 +93,7 @@ def _others_wait(site: Site, setting: Setting) -> bool:
     return not setting.total[WAIT] or waits_around(site) is not None
 
 
-def _serial(site: Site, setting: Setting) -> Diagnosis | None:
+def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     idle = setting.cores - 1
     others = "the other core is idle" if idle == 1 else f"{idle} of {setting.cores} cores are idle"
     if site.region is None and (module := _imports(site.tally)):
@@ -151,7 +151,7 @@ def _imports(tally: Tally) -> str:
     return max(tally.imports, key=lambda module: tally.imports[module], default="")
 
 
-def _imbalance(site: Site, setting: Setting) -> Diagnosis | None:
+def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     if site.region is None and is_single(site.tally, setting.cores):
         return None
     tally = site.tally
@@ -174,7 +174,7 @@ def _imbalance(site: Site, setting: Setting) -> Diagnosis | None:
     return Diagnosis(Kind.IMBALANCE, f"{who} have unequal shares of the work{shown}", remedy)
 
 
-def _starved(site: Site, setting: Setting) -> Diagnosis | None:
+def _starved(site: LossSite, setting: Setting) -> Diagnosis | None:
     if is_single(site.tally, setting.cores):
         gives = _GIVES.match(queue_of(site))
         return Diagnosis(
@@ -198,7 +198,7 @@ def _starved(site: Site, setting: Setting) -> Diagnosis | None:
 KINDS: tuple[Test, ...] = (stall, _creation, _overhead, lock, machine, _serial, _imbalance, _starved)
 
 
-def diagnose(site: Site, setting: Setting) -> Diagnosis:
+def diagnose(site: LossSite, setting: Setting) -> Diagnosis:
     """What is wrong at a site."""
     for test in KINDS:
         found = test(site, setting)
@@ -207,7 +207,7 @@ def diagnose(site: Site, setting: Setting) -> Diagnosis:
     raise AssertionError("the last entry of the table holds always")
 
 
-def _loop_of(site: Site) -> str:
+def _loop_of(site: LossSite) -> str:
     """Where the loop is that a serial site consists of, as its name says."""
     place = site.place
     if not place.procedure.is_loop:

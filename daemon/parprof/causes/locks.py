@@ -15,7 +15,7 @@ from parprof.causes.shares import (
     shares_explain,
     workers,
 )
-from parprof.causes.sites import Site, is_single
+from parprof.causes.sites import LossSite, is_single
 from parprof.causes.stalls import wait_of
 from parprof.causes.waiting import exclusive_waits, is_arrival, is_exclusive, is_lock, waits_around
 from parprof.metrics import WAIT
@@ -27,7 +27,7 @@ _NAMELESS = re.compile(r"\[(?:lib)|.*\+0x")
 """Functions of stripped runtimes: in the middle of a region threads wait there for locks, seldom for anything else."""
 
 
-def lock(site: Site, setting: Setting) -> Diagnosis | None:
+def lock(site: LossSite, setting: Setting) -> Diagnosis | None:
     """Threads wait for a lock, by what blame, functions or turns tell."""
     metrics = site.tally.metrics
     if metrics.blame_ns >= 0.3 * metrics.idleness_ns > 0:
@@ -45,7 +45,7 @@ def lock(site: Site, setting: Setting) -> Diagnosis | None:
     return None
 
 
-def _lock_of_one(site: Site, setting: Setting) -> Diagnosis | None:
+def _lock_of_one(site: LossSite, setting: Setting) -> Diagnosis | None:
     """A function that one thread alone runs, and that takes a lock, while others sleep to get one for as long."""
     if not any(is_exclusive(name.partition(":")[2]) for name in site.function.all.runtime):
         return None
@@ -57,7 +57,7 @@ def _lock_of_one(site: Site, setting: Setting) -> Diagnosis | None:
     return Diagnosis(Kind.LOCK, told, "hold it for shorter: prepare what it guards first, then exchange it")
 
 
-def _waits_in_turn(site: Site, setting: Setting, *, is_lock_likely: bool) -> bool:
+def _waits_in_turn(site: LossSite, setting: Setting, *, is_lock_likely: bool) -> bool:
     """Whether threads work here one at a time, and the others wait meanwhile, as far as is known for a lock.
 
     ``is_lock_likely``: by the samples of the site itself, where nobody looked at how threads wait.
@@ -79,14 +79,14 @@ def _waits_in_turn(site: Site, setting: Setting, *, is_lock_likely: bool) -> boo
     return one_at_a_time(site, setting) or (is_busy(site.tally.metrics) and _is_in_turn(site, whole))
 
 
-def _is_in_turn(site: Site, waits: float) -> bool:
+def _is_in_turn(site: LossSite, waits: float) -> bool:
     """Whether threads wait for as long as others work, where the machine is too busy for it to look like turns."""
     tally = site.tally
     others = len(workers(tally)) - 1
     return not shares_explain(tally, others + 1) and 0 < 0.5 * others * tally.metrics.work_ns <= waits
 
 
-def lock_diagnosis(site: Site, setting: Setting, what: str) -> Diagnosis:
+def lock_diagnosis(site: LossSite, setting: Setting, what: str) -> Diagnosis:
     """``what``: the beginning of what is told, to which how many threads or how much of the time is added."""
     name = leading(site.tally, holds=is_lock)
     if len(name) > _LONGEST or name.startswith(("_ZN", "_R")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.shares import shares_explain, workers
-from parprof.causes.sites import Site, is_single, lost_ns
+from parprof.causes.sites import LossSite, is_single, lost_ns
 from parprof.metrics import STOLEN, Metrics
 
 _CROWD = 20
@@ -29,7 +29,7 @@ def is_busy(metrics: Metrics) -> bool:
     return away_ns(metrics) >= max(lost_ns(metrics), 1.0)
 
 
-def machine(site: Site, setting: Setting) -> Diagnosis | None:
+def machine(site: LossSite, setting: Setting) -> Diagnosis | None:
     """Threads that could work had no core: the others waited for them, or so it looks."""
     metrics = site.tally.metrics
     if (crowd := _crowd(site, setting)) is not None:
@@ -41,7 +41,7 @@ def machine(site: Site, setting: Setting) -> Diagnosis | None:
     return too_many_threads(site, setting) if len(workers(site.tally)) > setting.cores else BUSY_MACHINE
 
 
-def too_many_threads(site: Site, setting: Setting) -> Diagnosis:
+def too_many_threads(site: LossSite, setting: Setting) -> Diagnosis:
     """Threads share cores. Those that a barrier has let go and that have no core yet are waiting as far as anybody can
     see: they need not be found without one."""
     return Diagnosis(
@@ -51,7 +51,7 @@ def too_many_threads(site: Site, setting: Setting) -> Diagnosis:
     )
 
 
-def _crowd(site: Site, setting: Setting) -> Diagnosis | None:
+def _crowd(site: LossSite, setting: Setting) -> Diagnosis | None:
     """Very many threads, each of which did next to nothing: as a rule they are started again and again."""
     samples = [metrics.samples for metrics in site.tally.threads.values() if metrics.samples]
     if len(samples) < _CROWD * setting.cores or sum(samples) > _BRIEF * len(samples):

@@ -12,7 +12,7 @@ from parprof.causes.evidence import Evidence, Place, Tally
 from parprof.causes.kinds import diagnose
 from parprof.causes.ownership import Owner
 from parprof.causes.shares import program_is_serial
-from parprof.causes.sites import Site, SiteSearch, effort_ns, is_counted, is_single, lost_ns
+from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns
 from parprof.causes.waiting import is_lock
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OVERHEAD, WAIT, Metrics
@@ -101,7 +101,7 @@ def causes_of(samples: Sequence[PathSample], cores: int, runtime: str, elapsed_s
     return [one for weight, one in weighed if weight > 0][:MAX_CAUSES]
 
 
-def _joined(judged: list[tuple[Site, Diagnosis]]) -> list[tuple[Site, Diagnosis]]:
+def _joined(judged: list[tuple[LossSite, Diagnosis]]) -> list[tuple[LossSite, Diagnosis]]:
     """Without sites that are one thing with another one.
 
     Locks and overhead of a function and of one that it calls are named after the callee, if it has a considerable part
@@ -141,7 +141,7 @@ def _is_certain(cause: Cause) -> bool:
     )
 
 
-def _where_locked(site: Site) -> Place:
+def _where_locked(site: LossSite) -> Place:
     """The function that takes the lock, where that is clear: at or below a site, or beside it, where what runs at the
     site merely happens to be alone. What works below a function that takes the lock is where it is held: the site."""
     around = site.place
@@ -172,7 +172,7 @@ def _locks_ns(tally: Tally) -> float:
     )
 
 
-def _cause(site: Site, diagnosis: Diagnosis, setting: Setting) -> tuple[Cause, float]:
+def _cause(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> tuple[Cause, float]:
     if diagnosis.kind is Kind.LOCK and site.region is not None and not is_single(site.tally, setting.cores):
         site.place = _where_locked(site)
     function = site.function
@@ -199,7 +199,7 @@ def _cause(site: Site, diagnosis: Diagnosis, setting: Setting) -> tuple[Cause, f
     )
 
 
-def _line(site: Site) -> int:
+def _line(site: LossSite) -> int:
     """The line of the function that loses most."""
     lines = {line: tally.metrics for line, tally in site.function.by_line.items()}
     metric = IDLENESS if site.tally.metrics.idleness_ns >= site.tally.metrics.overhead_ns else OVERHEAD

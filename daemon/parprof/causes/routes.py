@@ -27,7 +27,7 @@ _PART = re.compile(
 _CREATION = re.compile(r"_*(?:GI_+)?(?:pthread_create\w*|thrd_create|PyThread_start_new_thread)")
 
 
-class Step(NamedTuple):
+class RouteStep(NamedTuple):
     """A procedure, or a loop, on a route."""
 
     procedure: Procedure
@@ -121,7 +121,7 @@ class Route:
     """Of all steps."""
     spans: Sequence[int] = ()
     """For each step two places on the path: where the procedure comes first, and, if it recurs, last."""
-    prefix: tuple[Step, ...] = ()
+    prefix: tuple[RouteStep, ...] = ()
     """Steps before those on the path."""
     region: int = -1
     """Which step is the code of a parallel region or a thread's function; -1: none."""
@@ -147,7 +147,7 @@ class Route:
             return self.prefix[at].procedure
         return self.book.of(self.path[self.spans[2 * at]]).procedure
 
-    def step(self, at: int) -> Step:
+    def step(self, at: int) -> RouteStep:
         """The steps are counted from 0, the program's entry."""
         at -= len(self.prefix)
         if at < 0:
@@ -159,7 +159,7 @@ class Route:
             called_back = self.book.schedulers.isdisjoint(self.book.along(between))
         frame = self.path[first]
         procedure = self.book.of(frame).procedure
-        return Step(procedure, self.owner, self.path[last].line, frame.start_line, called_back)
+        return RouteStep(procedure, self.owner, self.path[last].line, frame.start_line, called_back)
 
 
 class RouteFinder:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from parprof.causes.diagnosis import Setting
 from parprof.causes.evidence import Tally
-from parprof.causes.sites import Site, alone, is_single, knows_threads, share_of_first
+from parprof.causes.sites import LossSite, alone, is_single, knows_threads, share_of_first
 from parprof.metrics import SAMPLES, STOLEN, Metric
 
 _ALL_ALONE = 0.995
@@ -32,12 +32,12 @@ def all_alone(tally: Tally, cores: int) -> bool:
     return all(alone(tally.threads[thread], cores) >= 0.5 for thread in workers(tally))
 
 
-def one_at_a_time(site: Site, setting: Setting) -> bool:
+def one_at_a_time(site: LossSite, setting: Setting) -> bool:
     """Whether several threads work here, but one at a time."""
     return alone(site.tally.metrics, setting.cores) >= 0.6 and all_alone(site.tally, setting.cores)
 
 
-def is_mostly_one(site: Site, setting: Setting) -> bool:
+def is_mostly_one(site: LossSite, setting: Setting) -> bool:
     """Whether the work is one thread's but for a little of others at times, as those that a library starts."""
     tally = site.tally
     if site.region is not None or not knows_threads(tally) or is_single(tally, setting.cores):

@@ -90,7 +90,7 @@ def knows_threads(tally: Tally) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Site:
+class LossSite:
     """Where a program loses: a place, or what is left of it without the sites below it."""
 
     place: Place
@@ -122,9 +122,9 @@ class SiteSearch:
         total = evidence.root.all.metrics
         self._floor_ns = max(_FLOOR_SHARE * effort_ns(total), 1.0)
 
-    def sites(self) -> list[Site]:
+    def sites(self) -> list[LossSite]:
         """All of them; those of one function are put together."""
-        found: dict[Procedure, Site] = {}
+        found: dict[Procedure, LossSite] = {}
         largest: dict[Procedure, float] = {}
         for site in self._search():
             key = site.function.procedure
@@ -132,7 +132,7 @@ class SiteSearch:
             if known is None:
                 tally = Tally()
                 tally.merge(site.tally)
-                found[key] = Site(site.place, tally, site.region, whole=site.whole)
+                found[key] = LossSite(site.place, tally, site.region, whole=site.whole)
                 largest[key] = site.lost_ns
                 continue
             if site.lost_ns > largest[key]:
@@ -143,7 +143,7 @@ class SiteSearch:
             known.tally.merge(site.tally)
         return list(found.values())
 
-    def _search(self) -> Iterator[Site]:
+    def _search(self) -> Iterator[LossSite]:
         pending: list[tuple[Place, Place | None]] = [(self._evidence.root, None)]
         while pending:
             place, region = pending.pop()
@@ -245,17 +245,17 @@ class SiteSearch:
             knows_threads(part) and is_single(part, self._cores) and alone(part.metrics, self._cores) >= _SOLO
         )
 
-    def _narrowed(self, place: Place, rest: Tally, region: Place | None, *, whole: bool) -> Site:
+    def _narrowed(self, place: Place, rest: Tally, region: Place | None, *, whole: bool) -> LossSite:
         """Without the lines that lose nothing: a function is rarely all of one kind."""
         if not whole or len(place.by_line) < 2:
-            return Site(place, rest, region, whole=whole)
+            return LossSite(place, rest, region, whole=whole)
         kept = Tally()
         for tally in place.by_line.values():
             if lost_ns(tally.metrics) >= 0.15 * effort_ns(tally.metrics):
                 kept.merge(tally)
         if lost_ns(kept.metrics) < 0.9 * lost_ns(rest.metrics):
-            return Site(place, rest, region, whole=whole)
-        return Site(place, kept, region, whole=whole)
+            return LossSite(place, rest, region, whole=whole)
+        return LossSite(place, kept, region, whole=whole)
 
 
 def _without(place: Place, followed: Iterable[Place]) -> Tally:

@@ -20,7 +20,7 @@ _ENOUGH = 0.8
 _RIVAL = 0.3
 """Another thread that slept for so much of it may as well have been the one."""
 
-Thread = tuple[int, int]
+ThreadId = tuple[int, int]
 
 
 def with_sleepers(samples: Sequence[PathSample], cores: int) -> Sequence[PathSample]:
@@ -50,8 +50,8 @@ def _sleeper(samples: Sequence[PathSample], stall: float) -> int | None:
 
     ``stall``: the time that passed while nobody worked.
     """
-    slept: dict[Thread, float] = {}
-    most: dict[Thread, int] = {}
+    slept: dict[ThreadId, float] = {}
+    most: dict[ThreadId, int] = {}
     for number, sample in enumerate(samples):
         wait = sample.metrics[WAIT]
         if wait and sample.path and _BY_ITSELF.fullmatch(sample.path[-1].name):
@@ -68,7 +68,7 @@ def _sleeper(samples: Sequence[PathSample], stall: float) -> int | None:
     return most[longest]
 
 
-def _thread(origin: Origin) -> Thread:
+def _thread(origin: Origin) -> ThreadId:
     return origin.pid, origin.tid
 
 

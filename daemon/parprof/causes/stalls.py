@@ -8,7 +8,7 @@ from parprof.causes.barriers import is_barrier
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.machine import BUSY_MACHINE, away_ns
 from parprof.causes.shares import leading
-from parprof.causes.sites import Site, lost_ns
+from parprof.causes.sites import LossSite, lost_ns
 from parprof.metrics import STALL
 
 _AWAY = 0.5
@@ -50,7 +50,7 @@ _SPIN_ALONE = Diagnosis(
 )
 
 
-def stall(site: Site, setting: Setting) -> Diagnosis | None:
+def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
     """No thread works for most of what is lost here."""
     metrics = site.tally.metrics
     if metrics.stall_ns < 0.5 * lost_ns(metrics):

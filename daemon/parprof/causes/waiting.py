@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from parprof.causes.evidence import Place, Tally
-from parprof.causes.sites import Site
+from parprof.causes.sites import LossSite
 from parprof.metrics import WAIT
 
 _LOCKS = re.compile(
@@ -54,7 +54,7 @@ def waits_of(tally: Tally) -> dict[str, float]:
     return waits
 
 
-def waits_around(site: Site, *, spins: bool = True) -> dict[str, float] | None:
+def waits_around(site: LossSite, *, spins: bool = True) -> dict[str, float] | None:
     """The same at a site, or the nearest of its callers in its region where it is considerable. ``None``: nowhere.
 
     ``spins``: whether it may be so by spinning.
@@ -71,12 +71,12 @@ def waits_around(site: Site, *, spins: bool = True) -> dict[str, float] | None:
     return None
 
 
-def exclusive_waits(site: Site) -> dict[str, float]:
+def exclusive_waits(site: LossSite) -> dict[str, float]:
     """Waits for locks that keep others out, in the whole program that a site is in."""
     return {name: amount for name, amount in waits_of(_root(site).all).items() if is_exclusive(name)}
 
 
-def queue_of(site: Site) -> str:
+def queue_of(site: LossSite) -> str:
     """The function in which other threads wait for the next one of a pipeline, if they do so for most of the time that
     a thread's function alone is at work; else empty."""
     if site.region is None:
@@ -87,7 +87,7 @@ def queue_of(site: Site) -> str:
     return max(waits, key=lambda name: waits[name], default="")
 
 
-def _root(site: Site) -> Place:
+def _root(site: LossSite) -> Place:
     """What stands for the whole program."""
     root = site.place
     while root.parent is not None:

@@ -106,7 +106,7 @@ def flat_view(tree: CallingContextTree) -> dict[Procedure, FunctionTotals]:
     return {procedure: row for procedure, (row, _) in rows.items()}
 
 
-class Caller:
+class CallerNode:
     """A node of the callers view: the top one is the procedure itself, its children are its callers.
 
     Both metrics are the *top* procedure's, as far as it was reached through this chain of callers.
@@ -131,7 +131,7 @@ class Caller:
         self.inclusive = Metrics()
         self.lines: LineMetrics = {}
         self._tree = tree
-        self._children: dict[Procedure, Caller] = {}
+        self._children: dict[Procedure, CallerNode] = {}
         self._coming: list[tuple[Path, int, Metrics, bool]] = []
         """Call paths, where on them this caller is, their metrics, and whether the top procedure has them itself."""
 
@@ -144,7 +144,7 @@ class Caller:
             self._coming.append((path, at, metrics, own))
 
     @property
-    def children(self) -> dict[Procedure, Caller]:
+    def children(self) -> dict[Procedure, CallerNode]:
         """Its callers."""
         coming, self._coming = self._coming, []
         for path, at, metrics, own in coming:
@@ -152,7 +152,7 @@ class Caller:
             procedure = self._tree.procedures.of(frame)
             caller = self._children.get(procedure)
             if caller is None:
-                caller = self._children[procedure] = Caller(self._tree, procedure, frame.start_line)
+                caller = self._children[procedure] = CallerNode(self._tree, procedure, frame.start_line)
             caller.add(path, at - 1, metrics, own)
             add_to(caller.lines, frame.line, metrics)
         return self._children
@@ -162,15 +162,15 @@ class Caller:
         return hottest(self.lines, metric) or self.start_line
 
 
-def callers_view(tree: CallingContextTree, functions: Iterable[FunctionTotals]) -> list[Caller]:
+def callers_view(tree: CallingContextTree, functions: Iterable[FunctionTotals]) -> list[CallerNode]:
     """For each of these procedures the chains of callers through which it was entered. Loops are left out.
 
     A recursive procedure is entered where it is not yet on the path: what it calls of itself counts once.
     """
     tree = without_loops(tree)
-    tops: dict[Procedure, Caller] = {}
+    tops: dict[Procedure, CallerNode] = {}
     for row in functions:
-        top = tops[row.procedure] = Caller(tree, row.procedure, row.start_line)
+        top = tops[row.procedure] = CallerNode(tree, row.procedure, row.start_line)
         top.lines = row.lines or row.calls
     for way in tree.ways:
         path = way.path

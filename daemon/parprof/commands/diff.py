@@ -23,7 +23,7 @@ from parprof.metrics import METRICS, NANOSECONDS, SAMPLES, Metrics
 from parprof.model import Profile
 from parprof.untrusted import printable
 
-Key = tuple[str, str, str]
+DiffKey = tuple[str, str, str]
 _REAL_SAMPLED = "real: more than the chance of sampling explains (95 %)"
 _REAL_MEASURED = (
     f"real: more than {100 * TOLERANCE:g} % of all core time, as measured times differ from run to run"
@@ -60,21 +60,21 @@ class DiffCommand:
 
 
 @dataclass(slots=True)
-class Function:
+class FunctionChange:
     """A function in both profiles."""
 
-    key: Key
+    key: DiffKey
     exclusive: tuple[Metrics, Metrics] = field(default_factory=lambda: (Metrics(), Metrics()))
     inclusive: tuple[Metrics, Metrics] = field(default_factory=lambda: (Metrics(), Metrics()))
 
 
-def changes(a: Profile, b: Profile) -> list[Function]:
+def changes(a: Profile, b: Profile) -> list[FunctionChange]:
     """The functions of both profiles. They are the same by name and base names, wherever they were built."""
-    out: dict[Key, Function] = {}
+    out: dict[DiffKey, FunctionChange] = {}
     for side, profile in enumerate((a, b)):
         for procedure, row in flat_view(CallingContextTree(profile.samples)).items():
             key = (procedure.name, os.path.basename(procedure.module), os.path.basename(procedure.file))
-            change = out.setdefault(key, Function(key))
+            change = out.setdefault(key, FunctionChange(key))
             change.exclusive[side].add(row.exclusive)
             change.inclusive[side].add(row.inclusive)
     return list(out.values())
@@ -108,7 +108,7 @@ def print_diff(a: Profile, b: Profile, sort: str, limit: int, file: TextIO) -> N
         )
         return Change(before, after).is_real
 
-    def mark(row: Function) -> str:
+    def mark(row: FunctionChange) -> str:
         if is_real(row.exclusive):
             return "yes"
         return "incl." if is_real(row.inclusive) else ""

@@ -17,13 +17,13 @@ from parprof.commands.measuring import Interrupt
 from parprof.commands.spawn import Child
 from parprof.errors import CommandError, ProfileFormatError, TargetError, UsageError
 from parprof.exporters.output import check_writable, open_output
-from parprof.instruments.places import Place, Places
+from parprof.instruments.places import FilePlace, Places
 from parprof.instruments.preload import obstacle, runtime_inside
 from parprof.instruments.span import LIBRARY, environment
 from parprof.model import Frame
 from parprof.scale.calls import addresses_of
 from parprof.scale.model import Prediction, Scale, notes_of, predict, predict_serial
-from parprof.scale.record import Address, Record, read_record
+from parprof.scale.record import Address, SpanRecord, read_record
 from parprof.symbols import Symbolizer
 
 DEFAULT_THREADS = (2, 4, 8, 16, 64)
@@ -124,10 +124,10 @@ def log_of(is_quiet: bool) -> Callable[[str], None]:
 
 def _run_all(
     command: Sequence[str], library: str, numbers: Sequence[int], is_quiet: bool, *, is_serial: bool
-) -> tuple[int, list[Record]]:
+) -> tuple[int, list[SpanRecord]]:
     """The exit code of the last run, and the record of each."""
     log = log_of(is_quiet)
-    records: list[Record] = []
+    records: list[SpanRecord] = []
     code = 0
     interrupt = Interrupt()
     with interrupt.installed():
@@ -185,9 +185,9 @@ def _run(command: Sequence[str], variables: dict[str, str], interrupt: Interrupt
     return child.wait()
 
 
-def best_record(directory: str) -> Record | None:
+def best_record(directory: str) -> SpanRecord | None:
     """Of all processes of a run, the one with regions that did most work; None if there is no record at all."""
-    found: list[Record] = []
+    found: list[SpanRecord] = []
     for path in sorted(Path(directory).glob("*.span"))[:_MAX_RECORDS]:
         with suppress(ProfileFormatError, OSError):
             found.append(read_record(os.fspath(path)))
@@ -195,7 +195,7 @@ def best_record(directory: str) -> Record | None:
 
 
 def named(
-    records: Sequence[Record], command: str, log: Callable[[str], None], *, is_serial: bool = False
+    records: Sequence[SpanRecord], command: str, log: Callable[[str], None], *, is_serial: bool = False
 ) -> Scale:
     """The answer of some runs' records, with names and lines."""
     with Symbolizer(log=log) as symbolizer, Places(symbolizer) as places:
@@ -229,8 +229,8 @@ def _threads_of(prediction: Prediction) -> int:
     return prediction.threads
 
 
-def _place(address: Address) -> Place:
-    return Place(address.module, address.build_id, address.vaddr)
+def _place(address: Address) -> FilePlace:
+    return FilePlace(address.module, address.build_id, address.vaddr)
 
 
 def present(args: argparse.Namespace, scale: Scale) -> None:

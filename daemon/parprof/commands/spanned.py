@@ -32,7 +32,7 @@ from parprof.resources import Closing, allow_many_files
 from parprof.runtimes import Agent, agent_for_library
 from parprof.scale.model import Scale
 from parprof.scale.phases import NOWHERE, Phase, record_of
-from parprof.scale.record import Address, Record
+from parprof.scale.record import Address, SpanRecord
 from parprof.session.session import Pace, Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
@@ -127,7 +127,7 @@ def _key(site: Site) -> tuple[str, int]:
     return site.path, site.offset
 
 
-def _measure(args: argparse.Namespace, pid: int, interrupt: Interrupt) -> tuple[Record, list[str]]:
+def _measure(args: argparse.Namespace, pid: int, interrupt: Interrupt) -> tuple[SpanRecord, list[str]]:
     allow_many_files()
     budget = Budget(args.budget / 100, _BURST_NS)
     events = choose([])
@@ -154,7 +154,7 @@ class _Measurement:
         self._prices = prices
         self._notes: list[str] = []
 
-    def run(self, pid: int, interrupt: Interrupt) -> tuple[Record, list[str]]:
+    def run(self, pid: int, interrupt: Interrupt) -> tuple[SpanRecord, list[str]]:
         """Look, measure on, and read what there is.
 
         Raises:
@@ -225,7 +225,7 @@ class _Measurement:
             f"{told} = {found.percent:.2g} % of what the program takes itself: measuring"
         )
 
-    def _record(self, pid: int, main: Target, elapsed_s: float, cpu_s: float) -> tuple[Record, list[str]]:
+    def _record(self, pid: int, main: Target, elapsed_s: float, cpu_s: float) -> tuple[SpanRecord, list[str]]:
         kernel = self._session.kernel
         state = kernel.phases.state()
         sums = kernel.phases.sums()

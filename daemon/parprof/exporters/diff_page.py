@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from parprof.attribution import Effort, percent
-from parprof.attribution.interval import Amount, Change, Z, measured_spread
+from parprof.attribution.interval import Change, MeasuredTime, Z, measured_spread
 from parprof.causes.ranking import interval_percent
 from parprof.causes.sites import lost_ns
 from parprof.cct.tree import CallingContextTree
@@ -61,20 +61,20 @@ class _Row:
     everything: tuple[Metrics, Metrics] = field(default_factory=lambda: (Metrics(), Metrics()))
 
 
-def lost(part: Metrics, total: Metrics, profile: Profile) -> Amount:
+def lost(part: Metrics, total: Metrics, profile: Profile) -> MeasuredTime:
     """What a part loses. Its stall is no sample, but not the same in any two runs either."""
     value = lost_ns(part)
     share = percent(value, total.effort_ns)
     low, high = interval_percent(part, total, profile.process.cores)
     sampled = max(high - share, share - low, 0.0) / 100 * total.effort_ns
-    return Amount(value, math.hypot(sampled, measured_spread(STALL, part, total, profile.available_ns)))
+    return MeasuredTime(value, math.hypot(sampled, measured_spread(STALL, part, total, profile.available_ns)))
 
 
-def useful(part: Metrics, total: Metrics) -> Amount:
+def useful(part: Metrics, total: Metrics) -> MeasuredTime:
     """A part's useful work: each sample of it stands for one period, and they come as a Poisson process."""
     value = Effort.of(part).useful_ns
     period = (total.work_ns + total.spin_ns) / total.samples if total.samples else 0.0
-    return Amount(value, Z * math.sqrt(value * period))
+    return MeasuredTime(value, Z * math.sqrt(value * period))
 
 
 def write(a: Profile, b: Profile, path: str, notes: Sequence[str] = ()) -> None:

@@ -16,16 +16,16 @@ from parprof.exporters.scale_table import short_time
 from parprof.exporters.webpage import WebPage, definitions, text
 from parprof.scale.answer import factor, sentence
 from parprof.scale.calls import CallSite
-from parprof.scale.model import Prediction, Scale, Site, context_of
+from parprof.scale.model import Prediction, Scale, ScaleSite, context_of
 from parprof.untrusted import printable
 
-_T = TypeVar("_T", Site, CallSite)
+_T = TypeVar("_T", ScaleSite, CallSite)
 _MAX_ROWS = 200
 _STYLE = "td.number, th.number { text-align: right; }"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SiteRow:
     """A site, or a call site, in both: its part of the least time, in seconds."""
 
     label: str
@@ -39,16 +39,16 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ScaleChange:
     """From one answer to another."""
 
     a: Scale
     b: Scale
     pairs: tuple[tuple[Prediction, Prediction], ...]
     """Of the numbers of threads that both have, the smallest first."""
-    sites: tuple[Row, ...]
+    sites: tuple[SiteRow, ...]
     """Those of the last pair; the largest change first."""
-    calls: tuple[Row, ...]
+    calls: tuple[SiteRow, ...]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class Change:
         return tuple(found)
 
 
-def change(a: Scale, b: Scale) -> Change:
+def change(a: Scale, b: Scale) -> ScaleChange:
     """What changed.
 
     Raises:
@@ -76,7 +76,7 @@ def change(a: Scale, b: Scale) -> Change:
             "they have no number of threads in common: run `parprof scale` with the same --threads for both"
         )
     old, new = pairs[-1]
-    return Change(
+    return ScaleChange(
         a, b, pairs,
         _rows(old.sites, new.sites, lambda one: (one.kind, context_of(one)), lambda one: one.bound_s),
         _rows(
@@ -87,7 +87,7 @@ def change(a: Scale, b: Scale) -> Change:
 
 def _rows(
     before: Sequence[_T], after: Sequence[_T], alike: Callable[[_T], object], seconds: Callable[[_T], float]
-) -> tuple[Row, ...]:
+) -> tuple[SiteRow, ...]:
     left: dict[str, _T] = {one.label: one for one in before}
     unknown: list[_T] = []
     rows = []
@@ -96,29 +96,29 @@ def _rows(
         if old is None:
             unknown.append(one)
         else:
-            rows.append(Row(one.label, seconds(old), seconds(one)))
+            rows.append(SiteRow(one.label, seconds(old), seconds(one)))
     for one in sorted(unknown, key=_line):
         same = min((other for other in left.values() if alike(other) == alike(one)), key=_line, default=None)
         if same is None:
-            rows.append(Row(one.label, 0.0, seconds(one)))
+            rows.append(SiteRow(one.label, 0.0, seconds(one)))
         else:
             del left[same.label]
-            rows.append(Row(f"{one.label} (was {same.place})", seconds(same), seconds(one)))
-    rows += [Row(one.label, seconds(one), 0.0) for one in left.values()]
+            rows.append(SiteRow(f"{one.label} (was {same.place})", seconds(same), seconds(one)))
+    rows += [SiteRow(one.label, seconds(one), 0.0) for one in left.values()]
     return tuple(sorted(rows, key=lambda row: (-abs(row.change_s), row.label)))
 
 
-def _line(one: Site | CallSite) -> tuple[str, int, str]:
+def _line(one: ScaleSite | CallSite) -> tuple[str, int, str]:
     file, _, line = one.place.rpartition(":")
     return file, int(line) if line.isdecimal() and len(line) < 10 else 0, one.label
 
 
-def to_text(found: Change, limit: int) -> str:
+def to_text(found: ScaleChange, limit: int) -> str:
     """The comparison, with at most so many rows of each table."""
     return "\n".join(printable(line) for line in _lines(found, limit)) + "\n"
 
 
-def _lines(found: Change, limit: int) -> Iterator[str]:
+def _lines(found: ScaleChange, limit: int) -> Iterator[str]:
     for name, scale in (("A", found.a), ("B", found.b)):
         yield f"{name}  {sentence(scale)}"
     for note in found.notes:
@@ -154,11 +154,11 @@ def _speedup(one: Prediction, scale: Scale) -> float:
     return one.parallelism if scale.is_serial else one.speedup
 
 
-def _cores(found: Change) -> str:
+def _cores(found: ScaleChange) -> str:
     return "threads" if found.a.is_serial else "cores"
 
 
-def _of(found: Change, threads: int) -> str:
+def _of(found: ScaleChange, threads: int) -> str:
     return "executed serially" if found.a.is_serial else f"{threads} thread{'' if threads == 1 else 's'}"
 
 
@@ -170,7 +170,7 @@ def _percent(before: float, after: float) -> str:
     return f"{100 * (after / before - 1):+.0f} %" if before else ""
 
 
-def page(found: Change) -> WebPage:
+def page(found: ScaleChange) -> WebPage:
     """The same as a web page, which needs no script."""
     facts = [(name, text(sentence(scale), 2000)) for name, scale in (("A", found.a), ("B", found.b))]
     cores = _table(
@@ -191,7 +191,7 @@ def page(found: Change) -> WebPage:
     return WebPage("parprof scale: A and B", body, _STYLE)
 
 
-def _rows_table(rows: Sequence[Row]) -> str:
+def _rows_table(rows: Sequence[SiteRow]) -> str:
     return _table(
         ("A", "B", "change", "site"),
         (

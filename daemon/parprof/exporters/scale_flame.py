@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from parprof.exporters.scale_table import short_time
 from parprof.exporters.webpage import percentage, text
-from parprof.scale.model import Prediction, Site, shortened
+from parprof.scale.model import Prediction, ScaleSite, shortened
 
 STYLE = """
 .flame rect { stroke: Canvas; stroke-width: 1; }
@@ -34,7 +34,7 @@ class Block:
         return 1 + max((one.depth() for one in self.inner.values()), default=0)
 
 
-def tree_of(sites: Sequence[Site]) -> Block:
+def tree_of(sites: Sequence[ScaleSite]) -> Block:
     """All sites on the critical path, below the functions and loops that they are in."""
     root = Block("span")
     for site in sites:

@@ -7,8 +7,8 @@ import json
 from parprof.exporters.scale_table import NO_LIMIT, NOT_MODELLED
 from parprof.scale.answer import bottleneck, sentence
 from parprof.scale.calls import CallSite
-from parprof.scale.model import Lost, Prediction, Scale, Site, context_of
-from parprof.scale.record import CallProfile, Measure
+from parprof.scale.model import Lost, Prediction, Scale, ScaleSite, context_of
+from parprof.scale.record import CallSums, Measure
 
 
 def to_json(scale: Scale) -> str:
@@ -64,7 +64,7 @@ def _lost(lost: Lost) -> dict[str, float]:
     return {"serial": lost.serial, "uneven": lost.uneven, "critical": lost.critical, "runtime": lost.runtime}
 
 
-def _site(site: Site) -> dict[str, object]:
+def _site(site: ScaleSite) -> dict[str, object]:
     return {
         "site": site.place,
         "label": site.label,
@@ -98,7 +98,7 @@ def _call(call: CallSite) -> dict[str, object]:
     }
 
 
-def _profile(profile: CallProfile) -> dict[str, object]:
+def _profile(profile: CallSums) -> dict[str, object]:
     return {"top_call_site": _measure(profile.top_call_site), "top_caller": _measure(profile.top_caller)}
 
 

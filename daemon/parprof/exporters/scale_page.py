@@ -11,7 +11,7 @@ from parprof.exporters.scale_table import NOT_MODELLED, burdened, how, if_fixed,
 from parprof.exporters.webpage import WebPage, definitions, percentage, text
 from parprof.scale.answer import factor, sentence
 from parprof.scale.calls import CallSite
-from parprof.scale.model import Prediction, Scale, Site, context_of, reached
+from parprof.scale.model import Prediction, Scale, ScaleSite, context_of, reached
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 400, 48
 _MAX_LINES = 4
@@ -161,7 +161,7 @@ def _path(main: Prediction) -> str:
     return f'<svg viewBox="0 0 1000 34" role="img" aria-label="critical path">{"".join(parts)}</svg>'
 
 
-def _reason(site: Site) -> str:
+def _reason(site: ScaleSite) -> str:
     if site.kind.name in ("SERIAL", "PENDING", "SINGLE"):
         return "serial"
     if site.critical_s > site.uneven_s:

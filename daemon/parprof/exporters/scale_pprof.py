@@ -20,7 +20,7 @@ from parprof.model import Frame
 from parprof.scale import saved
 from parprof.scale.answer import sentence
 from parprof.scale.calls import CallSite
-from parprof.scale.model import Scale, Site
+from parprof.scale.model import Scale, ScaleSite
 
 COLUMNS = (("count", "count"), ("work", "nanoseconds"), ("span", "nanoseconds"), ("bound", "nanoseconds"))
 _ANSWER = f"{PREFIX}scale: "
@@ -83,7 +83,7 @@ def write(scale: Scale, file: IO[bytes]) -> None:
     file.write(gzip.compress(encode(scale).SerializeToString(deterministic=True), mtime=0))
 
 
-def _path(site: Site) -> tuple[Frame, ...]:
+def _path(site: ScaleSite) -> tuple[Frame, ...]:
     """The site itself is the leaf, below the code that it is in."""
     leaf = site.frames[-1] if site.frames else Frame("")
     own = Frame(site.label, leaf.file, leaf.line, leaf.start_line, leaf.module, leaf.build_id)

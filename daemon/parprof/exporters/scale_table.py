@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from parprof.scale.answer import sentence
 from parprof.scale.calls import CallSite
-from parprof.scale.model import Prediction, Scale, Site, context_of
+from parprof.scale.model import Prediction, Scale, ScaleSite, context_of
 from parprof.scale.record import Measure
 from parprof.untrusted import printable
 
@@ -85,12 +85,12 @@ def short_time(seconds: float) -> str:
     return f"{seconds * 1e9:.0f} ns"
 
 
-def if_fixed(site: Site) -> str:
+def if_fixed(site: ScaleSite) -> str:
     """The speed-up if a site were fixed; a serial run's may be without limit."""
     return f"{site.speedup_if_fixed:.2f}" if site.speedup_if_fixed < NO_LIMIT else "no limit"
 
 
-def _row(site: Site) -> str:
+def _row(site: ScaleSite) -> str:
     context = context_of(site)
     inside = f" in {context}" if context and not site.label.endswith(context) else ""
     return (
@@ -145,7 +145,7 @@ def to_csv(scale: Scale) -> str:
     return out.getvalue()
 
 
-def _cells(one: Prediction, site: Site) -> list[object]:
+def _cells(one: Prediction, site: ScaleSite) -> list[object]:
     return [
         one.threads, f"{one.speedup:.4f}", site.label, site.kind.name.lower(), context_of(site), site.count,
         f"{site.work_s:.9f}", f"{site.span_s:.9f}", site.span_count, f"{site.bound_s:.9f}", f"{site.share:.6f}",

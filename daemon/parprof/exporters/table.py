@@ -14,7 +14,7 @@ from parprof.attribution.counters import Ratio, ratios_of
 from parprof.attribution.interval import are_told_apart, metric_interval, period_ns, step_of
 from parprof.causes import find_causes
 from parprof.cct.tree import CallingContextTree, Node
-from parprof.cct.views import Caller, FunctionTotals, callers_view, flat_view, fold_recursion
+from parprof.cct.views import CallerNode, FunctionTotals, callers_view, flat_view, fold_recursion
 from parprof.errors import UsageError
 from parprof.exporters import breakdown
 from parprof.exporters.concurrency_table import Column, ConcurrencyTable
@@ -66,8 +66,8 @@ _VERDICTS = {
     Verdict.UNKNOWN: "",
 }
 
-Item = Node | Caller | FunctionTotals
-TreeItem = Node | Caller
+Item = Node | CallerNode | FunctionTotals
+TreeItem = Node | CallerNode
 Weight = tuple[float, float, int]
 
 
@@ -166,7 +166,7 @@ class _Report:
         kept = kept[: self._view.limit]
         return [_Row("", (row,)) for row in kept], len(rows) - len(kept)
 
-    def _tops(self) -> list[Caller]:
+    def _tops(self) -> list[CallerNode]:
         """The functions that the callers view is about."""
         rows = [row for row in flat_view(self._tree).values() if not self._negligible(row.exclusive)]
         rows.sort(key=lambda row: (self._weight(row), row.procedure), reverse=True)

@@ -12,8 +12,8 @@ from typing import Protocol
 from parprof.facts.cores import CoresHeld
 from parprof.files.dso import Dso
 from parprof.kernel.stacks import Stack, StackTable
-from parprof.languages import Merge, Saved
-from parprof.model import Count, SampleKey
+from parprof.languages import SavedLanguage
+from parprof.model import Count, SampleKey, StackMerge
 from parprof.process.identity import Process
 from parprof.runtimes import Agent
 
@@ -43,7 +43,7 @@ class Image(Protocol):
     def find(self, address: int, epoch: int) -> tuple[Dso, int] | None:
         """File and ELF address behind an address that was sampled in an epoch of its load map; None: no code."""
 
-    def merge(self, user: int, stack: Stack) -> Merge | None:
+    def merge(self, user: int, stack: Stack) -> StackMerge | None:
         """What puts the frames of an interpreted language into a stack of that id; None if it has none."""
 
     def jit_names(self, addresses: Iterable[int]) -> Mapping[int, str]:
@@ -65,7 +65,7 @@ class MeasuredImage(Image, Protocol):
     def failures(self) -> Sequence[str]:
         """What could not be probed."""
 
-    def saved_language(self, stacks: Iterable[int]) -> Saved | None:
+    def saved_language(self, stacks: Iterable[int]) -> SavedLanguage | None:
         """What its interpreter's front end found of these stacks; None without one."""
 
     def language_counts(self) -> Mapping[str, int]:

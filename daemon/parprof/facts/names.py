@@ -6,15 +6,11 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from parprof.facts.drain import Image
-from parprof.files.dso import Dso
-from parprof.model import Frame
+from parprof.model import Frames
+from parprof.symbols import NameRequest
 
-Request = tuple[Dso, int, bool]
-"""(file, ELF virtual address, is a return address), as in `parprof.symbols`."""
 KernelPlace = tuple[int, bool]
 """(address in the kernel, is a return address)."""
-Frames = tuple[Frame, ...]
-"""The frames at one address, the innermost inlined function or loop first."""
 
 
 class Namer(Protocol):
@@ -32,7 +28,7 @@ class Namer(Protocol):
     def problems(self) -> Mapping[str, str]:
         """Path of a file -> why less is known of it than could be."""
 
-    def name(self, weights: Mapping[Request, int], total: int) -> Mapping[Request, Frames]:
+    def name(self, weights: Mapping[NameRequest, int], total: int) -> Mapping[NameRequest, Frames]:
         """The frames at each place. ``weights``: in how many of all ``total`` samples each is."""
 
     def name_jit_code(self, image: Image, addresses: Collection[int]) -> Mapping[int, str]:

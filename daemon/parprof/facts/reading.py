@@ -12,14 +12,14 @@ from parprof.facts.cores import CoresHeld
 from parprof.facts.drain import Drain
 from parprof.facts.intervals import MOST, CountedInterval
 from parprof.facts.measurement import Measurement
-from parprof.facts.replay import Place, RecordedImage, RecordedNames
+from parprof.facts.replay import CodePlace, RecordedImage, RecordedNames
 from parprof.facts.scopes import ScopeTimes
 from parprof.facts.writing import COLUMNS, FORMAT, MAX_BYTES, VERSION
 from parprof.files.dso import Dso
 from parprof.kernel.recording import Recording
 from parprof.kernel.records import COST_NAMES, Cost
 from parprof.kernel.stacks import Context, RawStack, StackTable
-from parprof.languages import FrameOrMark, Saved
+from parprof.languages import FrameOrMark, SavedLanguage
 from parprof.languages.front_ends import replayed
 from parprof.model import ACTIVATION, NO_EVENT, Count, Facts, Frame, SampleKey, ThreadState, add_facts
 from parprof.process.identity import Process
@@ -265,8 +265,8 @@ class _Decoder:
             held={held.allowed: held for held in map(_cores_held, image.rows("cores_held", _MAX_CORES))},
         )
 
-    def _places(self, rows: Checked) -> dict[int, dict[int, Place]]:
-        out: dict[int, dict[int, Place]] = {}
+    def _places(self, rows: Checked) -> dict[int, dict[int, CodePlace]]:
+        out: dict[int, dict[int, CodePlace]] = {}
         for row in rows.items(_MANY):
             epoch, file, delta, addresses = row.row(4)
             dso, difference = self._dso(file), delta.integer(U64, -U64)
@@ -277,7 +277,7 @@ class _Decoder:
     def _dso(self, number: Checked) -> Dso:
         return self._dsos[number.integer(len(self._dsos) - 1)]
 
-    def _python(self, python: Checked) -> Saved:
+    def _python(self, python: Checked) -> SavedLanguage:
         loops = [row.integers(length=2) for row in python["loops"].items(1 << 12)]
         if any(len(loop) != 2 for loop in loops):
             raise python.damaged("has loops that are none")
@@ -285,7 +285,7 @@ class _Decoder:
         for row in python["stacks"].items(_MANY):
             number, frames = row.row(2)
             stacks[number.integer(_U32)] = tuple(self._python_frame(one) for one in frames.items(1 << 12))
-        return Saved(
+        return SavedLanguage(
             tuple((start, end) for start, end in loops),
             frozenset(python["modules"].texts(64)),
             stacks,

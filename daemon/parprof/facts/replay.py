@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 
 from parprof.facts.cores import CoresHeld
 from parprof.facts.drain import Image
-from parprof.facts.names import Frames, KernelPlace, Namer, Request
-from parprof.files.dso import Dso, Key
+from parprof.facts.names import KernelPlace, Namer
+from parprof.files.dso import Dso, FileKey
 from parprof.kernel.stacks import Stack
-from parprof.languages import Merge, Replayed, Saved
-from parprof.model import Frame
+from parprof.languages import Replayed, SavedLanguage
+from parprof.model import Frame, Frames, StackMerge
 from parprof.process.identity import Process
 from parprof.runtimes import Agent
+from parprof.symbols import NameRequest
 from parprof.symbols.kernel import UNNAMED
 
-Place = tuple[Dso, int]
+CodePlace = tuple[Dso, int]
 """A file and an ELF virtual address in it."""
 
 
@@ -35,7 +36,7 @@ class RecordedImage:
     failures: tuple[str, ...]
     remarked: tuple[str, ...]
     language: Replayed | None
-    places: Mapping[int, Mapping[int, Place]]
+    places: Mapping[int, Mapping[int, CodePlace]]
     """By epoch, then by address: only those that samples have."""
     held: Mapping[int, CoresHeld] = field(default_factory=dict)
     """By the cores that it was allowed; empty: n was always ``cores``."""
@@ -49,15 +50,15 @@ class RecordedImage:
         """How many cores it was allowed, and for how long."""
         return tuple(self.held.values()) or (CoresHeld(self.cores, self.cores, self.watched_seconds),)
 
-    def find(self, address: int, epoch: int) -> Place | None:
+    def find(self, address: int, epoch: int) -> CodePlace | None:
         """File and ELF address behind a sampled address."""
         return self.places.get(epoch, {}).get(address)
 
-    def merge(self, user: int, stack: Stack) -> Merge | None:
+    def merge(self, user: int, stack: Stack) -> StackMerge | None:
         """What puts the frames of an interpreted language into a stack of that id; None if it has none."""
         return self.language.merge(user, stack) if self.language else None
 
-    def saved_language(self, stacks: Iterable[int]) -> Saved | None:
+    def saved_language(self, stacks: Iterable[int]) -> SavedLanguage | None:
         """What its interpreter's front end found of these stacks; None without one."""
         return self.language.saved(stacks) if self.language else None
 
@@ -82,7 +83,7 @@ class RecordedNames:
     """A `Namer` that says what another one said. What that was not asked is shown by file and address."""
 
     def __init__(self, notes: Iterable[str] = (), problems: Mapping[str, str] | None = None) -> None:
-        self.named: dict[tuple[Key, int, bool], Frames] = {}
+        self.named: dict[tuple[FileKey, int, bool], Frames] = {}
         """By key of the file, ELF virtual address, and whether that is a return address."""
         self.kernel: dict[KernelPlace, Frames] = {}
         self.jit: dict[tuple[int, int], str] = {}
@@ -95,7 +96,7 @@ class RecordedNames:
         """They are of no use."""
         return False
 
-    def name(self, weights: Mapping[Request, int], total: int) -> Mapping[Request, Frames]:
+    def name(self, weights: Mapping[NameRequest, int], total: int) -> Mapping[NameRequest, Frames]:
         """The frames at each place."""
         return {request: self._name(*request) for request in weights}
 
@@ -125,14 +126,14 @@ class RememberingNamer(RecordedNames):
     def __init__(self, namer: Namer) -> None:
         super().__init__()
         self._namer = namer
-        self.files: dict[Key, Dso] = {}
+        self.files: dict[FileKey, Dso] = {}
 
     @property
     def uses_weights(self) -> bool:
         """Whether the other one looks at its weights."""
         return self._namer.uses_weights
 
-    def name(self, weights: Mapping[Request, int], total: int) -> Mapping[Request, Frames]:
+    def name(self, weights: Mapping[NameRequest, int], total: int) -> Mapping[NameRequest, Frames]:
         """The frames at each place."""
         found = self._namer.name(weights, total)
         for (dso, vaddr, is_return), frames in found.items():

@@ -14,7 +14,7 @@ from parprof.exporters.output import open_output
 from parprof.facts.drain import MeasuredImage
 from parprof.facts.measurement import Measurement
 from parprof.facts.replay import RecordedNames
-from parprof.files.dso import Dso, Key
+from parprof.files.dso import Dso, FileKey
 from parprof.kernel.records import COST_NAMES
 from parprof.kernel.stacks import CONTEXT_UNKNOWN, INTERRUPTED, Context, RawStack
 from parprof.model import Frame, SampleKey
@@ -54,7 +54,7 @@ class _Encoder:
         self._names = names
         self._strings: dict[str, int] = {}
         self._frames: dict[Frame, int] = {}
-        self._files: dict[Key, tuple[int, Dso]] = {}
+        self._files: dict[FileKey, tuple[int, Dso]] = {}
         self._words: dict[int, int] = {}
         self._stacks: dict[int, int] = {}
         self._stack_rows: list[list[Any]] = []

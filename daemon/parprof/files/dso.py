@@ -16,18 +16,18 @@ from typing import Any, NamedTuple
 from parprof.cache import content_name, version_name
 from parprof.errors import TargetError
 from parprof.files.elf import ElfError, ElfFile
-from parprof.files.guard import FileGuard, NoAnswer
+from parprof.files.guard import FileGuard, FileNotAnswering
 from parprof.files.open_file import DirectFile, FileStatus, OpenFile
 from parprof.resources import SelfClosing
 from parprof.untrusted import open_regular
 
-Key = tuple[Any, ...]
+FileKey = tuple[Any, ...]
 """What tells files apart: a kind, and for a file its device, inode, modification time and size."""
 ANONYMOUS, NO_MAPPING = "[anon]", "[unknown]"
 _MEMORY = frozenset((ANONYMOUS, NO_MAPPING, "[heap]", "[stack]"))
 
 
-class Way(NamedTuple):
+class Opening(NamedTuple):
     """How a file can be opened. ``guard`` where that may hang; ``any`` if whatever is there is the right one."""
 
     path: bytes
@@ -54,7 +54,7 @@ class Dso(SelfClosing):
     """
 
     def __init__(
-        self, key: Key, path: str, *, ways: tuple[Way, ...] = (), file: OpenFile | None = None,
+        self, key: FileKey, path: str, *, ways: tuple[Opening, ...] = (), file: OpenFile | None = None,
         problem: str = "", on_use: Callable[[Dso], None] | None = None,
     ) -> None:  # fmt: skip
         """Made by `DsoCache` alone. ``ways`` are how the file can be opened (again)."""
@@ -134,7 +134,7 @@ class Dso(SelfClosing):
                 file.close()
             except OSError as error:
                 reason = error.strerror or str(error)
-                if isinstance(error, NoAnswer):
+                if isinstance(error, FileNotAnswering):
                     break
         raise TargetError(f"{self.path} cannot be opened: {self.problem or reason}")
 
@@ -144,10 +144,10 @@ class Dso(SelfClosing):
         if self._elf is None and not self.problem:
             try:
                 self._elf = ElfFile(self._pread, self.file().status().size, self.path)
-            except (TargetError, NoAnswer):  # may be better the next time
+            except (TargetError, FileNotAnswering):  # may be better the next time
                 return None
             except (ElfError, OSError) as error:
-                if not isinstance(error.__cause__, NoAnswer):
+                if not isinstance(error.__cause__, FileNotAnswering):
                     self.problem = str(error)
         return self._elf
 
@@ -180,6 +180,6 @@ class Dso(SelfClosing):
         return f"Dso({self.path!r}, {self.key[0]} {self.device:#x}:{self.inode})"
 
 
-def file_key(status: FileStatus) -> Key:
+def file_key(status: FileStatus) -> FileKey:
     """What tells a file from others, and from itself before it was written to."""
     return ("file", status.device, status.inode, status.mtime_ns, status.size)

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from parprof.errors import TargetError
-from parprof.files.dso import ANONYMOUS, Dso, Key, Way, file_key
-from parprof.files.guard import FileGuard, NoAnswer
+from parprof.files.dso import ANONYMOUS, Dso, FileKey, Opening, file_key
+from parprof.files.guard import FileGuard, FileNotAnswering
 from parprof.files.maps_line import MapsLine, printed_paths
 from parprof.files.mounts import MountTables
 from parprof.files.open_file import DirectFile
@@ -41,8 +41,8 @@ class DsoCache(Closing):
     def __init__(self, max_open: int = 512) -> None:
         """Hold at most ``max_open`` descriptors."""
         self._max_open = max_open
-        self._known: OrderedDict[Key, Dso] = OrderedDict()
-        self._images: OrderedDict[Key, Dso] = OrderedDict()
+        self._known: OrderedDict[FileKey, Dso] = OrderedDict()
+        self._images: OrderedDict[FileKey, Dso] = OrderedDict()
         self._labels: dict[bytes, Dso] = {}
         self._mounts = MountTables()
         self._guard = FileGuard()
@@ -63,9 +63,9 @@ class DsoCache(Closing):
             try:
                 return self._by_way(way, ways, shown)
             except (OSError, TargetError) as error:
-                if isinstance(error, PermissionError | NoAnswer) or way.any:
+                if isinstance(error, PermissionError | FileNotAnswering) or way.any:
                     problem = getattr(error, "strerror", None) or str(error)
-                if isinstance(error, NoAnswer):
+                if isinstance(error, FileNotAnswering):
                     break  # the other ways lead to the same file
         return Dso(("unopened", line.device, line.inode, line.path), shown, problem=problem)
 
@@ -98,7 +98,7 @@ class DsoCache(Closing):
         dso = self.get(pid, line)
         return None if dso.key[0] == "unopened" else dso
 
-    def _ways(self, pid: int, line: MapsLine, paths: list[bytes]) -> tuple[Way, ...]:
+    def _ways(self, pid: int, line: MapsLine, paths: list[bytes]) -> tuple[Opening, ...]:
         theirs, ours = self._mounts.of(pid), self._mounts.of("self")
         local = theirs.is_local_device(line.device)
         if local is None:
@@ -109,11 +109,11 @@ class DsoCache(Closing):
             found.append((path, bool(local and theirs.is_local_path(inner))))
         found += [(path, bool(local and ours.is_local_path(path))) for path in paths]
         return tuple(
-            Way(path, None if safe else self._guard, line.device, line.inode, path is by_map)
+            Opening(path, None if safe else self._guard, line.device, line.inode, path is by_map)
             for path, safe in found
         )
 
-    def _by_way(self, way: Way, ways: tuple[Way, ...], shown: str) -> Dso:
+    def _by_way(self, way: Opening, ways: tuple[Opening, ...], shown: str) -> Dso:
         status, file = way.status(), None
         if status is None:
             file = way.open()

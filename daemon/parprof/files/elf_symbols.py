@@ -34,7 +34,7 @@ _SEARCHED, _MOST_SEARCHED = 1 << 20, 1 << 26
 _FEW = 1 << 10
 """So many symbols are looked at sooner than their names are searched."""
 
-Entry = tuple[int, int, int, int, int, int]
+SymbolEntry = tuple[int, int, int, int, int, int]
 
 
 class Symbol(NamedTuple):
@@ -124,7 +124,7 @@ class SymbolTable:
     versions: int = 0
     """File offset of the version numbers (two bytes for each symbol), 0 = none."""
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[SymbolEntry]:
         """(name index, info, other, section, value, size) of every entry."""
         left = min(self.count, MAX_SYMBOLS) * _ENTRY.size
         offset = self.offset
@@ -137,18 +137,18 @@ class SymbolTable:
             offset += usable
             left -= usable
 
-    def functions(self) -> Iterator[Entry]:
+    def functions(self) -> Iterator[SymbolEntry]:
         """The entries of defined functions; see `name` for their names."""
         for entry in self.entries():
             if entry[1] & 15 in (TYPE_FUNCTION, TYPE_IFUNC) and entry[3] and entry[4]:
                 yield entry
         self.strings.forget()
 
-    def symbol(self, entry: Entry) -> Symbol:
+    def symbol(self, entry: SymbolEntry) -> Symbol:
         """An entry with its name, without the version that some linkers append to it."""
         return Symbol(self.name(entry), entry[4], entry[5], entry[1] >> 4, entry[1] & 15)
 
-    def name(self, entry: Entry) -> str:
+    def name(self, entry: SymbolEntry) -> str:
         """The name of an entry."""
         name = self.strings.get(entry[0])
         at = name.find(b"@", 1)

@@ -42,7 +42,7 @@ class GoFunction(NamedTuple):
     """Where the table has its description."""
 
 
-class Step(NamedTuple):
+class PcValue(NamedTuple):
     """A value that holds for the instructions from an address up to another one."""
 
     start: int
@@ -147,7 +147,7 @@ class GoFunctions:
             return self._word(function, 8)
         return self.line(function, function.start)[1]
 
-    def stack_depths(self, function: GoFunction) -> Iterator[Step]:
+    def stack_depths(self, function: GoFunction) -> Iterator[PcValue]:
         """How many bytes are on the stack above the return address, from the function's start on.
 
         All functions together have no more steps than the table has bytes: damaged ones may share a long list.
@@ -181,7 +181,7 @@ class GoFunctions:
     def _value(self, function: GoFunction, table: int, address: int) -> int | None:
         return next((s.value for s in self._walk(function, table) if s.start <= address < s.end), None)
 
-    def _walk(self, function: GoFunction, table: int) -> Iterator[Step]:
+    def _walk(self, function: GoFunction, table: int) -> Iterator[PcValue]:
         """The values of a table of changes: pairs of differences, of value (zigzag) and of address."""
         if not table:
             return
@@ -195,7 +195,7 @@ class GoFunctions:
             end = address + distance * self._quantum
             if at < 0 or end <= address:
                 return
-            yield Step(address, min(end, function.end), value)
+            yield PcValue(address, min(end, function.end), value)
             if end >= function.end:
                 return
             address = end

@@ -32,7 +32,7 @@ _MAX_LANES = 32
 _MAX_READ = 1 << 24
 
 
-class NoAnswer(OSError):
+class FileNotAnswering(OSError):
     """The file system does not answer now. That may change."""
 
     def __init__(self, text: str = "its file system does not answer") -> None:
@@ -63,13 +63,13 @@ class _Lane:
     def _start(self) -> socket.socket:
         now = time.monotonic()
         if now < self._next_start:
-            raise NoAnswer
+            raise FileNotAnswering
         self._next_start = now + self._pause_seconds
         self._pause_seconds = min(2 * self._pause_seconds, _LAST_PAUSE_SECONDS)
         self._child, self._socket = start_child("parprof.files.guard_worker")
         self._owing = "start"
         if not _is_readable(self._socket, _START_SECONDS):
-            raise NoAnswer("the process that is to read it does not start")
+            raise FileNotAnswering("the process that is to read it does not start")
         self._receive(self._socket)
         return self._socket
 
@@ -82,22 +82,22 @@ class _Lane:
             NoAnswer: there is none in time; OSError: it is an error.
         """
         if self._owing and not self.take_late_answer():
-            raise NoAnswer
+            raise FileNotAnswering
         try:
             connection = self._socket or self._start()
             connection.settimeout(_MESSAGE_SECONDS)
             self._owing = request["do"]
             protocol.send(connection, request, fds)
             if not _is_readable(connection, self._seconds):
-                raise NoAnswer
+                raise FileNotAnswering
             return self._receive(connection)
-        except NoAnswer:
+        except FileNotAnswering:
             raise
         except (OSError, ValueError) as error:
             if not self._owing:
                 raise  # that was the answer
             self.end()
-            raise NoAnswer("the process that reads it has ended") from error
+            raise FileNotAnswering("the process that reads it has ended") from error
 
     def _receive(self, connection: socket.socket) -> tuple[dict[str, Any], list[int], bytes]:
         received = protocol.receive(connection)
@@ -187,7 +187,7 @@ class GuardedFile(OpenFile):
 
     def _request(self, what: str, **more: int) -> dict[str, Any]:
         if not self.is_open:
-            raise NoAnswer("the process that read it has ended")
+            raise FileNotAnswering("the process that read it has ended")
         return {"do": what, "file": self._number, **more}
 
     def pread(self, offset: int, size: int) -> bytes:
@@ -251,7 +251,7 @@ class FileGuard(Closing):
             while len(self._lanes) >= _MAX_LANES:
                 idle = next((at for at, known in self._lanes.items() if not known.is_waiting), None)
                 if idle is None:
-                    raise NoAnswer("too many file systems do not answer")
+                    raise FileNotAnswering("too many file systems do not answer")
                 self._lanes.pop(idle).end()
             lane = _Lane(self._seconds)
         self._lanes[file_system] = lane

@@ -11,7 +11,7 @@ from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.maps_line import MapsLine
 from parprof.input.model import BLOCKS, NANOSECONDS, InputProfile, Point, RoutineName, total
-from parprof.input.records import BackEnd, Flag, PointRow, Record
+from parprof.input.records import BackEnd, InputRecord, Lacking, PointRow
 from parprof.symbols import Symbolizer
 from parprof.symbols.names import without_clone_suffixes
 from parprof.untrusted import visible
@@ -21,9 +21,9 @@ _MAX_CALLERS = 512
 _ALIAS = re.compile(r"__GI_+(?=[A-Za-z])")
 
 
-def make_profile(records: Sequence[Record], command: str, *, by_thread: bool = False) -> InputProfile:
+def make_profile(records: Sequence[InputRecord], command: str, *, by_thread: bool = False) -> InputProfile:
     """What the processes of one run showed, together; each thread's activations apart with ``by_thread``."""
-    blocks = not any(record.flags & Flag.NO_BLOCKS for record in records)
+    blocks = not any(record.flags & Lacking.NO_BLOCKS for record in records)
     first = records[0]
     profile = InputProfile(command, _TOOLS[first.back_end], BLOCKS if blocks else NANOSECONDS)
     profile.counted_by = "tool" if first.back_end is BackEnd.VALGRIND else "proc"
@@ -39,9 +39,9 @@ def make_profile(records: Sequence[Record], command: str, *, by_thread: bool = F
 class Names:
     """The routines of one record."""
 
-    def __init__(self, cache: DsoCache, symbolizer: Symbolizer, record: Record) -> None:
+    def __init__(self, cache: DsoCache, symbolizer: Symbolizer, record: InputRecord) -> None:
         places = record.places
-        self._contexts = record.contexts if record.flags & Flag.CONTEXTS else {}
+        self._contexts = record.contexts if record.flags & Lacking.CONTEXTS else {}
         self._in_context: dict[int, RoutineName] = {}
         dsos = {path: _dso(cache, path) for path in {place.path for place in places.values()}}
         asked = {
@@ -93,7 +93,7 @@ def _dso(cache: DsoCache, path: bytes) -> Dso | None:
     return cache.get(os.getpid(), MapsLine(0, 1, True, 0, status.st_dev, status.st_ino, path))
 
 
-def _add(profile: InputProfile, record: Record, names: Names, blocks: bool, by_thread: bool) -> None:
+def _add(profile: InputProfile, record: InputRecord, names: Names, blocks: bool, by_thread: bool) -> None:
     rate = record.ticks_per_second
     for row in record.points:
         identity = names.of(row.routine)
@@ -132,16 +132,16 @@ def _point(row: PointRow, blocks: bool, ticks_per_second: int) -> Point:
     )
 
 
-def _note_what_is_missing(profile: InputProfile, records: Iterable[Record]) -> None:
+def _note_what_is_missing(profile: InputProfile, records: Iterable[InputRecord]) -> None:
     for record in records:
         who = f"process {record.pid} ({visible(record.command, 60)})"
         if record.rows_lost:
             profile.note(f"{who}: {record.rows_lost} activations found no room in its record")
-        if record.flags & Flag.OUT_OF_MEMORY:
+        if record.flags & Lacking.OUT_OF_MEMORY:
             profile.note(f"{who}: there was no memory for what it reads; part of its input was not counted")
-        if record.flags & Flag.TOO_DEEP:
+        if record.flags & Lacking.TOO_DEEP:
             profile.note(f"{who}: calls deeper than a million count as their caller's")
-        if record.flags & Flag.ROUNDED:
+        if record.flags & Lacking.ROUNDED:
             profile.note(f"{who}: more than 65,536 sizes in a thread; further ones are rounded, within 1 %")
-        if record.flags & Flag.NO_BLOCKS:
+        if record.flags & Lacking.NO_BLOCKS:
             profile.note("built without -fsanitize-coverage=trace-pc, so cost is time, not basic blocks")

@@ -34,7 +34,7 @@ class BackEnd(IntEnum):
     VALGRIND = 2
 
 
-class Flag(IntFlag):
+class Lacking(IntFlag):
     """What a record lacks."""
 
     ROUNDED = 1
@@ -74,7 +74,7 @@ class PointRow(NamedTuple):
     unfinished: int
 
 
-class Place(NamedTuple):
+class RoutinePlace(NamedTuple):
     """Where a routine is: a file's path (empty: in none) and an ELF address in it."""
 
     path: bytes
@@ -82,7 +82,7 @@ class Place(NamedTuple):
     is_return_address: bool
 
 
-class Context(NamedTuple):
+class RoutineContext(NamedTuple):
     """A routine, and the context that called it; 0 for none."""
 
     caller: int
@@ -99,13 +99,13 @@ class ThreadTotals(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class InputRecord:
     """What one process left."""
 
     back_end: BackEnd
     is_closed: bool
     """Whether the process came to its end; otherwise it was killed, or became another program."""
-    flags: Flag
+    flags: Lacking
     pid: int
     command: str
     rows_lost: int
@@ -117,10 +117,10 @@ class Record:
     ticks_per_second: int
     cell_bytes: int
     points: list[PointRow] = field(default_factory=list)
-    places: dict[int, Place] = field(default_factory=dict)
+    places: dict[int, RoutinePlace] = field(default_factory=dict)
     threads: dict[int, ThreadTotals] = field(default_factory=dict)
-    contexts: dict[int, Context] = field(default_factory=dict)
-    """What stands for a routine in points, with `Flag.CONTEXTS`."""
+    contexts: dict[int, RoutineContext] = field(default_factory=dict)
+    """What stands for a routine in points, with `Lacking.CONTEXTS`."""
 
 
 def find(directory: Path) -> list[Path]:
@@ -144,7 +144,7 @@ def count_rows(path: Path) -> int:
     return min(_HEADER.unpack(header)[7], MAX_ROWS) if len(header) == _HEADER.size else 0
 
 
-def read(path: Path) -> Record:
+def read(path: Path) -> InputRecord:
     """The record in a file, finished or not.
 
     Raises:
@@ -160,7 +160,7 @@ def read(path: Path) -> Record:
         ) from error
 
 
-def decode(data: bytes) -> Record:
+def decode(data: bytes) -> InputRecord:
     """The record in a file's bytes; what does not make sense in them is left out.
 
     Raises:
@@ -177,10 +177,10 @@ def decode(data: bytes) -> Record:
         raise ProfileFormatError(
             f"a record of version {version} and back end {back_end}: made by another parprof"
         )
-    record = Record(
+    record = InputRecord(
         back_end=BackEnd(back_end),
         is_closed=state == 1,
-        flags=Flag(flags & 63),
+        flags=Lacking(flags & 63),
         pid=pid,
         command=visible(command.split(b"\0", 1)[0], 256),
         rows_lost=lost,
@@ -198,7 +198,7 @@ def decode(data: bytes) -> Record:
 class _Rows:
     """Sorts rows by what they are of."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: InputRecord) -> None:
         self._record = record
         self._modules: dict[int, dict[int, bytes]] = {}
         self._routines: dict[int, tuple[int, int, bool]] = {}
@@ -217,11 +217,11 @@ class _Rows:
             elif kind == _Kind.MODULE:
                 self._add_piece(data, at)
             elif kind == _Kind.CONTEXT:
-                self._record.contexts[first] = Context(second, third)
+                self._record.contexts[first] = RoutineContext(second, third)
             elif kind == _Kind.THREAD and thread < _MAX_THREADS:
                 self._record.threads[thread] = ThreadTotals(first, second, third, fourth)
         for routine, (module, address, is_return) in self._routines.items():
-            self._record.places[routine] = Place(self._path(module), address, is_return)
+            self._record.places[routine] = RoutinePlace(self._path(module), address, is_return)
 
     def _add_piece(self, data: bytes, at: int) -> None:
         _, _, module, piece, text = _MODULE.unpack_from(data, at)

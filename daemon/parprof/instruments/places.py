@@ -18,7 +18,7 @@ from parprof.untrusted import visible
 _MAX_PLACES = 1 << 16
 
 
-class Place(NamedTuple):
+class FilePlace(NamedTuple):
     """An address in a file. ``build_id`` as hexadecimal digits, empty if the file had none."""
 
     module: str
@@ -40,7 +40,7 @@ class Places(Closing):
         self.notes: dict[str, str] = {}
         """File -> why its names are missing."""
 
-    def resolve(self, places: Iterable[Place]) -> dict[Place, tuple[Frame, ...]]:
+    def resolve(self, places: Iterable[FilePlace]) -> dict[FilePlace, tuple[Frame, ...]]:
         """The frames at each place: innermost inlined function or loop first, the function last."""
         wanted = list(dict.fromkeys(places))[:_MAX_PLACES]
         dsos = {place: dso for place in wanted if (dso := self._dso(place)) is not None}
@@ -48,7 +48,7 @@ class Places(Closing):
         frames = self._symbolizer.resolve(requests.values())
         if self._scopes is not None:
             self._scopes.prepare(dict.fromkeys(requests.values(), 1), frames, 1)
-        out: dict[Place, tuple[Frame, ...]] = {}
+        out: dict[FilePlace, tuple[Frame, ...]] = {}
         for place in wanted:
             request = requests.get(place)
             if request is None:
@@ -64,7 +64,7 @@ class Places(Closing):
         self._cache.close()
         self._loops.close()
 
-    def _dso(self, place: Place) -> Dso | None:
+    def _dso(self, place: FilePlace) -> Dso | None:
         key = (place.module, place.build_id)
         if key not in self._dsos:
             self._dsos[key] = self._open(*key)
@@ -91,7 +91,7 @@ class Places(Closing):
         return dso
 
 
-def _nameless(place: Place) -> Frame:
+def _nameless(place: FilePlace) -> Frame:
     name = visible(place.module).rpartition("/")[2] or "[unknown]"
     return Frame(
         f"{name}+{place.vaddr:#x}", module=name, build_id=visible(place.build_id), address=place.vaddr

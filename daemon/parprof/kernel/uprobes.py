@@ -31,7 +31,7 @@ _FUNCTION_SHIFT, _INSTANCE_SHIFT, _ROOT_SHIFT, _INSIDE_SHIFT, _DELTA_SHIFT = 12,
 _UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.E2BIG, errno.ENOSYS)
 
 
-class Probed(Protocol):
+class Probeable(Protocol):
     """A place to probe, as the mechanisms see it."""
 
     @property
@@ -157,7 +157,7 @@ class Prober:
             return self._mechanisms if self._multi_is_right else self._mechanisms[1:]
         return self._mechanisms
 
-    def attach(self, sites: Sequence[Probed], pid: int) -> ProbeSet:
+    def attach(self, sites: Sequence[Probeable], pid: int) -> ProbeSet:
         """Attach all sites for process ``pid`` alone; 0: for all processes.
 
         Raises:
@@ -177,7 +177,7 @@ class Prober:
                 files = ", ".join(sorted({site.path for site in sites}))
                 raise ProbeAttachError(f"uprobes on {files}: {error.strerror}") from error
 
-    def attach_return(self, site: Probed, pid: int) -> ProbeSet:
+    def attach_return(self, site: Probeable, pid: int) -> ProbeSet:
         """Attach to the return of one function alone, to learn what that costs.
 
         Raises:
@@ -186,7 +186,7 @@ class Prober:
         return ProbeSet(self._multi([site], pid, bpf.ATTACH_UPROBE_MULTI, COOKIE_RETURN, True))
 
     def _multi(
-        self, sites: Sequence[Probed], pid: int, attach_type: int, extra: int, returns: bool
+        self, sites: Sequence[Probeable], pid: int, attach_type: int, extra: int, returns: bool
     ) -> list[int]:
         if not sites:
             return []
@@ -206,7 +206,7 @@ class Prober:
             raise
         return out
 
-    def _attach_session(self, sites: Sequence[Probed], pid: int, out: list[int]) -> None:
+    def _attach_session(self, sites: Sequence[Probeable], pid: int, out: list[int]) -> None:
         paired = [site for site in sites if site.returns]
         entries = [site for site in sites if not site.returns and not site.moves]
         moving = [site for site in sites if site.moves]
@@ -224,12 +224,12 @@ class Prober:
             self._sessions_there = multilinks.have_sessions()
         return self._sessions_there
 
-    def _attach_multi(self, sites: Sequence[Probed], pid: int, out: list[int]) -> None:
+    def _attach_multi(self, sites: Sequence[Probeable], pid: int, out: list[int]) -> None:
         paired = [site for site in sites if site.returns]
         out += self._multi(paired, pid, bpf.ATTACH_UPROBE_MULTI, COOKIE_RETURN, True)
         out += self._multi(sites, pid, bpf.ATTACH_UPROBE_MULTI, 0, False)
 
-    def _attach_traced(self, sites: Sequence[Probed], pid: int, out: list[int]) -> Callable[[], None]:
+    def _attach_traced(self, sites: Sequence[Probeable], pid: int, out: list[int]) -> Callable[[], None]:
         if self._traced is None:
             self._traced = TracedEvents(self._object.program(self._program, 0))
         traced = self._traced
@@ -254,7 +254,7 @@ class Prober:
         if self._traced is not None:
             self._traced.close()
 
-    def _attach_single(self, sites: Sequence[Probed], pid: int, out: list[int]) -> None:
+    def _attach_single(self, sites: Sequence[Probeable], pid: int, out: list[int]) -> None:
         kind = int(Path("/sys/bus/event_source/devices/uprobe/type").read_text())
         program = self._object.program(self._program, 0)
         for site in sites:

@@ -14,28 +14,21 @@ second language is a folder here, a line in the table, and the program in bpf/ t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
-from parprof.model import Frame
+from parprof.model import Frame, StackMerge
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.resources import Closing
-
-Row = tuple[int, bool, tuple[Frame, ...]]
-"""A native frame: address, whether it is a return address, its functions with the innermost inlined one first."""
-Merge = Callable[[list[Row], bool], tuple[list[Frame], bool]]
-"""(rows leaf first, whether the stack is whole) -> frames leaf first, those of the language among them, and whether the
-outermost one is known now."""
-
 
 FrameOrMark = tuple[Frame | None, bool]
 """A frame of a language, None for a mark; and whether it is the outermost of its activation of the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedLanguage:
     """What an instance found, for a file of facts: enough to put the same frames into the same native stacks."""
 
     loops: tuple[tuple[int, int], ...]
@@ -51,13 +44,13 @@ class Saved:
 class Replayed(Protocol):
     """An interpreter of which no more is left than what was saved of it."""
 
-    def merge(self, digest: int, stack: Stack) -> Merge | None:
+    def merge(self, digest: int, stack: Stack) -> StackMerge | None:
         """As `Instance.merge`."""
 
     def counts(self) -> Mapping[str, int]:
         """As `Instance.counts`."""
 
-    def saved(self, digests: Iterable[int]) -> Saved | None:
+    def saved(self, digests: Iterable[int]) -> SavedLanguage | None:
         """As `Instance.saved`."""
 
 
@@ -115,10 +108,10 @@ class Instance(Closing):
         """Look up the functions of stacks that came just now, (id, frames), while the process has them in memory."""
 
     @abstractmethod
-    def merge(self, digest: int, stack: Stack) -> Merge | None:
+    def merge(self, digest: int, stack: Stack) -> StackMerge | None:
         """How the language's frames get into a stack; None if it has none that were resolved."""
 
-    def saved(self, digests: Iterable[int]) -> Saved | None:
+    def saved(self, digests: Iterable[int]) -> SavedLanguage | None:
         """What was found of these stacks, for a file of facts; None where the language has no way to replay it."""
         return None
 

@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from parprof.files.dso import Key
+from parprof.files.dso import FileKey
 from parprof.files.elf import ElfError
-from parprof.languages import Data, Instance, Loader, Replayed, Saved, UnknownBuild
+from parprof.languages import Data, Instance, Loader, Replayed, SavedLanguage, UnknownBuild
 from parprof.languages.cpython.loader import CPythonLoader
 from parprof.languages.cpython.recorded import RecordedCPython
 from parprof.process.loadmap import Dso, LoadMap
@@ -29,7 +29,7 @@ class FrontEnds:
     def __init__(self, known: Sequence[Loader] | None = None) -> None:
         """``known``: the languages, by default all."""
         self._loaders = loaders() if known is None else tuple(known)
-        self._data: OrderedDict[tuple[str, Key], Data | str | None] = OrderedDict()
+        self._data: OrderedDict[tuple[str, FileKey], Data | str | None] = OrderedDict()
         """What is in a file; a text: an interpreter that is refused."""
 
     def find(self, load_map: LoadMap) -> Instance | None:
@@ -68,6 +68,6 @@ class FrontEnds:
         return found
 
 
-def replayed(saved: Saved) -> Replayed:
+def replayed(saved: SavedLanguage) -> Replayed:
     """An interpreter as it was saved. There is but one language that can be."""
     return RecordedCPython.of(saved)

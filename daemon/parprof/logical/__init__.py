@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from parprof.logical.bichord import Association, Bichord
 from parprof.logical.folding import UNKNOWN_CONTEXT, Folder
-from parprof.logical.memory import Located, PathMemory, Shape
+from parprof.logical.memory import Located, PathMemory, StackShape
 from parprof.logical.paths import LogicalPaths
 
 __all__ = (
@@ -20,5 +20,5 @@ __all__ = (
     "Located",
     "LogicalPaths",
     "PathMemory",
-    "Shape",
+    "StackShape",
 )

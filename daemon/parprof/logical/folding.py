@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from parprof.logical.bichord import Bichord, LogicalPath, bichords, logical_projection
-from parprof.logical.owners import Function, Owners, function_of, is_nameless
+from parprof.logical.owners import FunctionId, Owners, function_of, is_nameless
 from parprof.logical.threads import THREADS
 from parprof.model import Frame, Path
 from parprof.runtimes import Agent
@@ -37,10 +37,10 @@ class Folded:
     """One stack as bichords, root first."""
 
     path: LogicalPath
-    calls: Mapping[Function, tuple[int, Path]] = field(default_factory=dict)
+    calls: Mapping[FunctionId, tuple[int, Path]] = field(default_factory=dict)
     """By body of parallel work, innermost instance: how deep the logical path was, and its innermost frames then."""
 
-    def creator(self, function: Function) -> Path:
+    def creator(self, function: FunctionId) -> Path:
         """The logical call path that created the work which this function is the body of."""
         depth, level = self.calls[function]
         return (*logical_projection(self.path)[: depth - len(level)], *level)
@@ -98,7 +98,7 @@ class _Builder:
         self._groups: list[tuple[tuple[Frame, ...], int]] = []
         """The physical frames of a bichord, and how many of ``_logical`` they stand for."""
         self._logical: list[Frame] = []
-        self.calls: dict[Function, tuple[int, Path]] = {}
+        self.calls: dict[FunctionId, tuple[int, Path]] = {}
 
     def group(self, physical: Sequence[Frame], logical: Sequence[Frame]) -> None:
         """Another bichord."""

@@ -13,7 +13,7 @@ from parprof.logical.callers import Before
 from parprof.logical.folding import Folded, Folder
 from parprof.logical.ourselves import PROFILING
 from parprof.logical.overhead import TAG, OverheadKinds
-from parprof.logical.owners import Function
+from parprof.logical.owners import FunctionId
 from parprof.logical.unwound import Unwound
 from parprof.model import Path
 from parprof.runtimes import Agent
@@ -21,7 +21,7 @@ from parprof.runtimes import Agent
 _HANDLER = Bichord.of((PROFILING,), (PROFILING,))
 Below = tuple[Bichord, ...]
 """Frames of the kernel that a user stack ends with."""
-Shape = Hashable
+StackShape = Hashable
 """Stacks of the same shape have the same frames, wherever their process has its files."""
 
 
@@ -42,7 +42,7 @@ class Located:
     complete: bool
     overhead: str
     unknown: bool = False
-    bodies: tuple[Function, ...] = ()
+    bodies: tuple[FunctionId, ...] = ()
     profiling: bool = False
 
     def in_handler(self) -> Located:
@@ -58,13 +58,13 @@ class Located:
         return logical_projection(self.bichords)
 
 
-class Place(NamedTuple):
+class StackInContext(NamedTuple):
     """A user stack within its context. ``complete``: the path up to the work that it is in is."""
 
     located: Located
     folded: Folded
     complete: bool
-    begin: Function | None = None
+    begin: FunctionId | None = None
     """The function that the work began with, where all of its frames are known."""
 
 
@@ -78,10 +78,10 @@ class PathMemory:
         """``folder`` and ``kinds`` know the runtimes; see `of`."""
         self.folder = folder
         self.kinds = kinds
-        self.unwound: dict[Shape, Unwound] = {}
-        self.places: dict[tuple[Shape, Before | None], Place] = {}
-        self.joined: dict[tuple[Shape, Before, Function], Located] = {}
-        self.created: dict[tuple[Shape, Before | None], Before | None] = {}
+        self.unwound: dict[StackShape, Unwound] = {}
+        self.places: dict[tuple[StackShape, Before | None], StackInContext] = {}
+        self.joined: dict[tuple[StackShape, Before, FunctionId], Located] = {}
+        self.created: dict[tuple[StackShape, Before | None], Before | None] = {}
         self._kernel: dict[int, Below] = {}
         """By kernel stack."""
         self._below: dict[Below, Below] = {}

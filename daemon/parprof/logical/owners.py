@@ -10,7 +10,7 @@ from parprof.logical.threads import THREADS, calls_clone, passes_by
 from parprof.model import Frame
 from parprof.runtimes import Agent, agents
 
-Function = tuple[str, str, str, int]
+FunctionId = tuple[str, str, str, int]
 """A compiler-made function: name, module, file, first line. Names such as ``.omp_outlined.`` are not unique."""
 
 
@@ -26,7 +26,7 @@ def is_nameless(name: str) -> bool:
     return _NAMELESS.search(name) is not None
 
 
-def function_of(frame: Frame) -> Function:
+def function_of(frame: Frame) -> FunctionId:
     """The function of a frame."""
     return frame.name, frame.module, frame.file, frame.start_line
 
@@ -90,7 +90,7 @@ class Owners:
             out.append(last)
         return out
 
-    def handed_out(self, plumbing: Sequence[Frame], frame: Frame, runtime: Agent) -> Function:
+    def handed_out(self, plumbing: Sequence[Frame], frame: Frame, runtime: Agent) -> FunctionId:
         """What tells a piece of work that a runtime's ``plumbing`` called: that is in ``frame``, the author's first.
 
         Of templates it is the function that the runtime's library called, which has the types of the work in its name:

@@ -9,15 +9,15 @@ from parprof.kernel.stacks import Context, Stack
 from parprof.logical.bichord import logical_projection
 from parprof.logical.callers import Before, Callers
 from parprof.logical.folding import UNKNOWN_CONTEXT, Folded
-from parprof.logical.memory import Located, PathMemory, Place, Shape
+from parprof.logical.memory import Located, PathMemory, StackInContext, StackShape
 from parprof.logical.ourselves import PROFILING, in_handler
 from parprof.logical.overhead import TAG
-from parprof.logical.owners import Function, function_of, is_nameless
-from parprof.logical.physical import TRUNCATED, Merge, Resolve
+from parprof.logical.owners import FunctionId, function_of, is_nameless
+from parprof.logical.physical import TRUNCATED, ResolvePlace
 from parprof.logical.pooled import Pooled, pooled, with_handed_out
 from parprof.logical.threads import THREADS, is_of_scheduler
 from parprof.logical.unwound import Unwound, unwind
-from parprof.model import Path
+from parprof.model import Path, StackMerge
 from parprof.runtimes import Agent
 
 MAX_CONTEXTS = 4096
@@ -38,13 +38,13 @@ class LogicalPaths:
         self,
         stack: Callable[[int], Stack],
         context: Callable[[int], Context | None],
-        resolve: Resolve,
-        resolve_kernel: Resolve,
+        resolve: ResolvePlace,
+        resolve_kernel: ResolvePlace,
         *,
-        merge: Callable[[int, Stack], Merge | None] | None = None,
+        merge: Callable[[int, Stack], StackMerge | None] | None = None,
         agents: Sequence[Agent] | None = None,
         tag: re.Pattern[str] = TAG,
-        shape: Callable[[int], Shape | None] | None = None,
+        shape: Callable[[int], StackShape | None] | None = None,
         memory: PathMemory | None = None,
         kernel_depth: int = MAX_KERNEL_FRAMES,
     ) -> None:
@@ -69,10 +69,10 @@ class LogicalPaths:
         self._before: dict[int, Before | None] = {}
         """By context; None: it says nothing of what is done in it."""
         self._missing: set[int] = set()
-        self._wanted: set[Function] = set()
-        self._places: dict[tuple[int, int], Place] = {}
+        self._wanted: set[FunctionId] = set()
+        self._places: dict[tuple[int, int], StackInContext] = {}
         """By user stack and context."""
-        self._callers: dict[Function, Callers] = {}
+        self._callers: dict[FunctionId, Callers] = {}
         self.unknown_samples = 0
         """Samples whose path begins with ``[unknown context]``."""
         self.joined_samples = 0
@@ -101,13 +101,13 @@ class LogicalPaths:
             if begin is not None and begin in self._wanted and begin not in folded.calls:
                 self._learn_begin(begin, key[1], count)
 
-    def _learn_begin(self, function: Function, context: int, count: int) -> None:
+    def _learn_begin(self, function: FunctionId, context: int, count: int) -> None:
         """A body that calls a function as its last, by a jump, is on no stack: that function stands for it."""
         before = self._before_of(context) if context else None
         if before is not None and _is_known(before.path):
             self._add_caller(function, before, count)
 
-    def _add_caller(self, function: Function, before: Before, count: int) -> None:
+    def _add_caller(self, function: FunctionId, before: Before, count: int) -> None:
         self._callers.setdefault(function, Callers()).add(before, count)
 
     def _forget_contexts(self) -> None:
@@ -143,7 +143,7 @@ class LogicalPaths:
                 self.incomplete_samples += 0 if located.complete else count
         return out
 
-    def _memory_of(self, user: int) -> tuple[PathMemory, Shape]:
+    def _memory_of(self, user: int) -> tuple[PathMemory, StackShape]:
         """Where a stack is remembered, and under what."""
         shape = self._shape(user) if self._shape else None
         return (self._own, user) if shape is None else (self._shared, shape)
@@ -157,7 +157,7 @@ class LogicalPaths:
             found = memory.unwound[shape] = unwind(stack, self._resolve, merge)
         return found
 
-    def _place(self, user: int, context: int) -> Place:
+    def _place(self, user: int, context: int) -> StackInContext:
         found = self._places.get((user, context))
         if found is None:
             memory, shape = self._memory_of(user)
@@ -168,7 +168,7 @@ class LogicalPaths:
             self._places[user, context] = found
         return found
 
-    def _make_place(self, unwound: Unwound, before: Before | None) -> Place:
+    def _make_place(self, unwound: Unwound, before: Before | None) -> StackInContext:
         """``before`` is where the work was created, if the kernel says so."""
         pooled = self._pooled(unwound)
         if pooled is not None:
@@ -185,19 +185,19 @@ class LogicalPaths:
             self._work(unwound) if before is _UNKNOWN else (),
         )  # fmt: skip
         located = located.in_handler() if unwound.in_slot else located
-        return Place(located, folded, complete, self._begin(unwound))
+        return StackInContext(located, folded, complete, self._begin(unwound))
 
     def _pooled(self, unwound: Unwound) -> Pooled | None:
         outer, own = _split(unwound)
         return None if outer else pooled(own)
 
-    def _place_in_pool(self, unwound: Unwound, pooled: Pooled) -> Place:
+    def _place_in_pool(self, unwound: Unwound, pooled: Pooled) -> StackInContext:
         """Of a thread of a library's pool: who started it, once, says nothing of its work."""
         folded = self._fold_from(unwound, pooled.start, (pooled.root,))
         bodies = tuple(function for function, _ in pooled.bodies)
         kind = self._shared.kinds.kind(unwound.path)
         located = Located(folded.path, unwound.path, not bodies, kind, bodies=bodies)
-        return Place(located.in_handler() if unwound.in_slot else located, folded, not bodies)
+        return StackInContext(located.in_handler() if unwound.in_slot else located, folded, not bodies)
 
     def _fold_from(self, unwound: Unwound, start: int, before: Path) -> Folded:
         """As `_fold`, where what lies before a frame only led to it."""
@@ -284,7 +284,7 @@ class LogicalPaths:
             path, complete = (TRUNCATED, *path[-MAX_CONTEXT_FRAMES:]), False
         return self._shared.before(path, complete)
 
-    def _work(self, unwound: Unwound) -> tuple[Function, ...]:
+    def _work(self, unwound: Unwound) -> tuple[FunctionId, ...]:
         """The body of parallel work that a stack's own frames begin with, or what it called as its last."""
         own, owners, at = self._first(unwound)
         if at is None:
@@ -297,7 +297,7 @@ class LogicalPaths:
         begin = self._begin(unwound)
         return () if begin is None else (begin,)
 
-    def _begin(self, unwound: Unwound) -> Function | None:
+    def _begin(self, unwound: Unwound) -> FunctionId | None:
         """The function that a piece of work began with, where all of its frames are known."""
         if not unwound.whole:
             return None
@@ -313,7 +313,7 @@ class LogicalPaths:
     def _is_idle(self, unwound: Unwound) -> bool:
         return all(agent is not None for agent in self._folder.owners(unwound.path))
 
-    def _join(self, user: int, kernel: int, before: Before, function: Function) -> Located:
+    def _join(self, user: int, kernel: int, before: Before, function: FunctionId) -> Located:
         memory, shape = self._memory_of(user)
         found = memory.joined.get((shape, before, function))
         if found is None:

@@ -6,16 +6,11 @@ from collections.abc import Callable
 
 from parprof.files.libc import is_start_up
 from parprof.kernel.stacks import Stack
-from parprof.model import Frame, Path
+from parprof.model import Frame, Path, StackMerge, StackRow
 
-Resolve = Callable[[int, bool], tuple[Frame, ...]]
+ResolvePlace = Callable[[int, bool], tuple[Frame, ...]]
 """(address, is a return address) -> frames, innermost inlined function first."""
 
-Row = tuple[int, bool, tuple[Frame, ...]]
-"""A physical frame: address, whether it is a return address, and its frames as `Resolve` gives them."""
-Merge = Callable[[list[Row], bool], tuple[list[Frame], bool]]
-"""(rows leaf first, whether the stack is whole) -> frames leaf first, those of an interpreted language among them,
-and whether the outermost one is known now."""
 
 TRUNCATED = Frame("[truncated]")
 NO_STACK = Frame("[no user stack]")
@@ -31,7 +26,11 @@ def is_start_up_code(frame: Frame) -> bool:
 
 
 def physical_path(
-    user: Stack, kernel: Stack, resolve: Resolve, resolve_kernel: Resolve, merge: Merge | None = None
+    user: Stack,
+    kernel: Stack,
+    resolve: ResolvePlace,
+    resolve_kernel: ResolvePlace,
+    merge: StackMerge | None = None,
 ) -> Path:
     """The call path of one sample, root first.
 
@@ -40,7 +39,7 @@ def physical_path(
     frame pointers picks up beyond the stack's end is cut off. A sample that hit the kernel ends with the
     kernel's frames.
     """
-    rows: list[Row] = []
+    rows: list[StackRow] = []
     complete = user.is_whole
     for address, is_return in user.frames:
         here = resolve(address, is_return)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from parprof.files.libc import is_of_c_library
 from parprof.logical.bichord import logical_projection
 from parprof.logical.folding import Folded
-from parprof.logical.owners import Function, function_of
+from parprof.logical.owners import FunctionId, function_of
 from parprof.logical.physical import TRUNCATED
 from parprof.logical.threads import THREADS
 from parprof.model import Frame, Path
@@ -21,7 +21,7 @@ class Pooled:
     pool: Pool
     start: int
     """Where among the frames of the thread the pool's own begin, behind what starts any thread."""
-    bodies: tuple[tuple[Function, int], ...]
+    bodies: tuple[tuple[FunctionId, int], ...]
     """Functions of the library that it was given to run, or that these call, and where; none while it waits."""
 
     @property
@@ -29,7 +29,7 @@ class Pooled:
         """What its call path begins with where nobody is known who gave it the work."""
         return Frame(f"[{self.pool.name} worker]")
 
-    def start_of(self, body: Function) -> int:
+    def start_of(self, body: FunctionId) -> int:
         """Where among the frames of the thread the outermost call of one of the ``bodies`` is."""
         return next(at for function, at in self.bodies if function == body)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from parprof.kernel.stacks import Stack
 from parprof.logical.ourselves import without_slot
-from parprof.logical.physical import Merge, Resolve, Row, physical_path
-from parprof.model import Frame, Path
+from parprof.logical.physical import ResolvePlace, physical_path
+from parprof.model import Frame, Path, StackMerge, StackRow
 
 _ENTRIES = frozenset((
     "main", "_start", "_dl_start_user", "_dl_start",
@@ -38,7 +38,7 @@ def _nothing(address: int, is_return: bool) -> tuple[Frame, ...]:
     return ()
 
 
-def unwind(stack: Stack, resolve: Resolve, merge: Merge | None = None) -> Unwound:
+def unwind(stack: Stack, resolve: ResolvePlace, merge: StackMerge | None = None) -> Unwound:
     """Resolve a stack. ``merge`` puts the frames of an interpreted language in."""
     found = _unwind(stack, resolve, merge)
     path = without_slot(found.path)
@@ -46,13 +46,13 @@ def unwind(stack: Stack, resolve: Resolve, merge: Merge | None = None) -> Unwoun
     return replace(found, path=path, own=max(found.own - in_slot, 0), in_slot=True) if in_slot else found
 
 
-def _unwind(stack: Stack, resolve: Resolve, merge: Merge | None) -> Unwound:
-    rows: list[Row] = []
+def _unwind(stack: Stack, resolve: ResolvePlace, merge: StackMerge | None) -> Unwound:
+    rows: list[StackRow] = []
     numbers: list[int] = []
     """For each frame, leaf first, its row."""
     complete = False
 
-    def capture(found: list[Row], whole: bool) -> tuple[list[Frame], bool]:
+    def capture(found: list[StackRow], whole: bool) -> tuple[list[Frame], bool]:
         nonlocal complete
         rows.extend(found)
         if merge is None:
@@ -73,7 +73,7 @@ def _unwind(stack: Stack, resolve: Resolve, merge: Merge | None) -> Unwound:
     return Unwound(path, min(own, len(path)), True, True, False)
 
 
-def _has_entry(rows: list[Row]) -> bool:
+def _has_entry(rows: list[StackRow]) -> bool:
     return any(
         frame.name in _ENTRIES or frame.name.startswith("__libc_start_")
         for _, _, frames in rows[-_OUTERMOST_ROWS:]
@@ -81,10 +81,12 @@ def _has_entry(rows: list[Row]) -> bool:
     )
 
 
-def _merged(rows: list[Row], whole: bool, merge: Merge, numbers: list[int]) -> tuple[list[Frame], bool]:
+def _merged(
+    rows: list[StackRow], whole: bool, merge: StackMerge, numbers: list[int]
+) -> tuple[list[Frame], bool]:
     """The merged frames; native ones are found again by a mark in place of their address."""
     originals: list[tuple[int, Frame]] = []
-    marked: list[Row] = []
+    marked: list[StackRow] = []
     for number, (address, is_return, frames) in enumerate(rows):
         start = len(originals)
         originals += [(number, frame) for frame in frames]

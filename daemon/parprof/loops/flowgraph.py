@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-Graph = Sequence[Sequence[int]]
+Successors = Sequence[Sequence[int]]
 """Successors of each node."""
 
 NONE = -1
@@ -37,7 +37,7 @@ class LoopForest:
 class DepthFirst:
     """Depth-first numbering of what a root reaches."""
 
-    def __init__(self, graph: Graph, root: int) -> None:
+    def __init__(self, graph: Successors, root: int) -> None:
         self.order: list[int] = []
         self.number = [NONE] * len(graph)
         self.parent = [NONE] * len(graph)
@@ -62,7 +62,7 @@ class DepthFirst:
         return self.number[above] <= self.number[below] <= self.last[above]
 
 
-def predecessors_in(graph: Graph, walk: DepthFirst) -> list[list[int]]:
+def predecessors_in(graph: Successors, walk: DepthFirst) -> list[list[int]]:
     """Predecessors that are reached, of each node."""
     out: list[list[int]] = [[] for _ in graph]
     for node in walk.order:
@@ -114,7 +114,7 @@ def dominators(walk: DepthFirst, predecessors: list[list[int]]) -> list[int]:
     return idom
 
 
-def natural_loops(graph: Graph, root: int) -> LoopForest:
+def natural_loops(graph: Successors, root: int) -> LoopForest:
     """The natural loops of what ``root`` reaches; loops with the same header are one.
 
     An edge to a node that dominates its source closes a loop: that node, and all from where the source is

@@ -16,7 +16,7 @@ from typing import Any
 from parprof import __version__
 from parprof.cache import DiskCache
 from parprof.errors import TargetError
-from parprof.files.dso import Dso, Key
+from parprof.files.dso import Dso, FileKey
 from parprof.files.eh_frame_header import Extent
 from parprof.loops.nest import MAX_LOOPS, Loop, LoopNest
 from parprof.resources import Closing
@@ -51,7 +51,7 @@ class KeptLoops(Closing):
         """Keep them in ``base``, or in parprof's own cache directory."""
         self._disk = DiskCache("loops", _MAX_BYTES, base)
         self._client = _Client()
-        self._failures: dict[Key, int] = {}
+        self._failures: dict[FileKey, int] = {}
 
     def prepare(self) -> None:
         """Start the child, which takes a moment, beside what else there is to do."""

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from parprof.loops.flowgraph import NONE
 from parprof.loops.nest import Loop, LoopNest
 
-Place = tuple[tuple[str, str, int], ...]
+LoopPlace = tuple[tuple[str, str, int], ...]
 """(function, file, line) of the function and of what is inlined into each other there, the outermost first."""
-Lookup = Callable[[Sequence[int]], Mapping[int, Place]]
+Lookup = Callable[[Sequence[int]], Mapping[int, LoopPlace]]
 """ELF virtual addresses -> their places; line 0 and the empty file are unknown."""
-Context = tuple[tuple[str, int], ...]
+LoopContext = tuple[tuple[str, int], ...]
 """A function and functions inlined into each other, the outermost first, each with the line that calls it."""
 
 MAX_INSIDE, MAX_OUTSIDE = 1024, 256
@@ -37,13 +37,13 @@ class LoopName:
     """What a loop is called. ``file`` is empty and the lines are 0 where they are unknown."""
 
     name: str
-    context: Context
+    context: LoopContext
     file: str = ""
     first: int = 0
     last: int = 0
 
 
-def context_of(place: Place) -> Context:
+def context_of(place: LoopPlace) -> LoopContext:
     """The functions that a place is in.
 
     >>> context_of((("main", "a.c", 9), ("twice", "a.c", 2)))
@@ -74,11 +74,11 @@ def _some(addresses: list[int], limit: int) -> list[int]:
 class _Namer:
     """Names the loops of one function by the places of its instructions."""
 
-    def __init__(self, nest: LoopNest, found: Mapping[int, Place], innermost: Mapping[int, int]) -> None:
+    def __init__(self, nest: LoopNest, found: Mapping[int, LoopPlace], innermost: Mapping[int, int]) -> None:
         self._nest = nest
         self._found = found
         self._contexts = {place: context_of(place) for place in set(found.values())}
-        self._own: list[Counter[Place]] = [Counter() for _ in range(len(nest.loops) + 1)]
+        self._own: list[Counter[LoopPlace]] = [Counter() for _ in range(len(nest.loops) + 1)]
         """How many instructions have which place, by innermost loop; the last is for those in none."""
         for address, place in found.items():
             if place[-1][2]:
@@ -114,7 +114,7 @@ class _Namer:
         name = f"loop at {where}" if first == last else f"loop at {where}-{last}"
         return LoopName(name, context, file, first, last)
 
-    def _context(self, loop: Loop, branches: list[Place]) -> Context:
+    def _context(self, loop: Loop, branches: list[LoopPlace]) -> LoopContext:
         """The functions that a loop is in: where it begins and ends, and most of its instructions."""
         body = self._whole[loop.index]
         control = [*branches, self._found[loop.header]] if loop.header in self._found else branches
@@ -130,7 +130,7 @@ class _Namer:
             context = context[:-1]
         return context or contexts[0][:1]
 
-    def _lines(self, places: Counter[Place], context: Context) -> Counter[tuple[str, int]]:
+    def _lines(self, places: Counter[LoopPlace], context: LoopContext) -> Counter[tuple[str, int]]:
         """Of the places in a context, the files and lines in the function that is innermost in the context."""
         out: Counter[tuple[str, int]] = Counter()
         size = len(context)
@@ -139,7 +139,7 @@ class _Namer:
                 out[place[size - 1][1:]] += count
         return out
 
-    def _around(self, loop: Loop, context: Context, file: str) -> set[int]:
+    def _around(self, loop: Loop, context: LoopContext, file: str) -> set[int]:
         """The lines of the code around a loop that is in no loop but those that it is in itself."""
         out: set[int] = set()
         for index in (NONE, *(outer.index for outer in self._nest.around(loop.parent))):
@@ -147,7 +147,7 @@ class _Namer:
         return out
 
 
-def _common(contexts: Sequence[Context]) -> Context:
+def _common(contexts: Sequence[LoopContext]) -> LoopContext:
     """What all of these begin with."""
     low, high = min(contexts), max(contexts)
     size = next(

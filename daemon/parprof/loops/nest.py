@@ -15,7 +15,7 @@ from parprof.files.elf import ElfFile
 from parprof.loops.basicblocks import FlowGraph
 from parprof.loops.flowgraph import NONE, LoopForest
 from parprof.loops.machinecode import Code, CodeError, Flow, read_code
-from parprof.loops.noreturn import Calls
+from parprof.loops.noreturn import ReturningCalls
 from parprof.loops.reducible import loops_of
 
 MAX_LOOPS = 1024
@@ -78,7 +78,7 @@ class LoopNest:
                 yield address, self.innermost[block]
 
 
-def find_loops(elf: ElfFile, vaddr: int, size: int, calls: Calls | None = None) -> LoopNest:
+def find_loops(elf: ElfFile, vaddr: int, size: int, calls: ReturningCalls | None = None) -> LoopNest:
     """The loops of the function of ``size`` bytes at ``vaddr``. Where they cannot be found, a note says why.
 
     ``calls`` is what is already known of the file's calls.
@@ -90,7 +90,7 @@ def find_loops(elf: ElfFile, vaddr: int, size: int, calls: Calls | None = None) 
         code = read_code(elf, vaddr, size)
         if not _goes_back(code):
             return LoopNest()
-        code.last_calls.update((calls or Calls(elf)).without_return(code))
+        code.last_calls.update((calls or ReturningCalls(elf)).without_return(code))
     except CodeError as error:
         return LoopNest(notes=[str(error)])
     graph = FlowGraph(elf, code)

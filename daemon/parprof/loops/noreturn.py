@@ -33,7 +33,7 @@ _MAX_REMEMBERED = 1 << 16
 _PIECE = 128
 
 
-class Calls:
+class ReturningCalls:
     """Knows which functions that one file calls return. For one thread."""
 
     def __init__(self, elf: ElfFile) -> None:

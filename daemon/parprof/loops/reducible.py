@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from parprof.loops.flowgraph import NONE, Graph, LoopForest, natural_loops
+from parprof.loops.flowgraph import NONE, LoopForest, Successors, natural_loops
 
 Doubtful = Callable[[int, int], bool]
 """(source, target) -> whether that edge may not exist."""
@@ -20,7 +20,7 @@ _MAX_WORK = 60_000
 """Nodes that are looked at in all rounds together."""
 
 
-def loops_of(graph: Graph, root: int, doubtful: Doubtful) -> tuple[LoopForest, int]:
+def loops_of(graph: Successors, root: int, doubtful: Doubtful) -> tuple[LoopForest, int]:
     """The loops of what ``root`` reaches, and how many edges had to be bent for that.
 
     A cycle begins at the first of its nodes that a certain edge enters. ``LoopForest.irreducible`` has what
@@ -41,7 +41,7 @@ def loops_of(graph: Graph, root: int, doubtful: Doubtful) -> tuple[LoopForest, i
     return forest, bent
 
 
-def _side_entries(edges: Graph, forest: LoopForest, doubtful: Doubtful) -> list[tuple[int, int, int]]:
+def _side_entries(edges: Successors, forest: LoopForest, doubtful: Doubtful) -> list[tuple[int, int, int]]:
     """The edges by which cycles are entered elsewhere than at their beginning, and that beginning."""
     back = {
         (latch, header)
@@ -66,7 +66,7 @@ def _side_entries(edges: Graph, forest: LoopForest, doubtful: Doubtful) -> list[
     return out
 
 
-def components(graph: Graph) -> list[int]:
+def components(graph: Successors) -> list[int]:
     """A number for each node, the same for nodes that lead to each other (Tarjan, SIAM J. Comput. 1972).
 
     >>> components([[1], [0, 2], []])

@@ -13,20 +13,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from parprof.errors import TargetError
-from parprof.files.dso import Dso, Key
+from parprof.files.dso import Dso, FileKey
 from parprof.files.eh_frame_header import Extent
 from parprof.files.elf import ElfError
 from parprof.loops.extents import functions_around
 from parprof.loops.kept import KeptLoops
-from parprof.loops.names import LoopName, Place, context_of, name_loops
+from parprof.loops.names import LoopName, LoopPlace, context_of, name_loops
 from parprof.loops.nest import LoopNest
-from parprof.model import Frame
+from parprof.model import Frame, Frames
+from parprof.symbols import NameRequest
 
-Request = tuple[Dso, int, bool]
-"""(file, ELF virtual address, is a return address), as in `parprof.symbols`."""
-Frames = tuple[Frame, ...]
-"""The frames at one address, the innermost inlined function first, the function itself last."""
-Resolve = Callable[[Iterable[Request]], Mapping[Request, Frames]]
+ResolveScopes = Callable[[Iterable[NameRequest]], Mapping[NameRequest, Frames]]
 
 HOT_SHARE = 0.005
 """A function's loops are shown if it is on the call path of at least this share of all samples."""
@@ -43,7 +40,7 @@ class _Function(NamedTuple):
 class LoopScopes:
     """Knows the loops of hot functions. For one thread."""
 
-    def __init__(self, resolve: Resolve, kept: KeptLoops, seconds: float = 2.0) -> None:
+    def __init__(self, resolve: ResolveScopes, kept: KeptLoops, seconds: float = 2.0) -> None:
         """Take names and lines from ``resolve`` (`Symbolizer.resolve`), and ``seconds`` for each `prepare`.
 
         ``kept`` finds loops, and stays the caller's.
@@ -51,12 +48,14 @@ class LoopScopes:
         self._resolve = resolve
         self._kept = kept
         self._seconds = seconds
-        self._functions: OrderedDict[tuple[Key, Extent], _Function] = OrderedDict()
-        self._extents: OrderedDict[tuple[Key, int], Extent | None] = OrderedDict()
+        self._functions: OrderedDict[tuple[FileKey, Extent], _Function] = OrderedDict()
+        self._extents: OrderedDict[tuple[FileKey, int], Extent | None] = OrderedDict()
         self.notes: list[str] = []
         """What the last `prepare` left out, for the reader."""
 
-    def prepare(self, samples: Mapping[Request, int], frames: Mapping[Request, Frames], total: int) -> None:
+    def prepare(
+        self, samples: Mapping[NameRequest, int], frames: Mapping[NameRequest, Frames], total: int
+    ) -> None:
         """Find the loops of the functions that these addresses are in.
 
         ``samples`` says how many samples each address is on the call path of, ``frames`` what is known of it,
@@ -65,9 +64,9 @@ class LoopScopes:
         self.notes = []
         deadline = time.monotonic() + self._seconds
         self._find_extents(samples)
-        weights: dict[tuple[Key, Extent], int] = {}
-        dsos: dict[Key, Dso] = {}
-        with_lines: set[tuple[Key, Extent]] = set()
+        weights: dict[tuple[FileKey, Extent], int] = {}
+        dsos: dict[FileKey, Dso] = {}
+        with_lines: set[tuple[FileKey, Extent]] = set()
         for (dso, vaddr, is_return), count in samples.items():
             extent = self._extents.get((dso.key, vaddr - is_return))
             if extent is not None:
@@ -97,8 +96,8 @@ class LoopScopes:
         while len(self._functions) > _MAX_REMEMBERED:
             self._functions.popitem(last=False)
 
-    def _find_extents(self, samples: Iterable[Request]) -> None:
-        missing: dict[Key, tuple[Dso, set[int]]] = {}
+    def _find_extents(self, samples: Iterable[NameRequest]) -> None:
+        missing: dict[FileKey, tuple[Dso, set[int]]] = {}
         for dso, vaddr, is_return in samples:
             if dso.key[0] in ("file", "vdso") and (dso.key, vaddr - is_return) not in self._extents:
                 missing.setdefault(dso.key, (dso, set()))[1].add(vaddr - is_return)
@@ -115,7 +114,7 @@ class LoopScopes:
     def _look_at(self, dso: Dso, extent: Extent, has_lines: bool) -> _Function:
         nest = self._kept.find(dso, extent)
 
-        def lookup(addresses: Iterable[int]) -> dict[int, Place]:
+        def lookup(addresses: Iterable[int]) -> dict[int, LoopPlace]:
             if not has_lines:
                 return {}
             found = self._resolve([(dso, address, False) for address in addresses])
@@ -125,7 +124,7 @@ class LoopScopes:
         nest.addresses = []  # no longer needed, and long
         return _Function(nest, names)
 
-    def scopes(self, request: Request, frames: Frames) -> Frames:
+    def scopes(self, request: NameRequest, frames: Frames) -> Frames:
         """The frames at an address with the loops around it: each loop in front of the function that it is in."""
         dso, vaddr, is_return = request
         extent = self._extents.get((dso.key, vaddr - is_return))
@@ -159,5 +158,5 @@ def insert(frames: Frames, loops: Iterable[LoopName]) -> Frames:
     return tuple(reversed(out))
 
 
-def _place(frames: Frames) -> Place:
+def _place(frames: Frames) -> LoopPlace:
     return tuple((frame.name, frame.file, frame.line) for frame in reversed(frames))

@@ -26,7 +26,7 @@ from parprof.loops.basicblocks import FlowGraph
 from parprof.loops.machinecode import Code, CodeError, Flow, flow_of, read_code
 from parprof.loops.registers import WHOLE_REGISTER
 
-Range = tuple[int, int]
+LoopRange = tuple[int, int]
 """ELF virtual addresses [start, end)."""
 
 MAX_INSTRUCTIONS = 48
@@ -64,7 +64,7 @@ _CLOCKS = {"rdtsc": ("rax", "rdx"), "rdtscp": ("rax", "rcx", "rdx")}
 _State = dict[str, Value]
 
 
-def spin_loops(elf: ElfFile, vaddr: int, size: int) -> list[Range]:
+def spin_loops(elf: ElfFile, vaddr: int, size: int) -> list[LoopRange]:
     """The loops of a function in which threads wait for each other; none where the code cannot be followed.
 
     Raises:
@@ -78,13 +78,13 @@ def spin_loops(elf: ElfFile, vaddr: int, size: int) -> list[Range]:
     return merged(_found(code, graph))[:MAX_RANGES]
 
 
-def merged(ranges: Iterator[Range] | Sequence[Range]) -> list[Range]:
+def merged(ranges: Iterator[LoopRange] | Sequence[LoopRange]) -> list[LoopRange]:
     """In order, those that touch as one.
 
     >>> merged([(4, 6), (0, 2), (2, 3)])
     [(0, 3), (4, 6)]
     """
-    out: list[Range] = []
+    out: list[LoopRange] = []
     for start, end in sorted(ranges):
         if out and start <= out[-1][1]:
             out[-1] = out[-1][0], max(end, out[-1][1])
@@ -93,7 +93,7 @@ def merged(ranges: Iterator[Range] | Sequence[Range]) -> list[Range]:
     return out
 
 
-def _found(code: Code, graph: FlowGraph) -> Iterator[Range]:
+def _found(code: Code, graph: FlowGraph) -> Iterator[LoopRange]:
     """Each edge that leads back closes a loop with the shortest way there: one may wait that is a part of one which
     works, and compilers let loops begin in the middle, so that they have several entries."""
     for last in range(graph.blocks):
@@ -146,7 +146,7 @@ class _Loop:
         self._way = way
         self._blocks = [range(code.index(graph.starts[node]), graph.last(node) + 1) for node in way]
 
-    def ranges(self) -> Iterator[Range]:
+    def ranges(self) -> Iterator[LoopRange]:
         """Its code."""
         for indexes in self._blocks:
             yield self._code.addresses[indexes[0]], self._code.following(indexes[-1])

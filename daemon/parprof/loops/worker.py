@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from parprof.files.elf import ElfError, ElfFile
 from parprof.loops.kept import to_json
 from parprof.loops.nest import find_loops
-from parprof.loops.noreturn import Calls
+from parprof.loops.noreturn import ReturningCalls
 from parprof.workers import protocol
 from parprof.workers.serving import run
 
@@ -30,10 +30,10 @@ _MAX_TEXT = 500
 class _File(NamedTuple):
     fd: int
     elf: ElfFile
-    calls: Calls
+    calls: ReturningCalls
 
 
-class Worker:
+class LoopWorker:
     """Answers requests; keeps what it knows of the files that were used last."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Worker:
             elf = ElfFile(
                 lambda offset, size: os.pread(source, size, offset), os.fstat(source).st_size, "file"
             )
-            file = _File(source, elf, Calls(elf))
+            file = _File(source, elf, ReturningCalls(elf))
             fds.clear()  # it is the file's now
         self._files[name] = file
         while len(self._files) > _MAX_FILES:
@@ -71,4 +71,4 @@ class Worker:
 if __name__ == "__main__":
     with suppress(ImportError):
         import capstone  # noqa: F401
-    run(Worker().answer, MEMORY_LIMIT)
+    run(LoopWorker().answer, MEMORY_LIMIT)

@@ -16,8 +16,8 @@ from typing import Any
 
 from parprof.cache import DiskCache
 from parprof.errors import TargetError
-from parprof.files.dso import Dso, Key
-from parprof.probes.file_facts import FileFacts, Function, from_json, function_from_json, rules, to_json
+from parprof.files.dso import Dso, FileKey
+from parprof.probes.file_facts import FileFacts, ProbedFunction, from_json, function_from_json, rules, to_json
 from parprof.resources import Closing
 from parprof.workers.client import WorkerClient, WorkerFailed
 
@@ -48,11 +48,11 @@ class FactsBook(Closing):
         self._disk = DiskCache("facts", MAX_BYTES, base)
         self._file_seconds = file_seconds
         self._client = _Client()
-        self._known: OrderedDict[tuple[Key, str], FileFacts] = OrderedDict()
-        self._failures: dict[Key, int] = {}
+        self._known: OrderedDict[tuple[FileKey, str], FileFacts] = OrderedDict()
+        self._failures: dict[FileKey, int] = {}
         self._thread: ThreadPoolExecutor | None = None
         """The only one that talks to the child."""
-        self._coming: dict[tuple[Key, str], Future[dict[str, Any]]] = {}
+        self._coming: dict[tuple[FileKey, str], Future[dict[str, Any]]] = {}
         self._closing = False
         self.found = 0
         """How many files the child has looked into."""
@@ -146,7 +146,7 @@ class FactsBook(Closing):
             self._coming[dso.key, dso.name] = future
         return future
 
-    def function(self, dso: Dso, vaddr: int, size: int, seconds: float) -> Function | None:
+    def function(self, dso: Dso, vaddr: int, size: int, seconds: float) -> ProbedFunction | None:
         """Where the function at an ELF virtual address is to be probed; None if the child does not say so in time.
 
         ``size`` in bytes, 0 = unknown.
@@ -172,7 +172,7 @@ class FactsBook(Closing):
         # it must not use the Dso
         return self._thread.submit(self._ask, dso.key, {"file": dso.path, **request}, fd)
 
-    def _ask(self, key: Key, request: dict[str, Any], fd: int) -> dict[str, Any]:
+    def _ask(self, key: FileKey, request: dict[str, Any], fd: int) -> dict[str, Any]:
         """What the child says; empty if it failed. In the thread."""
         try:
             if self._closing:

@@ -40,7 +40,7 @@ _CREATORS = ("pthread_create", "thrd_create", "_ZNSt6thread15_M_start_thread")
 """How the names of functions begin that start a thread; the last is that of std::thread."""
 
 
-class Place(NamedTuple):
+class ProbePlace(NamedTuple):
     """An instruction to probe, an ELF virtual address."""
 
     vaddr: int
@@ -50,16 +50,16 @@ class Place(NamedTuple):
     """The registers of the first six arguments still hold them there."""
 
 
-class Function(NamedTuple):
+class ProbedFunction(NamedTuple):
     """A function that may be probed, and where."""
 
     name: str
     vaddr: int
-    first: Place
+    first: ProbePlace
     """At its entry, as far as that can be told without a look at more than its first instruction."""
-    whole: Place
+    whole: ProbePlace
     """The cheapest that every call passes."""
-    slow: Place | None
+    slow: ProbePlace | None
     """The jump to its slow path, where it is a stub that else returns at once."""
 
 
@@ -69,7 +69,7 @@ class FileFacts:
 
     imports: frozenset[str] = frozenset()
     """Functions that it has from some parallel runtime."""
-    functions: tuple[Function, ...] = ()
+    functions: tuple[ProbedFunction, ...] = ()
     """Its definitions of `NAMED`, of what a runtime's hooks name, and bodies of regions and tasks."""
     static_agent: Agent | None = None
     """The runtime that is linked into it, or that it is under another name: see `Agent.marker`."""
@@ -172,7 +172,7 @@ def _probed(elf: ElfFile, runtime: Agent | None, has_bodies: bool) -> Iterator[S
         return
 
 
-def _functions(elf: ElfFile, symbols: list[Symbol]) -> Iterator[Function]:
+def _functions(elf: ElfFile, symbols: list[Symbol]) -> Iterator[ProbedFunction]:
     for symbol in list({(symbol.name, symbol.value): symbol for symbol in symbols}.values())[:MAX_FUNCTIONS]:
         try:
             yield look_at(elf, symbol.value, symbol.size, symbol.name)
@@ -180,7 +180,7 @@ def _functions(elf: ElfFile, symbols: list[Symbol]) -> Iterator[Function]:
             continue
 
 
-def look_at(elf: ElfFile, vaddr: int, size: int = 0, name: str = "") -> Function:
+def look_at(elf: ElfFile, vaddr: int, size: int = 0, name: str = "") -> ProbedFunction:
     """Where the function at an ELF virtual address is to be probed; ``size`` in bytes, 0 = unknown.
 
     Raises:
@@ -188,10 +188,12 @@ def look_at(elf: ElfFile, vaddr: int, size: int = 0, name: str = "") -> Function
     """
     slow = tail_jump_site(elf, vaddr, size or _UNSIZED)
     first, whole = cheap_probe_site(elf, vaddr, 0), cheap_probe_site(elf, vaddr, size or _UNSIZED)
-    return Function(name, vaddr, _place(first), _place(whole), _place(slow) if slow is not None else None)
+    return ProbedFunction(
+        name, vaddr, _place(first), _place(whole), _place(slow) if slow is not None else None
+    )
 
 
-def at_its_entry(elf: ElfFile, vaddr: int) -> Function:
+def at_its_entry(elf: ElfFile, vaddr: int) -> ProbedFunction:
     """The function at an ELF virtual address, to be probed at its first instruction: always right, at times dear.
 
     Nothing is disassembled for that.
@@ -200,11 +202,11 @@ def at_its_entry(elf: ElfFile, vaddr: int) -> Function:
         ElfError: the file cannot be read.
     """
     first = _place(cheap_probe_site(elf, vaddr, 0))
-    return Function("", vaddr, first, first, None)
+    return ProbedFunction("", vaddr, first, first, None)
 
 
-def _place(site: ProbeSite) -> Place:
-    return Place(site.vaddr, site.cheap, site.arguments_intact)
+def _place(site: ProbeSite) -> ProbePlace:
+    return ProbePlace(site.vaddr, site.cheap, site.arguments_intact)
 
 
 @cache
@@ -258,7 +260,7 @@ def from_json(raw: Any) -> FileFacts:
         raise ValueError("no facts about a file") from error
 
 
-def function_from_json(raw: Any) -> Function:
+def function_from_json(raw: Any) -> ProbedFunction:
     """A function again.
 
     Raises:
@@ -266,7 +268,7 @@ def function_from_json(raw: Any) -> Function:
     """
     try:
         name, vaddr, first, whole, slow = raw
-        return Function(
+        return ProbedFunction(
             _text(name), _address(vaddr), _place_again(first), _place_again(whole),
             None if slow is None else _place_again(slow),
         )  # fmt: skip
@@ -274,9 +276,9 @@ def function_from_json(raw: Any) -> Function:
         raise ValueError("no function") from error
 
 
-def _place_again(raw: Any) -> Place:
+def _place_again(raw: Any) -> ProbePlace:
     vaddr, cheap, intact = raw
-    return Place(_address(vaddr), bool(cheap), bool(intact))
+    return ProbePlace(_address(vaddr), bool(cheap), bool(intact))
 
 
 def _range(raw: Any) -> Range:

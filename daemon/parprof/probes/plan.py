@@ -18,7 +18,7 @@ from parprof.kernel.records import (
 from parprof.kernel.uprobes import Site
 from parprof.plans import Edge, Hook
 from parprof.probes.facts_book import BOOK, file_facts
-from parprof.probes.file_facts import Function, at_its_entry
+from parprof.probes.file_facts import ProbedFunction, at_its_entry
 from parprof.probes.spin_book import SPINS
 from parprof.probes.translated import translator
 from parprof.probes.wait_code import Range, merged
@@ -83,7 +83,9 @@ def _ranges(load_map: LoadMap, dso: Dso) -> list[Range]:
     return [(m.start, m.end) for m in load_map.mappings if m.dso.key == dso.key]
 
 
-def make_site(dso: Dso, function: Function, hook: Hook, returns: bool, *, moves: bool = False) -> Site | None:
+def make_site(
+    dso: Dso, function: ProbedFunction, hook: Hook, returns: bool, *, moves: bool = False
+) -> Site | None:
     """The cheapest site that sees every entry of the function (or, for locks, every slow one)."""
     at, cheap, instance = function.vaddr, False, hook.instance_argument
     work = hook.learn_argument or hook.function_argument
@@ -107,7 +109,7 @@ def make_site(dso: Dso, function: Function, hook: Hook, returns: bool, *, moves:
     )  # fmt: skip
 
 
-def _body_site(agent: Agent, dso: Dso, function: Function) -> Site | None:
+def _body_site(agent: Agent, dso: Dso, function: ProbedFunction) -> Site | None:
     """A site for the outlined body of a region or task."""
     hook = Hook(
         re.compile(""), Edge.WORK, "the outlined body of a region or task",

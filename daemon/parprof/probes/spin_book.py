@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parprof.cache import DiskCache
-from parprof.files.dso import Dso, Key
+from parprof.files.dso import Dso, FileKey
 from parprof.probes.facts_book import BOOK, FactsBook, file_facts
 from parprof.probes.wait_code import Range
 from parprof.untrusted import visible
@@ -39,11 +39,11 @@ class SpinBook:
         """``book``: whose child is asked. Keep what is found in ``base``, or in parprof's own cache directory."""
         self._book = book
         self._disk = DiskCache("spins", _MAX_BYTES, base)
-        self._loops: dict[Key, dict[Range, str]] = {}
+        self._loops: dict[FileKey, dict[Range, str]] = {}
         """Each with the function that it is in; empty: it has no name."""
-        self._others: dict[Key, list[int]] = {}
+        self._others: dict[FileKey, list[int]] = {}
         """The blocks of each file that are known to be no such loop."""
-        self._asked: dict[tuple[Key, int], None] = {}
+        self._asked: dict[tuple[FileKey, int], None] = {}
         self._coming: list[tuple[Dso, int, Future[dict[str, Any]]]] = []
 
     def loops(self, dso: Dso) -> list[Range]:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from parprof.errors import UsageError
-from parprof.files.dso import Dso, Key
+from parprof.files.dso import Dso, FileKey
 from parprof.files.elf import ElfFile, Symbol
 from parprof.files.elf_symbols import TYPE_IFUNC
 from parprof.loops.extents import function_at
@@ -82,8 +82,8 @@ class WaitFunctions:
         check_pattern(pattern)
         self.pattern = pattern
         self._book = BOOK if book is None else book
-        self._found: dict[Key, list[WaitFunction]] = {}
-        self._asked: dict[Key, Dso] = {}
+        self._found: dict[FileKey, list[WaitFunction]] = {}
+        self._asked: dict[FileKey, Dso] = {}
         self._new: list[Dso] = []
         self._coming: list[tuple[Dso, Future[dict[str, Any]]]] = []
 

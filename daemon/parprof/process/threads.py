@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-Ranges = Sequence[tuple[int, int]]
+CodeRanges = Sequence[tuple[int, int]]
 """Executable mappings of parallel runtimes, [start, end)."""
 
 
-def guess_threads(pid: int, runtime: Ranges | None) -> Iterator[tuple[int, bool]]:
+def guess_threads(pid: int, runtime: CodeRanges | None) -> Iterator[tuple[int, bool]]:
     """Each thread and whether it is thought to work once it runs. ``runtime`` None: the process has none."""
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/task"):
@@ -33,7 +33,7 @@ def is_running(pid: int) -> bool:
     return False
 
 
-def sleeps_in_runtime(pid: int, tid: int, runtime: Ranges) -> bool | None:
+def sleeps_in_runtime(pid: int, tid: int, runtime: CodeRanges) -> bool | None:
     """Whether a blocked thread's system call was made by the runtime; None when it runs or can't be told."""
     try:
         words = Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()
@@ -49,5 +49,5 @@ def sleeps_in_runtime(pid: int, tid: int, runtime: Ranges) -> bool | None:
         return None
 
 
-def _within(ranges: Ranges, address: int) -> bool:
+def _within(ranges: CodeRanges, address: int) -> bool:
     return any(start <= address < end for start, end in ranges)

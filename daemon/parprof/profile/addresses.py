@@ -8,20 +8,21 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from parprof.facts.drain import Drain, Image
-from parprof.facts.names import KernelPlace, Namer, Request
-from parprof.files.dso import NO_MAPPING, Dso, Key
+from parprof.facts.names import KernelPlace, Namer
+from parprof.files.dso import NO_MAPPING, Dso, FileKey
 from parprof.kernel.stacks import INTERRUPTED, RawStack, StackTable
 from parprof.logical.paths import MAX_KERNEL_FRAMES
 from parprof.model import Frame
 from parprof.profile.jit import jit_frame
+from parprof.symbols import NameRequest
 from parprof.symbols.kernel import KERNEL, UNNAMED
 
 Shape = tuple[int | None, ...]
 """How the walk of a stack ended, where it is cut, and its sites, leaf first."""
-Site = int
+PlaceNumber = int
 """A number for a place in a file, as a return address or not: the same in all processes that map the file. Never
 given out twice."""
-_NO_CODE: Site = 0
+_NO_CODE: PlaceNumber = 0
 """What only looks like a return address."""
 _Where = tuple[int, int, int, bool]
 """image, for code that others do not share, else 0; number of the file; address there; whether a return address."""
@@ -42,7 +43,7 @@ class _Found:
     is_return: bool
     place: tuple[Dso, int]
     where: _Where
-    known: list[tuple[dict[int, Site], int]] = field(default_factory=list)
+    known: list[tuple[dict[int, PlaceNumber], int]] = field(default_factory=list)
     """In which addresses of which processes it was found."""
     weight: int = 0
 
@@ -53,8 +54,8 @@ class _Space:
 
     epoch: int
     image: Image | None = None
-    leaves: dict[int, Site] = field(default_factory=dict)
-    returns: dict[int, Site] = field(default_factory=dict)
+    leaves: dict[int, PlaceNumber] = field(default_factory=dict)
+    returns: dict[int, PlaceNumber] = field(default_factory=dict)
     """By word of a stack: also of frames that a signal interrupted, with the mark."""
     shapes: dict[int, Shape] = field(default_factory=dict)
     """By stack id."""
@@ -75,15 +76,15 @@ class AddressBook:
         self._by_line = by_line
         self.kernel_depth = kernel_depth
         self._spaces: dict[tuple[int, int], _Space] = {}
-        self._files: dict[Key, int] = {}
-        self._sites: dict[_Where, Site] = {}
-        self._frames: dict[Site, tuple[Frame, ...]] = {_NO_CODE: ()}
+        self._files: dict[FileKey, int] = {}
+        self._sites: dict[_Where, PlaceNumber] = {}
+        self._frames: dict[PlaceNumber, tuple[Frame, ...]] = {_NO_CODE: ()}
         self._numbers = count(_NO_CODE + 1)
-        self._fresh: dict[Site, _Found] = {}
-        self._lines: dict[tuple[Frame, ...], Site] = {}
+        self._fresh: dict[PlaceNumber, _Found] = {}
+        self._lines: dict[tuple[Frame, ...], PlaceNumber] = {}
         self._shapes: dict[Shape, Shape] = {}
         self._kernel: dict[tuple[int, bool], tuple[Frame, ...]] = {}
-        self._nameless: dict[int, dict[Site, _Found]] = {}
+        self._nameless: dict[int, dict[PlaceNumber, _Found]] = {}
         """By image: JIT code that its compiler has not told the name of so far."""
         self._kernel_seen: set[int] = set()
         """Kernel stacks whose addresses have been looked up."""
@@ -163,7 +164,7 @@ class AddressBook:
             if word not in space.returns:  # what is no code now may be when the load map has been read again
                 self._find_site(space, space.returns, word, not word & INTERRUPTED)
 
-    def _find_site(self, space: _Space, known: dict[int, Site], word: int, is_return: bool) -> None:
+    def _find_site(self, space: _Space, known: dict[int, PlaceNumber], word: int, is_return: bool) -> None:
         address, image = word & ~INTERRUPTED, space.image
         found = image.find(address, space.epoch) if image else None
         if found is None:
@@ -193,7 +194,7 @@ class AddressBook:
                         if site in self._fresh:
                             self._fresh[site].weight += counted.samples
 
-    def _merge_lines(self, fresh: Mapping[Site, _Found]) -> None:
+    def _merge_lines(self, fresh: Mapping[PlaceNumber, _Found]) -> None:
         """Let one site of each line stand for all of them."""
         for site, found in fresh.items():
             line = tuple(replace(frame, address=0) for frame in self._frames[site])
@@ -204,8 +205,8 @@ class AddressBook:
                 for known, word in found.known:
                     known[word] = first
 
-    def _name(self, fresh: Mapping[Site, _Found], total: int) -> None:
-        weights: Counter[Request] = Counter()
+    def _name(self, fresh: Mapping[PlaceNumber, _Found], total: int) -> None:
+        weights: Counter[NameRequest] = Counter()
         for site, found in fresh.items():
             if found.place[0] is NOWHERE:
                 self._frames[site] = (Frame(f"[unknown]+{found.address:#x}"),)
@@ -216,9 +217,9 @@ class AddressBook:
             if found.place[0] is not NOWHERE:
                 self._frames[site] = named[found.place[0], found.place[1], found.is_return]
 
-    def _name_jit_code(self, fresh: Mapping[Site, _Found], images: Mapping[int, Image]) -> None:
+    def _name_jit_code(self, fresh: Mapping[PlaceNumber, _Found], images: Mapping[int, Image]) -> None:
         """Names of code that no file has, where its JIT compiler has left some."""
-        code: dict[int, dict[Site, _Found]] = {}
+        code: dict[int, dict[PlaceNumber, _Found]] = {}
         for site, found in fresh.items():
             if found.place[0].is_memory:
                 code.setdefault(found.image, {})[site] = found
@@ -296,7 +297,7 @@ def _shape(space: _Space, raw: RawStack | None) -> Shape:
     return (None, None) if raw is None else (raw.end, raw.cut, *_sites(space, raw))
 
 
-def _sites(space: _Space, raw: RawStack | None) -> list[Site]:
+def _sites(space: _Space, raw: RawStack | None) -> list[PlaceNumber]:
     if raw is None or not raw.native:
         return []
     leaf, *words = raw.words

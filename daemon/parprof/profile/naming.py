@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from parprof.facts.drain import Image
-from parprof.facts.names import Frames, KernelPlace, Request
+from parprof.facts.names import KernelPlace
 from parprof.loops import KeptLoops, LoopScopes
+from parprof.model import Frames
 from parprof.resources import Closing
-from parprof.symbols import Symbolizer
+from parprof.symbols import NameRequest, Symbolizer
 from parprof.symbols.kernel import KernelSymbolizer
 
 
@@ -44,7 +45,7 @@ class FileNamer(Closing):
         if self._loops is not None:
             self._loops.prepare()
 
-    def name(self, weights: Mapping[Request, int], total: int) -> Mapping[Request, Frames]:
+    def name(self, weights: Mapping[NameRequest, int], total: int) -> Mapping[NameRequest, Frames]:
         """The frames at each place; see `parprof.facts.names.Namer`."""
         if self._loops is None:
             return self._symbolizer.resolve(weights)

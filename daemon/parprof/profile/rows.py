@@ -14,7 +14,7 @@ from parprof.attribution.waiting import WaitKind, wait_kind
 from parprof.facts.cores import mean_cores, usual_cores
 from parprof.facts.drain import Drain, Image, MeasuredImage
 from parprof.kernel.stacks import StackTable
-from parprof.logical import Located, LogicalPaths, PathMemory, Shape
+from parprof.logical import Located, LogicalPaths, PathMemory, StackShape
 from parprof.logical.overhead import TAG
 from parprof.metrics import ACTIVATIONS, BLAME, OUTSIDE, PROFILING, SAMPLES, STALL, WAIT, Metrics
 from parprof.model import (
@@ -160,7 +160,7 @@ class RowMaker:
         return out
 
     def _make_paths(self, stacks: StackTable, image: Image | None, number: int, epoch: int) -> LogicalPaths:
-        def shape(stack: int) -> Shape | None:
+        def shape(stack: int) -> StackShape | None:
             raw = stacks.raw(stack)
             return None if raw is not None and raw.python else self._book.shape(number, epoch, stack)
 

@@ -22,7 +22,7 @@ _RUNNING = 42
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Cilk5Layout:
     """Offsets in bytes that differ between the builds of the library, as their DWARF has them."""
 
     ro_deques: int
@@ -44,10 +44,10 @@ class Layout:
 
 _FLAGS = "Cilk_flags_are_wrong_{}_please_recompile"
 _LAYOUTS = {
-    _FLAGS.format("NODEBUG_NOTIMING_NOSTATS"): Layout(56, 120, 48, 44, 80, 88),
-    _FLAGS.format("DEBUG_NOTIMING_NOSTATS"): Layout(56, 128, 56, 48, 88, 96),
-    _FLAGS.format("NODEBUG_TIMING_STATS"): Layout(80, 120, 48, 44, 80, 88),
-    _FLAGS.format("DEBUG_TIMING_STATS"): Layout(80, 128, 56, 48, 88, 96),
+    _FLAGS.format("NODEBUG_NOTIMING_NOSTATS"): Cilk5Layout(56, 120, 48, 44, 80, 88),
+    _FLAGS.format("DEBUG_NOTIMING_NOSTATS"): Cilk5Layout(56, 128, 56, 48, 88, 96),
+    _FLAGS.format("NODEBUG_TIMING_STATS"): Cilk5Layout(80, 120, 48, 44, 80, 88),
+    _FLAGS.format("DEBUG_TIMING_STATS"): Cilk5Layout(80, 128, 56, 48, 88, 96),
 }
 """By the variable by which each library tells what it is, whatever its file is called: the default one, that of
 ``cilkc -cilk-debug`` (libcilk.g.so), of ``-cilk-profile`` (libcilk.p.so), and of both."""

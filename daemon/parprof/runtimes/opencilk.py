@@ -23,7 +23,7 @@ _MAX_TLS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class OpenCilkLayout:
     """Offsets in bytes, as the DWARF of a build of that version has them."""
 
     version: str
@@ -37,10 +37,10 @@ class Layout:
     g_workers: int
 
 
-_V1 = Layout("v1", "tls_worker", 32, 40, 48, 8, 32, 40)
+_V1 = OpenCilkLayout("v1", "tls_worker", 32, 40, 48, 8, 32, 40)
 """v1.0 and v1.1: alike in what we read."""
-_V2_0 = Layout("v2.0", "__cilkrts_tls_worker", 24, 48, 56, 16, 32, 48)
-_V2_1 = Layout("v2.1", "__cilkrts_tls_worker", 0, 16, 24, 8, 24, 40)
+_V2_0 = OpenCilkLayout("v2.0", "__cilkrts_tls_worker", 24, 48, 56, 16, 32, 48)
+_V2_1 = OpenCilkLayout("v2.1", "__cilkrts_tls_worker", 0, 16, 24, 8, 24, 40)
 _TELLING = (
     ("__cilkrts_current_fh", _V2_1),
     ("__cilkrts_local_hyper_table_alloc", _V2_1),
@@ -51,7 +51,7 @@ _TELLING = (
 """What a version has and those before it have not, whether defined or imported. There is no version symbol."""
 
 
-def layout_of(names: set[str]) -> Layout | None:
+def layout_of(names: set[str]) -> OpenCilkLayout | None:
     """The layout that a file with these symbols is built for; None where they tell nothing."""
     return next((layout for name, layout in _TELLING if name in names), None)
 
@@ -151,14 +151,14 @@ class OpenCilk(Agent):
         return _plan(layout, Root.THREAD_LOCAL, offset, (layout.worker_g,))
 
 
-def _plan(layout: Layout, kind: Root, root: int, hops: tuple[int, ...]) -> WorkerArray:
+def _plan(layout: OpenCilkLayout, kind: Root, root: int, hops: tuple[int, ...]) -> WorkerArray:
     return WorkerArray(
         kind, root, hops, count=layout.g_nworkers, array=layout.g_workers, stride=8, pointers=True,
         worker_hops=(layout.worker_l,), value=layout.l_state, size=2, equals=_RUN,
     )  # fmt: skip
 
 
-def _check(process: Memory, root: int, layout: Layout, label: str) -> None:
+def _check(process: Memory, root: int, layout: OpenCilkLayout, label: str) -> None:
     """Refuse what does not look like this version, if the runtime has started."""
 
     def word(address: int, size: int = 8) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from parprof.scale.model import Prediction, Scale, Site, function_of
-from parprof.scale.record import Kind
+from parprof.scale.model import Prediction, Scale, ScaleSite, function_of
+from parprof.scale.record import SiteKind
 
 _MOSTLY_UNSEEN = 0.5
 _FEW = 0.01
-_OF_ONE_THREAD = (Kind.SERIAL, Kind.PENDING)
+_OF_ONE_THREAD = (SiteKind.SERIAL, SiteKind.PENDING)
 _WORTH = 1.03
 """Advice that would make less of a difference than this is not given."""
 
@@ -22,7 +22,7 @@ def factor(value: float) -> str:
     return f"x{value:.{digits}f}"
 
 
-def bottleneck(prediction: Prediction) -> Site | None:
+def bottleneck(prediction: Prediction) -> ScaleSite | None:
     """The site whose repair would give most; None if no one's would give anything."""
     best = max(prediction.sites, key=lambda site: site.speedup_if_fixed, default=None)
     if best is None or best.speedup_if_fixed < prediction.speedup * _WORTH:
@@ -72,30 +72,30 @@ def _serial_sentence(main: Prediction) -> str:
     return f"{begin}; {site.label} is {site.span_s / main.span_s:.0%} of the span"
 
 
-def _why(site: Site) -> str:
+def _why(site: ScaleSite) -> str:
     share = f"{100 * site.share:.0f} % of the time that is left"
-    if site.kind in (Kind.SERIAL, Kind.PENDING):
+    if site.kind in (SiteKind.SERIAL, SiteKind.PENDING):
         return f"runs on one core and is {share}"
     if site.critical_s > site.uneven_s:
         return f"holds a lock, one thread at a time, and is {share}"
-    if site.kind == Kind.SINGLE:
+    if site.kind == SiteKind.SINGLE:
         return f"runs on one thread while the others wait and is {share}"
-    if site.uneven_s and site.kind in (Kind.TASK, Kind.TASKLOOP):
+    if site.uneven_s and site.kind in (SiteKind.TASK, SiteKind.TASKLOOP):
         return f"is a chain of tasks on the longest path and is {share}"
     if site.uneven_s:
         return f"ends unevenly, its longest part {site.uneven_factor:.1f} times the mean, and is {share}"
     return f"is {share}"
 
 
-def _remedy(site: Site) -> str:
-    if site.kind in (Kind.SERIAL, Kind.PENDING, Kind.SINGLE):
+def _remedy(site: ScaleSite) -> str:
+    if site.kind in (SiteKind.SERIAL, SiteKind.PENDING, SiteKind.SINGLE):
         return "running it in parallel"
     if site.critical_s > site.uneven_s:
         return "doing without the lock"
-    if site.kind in (Kind.PHASE, Kind.REGION):
+    if site.kind in (SiteKind.PHASE, SiteKind.REGION):
         return "even shares (schedule(dynamic) or smaller chunks)"
-    if site.kind == Kind.THREAD:
+    if site.kind == SiteKind.THREAD:
         return "even shares for these threads"
-    if site.kind in (Kind.LOOP, Kind.SECTIONS):
+    if site.kind in (SiteKind.LOOP, SiteKind.SECTIONS):
         return "splitting its longest chunk"
     return "splitting it"

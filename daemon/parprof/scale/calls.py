@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from parprof.model import Frame
-from parprof.scale.record import Address, CallProfile, CallRecord, Record
+from parprof.model import Frames
+from parprof.scale.record import Address, CallRecord, CallSums, SpanRecord
 
-Frames = tuple[Frame, ...]
 _OUTSIDE, _OTHER = 0, 1
 
 
@@ -20,8 +19,8 @@ class CallSite:
     """``solve.c:112``."""
     caller: str
     callee: str
-    on_work: CallProfile
-    on_span: CallProfile
+    on_work: CallSums
+    on_span: CallSums
     path: Frames = ()
     """Root first: the caller with its loops and what is inlined, then the function that is called."""
 
@@ -47,7 +46,7 @@ def _inside(function: Address) -> Address:
 
 
 def call_sites(
-    record: Record, resolve: Callable[[Address], Frames], place_of: Callable[[Frames], str]
+    record: SpanRecord, resolve: Callable[[Address], Frames], place_of: Callable[[Frames], str]
 ) -> tuple[CallSite, ...]:
     """A run's call sites, what adds most to the span first: by local span on span."""
     found = [_call_site(call, resolve, place_of) for call in record.calls]

@@ -10,15 +10,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from parprof.model import Frame
+from parprof.model import Frames
 from parprof.scale.calls import CallSite, call_sites
-from parprof.scale.record import Address, Flag, Kind, Record, SiteRecord
+from parprof.scale.record import Address, Flag, SiteKind, SiteRecord, SpanRecord
 
 _MAX_NAME = 40
 _OUTLINED = re.compile(r"\._omp_fn|\.omp[._]")
 _UNSEEN_SHARE = 0.2
-Frames = tuple[Frame, ...]
-Resolve = Callable[[Address], Frames]
+ResolveAddress = Callable[[Address], Frames]
 """The frames at the call before an address: the innermost inlined function or loop first."""
 
 
@@ -34,10 +33,10 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ScaleSite:
     """A site with its name, and what fixing it would give."""
 
-    kind: Kind
+    kind: SiteKind
     label: str
     """``loop at solve.c:112``."""
     place: str
@@ -70,7 +69,7 @@ class Prediction:
     """What the run took on the cores at hand: no prediction."""
     widest_team: int
     lost: Lost
-    sites: tuple[Site, ...]
+    sites: tuple[ScaleSite, ...]
     """The largest share of the bound first."""
     is_partial: bool
     flags: Flag
@@ -129,23 +128,23 @@ UNLIMITED = 1 << 30
 """Cores."""
 
 
-def unlimited(record: Record) -> Record:
+def unlimited(record: SpanRecord) -> SpanRecord:
     """A record of a serial run, as if for any number of cores: what remains of each site is its span."""
     sites = tuple(replace(one, bound_s=one.span_s, uneven_s=0.0, critical_s=0.0) for one in record.sites)
     return replace(record, threads=UNLIMITED, sites=sites)
 
 
-def predict_serial(record: Record, resolve: Resolve) -> Prediction:
+def predict_serial(record: SpanRecord, resolve: ResolveAddress) -> Prediction:
     """Work and span of a run with one thread (schardl-2015): T_1 / T_inf is what any number of cores gives at best."""
     return replace(predict(unlimited(record), resolve), threads=1, lost=Lost(0, 0, 0, _runtime(record)))
 
 
-def predict(record: Record, resolve: Resolve, cores: int = UNLIMITED) -> Prediction:
+def predict(record: SpanRecord, resolve: ResolveAddress, cores: int = UNLIMITED) -> Prediction:
     """What a run's record says. ``cores``: those that it ran on."""
     threads = max(record.threads, 1)
     work_s, bound_s = record.work_s, record.bound_s
     used = (
-        one for one in record.sites if one.kind != Kind.LOCK and (one.work_s or one.span_s or one.bound_s)
+        one for one in record.sites if one.kind != SiteKind.LOCK and (one.work_s or one.span_s or one.bound_s)
     )
     sites = [_site(one, record, resolve) for one in joined(used, resolve)]
     sites.sort(key=lambda site: (-site.bound_s, -site.work_s, site.label))
@@ -165,29 +164,29 @@ def predict(record: Record, resolve: Resolve, cores: int = UNLIMITED) -> Predict
     )
 
 
-def _burdened_s(record: Record) -> float:
+def _burdened_s(record: SpanRecord) -> float:
     """Serial code is as long as it is."""
-    serial_s = sum(site.bound_s for site in record.sites if site.kind in (Kind.SERIAL, Kind.PENDING))
+    serial_s = sum(site.bound_s for site in record.sites if site.kind in (SiteKind.SERIAL, SiteKind.PENDING))
     return record.scheduled_s + serial_s if record.scheduled_s else 0.0
 
 
-def _lost(record: Record, threads: int) -> Lost:
+def _lost(record: SpanRecord, threads: int) -> Lost:
     """Core time that is not work, of ``threads`` x the least time."""
     bound_s = record.bound_s
     if not bound_s:
         return Lost(0, 0, 0, 0)
-    serial = sum(site.bound_s for site in record.sites if site.kind in (Kind.SERIAL, Kind.PENDING))
+    serial = sum(site.bound_s for site in record.sites if site.kind in (SiteKind.SERIAL, SiteKind.PENDING))
     critical = sum(site.critical_s for site in record.sites) / bound_s
     serial_lost = serial * (1 - 1 / threads) / bound_s
     used = record.work_s / (threads * bound_s)
     return Lost(serial_lost, max(0.0, 1 - used - serial_lost - critical), critical, _runtime(record))
 
 
-def _runtime(record: Record) -> float:
+def _runtime(record: SpanRecord) -> float:
     return max(0.0, record.cpu_s - record.work_s) / record.cpu_s if record.cpu_s else 0.0
 
 
-def joined(sites: Iterable[SiteRecord], resolve: Resolve) -> list[SiteRecord]:
+def joined(sites: Iterable[SiteRecord], resolve: ResolveAddress) -> list[SiteRecord]:
     """Sites with those of the same line as one: of an unrolled loop, a compiler makes several calls of one."""
     found: dict[object, SiteRecord] = {}
     for one in sites:
@@ -211,19 +210,19 @@ def _sum(one: SiteRecord, other: SiteRecord) -> SiteRecord:
     )
 
 
-def if_fixed(record: Record, site: SiteRecord) -> float:
+def if_fixed(record: SpanRecord, site: SiteRecord) -> float:
     """The speed-up if a site's part of the bound were spread evenly over all threads."""
     threads = max(record.threads, 1)
     fixed_s = record.bound_s - site.bound_s + min(site.bound_s, site.work_s / threads)
     return record.work_s / fixed_s if fixed_s > 0 else float(threads)
 
 
-def _site(one: SiteRecord, record: Record, resolve: Resolve) -> Site:
+def _site(one: SiteRecord, record: SpanRecord, resolve: ResolveAddress) -> ScaleSite:
     frames = resolve(one.address) if one.address.vaddr else ()
     origin = resolve(one.origin) if one.origin.vaddr else ()
     place = place_of(frames) or place_of(origin)
     even_s = one.bound_s - one.uneven_s
-    return Site(
+    return ScaleSite(
         kind=one.kind,
         label=label_of(one.kind, frames, origin),
         place=place,
@@ -275,34 +274,35 @@ def _enclosing(name: str) -> str:
     return _OUTLINED.split(name)[0]
 
 
-_NOUNS: Mapping[Kind, str] = {
-    Kind.REGION: "region", Kind.LOOP: "loop", Kind.SECTIONS: "sections", Kind.SINGLE: "single", Kind.TASK: "task",
-    Kind.TASKLOOP: "taskloop", Kind.CRITICAL: "critical section", Kind.ORDERED: "ordered region",
-    Kind.THREAD: "thread", Kind.MASKED: "masked region",
+_NOUNS: Mapping[SiteKind, str] = {
+    SiteKind.REGION: "region", SiteKind.LOOP: "loop", SiteKind.SECTIONS: "sections", SiteKind.SINGLE: "single",
+    SiteKind.TASK: "task",
+    SiteKind.TASKLOOP: "taskloop", SiteKind.CRITICAL: "critical section", SiteKind.ORDERED: "ordered region",
+    SiteKind.THREAD: "thread", SiteKind.MASKED: "masked region",
 }  # fmt: skip
 
 
-def label_of(kind: Kind, frames: Frames, origin: Frames) -> str:
+def label_of(kind: SiteKind, frames: Frames, origin: Frames) -> str:
     """What readers call a site."""
     place = place_of(frames)
-    if kind == Kind.SERIAL:
+    if kind == SiteKind.SERIAL:
         if place and origin:
             return f"serial code between {place_of(origin)} and {place}"
         if place:
             return f"serial code before {place}"
         return f"serial code after {place_of(origin)}" if origin else "serial code: the whole program"
-    if kind == Kind.PHASE:
+    if kind == SiteKind.PHASE:
         return f"code before the barrier at {place}"
-    if kind == Kind.PENDING:
+    if kind == SiteKind.PENDING:
         return "serial code (unfinished)"
-    if kind == Kind.OTHER:
+    if kind == SiteKind.OTHER:
         return "other sites"
     return (
         f"{_NOUNS.get(kind, kind.name.lower())} at {place}" if place else _NOUNS.get(kind, kind.name.lower())
     )
 
 
-def context_of(site: Site) -> str:
+def context_of(site: ScaleSite) -> str:
     """The function and the loops that a site is in: ``solve > loop at solve.c:90``."""
     named = [shortened(_enclosing(frame.name)) for frame in site.frames]
     return " > ".join(dict.fromkeys(filter(None, named)))
@@ -337,7 +337,7 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
             f"{predictions[-1].lost.runtime:.0%} of the CPU time was in no code of the program that is followed: in "
             "the runtime, in measuring, or in threads of other runtimes than OpenMP's"
         )
-    if any(site.kind == Kind.THREAD for prediction in predictions for site in prediction.sites):
+    if any(site.kind == SiteKind.THREAD for prediction in predictions for site in prediction.sites):
         notes.append("threads: a condition orders them only where one of them waited for it in these runs")
     if flags & Flag.CALLS and not any(one.calls for one in predictions[-1:]):
         notes.append("call sites are missing: they are written when the program ends, and it was killed")

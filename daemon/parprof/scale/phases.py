@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from parprof.scale.record import Address, Flag, Kind, Record, SiteRecord
+from parprof.scale.record import Address, Flag, SiteKind, SiteRecord, SpanRecord
 
 NOWHERE = Address("", "", 0)
 
@@ -38,19 +38,19 @@ def record_of(
     regions: int,
     cpu_s: float,
     elapsed_s: float,
-) -> Record:
+) -> SpanRecord:
     """The record. ``threads``: of the largest team; ``cpu_s``: of the process, while it was measured."""
     sites = tuple(_site(index, phase, max(threads, 1)) for index, phase in enumerate(phases))
-    return Record(pid, command, Flag.CLOSED, threads, threads, regions, 0, cpu_s, elapsed_s, False, sites)
+    return SpanRecord(pid, command, Flag.CLOSED, threads, threads, regions, 0, cpu_s, elapsed_s, False, sites)
 
 
 def _site(index: int, phase: Phase, threads: int) -> SiteRecord:
     body = replace(phase.body, vaddr=phase.body.vaddr + 1)  # sites are known by the address after the code
-    kind, address, origin = Kind.REGION, body, NOWHERE
+    kind, address, origin = SiteKind.REGION, body, NOWHERE
     if phase.is_serial:
-        kind = Kind.SERIAL
+        kind = SiteKind.SERIAL
     elif phase.barrier.vaddr:
-        kind, address, origin = Kind.PHASE, phase.barrier, body
+        kind, address, origin = SiteKind.PHASE, phase.barrier, body
     uneven_s = 0.0 if phase.is_serial else max(0.0, phase.span_s - phase.work_s / threads)
     return SiteRecord(
         index, kind, address, origin, phase.work_s, phase.count, phase.span_s, phase.count, phase.span_s, uneven_s,

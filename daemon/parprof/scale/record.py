@@ -25,7 +25,7 @@ CALL = struct.Struct(f"<IIIIQQQ{2 * _AMOUNTS}Q")
 SIZE = HEADER.size + MAX_SITES * SITE.size + MAX_MODULES * MODULE.size + MAX_CALLS * CALL.size
 
 
-class Kind(IntEnum):
+class SiteKind(IntEnum):
     """What a site is; `SpanKind` of the C header."""
 
     NONE = 0
@@ -77,7 +77,7 @@ class SiteRecord:
     """One site's amounts, in seconds."""
 
     index: int
-    kind: Kind
+    kind: SiteKind
     address: Address
     origin: Address
     work_s: float
@@ -106,7 +106,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class CallProfile:
+class CallSums:
     """A call site in one of the two profiles: of all calls (on work), or of those on the critical path (on span)."""
 
     count: int
@@ -129,12 +129,12 @@ class CallRecord:
     """That the call returns to; ``vaddr`` is 0 for the code that no hooked function is around."""
     callee: Address
     caller: Address
-    on_work: CallProfile
-    on_span: CallProfile
+    on_work: CallSums
+    on_span: CallSums
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SpanRecord:
     """What one process left."""
 
     pid: int
@@ -170,7 +170,7 @@ class Record:
         return sum(site.bound_s for site in self.sites)
 
 
-def read_record(path: str) -> Record:
+def read_record(path: str) -> SpanRecord:
     """The record in a file.
 
     Raises:
@@ -185,7 +185,7 @@ def read_record(path: str) -> Record:
     return parse_record(data)
 
 
-def parse_record(data: bytes) -> Record:
+def parse_record(data: bytes) -> SpanRecord:
     """The record in these bytes.
 
     Raises:
@@ -209,7 +209,7 @@ def parse_record(data: bytes) -> Record:
             f"a record of {site_count} sites and {call_count} call sites in {module_count} files"
         )
     modules = _modules(data, module_count)
-    return Record(
+    return SpanRecord(
         pid=pid,
         command=visible(command.partition(b"\0")[0]),
         flags=Flag(flags & (2 * max(Flag) - 1)),
@@ -267,7 +267,7 @@ def _calls(
     return tuple(found)
 
 
-def _call_profile(amounts: list[int], per_second: int) -> CallProfile:
+def _call_profile(amounts: list[int], per_second: int) -> CallSums:
     """From amounts in the order of ``enum call_amount``."""
     (
         count,
@@ -280,7 +280,7 @@ def _call_profile(amounts: list[int], per_second: int) -> CallProfile:
         caller_work,
         caller_span,
     ) = amounts
-    return CallProfile(
+    return CallSums(
         count,
         Measure(site_count, site_work / per_second, site_span / per_second),
         Measure(caller_count, caller_work / per_second, caller_span / per_second),
@@ -297,13 +297,13 @@ def _sites(
         (kind, module, origin_module, ready, vaddr, origin, *amounts) = SITE.unpack_from(
             data, HEADER.size + index * SITE.size
         )
-        if not ready or not any(amounts) or kind not in Kind.__members__.values():
+        if not ready or not any(amounts) or kind not in SiteKind.__members__.values():
             continue
         work, calls, span, span_calls, bound, uneven, critical, hold = amounts
         found.append(
             SiteRecord(
                 index,
-                Kind(kind),
+                SiteKind(kind),
                 _address(modules, module, vaddr),
                 _address(modules, origin_module, origin),
                 work / per_second,

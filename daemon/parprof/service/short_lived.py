@@ -51,7 +51,7 @@ class Seen:
     """Whether it was watched at some time, or ran before anything was looked at."""
 
 
-Look = Callable[[int], "Seen | None"]
+LookUp = Callable[[int], "Seen | None"]
 
 
 def look_at(pid: int) -> Seen | None:
@@ -83,7 +83,7 @@ class ShortLived:
     ``look``, ``pids``, ``belongs``, ``clock``: where it looks.
     """
 
-    look: Look = look_at
+    look: LookUp = look_at
     pids: Callable[[], Iterable[int]] = all_pids
     belongs: Callable[[int, str], GroupKey] = lambda pid, comm: clean_key(read_labels(pid, comm))
     clock: Callable[[], float] = time.monotonic

@@ -32,7 +32,7 @@ _SWITCHES_KEPT = 8
 _LOCK_KINDS = (Edge.LOCK, Edge.UNLOCK)
 
 
-class Probed(Protocol):
+class ProbedImage(Protocol):
     """The process image, as far as its probing asks something of it."""
 
     def configure(self) -> None:
@@ -54,7 +54,7 @@ class Probing:
         pid: int,
         image: int,
         *,
-        probed: Probed,
+        probed: ProbedImage,
         wanted_source: Source | None,
         blame_locks: bool,
         spares_plain: bool,

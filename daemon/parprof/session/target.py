@@ -22,8 +22,9 @@ from parprof.kernel.records import (
     WatchConfig,
 )
 from parprof.kernel.stacks import Stack
-from parprof.languages import Instance, Merge, Saved
+from parprof.languages import Instance, SavedLanguage
 from parprof.languages.front_ends import FrontEnds
+from parprof.model import StackMerge
 from parprof.probes.facts_book import BOOK
 from parprof.probes.plan import (
     Plan,
@@ -259,11 +260,11 @@ class Target:
         """Their names, for labels; ``none`` without one."""
         return self.plan.runtime
 
-    def merge(self, user: int, stack: Stack) -> Merge | None:
+    def merge(self, user: int, stack: Stack) -> StackMerge | None:
         """What puts the frames of an interpreted language into a stack of that id; None if it has none."""
         return self.language.merge(user, stack) if self.language else None
 
-    def saved_language(self, stacks: Iterable[int]) -> Saved | None:
+    def saved_language(self, stacks: Iterable[int]) -> SavedLanguage | None:
         """What its interpreter's front end found of these stacks; None without one."""
         return self.language.saved(stacks) if self.language else None
 

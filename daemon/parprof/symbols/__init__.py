@@ -13,15 +13,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
-from parprof.files.dso import Dso, Key
+from parprof.files.dso import Dso, FileKey
 from parprof.model import Frame
 from parprof.resources import Closing
 from parprof.symbols.reader import SymbolReader
 from parprof.untrusted import visible
 
-__all__ = ("Request", "Symbolizer")
+__all__ = ("NameRequest", "Symbolizer")
 
-Request = tuple[Dso, int, bool]
+NameRequest = tuple[Dso, int, bool]
 """(file, ELF virtual address, is a return address)."""
 
 FILE_SECONDS = 20.0
@@ -46,7 +46,7 @@ class Symbolizer(Closing):
         """
         self._pass_seconds = pass_seconds
         self._reader = SymbolReader(file_seconds, log or logging.getLogger(__name__).info)
-        self._remembered: dict[tuple[Key, int, bool], tuple[Frame, ...]] = {}
+        self._remembered: dict[tuple[FileKey, int, bool], tuple[Frame, ...]] = {}
         self._text = 0
 
     @property
@@ -71,14 +71,14 @@ class Symbolizer(Closing):
         request = (dso, vaddr, is_return_address)
         return self.resolve([request])[request]
 
-    def resolve(self, requests: Iterable[Request]) -> dict[Request, tuple[Frame, ...]]:
+    def resolve(self, requests: Iterable[NameRequest]) -> dict[NameRequest, tuple[Frame, ...]]:
         """The frames of many addresses; see `frames`. Every request is answered, and asked for anew the next time
         if it was answered without its file.
 
         A return address is looked up one byte earlier, inside of the call; ``Frame.address`` stays as asked.
         """
-        out: dict[Request, tuple[Frame, ...]] = {}
-        missing: dict[Key, tuple[Dso, list[Request]]] = {}
+        out: dict[NameRequest, tuple[Frame, ...]] = {}
+        missing: dict[FileKey, tuple[Dso, list[NameRequest]]] = {}
         for request in requests:
             if request in out:
                 continue
@@ -103,7 +103,7 @@ class Symbolizer(Closing):
                     self._remember((dso.key, vaddr, is_return), out[request])
         return out
 
-    def _remember(self, key: tuple[Key, int, bool], frames: tuple[Frame, ...]) -> None:
+    def _remember(self, key: tuple[FileKey, int, bool], frames: tuple[Frame, ...]) -> None:
         self._text += _text_size(frames) - _text_size(self._remembered.pop(key, ()))
         self._remembered[key] = frames
         while len(self._remembered) > _MAX_REMEMBERED or self._text > _MAX_REMEMBERED_TEXT:

@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from parprof import __version__
-from parprof.http_client import Answer, NoAnswer, Origin, Proxy, TooLarge, Unreachable, get
+from parprof.http_client import Answer, NoAnswer, Proxy, ServerOrigin, TooLarge, Unreachable, get
 from parprof.workers import protocol
 from parprof.workers.privileges import give_up_privileges
 
@@ -109,7 +109,7 @@ class Fetcher:
             raise NoAnswer(f"{error} (DEBUGINFOD_MAXSIZE)") from None
 
 
-def _proxy_of(origin: Origin) -> Proxy | None:
+def _proxy_of(origin: ServerOrigin) -> Proxy | None:
     """The proxy that the environment names for this server: ``http_proxy``, ``https_proxy``, ``no_proxy``."""
     named = getproxies().get("https" if origin.is_tls else "http")
     if not named or proxy_bypass(f"{origin.host}:{origin.port}"):

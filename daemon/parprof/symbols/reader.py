@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from parprof.cache import DiskCache
 from parprof.errors import TargetError
-from parprof.files.dso import Dso, Key
+from parprof.files.dso import Dso, FileKey
 from parprof.files.open_file import FileStatus
 from parprof.symbols.debugfiles import find_debug_file, identity, lacks_lines
 from parprof.symbols.debuginfod import Debuginfod
@@ -50,8 +50,8 @@ class SymbolReader:
         self.cache = DiskCache("symbols", CACHE_BYTES)
         self.debuginfod = Debuginfod.from_environment(log)
         self._file_seconds = file_seconds
-        self._attempts: dict[Key, bool | None] = {}
-        self._tokens: dict[tuple[Key, str], int] = {}
+        self._attempts: dict[FileKey, bool | None] = {}
+        self._tokens: dict[tuple[FileKey, str], int] = {}
         self._next_token = 0
         self.problems: dict[str, str] = {}
         """Path of a file -> why less is known of it than could be."""

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from parprof.files.elf import ElfFile, Symbol
-from parprof.files.elf_symbols import BIND_GLOBAL, BIND_WEAK, Entry, SymbolTable
+from parprof.files.elf_symbols import BIND_GLOBAL, BIND_WEAK, SymbolEntry, SymbolTable
 
 _RANK = {BIND_GLOBAL: 2, BIND_WEAK: 1}
 
 
 class _Candidate(NamedTuple):
     start: int
-    entry: Entry
+    entry: SymbolEntry
     table: SymbolTable
 
 
@@ -55,7 +55,7 @@ def find_functions(elf: ElfFile, addresses: Iterable[int]) -> dict[int, Symbol]:
     return out
 
 
-def _better(old: _Candidate | None, start: int, entry: Entry, table: SymbolTable) -> _Candidate:
+def _better(old: _Candidate | None, start: int, entry: SymbolEntry, table: SymbolTable) -> _Candidate:
     """Of two symbols the one that begins later; of two names of one place the better known one."""
     if old is None or start > old.start:
         return _Candidate(start, entry, table)
@@ -64,7 +64,7 @@ def _better(old: _Candidate | None, start: int, entry: Entry, table: SymbolTable
     return _Candidate(start, entry, table) if _quality(entry, table) > _quality(old.entry, old.table) else old
 
 
-def _quality(entry: Entry, table: SymbolTable) -> tuple[bool, int, int, int, str]:
+def _quality(entry: SymbolEntry, table: SymbolTable) -> tuple[bool, int, int, int, str]:
     name = table.name(entry)
     underscores = len(name) - len(name.lstrip("_"))
     return entry[5] > 0, _RANK.get(entry[1] >> 4, 0), -underscores, -len(name), name

@@ -172,7 +172,7 @@ class DebugFile:
         os.close(self._fd)
 
 
-class Worker:
+class SymbolWorker:
     """Answers requests; keeps the files that were used last."""
 
     def __init__(self) -> None:
@@ -206,4 +206,4 @@ class Worker:
 if __name__ == "__main__":
     symcache.preload()
     readable("_Z1av")
-    run(Worker().answer, MEMORY_LIMIT, symcache.MAX_FILE)
+    run(SymbolWorker().answer, MEMORY_LIMIT, symcache.MAX_FILE)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from parprof.kernel.trace import ENDED, QUEUES, RUNS, WORKS, ThreadRecord
-from parprof.timeline.slices import Thread
+from parprof.timeline.slices import TracedThread
 
 _PLACED = RUNS | QUEUES
 _PASSING_NS = 20_000
@@ -76,12 +76,12 @@ class _Machine:
 
 
 class _Replay:
-    def __init__(self, cores: float, outside: Collection[tuple[Thread, int]], ours: int) -> None:
+    def __init__(self, cores: float, outside: Collection[tuple[TracedThread, int]], ours: int) -> None:
         self._machine = _Machine(cores)
         self._outside = outside
         self._ours = ours
-        self._lives: dict[Thread, _Life] = {}
-        self._of_tid: dict[int, Thread] = {}
+        self._lives: dict[TracedThread, _Life] = {}
+        self._of_tid: dict[int, TracedThread] = {}
         self._ended: dict[int, tuple[int, float]] = {}
         """When each thread ended that has, and where it was then."""
         self._furthest_ns = 0.0
@@ -152,7 +152,7 @@ class _Replay:
             life.since_ns = now_ns
             life.taken_ns = self._machine.taken_ns
 
-    def _depend(self, thread: Thread, life: _Life, record: ThreadRecord) -> None:
+    def _depend(self, thread: TracedThread, life: _Life, record: ThreadRecord) -> None:
         """It goes on: not before what it waited for."""
         now = record.time_ns
         if not life.does & _PLACED and (record.does & _PLACED or record.does & ENDED):
@@ -183,7 +183,7 @@ def minimum_time(
     records: Iterable[ThreadRecord],
     cores: float,
     end_ns: int,
-    outside: Collection[tuple[Thread, int]] = (),
+    outside: Collection[tuple[TracedThread, int]] = (),
     ours: int = -1,
 ) -> MinimumTime:
     """What would remain of a trace with the machine to itself.

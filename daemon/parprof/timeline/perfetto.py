@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
 from parprof.timeline import perfetto_pb2 as pb
-from parprof.timeline.slices import Slice, Step
+from parprof.timeline.slices import CounterStep, Slice
 from parprof.timeline.sync import Instant
 
 _MONOTONIC = 3
@@ -60,7 +60,7 @@ class TraceWriter:
         """A line below another, or below none."""
         return int(self._track(name, parent).uuid)
 
-    def add_counter(self, name: str, unit: str, steps: Iterable[Step], parent: int = 0) -> None:
+    def add_counter(self, name: str, unit: str, steps: Iterable[CounterStep], parent: int = 0) -> None:
         """A number over time."""
         track = self._track(name, parent)
         track.counter.unit_name = unit

@@ -11,7 +11,7 @@ WORKING, READY, SPINNING, IDLE_OFF_CPU, WAITING = (
     "working", "ready, no CPU", "spinning", "idle, no CPU", "waiting",
 )  # fmt: skip
 """States as a trace names them."""
-Thread = tuple[int, int]
+TracedThread = tuple[int, int]
 """Process image and thread id."""
 
 
@@ -23,7 +23,7 @@ class Slice(NamedTuple):
     name: str
 
 
-class Step(NamedTuple):
+class CounterStep(NamedTuple):
     """A number from a time on."""
 
     time_ns: int
@@ -45,9 +45,9 @@ def state_of(does: int) -> str:
     return WAITING
 
 
-def by_thread(records: Iterable[ThreadRecord]) -> dict[Thread, list[ThreadRecord]]:
+def by_thread(records: Iterable[ThreadRecord]) -> dict[TracedThread, list[ThreadRecord]]:
     """The records of each thread, in their order."""
-    found: dict[Thread, list[ThreadRecord]] = {}
+    found: dict[TracedThread, list[ThreadRecord]] = {}
     for record in records:
         found.setdefault((record.image, record.tid), []).append(record)
     return found
@@ -73,14 +73,14 @@ def states(records: Sequence[ThreadRecord], end_ns: int) -> list[Slice]:
     return found
 
 
-def n_working(records: Iterable[ThreadRecord]) -> list[Step]:
+def n_working(records: Iterable[ThreadRecord]) -> list[CounterStep]:
     """n_w over time: how many of these threads work, on a CPU or waiting for one.
 
     >>> n_working([ThreadRecord(1, 7, 1, WORKS | RUNS), ThreadRecord(2, 8, 1, WORKS), ThreadRecord(3, 7, 1, 0)])
     [Step(time_ns=1, value=1), Step(time_ns=2, value=2), Step(time_ns=3, value=1)]
     """
-    at_work: set[Thread] = set()
-    steps: list[Step] = []
+    at_work: set[TracedThread] = set()
+    steps: list[CounterStep] = []
     for record in records:
         thread = record.image, record.tid
         if record.does & WORKS and not record.does & ENDED:
@@ -88,7 +88,7 @@ def n_working(records: Iterable[ThreadRecord]) -> list[Step]:
         else:
             at_work.discard(thread)
         if not steps or steps[-1].value != len(at_work):
-            steps.append(Step(record.time_ns, len(at_work)))
+            steps.append(CounterStep(record.time_ns, len(at_work)))
     return steps
 
 
@@ -97,7 +97,7 @@ def end_replaced(records: Iterable[ThreadRecord], pids: dict[int, int]) -> list[
 
     ``pids``: the process of each image. Records are in the order of time.
     """
-    live: dict[int, dict[Thread, ThreadRecord]] = {}
+    live: dict[int, dict[TracedThread, ThreadRecord]] = {}
     out: list[ThreadRecord] = []
     for record in records:
         threads = live.setdefault(pids.get(record.image, 0), {})

@@ -18,7 +18,16 @@ from parprof.profile.rows import RowMaker
 from parprof.timeline.callpaths import Stay, call_slices
 from parprof.timeline.minimum import MinimumTime, minimum_time
 from parprof.timeline.perfetto import TraceWriter
-from parprof.timeline.slices import WAITING, Slice, Step, Thread, by_thread, end_replaced, n_working, states
+from parprof.timeline.slices import (
+    WAITING,
+    CounterStep,
+    Slice,
+    TracedThread,
+    by_thread,
+    end_replaced,
+    n_working,
+    states,
+)
 from parprof.timeline.sync import Instant, sync_points
 
 _BY_EDGES = ("exact", "scheduler")
@@ -103,7 +112,7 @@ class _Maker:
         self._names = _Names(measured, namer, self.paths)
         self._names.learn(self.records)
         self._shown: dict[SampleKey, tuple[str, ...]] = {}
-        self._kinds: dict[Thread, dict[int, WaitKind]] = {}
+        self._kinds: dict[TracedThread, dict[int, WaitKind]] = {}
         for path in self.paths:
             if path.since_ns:
                 thread = path.key.image, path.key.tid
@@ -159,13 +168,13 @@ class _Maker:
             steps = n_working(self.records)
         else:
             steps = [
-                Step(one.time_ns, one.key.n_working)
+                CounterStep(one.time_ns, one.key.n_working)
                 for one in self.paths
                 if not one.since_ns and not one.key.state
             ]
         writer.add_counter("n_w", "threads", steps)
 
-    def _states(self, thread: Thread, records: list[ThreadRecord]) -> list[Slice]:
+    def _states(self, thread: TracedThread, records: list[ThreadRecord]) -> list[Slice]:
         """The states of a thread; waits with what for, where that is known."""
         kinds = {end_ns: kind.value for end_ns, kind in self._kinds.get(thread, {}).items()}
         kinds.update({one.time_ns: _STOPPED for one in records if one.waker == os.getpid()})
@@ -176,9 +185,9 @@ class _Maker:
             for one in states(records, self.end_ns)
         ]
 
-    def _stays(self) -> dict[Thread, list[Stay]]:
+    def _stays(self) -> dict[TracedThread, list[Stay]]:
         period_ns = int(1e9 / self._measured.drain.frequency_hz)
-        found: dict[Thread, list[Stay]] = {}
+        found: dict[TracedThread, list[Stay]] = {}
         for one in self.paths:
             begin_ns, end_ns = one.since_ns or one.time_ns, one.time_ns + (0 if one.since_ns else period_ns)
             found.setdefault((one.key.image, one.key.tid), []).append(

@@ -14,7 +14,7 @@ from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
 from typing import Any, NamedTuple
 
 from parprof.errors import TargetError
-from parprof.files.dso import Dso, Key
+from parprof.files.dso import Dso, FileKey
 from parprof.resources import Closing
 from parprof.untrusted import visible
 from parprof.unwind.cache import TableCache
@@ -41,7 +41,7 @@ class _Client(WorkerClient):
 class _Wanted(NamedTuple):
     """A table to be got for a file, from which it is to be built through ``fd``; to be given out: ``keep`` it."""
 
-    key: Key
+    key: FileKey
     path: str
     build_id: str
     name: str
@@ -60,9 +60,9 @@ class TableBuilder(Closing):
         self._client = _Client()
         self._thread = ThreadPoolExecutor(1, "parprof-unwind")
         self._closed = False
-        self._coming: dict[Key, Future[UnwindTable | None]] = {}
-        self._parked: set[Key] = set()
-        self._failures: dict[Key, int] = {}
+        self._coming: dict[FileKey, Future[UnwindTable | None]] = {}
+        self._parked: set[FileKey] = set()
+        self._failures: dict[FileKey, int] = {}
         self._problems: dict[str, str] = {}
         self.built = self.loaded = 0
         """How many tables were built, and how many that were asked for came from disk."""

@@ -30,7 +30,7 @@ class How(Enum):
     ELSEWHERE = "elsewhere"
 
 
-class Saved(NamedTuple):
+class SavedRegister(NamedTuple):
     """Where the value is: at CFA + ``offset`` or at the address that ``expression`` yields."""
 
     how: How
@@ -38,11 +38,15 @@ class Saved(NamedTuple):
     expression: bytes = b""
 
 
-SAME, UNDEFINED, ELSEWHERE = Saved(How.SAME), Saved(How.UNDEFINED), Saved(How.ELSEWHERE)
-AT_CALL = Saved(How.OFFSET, -8)
+SAME, UNDEFINED, ELSEWHERE = (
+    SavedRegister(How.SAME),
+    SavedRegister(How.UNDEFINED),
+    SavedRegister(How.ELSEWHERE),
+)
+AT_CALL = SavedRegister(How.OFFSET, -8)
 
 
-class Frame(NamedTuple):
+class CfiRow(NamedTuple):
     """What is known at an instruction: the CFA (``register`` + ``offset``, or ``expression``), rbp and ip.
 
     Nothing is known where there is a ``problem``, which names the kind.
@@ -51,8 +55,8 @@ class Frame(NamedTuple):
     register: int = -1
     offset: int = 0
     expression: bytes = b""
-    rbp: Saved = SAME
-    ra: Saved = SAME
+    rbp: SavedRegister = SAME
+    ra: SavedRegister = SAME
     problem: str = ""
 
 
@@ -65,15 +69,15 @@ class Factors(NamedTuple):
 
 
 def run(
-    program: bytes, factors: Factors, initial: Frame, location: int, address: int
-) -> Iterator[tuple[int, Frame]]:
+    program: bytes, factors: Factors, initial: CfiRow, location: int, address: int
+) -> Iterator[tuple[int, CfiRow]]:
     """Where each state begins and the state, in order; at least one. A later one replaces one at its place.
 
     ``initial`` is what ``DW_CFA_restore`` goes back to, ``address`` the virtual address of ``program``. An
     instruction that is unknown or damaged ends it with a frame that has a ``problem``.
     """
     frame = initial
-    remembered: list[Frame] = []
+    remembered: list[CfiRow] = []
     source = iter(program)
     try:
         for op in source:
@@ -109,9 +113,9 @@ def run(
             elif op == 0x2E:
                 uleb(source)
     except Refused as error:
-        frame = Frame(problem=str(error))
+        frame = CfiRow(problem=str(error))
     except StopIteration:
-        frame = Frame(problem="truncated")
+        frame = CfiRow(problem="truncated")
     yield location, frame
 
 
@@ -125,7 +129,7 @@ def _block(source: Iterator[int], size: int) -> bytes:
     return bytes(islice(source, size))
 
 
-def _with_cfa(frame: Frame, op: int, source: Iterator[int], factor: int) -> Frame:
+def _with_cfa(frame: CfiRow, op: int, source: Iterator[int], factor: int) -> CfiRow:
     if op == 0x0F:  # def_cfa_expression
         return frame._replace(register=-1, offset=0, expression=_block(source, uleb(source)))
     register = uleb(source) if op in (0x0C, 0x0D, 0x12) else frame.register
@@ -139,14 +143,14 @@ def _with_cfa(frame: Frame, op: int, source: Iterator[int], factor: int) -> Fram
     return frame._replace(register=register, offset=offset, expression=b"")
 
 
-def _with_register(frame: Frame, op: int, source: Iterator[int], factor: int) -> Frame:
+def _with_register(frame: CfiRow, op: int, source: Iterator[int], factor: int) -> CfiRow:
     register = op & 0x3F if op >= 0x80 else uleb(source)
     if op >= 0x80 or op == 0x05:  # offset, offset_extended
-        saved = Saved(How.OFFSET, uleb(source) * factor)
+        saved = SavedRegister(How.OFFSET, uleb(source) * factor)
     elif op == 0x11:  # offset_extended_sf
-        saved = Saved(How.OFFSET, sleb(source) * factor)
+        saved = SavedRegister(How.OFFSET, sleb(source) * factor)
     elif op == 0x2F:  # GNU_negative_offset_extended
-        saved = Saved(How.OFFSET, -uleb(source) * factor)
+        saved = SavedRegister(How.OFFSET, -uleb(source) * factor)
     elif op == 0x07:  # undefined
         saved = UNDEFINED
     elif op == 0x08:  # same_value
@@ -159,7 +163,7 @@ def _with_register(frame: Frame, op: int, source: Iterator[int], factor: int) ->
         saved = ELSEWHERE
     elif op in (0x10, 0x16):  # expression, val_expression
         expression = _block(source, uleb(source))
-        saved = Saved(How.EXPRESSION, expression=expression) if op == 0x10 else ELSEWHERE
+        saved = SavedRegister(How.EXPRESSION, expression=expression) if op == 0x10 else ELSEWHERE
     else:
         raise Refused("instruction")
     if register == REG_RBP:

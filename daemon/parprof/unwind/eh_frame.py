@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from parprof.unwind.cfa import REG_RA, Factors, Frame, run
+from parprof.unwind.cfa import REG_RA, CfiRow, Factors, run
 from parprof.unwind.frames import FrameSection, UnwindError
 from parprof.unwind.pointers import Refused, read_leb, read_pointer, skip_pointer
 
@@ -85,8 +85,8 @@ class Cie:
         self.factors = Factors(code, factor, encoding)
         if end - program > MAX_PROGRAM:
             raise Refused("CIE contents")
-        self.initial = Frame()
-        for _, frame in run(data[program:end], self.factors, Frame(), 0, section.address + program):
+        self.initial = CfiRow()
+        for _, frame in run(data[program:end], self.factors, CfiRow(), 0, section.address + program):
             self.initial = frame
 
 

@@ -25,7 +25,7 @@ _SLOT, _MAX_UNROLLED = 16, 1 << 20
 _RSP, _RBP = RuleType.RSP << TYPE_SHIFT, RuleType.RBP << TYPE_SHIFT
 _PLT = pack(RuleType.PLT)
 _BASES = {REG_RSP: _RSP, REG_RBP: _RBP}
-State = tuple[int, int, int]
+RowState = tuple[int, int, int]
 """``(base, cfa, rbp)``: the type of a rule in its place, type and CFA in theirs, rbp in its place."""
 
 
@@ -33,7 +33,7 @@ class _Unusual(Exception):
     """These instructions are for the exact interpreter."""
 
 
-def usual_state(cie: Cie) -> State | None:
+def usual_state(cie: Cie) -> RowState | None:
     """Where functions of a CIE begin, if the fast interpreter can run them."""
     first = cie.initial
     usual = first.rbp == SAME and first.ra == AT_CALL and not first.problem and not cie.is_signal
@@ -43,7 +43,7 @@ def usual_state(cie: Cie) -> State | None:
     return base, base | first.offset >> 3, 0
 
 
-def run_usual(program: bytes, state: State, location: int, stop: int, rows: list[int], last: int) -> int:
+def run_usual(program: bytes, state: RowState, location: int, stop: int, rows: list[int], last: int) -> int:
     """Append the rows of a function up to ``stop``; ``last`` is the rule before it. The last rule comes back.
 
     It knows rbp saved at CFA-8n, CFAs by rsp and by rbp, numbers of one byte, and CFA offsets of two.
@@ -54,7 +54,7 @@ def run_usual(program: bytes, state: State, location: int, stop: int, rows: list
     """
     base, cfa, initial_rbp = state
     rbp = initial_rbp
-    remembered: list[State] = []
+    remembered: list[RowState] = []
     append = rows.append
     source = iter(program)
     for op in source:
@@ -204,7 +204,7 @@ def emit_rows(fdes: list[Fde], ranges: list[tuple[int, int]], notes: Counter[str
 
 
 def _emit_range(fdes: list[Fde], following: list[int], table: array[int], notes: Counter[str]) -> None:
-    states: dict[Cie, State | None] = {}
+    states: dict[Cie, RowState | None] = {}
     rows: list[int] = []
     last = done = 0
     for fde, limit in zip(fdes, following, strict=True):

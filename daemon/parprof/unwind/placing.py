@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from parprof.files.dso import Dso, Key
+from parprof.files.dso import Dso, FileKey
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.file_tables import FoundMapping
 from parprof.kernel.store import StoreFull
@@ -53,7 +53,7 @@ class _List:
 
     index: int
     words: int
-    keys: frozenset[Key]
+    keys: frozenset[FileKey]
     users: int = 1
 
 
@@ -64,12 +64,12 @@ class Placer:
         """``builder`` makes the tables, or has them on disk."""
         self._kernel = kernel
         self._builder = builder
-        self._placed: dict[Key, Placed | None] = {}
+        self._placed: dict[FileKey, Placed | None] = {}
         self._waiting: dict[int, LoadMap] = {}
         self._lists: dict[int, _List] = {}
         self._passed_bytes = 0
         """Bytes of tables that went through our memory since it was trimmed."""
-        self._idle: dict[Key, None] = {}
+        self._idle: dict[FileKey, None] = {}
         """Tables that no process uses now: processes come and go, but run the same programs."""
         self._idle_words = 0
         self._by_file: dict[tuple[int, int], Dso] = {}
@@ -95,7 +95,7 @@ class Placer:
         if coming:
             self._waiting[load_map.pid] = load_map
         words = array("Q")
-        used: set[Key] = set()
+        used: set[FileKey] = set()
         for mapping in load_map.mappings:
             if mapping.start >= _USER_END:
                 break
@@ -181,7 +181,7 @@ class Placer:
         for key in shown.keys:
             self._user(key, -1)
 
-    def _user(self, key: Key, change: int) -> None:
+    def _user(self, key: FileKey, change: int) -> None:
         placed = self._placed[key]
         if placed is None:
             return

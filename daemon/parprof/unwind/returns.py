@@ -22,7 +22,17 @@ from typing import NamedTuple
 from parprof.files.elf import ElfFile
 from parprof.loops.machinecode import CodeError, Flow
 from parprof.unwind.rows import RuleType, pack_kept, pack_offset
-from parprof.unwind.stack_moves import ALIGNMENT, KEPT, KEPT_BY_RBP, RBP, RSP, Budget, Event, Part, parts
+from parprof.unwind.stack_moves import (
+    ALIGNMENT,
+    KEPT,
+    KEPT_BY_RBP,
+    RBP,
+    RSP,
+    CodePart,
+    Event,
+    StepsLeft,
+    parts,
+)
 
 LEAST_GAP = 32
 """Bytes; shorter ones are padding, or in `parprof.unwind.gaps`."""
@@ -33,7 +43,7 @@ _LEAST_OFFSETS = {RSP: 8, RBP: 16}
 """Of a CFA from these: the return address, and with rbp the caller's rbp, lie between."""
 
 
-class State(NamedTuple):
+class CfaState(NamedTuple):
     """Where the CFA is: ``base + offset``; or, with base ``*rsp`` or ``*rbp``, ``*(rsp + offset) + beyond``."""
 
     base: str
@@ -43,10 +53,10 @@ class State(NamedTuple):
     """How far below the CFA the caller's rbp is; 0: where it was."""
 
 
-AT_RETURN = State(RSP, 8)
+AT_RETURN = CfaState(RSP, 8)
 
 
-class Node:
+class CodeBlock:
     """Instructions that are executed one after the other. ``entry`` and ``exit`` are the states before and after."""
 
     __slots__ = ("begin", "behind", "component", "entry", "events", "exit", "from_", "leaves", "to")
@@ -54,10 +64,10 @@ class Node:
     def __init__(self, begin: int) -> None:
         self.begin = begin
         self.events: Sequence[Event] = ()
-        self.to: list[Node] = []
-        self.from_: list[Node] = []
-        self.entry: State | None = None
-        self.exit: State | None = None
+        self.to: list[CodeBlock] = []
+        self.from_: list[CodeBlock] = []
+        self.entry: CfaState | None = None
+        self.exit: CfaState | None = None
         self.component = -1
         self.leaves = False
         """By a jump to other code: a call at a function's end, most likely."""
@@ -78,7 +88,7 @@ def add_returns(
     Raises:
         ElfError: the file cannot be read.
     """
-    left, budget = MAX_BYTES, Budget()
+    left, budget = MAX_BYTES, StepsLeft()
     found: list[tuple[int, int, list[int]]] = []
     gaps = _gaps(_taken(table, described), ranges)
     for begin, end in sorted(gaps, key=lambda gap: gap[1] - gap[0]):
@@ -133,7 +143,7 @@ def _with(table: array[int], found: Iterable[tuple[int, int, list[int]]]) -> arr
     return out + table[2 * done :]
 
 
-def rows_of(code: bytes, vaddr: int, budget: Budget | None = None) -> list[int]:
+def rows_of(code: bytes, vaddr: int, budget: StepsLeft | None = None) -> list[int]:
     """``pc, rule, ...`` for code of any number of functions; no rows where nothing is known at all.
 
     Where the budget ends, a row of rule 0 is the last.
@@ -144,7 +154,7 @@ def rows_of(code: bytes, vaddr: int, budget: Budget | None = None) -> list[int]:
     rows: list[int] = []
     if not any(code):
         return rows
-    budget = budget or Budget()
+    budget = budget or StepsLeft()
     for part in parts(code, vaddr, budget):
         nodes = _nodes(part)
         _follow(nodes)
@@ -157,13 +167,13 @@ def rows_of(code: bytes, vaddr: int, budget: Budget | None = None) -> list[int]:
 # the graph
 
 
-def _nodes(part: Part) -> list[Node]:
+def _nodes(part: CodePart) -> list[CodeBlock]:
     begin, end, events, flows, functions = part
     leaders = {begin}
     leaders.update(following for _, following, _, _ in flows if following < end)
     leaders.update(target for _, _, _, target in flows if begin <= target < end)
     leaders.update(address for address in functions if begin <= address < end)
-    nodes = [Node(leader) for leader in sorted(leaders)]
+    nodes = [CodeBlock(leader) for leader in sorted(leaders)]
     nodes[0].behind = Flow.RETURN
     by_address = {node.begin: node for node in nodes}
     at = flow_at = 0
@@ -191,7 +201,7 @@ def _nodes(part: Part) -> list[Node]:
     return nodes
 
 
-def _connect(node: Node, flow: Flow, target: Node | None, following: Node | None) -> None:
+def _connect(node: CodeBlock, flow: Flow, target: CodeBlock | None, following: CodeBlock | None) -> None:
     if flow in (Flow.BRANCH, Flow.JUMP) and target is not None:
         node.to.append(target)
         target.from_.append(node)
@@ -203,7 +213,7 @@ def _connect(node: Node, flow: Flow, target: Node | None, following: Node | None
 # what is known
 
 
-def _before(event: Event, state: State | None) -> State | None:
+def _before(event: Event, state: CfaState | None) -> CfaState | None:
     """The state before an instruction, from the one after it."""
     if state is None:
         return None
@@ -211,26 +221,26 @@ def _before(event: Event, state: State | None) -> State | None:
     if event.copy:  # to go by it has become possible with this instruction
         if base.removeprefix("*") != event.copy:
             return state
-        return State(base.replace(event.copy, RSP), offset + event.amount, beyond, saved)
+        return CfaState(base.replace(event.copy, RSP), offset + event.amount, beyond, saved)
     if event.base == RSP:
         if base in (RSP, KEPT):
             offset -= event.amount
         if event.rbp and base == RSP:
             saved = _saved(saved, offset - event.slot, event.rbp < 0)
-        return State(base, offset, beyond, saved)
+        return CfaState(base, offset, beyond, saved)
     if base not in (RSP, KEPT):  # the stack pointer does not matter
         return state
     if event.base in _DEREF_TYPES:
-        return State(event.base, event.amount, offset, saved) if base == RSP else None
+        return CfaState(event.base, event.amount, offset, saved) if base == RSP else None
     offset += event.amount
     if not event.base:
         return None
     if base == KEPT:
-        return State("*" + event.base, offset, beyond, saved)
-    return State(event.base, offset, 0, offset if event.rbp else saved)
+        return CfaState("*" + event.base, offset, beyond, saved)
+    return CfaState(event.base, offset, 0, offset if event.rbp else saved)
 
 
-def _after(event: Event, state: State | None) -> State | None:
+def _after(event: Event, state: CfaState | None) -> CfaState | None:
     """The state after an instruction, from the one before it."""
     if state is None or event.copy:
         return state
@@ -240,13 +250,13 @@ def _after(event: Event, state: State | None) -> State | None:
             saved = _saved(saved, offset - event.slot, event.rbp > 0)
         if base in (RSP, KEPT):
             offset += event.amount
-        return State(base, offset, beyond, saved)
+        return CfaState(base, offset, beyond, saved)
     if base == event.base and base in _DEREF_TYPES:
-        return State(RSP, beyond, 0, saved) if offset == event.amount else None
+        return CfaState(RSP, beyond, 0, saved) if offset == event.amount else None
     if base.removeprefix("*") == event.base:
         if base in _DEREF_TYPES:
-            return State(KEPT, offset - event.amount, beyond, saved)
-        return State(RSP, offset - event.amount, 0, 0 if event.rbp else saved)
+            return CfaState(KEPT, offset - event.amount, beyond, saved)
+        return CfaState(RSP, offset - event.amount, 0, 0 if event.rbp else saved)
     return None if base in (RSP, KEPT) else state
 
 
@@ -258,7 +268,7 @@ def _saved(saved: int, slot: int, is_in_use: bool) -> int:
     return 0 if saved == slot else saved
 
 
-def _follow(nodes: list[Node]) -> None:
+def _follow(nodes: list[CodeBlock]) -> None:
     """Find out what is known where. What is nearest to a return, or to where something is called, counts."""
     _spread([node for node in nodes if node.entry is not None or node.exit is not None])
     _number_components(nodes)
@@ -273,12 +283,12 @@ def _follow(nodes: list[Node]) -> None:
     _spread(ends)
 
 
-def _begins(node: Node) -> bool:
+def _begins(node: CodeBlock) -> bool:
     """Whether a function seems to begin here: nothing goes on here, and what is in front ends a function."""
     return not node.from_ and node.behind is not Flow.ON and node.begin % ALIGNMENT == 0
 
 
-def _spread(first: Iterable[Node]) -> None:
+def _spread(first: Iterable[CodeBlock]) -> None:
     pending = deque(first)
     while pending:
         node = pending.popleft()
@@ -304,7 +314,7 @@ def _spread(first: Iterable[Node]) -> None:
                     pending.append(other)
 
 
-def _number_components(nodes: list[Node]) -> None:
+def _number_components(nodes: list[CodeBlock]) -> None:
     """Nodes between which execution can go are of one function, or of some that share code."""
     for number, first in enumerate(nodes):
         if first.component >= 0:
@@ -322,7 +332,7 @@ def _number_components(nodes: list[Node]) -> None:
 # rows
 
 
-def _add_rows(nodes: list[Node], out: list[int]) -> None:
+def _add_rows(nodes: list[CodeBlock], out: list[int]) -> None:
     last = out[-1] if out else -1
     for node in nodes:
         at = node.begin
@@ -337,21 +347,21 @@ def _add_rows(nodes: list[Node], out: list[int]) -> None:
                 at = event.address + 1
 
 
-def _states(node: Node) -> list[State | None]:
+def _states(node: CodeBlock) -> list[CfaState | None]:
     """Before each of a node's events, and behind the last one."""
-    forward: list[State | None] = [node.entry]
+    forward: list[CfaState | None] = [node.entry]
     for event in node.events:
         forward.append(_after(event, forward[-1]))
     if forward[-1] is not None:
         return forward
-    backward: list[State | None] = [node.exit]
+    backward: list[CfaState | None] = [node.exit]
     for event in reversed(node.events):
         backward.append(_before(event, backward[-1]))
     backward.reverse()
     return [there or here for there, here in zip(forward, backward, strict=True)]
 
 
-def _rule(state: State | None) -> int:
+def _rule(state: CfaState | None) -> int:
     """A row's rule; 0 where no row can say it."""
     if state is None or state.saved % 8:
         return 0

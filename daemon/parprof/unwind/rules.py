@@ -6,7 +6,7 @@ import re
 from operator import length_hint
 
 from parprof.loops.registers import DWARF_REGISTERS
-from parprof.unwind.cfa import AT_CALL, REG_R10, REG_RBP, REG_RSP, Frame, How
+from parprof.unwind.cfa import AT_CALL, REG_R10, REG_RBP, REG_RSP, CfiRow, How
 from parprof.unwind.pointers import Refused, sleb, uleb
 from parprof.unwind.rows import (
     CFA_LIMIT,
@@ -29,7 +29,7 @@ _PT_REGS = {DWARF_REGISTERS.index(name): place for name, place in PT_REGS.items(
 """DWARF number of a register -> its index in the kernel's ``struct pt_regs``."""
 
 
-def rule_of(frame: Frame, is_signal: bool) -> tuple[int, str]:
+def rule_of(frame: CfiRow, is_signal: bool) -> tuple[int, str]:
     """The packed rule for a state and an empty text; or 0 and the kind of rule that a row cannot express.
 
     The rule for a linkage table has the ``N`` of its expression in the field for the CFA, unless that is 11.
@@ -64,7 +64,7 @@ def rule_of(frame: Frame, is_signal: bool) -> tuple[int, str]:
     return pack(kind, cfa, rbp), ""
 
 
-def _by_register(frame: Frame) -> tuple[int, str]:
+def _by_register(frame: CfiRow) -> tuple[int, str]:
     """The rule for a CFA by a register that is known in the innermost frame alone."""
     if frame.offset & 7 or not 0 <= frame.offset >> 3 < REGISTER_OFFSETS:
         return 0, "CFA offset"
@@ -75,7 +75,7 @@ def _by_register(frame: Frame) -> tuple[int, str]:
     return pack_register(_PT_REGS[frame.register], frame.offset, by_rbp, rbp), ""
 
 
-def _kept(frame: Frame, kind: RuleType, offset: int) -> tuple[int, str]:
+def _kept(frame: CfiRow, kind: RuleType, offset: int) -> tuple[int, str]:
     """The rule for a CFA in memory."""
     rbp = _rbp_field(frame, kind)
     if rbp is None:
@@ -114,7 +114,7 @@ def _rbp_expression(expression: bytes) -> int | None:
     return offset if len(expression) <= 12 and not length_hint(source) else None
 
 
-def _rbp_field(frame: Frame, kind: RuleType) -> int | None:
+def _rbp_field(frame: CfiRow, kind: RuleType) -> int | None:
     """The field ``rbp`` of a rule; None if it cannot be expressed."""
     saved = frame.rbp
     if saved.how in (How.SAME, How.UNDEFINED):

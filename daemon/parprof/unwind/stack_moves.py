@@ -57,7 +57,7 @@ class Leaving(NamedTuple):
     target: int
 
 
-class Part(NamedTuple):
+class CodePart(NamedTuple):
     """Some code of whole functions, as far as that can be seen: what matters of its instructions."""
 
     begin: int
@@ -68,16 +68,16 @@ class Part(NamedTuple):
     """Addresses that are called, here or from elsewhere."""
 
 
-class Budget:
+class StepsLeft:
     """What may still be done for a file."""
 
     def __init__(self, points: int = MAX_POINTS) -> None:
         self.points = points
 
 
-def parts(code: bytes, vaddr: int, budget: Budget) -> Iterator[Part]:
+def parts(code: bytes, vaddr: int, budget: StepsLeft) -> Iterator[CodePart]:
     """The code in parts of no more memory than need be: each ends with a return."""
-    part = Part(vaddr, 0, [], [], set())
+    part = CodePart(vaddr, 0, [], [], set())
     called = padded = 0
     """Where the last call is, and where the padding behind the last call or jump ends."""
     for address, size, mnemonic, text in _instructions(code, vaddr):
@@ -103,14 +103,14 @@ def parts(code: bytes, vaddr: int, budget: Budget) -> Iterator[Part]:
             part.flows.append(Leaving(address, padded, flow, target_of(text)))
             if flow is Flow.RETURN and address - part.begin >= _PART:
                 yield part._replace(end=padded)
-                part = Part(padded, 0, [], [], set())
+                part = CodePart(padded, 0, [], [], set())
         elif (event := _event(address, mnemonic, text)) is not None:
             part.events.append(event)
     if part.begin < vaddr + len(code):
         yield part._replace(end=vaddr + len(code))
 
 
-def _behind_padding(part: Part, called: int, address: int) -> None:
+def _behind_padding(part: CodePart, called: int, address: int) -> None:
     """Code begins behind a call, jump or return, and the padding there."""
     if not called:
         if part.flows:

@@ -15,12 +15,12 @@ from parprof.workers.privileges import give_up_privileges
 _REQUEST_SECONDS = 60
 _DESCRIPTORS = 64
 
-Answer = Callable[[dict[str, Any], list[int]], dict[str, Any]]
+Responder = Callable[[dict[str, Any], list[int]], dict[str, Any]]
 """Makes the reply to a request. It may put other descriptors into the list, or take some out to keep them; those left
 are closed."""
 
 
-def serve(connection: socket.socket, answer: Answer) -> None:
+def serve(connection: socket.socket, answer: Responder) -> None:
     """Answer until the other end closes the socket.
 
     Raises:
@@ -35,7 +35,7 @@ def serve(connection: socket.socket, answer: Answer) -> None:
         signal.alarm(0)
 
 
-def run(answer: Answer, memory: int, file_size: int = 0) -> NoReturn:
+def run(answer: Responder, memory: int, file_size: int = 0) -> NoReturn:
     """Be a worker process, whose first argument is the number of its socket, until that is closed.
 
     What ``answer`` has to read of our own files (modules, libraries) has to be loaded before this call. ``memory`` is

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from parprof.kernel.stacks import CodeAt, SentCode
 from parprof.languages.cpython.layouts import CODE_SIZE, Layout
 from parprof.languages.cpython.linetables import LineTable
-from parprof.languages.cpython.memory import Memory, Objects, SentObjects
+from parprof.languages.cpython.memory import ImageMemory, Objects, SentObjects
 from parprof.languages.cpython.process import CPython
 from parprof.model import Frame
 from parprof.untrusted import visible
@@ -62,7 +62,7 @@ class PythonStacks:
         """Frames whose code object could not be read any more."""
         self.mismatched: set[int] = set()
         """Stacks whose activations of the interpreter loop were not those of the Python frames."""
-        self._memory = Memory(pid)
+        self._memory = ImageMemory(pid)
         self._sent: dict[tuple[int, int], SentCode] = {}
         """What the kernel sent of functions that no stack was resolved with yet."""
         self._functions: dict[tuple[int, int], _Function] = {}

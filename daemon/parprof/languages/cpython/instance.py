@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
-from parprof.languages import Instance, Merge, Saved
+from parprof.languages import Instance, SavedLanguage
 from parprof.languages.cpython.functions import PythonStacks
 from parprof.languages.cpython.merge import python_merge
+from parprof.model import StackMerge
 
 
 class CPythonInstance(Instance):
@@ -36,16 +37,16 @@ class CPythonInstance(Instance):
         """Look up the functions of stacks that came just now."""
         self.stacks.resolve(stacks)
 
-    def merge(self, digest: int, stack: Stack) -> Merge | None:
+    def merge(self, digest: int, stack: Stack) -> StackMerge | None:
         """How to merge one stack; None when it has no Python frames that were resolved."""
         return python_merge(self.stacks, digest, stack)
 
-    def saved(self, digests: Iterable[int]) -> Saved:
+    def saved(self, digests: Iterable[int]) -> SavedLanguage:
         """What was found of these stacks, for a file of facts."""
         found = ((digest, self.stacks.stack(digest)) for digest in digests)
         python = self.stacks.python
         stacks = {digest: frames for digest, frames in found if frames is not None}
-        return Saved(python.loops, python.modules, stacks, self.stacks.unresolved)
+        return SavedLanguage(python.loops, python.modules, stacks, self.stacks.unresolved)
 
     def counts(self) -> Mapping[str, int]:
         """By `COUNTERS`."""

@@ -59,7 +59,7 @@ class Objects(ABC):
         return content, len(content) == size
 
 
-class Memory(Objects, SelfClosing):
+class ImageMemory(Objects, SelfClosing):
     """The memory of one process image, also after an exec (then it reads nothing)."""
 
     def __init__(self, pid: int) -> None:

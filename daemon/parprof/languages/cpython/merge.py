@@ -15,10 +15,8 @@ from typing import NamedTuple, Protocol
 from parprof.files.libc import is_of_c_or_mathematics
 from parprof.kernel.stacks import Stack
 from parprof.languages.cpython.functions import PythonFrame
-from parprof.model import Frame
+from parprof.model import Frame, StackRow
 
-Row = tuple[int, bool, tuple[Frame, ...]]
-"""A native frame: address, whether it is a return address, its functions with the innermost inlined one first."""
 GAP = Frame("[truncated]")
 CUT = Frame("[more Python frames]", module="python")
 _CALLING = re.compile(
@@ -153,13 +151,13 @@ class ResolvedStacks(Protocol):
 
 def python_merge(
     stacks: ResolvedStacks, digest: int, stack: Stack
-) -> Callable[[list[Row], bool], tuple[list[Frame], bool]] | None:
+) -> Callable[[list[StackRow], bool], tuple[list[Frame], bool]] | None:
     """How to merge one stack; None when it has no Python frames that were resolved."""
     python = stacks.stack(digest) if stack.python else None
     if python is None or all(frame is None for frame, _ in python):
         return None
 
-    def merge_rows(rows: list[Row], whole: bool) -> tuple[list[Frame], bool]:
+    def merge_rows(rows: list[StackRow], whole: bool) -> tuple[list[Frame], bool]:
         is_loop, modules = stacks.python.is_loop, stacks.python.modules
         native = [Native(frames, is_loop(address, is_return)) for address, is_return, frames in rows]
         cut = stack.python_end != "complete"

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from parprof.kernel.stacks import Stack
-from parprof.languages import FrameOrMark, Merge, Saved
+from parprof.languages import FrameOrMark, SavedLanguage
 from parprof.languages.cpython.instance import CPythonInstance
 from parprof.languages.cpython.merge import python_merge
+from parprof.model import StackMerge
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,11 @@ class RecordedCPython:
     """Stands for a `CPythonInstance` where its process is no more: see `parprof.languages.Replayed`."""
 
     python: RecordedInterpreter
-    state: Saved
+    state: SavedLanguage
     mismatched: set[int] = field(default_factory=set)
 
     @classmethod
-    def of(cls, saved: Saved) -> RecordedCPython:
+    def of(cls, saved: SavedLanguage) -> RecordedCPython:
         """What was saved."""
         return cls(RecordedInterpreter(saved.loops, saved.modules), saved)
 
@@ -40,7 +41,7 @@ class RecordedCPython:
         """The Python frames of a stack, innermost first."""
         return self.state.stacks.get(digest)
 
-    def merge(self, digest: int, stack: Stack) -> Merge | None:
+    def merge(self, digest: int, stack: Stack) -> StackMerge | None:
         """How to merge one stack; None when it has no Python frames that were resolved."""
         return python_merge(self, digest, stack)
 
@@ -48,7 +49,7 @@ class RecordedCPython:
         """By `CPythonInstance.COUNTERS`."""
         return dict(zip(CPythonInstance.COUNTERS, (self.state.unresolved, len(self.mismatched)), strict=True))
 
-    def saved(self, digests: Iterable[int]) -> Saved:
+    def saved(self, digests: Iterable[int]) -> SavedLanguage:
         """The same, of these stacks."""
         stacks = {digest: self.state.stacks[digest] for digest in digests if digest in self.state.stacks}
         return replace(self.state, stacks=stacks)

@@ -193,7 +193,7 @@ class Profiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LimitsTable:
     """Bounds on memory and on the size of /metrics."""
 
     processes: int = _key(
@@ -242,7 +242,7 @@ class Symbols:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownTable:
     """What is shown of processes."""
 
     arguments: bool = _key(
@@ -357,10 +357,10 @@ class Config:
     http: Http = _table(Http)
     control: Control = _table(Control)
     profiles: Profiles = _table(Profiles)
-    limits: Limits = _table(Limits)
+    limits: LimitsTable = _table(LimitsTable)
     metrics: MetricsTable = _table(MetricsTable)
     symbols: Symbols = _table(Symbols)
-    shown: Shown = _table(Shown)
+    shown: ShownTable = _table(ShownTable)
     log: Log = _table(Log)
     push: Push = _table(Push, file_only=True)
 

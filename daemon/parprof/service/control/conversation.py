@@ -51,7 +51,7 @@ class Refusal(Exception):
         self.response = pb.Response(error=pb.Error(code=code, message=message))
 
 
-class Conversation:
+class ControlConversation:
     """Answers one client, on the calling thread."""
 
     def __init__(self, service: Service, leases: Leases, peer: Peer, sock: socket.socket, seat: Seat) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from parprof.service.control import DEFAULT_SOCKET
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control.access import Peer, peer_of
-from parprof.service.control.conversation import Conversation
+from parprof.service.control.conversation import ControlConversation
 from parprof.service.control.frames import framed
 from parprof.service.control.leases import Leases
 from parprof.service.control.listening import inherited, listen, stop_listening
@@ -54,7 +54,7 @@ class ControlServer:
 
 
 class _Handler(ConnectionHandler[Peer]):
-    """A `Conversation` for each client, and room for each user."""
+    """A `ControlConversation` for each client, and room for each user."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -86,4 +86,4 @@ class _Handler(ConnectionHandler[Peer]):
 
     def hold(self, stream: socket.socket, who: Peer, seat: Seat) -> None:
         """Talk until the client leaves, errs, or falls silent."""
-        Conversation(self._service, self._leases, who, stream, seat).run()
+        ControlConversation(self._service, self._leases, who, stream, seat).run()

@@ -21,7 +21,7 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?", re.ASC
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ListenAddress:
     """A host, resolved, and a port (0: any free one)."""
 
     family: socket.AddressFamily
@@ -30,7 +30,7 @@ class Endpoint:
     is_loopback: bool
 
 
-def parse_address(address: str) -> Endpoint:
+def parse_address(address: str) -> ListenAddress:
     """The endpoint that ``HOST:PORT`` names.
 
     Raises:
@@ -48,11 +48,11 @@ def parse_address(address: str) -> Endpoint:
         ) from error
     hosts = {str(entry[4][0]) for entry in found}
     family, _, _, _, chosen = found[0]
-    return Endpoint(family, str(chosen[0]), int(port), all(_is_loopback(each) for each in hosts))
+    return ListenAddress(family, str(chosen[0]), int(port), all(_is_loopback(each) for each in hosts))
 
 
 def check_exposure(
-    endpoint: Endpoint, token: str, has_tls: bool, *, client_ca: str = "", metrics_for_all: bool = False
+    endpoint: ListenAddress, token: str, has_tls: bool, *, client_ca: str = "", metrics_for_all: bool = False
 ) -> None:
     """See that nobody else can read along or ask.
 

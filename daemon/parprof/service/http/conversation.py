@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 from parprof.service.http.address import Guard
 from parprof.service.http.message import (
-    Request,
+    HttpRequest,
     RequestError,
     Response,
     compressed,
@@ -20,8 +20,8 @@ from parprof.service.http.message import (
     plain,
     receive_head,
 )
-from parprof.service.http.peers import Client
-from parprof.service.http.site import Site
+from parprof.service.http.peers import Visitor
+from parprof.service.http.site import Pages
 from parprof.service.serving import Seat
 
 HEAD_SECONDS = 5.0
@@ -35,18 +35,18 @@ _CHUNK = 64 * 1024
 _LINGER_SECONDS = 0.5
 
 
-class Conversation:
+class HttpConversation:
     """Reads a request, asks guard and site, sends the response."""
 
-    def __init__(self, site: Site, guard: Guard) -> None:
+    def __init__(self, site: Pages, guard: Guard) -> None:
         """For all connections; several threads may use it."""
         self._site = site
         self._guard = guard
         self.requests = site.requests
 
-    def hold(self, stream: socket.socket, client: Client, seat: Seat) -> None:
+    def hold(self, stream: socket.socket, client: Visitor, seat: Seat) -> None:
         """One request of a client, one response."""
-        request: Request | None = None
+        request: HttpRequest | None = None
         try:
             head = receive_head(stream, time.monotonic() + HEAD_SECONDS)
             if not head:
@@ -63,14 +63,16 @@ class Conversation:
         _send(stream, response.encode(with_body=request is None or request.method != "HEAD"))
         _finish(stream)
 
-    def _answer(self, request: Request, client: Client) -> Response:
+    def _answer(self, request: HttpRequest, client: Visitor) -> Response:
         if self._guard.refuses_host(request.headers.get("host")):
             raise RequestError(
                 HTTPStatus.MISDIRECTED_REQUEST, "ask for localhost or 127.0.0.1; other host names are refused"
             )
         guard = self._guard
         allowed = client.is_certified or not guard.refuses_token(request.headers.get("authorization"))
-        is_open = request.path in Site.OPEN_TO_ALL or (guard.metrics_for_all and request.path == Site.METRICS)
+        is_open = request.path in Pages.OPEN_TO_ALL or (
+            guard.metrics_for_all and request.path == Pages.METRICS
+        )
         if not allowed and not is_open:
             raise RequestError(
                 HTTPStatus.UNAUTHORIZED,

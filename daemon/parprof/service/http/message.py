@@ -47,7 +47,7 @@ class RequestError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """What is asked. Header names are in lower case."""
 
     method: str
@@ -149,7 +149,7 @@ def receive_head(connection: socket.socket, deadline_s: float) -> bytes:
     return head.partition(b"\r\n\r\n")[0]
 
 
-def parse_head(head: bytes) -> Request:
+def parse_head(head: bytes) -> HttpRequest:
     """The request that these bytes are.
 
     Raises:
@@ -183,10 +183,10 @@ def parse_head(head: bytes) -> Request:
         pairs = parse_qsl(target.query, keep_blank_values=True, max_num_fields=16)
     except ValueError as error:
         raise RequestError(HTTPStatus.BAD_REQUEST, "the query is malformed") from error
-    return Request(match[1].decode("ascii"), target.path, dict(pairs), headers)
+    return HttpRequest(match[1].decode("ascii"), target.path, dict(pairs), headers)
 
 
-def number(request: Request, name: str, default: float, low: float, high: float) -> float:
+def number(request: HttpRequest, name: str, default: float, low: float, high: float) -> float:
     """A number of the query.
 
     Raises:

@@ -34,10 +34,10 @@ _CGROUP_ID = 21
 _ATTRIBUTE = struct.Struct("=HH")
 _cgroups = CgroupIds()
 
-Address = tuple[str, int]
+SocketAddress = tuple[str, int]
 
 
-class Owner(NamedTuple):
+class SocketOwner(NamedTuple):
     """Whose a socket is."""
 
     uid: int
@@ -47,7 +47,7 @@ class Owner(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class Visitor:
     """Who has connected over TCP."""
 
     address: str = ""
@@ -78,7 +78,7 @@ class Client:
         return may_see(Peer(self.uid, group, True), pid, owner)
 
 
-def client_of(connection: socket.socket) -> Client:
+def client_of(connection: socket.socket) -> Visitor:
     """Who is at the other end of a TCP connection.
 
     Raises:
@@ -89,7 +89,7 @@ def client_of(connection: socket.socket) -> Client:
         family = socket.AF_INET
         theirs, ours = (theirs[0].removeprefix(_MAPPED), theirs[1]), (ours[0].removeprefix(_MAPPED), ours[1])
     if not _is_loopback(theirs[0]):
-        return Client(_network(theirs[0]))
+        return Visitor(_network(theirs[0]))
     uid = None
     try:
         uid = _known_user(by_diagnosis(family, theirs, ours))
@@ -97,10 +97,10 @@ def client_of(connection: socket.socket) -> Client:
         with suppress(OSError, ValueError):
             uid = by_table(family, theirs, ours)
     # Whoever is here has all of 127.0.0.0/8: a user is one client wherever it comes from.
-    return Client(_network(theirs[0])) if uid is None else Client(uid=uid)
+    return Visitor(_network(theirs[0])) if uid is None else Visitor(uid=uid)
 
 
-def _known_user(owner: Owner | None) -> int | None:
+def _known_user(owner: SocketOwner | None) -> int | None:
     """The user; None for root in a container, which has the host's network but not the host, and is uid 0 to sockets.
 
     The daemon's own container is no stranger: its cgroup is the root of all that can be seen from there.
@@ -111,7 +111,7 @@ def _known_user(owner: Owner | None) -> int | None:
     return None if path is None or is_contained(path) else 0
 
 
-def by_diagnosis(family: int, theirs: Address, ours: Address) -> Owner | None:
+def by_diagnosis(family: int, theirs: SocketAddress, ours: SocketAddress) -> SocketOwner | None:
     """The owner of the established socket at ``theirs`` that is connected to ``ours``, by ``sock_diag(7)``.
 
     Raises:
@@ -134,7 +134,7 @@ def by_diagnosis(family: int, theirs: Address, ours: Address) -> Owner | None:
     _, state, _, _, where, _, _, _, uid, _ = _ANSWER.unpack_from(answer, _HEADER.size)
     if state != _ESTABLISHED or where[: _PLACE.size] != place:
         return None
-    return Owner(int(uid), _cgroup_in(answer[_HEADER.size + _ANSWER.size :]))
+    return SocketOwner(int(uid), _cgroup_in(answer[_HEADER.size + _ANSWER.size :]))
 
 
 def _cgroup_in(attributes: bytes) -> int:
@@ -149,7 +149,7 @@ def _cgroup_in(attributes: bytes) -> int:
     return 0
 
 
-def by_table(family: int, theirs: Address, ours: Address) -> int | None:
+def by_table(family: int, theirs: SocketAddress, ours: SocketAddress) -> int | None:
     """The same by the table of all sockets.
 
     Raises:
@@ -168,7 +168,7 @@ def _packed(family: int, host: str) -> bytes:
     return socket.inet_pton(family, host.partition("%")[0]).ljust(16, b"\0")
 
 
-def _hex(family: int, address: Address) -> bytes:
+def _hex(family: int, address: SocketAddress) -> bytes:
     """As the table writes it: words of the machine's byte order."""
     packed = socket.inet_pton(family, address[0].partition("%")[0])
     words = struct.unpack(f"={len(packed) // 4}I", packed)

@@ -1,4 +1,4 @@
-"""Listens for HTTP, with TLS or without, and lets a `Conversation` answer."""
+"""Listens for HTTP, with TLS or without, and lets a `HttpConversation` answer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from http import HTTPStatus
 from parprof.errors import OutputError, UsageError
 from parprof.resources import Closing
 from parprof.service.http.address import Guard, check_exposure, parse_address, tls_context
-from parprof.service.http.conversation import Conversation
+from parprof.service.http.conversation import HttpConversation
 from parprof.service.http.message import plain
-from parprof.service.http.peers import Client, client_of
-from parprof.service.http.site import Site
+from parprof.service.http.peers import Visitor, client_of
+from parprof.service.http.site import Pages
 from parprof.service.model import Service
 from parprof.service.serving import ConnectionHandler, Limits, Listener, Seat
 
@@ -51,7 +51,7 @@ class HttpServer(Closing):
             metrics_for_all=metrics_for_all,
         )  # fmt: skip
         self._handler = _Handler(
-            Conversation(Site(service, functions_for_all=functions_for_all), self._guard),
+            HttpConversation(Pages(service, functions_for_all=functions_for_all), self._guard),
             tls_context(*self._files),
         )
         self._listener = Listener("parprofd-http", self._handler, LIMITS)
@@ -116,25 +116,25 @@ class HttpServer(Closing):
         self._listener.close()
 
 
-class _Handler(ConnectionHandler[Client]):
+class _Handler(ConnectionHandler[Visitor]):
     """HTTP on one connection, and room for each client."""
 
-    def __init__(self, conversation: Conversation, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, conversation: HttpConversation, tls: ssl.SSLContext | None) -> None:
         self._conversation = conversation
         self.tls = tls
 
-    def identify(self, connection: socket.socket) -> Client:
+    def identify(self, connection: socket.socket) -> Visitor:
         """The address at the other end, and the user where that is this machine."""
         return client_of(connection)
 
-    def has_room(self, who: Client, served: Collection[Client]) -> bool:
+    def has_room(self, who: Visitor, served: Collection[Visitor]) -> bool:
         """Root has room that nobody can take; others have some that no single one of them can."""
         if who.sees_all:
             return True
         others = Counter(other for other in served if not other.sees_all)
         return others[who] < MAX_PER_CLIENT and others.total() < MAX_OF_OTHERS
 
-    def makes_room(self, who: Client) -> bool:
+    def makes_room(self, who: Visitor) -> bool:
         """Root does not."""
         return not who.sees_all
 
@@ -152,7 +152,7 @@ class _Handler(ConnectionHandler[Client]):
             return connection
         return self.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
-    def hold(self, stream: socket.socket, who: Client, seat: Seat) -> None:
+    def hold(self, stream: socket.socket, who: Visitor, seat: Seat) -> None:
         """Shake hands, then one request and its answer."""
         if isinstance(stream, ssl.SSLSocket):
             stream.settimeout(HANDSHAKE_SECONDS)

@@ -22,8 +22,8 @@ from parprof.exporters import html, pprof
 from parprof.exporters.webpage import WebPage
 from parprof.model import Profile
 from parprof.service.http import status_page
-from parprof.service.http.message import Request, RequestError, Response, number, plain
-from parprof.service.http.peers import Client
+from parprof.service.http.message import HttpRequest, RequestError, Response, number, plain
+from parprof.service.http.peers import Visitor
 from parprof.service.http.process_page import process_page
 from parprof.service.kernel_stacks import for_users
 from parprof.service.metrics.collector import MetricsPage
@@ -51,7 +51,7 @@ _BY = re.compile(r"[a-z_]{1,40}", re.ASCII)
 _ROUTES = ("/", "/metrics", "/healthz", "/readyz", "/profiles")
 
 
-class Requests(Collector):
+class AnswerCounts(Collector):
     """Counts answers by route and status."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Requests(Collector):
         yield family
 
 
-class Site:
+class Pages:
     """Answers requests from what `Service` says."""
 
     METRICS = "/metrics"
@@ -88,13 +88,13 @@ class Site:
 
     def __init__(self, service: Service, functions_for_all: bool = False) -> None:
         """``functions_for_all``: metrics name functions whoever asks."""
-        self.requests = Requests()
+        self.requests = AnswerCounts()
         self._functions_for_all = functions_for_all
         self._service = service
         self._metrics = MetricsPage(service, self.requests)
         self._profiling = threading.BoundedSemaphore(MAX_PROFILES)
 
-    def answer(self, request: Request, client: Client, *, in_full: bool = True) -> Response:
+    def answer(self, request: HttpRequest, client: Visitor, *, in_full: bool = True) -> Response:
         """The answer, of what the client may see. ``in_full``: whether that is details of `OPEN_TO_ALL`.
 
         Raises:
@@ -119,14 +119,14 @@ class Site:
             return self._process(int(process[1]), request, client)
         raise RequestError(HTTPStatus.NOT_FOUND, "nothing is here; / links to all there is")
 
-    def _page_of_metrics(self, request: Request, client: Client) -> Response:
+    def _page_of_metrics(self, request: HttpRequest, client: Visitor) -> Response:
         with_functions = self._functions_for_all or client.sees_all
         with suppress(Exception):  # the newest there is will do, as when the daemon is busy or about to stop
             self._service.refresh().result(_REFRESH_SECONDS)
         page = self._metrics.render(request.headers.get("accept", ""), with_functions)
         return Response(HTTPStatus.OK, *page)
 
-    def _status(self, request: Request, client: Client) -> Response:
+    def _status(self, request: HttpRequest, client: Visitor) -> Response:
         trouble = tuple(filter(None, (self._service.is_healthy(), self._service.is_ready())))
         snapshot = self._service.snapshot()
         if not client.sees_all:
@@ -134,7 +134,7 @@ class Site:
             snapshot = replace(snapshot, processes=seen, notes=(OTHERS,))  # notes may name others' files
         return _html(status_page.status_page(snapshot, trouble, request.query))
 
-    def _list(self, client: Client) -> Response:
+    def _list(self, client: Visitor) -> Response:
         profiles = [
             {
                 "pid": entry.pid,
@@ -153,7 +153,7 @@ class Site:
         body = json.dumps({"schema": 1, "profiles": profiles}, indent=1).encode()
         return Response(HTTPStatus.OK, "application/json", (body,))
 
-    def _profile(self, pid: int, kind: str, request: Request, client: Client) -> Response:
+    def _profile(self, pid: int, kind: str, request: HttpRequest, client: Visitor) -> Response:
         self._check(client, pid)
         seconds = number(request, "seconds", DEFAULT_SECONDS, 0.1, MAX_SECONDS)
         if kind == "svg":
@@ -162,7 +162,7 @@ class Site:
         profile = self._made(client, pid, seconds, request, by_interval=kind == "html")
         return _pprof(profile) if kind == "pb.gz" else _html(html.page(profile, _links(profile, seconds)))
 
-    def _process(self, pid: int, request: Request, client: Client) -> Response:
+    def _process(self, pid: int, request: HttpRequest, client: Visitor) -> Response:
         """All that is known of a process."""
         self._check(client, pid)
         seconds = number(request, "seconds", _HISTORY_SECONDS, 0.1, MAX_SECONDS)
@@ -172,7 +172,7 @@ class Site:
         return _html(process_page(profile, process, snapshot, _links(profile, seconds)))
 
     def _made(
-        self, client: Client, pid: int, seconds: float, request: Request, *, by_interval: bool
+        self, client: Visitor, pid: int, seconds: float, request: HttpRequest, *, by_interval: bool
     ) -> Profile:
         """The profile that is asked for, as far as the client may see it."""
         only = None
@@ -199,7 +199,7 @@ class Site:
         finally:
             self._profiling.release()
 
-    def _check(self, client: Client, pid: int) -> None:
+    def _check(self, client: Visitor, pid: int) -> None:
         """Refuse what the client may not see, as if it was not there."""
         if client.sees_all:
             return
@@ -222,7 +222,7 @@ class Site:
             raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
 
 
-def _process_of(snapshot: Snapshot, pid: int, request: Request) -> ProcessSnapshot | None:
+def _process_of(snapshot: Snapshot, pid: int, request: HttpRequest) -> ProcessSnapshot | None:
     """What is known of a process, if it is the one that the link was made for (``since``): others may get its PID.
 
     Raises:

@@ -14,7 +14,7 @@ RETRIED_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP status codes after which the same request may succeed later."""
 
 
-class Verdict(Enum):
+class Delivery(Enum):
     """What is to become of a request that was answered."""
 
     SENT = "sent"
@@ -24,7 +24,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PushRequest:
     """A POST request but for the address and the credentials: what waits in the queue on disk."""
 
     path: str
@@ -50,31 +50,31 @@ class Backend(Protocol):
 
     name: str
 
-    def encode(self, payload: Payload, labels: Mapping[str, str]) -> Request:
+    def encode(self, payload: Payload, labels: Mapping[str, str]) -> PushRequest:
         """The request that stores a profile. ``labels`` hold ``service_name``, and are safe.
 
         Raises:
             ParprofError: the profile cannot be had into a form that the store takes.
         """
 
-    def judge(self, reply: Reply) -> tuple[Verdict, str]:
+    def judge(self, reply: Reply) -> tuple[Delivery, str]:
         """What an answer means; and what is wrong, if anything, on one line."""
 
 
 def judge_status(
     reply: Reply, retried: frozenset[int] = RETRIED_STATUS, content_type: str = ""
-) -> tuple[Verdict, str]:
+) -> tuple[Delivery, str]:
     """Judge by the HTTP status code. A success must have this content type, if one is given."""
     if not 200 <= reply.status < 300:
-        verdict = Verdict.RETRY if reply.status in retried else Verdict.REJECTED
+        verdict = Delivery.RETRY if reply.status in retried else Delivery.REJECTED
         return verdict, f"HTTP status {reply.status}{_hint(reply.status)}{_said(reply.body)}"
     found = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type and found != content_type:
         return (
-            Verdict.RETRY,
+            Delivery.RETRY,
             f"the answer is {visible(found, 60) or 'nothing'}, not {content_type}; check the URL",
         )
-    return Verdict.SENT, ""
+    return Delivery.SENT, ""
 
 
 def _hint(status: int) -> str:

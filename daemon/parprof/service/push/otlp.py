@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from parprof import __version__
 from parprof import pprof_pb2 as pb
 from parprof.errors import UsageError
-from parprof.service.push.backend import Reply, Request, Verdict, judge_status
+from parprof.service.push.backend import Delivery, PushRequest, Reply, judge_status
 from parprof.service.push.shape import Payload
 from parprof.untrusted import visible
 
@@ -68,7 +68,7 @@ class Otlp:
         if "stack_table" not in otlp_pb.ProfilesDictionary.DESCRIPTOR.fields_by_name:
             raise UsageError(f"push.otlp needs another version of the OTLP schema: {_REMEDY}")
 
-    def encode(self, payload: Payload, labels: Mapping[str, str]) -> Request:
+    def encode(self, payload: Payload, labels: Mapping[str, str]) -> PushRequest:
         """One resource, with a profile for each column, as one of these has one type of sample only."""
         out = self._schema.ExportProfilesServiceRequest()
         resource = out.resource_profiles.add()
@@ -83,19 +83,21 @@ class Otlp:
         scope.scope.version = __version__
         _Translator(payload.message, out.dictionary, scope).translate()
         body = gzip.compress(out.SerializeToString(), 6, mtime=0)
-        return Request("/v1development/profiles", _TYPE, body, "gzip")
+        return PushRequest("/v1development/profiles", _TYPE, body, "gzip")
 
-    def judge(self, reply: Reply) -> tuple[Verdict, str]:
+    def judge(self, reply: Reply) -> tuple[Delivery, str]:
         """By status; a partial success is a rejection, because none of it may be sent again."""
         verdict, problem = judge_status(reply, _RETRIED, _TYPE)
-        if verdict is not Verdict.SENT:
+        if verdict is not Delivery.SENT:
             return verdict, problem
         try:
             partial = self._schema.ExportProfilesServiceResponse.FromString(reply.body).partial_success
         except (DecodeError, ValueError):
-            return Verdict.RETRY, "the answer is not one of OTLP; check the URL"
+            return Delivery.RETRY, "the answer is not one of OTLP; check the URL"
         text = visible(partial.error_message, 200)
-        return (Verdict.REJECTED, f"rejected: {text}") if partial.rejected_profiles else (Verdict.SENT, text)
+        return (
+            (Delivery.REJECTED, f"rejected: {text}") if partial.rejected_profiles else (Delivery.SENT, text)
+        )
 
 
 class _Translator:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from urllib.parse import unquote
 
 from parprof.service.push import parca_pb2 as pb
-from parprof.service.push.backend import Reply, Request, Verdict, judge_status
+from parprof.service.push.backend import Delivery, PushRequest, Reply, judge_status
 from parprof.service.push.shape import Payload
 from parprof.untrusted import visible
 
@@ -30,7 +30,7 @@ class Parca:
 
     name = "parca"
 
-    def encode(self, payload: Payload, labels: Mapping[str, str]) -> Request:
+    def encode(self, payload: Payload, labels: Mapping[str, str]) -> PushRequest:
         """One series with one profile. Our addresses are those of the ELF files, which is ``normalized``."""
         out = pb.WriteRawRequest(normalized=True)
         series = out.series.add()
@@ -39,21 +39,21 @@ class Parca:
             series.labels.labels.add(name=name, value=value)
         series.samples.add(raw_profile=payload.packed)
         message = out.SerializeToString()
-        return Request(_METHOD, _TYPE, struct.pack(">BI", 0, len(message)) + message)
+        return PushRequest(_METHOD, _TYPE, struct.pack(">BI", 0, len(message)) + message)
 
-    def judge(self, reply: Reply) -> tuple[Verdict, str]:
+    def judge(self, reply: Reply) -> tuple[Delivery, str]:
         """By HTTP status, then by ``grpc-status``, which is in the headers or in the last frame."""
         verdict, problem = judge_status(reply)
-        if verdict is not Verdict.SENT:
+        if verdict is not Delivery.SENT:
             return verdict, problem
         said = reply.headers if "grpc-status" in reply.headers else _trailers(reply.body)
         code = said.get("grpc-status")
         if code is None:
-            return Verdict.RETRY, "the answer is not one of gRPC-Web; check the URL"
+            return Delivery.RETRY, "the answer is not one of gRPC-Web; check the URL"
         if code == "0":
-            return Verdict.SENT, ""
+            return Delivery.SENT, ""
         problem = f"gRPC status {visible(code, 10)}: {visible(unquote(said.get('grpc-message', '')), 200)}"
-        return (Verdict.RETRY if code in _RETRIED else Verdict.REJECTED), problem
+        return (Delivery.RETRY if code in _RETRIED else Delivery.REJECTED), problem
 
 
 def _trailers(body: bytes) -> dict[str, str]:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from parprof.exporters.pprof_header import DEFAULT_SAMPLE_TYPE
 from parprof.service.push import pyroscope_pb2 as pb
-from parprof.service.push.backend import Reply, Request, Verdict, judge_status
+from parprof.service.push.backend import Delivery, PushRequest, Reply, judge_status
 from parprof.service.push.labels import SERVICE_NAME
 from parprof.service.push.shape import Payload
 
@@ -27,7 +27,7 @@ class PyroscopePush:
 
     name = "pyroscope"
 
-    def encode(self, payload: Payload, labels: Mapping[str, str]) -> Request:
+    def encode(self, payload: Payload, labels: Mapping[str, str]) -> PushRequest:
         """One series with one profile."""
         data = payload.packed
         out = pb.PushRequest()
@@ -39,9 +39,9 @@ class PyroscopePush:
         series.samples.add(
             raw_profile=data, ID=str(uuid.UUID(bytes=hashlib.sha256(data).digest()[:16], version=4))
         )
-        return Request("/push.v1.PusherService/Push", "application/proto", out.SerializeToString())
+        return PushRequest("/push.v1.PusherService/Push", "application/proto", out.SerializeToString())
 
-    def judge(self, reply: Reply) -> tuple[Verdict, str]:
+    def judge(self, reply: Reply) -> tuple[Delivery, str]:
         """By status. In the Connect protocol, a success has the content type that was asked in."""
         return judge_status(reply, content_type="application/proto")
 
@@ -56,7 +56,7 @@ class PyroscopeIngest:
 
     name = "pyroscope"
 
-    def encode(self, payload: Payload, labels: Mapping[str, str]) -> Request:
+    def encode(self, payload: Payload, labels: Mapping[str, str]) -> PushRequest:
         """Labels and times go into the address, the profile and a word on its columns into the form."""
         labels = {name: _UNSAFE_VALUE.sub("_", value) for name, value in labels.items()}
         service = _UNSAFE_SERVICE.sub("_", labels.pop(SERVICE_NAME))
@@ -83,9 +83,9 @@ class PyroscopeIngest:
         data = payload.packed
         boundary = hashlib.sha256(data).hexdigest()
         body = _form(boundary, {"profile": data, "sample_type_config": json.dumps(columns).encode()})
-        return Request(f"/ingest?{query}", f"multipart/form-data; boundary={boundary}", body)
+        return PushRequest(f"/ingest?{query}", f"multipart/form-data; boundary={boundary}", body)
 
-    def judge(self, reply: Reply) -> tuple[Verdict, str]:
+    def judge(self, reply: Reply) -> tuple[Delivery, str]:
         """By status."""
         return judge_status(reply)
 

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 
 from parprof.http_client import NoAnswer
-from parprof.service.push.backend import Backend, Verdict
+from parprof.service.push.backend import Backend, Delivery
 from parprof.service.push.backoff import backoff_s, retry_after_s
-from parprof.service.push.spool import Entry, Spool
+from parprof.service.push.spool import Spool, SpooledRequest
 from parprof.service.push.transport import StoreClient
 from parprof.untrusted import visible
 
@@ -105,7 +105,7 @@ class Sender:
             self._spool.release()
             self._client.close()
 
-    def _attempt(self, entry: Entry) -> float:
+    def _attempt(self, entry: SpooledRequest) -> float:
         """Send a request once. Returns the seconds to wait before the next."""
         asked_s = 0.0
         try:
@@ -114,28 +114,28 @@ class Sender:
         except NoAnswer as error:
             if self._stopping:
                 return 0.0
-            verdict, problem = Verdict.RETRY, str(error)
+            verdict, problem = Delivery.RETRY, str(error)
         except Exception as error:  # a mistake of ours: it costs this request, not all that follow
-            verdict, problem = Verdict.RETRY, f"{type(error).__name__}: {visible(str(error), 200)}"
+            verdict, problem = Delivery.RETRY, f"{type(error).__name__}: {visible(str(error), 200)}"
             self._answers += 1
         else:
-            if verdict is Verdict.RETRY:
+            if verdict is Delivery.RETRY:
                 self._answers += 1
                 asked_s = retry_after_s(reply.headers.get("retry-after", ""))
-        if verdict is Verdict.RETRY and self._answers < MAX_ANSWERS:
+        if verdict is Delivery.RETRY and self._answers < MAX_ANSWERS:
             self._counts.count("retried")
             self._failures += 1
             self._say(problem)
             return max(asked_s, backoff_s(self._failures, self._random))
         self._spool.done(entry.name)
-        if verdict is Verdict.SENT:
+        if verdict is Delivery.SENT:
             self._counts.count("sent")
             self._failures = 0
             self._say("")
             return 0.0
-        self._counts.count("dropped_rejected" if verdict is Verdict.REJECTED else "dropped_failed")
+        self._counts.count("dropped_rejected" if verdict is Delivery.REJECTED else "dropped_failed")
         self._say(problem)
-        if verdict is Verdict.REJECTED:
+        if verdict is Delivery.REJECTED:
             self._failures = 0
             return 0.0
         return max(asked_s, backoff_s(self._failures, self._random))

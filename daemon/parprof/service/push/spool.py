@@ -24,7 +24,7 @@ from pathlib import Path
 from parprof.errors import UsageError
 from parprof.newfile import UNFINISHED, NewFile
 from parprof.resources import Closing
-from parprof.service.push.backend import Request
+from parprof.service.push.backend import PushRequest
 
 _MAGIC = b"parprof push 1"
 _NAME = re.compile(r"[0-9]{20}")
@@ -40,11 +40,11 @@ _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SpooledRequest:
     """A request whose turn it is."""
 
     name: str
-    request: Request
+    request: PushRequest
 
 
 class Spool(Closing):
@@ -109,7 +109,7 @@ class Spool(Closing):
         """How much there is on the disk."""
         return self._bytes
 
-    def put(self, request: Request) -> bool:
+    def put(self, request: PushRequest) -> bool:
         """Put a request at the end, for which the oldest ones go if need be. Whether it is there now."""
         data = _pack(request, time.time())
         size = _blocks(len(data))
@@ -144,7 +144,7 @@ class Spool(Closing):
         self._bytes += self._sizes[name]
         return 0
 
-    def oldest(self) -> Entry | None:
+    def oldest(self) -> SpooledRequest | None:
         """The request whose turn it is; None if there is none. It is not dropped until `done` with it."""
         while True:
             with self._mutex:
@@ -152,12 +152,12 @@ class Spool(Closing):
             if not name:
                 return None
             found = self._read(name)
-            if isinstance(found, Request):
-                return Entry(name, found)
+            if isinstance(found, PushRequest):
+                return SpooledRequest(name, found)
             self._count(found)
             self.done(name)
 
-    def _read(self, name: str) -> Request | str:
+    def _read(self, name: str) -> PushRequest | str:
         """The request of a file, or why it is dropped."""
         try:
             fd = os.open(name, os.O_RDONLY | _OPEN, dir_fd=self._dir)
@@ -235,13 +235,13 @@ def _blocks(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
 
 
-def _pack(request: Request, put_s: float) -> bytes:
+def _pack(request: PushRequest, put_s: float) -> bytes:
     head = json.dumps([put_s, request.path, request.content_type, request.encoding]).encode()
     data = head + b"\n" + request.body
     return b"%s %08x %d\n" % (_MAGIC, zlib.crc32(data), len(data)) + data
 
 
-def _unpack(data: bytes) -> tuple[Request, float] | None:
+def _unpack(data: bytes) -> tuple[PushRequest, float] | None:
     """The request, and when it was put there (CLOCK_REALTIME); None if that is not all of it."""
     first, _, rest = data.partition(b"\n")
     if first != b"%s %08x %d" % (_MAGIC, zlib.crc32(rest), len(rest)):
@@ -257,4 +257,4 @@ def _unpack(data: bytes) -> tuple[Request, float] | None:
         isinstance(one, str) for one in (path, content_type, encoding)
     ):
         return None
-    return Request(path, content_type, body, encoding), put_s
+    return PushRequest(path, content_type, body, encoding), put_s

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 from parprof import __version__
 from parprof.errors import UsageError
-from parprof.http_client import Answer, HttpClient, NoAnswer, NotTrusted, Origin, Question
+from parprof.http_client import Answer, HttpClient, NoAnswer, NotTrusted, Question, ServerOrigin
 from parprof.resources import Closing
-from parprof.service.push.backend import Reply, Request
+from parprof.service.push.backend import PushRequest, Reply
 from parprof.untrusted import visible
 
 _MAX_REPLY = 1 << 16
@@ -56,7 +56,7 @@ class StoreClient(Closing):
         context = _tls(endpoint) if origin.is_tls else None
         self._client = HttpClient(origin, endpoint.timeout_s, context)
 
-    def post(self, request: Request) -> Reply:
+    def post(self, request: PushRequest) -> Reply:
         """Send a request, wait for the answer. Redirections are not followed.
 
         Raises:
@@ -92,10 +92,10 @@ class StoreClient(Closing):
         return out
 
 
-def _checked_origin(endpoint: Endpoint) -> Origin:
+def _checked_origin(endpoint: Endpoint) -> ServerOrigin:
     """The server; UsageError where it is none, or where secrets would go to it in the clear."""
     try:
-        origin, url = Origin.of(endpoint.url), urlsplit(endpoint.url)
+        origin, url = ServerOrigin.of(endpoint.url), urlsplit(endpoint.url)
         if url.query or url.fragment:
             raise ValueError("there is more behind the path")
     except ValueError as error:
