@@ -39,13 +39,15 @@ class Look:
     """The metrics as of this moment, and the kernel's account right before and after they were charged."""
 
     def __init__(self, daemon: dp.DaemonProcess, pids: list[int]) -> None:
+        before_s = None
         while True:
-            asked_s, self.idle_before_s = time.time(), idle_s()
+            self.idle_before_s = idle_s()
             cpu_before_s = sum(map(cpu_s, pids))
             self.page = daemon.page()
             self.time_s = self.page.value("parprofd_snapshot_timestamp_seconds")
-            if self.time_s > asked_s:
+            if before_s is not None and self.time_s != before_s:
                 break
+            before_s = self.time_s
             time.sleep(0.1)  # it was charged a moment ago, and is told again
         self.idle_after_s, self.cpu_s = idle_s(), (cpu_before_s + sum(map(cpu_s, pids))) / 2
 
