@@ -112,6 +112,16 @@ def test_a_place_is_asked_about_once_and_the_answer_kept(program: Dso, tmp_path:
     assert answers.asked == [0x2004], "it is known"
 
 
+def test_reading_the_clock_is_no_waiting(tmp_path: Path) -> None:
+    """Its loop looks like one that waits; the kernel moves the clock on within nanoseconds."""
+    answers = Answers({"spins": [0x2000, 0x2010]})
+    load_map = LoadMap.read(os.getpid(), None, DsoCache())
+    clock = next(dso for dso in load_map.dsos() if dso.name == "[vdso]")
+    book = SpinBook(answers, tmp_path)  # type: ignore[arg-type]
+    book.ask(clock, 0x2004)
+    assert answers.asked == [] and book.answered() == [] and not book.found(clock)
+
+
 @pytest.mark.parametrize(
     ("tids", "samples", "asked"), [((1, 2), 4, [0x2000]), ((1,), 99, []), ((1, 2), 2, [])]
 )

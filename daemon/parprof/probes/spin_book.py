@@ -24,6 +24,8 @@ MAX_LOOPS = 16
 _MAX_FILE = 1 << 14
 _MAX_OTHERS = 512
 _MAX_BYTES = 1 << 22
+_CLOCK_CODE = "[vdso]"
+"""Whoever reads the clock looks again while the kernel moves it on, which takes it nanoseconds: that is no waiting."""
 _MAX_UNDER_WAY = 2
 """Questions at a time: what planning asks the same child comes first."""
 _MAX_KNOWN = 1 << 14
@@ -52,10 +54,12 @@ class SpinBook:
 
     def found(self, dso: Dso) -> dict[Range, str]:
         """Those that were found because threads were seen there, each with its function; empty: it has no name."""
-        return dict(self._known(dso))
+        return dict(self._known(dso)) if dso.name != _CLOCK_CODE else {}
 
     def ask(self, dso: Dso, vaddr: int) -> None:
         """Look at the loop around an ELF virtual address, unless that was done before."""
+        if dso.name == _CLOCK_CODE:
+            return
         question = dso.key, vaddr // _BLOCK
         if question in self._asked or len(self._coming) >= _MAX_UNDER_WAY:
             return
