@@ -345,11 +345,13 @@ def test_a_librarys_threads_that_spin_hide_no_idleness(tmp_path: Path) -> None:
     )
     report, truth = report_of(profile), Truth.read(log)
     assert report["process"]["n_w_source"] == "scheduler"
-    for function in ("serial_5", "serial_20", "serial_80"):
+    # That a thread spins is known as of its last sample, or switch: some hundred microseconds late in each phase
+    # (docs/limits.md), which the shortest phase tells.
+    for function, near in (("serial_5", 0.12), ("serial_20", 0.05), ("serial_80", 0.05)):
         alone = sum(one.cpu_ns for one in truth.intervals if one.function == function) / 1e9
         assert alone > 0.9
         unused = of(report, function, "idleness_s") + of(report, function, "stolen_s")
-        assert unused == pytest.approx(alone, rel=0.05), function
+        assert unused == pytest.approx(alone, rel=near), function
 
 
 def test_a_name_that_no_function_has_is_told(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def waited_s(pid: int) -> float:
 
 
 def test_time_without_a_cpu_is_told_by_process(tmp_path: Path) -> None:
-    """Two programs share a CPU, so each waits for it; how long the kernel knows, whoever else runs there."""
+    """Eight programs share a CPU, so each waits for it; how long the kernel knows, whoever else runs there."""
     alone = dp.build(tmp_path, "crowd")
     cpu = max(os.sched_getaffinity(0))
     with dp.running(tmp_path / "parprofd") as daemon, ExitStack() as programs:
@@ -114,7 +114,7 @@ def test_time_without_a_cpu_is_told_by_process(tmp_path: Path) -> None:
                     alone, "name", f"{alone.name}{n}", preexec_fn=lambda: os.sched_setaffinity(0, {cpu})
                 )
             )
-            for n in range(2)
+            for n in range(8)
         ]
         pids = [process.pid for process in running]
         daemon.page_when("all of them", lambda page: page.pids() == set(pids))
