@@ -154,7 +154,8 @@ static __always_inline void update_mean(u32 *mean, u32 value)
 }
 
 /* The other threads of the scope that work now, as above, where switches are not followed; else -1. Those that only wait for
- * one another count no more than they would if somebody looked at the CPUs alone. Only at a sample, whose instant is nobody's choice, it is looked how many wait; at a call as many do as lately. */
+ * one another count no more than they would if somebody looked at the CPUs alone. Only at a sample, whose instant is nobody's
+ * choice, it is looked how many wait; at a call as many do as lately. */
 u64 look_beside(u64 given)
 {
 	struct look *look = (struct look *)given;
