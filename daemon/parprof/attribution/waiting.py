@@ -11,6 +11,8 @@ class WaitKind(Enum):
 
     LOCK = "lock"
     """A futex: a lock, a condition, a barrier, the end of a thread; the functions above tell which."""
+    GIL = "GIL"
+    """The lock of a Python interpreter: that is told by where the futex is, not by functions."""
     FILE = "file"
     """Files and block devices."""
     FAULT = "page fault"

@@ -25,13 +25,20 @@ _QUEUE = re.compile(
 )
 _WAITING = 0.1
 """Of the work: who waits in turn for what others hold sleeps, or spins, for so long at least."""
-_FOR_OTHERS = re.compile(r"(?!.*\[waits: (?!lock\])).*")
+_FOR_OTHERS = re.compile(r"(?!.*\[waits: (?!lock\]|GIL\])).*")
 """Not asleep for a time, a file or the like: that is nobody's turn."""
+
+
+_GIL = re.compile(r".*\[waits: GIL\]")
+_SCRIPT_LOCK = re.compile(
+    r"(?:(?:lib)?python[\d.]+(?:so[\d.]*)?\+0x|r?lock_|acquire_|_?PyThread_acquire).*\[waits: lock\]"
+)
+"""Of a script's own locks: it calls the interpreter for them, which may have no names."""
 
 
 def is_lock(function: str) -> bool:
     """Whether a thread in a function of that name wants something that others hold: no event, no item of a queue."""
-    return bool(_LOCKS.match(function)) and not _ARRIVAL.match(function)
+    return bool(_GIL.match(function)) or (bool(_LOCKS.match(function)) and not _ARRIVAL.match(function))
 
 
 def is_exclusive(function: str) -> bool:
@@ -41,7 +48,7 @@ def is_exclusive(function: str) -> bool:
 
 def is_arrival(function: str) -> bool:
     """Whether threads wait there for something to come, or for each other, but for no lock."""
-    return bool(_ARRIVAL.match(function))
+    return bool(_ARRIVAL.match(function)) and not _GIL.match(function)
 
 
 def waits_of(tally: Tally) -> dict[str, float]:
@@ -76,12 +83,19 @@ def exclusive_waits(site: LossSite) -> dict[str, float]:
     return {name: amount for name, amount in waits_of(_root(site).all).items() if is_exclusive(name)}
 
 
+def script_waits(site: LossSite) -> tuple[float, float]:
+    """For how long threads slept for the GIL, and for locks that scripts made, in the whole program that a site is in."""
+    waits = waits_of(_root(site).all)
+    gil = sum(amount for name, amount in waits.items() if _GIL.match(name))
+    return gil, sum(amount for name, amount in waits.items() if _SCRIPT_LOCK.match(name))
+
+
 def queue_of(site: LossSite) -> str:
     """The function in which other threads wait for the next one of a pipeline, if they do so for most of the time that
     a thread's function alone is at work; else empty."""
     if site.region is None:
         return ""
-    waits = {name: amount for name, amount in waits_of(_root(site).all).items() if _QUEUE.match(name)}
+    waits = {name: amount for name, amount in waits_of(_root(site).all).items() if _QUEUE.match(name) and not _GIL.match(name)}
     if sum(waits.values()) < 0.5 * site.tally.metrics.idleness_ns:
         return ""
     return max(waits, key=lambda name: waits[name], default="")

@@ -19,6 +19,7 @@ from parprof.logical.overhead import TAG
 from parprof.metrics import ACTIVATIONS, BLAME, OUTSIDE, PROFILING, SAMPLES, STALL, WAIT, Metrics
 from parprof.model import (
     ACTIVATION,
+    AWAITS_GIL,
     NO_EVENT,
     Count,
     Frame,
@@ -255,7 +256,7 @@ class RowMaker:
         )
         if key.event == NO_EVENT:
             located = paths.ending_in(
-                located, _WAITS[self.wait_kind(drain, key.kernel)] if key.user else NOT_LOOKED_AT
+                located, _WAITS[self.wait_kind(drain, key)] if key.user else NOT_LOOKED_AT
             )
         return located.path
 
@@ -274,7 +275,7 @@ class RowMaker:
         count: Count,
     ) -> None:
         """Time that a thread slept, or that nobody worked since it went to sleep."""
-        kind = self.wait_kind(drain, key.kernel)
+        kind = self.wait_kind(drain, key)
         below = _WAITS[kind] if key.user else NOT_LOOKED_AT
         for located, share in paths.shares(key.user, 0, key.context, count.total, NO_EVENT):
             if key.state is ThreadState.BLOCKED:
@@ -307,8 +308,11 @@ class RowMaker:
             known = self._calls[id(located)] = located, found and self._one_object(*found)
         return known[1]
 
-    def wait_kind(self, drain: Drain, kernel: int) -> WaitKind:
-        """What a thread waits for that sleeps with this kernel stack."""
+    def wait_kind(self, drain: Drain, key: SampleKey) -> WaitKind:
+        """What a thread waits for that sleeps there."""
+        if key.awaits == AWAITS_GIL:
+            return WaitKind.GIL
+        kernel = key.kernel
         kind = self._kinds.get(kernel)
         if kind is None:
             frames = drain.stacks.get(kernel).frames if kernel else ()
