@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import profiling
+from parprof.causes import Kind, causes_of
 from parprof.commands.spawn import Child
 from parprof.kernel.engine import BpfKernel
 from parprof.metrics import BLAME, WAIT, Metric
@@ -31,7 +32,7 @@ def run(version: str, mode: str, output: Path, *, blame_locks: bool = True) -> t
     interpreter = INTERPRETERS[version]
     if not interpreter.exists():
         pytest.skip(f"{interpreter} is not installed")
-    with BpfKernel(["cpu-clock"], 997) as kernel, profiling.output_in(output):
+    with BpfKernel(["cpu-clock"], 997, waits=True) as kernel, profiling.output_in(output):
         session = Session(kernel, blame_locks=blame_locks)
         try:
             child = Child([str(interpreter), "-S", str(SCRIPT), mode, SECONDS])
@@ -48,9 +49,7 @@ def run(version: str, mode: str, output: Path, *, blame_locks: bool = True) -> t
 
 def total(rows: list[PathSample], metric: Metric, *names: str) -> float:
     """Seconds, of paths with all of these functions in them."""
-    return sum(
-        row.metrics[metric] for row in rows if set(names) <= {frame.name for frame in row.path}
-    ) / 1e9
+    return sum(row.metrics[metric] for row in rows if set(names) <= {frame.name for frame in row.path}) / 1e9
 
 
 @pytest.mark.parametrize("version", INTERPRETERS)
@@ -61,6 +60,9 @@ def test_who_waits_for_the_gil_and_who_has_it(version: str, tmp_path: Path) -> N
     assert total(rows, WAIT, "asker", "[waits: GIL]") > 0.8 * waited
     blame = total(rows, BLAME)
     assert total(rows, BLAME, "hog") > 0.95 * blame
+    cause = causes_of(rows, 2, "none")[0]
+    assert (cause.kind, cause.function) == (Kind.LOCK, "hog")
+    assert "(the GIL), which it has" in cause.what
     # who has it, and no core, makes others wait without a sample
     assert 0.3 * waited < blame < 1.1 * waited
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that want CPython's global lock while one has it: `hog` computes in Python all the time, `asker` threads give the
-lock away every millisecond (they sleep), and have to get it back. The same with a ``threading.Lock``: one holds it most of
-the time and computes, others want it.
+"""Threads that want CPython's global lock while one has it: `hog` computes in Python all the time, `asker` threads give
+the lock away every millisecond (they sleep), and have to get it back. The same with a ``threading.Lock``: one holds it
+most of the time and computes, others want it. With `own` it is as with `gil`, and an interpreter with a lock of its own
+computes beside them (3.12 and later).
 
-With `own` it is as with `gil`, and an interpreter with a lock of its own computes beside them (3.12 and later).
-
-usage: gil.py gil|lock|own SECONDS. Prints how long those that want it waited, in seconds: what their sleeps, or taking the
-lock, took beyond what they would take alone, and without the time in which they had no core.
+usage: gil.py gil|lock|own SECONDS. Prints how long those that want it waited, in seconds: what their sleeps, or taking
+the lock, took beyond what they would take alone, and without the time in which they had no core.
 """
 
 from __future__ import annotations

@@ -41,7 +41,9 @@ def lock(site: LossSite, setting: Setting) -> Diagnosis | None:
     """Threads wait for a lock, by what blame, functions or turns tell."""
     metrics = site.tally.metrics
     is_held = metrics.blame_ns >= 0.3 * metrics.idleness_ns > 0
-    if (is_held or not setting.total.blame_ns) and (found := _gil(site, setting, is_held=is_held)) is not None:
+    if (is_held or not setting.total.blame_ns) and (
+        found := _gil(site, setting, is_held=is_held)
+    ) is not None:
         return found
     if is_held:
         return lock_diagnosis(site, setting, "others wait for a lock that it holds:")

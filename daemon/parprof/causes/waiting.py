@@ -84,10 +84,14 @@ def exclusive_waits(site: LossSite) -> dict[str, float]:
 
 
 def script_waits(site: LossSite) -> tuple[float, float]:
-    """For how long threads slept for the GIL, and for locks that scripts made, in the whole program that a site is in."""
+    """For how long threads slept for the GIL, and for locks that scripts made, in all of the program of a site."""
     waits = waits_of(_root(site).all)
     gil = sum(amount for name, amount in waits.items() if _GIL.match(name))
     return gil, sum(amount for name, amount in waits.items() if _SCRIPT_LOCK.match(name))
+
+
+def _is_queue(function: str) -> bool:
+    return bool(_QUEUE.match(function)) and not _GIL.match(function)
 
 
 def queue_of(site: LossSite) -> str:
@@ -95,7 +99,7 @@ def queue_of(site: LossSite) -> str:
     a thread's function alone is at work; else empty."""
     if site.region is None:
         return ""
-    waits = {name: amount for name, amount in waits_of(_root(site).all).items() if _QUEUE.match(name) and not _GIL.match(name)}
+    waits = {name: amount for name, amount in waits_of(_root(site).all).items() if _is_queue(name)}
     if sum(waits.values()) < 0.5 * site.tally.metrics.idleness_ns:
         return ""
     return max(waits, key=lambda name: waits[name], default="")

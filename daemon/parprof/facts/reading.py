@@ -45,9 +45,7 @@ _LATEST_S = 9e9
 _LATER_COLUMNS = ("away", "awaits")
 """The last fields of a key: files of parprof before it knew which cores others had, or what waits were for, lack both,
 or the second. They are 0 as far as these tell."""
-_KNOWN_COLUMNS = tuple(
-    [name for name in COLUMNS if name not in _LATER_COLUMNS[known:]] for known in range(3)
-)
+_KNOWN_COLUMNS = tuple([name for name in COLUMNS if name not in _LATER_COLUMNS[known:]] for known in range(3))
 
 
 def is_facts(data: bytes) -> bool:

@@ -89,7 +89,13 @@ LAYOUTS = {
     11: _V311,
     12: _V312,
     13: replace(
-        _V312, minor=13, tss_key=2160, thread_id=152, thread_frame=72, cframe=NOT_THERE, code_start=200,
+        _V312,
+        minor=13,
+        tss_key=2160,
+        thread_id=152,
+        thread_frame=72,
+        cframe=NOT_THERE,
+        code_start=200,
         interpreter_gil=16,
     ),
 }
@@ -123,7 +129,8 @@ def debug_layout(base: Layout, raw: bytes) -> Layout | None:
     if any(value + 8 > CODE_SIZE for value in in_code) or size_bytes[1] + 8 > size_bytes[2]:
         return None
     return replace(
-        base, interpreter_gil=own_gil, thread_interpreter=thread[3], thread_frame=thread[4], thread_id=thread[5], previous=frame[1], code=frame[2],
+        base, interpreter_gil=own_gil, thread_interpreter=thread[3], thread_frame=thread[4],
+        thread_id=thread[5], previous=frame[1], code=frame[2],
         instruction=frame[3], entry=frame[5], frame_size=min(frame[0], 120), file=code[1], name=code[3],
         lines=code[4], first_line=code[5], code_start=code[9], type=words[45], bytes_size=size_bytes[1],
         bytes_text=size_bytes[2], state=text[1], length=text[2], ascii_size=text[3], wide_size=text[3] + 16,
