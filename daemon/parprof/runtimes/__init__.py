@@ -78,6 +78,11 @@ class Agent:
         """Whether its threads wait by polling, and no edges are known: see `polls`."""
         return self.polls is not _NEVER
 
+    @property
+    def tells_imports(self) -> bool:
+        """Whether it is known which functions programs have from it: see `imports`."""
+        return self.imports is not _NEVER
+
     def outlined_instance(self, name: str) -> int:
         """Argument of an outlined function that tells two pieces of the same work apart; ``name`` may be empty."""
         return 1
