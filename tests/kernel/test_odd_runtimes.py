@@ -78,7 +78,9 @@ def renamed(source: Path, target: Path) -> Path:
     return target
 
 
-def run_two_copies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Session, Truth]:
+def run_two_copies(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, source: Source | None = None
+) -> tuple[Session, Truth]:
     program, log = folder / "two_copies", folder / "log"
     subprocess.run(["gcc", "-O2", "-Wall", "-Werror", WORKLOADS / "two_copies.c", "-o", program], check=True)
     renamed(real_libgomp(), folder / OTHER_NAME[:-1].decode())
@@ -86,7 +88,7 @@ def run_two_copies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Sessi
     other = renamed(plugin, folder / "other_truth.so")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
     monkeypatch.setenv("PARPROF_TRUTH", str(log))
-    with profiling.traced_session() as session:
+    with profiling.traced_session(source=source) as session:
         child = Child(
             [str(program), str(plugin), str(other), "balanced,skewed,barrier,single", "--repeat", "3"]
         )
@@ -95,7 +97,8 @@ def run_two_copies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Sessi
         profiling.run_until(session, lambda: child.poll() is not None)
         session.finish()
         assert child.wait() == 0
-        assert not session.kernel.lost().keys() - {"user_stack"}
+        # with the memory of one, that of the other cannot be read
+        assert not session.kernel.lost().keys() - {"user_stack", "memory" if source else ""}
     logs = [Truth.read(folder / f"log.{number}") for number in range(2)]
     return session, Truth([interval for one in logs for interval in one.intervals])
 
@@ -145,3 +148,14 @@ def test_a_runtime_that_is_replaced_while_it_is_mapped(how: str, tmp_path: Path)
     agreement = profiling.compare(session.trace, Truth.read(log), since_ns=begun)
     assert agreement.judged > 200
     assert agreement.wrong_share <= 0.1, agreement.cases
+
+
+def test_the_memory_of_one_copy_does_not_stand_for_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Probes too dear: what threads run tells of both. Who asks for memory is told that it is wrong."""
+    session, _ = run_two_copies(tmp_path, monkeypatch, Source.MEMORY)
+    target = [one for one in session.targets.values() if one.plan.agents][-1]
+    assert not target.probing.memory.holds
+    (told,) = [note for note in target.notes() if note.startswith("n_w from memory is not right here: ")]
+    assert "libgomp.so.1.0.0" in told and "libgomp-so.1" in told

@@ -78,6 +78,22 @@ def test_a_library_that_came_later(late: FileFacts, said: str) -> None:
     assert after(PLAIN, before=now).spoilt_by == now.spoilt_by, "what it did stays done when it is unloaded"
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        File("libgomp-24e2ab19.so.1"), File("libomp.so.5"), File("plugin.so", FileFacts(static_agent=Libgomp())),
+    ],
+)  # fmt: skip
+def test_another_copy_or_another_runtime_has_threads_of_its_own(other: File) -> None:
+    assert after(PLAIN, File("libgomp.so.1")).holds
+    now = after(PLAIN, File("libgomp.so.1"), other)
+    assert not now.holds and now.spoilt_by
+    if other.facts.static_agent is None:
+        assert now.spoilt_by == f"libgomp.so.1 and {other.name} are a runtime each"
+    assert after(PLAIN, File("libgomp.so.1"), File(other.name, FileFacts(is_namesake=True))).holds
+    assert after(PLAIN, File("libgomp.so.1"), File("libmpi.so.40")).holds
+
+
 def test_where_nothing_can_be_read() -> None:
     none = MemoryChoice(problem="an unknown version")
     assert after(File("late.so", FileFacts(creates_threads=True)), before=none) is none

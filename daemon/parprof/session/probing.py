@@ -167,6 +167,8 @@ class Probing:
         elif self._wanted_source is None and set(names) - set(self._chosen_for):
             self._choose_anew([name for name in names if name not in self._chosen_for])
         self._chosen_for = names
+        if self.source is Source.MEMORY and self.memory.spoilt_by:  # the user would have it
+            self.plan.notes.append(f"n_w from memory is not right here: {self.memory.spoilt_by}")
 
     def _choose_anew(self, late: list[str]) -> None:
         """Other runtimes have come: what was right for those before may tell nothing of them.

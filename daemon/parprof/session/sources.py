@@ -13,7 +13,7 @@ from parprof.plans import ClosureChain, Edge, MemoryPlan, Root, UnknownLayout, W
 from parprof.probes.facts_book import file_facts
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.process.memory import ProcessMemory, environment_of
-from parprof.runtimes import Agent
+from parprof.runtimes import Agent, agent_for_library
 
 
 class Source(StrEnum):
@@ -161,7 +161,22 @@ def _spoilt_by(agent: Agent, load_map: LoadMap) -> str:
     facts = [file_facts(dso) for dso in load_map.dsos()]
     is_inside = any(one.static_agent is not None for one in facts)
     imported = None if is_inside else {name for one in facts for name in one.imports}
-    return agent.memory_spoilt_by(imported, environment_of(load_map.pid)) or _other_threads(load_map)
+    return (
+        _other_runtimes(load_map)
+        or agent.memory_spoilt_by(imported, environment_of(load_map.pid))
+        or _other_threads(load_map)
+    )
+
+
+def _other_runtimes(load_map: LoadMap) -> str:
+    """Why one runtime's state is not all that works in a process; empty if it is: two copies of one count, too."""
+    names = []
+    for dso in load_map.dsos():
+        agent, facts = agent_for_library(dso.name), file_facts(dso)
+        is_library = agent is not None and not agent.is_polling and not facts.is_namesake
+        if is_library or facts.static_agent is not None:
+            names.append(dso.name)
+    return f"{' and '.join(names[:3])} are a runtime each" if len(names) > 1 else ""
 
 
 def _other_threads(load_map: LoadMap) -> str:
