@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +12,7 @@ from parprof.plans import Edge, Root, TeamBarrier, WorkerArray
 from parprof.probes.file_facts import FileFacts
 from parprof.runtimes.cilk5 import Cilk5
 from parprof.runtimes.libgomp import Libgomp
+from parprof.runtimes.onetbb import OneTbb
 from parprof.session import sources
 from parprof.session.sources import (
     MemoryChoice,
@@ -53,7 +54,7 @@ def facts_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def after(*files: File, before: MemoryChoice | None = None) -> MemoryChoice:
     choice = before or MemoryChoice(PLAN, agent=Libgomp())
     load_map: Any = Mapped(*files)
-    return look_again(choice, load_map)
+    return look_again(choice, [Libgomp()], load_map)
 
 
 PLAIN = File("plain", FileFacts(imports=frozenset({"GOMP_parallel"})))
@@ -76,6 +77,11 @@ def test_a_library_that_came_later(late: FileFacts, said: str) -> None:
     now = after(PLAIN, File("late.so", late))
     assert not now.holds and said in now.spoilt_by and now.plan is PLAN
     assert after(PLAIN, before=now).spoilt_by == now.spoilt_by, "what it did stays done when it is unloaded"
+
+
+def test_a_runtime_that_came_later() -> None:
+    now = look_again(MemoryChoice(PLAN, agent=Libgomp()), [Libgomp(), OneTbb()], cast(Any, Mapped(PLAIN)))
+    assert not now.holds and "those of onetbb" in now.spoilt_by
 
 
 def test_where_nothing_can_be_read() -> None:
