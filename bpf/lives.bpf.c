@@ -25,9 +25,11 @@ static __always_inline void thread_created(struct process *p, u32 tgid, u32 tid,
 	}
 	if (config && (config->flags & HAS_RUNTIME) && parent && parent->start_routine) {
 		t->base_work = !in_runtime(config, parent->start_routine);
-		parent->start_routine = 0;
-		if (!(config->flags & FROM_LEAVES))
+		if (in_unprobed(config, parent->start_routine))
+			set_unknown(p, t, UNPROBED);
+		else if (!(config->flags & FROM_LEAVES))
 			set_unknown(p, t, 0);
+		parent->start_routine = 0;
 	}
 	if ((t->base_work || (config && config->closures.there)) && created)
 		t->base_context = created;

@@ -117,7 +117,7 @@ static __always_inline u64 forget_in(u64 *hidden, u64 value)
 /* In which slice of the time something is counted that comes now. */
 static __always_inline u16 slice_of(struct settings *s, u64 now)
 {
-	return s->slice_ns ? (now - s->slices_begin_ns) / s->slice_ns : 0;
+	return s->slice_ns && now > s->slices_begin_ns ? (now - s->slices_begin_ns) / s->slice_ns : 0;
 }
 
 static __always_inline u64 mix(u64 hash, u64 value)

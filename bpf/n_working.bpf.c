@@ -18,6 +18,8 @@ static __always_inline void observe(struct process *p, struct thread *t, struct 
 		unblock(p, t);
 		found_running(t);
 	}
+	if (config && t->unknown == GUESSED && !t->is_main && in_unprobed(config, ip))
+		set_unknown(p, t, UNPROBED);	/* attached to: it is seen to be one of those */
 	if (config && !t->depth && (t->unknown || p->from_leaves))
 		t->base_work = !leaf_waits(config, ip, sp);
 	else if (config && !frames_say_work(t) && runs_program(config, t, ip))

@@ -160,7 +160,7 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int
 		t->blocked = 1;
 		t->spins = 0;
 	} else {
-		if (t->unknown == 1 && !t->depth && !busy)
+		if (tells_by_leaves(t) && !t->depth && !busy)
 			guess_from_leaf(p, t, tgid);
 		t->spins = waits_in_loop(tgid);
 	}
@@ -239,7 +239,7 @@ static __always_inline void wakes_to_work(struct thread *t, u32 tgid)
 {
 	struct process_config *config = configs.lookup(&tgid);
 
-	if (config && (config->flags & FROM_LEAVES))
+	if (t->unknown == UNPROBED || (config && (config->flags & FROM_LEAVES)))
 		t->base_work = 1;
 }
 
@@ -268,7 +268,7 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 		rejoin(p, t);
 		follow_source(p, t);
 		unblock(p, t);
-		if (t->unknown == 1)
+		if (tells_by_leaves(t))
 			wakes_to_work(t, tgid);
 		recount_at(p, t, 0, 1, now);
 		trace_wakeup(p, t, now);

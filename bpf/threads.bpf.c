@@ -75,6 +75,10 @@ static __always_inline void end_runtime_lock_wait(struct thread *t)
 	t->lock_wait = 0;
 }
 
+/* Values of `unknown` in struct thread. */
+#define GUESSED 1
+#define UNPROBED 4
+
 static __always_inline void set_unknown(struct process *p, struct thread *t, u8 unknown)
 {
 	if (t->unknown == unknown)
@@ -82,6 +86,12 @@ static __always_inline void set_unknown(struct process *p, struct thread *t, u8 
 	if (t->unknown == 1 || unknown == 1)
 		__sync_fetch_and_add(&p->n_unknown[parity(p)], unknown == 1 ? 1 : -1);
 	t->unknown = unknown;
+}
+
+/* Does what the thread runs tell whether it works, where no frame does? */
+static __always_inline int tells_by_leaves(const struct thread *t)
+{
+	return t->unknown == GUESSED || t->unknown == UNPROBED;
 }
 
 /* Switches were not followed for a while: nobody knows who sleeps. Each thread is counted again when it shows itself;
@@ -120,7 +130,8 @@ static __always_inline void follow_source(struct process *p, struct thread *t)
 	t->depth = 0;
 	t->caught_working = 0;
 	t->from_leaves = p->from_leaves;
-	set_unknown(p, t, 1);
+	if (t->unknown != UNPROBED)
+		set_unknown(p, t, GUESSED);
 }
 
 static __always_inline void set_member(struct process *p, struct thread *t)
@@ -180,6 +191,12 @@ static __always_inline int in_spin_loop(struct process_config *c, u64 address)
 static __always_inline int in_libc(struct process_config *c, u64 address)
 {
 	return in_ranges(c->libc_start, c->libc_end, MAX_LIBC_RANGES, address);
+}
+
+/* Is it code of a runtime of which no probe tells, beside one that is probed? */
+static __always_inline int in_unprobed(struct process_config *c, u64 address)
+{
+	return in_ranges(c->unprobed_start, c->unprobed_end, MAX_UNPROBED_RANGES, address);
 }
 
 /* Is the leaf runtime code that waits, or a libc stub (futex, sched_yield) called by it? */

@@ -25,6 +25,7 @@
 #define MAX_WAIT_RANGES 16	/* code of the runtimes in which threads wait */
 #define MAX_SPIN_RANGES 16	/* loops of any code in which threads wait */
 #define MAX_LIBC_RANGES 2	/* libc, and before glibc 2.34 libpthread */
+#define MAX_UNPROBED_RANGES 2	/* executable mappings of runtimes without probes beside those that have some */
 #define MAX_USER_RANGES 4	/* executable mappings of files that call them */
 #define MAX_CODE_SPANS 2	/* the executable, the libraries */
 #define COMM_LENGTH 16
@@ -247,6 +248,8 @@ struct process_config {
 	u64 spin_end[MAX_SPIN_RANGES];
 	u64 libc_start[MAX_LIBC_RANGES];	/* the C library, and its threads where they are a library of their own */
 	u64 libc_end[MAX_LIBC_RANGES];
+	u64 unprobed_start[MAX_UNPROBED_RANGES];	/* runtimes of which no probe tells, beside others that are probed */
+	u64 unprobed_end[MAX_UNPROBED_RANGES];
 	struct memory_plan memory;
 	struct closure_chain closures;
 	u32 flags;
@@ -299,7 +302,8 @@ struct thread {
 	u8 blocked;		/* sleeps in the kernel */
 	u8 counted;		/* included in n_working: the only way in and out of that number */
 	u8 unknown;		/* 1: base_work is a guess (attached in the middle); 2: so, but it has not run since;
-				 * 3: no runtime was mapped when it was met */
+				 * 3: no runtime was mapped when it was met; 4: its runtime has no probes, leaves tell
+				 * what it does for as long as it lives */
 	u8 member;		/* has taken part in a parallel region */
 	u8 busy;		/* a probe is changing this entry: the sampler must not */
 	u8 is_main;

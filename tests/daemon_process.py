@@ -428,10 +428,10 @@ def _small_kernel(
 
 def _stand_in(sizes: dict[str, int], clock: str) -> None:
     """Replace what the daemon gets from its surroundings."""
-    from parprof.service import daemon, log
+    from parprof.service import daemon, log, watchlist
 
     log.BURST = 1_000_000
-    daemon.RETRY_SECONDS = 1.0
+    watchlist.RETRY_SECONDS = 1.0
     if sizes:
         daemon.BpfKernel = functools.partial(_small_kernel, daemon.BpfKernel, sizes)  # type: ignore[misc,assignment]
     if clock:

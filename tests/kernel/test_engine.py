@@ -237,3 +237,15 @@ def test_what_is_frozen_stays_as_it_is(burner: subprocess.Popen[bytes]) -> None:
         assert replace(after, spent_ns=state.spent_ns) == state  # the hooks themselves still run
         assert kernel.scopes.state(1) == scope
         assert scope is not None and scope.n_working == 1
+
+
+def test_programs_load_while_signals_come() -> None:
+    """The verifier gives up as soon as a signal waits: a terminal that is resized, a child's end, a timer's tick."""
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        with BpfKernel(["cpu-clock"], 97) as kernel:
+            assert kernel.statistics()["samples"] == 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -212,6 +212,24 @@ def test_tbb_sampled(program: str, tmp_path: Path) -> None:
     assert agreement.wrong_share <= 0.05, agreement.cases
 
 
+def test_each_thread_is_judged_by_its_own_runtime(tmp_path: Path) -> None:
+    """Of two runtimes, one with probes and one without: those of OpenMP's team by the edges, TBB's by what they run."""
+    if not (profiling.BUILD / "tbb_truth").exists():
+        pytest.skip("libtbb-dev is not installed: no TBB program was built")
+    runs = {"team": [], "": []}
+    for attempt in range(3):
+        for phase, had in runs.items():
+            arguments = [phase] if phase else []
+            had.append(profiling.record("tbb_truth.gomp", arguments, tmp_path / f"{phase}{attempt}"))
+            assert had[-1].target.source is Source.EXACT
+        if best(runs["team"]).wrong_share <= 0.002 and best(runs[""]).wrong_share <= 0.05:
+            break
+    assert best(runs["team"]).judged > 20 and best(runs[""]).judged > 300
+    assert best(runs["team"]).wrong_share <= 0.002, best(runs["team"]).cases
+    assert best(runs[""]).wrong_share <= 0.05, best(runs[""]).cases
+    assert not runs[""][-1].target.probing.switches
+
+
 _STUBS = """
 /* As libpthread's own: a leaf function without a frame, in which a thread that yields is found. */
 __asm__(".globl sched_yield\\n.type sched_yield, @function\\nsched_yield:\\n"

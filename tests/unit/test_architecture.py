@@ -32,6 +32,8 @@ SERVICE_LAYERS = (
     "config",
     "footprint governor short_lived",
     "watching",
+    "watchlist",
+    "loop",
     "daemon",
     "main",
     "__main__",

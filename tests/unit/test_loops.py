@@ -379,6 +379,6 @@ def _other_machine() -> ElfFile:
 
 
 def test_without_capstone_there_are_no_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machinecode, "_disassembler", lambda: None)
+    monkeypatch.setattr(machinecode, "disassembler", lambda **_: None)
     nest = loops_in(b"\xeb\xfe")
     assert not nest.loops and "capstone" in nest.notes[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +12,7 @@ from parprof.plans import Edge, Root, TeamBarrier, WorkerArray
 from parprof.probes.file_facts import FileFacts
 from parprof.runtimes.cilk5 import Cilk5
 from parprof.runtimes.libgomp import Libgomp
+from parprof.runtimes.onetbb import OneTbb
 from parprof.session import sources
 from parprof.session.sources import (
     MemoryChoice,
@@ -53,7 +54,7 @@ def facts_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def after(*files: File, before: MemoryChoice | None = None) -> MemoryChoice:
     choice = before or MemoryChoice(PLAN, agent=Libgomp())
     load_map: Any = Mapped(*files)
-    return look_again(choice, load_map)
+    return look_again(choice, [Libgomp()], load_map)
 
 
 PLAIN = File("plain", FileFacts(imports=frozenset({"GOMP_parallel"})))
@@ -79,19 +80,20 @@ def test_a_library_that_came_later(late: FileFacts, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        File("libgomp-24e2ab19.so.1"), File("libomp.so.5"), File("plugin.so", FileFacts(static_agent=Libgomp())),
-    ],
-)  # fmt: skip
-def test_another_copy_or_another_runtime_has_threads_of_its_own(other: File) -> None:
+    "other", [File("libgomp-24e2ab19.so.1"), File("plugin.so", FileFacts(static_agent=Libgomp()))]
+)
+def test_another_copy_has_threads_of_its_own(other: File) -> None:
     assert after(PLAIN, File("libgomp.so.1")).holds
     now = after(PLAIN, File("libgomp.so.1"), other)
-    assert not now.holds and now.spoilt_by
-    if other.facts.static_agent is None:
-        assert now.spoilt_by == f"libgomp.so.1 and {other.name} are a runtime each"
+    assert not now.holds
+    assert now.spoilt_by == f"libgomp.so.1 and {other.name} are libgomp each, and one is read"
     assert after(PLAIN, File("libgomp.so.1"), File(other.name, FileFacts(is_namesake=True))).holds
     assert after(PLAIN, File("libgomp.so.1"), File("libmpi.so.40")).holds
+
+
+def test_a_runtime_that_came_later() -> None:
+    now = look_again(MemoryChoice(PLAN, agent=Libgomp()), [Libgomp(), OneTbb()], cast(Any, Mapped(PLAIN)))
+    assert not now.holds and "those of onetbb" in now.spoilt_by
 
 
 def test_where_nothing_can_be_read() -> None:

@@ -21,6 +21,7 @@ from parprof.cct.views import flat_view
 from parprof.metrics import Metrics
 from parprof.model import Frame, Origin, PathSample, ProcessInfo, Profile
 from parprof.service.folding import FOLDED, fold_cold
+from parprof.service.model import Labels
 from parprof.service.recent import KEPT, RecentProfiles
 from profiles import few_paths, few_samples, with_events
 
@@ -159,7 +160,7 @@ def test_merges_the_last_seconds() -> None:
     recent = RecentProfiles()
     for number in range(5):
         samples = [path_sample((MAIN, A), 1), path_sample((MAIN, B), number)]
-        recent.add(interval(7, 1000.0 + 10 * number, samples), uid=3)
+        recent.add(interval(7, 1000.0 + 10 * number, samples), labels=Labels(uid=3))
     profile = recent.profile(7, 20)
     assert profile is not None
     assert by_path(profile.samples) == {(MAIN, A): 2, (MAIN, B): 7}
@@ -262,14 +263,15 @@ def test_a_profile_with_its_intervals_can_be_had_again() -> None:
 
 def test_each_interval_is_taken_once() -> None:
     recent = RecentProfiles()
-    recent.add(interval(7, 0.0, [path_sample((A,), 1)]))
+    recent.add(interval(7, 0.0, [path_sample((A,), 1)]), labels=Labels("a", 3))
     recent.add(interval(7, 10.0, [path_sample((A,), 2)]))
     first = recent.take(7)
-    assert first is not None and sums(first.samples).samples == 3
+    assert first is not None and sums(first[0].samples).samples == 3
     assert recent.take(7) is None
     recent.add(interval(7, 20.0, [path_sample((A,), 4)]))
     second = recent.take(7)
-    assert second is not None and (sums(second.samples).samples, second.start_time_s) == (4, 20.0)
+    assert second is not None and (sums(second[0].samples).samples, second[0].start_time_s) == (4, 20.0)
+    assert second[1] == Labels("a", 3)
     assert recent.take(8) is None
 
 

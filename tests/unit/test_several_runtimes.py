@@ -45,12 +45,18 @@ class Loading:
         return self.probing.source
 
 
-def test_a_runtime_without_probes_that_comes_late_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_without_probes_that_comes_late_takes_none_away(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Loading(monkeypatch)
     assert process.load(Libgomp()) is Source.EXACT
+    assert process.load(OneTbb()) is Source.EXACT and process.probing.switches == []
+
+
+def test_a_runtime_with_probes_that_comes_late_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Loading(monkeypatch)
     assert process.load(OneTbb()) is Source.SAMPLED
-    assert process.probing.switches == ["n_w source exact -> sampled: onetbb came, of which no probe tells"]
-    assert process.load(Libomp()) is Source.SAMPLED and len(process.probing.switches) == 1
+    assert process.load(Libgomp()) is Source.EXACT
+    assert process.probing.switches == ["n_w source sampled -> exact: libgomp came, which is probed"]
+    assert process.probing.take_transitions() == [("sampled", "exact")]
 
 
 @pytest.mark.parametrize("order", list(permutations((Libgomp, OneTbb, Libomp))))
@@ -58,7 +64,7 @@ def test_the_order_makes_no_difference(
     order: tuple[type[Agent], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = Loading(monkeypatch)
-    assert [process.load(agent()) for agent in order][-1] is Source.SAMPLED
+    assert [process.load(agent()) for agent in order][-1] is Source.EXACT
 
 
 def test_two_with_probes_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,26 @@ int tbb_threads;
 		tbb_##name();                                                      \
 	}
 
+#ifdef _OPENMP
+#include <omp.h>
+
+TRUTH_WORK(team_long)
+TRUTH_WORK(team_short)
+
+/* What threads of TBB have no part in: each thread of an OpenMP team waits for the other in turn. */
+static void phase_team(void)
+{
+#pragma omp parallel num_threads(threads)
+	for (int round = 0; round < 4; round++) {
+		if (omp_get_thread_num() == round % threads)
+			team_long(2 * unit_ns);
+		else
+			team_short(unit_ns);
+#pragma omp barrier
+	}
+}
+#endif
+
 PHASE(serial)
 PHASE(balanced)
 PHASE(skewed)
@@ -43,6 +63,9 @@ PHASE(pipeline)
 int main(int argc, char **argv)
 {
 	static const struct phase phases[] = {
+#ifdef _OPENMP
+		{ "team", phase_team },
+#endif
 		{ "serial", phase_serial },
 		{ "balanced", phase_balanced },
 		{ "skewed", phase_skewed },

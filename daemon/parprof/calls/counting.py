@@ -289,8 +289,3 @@ def _exit_probes(site: CountedSite) -> list[CallProbe]:
         )
         for vaddr in site.copy.exits.vaddrs
     ]
-
-
-def sites_of(sites: Iterable[CountedSite], routine: str) -> list[CountedSite]:
-    """Those of a routine."""
-    return [site for site in sites if site.routine.name == routine]

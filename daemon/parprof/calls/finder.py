@@ -162,11 +162,6 @@ class FunctionFinder(Closing):
         """What was asked for that no file has so far: a sentence for each, with what to do."""
         return [self._why_missing(one) for one in self.wanted if one.text not in self._answered]
 
-    @property
-    def is_missing_all(self) -> bool:
-        """Whether nothing of what was asked for is anywhere so far."""
-        return not self._answered
-
     def _why_missing(self, wanted: Wanted) -> str:
         text = visible(wanted.text)
         if wanted.text in self._indirect:

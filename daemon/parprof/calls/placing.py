@@ -15,15 +15,12 @@ import struct
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from parprof.files.disassembler import disassembler
 from parprof.files.elf import EM_X86_64, ET_EXEC, ElfFile, Symbol
 from parprof.files.elf_image import PF_X, PT_LOAD
 from parprof.probes.cheap_sites import ENDBR64, ProbeSite, cheap_probe_site
-
-if TYPE_CHECKING:
-    from capstone import Cs
 
 NOP5 = b"\x0f\x1f\x44\x00\x00"
 """What compilers leave for tracers to be patched; recent kernels put a jump there."""
@@ -142,7 +139,7 @@ class FileCode:
             elif one.value == self._elf.entry:
                 out[one.value].spoil("the program starts there")
         left = {value for value, found in out.items() if not found.other}
-        if not left or self._elf.machine != EM_X86_64 or _disassembler() is None:
+        if not left or self._elf.machine != EM_X86_64 or disassembler() is None:
             for found in out.values():
                 found.spoil("its callers cannot be disassembled")
             return out
@@ -270,10 +267,10 @@ def _instruction_at(code: bytes, start: int, at: int) -> str:
     A ``direct`` call or jump begins there; one that ``has a prefix`` began before it; it ``is conditional``; it is
     ``inside`` of something else; or that is ``unknown``.
     """
-    disassembler = _disassembler()
-    if disassembler is None:
+    reader = disassembler()
+    if reader is None:
         return "unknown"
-    for address, size, mnemonic, operands in disassembler.disasm_lite(code, start):
+    for address, size, mnemonic, operands in reader.disasm_lite(code, start):
         if address == at:
             return "direct" if code[at - start] in (_CALL, _JUMP, _SHORT_JUMP) else "is conditional"
         if address + size > at:
@@ -281,12 +278,3 @@ def _instruction_at(code: bytes, start: int, at: int) -> str:
             goes_there = mnemonic.rpartition(" ")[2] in ("call", "jmp") and operands == hex(target)
             return "has a prefix" if goes_there else "inside"
     return "unknown"
-
-
-@cache
-def _disassembler() -> Cs | None:
-    try:
-        import capstone
-    except ImportError:
-        return None
-    return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from parprof.calls.counting import CountedSite
 from parprof.calls.function import Function
-from parprof.kernel.call_counts import Caller
 from parprof.kernel.call_times import ArcTime, RoutineTime
 
 
@@ -17,10 +16,6 @@ class Times(NamedTuple):
     by_routine: Mapping[int, RoutineTime]
     """By number: `CountedSite.timed_as`."""
     by_caller: Mapping[tuple[int, ...], tuple[ArcTime, ArcTime]]
-
-    def of_caller(self, caller: Caller) -> tuple[ArcTime, ArcTime]:
-        """What the calls of one caller took: sequential ones, concurrent ones."""
-        return self.by_caller.get(tuple(caller), (ArcTime(), ArcTime()))
 
     def of_routines(
         self, sites: Mapping[int, CountedSite], name: Callable[[CountedSite], Function]

@@ -14,9 +14,9 @@ from parprof.kernel.stacks import INTERRUPTED, RawStack, StackTable
 from parprof.model import ACTIVATION, Count, Facts, SampleKey, ThreadState, add_facts
 
 COMPARED_FRAMES = 128
-_MOST_STACKS = 1 << 13
+_MOST_STACKS = 1 << 11
 """Stacks that were only seen from within: each is a row, which costs the report half a millisecond. What is new in
-others is left out: in a recursion each sample has dozens that nobody has seen."""
+others is left out, without a look at them: in a recursion each sample has dozens that nobody has seen."""
 _PATIENCE = 8
 """Drains that samples wait for their stack, as `parprof.kernel.counts` has it."""
 _WORD = 8
@@ -74,6 +74,8 @@ class Activations:
             return digest
         known = self._seen_from.get((digest, level))
         if known is None:
+            if len(self._own) >= _MOST_STACKS:
+                return 0
             known = self._put(outer_part(stack, level))
             self._seen_from[digest, level] = known
         return known
@@ -82,8 +84,6 @@ class Activations:
         text = stack.native + bytes((stack.end, stack.cut & 0xFF, stack.cut >> 8))
         digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") | 1
         if digest not in self._own:
-            if len(self._own) >= _MOST_STACKS:
-                return 0
             self._own.add(digest)
             self._stacks.put(digest, stack)
         return digest

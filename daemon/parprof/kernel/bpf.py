@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from parprof.errors import KernelUnsupported
@@ -22,6 +24,8 @@ ANY, NOEXIST, EXIST = 0, 1, 2
 PROG_TYPES = {"kprobe": 2, "perf_event": 7, "raw_tracepoint": 17}
 ATTACH_PERF_EVENT, ATTACH_UPROBE_MULTI, ATTACH_UPROBE_SESSION = 41, 48, 57
 _ENOENT, _E2BIG, _ENOSPC = 2, 7, 28
+_DISTURBED_TRIES = 8
+"""A debugger's stops, which no thread can hold off, may disturb so often."""
 _FUNCTION_PLACE_BYTES = 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -189,7 +193,7 @@ def _program_load(
             len(places) // _FUNCTION_PLACE_BYTES,
         )  # fmt: skip
         try:
-            return _bpf(PROG_LOAD, attributes)[0]
+            return _undisturbed(PROG_LOAD, attributes)
         except OSError as error:
             failure = error
             if attempt == 0:
@@ -198,6 +202,26 @@ def _program_load(
     raise KernelUnsupported(
         f"the kernel refused BPF program {name}: {failure.strerror}: {' / '.join(words)}"
     ) from failure
+
+
+def _undisturbed(command: int, attributes: bytes) -> int:
+    """The command's descriptor. The verifier gives up where a signal waits for the thread, an ended child's say."""
+    with suppress(BlockingIOError):
+        return _bpf(command, attributes)[0]
+    with _signals_held_off():
+        for _ in range(_DISTURBED_TRIES):
+            with suppress(BlockingIOError):
+                return _bpf(command, attributes)[0]
+        return _bpf(command, attributes)[0]
+
+
+@contextmanager
+def _signals_held_off() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def raw_tracepoint_open(name: str, program: int) -> int:

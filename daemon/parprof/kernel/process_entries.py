@@ -33,6 +33,8 @@ def fill_config(raw: Any, config: WatchConfig) -> None:
         raw.spin_start[index], raw.spin_end[index] = start, end
     for index, (start, end) in enumerate(config.libc_ranges):
         raw.libc_start[index], raw.libc_end[index] = start, end
+    for index, (start, end) in enumerate(config.unprobed_ranges):
+        raw.unprobed_start[index], raw.unprobed_end[index] = start, end
     for index, (start, end) in enumerate(config.code_spans):
         raw.code_start[index], raw.code_end[index] = start, end
     raw.flags = config.flags

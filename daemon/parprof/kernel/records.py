@@ -11,7 +11,7 @@ from parprof.plans import ClosureChain, MemoryPlan
 FOLLOW_CHILDREN, STOP_AT_EXEC, HAS_RUNTIME, STOP_AT_LOAD = 1, 2, 4, 8
 FROM_LEAVES, FROM_MEMORY, CHECK_MEMORY, CACTUS, BLAME_LOCKS = 16, 32, 64, 128, 256
 MAX_RUNTIME_RANGES, MAX_USER_RANGES, MAX_WAIT_RANGES, MAX_LIBC_RANGES = 6, 4, 16, 2
-MAX_SPIN_RANGES = 16
+MAX_SPIN_RANGES, MAX_UNPROBED_RANGES = 16, 2
 RECORD_EXEC, RECORD_FORK, RECORD_EXIT, RECORD_LEARNED, RECORD_LOAD_MAP, RECORD_REPLACED = 2, 3, 4, 5, 6, 8
 RECORD_STALE_MAP, RECORD_SEEN, RECORD_CUT = 9, 12, 13
 COMMAND_RECOUNT, COMMAND_PROBE, COMMAND_SETTLE = 1, 2, 3
@@ -152,5 +152,7 @@ class WatchConfig:
     """Code of any file in which threads only wait for each other."""
     libc_ranges: tuple[tuple[int, int], ...] = ()
     """The C library, in whose stubs threads wait that the runtimes' code sent there."""
+    unprobed_ranges: tuple[tuple[int, int], ...] = ()
+    """Runtimes without probes, beside others that are probed: their threads are judged by what they run."""
     memory: MemoryPlan | None = None
     closures: ClosureChain | None = None

@@ -53,6 +53,7 @@ class Folder(Owners):
         """``known``: see `Owners`."""
         super().__init__(known)
         self._plain: dict[int, Bichord] = {}
+        self._moved: dict[tuple[int, int], tuple[Frame, Frame, Frame]] = {}
 
     def plain(self, frame: Frame) -> Bichord:
         """The bichord of a frame that stands for itself: one and the same for one frame."""
@@ -60,6 +61,13 @@ class Folder(Owners):
         if known is None:
             known = self._plain[id(frame)] = Bichord.of((frame,), (frame,))
         return known
+
+    def moved(self, frame: Frame, body: Frame) -> Frame:
+        """A function, or a loop of it, where a body of it runs: one and the same for the same two."""
+        known = self._moved.get((id(frame), id(body)))
+        if known is None:
+            known = self._moved[id(frame), id(body)] = frame, body, _moved(frame, body)
+        return known[2]
 
     def fold(
         self, own: Path, *, outer: Path = (), before: Path | None = None, keep_runtime_leaf: bool = True
@@ -158,7 +166,7 @@ class _Builder:
             self.calls[function_of(frame)] = len(context), tuple(level)
             if not part or self._is_same(part, level[0].name):
                 del context[len(context) - len(level) :]
-                lead = [_moved(one, frame) for one in level]
+                lead = [self._folder.moved(one, frame) for one in level]
         if plumbing:
             self._below(plumbing, context)
             self.group([frame], lead)
@@ -182,7 +190,9 @@ class _Builder:
             )
             self.calls[body] = len(self._logical), tuple(level)
         if continues:
-            self._logical[len(self._logical) - len(level) :] = [_moved(one, frame) for one in level]
+            self._logical[len(self._logical) - len(level) :] = [
+                self._folder.moved(one, frame) for one in level
+            ]
             physical, count = self._groups[-1]
             self._groups[-1] = (*physical, *pending, frame), count
         else:

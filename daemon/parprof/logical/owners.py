@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import zip_longest
+from typing import NamedTuple
 
-from parprof.logical.threads import THREADS, calls_clone, passes_by
+from parprof.logical.threads import THREADS, calls_clone, may_call_clone, passes_by
 from parprof.model import Frame
 from parprof.runtimes import Agent, agents
 
@@ -14,6 +14,7 @@ FunctionId = tuple[str, str, str, int]
 """A compiler-made function: name, module, file, first line. Names such as ``.omp_outlined.`` are not unique."""
 
 
+_PATHS_REMEMBERED = 64
 _NAMELESS = re.compile(r"\+0x[0-9a-f]+\Z")
 
 
@@ -31,6 +32,16 @@ def function_of(frame: Frame) -> FunctionId:
     return frame.name, frame.module, frame.file, frame.start_line
 
 
+class _Told(NamedTuple):
+    """What is to be known of a frame, whatever is around it."""
+
+    frame: Frame
+    owner: Agent | None
+    passes: bool
+    """It is whose its caller is."""
+    may_clone: bool
+
+
 class Owners:
     """Asks the agents of the runtimes that a process may have."""
 
@@ -38,6 +49,10 @@ class Owners:
         """``known``: the agents to ask, the first one that owns a frame wins. None: all that there are."""
         self._agents = (*(agents() if known is None else known), THREADS)
         self._owners: dict[tuple[str, str, str], Agent | None] = {}
+        self._told: dict[int, _Told] = {}
+        """By the frame's identity: paths have the same objects by the ten thousand."""
+        self._last: dict[int, tuple[Sequence[Frame], Sequence[Agent | None]]] = {}
+        """What was asked lately, by the path's identity: the same is asked several times of each stack."""
         self._parts: dict[str, str | None] = {}
         self._authors: dict[str, str] = {}
         self._as_written: dict[str, bool] = {}
@@ -74,21 +89,42 @@ class Owners:
             known = self._as_written[name] = self.encloser(name) is None and self.author(name) == name
         return known
 
-    def owners(self, frames: Sequence[Frame]) -> list[Agent | None]:
+    def owners(self, frames: Sequence[Frame]) -> Sequence[Agent | None]:
         """For each frame, root first, the runtime that it is plumbing of.
 
         A loop belongs to whom its function does; what a runtime calls of the C library belongs to the runtime.
         """
+        if not isinstance(frames, tuple):  # what may change is remembered by nobody
+            return self._owners_of(frames)
+        asked, told = self._last.get(id(frames), (None, ()))
+        if asked is frames:
+            return told
+        out = self._owners_of(frames)
+        if len(self._last) >= _PATHS_REMEMBERED:
+            self._last.clear()
+        self._last[id(frames)] = frames, out
+        return out
+
+    def _owners_of(self, frames: Sequence[Frame]) -> Sequence[Agent | None]:
         out: list[Agent | None] = []
         last: Agent | None = None
-        for frame, callee in zip_longest(frames, frames[1:]):
-            if not frame.is_loop:
-                passed = last if last is not None and passes_by(frame) else None
-                last = self.owner(frame) or passed
-                if last is None and callee is not None and calls_clone(frame, callee):
-                    last = THREADS
+        known = self._told
+        for index, frame in enumerate(frames):
+            told = known.get(id(frame)) or self._look_at(frame)
+            if told.owner is not None or not told.passes:
+                last = told.owner
+            if last is None and told.may_clone and index + 1 < len(frames):
+                last = THREADS if calls_clone(frame, frames[index + 1]) else None
             out.append(last)
         return out
+
+    def _look_at(self, frame: Frame) -> _Told:
+        if frame.is_loop:
+            told = _Told(frame, None, True, False)
+        else:
+            told = _Told(frame, self.owner(frame), passes_by(frame), may_call_clone(frame))
+        self._told[id(frame)] = told
+        return told
 
     def handed_out(self, plumbing: Sequence[Frame], frame: Frame, runtime: Agent) -> FunctionId:
         """What tells a piece of work that a runtime's ``plumbing`` called: that is in ``frame``, the author's first.

@@ -45,9 +45,14 @@ def is_of_scheduler(frame: Frame) -> bool:
     return bool(_SCHEDULERS.match(frame.name))
 
 
+def may_call_clone(frame: Frame) -> bool:
+    """Whether this has the name of glibc's function that creates threads."""
+    return frame.name == "create_thread"
+
+
 def calls_clone(frame: Frame, callee: Frame) -> bool:
     """Whether this is glibc's ``create_thread``, which is told by what it calls: a program may use the name, too."""
-    return frame.name == "create_thread" and bool(_CLONE.fullmatch(THREADS.plain(callee.name)))
+    return may_call_clone(frame) and bool(_CLONE.fullmatch(THREADS.plain(callee.name)))
 
 
 def passes_by(frame: Frame) -> bool:

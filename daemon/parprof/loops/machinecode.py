@@ -7,13 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
-from typing import TYPE_CHECKING
 
 from parprof.errors import ParprofError
+from parprof.files.disassembler import disassembler
 from parprof.files.elf import EM_X86_64, ElfFile
-
-if TYPE_CHECKING:
-    from capstone import Cs
 
 MAX_BYTES = 1 << 18
 MAX_INSTRUCTIONS = 1 << 16
@@ -108,22 +105,11 @@ def decode(code: bytes, vaddr: int, limit: int) -> Iterable[Instruction]:
     Raises:
         CodeError: there is nothing to decode them with.
     """
-    disassembler = _disassembler()
-    if disassembler is None:
+    reader = disassembler(skip_data=True)
+    if reader is None:
         raise CodeError("the Python package capstone is missing")
-    found: Iterable[Instruction] = disassembler.disasm_lite(code, vaddr, limit)
+    found: Iterable[Instruction] = reader.disasm_lite(code, vaddr, limit)
     return found
-
-
-@cache
-def _disassembler() -> Cs | None:
-    try:
-        import capstone
-    except ImportError:
-        return None
-    out = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    out.skipdata = True
-    return out
 
 
 @cache

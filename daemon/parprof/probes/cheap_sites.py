@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from parprof.files.disassembler import disassembler
 from parprof.files.elf import EM_X86_64, ElfFile
-
-if TYPE_CHECKING:
-    from capstone import Cs
 
 ENDBR64 = b"\xf3\x0f\x1e\xfa"
 _MAX_PREFIX = 512
@@ -79,12 +76,12 @@ def cheap_probe_site(elf: ElfFile, vaddr: int, size: int) -> ProbeSite:
         return ProbeSite(vaddr, False, "not x86-64 code")
     if not code or not size or size > _MAX_FUNCTION or len(code) < size:
         return ProbeSite(vaddr, False, "its code is missing, very long or of unknown length")
-    disassembler = _disassembler(detail=True)
-    if disassembler is None:
+    reader = disassembler(detail=True)
+    if reader is None:
         return ProbeSite(vaddr, False, "no push at the entry; with the package capstone more would be known")
     intact = True
     site = 0
-    for instruction in disassembler.disasm(code[skipped:_MAX_PREFIX], vaddr + skipped):
+    for instruction in reader.disasm(code[skipped:_MAX_PREFIX], vaddr + skipped):
         if is_emulated(bytes(instruction.bytes)):
             site = instruction.address
             break
@@ -114,14 +111,14 @@ def tail_jump_site(elf: ElfFile, vaddr: int, size: int) -> ProbeSite | None:
     if not 0 < size <= _MAX_PREFIX or elf.machine != EM_X86_64:
         return None
     code = elf.read(vaddr, size)
-    disassembler = _disassembler(detail=True)
-    if disassembler is None or len(code) < size:
+    reader = disassembler(detail=True)
+    if reader is None or len(code) < size:
         return None
     jumps = []
     returns = 0
     intact = True
     end = vaddr
-    for instruction in disassembler.disasm(code, vaddr):
+    for instruction in reader.disasm(code, vaddr):
         end = instruction.address + instruction.size
         if instruction.mnemonic.endswith("ret") and not instruction.op_str:
             returns += 1
@@ -142,17 +139,6 @@ def tail_jump_site(elf: ElfFile, vaddr: int, size: int) -> ProbeSite | None:
     if end != vaddr + size or len(jumps) != 1 or not returns:
         return None
     return ProbeSite(jumps[0], True, "the jump to the slow path", intact)
-
-
-@cache
-def _disassembler(*, detail: bool) -> Cs | None:
-    try:
-        import capstone
-    except ImportError:
-        return None
-    out = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    out.detail = detail
-    return out
 
 
 def _written(instruction: Any) -> set[str]:
@@ -180,12 +166,12 @@ def _target(instruction: Any) -> int | None:
 
 def _branch_targets(code: bytes, vaddr: int) -> set[int] | None:
     """Where the branches of a function go; None if some target is unknown or some bytes are no code."""
-    disassembler = _disassembler(detail=False)
-    if disassembler is None:
+    reader = disassembler(detail=False)
+    if reader is None:
         return None
     out = set()
     end = vaddr
-    for address, length, mnemonic, operands in disassembler.disasm_lite(code, vaddr):
+    for address, length, mnemonic, operands in reader.disasm_lite(code, vaddr):
         end = address + length
         if not mnemonic.rpartition(" ")[2].startswith(_BRANCHES):
             continue

@@ -12,6 +12,7 @@ from parprof.kernel.records import (
     MAX_LIBC_RANGES,
     MAX_RUNTIME_RANGES,
     MAX_SPIN_RANGES,
+    MAX_UNPROBED_RANGES,
     MAX_USER_RANGES,
     MAX_WAIT_RANGES,
 )
@@ -58,6 +59,8 @@ class Plan:
     """The code of the runtimes in which threads wait; none: all of it may."""
     libc_ranges: list[Range] = field(default_factory=list)
     """The C library and, before glibc 2.34, its threads: each from its first to its last executable mapping."""
+    unprobed_ranges: list[Range] = field(default_factory=list)
+    """The code of runtimes without probes, where others that are probed are beside them."""
     spin_ranges: list[Range] = field(default_factory=list)
     """Loops in which threads only wait for each other, of whatever code, as far as they are known."""
     spinning: list[str] = field(default_factory=list)
@@ -233,6 +236,7 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False, spin_rules: SpinRule
     if len(code) > MAX_RUNTIME_RANGES:
         plan.notes.append(f"{len(code)} runtime mappings, {MAX_RUNTIME_RANGES} watched")
     plan.wait_ranges = _wait_code(load_map, runtimes, code)
+    plan.unprobed_ranges = _unprobed_code(load_map, runtimes)
     if not any(runtime.is_inside for runtime in runtimes):  # else the runtime's code may lie among the user's
         code = [r for dso in users for r in _ranges(load_map, dso)]
         plan.user_ranges = code[:MAX_USER_RANGES]
@@ -275,7 +279,7 @@ def plan_spins(plan: Plan, load_map: LoadMap, rules: SpinRules) -> None:
     yields = [_moved(load_map, dso, one) for dso in dsos for one in file_facts(dso).yield_code]
     found = [(dso, loop, name) for dso in dsos if rules.loops for loop, name in SPINS.found(dso).items()]
     loops = [_moved(load_map, dso, loop) for dso, loop, _ in found]
-    out = list(dict.fromkeys([*named, *polling, *yields, *loops]))
+    out = list(dict.fromkeys([*named, *plan.unprobed_ranges, *polling, *yields, *loops]))
     plan.spin_ranges = sorted(out[:MAX_SPIN_RANGES])
     # a name that is empty: the function has none
     plan.spinning = list(
@@ -393,10 +397,20 @@ def _wait_code(load_map: LoadMap, runtimes: list[_Runtime], code: list[Range]) -
         bias = load_map.bias(runtime.dso)
         found = [(bias + start, bias + end) for start, end in file_facts(runtime.dso).wait_code]
         found = [(start, end) for start, end in found if any(a <= start < b for a, b in code)]
+        if not found and not runtime.agent.hooks:  # whatever it does there is not the program's work
+            found = _runtime_code(load_map, [runtime])
         if not found:
             return []
         out += found
     return merged(sorted(out), MAX_WAIT_RANGES)
+
+
+def _unprobed_code(load_map: LoadMap, runtimes: list[_Runtime]) -> list[Range]:
+    """Of runtimes without probes, if others have some: else all threads are judged by what they run."""
+    unprobed = [runtime for runtime in runtimes if not runtime.agent.hooks]
+    if len(unprobed) == len(runtimes):
+        return []
+    return merged(sorted(_runtime_code(load_map, unprobed)), MAX_UNPROBED_RANGES)
 
 
 def _creation_sites(dsos: list[Dso], runtimes: list[_Runtime]) -> list[Site]:

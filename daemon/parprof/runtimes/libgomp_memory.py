@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from parprof.files.disassembler import disassembler
 from parprof.files.elf import EM_X86_64, ElfError, ElfFile
 from parprof.plans import Memory, TeamBarrier, UnknownLayout
 
@@ -170,17 +171,6 @@ def _word(process: Memory, vaddr: int) -> int:
 
 
 @cache
-def _disassembler() -> Any:
-    try:
-        import capstone
-    except ImportError:
-        raise UnknownLayout("the Python package capstone is not installed") from None
-    out = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    out.detail = True
-    return out
-
-
-@cache
 def _x86() -> Any:
     from capstone import x86
 
@@ -190,7 +180,10 @@ def _x86() -> Any:
 def _code_of(elf: ElfFile, vaddr: int) -> list[Any]:
     """The first instructions at an address."""
     code = elf.read(vaddr, _MAX_CODE)
-    return [i for i in _disassembler().disasm(code, vaddr) if i.mnemonic not in ("endbr64", "nop")]
+    reader = disassembler(detail=True)
+    if reader is None:
+        raise UnknownLayout("the Python package capstone is not installed")
+    return [i for i in reader.disasm(code, vaddr) if i.mnemonic not in ("endbr64", "nop")]
 
 
 def _function(elf: ElfFile, name: str) -> int:

@@ -15,12 +15,14 @@ from parprof.kernel.objects import cache_name, get_object, object_cache
 from parprof.kernel.perf_events import EventChoice, choose
 from parprof.service import capabilities, log
 from parprof.service.config.load import changed_keys, read_secret
+from parprof.service.config.options import DaemonOptions
 from parprof.service.config.push import push_config
 from parprof.service.config.schema import Config, ConfigError, Http
 from parprof.service.config.text import CommandLine, answer, parse_command_line
 from parprof.service.control.server import ControlServer
-from parprof.service.daemon import Daemon, DaemonOptions
+from parprof.service.daemon import Daemon
 from parprof.service.http import HttpServer
+from parprof.service.loop import DaemonLoop
 from parprof.service.notify import Notifier
 from parprof.service.push.pusher import Pusher
 from parprof.service.selection import Selection
@@ -146,9 +148,10 @@ class Parprofd:
         if config.stores:
             self._pusher = Pusher(config, _LOG.warning)
             parts.callback(self._pusher.close)
-            self._daemon.pushed = self._pusher.outcomes
-            self._daemon.push_queues = self._pusher.queues
-            self._daemon.leave = self._pusher.submit
+            push = self._daemon.push
+            push.outcomes = self._pusher.outcomes
+            push.queues = self._pusher.queues
+            push.leave = self._pusher.submit
 
     def _start_http(self, parts: ExitStack) -> None:
         http = self._http_at_start
@@ -165,7 +168,7 @@ class Parprofd:
     def _ask_for_reload(self) -> None:
         self._reload = True
 
-    def _each_turn(self) -> None:
+    def _each_turn(self, loop: DaemonLoop) -> None:
         """In the loop's thread, about once a second."""
         snapshot = self._daemon.snapshot()
         status = (
@@ -183,7 +186,7 @@ class Parprofd:
         elif self._reload:
             self._reload = False
             self._notifier.reloading()
-            self._apply_new_configuration()
+            self._apply_new_configuration(loop)
             self._notifier.ready(status)
         else:
             self._notifier.status(status)
@@ -197,15 +200,15 @@ class Parprofd:
         now_s = time.monotonic()
         if not self._to_push and now_s >= self._next_push_s:
             self._next_push_s = now_s + self._config.push.interval_s
-            self._to_push = self._daemon.recent_pids()
+            self._to_push = list(self._daemon.recent.pids())
         while self._to_push and self._pusher.has_room():
-            found = self._daemon.take_profile(self._to_push.pop())
+            found = self._daemon.recent.take(self._to_push.pop())
             if found is not None:
                 self._pusher.submit(*found)
 
     def _push_the_rest(self) -> None:
         """At the end: what was sampled since the last time goes to the stores, or waits on disk."""
-        self._to_push = self._daemon.recent_pids()
+        self._to_push = list(self._daemon.recent.pids())
         until_s = time.monotonic() + _LAST_PUSH_SECONDS
         self._next_push_s = math.inf
         while self._pusher is not None and self._to_push and time.monotonic() < until_s:
@@ -225,7 +228,7 @@ class Parprofd:
             except ParprofError as error:
                 _LOG.error("the %s is not reloaded: %s", what, error)
 
-    def _apply_new_configuration(self) -> None:
+    def _apply_new_configuration(self, loop: DaemonLoop) -> None:
         """A wrong configuration changes nothing."""
         try:
             fresh = self._line.load().config
@@ -237,7 +240,7 @@ class Parprofd:
             _LOG.warning("these take effect at the next start: %s", ", ".join(later))
         self._config = fresh
         log.set_level(fresh.log.level)
-        self._daemon.apply(options_of(fresh, self._events))
+        loop.apply(options_of(fresh, self._events))
         if self._http is not None:
             self._reload_secrets(self._http)
         _LOG.info("reloaded: %s", ", ".join(now) or f"nothing {'else ' if later else ''}has changed")

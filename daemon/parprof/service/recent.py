@@ -15,7 +15,7 @@ from parprof.attribution.concurrency import plus, trimmed
 from parprof.metrics import Metrics, add_column
 from parprof.model import Frame, Interval, Levels, Origin, Path, PathSample, Profile
 from parprof.profile.merge import Part, Relation, head_of, merged_head
-from parprof.service.model import ProfileEntry
+from parprof.service.model import Labels, ProfileEntry
 
 _ROW_BYTES = 4
 _VALUE_BYTES = 8
@@ -73,11 +73,18 @@ class RecentProfiles:
         while self._intervals and self.estimated_bytes > self._max_bytes:
             self._drop_oldest()
 
-    def add(self, profile: Profile, *, image: int = 0, uid: int = 0, ended_s: float | None = None) -> None:
+    def add(
+        self,
+        profile: Profile,
+        *,
+        image: int = 0,
+        labels: Labels | None = None,
+        ended_s: float | None = None,
+    ) -> None:
         """Add the next interval of a process: what was sampled from its ``start_time_s`` on.
 
         ``ended_s``: when it ended, CLOCK_MONOTONIC; by default now. To name what was sampled can take long.
-
+        ``labels``: where the process belongs, as of now.
         ``image``: the process image it is about (see `SampleKey`). Where that is a new one, the intervals of the
         one before are dropped: the PID may be another process.
         """
@@ -85,7 +92,8 @@ class RecentProfiles:
         process = self._processes.get(pid)
         if process is None or process.image != image:
             self.forget(pid)
-            process = self._processes[pid] = _Process(image, uid)
+            process = self._processes[pid] = _Process(image)
+        process.labels = labels or process.labels
         numbers = array("I", [self._number(process, sample) for sample in profile.samples])
         for number in numbers:
             process.users[number] += 1
@@ -195,7 +203,7 @@ class RecentProfiles:
             duration_s = sum(one.head.duration_s for one in process.intervals)
             count = sum(one.samples for one in process.intervals)
             comm = last.head.process.comm
-            entry = ProfileEntry(pid, comm, process.uid, first.start_time_s, duration_s, count)
+            entry = ProfileEntry(pid, comm, process.labels.uid, first.start_time_s, duration_s, count)
             found.append((last.end_s, entry))
         return tuple(entry for _, entry in sorted(found, key=lambda item: -item[0]))
 
@@ -262,15 +270,15 @@ class RecentProfiles:
         out.duration_s = max(out.duration_s, until_s - began_s)
         return out
 
-    def take(self, pid: int) -> Profile | None:
-        """What was added to a process since the last call: each interval once. None if nothing was."""
+    def take(self, pid: int) -> tuple[Profile, Labels] | None:
+        """What was added to a process since the last call, each interval once, and where the process belongs."""
         process = self._processes.get(pid)
         if process is None:
             return None
         fresh = [interval for interval in process.intervals if not interval.taken]
         for interval in fresh:
             interval.taken = True
-        return _merge(fresh) if fresh else None
+        return (_merge(fresh), process.labels) if fresh else None
 
     def image(self, pid: int) -> int | None:
         """The process image that the intervals of a PID are of; None without any."""
@@ -285,9 +293,9 @@ class RecentProfiles:
 class _Process:
     """The intervals of one process image, and the table that their rows point into."""
 
-    def __init__(self, image: int, uid: int) -> None:
+    def __init__(self, image: int) -> None:
         self.image = image
-        self.uid = uid
+        self.labels = Labels()
         self.intervals: deque[_Interval] = deque()
         self.identities: list[_Identity] = []
         self.numbers: dict[_Identity, int] = {}

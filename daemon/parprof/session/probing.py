@@ -82,12 +82,14 @@ class Probing:
         self._planned_for: LoadMap | None = None
         self._chosen_for: list[str] = []
         """Names of the runtimes that the source was chosen for."""
+        self._could_probe = False
+        """Whether one of them has probes."""
         self._transitions: list[tuple[str, str]] = []
 
     def inherit(self, parent: Probing) -> None:
         """A fork starts with its parent's memory."""
         self.plan, self.source, self.memory = parent.plan, parent.source, parent.memory
-        self._chosen_for = parent._chosen_for
+        self._chosen_for, self._could_probe = parent._chosen_for, parent._could_probe
 
     def is_planned_for(self, load_map: LoadMap | None) -> bool:
         """Whether this load map has nothing that was not planned for."""
@@ -109,7 +111,7 @@ class Probing:
         return WatchConfig(
             flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges),
             tuple(plan.wait_ranges), code_spans, tuple(plan.spin_ranges), tuple(plan.libc_ranges),
-            self.memory.plan, self.memory.closures,
+            tuple(plan.unprobed_ranges), self.memory.plan, self.memory.closures,
         )  # fmt: skip
 
     def place(self, load_map: LoadMap) -> None:
@@ -157,33 +159,30 @@ class Probing:
         if self.memory.plan is None:
             self.memory = with_root(look_for_memory(self.plan.agents, load_map), self.plan.sites)
         else:
-            self.memory = look_again(self.memory, load_map)
+            self.memory = look_again(self.memory, self.plan.agents, load_map)
             if self.source is Source.MEMORY and not self.memory.holds and self._wanted_source is None:
                 without = first_source(self.plan.agents, self.memory, None, self.has_edges)
                 self.go_over_to(without, self.memory.spoilt_by)
         names = [agent.name for agent in self.plan.agents]
         if self.source is Source.SCHEDULER:
             self.source = first_source(self.plan.agents, self.memory, self._wanted_source, self.has_edges)
-        elif self._wanted_source is None and set(names) - set(self._chosen_for):
-            self._choose_anew([name for name in names if name not in self._chosen_for])
+        elif self._wanted_source is None and self._chosen_for and not self._could_probe:
+            self._choose_anew(names)
+        self._could_probe = any(agent.hooks for agent in self.plan.agents)
         self._chosen_for = names
         if self.source is Source.MEMORY and self.memory.spoilt_by:  # the user would have it
             self.plan.notes.append(f"n_w from memory is not right here: {self.memory.spoilt_by}")
 
-    def _choose_anew(self, late: list[str]) -> None:
-        """Other runtimes have come: what was right for those before may tell nothing of them.
-
-        A source that probes were given up for stays.
-        """
+    def _choose_anew(self, names: list[str]) -> None:
+        """Nothing could be probed until now: if that was for want of a runtime with probes, it may have come."""
         source = first_source(self.plan.agents, self.memory, None, self.has_edges)
-        if source is Source.SAMPLED and self.source in (Source.EXACT, Source.MEMORY):
-            self.go_over_to(source, f"{' and '.join(late)} came, of which no probe tells")
+        if source is Source.EXACT:
+            late = [name for name in names if name not in self._chosen_for]
+            self._note_source(source, f"{' and '.join(late)} came, which is probed")
 
     def go_over_to(self, source: Source, why: str) -> None:
         """Take n_w from another source from now on. Threads are judged anew by the next that is seen of them."""
-        self._transitions.append((str(self.source), str(source)))
-        self._note_switch(f"n_w source {self.source} -> {source}: {why}")
-        self.source = source
+        self._note_source(source, why)
         self._probed.configure()
         if source is Source.EXACT:
             self._kernel.breaker.probe_again(self._pid)
@@ -193,6 +192,11 @@ class Probing:
         self._kernel.forget_learned({self._image})
         if source is Source.MEMORY and self.memory.is_learned:
             self._place_anew()
+
+    def _note_source(self, source: Source, why: str) -> None:
+        self._transitions.append((str(self.source), str(source)))
+        self._note_switch(f"n_w source {self.source} -> {source}: {why}")
+        self.source = source
 
     def take_transitions(self) -> list[tuple[str, str]]:
         """Changes of the source since the last call: (from, to)."""

@@ -165,7 +165,7 @@ class Session:
         now_ns = time.monotonic_ns()
         unended = self.kernel.unended({target.image: target.scope.number}, now_ns)
         self.kernel.find_waits(target.pid, now_ns if wanted else 0)
-        self._add({0: unended.facts})
+        self._add({now_ns - self.started_ns: unended.facts})
 
     @property
     def facts(self) -> Facts:
@@ -265,6 +265,7 @@ class Session:
         self._follow_cores(now)
         self._clear_away(readable)
         self._note_rates(now)
+        self._note_levels()
         self._drain_in_time(now)
         self._learn_spins()
         self._check_in_time(now)
@@ -335,19 +336,22 @@ class Session:
             self._last_rates = now
             self.regions.note(now)
 
-    def _drain_in_time(self, now: float) -> None:
-        if self._intervals is None:
-            if now - self._last_drain >= self.pace.drain:
-                self.drain()
-            return
+    def _note_levels(self) -> None:
+        """Keep what was when, of n_w too: what the kernel counts of that has no slices."""
         took_ns = time.monotonic_ns() - self.started_ns
-        if self._intervals.wants_levels(took_ns):
+        if self._intervals is not None and self._intervals.wants_levels(took_ns):
             self._intervals.note_levels(took_ns, self._levels(self.started_ns + took_ns))
-        young = max(_FIRST_DRAIN_SECONDS, _DRAIN_SHARE * took_ns / 1e9)
-        if now - self._last_drain >= min(self.pace.drain, young):
-            self.drain()
-            if self._intervals.make_room(took_ns):
-                self.kernel.slice_time(self.started_ns, self._intervals.length_ns)
+
+    def _drain_in_time(self, now: float) -> None:
+        took_ns = time.monotonic_ns() - self.started_ns
+        pace = self.pace.drain
+        if self._intervals is not None:
+            pace = min(pace, max(_FIRST_DRAIN_SECONDS, _DRAIN_SHARE * took_ns / 1e9))
+        if now - self._last_drain < pace:
+            return
+        self.drain()
+        if self._intervals is not None and self._intervals.make_room(took_ns):
+            self.kernel.slice_time(self.started_ns, self._intervals.length_ns)
 
     def _check_in_time(self, now: float) -> None:
         if now - self._last_check >= min(self.pace.drain, _CHECK_SECONDS):

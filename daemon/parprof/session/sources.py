@@ -13,7 +13,7 @@ from parprof.plans import ClosureChain, Edge, MemoryPlan, Root, UnknownLayout, W
 from parprof.probes.facts_book import file_facts
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.process.memory import ProcessMemory, environment_of
-from parprof.runtimes import Agent, agent_for_library
+from parprof.runtimes import Agent
 
 
 class Source(StrEnum):
@@ -87,9 +87,9 @@ def first_source(
     """
     if not agents:
         return Source.SCHEDULER
-    # Of several runtimes, one whose threads no probe tells of decides: what threads run tells of all of them.
+    # Of several runtimes, those that can be probed are; threads of the others are judged by what they run all the same.
     offered = [Source(agent.source) for agent in agents]
-    preferred = wanted or (Source.SAMPLED if Source.SAMPLED in offered else offered[0])
+    preferred = wanted or (Source.EXACT if Source.EXACT in offered else offered[0])
     if preferred is Source.MEMORY and memory.plan is None:
         preferred = Source.EXACT
     if preferred is Source.EXACT and not (has_edges and any(agent.hooks for agent in agents)):
@@ -140,7 +140,7 @@ def look_for_memory(agents: list[Agent], load_map: LoadMap) -> MemoryChoice:
                 problem = f"{dso.name}: {error}"
                 continue
             if plan is not None:
-                return MemoryChoice(plan, _spoilt_by(agent, load_map), agent=agent)
+                return MemoryChoice(plan, _spoilt_by(agent, agents, load_map), agent=agent)
     return MemoryChoice(problem=problem)
 
 
@@ -150,33 +150,36 @@ def _has_inside(dso: Dso, agent: Agent) -> bool:
     return facts.is_static or (facts.static_agent is not None and facts.static_agent.name == agent.name)
 
 
-def look_again(memory: MemoryChoice, load_map: LoadMap) -> MemoryChoice:
+def look_again(memory: MemoryChoice, agents: list[Agent], load_map: LoadMap) -> MemoryChoice:
     """The same way to read n_w, judged by what is mapped now: a library that came later may use more."""
     if memory.agent is None or memory.spoilt_by:
         return memory
-    return replace(memory, spoilt_by=_spoilt_by(memory.agent, load_map))
+    return replace(memory, spoilt_by=_spoilt_by(memory.agent, agents, load_map))
 
 
-def _spoilt_by(agent: Agent, load_map: LoadMap) -> str:
+def _spoilt_by(agent: Agent, agents: list[Agent], load_map: LoadMap) -> str:
+    others = [other.name for other in agents if other.name != agent.name]
+    if others:
+        return f"its threads are not all that work: those of {' and '.join(others)} do, too"
     facts = [file_facts(dso) for dso in load_map.dsos()]
     is_inside = any(one.static_agent is not None for one in facts)
     imported = None if is_inside else {name for one in facts for name in one.imports}
     return (
-        _other_runtimes(load_map)
+        _copies(agent, load_map)
         or agent.memory_spoilt_by(imported, environment_of(load_map.pid))
         or _other_threads(load_map)
     )
 
 
-def _other_runtimes(load_map: LoadMap) -> str:
-    """Why one runtime's state is not all that works in a process; empty if it is: two copies of one count, too."""
+def _copies(agent: Agent, load_map: LoadMap) -> str:
+    """Why one runtime's state is not all that works in a process that maps several copies of it; empty if not."""
     names = []
     for dso in load_map.dsos():
-        agent, facts = agent_for_library(dso.name), file_facts(dso)
-        is_library = agent is not None and not agent.is_polling and not facts.is_namesake
-        if is_library or facts.static_agent is not None:
+        facts = file_facts(dso)
+        is_library = bool(agent.library.match(dso.name)) and not facts.is_namesake
+        if is_library or (facts.static_agent is not None and facts.static_agent.name == agent.name):
             names.append(dso.name)
-    return f"{' and '.join(names[:3])} are a runtime each" if len(names) > 1 else ""
+    return f"{' and '.join(names[:3])} are {agent.name} each, and one is read" if len(names) > 1 else ""
 
 
 def _other_threads(load_map: LoadMap) -> str:

@@ -1,0 +1,381 @@
+"""The daemon's loop: watches the processes that use the machine, and charges what it samples interval by interval.
+
+All of it is done by one thread, which owns the session. What it leaves for others to read is on the `Board`; what they
+want done they ask `parprof.service.daemon.Daemon` for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from parprof import cache
+from parprof.errors import ParprofError, TargetError
+from parprof.kernel.counters import LEFT_OUT
+from parprof.kernel.detacher import detacher
+from parprof.kernel.engine import BpfKernel
+from parprof.kernel.records import Budget
+from parprof.metrics import Metrics
+from parprof.model import Profile
+from parprof.probes.prices import machine_prices
+from parprof.profile.addresses import AddressBook
+from parprof.profile.naming import FileNamer
+from parprof.profile.rows import RowMaker
+from parprof.service import footprint
+from parprof.service.config.options import DaemonOptions
+from parprof.service.folding import fold_cold
+from parprof.service.governor import Governor
+from parprof.service.groups import Groups
+from parprof.service.losses import UNDECIDED, Losses
+from parprof.service.model import GroupKey, Labels, ProfileEntry, PushQueue, Snapshot
+from parprof.service.recent import RecentProfiles
+from parprof.service.selection import Candidates
+from parprof.service.short_lived import ShortLived
+from parprof.service.watching import NOTHING_SAMPLED, Charged, Watching
+from parprof.service.watchlist import Watchlist
+from parprof.session.session import Pace, Session
+from parprof.session.sources import Source
+
+_LOG = logging.getLogger(__name__)
+_STACKS_KEPT = 4_000
+_STACK_DRAINS = 6
+_FRESH_SECONDS = 0.5
+"""What was charged so short a time ago is answer enough."""
+_RENEWED_SECONDS = 2.0
+"""No snapshot is made sooner after the last one because somebody asks: each drains the kernel's tables."""
+_TRIM_SECONDS = 60.0
+_SETTLE_SECONDS = 60.0
+"""By then, at the latest, the daemon has met all processes that ran when it started."""
+
+
+@dataclass(slots=True)
+class Board:
+    """What the loop leaves for all threads to read. A value is never changed, only put in the place of another."""
+
+    snapshot: Snapshot
+    entries: tuple[ProfileEntry, ...] = ()
+    """The processes of which there is a recent profile."""
+    turned_s: float = field(default_factory=time.monotonic)
+    """When the loop turned last, CLOCK_MONOTONIC."""
+
+
+def _nothing_left(profile: Profile, labels: Labels) -> None:
+    """No store wants it."""
+
+
+@dataclass(slots=True)
+class Pushing:
+    """What the loop has to do with profiles that are pushed to stores."""
+
+    outcomes: Callable[[], Mapping[tuple[str, str], int]] = dict
+    """Where the counts of pushed profiles come from."""
+    queues: Callable[[], Mapping[str, PushQueue]] = dict
+    """And what waits to be pushed."""
+    leave: Callable[[Profile, Labels], None] = _nothing_left
+    """Is given what nobody has taken yet of a process image that another one has replaced."""
+
+
+class DaemonLoop:
+    """One run of the daemon, from the first sample to `finish`. For one thread."""
+
+    def __init__(
+        self,
+        options: DaemonOptions,
+        kernel: BpfKernel,
+        namer: FileNamer,
+        board: Board,
+        recent: RecentProfiles,
+        push: Pushing,
+        wake_fd: int,
+    ) -> None:
+        """``recent`` outlives it; the loop turns at once when ``wake_fd`` becomes readable."""
+        self._options = options
+        self._kernel = kernel
+        self._board = board
+        self._recent = recent
+        self._push = push
+        self._governor = Governor(options.budget_ratio, options.frequency_hz)
+        self._ended = Metrics()
+        self._undecided = 0
+        """Samples of processes about which nothing was decided, when the last interval ended."""
+        self._undecided_s = 0.0
+        self._drain_seconds = 0.0
+        self._cost_ns = self._cost_ratio = 0.0
+        self._said: set[str] = set()
+        """Problems of caches on disk."""
+        pace = Pace(
+            poll=1.0, drain=footprint.drain_seconds(options), rates=1.0, tables=footprint.TURN_SECONDS,
+            cores=footprint.CORES_SECONDS, drain_at_exit=False,
+        )  # fmt: skip
+        self._candidates = Candidates(options.selection, options.max_processes)
+        self._session = Session(kernel, pace, self._candidates.add, spare_plain=True)
+        self._session.wake_up_by(wake_fd)
+        groups = None if options.by_process else Groups(options.max_groups)
+        self._watching = Watching(self._session, groups=groups)
+        self._watching.shows_arguments = options.arguments
+        self._short = ShortLived()
+        self._watchlist = Watchlist(kernel, self._session, self._watching, self._candidates, self._short)
+        self._rows = RowMaker(AddressBook(namer, by_line=True, kernel_depth=options.kernel_depth))
+        self._losses = Losses(kernel.lost)
+        self._losses.also("candidates_full", lambda: self._candidates.refused)
+        self._losses.also("path_incomplete", lambda: self._rows.incomplete)
+        kernel.breaker.set_prices(machine_prices(kernel))
+        footprint.collect_less()
+        self._began_s = self._charged_s = self._snapshot_s = self._trimmed_s = time.monotonic()
+        self._tell_of_caches()
+
+    def turn(self, answer: Callable[[], None]) -> None:
+        """Wait for something to happen, deal with it, and with what was asked: ``answer`` does that."""
+        time.sleep(max(self._board.turned_s + footprint.TURN_SECONDS - time.monotonic(), 0.0))
+        self._session.step(self._candidates.wait_seconds(min(1.0, self._options.interval_seconds)))
+        answer()
+        self._watchlist.consider()
+        now_s = time.monotonic()
+        if now_s - self._snapshot_s >= self._options.interval_seconds:
+            self._renew()
+        if now_s - self._trimmed_s >= _TRIM_SECONDS:
+            self._trimmed_s = now_s
+            self._trim()
+        self._board.turned_s = now_s
+
+    def finish(self) -> None:
+        """Detach from everything. Targets run on."""
+        self._session.finish()
+        self._session.close()
+
+    # What is asked of it.
+
+    def renew(self) -> None:
+        """A snapshot of now, if the last one is old enough for that to be worth it."""
+        if time.monotonic() - self._snapshot_s >= _RENEWED_SECONDS:
+            self._renew()
+
+    def exactly(self, pid: int, first: int, last: int) -> Profile:
+        """Certain intervals of a process. Raises TargetError."""
+        found = self._recent.exactly(pid, first, last)
+        if found is None:
+            raise TargetError(f"that profile of process {pid} is not kept any more; / links to newer ones")
+        return found
+
+    def last(self, pid: int, seconds: float, *, by_interval: bool) -> Profile:
+        """The last ``seconds`` of a process. Raises TargetError."""
+        if self._watchlist.cut_waits(pid) or time.monotonic() - self._charged_s >= _FRESH_SECONDS:
+            self.charge()
+        target = self._session.live(pid)
+        if target is None:
+            found = self._recent.profile(pid, seconds, by_interval=by_interval)
+        else:
+            since_s = self._watching.since_s(target)
+            found = self._recent.profile(
+                pid, seconds, until_s=self._charged_s, since_s=since_s, by_interval=by_interval
+            )
+        if found is not None:
+            if not found.total().samples:  # its threads only waited
+                found.notes.append(NOTHING_SAMPLED)
+            return found
+        if target is None:
+            raise TargetError(f"process {pid} is not watched, or ended before anything was sampled of it")
+        cores, event = self._rows.cores_of(target), self._options.events[0]
+        return self._watching.idle_profile(target, seconds, cores, event)
+
+    def watch(self, pid: int) -> None:
+        """Watch a process, whatever the selection says of it. Raises TargetError."""
+        self._watchlist.begin(pid)
+
+    def unwatch(self, pid: int) -> None:
+        """Stop to watch a process that was asked for. Raises TargetError."""
+        self._watchlist.end(pid)
+
+    def find_waits(self, pid: int, wanted: bool) -> None:
+        """Find out from now on where the threads of a process wait, too, or do so no more."""
+        self._watchlist.find_waits(pid, wanted)
+
+    def sample_at(self, frequency_hz: int) -> None:
+        """Sample at this rate, if it is higher than the usual one; 0: at the usual one."""
+        self._governor.ask_for(frequency_hz)
+        self.charge()
+
+    def cut(self, pid: int) -> float:
+        """End the interval, and with it the waits of a process that go on; when that was, CLOCK_MONOTONIC."""
+        self._watchlist.cut_waits(pid)
+        self.charge()
+        return self._charged_s
+
+    def apply(self, options: DaemonOptions) -> None:
+        """Go on with other options, those that need a restart aside."""
+        self._options = replace(
+            options, events=self._options.events, interval_seconds=self._options.interval_seconds
+        )
+        self._governor.set_budget(options.budget_ratio, options.frequency_hz)
+        self._kernel.breaker.set_budget(Budget(options.budget_ratio))
+        self._recent.resize(options.ring_bytes)
+        self._watching.shows_arguments = options.arguments
+        self._candidates.selection = options.selection
+        self._candidates.max_processes = options.max_processes
+        self._watchlist.drop_unwanted()
+
+    # What it does of itself.
+
+    def _renew(self) -> None:
+        self._snapshot_s = time.monotonic()
+        self.charge()
+        if self._losses.is_settling and (
+            not self._candidates or self._snapshot_s - self._began_s >= _SETTLE_SECONDS
+        ):
+            self._losses.settle()
+        self._board.snapshot = self._make_snapshot()
+
+    def charge(self) -> None:
+        """Take what was sampled since the last time and charge it."""
+        self._watchlist.drop_become_others()
+        session, before_s = self._session, time.monotonic()
+        session.drain()
+        self._watching.look()
+        seconds = before_s - self._charged_s
+        self._charged_s = before_s
+        drained = session.take()
+        self._undecided_until_now()
+        self._set_frequency()  # before anything else: what is sampled from now on is weighed with the new one
+        rows = self._rows.rows(drained)
+        charged = self._watching.charge(
+            drained.facts,
+            rows,
+            seconds,
+            self._options.paths_per_process,
+            fold_cold,
+            self._rows.fine_n_working,
+            drained.frequency_hz,
+        )
+        self._ended.add(self._watching.take_strays())
+        for one in charged:
+            profile = self._watching.profile(one, self._rows.cores_of(one.target), self._options.events[0])
+            pid = one.target.pid
+            if self._recent.image(pid) not in (None, one.target.image):
+                left = self._recent.take(pid)
+                if left is not None:
+                    self._push.leave(*left)
+            self._recent.add(profile, image=one.target.image, labels=one.labels, ended_s=before_s)
+        self._govern(charged, seconds, drained.frequency_hz)
+        before_ns, self._cost_ns = self._cost_ns, session.cost.machine_ns(session.targets.values())
+        machine_ns = 1e9 * max(seconds, 0.001) * (os.cpu_count() or 1)
+        self._cost_ratio = max(self._cost_ns - before_ns, 0.0) / machine_ns
+        ended = session.drop_ended()
+        for target in ended:
+            had = self._watching.forget(target)
+            self._ended.add(had)
+            self._short.sampled(target.pid, had.cpu_ns / 1e9)
+            self._governor.forget(target.image)
+        self._rows.forget({target.image for target in ended})
+        self._watchlist.forget(target.pid for target in ended if session.live(target.pid) is None)
+        self._board.entries = self._recent.entries()
+        self._drain_seconds = time.monotonic() - before_s
+
+    def _govern(self, charged: list[Charged], seconds: float, frequency_hz: int) -> None:
+        now_s = time.monotonic()
+        for one in charged:
+            target = one.target
+            one.account.cost_ratio = self._governor.cost_ratio(one.usage)
+            if target.ended:
+                continue
+            for before, after in target.probing.take_transitions():
+                self._governor.note_degraded(target.image, before, after, now_s)
+            if (
+                target.probing.has_edges
+                and self._governor.judge(target.image, target.source, now_s) is not target.source
+            ):
+                _LOG.info("process %d: probes are tried again", target.pid)
+                target.probing.go_over_to(Source.EXACT, "probes are tried again")
+                target.probing.take_transitions()
+        self._govern_switches(now_s)
+        if frequency_hz == self._governor.frequency_hz:  # else another rate was asked for meanwhile
+            self._governor.judge_frequency(self._watching.machine(charged, seconds))
+
+    def _govern_switches(self, now_s: float) -> None:
+        breaker = self._kernel.breaker
+        if not self._governor.judge_switches(breaker.follows_switches, now_s):
+            return
+        try:
+            breaker.follow_switches(self._kernel.images())
+            _LOG.info("context switches are followed again")
+        except (ParprofError, OSError) as error:
+            _LOG.warning("context switches are not followed: %s", error)
+
+    def _set_frequency(self) -> None:
+        """Sample at the governor's rate from now on: right after a drain, as all that was drained has one rate."""
+        frequency_hz = self._governor.frequency_hz
+        if frequency_hz == self._kernel.frequency_hz:
+            return
+        _LOG.info("sampling at %d Hz instead of %d", frequency_hz, self._kernel.frequency_hz)
+        try:
+            self._kernel.set_frequency(frequency_hz)
+        except ParprofError as error:
+            _LOG.warning("sampling stays at %d Hz: %s", self._kernel.frequency_hz, error)
+            self._governor.frequency_hz = self._kernel.frequency_hz
+
+    def _trim(self) -> None:
+        """Give back what has not been used for some time."""
+        self._kernel.trim_stacks(_STACK_DRAINS, _STACKS_KEPT)
+        self._session.trim()
+        self._rows.trim()
+        self._tell_of_caches()
+        footprint.give_back()
+
+    def _tell_of_caches(self) -> None:
+        for problem in set(cache.problems()) - self._said:
+            self._said.add(problem)
+            _LOG.warning(
+                "%s: %s; what is kept there is made anew at each start, the BPF programs too",
+                cache.cache_directory(),
+                problem,
+            )
+
+    def _undecided_until_now(self) -> None:
+        """Weigh samples of processes about which nothing was decided with the rate at which they were taken."""
+        lost = self._kernel.lost().get(UNDECIDED, 0)
+        self._undecided_s += max(lost - self._undecided, 0) / self._kernel.frequency_hz
+        self._undecided = lost
+
+    def _short_lived(self) -> dict[GroupKey, float]:
+        """CPU time of those about which nothing was decided, by what their parents belong to."""
+        return dict(self._short.advance(self._undecided_s))
+
+    def _make_snapshot(self) -> Snapshot:
+        lost = self._losses.counts()
+        counted = self._kernel.statistics()
+        processes = self._watching.snapshots(self._rows, self._options.functions_per_process)
+        return Snapshot(
+            time_s=time.time(),
+            started_s=self._board.snapshot.started_s,
+            processes=processes,
+            frequency_hz=self._kernel.frequency_hz,
+            samples=self._rows.samples,
+            lost=lost,
+            probe_hits=self._watching.probe_hits(),
+            edge_hits=self._watching.edge_hits(),
+            attach_failures=dict(Counter(self._watchlist.failures) + self._watching.failures()),
+            governor_transitions=dict(self._governor.transitions),
+            budget_ratio=self._options.budget_ratio,
+            cost_ratio=self._cost_ratio,
+            drain_seconds=self._drain_seconds,
+            cores=os.cpu_count() or 1,
+            idle_s=self._watching.idle_s,
+            ended=self._ended.copy(),
+            pushed=self._push.outcomes(),
+            push_queues=self._push.queues(),
+            cost_seconds=self._session.cost.by_name_s(self._session.targets.values()),
+            left_out={name: counted[f"left_out_{name}"] for name in LEFT_OUT.values()},
+            impossible=self._watching.violations,
+            checks=self._watching.checks.made,
+            disagreements=self._watching.checks.failed,
+            follows_switches=self._kernel.breaker.follows_switches,
+            levels_s=self._watching.levels_s,
+            detaching=detacher.pending,
+            dropped={"intervals": self._recent.dropped_intervals, "call paths": self._recent.dropped_rows},
+            short_lived_s=self._short_lived(),
+            groups=self._watching.groups(self._options.functions_per_process),
+            protection=self._board.snapshot.protection,
+        )

@@ -1,0 +1,149 @@
+"""Which processes the daemon watches: those that the selection takes, and those that somebody asked for."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from parprof.errors import ParprofError, TargetError
+from parprof.kernel.engine import BpfKernel
+from parprof.service.losses import failure_reason
+from parprof.service.selection import Candidates
+from parprof.service.short_lived import ShortLived
+from parprof.service.watching import Watching
+from parprof.session.session import Session
+from parprof.session.target import Target
+
+_LOG = logging.getLogger(__name__)
+RETRY_SECONDS = 60.0
+"""A process that could not be watched is tried again so often."""
+
+
+class Watchlist:
+    """Decides about processes that have been seen, and keeps what was asked for. For the loop's thread."""
+
+    def __init__(
+        self,
+        kernel: BpfKernel,
+        session: Session,
+        watching: Watching,
+        candidates: Candidates,
+        short: ShortLived,
+    ) -> None:
+        """``candidates`` are what the session sees; ``short`` is told of all that are decided upon."""
+        self._kernel = kernel
+        self._session = session
+        self._watching = watching
+        self._candidates = candidates
+        self._short = short
+        self._failures: Counter[tuple[str, str]] = Counter()
+        self._refused: set[int] = set()
+        """PIDs that were to be watched, and could not be."""
+        self._asked: set[int] = set()
+        """PIDs watched on request, whatever the selection says of them."""
+        self._waits_of: set[int] = set()
+        """The processes of which it is found out where their threads wait, by PID."""
+        self._retried_s = time.monotonic()
+
+    @property
+    def failures(self) -> Mapping[tuple[str, str], int]:
+        """Processes that could not be watched, by (runtime, reason)."""
+        return self._failures
+
+    def begin(self, pid: int) -> None:
+        """Watch a process on request. Raises TargetError."""
+        self._asked.add(pid)
+        try:
+            if self._session.live(pid) is None and not self._watch(pid):
+                self._candidates.add(pid)
+        except BaseException:
+            self._asked.discard(pid)
+            raise
+
+    def end(self, pid: int) -> None:
+        """It is not wanted any more. Raises TargetError."""
+        was_asked = pid in self._asked
+        self._asked.discard(pid)
+        target = self._session.live(pid)
+        if target is None:
+            raise TargetError(f"process {pid} is not watched")
+        if was_asked and self._wants(target):
+            return  # the selection would have found it by now
+        self._session.unwatch(target)
+        self._kernel.deny(pid)
+
+    def find_waits(self, pid: int, wanted: bool) -> None:
+        """Find out from now on where the threads of a process wait, or do so no more."""
+        (self._waits_of.add if wanted else self._waits_of.discard)(pid)
+        target = self._session.live(pid)
+        if target is not None:
+            self._session.find_waits(target, wanted)
+
+    def cut_waits(self, pid: int) -> bool:
+        """Count the waits of a process that go on, as far as they got; False: nobody asked for its waits."""
+        target = self._session.live(pid)
+        if target is None or pid not in self._waits_of:
+            return False
+        self._session.find_waits(target, True)
+        return True
+
+    def consider(self) -> None:
+        """Decide about processes that have been seen, and from time to time anew about those that were refused."""
+        now_s = time.monotonic()
+        for pid, wanted in self._candidates.due(now_s, self._watching.count()):
+            if self._session.live(pid) is None:  # else it was asked for since it was seen
+                self._decide(pid, wanted)
+        if self._refused and now_s - self._retried_s >= RETRY_SECONDS:
+            self._retried_s = now_s
+            self._kernel.forget_verdicts(self._refused)
+            self._refused.clear()
+
+    def _decide(self, pid: int, wanted: bool) -> None:
+        if not wanted and pid not in self._asked:
+            self._short.met(pid)
+            self._kernel.deny(pid)
+            return
+        try:
+            if not self._watch(pid):  # nobody waits for that
+                self._candidates.add(pid)
+            elif pid in self._waits_of and (target := self._session.live(pid)) is not None:
+                self._session.find_waits(target, True)
+        except (ParprofError, OSError) as error:  # one target's failure never stops the daemon
+            self._asked.discard(pid)
+            if reason := failure_reason(pid, error):
+                self._failures["none", reason] += 1
+                self._refused.add(pid)
+            _LOG.debug("process %d is not watched: %s", pid, error)
+            self._kernel.deny(pid)
+
+    def _watch(self, pid: int) -> bool:
+        """See `Watching.watch`."""
+        has_begun = self._watching.watch(pid)
+        if has_begun:
+            self._short.met(pid)
+        return has_begun
+
+    def _wants(self, target: Target) -> bool:
+        return target.pid in self._asked or self._candidates.wants(target.pid, target.process.comm)
+
+    def drop_unwanted(self) -> None:
+        """The selection has changed: leave those alone that it leaves out now, and decide anew about all others."""
+        for target in list(self._session.targets.values()):
+            if not target.ended and not self._wants(target):
+                self._session.unwatch(target)
+        self._kernel.forget_verdicts()
+
+    def drop_become_others(self) -> None:
+        """Leave those alone that have become another program, by exec, which the selection leaves out."""
+        for target in list(self._session.targets.values()):
+            if not target.ended and not self._watching.knows(target) and not self._wants(target):
+                self._session.unwatch(target)
+                self._kernel.deny(target.pid)
+
+    def forget(self, pids: Iterable[int]) -> None:
+        """These have ended; whoever gets their numbers was not asked for."""
+        gone = set(pids)
+        self._asked -= gone
+        self._waits_of -= gone

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is watched: by selection, on request, and what becomes of both. Kernel, session and accounts are stand-ins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from parprof.errors import TargetError
+from parprof.service import watchlist
+from parprof.service.watchlist import Watchlist
+
+WANTED, OTHER, BROKEN = 10, 20, 30
+
+
+@dataclass
+class Surroundings:
+    """What a watchlist acts on, with what it did."""
+
+    live: dict[int, Any] = field(default_factory=dict)
+    due: list[tuple[int, bool]] = field(default_factory=list)
+    denied: list[int] = field(default_factory=list)
+    unwatched: list[int] = field(default_factory=list)
+    waits: list[tuple[int, bool]] = field(default_factory=list)
+    met: list[int] = field(default_factory=list)
+    later: list[int] = field(default_factory=list)
+    forgotten: list[set[int] | None] = field(default_factory=list)
+    is_unknown: bool = False
+    """Its files cannot be read yet."""
+    selection: set[int] = field(default_factory=lambda: {WANTED, BROKEN})
+
+    def watch(self, pid: int) -> bool:
+        if pid == BROKEN:
+            raise TargetError("it cannot be read")
+        if not self.is_unknown:
+            self.live[pid] = SimpleNamespace(
+                pid=pid, ended=False, image=pid, process=SimpleNamespace(comm="x")
+            )
+        return not self.is_unknown
+
+    def take_due(self, now_s: float, watched: int) -> list[tuple[int, bool]]:
+        due, self.due = self.due, []
+        return due
+
+    def unwatch(self, target: Any) -> None:
+        del self.live[target.pid]
+        self.unwatched.append(target.pid)
+
+    def list(self) -> Watchlist:
+        kernel: Any = SimpleNamespace(
+            deny=self.denied.append, forget_verdicts=lambda pids=None: self.forgotten.append(pids and {*pids})
+        )
+        session: Any = SimpleNamespace(
+            live=self.live.get, unwatch=self.unwatch, targets=self.live,
+            find_waits=lambda target, wanted: self.waits.append((target.pid, wanted)),
+        )  # fmt: skip
+        watching: Any = SimpleNamespace(watch=self.watch, count=lambda: len(self.live), knows=lambda _: False)
+        candidates: Any = SimpleNamespace(
+            due=self.take_due, add=self.later.append, wants=lambda pid, comm: pid in self.selection
+        )
+        return Watchlist(kernel, session, watching, candidates, SimpleNamespace(met=self.met.append))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def around() -> Surroundings:
+    return Surroundings()
+
+
+def test_what_the_selection_takes_is_watched_and_the_rest_denied(around: Surroundings) -> None:
+    around.due = [(WANTED, True), (OTHER, False)]
+    around.list().consider()
+    assert set(around.live) == {WANTED} and around.denied == [OTHER]
+    assert around.met == [WANTED, OTHER], "both were decided upon"
+
+
+def test_one_failure_is_counted_and_stops_nobody(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchlist, "failure_reason", lambda pid, error: "unreadable")
+    around.due = [(BROKEN, True), (WANTED, True)]
+    watched = around.list()
+    watched.consider()
+    assert set(around.live) == {WANTED} and around.denied == [BROKEN]
+    assert watched.failures == {("none", "unreadable"): 1}
+    watched.consider()
+    assert not around.forgotten, "it is tried again after a while, not at once"
+    monkeypatch.setattr(watchlist, "RETRY_SECONDS", 0.0)
+    watched.consider()
+    watched.consider()
+    assert around.forgotten == [{BROKEN}], "once"
+
+
+def test_what_is_asked_for_is_watched_whatever_the_selection_says(around: Surroundings) -> None:
+    watched = around.list()
+    watched.begin(OTHER)
+    watched.drop_become_others()
+    watched.drop_unwanted()
+    assert set(around.live) == {OTHER} and not around.unwatched
+    watched.end(OTHER)
+    assert around.unwatched == [OTHER] and around.denied == [OTHER]
+    with pytest.raises(TargetError, match="process 20 is not watched"):
+        watched.end(OTHER)
+
+
+def test_who_asked_takes_nothing_from_the_selection(around: Surroundings) -> None:
+    watched = around.list()
+    watched.begin(WANTED)
+    watched.end(WANTED)
+    assert set(around.live) == {WANTED}
+
+
+def test_a_request_that_fails_leaves_nothing(around: Surroundings) -> None:
+    watched = around.list()
+    around.selection.clear()
+    with pytest.raises(TargetError, match="cannot be read"):
+        watched.begin(BROKEN)
+    around.due = [(BROKEN, False)]
+    watched.consider()
+    assert around.denied == [BROKEN] and not watched.failures, "nobody asks for it any more"
+
+
+def test_files_that_are_not_known_yet_are_waited_for(around: Surroundings) -> None:
+    around.is_unknown = True
+    around.due = [(WANTED, True)]
+    watched = around.list()
+    watched.find_waits(WANTED, True)
+    watched.consider()
+    assert around.later == [WANTED] and not around.waits
+    around.is_unknown, around.due = False, [(WANTED, True)]
+    watched.consider()
+    assert around.waits == [(WANTED, True)], "as it was asked"
+
+
+def test_waits_are_cut_for_those_who_asked(around: Surroundings) -> None:
+    watched = around.list()
+    watched.begin(WANTED)
+    assert not watched.cut_waits(WANTED)
+    watched.find_waits(WANTED, True)
+    assert watched.cut_waits(WANTED) and around.waits == [(WANTED, True)] * 2
+    watched.forget([WANTED])
+    assert not watched.cut_waits(WANTED), "another process may have its number"
+
+
+def test_another_selection(around: Surroundings) -> None:
+    watched = around.list()
+    around.due = [(WANTED, True)]
+    watched.consider()
+    around.selection.clear()
+    watched.drop_unwanted()
+    assert around.unwatched == [WANTED] and around.forgotten == [None]
