@@ -57,7 +57,7 @@ def waits(tmp_path: Path) -> Waits:
                     hold_up(int(seconds), 0.5)
                 elif name == "pid":
                     continue_when_stopped(int(seconds))
-                if name.endswith("_here") or name in ("compute", "cpu"):
+                if name.endswith("_here") or name.startswith("waits_") or name in ("compute", "cpu"):
                     told[name] = float(seconds)
         assert process.returncode == 0
         return report_of(profile), told
@@ -107,6 +107,23 @@ def check_account(report: dict[str, Any], bursts_s: float = 0.0) -> None:
     between_s = report["process"]["cores"] * max(bursts_s - report["totals"]["work_s"], 0.0)
     assert -0.05 <= 1.0 - report["totals"]["accounted"] <= 0.05 + between_s / available_s
     assert sum(report["concurrency"]) == pytest.approx(report["elapsed_s"], abs=0.001)
+
+
+def test_waits_for_threads_are_told_apart(waits: Waits) -> None:
+    """Each in a function of its own; below it stands for what, with the time that it took by the program's clock."""
+    report, told = waits("kinds")
+    kinds = {
+        "waits_for_mutex": "lock",
+        "waits_for_rwlock": "lock",
+        "waits_for_condition": "condition",
+        "waits_for_semaphore": "condition",
+        "waits_at_barrier": "barrier",
+        "waits_for_thread": "thread",
+    }
+    for function, kind in kinds.items():
+        mine = [row for row in report["paths"] if function in row["frames"] and row["wait_s"]]
+        assert {row["frames"][-1] for row in mine if row["wait_s"] > 0.1} == {f"[waits: {kind}]"}, function
+        assert sum(row["wait_s"] for row in mine) == pytest.approx(told[function], rel=0.05, abs=0.02)
 
 
 def test_stall_is_charged_to_where_the_last_thread_went_to_sleep(waits: Waits) -> None:

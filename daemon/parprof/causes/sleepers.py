@@ -10,10 +10,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from parprof.attribution.waiting import WaitKind
 from parprof.metrics import STALL, WAIT
 from parprof.model import Origin, PathSample
 
-_FOR_THREADS = "[waits: lock]"
+_FOR_THREADS = frozenset(f"[waits: {kind.value}]" for kind in WaitKind if kind.is_for_threads)
 _BY_ITSELF = re.compile(r"\[waits: (?:sleep|file|page fault|child)\]")
 _ENOUGH = 0.8
 """Who kept the others asleep slept at least for so much of that time."""
@@ -28,7 +29,7 @@ def with_sleepers(samples: Sequence[PathSample], cores: int) -> Sequence[PathSam
     stalled: dict[int, float] = {}
     for number, sample in enumerate(samples):
         stall = sample.metrics[STALL]
-        if stall and sample.path and sample.path[-1].name == _FOR_THREADS:
+        if stall and sample.path and sample.path[-1].name in _FOR_THREADS:
             stalled[number] = stall
     if not stalled:
         return samples
