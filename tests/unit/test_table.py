@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from parprof.exporters.screen import UNLIMITED, Screen, elided
 from parprof.exporters.table import render
 from parprof.exporters.views import VIEWS, View
-from parprof.metrics import METRICS, Metrics
+from parprof.metrics import METRICS, WAIT, Metrics
 from parprof.model import PathSample, ProcessInfo, Profile
 from profiles import any_profile, frame, heat, library, sample
 
@@ -153,6 +153,13 @@ def test_who_waits_while_nobody_works_gains_that_too() -> None:
     render(stalled, View("flat", width=120, unfold=True), out)
     (row,) = (line for line in out.getvalue().splitlines() if line.endswith("vfprintf [libc.so.6]"))
     assert f" {6420 / 4820:.2f} vfprintf" in row
+
+
+def test_thousands_of_threads_sleep_for_hours() -> None:
+    profile = profile_of(
+        sample([frame("f", 1)], 900, 1), PathSample((frame("g", 2),), Metrics.of({WAIT: 123456.7e9}))
+    )
+    assert any(" 123456.70 " in line for line in text(profile, "flat", "wait").splitlines())
 
 
 def test_bounds_make_room_for_names_first() -> None:

@@ -21,6 +21,9 @@ _ENOUGH = 0.8
 _RIVAL = 0.3
 """Another thread that slept for so much of it may as well have been the one."""
 
+_SEVERAL = 0
+"""A thread id: nobody knows which, or so many that they were put together (`parprof.facts.sleepers`)."""
+
 ThreadId = tuple[int, int]
 
 
@@ -64,7 +67,8 @@ def _sleeper(samples: Sequence[PathSample], stall: float) -> int | None:
     longest = max(slept, key=lambda thread: slept[thread], default=None)
     if longest is None or slept[longest] < _ENOUGH * stall:
         return None
-    if any(wait >= _RIVAL * stall for thread, wait in slept.items() if thread != longest):
+    rivals = (wait for thread, wait in slept.items() if thread != longest or thread[1] == _SEVERAL)
+    if any(wait >= _RIVAL * stall for wait in rivals):
         return None
     return most[longest]
 

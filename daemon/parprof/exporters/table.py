@@ -386,13 +386,13 @@ class _Report:
             shown.append(sort)
         return shown
 
-    @staticmethod
-    def _metric_column(metric: Metric, kind: str, mine: Callable[[Item, Item], Metrics]) -> _Column:
+    def _metric_column(self, metric: Metric, kind: str, mine: Callable[[Item, Item], Metrics]) -> _Column:
         unit = metric.unit
         name = f"{metric.name} {unit.shown}".rstrip()
+        largest = f"{unit.amount(self._total[metric]):.{unit.digits}f}"
         return _Column(
             f"{name}\n{kind}.",
-            max(6, len(name)),
+            max(6, len(name), len(largest)),
             lambda first, last: f"{unit.amount(mine(first, last)[metric]):.{unit.digits}f}",
         )
 
