@@ -109,8 +109,22 @@ def check_account(report: dict[str, Any], bursts_s: float = 0.0) -> None:
     assert sum(report["concurrency"]) == pytest.approx(report["elapsed_s"], abs=0.001)
 
 
-def test_waits_for_threads_are_told_apart(waits: Waits) -> None:
+def use_a_bare_libc(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of which nobody has debug information, as on most machines."""
+    maps = Path("/proc/self/maps").read_text()
+    (name,) = {line.split()[-1] for line in maps.splitlines() if line.endswith("/libc.so.6")}
+    sections = ["--remove-section=.gnu_debuglink", "--remove-section=.note.gnu.build-id"]
+    subprocess.run(["objcopy", *sections, name, folder / "libc.so.6"], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+
+
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_waits_for_threads_are_told_apart(
+    is_bare: bool, waits: Waits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each in a function of its own; below it stands for what, with the time that it took by the program's clock."""
+    if is_bare:
+        use_a_bare_libc(tmp_path, monkeypatch)
     report, told = waits("kinds")
     kinds = {
         "waits_for_mutex": "lock",
