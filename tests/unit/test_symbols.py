@@ -197,6 +197,15 @@ __attribute__((visibility("hidden"), noinline)) int wait_in_common(int *p, int h
 int pthread_join(int *p) { return wait_in_common(p, 1); }
 int pthread_timedjoin_np(int *p) { return wait_in_common(p, 3); }
 int others(int *p) { return wait_in_common(p, 7) + 1; }
+extern void ends_it(int *, int), begins_it(int *);
+__attribute__((visibility("hidden"), noinline)) void ends_it(int *p, int how)
+{
+    int buffer[64];
+    for (int i = 0; i < 64; i++) buffer[i] = p[i & how] + 1;
+    __asm__ volatile("" :: "r"(buffer) : "memory");
+}
+__attribute__((visibility("hidden"), noinline)) void begins_it(int *p) { p[0]++; ends_it(p, 3); }
+void GOMP_barrier(int *p) { p[1]++; begins_it(p); }
 """
 
 
@@ -209,8 +218,12 @@ def test_what_waiting_functions_end_in_goes_by_their_name(
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", tmp_path / "wrap.c", "-o", whole], check=True)
     subprocess.run(["strip", "-s", whole, "-o", library], check=True)
     with ElfFile.open(str(whole)) as elf:
-        inner = elf.lookup(["wait_in_common"])["wait_in_common"][0].value
+        inner, second, third = (
+            elf.lookup([name])[name][0].value for name in ("wait_in_common", "begins_it", "ends_it")
+        )
     dso = open_dso(cache, library)
+    assert symbolizer.frames(dso, second, False)[-1].name == "gomp_team_barrier_wait"
+    assert symbolizer.frames(dso, third + 4, False)[-1].name == "gomp_team_barrier_wait_end"
     assert symbolizer.frames(dso, inner + 4, False)[-1].name == "pthread_join"
     (tmp_path / "wrap.c").write_text(WRAPPERS.replace("int pthread_", "int other_"))
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", tmp_path / "wrap.c", "-o", whole], check=True)

@@ -62,6 +62,13 @@ FUTEXES = {
     "libgomp.so.1+0x1dbf0; libgomp.so.1+0x1a0e0; GOMP_parallel; relax; main": WaitKind.BARRIER,
     "gomp_team_barrier_wait_end; gomp_thread_start; start_thread": WaitKind.BARRIER,
     "libc.so.6+0x89d60; pthread_cond_wait; __kmp_suspend_64; __kmp_join_barrier; __kmp_launch_thread": WaitKind.BARRIER,
+    "libgomp.so.1.0.0+0x1f780; libgomp.so.1.0.0+0x1cc40; start_thread; __clone3": WaitKind.BARRIER,
+    "__futex_abstimed_wait_common64; __GI___pthread_cond_wait; libomp.so.5+0xb15c0; libomp.so.5+0x91000; start_thread; "
+    "__clone3": WaitKind.BARRIER,
+    "__GI___pthread_cond_wait; libomp.so.5+0xb15c0; __kmpc_fork_call; main": WaitKind.BARRIER,
+    "gomp_mutex_lock_slow; relax._omp_fn.0; GOMP_parallel; main": WaitKind.LOCK,
+    "gomp_team_barrier_wait_end; relax._omp_fn.0; GOMP_parallel; main": WaitKind.BARRIER,
+    "libc.so.6+0x89d60; pthread_cond_wait; libpool.so+0x1230; start_thread": WaitKind.CONDITION,
     "syscall; own_lock; relax._omp_fn.0; GOMP_parallel; main": WaitKind.LOCK,
     "libc.so.6+0x8b000; pthread_join; main": WaitKind.THREAD,
     "__pthread_clockjoin_ex; main": WaitKind.THREAD,

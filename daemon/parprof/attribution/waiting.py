@@ -7,7 +7,7 @@ The kernel knows only futexes: locks, conditions, barriers and the ends of threa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import islice, takewhile
 
@@ -155,8 +155,12 @@ _OF_TEAM = re.compile(
     r"kmp_(?:join_call|fork_call|launch_thread|launch_worker)|kmpc_(?:omp_taskwait|end_taskgroup|fork_call)"
 )
 """A thread waits for its team where nothing but the runtime and the C library is inside of one of these."""
-_INSIDE = re.compile(r".*\+0x|\[|(?:futex|syscall|lll_|gomp_|GOMP_|kmp_|kmpc_|pthread_|sem_|new_sem_)|\Z")
+_INSIDE = re.compile(
+    r".*\+0x|\[|\Z|futex|syscall|lll_|gomp_|GOMP_|kmp_|kmpc_|pthread_|sem_|new_sem_|start_thread|clone"
+)
 """Their functions, and what has no name."""
+_RUNTIME = re.compile(r"lib(?:gomp|omp|iomp)\S*\+0x|gomp_|kmp_")
+"""Those of OpenMP's runtimes alone."""
 
 
 def thread_wait_kind(functions: Iterable[str]) -> WaitKind:
@@ -168,10 +172,16 @@ def thread_wait_kind(functions: Iterable[str]) -> WaitKind:
     <WaitKind.LOCK: 'lock'>
     """
     names = [_LEADING.sub("", name) for name in islice(functions, _INNERMOST)]
-    for table in (_MADE_OF_OTHERS, _BY_FUNCTION):
-        for name in names:
-            for kind, pattern in table:
-                if pattern.match(name):
-                    return kind
+    if (kind := _first(_MADE_OF_OTHERS, names)) is not None:
+        return kind
     inside = list(takewhile(_INSIDE.match, names))
-    return WaitKind.BARRIER if any(map(_OF_TEAM.match, inside)) else WaitKind.LOCK
+    is_idle = len(inside) == len(names) and any(map(_RUNTIME.match, inside))
+    if is_idle or any(map(_OF_TEAM.match, inside)):
+        return WaitKind.BARRIER
+    return _first(_BY_FUNCTION, names) or WaitKind.LOCK
+
+
+def _first(table: Sequence[tuple[WaitKind, re.Pattern[str]]], names: Sequence[str]) -> WaitKind | None:
+    """The kind of the innermost frame that is in a table."""
+    found = (kind for name in names for kind, pattern in table if pattern.match(name))
+    return next(found, None)
