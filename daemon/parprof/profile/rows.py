@@ -251,13 +251,18 @@ class RowMaker:
         paths = self._paths.get((key.image, key.epoch))
         if paths is None:
             return ()
-        located, _ = max(
-            paths.shares(key.user, key.kernel * (key.event != NO_EVENT), key.context, 1 << 16, NO_EVENT),
-            key=lambda share: share[1],
-        )
+        located = _largest(paths, key)
         if key.event == NO_EVENT:
             located = paths.ending_in(located, self._below(drain, key, located))
         return located.path
+
+    def wait_kind(self, drain: Drain, key: SampleKey) -> WaitKind:
+        """What a thread waits for, of a wait that the rows made last are of."""
+        kind = self._kernel_kind(drain, key.kernel)
+        paths = self._paths.get((key.image, key.epoch))
+        if kind is not WaitKind.LOCK or paths is None or not key.user:
+            return kind
+        return self._thread_kind(_largest(paths, key))
 
     def spun_alone(self) -> list[tuple[PathSample, float]]:
         """Rows made last of threads that spun while nobody worked, with how often they were sampled so."""
@@ -274,7 +279,7 @@ class RowMaker:
         count: Count,
     ) -> None:
         """Time that a thread slept, or that nobody worked since it went to sleep."""
-        kind = self.wait_kind(drain, key.kernel)
+        kind = self._kernel_kind(drain, key.kernel)
         for located, share in paths.shares(key.user, 0, key.context, count.total, NO_EVENT):
             if key.state is ThreadState.BLOCKED:
                 metrics = Metrics.of({WAIT: share})
@@ -310,7 +315,7 @@ class RowMaker:
         """What stands below the place where a thread sleeps: for what."""
         if not key.user:
             return NOT_LOOKED_AT
-        kind = self.wait_kind(drain, key.kernel)
+        kind = self._kernel_kind(drain, key.kernel)
         return _WAITS[self._thread_kind(located) if kind is WaitKind.LOCK else kind]
 
     def _thread_kind(self, located: Located) -> WaitKind:
@@ -320,7 +325,7 @@ class RowMaker:
             known = self._thread_kinds[id(located)] = located, thread_wait_kind(names)
         return known[1]
 
-    def wait_kind(self, drain: Drain, kernel: int) -> WaitKind:
+    def _kernel_kind(self, drain: Drain, kernel: int) -> WaitKind:
         """What a thread waits for that sleeps with this kernel stack; of all waits for other threads it is `LOCK`."""
         kind = self._kinds.get(kernel)
         if kind is None:
@@ -398,6 +403,13 @@ class RowMaker:
         self._paths = {group: paths for group, paths in self._paths.items() if group[0] not in images}
         self._origins = {one: one for one in self._origins if one.image not in images}
         self._book.forget(images)
+
+
+def _largest(paths: LogicalPaths, key: SampleKey) -> Located:
+    """Where samples are, or a thread sleeps: of several call paths that share them the one with most."""
+    kernel = key.kernel * (key.event != NO_EVENT)
+    shares = paths.shares(key.user, kernel, key.context, 1 << 16, NO_EVENT)
+    return max(shares, key=lambda share: share[1])[0]
 
 
 def _cut_by(user: int, stacks: StackTable) -> str:
