@@ -46,6 +46,25 @@ FUTEXES = {
     "libc.so.6+0x89d60; pthread_cond_timedwait; take_gil; PyEval_RestoreThread": WaitKind.LOCK,
     "libc.so.6+0x89d60; sem_clockwait; PyThread_acquire_lock_timed; lock_PyThread_acquire_lock": WaitKind.LOCK,
     "libc.so.6+0x89d60; pthread_cond_wait; pop; worker": WaitKind.CONDITION,
+    "syscall; std::sys::pal::unix::futex::futex_wait; <std::sys::sync::rwlock::futex::RwLock>::read_contended; "
+    "w::look_up": WaitKind.LOCK,
+    "syscall; std::sys::pal::unix::futex::futex_wait; <std::sys::sync::thread_parking::futex::Parker>::park; "
+    "<std::thread::thread::Thread>::park; std::thread::functions::park": WaitKind.CONDITION,
+    "syscall; <std::sys::sync::condvar::futex::Condvar>::wait_optional_timeout; "
+    "<std::sync::nonpoison::condvar::Condvar>::wait; w::pop": WaitKind.CONDITION,
+    "syscall; <std::sys::sync::condvar::futex::Condvar>::wait; <std::sync::barrier::Barrier>::wait": WaitKind.BARRIER,
+    "syscall; std::__detail::__platform_wait<int>(int const*, int); std::__atomic_wait_address_v<int, "
+    "std::__atomic_base<int>::wait(int)>; std::__atomic_base<int>::wait(int) const; look": WaitKind.CONDITION,
+    "syscall; std::__atomic_wait_address<std::__barrier_phase_t, std::__tree_barrier<int>>; step": WaitKind.BARRIER,
+    "syscall; std::__atomic_wait_address_bare<std::__atomic_semaphore::_M_acquire>; std::__atomic_semaphore::"
+    "_M_acquire(); std::counting_semaphore<4l>::acquire(); take": WaitKind.CONDITION,
+    "__new_sem_wait_slow64; PyThread_acquire_lock_timed; acquire_timed; lock_PyThread_acquire_lock; Condition.wait; "
+    "Queue.get": WaitKind.CONDITION,
+    "__new_sem_wait_slow64; PyThread_acquire_lock_timed; lock_PyThread_acquire_lock; Condition.wait; "
+    "Condition.wait_for; Barrier._wait; Barrier.wait": WaitKind.BARRIER,
+    "__new_sem_wait_slow64; PyThread_acquire_lock_timed; lock_PyThread_acquire_lock; Thread._wait_for_tstate_lock; "
+    "Thread.join": WaitKind.THREAD,
+    "__new_sem_wait_slow64; PyThread_acquire_lock_timed; _queue_SimpleQueue_get_impl; _worker": WaitKind.CONDITION,
     "libc.so.6+0x89d60; pthread_cond_wait@@GLIBC_2.3.2; std::condition_variable::wait(std::unique_lock<std::mutex>&); "
     "pop": WaitKind.CONDITION,
     "std::sys::pal::unix::futex::futex_wait; std::sys::sync::condvar::futex::Condvar::wait_optional_timeout; "

@@ -109,12 +109,20 @@ _INNERMOST = 12
 """So many frames above the system call are looked at; what a compiler has inlined counts."""
 _LEADING = re.compile(r"\A_+(?:GI_+)?")
 """What the C library's own names of its functions begin with."""
+_OF_TYPE = re.compile(r"\A<([^<>]*)>::")
+"""How functions of types begin in Rust."""
+_IN_PYTHON = (
+    (WaitKind.BARRIER, re.compile(r"Barrier\._?wait\Z")),
+    (WaitKind.CONDITION, re.compile(r"Condition\.wait(?:_for)?\Z|_?queue_SimpleQueue_get")),
+    (WaitKind.THREAD, re.compile(r"Thread\.(?:join|_wait_for_tstate_lock)\Z|ThreadHandle_join")),
+)
+"""There all are made of locks; the outermost frame that is one of these decides."""
 _MADE_OF_OTHERS = (
     (
         WaitKind.BARRIER,
         re.compile(
             r"(?:gomp|GOMP|kmp|kmpc)_\w*barrier|pthread_barrier_wait|"
-            r"(?:.*::)?[Bb]arrier(?:<.*>)?::(?:arrive_and_)?wait\b"
+            r"(?:.*::)?[Bb]arrier(?:<.*>)?::(?:arrive_and_)?wait\b|std::.*__barrier_phase_t"
         ),
     ),
     (
@@ -131,7 +139,8 @@ _BY_FUNCTION = (
             r"(?:pthread_cond_\w*wait|cnd_\w*wait|sem_\w*wait|new_sem_wait|GOMP_(?:ordered|doacross)_\w+)|"
             r"(?:.*::)?(?:condition_variable\w*|[Cc]ond[Vv]ar)(?:<.*>)?::wait|"
             r"(?:.*::)?\w*(?:semaphore|Semaphore|latch)\w*(?:<.*>)?::\w*(?:acquire|wait)|"
-            r".*__atomic_futex_unsigned|std::thread::park|(?:.*::)?(?:mpsc|mpmc|channel)::|"
+            r".*__atomic_futex_unsigned|std::__atomic_(?:base(?:<.*>)?::wait|wait_address)|"
+            r"(?:.*::)?(?:Parker|Thread|thread|functions)::park\b|(?:.*::)?(?:mpsc|mpmc|channel)::|"
             r"runtime\.(?:notet?sleepg?|mPark|stopm|semasleep)\b|g_cond_wait|absl::CondVar::Wait"
         ),
     ),
@@ -171,7 +180,9 @@ def thread_wait_kind(functions: Iterable[str]) -> WaitKind:
     >>> thread_wait_kind(["libc.so.6+0x89d60", "pthread_cond_timedwait", "take_gil", "PyEval_RestoreThread"])
     <WaitKind.LOCK: 'lock'>
     """
-    names = [_LEADING.sub("", name) for name in islice(functions, _INNERMOST)]
+    names = [_OF_TYPE.sub(r"\1::", _LEADING.sub("", name)) for name in islice(functions, _INNERMOST)]
+    if (kind := _first(_IN_PYTHON, names[::-1])) is not None:
+        return kind
     if (kind := _first(_MADE_OF_OTHERS, names)) is not None:
         return kind
     inside = list(takewhile(_INSIDE.match, names))
