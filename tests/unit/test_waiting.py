@@ -44,6 +44,7 @@ FUTEXES = {
     "parking_lot::raw_mutex::RawMutex::lock_slow; merge": WaitKind.LOCK,
     "runtime.futex.abi0; runtime.futexsleep; runtime.lock2; runtime.lock": WaitKind.LOCK,
     "libc.so.6+0x89d60; pthread_cond_timedwait; take_gil; PyEval_RestoreThread": WaitKind.LOCK,
+    "__GI___pthread_cond_timedwait; python3.11+0x545963; python3.11+0x5e1f20; count_words": WaitKind.LOCK,
     "libc.so.6+0x89d60; sem_clockwait; PyThread_acquire_lock_timed; lock_PyThread_acquire_lock": WaitKind.LOCK,
     "libc.so.6+0x89d60; pthread_cond_wait; pop; worker": WaitKind.CONDITION,
     "syscall; std::sys::pal::unix::futex::futex_wait; <std::sys::sync::rwlock::futex::RwLock>::read_contended; "

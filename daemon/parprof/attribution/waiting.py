@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from itertools import islice, takewhile
+from itertools import dropwhile, islice, takewhile
 
 
 class WaitKind(Enum):
@@ -170,6 +170,9 @@ _INSIDE = re.compile(
 """Their functions, and what has no name."""
 _RUNTIME = re.compile(r"lib(?:gomp|omp|iomp)\S*\+0x|gomp_|kmp_")
 """Those of OpenMP's runtimes alone."""
+_C_LIBRARY = re.compile(r"futex|syscall|lll_|pthread_|sem_|new_sem_|lib(?:c|pthread)[.-]\S*\+0x")
+_STRIPPED_PYTHON = re.compile(r"(?:lib)?python\d\S*\+0x")
+"""A stripped interpreter itself waits on a condition for one thing: its lock, the GIL."""
 
 
 def thread_wait_kind(functions: Iterable[str]) -> WaitKind:
@@ -185,6 +188,9 @@ def thread_wait_kind(functions: Iterable[str]) -> WaitKind:
         return kind
     if (kind := _first(_MADE_OF_OTHERS, names)) is not None:
         return kind
+    caller = next(dropwhile(_C_LIBRARY.match, names), "")
+    if _STRIPPED_PYTHON.match(caller):
+        return WaitKind.LOCK
     inside = list(takewhile(_INSIDE.match, names))
     is_idle = len(inside) == len(names) and any(map(_RUNTIME.match, inside))
     if is_idle or any(map(_OF_TEAM.match, inside)):

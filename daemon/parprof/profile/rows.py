@@ -321,7 +321,7 @@ class RowMaker:
     def _thread_kind(self, located: Located) -> WaitKind:
         known = self._thread_kinds.get(id(located))
         if known is None:
-            names = (frame.name for frame in reversed(located.physical))
+            names = (frame.name for frame in reversed(located.physical) if not frame.is_loop)
             known = self._thread_kinds[id(located)] = located, thread_wait_kind(names)
         return known[1]
 
