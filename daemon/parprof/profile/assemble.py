@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from parprof.attribution.invariant import CoreTime
 from parprof.facts.measurement import Measurement
 from parprof.facts.names import Namer
+from parprof.facts.sleepers import together
 from parprof.kernel.amounts import AMOUNT_STATISTICS, AMOUNTS, MALLOC, statistic
 from parprof.kernel.counters import LEFT_OUT
 from parprof.kernel.records import COST_NAMES
@@ -165,6 +166,7 @@ def violations(measured: Measurement, rows: RowMaker, samples: Sequence[PathSamp
 
 def make_profile(measured: Measurement, namer: Namer) -> Profile:
     """The profile of a measurement, described by its main process and the runtimes of all that have samples."""
+    measured, asleep = together(measured)
     rows = RowMaker(AddressBook(namer), measured.cores, by_thread=True)
     samples = rows.rows(measured.drain)
     parted = disagreements(measured, rows, samples)
@@ -203,6 +205,11 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
             *impossible,
             *parted,
             *notes,
+            *(
+                [f"{asleep:,} threads that only slept are told by call path, not one by one"]
+                if asleep
+                else []
+            ),
             *jit_notes(samples, measured.images),
             *namer.notes,
             *(f"{path}: {problem}" for path, problem in list(problems.items())[:_MAX_PROBLEMS]),

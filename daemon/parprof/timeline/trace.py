@@ -116,7 +116,7 @@ class _Maker:
         for path in self.paths:
             if path.since_ns:
                 thread = path.key.image, path.key.tid
-                kind = self._rows.wait_kind(measured.drain, path.key.kernel) if path.key.kernel else None
+                kind = self._rows.wait_kind(measured.drain, path.key) if path.key.kernel else None
                 if kind is not None:
                     self._kinds.setdefault(thread, {})[path.time_ns] = kind
 
