@@ -27,6 +27,7 @@ from parprof.service import kernel_stacks
 from parprof.service.http import HttpServer, peers, server
 from parprof.service.http.peers import SocketOwner, Visitor, by_diagnosis, by_table, client_of
 from parprof.service.model import FunctionUse
+from parprof.symbols.kernel import KERNEL
 from stopwatch import Stopwatch
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
@@ -81,6 +82,24 @@ def test_users_see_their_own_processes_only(processes: tuple[StandInService, int
         assert as_user(1, 1, lambda: get(where, f"/profiles/{own}.html"))[0] == 404
         assert "roots" in get(where, "/")[1] and get(where, f"/profiles/{roots}.html")[0] == 200
         assert "secret_function" in get(where, "/metrics")[1]
+
+
+def test_names_of_the_kernels_functions_on_the_status_page(
+    processes: tuple[StandInService, int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, own, _ = processes
+    monkeypatch.setattr(kernel_stacks, "_PARANOID", tmp_path / "paranoid")
+    inside = FunctionUse("do_secret_thing", KERNEL, Metrics(10, 1e9, 9e9))
+    totals = Metrics(10, 1e9, 9e9)
+    service.processes[own] = replace(service.processes[own], functions=(inside,), totals=totals)
+    with HttpServer(service, "127.0.0.1:0") as http_server:
+        http_server.start()
+        where = address(http_server)
+        for level, seen in (("2", False), ("1", True)):
+            (tmp_path / "paranoid").write_text(level)
+            page = as_user(NOBODY, NOBODY, lambda: get(where, "/"))[1]
+            assert ("do_secret_thing" in page) is seen and (">[kernel]</a> 100 %" in page) is not seen
+            assert "do_secret_thing" in get(where, "/")[1]
 
 
 def test_who_sends_the_token_sees_everything(processes: tuple[StandInService, int, int]) -> None:

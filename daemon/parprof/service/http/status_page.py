@@ -11,14 +11,13 @@ from parprof import __version__
 from parprof.attribution import Effort
 from parprof.exporters.webpage import WebPage, definitions, duration, percentage, text
 from parprof.metrics import METRICS, NANOSECONDS, UNUSED, Metric, Metrics, Shown
+from parprof.service.blame import worst
 from parprof.service.http.sparkline import sparkline
 from parprof.service.model import ProcessSnapshot, PushQueue, Snapshot
 
 MAX_ROWS = 300
 REFRESH_SECONDS = 10
 _MAX_WANTED = 300
-_LEAST_BLAME = 0.1
-"""A function with less than this share of the idleness is not to blame by itself."""
 
 _Order = Callable[[ProcessSnapshot], tuple[float | str, ...]]
 _ORDERS: Mapping[str, _Order] = {
@@ -135,18 +134,18 @@ def _of_what(wanted: str, sort: str, kept: Mapping[str, str]) -> str:
 
 
 def _blame(process: ProcessSnapshot) -> str:
-    """The function to look at first, as a link to the flame graph; nothing where no core was lost."""
-    lost_ns = process.totals.idleness_ns
-    if not process.functions or lost_ns <= 0:
+    """The function to look at first, as a link to the flame graph; nothing where no core was lost by it."""
+    if not process.is_parallel:
         return ""
-    worst = max(process.functions, key=lambda function: function.metrics.idleness_ns)
-    share = worst.metrics.idleness_ns / lost_ns
-    if share < _LEAST_BLAME:
+    functions = dict(enumerate(process.functions))
+    lost_ns = {number: function.metrics.idleness_ns for number, function in functions.items()}
+    found = worst(lost_ns, process.totals.idleness_ns)
+    if found is None:
         return ""
+    number, share = found
     return (
         f'<div class="blame">blame: <a href="/profiles/{process.pid}.html?since={since(process)}">'
-        f"{text(worst.name, 60)}</a>"
-        f" {percentage(min(share, 1.0))}</div>"
+        f"{text(functions[number].name, 60)}</a> {percentage(share)}</div>"
     )
 
 
