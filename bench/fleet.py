@@ -290,15 +290,20 @@ def page_of(args: argparse.Namespace) -> str:
 
     with tempfile.TemporaryDirectory() as name:
         options = argparse.Namespace(
-            port=19467, frequency=99, everything=False, processes=args.processes, threads=4, work_us=20_000,
-            period_us=100_000, churn=0, churn_work_us=0,
+            port=19467, frequency=99, everything=False, processes=args.processes, threads=4, work_us=2000,
+            period_us=1_000_000, churn=0, churn_work_us=0, full_disk=False,
         )  # fmt: skip
         process = daemon.start_daemon(options, Path(name))
         load = daemon.Load(options, Path(name), 600)
         try:
             time.sleep(args.warm_up)
-            with urllib.request.urlopen(f"http://127.0.0.1:{options.port}/metrics", timeout=60) as answer:
-                return str(answer.read().decode())
+            for _ in range(30):
+                with urllib.request.urlopen(f"http://127.0.0.1:{options.port}/metrics", timeout=60) as answer:
+                    page = str(answer.read().decode())
+                if page.count("\nparprof_process_info{") >= args.processes:
+                    break
+                time.sleep(5)
+            return page
         finally:
             load.stop()
             process.terminate()
