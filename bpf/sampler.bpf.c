@@ -31,7 +31,16 @@ static __always_inline u16 waiters_of(u64 address, u32 tgid)
 	return !waiters || *waiters < 0 ? 0 : *waiters > 0xffff ? 0xffff : *waiters;
 }
 
-/* Threads that wait for a lock which this one holds. */
+/* Threads that wait for the GIL, if this one has it. */
+static __always_inline u16 waiters_for_gil(u32 tgid)
+{
+	struct interpreter *py = interpreters.lookup(&tgid);
+	u64 gil = py ? call_own_gil(py) : 0;
+
+	return gil & GIL_HELD ? waiters_of(gil & ~(u64)GIL_HELD, tgid) : 0;
+}
+
+/* Threads that wait for a mutex, or a lock of a runtime, that this one holds. */
 static __always_inline u16 waiters_for(struct thread *t, u32 tgid, u32 tid)
 {
 	u32 mutex[4] = {};
@@ -64,6 +73,13 @@ static __always_inline int is_cactus(u32 tgid)
 	struct process_config *config = configs.lookup(&tgid);
 
 	return config && (config->flags & CACTUS);
+}
+
+static __always_inline int blames_locks(u32 tgid)
+{
+	struct process_config *config = configs.lookup(&tgid);
+
+	return config && (config->flags & BLAME_LOCKS);
 }
 
 static __always_inline void place_worker(struct walk *w, struct thread *t, u32 tgid)
@@ -136,7 +152,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->user_mode = user_mode;
 	w->key.user = w->key.kernel = 0;
 	w->key.waiters = 0;
-	w->key.fine = 0;
+	w->key.fine = w->key.awaits = 0;
 	w->key.away = w->others < 0 ? away_from(p) : w->others >> AWAY_SHIFT;
 	if (t && w->others >= 0)
 		account_delay(p, t, s);
@@ -153,6 +169,8 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	judge(w, p, t, tgid, s->cpus);
 	if (t && (t->last_lock || t->held_lock))
 		w->key.waiters = waiters_for(t, tgid, tid);
+	if (blames_locks(tgid))
+		w->key.waiters += waiters_for_gil(tgid);
 	if (t && t->caught_working)
 		count(STAT_CAUGHT);
 	if (w->key.unsure)

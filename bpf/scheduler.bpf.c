@@ -45,20 +45,27 @@ static __always_inline int waits_in_loop(u32 tgid)
 	return in_spin_loop(config, ip);
 }
 
-/* The thread sleeps in the futex call of a pthread mutex: its owner makes others wait. */
-static __always_inline void begin_lock_wait(struct thread *t, u32 tgid, u32 tid)
+/* The futex that the current thread, about to sleep, waits for; 0 if it sleeps elsewhere. */
+static __always_inline u64 awaited_futex(void)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 	u64 call = 0, operation = 0, address = 0;
-	struct thread *owner;
-	u32 mutex[4] = {};
 
 	bpf_probe_read_kernel(&call, 8, &regs->orig_ax);
 	bpf_probe_read_kernel(&operation, 8, &regs->si);
 	operation &= FUTEX_OPERATION;
 	if (call != FUTEX_CALL || (operation != FUTEX_WAIT && operation != FUTEX_WAIT_BITSET))
-		return;
+		return 0;
 	bpf_probe_read_kernel(&address, 8, &regs->di);
+	return address;
+}
+
+/* The thread sleeps in the futex call of a pthread mutex: its owner makes others wait. */
+static __always_inline void begin_lock_wait(struct thread *t, u64 address, u32 tgid, u32 tid)
+{
+	struct thread *owner;
+	u32 mutex[4] = {};
+
 	/* glibc's pthread_mutex_t: lock, count, owner. Anything else has no living thread of ours there. */
 	if (bpf_probe_read_user(mutex, sizeof(mutex), (void *)address) || mutex[2] == tid || !mutex[0])
 		return;
@@ -74,8 +81,11 @@ static __always_inline void begin_lock_wait(struct thread *t, u32 tgid, u32 tid)
 static __always_inline void fall_asleep(struct process *p, struct thread *t, u32 tgid, u32 tid)
 {
 	struct process_config *config = configs.lookup(&tgid);
+	struct interpreter *py = interpreters.lookup(&tgid);
+	u64 futex, gil;
 	int inside;
 
+	t->awaits = AWAITS_UNKNOWN;
 	if (!config)
 		return;
 	if (config->memory.kind == MEMORY_TEAM) {
@@ -83,8 +93,22 @@ static __always_inline void fall_asleep(struct process *p, struct thread *t, u32
 		set_blocked_outside(p, t, !inside);
 		set_blocked_inside(p, t, inside);
 	}
-	if ((config->flags & BLAME_LOCKS) && !t->waits_on)
-		begin_lock_wait(t, tgid, tid);
+	if (!py && !(config->flags & BLAME_LOCKS))
+		return;
+	futex = awaited_futex();
+	if (!futex)
+		return;
+	gil = py ? gil_around(py, futex) : 0;
+	if (gil)
+		t->awaits = AWAITS_GIL;
+	if (!(config->flags & BLAME_LOCKS) || t->waits_on)
+		return;
+	if (gil) {
+		count_waiter(gil, tgid, 1);
+		t->waits_on = gil;
+	} else {
+		begin_lock_wait(t, futex, tgid, tid);
+	}
 }
 
 /* It works, and has to wait for a CPU from now on. */

@@ -56,12 +56,13 @@ static __always_inline void count_waiter(u64 address, u32 tgid, s32 change)
 		__sync_fetch_and_add(waiters, change);
 }
 
-/* The thread's wait for a pthread mutex is over: it holds it now, or soon. */
+/* The thread's wait for a pthread mutex, or the GIL, is over: it holds it now, or soon. */
 static __always_inline void end_lock_wait(struct thread *t)
 {
 	if (!t->waits_on)
 		return;
-	t->last_lock = t->waits_on;
+	if (t->awaits != AWAITS_GIL)	/* who has that is read from the interpreter */
+		t->last_lock = t->waits_on;
 	count_waiter(t->waits_on, t->tgid, -1);
 	t->waits_on = 0;
 }

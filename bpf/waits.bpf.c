@@ -299,6 +299,7 @@ static __always_inline void end_wait(struct process *p, struct thread *t, u32 ti
 	key.image = t->image;
 	key.tid = tid;
 	key.state = STATE_BLOCKED;
+	key.awaits = t->awaits;
 	key.event = NO_EVENT;
 	key.phase = s->phase;
 	key.slice = slice_of(s, now);

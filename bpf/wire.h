@@ -53,11 +53,18 @@ struct sample_key {
 	u8 phase;		/* drain parity: Python reads the phase that the kernel does not write */
 	u16 waiters;		/* threads that wait for a lock which this one holds */
 	u32 epoch;		/* of the load map: which files were where */
-	u32 fine;		/* size of a team whose barriers come too often for n_working to be read in time; or 0 */
+	u16 fine;		/* size of a team whose barriers come too often for n_working to be read in time; or 0 */
+	u16 awaits;		/* of a wait: enum awaited */
 	u64 context;		/* the call path that created the piece of work; 0 = the stack is whole; CONTEXT_UNKNOWN */
 	u32 away;		/* cores that the scope's runnable threads wanted, and others had */
 	u16 fresh;		/* so many innermost frames were not there at the thread's previous sample: see activations.bpf.c */
 	u16 slice;		/* of the time: see slice_ns in struct settings */
+};
+
+/* What a wait is for, where more is known than the functions of the kernel in which the thread sleeps. */
+enum awaited {
+	AWAITS_UNKNOWN = 0,
+	AWAITS_GIL = 1,		/* the lock of a Python interpreter: see gil.bpf.c */
 };
 
 #define CONTEXT_UNKNOWN 2ULL	/* the ids of contexts are odd */
@@ -314,7 +321,8 @@ struct thread {
 	u8 stopped;		/* it sleeps because of a signal or a debugger */
 	u8 spins;		/* found in a loop that waits for others, until its next edge, sleep or sample elsewhere */
 	u8 told;		/* what the last thread_record said that it does */
-	u8 reserved[3];
+	u8 awaits;		/* what it sleeps for: enum awaited */
+	u8 reserved[2];
 };
 
 /* What a probe site means: the low byte of its cookie. */
@@ -364,6 +372,7 @@ enum python_entry {
 struct interpreter {
 	u64 tss_key;		/* address of its Py_tss_t: initialized, key */
 	u64 current;		/* address of the pointer to the thread state that holds the GIL; 0 = not there */
+	u64 gil;		/* address of the GIL; 0 = each interpreter may have its own */
 	u16 thread_slots;	/* of glibc's first block of thread-specific data, from the thread's fsbase on */
 	u16 thread_id;		/* in the thread state: pthread_self() */
 	u16 thread_frame;	/* in the thread state: pointer to the current frame, or to what has that pointer */
@@ -385,7 +394,12 @@ struct interpreter {
 	u16 wide_size;		/* before others */
 	u16 bytes_size;		/* in a bytes object: how many */
 	u16 bytes_text;		/* where they begin */
-	u16 reserved[3];
+	u16 thread_interpreter;	/* in the thread state: pointer to the interpreter's */
+	u16 interpreter_gil;	/* in that: pointer to its GIL */
+	u16 gil_holder;		/* in a GIL: pointer to the thread state that had it last */
+	u16 gil_locked;		/* whether it has it still */
+	u16 gil_size;
+	u16 reserved[2];
 	u64 since_ns;		/* first Python stack */
 	u64 told_ns;		/* last RECORD_PYTHON */
 };

@@ -34,6 +34,10 @@ ACTIVATION = 254
 ``user`` were told apart by samples (`Count.samples`)."""
 
 
+AWAITS_GIL = 1
+"""The lock of a Python interpreter: ``enum awaited``."""
+
+
 class SampleKey(NamedTuple):
     """What samples are counted under: the fields of ``struct sample_key`` (bpf/wire.h) by their names there.
 
@@ -63,6 +67,8 @@ class SampleKey(NamedTuple):
     """Size of a team whose barriers come too often for ``n_working`` to be read in time: it is too low. Else 0."""
     away: int = 0
     """Cores that the scope's runnable threads waited for, and that others had."""
+    awaits: int = 0
+    """Of a wait: `AWAITS_GIL`, or 0, which is what the functions of the kernel tell."""
 
 
 @dataclass(slots=True)

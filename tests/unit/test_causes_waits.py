@@ -19,7 +19,7 @@ from parprof.model import Frame, Origin, PathSample, ThreadState
 from profiles import frame, library
 
 CORES = 2
-_FOREIGN = re.compile(r"pthread_|GOMP_|usleep|sem_|read|std::")
+_FOREIGN = re.compile(r"pthread_|GOMP_|usleep|sem_|read|std::|lock_Py")
 
 
 def _frame(name: str) -> Frame:
@@ -119,6 +119,55 @@ def test_the_interpreters_lock_on_a_busy_machine() -> None:
     rows = [row(path, count, n, tid, ready=900) for tid in (1, 2) for count, n in ((150, 1), (150, 2))]
     rows += [row(f"{path}; std::interpreter; [waits: lock]", tid=tid, wait=300) for tid in (1, 2)]
     assert first(found(*rows)) == (Kind.LOCK, "worker")
+
+
+def gil_rows(n_working: float, *, blame: float = 0, wait: float = 600) -> list[PathSample]:
+    """One thread computes for 1000 ms, another sleeps for the interpreter's lock; at another time both compute."""
+    hog = row("main; hog", 1000, n_working, 1)
+    hog.metrics.blame_ns = blame * 1e6
+    return [hog, *balanced(), row(f"{THREAD}; std::cond; [waits: GIL]", tid=2, wait=wait)]
+
+
+@pytest.mark.parametrize("blame", [0, 600])
+def test_others_wait_for_the_gil_that_the_one_who_works_has(blame: float) -> None:
+    (cause, *_) = found(*gil_rows(1, blame=blame))
+    assert (cause.kind, cause.function) == (Kind.LOCK, "hog")
+    assert "the interpreter's lock (the GIL), which it has: 0.6 s" in cause.what
+    assert "its own" not in cause.what
+
+
+def test_what_is_waited_for_besides_the_gil_is_told() -> None:
+    rows = gil_rows(1)
+    rows.append(row(f"{THREAD}; lock_PyThread_acquire_lock; [waits: lock]", tid=3, wait=500))
+    (cause, *_) = found(*rows)
+    assert "0.6 s, and 0.5 s for locks of its own (who holds those is not told)" in cause.what
+
+
+def test_a_short_wait_for_the_gil_is_no_reason() -> None:
+    assert Kind.LOCK not in {cause.kind for cause in found(*gil_rows(1, wait=100))}
+
+
+def test_who_has_the_gil_is_not_told_where_several_work_and_nobody_asked() -> None:
+    """Four cores: one of the two that work may do it outside of the interpreter."""
+    rows = [row("main; hog", 1000, 2, 1), row(f"{THREAD}; outside", 1000, 2, 2)]
+    for one in rows:
+        one.metrics.idleness_ns = one.metrics.work_ns
+    rows += [row(f"{THREAD}; std::cond; [waits: GIL]", tid=tid, wait=1000) for tid in (3, 4)]
+    causes = causes_of(rows, 4, "none")
+    assert causes[0].kind is Kind.LOCK
+    assert "which it, or what runs beside it, has" in causes[0].what
+
+
+def test_who_runs_beside_the_holder_does_not_have_the_gil() -> None:
+    """The same where samples showed who has it."""
+    rows = [row("main; hog", 1000, 2, 1), row(f"{THREAD}; outside", 1000, 2, 2)]
+    rows[0].metrics.blame_ns = 2000e6
+    for one in rows:
+        one.metrics.idleness_ns = one.metrics.work_ns
+    rows += [row(f"{THREAD}; std::cond; [waits: GIL]", tid=tid, wait=1000) for tid in (3, 4)]
+    told = {cause.function: cause.what for cause in causes_of(rows, 4, "none")}
+    assert "(the GIL), which it has" in told["hog"]
+    assert "GIL" not in told.get("outside", "")
 
 
 @pytest.mark.parametrize("begin", ["main; pthread_create; ", ""])  # attached: who created them was not seen

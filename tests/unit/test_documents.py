@@ -148,3 +148,14 @@ def test_the_lines_that_the_tutorial_names_are_those_of_the_program() -> None:
     lines = (REPO / "examples/heat.c").read_text().splitlines()
     assert "for (int i = 0" in lines[77 - 1]
     assert "relax_row(to, from, row)" in lines[68 - 1]
+
+
+def test_the_guide_to_adding_a_runtime_shows_the_example() -> None:
+    example = {
+        name: (REPO / "examples/crew" / name).read_text() for name in ("parprof_crew.py", "pyproject.toml")
+    }
+    guide = (REPO / "docs/runtimes.md").read_text().partition("## Adding a runtime")[2]
+    shown = re.findall(r"```(python|toml)\n(.*?)```", guide, re.DOTALL)
+    assert [language for language, _ in shown] == ["python", "python", "toml"]
+    for language, text in shown:
+        assert text in example["parprof_crew.py" if language == "python" else "pyproject.toml"]

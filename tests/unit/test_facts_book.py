@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from parprof import cache
 from parprof.files.dso import Dso
+from parprof.files.elf import ElfFile
 from parprof.probes import facts_book
 from parprof.probes.facts_book import NOTHING, FactsBook
 from parprof.probes.file_facts import (
@@ -379,3 +380,22 @@ def worker_of(book: FactsBook) -> int:
             return book.worker_pid
         time.sleep(0.01)
     raise AssertionError("no child was started")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "is_namesake"),
+    [
+        ("libgomp.so.1", "", True), ("libgomp.so.1", "DATA", True), ("libgomp.so.1", "LIES", True),
+        ("libtbb.so.12", "LIES", True), ("libmpi.so.40", "", False), ("libhelper.so", "DATA", False),
+    ],
+)  # fmt: skip
+def test_what_symbols_say_is_not_taken_for_granted(
+    name: str, kind: str, is_namesake: bool, tmp_path: Path
+) -> None:
+    """GIVEN a file that says it is a runtime THEN it is none without code for what programs call."""
+    library = tmp_path / name
+    source = Path(__file__).parents[1] / "workloads/odd_runtime.c"
+    subprocess.run(["gcc", "-fPIC", "-shared", f"-D{kind or 'PLAIN'}", source, "-o", library], check=True)
+    facts = find_facts(ElfFile.open(str(library)), name)
+    assert (facts.is_namesake, facts.static_agent, facts.functions) == (is_namesake, None, ())
+    assert from_json(json.loads(json.dumps(to_json(facts)))) == facts

@@ -207,6 +207,19 @@ def test_files_of_before_have_one_n() -> None:
     assert (measured.images[1].parallel_cores(), measured.images[1].parallel_cores(8)) == (4, 4)
 
 
+@pytest.mark.parametrize("lacks", [("awaits",), ("away", "awaits")])
+def test_files_of_before_lack_the_last_columns(lacks: tuple[str, ...]) -> None:
+    old = document()
+    first = old["columns"].index(lacks[0])
+    for row in (old["columns"], *old["facts"]):
+        del row[first : first + len(lacks)]
+    measured, _ = decode(json.dumps(old).encode())
+    assert {key.awaits for key in measured.drain.facts} == {0}
+    assert sum(count.samples for count in measured.drain.facts.values()) == 43
+    old["columns"].remove("fine")
+    refused(old, "other columns")
+
+
 def test_places_without_a_name_are_shown_by_file_and_address() -> None:
     measured, _ = made()
     shown = {frame.name for row in make_profile(measured, RecordedNames()).samples for frame in row.path}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -16,13 +17,14 @@ sys.path.insert(0, str(FilePath(__file__).parent))
 
 from logical_stacks import AGENTS, frames, physical_projection, stacks, text
 from parprof.kernel.stacks import CONTEXT_UNKNOWN, Context, Stack
-from parprof.logical import LogicalPaths
+from parprof.logical import LogicalPaths, pooled
 from parprof.logical.bichord import logical_projection
 from parprof.logical.folding import UNKNOWN_CONTEXT
 from parprof.logical.physical import NO_STACK, TRUNCATED, physical_path
 from parprof.model import Frame, Path, StackRow
 from parprof.runtimes.cilk5 import Cilk5
 from parprof.runtimes.onetbb import OneTbb
+from parprof.runtimes.pools import Pool as LibraryPool
 
 KERNEL = 999
 
@@ -402,6 +404,32 @@ def test_a_librarys_pool_works_for_those_that_hand_it_work() -> None:
     # a function of the library that nobody was seen in hands the work on to one that somebody was
     other = process.worker("blas_thread_server blas_thread_server exec_threads gemm_part inner_thread kernel")
     assert {text(here.path) for here, _ in process.paths.shares(other, 0, process.born, 8)} == {f, g}
+
+
+def test_a_pool_in_a_header_runs_functions_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = re.compile(r"(?!)")
+    crew = LibraryPool("crew", never, re.compile("crew_serve"), re.compile("crew_run"), runs_any=True)
+    monkeypatch.setattr(pooled, "pools", lambda: (crew,))
+    process = Process()
+    born = process.context(process.stack(frames("main crew_start"), start_up=MAIN))
+    callers = [
+        process.stack(frames(f"main {name} crew_run {name}_part burn"), start_up=MAIN) for name in "fg"
+    ]
+    f, g, idle, other = (
+        process.stack(frames(f"crew_serve{inside}"))
+        for inside in (" f_part burn", " g_part", "", " h_part burn")
+    )
+    process.paths.learn(
+        [(callers[0], 0, 3), (callers[1], 0, 1), (f, born, 4), (g, born, 2), (other, born, 1)]
+    )
+
+    def shown(stack: int) -> list[str]:
+        return [text(here.path) for here, _ in process.paths.shares(stack, 0, born, 8)]
+
+    assert shown(f) == ["main f crew_run f_part burn"], "not of all that call burn"
+    assert shown(g) == ["main g crew_run g_part"]
+    assert shown(idle) == ["[crew worker] crew_serve"]
+    assert shown(other) == ["[crew worker] crew_serve h_part burn"]
 
 
 @pytest.mark.parametrize(

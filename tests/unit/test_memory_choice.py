@@ -79,6 +79,18 @@ def test_a_library_that_came_later(late: FileFacts, said: str) -> None:
     assert after(PLAIN, before=now).spoilt_by == now.spoilt_by, "what it did stays done when it is unloaded"
 
 
+@pytest.mark.parametrize(
+    "other", [File("libgomp-24e2ab19.so.1"), File("plugin.so", FileFacts(static_agent=Libgomp()))]
+)
+def test_another_copy_has_threads_of_its_own(other: File) -> None:
+    assert after(PLAIN, File("libgomp.so.1")).holds
+    now = after(PLAIN, File("libgomp.so.1"), other)
+    assert not now.holds
+    assert now.spoilt_by == f"libgomp.so.1 and {other.name} are libgomp each, and one is read"
+    assert after(PLAIN, File("libgomp.so.1"), File(other.name, FileFacts(is_namesake=True))).holds
+    assert after(PLAIN, File("libgomp.so.1"), File("libmpi.so.40")).holds
+
+
 def test_a_runtime_that_came_later() -> None:
     now = look_again(MemoryChoice(PLAN, agent=Libgomp()), [Libgomp(), OneTbb()], cast(Any, Mapped(PLAIN)))
     assert not now.holds and "those of onetbb" in now.spoilt_by

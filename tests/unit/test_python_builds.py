@@ -14,7 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parprof.languages.cpython.layouts import DEBUG_OFFSETS_SIZE, LAYOUTS, debug_layout, is_free_threaded
+from parprof.languages.cpython.layouts import (
+    DEBUG_OFFSETS_SIZE,
+    LAYOUTS,
+    debug_layout,
+    is_free_threaded,
+    kernel_facts,
+)
 from parprof.languages.front_ends import FrontEnds
 from parprof.process.identity import inspect
 from parprof.process.loadmap import DsoCache, LoadMap
@@ -124,3 +130,11 @@ def test_the_offsets_of_a_free_threaded_build_are_not_taken(offsets: list[int], 
 @given(st.binary(max_size=40))
 def test_other_bytes_say_nothing_of_threads(raw: bytes) -> None:
     assert not is_free_threaded(raw)
+
+
+def test_where_the_gil_is() -> None:
+    """Up to 3.11 one for all interpreters, from 3.12 on each has a pointer to its own."""
+    for minor, layout in LAYOUTS.items():
+        facts = kernel_facts(layout, 0x1000, 0x310)
+        assert bool(facts["gil"]) == (minor < 12) == (not facts["interpreter_gil"])
+        assert facts["gil"] % 8 == 0 and facts["gil_size"] > facts["gil_locked"] > facts["gil_holder"]

@@ -8,9 +8,10 @@ import pytest
 
 from parprof import runtimes
 from parprof.plans import Edge
-from parprof.runtimes import Agent, agent_for_library
+from parprof.runtimes import Agent, agent_for_library, others
 from parprof.runtimes.libgomp import Libgomp
 from parprof.runtimes.libomp import Libiomp5, Libomp
+from parprof.runtimes.pools import POOLS, Pool, pools
 
 
 def edge(agent: Agent, name: str) -> Edge | None:
@@ -83,7 +84,7 @@ def test_agents_of_other_packages(monkeypatch: pytest.MonkeyPatch, caplog: pytes
         library = re.compile(r"libmine\.")
 
     entries = [_Entry("a:Mine", Mine), _Entry("b:None", ImportError("no such module")), _Entry("c:str", str)]
-    monkeypatch.setattr(runtimes, "entry_points", lambda group: entries)
+    monkeypatch.setattr(others, "entry_points", lambda group: entries)
     runtimes.agents.cache_clear()
     try:
         assert [agent.name for agent in runtimes.agents()][-1] == "mine"
@@ -93,3 +94,20 @@ def test_agents_of_other_packages(monkeypatch: pytest.MonkeyPatch, caplog: pytes
         assert "c:str is left out: TypeError" in caplog.text
     finally:
         runtimes.agents.cache_clear()
+
+
+def test_pools_of_other_packages(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    mine = Pool("mine", re.compile(r"libmine"), re.compile("serve"), re.compile("hand_out"))
+    entries = [
+        _Entry("a:MINE", mine),
+        _Entry("b:None", ImportError("no such module")),
+        _Entry("c:Pool", Pool),
+    ]
+    monkeypatch.setattr(others, "entry_points", lambda group: entries if group == "parprof.pools" else [])
+    pools.cache_clear()
+    try:
+        assert pools() == (*POOLS, mine)
+        assert "pool b:None is left out: ImportError" in caplog.text
+        assert "pool c:Pool is left out: TypeError" in caplog.text
+    finally:
+        pools.cache_clear()

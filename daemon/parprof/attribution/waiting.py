@@ -23,6 +23,8 @@ class WaitKind(Enum):
     """All others of a team, or its tasks."""
     THREAD = "thread"
     """The end of a thread."""
+    GIL = "GIL"
+    """The lock of a Python interpreter: that is told by where the futex is, not by functions."""
     FILE = "file"
     """Files and block devices."""
     FAULT = "page fault"
@@ -48,7 +50,13 @@ class WaitKind(Enum):
     @property
     def is_for_threads(self) -> bool:
         """Whether a thread of the same program ends it, as a rule."""
-        return self in (WaitKind.LOCK, WaitKind.CONDITION, WaitKind.BARRIER, WaitKind.THREAD)
+        return self in (
+            WaitKind.LOCK,
+            WaitKind.GIL,
+            WaitKind.CONDITION,
+            WaitKind.BARRIER,
+            WaitKind.THREAD,
+        )
 
 
 _BY_PREFIX: tuple[tuple[WaitKind, tuple[str, ...]], ...] = (

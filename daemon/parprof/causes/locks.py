@@ -15,14 +15,24 @@ from parprof.causes.shares import (
     shares_explain,
     workers,
 )
-from parprof.causes.sites import LossSite, is_single
+from parprof.causes.sites import LossSite, alone, is_single
 from parprof.causes.stalls import wait_of
-from parprof.causes.waiting import exclusive_waits, is_arrival, is_exclusive, is_lock, waits_around
+from parprof.causes.waiting import (
+    exclusive_waits,
+    is_arrival,
+    is_exclusive,
+    is_lock,
+    script_waits,
+    waits_around,
+)
 from parprof.metrics import WAIT
 
 _ORDERED = re.compile(r".*ordered")
 _LONGEST = 60
 """A longer name of a function, as that of a template, tells a reader nothing."""
+_FOR_THAT_LOCK = 0.6
+"""Of the idleness at a place: if others sleep so long for a lock, it is that which makes cores idle."""
+_GIL_REMEDY = "use processes (multiprocessing, concurrent.futures), or a library that gives the lock away"
 _NAMELESS = re.compile(r"\[(?:lib)|.*\+0x")
 """Functions of stripped runtimes: in the middle of a region threads wait there for locks, seldom for anything else."""
 
@@ -30,7 +40,12 @@ _NAMELESS = re.compile(r"\[(?:lib)|.*\+0x")
 def lock(site: LossSite, setting: Setting) -> Diagnosis | None:
     """Threads wait for a lock, by what blame, functions or turns tell."""
     metrics = site.tally.metrics
-    if metrics.blame_ns >= 0.3 * metrics.idleness_ns > 0:
+    is_held = metrics.blame_ns >= 0.3 * metrics.idleness_ns > 0
+    if (is_held or not setting.total.blame_ns) and (
+        found := _gil(site, setting, is_held=is_held)
+    ) is not None:
+        return found
+    if is_held:
         return lock_diagnosis(site, setting, "others wait for a lock that it holds:")
     if is_single(site.tally, setting.cores):
         return _lock_of_one(site, setting)
@@ -45,12 +60,28 @@ def lock(site: LossSite, setting: Setting) -> Diagnosis | None:
     return None
 
 
+def _gil(site: LossSite, setting: Setting, *, is_held: bool) -> Diagnosis | None:
+    """Something runs here, and others sleep for as long to get the interpreter's lock.
+
+    ``is_held``: samples showed that it has that lock. Who works alone has it; of several that work, one.
+    """
+    gil_ns, locks_ns = script_waits(site)
+    if not gil_ns or gil_ns < _FOR_THAT_LOCK * site.tally.metrics.idleness_ns:
+        return None
+    is_held = is_held or alone(site.tally.metrics, setting.cores) >= _FOR_THAT_LOCK
+    who = "it" if is_held else "it, or what runs beside it,"
+    told = f"others wait for the interpreter's lock (the GIL), which {who} has: {gil_ns / 1e9:.1f} s"
+    if locks_ns > 0.3 * gil_ns:
+        told += f", and {locks_ns / 1e9:.1f} s for locks of its own (who holds those is not told)"
+    return Diagnosis(Kind.LOCK, told, _GIL_REMEDY)
+
+
 def _lock_of_one(site: LossSite, setting: Setting) -> Diagnosis | None:
     """A function that one thread alone runs, and that takes a lock, while others sleep to get one for as long."""
     if not any(is_exclusive(name.partition(":")[2]) for name in site.function.all.runtime):
         return None
     waits = exclusive_waits(site)
-    if sum(waits.values()) < 0.6 * site.tally.metrics.idleness_ns:
+    if sum(waits.values()) < _FOR_THAT_LOCK * site.tally.metrics.idleness_ns:
         return None
     call, _ = wait_of(max(waits, key=lambda name: waits[name]))
     told = f"others wait for a lock that it holds ({call})"
@@ -100,7 +131,7 @@ def lock_diagnosis(site: LossSite, setting: Setting, what: str) -> Diagnosis:
         return Diagnosis(
             Kind.LOCK,
             f"{told}; as a rule that is the interpreter's own lock (the GIL)",
-            "use processes (multiprocessing, concurrent.futures), or a library that gives the lock away",
+            _GIL_REMEDY,
         )
     remedy = "hold it for shorter, take it less often, or divide what it guards"
     if setting.is_openmp:

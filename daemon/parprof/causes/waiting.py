@@ -35,9 +35,16 @@ _FOR_OTHERS = re.compile(
 """Not asleep for a time, a file or the like: that is nobody's turn."""
 
 
+_GIL = re.compile(r".*\[waits: GIL\]")
+_SCRIPT_LOCK = re.compile(
+    r"(?:(?:lib)?python[\d.]+(?:so[\d.]*)?\+0x|r?lock_|acquire_|_?PyThread_acquire).*\[waits: lock\]"
+)
+"""Of a script's own locks: it calls the interpreter for them, which may have no names."""
+
+
 def is_lock(function: str) -> bool:
     """Whether a thread in a function of that name wants something that others hold: no event, no item of a queue."""
-    return bool(_LOCKS.match(function)) and not _ARRIVAL.match(function)
+    return bool(_GIL.match(function)) or (bool(_LOCKS.match(function)) and not _ARRIVAL.match(function))
 
 
 def is_exclusive(function: str) -> bool:
@@ -47,6 +54,8 @@ def is_exclusive(function: str) -> bool:
 
 def is_arrival(function: str) -> bool:
     """Whether threads wait there for something to come, or for each other, but for no lock."""
+    if _GIL.match(function):
+        return False
     return bool(_ARRIVAL.match(function)) or (function.endswith(_FOR_ARRIVAL) and not _LOCKS.match(function))
 
 
@@ -82,12 +91,23 @@ def exclusive_waits(site: LossSite) -> dict[str, float]:
     return {name: amount for name, amount in waits_of(_root(site).all).items() if is_exclusive(name)}
 
 
+def script_waits(site: LossSite) -> tuple[float, float]:
+    """For how long threads slept for the GIL, and for locks that scripts made, in all of the program of a site."""
+    waits = waits_of(_root(site).all)
+    gil = sum(amount for name, amount in waits.items() if _GIL.match(name))
+    return gil, sum(amount for name, amount in waits.items() if _SCRIPT_LOCK.match(name))
+
+
+def _is_queue(function: str) -> bool:
+    return bool(_QUEUE.match(function)) and not _GIL.match(function)
+
+
 def queue_of(site: LossSite) -> str:
     """The function in which other threads wait for the next one of a pipeline, if they do so for most of the time that
     a thread's function alone is at work; else empty."""
     if site.region is None:
         return ""
-    waits = {name: amount for name, amount in waits_of(_root(site).all).items() if _QUEUE.match(name)}
+    waits = {name: amount for name, amount in waits_of(_root(site).all).items() if _is_queue(name)}
     if sum(waits.values()) < 0.5 * site.tally.metrics.idleness_ns:
         return ""
     return max(waits, key=lambda name: waits[name], default="")

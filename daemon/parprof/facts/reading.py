@@ -42,8 +42,10 @@ _COUNTS = 3
 """Columns of a row of facts behind those of its key."""
 _LATEST_S = 9e9
 """The year 2255: times in nanoseconds have to fit into what pprof files have for them."""
-_OLD_COLUMNS = tuple(name for name in COLUMNS if name != "away")
-"""Of files of parprof before it knew which cores others had: none, as far as they tell."""
+_LATER_COLUMNS = ("away", "awaits")
+"""The last fields of a key: files of parprof before it knew which cores others had, or what waits were for, lack both,
+or the second. They are 0 as far as these tell."""
+_KNOWN_COLUMNS = tuple([name for name in COLUMNS if name not in _LATER_COLUMNS[known:]] for known in range(3))
 
 
 def is_facts(data: bytes) -> bool:
@@ -171,7 +173,7 @@ class _Decoder:
         """The samples, and the key of each row."""
         rows = self._file["facts"]
         columns = self._file["columns"].texts(64)
-        if columns not in (list(COLUMNS), list(_OLD_COLUMNS)):
+        if columns not in _KNOWN_COLUMNS:
             raise self._file.damaged(f"has other columns than {', '.join(COLUMNS)}")
         facts: Facts = {}
         keys = []
@@ -181,8 +183,8 @@ class _Decoder:
             if len(numbers) != len(columns) or numbers[_STATE] >= len(_STATES):
                 raise row.damaged("has a row that is none")
             state = _STATES[numbers[_STATE]]
-            away = [0] * (len(COLUMNS) - len(columns))
-            key = SampleKey._make([*numbers[:-_COUNTS], *away])._replace(state=state)
+            later = [0] * (len(COLUMNS) - len(columns))
+            key = SampleKey._make([*numbers[:-_COUNTS], *later])._replace(state=state)
             count = Count(*numbers[-_COUNTS:])
             if (
                 max(key.user, key.kernel) >= len(sizes)

@@ -180,6 +180,16 @@ class ElfImage:
                 return self.read_at(load.offset + inside, min(size, load.file_size - inside))
         return b""
 
+    def is_code(self, vaddr: int) -> bool:
+        """Whether there are instructions at a virtual address, by the sections, or where there are none, the segments.
+
+        Where code and constants share a segment, only the sections tell them apart.
+        """
+        code = [section for section in self.sections if section.flags & SHF_EXECINSTR]
+        if code:
+            return any(section.address <= vaddr < section.address + section.size for section in code)
+        return any(load.vaddr <= vaddr < load.vaddr + load.file_size for load in self.code)
+
     def code_end(self, vaddr: int) -> int:
         """Where the code section (or segment) around a virtual address ends; 0 if that is no code."""
         for section in self.sections:

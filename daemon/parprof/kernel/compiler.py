@@ -39,6 +39,7 @@ OBJECT_PARTS = (
     "closures.bpf.c",
     "mappings.bpf.c",
     "python.bpf.c",
+    "gil.bpf.c",
     "python_code.bpf.c",
     "activations.bpf.c",
     "amounts.bpf.c",

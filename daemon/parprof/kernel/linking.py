@@ -16,6 +16,7 @@ from dataclasses import dataclass
 SHARED_FUNCTIONS: dict[str, str] = {
     "walk_frame": "walks",
     "python_frame": "walks",
+    "own_gil": "interpreters",
     "next_closure": "walks",
     "move_scope": "layout_scope_move",
     "ask_memory": "layout_look",

@@ -11,7 +11,7 @@ from parprof.logical.owners import FunctionId, function_of
 from parprof.logical.physical import TRUNCATED
 from parprof.logical.threads import THREADS
 from parprof.model import Frame, Path
-from parprof.runtimes.pools import POOLS, Pool
+from parprof.runtimes.pools import Pool, pools
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def pooled(own: Path) -> Pooled | None:
     Frames that are missing at the beginning do no harm where it is known what must have been there.
     """
     start = next((at for at, frame in enumerate(own) if not _starts_threads(frame)), 0)
-    pool = next((pool for pool in POOLS if own and pool.has(own[start])), None)
+    pool = next((pool for pool in pools() if own and pool.has(own[start])), None)
     if pool is None or (TRUNCATED in own[:start] and not pool.serves.fullmatch(own[start].name)):
         return None
     bodies = tuple(
@@ -55,7 +55,7 @@ def with_handed_out(folded: Folded) -> Folded:
     """With the functions that a caller runs his own part of, as threads of a pool run theirs, among the ``calls``."""
     path, handed = logical_projection(folded.path), {}
     for at, frame in enumerate(path):
-        pool = next((one for one in POOLS if one.hands_out.fullmatch(frame.name) and one.has(frame)), None)
+        pool = next((one for one in pools() if one.is_handing_out(frame)), None)
         if pool is not None:
             body = next((below for below in range(at + 1, len(path)) if not path[below].is_loop), None)
             if body is not None and pool.is_body(path[body]):

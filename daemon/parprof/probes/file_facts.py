@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from parprof import __version__
 from parprof.files.elf import ElfError, ElfFile, Symbol
+from parprof.files.elf_symbols import TYPE_OBJECT
 from parprof.files.libc import is_libc
 from parprof.plans import UnknownLayout
 from parprof.probes.allocators import ALLOCATORS
@@ -23,7 +24,7 @@ from parprof.probes.static_runtime import runtime_code
 from parprof.probes.wait_code import Range, wait_code
 from parprof.runtimes import Agent, agent_for_library, agents
 
-FORMAT = 6
+FORMAT = 7
 """To be raised with each change of what the facts are or how they are found."""
 NAMED = ("pthread_create", "_dl_debug_state", *ALLOCATORS)
 """Functions that are probed wherever they are."""
@@ -90,6 +91,8 @@ class FileFacts:
     """Whether it names the dynamic loader that is to start it, as programs do, and the C library, which is one."""
     has_lines: bool = False
     """Whether it has line information, or names a file that has it: else nobody knows what was inlined."""
+    is_namesake: bool = False
+    """It is called as a runtime's library is, and has none of the functions that programs have from that."""
 
 
 def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
@@ -101,14 +104,18 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
         defined = elf.lookup({*NAMED, _YIELD, *markers})
     except ElfError:
         return FileFacts()
-    named = [symbol for name in NAMED for symbol in defined.get(name, ())]
+    code = {name: [one for one in known if _is_function(elf, one)] for name, known in defined.items()}
+    named = [symbol for name in NAMED for symbol in code.get(name, ())]
     try:
         undefined = elf.undefined()
     except ElfError:
         undefined = set()
     patterns = [agent.imports for agent in agents()]
     imports = frozenset(name for name in undefined if any(pattern.match(name) for pattern in patterns))
-    static_agent = _agent_inside(markers & defined.keys())
+    static_agent = _agent_inside({name for name in markers if code.get(name)})
+    is_namesake = library is not None and not _is_really(library, elf)
+    if is_namesake:
+        library = None
     creates_threads = (
         library is None
         and not (is_libc(base_name) or base_name.startswith("libstdc++."))
@@ -125,12 +132,28 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
         tuple(wait_code(elf)) if runtime is not None and runtime.pauses else (),
         creates_threads,
         tuple(runtime_code(static_agent, elf)) if static_agent is not None else (),
-        tuple({(one.value, one.value + (one.size or _YIELD_BYTES)) for one in defined.get(_YIELD, ())}),
+        tuple({(one.value, one.value + (one.size or _YIELD_BYTES)) for one in code.get(_YIELD, ())}),
         layout,
         problem,
         wants_loader,
         _has_lines(elf),
+        is_namesake,
     )
+
+
+def _is_function(elf: ElfFile, symbol: Symbol) -> bool:
+    """Whether there is code where a symbol says that a function is: symbols are what a file says of itself."""
+    return symbol.kind != TYPE_OBJECT and elf.is_code(symbol.value)
+
+
+def _is_really(library: Agent, elf: ElfFile) -> bool:
+    """Whether a file that is called as a runtime's library is has functions that programs have from that."""
+    try:
+        return not library.tells_imports or any(
+            library.imports.match(symbol.name) and _is_function(elf, symbol) for symbol in elf.symbols()
+        )
+    except ElfError:
+        return True
 
 
 def _has_lines(elf: ElfFile) -> bool:
@@ -166,7 +189,7 @@ def _probed(elf: ElfFile, runtime: Agent | None, has_bodies: bool) -> Iterator[S
     any_of = re.compile("|".join(f"(?:{pattern.pattern})" for pattern in patterns))
     try:
         for symbol in elf.symbols():
-            if any_of.fullmatch(symbol.name):
+            if any_of.fullmatch(symbol.name) and _is_function(elf, symbol):
                 yield symbol
     except ElfError:
         return
@@ -255,6 +278,7 @@ def from_json(raw: Any) -> FileFacts:
             _text(raw["layout_problem"]),
             bool(raw["wants_loader"]),
             bool(raw["has_lines"]),
+            bool(raw["is_namesake"]),
         )
     except (KeyError, TypeError) as error:
         raise ValueError("no facts about a file") from error

@@ -198,7 +198,11 @@ class _Runtime:
 def _runtimes(dsos: list[Dso]) -> list[_Runtime]:
     """Which files are a runtime's library, and which bring one along, those behind the others."""
     known = [(agent_for_library(dso.name), dso) for dso in dsos]
-    libraries = [_Runtime(a, dso, False) for a, dso in known if a is not None and not a.is_polling]
+    libraries = [
+        _Runtime(a, dso, False)
+        for a, dso in known
+        if a is not None and not a.is_polling and not file_facts(dso).is_namesake
+    ]
     inside = [_Runtime(a, dso, True) for dso in dsos if (a := file_facts(dso).static_agent) is not None]
     return libraries + inside
 
@@ -242,6 +246,7 @@ def make_plan(load_map: LoadMap, blame_locks: bool = False, spin_rules: SpinRule
                 "program's: in the others work whose edges are not probed counts as waiting"
             )
     plan.notes += _inlined_unseen(runtimes, users)
+    plan.notes += _namesakes(dsos)
     if runtimes:  # else the creators of threads are known without a probe
         plan.rare_sites = _creation_sites(dsos, runtimes)
     if hidden_by:
@@ -314,6 +319,14 @@ def _users(runtimes: list[_Runtime], dsos: list[Dso]) -> list[Dso]:
     """The files that call one of the runtimes: there are the bodies of regions and tasks."""
     patterns = [runtime.agent.imports for runtime in runtimes]
     return [dso for dso in dsos if any(p.match(name) for p in patterns for name in file_facts(dso).imports)]
+
+
+def _namesakes(dsos: list[Dso]) -> Iterator[str]:
+    """Files that are not what their names say."""
+    for dso in dsos:
+        agent = agent_for_library(dso.name)
+        if agent is not None and file_facts(dso).is_namesake:
+            yield f"{dso.name} is called as {agent.name} is, but has none of its functions: not taken for a runtime"
 
 
 def _inlined_unseen(runtimes: list[_Runtime], users: list[Dso]) -> Iterator[str]:

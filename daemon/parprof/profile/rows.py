@@ -19,6 +19,7 @@ from parprof.logical.overhead import TAG
 from parprof.metrics import ACTIVATIONS, BLAME, OUTSIDE, PROFILING, SAMPLES, STALL, WAIT, Metrics
 from parprof.model import (
     ACTIVATION,
+    AWAITS_GIL,
     NO_EVENT,
     Count,
     Frame,
@@ -258,7 +259,7 @@ class RowMaker:
 
     def wait_kind(self, drain: Drain, key: SampleKey) -> WaitKind:
         """What a thread waits for, of a wait that the rows made last are of."""
-        kind = self._kernel_kind(drain, key.kernel)
+        kind = self._told_kind(drain, key)
         paths = self._paths.get((key.image, key.epoch))
         if kind is not WaitKind.LOCK or paths is None or not key.user:
             return kind
@@ -279,7 +280,7 @@ class RowMaker:
         count: Count,
     ) -> None:
         """Time that a thread slept, or that nobody worked since it went to sleep."""
-        kind = self._kernel_kind(drain, key.kernel)
+        kind = self._told_kind(drain, key)
         for located, share in paths.shares(key.user, 0, key.context, count.total, NO_EVENT):
             if key.state is ThreadState.BLOCKED:
                 metrics = Metrics.of({WAIT: share})
@@ -315,7 +316,7 @@ class RowMaker:
         """What stands below the place where a thread sleeps: for what."""
         if not key.user:
             return NOT_LOOKED_AT
-        kind = self._kernel_kind(drain, key.kernel)
+        kind = self._told_kind(drain, key)
         return _WAITS[self._thread_kind(located) if kind is WaitKind.LOCK else kind]
 
     def _thread_kind(self, located: Located) -> WaitKind:
@@ -325,8 +326,11 @@ class RowMaker:
             known = self._thread_kinds[id(located)] = located, thread_wait_kind(names)
         return known[1]
 
-    def _kernel_kind(self, drain: Drain, kernel: int) -> WaitKind:
-        """What a thread waits for that sleeps with this kernel stack; of all waits for other threads it is `LOCK`."""
+    def _told_kind(self, drain: Drain, key: SampleKey) -> WaitKind:
+        """What a thread waits for, as far as the kernel's stack and the futex tell: `LOCK` is any wait for threads."""
+        if key.awaits == AWAITS_GIL:
+            return WaitKind.GIL
+        kernel = key.kernel
         kind = self._kinds.get(kernel)
         if kind is None:
             frames = drain.stacks.get(kernel).frames if kernel else ()

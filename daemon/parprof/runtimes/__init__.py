@@ -6,17 +6,15 @@ runtime acquires and releases work. It knows no kernel: `parprof.probes.plan` tu
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
 
 from parprof.files.dso import Dso
 from parprof.files.elf import ElfFile
 from parprof.plans import Edge, Hook, Memory, MemoryPlan
+from parprof.runtimes.others import brought
 
-_LOG = logging.getLogger(__name__)
 _NEVER = re.compile(r"(?!)")
 _CREATE = re.compile(r"(?!)")
 _SYNCHRONIZE = re.compile(r".*(barrier|lock|critical|taskwait|ordered|atomic|wait|reduce|sync)")
@@ -77,6 +75,11 @@ class Agent:
     def is_polling(self) -> bool:
         """Whether its threads wait by polling, and no edges are known: see `polls`."""
         return self.polls is not _NEVER
+
+    @property
+    def tells_imports(self) -> bool:
+        """Whether it is known which functions programs have from it: see `imports`."""
+        return self.imports is not _NEVER
 
     def outlined_instance(self, name: str) -> int:
         """Argument of an outlined function that tells two pieces of the same work apart; ``name`` may be empty."""
@@ -172,22 +175,14 @@ def agents() -> tuple[Agent, ...]:
     from parprof.runtimes.opencilk import OpenCilk
 
     ours: list[Agent] = [Libgomp(), Libiomp5(), Libomp(), OneTbb(), OpenCilk(), CilkPlus(), Cilk5(), Mpi()]
-    return (*ours, *_foreign_agents())
+    return (*ours, *brought("parprof.runtimes", "runtime agent", _foreign))
 
 
-def _foreign_agents() -> list[Agent]:
-    """Agents that other packages bring: a bad one is left out with a warning, and stops nothing."""
-    found = []
-    for entry in entry_points(group="parprof.runtimes"):
-        try:
-            agent = entry.load()()
-            if not isinstance(agent, Agent) or not agent.name:
-                raise TypeError("not a parprof.runtimes.Agent with a name")
-        except Exception as error:  # it is not our code
-            _LOG.warning("runtime agent %s is left out: %s: %s", entry.value, type(error).__name__, error)
-            continue
-        found.append(agent)
-    return found
+def _foreign(loaded: object) -> Agent:
+    agent = loaded() if isinstance(loaded, type) else loaded
+    if not isinstance(agent, Agent) or not agent.name:
+        raise TypeError("not a parprof.runtimes.Agent with a name")
+    return agent
 
 
 def agent_for_library(base_name: str) -> Agent | None:

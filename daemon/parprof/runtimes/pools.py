@@ -9,22 +9,28 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from parprof.model import Frame
+from parprof.runtimes.others import brought
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """One library's pool; adding one is adding an entry to `POOLS`."""
+    """One library's pool. Adding one is adding an entry to `POOLS`, or, in a package of one's own, an entry point of
+    the group ``parprof.pools`` that names one: docs/runtimes.md.
+    """
 
     name: str
     """As in ``[OpenBLAS worker]``."""
     library: re.Pattern[str]
-    """Matches the base name of the files that it lies in."""
+    """Matches the base name of the files that it lies in; nothing for one that is compiled into programs."""
     serves: re.Pattern[str]
     """Matches the functions that its threads run for good, where it is linked into something else."""
     hands_out: re.Pattern[str]
     """Matches its functions that hand out work and then call the caller's part of it, or a thread's."""
+    runs_any: bool = False
+    """What it runs are functions of whoever calls it, not of its own library."""
 
     def has(self, frame: Frame) -> bool:
         """Whether a function belongs to the library."""
@@ -32,7 +38,13 @@ class Pool:
 
     def is_body(self, frame: Frame) -> bool:
         """Whether a function may be one that is handed out, or what that calls of the library."""
-        return not frame.is_loop and self.has(frame) and not self.hands_out.fullmatch(frame.name)
+        if frame.is_loop or self.hands_out.fullmatch(frame.name):
+            return False
+        return not self.serves.fullmatch(frame.name) if self.runs_any else self.has(frame)
+
+    def is_handing_out(self, frame: Frame) -> bool:
+        """Whether a function is one in which a caller hands out work and takes part in it."""
+        return bool(self.hands_out.fullmatch(frame.name)) and (self.runs_any or self.has(frame))
 
 
 POOLS = (
@@ -43,4 +55,16 @@ POOLS = (
         re.compile(r"exec_blas(?:_async)?(?:64_|_64)?|exec_threads"),
     ),
 )
-"""All that are known."""
+"""All that are known here."""
+
+
+@cache
+def pools() -> tuple[Pool, ...]:
+    """All pools, those of other packages (entry points ``parprof.pools``) behind ours."""
+    return (*POOLS, *brought("parprof.pools", "pool", _checked))
+
+
+def _checked(loaded: object) -> Pool:
+    if not isinstance(loaded, Pool) or not loaded.name:
+        raise TypeError("not a parprof.runtimes.pools.Pool with a name")
+    return loaded

@@ -170,6 +170,8 @@ class Probing:
             self._choose_anew(names)
         self._could_probe = any(agent.hooks for agent in self.plan.agents)
         self._chosen_for = names
+        if self.source is Source.MEMORY and self.memory.spoilt_by:  # the user would have it
+            self.plan.notes.append(f"n_w from memory is not right here: {self.memory.spoilt_by}")
 
     def _choose_anew(self, names: list[str]) -> None:
         """Nothing could be probed until now: if that was for want of a runtime with probes, it may have come."""

@@ -164,7 +164,22 @@ def _spoilt_by(agent: Agent, agents: list[Agent], load_map: LoadMap) -> str:
     facts = [file_facts(dso) for dso in load_map.dsos()]
     is_inside = any(one.static_agent is not None for one in facts)
     imported = None if is_inside else {name for one in facts for name in one.imports}
-    return agent.memory_spoilt_by(imported, environment_of(load_map.pid)) or _other_threads(load_map)
+    return (
+        _copies(agent, load_map)
+        or agent.memory_spoilt_by(imported, environment_of(load_map.pid))
+        or _other_threads(load_map)
+    )
+
+
+def _copies(agent: Agent, load_map: LoadMap) -> str:
+    """Why one runtime's state is not all that works in a process that maps several copies of it; empty if not."""
+    names = []
+    for dso in load_map.dsos():
+        facts = file_facts(dso)
+        is_library = bool(agent.library.match(dso.name)) and not facts.is_namesake
+        if is_library or (facts.static_agent is not None and facts.static_agent.name == agent.name):
+            names.append(dso.name)
+    return f"{' and '.join(names[:3])} are {agent.name} each, and one is read" if len(names) > 1 else ""
 
 
 def _other_threads(load_map: LoadMap) -> str:

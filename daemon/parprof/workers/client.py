@@ -49,7 +49,7 @@ def start_child(module: str, *arguments: str) -> tuple[subprocess.Popen[bytes], 
     _abandoned[:] = [child for child in _abandoned if child.poll() is None]
     ours, theirs = socket.socketpair()
     with theirs:
-        environment = dict(os.environ, PYTHONPATH=str(Path(__file__).resolve().parents[2]))
+        environment = dict(os.environ, PYTHONPATH=_import_path())
         command = [sys.executable, "-P", "-m", module, str(theirs.fileno()), *arguments]
         try:
             child = subprocess.Popen(
@@ -60,6 +60,13 @@ def start_child(module: str, *arguments: str) -> tuple[subprocess.Popen[bytes], 
             ours.close()
             raise
     return child, ours
+
+
+def _import_path() -> str:
+    """Where a child imports from: our own folder, then what we were told, for runtimes that other packages bring."""
+    told = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    ours = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join([ours, *(path for path in told if os.path.isabs(path) and path != ours)])
 
 
 def end_child(child: subprocess.Popen[bytes]) -> None:

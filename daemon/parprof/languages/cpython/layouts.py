@@ -45,11 +45,21 @@ class Layout:
     """In a code object, as the next two."""
     name: int
     file: int
+    gil: int
+    """In ``_PyRuntime``; 0: each interpreter has a pointer to its own."""
+    interpreter_gil: int
+    """In the state of an interpreter."""
     ascii_size: int
     """Bytes of a string object before the text, when that is ASCII; others have ``wide_size``."""
     wide_size: int
     type: int = 8
     """In every object."""
+    thread_interpreter: int = 16
+    """In the state of a thread."""
+    gil_holder: int = 8
+    """In a GIL (``struct _gil_runtime_state``), as the next."""
+    gil_locked: int = 16
+    gil_size: int = 208
     length: int = 16
     """In a string, as the next."""
     state: int = 32
@@ -61,17 +71,17 @@ class Layout:
 _V39 = Layout(
     minor=9, tss_key=584, current=568, thread_id=176, thread_frame=24, cframe=NOT_THERE, previous=24, code=32,
     instruction=104, frame_size=112, entry=0, entry_kind=EVERY_FRAME, code_start=0, first_line=40, name=112,
-    file=104, lines=120, ascii_size=48, wide_size=72,
+    file=104, lines=120, gil=352, interpreter_gil=0, ascii_size=48, wide_size=72,
 )  # fmt: skip
 _V311 = Layout(
     minor=11, tss_key=592, current=576, thread_id=152, thread_frame=56, cframe=8, previous=48, code=32,
     instruction=56, frame_size=80, entry=68, entry_kind=ENTRY_FLAG, code_start=184, first_line=72, name=128,
-    file=112, lines=136, ascii_size=48, wide_size=72,
+    file=112, lines=136, gil=360, interpreter_gil=0, ascii_size=48, wide_size=72,
 )  # fmt: skip
 _V312 = Layout(
     minor=12, tss_key=1544, current=0, thread_id=136, thread_frame=56, cframe=0, previous=8, code=0,
     instruction=56, frame_size=80, entry=70, entry_kind=ENTRY_OWNER, code_start=192, first_line=68, name=128,
-    file=112, lines=136, ascii_size=40, wide_size=56,
+    file=112, lines=136, gil=0, interpreter_gil=384, ascii_size=40, wide_size=56,
 )  # fmt: skip
 LAYOUTS = {
     9: _V39,
@@ -79,7 +89,14 @@ LAYOUTS = {
     11: _V311,
     12: _V312,
     13: replace(
-        _V312, minor=13, tss_key=2160, thread_id=152, thread_frame=72, cframe=NOT_THERE, code_start=200
+        _V312,
+        minor=13,
+        tss_key=2160,
+        thread_id=152,
+        thread_frame=72,
+        cframe=NOT_THERE,
+        code_start=200,
+        interpreter_gil=16,
     ),
 }
 
@@ -103,16 +120,17 @@ def debug_layout(base: Layout, raw: bytes) -> Layout | None:
     if version >> 16 != 0x300 + base.minor:
         return None
     words = struct.unpack(f"<{DEBUG_OFFSETS_SIZE // 8}Q", raw[:DEBUG_OFFSETS_SIZE])
-    thread, frame, code = words[19:28], words[28:34], words[34:44]
+    own_gil, thread, frame, code = words[14], words[19:28], words[28:34], words[34:44]
     size_bytes, text = words[64:67], words[67:71]
-    used = (*thread[:6], *frame, *code, words[45], *size_bytes, *text)
+    used = (own_gil, *thread[:6], *frame, *code, words[45], *size_bytes, *text)
     if any(value > _MAX_OFFSET for value in used) or code[4] - code[1] not in _FROM_FILE_TO_LINES:
         return None
     in_code = code[1], code[3], code[4], code[5], words[45]
     if any(value + 8 > CODE_SIZE for value in in_code) or size_bytes[1] + 8 > size_bytes[2]:
         return None
     return replace(
-        base, thread_frame=thread[4], thread_id=thread[5], previous=frame[1], code=frame[2],
+        base, interpreter_gil=own_gil, thread_interpreter=thread[3], thread_frame=thread[4],
+        thread_id=thread[5], previous=frame[1], code=frame[2],
         instruction=frame[3], entry=frame[5], frame_size=min(frame[0], 120), file=code[1], name=code[3],
         lines=code[4], first_line=code[5], code_start=code[9], type=words[45], bytes_size=size_bytes[1],
         bytes_text=size_bytes[2], state=text[1], length=text[2], ascii_size=text[3], wide_size=text[3] + 16,
@@ -145,4 +163,10 @@ def kernel_facts(layout: Layout, runtime: int, thread_slots: int) -> dict[str, i
         "wide_size": layout.wide_size,
         "bytes_size": layout.bytes_size,
         "bytes_text": layout.bytes_text,
+        "gil": runtime + layout.gil if layout.gil else 0,
+        "thread_interpreter": layout.thread_interpreter,
+        "interpreter_gil": layout.interpreter_gil,
+        "gil_holder": layout.gil_holder,
+        "gil_locked": layout.gil_locked,
+        "gil_size": layout.gil_size,
     }

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example of docs/runtimes.md: a runtime that a package of one's own adds, by its edges or as a pool."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiling import ROOT
+from reports import report_of
+
+CREW = ROOT / "examples/crew"
+SECONDS = 2.0
+
+
+def installed(folder: Path, group: str) -> str:
+    """The import path with the example in it as ``pip install`` leaves it, with the entry points of one group."""
+    declared = tomllib.loads((CREW / "pyproject.toml").read_text())["project"]
+    info = folder / "parprof_crew-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {declared['name']}\nVersion: 1.0\n")
+    lines = [f"{name} = {value}" for name, value in declared["entry-points"][group].items()]
+    (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines]) + "\n")
+    (folder / "parprof_crew.py").write_text((CREW / "parprof_crew.py").read_text())
+    folder.chmod(0o755)
+    return os.pathsep.join([str(ROOT / "daemon"), str(folder)])
+
+
+def profile(folder: Path, path: str) -> dict[str, Any]:
+    program, file = folder / "demo", folder / "demo.pb.gz"
+    subprocess.run(
+        ["gcc", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", CREW / "demo.c", "-o", program],
+        check=True,
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "parprof",
+        "record",
+        "-F",
+        "499",
+        "-q",
+        "--no-report",
+        "-o",
+        file,
+        "--",
+        program,
+    ]
+    subprocess.run([*command, str(SECONDS)], check=True, env={**os.environ, "PYTHONPATH": path})
+    return report_of(file)
+
+
+def shares(report: dict[str, Any], metric: str) -> dict[tuple[str, str], float]:
+    """Of the parts that threads run, by the phase that they are below."""
+    out: dict[tuple[str, str], float] = {}
+    for path in report["paths"]:
+        part = next((name for name in path["frames"] if name.endswith("_part")), "")
+        phase = next((name for name in path["frames"] if name in ("even", "skewed")), path["frames"][0])
+        if part:
+            out[part, phase] = out.get((part, phase), 0) + path[metric]
+    return out
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "package").mkdir()
+    return tmp_path
+
+
+def check(report: dict[str, Any]) -> None:
+    work = shares(report, "work_s")
+    whole = sum(work.values())
+    assert whole == pytest.approx(SECONDS * (1 + 2 / 3), rel=0.15)
+    assert work["even_part", "even"] == pytest.approx(SECONDS, rel=0.15)
+    assert work["skewed_part", "skewed"] == pytest.approx(SECONDS * 2 / 3, rel=0.15)
+    for (part, phase), seconds in work.items():
+        assert part.startswith(phase) or seconds < 0.03 * whole, work
+    idle = shares(report, "idleness_s")
+    assert idle["skewed_part", "skewed"] > 0.7 * sum(idle.values())
+
+
+def test_as_a_runtime_whose_edges_are_probed(folder: Path) -> None:
+    report = profile(folder, installed(folder / "package", "parprof.runtimes"))
+    assert (report["process"]["runtime"], report["process"]["n_w_source"]) == ("crew", "exact")
+    check(report)
+
+
+def test_as_a_pool_without_probes(folder: Path) -> None:
+    """Whose work a thread of the pool does is told by who is seen in the same function."""
+    report = profile(folder, installed(folder / "package", "parprof.pools"))
+    assert (report["process"]["runtime"], report["process"]["n_w_source"]) == ("none", "scheduler")
+    check(report)

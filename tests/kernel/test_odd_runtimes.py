@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Libraries and symbols that say what is not so, runtimes that were replaced, and two copies of one: n_w is right."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import profiling
+from parprof.commands.spawn import Child
+from parprof.session.session import Session
+from parprof.session.sources import Source
+from truth import Truth
+
+WORKLOADS = profiling.ROOT / "tests/workloads"
+NAME, OTHER_NAME = b"libgomp.so.1\0", b"libgomp-so.1\0"
+
+
+def odd_library(folder: Path, name: str, *kinds: str) -> Path:
+    library = folder / name
+    command = ["gcc", "-O2", "-fPIC", "-shared", "-Wall", "-Werror", *(f"-D{kind}" for kind in kinds)]
+    subprocess.run([*command, WORKLOADS / "odd_runtime.c", "-o", library], check=True)
+    return library
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("libgomp.so.1", ""), ("libgomp.so.1", "DATA"), ("libgomp.so.1", "LIES"), ("libhelper.so", "DATA"),
+        ("libhelper.so", "LIES"), ("libomp.so.5", "LIES"), ("libtbb.so.12", ""),
+    ],
+)  # fmt: skip
+def test_a_library_that_is_no_runtime(name: str, kind: str, tmp_path: Path) -> None:
+    """Threads of a program that has none are judged by the scheduler, and the report says what was not believed."""
+    library = odd_library(tmp_path, name, *filter(None, [kind]))
+    run = profiling.agree(
+        lambda: profiling.record(
+            "pthread_truth", ["balanced,skewed,lock", "--repeat", "2"], tmp_path / "log", LD_PRELOAD=str(library)
+        ),
+        100, 0.03, 0.1,
+    )  # fmt: skip
+    assert (run.target.plan.runtime, run.target.n_w_source) == ("none", "scheduler")
+    told = [note for note in run.target.notes() if note.startswith(f"{name} is called as")]
+    assert bool(told) == (name != "libhelper.so"), run.target.notes()
+
+
+@pytest.mark.parametrize("kind", ["DATA", "LIES"])
+def test_variables_with_names_of_functions_beside_a_real_runtime(kind: str, tmp_path: Path) -> None:
+    """They come behind it, so the program does not call them; it has its edges all the same."""
+    program = tmp_path / "omp_truth"
+    library = odd_library(tmp_path, "libhelper.so", kind)
+    subprocess.run(
+        ["gcc", "-O2", "-g", "-fopenmp", "-fno-optimize-sibling-calls", WORKLOADS / "omp_truth.c", "-o", program,
+         "-lgomp", "-Wl,--no-as-needed", library], check=True)  # fmt: skip
+    run = profiling.agree(
+        lambda: profiling.record(program, ["all", "--repeat", "2"], tmp_path / "log"), 100, 0.02, 0.1
+    )
+    assert (run.target.plan.runtime, run.target.n_w_source) == ("libgomp", "exact")
+
+
+def real_libgomp() -> Path:
+    told = subprocess.run(
+        ["gcc", "-print-file-name=libgomp.so.1"], capture_output=True, text=True, check=True
+    )
+    return Path(told.stdout.strip()).resolve()
+
+
+def renamed(source: Path, target: Path) -> Path:
+    """A copy of a file that is, or needs, libgomp of another name."""
+    data = source.read_bytes()
+    assert NAME in data
+    target.write_bytes(data.replace(NAME, OTHER_NAME))
+    return target
+
+
+def run_two_copies(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, source: Source | None = None
+) -> tuple[Session, Truth]:
+    program, log = folder / "two_copies", folder / "log"
+    subprocess.run(["gcc", "-O2", "-Wall", "-Werror", WORKLOADS / "two_copies.c", "-o", program], check=True)
+    renamed(real_libgomp(), folder / OTHER_NAME[:-1].decode())
+    plugin = profiling.BUILD / "plugin_truth.so"
+    other = renamed(plugin, folder / "other_truth.so")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    monkeypatch.setenv("PARPROF_TRUTH", str(log))
+    with profiling.traced_session(source=source) as session:
+        child = Child(
+            [str(program), str(plugin), str(other), "balanced,skewed,barrier,single", "--repeat", "3"]
+        )
+        session.watch(child.pid, follow=True, stop=True)
+        child.release()
+        profiling.run_until(session, lambda: child.poll() is not None)
+        session.finish()
+        assert child.wait() == 0
+        # with the memory of one, that of the other cannot be read
+        assert not session.kernel.lost().keys() - {"user_stack", "memory" if source else ""}
+    logs = [Truth.read(folder / f"log.{number}") for number in range(2)]
+    return session, Truth([interval for one in logs for interval in one.intervals])
+
+
+def test_two_copies_of_libgomp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        session, truth = run_two_copies(folder, monkeypatch)
+        target = [one for one in session.targets.values() if one.plan.agents][-1]
+        agreement = profiling.compare(session.trace, truth)
+        if agreement.wrong_share <= 0.02:
+            break
+    assert target.plan.runtime == "libgomp"
+    assert target.n_w_source == "exact"
+    assert agreement.judged > 300
+    assert agreement.wrong_share <= 0.02, agreement.cases
+
+
+@pytest.mark.parametrize("how", ["renamed over", "removed", "other file"])
+def test_a_runtime_that_is_replaced_while_it_is_mapped(how: str, tmp_path: Path) -> None:
+    """The probes go into the file that the process maps, wherever that is now."""
+    library = tmp_path / "libgomp.so.1"
+    shutil.copy(real_libgomp(), library)
+    log = tmp_path / "log"
+    environment = {**profiling.truth_environment(log), "LD_LIBRARY_PATH": str(tmp_path)}
+    command = [profiling.BUILD / "omp_truth.gomp", "balanced,skewed,barrier", "--repeat", "40"]
+    with subprocess.Popen(command, env=environment) as process:
+        deadline = time.monotonic() + 20
+        while str(library) not in Path(f"/proc/{process.pid}/maps").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        if how == "removed":
+            library.unlink()
+        else:
+            new = odd_library(tmp_path, "new.so", "DATA") if how == "other file" else tmp_path / "new.so"
+            if how == "renamed over":
+                shutil.copy(real_libgomp(), new)
+            os.replace(new, library)
+        with profiling.traced_session() as session:
+            target = session.watch(process.pid)
+            profiling.run_until(session, lambda: process.poll() is not None)
+            session.finish()
+        assert process.returncode == 0
+    assert (target.plan.runtime, target.source) == ("libgomp", Source.EXACT)
+    begun = session.trace[0].time_ns + 200_000_000
+    agreement = profiling.compare(session.trace, Truth.read(log), since_ns=begun)
+    assert agreement.judged > 200
+    assert agreement.wrong_share <= 0.1, agreement.cases
+
+
+def test_the_memory_of_one_copy_does_not_stand_for_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Probes too dear: what threads run tells of both. Who asks for memory is told that it is wrong."""
+    session, _ = run_two_copies(tmp_path, monkeypatch, Source.MEMORY)
+    target = [one for one in session.targets.values() if one.plan.agents][-1]
+    assert not target.probing.memory.holds
+    (told,) = [note for note in target.notes() if note.startswith("n_w from memory is not right here: ")]
+    assert "libgomp.so.1.0.0" in told and "libgomp-so.1" in told
