@@ -325,6 +325,17 @@ def test_any_profile(profile: Profile) -> None:
         assert cause.gain_bound >= 1
 
 
+def test_fewer_threads_than_cores_are_not_unequal() -> None:
+    """Two threads with equal shares on four cores; with a third one that does more, shares are unequal."""
+    rows = [row("main PTHREAD_CREATE worker", 500, 2, tid) for tid in (1, 2)]
+    (cause,) = causes_of(rows, CORES, "none")
+    assert cause.kind is Kind.IMBALANCE
+    assert cause.what == "2 threads share the work, 2 of 4 cores have none"
+    rows.append(row("main PTHREAD_CREATE worker", 1500, 2, 3))
+    (cause,) = causes_of(rows, CORES, "none")
+    assert "unequal shares" in cause.what
+
+
 @given(few_samples, st.randoms(use_true_random=False))
 def test_the_order_of_samples_does_not_matter(samples: list[PathSample], random: object) -> None:
     def said(rows: list[PathSample]) -> list[tuple[str, float]]:
