@@ -72,6 +72,8 @@ bench: .venv/.dev workloads ## accuracy and overhead, minutes; results to standa
 	$(RUN)/python bench/agents.py
 	$(RUN)/python bench/scale.py
 	$(RUN)/python bench/scale_prediction.py
+	$(RUN)/python bench/gain.py
+	$(RUN)/python bench/sleepers.py
 
 proto: ## regenerate the protobuf code (Debian's protobuf-compiler 3.21)
 	protoc -I parprof/pprof.proto=proto/profile.proto --python_out=daemon --pyi_out=daemon parprof/pprof.proto

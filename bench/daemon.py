@@ -2,18 +2,25 @@
 """What the daemon itself takes, while it watches many processes, and whether it loses or leaks anything.
 
     .venv/bin/python bench/daemon.py [--minutes 5] [--processes 200] [--threads 5] [--churn 1000]
+        [--attach 20] [--reload 30] [--full-disk]
 
 Starts ``parprofd`` and the processes, and prints a line each minute: CPU time of the daemon and of its helpers as
-a share of one core, resident memory, descriptors, threads, entries of its BPF maps, and what became of the samples.
-With ``--churn`` so many more processes are started and ended each second. "due" is how many samples the CPU time of
+a share of one core, resident memory of both, descriptors, threads, entries of its BPF maps, and what became of the
+samples. With ``--churn`` so many more processes are started and ended each second; with ``--attach`` every so many
+seconds one of them is attached to through the daemon, with ``--reload`` the configuration is changed and read again;
+with ``--full-disk`` its cache and what it would push are on a file system that is full during the third quarter. The
+last columns of a line count these since the start. A soak: ``--minutes 120 --churn 100 --attach 20 --reload 30
+--full-disk``. "due" is how many samples the CPU time of
 all these processes stands for, since the start; each of them has to be charged, or counted as lost under a reason
 (as are those of other new processes of the machine, before it is decided about them). At the end the
-processes are stopped, and a last line shows what the daemon keeps. Metrics are scraped as Prometheus does. Needs root.
+processes are stopped, and a last line shows what the daemon keeps, and whether memory grew from the second to the last
+quarter. Metrics are scraped as Prometheus does. Needs root.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import signal
@@ -21,12 +28,14 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "daemon")]
@@ -34,8 +43,10 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "daemon")]
 from machine import describe  # noqa: E402
 
 from parprof.kernel import bpf  # noqa: E402
+from parprof.service.config.text import toml_value  # noqa: E402
 
 PROGRAMS = ROOT / "bench/programs"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "daemon")}
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 GET_FD_BY_ID = 14
 HASH_MAPS = {"processes": "p", "threads": "t", "configs": "c", "mapping_lists": "m", "verdicts": "v"}
@@ -144,10 +155,111 @@ class Load:
         return said.decode().strip()
 
 
+class Disturbances:
+    """What happens to the daemon meanwhile, on a thread of its own, and how that went."""
+
+    def __init__(self, args: argparse.Namespace, directory: Path, daemon: int, load: Load) -> None:
+        self._args, self._directory, self._daemon, self._load = args, directory, daemon, load
+        self._end = threading.Event()
+        self.attached = self.refused = self.reloads = 0
+        self.attach_s = 0.0
+        self.problem = ""
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def words(self) -> str:
+        """For the table."""
+        out = []
+        if self._args.attach:
+            mean_s = self.attach_s / self.attached if self.attached else 0.0
+            out.append(f"attached {self.attached} ({mean_s:.1f} s each), refused {self.refused}")
+        if self._args.reload:
+            out.append(f"reloaded {reloads_in(self._directory)} of {self.reloads}")
+        if self._args.full_disk:
+            out.append("disk full" if (disk_of(self._directory) / "rest").exists() else "disk free")
+        return ", ".join(out) + (f"; {self.problem}" if self.problem else "")
+
+    def stop(self) -> None:
+        self._end.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        start = time.monotonic()
+        attach_s, reload_s = self._args.attach or math.inf, self._args.reload or math.inf
+        next_attach, next_reload = start + attach_s, start + reload_s
+        quarter_s = 15 * self._args.minutes
+        while not self._end.wait(0.2):
+            now = time.monotonic()
+            if now >= next_attach:
+                next_attach = now + attach_s
+                self._attach()
+            if now >= next_reload:
+                next_reload = now + reload_s
+                self.reloads += 1
+                write_configuration(self._args, self._directory, extra=self.reloads % 2)
+                os.kill(self._daemon, signal.SIGHUP)
+            if self._args.full_disk:
+                since_s = now - start - self._args.warm_up
+                fill_disk(self._directory, 2 * quarter_s <= since_s < 3 * quarter_s)
+
+    def _attach(self) -> None:
+        target = self._load.steady[(self.attached + self.refused) % len(self._load.steady)]
+        command = [
+            sys.executable, "-m", "parprof", "attach", str(target.pid), "-d", "2", "-q", "--no-report",
+            "-o", str(self._directory / "attach.pb.gz"), "--socket", str(self._directory / "control.sock"),
+        ]  # fmt: skip
+        began = time.monotonic()
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            self.refused += 1
+            self.problem = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "attach failed"
+        else:
+            self.attached += 1
+            self.attach_s += time.monotonic() - began
+
+
+def reloads_in(directory: Path) -> int:
+    """How many the daemon's log tells of."""
+    return (directory / "log").read_text().count(": reloaded: ")
+
+
+def complaints(directory: Path) -> str:
+    """What its log warns of: each kind of line once, with how often."""
+    lines = [
+        line
+        for line in (directory / "log").read_text().splitlines()
+        if re.search("warn|error|Trace", line, re.I)
+    ]
+    kinds = Counter(re.sub(r"\d+", "N", line.partition(": ")[2] or line)[:150] for line in lines)
+    said = "".join(f"\n  {count} x {kind}" for kind, count in kinds.most_common(10))
+    return f"its log warns {len(lines)} times{said}"
+
+
+def disk_of(directory: Path) -> Path:
+    """The small file system."""
+    return directory / "disk"
+
+
+def fill_disk(directory: Path, wanted: bool) -> None:
+    """Take all that is left of it, or give that back."""
+    rest = disk_of(directory) / "rest"
+    if not wanted:
+        rest.unlink(missing_ok=True)
+        return
+    with suppress(OSError), rest.open("ab", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 16))
+
+
 class Table:
     """A line for each minute."""
 
-    def __init__(self, daemon: int, load: Load, port: int, frequency_hz: int) -> None:
+    def __init__(
+        self, daemon: int, load: Load, port: int, frequency_hz: int, disturbances: Disturbances
+    ) -> None:
+        self._disturbances = disturbances
+        self.memory_mb: list[float] = []
         self._daemon, self._load, self._port, self._frequency_hz = daemon, load, port, frequency_hz
         self._cpu = (time.monotonic(), cpu_s(daemon), self._helpers())
         self.worst_cpu = self.worst_rss = 0.0
@@ -169,7 +281,7 @@ class Table:
 
     def head(self) -> str:
         return (
-            f"{'minute':>6} {'CPU %':>6} {'helpers':>7} {'RSS MB':>6} {'fds':>4} {'threads':>7} "
+            f"{'minute':>6} {'CPU %':>6} {'helpers':>7} {'RSS MB':>6} {'helpers':>7} {'fds':>4} {'threads':>7} "
             f"{'due':>8} {'charged':>8} {'lost':<24} BPF entries"
         )
 
@@ -179,6 +291,11 @@ class Table:
         seconds = now_s - before_s
         share = 100 * (cpu - before_cpu) / seconds
         rss_mb = status(self._daemon, "VmRSS") / 1024
+        helpers_mb = 0.0
+        for child in descendants(self._daemon):
+            with suppress(OSError):
+                helpers_mb += status(child, "VmRSS") / 1024
+        self.memory_mb.append(rss_mb)
         self.worst_cpu, self.worst_rss = max(self.worst_cpu, share), max(self.worst_rss, rss_mb)
         charged, lost = self._samples()
         due = self._load.cpu_s() * self._frequency_hz
@@ -188,8 +305,20 @@ class Table:
         fds = len(os.listdir(f"/proc/{self._daemon}/fd"))
         return (
             f"{minute:>6.1f} {share:>6.2f} {100 * max(helpers - before_helpers, 0) / seconds:>7.2f} {rss_mb:>6.1f} "
-            f"{fds:>4} {status(self._daemon, 'Threads'):>7} {due:>8.0f} {charged:>8.0f} "
-            f"{words:<24} {maps}"
+            f"{helpers_mb:>7.1f} {fds:>4} {status(self._daemon, 'Threads'):>7} {due:>8.0f} {charged:>8.0f} "
+            f"{words:<24} {maps} {self._disturbances.words}"
+        )
+
+    def growth(self) -> str:
+        """Resident memory in the second and in the last quarter of the lines, its mean."""
+        quarter = len(self.memory_mb) // 4
+        if not quarter:
+            return "too few lines to tell whether memory grows"
+        second, last = (
+            sum(part) / quarter for part in (self.memory_mb[quarter : 2 * quarter], self.memory_mb[-quarter:])
+        )
+        return (
+            f"resident {second:.1f} MB in the second quarter, {last:.1f} in the last ({last - second:+.1f})"
         )
 
 
@@ -210,18 +339,20 @@ def ticks(seconds: float, every: float, port: int, scrape_s: float) -> Iterator[
 
 def start_daemon(args: argparse.Namespace, directory: Path) -> subprocess.Popen[bytes]:
     """``parprofd``, which is to watch these programs alone."""
-    command = [
-        sys.executable, "-m", "parprof.service", "--control-socket", str(directory / "control.sock"),
-        "--http-listen", f"127.0.0.1:{args.port}", "--sampling-frequency-hz", str(args.frequency),
-        "--log-level", "warning",
-    ]  # fmt: skip
-    if not args.everything:
-        command += ["--select-mode", "listed", "--select-allow-comm", "many_threads,churn"]
-    daemon = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT / "daemon")})
+    write_configuration(args, directory)
+    environment = dict(ENVIRONMENT)
+    if args.full_disk:
+        disk = disk_of(directory)
+        disk.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "parprof-bench", disk], check=True)
+        environment["PARPROF_CACHE"] = str(disk / "cache")
+    command = [sys.executable, "-m", "parprof.service", "--config", str(directory / "parprofd.toml")]
+    with (directory / "log").open("w") as log:
+        daemon = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     for _ in range(600):
         time.sleep(0.2)
         if daemon.poll() is not None:
-            sys.exit("parprofd ended")
+            sys.exit(f"parprofd ended: {(directory / 'log').read_text()[-1000:]}")
         with (
             suppress(OSError),
             urllib.request.urlopen(f"http://127.0.0.1:{args.port}/readyz", timeout=5) as answer,
@@ -229,6 +360,27 @@ def start_daemon(args: argparse.Namespace, directory: Path) -> subprocess.Popen[
             if answer.status == 200:
                 return daemon
     sys.exit("parprofd does not become ready")
+
+
+def write_configuration(args: argparse.Namespace, directory: Path, extra: int = 0) -> None:
+    """The daemon's; with ``extra`` one that is as good, but not the same."""
+    tables: dict[str, dict[str, Any]] = {
+        "control": {"socket": str(directory / "control.sock")},
+        "http": {"listen": f"127.0.0.1:{args.port}"},
+        "sampling": {"frequency_hz": args.frequency},
+    }
+    denied = ["bench-denied"] if extra else []
+    if not args.everything:
+        tables["select"] = {"mode": "listed"}
+        tables["select.allow"] = {"comm": ["many_threads", "churn"]}
+    tables["select.deny"] = {"comm": denied}
+    if args.full_disk:
+        tables["push"] = {"spool": str(disk_of(directory) / "push"), "interval_s": 10}
+        tables["push.pyroscope"] = {"url": "http://127.0.0.1:9"}  # where nobody listens
+    lines: list[str] = []
+    for name, table in tables.items():
+        lines += [f"[{name}]", *(f"{key} = {toml_value(value)}" for key, value in table.items())]
+    (directory / "parprofd.toml").write_text("\n".join(lines) + "\n")
 
 
 def main() -> None:
@@ -248,26 +400,38 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=19466)
     parser.add_argument("--warm-up", type=float, default=30, metavar="SECONDS", help="before the first line")
     parser.add_argument("--everything", action="store_true", help="watch all processes of the machine")
+    parser.add_argument("--attach", type=float, default=0, metavar="SECONDS", help="attach for 2 s so often")
+    parser.add_argument(
+        "--reload", type=float, default=0, metavar="SECONDS", help="change its configuration so often"
+    )
+    parser.add_argument("--full-disk", action="store_true", help="of cache and push, in the third quarter")
     args = parser.parse_args()
     print(describe())
     seconds = 60 * args.minutes
     with tempfile.TemporaryDirectory() as name:
         daemon = start_daemon(args, Path(name))
         load = Load(args, Path(name), args.warm_up + seconds + 3600)
+        disturbances = Disturbances(args, Path(name), daemon.pid, load)
         try:
             time.sleep(args.warm_up)
-            table = Table(daemon.pid, load, args.port, args.frequency)
+            table = Table(daemon.pid, load, args.port, args.frequency, disturbances)
             print(table.head())
             for minute in ticks(seconds, args.every, args.port, args.scrape):
                 print(table.line(minute), flush=True)
+            print(table.growth())
+            disturbances.stop()
             said = load.stop()
             time.sleep(SETTLE_SECONDS)
             print(table.line(args.minutes), " after the end of all")
             print(f"worst: {table.worst_cpu:.2f} % of a core, {table.worst_rss:.1f} MB resident {said}")
+            print(complaints(Path(name)))
         finally:
+            disturbances.stop()
             load.stop()
             daemon.send_signal(signal.SIGTERM)
             daemon.wait()
+            if args.full_disk:
+                subprocess.run(["umount", disk_of(Path(name))], check=True)
 
 
 if __name__ == "__main__":

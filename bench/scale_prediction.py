@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "daemon")]
 
+from alone import Elapsed, run, wait_until_idle  # noqa: E402
 from machine import describe  # noqa: E402
 
 from parprof.instruments.span import LIBRARY, environment  # noqa: E402
@@ -36,37 +34,6 @@ PROGRAMS = (
     ("triangle", 20_000), ("large_chunk", 200_000), ("guided", 200_000), ("critical", 60_000), ("wavefront", 150),
     ("multiply", 64), ("quicksort", 3_000_000), ("taskloop", 200_000),
 )  # fmt: skip
-IDLE_SHARE = 0.97
-"""Of all cores' time over half a second, before a pair may begin."""
-OTHERS_SHARE = 0.05
-"""Of all cores' time during a run that others may take."""
-MAX_WAIT_SECONDS = 30.0
-TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
-
-
-def busy_seconds() -> float:
-    """Of all cores, since boot: what they did not idle, the hypervisor's share too."""
-    fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return (sum(fields) - fields[3] - fields[4]) * TICK_SECONDS
-
-
-def wait_until_idle() -> None:
-    """Or until we have waited long enough: then the pair will be dropped."""
-    cores, end_s = os.cpu_count() or 1, time.monotonic() + MAX_WAIT_SECONDS
-    while time.monotonic() < end_s:
-        before_s = busy_seconds()
-        time.sleep(0.5)
-        if busy_seconds() - before_s < (1 - IDLE_SHARE) * 0.5 * cores:
-            return
-
-
-@dataclass(frozen=True, slots=True)
-class Elapsed:
-    """One run."""
-
-    seconds: float
-    is_alone: bool
-    """Nobody else worked meanwhile."""
 
 
 class Programs:
@@ -80,12 +47,8 @@ class Programs:
 
     def elapsed(self, form: str, size: int, threads: int) -> Elapsed:
         """A plain run."""
-        variables = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_PROC_BIND": "true"}
-        busy_s, used_s, start_s = busy_seconds(), _children_seconds(), time.monotonic()
-        subprocess.run([self._program, form, str(size)], env=variables, check=True)
-        seconds = time.monotonic() - start_s
-        others_s = busy_seconds() - busy_s - (_children_seconds() - used_s)
-        return Elapsed(seconds, others_s < OTHERS_SHARE * seconds * (os.cpu_count() or 1))
+        variables = {"OMP_NUM_THREADS": str(threads), "OMP_PROC_BIND": "true"}
+        return run([self._program, form, str(size)], variables)
 
     def predicted(self, form: str, size: int) -> tuple[float, float]:
         """For two threads: at best, and burdened."""
@@ -96,11 +59,6 @@ class Programs:
         file.unlink()
         found = predict(record, lambda where: ())
         return found.speedup, found.burdened
-
-
-def _children_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def real(programs: Programs, form: str, size: int, repeat: int) -> tuple[list[float], int]:

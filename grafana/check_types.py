@@ -18,6 +18,8 @@ from pathlib import Path
 
 PACKAGES = ("@grafana/schema@13.2.3", "typescript@7.0.2")
 DASHBOARDS = Path(__file__).parent / "dashboards"
+OF_PROMETHEUS = ("expr", "step", "titleFormat", "textFormat", "tagKeys", "useValueForTime")
+"""What annotations have for their data source, of which the dashboard's types know nothing."""
 PANELS = ("stat", "table", "timeseries")
 HEAD = """
 import {Dashboard, Panel, RowPanel} from "./node_modules/@grafana/schema/dist/types/raw/dashboard/x/types.gen";
@@ -37,6 +39,9 @@ def program() -> str:
 
     for file in sorted(DASHBOARDS.glob("*.json")):
         board = json.loads(file.read_text())
+        for annotation in board["annotations"]["list"]:
+            for name in OF_PROMETHEUS:
+                del annotation[name]
         for panel in board.pop("panels"):
             if panel["type"] == "row":
                 constant("RowPanel", panel)

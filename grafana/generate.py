@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 DASHBOARDS = Path(__file__).parent / "dashboards"
 SCHEMA_VERSION = 39
@@ -49,10 +50,29 @@ class Board:
         self, uid: str, title: str, text: str, variables: list[Json], links: list[Json] | None = None
     ) -> None:
         self._links = links or []
+        self._annotations: list[Json] = []
         self._panels: list[Json] = []
         self._x = self._y = self._height = 0
         self._head = {"uid": uid, "title": title, "description": text}
         self._variables = [_datasource(), *variables]
+
+    def annotate(self, name: str, colour: str, query: str, title: str, **more: Any) -> None:
+        """Mark the times at which a query has a value on all graphs; ``at_value``: that is the time."""
+        self._annotations.append(
+            {
+                "name": name,
+                "datasource": DATASOURCE,
+                "enable": True,
+                "hide": False,
+                "iconColor": colour,
+                "expr": query,
+                "step": "60s",
+                "titleFormat": title,
+                "textFormat": more.get("text", ""),
+                "tagKeys": "",
+                "useValueForTime": "on" if more.get("at_value") else "",
+            }
+        )
 
     def row(self, title: str) -> None:
         """Begin a section."""
@@ -195,7 +215,7 @@ class Board:
             "timezone": "browser",
             "time": {"from": "now-1h", "to": "now"},
             "refresh": "30s",
-            "annotations": {"list": []},
+            "annotations": {"list": self._annotations},
             "links": [*self._links, *links],
             "templating": {"list": self._variables},
             "panels": self._panels,
@@ -312,7 +332,7 @@ def idle_by_function(labels: str, by: str) -> str:
     return f"sum by ({by}) ({each} * on ({WHO}) group_left () ({share}))"
 
 
-BELONGING = 'namespace=~"$namespace", unit=~"$unit", pod=~"$pod"'
+BELONGING = 'namespace=~"$namespace", unit=~"$unit", pod=~"$pod", container=~"$container"'
 PROGRAMS = f'instance=~"$instance", {BELONGING}, comm=~"$comm"'
 """Processes that are chosen by what they belong to."""
 
@@ -328,8 +348,13 @@ def choices(*, one_machine: bool = False) -> list[Json]:
             "pod", f'label_values(parprof_cores{{{here}, namespace=~"$namespace", unit=~"$unit"}}, pod)', "pod",
             many=True,
         ),
+        variable(
+            "container",
+            f'label_values(parprof_cores{{{here}, namespace=~"$namespace", unit=~"$unit", pod=~"$pod"}}, container)',
+            "container", many=True,
+        ),
         variable("comm", f"label_values(parprof_cores{{{here}, {BELONGING}}}, comm)", "program", many=True),
-        _scheme(),
+        *_addresses(),
     ]  # fmt: skip
 
 
@@ -341,17 +366,80 @@ def _scheme() -> Json:
     }  # fmt: skip
 
 
+def _addresses() -> list[Json]:
+    """Where the links out of the dashboards lead."""
+    return [
+        _scheme(),
+        *(
+            {
+                "type": "textbox", "name": store, "label": store, "query": address, "hide": 0, "skipUrlSync": False,
+                "options": [{"text": address, "value": address, "selected": True}],
+                "current": {"text": address, "value": address},
+            }
+            for store, address in (("pyroscope", "http://localhost:4040"), ("parca", "http://localhost:7070"))
+        ),
+    ]  # fmt: skip
+
+
+def mark_events(board: Board, here: str) -> None:
+    """What explains a break in the graphs: the daemon began anew, lost data, or knows n_w by other means."""
+    board.annotate(
+        "parprofd started", RED, f"process_start_time_seconds * 1000 and on (job, instance) parprofd_build_info{{{here}}}",
+        "parprofd started on {{instance}}", text="its counters began at 0", at_value=True,
+    )  # fmt: skip
+    board.annotate(
+        "samples lost", AMBER, f"instance:parprofd_lost:ratio_rate5m{{{here}}} > 0.01",
+        "more than 1 % of the samples of {{instance}} lost",
+    )  # fmt: skip
+    board.annotate(
+        "n_w source", SPIN,
+        f'sum by (instance, from, to) (increase(parprofd_governor_transitions_total{{{here}, from!~".* Hz"}}[2m])) > 0',
+        "n_w source on {{instance}}: {{from}} to {{to}}", text="of a process there: its budget was spent, or it is tried again",
+    )  # fmt: skip
+    board.annotate(
+        "sampling rate", USEFUL,
+        f'sum by (instance, from, to) (increase(parprofd_governor_transitions_total{{{here}, from=~".* Hz"}}[2m])) > 0',
+        "{{instance}} sampled at {{to}} instead of {{from}}",
+    )  # fmt: skip
+
+
 def dashboard_link(title: str, uid: str, **values: str) -> Json:
     """A link of a table's cell to another dashboard, whose variables get the values of fields of the row."""
     chosen = "&".join(f"var-{name}=${{__data.fields.{field}}}" for name, field in values.items())
     return {"title": title, "url": f"/d/{uid}?{chosen}", "targetBlank": False}
 
 
-PAGE_OF_PROCESS = {
-    "title": "its flame graph, from the daemon",
-    "url": "${scheme}://${__data.fields.instance}/profiles/${__data.fields.pid}.html?seconds=60",
-    "targetBlank": True,
-}
+def stored_profiles(comm: str) -> list[Json]:
+    """Links to what the daemons have pushed of a program, over the time that is shown; see docs/push.md."""
+    pyroscope, parca = (
+        quote(f'parprof:idleness:nanoseconds:cpu:nanoseconds{delta}{{{label}="') + comm + quote('"}')
+        for delta, label in (("", "service_name"), (":delta", "comm"))
+    )
+    return [
+        {"title": "its profiles in Pyroscope", "targetBlank": True,
+         "url": f"${{pyroscope}}/?query={pyroscope}&from=${{__from:date:seconds}}&until=${{__to:date:seconds}}"},
+        {"title": "its profiles in Parca", "targetBlank": True,
+         "url": f"${{parca}}/?expression_a={parca}&time_selection_a=absolute:${{__from}}-${{__to}}"},
+    ]  # fmt: skip
+
+
+def pages_of_daemon(instance: str, pid: str) -> list[Json]:
+    """Links to what the daemon has of a process in its memory: of the last minutes, whatever time is shown."""
+    base = f"${{scheme}}://{instance}"
+    return [
+        {"title": "its page, from the daemon", "url": f"{base}/processes/{pid}", "targetBlank": True},
+        {
+            "title": "its flame graph, from the daemon",
+            "url": f"{base}/profiles/{pid}.html?seconds=60",
+            "targetBlank": True,
+        },
+    ]
+
+
+OF_ROW = [
+    *pages_of_daemon("${__data.fields.instance}", "${__data.fields.pid}"),
+    *stored_profiles("${__data.fields.comm}"),
+]
 TO_NODE = dashboard_link("this machine", "parprof-node", instance="instance")
 TO_PROCESS = dashboard_link("this process", "parprof-process", instance="instance", comm="comm", pid="pid")
 TO_UNIT = dashboard_link("this unit", "parprof-unit", instance="instance", unit="unit")
@@ -383,6 +471,18 @@ def machines(board: Board, here: str) -> None:
     )  # fmt: skip
 
 
+def machine_cost(board: Board, here: str) -> None:
+    """What the daemons' probes and samples take of whole machines."""
+    board.graph(
+        "cost of profiling", "Probes and samples in all processes together, share of the machine's CPU time: the ten"
+        " machines where it is highest, and the budget. ParprofdMachineCostOverBudget fires at 1.5 budgets.",
+        [
+            (f"topk(10, max by (instance) (parprofd_machine_cost_ratio{{{here}}}))", "{{instance}}"),
+            (f"max(parprofd_budget_ratio{{{here}}})", "budget"),
+        ], RATIO, 24, unstacked=("budget",),
+    )  # fmt: skip
+
+
 def units(board: Board) -> None:
     """What processes belong to, by idle cores."""
     key = ("instance", "namespace", "pod", "unit")
@@ -404,8 +504,9 @@ def processes(board: Board) -> None:
     key = ("instance", "unit", "pod", "comm", "pid")
     by = ", ".join(key)
     board.table(
-        "processes", "A click on a pid shows its process, or its flame graph. With metrics.pid = false: groups of"
-        " processes; a click on the program shows them.",
+        "processes", "A click on a pid shows its process, its page and flame graph by the daemon, and what was pushed of"
+        " its program to Pyroscope or Parca. With metrics.pid = false: groups of processes; a click on the program shows"
+        " them.",
         [
             (f"topk(50, {rate('parprof_unused_seconds_total', PROGRAMS, by)})", "idle cores", CORES),
             (efficiency_of_several(PROGRAMS, by), "efficiency", RATIO),
@@ -414,7 +515,7 @@ def processes(board: Board) -> None:
             (f"max by ({by}) (parprof_cores{{{PROGRAMS}}})", "n", COUNT),
             (f"max by ({by}) (parprofd_target_cost_ratio{{{PROGRAMS}}})", "cost", RATIO),
             blamed(PROGRAMS, by),
-        ], key, links={"comm": [TO_PROCESS], "pid": [TO_PROCESS, PAGE_OF_PROCESS]},
+        ], key, links={"comm": [TO_PROCESS], "pid": [TO_PROCESS, *OF_ROW]},
     )  # fmt: skip
 
 
@@ -475,8 +576,10 @@ def fleet() -> Board:
         "samples lost", "Share of samples and events that could not be counted.",
         (f"max(instance:parprofd_lost:ratio_rate5m{{{here}}})", ""), RATIO, steps=((None, GREEN), (0.01, RED)),
     )  # fmt: skip
+    mark_events(board, here)
     board.row("Machines")
     machines(board, here)
+    machine_cost(board, here)
     board.row("What processes belong to")
     units(board)
     board.row("Programs")
@@ -510,8 +613,10 @@ def node() -> Board:
         "cost", "In all processes together, share of the machine's CPU time.",
         (f"max(parprofd_machine_cost_ratio{{{here}}})", ""), RATIO, steps=((None, GREEN), (0.01, AMBER), (0.02, RED)),
     )  # fmt: skip
+    mark_events(board, here)
     board.row("The machine")
     machines(board, here)
+    machine_cost(board, here)
     board.row("What runs on it")
     units(board)
     programs(board)
@@ -542,6 +647,7 @@ def unit() -> Board:
         "threads working", "The mean of the last interval, summed up.",
         (f'sum(parprof_threads{{{PROGRAMS}, state="working"}})', ""), COUNT,
     )  # fmt: skip
+    mark_events(board, 'instance=~"$instance"')
     board.row("Cores")
     board.graph(
         "what its cores were used for", "Idle, wanted: programs with several threads could have had these cores while"
@@ -570,13 +676,20 @@ def process() -> Board:
             variable("instance", "label_values(parprofd_build_info, instance)", "machine", many=False),
             variable("comm", 'label_values(parprof_cores{instance="$instance"}, comm)', "program", many=False),
             variable("pid", 'label_values(parprof_cores{instance="$instance", comm="$comm"}, pid)', "pid", many=False),
-            _scheme(),
+            *_addresses(),
         ],
-        [{
-            "type": "link", "title": "flame graph of the last minute", "tags": [], "asDropdown": False, "icon": "bolt",
-            "includeVars": False, "keepTime": False, "targetBlank": True, "tooltip": "the daemon's page of it",
-            "url": "${scheme}://${instance}/profiles/${pid}.html?seconds=60",
-        }],
+        [
+            {"type": "link", "tags": [], "asDropdown": False, "icon": "bolt", "includeVars": False, "keepTime": False,
+             "tooltip": "", **link}
+            for link in (*pages_of_daemon("${instance}", "${pid}"), *stored_profiles("${comm}"))
+        ],
+    )  # fmt: skip
+    mark_events(board, 'instance="$instance"')
+    known = f"parprof_process_info{{{here}}}"
+    board.annotate(
+        "n_w source of this process", IDLENESS,
+        f"{known} unless on (instance, comm, pid, n_w_source) ({known} offset 2m)",
+        "n_w of {{comm}} is known by: {{n_w_source}}",
     )  # fmt: skip
     board.stat(
         "parallel efficiency", "Useful work / effort.", (efficiency("parprof", here), ""), RATIO, steps=RISING
@@ -664,6 +777,7 @@ def health() -> Board:
         "parprof-daemon", "parprof: daemon health", "Whether parprofd works, what it costs, and what it lost.",
         [variable("instance", "label_values(parprofd_build_info, instance)", "machine", many=True)],
     )  # fmt: skip
+    mark_events(board, here)
     words = {0: ("no", RED), 1: ("yes", GREEN)}
     board.stat("healthy", "All of them.", (f"min(parprofd_healthy{{{here}}})", ""), COUNT, words=words)
     board.stat(

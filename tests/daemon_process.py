@@ -298,6 +298,7 @@ def as_user(
 ) -> subprocess.CompletedProcess[str]:
     """Call ``main`` of a module. It is imported first: another user may not be able to read our files."""
     later = "import locale; from parprof.commands import COMMANDS; [entry.load() for entry in COMMANDS]\n"
+    later += "import parprof.commands.late_loops\n"
     code = (
         f"import encodings.idna, os, sys; from {module} import main; user = {user}\n"
         f"{later if module == 'parprof.__main__' else ''}"

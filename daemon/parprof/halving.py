@@ -24,7 +24,12 @@ def halved(parts: Sequence[Halvable]) -> list[Halvable]:
 
 def few(parts: Sequence[Halvable], size: Callable[[Halvable], int], most: int) -> list[Halvable]:
     """The same time in so few parts that their sizes add up to ``most`` at most, or in a single one."""
+    return few_of(parts, lambda some: sum(map(size, some)), most)
+
+
+def few_of(parts: Sequence[Halvable], size: Callable[[Sequence[Halvable]], int], most: int) -> list[Halvable]:
+    """The same, where only all of them together have a size."""
     out = list(parts)
-    while len(out) > 1 and sum(map(size, out)) > most:
+    while len(out) > 1 and size(out) > most:
         out = halved(out)
     return out

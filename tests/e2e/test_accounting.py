@@ -57,7 +57,7 @@ def waits(tmp_path: Path) -> Waits:
                     hold_up(int(seconds), 0.5)
                 elif name == "pid":
                     continue_when_stopped(int(seconds))
-                if name.endswith("_here") or name in ("compute", "cpu"):
+                if name.endswith("_here") or name.startswith("waits_") or name in ("compute", "cpu"):
                     told[name] = float(seconds)
         assert process.returncode == 0
         return report_of(profile), told
@@ -107,6 +107,45 @@ def check_account(report: dict[str, Any], bursts_s: float = 0.0) -> None:
     between_s = report["process"]["cores"] * max(bursts_s - report["totals"]["work_s"], 0.0)
     assert -0.05 <= 1.0 - report["totals"]["accounted"] <= 0.05 + between_s / available_s
     assert sum(report["concurrency"]) == pytest.approx(report["elapsed_s"], abs=0.001)
+
+
+def use_a_bare_libc(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of which nobody has debug information, as on most machines."""
+    maps = Path("/proc/self/maps").read_text()
+    (name,) = {line.split()[-1] for line in maps.splitlines() if line.endswith("/libc.so.6")}
+    sections = ["--remove-section=.gnu_debuglink", "--remove-section=.note.gnu.build-id"]
+    subprocess.run(["objcopy", *sections, name, folder / "libc.so.6"], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+
+
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_waits_for_threads_are_told_apart(
+    is_bare: bool, waits: Waits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in a function of its own; below it stands for what, with the time that it took by the program's clock."""
+    if is_bare:
+        use_a_bare_libc(tmp_path, monkeypatch)
+    report, told = waits("kinds")
+    kinds = {
+        "waits_for_mutex": "lock",
+        "waits_for_rwlock": "lock",
+        "waits_for_condition": "condition",
+        "waits_for_semaphore": "condition",
+        "waits_at_barrier": "barrier",
+        "waits_for_thread": "thread",
+    }
+    for function, kind in kinds.items():
+        mine = [row for row in report["paths"] if function in row["frames"] and row["wait_s"]]
+        assert {row["frames"][-1] for row in mine if row["wait_s"] > 0.1} == {f"[waits: {kind}]"}, function
+        assert sum(row["wait_s"] for row in mine) == pytest.approx(told[function], rel=0.05, abs=0.02)
+
+
+def test_threads_that_wait_for_the_interpreter_wait_for_a_lock(tmp_path: Path) -> None:
+    """CPython makes the GIL of a condition; Debian's has no symbols."""
+    script = Path(__file__).resolve().parents[1] / "workloads/planted/gil.py"
+    report = recorded(tmp_path / "gil.pb.gz", "/usr/bin/python3", "-S", str(script), "threads")
+    rows = [row for row in report["paths"] if "count_words" in row["frames"] and row["wait_s"] > 0.02]
+    assert {row["frames"][-1] for row in rows} == {"[waits: lock]"}
 
 
 def test_stall_is_charged_to_where_the_last_thread_went_to_sleep(waits: Waits) -> None:

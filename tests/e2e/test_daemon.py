@@ -7,6 +7,7 @@ import ctypes
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 import daemon_process as dp
 from daemon_process import DaemonProcess
 from parprof import pprof_pb2
+from parprof.exporters import pprof
 from parprof.service.push import pyroscope_pb2
 from profiling import cpu_seconds
 from push_server import serving
@@ -133,6 +136,42 @@ def frequency_of(file: Path) -> float:
     return float(json.loads(done.stdout)["frequency_hz"])
 
 
+def loops_of(file: Path, least_share: float) -> set[str]:
+    """The loops of a profile that have this share of its samples."""
+    counts: Counter[str] = Counter()
+    for sample in pprof.read(file).samples:
+        for name in ["", *{frame.name for frame in sample.path if frame.is_loop}]:
+            counts[name] += sample.metrics.samples
+    whole = counts.pop("")
+    return {name for name, count in counts.items() if count >= least_share * whole}
+
+
+def sections_of(report: str) -> set[str]:
+    """What a report has, by the beginnings of its lines, and its columns."""
+    heads = {line.partition(":")[0] for line in report.splitlines() if re.match(r"[a-z ]+: ", line)}
+    columns = next(line for line in report.splitlines() if line.split()[:2] == ["idle", "idle"])
+    return heads | set(columns.split())
+
+
+@pytest.mark.alone
+def test_attach_through_the_daemon_has_loops(daemon: DaemonProcess, tmp_path: Path) -> None:
+    """The same as without it, and the same sections but for those that it says it lacks."""
+    told = {}
+    with dp.openmp(tmp_path, "omploop", "serial,critical") as target:
+        daemon.sampled(target.pid)
+        for way, path in (("through", daemon.socket), ("alone", tmp_path / "nobody.sock")):
+            out = tmp_path / f"{way}.pb.gz"
+            done = dp.parprof("attach", target.pid, "-d", "3", "-o", out, PARPROF_SOCKET=str(path))
+            assert done.returncode == 0, done.stderr
+            told[way] = sections_of(dp.parprof("report", out, "-v").stdout)
+    through, alone = tmp_path / "through.pb.gz", tmp_path / "alone.pb.gz"
+    found = loops_of(through, 0.02)
+    assert {"loop at phases.h:126-128", "loop at omp_truth.c:74-77", "loop at truth.h:93-106"} <= found
+    assert found <= loops_of(alone, 0.005) and loops_of(alone, 0.05) <= found
+    assert {"process", "sampled", "effort", "lost", "cost", "samples", "verdict", "wait"} <= told["through"]
+    assert told["alone"] - told["through"] <= {"calls", "ms/call", "accounted"}, "as it says"
+
+
 def test_attach_goes_through_the_daemon_where_there_is_one(daemon: DaemonProcess, tmp_path: Path) -> None:
     with dp.openmp(tmp_path, "ompat") as target:
         daemon.sampled(target.pid)
@@ -141,7 +180,7 @@ def test_attach_goes_through_the_daemon_where_there_is_one(daemon: DaemonProcess
         assert done.returncode == 0, done.stderr
         assert "skewed_long" in done.stdout
         assert frequency_of(through) == 499, "the command's, not the daemon's own"
-        said = "measured by parprofd, at 499 Hz, without loops"
+        said = "measured by parprofd, at 499 Hz; attach alone"
         assert said in dp.parprof("report", through, "-v").stdout.replace("\n", " ") and said in done.stderr
         daemon.page_when("its own rate", lambda page: page.value("parprofd_frequency_hertz") == 199)
         nowhere = str(tmp_path / "nobody.sock")

@@ -60,6 +60,24 @@ def test_from_the_status_page_to_a_span_of_a_process(
 
 @pytest.mark.parametrize("width", [400, 1200, 2000])
 @pytest.mark.parametrize("dark", [False, True])
+def test_the_machine_in_cards(
+    width: int, dark: bool, tab: Browser, served: tuple[StandInService, str]
+) -> None:
+    """Above the table, whole, and as many beside each other as there is room for."""
+    tab.resize(width, dark=dark)
+    tab.open(f"{served[1]}/")
+    boxes = tab.run(
+        "[...document.querySelectorAll('.card')].map(e => e.getBoundingClientRect()).map(b => [b.x, b.y, b.right])"
+    )
+    assert len(boxes) == 4 and all(right <= width for _, _, right in boxes)
+    assert len({y for _, y, _ in boxes}) == {400: 4, 1200: 1, 2000: 1}[width]
+    table_y = tab.run("document.querySelector('table').getBoundingClientRect().y")
+    assert max(y for _, y, _ in boxes) < table_y
+    assert tab.run("document.querySelector('.meter .taken').getBoundingClientRect().width") > 5
+
+
+@pytest.mark.parametrize("width", [400, 1200, 2000])
+@pytest.mark.parametrize("dark", [False, True])
 def test_widths(width: int, dark: bool, tab: Browser, served: tuple[StandInService, str]) -> None:
     tab.resize(width, dark=dark)
     tab.open(f"{served[1]}/processes/42#tab=threads")

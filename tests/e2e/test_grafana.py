@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 
 from parprof.service.http import HttpServer
 from parprof.service.model import Labels
+from parprof.service.push.labels import DEFAULT_LABELS, SERVICE_NAME
 from stand_in_service import Program, StandInService
 
 pytestmark = pytest.mark.beside
@@ -222,6 +223,15 @@ def panels() -> list[Any]:
     return out
 
 
+def annotations() -> list[Any]:
+    """(dashboard, annotation) of all."""
+    return [
+        pytest.param(file.stem, annotation, id=f"{file.stem}: {annotation['name']}")
+        for file in DASHBOARDS
+        for annotation in json.loads(file.read_text())["annotations"]["list"]
+    ]
+
+
 def filled(text: str, dashboard: str, daemon: Daemon) -> str:
     """A query with Grafana's variables set."""
     everything = dashboard not in ("process", "node")
@@ -234,6 +244,7 @@ def filled(text: str, dashboard: str, daemon: Daemon) -> str:
         "$namespace": ".*",
         "$unit": ".*",
         "$pod": ".*",
+        "$container": ".*",
     }
     for name, value in values.items():
         text = text.replace(name, value)
@@ -250,6 +261,21 @@ def test_panel(prometheus: Prometheus, daemon: Daemon, dashboard: str, panel: An
     assert all(value >= 0 for value in values)
     if panel["fieldConfig"]["defaults"].get("max") == 1:
         assert all(value <= 1 for value in values)
+
+
+@needs_prometheus
+@pytest.mark.parametrize(("dashboard", "annotation"), annotations())
+def test_annotation(prometheus: Prometheus, daemon: Daemon, dashboard: str, annotation: Any) -> None:
+    """Its query is right, and has the labels that it shows; a start is marked at the time when it was."""
+    expression = filled(annotation["expr"], dashboard, daemon)
+    found = prometheus.query(expression)
+    shown = set(re.findall(r"{{(\w+)}}", annotation["titleFormat"]))
+    assert all(shown <= series["metric"].keys() for series in found)
+    if annotation["useValueForTime"]:
+        (series,) = found
+        assert 0 < time.time() - float(series["value"][1]) / 1000 < 24 * 3600
+    if annotation["name"] == "n_w source" and not daemon.is_real:
+        assert found, "the stand-in counts such changes all the time"
 
 
 @needs_prometheus
@@ -293,6 +319,7 @@ def test_every_metric_that_queries_name_exists(prometheus: Prometheus, daemon: D
     """Alerts too, whose queries are empty while all is well."""
     queries = " ".join(
         [parameter.values[2] for parameter in panels()]
+        + [parameter.values[1]["expr"] for parameter in annotations()]
         + [
             rule["expr"]
             for file in RULES
@@ -414,6 +441,84 @@ def test_dashboard(file: Path) -> None:
         for panel in board["panels"]
         if panel["type"] in ("stat", "timeseries")
     )
+
+
+def strings(value: Any) -> Iterator[str]:
+    """All texts in JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from strings(one)
+
+
+@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
+def test_all_variables_that_are_used_are_defined(file: Path) -> None:
+    board = json.loads(file.read_text())
+    defined = {variable["name"] for variable in board["templating"]["list"]}
+    used = {name for text in strings(board) for name in re.findall(r"\$(?:\{)?([a-z]\w*)", text)}
+    assert used == defined, "and all that are defined are used"
+    built_in = {name for text in strings(board) for name in re.findall(r"\$(?:\{)?(__\w+)", text)}
+    assert built_in <= {"__all", "__rate_interval", "__range", "__data", "__from", "__to"}
+
+
+@pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
+def test_links_name_fields_that_their_tables_have(file: Path) -> None:
+    board, linked = json.loads(file.read_text()), 0
+    uids = {}
+    for other in DASHBOARDS:
+        there = json.loads(other.read_text())
+        uids[there["uid"]] = {variable["name"] for variable in there["templating"]["list"]}
+    for panel in board["panels"]:
+        for override in panel.get("fieldConfig", {}).get("overrides", ()):
+            for link in (
+                link for one in override["properties"] if one["id"] == "links" for link in one["value"]
+            ):
+                (labels,) = {
+                    frozenset(re.split(", ", match))
+                    for target in panel["targets"]
+                    for match in re.findall(r"^(?:topk\(50, )?\(?(?:sum|max) by \(([^)]+)\)", target["expr"])
+                }
+                assert override["matcher"]["options"] in labels
+                assert set(re.findall(r"__data\.fields\.(\w+)", link["url"])) <= labels, link["url"]
+                if link["url"].startswith("/d/"):
+                    uid, _, chosen = link["url"].removeprefix("/d/").partition("?")
+                    assert set(re.findall(r"var-(\w+)=", chosen)) <= uids[uid], link["url"]
+                linked += 1
+    assert linked >= (0 if file.stem in ("daemon", "process") else 8)
+
+
+def test_links_lead_to_pages_that_the_daemon_has() -> None:
+    """Also those of a row: with the fields of a process that is watched."""
+    urls = {
+        text for file in DASHBOARDS for text in strings(json.loads(file.read_text())) if "${scheme}" in text
+    }
+    with stand_in() as running:
+        fields = {"instance": running.address, "pid": "42", "scheme": "http"}
+        for url in urls:
+            for name, value in fields.items():
+                url = url.replace(f"${{__data.fields.{name}}}", value).replace(f"${{{name}}}", value)
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                assert answer.status == 200 and b"heat" in answer.read(), url
+    assert len(urls) == 4
+
+
+def test_links_to_stores_name_what_is_pushed() -> None:
+    """Type and label are those of the pushers, quoted as addresses are."""
+    urls = {
+        urllib.parse.unquote(text)
+        for file in DASHBOARDS
+        for text in strings(json.loads(file.read_text()))
+        if text.startswith(("${pyroscope}", "${parca}"))
+    }
+    kinds = {re.findall(r"=(parprof:[^{]+)", url)[0] for url in urls}
+    assert kinds == {
+        "parprof:idleness:nanoseconds:cpu:nanoseconds",
+        "parprof:idleness:nanoseconds:cpu:nanoseconds:delta",
+    }
+    labels = {re.findall(r'{(\w+)="\$', url)[0] for url in urls}
+    assert labels == {SERVICE_NAME, "comm"} and "comm" in DEFAULT_LABELS
+    assert len(urls) == 4 and all(not url.count(" ") for url in urls)
 
 
 def test_the_schema_refuses() -> None:

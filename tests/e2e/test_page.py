@@ -145,6 +145,12 @@ def test_table(tab: Browser, tmp_path: Path) -> None:
     )
     assert [float(one) for one in idle] == sorted(map(float, idle), reverse=True)
     assert float(idle[0]) == pytest.approx(100 * 0.96 / 5.42, abs=0.01)
+    gains = tab.run(
+        "[...document.querySelectorAll('#rows tbody tr:not(.space)')].map(r => [...r.cells].at(-2).textContent)"
+    )
+    assert gains[:2] == [f"{5.42 / 4.46:.2f}", f"{5.42 / 4.52:.2f}"]
+    tab.run("document.querySelector('#rows tbody tr:not(.space)').click()")
+    assert "the run at best 1.22 times as fast if that is fixed" in details(tab)
     tab.click("#rows th:nth-child(4) button")
     assert "sort=work.inclusive" in address(tab)
     kept = address(tab)

@@ -161,6 +161,7 @@ def test_every_view_is_of_the_span(tab: Browser, tmp_path: Path) -> None:
     tab.wait_for("document.getElementById('part').innerText.startsWith('0.00 to 1.50')")
     assert float(rows(tab)["read_input"][0]) == pytest.approx(100 / 3, abs=0.01)
     assert rows(tab)["read_input"][-1] == "refine"
+    assert rows(tab)["read_input"][-2] == "1.33"  # of the whole run, of which it idles 1 s of 4
     tab.run("document.getElementById('view').value = 'callers'")
     tab.run("document.getElementById('view').dispatchEvent(new Event('change'))")
     assert float(rows(tab)["read_input"][0]) == pytest.approx(100 / 3, abs=0.01)

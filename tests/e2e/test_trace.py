@@ -145,6 +145,13 @@ def test_states_are_those_of_the_log(traced: Traced) -> None:
     check_states(rows, traced.truth)
 
 
+def test_states_say_what_threads_wait_for(tmp_path: Path) -> None:
+    trace, _ = record(tmp_path, [str(BUILD / "waits"), "kinds"])
+    text = trace.read_bytes()
+    for kind in ("lock", "condition", "barrier", "thread"):
+        assert f"waiting: {kind}".encode() in text, kind
+
+
 @in_perfetto
 def test_samples_make_slices_as_long_as_the_calls(traced: Traced) -> None:
     found = dict(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import struct
@@ -15,12 +16,19 @@ from pathlib import Path
 import pytest
 
 import profiling
+from parprof.commands.spawn import Child
+from parprof.exporters.table import render
+from parprof.exporters.views import View
 from parprof.kernel import bpf, settings
 from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import RECORD_FORK
+from parprof.model import ThreadState
+from parprof.profile.assemble import make_profile
+from parprof.profile.naming import FileNamer
 from parprof.session.session import Session
 from parprof.session.sources import Source
+from parprof.symbols import Symbolizer
 
 pytestmark = pytest.mark.beside
 
@@ -96,6 +104,39 @@ def test_cpus_beyond_those_that_are_looked_at_are_counted(
         process.wait()
         session.finish()
         session.close()
+
+
+def test_waits_that_find_no_room_are_counted_and_told() -> None:
+    """Five hundred threads sleep, and wake up at once: a row for each, where there is room for 64."""
+    sizes = {"counts": 64}
+    with BpfKernel(["cpu-clock"], 49, waits=True, sizes=sizes, budget=profiling.UNLIMITED) as kernel:
+        kernel.await_programs()
+        session = Session(kernel)
+        child = Child([str(profiling.BUILD / "sleepers"), "500", "0.2", "0.2"])
+        try:
+            session.watch(child.pid, follow=True, stop=True)
+            child.release()
+            profiling.run_until(session, lambda: child.poll() is not None)
+            session.finish()
+            main = next(target for target in session.targets.values() if target.pid == child.pid)
+            measured = session.measurement(main)
+            kept = sum(
+                count.samples
+                for key, count in measured.drain.facts.items()
+                if key.state in (ThreadState.BLOCKED, ThreadState.STALLED)
+            )
+            lost = kernel.lost()["waits"]
+            assert lost > 200
+            # all that began are there or lost; so are some times in which nobody worked
+            assert 0 <= kept + lost - kernel.statistics()["waits"] < 300
+            with Symbolizer() as symbolizer, FileNamer(symbolizer) as namer:
+                profile = make_profile(measured, namer)
+        finally:
+            session.close()
+    assert profile.lost["waits"] == lost
+    out = io.StringIO()
+    render(profile, View(details=True), out)
+    assert f"{lost:,} waits" in out.getvalue()
 
 
 def test_process_images_stay_apart_for_a_long_time(kernel: BpfKernel) -> None:

@@ -25,8 +25,8 @@ LAYERS = (
     "manuals prebuilt",
 )
 SERVICE_LAYERS = (
-    "capabilities kernel_stacks model log notify requests serving",
-    "accounts agreement folding labels levels losses machine",
+    "blame capabilities model log notify requests serving",
+    "accounts agreement folding kernel_stacks labels levels losses machine",
     "control metrics push recent selection",
     "groups http",
     "config",

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.attribution import attribute
+from parprof.attribution.gain import gain_bound, gain_text, row_gain
 from parprof.causes import Cause, Kind, causes_of, find_causes, routes
 from parprof.causes.evidence import Evidence
 from parprof.causes.ownership import Owner, Ownership
-from parprof.causes.ranking import gain_bound, interval_percent
+from parprof.causes.ranking import interval_percent
 from parprof.metrics import IDLENESS, STALL, STOLEN, WAIT, Metrics
 from parprof.model import Frame, Origin, PathSample, Profile, ThreadState
 from profiles import any_profile, few_samples, frame, heat, library
@@ -324,6 +325,17 @@ def test_any_profile(profile: Profile) -> None:
         assert cause.gain_bound >= 1
 
 
+def test_fewer_threads_than_cores_are_not_unequal() -> None:
+    """Two threads with equal shares on four cores; with a third one that does more, shares are unequal."""
+    rows = [row("main PTHREAD_CREATE worker", 500, 2, tid) for tid in (1, 2)]
+    (cause,) = causes_of(rows, CORES, "none")
+    assert cause.kind is Kind.IMBALANCE
+    assert cause.what == "2 threads share the work, 2 of 4 cores have none"
+    rows.append(row("main PTHREAD_CREATE worker", 1500, 2, 3))
+    (cause,) = causes_of(rows, CORES, "none")
+    assert "unequal shares" in cause.what
+
+
 @given(few_samples, st.randoms(use_true_random=False))
 def test_the_order_of_samples_does_not_matter(samples: list[PathSample], random: object) -> None:
     def said(rows: list[PathSample]) -> list[tuple[str, float]]:
@@ -342,6 +354,15 @@ def test_the_gain_bound_is_that_of_a_perfect_division(work: float, rest: float, 
     total = Metrics(work_ns=work + rest, idleness_ns=idle)
     assert gain_bound(idle, total) == pytest.approx(before / after)
     assert gain_bound(total.effort_ns, total) == math.inf
+    assert row_gain(Metrics(idleness_ns=idle), total) == gain_bound(idle, total)
+
+
+@given(st.floats(0, 1e12), st.floats(0, 1e12), st.floats(0, 1e12), st.floats(0, 1e12))
+def test_a_bound_has_room_in_its_column(idle: float, stall: float, rest: float, more: float) -> None:
+    part = Metrics(idleness_ns=idle, stall_ns=stall)
+    total = Metrics(work_ns=rest, idleness_ns=idle + more, stall_ns=stall)
+    bound = row_gain(part, total)
+    assert bound >= 1 and len(gain_text(bound)) <= 5
 
 
 def test_of_unlike_paths_only_the_first_steps_are_made(monkeypatch: pytest.MonkeyPatch) -> None:

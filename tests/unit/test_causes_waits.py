@@ -89,7 +89,7 @@ def test_threads_that_wait_for_each_other_at_a_barrier_are_too_many_and_hold_no_
     for tid in range(1, 13):
         rows += [
             row(f"{THREAD}; step", 50, 1, tid, ready=80),
-            row(f"{THREAD}; pthread_barrier_wait; [waits: lock]", tid=tid, wait=90),
+            row(f"{THREAD}; pthread_barrier_wait; [waits: barrier]", tid=tid, wait=90),
         ]
     (cause,) = found(*rows)
     assert cause.kind is Kind.OVERSUBSCRIBED
@@ -99,7 +99,9 @@ def test_threads_that_wait_for_each_other_at_a_barrier_are_too_many_and_hold_no_
 @pytest.mark.parametrize(
     "wait",
     [
-        "pop; pthread_cond_wait; [waits: lock]",
+        "pop; pthread_cond_wait; [waits: lock]",  # of profiles of before
+        "pop; pthread_cond_wait; [waits: condition]",
+        "pop; a_library+0x1230; [waits: condition]",
         "std::sync::mpsc::SyncSender::send; [waits: lock]",
         "read; [waits: file]",
     ],
@@ -228,7 +230,8 @@ def test_turns_in_an_ordered_loop() -> None:
 def test_a_stall_is_of_who_sleeps_by_itself(others: tuple[PathSample, ...], function: str) -> None:
     """Workers wait on a condition for the coordinator, which looks every 50 ms whether they are done."""
     rows = [
-        row(f"{THREAD}; pthread_cond_wait; [waits: lock]", tid=tid, wait=900, stall=400) for tid in (1, 2)
+        row(f"{THREAD}; pthread_cond_wait; [waits: {kind}]", tid=tid, wait=900, stall=400)
+        for tid, kind in ((1, "condition"), (2, "lock"))
     ]
     asleep = row("main; poll; usleep; [waits: sleep]", tid=3, wait=1500)
     causes = found(*balanced(), *rows, asleep, *others)

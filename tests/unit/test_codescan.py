@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from parprof.files.disassembler import disassembler
 from parprof.files.elf import ElfFile, Symbol
-from parprof.probes import cheap_sites as codescan
 from parprof.probes.cheap_sites import cheap_probe_site, is_emulated, tail_jump_site
 
 LIBGOMP = Path("/usr/lib/x86_64-linux-gnu/libgomp.so.1")
@@ -138,7 +138,7 @@ def test_without_capstone(
     functions: tuple[ElfFile, dict[str, Symbol], dict[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elf, symbols, sites = functions
-    codescan._disassembler.cache_clear()
+    disassembler.cache_clear()
     monkeypatch.setitem(sys.modules, "capstone", None)
     try:
         assert cheap_probe_site(elf, symbols["cet_push"].value, symbols["cet_push"].size).cheap
@@ -147,7 +147,7 @@ def test_without_capstone(
         assert "capstone" in site.why
         assert tail_jump_site(elf, symbols["lock"].value, symbols["lock"].size) is None
     finally:
-        codescan._disassembler.cache_clear()
+        disassembler.cache_clear()
 
 
 def test_random_code_is_no_crash(functions: tuple[ElfFile, dict[str, Symbol], dict[str, int]]) -> None:

@@ -18,9 +18,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from control_standin import NOBODY, StandInService, as_user, process, serving, sleeping
+from parprof.metrics import Metrics
+from parprof.service import kernel_stacks
 from parprof.service.control import server
 from parprof.service.control.access import Peer, may_profile
 from parprof.service.control.client import Client, profile_from_daemon
+from parprof.service.control.intervals import uses
+from parprof.service.model import FunctionUse
+from parprof.symbols.kernel import KERNEL
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 
@@ -273,3 +278,22 @@ def test_users_raise_the_rate_of_all_cpus_to_that_of_attach_only(open_path: Path
             assert isinstance(as_user(NOBODY, NOBODY, attach), float)
             attach()
         assert service.rates == [499, 0, 9999, 0]
+
+
+def test_users_do_not_learn_which_function_of_the_kernel(
+    open_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_stacks, "_PARANOID", open_path / "paranoid")
+    inside = (FunctionUse("do_secret_thing", KERNEL, Metrics(idleness_ns=9e8)),)
+    with sleeping(NOBODY, NOBODY) as own:
+        service = StandInService(process(own, NOBODY, functions=inside))
+        with serving(service, open_path) as path:
+
+            def blamed() -> str:
+                with Client(path) as client:
+                    return uses(client.processes(), None, "function")[0].blamed
+
+            for level, seen in (("2", "[kernel]"), ("1", "do_secret_thing")):
+                (open_path / "paranoid").write_text(level)
+                assert as_user(NOBODY, NOBODY, blamed) == seen
+                assert blamed() == "do_secret_thing"

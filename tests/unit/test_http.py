@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,11 +91,14 @@ def ask(http_server: HttpServer, path: str, method: str = "GET", **headers: str)
 
 
 def raw(http_server: HttpServer, data: bytes) -> bytes:
-    """What comes back for these bytes, until the server ends the connection."""
+    """What comes back for these bytes and then no more, until the server ends the connection."""
     with socket.create_connection(endpoint(http_server), timeout=30) as connection:
         connection.sendall(data)
         out = b""
         while part := connection.recv(65536):
+            if not out:  # earlier, our socket would have no owner any more
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_WR)
             out += part
         return out
 
@@ -254,7 +257,7 @@ def test_every_answer_has_safety_headers(running: HttpServer) -> None:
         assert headers["content-security-policy"].startswith("default-src 'none'")
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
-        assert headers["connection"] == "close"
+        assert headers["connection"] == ("close" if path == "/nothing" else "keep-alive")
 
 
 @pytest.mark.parametrize(
@@ -348,6 +351,150 @@ def test_endless_headers(running: HttpServer) -> None:
             while True:
                 connection.sendall(b"X: " + b"y" * 1000 + b"\r\n")
     assert ask(running, "/healthz").status == 200
+
+
+# Connections that stay
+
+
+def exchange(connection: http.client.HTTPConnection, path: str, **headers: str) -> tuple[int, str, bytes]:
+    """Status, whether there may be more, and body."""
+    connection.request("GET", path, headers=headers)
+    response = connection.getresponse()
+    return response.status, response.headers["connection"], response.read()
+
+
+def test_many_requests_on_one_connection(running: HttpServer, service: StandInService) -> None:
+    with closing(http.client.HTTPConnection(*endpoint(running), timeout=30)) as connection:
+        connection.connect()
+        own = connection.sock.getsockname()
+        for number in range(20):
+            service.advance(1)
+            status, more, body = exchange(connection, "/metrics", **{"Accept-Encoding": "gzip"})
+            assert (status, more) == (200, "keep-alive")
+            scrapes = f'requests_total{{code="200",route="/metrics"}} {number}.0\n'
+            assert scrapes.encode() in gzip.decompress(body)
+        for path in ("/", "/profiles", "/profiles/42.pb.gz", "/profiles/42.svg", "/processes/42", "/healthz"):
+            assert exchange(connection, path)[1] == "keep-alive"
+        connection.request("HEAD", "/metrics")
+        response = connection.getresponse()
+        assert int(response.headers["content-length"]) > 1000 and response.read() == b""
+        assert exchange(connection, "/healthz")[2] == b"ok\n", "no body was in between"
+        assert connection.sock.getsockname() == own
+        assert running._listener.served == 1
+        assert exchange(connection, "/nothing")[:2] == (404, "close")
+    until(lambda: not running._listener.served)
+
+
+@pytest.mark.parametrize(
+    ("request_", "stays"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", True),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", True),
+        (b"GET /healthz HTTP/1.0\r\nConnection: Upgrade, Keep-Alive\r\n\r\n", True),
+        (b"GET /healthz HTTP/1.0\r\n\r\n", False),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Close\r\n\r\n", False),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 40\r\n\r\n", False),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", False),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /", False),
+        (b"POST /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", False),
+        (b"GET /healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n", False),
+        (b"nonsense\r\n\r\n", False),
+    ],
+)
+def test_which_connections_stay(running: HttpServer, request_: bytes, stays: bool) -> None:
+    """Not where the next request might be something else, such as this one's body."""
+    with socket.create_connection(endpoint(running), timeout=30) as connection:
+        connection.sendall(request_)
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += connection.recv(65536)
+        assert (b"\r\nConnection: keep-alive\r\n" in answer) is stays
+        assert (b"\r\nConnection: close\r\n" in answer) is not stays
+        if stays:
+            connection.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+        while part := connection.recv(65536):
+            answer += part
+    assert answer.count(b"HTTP/1.1 ") == 1 + stays
+
+
+def test_a_request_on_a_kept_connection_has_its_time_and_no_more(
+    running: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "HEAD_SECONDS", 0.3)
+    with closing(http.client.HTTPConnection(*endpoint(running), timeout=30)) as connection:
+        assert exchange(connection, "/healthz")[0] == 200
+        time.sleep(0.6)
+        assert exchange(connection, "/healthz")[0] == 200, "between two requests there is more"
+        connection.sock.sendall(b"GET /healthz HT")
+        assert status_of(connection.sock.recv(65536)) == 408
+
+
+def test_an_idle_connection_ends(running: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "KEEP_SECONDS", 1)
+    with closing(http.client.HTTPConnection(*endpoint(running), timeout=30)) as connection:
+        connection.request("GET", "/healthz")
+        response = connection.getresponse()
+        assert response.headers["keep-alive"] == "timeout=1" and response.read() == b"ok\n"
+        began = time.monotonic()
+        assert connection.sock.recv(10) == b"", "without a word, as the client has not asked"
+        assert time.monotonic() - began >= 0.9
+    until(lambda: not running._listener.served)
+
+
+def test_a_connection_does_not_stay_for_ever(running: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "STAY_SECONDS", 0.4)
+    with closing(http.client.HTTPConnection(*endpoint(running), timeout=30)) as connection:
+        assert exchange(connection, "/healthz")[1] == "keep-alive"
+        time.sleep(0.5)
+        assert exchange(connection, "/healthz")[:2] == (200, "close")
+
+
+def test_the_token_is_asked_for_in_each_request(start: Starter) -> None:
+    running, new = start(token=TOKEN), "fedcba9876543210-secret"
+    with closing(http.client.HTTPConnection(*endpoint(running), timeout=30)) as connection:
+        assert exchange(connection, "/", Authorization="Bearer " + TOKEN)[0] == 200
+        running.reload_token(new)
+        assert exchange(connection, "/", Authorization="Bearer " + new)[0] == 200
+        assert exchange(connection, "/", Authorization="Bearer " + TOKEN)[:2] == (401, "close")
+
+
+def test_kept_connections_make_room(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root's, too, for whoever comes: the oldest first. One that just asks, or has yet to, stays."""
+    monkeypatch.setattr(server, "LIMITS", Limits(4))
+    running = start()
+    with ExitStack() as stack:
+        stack.enter_context(socket.create_connection(endpoint(running)))
+        until(lambda: running._listener.served == 1)
+        kept = []
+        for number in range(2, 5):
+            one = stack.enter_context(closing(http.client.HTTPConnection(*endpoint(running), timeout=30)))
+            assert exchange(one, "/healthz")[1] == "keep-alive"
+            until(lambda number=number: running._listener.served == number)
+            kept.append(one)
+        until(lambda: [seat.is_kept for _, seat in running._listener._served.values()].count(True) == 3)
+        kept[0].sock.sendall(b"GET /heal")
+        until(lambda: [seat.is_kept for _, seat in running._listener._served.values()].count(True) == 2)
+        assert ask(running, "/readyz").status == 200
+        assert kept[1].sock.recv(10) == b""
+        kept[0].sock.sendall(b"thz HTTP/1.0\r\n\r\n")
+        assert status_of(kept[0].sock.recv(65536)) == 200
+        assert exchange(kept[2], "/healthz")[0] == 200
+
+
+def test_silent_connections_do_not_take_a_kept_ones_place(running: HttpServer) -> None:
+    with (
+        closing(http.client.HTTPConnection(*endpoint(running), timeout=30)) as connection,
+        ExitStack() as stack,
+    ):
+        assert exchange(connection, "/metrics")[0] == 200
+        own = connection.sock.getsockname()
+        for _ in range(60):
+            stack.enter_context(socket.create_connection(endpoint(running)))
+        until(lambda: running._listener.served == 61)
+        for _ in range(3):
+            assert exchange(connection, "/metrics")[:2] == (200, "keep-alive")
+        assert connection.sock.getsockname() == own
+        assert ask(running, "/healthz").status == 200
 
 
 # Whom it refuses
@@ -527,6 +674,19 @@ def make_certificate(directory: Path, name: str) -> tuple[str, str]:
         check=True, capture_output=True,
     )  # fmt: skip
     return files
+
+
+def test_tls_shakes_hands_once(start: Starter, certificate: tuple[str, str]) -> None:
+    running = start(certificate=certificate[0], key=certificate[1])
+    context = ssl.create_default_context(cafile=certificate[0])
+    where = endpoint(running)
+    with closing(http.client.HTTPSConnection(*where, timeout=30, context=context)) as connection:
+        assert exchange(connection, "/metrics")[:2] == (200, "keep-alive")
+        stream = connection.sock
+        for _ in range(3):
+            assert exchange(connection, "/metrics")[:2] == (200, "keep-alive")
+        assert connection.sock is stream and running._listener.served == 1
+        assert exchange(connection, "/nothing")[:2] == (404, "close")
 
 
 def ask_tls(running: HttpServer, trust: str, path: str = "/metrics", token: str = TOKEN) -> tuple[int, bytes]:

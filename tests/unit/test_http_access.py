@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from parprof.service import kernel_stacks
 from parprof.service.http import HttpServer, peers, server
 from parprof.service.http.peers import SocketOwner, Visitor, by_diagnosis, by_table, client_of
 from parprof.service.model import FunctionUse
+from parprof.symbols.kernel import KERNEL
 from stopwatch import Stopwatch
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
@@ -52,10 +53,10 @@ def address(http_server: HttpServer) -> tuple[str, int]:
 
 
 def get(where: tuple[str, int], path: str, token: str = "") -> tuple[int, str]:
-    connection = http.client.HTTPConnection(*where, timeout=30)
-    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
-    response = connection.getresponse()
-    return response.status, response.read().decode("latin-1")
+    with closing(http.client.HTTPConnection(*where, timeout=30)) as connection:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        response = connection.getresponse()
+        return response.status, response.read().decode("latin-1")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
@@ -81,6 +82,24 @@ def test_users_see_their_own_processes_only(processes: tuple[StandInService, int
         assert as_user(1, 1, lambda: get(where, f"/profiles/{own}.html"))[0] == 404
         assert "roots" in get(where, "/")[1] and get(where, f"/profiles/{roots}.html")[0] == 200
         assert "secret_function" in get(where, "/metrics")[1]
+
+
+def test_names_of_the_kernels_functions_on_the_status_page(
+    processes: tuple[StandInService, int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, own, _ = processes
+    monkeypatch.setattr(kernel_stacks, "_PARANOID", tmp_path / "paranoid")
+    inside = FunctionUse("do_secret_thing", KERNEL, Metrics(10, 1e9, 9e9))
+    totals = Metrics(10, 1e9, 9e9)
+    service.processes[own] = replace(service.processes[own], functions=(inside,), totals=totals)
+    with HttpServer(service, "127.0.0.1:0") as http_server:
+        http_server.start()
+        where = address(http_server)
+        for level, seen in (("2", False), ("1", True)):
+            (tmp_path / "paranoid").write_text(level)
+            page = as_user(NOBODY, NOBODY, lambda: get(where, "/"))[1]
+            assert ("do_secret_thing" in page) is seen and (">[kernel]</a> 100 %" in page) is not seen
+            assert "do_secret_thing" in get(where, "/")[1]
 
 
 def test_who_sends_the_token_sees_everything(processes: tuple[StandInService, int, int]) -> None:
@@ -262,6 +281,57 @@ def test_three_greedy_users_make_room_for_a_fourth(processes: tuple[StandInServi
         for uid in (5, NOBODY):
             assert as_user(uid, uid, lambda: get(where, "/metrics"))[0] == 200
         assert watch.seconds < 2
+
+
+def test_a_scrapers_connection_outlives_a_users_crowd(processes: tuple[StandInService, int, int]) -> None:
+    """60 of nobody's that never ask: root goes on on its connection, and nobody's own kept one goes first."""
+    with HttpServer(processes[0], "127.0.0.1:0") as http_server, ExitStack() as stack:
+        http_server.start()
+        where = address(http_server)
+        scraper = stack.enter_context(closing(http.client.HTTPConnection(*where, timeout=30)))
+
+        def scrape() -> socket.socket:
+            scraper.request("GET", "/metrics")
+            assert scraper.getresponse().read()
+            return scraper.sock
+
+        stream = scrape()
+        stack.enter_context(silent(NOBODY, 60, [("127.0.0.1", where)]))
+        until(lambda: http_server._listener.served == 1 + server.MAX_PER_CLIENT)
+        watch = Stopwatch()
+        assert scrape() is stream and scrape() is stream
+        assert as_user(1, 1, lambda: get(where, "/metrics"))[0] == 200
+        assert watch.seconds < 2
+
+
+def test_a_user_who_keeps_all_its_places_is_still_served(processes: tuple[StandInService, int, int]) -> None:
+    with HttpServer(processes[0], "127.0.0.1:0") as http_server:
+        http_server.start()
+        where = address(http_server)
+
+        def keep_many() -> list[int]:
+            """Status of each, and how many of them the server has ended."""
+            with ExitStack() as stack:
+                kept = [
+                    stack.enter_context(closing(http.client.HTTPConnection(*where, timeout=30)))
+                    for _ in range(2 * server.MAX_PER_CLIENT)
+                ]
+                answers = []
+                for one in kept:
+                    one.request("GET", "/healthz")
+                    response = one.getresponse()
+                    answers.append(response.status)
+                    response.read()
+                for one in kept:
+                    one.sock.setblocking(False)
+                ended = 0
+                for one in kept:
+                    with suppress(BlockingIOError):
+                        ended += one.sock.recv(10) == b""
+                return [*answers, ended]
+
+        *answers, ended = as_user(NOBODY, NOBODY, keep_many)
+        assert set(answers) == {200} and ended == server.MAX_PER_CLIENT
 
 
 def test_the_kernels_functions_are_for_those_who_may_sample_it(

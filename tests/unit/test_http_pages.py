@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.exporters.webpage import WebPage, duration, percentage
-from parprof.metrics import Metrics
+from parprof.metrics import UNUSED, Metrics
 from parprof.service.http import status_page
 from parprof.service.http.sparkline import MAX_POINTS, WIDTH, sparkline
 from parprof.service.model import Labels, Recent
@@ -98,6 +99,32 @@ def test_status() -> None:
     assert f"/profiles/42.html?{which}&by=work" in page.links
 
 
+def cards(service: StandInService, **changes: Any) -> dict[str, tuple[str, str]]:
+    """The cards of the page: value, and the rest as HTML."""
+    page = status_page.status_page(replace(service.snapshot(), **changes), (), {}).html()
+    found = re.findall(r'<section class="card"><h2>(.*?)</h2><b>(.*?)</b>(.*?)</section>', page)
+    return {name: (value, rest) for name, value, rest in found}
+
+
+def test_cards() -> None:
+    """What is held against what: cost against the budget, what is left idle against the machine."""
+    service = StandInService([Program(42, "heat", 4, 0)])
+    snapshot = service.snapshot()
+    seconds = snapshot.time_s - snapshot.started_s
+    found = cards(service, idle_s=3 * seconds, cores=8, lost={"ring_full": 1200, "settling": 34, "none": 0})
+    assert list(found) == ["efficiency", "cores really idle", "cost", "lost"]
+    value, told = found["cores really idle"]
+    unused_s = snapshot.processes[0].totals[UNUSED] / 1e9
+    assert value == f"{unused_s / seconds:.2f}" and "3.00 of the machine&#x27;s 8 had nothing to do" in told
+    assert found["lost"][0] == "1,234" and "ring_full 1,200, settling 34<" in found["lost"][1]
+    value, told = found["cost"]
+    assert (value, snapshot.budget_ratio) == ("0.20 %", 0.01)
+    assert 'class="taken" width="20.0%"' in told and "budget 1.0 %" in told
+    assert 'class="beyond" width="100.0%"' in cards(service, cost_ratio=0.02)["cost"][1]
+    empty = cards(service, processes=(), ended=Metrics(), lost={}, time_s=snapshot.started_s)
+    assert empty["efficiency"][0] == "–" and "nothing" in empty["lost"][1]
+
+
 def test_efficiency_is_by_what_was_really_idle() -> None:
     """Each of several programs is held against all cores: so their idleness is no measure of a machine."""
     solver = Program(77, "solver", 4, 0, is_parallel=False)
@@ -107,7 +134,7 @@ def test_efficiency_is_by_what_was_really_idle() -> None:
     assert "serial" in rows[77][3] and "%" not in rows[77][3]
     assert "%" in rows[42][3]
     # each: 4 cores of work, 0.2 of them overhead, 4 of idleness; one of the 4 cores of heat's was idle in truth
-    assert f"efficiency {percentage(7.6 / 9, 1)}" in made(service).html()
+    assert cards(service)["efficiency"][0] == percentage(7.6 / 9, 1)
     assert "of all cores 8.3 min were idle" in made(service).html()
 
 
@@ -132,11 +159,12 @@ def test_the_function_to_blame_is_named() -> None:
     text = made(service).html()
     assert f'blame: <a href="/profiles/42.html?since={service.started_s:.3f}">solve</a> 70 %' in text
     heat = service.snapshot().processes[0]
-    none = replace(heat, functions=(), totals=replace_idleness(heat.totals))
-    assert (
-        "blame"
-        not in status_page.status_page(replace(service.snapshot(), processes=(none,)), (), {}).html()[-3000:]
-    )
+    for none in (
+        replace(heat, functions=(), totals=replace_idleness(heat.totals)),
+        replace(heat, is_parallel=False),
+    ):
+        page = status_page.status_page(replace(service.snapshot(), processes=(none,)), (), {}).html()
+        assert "blame:" not in page
 
 
 def replace_idleness(totals: Metrics) -> Metrics:
@@ -170,7 +198,7 @@ def test_hostile_names_on_the_status_page() -> None:
     page = status(service, BAD, sort=BAD, refresh=BAD)
     assert "script" not in page.tags
     assert "img" not in page.tags
-    assert page.tags.count("style") == page.tags.count("title") - page.tags.count("svg") + 3 == 1
+    assert page.tags.count("style") == page.tags.count("title") - page.tags.count("svg") + 4 == 1
 
 
 @pytest.mark.parametrize("sort", status_page.sorts())

@@ -58,6 +58,7 @@ def test_keys(profile: Profile) -> None:
             "interval_percent",
             "rank_interval",
             "concurrency",
+            "gain_bound",
             "verdict",
         ]
         assert list(function["concurrency"]) == ["exclusive", "inclusive"]
@@ -65,7 +66,7 @@ def test_keys(profile: Profile) -> None:
             assert list(function["interval_percent"][kind]) == ["work", "idleness", "overhead", "spin"]
         assert keys(function["exclusive"]) == keys(function["inclusive"]) == METRICS
     for path in report["paths"]:
-        assert keys(path) == ["frames", *METRICS, "verdict"]
+        assert keys(path) == ["frames", *METRICS, "gain_bound", "verdict"]
     total = profile.total()
     for rows in (report["paths"], [f["exclusive"] for f in report["functions"]]):
         if all(sample.path for sample in profile.samples):
@@ -115,6 +116,16 @@ def test_functions_by_exclusive_idleness() -> None:
     assert boundary["inclusive"]["idleness_s"] == 0.9
 
 
+def test_what_a_fix_would_gain() -> None:
+    """Without the idleness of a function and of all that it calls."""
+    report = parsed(heat())
+    gains = {function["name"]: function["gain_bound"] for function in report["functions"]}
+    assert gains["write_boundary"] == pytest.approx(5.42 / 4.52, abs=1e-6)
+    assert gains["main"] == pytest.approx(5.42 / 4.46, abs=1e-6)
+    assert gains["step"] == 1
+    assert report["causes"][0]["gain_bound"] == gains["write_boundary"]
+
+
 def test_recursion_counts_once() -> None:
     fib = next(function for function in parsed(heat())["functions"] if function["name"] == "fib")
     assert fib["inclusive"] == fib["exclusive"]
@@ -128,7 +139,7 @@ def test_paths_are_root_first() -> None:
         **NONE,
         "frames": ["main", "write_boundary", "fprintf", "vfprintf"],
         "samples": 200, "work_s": 0.2, "idleness_s": 0.6, "overhead_s": 0.0, "spin_s": 0.0, "blame_s": 0.0,
-        "profiling_s": 0.0, "verdict": "refine",
+        "profiling_s": 0.0, "gain_bound": pytest.approx(5.42 / 4.82, abs=1e-6), "verdict": "refine",
     }  # fmt: skip
 
 

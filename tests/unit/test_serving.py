@@ -276,6 +276,76 @@ def test_nobody_makes_room_for_the_greedy(names: str, why: str) -> None:
         assert server.listener.served == 4
 
 
+class Staying(Line):
+    """Answers line after line, and keeps its clients in between."""
+
+    def hold(self, stream: socket.socket, who: str, seat: Seat) -> None:
+        self.held.append(who)
+        while part := stream.recv(100):
+            seat.is_busy, seat.is_kept = True, False
+            stream.sendall(part)
+            if part != b"stay busy\n":
+                seat.is_busy, seat.is_kept = False, True
+
+
+@pytest.mark.parametrize(
+    ("names", "ends", "why"),
+    [
+        ("abac", 0, "a has most, and this is its oldest"),
+        ("aaab", 0, "the same"),
+        ("abcd", 0, "all have one: the oldest"),
+        ("rabc", 0, "r makes no room while it is silent, but a kept one is no loss"),
+        ("aaaa", 0, "for its own client, too"),
+    ],
+)
+def test_the_oldest_kept_one_goes_first(names: str, ends: int, why: str) -> None:
+    with running(Staying(names), Limits(3)) as server, ExitStack() as stack:
+        clients = []
+        for number in range(1, 4):
+            clients.append(stack.enter_context(server.connect()))
+            clients[-1].sendall(b"hello\n")
+            assert clients[-1].recv(100) == b"hello\n"
+            until(
+                lambda number=number: (
+                    [seat.is_kept for _, seat in server.listener._served.values()].count(True) == number
+                )
+            )
+        with server.connect() as late:
+            late.sendall(b"hello\n")
+            assert late.recv(100) == b"hello\n"
+        assert everything(clients[ends]) == b"", why
+        for client in (client for number, client in enumerate(clients) if number != ends):
+            client.sendall(b"more\n")
+            assert client.recv(100) == b"more\n"
+
+
+def test_a_kept_one_that_is_busy_again_stays() -> None:
+    with running(Staying("aab"), Limits(2)) as server, ExitStack() as stack:
+        busy, kept = (stack.enter_context(server.connect()) for _ in range(2))
+        for client, line in ((busy, b"stay busy\n"), (kept, b"hello\n")):
+            client.sendall(line)
+            assert client.recv(100) == line
+        until(lambda: [seat.is_kept for _, seat in server.listener._served.values()] == [False, True])
+        with server.connect() as late:
+            late.sendall(b"hello\n")
+            assert late.recv(100) == b"hello\n"
+        assert everything(kept) == b""
+        busy.sendall(b"more\n")
+        assert busy.recv(100) == b"more\n"
+
+
+def test_a_kept_one_stays_where_that_makes_no_room() -> None:
+    line = Staying("aac")
+    line.unwelcome = {"c"}
+    with running(line, Limits(4)) as server, ExitStack() as stack:
+        kept = [stack.enter_context(server.connect()) for _ in range(2)]
+        for client in kept:
+            client.sendall(b"hello\n")
+            assert client.recv(100) == b"hello\n"
+        assert server.ask() == REFUSAL
+        assert server.listener.served == 2
+
+
 def test_nobody_is_broken_off_where_that_makes_no_room() -> None:
     line = Line("aaac")
     line.unwelcome = {"c"}

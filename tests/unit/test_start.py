@@ -32,7 +32,7 @@ ARGUMENTS = {
     "--limit --width --blame --verbose --html --no-source --trace --trace-limit --trace-seconds --socket",
     "calls": "--help pid --function --duration --times --force --budget --n-w-source --output --json --quiet command",
     "report": "--help file --view --physical --unfold --recursion --count-outside --sort --limit "
-    "--width --blame --verbose --routine --with --merged --json --html --no-source",
+    "--width --blame --verbose --routine --with --merged --json --html --no-source --cores",
     "diff": "--help a b --sort --limit --html",
     "merge": "--help files --output --label --label-from-name --loops --skip-bad",
     "input": "--help --tool --with --contexts --by-thread --routine --limit --output --html --json --quiet command",

@@ -9,7 +9,7 @@ import pytest
 
 from parprof.cct.tree import CallingContextTree
 from parprof.exporters.summary import facts
-from parprof.profile.assemble import percent_of_rest
+from parprof.profile.assemble import percent_of_rest, spun_for_us_ns
 from profiles import heat
 
 
@@ -37,3 +37,13 @@ def test_older_files_and_hostile_ones_have_none() -> None:
 def test_cost_is_held_against_the_program_s_own_time(paid: float, cpu: float, percent: float) -> None:
     """A program that ran ten times as long for our sake paid 900 %, not 90."""
     assert percent_of_rest(paid, cpu) == pytest.approx(percent)
+
+
+@pytest.mark.parametrize(
+    ("paid", "spun", "cores", "ours"),
+    [(10, 100, 2, 10), (10, 100, 4, 30), (10, 5, 2, 5), (10, 100, 1, 0), (10, 0, 8, 0), (0, 100, 8, 0)],
+)
+def test_who_spins_for_one_that_was_held_up_pays_too(
+    paid: float, spun: float, cores: int, ours: float
+) -> None:
+    assert spun_for_us_ns(paid, spun, cores) == ours

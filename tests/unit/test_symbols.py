@@ -19,6 +19,7 @@ import pytest
 
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
+from parprof.files.elf import ElfFile
 from parprof.files.maps_line import MapsLine
 from parprof.model import Frame
 from parprof.symbols import Symbolizer, debugfiles
@@ -182,6 +183,53 @@ def test_stripped(program: Path, cache: DsoCache, symbolizer: Symbolizer, tmp_pa
     )
     frameless = open_dso(cache, tmp_path / "frameless")
     assert symbolizer.frames(frameless, main + 1, False)[-1].name == f"frameless+{main + 1:#x}"
+
+
+WRAPPERS = """
+extern int wait_in_common(int *, int);
+__attribute__((visibility("hidden"), noinline)) int wait_in_common(int *p, int how)
+{
+    int buffer[64];
+    for (int i = 0; i < 64; i++) buffer[i] = p[i & how];
+    __asm__ volatile("" :: "r"(buffer) : "memory");
+    return buffer[how & 63];
+}
+int pthread_join(int *p) { return wait_in_common(p, 1); }
+int pthread_timedjoin_np(int *p) { return wait_in_common(p, 3); }
+int others(int *p) { return wait_in_common(p, 7) + 1; }
+extern void ends_it(int *, int), begins_it(int *);
+__attribute__((visibility("hidden"), noinline)) void ends_it(int *p, int how)
+{
+    int buffer[64];
+    for (int i = 0; i < 64; i++) buffer[i] = p[i & how] + 1;
+    __asm__ volatile("" :: "r"(buffer) : "memory");
+}
+__attribute__((visibility("hidden"), noinline)) void begins_it(int *p) { p[0]++; ends_it(p, 3); }
+void GOMP_barrier(int *p) { p[1]++; begins_it(p); }
+"""
+
+
+def test_what_waiting_functions_end_in_goes_by_their_name(
+    cache: DsoCache, symbolizer: Symbolizer, tmp_path: Path
+) -> None:
+    """As in a stripped C library: only the exported functions have names there."""
+    library, whole = tmp_path / "libwrap.so", tmp_path / "whole.so"
+    (tmp_path / "wrap.c").write_text(WRAPPERS)
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", tmp_path / "wrap.c", "-o", whole], check=True)
+    subprocess.run(["strip", "-s", whole, "-o", library], check=True)
+    with ElfFile.open(str(whole)) as elf:
+        inner, second, third = (
+            elf.lookup([name])[name][0].value for name in ("wait_in_common", "begins_it", "ends_it")
+        )
+    dso = open_dso(cache, library)
+    assert symbolizer.frames(dso, second, False)[-1].name == "gomp_team_barrier_wait"
+    assert symbolizer.frames(dso, third + 4, False)[-1].name == "gomp_team_barrier_wait_end"
+    assert symbolizer.frames(dso, inner + 4, False)[-1].name == "pthread_join"
+    (tmp_path / "wrap.c").write_text(WRAPPERS.replace("int pthread_", "int other_"))
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", tmp_path / "wrap.c", "-o", whole], check=True)
+    subprocess.run(["strip", "-s", whole, "-o", tmp_path / "libother.so"], check=True)
+    dso = open_dso(cache, tmp_path / "libother.so")
+    assert symbolizer.frames(dso, inner + 4, False)[-1].name == f"libother.so+{inner:#x}"
 
 
 @pytest.mark.parametrize("how", ["build-id", "debuglink"])

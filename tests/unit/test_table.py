@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from parprof.exporters.screen import UNLIMITED, Screen, elided
 from parprof.exporters.table import render
 from parprof.exporters.views import VIEWS, View
-from parprof.metrics import METRICS, Metrics
+from parprof.metrics import METRICS, WAIT, Metrics
 from parprof.model import PathSample, ProcessInfo, Profile
 from profiles import any_profile, frame, heat, library, sample
 
@@ -126,10 +126,46 @@ def test_callers_view() -> None:
 
 def test_flat_view_sorted_by_work() -> None:
     rows = text(heat(), "flat", "work").split("\n\n", 1)[1].splitlines()[2:]
-    assert [row.split()[7] for row in rows][:2] == ["step", "vfprintf"]
+    assert [row.split()[8] for row in rows][:2] == ["step", "vfprintf"]
     rows = [row for row in rows if row.startswith(" ")]
     assert len(rows) == 9
-    assert [row.split()[7] for row in rows][-1] == "fprintf"
+    assert [row.split()[8] for row in rows][-1] == "fprintf"
+
+
+def test_what_a_fix_would_gain_at_best() -> None:
+    """5,420 ms of effort; write_boundary's 900 ms of idleness gone: 5,420 / 4,520 times as fast."""
+    bounds = {"main": 5420 / 4460, "write_boundary": 5420 / 4520, "vfprintf": 5420 / 4820, "step": 1.0}
+    rows = text(heat(), "flat").split("\n\n", 1)[1].splitlines()
+    assert "x if" in rows[0] and "fixed" in rows[1]
+    found = {row.split()[8]: row.split()[7] for row in rows[2:] if row.startswith(" ")}
+    assert {name: found[name] for name in bounds} == {name: f"{most:.2f}" for name, most in bounds.items()}
+    assert "x if" not in text(heat())
+    out = io.StringIO()
+    render(heat(), View(width=110, unfold=True), out)
+    (row,) = (line for line in out.getvalue().splitlines() if line.endswith("write_boundary (heat.c:33)"))
+    assert row.split()[7:10] == ["refine", "1.20", "├"]
+
+
+def test_who_waits_while_nobody_works_gains_that_too() -> None:
+    stalled = heat()
+    stalled.samples[0].metrics.stall_ns = 1e9
+    out = io.StringIO()
+    render(stalled, View("flat", width=120, unfold=True), out)
+    (row,) = (line for line in out.getvalue().splitlines() if line.endswith("vfprintf [libc.so.6]"))
+    assert f" {6420 / 4820:.2f} vfprintf" in row
+
+
+def test_thousands_of_threads_sleep_for_hours() -> None:
+    profile = profile_of(
+        sample([frame("f", 1)], 900, 1), PathSample((frame("g", 2),), Metrics.of({WAIT: 123456.7e9}))
+    )
+    assert any(" 123456.70 " in line for line in text(profile, "flat", "wait").splitlines())
+
+
+def test_bounds_make_room_for_names_first() -> None:
+    long = frame("a_function_of_26_xxxxxxxxx", 42)
+    report = text(profile_of(sample([long], 900, 1)), "flat")
+    assert "x if" not in report and "verdict" in report.split("\n\n", 1)[1]
 
 
 def test_error_bars_where_there_is_room() -> None:

@@ -34,6 +34,7 @@ from parprof.metrics import BLAME, IDLENESS, OVERHEAD, PROFILING, SPIN, WORK, Me
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control.client import ControlError, NoDaemon
 from parprof.service.control.intervals import sorts, uses
+from parprof.service.model import FunctionUse
 
 ME = os.getpid()
 USER = os.getuid()
@@ -67,9 +68,11 @@ def test_once_is_about_all_the_time(
         assert run(TopCommand(), "--once", "--socket", path) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "1 processes: 0.1 cores work, 0.0 stand idle" in lines[0]
+    assert max(map(len, lines)) < 200, "of what is no terminal lines are as long as what they say"
     assert lines[1] == "since each was first watched; cost 0.30 %; lost 2"
     assert lines[3].split() == [
-        "pid", "n_w/n", "eff%", "free", "work", "ovhd", "spin", "idle", "cost%", "source", "runtime", "command",
+        "pid", "n_w/n", "eff%", "free", "work", "ovhd", "spin", "idle", "cost%", "source", "runtime", "to", "blame",
+        "command",
     ]  # fmt: skip
     # 3 s of work, 1 of idleness, 0.5 of overhead and 0.25 of spin in 60 s; efficiency 2.5 / 4
     assert lines[4].split() == [
@@ -102,6 +105,45 @@ def test_an_interval(service: StandInService, tmp_path: Path) -> None:
         feed.refresh()
         (use,) = feed.uses("idleness")
         assert (use[WORK], use.efficiency) == (0.0, None)
+        feed.close()
+
+
+def functions(**idleness_s: float) -> tuple[FunctionUse, ...]:
+    return tuple(
+        FunctionUse(name, "/bin/heat", Metrics(idleness_ns=1e9 * value)) for name, value in idleness_s.items()
+    )
+
+
+def test_the_function_to_blame(
+    service: StandInService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Over all the time at first, then over the interval; never one that was not known when that began."""
+    heat = replace(service.processes[ME], functions=functions(serial_part=0.8, solve=0.1))
+    service.processes[ME] = heat
+    with serving(service, tmp_path) as path:
+        assert run(TopCommand(), "--once", "--sort", "function", "--socket", path) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[4].split()[-3:] == ["serial_part", "80%", "heat"]
+        assert run(TopCommand(), "--once", "--json", "--socket", path) == 0
+        (data,) = json.loads(capsys.readouterr().out)["processes"]
+        assert data["to_blame"] == {"function": "serial_part", "share": pytest.approx(0.8)}
+        feed = Feed(path)
+        feed.refresh()
+        service.processes[ME] = replace(heat, functions=functions(serial_part=0.9, solve=2.1, other=5.0))
+        later(service, 2.0, work_ns=1e9, idleness_ns=8e9)
+        feed.refresh()
+        (use,) = feed.uses("function")
+        assert (use.blamed, use.blamed_share) == ("solve", pytest.approx(2 / 8))
+        service.processes[ME] = replace(heat, functions=functions(solve=2.2, other=5.5))
+        later(service, 2.0, work_ns=1e9, idleness_ns=8e9)
+        feed.refresh()
+        (use,) = feed.uses("function")
+        assert (use.blamed, use.blamed_share) == ("", 0.0), "no function has a tenth of the 8 s by itself"
+        assert as_data(feed, "function")["processes"][0]["to_blame"] is None
+        service.processes[ME] = replace(heat, functions=functions(solve=9.2), is_parallel=False)
+        later(service, 2.0, work_ns=1e9, idleness_ns=8e9)
+        feed.refresh()
+        assert feed.uses("function")[0].blamed == "", "serial by design"
         feed.close()
 
 
@@ -166,6 +208,7 @@ def test_rates_are_never_negative(now: pb.ProcessList, before: pb.ProcessList | 
         ("work", "busy"),
         ("efficiency", "lazy"),
         ("cost", "dear"),
+        ("function", "zero"),
         ("pid", "busy"),
         ("name", "busy"),
     ],
@@ -181,12 +224,16 @@ def test_sorting(sort: str, first: str) -> None:
         one(5, "dear", 2, 2, 0, 0.5),
         one(7, "zero", 0, 0, 0, 0),
     ]
+    if sort == "function":  # 1.8 s of 9, all of one, and most of 3
+        found[3].totals.idleness_s = 3
+        for process_, name, idleness_s in ((found[0], "f", 1.8), (found[1], "g", 1.0), (found[3], "h", 2.8)):
+            process_.functions.add(name=name, module="m", idleness_s=idleness_s)
     assert uses(pb.ProcessList(time_s=1, processes=found), None, sort)[0].process.comm == first
 
 
 def rendered(feed: Feed, rows: int | None = None, width: int = 80) -> str:
     out = io.StringIO()
-    with Screen(out) as screen:
+    with Screen(out, width) as screen:
         screen.show(table(feed, "idleness", width, rows))
     return out.getvalue()
 
@@ -197,6 +244,7 @@ def test_80_columns_and_hostile_names(tmp_path: Path) -> None:
         process(
             4194304 - n, comm="\x1b[31m\n\u4e2d\u6587" + "x" * 50, runtime="y" * 50, n_w_source="z" * 50,
             cores=1024, n_working=1024, cost_ratio=1.0, totals=Metrics(10**9, 6e16, 6e15, 6e14, 6e13),
+            functions=functions(**{"\x1b[31m\n\u4e2d\u6587" + "f" * 50: 6e6}),
         )
         for n in range(30)
     ]  # fmt: skip
@@ -206,6 +254,12 @@ def test_80_columns_and_hostile_names(tmp_path: Path) -> None:
         text = rendered(feed)
         assert "\x1b" not in text
         assert max(map(cell_len, text.splitlines())) <= 80
+        assert all("fff 100%" in line for line in text.splitlines()[4:]), "the share is never cut off"
+        assert "source" not in text, "how it is known makes room for what there is to do"
+        for width in (81, 99, 100, 101, 120, 160, 300):
+            text = rendered(feed, width=width)
+            assert max(map(cell_len, text.splitlines())) <= width
+            assert ("source  runtime" in text) is (width >= 100) and "fff 100%" in text
         assert len(text.splitlines()) == 4 + 30
         assert "25 more not shown" in rendered(feed, 5)
         assert len(rendered(feed, 5).splitlines()) == 4 + 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parprof.attribution.waiting import WaitKind, wait_kind
+from parprof.attribution.waiting import WaitKind, thread_wait_kind, wait_kind
 
 STACKS = {
     "__schedule schedule futex_wait_queue futex_wait do_futex __x64_sys_futex do_syscall_64": WaitKind.LOCK,
@@ -31,6 +31,86 @@ STACKS = {
 @pytest.mark.parametrize(("stack", "kind"), STACKS.items())
 def test_kinds(stack: str, kind: WaitKind) -> None:
     assert wait_kind(stack.split()) is kind
+
+
+FUTEXES = {
+    "libc.so.6+0x89d60; pthread_mutex_lock; append; worker": WaitKind.LOCK,
+    "__lll_lock_wait; pthread_mutex_lock@@GLIBC_2.2.5; std::mutex::lock(); worker": WaitKind.LOCK,
+    "libc.so.6+0x8c000; pthread_rwlock_rdlock; lookup": WaitKind.LOCK,
+    "syscall; g_mutex_lock_slowpath; draw": WaitKind.LOCK,
+    "std::sys::pal::unix::futex::futex_wait; std::sys::sync::mutex::futex::Mutex::lock_contended; "
+    "<std::sync::poison::mutex::Mutex<T>>::lock; scoped::merge": WaitKind.LOCK,
+    "syscall; parking_lot_core::thread_parker::imp::ThreadParker::futex_wait; parking_lot_core::parking_lot::park; "
+    "parking_lot::raw_mutex::RawMutex::lock_slow; merge": WaitKind.LOCK,
+    "runtime.futex.abi0; runtime.futexsleep; runtime.lock2; runtime.lock": WaitKind.LOCK,
+    "libc.so.6+0x89d60; pthread_cond_timedwait; take_gil; PyEval_RestoreThread": WaitKind.LOCK,
+    "__GI___pthread_cond_timedwait; python3.11+0x545963; python3.11+0x5e1f20; count_words": WaitKind.LOCK,
+    "libc.so.6+0x89d60; sem_clockwait; PyThread_acquire_lock_timed; lock_PyThread_acquire_lock": WaitKind.LOCK,
+    "libc.so.6+0x89d60; pthread_cond_wait; pop; worker": WaitKind.CONDITION,
+    "syscall; std::sys::pal::unix::futex::futex_wait; <std::sys::sync::rwlock::futex::RwLock>::read_contended; "
+    "w::look_up": WaitKind.LOCK,
+    "syscall; std::sys::pal::unix::futex::futex_wait; <std::sys::sync::thread_parking::futex::Parker>::park; "
+    "<std::thread::thread::Thread>::park; std::thread::functions::park": WaitKind.CONDITION,
+    "syscall; <std::sys::sync::condvar::futex::Condvar>::wait_optional_timeout; "
+    "<std::sync::nonpoison::condvar::Condvar>::wait; w::pop": WaitKind.CONDITION,
+    "syscall; <std::sys::sync::condvar::futex::Condvar>::wait; <std::sync::barrier::Barrier>::wait": WaitKind.BARRIER,
+    "syscall; std::__detail::__platform_wait<int>(int const*, int); std::__atomic_wait_address_v<int, "
+    "std::__atomic_base<int>::wait(int)>; std::__atomic_base<int>::wait(int) const; look": WaitKind.CONDITION,
+    "syscall; std::__atomic_wait_address<std::__barrier_phase_t, std::__tree_barrier<int>>; step": WaitKind.BARRIER,
+    "syscall; std::__atomic_wait_address_bare<std::__atomic_semaphore::_M_acquire>; std::__atomic_semaphore::"
+    "_M_acquire(); std::counting_semaphore<4l>::acquire(); take": WaitKind.CONDITION,
+    "__new_sem_wait_slow64; PyThread_acquire_lock_timed; acquire_timed; lock_PyThread_acquire_lock; Condition.wait; "
+    "Queue.get": WaitKind.CONDITION,
+    "__new_sem_wait_slow64; PyThread_acquire_lock_timed; lock_PyThread_acquire_lock; Condition.wait; "
+    "Condition.wait_for; Barrier._wait; Barrier.wait": WaitKind.BARRIER,
+    "__new_sem_wait_slow64; PyThread_acquire_lock_timed; lock_PyThread_acquire_lock; Thread._wait_for_tstate_lock; "
+    "Thread.join": WaitKind.THREAD,
+    "__new_sem_wait_slow64; PyThread_acquire_lock_timed; _queue_SimpleQueue_get_impl; _worker": WaitKind.CONDITION,
+    "libc.so.6+0x89d60; pthread_cond_wait@@GLIBC_2.3.2; std::condition_variable::wait(std::unique_lock<std::mutex>&); "
+    "pop": WaitKind.CONDITION,
+    "std::sys::pal::unix::futex::futex_wait; std::sys::sync::condvar::futex::Condvar::wait_optional_timeout; "
+    "<std::sync::poison::condvar::Condvar>::wait; pop": WaitKind.CONDITION,
+    "syscall; std::sys::sync::thread_parking::futex::Parker::park; std::thread::park; "
+    "std::sync::mpmc::context::Context::wait_until; std::sync::mpsc::Receiver<T>::recv": WaitKind.CONDITION,
+    "runtime.futex.abi0; runtime.futexsleep; runtime.notesleep; runtime.mPark; runtime.stopm": WaitKind.CONDITION,
+    "libc.so.6+0x89d60; sem_wait; consume": WaitKind.CONDITION,
+    "libgomp.so.1+0x1dbf0; GOMP_ordered_start; loop._omp_fn.0; GOMP_parallel": WaitKind.CONDITION,
+    "libc.so.6+0x89d60; pthread_barrier_wait; worker": WaitKind.BARRIER,
+    "std::sys::pal::unix::futex::futex_wait; std::sys::sync::condvar::futex::Condvar::wait; "
+    "std::sync::barrier::Barrier::wait; worker": WaitKind.BARRIER,
+    "syscall; std::barrier<std::__empty_completion>::arrive_and_wait(); worker": WaitKind.BARRIER,
+    "libgomp.so.1+0x1dbf0; libgomp.so.1+0x1a0e0; GOMP_parallel; relax; main": WaitKind.BARRIER,
+    "gomp_team_barrier_wait_end; gomp_thread_start; start_thread": WaitKind.BARRIER,
+    "libc.so.6+0x89d60; pthread_cond_wait; __kmp_suspend_64; __kmp_join_barrier; __kmp_launch_thread": WaitKind.BARRIER,
+    "libgomp.so.1.0.0+0x1f780; libgomp.so.1.0.0+0x1cc40; start_thread; __clone3": WaitKind.BARRIER,
+    "__futex_abstimed_wait_common64; __GI___pthread_cond_wait; libomp.so.5+0xb15c0; libomp.so.5+0x91000; start_thread; "
+    "__clone3": WaitKind.BARRIER,
+    "__GI___pthread_cond_wait; libomp.so.5+0xb15c0; __kmpc_fork_call; main": WaitKind.BARRIER,
+    "gomp_mutex_lock_slow; relax._omp_fn.0; GOMP_parallel; main": WaitKind.LOCK,
+    "gomp_team_barrier_wait_end; relax._omp_fn.0; GOMP_parallel; main": WaitKind.BARRIER,
+    "libc.so.6+0x89d60; pthread_cond_wait; libpool.so+0x1230; start_thread": WaitKind.CONDITION,
+    "syscall; own_lock; relax._omp_fn.0; GOMP_parallel; main": WaitKind.LOCK,
+    "libc.so.6+0x8b000; pthread_join; main": WaitKind.THREAD,
+    "__pthread_clockjoin_ex; main": WaitKind.THREAD,
+    "libc.so.6+0x8b000; pthread_join; std::thread::join(); main": WaitKind.THREAD,
+    "syscall; my_own_wait; main": WaitKind.LOCK,
+    "FnOnce::call_once; worker": WaitKind.LOCK,
+    "": WaitKind.LOCK,
+}
+
+
+@pytest.mark.parametrize(("stack", "kind"), FUTEXES.items())
+def test_kinds_of_waits_for_threads(stack: str, kind: WaitKind) -> None:
+    assert thread_wait_kind(stack.split("; ")) is kind
+
+
+def test_what_is_far_from_the_call_says_nothing() -> None:
+    assert thread_wait_kind([*(f"f{number}" for number in range(20)), "pthread_join"]) is WaitKind.LOCK
+
+
+def test_who_waits_for_threads() -> None:
+    kinds = {WaitKind.LOCK, WaitKind.GIL, WaitKind.CONDITION, WaitKind.BARRIER, WaitKind.THREAD}
+    assert {kind for kind in WaitKind if kind.is_for_threads} == kinds
 
 
 def test_only_requests_and_stops_are_no_fault_of_the_program() -> None:

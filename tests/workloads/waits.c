@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -247,19 +248,110 @@ static void debugged(void)
 	told("compute", begun);
 }
 
+static pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER, guard = PTHREAD_MUTEX_INITIALIZER;
+static pthread_rwlock_t written = PTHREAD_RWLOCK_INITIALIZER;
+static pthread_cond_t came = PTHREAD_COND_INITIALIZER;
+static pthread_barrier_t all;
+static sem_t posted;
+static int has_come;
+
+static NOINLINE void waits_for_mutex(void)
+{
+	pthread_mutex_lock(&held);
+	pthread_mutex_unlock(&held);
+}
+
+static NOINLINE void waits_for_rwlock(void)
+{
+	pthread_rwlock_rdlock(&written);
+	pthread_rwlock_unlock(&written);
+}
+
+static NOINLINE void waits_for_condition(void)
+{
+	pthread_mutex_lock(&guard);
+	while (!has_come)
+		pthread_cond_wait(&came, &guard);
+	pthread_mutex_unlock(&guard);
+}
+
+static NOINLINE void waits_for_semaphore(void)
+{
+	sem_wait(&posted);
+	sink++;
+}
+
+static NOINLINE void waits_at_barrier(void)
+{
+	pthread_barrier_wait(&all);
+	sink += 2;
+}
+
+static NOINLINE void waits_for_thread(void)
+{
+	pthread_t thread;
+	double seconds = 0.5;
+
+	pthread_create(&thread, 0, computes, &seconds);
+	pthread_join(thread, 0);
+	sink += 3;
+}
+
+static const struct way {
+	const char *name;
+	void (*wait)(void);
+} ways[] = { { "waits_for_mutex", waits_for_mutex }, { "waits_for_rwlock", waits_for_rwlock },
+	     { "waits_for_condition", waits_for_condition }, { "waits_for_semaphore", waits_for_semaphore },
+	     { "waits_at_barrier", waits_at_barrier }, { "waits_for_thread", waits_for_thread } };
+
+static void *waits_in(void *way)
+{
+	const struct way *one = way;
+	double begun = now();
+
+	one->wait();
+	told(one->name, begun);
+	return 0;
+}
+
+/* For threads, in each way that there is, while one works. */
+static void kinds(void)
+{
+	size_t count = sizeof(ways) / sizeof(*ways);
+	pthread_t threads[sizeof(ways) / sizeof(*ways)];
+
+	pthread_barrier_init(&all, 0, 2);
+	sem_init(&posted, 0, 0);
+	pthread_mutex_lock(&held);
+	pthread_rwlock_wrlock(&written);
+	for (size_t i = 0; i < count; i++)
+		pthread_create(&threads[i], 0, waits_in, (void *)&ways[i]);
+	compute(0.6);
+	pthread_mutex_unlock(&held);
+	pthread_rwlock_unlock(&written);
+	pthread_mutex_lock(&guard);
+	has_come = 1;
+	pthread_cond_signal(&came);
+	pthread_mutex_unlock(&guard);
+	sem_post(&posted);
+	pthread_barrier_wait(&all);
+	for (size_t i = 0; i < count; i++)
+		pthread_join(threads[i], 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		void (*run)(void);
 	} modes[] = { { "stall", stall }, { "tree", tree }, { "rare", rare }, { "requests", requests }, { "stopped", stopped },
-		    { "dies", dies }, { "execs", execs }, { "forks", forks }, { "debugged", debugged } };
+		    { "dies", dies }, { "execs", execs }, { "forks", forks }, { "debugged", debugged }, { "kinds", kinds } };
 
 	for (size_t i = 0; argc == 2 && i < sizeof(modes) / sizeof(*modes); i++)
 		if (!strcmp(argv[1], modes[i].name)) {
 			modes[i].run();
 			return 0;
 		}
-	fprintf(stderr, "usage: %s stall|tree|rare|requests|stopped|dies|execs|forks|debugged\n", argv[0]);
+	fprintf(stderr, "usage: %s stall|tree|rare|requests|stopped|dies|execs|forks|debugged|kinds\n", argv[0]);
 	return 2;
 }

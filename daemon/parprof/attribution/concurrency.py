@@ -115,6 +115,29 @@ def plus(one: Levels, other: Levels) -> Levels:
     return (*map(add, one, other), *one[len(other) :])
 
 
+def elapsed_on(levels: Levels, cores: int, others: int) -> float:
+    """The time that would have passed on another number of cores: each n_w keeps at most so many busy.
+
+    ``cores``: of the machine that it was measured on. Of an n_w from 8 on only the range is known; there it is taken to
+    be what the elapsed time says, or where all those cores were busy the first of its range that is not below them.
+
+    >>> elapsed_on(levels_of(8e6, 2, 2), 2, 64), elapsed_on(levels_of(8e6, 16, 32), 32, 4)
+    (4000000.0, 2000000.0)
+    """
+    known = levels[1 : _EXACT_UP_TO + 1]
+    many = levels[_EXACT_UP_TO + 1 :]
+    out = sum(work_ns / min(n_w, others) for n_w, work_ns in enumerate(known, 1))
+    if not many:
+        return out
+    rest_ns = levels[0] - sum(work_ns / min(n_w, cores) for n_w, work_ns in enumerate(known, 1))
+    mean = min(sum(many) / rest_ns, cores) if rest_ns > 0 else cores
+    firsts = FIRST_OF_BUCKET[_EXACT_UP_TO + 1 :]
+    return out + sum(
+        work_ns / min(max(mean, first) if mean >= cores else mean, others)
+        for first, work_ns in zip(firsts, many, strict=False)
+    )
+
+
 def trimmed(values: Sequence[float]) -> Levels:
     """The histogram that has these elements, of which the last may be 0.
 

@@ -1,16 +1,28 @@
-"""What a sleeping thread waits for, told from the functions of the kernel in which it sleeps."""
+"""What a sleeping thread waits for, told from the functions of the kernel in which it sleeps; and where that is another
+thread, from the function of the C library, or of a runtime, that called the kernel.
+
+The kernel knows only futexes: locks, conditions, barriers and the ends of threads are made of them in the process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from enum import Enum
+from itertools import dropwhile, islice, takewhile
 
 
 class WaitKind(Enum):
     """What is waited for: the word that reports use."""
 
     LOCK = "lock"
-    """A futex: a lock, a condition, a barrier, the end of a thread; the functions above tell which."""
+    """What another thread holds; also any futex of which no function tells more."""
+    CONDITION = "condition"
+    """Something to come: a condition, a semaphore, an item, a turn."""
+    BARRIER = "barrier"
+    """All others of a team, or its tasks."""
+    THREAD = "thread"
+    """The end of a thread."""
     GIL = "GIL"
     """The lock of a Python interpreter: that is told by where the futex is, not by functions."""
     FILE = "file"
@@ -34,6 +46,17 @@ class WaitKind(Enum):
         The rule (docs/concepts.md): `REQUESTS`, and `STOPPED`.
         """
         return self in (WaitKind.REQUESTS, WaitKind.STOPPED)
+
+    @property
+    def is_for_threads(self) -> bool:
+        """Whether a thread of the same program ends it, as a rule."""
+        return self in (
+            WaitKind.LOCK,
+            WaitKind.GIL,
+            WaitKind.CONDITION,
+            WaitKind.BARRIER,
+            WaitKind.THREAD,
+        )
 
 
 _BY_PREFIX: tuple[tuple[WaitKind, tuple[str, ...]], ...] = (
@@ -88,3 +111,102 @@ def wait_kind(functions: Iterable[str]) -> WaitKind:
     if any(name.startswith(_FAULTS) for name in names):
         return WaitKind.FAULT
     return WaitKind.FILE if any(name.startswith(_FILES) for name in names) else WaitKind.OTHER
+
+
+_INNERMOST = 12
+"""So many frames above the system call are looked at; what a compiler has inlined counts."""
+_LEADING = re.compile(r"\A_+(?:GI_+)?")
+"""What the C library's own names of its functions begin with."""
+_OF_TYPE = re.compile(r"\A<([^<>]*)>::")
+"""How functions of types begin in Rust."""
+_IN_PYTHON = (
+    (WaitKind.BARRIER, re.compile(r"Barrier\._?wait\Z")),
+    (WaitKind.CONDITION, re.compile(r"Condition\.wait(?:_for)?\Z|_?queue_SimpleQueue_get")),
+    (WaitKind.THREAD, re.compile(r"Thread\.(?:join|_wait_for_tstate_lock)\Z|ThreadHandle_join")),
+)
+"""There all are made of locks; the outermost frame that is one of these decides."""
+_MADE_OF_OTHERS = (
+    (
+        WaitKind.BARRIER,
+        re.compile(
+            r"(?:gomp|GOMP|kmp|kmpc)_\w*barrier|pthread_barrier_wait|"
+            r"(?:.*::)?[Bb]arrier(?:<.*>)?::(?:arrive_and_)?wait\b|std::.*__barrier_phase_t"
+        ),
+    ),
+    (
+        WaitKind.LOCK,
+        re.compile(r"take_gil|PyThread_acquire_lock|PyMutex_Lock|kmpc?_\w*(?:lock|critical)|ObjectMonitor::\w*[eE]nter"),
+    ),
+    (WaitKind.THREAD, re.compile(r"(?:.*::)?(?:thread|JoinHandle(?:<.*>)?|JoinInner(?:<.*>)?)::join\b")),
+)  # fmt: skip
+"""These wait in functions of the next table in their turn, and decide wherever they are among the innermost frames."""
+_BY_FUNCTION = (
+    (
+        WaitKind.CONDITION,
+        re.compile(
+            r"(?:pthread_cond_\w*wait|cnd_\w*wait|sem_\w*wait|new_sem_wait|GOMP_(?:ordered|doacross)_\w+)|"
+            r"(?:.*::)?(?:condition_variable\w*|[Cc]ond[Vv]ar)(?:<.*>)?::wait|"
+            r"(?:.*::)?\w*(?:semaphore|Semaphore|latch)\w*(?:<.*>)?::\w*(?:acquire|wait)|"
+            r".*__atomic_futex_unsigned|std::__atomic_(?:base(?:<.*>)?::wait|wait_address)|"
+            r"(?:.*::)?(?:Parker|Thread|thread|functions)::park\b|(?:.*::)?(?:mpsc|mpmc|channel)::|"
+            r"runtime\.(?:notet?sleepg?|mPark|stopm|semasleep)\b|g_cond_wait|absl::CondVar::Wait"
+        ),
+    ),
+    (
+        WaitKind.THREAD,
+        re.compile(r"pthread_\w*join|thrd_join"),
+    ),
+    (
+        WaitKind.LOCK,
+        re.compile(
+            r"pthread_(?:mutex|rwlock|spin)_\w*lock|lll_\w*lock|mtx_\w*lock|"
+            r"(?:GOMP_(?:critical|atomic)\w*_start|omp_set_\w*lock|gomp_mutex_lock)|"
+            r"(?:.*::)?(?:\w*(?:[Mm]utex|RwLock)\w*(?:<.*>)?::\w*(?:lock|Lock|read|write)|Once\w*(?:<.*>)?::call)\w*|"
+            r"runtime\.lock(?:2|WithRank)?\b|g_\w*mutex_lock"
+        ),
+    ),
+)  # fmt: skip
+"""The innermost frame that is one of these decides."""
+_OF_TEAM = re.compile(
+    r"GOMP_(?:parallel|loop_end|sections_end|single_copy|taskwait|taskgroup_end|teams)|gomp_thread_start|"
+    r"kmp_(?:join_call|fork_call|launch_thread|launch_worker)|kmpc_(?:omp_taskwait|end_taskgroup|fork_call)"
+)
+"""A thread waits for its team where nothing but the runtime and the C library is inside of one of these."""
+_INSIDE = re.compile(
+    r".*\+0x|\[|\Z|futex|syscall|lll_|gomp_|GOMP_|kmp_|kmpc_|pthread_|sem_|new_sem_|start_thread|clone"
+)
+"""Their functions, and what has no name."""
+_RUNTIME = re.compile(r"lib(?:gomp|omp|iomp)\S*\+0x|gomp_|kmp_")
+"""Those of OpenMP's runtimes alone."""
+_C_LIBRARY = re.compile(r"futex|syscall|lll_|pthread_|sem_|new_sem_|lib(?:c|pthread)[.-]\S*\+0x")
+_STRIPPED_PYTHON = re.compile(r"(?:lib)?python\d\S*\+0x")
+"""A stripped interpreter itself waits on a condition for one thing: its lock, the GIL."""
+
+
+def thread_wait_kind(functions: Iterable[str]) -> WaitKind:
+    """What a thread waits for that sleeps on a futex in these functions of its process, innermost first.
+
+    >>> thread_wait_kind(["libc.so.6+0x89d60", "pthread_cond_wait", "std::condition_variable::wait(...)", "pop"])
+    <WaitKind.CONDITION: 'condition'>
+    >>> thread_wait_kind(["libc.so.6+0x89d60", "pthread_cond_timedwait", "take_gil", "PyEval_RestoreThread"])
+    <WaitKind.LOCK: 'lock'>
+    """
+    names = [_OF_TYPE.sub(r"\1::", _LEADING.sub("", name)) for name in islice(functions, _INNERMOST)]
+    if (kind := _first(_IN_PYTHON, names[::-1])) is not None:
+        return kind
+    if (kind := _first(_MADE_OF_OTHERS, names)) is not None:
+        return kind
+    caller = next(dropwhile(_C_LIBRARY.match, names), "")
+    if _STRIPPED_PYTHON.match(caller):
+        return WaitKind.LOCK
+    inside = list(takewhile(_INSIDE.match, names))
+    is_idle = len(inside) == len(names) and any(map(_RUNTIME.match, inside))
+    if is_idle or any(map(_OF_TEAM.match, inside)):
+        return WaitKind.BARRIER
+    return _first(_BY_FUNCTION, names) or WaitKind.LOCK
+
+
+def _first(table: Sequence[tuple[WaitKind, re.Pattern[str]]], names: Sequence[str]) -> WaitKind | None:
+    """The kind of the innermost frame that is in a table."""
+    found = (kind for name in names for kind, pattern in table if pattern.match(name))
+    return next(found, None)

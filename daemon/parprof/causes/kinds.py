@@ -166,12 +166,25 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
         ratio = imbalance_ratio(tally, setting.cores)
         if ratio < 1.2:
             return None
+        if (few := len(workers(tally))) < setting.cores and imbalance_ratio(tally, few) < 1.2:
+            return _too_few_threads(few, setting)
         shown = f", {ratio:.1f}:1" if ratio < 10 else f", {ratio:.0f}:1"
     remedy = "pieces of equal size, or smaller ones that are fetched by whoever is free"
     if setting.is_openmp:
         remedy = "try schedule(dynamic) or schedule(guided)"
     who = "processes" if many_processes(tally) > 1 else "threads"
     return Diagnosis(Kind.IMBALANCE, f"{who} have unequal shares of the work{shown}", remedy)
+
+
+def _too_few_threads(threads: int, setting: Setting) -> Diagnosis:
+    """All have the same share, and there are fewer than cores."""
+    idle = setting.cores - threads
+    remedy = "start as many threads as there are cores, and divide the work among all of them"
+    if setting.is_openmp:
+        remedy = "use more threads (OMP_NUM_THREADS, num_threads)"
+    return Diagnosis(
+        Kind.IMBALANCE, f"{threads} threads share the work, {idle} of {setting.cores} cores have none", remedy
+    )
 
 
 def _starved(site: LossSite, setting: Setting) -> Diagnosis | None:

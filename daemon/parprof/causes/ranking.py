@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from parprof.attribution.gain import gain_bound
 from parprof.attribution.interval import share_interval
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting, runtime_in_use
 from parprof.causes.evidence import Evidence, Place, Tally
@@ -226,21 +226,6 @@ def _serial_program(evidence: Evidence, setting: Setting) -> Cause:
         "nothing here runs in parallel, by design or by mistake: see where its time goes with --sort work",
     )
     return cause
-
-
-def gain_bound(lost: float, total: Metrics) -> float:
-    """How many times as fast the program could be, at best, without a loss.
-
-    With n cores and an elapsed time T, the cores had ``n T`` together: the effort E. What is lost at one place, L, is
-    ``L / n`` of the elapsed time if all cores share it: without it T becomes ``T - L / n``, and T over that is
-    ``E / (E - L)``. It is an upper bound: nothing else then takes its place, and the work that was done while cores
-    were idle is divided evenly over all of them.
-
-    >>> gain_bound(4e9, Metrics(work_ns=6e9, idleness_ns=4e9))
-    1.6666666666666667
-    """
-    rest = effort_ns(total) - lost
-    return effort_ns(total) / rest if rest > 0 else math.inf
 
 
 def interval_percent(part: Metrics, total: Metrics, cores: int) -> tuple[float, float]:

@@ -10,15 +10,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from parprof.attribution.waiting import WaitKind
 from parprof.metrics import STALL, WAIT
 from parprof.model import Origin, PathSample
 
-_FOR_THREADS = "[waits: lock]"
+_FOR_THREADS = frozenset(f"[waits: {kind.value}]" for kind in WaitKind if kind.is_for_threads)
 _BY_ITSELF = re.compile(r"\[waits: (?:sleep|file|page fault|child)\]")
 _ENOUGH = 0.8
 """Who kept the others asleep slept at least for so much of that time."""
 _RIVAL = 0.3
 """Another thread that slept for so much of it may as well have been the one."""
+
+_SEVERAL = 0
+"""A thread id: nobody knows which, or so many that they were put together (`parprof.facts.sleepers`)."""
 
 ThreadId = tuple[int, int]
 
@@ -28,7 +32,7 @@ def with_sleepers(samples: Sequence[PathSample], cores: int) -> Sequence[PathSam
     stalled: dict[int, float] = {}
     for number, sample in enumerate(samples):
         stall = sample.metrics[STALL]
-        if stall and sample.path and sample.path[-1].name == _FOR_THREADS:
+        if stall and sample.path and sample.path[-1].name in _FOR_THREADS:
             stalled[number] = stall
     if not stalled:
         return samples
@@ -63,7 +67,8 @@ def _sleeper(samples: Sequence[PathSample], stall: float) -> int | None:
     longest = max(slept, key=lambda thread: slept[thread], default=None)
     if longest is None or slept[longest] < _ENOUGH * stall:
         return None
-    if any(wait >= _RIVAL * stall for thread, wait in slept.items() if thread != longest):
+    rivals = (wait for thread, wait in slept.items() if thread != longest or thread[1] == _SEVERAL)
+    if any(wait >= _RIVAL * stall for wait in rivals):
         return None
     return most[longest]
 

@@ -13,13 +13,15 @@ from parprof.metrics import STALL
 
 _AWAY = 0.5
 """Of a stall at a barrier: where threads were without a core for so long, the last of the team was late for that."""
+_OTHERS_REMEDY = "who is waited for does nothing, either: see what that one waits for"
 _STALL_REMEDY = "let it happen beside the computation: read ahead, write behind, or in a thread of its own"
 _LEADING_UNDERSCORES = re.compile(r"\A_+(?:GI_+)?(?:libc_)?")
 _WAIT = re.compile(r"(.*?) ?\[waits: ([\w ]+)\]\Z")
 _CALLS_THAT_WAIT = (
     (re.compile(r"(?:clock_)?(?:nano|u)?sleep"), "sleep"),
     (re.compile(r"(?:do_)?wait(?:4|3|pid|id)?\Z"), "child"),
-    (re.compile(r"(?:new_)?sem_|pthread_(?:cond|join|barrier)|futex|lll_|thrd_join"), "lock"),
+    (re.compile(r"(?:new_)?sem_|pthread_(?:cond|barrier)|futex|lll_"), "lock"),
+    (re.compile(r"pthread_join|thrd_join"), "thread"),
 )
 """Where the kind of a wait is not known: what the call does."""
 _WAITS = {
@@ -31,7 +33,10 @@ _WAITS = {
         "for a child process",
         "start several children at once, or do something else while they run",
     ),
-    "lock": ("for another thread", "who is waited for does nothing, either: see what that one waits for"),
+    "lock": ("for another thread", _OTHERS_REMEDY),
+    "condition": ("for another thread", _OTHERS_REMEDY),
+    "barrier": ("for the other threads of its team", _OTHERS_REMEDY),
+    "thread": ("for the end of a thread", _OTHERS_REMEDY),
     "file": ("for a file", _STALL_REMEDY),
     "page fault": (
         "for memory to be read in (page faults)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from parprof.attribution.waiting import WaitKind
 from parprof.causes.evidence import Place, Tally
 from parprof.causes.sites import LossSite
 from parprof.metrics import WAIT
@@ -23,9 +24,14 @@ _ARRIVAL = re.compile(
 _QUEUE = re.compile(
     r".*(?:pthread_cond|condition_variable|condvar|cnd_|sem_|mpsc|channel|queue)", re.IGNORECASE
 )
+_FOR_ARRIVAL = tuple(
+    f"[waits: {kind.value}]" for kind in (WaitKind.CONDITION, WaitKind.BARRIER, WaitKind.THREAD)
+)
 _WAITING = 0.1
 """Of the work: who waits in turn for what others hold sleeps, or spins, for so long at least."""
-_FOR_OTHERS = re.compile(r"(?!.*\[waits: (?!lock\]|GIL\])).*")
+_FOR_OTHERS = re.compile(
+    rf"(?!.*\[waits: (?!(?:{'|'.join(kind.value for kind in WaitKind if kind.is_for_threads)})\])).*"
+)
 """Not asleep for a time, a file or the like: that is nobody's turn."""
 
 
@@ -48,7 +54,9 @@ def is_exclusive(function: str) -> bool:
 
 def is_arrival(function: str) -> bool:
     """Whether threads wait there for something to come, or for each other, but for no lock."""
-    return bool(_ARRIVAL.match(function)) and not _GIL.match(function)
+    if _GIL.match(function):
+        return False
+    return bool(_ARRIVAL.match(function)) or (function.endswith(_FOR_ARRIVAL) and not _LOCKS.match(function))
 
 
 def waits_of(tally: Tally) -> dict[str, float]:

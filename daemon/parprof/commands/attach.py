@@ -136,6 +136,7 @@ class AttachCommand:
     @staticmethod
     def _ask_daemon(pid: int, args: argparse.Namespace, interrupt: Interrupt) -> bool:
         """Have the daemon do it; False if there is none, and none was asked for by name."""
+        from parprof.commands.late_loops import LateLoops
         from parprof.commands.progress import Progress
         from parprof.service.control.client import NoDaemon, profile_from_daemon
 
@@ -144,7 +145,7 @@ class AttachCommand:
         if args.html is not None:
             check_writable(args.html)
         try:
-            with interrupt.installed():
+            with interrupt.installed(), LateLoops(pid) as loops:
                 with Progress(sys.stderr, enabled=not args.quiet) as progress:
                     profile = profile_from_daemon(
                         pid,
@@ -158,6 +159,7 @@ class AttachCommand:
                     profile.process.comm == mine.comm
                 ):  # the daemon may not tell arguments; who may see them does
                     profile.process = replace(profile.process, command=mine.command)
+                loops.add(profile, _to_standard_error if not args.quiet else None)
                 differs = _what_differs(profile, args.frequency)
                 profile.notes.append(differs)
                 if not args.quiet:
@@ -175,9 +177,13 @@ def _what_differs(profile: Profile, asked_hz: int) -> str:
     rate = f"at {profile.frequency_hz:g} Hz" if profile.frequency_hz else "at rates that changed meanwhile"
     as_asked = "" if profile.frequency_hz == asked_hz else f" instead of {asked_hz}"
     return (
-        f"measured by parprofd, {rate}{as_asked}, without loops unless its symbols.loops is set; attach alone"
-        " (PARPROF_SOCKET=/nowhere) has loops"
+        f"measured by parprofd, {rate}{as_asked}; attach alone (PARPROF_SOCKET=/nowhere) also counts calls, tells what"
+        " was when and in which thread, and accounts for the whole of n x time"
     )
+
+
+def _to_standard_error(line: str) -> None:
+    print(f"parprof: {line}", file=sys.stderr)
 
 
 def _others(pid: int, scope: str) -> list[int]:

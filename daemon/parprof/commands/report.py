@@ -10,9 +10,16 @@ from collections.abc import Sequence
 from parprof.commands import scaled
 from parprof.commands.input_views import add_earlier, add_earlier_option, add_routine_option, show
 from parprof.commands.showing import print_report, shown, write_page
-from parprof.commands.views import add_html_option, add_source_option, add_view_options, view_of
+from parprof.commands.views import (
+    add_html_option,
+    add_source_option,
+    add_view_options,
+    positive,
+    view_of,
+)
 from parprof.errors import UsageError
 from parprof.exporters import json_report, pprof, pprof_reader
+from parprof.exporters.on_cores import on_cores
 from parprof.facts.reading import decode as decode_facts
 from parprof.facts.reading import is_facts
 from parprof.input import saved as saved_input
@@ -34,6 +41,7 @@ _FOR_OTHERS = (
     "width",
     "blame",
     "no_source",
+    "cores",
 )
 
 
@@ -66,6 +74,13 @@ class ReportCommand:
         form.add_argument("--json", action="store_true", help="print the whole report as JSON instead")
         add_html_option(form, "write a web page to OUT instead")
         add_source_option(parser)
+        parser.add_argument(
+            "--cores",
+            metavar="N",
+            type=positive,
+            help="as if so many cores had been there: what more of them would waste, and what a fix would gain then "
+            "(default: as it was measured)",
+        )
         self._defaults = {name: parser.get_default(name) for name in (*_FOR_INPUT, *_FOR_OTHERS, "limit")}
 
     def run(self, args: argparse.Namespace) -> int:
@@ -85,8 +100,13 @@ class ReportCommand:
         self._refuse(args, _FOR_INPUT, "files of parprof input alone, and this is none")
         profile = pprof_reader.read_as(args.file, _profile_in)
         if isinstance(profile, Scale):
+            self._refuse(
+                args, ("cores",), "profiles of time; `parprof scale --threads` has predictions for more"
+            )
             scaled.report(args, profile)
             return 0
+        if args.cores:
+            profile = on_cores(profile, args.cores)
         if args.html:
             write_page(args, profile)
             return 0

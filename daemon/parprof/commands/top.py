@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -33,9 +34,13 @@ from parprof.untrusted import printable
 DEFAULT_INTERVAL_SECONDS = 2.0
 MAX_INTERVAL_SECONDS = 60.0
 _FIRST_HEADINGS = (("pid", 7, "pid"), ("n_w/n", 7, ""), ("eff%", 5, "efficiency"))
-_LAST_HEADINGS = (("cost%", 5, "cost"), ("source", 9, ""), ("runtime", 8, ""), ("command", 0, "name"))
+_COST = ("cost%", 5, "cost")
+_HOW = (("source", 9, ""), ("runtime", 8, ""))
+_WIDE = 100
+"""Columns from which on there is room for how n_w is known, too."""
 _LEAST_COMMAND = 9
-"""Columns of optional metrics leave so much for the command."""
+_LEAST_BLAMED, _MOST_BLAMED = 18, 60
+"""Columns of optional metrics leave so much for command and function."""
 _HEADER_LINES = 4
 
 
@@ -44,10 +49,11 @@ class TopCommand:
 
     free, work, ovhd and spin are in cores, on average over the interval; overhead is part of work. free is what was
     really idle on the machine while the program worked, its share of it; eff% is useful work / (work + free), and
-    none of a program that never had a second thread. The first table, and --once, are about all the time since the
+    none of a program that never had a second thread. "to blame" is the function that ran while most of its cores
+    stood idle, and its share of that idleness. The first table, and --once, are about all the time since the
     daemon began to watch each process. Keys: u free cores, i idleness, w work, o overhead, s spin, b blame,
-    e efficiency, c cost, p pid, n name; q or Ctrl-C ends it. Where there is room, idleness (each program against all
-    of its cores) and blame have a column too.
+    e efficiency, f function to blame, c cost, p pid, n name; q or Ctrl-C ends it. Where there is room, idleness (each
+    program against all of its cores), blame for locks, and how n_w is known have a column too.
     """
 
     name = "top"
@@ -156,6 +162,7 @@ def keys() -> dict[str, str]:
         "overhead",
         "spin",
         "efficiency",
+        "function",
         "cost",
         "pid",
         "name",
@@ -222,20 +229,25 @@ def table(feed: Feed, sort: str, width: int, rows: int | None, problem: str = ""
     found = feed.uses(sort)
     out = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     metrics = _columns(found, width)
+    room = _room(len(metrics), width)
+    longest = max((cell_len(_blamed(use, _MOST_BLAMED)) for use in found[:rows]), default=0)
+    blamed = min(max(longest, _LEAST_BLAMED), _MOST_BLAMED, room - _LEAST_COMMAND - 1)
+    command = room - blamed - 1
     headings = [
         *_FIRST_HEADINGS,
         *((metric.heading, 5, metric.name) for metric in metrics),
-        *_LAST_HEADINGS,
+        _COST,
+        *(_HOW if width >= _WIDE else ()),
     ]
-    room = _room(len(metrics), width)
     for heading, size, key in headings:
-        style = "bold underline" if key == sort else "bold"
-        if size:
-            out.add_column(heading, justify="right", width=size, no_wrap=True, header_style=style)
-        else:
-            out.add_column(heading, width=room, no_wrap=True, overflow="crop", header_style=style)
+        out.add_column(heading, justify="right", width=size, no_wrap=True, header_style=_style(key == sort))
+    for heading, size, key in (("to blame", blamed, "function"), ("command", command, "name")):
+        out.add_column(heading, width=size, no_wrap=True, overflow="crop", header_style=_style(key == sort))
     for use in found[:rows]:
-        out.add_row(*map(Text, _cells(use, metrics)), Text(elided(printable(use.process.comm) or "?", room)))
+        cells = _cells(use, metrics)
+        cells += _how(use) if width >= _WIDE else []
+        cells += [_blamed(use, blamed), elided(printable(use.process.comm) or "?", command)]
+        out.add_row(*map(Text, cells))
     lines = [
         Text(elided(line, width), no_wrap=True) for line in _header(feed, found, len(found[:rows]), problem)
     ]
@@ -249,16 +261,21 @@ def _columns(found: list[Use], width: int) -> list[Metric]:
     shown = [metric for metric in METRICS.by_name().values() if metric.has(Shown.TOP)]
     out = [UNUSED, *(metric for metric in shown if not metric.optional and metric is not IDLENESS)]
     for metric in shown:
-        fits = _room(len(out) + 1, width) >= _LEAST_COMMAND
+        fits = _room(len(out) + 1, width) >= _LEAST_BLAMED + 1 + _LEAST_COMMAND
         if metric not in out and fits and any(use[metric] for use in found):
             out.append(metric)
     return out
 
 
+def _style(is_chosen: bool) -> str:
+    """Of a heading."""
+    return "bold underline" if is_chosen else "bold"
+
+
 def _room(metrics: int, width: int) -> int:
-    """What so many columns leave for the command."""
-    sizes = [size for _, size, _ in (*_FIRST_HEADINGS, *_LAST_HEADINGS) if size]
-    return width - sum(size + 1 for size in sizes) - 6 * metrics
+    """What so many columns leave for function and command."""
+    sizes: list[int] = [size for _, size, _ in (*_FIRST_HEADINGS, _COST, *(_HOW if width >= _WIDE else ()))]
+    return width - sum(sizes) - len(sizes) - 6 * metrics
 
 
 def _header(feed: Feed, found: list[Use], shown: int, problem: str) -> list[str]:
@@ -289,9 +306,19 @@ def _cells(use: Use, metrics: list[Metric]) -> list[str]:
         "-" if efficiency is None else f"{100 * efficiency:.1f}",
         *(_cores(use[metric]) for metric in metrics),
         f"{100 * process.cost_ratio:.2f}",
-        elided(printable(process.n_w_source), 9),
-        elided(printable(process.runtime), 8),
     ]
+
+
+def _how(use: Use) -> list[str]:
+    return [elided(printable(use.process.n_w_source), 9), elided(printable(use.process.runtime), 8)]
+
+
+def _blamed(use: Use, width: int) -> str:
+    """The function to blame and its share, which is never cut off; nothing where none is."""
+    if not use.blamed:
+        return ""
+    share = f" {100 * use.blamed_share:.0f}%"
+    return elided(printable(use.blamed), width - len(share)) + share
 
 
 def _cores(value: float) -> str:
@@ -329,6 +356,7 @@ def _process(use: Use) -> dict[str, Any]:
         "interval_s": use.interval_s,
         "serial": process.serial,
         "efficiency": use.efficiency,
+        "to_blame": {"function": use.blamed, "share": use.blamed_share} if use.blamed else None,
         **{metric.name: use[metric] for metric in METRICS if metric is not SAMPLES},
         "cost_ratio": process.cost_ratio,
         "totals": {metric.report_key: amount(totals, metric) for metric in METRICS},

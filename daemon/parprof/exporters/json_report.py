@@ -7,6 +7,7 @@ from typing import IO, Any
 
 from parprof.attribution import Effort, verdict
 from parprof.attribution.counters import derive
+from parprof.attribution.gain import MOST, row_gain
 from parprof.attribution.interval import metric_interval, period_ns, rank_intervals, step_of
 from parprof.causes import Cause, find_causes
 from parprof.cct.tree import CallingContextTree, Procedure
@@ -27,7 +28,8 @@ _ENCODE = json.JSONEncoder(allow_nan=False).encode
 def report(profile: Profile) -> dict[str, Any]:
     """The report as plain data. Seconds; efficiency 0 to 1; functions and paths with most idleness first.
 
-    Verdicts are those of subtrees: of a function with all that it calls, of a path with all that is below it.
+    Verdicts and bounds of the gain are those of subtrees: of a function with all that it calls, of a path with all
+    that is below it.
     """
     tree = CallingContextTree(profile.samples)
     total = tree.root.inclusive
@@ -117,10 +119,15 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "lost_s": round(cause.lost_ns / 1e9, 9),
         "lost_percent": round(cause.lost_percent, 3),
         "interval_percent": [round(low, 3), round(high, 3)],
-        "gain_bound": round(min(cause.gain_bound, 1e9), 6),
+        "gain_bound": _bound(cause.gain_bound),
         "what": cause.what,
         "remedy": cause.remedy,
     }
+
+
+def _bound(gain: float) -> float:
+    """A bound of the speed-up; numbers of JSON are finite."""
+    return round(min(gain, MOST), 6)
 
 
 def _advice(cause: Cause, total: Metrics) -> dict[str, Any]:
@@ -200,16 +207,22 @@ def _function(
             "exclusive": concurrency.as_json(levels.exclusive),
             "inclusive": concurrency.as_json(levels.inclusive),
         },
+        "gain_bound": _bound(row_gain(row.inclusive, total)),
         "verdict": verdict(row.inclusive).value,
     }
 
 
 def _paths(tree: CallingContextTree) -> list[dict[str, Any]]:
     """One row for each call path that was sampled, root first, without loops."""
-    rows = [_path(path, own, inclusive) for path, own, inclusive in sampled_paths(tree) if own]
+    total = tree.root.inclusive
+    rows = [_path(path, own, inclusive, total) for path, own, inclusive in sampled_paths(tree) if own]
     return sorted(rows, key=lambda row: (-row["idleness_s"], -row["work_s"], -row["spin_s"], row["frames"]))
 
 
-def _path(path: tuple[Procedure, ...], own: Metrics, inclusive: Metrics) -> dict[str, Any]:
-    frames = [procedure.name for procedure in path]
-    return {"frames": frames, **_metrics(own), "verdict": verdict(inclusive).value}
+def _path(path: tuple[Procedure, ...], own: Metrics, inclusive: Metrics, total: Metrics) -> dict[str, Any]:
+    return {
+        "frames": [procedure.name for procedure in path],
+        **_metrics(own),
+        "gain_bound": _bound(row_gain(inclusive, total)),
+        "verdict": verdict(inclusive).value,
+    }

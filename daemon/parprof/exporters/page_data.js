@@ -216,6 +216,12 @@ function inverted() {
 const percent = (value, digits = 1) => (all ? 100 * value / all : 0).toFixed(digits);
 const amount = ({scale, digits, unit}, value) =>
   `${(value / scale).toLocaleString("en", {minimumFractionDigits: digits, maximumFractionDigits: digits})} ${unit}`.trimEnd();
+// How many times as fast the whole run were at best, without what is lost here (parprof.attribution.gain).
+const gainOf = m => {
+  const rest = wholeEffort - m("idleness") - m("stall");
+  return !wholeEffort ? 1 : rest > 0 ? wholeEffort / rest : Number.MAX_VALUE;
+};
+const gainText = gain => gain < 9999.5 ? gain.toFixed(gain < 99.995 ? 2 : 0) : ">9999";
 const idleCores = m => effort(m) ? cores * (m("idleness") + m("stall")) / effort(m) : 0;
 
 // What is looked for: the procedures whose name or file has it.

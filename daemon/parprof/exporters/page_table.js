@@ -24,6 +24,7 @@ const table = {
     }
     columns.push({key: "samples.own", label: "samples itself", of: item => item.own("samples"),
                   text: value => value.toLocaleString("en")});
+    columns.push({key: "gain", label: "times as fast, at best, if fixed", of: item => gainOf(item.inclusive), text: gainText});
     columns.push({key: "verdict", label: "verdict with callees", of: item => -verdictOf(item), text: null});
     return this._columns = columns;
   },

@@ -23,6 +23,7 @@ function describe(item) {
   for (const one of others) if (one.graph && m(one.name)) told.push(`${one.label} ${amount(one, m(one.name))}`);
   told.push(`${m("samples").toLocaleString("en")} samples`,
             `${idleCores(m).toFixed(1)} of ${cores} cores idle while it ran`, `verdict: ${verdicts[verdictOf(item)]}`);
+  if (gainOf(m) >= 1.005) told.push(`the run at best ${gainText(gainOf(m))} times as fast if that is fixed`);
   const links = made("span", {className: "actions"});
   const link = (label, target) => {
     const button = made("button", {type: "button", textContent: label});

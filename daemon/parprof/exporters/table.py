@@ -11,6 +11,7 @@ from rich.text import Text
 
 from parprof.attribution import Effort, Verdict, percent, verdict
 from parprof.attribution.counters import Ratio, ratios_of
+from parprof.attribution.gain import gain_text, row_gain
 from parprof.attribution.interval import are_told_apart, metric_interval, period_ns, step_of
 from parprof.causes import find_causes
 from parprof.cct.tree import CallingContextTree, Node
@@ -255,6 +256,9 @@ class _Report:
         def idle_bar(first: Item, last: Item) -> str:
             return small_bar(mine(first, last).idleness_ns / (self._total.idleness_ns or 1.0), _BAR)
 
+        def gain(first: Item, last: Item) -> str:
+            return gain_text(row_gain(first.inclusive, self._total))
+
         error_bar = _Column(f"+-\n{this}%", 5, lambda first, last: self._error_bar(mine(first, last)))
         return [
             _Column(f"idle\n{this}%", 5, lambda first, last: share(mine(first, last).idleness_ns)),
@@ -272,6 +276,7 @@ class _Report:
             *(self._call_columns() if self._tells_calls() else ()),
             _Column(f"samples\n{this}.", 7, lambda first, last: str(mine(first, last).samples)),
             _Column("verdict\nincl.", 7, lambda first, last: _VERDICTS[verdict(first.inclusive)]),
+            *([_Column("x if\nfixed", 5, gain)] if self._has_gains() else []),
         ]
 
     def _tells_calls(self) -> bool:
@@ -326,6 +331,12 @@ class _Report:
         screen = self._screen
         return not screen.is_limited or screen.width >= (_WIDE_FOR_DETAILS if self._view.details else _WIDE)
 
+    def _has_gains(self) -> bool:
+        """Whether there is room for what a fix would gain at best: always among functions, whose names need little."""
+        if self._concurrency is not None:
+            return False
+        return self._view.view == "flat" or self._has_error_bars()
+
     def _error_bar(self, metrics: Metrics) -> str:
         """How far the share of idleness may be off, in percent of effort, with 95 % probability."""
         _, high = metric_interval(IDLENESS, metrics, self._total, self._profile.process.cores)
@@ -360,7 +371,7 @@ class _Report:
         if not self._screen.is_limited:
             return columns
         needed = max((cell_len(row.guides) + cell_len(self._whole_name(row)) for row in rows), default=0)
-        for spared in (_without_bar, _without_last, _without_last):
+        for spared in (_without_bar, *[_without_last] * (3 if self._has_gains() else 2)):
             room = self._screen.width - sum(column.width + 1 for column in columns)
             if needed > room:
                 columns = spared(columns)
@@ -375,13 +386,13 @@ class _Report:
             shown.append(sort)
         return shown
 
-    @staticmethod
-    def _metric_column(metric: Metric, kind: str, mine: Callable[[Item, Item], Metrics]) -> _Column:
+    def _metric_column(self, metric: Metric, kind: str, mine: Callable[[Item, Item], Metrics]) -> _Column:
         unit = metric.unit
         name = f"{metric.name} {unit.shown}".rstrip()
+        largest = f"{unit.amount(self._total[metric]):.{unit.digits}f}"
         return _Column(
             f"{name}\n{kind}.",
-            max(6, len(name)),
+            max(6, len(name), len(largest)),
             lambda first, last: f"{unit.amount(mine(first, last)[metric]):.{unit.digits}f}",
         )
 

@@ -18,6 +18,8 @@ MOST = 128
 MOST_ROWS = 100_000
 """Some 450 bytes each."""
 FIRST_SECONDS = 0.05
+SEVERAL = 0
+"""In place of a thread's id: threads that only slept, put together (`parprof.facts.sleepers`)."""
 
 
 @dataclass(slots=True)
@@ -146,9 +148,11 @@ def spread_waits(intervals: Iterable[CountedInterval]) -> list[CountedInterval]:
     """The same with waits where they were: each came with the interval in which it was over, with all of its time.
 
     A thread cannot have slept for longer than an interval takes, nor can nobody have worked for longer than n_w was 0
-    in it. What is more than that was before.
+    in it. What is more than that was before. Of several threads each wait may have taken all of it.
     """
     earlier: dict[SampleKey, int] = {}
+    sleeping: dict[SampleKey, int] = {}
+    """Of several threads: how many of their waits are not over in an interval."""
     out = [replace(one, facts=dict(one.facts), by_cores=dict(one.by_cores)) for one in intervals]
     for at in range(len(out) - 1, -1, -1):
         part = out[at]
@@ -162,6 +166,9 @@ def spread_waits(intervals: Iterable[CountedInterval]) -> list[CountedInterval]:
             if key.state is ThreadState.STALLED:
                 room = nobody_ns
                 nobody_ns = max(room - wanted, 0)
+            elif key.tid == SEVERAL:
+                sleeping[key] = sleeping.get(key, 0) + count.samples
+                room = sleeping[key] * (part.end_ns - part.begin_ns)
             else:
                 room = awake.get(thread, part.end_ns - part.begin_ns)
                 awake[thread] = max(room - wanted, 0)
@@ -170,6 +177,20 @@ def spread_waits(intervals: Iterable[CountedInterval]) -> list[CountedInterval]:
                 wanted = room
             _set_total(part, key, count, wanted)
     return out
+
+
+def spread_rows(intervals: Sequence[CountedInterval]) -> int:
+    """How many rows `spread_waits` makes of them, at most."""
+    if not intervals:
+        return 0
+    length_ns = max(intervals[0].end_ns - intervals[0].begin_ns, 1)
+    rows = 0
+    for at, one in enumerate(intervals):
+        rows += len(one.facts)
+        for key, count in one.facts.items():
+            if key.event == NO_EVENT and count.total > length_ns:
+                rows += min(count.total // length_ns, at)
+    return rows
 
 
 def _set_total(part: CountedInterval, key: SampleKey, count: Count, total: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from parprof.attribution.invariant import CoreTime
 from parprof.facts.measurement import Measurement
 from parprof.facts.names import Namer
+from parprof.facts.sleepers import together
 from parprof.kernel.amounts import AMOUNT_STATISTICS, AMOUNTS, MALLOC, statistic
 from parprof.kernel.counters import LEFT_OUT
 from parprof.kernel.records import COST_NAMES
@@ -22,6 +23,8 @@ from parprof.profile.rows import RowMaker
 _MEMORY = "memory"
 """The n_w source (`parprof.session.sources.Source`) that is right in short phases, too."""
 _MAX_PROBLEMS = 8
+_SPUN = "threads spinning meanwhile"
+"""See `spun_for_us_ns`; beside `COST_NAMES`."""
 _MAX_PROCESSES = 256
 _STACK_ENDS = {
     "no_mapping": "at an address in no known mapping",
@@ -127,6 +130,14 @@ def percent_of_rest(paid_ns: float, cpu_ns: float) -> float:
     return 100 * paid_ns / max(cpu_ns - paid_ns, 0.01 * cpu_ns) if cpu_ns else 0.0
 
 
+def spun_for_us_ns(paid_ns: float, spin_ns: float, cores: int) -> float:
+    """CPU time in which others spun because a thread was held up that they wait for: an estimate.
+
+    Where all have the same to do, each pays for all that the others pay; never more than was spun in all.
+    """
+    return min(spin_ns, paid_ns * max(cores - 1, 0))
+
+
 def violations(measured: Measurement, rows: RowMaker, samples: Sequence[PathSample]) -> list[str]:
     """Processes that were charged with more core time than there was. There should be none."""
     charged: dict[int, Metrics] = {}
@@ -155,6 +166,7 @@ def violations(measured: Measurement, rows: RowMaker, samples: Sequence[PathSamp
 
 def make_profile(measured: Measurement, namer: Namer) -> Profile:
     """The profile of a measurement, described by its main process and the runtimes of all that have samples."""
+    measured, asleep = together(measured)
     rows = RowMaker(AddressBook(namer), measured.cores, by_thread=True)
     samples = rows.rows(measured.drain)
     parted = disagreements(measured, rows, samples)
@@ -162,6 +174,9 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
     main = measured.images[measured.main]
     processes = _processes(measured, rows, samples)
     cpu_ns = sum(s.metrics.cpu_ns for s in samples)
+    paid_ns = {COST_NAMES[kind]: ns for kind, ns in measured.paid_ns.items()}
+    spin_ns = sum(s.metrics.spin_ns for s in samples)
+    paid_ns[_SPUN] = spun_for_us_ns(sum(paid_ns.values()), spin_ns, rows.usual_cores(main))
     impossible = violations(measured, rows, samples)
     lost = measured.kernel.lost()
     probe_failures = sum(len(image.failures) for image in measured.images.values())
@@ -183,18 +198,23 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
         samples=samples,
         event=measured.drain.events[0],
         lost=lost,
-        target_cost_percent=percent_of_rest(sum(measured.paid_ns.values()), cpu_ns),
+        target_cost_percent=percent_of_rest(sum(paid_ns.values()), cpu_ns),
         daemon_cost_percent=100 * measured.own_cpu_s / measured.duration_s if measured.duration_s else 0.0,
         notes=[
             *measured.notes,
             *impossible,
             *parted,
             *notes,
+            *(
+                [f"{asleep:,} threads that only slept are told by call path, not one by one"]
+                if asleep
+                else []
+            ),
             *jit_notes(samples, measured.images),
             *namer.notes,
             *(f"{path}: {problem}" for path, problem in list(problems.items())[:_MAX_PROBLEMS]),
         ],
-        extra=_extra(measured, impossible, cpu_ns),
+        extra=_extra(measured, impossible, paid_ns, cpu_ns),
         start_time_s=measured.started_s,
         accounting=accounting,
         processes=processes,
@@ -227,11 +247,13 @@ def _processes(measured: Measurement, rows: RowMaker, samples: Sequence[PathSamp
     ] if len(found) > 1 else []  # fmt: skip
 
 
-def _extra(measured: Measurement, impossible: Sequence[str], cpu_ns: float) -> dict[str, str]:
+def _extra(
+    measured: Measurement, impossible: Sequence[str], paid_ns: Mapping[str, float], cpu_ns: float
+) -> dict[str, str]:
     """Further comments of a profile file, for those who look into what parprof itself did."""
     costs = {
-        f"cost_{COST_NAMES[kind].replace(' ', '_')}_percent": f"{percent_of_rest(ns, cpu_ns):.3f}"
-        for kind, ns in measured.paid_ns.items()
+        f"cost_{kind.replace(' ', '_')}_percent": f"{percent_of_rest(ns, cpu_ns):.3f}"
+        for kind, ns in paid_ns.items()
         if ns
     }
     return {

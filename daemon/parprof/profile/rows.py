@@ -10,7 +10,7 @@ from parprof.attribution import finephases
 from parprof.attribution.concurrency import levels_of, plus
 from parprof.attribution.counters import CYCLES, INSTRUCTIONS
 from parprof.attribution.idleness import attribute
-from parprof.attribution.waiting import WaitKind, wait_kind
+from parprof.attribution.waiting import WaitKind, thread_wait_kind, wait_kind
 from parprof.facts.cores import mean_cores, usual_cores
 from parprof.facts.drain import Drain, Image, MeasuredImage
 from parprof.kernel.stacks import StackTable
@@ -76,6 +76,8 @@ class RowMaker:
         """One object for all rows of the same origin, of all drains: it is then compared by identity."""
         self._kinds: dict[int, WaitKind] = {}
         """By id of the kernel stack."""
+        self._thread_kinds: dict[int, tuple[Located, WaitKind]] = {}
+        """As `_located`, of waits for other threads: what for."""
         self.samples = 0
         """Samples of the clock event so far."""
         self.unsure = 0
@@ -250,15 +252,18 @@ class RowMaker:
         paths = self._paths.get((key.image, key.epoch))
         if paths is None:
             return ()
-        located, _ = max(
-            paths.shares(key.user, key.kernel * (key.event != NO_EVENT), key.context, 1 << 16, NO_EVENT),
-            key=lambda share: share[1],
-        )
+        located = _largest(paths, key)
         if key.event == NO_EVENT:
-            located = paths.ending_in(
-                located, _WAITS[self.wait_kind(drain, key)] if key.user else NOT_LOOKED_AT
-            )
+            located = paths.ending_in(located, self._below(drain, key, located))
         return located.path
+
+    def wait_kind(self, drain: Drain, key: SampleKey) -> WaitKind:
+        """What a thread waits for, of a wait that the rows made last are of."""
+        kind = self._told_kind(drain, key)
+        paths = self._paths.get((key.image, key.epoch))
+        if kind is not WaitKind.LOCK or paths is None or not key.user:
+            return kind
+        return self._thread_kind(_largest(paths, key))
 
     def spun_alone(self) -> list[tuple[PathSample, float]]:
         """Rows made last of threads that spun while nobody worked, with how often they were sampled so."""
@@ -275,14 +280,13 @@ class RowMaker:
         count: Count,
     ) -> None:
         """Time that a thread slept, or that nobody worked since it went to sleep."""
-        kind = self.wait_kind(drain, key)
-        below = _WAITS[kind] if key.user else NOT_LOOKED_AT
+        kind = self._told_kind(drain, key)
         for located, share in paths.shares(key.user, 0, key.context, count.total, NO_EVENT):
             if key.state is ThreadState.BLOCKED:
                 metrics = Metrics.of({WAIT: share})
             else:
                 metrics = Metrics.of({OUTSIDE if kind.is_outside else STALL: share * cores})
-            where = self._paths_of(paths.ending_in(located, below))
+            where = self._paths_of(paths.ending_in(located, self._below(drain, key, located)))
             self._charge(out, drain, key, where, image, "", metrics)
 
     def _add_activations(
@@ -308,8 +312,22 @@ class RowMaker:
             known = self._calls[id(located)] = located, found and self._one_object(*found)
         return known[1]
 
-    def wait_kind(self, drain: Drain, key: SampleKey) -> WaitKind:
-        """What a thread waits for that sleeps there."""
+    def _below(self, drain: Drain, key: SampleKey, located: Located) -> Path:
+        """What stands below the place where a thread sleeps: for what."""
+        if not key.user:
+            return NOT_LOOKED_AT
+        kind = self._told_kind(drain, key)
+        return _WAITS[self._thread_kind(located) if kind is WaitKind.LOCK else kind]
+
+    def _thread_kind(self, located: Located) -> WaitKind:
+        known = self._thread_kinds.get(id(located))
+        if known is None:
+            names = (frame.name for frame in reversed(located.physical) if not frame.is_loop)
+            known = self._thread_kinds[id(located)] = located, thread_wait_kind(names)
+        return known[1]
+
+    def _told_kind(self, drain: Drain, key: SampleKey) -> WaitKind:
+        """What a thread waits for, as far as the kernel's stack and the futex tell: `LOCK` is any wait for threads."""
         if key.awaits == AWAITS_GIL:
             return WaitKind.GIL
         kernel = key.kernel
@@ -378,6 +396,7 @@ class RowMaker:
             self._memories.clear()
             self._located.clear()
             self._calls.clear()
+            self._thread_kinds.clear()
             self._interned.clear()
         self._book.trim()
 
@@ -388,6 +407,13 @@ class RowMaker:
         self._paths = {group: paths for group, paths in self._paths.items() if group[0] not in images}
         self._origins = {one: one for one in self._origins if one.image not in images}
         self._book.forget(images)
+
+
+def _largest(paths: LogicalPaths, key: SampleKey) -> Located:
+    """Where samples are, or a thread sleeps: of several call paths that share them the one with most."""
+    kernel = key.kernel * (key.event != NO_EVENT)
+    shares = paths.shares(key.user, kernel, key.context, 1 << 16, NO_EVENT)
+    return max(shares, key=lambda share: share[1])[0]
 
 
 def _cut_by(user: int, stacks: StackTable) -> str:

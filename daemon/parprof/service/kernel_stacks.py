@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path as File
 
 from parprof.model import Path, PathSample, Profile
+from parprof.service.model import FunctionUse
 from parprof.symbols.kernel import KERNEL, UNNAMED
 
 _PARANOID = File("/proc/sys/kernel/perf_event_paranoid")
@@ -24,6 +25,19 @@ def without_kernel(profile: Profile) -> Profile:
     return replace(profile, samples=[_cut(sample) for sample in profile.samples])
 
 
+def functions_for_users(functions: tuple[FunctionUse, ...]) -> tuple[FunctionUse, ...]:
+    """The same of the costliest functions of his process."""
+    if _users_may_sample() or not any(_is_kernels(one.name, one.module) for one in functions):
+        return functions
+    name = UNNAMED[-1].name
+    return tuple(replace(one, name=name) if _is_kernels(one.name, one.module) else one for one in functions)
+
+
+def _is_kernels(name: str, module: str) -> bool:
+    """Whether it is a function of the kernel. Names in brackets are ours."""
+    return module == KERNEL and not name.startswith("[")
+
+
 def _users_may_sample() -> bool:
     with suppress(OSError, ValueError):
         return int(_PARANOID.read_text()) < _LEVEL_WITHOUT_KERNEL
@@ -38,8 +52,8 @@ def _cut(sample: PathSample) -> PathSample:
 
 
 def _cut_path(path: Path) -> Path:
-    """Up to the first function of the kernel. Names in brackets are ours."""
+    """Up to the first function of the kernel."""
     for at, frame in enumerate(path):
-        if frame.module == KERNEL and not frame.name.startswith("["):
+        if _is_kernels(frame.name, frame.module):
             return (*path[:at], *UNNAMED)
     return path

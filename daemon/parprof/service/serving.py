@@ -2,8 +2,9 @@
 
 The HTTP server and the control socket both stand on this. What is said on a connection, over what, and to
 whom is theirs to decide (`ConnectionHandler`), and so is where to listen; how many and how long is `Limits`.
-No client can hold up another one: nothing here waits for a client but the thread that serves it, and who has
-most connections loses those on which it asks nothing to those who have fewer.
+No client can hold up another one: nothing here waits for a client but the thread that serves it; who stays after
+its answer goes when its place is needed; and who has most connections loses those on which it asks nothing to
+those who have fewer.
 """
 
 from __future__ import annotations
@@ -53,12 +54,15 @@ class Limits:
 
 
 class Seat:
-    """A client's place among those who are served. Who has not asked for anything may lose it to others."""
+    """A client's place among those who are served. Who is not being answered may lose it to others."""
 
     def __init__(self, is_roomy: Callable[[], bool]) -> None:
         """``is_roomy``: see there."""
         self.is_busy = False
         """Whether an answer is being made or sent: set by the client's thread."""
+        self.is_kept = False
+        """Whether it has been answered and may ask again, but has not begun to: the first to lose its place, to anyone,
+        as it can come again. Set by the client's thread."""
         self.is_roomy = is_roomy
         """Whether less than half of the places are taken, so that a client may stay without asking."""
 
@@ -234,7 +238,25 @@ class Listener(Closing, Generic[Who]):
         return len(others) < self._limits.served and self._handler.has_room(who, others)
 
     def _make_room(self, who: Who, others: list[Who]) -> bool:
-        """Break off the oldest silent connection of the client that has most, if that lets in one with fewer."""
+        """Break off a connection, if that lets in this client: one that is kept, or a silent one of the greediest."""
+        for connection, other in [*self._kept(others), *self._silent(who, others)]:
+            rest = others.copy()
+            rest.remove(other)
+            if self._fits(who, rest):
+                del self._served[connection]  # its thread ends by itself
+                _break_off(connection)
+                return True
+        return False
+
+    def _kept(self, others: list[Who]) -> list[tuple[socket.socket, Who]]:
+        """Those that are kept for who may ask again, of the client first that has most; the oldest first."""
+        party = self._handler.party
+        many = Counter(map(party, others))
+        kept = ((connection, other) for connection, (other, seat) in self._served.items() if seat.is_kept)
+        return sorted(kept, key=lambda one: -many[party(one[1])])
+
+    def _silent(self, who: Who, others: list[Who]) -> list[tuple[socket.socket, Who]]:
+        """The oldest silent one of the client that has most, if that has more than this one would have."""
         party = self._handler.party
         many = Counter(map(party, others))
         few = many[party(who)] + 1
@@ -244,15 +266,7 @@ class Listener(Closing, Generic[Who]):
             if not seat.is_busy and many[party(other)] > few and self._handler.makes_room(other)
         )
         oldest = max(silent, key=lambda one: many[party(one[1])], default=None)
-        if oldest is None:
-            return False
-        connection, other = oldest
-        others.remove(other)
-        if not self._fits(who, others):
-            return False
-        del self._served[connection]  # its thread ends by itself
-        _break_off(connection)
-        return True
+        return [] if oldest is None else [oldest]
 
     def _is_roomy(self) -> bool:
         return 2 * len(self._served) < self._limits.served

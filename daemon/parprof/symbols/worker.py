@@ -27,6 +27,7 @@ from parprof.files.go_functions import GoFunctions, go_functions
 from parprof.symbols import symcache
 from parprof.symbols.names import readable, without_clone_suffixes
 from parprof.symbols.table import find_functions
+from parprof.symbols.wrapped import wrapped_functions
 from parprof.workers import protocol
 from parprof.workers.serving import run
 
@@ -124,8 +125,16 @@ class DebugFile:
         nameless = [address for address in left if address not in out]
         if nameless:
             around = extents_around(self._elf, nameless)
-            out.update((address, (f"+{begin:#x}", "", 0, 0)) for address, (begin, _) in around.items())
+            wrapped = self._wrapped if around else {}
+            out.update(
+                (address, (wrapped.get(begin) or f"+{begin:#x}", "", 0, 0))
+                for address, (begin, _) in around.items()
+            )
         return out
+
+    @cached_property
+    def _wrapped(self) -> dict[int, str]:
+        return wrapped_functions(self._elf)
 
     @cached_property
     def _go(self) -> GoFunctions | None:

@@ -8,12 +8,14 @@ from parprof import __version__
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control.access import Peer, may_see
 from parprof.service.control.amounts import to_wire
-from parprof.service.model import ProcessSnapshot, Service, Snapshot
+from parprof.service.kernel_stacks import functions_for_users
+from parprof.service.model import FunctionUse, ProcessSnapshot, Service, Snapshot
 from parprof.untrusted import visible
 
 MAX_LISTED = 4096
 _MAX_TEXT = 256
 _MAX_NOTES = 16
+_MAX_FUNCTIONS = 8
 
 
 def status(service: Service, peer: Peer) -> pb.Status:
@@ -48,7 +50,7 @@ def processes(service: Service, peer: Peer) -> pb.ProcessList:
     found = sorted(_visible(snapshot, peer), key=lambda it: (-it.totals.effort_ns, it.pid))
     return pb.ProcessList(
         time_s=snapshot.time_s,
-        processes=[_process(one) for one in found[:MAX_LISTED]],
+        processes=[_process(one, peer) for one in found[:MAX_LISTED]],
         omitted=max(len(found) - MAX_LISTED, 0),
     )
 
@@ -57,8 +59,9 @@ def _visible(snapshot: Snapshot, peer: Peer) -> list[ProcessSnapshot]:
     return [one for one in snapshot.processes if may_see(peer, one.pid, one.labels.uid)]
 
 
-def _process(one: ProcessSnapshot) -> pb.Process:
+def _process(one: ProcessSnapshot, peer: Peer) -> pb.Process:
     labels = one.labels
+    functions = one.functions if peer.is_root else functions_for_users(one.functions)
     return pb.Process(
         pid=one.pid,
         comm=_text(labels.comm),
@@ -81,6 +84,13 @@ def _process(one: ProcessSnapshot) -> pb.Process:
         totals=to_wire(one.totals),
         notes=[_text(note) for note in one.notes[:_MAX_NOTES]],
         serial=not one.is_parallel,
+        functions=[_function(use) for use in functions[:_MAX_FUNCTIONS] if use.metrics.idleness_ns],
+    )
+
+
+def _function(use: FunctionUse) -> pb.Function:
+    return pb.Function(
+        name=_text(use.name), module=_text(use.module), idleness_s=use.metrics.idleness_ns / 1e9
     )
 
 

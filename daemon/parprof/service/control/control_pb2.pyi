@@ -51,6 +51,16 @@ class Finish(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
 
+class Function(_message.Message):
+    __slots__ = ["idleness_s", "module", "name"]
+    IDLENESS_S_FIELD_NUMBER: _ClassVar[int]
+    MODULE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    idleness_s: float
+    module: str
+    name: str
+    def __init__(self, name: _Optional[str] = ..., module: _Optional[str] = ..., idleness_s: _Optional[float] = ...) -> None: ...
+
 class Hello(_message.Message):
     __slots__ = ["protocol", "version"]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
@@ -84,7 +94,7 @@ class Metrics(_message.Message):
     def __init__(self, samples: _Optional[int] = ..., work_s: _Optional[float] = ..., idleness_s: _Optional[float] = ..., overhead_s: _Optional[float] = ..., spin_s: _Optional[float] = ..., blame_s: _Optional[float] = ..., profiling_s: _Optional[float] = ..., more: _Optional[_Iterable[_Union[Value, _Mapping]]] = ...) -> None: ...
 
 class Process(_message.Message):
-    __slots__ = ["blocked", "cgroup", "comm", "command", "container", "cores", "cost_ratio", "frequency_hz", "n_w_source", "n_working", "notes", "pid", "pod", "runtime", "serial", "spinning", "started_time_s", "totals", "uid", "unit", "working"]
+    __slots__ = ["blocked", "cgroup", "comm", "command", "container", "cores", "cost_ratio", "frequency_hz", "functions", "n_w_source", "n_working", "notes", "pid", "pod", "runtime", "serial", "spinning", "started_time_s", "totals", "uid", "unit", "working"]
     BLOCKED_FIELD_NUMBER: _ClassVar[int]
     CGROUP_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +103,7 @@ class Process(_message.Message):
     CORES_FIELD_NUMBER: _ClassVar[int]
     COST_RATIO_FIELD_NUMBER: _ClassVar[int]
     FREQUENCY_HZ_FIELD_NUMBER: _ClassVar[int]
+    FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     N_WORKING_FIELD_NUMBER: _ClassVar[int]
     N_W_SOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +125,7 @@ class Process(_message.Message):
     cores: int
     cost_ratio: float
     frequency_hz: int
+    functions: _containers.RepeatedCompositeFieldContainer[Function]
     n_w_source: str
     n_working: int
     notes: _containers.RepeatedScalarFieldContainer[str]
@@ -127,7 +139,7 @@ class Process(_message.Message):
     uid: int
     unit: str
     working: int
-    def __init__(self, pid: _Optional[int] = ..., comm: _Optional[str] = ..., command: _Optional[str] = ..., uid: _Optional[int] = ..., runtime: _Optional[str] = ..., n_w_source: _Optional[str] = ..., cores: _Optional[int] = ..., n_working: _Optional[int] = ..., working: _Optional[int] = ..., spinning: _Optional[int] = ..., blocked: _Optional[int] = ..., started_time_s: _Optional[float] = ..., cost_ratio: _Optional[float] = ..., frequency_hz: _Optional[int] = ..., cgroup: _Optional[str] = ..., unit: _Optional[str] = ..., container: _Optional[str] = ..., pod: _Optional[str] = ..., totals: _Optional[_Union[Metrics, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., serial: bool = ...) -> None: ...
+    def __init__(self, pid: _Optional[int] = ..., comm: _Optional[str] = ..., command: _Optional[str] = ..., uid: _Optional[int] = ..., runtime: _Optional[str] = ..., n_w_source: _Optional[str] = ..., cores: _Optional[int] = ..., n_working: _Optional[int] = ..., working: _Optional[int] = ..., spinning: _Optional[int] = ..., blocked: _Optional[int] = ..., started_time_s: _Optional[float] = ..., cost_ratio: _Optional[float] = ..., frequency_hz: _Optional[int] = ..., cgroup: _Optional[str] = ..., unit: _Optional[str] = ..., container: _Optional[str] = ..., pod: _Optional[str] = ..., totals: _Optional[_Union[Metrics, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., serial: bool = ..., functions: _Optional[_Iterable[_Union[Function, _Mapping]]] = ...) -> None: ...
 
 class ProcessList(_message.Message):
     __slots__ = ["omitted", "processes", "time_s"]

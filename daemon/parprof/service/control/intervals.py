@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from parprof.metrics import METRICS, OVERHEAD, UNUSED, WORK, Metric, Shown
+from parprof.metrics import IDLENESS, METRICS, OVERHEAD, UNUSED, WORK, Metric, Shown
+from parprof.service.blame import worst
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control.amounts import amount
 
@@ -18,6 +19,11 @@ class Use:
     interval_s: float
     values: Mapping[Metric, float]
     """Times in cores: seconds of it per second. Counts per second. What does not add up: as it is now."""
+    blamed: str = ""
+    """The function that is to blame for most of the idleness; empty where none is by itself, and for programs that are
+    serial by design."""
+    blamed_share: float = 0.0
+    """Its share of the idleness, 0 to 1."""
 
     def __getitem__(self, metric: Metric) -> float:
         """One of the values."""
@@ -42,6 +48,7 @@ def sorts() -> dict[str, Order]:
     return {
         **{metric.name: _by(metric) for metric in shown},
         "efficiency": lambda use: (2.0 if use.efficiency is None else use.efficiency, ""),
+        "function": lambda use: (-use.blamed_share * use[IDLENESS], ""),
         "cost": lambda use: (-use.process.cost_ratio, ""),
         "pid": lambda use: (use.process.pid, ""),
         "name": lambda use: (0.0, use.process.comm),
@@ -54,21 +61,38 @@ def _by(metric: Metric) -> Order:
 
 def uses(now: pb.ProcessList, before: pb.ProcessList | None, sort: str) -> list[Use]:
     """What each process did since ``before``; since it was first watched, where it was not there yet."""
-    known = {(one.pid, one.started_time_s): one.totals for one in before.processes} if before else {}
+    known = {(one.pid, one.started_time_s): one for one in before.processes} if before else {}
     order = sorts()[sort]
     out = []
     for process in now.processes:
         earlier = known.get((process.pid, process.started_time_s))
         since = before.time_s if before and earlier is not None else process.started_time_s
-        out.append(_use(process, earlier or pb.Metrics(), now.time_s - since))
+        out.append(_use(process, earlier, now.time_s - since))
     return sorted(out, key=lambda use: (order(use), use.process.pid))
 
 
-def _use(process: pb.Process, earlier: pb.Metrics, interval_s: float) -> Use:
+def _use(process: pb.Process, earlier: pb.Process | None, interval_s: float) -> Use:
+    totals = earlier.totals if earlier else pb.Metrics()
+
     def value(metric: Metric) -> float:
         later = amount(process.totals, metric)
         if not metric.additive:
             return later
-        return max(later - amount(earlier, metric), 0.0) / interval_s if interval_s > 0 else 0.0
+        return max(later - amount(totals, metric), 0.0) / interval_s if interval_s > 0 else 0.0
 
-    return Use(process, max(interval_s, 0.0), {metric: value(metric) for metric in METRICS})
+    values = {metric: value(metric) for metric in METRICS}
+    lost_s = 0.0 if process.serial else values[IDLENESS] * interval_s
+    found = worst(_idleness(process, earlier), lost_s)
+    (blamed, _), share = found or (("", ""), 0.0)
+    return Use(process, max(interval_s, 0.0), values, blamed, share)
+
+
+def _idleness(process: pb.Process, earlier: pb.Process | None) -> dict[tuple[str, str], float]:
+    """That of its functions, in seconds; only of those that were among the costliest ones before, too."""
+    before = {(one.name, one.module): one.idleness_s for one in earlier.functions} if earlier else {}
+    out: dict[tuple[str, str], float] = {}
+    for one in process.functions:
+        key = one.name, one.module
+        if earlier is None or key in before:
+            out[key] = out.get(key, 0.0) + max(one.idleness_s - before.get(key, 0.0), 0.0)
+    return out

@@ -1,4 +1,4 @@
-"""One connection's request and response, with a client that need not be quick, or honest."""
+"""One connection's requests and responses, with a client that need not be quick, or honest."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ from parprof.service.serving import Seat
 HEAD_SECONDS = 5.0
 """Time for a client to send its request."""
 
+KEEP_SECONDS = 75
+"""Time until the next one begins: more than there is between two scrapes."""
+
+STAY_SECONDS = 600.0
+"""Time for a whole connection: beyond that it is made anew, with the certificates that are valid then."""
+
 SEND_SECONDS = 20.0
 """Time for a client to take the answer."""
 
@@ -45,23 +51,48 @@ class HttpConversation:
         self.requests = site.requests
 
     def hold(self, stream: socket.socket, client: Visitor, seat: Seat) -> None:
-        """One request of a client, one response."""
-        request: HttpRequest | None = None
-        try:
-            head = receive_head(stream, time.monotonic() + HEAD_SECONDS)
-            if not head:
+        """Requests of a client, and a response to each, until either side has enough."""
+        until_s = time.monotonic() + STAY_SECONDS
+        begun = b""
+        while self._exchange(stream, client, seat, until_s, begun):
+            seat.is_busy, seat.is_kept = False, True
+            stream.settimeout(KEEP_SECONDS)
+            try:
+                begun = stream.recv(4096)
+            except TimeoutError:
+                break
+            seat.is_kept = False
+            if not begun:
                 return
+        _finish(stream)
+
+    def _exchange(
+        self, stream: socket.socket, client: Visitor, seat: Seat, until_s: float, begun: bytes
+    ) -> bool:
+        """One request, of which the beginning may have come, and its response; whether there may be another one.
+
+        After an error there is none: what such a client sends next need not be what it seems.
+        """
+        request: HttpRequest | None = None
+        stays = False
+        try:
+            head, more = receive_head(stream, time.monotonic() + HEAD_SECONDS, begun)
+            if not head and not more:
+                return False
             seat.is_busy = True
             request = parse_head(head)
             response = self._answer(request, client)
+            # Whoever sends the next one before it has this answer is told by "close" to send it again elsewhere.
+            stays = request.may_go_on and not more and time.monotonic() < until_s
         except RequestError as error:
             response = plain(error.status, str(error), *error.headers)
         except Exception:
             _log.exception("an HTTP request failed")
             response = plain(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed; the daemon's log says why")
         self.requests.count(request.path if request else "none", response.status)
-        _send(stream, response.encode(with_body=request is None or request.method != "HEAD"))
-        _finish(stream)
+        with_body = request is None or request.method != "HEAD"
+        _send(stream, response.encode(with_body, KEEP_SECONDS if stays else 0))
+        return stays
 
     def _answer(self, request: HttpRequest, client: Visitor) -> Response:
         if self._guard.refuses_host(request.headers.get("host")):

@@ -54,6 +54,18 @@ class HttpRequest:
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    is_old: bool = False
+    """Whether it is one of HTTP/1.0."""
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the client may send another request on this connection: if it wants to, and this one ends here.
+
+        A body is never read, so what has one is the last.
+        """
+        options = {one.strip().lower() for one in self.headers.get("connection", "").split(",")}
+        has_body = "transfer-encoding" in self.headers or self.headers.get("content-length", "0") != "0"
+        return not has_body and "close" not in options and ("keep-alive" in options or not self.is_old)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +80,15 @@ class Response:
     policy: str = NO_CONTENT_POLICY
     """Content-Security-Policy."""
 
-    def encode(self, with_body: bool = True) -> tuple[bytes, ...]:
-        """The bytes to send, in parts."""
+    def encode(self, with_body: bool = True, keep_seconds: int = 0) -> tuple[bytes, ...]:
+        """The bytes to send, in parts. ``keep_seconds``: how long the connection stays afterwards; 0: it does not."""
+        kept = f"Connection: keep-alive\r\nKeep-Alive: timeout={keep_seconds}"
         lines = [
             f"HTTP/1.1 {self.status.value} {self.status.phrase}",
             f"Date: {formatdate(usegmt=True)}",
             f"Content-Type: {self.content_type}",
             f"Content-Length: {sum(map(len, self.body))}",
-            "Connection: close",
+            kept if keep_seconds else "Connection: close",
             f"Content-Security-Policy: {self.policy}",
             *(f"{name}: {value}" for name, value in (*SAFETY_HEADERS, *self.headers)),
         ]
@@ -118,16 +131,16 @@ def plain(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> Response:
     return Response(status, "text/plain; charset=utf-8", (f"{text}\n".encode("utf-8", "replace"),), headers)
 
 
-def receive_head(connection: socket.socket, deadline_s: float) -> bytes:
-    """The bytes up to the empty line that ends the headers; empty when the client left without asking.
+def receive_head(connection: socket.socket, deadline_s: float, head: bytes = b"") -> tuple[bytes, bytes]:
+    """The bytes up to the empty line that ends the headers, and those that came after it.
 
-    ``deadline_s``: CLOCK_MONOTONIC.
+    Both are empty when the client left without asking. ``deadline_s``: CLOCK_MONOTONIC; ``head``: what has come
+    already.
 
     Raises:
         RequestError: the head is too long, or late, or ends early.
         OSError: the connection broke.
     """
-    head = b""
     while b"\r\n\r\n" not in head:
         if len(head) > MAX_HEAD:
             raise RequestError(
@@ -144,9 +157,10 @@ def receive_head(connection: socket.socket, deadline_s: float) -> bytes:
         if not part:
             if head:
                 raise RequestError(HTTPStatus.BAD_REQUEST, "the request ended within its headers")
-            return b""
+            return b"", b""
         head += part
-    return head.partition(b"\r\n\r\n")[0]
+    head, _, rest = head.partition(b"\r\n\r\n")
+    return head, rest
 
 
 def parse_head(head: bytes) -> HttpRequest:
@@ -173,7 +187,7 @@ def parse_head(head: bytes) -> HttpRequest:
         if field_match is None:
             raise RequestError(HTTPStatus.BAD_REQUEST, "a header line is malformed")
         name = field_match[1].decode("ascii").lower()
-        if name in headers and name in ("host", "authorization"):
+        if name in headers and name in ("host", "authorization", "content-length"):
             raise RequestError(HTTPStatus.BAD_REQUEST, f"send one {name} header only")
         headers[name] = field_match[2].decode("latin-1")
     if match[3] == b"1" and "host" not in headers:
@@ -183,7 +197,7 @@ def parse_head(head: bytes) -> HttpRequest:
         pairs = parse_qsl(target.query, keep_blank_values=True, max_num_fields=16)
     except ValueError as error:
         raise RequestError(HTTPStatus.BAD_REQUEST, "the query is malformed") from error
-    return HttpRequest(match[1].decode("ascii"), target.path, dict(pairs), headers)
+    return HttpRequest(match[1].decode("ascii"), target.path, dict(pairs), headers, match[3] == b"0")
 
 
 def number(request: HttpRequest, name: str, default: float, low: float, high: float) -> float:

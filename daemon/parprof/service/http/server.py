@@ -153,7 +153,7 @@ class _Handler(ConnectionHandler[Visitor]):
         return self.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
     def hold(self, stream: socket.socket, who: Visitor, seat: Seat) -> None:
-        """Shake hands, then one request and its answer."""
+        """Shake hands, then requests and their answers."""
         if isinstance(stream, ssl.SSLSocket):
             stream.settimeout(HANDSHAKE_SECONDS)
             stream.do_handshake()

@@ -25,7 +25,7 @@ from parprof.service.http import status_page
 from parprof.service.http.message import HttpRequest, RequestError, Response, number, plain
 from parprof.service.http.peers import Visitor
 from parprof.service.http.process_page import process_page
-from parprof.service.kernel_stacks import for_users
+from parprof.service.kernel_stacks import for_users, functions_for_users
 from parprof.service.metrics.collector import MetricsPage
 from parprof.service.model import ProcessSnapshot, Service, Snapshot
 from parprof.service.recent import KEPT
@@ -130,7 +130,11 @@ class Pages:
         trouble = tuple(filter(None, (self._service.is_healthy(), self._service.is_ready())))
         snapshot = self._service.snapshot()
         if not client.sees_all:
-            seen = tuple(one for one in snapshot.processes if client.may_see(one.pid, one.labels.uid))
+            seen = tuple(
+                replace(one, functions=functions_for_users(one.functions))
+                for one in snapshot.processes
+                if client.may_see(one.pid, one.labels.uid)
+            )
             snapshot = replace(snapshot, processes=seen, notes=(OTHERS,))  # notes may name others' files
         return _html(status_page.status_page(snapshot, trouble, request.query))
 

@@ -11,14 +11,14 @@ from parprof import __version__
 from parprof.attribution import Effort
 from parprof.exporters.webpage import WebPage, definitions, duration, percentage, text
 from parprof.metrics import METRICS, NANOSECONDS, UNUSED, Metric, Metrics, Shown
+from parprof.service.blame import worst
+from parprof.service.http.cards import STYLE, card, cards, cost, losses
 from parprof.service.http.sparkline import sparkline
 from parprof.service.model import ProcessSnapshot, PushQueue, Snapshot
 
 MAX_ROWS = 300
 REFRESH_SECONDS = 10
 _MAX_WANTED = 300
-_LEAST_BLAME = 0.1
-"""A function with less than this share of the idleness is not to blame by itself."""
 
 _Order = Callable[[ProcessSnapshot], tuple[float | str, ...]]
 _ORDERS: Mapping[str, _Order] = {
@@ -68,7 +68,9 @@ _LAST_HEADINGS = (
     ("", "flame graphs", ""),
 )
 
-_STYLE = """
+_STYLE = (
+    STYLE
+    + """
   th a { color: inherit; }
   tbody tr:hover { background: var(--panel); }
   td.name, th.name { text-align: left; min-width: 14rem; max-width: 21rem; }
@@ -84,6 +86,7 @@ _STYLE = """
   .none { fill: var(--panel); }
   .key { display: inline-block; vertical-align: -1px; margin: 0 .25rem 0 .8rem; }
 """
+)
 
 
 def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str, str]) -> WebPage:
@@ -106,7 +109,8 @@ def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str
         f"<h1>{text(title)}</h1>\n"
         f'<p class="faint">version {__version__}, {_when(snapshot.time_s)}, watching for'
         f" {duration(snapshot.time_s - snapshot.started_s)}. {_refresh_link(sort, kept)}</p>\n"
-        f"{_facts(snapshot, trouble)}\n<h2>Processes</h2>\n{_of_what(wanted, sort, kept)}{_legend()}\n"
+        f"{cards(_cards(snapshot))}{_facts(snapshot, trouble)}\n"
+        f"<h2>Processes</h2>\n{_of_what(wanted, sort, kept)}{_legend()}\n"
         f'<div class="scroll"><table><thead><tr>{_headings(sort, kept, more)}</tr></thead>\n'
         f"<tbody>{rows or _nothing(width)}</tbody></table></div>\n{_more(len(ordered), len(shown), sort, kept)}"
         '<p class="faint"><a href="/metrics">metrics</a> · <a href="/profiles">profiles</a> ·'
@@ -135,18 +139,18 @@ def _of_what(wanted: str, sort: str, kept: Mapping[str, str]) -> str:
 
 
 def _blame(process: ProcessSnapshot) -> str:
-    """The function to look at first, as a link to the flame graph; nothing where no core was lost."""
-    lost_ns = process.totals.idleness_ns
-    if not process.functions or lost_ns <= 0:
+    """The function to look at first, as a link to the flame graph; nothing where no core was lost by it."""
+    if not process.is_parallel:
         return ""
-    worst = max(process.functions, key=lambda function: function.metrics.idleness_ns)
-    share = worst.metrics.idleness_ns / lost_ns
-    if share < _LEAST_BLAME:
+    functions = dict(enumerate(process.functions))
+    lost_ns = {number: function.metrics.idleness_ns for number, function in functions.items()}
+    found = worst(lost_ns, process.totals.idleness_ns)
+    if found is None:
         return ""
+    number, share = found
     return (
         f'<div class="blame">blame: <a href="/profiles/{process.pid}.html?since={since(process)}">'
-        f"{text(worst.name, 60)}</a>"
-        f" {percentage(min(share, 1.0))}</div>"
+        f"{text(functions[number].name, 60)}</a> {percentage(share)}</div>"
     )
 
 
@@ -159,29 +163,50 @@ def _place(value: str, shown: str = "") -> str:
     )
 
 
-def _facts(snapshot: Snapshot, trouble: tuple[str, ...]) -> str:
+def _total(snapshot: Snapshot) -> Metrics:
+    """Of all processes, ended ones too."""
     total = Metrics()
     total.add(snapshot.ended)
     for process in snapshot.processes:
         total.add(process.totals)
-    lost = {reason: count for reason, count in snapshot.lost.items() if count}
+    return total
+
+
+def _cards(snapshot: Snapshot) -> Iterator[str]:
+    """How the machine does, since the daemon began."""
+    total, watched_s = _total(snapshot), max(snapshot.time_s - snapshot.started_s, 1e-9)
+    effort = Effort.of_machine(total)
+    yield card(
+        "efficiency",
+        percentage(effort.efficiency, 1) if effort.total_ns else "–",
+        f"useful work / (work + cores really idle), of all programs, for {duration(watched_s)}",
+    )
+    yield card(
+        "cores really idle",
+        f"{total[UNUSED] / 1e9 / watched_s:.2f}",
+        f"on average, that programs with several threads could have had; {snapshot.idle_s / watched_s:.2f} of the"
+        f" machine's {snapshot.cores} had nothing to do",
+    )
+    budget = snapshot.budget_ratio
+    yield cost(
+        snapshot.cost_ratio,
+        budget,
+        f"of the machine's CPU time; budget {percentage(budget, 1)} of each process's",
+    )
+    yield losses(snapshot.lost, "lost")
+
+
+def _facts(snapshot: Snapshot, trouble: tuple[str, ...]) -> str:
+    total = _total(snapshot)
     failures = {pair: count for pair, count in snapshot.attach_failures.items() if count}
-    over = ' class="bad"' if snapshot.cost_ratio > snapshot.budget_ratio else ""
     facts = [
         *(("trouble", f'<span class="bad">{text(line, 200)}</span>') for line in trouble),
         (
             "all processes",
-            f"{len(snapshot.processes):,} watched; efficiency {percentage(Effort.of_machine(total).efficiency, 1)}:"
-            f" of all cores {duration(total[UNUSED] / 1e9)} were idle that programs with several threads could have had"
-            f"{_others(total)}, ended ones included",
-        ),
-        (
-            "cost",
-            f"<span{over}>{percentage(snapshot.cost_ratio, 2)}</span> of the machine's CPU time;"
-            f" budget {percentage(snapshot.budget_ratio, 1)} of each process's",
+            f"{len(snapshot.processes):,} watched; of all cores {duration(total[UNUSED] / 1e9)} were idle that programs"
+            f" with several threads could have had{_others(total)}, ended ones included",
         ),
         ("samples", f"{snapshot.samples:,} at {snapshot.frequency_hz} Hz"),
-        ("lost", text(_counts(lost), 600) or "nothing"),
         (
             "governor",
             text(_counts({" → ".join(k): v for k, v in snapshot.governor_transitions.items()}), 600),

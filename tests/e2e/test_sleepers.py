@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A few threads that work among thousands that sleep: tests/workloads/sleepers.c. What is said of them is right, and
+nothing is lost that is not counted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiling import BUILD
+from reports import report_of
+
+THREADS = 2000
+SERIAL_S, PARALLEL_S = 1.0, 1.0
+NOT_LOOKED_AT = "[asleep, not looked where]"
+
+
+def parprof(*words: object) -> list[str]:
+    return [sys.executable, "-m", "parprof", *map(str, words)]
+
+
+def told_by(output: str) -> dict[str, float]:
+    """The lines of the program: a name and a number each."""
+    return {name: float(value) for name, _, value in (line.partition(" ") for line in output.splitlines())}
+
+
+def of(report: dict[str, Any], function: str, metric: str) -> float:
+    """What a function has, with all that it calls."""
+    return sum(float(row["inclusive"][metric]) for row in report["functions"] if row["name"] == function)
+
+
+def check_answer(report: dict[str, Any]) -> None:
+    """One thread works alone in one function, and two in another: so is the first answer, whoever sleeps."""
+    cores = report["process"]["cores"]
+    serial, parallel = (
+        of(report, name, "idleness_s") + of(report, name, "stolen_s")
+        for name in ("serial_here", "parallel_here")
+    )
+    assert serial == pytest.approx((cores - 1) * of(report, "serial_here", "work_s"), rel=0.1)
+    assert parallel < 0.5 * serial
+    assert report["causes"][0]["function"] == "serial_here" and report["causes"][0]["kind"] == "serial"
+    assert report["lost"].keys() <= {"user_stack"}  # a thread that ends has none
+
+
+def test_record(tmp_path: Path) -> None:
+    profile = tmp_path / "sleepers.pb.gz"
+    command = parprof("record", "-q", "--no-report", "--cores", 2, "-F", 999, "-o", profile, "--",
+                      BUILD / "sleepers", THREADS, SERIAL_S, PARALLEL_S)  # fmt: skip
+    told = told_by(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    report = report_of(profile)
+    assert told["ready"] == THREADS
+    check_answer(report)
+    for name in ("serial_here", "parallel_here"):
+        assert of(report, name, "work_s") == pytest.approx(told[name], rel=0.05)
+    waited = of(report, "sleeps_among_many", "wait_s") + of(report, NOT_LOOKED_AT, "wait_s")
+    assert waited == pytest.approx(told["sleeps_among_many"], rel=0.05)
+
+
+def test_attach(tmp_path: Path) -> None:
+    """They sleep already: where, nobody saw."""
+    profile = tmp_path / "sleepers.pb.gz"
+    with subprocess.Popen([BUILD / "sleepers", str(THREADS), "3", "3", "--wait"],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # fmt: skip
+        assert process.stdin and process.stdout
+        assert process.stdout.readline() == f"ready {THREADS}\n"
+        process.stdin.write("\n")
+        process.stdin.flush()
+        command = parprof("attach", "-q", "--no-report", "--cores", 2, "-F", 999, "-o", profile, process.pid)
+        subprocess.run(command, check=True)
+        told = told_by(process.stdout.read())
+    assert process.returncode == 0
+    report = report_of(profile)
+    check_answer(report)
+    assert of(report, "parallel_here", "work_s") == pytest.approx(told["parallel_here"], rel=0.05)
+    waited = of(report, "sleeps_among_many", "wait_s") + of(report, NOT_LOOKED_AT, "wait_s")
+    assert waited == pytest.approx(THREADS * report["elapsed_s"], rel=0.05)
