@@ -11,7 +11,7 @@ import profiling
 from parprof.causes import Kind, causes_of
 from parprof.commands.spawn import Child
 from parprof.kernel.engine import BpfKernel
-from parprof.metrics import BLAME, WAIT, Metric
+from parprof.metrics import BLAME, WAIT, WORK, Metric
 from parprof.model import PathSample
 from parprof.session.session import Session
 
@@ -63,8 +63,8 @@ def test_who_waits_for_the_gil_and_who_has_it(version: str, tmp_path: Path) -> N
     cause = causes_of(rows, 2, "none")[0]
     assert (cause.kind, cause.function) == (Kind.LOCK, "hog")
     assert "(the GIL), which it has" in cause.what
-    # who has it, and no core, makes others wait without a sample
-    assert 0.3 * waited < blame < 1.1 * waited
+    # who has it, and no core, makes others wait without a sample; who is woken, and has no core, waits for that
+    assert 0.1 * total(rows, WORK, "hog") < blame < 1.1 * waited
 
 
 @pytest.mark.parametrize("version", ["debian", "3.13.0"])
@@ -89,6 +89,6 @@ def test_an_interpreter_with_a_lock_of_its_own_keeps_nobody_waiting(version: str
     rows, waited = run(version, "own", tmp_path / "output")
     assert total(rows, WAIT, "asker", "[waits: GIL]") > 0.8 * waited
     blame = total(rows, BLAME)
-    assert blame > 0.3 * waited
+    assert blame > 0.1 * total(rows, WORK, "hog")
     assert total(rows, BLAME, "hog") > 0.9 * blame
     assert total(rows, BLAME, "apart") < 0.02 * blame

@@ -7,12 +7,15 @@ import os
 import shutil
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import profiling
 from parprof.commands.spawn import Child
+from parprof.probes.plan import make_plan
+from parprof.process.loadmap import DsoCache, LoadMap
 from parprof.session.session import Session
 from parprof.session.sources import Source
 from truth import Truth
@@ -159,3 +162,32 @@ def test_the_memory_of_one_copy_does_not_stand_for_two(
     assert not target.probing.memory.holds
     (told,) = [note for note in target.notes() if note.startswith("n_w from memory is not right here: ")]
     assert "libgomp.so.1.0.0" in told and "libgomp-so.1" in told
+
+
+@pytest.mark.parametrize(
+    ("what", "protection"), [("data", "PROT_READ"), ("text", "PROT_READ | mmap.PROT_EXEC")]
+)
+def test_a_file_that_a_program_reads_is_no_library(what: str, protection: str, tmp_path: Path) -> None:
+    """The real one, mapped to be looked at, and one that is no ELF file, mapped as code."""
+    file = tmp_path / "libgomp.so.1"
+    file.write_bytes(real_libgomp().read_bytes() if what == "data" else b"GOMP_parallel\0" * 1000)
+    script = (
+        f"import mmap, sys; file = open({str(file)!r}, 'rb')\n"
+        f"kept = mmap.mmap(file.fileno(), 0, prot=mmap.{protection}, flags=mmap.MAP_PRIVATE)\n"
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+    with (
+        subprocess.Popen(
+            ["/usr/bin/python3", "-S", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process,
+        closing(DsoCache()) as cache,
+    ):
+        assert process.stdout and process.stdout.readline() == b"ready\n"
+        load_map = LoadMap.read(process.pid, None, cache)
+        plan = make_plan(load_map)
+        assert (file.name in {dso.name for dso in load_map.dsos()}) == (what == "text")
+        assert plan.runtime == "none"
+        assert not plan.sites
+        told = [note for note in plan.notes if note.startswith(f"{file.name} is called as libgomp is")]
+        assert bool(told) == (what == "text")
+        process.communicate(b"")

@@ -201,7 +201,7 @@ def _runtimes(dsos: list[Dso]) -> list[_Runtime]:
     libraries = [
         _Runtime(a, dso, False)
         for a, dso in known
-        if a is not None and not a.is_polling and not file_facts(dso).is_namesake
+        if a is not None and not a.is_polling and not _is_namesake(dso)
     ]
     inside = [_Runtime(a, dso, True) for dso in dsos if (a := file_facts(dso).static_agent) is not None]
     return libraries + inside
@@ -321,11 +321,17 @@ def _users(runtimes: list[_Runtime], dsos: list[Dso]) -> list[Dso]:
     return [dso for dso in dsos if any(p.match(name) for p in patterns for name in file_facts(dso).imports)]
 
 
+def _is_namesake(dso: Dso) -> bool:
+    """Whether a file only has the name of a runtime's library. What is no ELF file no loader has made a library of."""
+    is_other = dso.key[0] == "file" and dso.elf is None and bool(dso.problem)
+    return is_other or file_facts(dso).is_namesake
+
+
 def _namesakes(dsos: list[Dso]) -> Iterator[str]:
     """Files that are not what their names say."""
     for dso in dsos:
         agent = agent_for_library(dso.name)
-        if agent is not None and file_facts(dso).is_namesake:
+        if agent is not None and _is_namesake(dso):
             yield f"{dso.name} is called as {agent.name} is, but has none of its functions: not taken for a runtime"
 
 
