@@ -51,8 +51,13 @@ def _cost_ns(kernel: BpfKernel, offset: int) -> float:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [
-        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
-    ]  # fmt: skip
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
     fd = os.memfd_create("parprof-nop5")
     try:
         os.write(fd, (NOP5 + _RETURN).ljust(_SIZE, b"\0"))

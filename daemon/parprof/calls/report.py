@@ -149,8 +149,12 @@ def as_json(result: CallProfile) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "process": {
-            "pid": process.pid, "comm": process.comm, "command": process.command, "runtime": process.runtime,
-            "cores": process.cores, "n_w_source": process.n_w_source,
+            "pid": process.pid,
+            "comm": process.comm,
+            "command": process.command,
+            "runtime": process.runtime,
+            "cores": process.cores,
+            "n_w_source": process.n_w_source,
         },
         "duration_s": round(result.counted_s, 6),
         "estimate": result.estimate,
@@ -160,7 +164,7 @@ def as_json(result: CallProfile) -> dict[str, Any]:
         "lost": dict(result.profile.lost),
         "cost": {"counting_s": round(result.cost_s, 6)},
         "notes": notes(result),
-    }  # fmt: skip
+    }
 
 
 def _routine_json(row: RoutineCalls, arcs: Iterable[Arc]) -> dict[str, Any]:

@@ -259,10 +259,12 @@ def _routine(raw: Any) -> FoundFunction:
 def _copy(raw: Any) -> Copy:
     symbol, vaddr, why, places, (exits, untimed) = raw
     return Copy(
-        _text(symbol), _number(vaddr), _text(why),
+        _text(symbol),
+        _number(vaddr),
+        _text(why),
         tuple(CallPlace(_number(at), bool(cheap), bool(knows)) for at, cheap, knows in _list(places)),
         Exits(tuple(_number(at) for at in _list(exits, MAX_EXITS)), _text(untimed)),
-    )  # fmt: skip
+    )
 
 
 def _number(raw: Any) -> int:

@@ -38,11 +38,15 @@ class CallsCommand:
         )
         parser.add_argument("pid", metavar="PID", nargs="?", help="the process; or -- and a command")
         parser.add_argument(
-            "-f", "--function", metavar="FUNC", action="append", default=[],
+            "-f",
+            "--function",
+            metavar="FUNC",
+            action="append",
+            default=[],
             help="what to count: a function's name, a pattern such as 'solve_*', file.c:40 for the function that has "
             "that line, 0xaddress, or file+0xaddress as reports show a function without a name; compilers' "
             "copies of a function count as the function; may be repeated",
-        )  # fmt: skip
+        )
         parser.add_argument(
             "-d",
             "--duration",
@@ -63,14 +67,19 @@ class CallsCommand:
             help="count whatever it costs; the program may become many times slower",
         )
         parser.add_argument(
-            "--budget", metavar="PERCENT", type=float, default=DEFAULT_BUDGET_PERCENT,
+            "--budget",
+            metavar="PERCENT",
+            type=float,
+            default=DEFAULT_BUDGET_PERCENT,
             help="what counting may take of the program's CPU time; beyond that it is refused, or ends "
             "(default: %(default)g)",
-        )  # fmt: skip
+        )
         parser.add_argument(
-            "--n-w-source", metavar="SOURCE", choices=("exact", "memory", "sampled"),
+            "--n-w-source",
+            metavar="SOURCE",
+            choices=("exact", "memory", "sampled"),
             help="where the number of working threads comes from, as for `parprof record`",
-        )  # fmt: skip
+        )
         parser.add_argument(
             "-o", "--output", metavar="FILE", help="write the result to FILE; - is standard output"
         )
@@ -88,9 +97,11 @@ class CallsCommand:
             check_writable(args.output)
         interrupt = Interrupt()
         with interrupt.installed():
-            return _of_command(args, wanted, command, interrupt) if command else _of_process(
-                args, wanted, int(args.pid), interrupt
-            )  # fmt: skip
+            return (
+                _of_command(args, wanted, command, interrupt)
+                if command
+                else _of_process(args, wanted, int(args.pid), interrupt)
+            )
 
 
 def _is_pid(args: argparse.Namespace) -> bool:
@@ -158,9 +169,12 @@ def _of_command(
         """A terminal's Ctrl-C reaches the command too; it is told when it does not end by that."""
         nonlocal passed_on
         late = time.monotonic() - interrupt.time_s > _GRACE_SECONDS
-        if child is not None and interrupt.signal and not passed_on and (
-            interrupt.signal != signal.SIGINT or late
-        ):  # fmt: skip
+        if (
+            child is not None
+            and interrupt.signal
+            and not passed_on
+            and (interrupt.signal != signal.SIGINT or late)
+        ):
             passed_on = True
             child.send(interrupt.signal)
 

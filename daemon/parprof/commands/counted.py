@@ -304,8 +304,11 @@ class _Count:
             )
         finder = self._counting.finder
         made.notes = [
-            *self._notes, *self._counting.notes, *finder.missing(), *finder.unsearched()[:_PROBLEMS_TOLD],
-        ]  # fmt: skip
+            *self._notes,
+            *self._counting.notes,
+            *finder.missing(),
+            *finder.unsearched()[:_PROBLEMS_TOLD],
+        ]
         return made
 
 

@@ -40,9 +40,12 @@ _NO_LIMIT_NS = 10**12
 def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) -> None:
     """Declare the options of a measurement."""
     parser.add_argument(
-        "-o", "--output", metavar="FILE", default=default_output,
+        "-o",
+        "--output",
+        metavar="FILE",
+        default=default_output,
         help="profile to write, gzipped pprof; - is standard output (default: %(default)s)",
-    )  # fmt: skip
+    )
     add_loops_option(parser)
     parser.add_argument(
         "--save-facts",
@@ -51,43 +54,63 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
         "makes the same profile elsewhere, without root: for those who look into a report that is wrong",
     )
     parser.add_argument(
-        "-F", "--frequency", metavar="HZ", type=int, default=DEFAULT_FREQUENCY_HZ,
+        "-F",
+        "--frequency",
+        metavar="HZ",
+        type=int,
+        default=DEFAULT_FREQUENCY_HZ,
         help="samples a second and core (default: %(default)s, odd so as not to run in step with the program)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "-e", "--event", metavar="EVENT", action="append", default=[],
+        "-e",
+        "--event",
+        metavar="EVENT",
+        action="append",
+        default=[],
         help="cycles or cpu-clock is the clock; further events are counted beside it, such as page-faults, "
         "context-switches, read-bytes[=SIZE], write-bytes[=SIZE], malloc-bytes[=SIZE]; may be repeated "
         "(default: cycles where there is a PMU, else cpu-clock)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--cores", metavar="N", type=int,
+        "--cores",
+        metavar="N",
+        type=int,
         help="cores that the program should use (default: those that its affinity, cgroup and pool allow)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--n-w-source", metavar="SOURCE", choices=("exact", "memory", "sampled"),
+        "--n-w-source",
+        metavar="SOURCE",
+        choices=("exact", "memory", "sampled"),
         help="where the number of working threads comes from: exact (probes), memory (the runtime's own state) or "
         "sampled (what threads run); default: the best that the program and its rate of regions allow",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--wait-function", metavar="RE",
+        "--wait-function",
+        metavar="RE",
         help="a thread that is found in the code of a function with such a name (a regular expression for the whole "
         "name) waits there for others: it counts as spinning, not as work; what the function calls is named, too",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--spin-loops", action=argparse.BooleanOptionalAction, default=True,
+        "--spin-loops",
+        action=argparse.BooleanOptionalAction,
+        default=True,
         help="whether loops count as spinning of which the machine code says that they only look at memory until "
         "another thread writes to it (default: they do)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--budget", metavar="PERCENT", type=float, default=DEFAULT_BUDGET_PERCENT,
+        "--budget",
+        metavar="PERCENT",
+        type=float,
+        default=DEFAULT_BUDGET_PERCENT,
         help="what profiling may take of the program's CPU time (default: %(default)g); what would go beyond that, "
         "such as probes that are hit too often, is left out at once, and the report says so; 100: no limit",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--no-wait", dest="wait", action="store_false",
+        "--no-wait",
+        dest="wait",
+        action="store_false",
         help="do not find out where threads sleep: it takes up to the budget where they do so often",
-    )  # fmt: skip
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress line")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -106,18 +129,25 @@ def add_measuring_options(parser: argparse.ArgumentParser, default_output: str) 
 def add_trace_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of an execution trace."""
     parser.add_argument(
-        "--trace", metavar="OUT",
+        "--trace",
+        metavar="OUT",
         help="also write an execution trace that ui.perfetto.dev shows: n_w over time, and for each thread its states, "
         "regions, tasks, waits and samples; and say what would remain of the time with the machine to itself",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--trace-limit", metavar="MIB", type=int, default=DEFAULT_TRACE_MIB,
+        "--trace-limit",
+        metavar="MIB",
+        type=int,
+        default=DEFAULT_TRACE_MIB,
         help="size of the trace at most (default: %(default)s MiB); there it ends, and the report says so",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--trace-seconds", metavar="S", type=float, default=DEFAULT_TRACE_SECONDS,
+        "--trace-seconds",
+        metavar="S",
+        type=float,
+        default=DEFAULT_TRACE_SECONDS,
         help="time that the trace covers at most, from the start (default: %(default)g)",
-    )  # fmt: skip
+    )
 
 
 def _check_trace(args: argparse.Namespace) -> None:

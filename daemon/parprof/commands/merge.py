@@ -35,14 +35,20 @@ class MergeCommand:
             "-o", "--output", metavar="OUT", required=True, help="the file to write; - is standard output"
         )
         parser.add_argument(
-            "--label", metavar="NAME=VALUE", action="append", default=[], type=_label,
+            "--label",
+            metavar="NAME=VALUE",
+            action="append",
+            default=[],
+            type=_label,
             help="a label for all samples; may be given again",
-        )  # fmt: skip
+        )
         parser.add_argument(
-            "--label-from-name", metavar="REGEX", type=_pattern,
+            "--label-from-name",
+            metavar="REGEX",
+            type=_pattern,
             help="labels for the samples of each file, from its path: the named groups of REGEX, such as"
             " '(?P<node>[^/]+)-rank(?P<rank>[0-9]+)'",
-        )  # fmt: skip
+        )
         add_loops_option(parser)
         parser.add_argument(
             "--skip-bad", action="store_true", help="leave out files that cannot be read, and say so"

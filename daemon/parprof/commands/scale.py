@@ -49,20 +49,27 @@ class ScaleCommand:
         parser.usage = "parprof scale [options] [--] CMD [ARG ...]"
         runs = parser.add_mutually_exclusive_group()
         runs.add_argument(
-            "--threads", metavar="N[,N...]", type=_threads, default=DEFAULT_THREADS,
+            "--threads",
+            metavar="N[,N...]",
+            type=_threads,
+            default=DEFAULT_THREADS,
             help="the numbers of threads, a run for each; default 2,4,8,16,64",
-        )  # fmt: skip
+        )
         runs.add_argument(
-            "--serial", action="store_true",
+            "--serial",
+            action="store_true",
             help="one run with one thread instead: work and span of its tasks on any number of cores (Cilkprof)",
-        )  # fmt: skip
+        )
         kind = parser.add_mutually_exclusive_group()
         kind.add_argument("--json", action="store_true", help="print JSON instead of the report")
         kind.add_argument("--csv", action="store_true", help="print a line for each site of each run instead")
         parser.add_argument(
-            "-o", "--output", metavar="FILE", default="-",
+            "-o",
+            "--output",
+            metavar="FILE",
+            default="-",
             help="write that to FILE; default: standard output, after the command's own",
-        )  # fmt: skip
+        )
         parser.add_argument("--html", metavar="OUT", help="write a web page with the curve, too")
         parser.add_argument(
             "--pprof", metavar="FILE", help="write work and span by site as a pprof file, too"
@@ -169,9 +176,11 @@ def _run(command: Sequence[str], variables: dict[str, str], interrupt: Interrupt
         while child.poll() is None:
             time.sleep(_POLL_SECONDS)
             waited = time.monotonic() - interrupt.time_s
-            if interrupt.signal and not passed_on and (
-                interrupt.signal != signal.SIGINT or waited > _GRACE_SECONDS
-            ):  # fmt: skip
+            if (
+                interrupt.signal
+                and not passed_on
+                and (interrupt.signal != signal.SIGINT or waited > _GRACE_SECONDS)
+            ):
                 passed_on = True
                 child.send(interrupt.signal)
     finally:

@@ -131,9 +131,10 @@ def _measure(args: argparse.Namespace, pid: int, interrupt: Interrupt) -> tuple[
     allow_many_files()
     budget = Budget(args.budget / 100, _BURST_NS)
     events = choose([])
-    with BpfKernel(
-        events.names, _FREQUENCY_HZ, budget=budget, waits=False, sizes=phase_sizes()
-    ) as kernel, ExitStack() as until_end:  # fmt: skip
+    with (
+        BpfKernel(events.names, _FREQUENCY_HZ, budget=budget, waits=False, sizes=phase_sizes()) as kernel,
+        ExitStack() as until_end,
+    ):
         prices = machine_prices(kernel)
         kernel.breaker.set_prices(prices)
         phases = until_end.enter_context(_Phases(kernel))
@@ -245,9 +246,14 @@ class _Measurement:
         phases = [_phase(one, self._phases.load_map) for one in sums]
         command = main.process.command or main.process.comm
         record = record_of(
-            phases, pid=pid, command=command, threads=max(state.widest, 1), regions=state.regions,
-            cpu_s=cpu_s, elapsed_s=elapsed_s,
-        )  # fmt: skip
+            phases,
+            pid=pid,
+            command=command,
+            threads=max(state.widest, 1),
+            regions=state.regions,
+            cpu_s=cpu_s,
+            elapsed_s=elapsed_s,
+        )
         return record, self._notes
 
 

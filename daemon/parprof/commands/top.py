@@ -61,13 +61,20 @@ class TopCommand:
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
         parser.add_argument(
-            "-i", "--interval", metavar="SECONDS", type=float, default=DEFAULT_INTERVAL_SECONDS,
+            "-i",
+            "--interval",
+            metavar="SECONDS",
+            type=float,
+            default=DEFAULT_INTERVAL_SECONDS,
             help="time between updates (default: %(default)s)",
-        )  # fmt: skip
+        )
         parser.add_argument(
-            "--sort", metavar="KEY", choices=tuple(sorts()), default=UNUSED.name,
+            "--sort",
+            metavar="KEY",
+            choices=tuple(sorts()),
+            default=UNUSED.name,
             help=f"{', '.join(sorts())} (default: %(default)s)",
-        )  # fmt: skip
+        )
         parser.add_argument("--once", action="store_true", help="print one table and end")
         parser.add_argument("--json", action="store_true", help="print JSON, one line for each update")
         add_socket_option(parser)

@@ -77,12 +77,14 @@ def change(a: Scale, b: Scale) -> ScaleChange:
         )
     old, new = pairs[-1]
     return ScaleChange(
-        a, b, pairs,
+        a,
+        b,
+        pairs,
         _rows(old.sites, new.sites, lambda one: (one.kind, context_of(one)), lambda one: one.bound_s),
         _rows(
             old.calls, new.calls, lambda one: (one.caller, one.callee), lambda one: one.on_span.local_span_s
         ),
-    )  # fmt: skip
+    )
 
 
 def _rows(
@@ -176,11 +178,17 @@ def page(found: ScaleChange) -> WebPage:
     cores = _table(
         (_cores(found), "at best A", "B", "change", "span A", "span B"),
         (
-            (str(old.threads), factor(x := _speedup(old, found.a)), factor(y := _speedup(new, found.b)),
-             _percent(x, y), short_time(old.span_s), short_time(new.span_s))
+            (
+                str(old.threads),
+                factor(x := _speedup(old, found.a)),
+                factor(y := _speedup(new, found.b)),
+                _percent(x, y),
+                short_time(old.span_s),
+                short_time(new.span_s),
+            )
             for old, new in found.pairs
         ),
-    )  # fmt: skip
+    )
     notes = "".join(f"<p>{text(note)}</p>" for note in found.notes)
     body = (
         f"<h1>What changed in how far it scales</h1>{definitions(facts)}{notes}{cores}"

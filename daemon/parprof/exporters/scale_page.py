@@ -206,10 +206,14 @@ def _call_row(call: CallSite, span_s: float) -> str:
     on_span, on_work = call.on_span, call.on_work
     share = on_span.local_span_s / span_s if span_s else 0.0
     numbers = _numbers(
-        percentage(share, 1), short_time(on_span.local_span_s), str(on_span.count),
-        f"{on_span.top_call_site.parallelism:.2f}", str(on_work.count), short_time(on_work.local_work_s),
+        percentage(share, 1),
+        short_time(on_span.local_span_s),
+        str(on_span.count),
+        f"{on_span.top_call_site.parallelism:.2f}",
+        str(on_work.count),
+        short_time(on_work.local_work_s),
         f"{on_work.top_call_site.parallelism:.2f}",
-    )  # fmt: skip
+    )
     return f"<tr>{numbers}<td>{text(call.label)}</td></tr>"
 
 

@@ -147,11 +147,20 @@ def to_csv(scale: Scale) -> str:
 
 def _cells(one: Prediction, site: ScaleSite) -> list[object]:
     return [
-        one.threads, f"{one.speedup:.4f}", site.label, site.kind.name.lower(), context_of(site), site.count,
-        f"{site.work_s:.9f}", f"{site.span_s:.9f}", site.span_count, f"{site.bound_s:.9f}", f"{site.share:.6f}",
+        one.threads,
+        f"{one.speedup:.4f}",
+        site.label,
+        site.kind.name.lower(),
+        context_of(site),
+        site.count,
+        f"{site.work_s:.9f}",
+        f"{site.span_s:.9f}",
+        site.span_count,
+        f"{site.bound_s:.9f}",
+        f"{site.share:.6f}",
         f"{site.speedup_if_fixed:.4f}" if site.speedup_if_fixed < NO_LIMIT else "",
         *_OF_NO_CALL,
-    ]  # fmt: skip
+    ]
 
 
 _OF_NO_CALL = ("",) * 7
@@ -161,10 +170,22 @@ def _call_cells(one: Prediction, call: CallSite) -> list[object]:
     on_work, on_span = call.on_work, call.on_span
     share = on_span.local_span_s / one.span_s if one.span_s else 0.0
     return [
-        one.threads, f"{one.speedup:.4f}", call.label, "call", call.caller, on_work.count,
-        f"{on_work.local_work_s:.9f}", f"{on_span.local_span_s:.9f}", on_span.count, "", f"{share:.6f}", "",
-        call.callee, *_measure_cells(on_work.top_call_site), *_measure_cells(on_span.top_call_site),
-    ]  # fmt: skip
+        one.threads,
+        f"{one.speedup:.4f}",
+        call.label,
+        "call",
+        call.caller,
+        on_work.count,
+        f"{on_work.local_work_s:.9f}",
+        f"{on_span.local_span_s:.9f}",
+        on_span.count,
+        "",
+        f"{share:.6f}",
+        "",
+        call.callee,
+        *_measure_cells(on_work.top_call_site),
+        *_measure_cells(on_span.top_call_site),
+    ]
 
 
 def _measure_cells(measure: Measure) -> tuple[str, str, str]:

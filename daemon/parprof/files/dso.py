@@ -54,9 +54,15 @@ class Dso(SelfClosing):
     """
 
     def __init__(
-        self, key: FileKey, path: str, *, ways: tuple[Opening, ...] = (), file: OpenFile | None = None,
-        problem: str = "", on_use: Callable[[Dso], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        key: FileKey,
+        path: str,
+        *,
+        ways: tuple[Opening, ...] = (),
+        file: OpenFile | None = None,
+        problem: str = "",
+        on_use: Callable[[Dso], None] | None = None,
+    ) -> None:
         """Made by `DsoCache` alone. ``ways`` are how the file can be opened (again)."""
         self._file = file
         self.key = key

@@ -192,18 +192,30 @@ def _offsets(btf: _Btf, wanted: dict[str, tuple[str, ...]]) -> tuple[int, ...] |
 
 
 def _executable(btf: _Btf) -> tuple[int, ...] | None:
-    return _offsets(btf, {
-        "linux_binprm": ("file",), "file": ("f_inode",), "inode": ("i_ino", "i_size", "i_generation", "i_sb"),
-        "super_block": ("s_dev",),
-    })  # fmt: skip
+    return _offsets(
+        btf,
+        {
+            "linux_binprm": ("file",),
+            "file": ("f_inode",),
+            "inode": ("i_ino", "i_size", "i_generation", "i_sb"),
+            "super_block": ("s_dev",),
+        },
+    )
 
 
 def _mappings(btf: _Btf) -> tuple[int, ...] | None:
-    found = _offsets(btf, {
-        "task_struct": ("mm",), "mm_struct": ("mm_mt",), "maple_tree": ("ma_root",), "maple_node": ("mr64", "ma64"),
-        "maple_range_64": ("pivot", "slot"), "maple_arange_64": ("pivot", "slot"),
-        "vm_area_struct": ("vm_start", "vm_end", "vm_pgoff", "vm_flags", "vm_file"),
-    })  # fmt: skip
+    found = _offsets(
+        btf,
+        {
+            "task_struct": ("mm",),
+            "mm_struct": ("mm_mt",),
+            "maple_tree": ("ma_root",),
+            "maple_node": ("mr64", "ma64"),
+            "maple_range_64": ("pivot", "slot"),
+            "maple_arange_64": ("pivot", "slot"),
+            "vm_area_struct": ("vm_start", "vm_end", "vm_pgoff", "vm_flags", "vm_file"),
+        },
+    )
     if found is None:
         return None
     mm, tree, root, narrow, wide, pivot, slot, wide_pivot, wide_slot, *mapping = found

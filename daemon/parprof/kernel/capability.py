@@ -40,16 +40,20 @@ def _privileges() -> Finding:
     missing = missing_capabilities(FOR_OWN_PROCESSES)
     if missing:
         return Finding(
-            "privileges", False, f"missing {', '.join(missing)}",
+            "privileges",
+            False,
+            f"missing {', '.join(missing)}",
             "run as root; CAP_BPF and CAP_PERFMON are enough for record, and for attach to processes of one's own",
             fatal=True,
-        )  # fmt: skip
+        )
     missing = missing_capabilities(FOR_OTHERS)
     if missing:
         return Finding(
-            "privileges", True, "enough for record, and for attach to processes of one's own",
+            "privileges",
+            True,
+            "enough for record, and for attach to processes of one's own",
             f"attach to those of others, and parprofd: {', '.join(missing)} too",
-        )  # fmt: skip
+        )
     return Finding("privileges", True, "root" if os.geteuid() == 0 else "all that any command needs")
 
 
@@ -58,33 +62,42 @@ def _memory() -> Iterator[Finding]:
     closed = memory_closed()
     if closed:
         yield Finding(
-            "memory", False, f"that of processes which we did not start is closed to us: {closed}",
+            "memory",
+            False,
+            f"that of processes which we did not start is closed to us: {closed}",
             "as root: sysctl kernel.yama.ptrace_scope=0; else attach does not name Python functions, and n_w comes "
             "from probes alone",
-        )  # fmt: skip
+        )
 
 
 def _pid_namespace() -> Finding:
     if os.readlink("/proc/self") != str(os.getpid()):
         return Finding(
-            "PID namespace", False, "/proc is that of another PID namespace than ours",
-            "mount the right one: mount -t proc proc /proc", fatal=True,
-        )  # fmt: skip
+            "PID namespace",
+            False,
+            "/proc is that of another PID namespace than ours",
+            "mount the right one: mount -t proc proc /proc",
+            fatal=True,
+        )
     if pid_namespace() == 0:
         return Finding("PID namespace", True, "the initial one")
     return Finding(
-        "PID namespace", True, "one of our own: the processes in it are seen",
+        "PID namespace",
+        True,
+        "one of our own: the processes in it are seen",
         "for those of the whole machine: start the container with --pid=host",
-    )  # fmt: skip
+    )
 
 
 def _btf() -> Finding:
     if Path("/sys/kernel/btf/vmlinux").exists():
         return Finding("BTF", True, "present")
     return Finding(
-        "BTF", False, "absent (/sys/kernel/btf/vmlinux): BPF programs cannot be compiled here",
+        "BTF",
+        False,
+        "absent (/sys/kernel/btf/vmlinux): BPF programs cannot be compiled here",
         "a kernel with CONFIG_DEBUG_INFO_BTF=y",
-    )  # fmt: skip
+    )
 
 
 def _programs() -> Iterator[Finding]:
@@ -158,9 +171,11 @@ def _clock() -> Finding:
     refusal = perf_events.is_available("cpu-clock")
     if refusal is None:
         return Finding(
-            "clock event", True, "cpu-clock: there is no PMU here",
+            "clock event",
+            True,
+            "cpu-clock: there is no PMU here",
             "give the virtual machine a virtual PMU for cycles and cache events",
-        )  # fmt: skip
+        )
     if refusal.errno in (errno.EACCES, errno.EPERM):
         says, _, remedy = str(perf_not_permitted()).partition(": ")
         return Finding("clock event", False, says, remedy, fatal=True)
@@ -192,9 +207,11 @@ def children() -> Finding:
     missing = seccomp.missing()
     if missing:
         return Finding(
-            "children", False, f"those that read foreign files are nobody; no filter of system calls: {missing}",
+            "children",
+            False,
+            f"those that read foreign files are nobody; no filter of system calls: {missing}",
             "a kernel with CONFIG_SECCOMP_FILTER=y, on x86-64; profiling works without",
-        )  # fmt: skip
+        )
     return Finding("children", True, "those that read foreign files are nobody, with few system calls")
 
 

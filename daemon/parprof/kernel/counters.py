@@ -9,9 +9,24 @@ from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.records import Cost
 from parprof.kernel.stacks import PYTHON_ENDS, STACK_ENDS
 
-LOST_REASONS = ("counts_full", "stack_ring", "user_stack", "control_ring", "threads_full", "processes_full",
-                "nesting", "learned_full", "trace_ring", "contexts", "memory",
-                "undecided", "cpus", "waits", "calls", "callers")  # fmt: skip
+LOST_REASONS = (
+    "counts_full",
+    "stack_ring",
+    "user_stack",
+    "control_ring",
+    "threads_full",
+    "processes_full",
+    "nesting",
+    "learned_full",
+    "trace_ring",
+    "contexts",
+    "memory",
+    "undecided",
+    "cpus",
+    "waits",
+    "calls",
+    "callers",
+)
 _STATISTICS = {
     "samples": 16, "switches": 17, "wakeups": 18, "repaired": 19, "unsure": 20, "contexts": 21, "caught": 23,
     "checked": 24, "disagreed": 25, "ticks": 26, "known_creations": 27,

@@ -56,10 +56,14 @@ class _Child:
                 self._counter = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
                 numbers = [theirs.fileno(), self._counter]
                 self._process = _Process(
-                    [sys.executable, "-I", "-S", str(DETACH_WORKER), *map(str, numbers)], pass_fds=numbers, cwd="/",
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                    [sys.executable, "-I", "-S", str(DETACH_WORKER), *map(str, numbers)],
+                    pass_fds=numbers,
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
                     start_new_session=True,
-                )  # fmt: skip
+                )
             except BaseException:
                 self.disconnect()
                 raise

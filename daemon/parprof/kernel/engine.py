@@ -123,9 +123,13 @@ class BpfKernel(Closing):
         self.amounts = AmountEvents(self._object, amounts, self.events)
         """The events that are sampled by amount."""
         self._settings = Settings(
-            self._object, frequency_hz, budget or Budget(),
-            trace=trace, system_wide=system_wide, activations=activations,
-        )  # fmt: skip
+            self._object,
+            frequency_hz,
+            budget or Budget(),
+            trace=trace,
+            system_wide=system_wide,
+            activations=activations,
+        )
         self._lives = Tracepoints(self._object, LIVES)
         definition = self._object.definitions["counters"]
         self._counters = Counters(self._object.maps["counters"], definition["max_entries"])
@@ -409,9 +413,16 @@ class BpfKernel(Closing):
             r: Any = layout.from_buffer_copy(raw)
             self._has_learned |= r.type == records.RECORD_LEARNED
             yield records.ControlRecord(
-                r.type, r.tgid, r.tid, r.image, r.parent_tgid, bool(r.stopped), r.address, r.time_ns,
+                r.type,
+                r.tgid,
+                r.tid,
+                r.image,
+                r.parent_tgid,
+                bool(r.stopped),
+                r.address,
+                r.time_ns,
                 r.comm.decode(errors="replace"),
-            )  # fmt: skip
+            )
 
     def trace_records(self) -> Iterator[records.TraceRecord]:
         """Single samples since the last call; only with ``trace``."""

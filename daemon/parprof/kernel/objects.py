@@ -99,8 +99,12 @@ def compile_in_child(output: Path) -> dict[str, Any]:
     environment = dict(os.environ, PYTHONPATH=str(Path(__file__).resolve().parents[2]))
     try:
         done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMPILE_SECONDS,
-        )  # fmt: skip
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_COMPILE_SECONDS,
+        )
     except subprocess.TimeoutExpired as error:
         raise KernelUnsupported(f"compiling the BPF programs took over {_COMPILE_SECONDS} s") from error
     if done.returncode:

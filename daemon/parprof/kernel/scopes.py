@@ -108,9 +108,14 @@ class Scopes:
             return {}
         took = ScopeState(0, (raw.word >> _N_BITS) * _UNIT_NS, 0, (0,)).until(now_ns).level_ns[0]
         key = wait_key(
-            ThreadState.STALLED, raw.stall_image, raw.stall_tid, raw.stall_user, raw.stall_kernel, raw.stall_context,
+            ThreadState.STALLED,
+            raw.stall_image,
+            raw.stall_tid,
+            raw.stall_user,
+            raw.stall_kernel,
+            raw.stall_context,
             raw.stall_epoch,
-        )  # fmt: skip
+        )
         return {key: Count(1, took)}
 
     def forget(self, number: int) -> None:

@@ -192,9 +192,12 @@ class StackTable:
         else:
             frames = tuple((w & ~INTERRUPTED, i > 0 and not w & INTERRUPTED) for i, w in enumerate(words))
         return Stack(
-            frames, _name(STACK_ENDS, record.end), _python(record), _name(PYTHON_ENDS, record.python_end),
+            frames,
+            _name(STACK_ENDS, record.end),
+            _python(record),
+            _name(PYTHON_ENDS, record.python_end),
             record.cut,
-        )  # fmt: skip
+        )
 
     def touch(self, digests: Iterable[int], now: int) -> None:
         """These stacks were sampled in the period of that number: `trim` keeps them for a while."""

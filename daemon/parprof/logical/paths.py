@@ -180,10 +180,13 @@ class LogicalPaths:
         if before is None and unwound.whole and self._is_idle(unwound):
             complete = True
         located = Located(
-            folded.path, unwound.path, complete, self._shared.kinds.kind(unwound.path),
+            folded.path,
+            unwound.path,
+            complete,
+            self._shared.kinds.kind(unwound.path),
             before is not None and before.path[0] is UNKNOWN_CONTEXT,
             self._work(unwound) if before is _UNKNOWN else (),
-        )  # fmt: skip
+        )
         located = located.in_handler() if unwound.in_slot else located
         return StackInContext(located, folded, complete, self._begin(unwound))
 

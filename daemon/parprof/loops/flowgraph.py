@@ -138,9 +138,13 @@ def natural_loops(graph: Successors, root: int) -> LoopForest:
     headers = sorted(latches, key=walk.number.__getitem__)
     parents, innermost = _nest(headers, latches, predecessors)
     return LoopForest(
-        headers, parents, [sorted(set(latches[header])) for header in headers], innermost, irreducible,
+        headers,
+        parents,
+        [sorted(set(latches[header])) for header in headers],
+        innermost,
+        irreducible,
         [number != NONE for number in walk.number],
-    )  # fmt: skip
+    )
 
 
 def _nest(

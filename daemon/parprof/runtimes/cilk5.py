@@ -35,11 +35,20 @@ class Cilk5Layout:
     def chain(self) -> ClosureChain:
         """Where this library keeps the ancestors of stolen frames."""
         return ClosureChain(
-            argument=1, ws_self=_WS_SELF, ws_stack=_WS_STACK, ws_context=_WS_CONTEXT, context_ro=_CONTEXT_RO,
-            ro_deques=self.ro_deques, deque_size=self.deque_size, deque_bottom=self.deque_bottom,
-            parent=self.closure_parent, frame=self.closure_frame, entry=_FRAME_ENTRY, signature=_FRAME_SIGNATURE,
+            argument=1,
+            ws_self=_WS_SELF,
+            ws_stack=_WS_STACK,
+            ws_context=_WS_CONTEXT,
+            context_ro=_CONTEXT_RO,
+            ro_deques=self.ro_deques,
+            deque_size=self.deque_size,
+            deque_bottom=self.deque_bottom,
+            parent=self.closure_parent,
+            frame=self.closure_frame,
+            entry=_FRAME_ENTRY,
+            signature=_FRAME_SIGNATURE,
             inlet=_SIGNATURE_INLET,
-        )  # fmt: skip
+        )
 
 
 _FLAGS = "Cilk_flags_are_wrong_{}_please_recompile"
@@ -73,13 +82,21 @@ class Cilk5(Agent):
     is_inlined = True
     first_work = re.compile(r"invoke_main_slow\Z")
     hooks: tuple[Hook, ...] = (
-        hook("invoke_main_slow", Edge.WORK, "the scheduler runs the first procedure (cilk-5.4.6 invoke-main.c)",
-             root_argument=1),
+        hook(
+            "invoke_main_slow",
+            Edge.WORK,
+            "the scheduler runs the first procedure (cilk-5.4.6 invoke-main.c)",
+            root_argument=1,
+        ),
         hook("Cilk_child_main", Edge.END, "a worker thread begins, without work (cilk-5.4.6 sched.c)"),
-        hook("Cilk_scheduler", Edge.END, "a worker looks for work, once in a Cilk_start (cilk-5.4.6 sched.c)",
-             root_argument=1),
+        hook(
+            "Cilk_scheduler",
+            Edge.END,
+            "a worker looks for work, once in a Cilk_start (cilk-5.4.6 sched.c)",
+            root_argument=1,
+        ),
         hook("finish_promote", Edge.STEAL, "a thief takes a frame, or an inlet aborts (cilk-5.4.6 sched.c)"),
-    )  # fmt: skip
+    )
     outlined_root = 1
     _slow = re.compile(r"_cilk_(\w+)_slow")
 
@@ -104,7 +121,16 @@ class Cilk5(Agent):
         if layout is None:
             raise UnknownLayout(f"{dso.name}: a library of Cilk-5 that does not tell how it was built")
         return WorkerArray(
-            Root.LEARNED, 0, (_WS_CONTEXT, _CONTEXT_RO), count=_RO_ACTIVE_SIZE, array=layout.ro_deques,
-            stride=layout.deque_size, pointers=False, worker_hops=(layout.deque_bottom,),
-            value=layout.closure_status, size=4, equals=_RUNNING, closures=layout.chain(),
-        )  # fmt: skip
+            Root.LEARNED,
+            0,
+            (_WS_CONTEXT, _CONTEXT_RO),
+            count=_RO_ACTIVE_SIZE,
+            array=layout.ro_deques,
+            stride=layout.deque_size,
+            pointers=False,
+            worker_hops=(layout.deque_bottom,),
+            value=layout.closure_status,
+            size=4,
+            equals=_RUNNING,
+            closures=layout.chain(),
+        )

@@ -82,9 +82,18 @@ class CilkPlus(Agent):
             raise UnknownLayout(f"{dso.name}: Cilk Plus before its ABI 1")
         _check(process, root, dso.name)
         return WorkerArray(
-            Root.POINTER, root, (), count=_G_P, array=_G_WORKERS, stride=8, pointers=True,
-            worker_hops=(_WORKER_L,), value=_L_FRAME_FF, size=8, equals=None,
-        )  # fmt: skip
+            Root.POINTER,
+            root,
+            (),
+            count=_G_P,
+            array=_G_WORKERS,
+            stride=8,
+            pointers=True,
+            worker_hops=(_WORKER_L,),
+            value=_L_FRAME_FF,
+            size=8,
+            equals=None,
+        )
 
 
 def _check(process: Memory, root: int, label: str) -> None:

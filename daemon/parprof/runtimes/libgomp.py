@@ -85,19 +85,36 @@ class Libgomp(Agent):
     hooks: tuple[Hook, ...] = (
         LEGACY_ENTRIES,
         REGION_ENTRIES,
-        hook("GOMP_barrier GOMP_barrier_cancel GOMP_loop_end GOMP_loop_end_cancel GOMP_sections_end "
-             "GOMP_sections_end_cancel GOMP_workshare_task_reduction_unregister",
-             Edge.WAIT, "a team barrier (gcc libgomp/barrier.c, loop.c)", is_barrier=True),
-        hook("GOMP_single_copy_start GOMP_parallel_end", Edge.WAIT,
-             "the barrier of a team, but not of all of it (gcc libgomp/single.c), or its last (parallel.c)"),
-        hook("GOMP_taskwait GOMP_taskwait_depend GOMP_taskgroup_end", Edge.WAIT,
-             "waits for tasks, running them meanwhile (gcc libgomp/task.c)"),
-        hook("GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock", Edge.WAIT,
-             "a lock: waits only on its slow path (gcc libgomp/critical.c)", slow_path=True),
-        hook("omp_set_nest_lock GOMP_ordered_start GOMP_doacross_wait GOMP_doacross_ull_wait", Edge.WAIT,
-             "waits for other threads (gcc libgomp/ordered.c)"),
+        hook(
+            "GOMP_barrier GOMP_barrier_cancel GOMP_loop_end GOMP_loop_end_cancel GOMP_sections_end "
+            "GOMP_sections_end_cancel GOMP_workshare_task_reduction_unregister",
+            Edge.WAIT,
+            "a team barrier (gcc libgomp/barrier.c, loop.c)",
+            is_barrier=True,
+        ),
+        hook(
+            "GOMP_single_copy_start GOMP_parallel_end",
+            Edge.WAIT,
+            "the barrier of a team, but not of all of it (gcc libgomp/single.c), or its last (parallel.c)",
+        ),
+        hook(
+            "GOMP_taskwait GOMP_taskwait_depend GOMP_taskgroup_end",
+            Edge.WAIT,
+            "waits for tasks, running them meanwhile (gcc libgomp/task.c)",
+        ),
+        hook(
+            "GOMP_critical_start GOMP_critical_name_start GOMP_atomic_start omp_set_lock",
+            Edge.WAIT,
+            "a lock: waits only on its slow path (gcc libgomp/critical.c)",
+            slow_path=True,
+        ),
+        hook(
+            "omp_set_nest_lock GOMP_ordered_start GOMP_doacross_wait GOMP_doacross_ull_wait",
+            Edge.WAIT,
+            "waits for other threads (gcc libgomp/ordered.c)",
+        ),
         TASK_ENTRIES,
-    )  # fmt: skip
+    )
 
     def encloser(self, name: str) -> str | None:
         """The function that a region's or task's body was outlined from."""

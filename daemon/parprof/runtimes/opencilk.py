@@ -153,9 +153,18 @@ class OpenCilk(Agent):
 
 def _plan(layout: OpenCilkLayout, kind: Root, root: int, hops: tuple[int, ...]) -> WorkerArray:
     return WorkerArray(
-        kind, root, hops, count=layout.g_nworkers, array=layout.g_workers, stride=8, pointers=True,
-        worker_hops=(layout.worker_l,), value=layout.l_state, size=2, equals=_RUN,
-    )  # fmt: skip
+        kind,
+        root,
+        hops,
+        count=layout.g_nworkers,
+        array=layout.g_workers,
+        stride=8,
+        pointers=True,
+        worker_hops=(layout.worker_l,),
+        value=layout.l_state,
+        size=2,
+        equals=_RUN,
+    )
 
 
 def _check(process: Memory, root: int, layout: OpenCilkLayout, label: str) -> None:

@@ -53,6 +53,16 @@ def _site(index: int, phase: Phase, threads: int) -> SiteRecord:
         kind, address, origin = SiteKind.PHASE, phase.barrier, body
     uneven_s = 0.0 if phase.is_serial else max(0.0, phase.span_s - phase.work_s / threads)
     return SiteRecord(
-        index, kind, address, origin, phase.work_s, phase.count, phase.span_s, phase.count, phase.span_s, uneven_s,
-        0.0, 0.0,
-    )  # fmt: skip
+        index,
+        kind,
+        address,
+        origin,
+        phase.work_s,
+        phase.count,
+        phase.span_s,
+        phase.count,
+        phase.span_s,
+        uneven_s,
+        0.0,
+        0.0,
+    )

@@ -314,6 +314,6 @@ def _sites(
                 uneven / per_second,
                 critical / per_second,
                 hold / per_second,
-            )  # fmt: skip
+            )
         )
     return tuple(found)

@@ -198,9 +198,14 @@ class Watching:
             self._hits[target.plan.runtime] += max(hits, 0)
             cores = mean_cores(account.take_held(target.cores_held()))
             times = CoreTime(
-                interval.work_ns / 1e9, interval.idleness_ns / 1e9, ready_ns / 1e9, cores,
-                seconds, 1 / frequency_hz, most.get(target.image, 0),
-            )  # fmt: skip
+                interval.work_ns / 1e9,
+                interval.idleness_ns / 1e9,
+                ready_ns / 1e9,
+                cores,
+                seconds,
+                1 / frequency_hz,
+                most.get(target.image, 0),
+            )
             self._check(account, times)
             self._compare(target, interval, times, ticked)
             paid = [now - then for now, then in zip(target.spent_ns, account.charged_ns, strict=True)]
@@ -247,7 +252,12 @@ class Watching:
         target = charged.target
         return Profile(
             process=ProcessInfo(
-                target.pid, target.process.comm, self._command(target), target.plan.runtime, cores, target.n_w_source
+                target.pid,
+                target.process.comm,
+                self._command(target),
+                target.plan.runtime,
+                cores,
+                target.n_w_source,
             ),
             duration_s=charged.usage.seconds,
             frequency_hz=charged.frequency_hz,
@@ -256,7 +266,7 @@ class Watching:
             target_cost_percent=100 * charged.account.cost_ratio,
             notes=[*self._impossible(self._known(target)), *target.notes()],
             start_time_s=charged.start_s,
-        )  # fmt: skip
+        )
 
     def _command(self, target: Target) -> str:
         """How a process is shown. Not by the first word of its command line: many programs write all of it there."""

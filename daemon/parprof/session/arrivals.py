@@ -164,10 +164,16 @@ class Arrivals:
         scope = before.scope if before is not None else self._scope_for(record.image)
         try:
             target = Target(
-                self._watched, self._describe(record, like), record.image, follow=before.follows if before else False,
-                stop=before.stops if before else False, scope=scope, program=record.address, like=like,
+                self._watched,
+                self._describe(record, like),
+                record.image,
+                follow=before.follows if before else False,
+                stop=before.stops if before else False,
+                scope=scope,
+                program=record.address,
+                like=like,
                 begun_ns=record.time_ns,
-            )  # fmt: skip
+            )
         except TargetError:
             self._kernel.unwatch(record.pid)
             return

@@ -36,9 +36,11 @@ class Symbolizer(Closing):
     """Resolves addresses, many at a time; remembers what it resolved. For one thread."""
 
     def __init__(
-        self, file_seconds: float = FILE_SECONDS, log: Callable[[str], None] | None = None,
+        self,
+        file_seconds: float = FILE_SECONDS,
+        log: Callable[[str], None] | None = None,
         pass_seconds: float = math.inf,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Give up on a file that takes longer than ``file_seconds`` to read, and fall back on its names.
 
         ``log`` is told, a line at a time, what takes long: downloads from debuginfod servers. `resolve` begins no

@@ -88,9 +88,14 @@ class Fetcher:
             return True
 
         return get(
-            f"{url}/buildid/{build_id}/debuginfo", _HEADERS, take,
-            seconds=seconds, redirections=_MAX_REDIRECTIONS, context=self._context, proxy_of=_proxy_of,
-        )  # fmt: skip
+            f"{url}/buildid/{build_id}/debuginfo",
+            _HEADERS,
+            take,
+            seconds=seconds,
+            redirections=_MAX_REDIRECTIONS,
+            context=self._context,
+            proxy_of=_proxy_of,
+        )
 
     def _copy(self, answer: Answer, out: IO[bytes], build_id: str) -> None:
         out.seek(0)

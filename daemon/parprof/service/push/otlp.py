@@ -116,9 +116,13 @@ class _Translator:
     def translate(self) -> None:
         tables = self._tables
         for table in (
-            tables.mapping_table, tables.location_table, tables.function_table,
-            tables.link_table, tables.attribute_table, tables.stack_table,
-        ):  # fmt: skip
+            tables.mapping_table,
+            tables.location_table,
+            tables.function_table,
+            tables.link_table,
+            tables.attribute_table,
+            tables.stack_table,
+        ):
             table.add()
         self._places()
         samples = [
