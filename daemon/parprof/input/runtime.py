@@ -35,6 +35,7 @@ RUNTIME = Library(
         "-fvisibility=hidden",
         "-fno-builtin",
         "-mcx16",
+        "-falign-functions=64",  # where a hook lies in its cache lines made up to 10 % of a program's time
         "-ftls-model=initial-exec",
         "-Wl,-soname,libtsan.so.2",
         "-Wl,-z,defs",
