@@ -154,13 +154,15 @@ DOACROSS(guided)
 
 /* With reductions of tasks, or memory that the loop keeps. Without bounds, a static loop asks for none. */
 #define KEEPS long *reductions, void **memory
-CHUNK(GOMP_loop_start, long, (long start, long end, long step, long kind, long chunk, long *from, long *to, KEEPS), start,
-      end, step, kind, chunk, from, to, reductions, memory)
+CHUNK(GOMP_loop_start, long,
+      (long start, long end, long step, long kind, long chunk, long *from, long *to, KEEPS), start, end, step, kind,
+      chunk, from, to, reductions, memory)
 CHUNK(GOMP_loop_ordered_start, long,
       (long start, long end, long step, long kind, long chunk, long *from, long *to, KEEPS), start, end, step, kind,
       chunk, from, to, reductions, memory)
-CHUNK(GOMP_loop_ull_start, ull, (_Bool up, ull start, ull end, ull step, long kind, ull chunk, ull *from, ull *to, KEEPS),
-      up, start, end, step, kind, chunk, from, to, reductions, memory)
+CHUNK(GOMP_loop_ull_start, ull,
+      (_Bool up, ull start, ull end, ull step, long kind, ull chunk, ull *from, ull *to, KEEPS), up, start, end, step,
+      kind, chunk, from, to, reductions, memory)
 CHUNK(GOMP_loop_ull_ordered_start, ull,
       (_Bool up, ull start, ull end, ull step, long kind, ull chunk, ull *from, ull *to, KEEPS), up, start, end, step,
       kind, chunk, from, to, reductions, memory)
@@ -193,11 +195,11 @@ HOOK struct kmp_task *__kmpc_omp_task_alloc(PLACE, int flags, size_t bytes, size
     return with_head(RUNTIME(__kmpc_omp_task_alloc)(place, thread, flags, bytes, shared_bytes, entry), bytes);
 }
 
-extern struct kmp_task *__kmpc_omp_target_task_alloc(PLACE, int flags, size_t bytes, size_t shared_bytes, kmp_entry entry,
-                                                     int64_t device);
+extern struct kmp_task *__kmpc_omp_target_task_alloc(PLACE, int flags, size_t bytes, size_t shared_bytes,
+                                                     kmp_entry entry, int64_t device);
 WRAPPED(__kmpc_omp_target_task_alloc);
-HOOK struct kmp_task *__kmpc_omp_target_task_alloc(PLACE, int flags, size_t bytes, size_t shared_bytes, kmp_entry entry,
-                                                   int64_t device)
+HOOK struct kmp_task *__kmpc_omp_target_task_alloc(PLACE, int flags, size_t bytes, size_t shared_bytes,
+                                                   kmp_entry entry, int64_t device)
 {
     return with_head(RUNTIME(__kmpc_omp_target_task_alloc)(place, thread, flags, bytes, shared_bytes, entry, device),
                      bytes);
