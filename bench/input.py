@@ -1,6 +1,6 @@
 """What `parprof input` costs the target: CPU time and memory with it as ratios of those without, in pairs.
 
-    .venv/bin/python bench/input.py [--pairs 3] [--only REGEX] [--builds valgrind,gcc,clang]
+    .venv/bin/python bench/input.py [--pairs 3] [--only REGEX] [--builds valgrind,gcc,clang] [--apart]
 
 A program (bench/programs/input_cost.c, -O2) first finds out how often to repeat its work for a third of a second of
 CPU time. Then it runs without and with the tool, in turn; CPU time is user and system time of the process by wait4,
@@ -8,6 +8,10 @@ memory its largest resident set (VmHWM), told only where that is at least 8 MB w
 the pairs. The start of the tool is in it, the report is not. Names with omp_ have two OpenMP threads, which
 wait without spinning: CPU time of threads that spin says how busy the machine is. The last line has the geometric
 means.
+
+With --apart: what threads cost that processes do not. Each program that there is with one thread and with two runs
+with one, with two, and as two processes of one thread and half the work each, side by side, all without and with the
+tool; cells are medians and ranges of the slowdown.
 """
 
 from __future__ import annotations
@@ -102,6 +106,53 @@ def measure(plain: Path, built: Path, how: str, name: str, pairs: int) -> tuple[
     return statistics.median(cpu), statistics.median(memory or [0.0])
 
 
+def together(commands: Sequence[Sequence[str]], tool: str) -> float:
+    """CPU time of commands that run at the same time; ``tool``: under which, if any."""
+    with tempfile.TemporaryDirectory() as scratch:
+        children = []
+        for number, command in enumerate(commands):
+            environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+            if tool:
+                records = Path(scratch, str(number))
+                records.mkdir()
+                start = runtime.plan(tool, command, records)
+                command, environment = start.command, {**environment, **start.environment}
+            children.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+        cpu_s = 0.0
+        for child in children:
+            _, status, usage = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            if child.returncode:
+                raise SystemExit(f"{child.args!r} ended with {child.returncode}")
+            cpu_s += usage.ru_utime + usage.ru_stime
+    return cpu_s
+
+
+def measure_apart(plain: Path, built: Path, how: str, name: str, pairs: int) -> list[str]:
+    """The slowdown with one thread, with two, and of two processes."""
+    half = max(1, repeats(plain, name) // 2)
+    tool = "valgrind" if how == "valgrind" else "tsan"
+    slowdowns: list[list[float]] = [[], [], []]
+    for _ in range(pairs):
+        for column, (words, n) in enumerate((((name, 2), 1), ((f"omp_{name}", 2), 1), ((name, 1), 2))):
+            arguments = [words[0], str(words[1] * half)]
+            without = together([[str(plain), *arguments]] * n, "")
+            slowdowns[column].append(together([[str(built), *arguments]] * n, tool) / without)
+    return [f"{statistics.median(one):.2f} ({min(one):.2f}-{max(one):.2f})" for one in slowdowns]
+
+
+def report_apart(
+    names: Sequence[str], builds: Sequence[str], programs: Mapping[str, tuple[Path, Path]], pairs: int
+) -> None:
+    """A row for each program and build."""
+    print("\n| program | one thread | two threads | two processes |\n|---|---|---|---|")
+    for name in names:
+        if f"omp_{name}" in PROGRAMS:
+            for how in builds:
+                cells = measure_apart(*programs[how], how, name, pairs)
+                print(f"| {name}, {how} | {' | '.join(cells)} |", flush=True)
+
+
 def mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(math.log(value) for value in values if value))
 
@@ -113,12 +164,18 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--only", default="")
     parser.add_argument("--builds", default="valgrind,gcc,clang")
+    parser.add_argument("--apart", action="store_true")
     args = parser.parse_args()
     builds = args.builds.split(",")
     names = [name for name in PROGRAMS if re.search(args.only, name)]
     if not names:
         parser.error(f"--only {args.only}: a regular expression; the programs are {', '.join(PROGRAMS)}")
     print(describe())
+    if args.apart:
+        with tempfile.TemporaryDirectory(prefix="parprof-bench-") as scratch:
+            programs = {how: build(Path(scratch), how) for how in builds}
+            report_apart(names, builds, programs, args.pairs)
+        return
     print(f"\n| program | {' | '.join(f'{how}: time | memory' for how in builds)} |")
     print(f"|{'---|' * (1 + 2 * len(builds))}")
     columns: dict[str, list[tuple[float, float]]] = {how: [] for how in builds}

@@ -57,10 +57,14 @@ static INPUT_APART void input_read_counts(struct input_thread *thread, struct in
                                          uint32_t stamp)
 {
     struct input_frame *top = &thread->frames[thread->depth];
-    int is_known = last->when[at] >= thread->born, is_own = input_is_own(thread, stamp);
-    int is_induced = stamp && !is_own && (!is_known || last->seen[at] != stamp);
-    int is_first = last->when[at] < top->started;
+    int is_known = last->when[at] >= thread->born, is_first = last->when[at] < top->started, is_induced = 0;
 
+    /* What was seen lies in memory of its own, and whose a stamp is in a table: only where it matters. */
+    if (stamp >> INPUT_BLOCK_SHIFT != thread->stamp_block && !(last->seen[at] == stamp && is_known)) {
+        is_induced = stamp && !input_is_own(thread, stamp);
+        if (last->seen[at] != stamp)
+            last->seen[at] = stamp;
+    }
     if (is_first) {
         struct input_frame *ancestor = is_known ? input_ancestor(thread, last->when[at]) : 0;
 
@@ -80,8 +84,6 @@ static INPUT_APART void input_read_counts(struct input_thread *thread, struct in
         input_show(stamp);
         input_count_induced(thread, top, stamp);
     }
-    if (stamp >> INPUT_BLOCK_SHIFT != thread->stamp_block && last->seen[at] != stamp)
-        last->seen[at] = stamp;
 }
 
 static INPUT_APART void input_write_there(struct input_thread *thread, uint32_t *place, struct input_last *last,

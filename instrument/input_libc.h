@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions of libc and libgomp through which data passes unseen by the compiler's hooks; part of input_tsan.c.
+ * Functions of libc through which data passes unseen by the compiler's hooks; part of input_tsan.c.
  *
  * What system calls and stdio bring is written by the kernel; what they send is read by the thread. Memory and string
- * functions read and write what they are given. Not seen: the destinations of scanf, the strings that printf prints,
- * memory that maps a file (its first reads count as any other's).
+ * functions read and write what they are given; for OpenMP's runtimes, which call them too, they only write: what such
+ * a runtime reads of its own is no input of the program's. Not seen: the destinations of scanf, the strings that printf
+ * prints, memory that maps a file (its first reads count as any other's).
  */
 #include <dirent.h>
 #include <stdarg.h>
@@ -49,19 +50,89 @@ static void each_piece(const struct iovec *pieces, int n, ssize_t bytes, void (*
     }
 }
 
-static inline void reads(const void *address, size_t bytes)
+/* The code of OpenMP's runtimes. */
+static struct {
+    uint64_t start, bytes;
+} runtimes[2];
+static int n_runtimes;
+
+static void keep_runtime(uint64_t start, uint64_t bytes)
+{
+    INPUT_LOCK();
+    if (n_runtimes < (int)(sizeof runtimes / sizeof *runtimes)) {
+        runtimes[n_runtimes].start = start;
+        runtimes[n_runtimes].bytes = bytes;
+        __atomic_store_n(&n_runtimes, n_runtimes + 1, __ATOMIC_RELEASE);
+    }
+    INPUT_UNLOCK();
+}
+
+static int is_runtime_name(const char *path)
+{
+    static const char *const starts[] = {"libgomp.", "libomp.", "libomp-", "libiomp5."};
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t at;
+
+    for (at = 0; at < sizeof starts / sizeof *starts; at++)
+        if (!strncmp(name, starts[at], strlen(starts[at])))
+            return 1;
+    return 0;
+}
+
+static int find_runtime(struct dl_phdr_info *file, size_t size, void *unused)
+{
+    size_t part;
+
+    (void)size, (void)unused;
+    for (part = 0; is_runtime_name(file->dlpi_name) && part < file->dlpi_phnum; part++)
+        if (file->dlpi_phdr[part].p_type == PT_LOAD && file->dlpi_phdr[part].p_flags & PF_X)
+            keep_runtime(file->dlpi_addr + file->dlpi_phdr[part].p_vaddr, file->dlpi_phdr[part].p_memsz);
+    return 0;
+}
+
+static void find_runtimes(void)
+{
+    dl_iterate_phdr(find_runtime, 0);
+}
+
+static inline int is_runtime(const void *caller)
+{
+    int at;
+
+    for (at = 0; at < __atomic_load_n(&n_runtimes, __ATOMIC_ACQUIRE); at++)
+        if ((uint64_t)caller - runtimes[at].start < runtimes[at].bytes)
+            return 1;
+    return 0;
+}
+
+/* These are part of the function that is wrapped, so that the caller is that function's. */
+#define WITHIN static inline __attribute__((always_inline))
+#define CALLER __builtin_return_address(0)
+
+/* The thread if what this function reads counts. */
+WITHIN struct input_thread *reading_thread(void)
 {
     struct input_thread *thread = counting_thread();
+
+    return thread && !is_runtime(CALLER) ? thread : 0;
+}
+
+WITHIN void reads(const void *address, size_t bytes)
+{
+    struct input_thread *thread = reading_thread();
 
     if (thread)
         input_read(thread, (uint64_t)address, bytes);
 }
 
-static inline void writes(const void *address, size_t bytes)
+/* A runtime's thread may write what a task is to read before it has run any code of the program's. */
+WITHIN void writes(const void *address, size_t bytes)
 {
-    struct input_thread *thread = counting_thread();
+    struct input_thread *thread = mine;
 
-    if (thread)
+    if (!thread && n_runtimes && is_runtime(CALLER))
+        thread = new_thread();
+    if (thread && !thread->is_busy)
         input_write(thread, (uint64_t)address, bytes);
 }
 
@@ -403,14 +474,16 @@ static void start_libc(void)
     libc_memset = dlsym(RTLD_NEXT, "memset");
 }
 
-HOOK void *memcpy(void *restrict to, const void *restrict from, size_t n)
+WITHIN void *our_memcpy(void *restrict to, const void *restrict from, size_t n)
 {
     reads(from, n);
     writes(to, n);
     return libc_memcpy ? libc_memcpy(to, from, n) : copy_bytes(to, from, n);
 }
 
-HOOK void *memmove(void *to, const void *from, size_t n)
+HOOK void *memcpy(void *restrict to, const void *restrict from, size_t n) { return our_memcpy(to, from, n); }
+
+WITHIN void *our_memmove(void *to, const void *from, size_t n)
 {
     reads(from, n);
     writes(to, n);
@@ -423,7 +496,9 @@ HOOK void *memmove(void *to, const void *from, size_t n)
     return to;
 }
 
-HOOK void *memset(void *to, int value, size_t n)
+HOOK void *memmove(void *to, const void *from, size_t n) { return our_memmove(to, from, n); }
+
+WITHIN void *our_memset(void *to, int value, size_t n)
 {
     size_t at;
 
@@ -435,26 +510,28 @@ HOOK void *memset(void *to, int value, size_t n)
     return to;
 }
 
-HOOK void *__tsan_memcpy(void *to, const void *from, size_t n) { return memcpy(to, from, n); }
-HOOK void *__tsan_memmove(void *to, const void *from, size_t n) { return memmove(to, from, n); }
-HOOK void *__tsan_memset(void *to, int value, size_t n) { return memset(to, value, n); }
+HOOK void *memset(void *to, int value, size_t n) { return our_memset(to, value, n); }
+
+HOOK void *__tsan_memcpy(void *to, const void *from, size_t n) { return our_memcpy(to, from, n); }
+HOOK void *__tsan_memmove(void *to, const void *from, size_t n) { return our_memmove(to, from, n); }
+HOOK void *__tsan_memset(void *to, int value, size_t n) { return our_memset(to, value, n); }
 HOOK void *__memcpy_chk(void *to, const void *from, size_t n, size_t room)
 {
     if (n > room)
         abort();
-    return memcpy(to, from, n);
+    return our_memcpy(to, from, n);
 }
 HOOK void *__memmove_chk(void *to, const void *from, size_t n, size_t room)
 {
     if (n > room)
         abort();
-    return memmove(to, from, n);
+    return our_memmove(to, from, n);
 }
 HOOK void *__memset_chk(void *to, int value, size_t n, size_t room)
 {
     if (n > room)
         abort();
-    return memset(to, value, n);
+    return our_memset(to, value, n);
 }
 
 static size_t same_bytes(const unsigned char *one, const unsigned char *other, size_t n, int is_text)
@@ -469,7 +546,7 @@ static size_t same_bytes(const unsigned char *one, const unsigned char *other, s
 WRAPPED(memcmp);
 HOOK int memcmp(const void *one, const void *other, size_t n)
 {
-    if (counting_thread()) {
+    if (reading_thread()) {
         size_t seen = same_bytes(one, other, n, 0);
 
         reads(one, seen);
@@ -481,7 +558,7 @@ HOOK int memcmp(const void *one, const void *other, size_t n)
 WRAPPED(strcmp);
 HOOK int strcmp(const char *one, const char *other)
 {
-    if (counting_thread()) {
+    if (reading_thread()) {
         size_t seen = same_bytes((const void *)one, (const void *)other, (size_t)-1, 1);
 
         reads(one, seen);
@@ -493,7 +570,7 @@ HOOK int strcmp(const char *one, const char *other)
 WRAPPED(strncmp);
 HOOK int strncmp(const char *one, const char *other, size_t n)
 {
-    if (counting_thread()) {
+    if (reading_thread()) {
         size_t seen = same_bytes((const void *)one, (const void *)other, n, 1);
 
         reads(one, seen);
@@ -525,7 +602,7 @@ HOOK char *strchr(const char *text, int byte)
 {
     char *found = REAL(strchr)(text, byte);
 
-    if (counting_thread())
+    if (reading_thread())
         reads(text, (found ? (size_t)(found - text) : length_of(text)) + 1);
     return found;
 }
@@ -534,7 +611,7 @@ HOOK char *strchr(const char *text, int byte)
     WRAPPED(name);                                   \
     HOOK type name parameters                        \
     {                                                \
-        if (counting_thread())                       \
+        if (reading_thread())                        \
             reads(text, length_of(text) + 1); \
         return REAL(name) arguments;                 \
     }
@@ -546,9 +623,9 @@ READS_ALL(double, strtod, (const char *restrict text, char **restrict end), (tex
 READS_ALL(int, atoi, (const char *text), (text))
 
 WRAPPED(strcpy);
-HOOK char *strcpy(char *restrict to, const char *restrict from)
+WITHIN char *our_strcpy(char *restrict to, const char *restrict from)
 {
-    if (counting_thread()) {
+    if (mine) {
         size_t n = length_of(from) + 1;
 
         reads(from, n);
@@ -557,10 +634,12 @@ HOOK char *strcpy(char *restrict to, const char *restrict from)
     return REAL(strcpy)(to, from);
 }
 
+HOOK char *strcpy(char *restrict to, const char *restrict from) { return our_strcpy(to, from); }
+
 WRAPPED(strncpy);
-HOOK char *strncpy(char *restrict to, const char *restrict from, size_t n)
+WITHIN char *our_strncpy(char *restrict to, const char *restrict from, size_t n)
 {
-    if (counting_thread()) {
+    if (mine) {
         size_t length = 0;
 
         while (length < n && from[length])
@@ -571,18 +650,20 @@ HOOK char *strncpy(char *restrict to, const char *restrict from, size_t n)
     return REAL(strncpy)(to, from, n);
 }
 
+HOOK char *strncpy(char *restrict to, const char *restrict from, size_t n) { return our_strncpy(to, from, n); }
+
 HOOK char *__strcpy_chk(char *restrict to, const char *restrict from, size_t room)
 {
     if (length_of(from) >= room)
         abort();
-    return strcpy(to, from);
+    return our_strcpy(to, from);
 }
 
 HOOK char *__strncpy_chk(char *restrict to, const char *restrict from, size_t n, size_t room)
 {
     if (n > room)
         abort();
-    return strncpy(to, from, n);
+    return our_strncpy(to, from, n);
 }
 
 WRAPPED(strdup);
@@ -590,7 +671,7 @@ HOOK char *strdup(const char *text)
 {
     char *copy = REAL(strdup)(text);
 
-    if (copy && counting_thread()) {
+    if (copy && mine) {
         size_t n = length_of(text) + 1;
 
         reads(text, n);
@@ -599,11 +680,18 @@ HOOK char *strdup(const char *text)
     return copy;
 }
 
+/* What a runtime's comparison calls is called by libc. */
 WRAPPED(qsort);
 HOOK void qsort(void *base, size_t n, size_t size, int (*compare)(const void *, const void *))
 {
+    struct input_thread *hidden = is_runtime(CALLER) ? counting_thread() : 0;
+
     reads(base, n * size);
+    if (hidden)
+        hidden->is_busy = 1;
     REAL(qsort)(base, n, size, compare);
+    if (hidden)
+        hidden->is_busy = 0;
     writes(base, n * size);
 }
 
@@ -717,46 +805,4 @@ HOOK __attribute__((noreturn)) void _Exit(int code)
     end_process();
     REAL(_Exit)(code);
     __builtin_unreachable();
-}
-
-/* ---- libgomp: it copies a task's arguments, in the thread that makes the task ---- */
-
-static __thread void (*copy_arguments)(void *, void *) LOCAL;
-static __thread long argument_bytes LOCAL;
-
-static void copy_seen(void *to, void *from)
-{
-    reads(from, argument_bytes);
-    writes(to, argument_bytes);
-    if (copy_arguments)
-        copy_arguments(to, from);
-    else
-        copy_bytes(to, from, argument_bytes);
-}
-
-typedef void (*task_body)(void *);
-typedef void (*task_copy)(void *, void *);
-
-extern void GOMP_task(task_body body, void *data, task_copy copy, long bytes, long alignment, _Bool now, unsigned flags,
-                      void **depend, int priority, void *detach);
-WRAPPED(GOMP_task);
-HOOK void GOMP_task(task_body body, void *data, task_copy copy, long bytes, long alignment, _Bool now, unsigned flags,
-                    void **depend, int priority, void *detach)
-{
-    copy_arguments = copy;
-    argument_bytes = bytes;
-    REAL(GOMP_task)(body, data, mine && bytes > 0 ? copy_seen : copy, bytes, alignment, now, flags, depend, priority,
-                    detach);
-}
-
-extern void GOMP_taskloop(task_body body, void *data, task_copy copy, long bytes, long alignment, unsigned flags,
-                          unsigned long tasks, int priority, long start, long end, long step);
-WRAPPED(GOMP_taskloop);
-HOOK void GOMP_taskloop(task_body body, void *data, task_copy copy, long bytes, long alignment, unsigned flags,
-                        unsigned long tasks, int priority, long start, long end, long step)
-{
-    copy_arguments = copy;
-    argument_bytes = bytes;
-    REAL(GOMP_taskloop)(body, data, mine && bytes > 0 ? copy_seen : copy, bytes, alignment, flags, tasks, priority,
-                        start, end, step);
 }

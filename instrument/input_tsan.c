@@ -5,7 +5,7 @@
  * It takes the place of libtsan.so.2. Threads run in parallel; a thread's first hook gives it a slot. Without
  * PARPROF_INPUT_DIR in the environment every hook returns at once. Here are the lives of the process, its threads and
  * its record; input_hooks.h has the hooks. What is not compiled so is not seen, so the functions of libc through which
- * data passes are wrapped (input_libc.h).
+ * data passes are wrapped (input_libc.h), as are those of OpenMP's runtimes (input_openmp.h).
  */
 #define _GNU_SOURCE
 #define __NO_INLINE__ 1 /* no bodies in stdio.h: they are here */
@@ -304,6 +304,7 @@ static void in_forked_child(void)
 }
 
 static void start_libc(void);
+static void find_runtimes(void);
 
 __attribute__((constructor(101))) static void start(void)
 {
@@ -312,6 +313,7 @@ __attribute__((constructor(101))) static void start(void)
     start_libc();
     if (!getenv("PARPROF_INPUT_DIR"))
         return;
+    find_runtimes();
     length = readlink("/proc/self/exe", program_path, sizeof program_path - 1);
     program_path[length > 0 ? length : 0] = 0;
     ticks_per_second = measure_ticks();
@@ -357,3 +359,4 @@ static inline struct input_thread *this_thread(void)
 
 #include "input_hooks.h"
 #include "input_libc.h"
+#include "input_openmp.h"

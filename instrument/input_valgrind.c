@@ -112,7 +112,8 @@ static Bool is_one_of(const HChar *name, const HChar *const *starts)
 
 static enum kind kind_of_file(const HChar *path)
 {
-    static const HChar *const hidden[] = {"ld-linux", "ld-2", "ld.so", "libgomp.", "libomp.", "libiomp5.", "vgpreload", 0};
+    static const HChar *const hidden[] = {"ld-linux", "ld-2", "ld.so", "libgomp.", "libomp.", "libomp-",
+                                         "libiomp5.", "vgpreload", 0};
     static const HChar *const libc[] = {"libc.so", "libc-2", "libpthread", 0};
     const HChar *name = VG_(strrchr)(path, '/') ? VG_(strrchr)(path, '/') + 1 : path;
 

@@ -14,6 +14,7 @@ from parprof.__main__ import main
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads"
 BUILDS = ("valgrind", "gcc", "clang")
+COMPILERS = {"valgrind": "gcc", "valgrind clang": "clang"}
 
 
 def parprof(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[bytes]:
@@ -23,14 +24,14 @@ def parprof(*arguments: str | Path, **options: Any) -> subprocess.CompletedProce
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Builds a program for a tool: a name of `BUILDS`."""
+    """Builds a program for a tool: a name of `BUILDS`, or "valgrind clang"."""
     directory = tmp_path_factory.mktemp("programs")
 
     def make(source: Path, how: str, *flags: str) -> Path:
-        program = directory / f"{source.stem}-{how}{len(flags)}"
+        program = directory / f"{source.stem}-{how.replace(' ', '-')}{len(flags)}"
         if not program.exists():
             command = [
-                "gcc" if how == "valgrind" else how,
+                COMPILERS.get(how, how),
                 "-O1",
                 "-g",
                 "-o",
@@ -38,7 +39,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 str(source),
                 *flags,
             ]
-            if how == "valgrind":
+            if how.startswith("valgrind"):
                 subprocess.run(command, check=True)
             else:
                 done = parprof("cc", "--input", "--", *command)

@@ -108,3 +108,33 @@ def test_what_libc_reads_of_its_own_is_no_input(build: Any, how: str, tmp_path: 
     assert [(one["trms"], one["calls"]) for one in points(found, "t_write")] == [(8, 10)]  # what was sent
     own = [one["trms"] for one in points(found, "t_printf") if one["calls"] > 1]
     assert all(12 <= cells <= 40 if how == "valgrind" else cells <= 2 for cells in own)
+
+
+LOCAL = """
+#include <fcntl.h>
+#include <unistd.h>
+static volatile long sink __attribute__((aligned(64)));
+#define ROUTINE __attribute__((noinline)) void
+ROUTINE by_system(int file)
+{
+    long buffer[64], sum = 0;
+    if (read(file, buffer, sizeof buffer) == sizeof buffer)
+        for (int at = 0; at < 64; at += 2) sum += buffer[at];
+    sink = sum;
+}
+int main(void)
+{
+    int file = open("/dev/zero", O_RDONLY);
+    for (int at = 0; at < 5; at++) by_system(file);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("how", BUILDS)
+def test_a_local_buffer_that_a_system_call_fills_is_read(build: Any, how: str, tmp_path: Path) -> None:
+    """Only the call is given the buffer's own address: compilers take elements that nobody is given for private."""
+    source = tmp_path / "local.c"
+    source.write_text(LOCAL)
+    found = measure(build(source, how))
+    assert sizes(found, "by_system") == (32, 32, 0, 32)

@@ -119,22 +119,6 @@ def test_trms_is_never_below_rms(algorithms: dict[str, Any]) -> None:
             assert point["induced"] + point["external"] <= point["trms_sum"]
 
 
-def test_tasks_of_libgomp_pass_their_arguments_on(build: Any, tmp_path: Path) -> None:
-    """What the runtime copies for a task was written by the thread that made the task."""
-    source = tmp_path / "tasks.c"
-    source.write_text(
-        "static volatile long sum;\n"
-        "__attribute__((noinline)) void body(long a, long b) { __atomic_fetch_add(&sum, a + b, 5); }\n"
-        "int main(void) {\n#pragma omp parallel num_threads(2)\n#pragma omp single\n"
-        "  for (long at = 0; at < 500; at++) {\n#pragma omp task firstprivate(at)\n    body(at, 1);\n  }\n"
-        "  return sum != 125250;\n}\n"
-    )
-    found = measure(build(source, "gcc", "-fopenmp"))
-    outlined = [one for one in found["routines"] if one["name"].startswith("main._omp_fn")]
-    tasks = next(one for one in outlined if one["calls"] == 500)
-    assert all(point["rms"] >= 1 for point in tasks["points"])
-
-
 def test_runs_add_up_and_are_read_again(build: Any, tmp_path: Path) -> None:
     program = build(WORKLOADS / "input_figures.c", "gcc")
     first, second, page = tmp_path / "first.json", tmp_path / "second.json.gz", tmp_path / "page.html"

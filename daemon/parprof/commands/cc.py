@@ -10,6 +10,9 @@ from parprof.errors import CommandError, UsageError
 from parprof.input import runtime as input_runtime
 from parprof.instruments import span
 
+_PACKAGES = {"cc": "gcc", "c++": "g++", "clang++": "clang"}
+_COMPILERS = {"gcc", "g++", "gfortran", "clang", *_PACKAGES}
+
 
 class CcCommand:
     """Run a compiler so that the program can be measured from inside.
@@ -42,7 +45,12 @@ class CcCommand:
             mode = "--input" if args.input else "--scale"
             raise UsageError(f"cc needs a compiler: parprof cc {mode} -- gcc -O2 -o program program.c")
         if shutil.which(command[0]) is None:
-            raise CommandError(f"{command[0]} was not found", is_missing=True)
+            raise CommandError(f"{command[0]} was not found{_package(command[0])}", is_missing=True)
         compile_command = input_runtime.compile_command if args.input else span.compile_command
         words = compile_command(command)
         os.execvp(words[0], words)
+
+
+def _package(compiler: str) -> str:
+    """What to install, if the name tells."""
+    return f": on Debian `apt install {_PACKAGES.get(compiler, compiler)}`" if compiler in _COMPILERS else ""

@@ -103,12 +103,10 @@ class InputCommand:
             child = Child(start.command, start.environment)
             with _counter(start, child.pid) as counter:
                 code, stopped_by = _run(start, child, Path(scratch), quiet=args.quiet)
-                profile = _collect(Path(scratch), command, child.pid, code, by_thread=args.by_thread)
+                profile = _collect(Path(scratch), command, child, code, stopped_by, by_thread=args.by_thread)
                 if counter is not None:
                     profile.all_read_bytes, profile.all_sent_bytes = counter.brought(), counter.taken()
                     profile.counted_by = "bpf"
-        if stopped_by:
-            profile.note(f"stopped by signal {stopped_by}: what was running then is left out")
         add_earlier(profile, earlier)
         if args.output is not None:
             with open_output(args.output) as file:
@@ -197,7 +195,9 @@ def _points(directory: Path) -> int:
     return sum(records.count_rows(path) for path in records.find(directory))
 
 
-def _collect(directory: Path, command: list[str], pid: int, code: int, *, by_thread: bool) -> InputProfile:
+def _collect(
+    directory: Path, command: list[str], child: Child, code: int, stopped_by: int, *, by_thread: bool
+) -> InputProfile:
     """The profile of what the processes left.
 
     Raises:
@@ -214,14 +214,19 @@ def _collect(directory: Path, command: list[str], pid: int, code: int, *, by_thr
         raise ParprofError(f"{os.path.basename(command[0])} left no record: {why}")
     with_points = [record for record in found if record.points]
     profile = make_profile(with_points, " ".join(command), by_thread=by_thread)
-    own = [record for record in found if record.pid == pid]
-    if code > 128 and not all(record.is_closed for record in found):
-        profile.note(
-            f"the command was killed (exit code {code}): routines that were running then are left out"
-        )
+    own = [record for record in found if record.pid == child.pid]
+    # Valgrind closes its record before it dies of a signal, with what was pending
+    is_open = not all(record.is_closed for record in found)
+    pending = "routines that were running then " + (
+        "are left out" if is_open else "have what they read until then"
+    )
+    if stopped_by:
+        profile.note(f"stopped by signal {stopped_by}: {pending}")
+    elif child.ended_by or (code > 128 and is_open):
+        profile.note(f"the command was killed (exit code {code}): {pending}")
     elif own and not own[-1].is_closed:  # earlier ones: it became another program, which is counted, too
         profile.note(
-            f"process {pid} did not come to its end (exit code {code}): it became a program that is not counted, or "
-            "what it ran under gave up; routines that were running then are left out"
+            f"process {child.pid} did not come to its end (exit code {code}): it became a program that is not "
+            "counted, or what it ran under gave up; routines that were running then are left out"
         )
     return profile

@@ -28,6 +28,8 @@ class Child:
         self.command = tuple(command)
         self._environment = {**os.environ, **(environment or {})}
         self.status: int | None = None
+        self.ended_by = 0
+        """The signal that ended it, if one did."""
         gate_read, self._gate = os.pipe()
         self._failure, failure_write = os.pipe()
         self.pid = os.fork()
@@ -80,9 +82,9 @@ class Child:
                 self.status = self._exit_code(status)
         return self.status or 0
 
-    @staticmethod
-    def _exit_code(status: int) -> int:
+    def _exit_code(self, status: int) -> int:
         code = os.waitstatus_to_exitcode(status)
+        self.ended_by = max(0, -code)
         return code if code >= 0 else 128 - code
 
     def send(self, number: int) -> None:
