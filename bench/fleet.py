@@ -226,7 +226,8 @@ def add_rules(prometheus: Prometheus, start_s: float, end_s: float) -> int:
             samples = b"".join(sample(at, float(value)) for at, value in series["values"])
             parts.append(field(1, labels_of({**series["metric"], "__name__": rule["record"]}) + samples))
             count += len(series["values"])
-        prometheus.write(snappy(b"".join(parts)))
+        if parts:
+            prometheus.write(snappy(b"".join(parts)))
     return count
 
 
@@ -291,7 +292,7 @@ def page_of(args: argparse.Namespace) -> str:
     with tempfile.TemporaryDirectory() as name:
         options = argparse.Namespace(
             port=19467, frequency=99, everything=False, processes=args.processes, threads=4, work_us=2000,
-            period_us=1_000_000, churn=0, churn_work_us=0, full_disk=False,
+            period_us=500_000, churn=0, churn_work_us=0, full_disk=False,
         )  # fmt: skip
         process = daemon.start_daemon(options, Path(name))
         load = daemon.Load(options, Path(name), 600)

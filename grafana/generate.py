@@ -321,6 +321,16 @@ def efficiency_of_several(labels: str, by: str = "") -> str:
     return f"({work} - {overhead}) / (({work} + {head} ({unused})) > 0)"
 
 
+def recorded_efficiency(labels: str, by: str = "") -> str:
+    """The same over 5 minutes, by recording rules: for graphs over many machines."""
+    head = f"sum by ({by})" if by else "sum"
+    work, overhead, unused = (
+        f"{head} (program:parprof_{kind}_cores:rate5m{{{labels}}})"
+        for kind in ("parallel_work", "parallel_overhead", "unused")
+    )
+    return f"({work} - {overhead}) / (({work} + {unused}) > 0)"
+
+
 def idle_by_function(labels: str, by: str) -> str:
     """Cores that were really idle, by function: as their processes' idleness is shared among these."""
     named = f'{labels}, function!="other"'
@@ -536,10 +546,10 @@ def programs(board: Board) -> None:
         [(f"topk(10, {rate('parprof_spin_seconds_total', PROGRAMS, 'comm')})", "{{comm}}")], CORES, stacked=True,
     )  # fmt: skip
     board.graph(
-        "functions to blame", "The ten functions while which most cores were really idle. What is not among the"
-        " costliest of its process is not in it.",
+        "functions to blame", "The ten functions while which most cores were really idle, over 5 minutes. What is not"
+        " among the costliest of its process is not in it.",
         [(
-            f"topk(10, {idle_by_function(PROGRAMS, 'comm, function')})",
+            f"topk(10, sum by (comm, function) (program_function:parprof_unused_cores:rate5m{{{PROGRAMS}}}))",
             "{{comm}}: {{function}}",
         )], CORES, 24,
     )  # fmt: skip
@@ -633,7 +643,7 @@ def unit() -> Board:
     board.stat(
         "parallel efficiency",
         "Useful work / (work + cores that were really idle), of programs that have several threads.",
-        (efficiency_of_several(PROGRAMS), ""),
+        (recorded_efficiency(PROGRAMS), ""),
         RATIO,
         steps=RISING,
     )
@@ -656,8 +666,8 @@ def unit() -> Board:
     )  # fmt: skip
     board.graph(
         "parallel efficiency by machine", "Useful work / (work + cores that were really idle), of programs that have"
-        " several threads.",
-        [(efficiency_of_several(PROGRAMS, "instance"), "{{instance}}")], RATIO, whole=True,
+        " several threads, over 5 minutes.",
+        [(recorded_efficiency(PROGRAMS, "instance"), "{{instance}}")], RATIO, whole=True,
     )  # fmt: skip
     board.row("What runs in it")
     programs(board)

@@ -207,6 +207,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory, daemon: Daemon) -> Iter
             server.wait(f'rate(parprof_{metric}_seconds_total{{pid="{daemon.pid}"}}[1m]) > 0')
         server.wait(f'comm:parprof_efficiency:ratio_rate5m{{comm="{daemon.comm}"}}')
         server.wait("instance:parprofd_lost:ratio_rate5m")
+        server.wait(f'program_function:parprof_unused_cores:rate5m{{comm="{daemon.comm}"}}')
         yield server
     finally:
         server.close()
@@ -331,7 +332,7 @@ def test_every_metric_that_queries_name_exists(prometheus: Prometheus, daemon: D
         pytest.skip("not all that can happen happens to a real daemon; the stand-in shows all metrics")
     named = set(
         re.findall(
-            r"(?<![\w:])(?:(?:instance_comm|instance|comm):)?(?:parprofd?|process)_[a-z_]+(?::[a-z0-9_]+)?",
+            r"(?<![\w:])(?:(?:instance_comm|instance|comm|program_function|program):)?(?:parprofd?|process)_[a-z_]+(?::[a-z0-9_]+)?",
             queries,
         )
     )

@@ -25,7 +25,7 @@ LAYERS = (
     "manuals prebuilt",
 )
 SERVICE_LAYERS = (
-    "blame capabilities model log notify requests serving",
+    "blame capabilities model log notify requests serving subuids",
     "accounts agreement folding kernel_stacks labels levels losses machine",
     "control metrics push recent selection",
     "groups http",

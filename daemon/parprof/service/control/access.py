@@ -31,8 +31,8 @@ class Peer:
 
     @property
     def is_root(self) -> bool:
-        """Whether it may see everything."""
-        return self.uid == 0
+        """Whether it may see everything: not in a user namespace of its own, where root has no powers over ours."""
+        return self.uid == 0 and self.same_user_namespace
 
 
 def peer_of(sock: socket.socket) -> Peer:

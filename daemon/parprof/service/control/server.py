@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 
 from parprof.service.control import DEFAULT_SOCKET
 from parprof.service.control import control_pb2 as pb
@@ -16,6 +16,7 @@ from parprof.service.control.leases import Leases
 from parprof.service.control.listening import inherited, listen, stop_listening
 from parprof.service.model import Service
 from parprof.service.serving import ConnectionHandler, Limits, Listener, Seat
+from parprof.service.subuids import user_of
 
 MAX_CONNECTIONS = 32
 MAX_OF_USERS = 24
@@ -68,12 +69,12 @@ class _Handler(ConnectionHandler[Peer]):
         """Root has room that no user can take; a user has room that no other user can take."""
         if who.is_root:
             return True
-        users = Counter(other.uid for other in served if not other.is_root)
-        return users[who.uid] < MAX_PER_USER and users.total() < MAX_OF_USERS
+        users = Counter(self.party(other) for other in served if not other.is_root)
+        return users[self.party(who)] < MAX_PER_USER and users.total() < MAX_OF_USERS
 
-    def party(self, who: Peer) -> int:
-        """A user is one client, with whatever group and however often."""
-        return who.uid
+    def party(self, who: Peer) -> Hashable:
+        """A user is one client, with whatever group, in whatever namespace, and however often."""
+        return user_of(who.uid)
 
     def makes_room(self, who: Peer) -> bool:
         """Root does not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from dataclasses import replace
 from http import HTTPStatus
 
@@ -18,6 +18,7 @@ from parprof.service.http.peers import Visitor, client_of
 from parprof.service.http.site import Pages
 from parprof.service.model import Service
 from parprof.service.serving import ConnectionHandler, Limits, Listener, Seat
+from parprof.service.subuids import user_of
 
 LIMITS = Limits(served=64, waiting=64, wait_seconds=2.0)
 MAX_OF_OTHERS = 48
@@ -131,8 +132,12 @@ class _Handler(ConnectionHandler[Visitor]):
         """Root has room that nobody can take; others have some that no single one of them can."""
         if who.sees_all:
             return True
-        others = Counter(other for other in served if not other.sees_all)
-        return others[who] < MAX_PER_CLIENT and others.total() < MAX_OF_OTHERS
+        others = Counter(self.party(other) for other in served if not other.sees_all)
+        return others[self.party(who)] < MAX_PER_CLIENT and others.total() < MAX_OF_OTHERS
+
+    def party(self, who: Visitor) -> Hashable:
+        """A user is one client, in whatever namespace."""
+        return who if who.uid is None else user_of(who.uid)
 
     def makes_room(self, who: Visitor) -> bool:
         """Root does not."""
