@@ -19,11 +19,13 @@ from parprof.errors import KernelUnsupported
 from parprof.kernel.counts import together
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.objects import LoadedObject, get_object
-from parprof.kernel.records import RECORD_EXIT, RECORD_REPLACED, WatchConfig
+from parprof.kernel.records import RECORD_EXIT, RECORD_REPLACED, Budget, WatchConfig
 from parprof.model import Facts, add_facts
 
 pytestmark = pytest.mark.beside
 
+AMPLE = Budget(1.0)
+"""Nothing is left out, however slow the machine is."""
 BURN = "import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
 
 
@@ -35,7 +37,7 @@ def burner() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_counts_are_complete_and_match_the_clock(burner: subprocess.Popen[bytes]) -> None:
-    with BpfKernel(["cpu-clock"], 997) as kernel:
+    with BpfKernel(["cpu-clock"], 997, budget=AMPLE) as kernel:
         kernel.watch(burner.pid, 23, WatchConfig())
         cpu = profiling.cpu_seconds(burner.pid)
         time.sleep(1.5)
@@ -105,7 +107,7 @@ def test_a_full_table_of_threads_is_counted(tmp_path: Path) -> None:
 
 def test_a_small_ring_loses_no_sample(burner: subprocess.Popen[bytes]) -> None:
     """Stacks that found no room are sent again with a later sample; what never came is given out as lost."""
-    with BpfKernel(["cpu-clock"], 4999, sizes={"stacks": 4096}) as kernel:
+    with BpfKernel(["cpu-clock"], 4999, sizes={"stacks": 4096}, budget=AMPLE) as kernel:
         kernel.watch(burner.pid, 1, WatchConfig())
         time.sleep(0.4)  # nobody empties the ring
         facts = kernel.drain()
