@@ -331,9 +331,13 @@ def _cores_held(row: Checked) -> CoresHeld:
 def _scope(row: Checked) -> ScopeTimes:
     exact, working_ns, images, levels, idle_away_ns, stall_away_ns = row.row(6)
     return ScopeTimes(
-        tuple(levels.integers(most=_MAX_COUNT, length=1 << 12)), working_ns.integer(), bool(exact.integer(1)),
-        tuple(images.integers(most=_U32)), idle_away_ns.integer(), stall_away_ns.integer(),
-    )  # fmt: skip
+        tuple(levels.integers(most=_MAX_COUNT, length=1 << 12)),
+        working_ns.integer(),
+        bool(exact.integer(1)),
+        tuple(images.integers(most=_U32)),
+        idle_away_ns.integer(),
+        stall_away_ns.integer(),
+    )
 
 
 def _frames(rows: Checked, strings: Sequence[str]) -> list[Frame]:

@@ -76,8 +76,22 @@ class ElfImage:
             raise ElfError(f"{label} is not an ELF file")
         if len(raw) < _HEADER.size or raw[4:6] != b"\x02\x01":
             raise ElfError(f"{label} is not a 64-bit little-endian ELF file")
-        (_, self.type, self.machine, _, self.entry, phoff, self._shoff, _, _, phentsize, phnum,
-         self._shentsize, self._shnum, self._shstrndx) = _HEADER.unpack(raw)  # fmt: skip
+        (
+            _,
+            self.type,
+            self.machine,
+            _,
+            self.entry,
+            phoff,
+            self._shoff,
+            _,
+            _,
+            phentsize,
+            phnum,
+            self._shentsize,
+            self._shnum,
+            self._shstrndx,
+        ) = _HEADER.unpack(raw)
         if phnum and phentsize != _SEGMENT.size or phnum > _MAX_SEGMENTS:
             raise ElfError(f"{label} has damaged program headers")
         raw = self.read_at(phoff, phnum * _SEGMENT.size)

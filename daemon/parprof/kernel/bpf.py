@@ -98,9 +98,16 @@ def map_read_all(fd: int, key_size: int, value_size: int, chunk: int = 4096) -> 
     first, done = True, False
     while not done:
         attributes = struct.pack(
-            "<QQQQIIQQ", 0 if first else _address(cursor), _address(following), _address(keys), _address(values),
-            chunk, fd, 0, 0,
-        )  # fmt: skip
+            "<QQQQIIQQ",
+            0 if first else _address(cursor),
+            _address(following),
+            _address(keys),
+            _address(values),
+            chunk,
+            fd,
+            0,
+            0,
+        )
         buffer = ctypes.create_string_buffer(attributes.ljust(160, b"\0"), 160)
         try:
             _syscall(_SYS_BPF, MAP_LOOKUP_BATCH, buffer, 160)
@@ -187,11 +194,24 @@ def _program_load(
     for attempt in range(2):
         level, size = (0, 0) if attempt == 0 else (1, len(log))
         attributes = struct.pack(
-            "<IIQQIIQII16sIIIIQI", PROG_TYPES[kind], len(code) // 8, _address(instructions), _address(licence),
-            level, size, _address(log) if level else 0, 0, 0, name.encode()[:15], 0, expected_attach_type,
-            types, _FUNCTION_PLACE_BYTES if places else 0, _address(functions) if places else 0,
+            "<IIQQIIQII16sIIIIQI",
+            PROG_TYPES[kind],
+            len(code) // 8,
+            _address(instructions),
+            _address(licence),
+            level,
+            size,
+            _address(log) if level else 0,
+            0,
+            0,
+            name.encode()[:15],
+            0,
+            expected_attach_type,
+            types,
+            _FUNCTION_PLACE_BYTES if places else 0,
+            _address(functions) if places else 0,
             len(places) // _FUNCTION_PLACE_BYTES,
-        )  # fmt: skip
+        )
         try:
             return _undisturbed(PROG_LOAD, attributes)
         except OSError as error:
@@ -263,9 +283,19 @@ def link_uprobe_multi(
     raw_cookies = ctypes.create_string_buffer(struct.pack(f"<{count}Q", *cookies))
     raw_path = ctypes.create_string_buffer(os.fsencode(path))
     attributes = struct.pack(
-        "<IIIIQQQQIII", program, 0, attach_type, 0, _address(raw_path), _address(raw_offsets), 0,
-        _address(raw_cookies), count, 1 if returns else 0, pid,
-    )  # fmt: skip
+        "<IIIIQQQQIII",
+        program,
+        0,
+        attach_type,
+        0,
+        _address(raw_path),
+        _address(raw_offsets),
+        0,
+        _address(raw_cookies),
+        count,
+        1 if returns else 0,
+        pid,
+    )
     return _bpf(LINK_CREATE, attributes)[0]
 
 

@@ -15,10 +15,20 @@ def process_state(raw: Any, *, follows_switches: bool) -> ProcessState:
     """What a ``struct process`` says. ``follows_switches``: whether context switches are followed at all."""
     parity = raw.generation & 1
     return ProcessState(
-        raw.image, raw.n_working[parity], raw.n_unknown[parity], raw.members, raw.members_max, raw.probe_hits,
-        tuple(raw.spent_ns), raw.ready_ns, bool(raw.ticks) or not follows_switches, raw.thin,
-        raw.threads_created, raw.last_image, raw.last_ready_ns,
-    )  # fmt: skip
+        raw.image,
+        raw.n_working[parity],
+        raw.n_unknown[parity],
+        raw.members,
+        raw.members_max,
+        raw.probe_hits,
+        tuple(raw.spent_ns),
+        raw.ready_ns,
+        bool(raw.ticks) or not follows_switches,
+        raw.thin,
+        raw.threads_created,
+        raw.last_image,
+        raw.last_ready_ns,
+    )
 
 
 def fill_config(raw: Any, config: WatchConfig) -> None:

@@ -293,9 +293,12 @@ def function_from_json(raw: Any) -> ProbedFunction:
     try:
         name, vaddr, first, whole, slow = raw
         return ProbedFunction(
-            _text(name), _address(vaddr), _place_again(first), _place_again(whole),
+            _text(name),
+            _address(vaddr),
+            _place_again(first),
+            _place_again(whole),
             None if slow is None else _place_again(slow),
-        )  # fmt: skip
+        )
     except TypeError as error:
         raise ValueError("no function") from error
 

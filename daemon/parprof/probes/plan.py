@@ -106,18 +106,31 @@ def make_site(
         return None
     delta = at - function.vaddr
     return Site(
-        file_of(dso), offset, int(hook.edge), returns, bool(hook.learn_argument), work, instance,
-        hook.root_argument, hook.function_word, delta if 0 <= delta < 1 << 16 else 0, not cheap, moves,
+        file_of(dso),
+        offset,
+        int(hook.edge),
+        returns,
+        bool(hook.learn_argument),
+        work,
+        instance,
+        hook.root_argument,
+        hook.function_word,
+        delta if 0 <= delta < 1 << 16 else 0,
+        not cheap,
+        moves,
         hook.is_barrier,
-    )  # fmt: skip
+    )
 
 
 def _body_site(agent: Agent, dso: Dso, function: ProbedFunction) -> Site | None:
     """A site for the outlined body of a region or task."""
     hook = Hook(
-        re.compile(""), Edge.WORK, "the outlined body of a region or task",
-        instance_argument=agent.outlined_instance(function.name), root_argument=agent.outlined_root,
-    )  # fmt: skip
+        re.compile(""),
+        Edge.WORK,
+        "the outlined body of a region or task",
+        instance_argument=agent.outlined_instance(function.name),
+        root_argument=agent.outlined_root,
+    )
     return make_site(dso, function, hook, returns=True)
 
 
@@ -181,8 +194,9 @@ def _named_site(dso: Dso, name: str, edge: Edge) -> list[Site]:
 
 
 def _loader_sites(dsos: list[Dso]) -> list[Site]:
-    return [s for dso in dsos if is_loader(dso.name)
-            for s in _named_site(dso, "_dl_debug_state", Edge.LOAD_MAP)]  # fmt: skip
+    return [
+        s for dso in dsos if is_loader(dso.name) for s in _named_site(dso, "_dl_debug_state", Edge.LOAD_MAP)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,9 +158,17 @@ def hook(
     """A Hook for a blank-separated list of names; ``*`` stands for any word characters."""
     pattern = "|".join(re.escape(name).replace(r"\*", r"\w*") for name in names.split())
     return Hook(
-        re.compile(f"(?:{pattern})"), edge, why, learn_argument, function_argument, instance_argument,
-        function_word, root_argument, slow_path, is_barrier,
-    )  # fmt: skip
+        re.compile(f"(?:{pattern})"),
+        edge,
+        why,
+        learn_argument,
+        function_argument,
+        instance_argument,
+        function_word,
+        root_argument,
+        slow_path,
+        is_barrier,
+    )
 
 
 @cache

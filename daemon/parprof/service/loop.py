@@ -108,9 +108,13 @@ class DaemonLoop:
         self._said: set[str] = set()
         """Problems of caches on disk."""
         pace = Pace(
-            poll=1.0, drain=footprint.drain_seconds(options), rates=1.0, tables=footprint.TURN_SECONDS,
-            cores=footprint.CORES_SECONDS, drain_at_exit=False,
-        )  # fmt: skip
+            poll=1.0,
+            drain=footprint.drain_seconds(options),
+            rates=1.0,
+            tables=footprint.TURN_SECONDS,
+            cores=footprint.CORES_SECONDS,
+            drain_at_exit=False,
+        )
         self._candidates = Candidates(options.selection, options.max_processes)
         self._session = Session(kernel, pace, self._candidates.add, spare_plain=True)
         self._session.wake_up_by(wake_fd)

@@ -157,10 +157,15 @@ class Parprofd:
         http = self._http_at_start
         if http.listen:
             self._http = HttpServer(
-                self._daemon, http.listen, token=_read_token(http), certificate=http.certificate, key=http.key,
-                client_ca=http.client_ca, functions_for_all=http.functions_for_all,
+                self._daemon,
+                http.listen,
+                token=_read_token(http),
+                certificate=http.certificate,
+                key=http.key,
+                client_ca=http.client_ca,
+                functions_for_all=http.functions_for_all,
                 metrics_for_all=http.metrics_for_all,
-            )  # fmt: skip
+            )
             self._http.start()
             parts.callback(self._http.close)
             _LOG.info("http at %s", self._http.address)

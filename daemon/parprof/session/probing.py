@@ -109,10 +109,17 @@ class Probing:
         if any(agent.cactus for agent in plan.agents):
             flags |= CACTUS
         return WatchConfig(
-            flags, tuple(plan.runtime_ranges), tuple(plan.user_ranges),
-            tuple(plan.wait_ranges), code_spans, tuple(plan.spin_ranges), tuple(plan.libc_ranges),
-            tuple(plan.unprobed_ranges), self.memory.plan, self.memory.closures,
-        )  # fmt: skip
+            flags,
+            tuple(plan.runtime_ranges),
+            tuple(plan.user_ranges),
+            tuple(plan.wait_ranges),
+            code_spans,
+            tuple(plan.spin_ranges),
+            tuple(plan.libc_ranges),
+            tuple(plan.unprobed_ranges),
+            self.memory.plan,
+            self.memory.closures,
+        )
 
     def place(self, load_map: LoadMap) -> None:
         """Probe whatever the load map calls for and is not probed yet.

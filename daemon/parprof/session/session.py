@@ -98,8 +98,16 @@ class Session:
         self._on_seen = on_seen
         self.cache = DsoCache()
         self.builder = TableBuilder(TableCache())
-        self.watched = Watched(kernel, self.cache, Placer(kernel, self.builder), wanted_source, blame_locks,
-            spare_plain, on_planned=on_planned, spin_rules=spin_rules)  # fmt: skip
+        self.watched = Watched(
+            kernel,
+            self.cache,
+            Placer(kernel, self.builder),
+            wanted_source,
+            blame_locks,
+            spare_plain,
+            on_planned=on_planned,
+            spin_rules=spin_rules,
+        )
         self._poller = select.epoll()
         self._lives = Lives[Target](
             kernel, self._poller, _SETTLED_SECONDS, Stops(kernel.plain_programs).judge

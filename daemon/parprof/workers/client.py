@@ -53,9 +53,14 @@ def start_child(module: str, *arguments: str) -> tuple[subprocess.Popen[bytes], 
         command = [sys.executable, "-P", "-m", module, str(theirs.fileno()), *arguments]
         try:
             child = subprocess.Popen(
-                command, env=environment, pass_fds=[theirs.fileno()], cwd="/",
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                command,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
         except OSError:
             ours.close()
             raise

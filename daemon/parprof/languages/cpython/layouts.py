@@ -129,12 +129,29 @@ def debug_layout(base: Layout, raw: bytes) -> Layout | None:
     if any(value + 8 > CODE_SIZE for value in in_code) or size_bytes[1] + 8 > size_bytes[2]:
         return None
     return replace(
-        base, interpreter_gil=own_gil, thread_interpreter=thread[3], thread_frame=thread[4],
-        thread_id=thread[5], previous=frame[1], code=frame[2],
-        instruction=frame[3], entry=frame[5], frame_size=min(frame[0], 120), file=code[1], name=code[3],
-        lines=code[4], first_line=code[5], code_start=code[9], type=words[45], bytes_size=size_bytes[1],
-        bytes_text=size_bytes[2], state=text[1], length=text[2], ascii_size=text[3], wide_size=text[3] + 16,
-    )  # fmt: skip
+        base,
+        interpreter_gil=own_gil,
+        thread_interpreter=thread[3],
+        thread_frame=thread[4],
+        thread_id=thread[5],
+        previous=frame[1],
+        code=frame[2],
+        instruction=frame[3],
+        entry=frame[5],
+        frame_size=min(frame[0], 120),
+        file=code[1],
+        name=code[3],
+        lines=code[4],
+        first_line=code[5],
+        code_start=code[9],
+        type=words[45],
+        bytes_size=size_bytes[1],
+        bytes_text=size_bytes[2],
+        state=text[1],
+        length=text[2],
+        ascii_size=text[3],
+        wide_size=text[3] + 16,
+    )
 
 
 def kernel_facts(layout: Layout, runtime: int, thread_slots: int) -> dict[str, int]:

@@ -31,9 +31,17 @@ class HttpServer(Closing):
     """The HTTP side of the daemon, on threads of its own."""
 
     def __init__(
-        self, service: Service, address: str, *, token: str = "", certificate: str = "", key: str = "",
-        client_ca: str = "", functions_for_all: bool = False, metrics_for_all: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        service: Service,
+        address: str,
+        *,
+        token: str = "",
+        certificate: str = "",
+        key: str = "",
+        client_ca: str = "",
+        functions_for_all: bool = False,
+        metrics_for_all: bool = False,
+    ) -> None:
         """Check the settings; `start` listens. ``address``: HOST:PORT; ``certificate``, ``key``: PEM files.
 
         ``client_ca``: PEM file; who shows a certificate that one in it has issued needs no token.
@@ -48,9 +56,11 @@ class HttpServer(Closing):
         self._check_exposure(token)
         self._files = (certificate, key, client_ca)
         self._guard = Guard(
-            is_loopback=self._endpoint.is_loopback, token=token, has_client_ca=bool(client_ca),
+            is_loopback=self._endpoint.is_loopback,
+            token=token,
+            has_client_ca=bool(client_ca),
             metrics_for_all=metrics_for_all,
-        )  # fmt: skip
+        )
         self._handler = _Handler(
             HttpConversation(Pages(service, functions_for_all=functions_for_all), self._guard),
             tls_context(*self._files),
