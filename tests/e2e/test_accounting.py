@@ -140,12 +140,12 @@ def test_waits_for_threads_are_told_apart(
         assert sum(row["wait_s"] for row in mine) == pytest.approx(told[function], rel=0.05, abs=0.02)
 
 
-def test_threads_that_wait_for_the_interpreter_wait_for_a_lock(tmp_path: Path) -> None:
-    """CPython makes the GIL of a condition; Debian's has no symbols."""
+def test_threads_that_wait_for_the_interpreter_wait_for_the_gil(tmp_path: Path) -> None:
+    """CPython makes it of a condition, which is told by where that lies; Debian's has no symbols."""
     script = Path(__file__).resolve().parents[1] / "workloads/planted/gil.py"
     report = recorded(tmp_path / "gil.pb.gz", "/usr/bin/python3", "-S", str(script), "threads")
     rows = [row for row in report["paths"] if "count_words" in row["frames"] and row["wait_s"] > 0.02]
-    assert {row["frames"][-1] for row in rows} == {"[waits: lock]"}
+    assert {row["frames"][-1] for row in rows} == {"[waits: GIL]"}
 
 
 def test_stall_is_charged_to_where_the_last_thread_went_to_sleep(waits: Waits) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -79,7 +80,9 @@ def in_namespace(maps: str, uid: int, what: Callable[[], Any]) -> Any:
 @pytest.fixture
 def open_path(tmp_path: Path) -> Iterator[Path]:
     """A directory that other users can get to."""
-    for parent in [tmp_path, *tmp_path.parents][:3]:
+    for parent in [tmp_path, *tmp_path.parents]:
+        if parent == Path(tempfile.gettempdir()):
+            break
         parent.chmod(0o755)
     yield tmp_path
 

@@ -291,8 +291,15 @@ def plan_spins(plan: Plan, load_map: LoadMap, rules: SpinRules) -> None:
     named, plan.wait_functions = _wait_functions(load_map, rules)
     plan.polling, polling = _polling(load_map)
     yields = [_moved(load_map, dso, one) for dso in dsos for one in file_facts(dso).yield_code]
-    found = [(dso, loop, name) for dso in dsos if rules.loops for loop, name in SPINS.found(dso).items()]
-    loops = [_moved(load_map, dso, loop) for dso, loop, _ in found]
+    found = [
+        (dso, _moved(load_map, dso, loop), name)
+        for dso in dsos
+        if rules.loops
+        for loop, name in SPINS.found(dso).items()
+    ]
+    # Who waits in a runtime's code its edges tell, or its leaves: samples hit such loops before it is known as one.
+    found = [one for one in found if not any(a <= one[1][0] < b for a, b in plan.runtime_ranges)]
+    loops = [loop for _, loop, _ in found]
     out = list(dict.fromkeys([*named, *plan.unprobed_ranges, *polling, *yields, *loops]))
     plan.spin_ranges = sorted(out[:MAX_SPIN_RANGES])
     # a name that is empty: the function has none
