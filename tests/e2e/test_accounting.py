@@ -209,7 +209,8 @@ def test_a_thread_that_dies_asleep_has_waited(waits: Waits, mode: str) -> None:
     """Until its process ended, or became another program, which is cut off there."""
     report, told = waits(mode)
     assert of(report, "blocks_here", "wait_s") == pytest.approx(told["blocks_here"], rel=0.03, abs=0.05)
-    assert of(report, "blocks_here", "stall_s") == 0
+    # From the exit of the one that worked until the sleeper is awake, to die, nobody works: 7 to 33 us.
+    assert of(report, "blocks_here", "stall_s") < 0.001
     if mode == "execs":
         assert of(report, "polls_here", "wait_s") == pytest.approx(told["polls_here"], rel=0.03, abs=0.05)
     check_account(report)
