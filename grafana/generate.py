@@ -394,7 +394,8 @@ def _addresses() -> list[Json]:
 def mark_events(board: Board, here: str) -> None:
     """What explains a break in the graphs: the daemon began anew, lost data, or knows n_w by other means."""
     board.annotate(
-        "parprofd started", RED, f"process_start_time_seconds * 1000 and on (job, instance) parprofd_build_info{{{here}}}",
+        "parprofd started", RED,
+        f"process_start_time_seconds * 1000 and on (job, instance) parprofd_build_info{{{here}}}",
         "parprofd started on {{instance}}", text="its counters began at 0", at_value=True,
     )  # fmt: skip
     board.annotate(
@@ -404,7 +405,8 @@ def mark_events(board: Board, here: str) -> None:
     board.annotate(
         "n_w source", SPIN,
         f'sum by (instance, from, to) (increase(parprofd_governor_transitions_total{{{here}, from!~".* Hz"}}[2m])) > 0',
-        "n_w source on {{instance}}: {{from}} to {{to}}", text="of a process there: its budget was spent, or it is tried again",
+        "n_w source on {{instance}}: {{from}} to {{to}}",
+        text="of a process there: its budget was spent, or it is tried again",
     )  # fmt: skip
     board.annotate(
         "sampling rate", USEFUL,
@@ -514,9 +516,9 @@ def processes(board: Board) -> None:
     key = ("instance", "unit", "pod", "comm", "pid")
     by = ", ".join(key)
     board.table(
-        "processes", "A click on a pid shows its process, its page and flame graph by the daemon, and what was pushed of"
-        " its program to Pyroscope or Parca. With metrics.pid = false: groups of processes; a click on the program shows"
-        " them.",
+        "processes",
+        "A click on a pid shows its process, its page and flame graph by the daemon, and what was pushed of its program"
+        " to Pyroscope or Parca. With metrics.pid = false: groups of processes; a click on the program shows them.",
         [
             (f"topk(50, {rate('parprof_unused_seconds_total', PROGRAMS, by)})", "idle cores", CORES),
             (efficiency_of_several(PROGRAMS, by), "efficiency", RATIO),
