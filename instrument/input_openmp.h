@@ -73,30 +73,21 @@ HOOK void GOMP_task(task_body body, void *data, task_copy copy, long bytes, long
                        priority, detach);
 }
 
-extern void GOMP_taskloop(task_body body, void *data, task_copy copy, long bytes, long alignment, unsigned flags,
-                          unsigned long tasks, int priority, long start, long end, long step);
-WRAPPED(GOMP_taskloop);
-HOOK void GOMP_taskloop(task_body body, void *data, task_copy copy, long bytes, long alignment, unsigned flags,
-                        unsigned long tasks, int priority, long start, long end, long step)
-{
-    copy_arguments = copy;
-    argument_bytes = bytes;
-    RUNTIME(GOMP_taskloop)(body, data, mine && bytes > 0 ? copy_seen : copy, bytes, alignment, flags, tasks, priority,
-                           start, end, step);
-}
-
 typedef unsigned long long ull;
-extern void GOMP_taskloop_ull(task_body body, void *data, task_copy copy, long bytes, long alignment, unsigned flags,
-                              unsigned long tasks, int priority, ull start, ull end, ull step);
-WRAPPED(GOMP_taskloop_ull);
-HOOK void GOMP_taskloop_ull(task_body body, void *data, task_copy copy, long bytes, long alignment, unsigned flags,
-                            unsigned long tasks, int priority, ull start, ull end, ull step)
-{
-    copy_arguments = copy;
-    argument_bytes = bytes;
-    RUNTIME(GOMP_taskloop_ull)(body, data, mine && bytes > 0 ? copy_seen : copy, bytes, alignment, flags, tasks,
-                               priority, start, end, step);
-}
+#define TASKLOOP(name, type)                                                                                           \
+    extern void name(task_body body, void *data, task_copy copy, long bytes, long alignment, unsigned flags,           \
+                     unsigned long tasks, int priority, type start, type end, type step);                              \
+    WRAPPED(name);                                                                                                     \
+    HOOK void name(task_body body, void *data, task_copy copy, long bytes, long alignment, unsigned flags,             \
+                   unsigned long tasks, int priority, type start, type end, type step)                                 \
+    {                                                                                                                  \
+        copy_arguments = copy;                                                                                         \
+        argument_bytes = bytes;                                                                                        \
+        RUNTIME(name)(body, data, mine && bytes > 0 ? copy_seen : copy, bytes, alignment, flags, tasks, priority,      \
+                      start, end, step);                                                                               \
+    }
+TASKLOOP(GOMP_taskloop, long)
+TASKLOOP(GOMP_taskloop_ull, ull)
 
 /* ---- libgomp: bounds of the next chunk of a loop ---- */
 
