@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
+
+
+@pytest.fixture
+def open_path(tmp_path: Path) -> Path:
+    """A directory that other users can get to."""
+    for parent in [tmp_path, *tmp_path.parents]:
+        if parent == Path(tempfile.gettempdir()):
+            break
+        parent.chmod(0o755)
+    return tmp_path
 
 
 @pytest.fixture

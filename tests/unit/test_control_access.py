@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,16 +29,6 @@ from parprof.symbols.kernel import KERNEL
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 
 OTHER = 65533
-
-
-@pytest.fixture
-def open_path(tmp_path: Path) -> Iterator[Path]:
-    """A directory that other users can get to."""
-    for parent in [tmp_path, *tmp_path.parents]:
-        if parent == Path(tempfile.gettempdir()):
-            break
-        parent.chmod(0o755)
-    yield tmp_path
 
 
 @contextmanager

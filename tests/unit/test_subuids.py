@@ -8,9 +8,8 @@ import json
 import os
 import socket
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -75,16 +74,6 @@ def in_namespace(maps: str, uid: int, what: Callable[[], Any]) -> Any:
             os.close(fd)
     assert "value" in answer, answer["error"]
     return answer["value"]
-
-
-@pytest.fixture
-def open_path(tmp_path: Path) -> Iterator[Path]:
-    """A directory that other users can get to."""
-    for parent in [tmp_path, *tmp_path.parents]:
-        if parent == Path(tempfile.gettempdir()):
-            break
-        parent.chmod(0o755)
-    yield tmp_path
 
 
 @needs_root
