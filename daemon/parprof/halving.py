@@ -22,13 +22,8 @@ def halved(parts: Sequence[Halvable]) -> list[Halvable]:
     return [*pairs, *parts[len(pairs) * 2 :]]
 
 
-def few(parts: Sequence[Halvable], size: Callable[[Halvable], int], most: int) -> list[Halvable]:
-    """The same time in so few parts that their sizes add up to ``most`` at most, or in a single one."""
-    return few_of(parts, lambda some: sum(map(size, some)), most)
-
-
-def few_of(parts: Sequence[Halvable], size: Callable[[Sequence[Halvable]], int], most: int) -> list[Halvable]:
-    """The same, where only all of them together have a size."""
+def few(parts: Sequence[Halvable], size: Callable[[Sequence[Halvable]], int], most: int) -> list[Halvable]:
+    """The same time in so few parts that they have the size ``most`` at most, all of them together; or in one."""
     out = list(parts)
     while len(out) > 1 and size(out) > most:
         out = halved(out)

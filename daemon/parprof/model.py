@@ -37,6 +37,9 @@ ACTIVATION = 254
 AWAITS_GIL = 1
 """The lock of a Python interpreter: ``enum awaited``."""
 
+SEVERAL_THREADS = 0
+"""In place of a thread's id: nobody knows which, or those that only slept, put together (`parprof.facts.sleepers`)."""
+
 
 class SampleKey(NamedTuple):
     """What samples are counted under: the fields of ``struct sample_key`` (bpf/wire.h) by their names there.

@@ -26,15 +26,24 @@ from parprof.exporters.shares import shares
 from parprof.facts.intervals import (
     FIRST_SECONDS,
     MOST,
-    SEVERAL,
     CountedInterval,
     Intervals,
     spread_rows,
     spread_waits,
 )
-from parprof.halving import few_of
+from parprof.halving import few
 from parprof.metrics import IDLENESS, SAMPLES, STOLEN, WORK, Metrics, total
-from parprof.model import NO_EVENT, Count, Facts, Interval, Profile, SampleKey, ThreadState, add_facts
+from parprof.model import (
+    NO_EVENT,
+    SEVERAL_THREADS,
+    Count,
+    Facts,
+    Interval,
+    Profile,
+    SampleKey,
+    ThreadState,
+    add_facts,
+)
 from parprof.profile.intervals import _fit, _without_cpu
 from parprof.profile.merge import Merger
 from profiles import heat
@@ -138,7 +147,7 @@ def test_a_wait_is_in_the_intervals_that_it_took() -> None:
 
 def test_waits_of_several_threads_are_in_the_intervals_that_they_took() -> None:
     """Three of them, that are over at once."""
-    slept = key(SEVERAL, state=ThreadState.BLOCKED)
+    slept = key(SEVERAL_THREADS, state=ThreadState.BLOCKED)
     parts = [CountedInterval(10 * at, 10 * (at + 1)) for at in range(4)]
     parts[3].facts[slept] = Count(3, 65)
     found = spread_waits(parts)
@@ -151,9 +160,9 @@ def test_waits_that_would_be_in_too_many_intervals_make_fewer() -> None:
     for tid in range(1, 101):
         parts[-1].facts[key(tid, ThreadState.BLOCKED)] = Count(1, 640)
     assert spread_rows(parts) >= sum(len(one.facts) for one in spread_waits(parts)) == 6400
-    few = few_of(parts, spread_rows, 1000)
-    assert len(few) == 8
-    assert sum(len(one.facts) for one in spread_waits(few)) == 800
+    fewer = few(parts, spread_rows, 1000)
+    assert len(fewer) == 8
+    assert sum(len(one.facts) for one in spread_waits(fewer)) == 800
 
 
 _counts = st.builds(Count, st.integers(0, 5), st.integers(0, 300))

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 from parprof.facts.drain import Drain
-from parprof.facts.intervals import SEVERAL, CountedInterval
+from parprof.facts.intervals import CountedInterval
 from parprof.facts.measurement import Measurement
 from parprof.facts.sleepers import MOST, together
 from parprof.kernel.stacks import StackTable
-from parprof.model import NO_EVENT, Count, Facts, SampleKey, ThreadState
+from parprof.model import NO_EVENT, SEVERAL_THREADS, Count, Facts, SampleKey, ThreadState
 
 MAIN, WORKER = 1, 2
 
@@ -45,10 +45,10 @@ def test_who_worked_stays_a_thread_of_its_own() -> None:
     measured = measurement(MOST + 2)
     found, threads = together(measured)
     assert threads == MOST + 1
-    assert {key.tid for key in found.drain.facts} == {MAIN, WORKER, SEVERAL}
+    assert {key.tid for key in found.drain.facts} == {MAIN, WORKER, SEVERAL_THREADS}
     assert found.drain.facts[slept(WORKER)] == measured.drain.facts[slept(WORKER)]
     assert found.drain.facts[worked(MAIN)] == Count(9, 9)
-    assert found.drain.thread_names[5, SEVERAL] == f"{MOST + 1:,} threads asleep"
+    assert found.drain.thread_names[5, SEVERAL_THREADS] == f"{MOST + 1:,} threads asleep"
 
 
 def test_nothing_is_lost_and_the_measurement_stays_as_it_was() -> None:
@@ -57,11 +57,11 @@ def test_nothing_is_lost_and_the_measurement_stays_as_it_was() -> None:
     found, _ = together(measured)
     for facts in (found.drain.facts, found.intervals[0].facts):
         assert sum(count.total for count in facts.values()) == before
-        assert facts[slept(SEVERAL)] == Count(
+        assert facts[slept(SEVERAL_THREADS)] == Count(
             999, sum(1000 + tid for tid in range(WORKER + 1, WORKER + 1000))
         )
-        assert facts[slept(SEVERAL, user=11)] == Count(1998, 9990)
+        assert facts[slept(SEVERAL_THREADS, user=11)] == Count(1998, 9990)
     for by_cores in (found.drain.by_cores, found.intervals[0].by_cores):
-        assert by_cores[slept(SEVERAL)][1] == found.drain.facts[slept(SEVERAL)]
+        assert by_cores[slept(SEVERAL_THREADS)][1] == found.drain.facts[slept(SEVERAL_THREADS)]
     assert sum(count.total for count in measured.drain.facts.values()) == before
     assert together(found)[0].drain.facts == found.drain.facts

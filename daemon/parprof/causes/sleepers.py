@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from parprof.attribution.waiting import WaitKind
 from parprof.metrics import STALL, WAIT
-from parprof.model import Origin, PathSample
+from parprof.model import SEVERAL_THREADS, Origin, PathSample
 
 _FOR_THREADS = frozenset(f"[waits: {kind.value}]" for kind in WaitKind if kind.is_for_threads)
 _BY_ITSELF = re.compile(r"\[waits: (?:sleep|file|page fault|child)\]")
@@ -20,9 +20,6 @@ _ENOUGH = 0.8
 """Who kept the others asleep slept at least for so much of that time."""
 _RIVAL = 0.3
 """Another thread that slept for so much of it may as well have been the one."""
-
-_SEVERAL = 0
-"""A thread id: nobody knows which, or so many that they were put together (`parprof.facts.sleepers`)."""
 
 ThreadId = tuple[int, int]
 
@@ -67,7 +64,7 @@ def _sleeper(samples: Sequence[PathSample], stall: float) -> int | None:
     longest = max(slept, key=lambda thread: slept[thread], default=None)
     if longest is None or slept[longest] < _ENOUGH * stall:
         return None
-    rivals = (wait for thread, wait in slept.items() if thread != longest or thread[1] == _SEVERAL)
+    rivals = (wait for thread, wait in slept.items() if thread != longest or thread[1] == SEVERAL_THREADS)
     if any(wait >= _RIVAL * stall for wait in rivals):
         return None
     return most[longest]

@@ -25,7 +25,7 @@ def shares(
     places = [found.place(sample.path) for sample in profile.samples]
     owners = [threads.get(thread_of(sample), -1) for sample in profile.samples]
     parts = profile.intervals or [_whole(profile.samples)]
-    intervals = few(parts, lambda one: len(one.rows), MOST_SHARES)
+    intervals = few(parts, lambda some: sum(len(one.rows) for one in some), MOST_SHARES)
     sums: list[dict[tuple[int, int], Metrics]] = []
     for one in intervals:
         own: dict[tuple[int, int], Metrics] = {}

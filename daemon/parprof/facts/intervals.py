@@ -12,14 +12,12 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from parprof.halving import halved
-from parprof.model import NO_EVENT, Count, Facts, SampleKey, ThreadState
+from parprof.model import NO_EVENT, SEVERAL_THREADS, Count, Facts, SampleKey, ThreadState
 
 MOST = 128
 MOST_ROWS = 100_000
 """Some 450 bytes each."""
 FIRST_SECONDS = 0.05
-SEVERAL = 0
-"""In place of a thread's id: threads that only slept, put together (`parprof.facts.sleepers`)."""
 
 
 @dataclass(slots=True)
@@ -166,7 +164,7 @@ def spread_waits(intervals: Iterable[CountedInterval]) -> list[CountedInterval]:
             if key.state is ThreadState.STALLED:
                 room = nobody_ns
                 nobody_ns = max(room - wanted, 0)
-            elif key.tid == SEVERAL:
+            elif key.tid == SEVERAL_THREADS:
                 sleeping[key] = sleeping.get(key, 0) + count.samples
                 room = sleeping[key] * (part.end_ns - part.begin_ns)
             else:

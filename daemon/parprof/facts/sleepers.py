@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from parprof.facts.intervals import SEVERAL, CountedInterval
+from parprof.facts.intervals import CountedInterval
 from parprof.facts.measurement import Measurement
-from parprof.model import NO_EVENT, Count, Facts, SampleKey, ThreadState
+from parprof.model import NO_EVENT, SEVERAL_THREADS, Count, Facts, SampleKey, ThreadState
 
 MOST = 256
 """So many of one process stay threads of their own."""
@@ -21,15 +21,15 @@ _Thread = tuple[int, int]
 
 
 def together(measured: Measurement) -> tuple[Measurement, int]:
-    """The same measurement, with the sleepers of each process that has too many as one thread, `SEVERAL`; and how many
-    threads that are in all."""
+    """The same measurement, with the sleepers of each process that has too many as one thread, `SEVERAL_THREADS`; and
+    how many threads that are in all."""
     sleepers = _sleepers(measured.drain.facts)
     if not sleepers:
         return measured, 0
     merged = {(image, tid) for image, tids in sleepers.items() for tid in tids}
     names = {
         **measured.drain.thread_names,
-        **{(image, SEVERAL): f"{len(tids):,} threads asleep" for image, tids in sleepers.items()},
+        **{(image, SEVERAL_THREADS): f"{len(tids):,} threads asleep" for image, tids in sleepers.items()},
     }
     drain = replace(
         measured.drain,
@@ -60,7 +60,7 @@ def _merged(facts: Mapping[SampleKey, Count], merged: set[_Thread]) -> Facts:
     out: Facts = {}
     for key, count in facts.items():
         if (key.image, key.tid) in merged:
-            out.setdefault(key._replace(tid=SEVERAL), Count()).add(count)
+            out.setdefault(key._replace(tid=SEVERAL_THREADS), Count()).add(count)
         else:
             out[key] = count
     return out
@@ -72,7 +72,7 @@ def _merged_by_cores(
     out: dict[SampleKey, dict[int, Count]] = {}
     for key, divided in by_cores.items():
         if (key.image, key.tid) in merged:
-            known = out.setdefault(key._replace(tid=SEVERAL), {})
+            known = out.setdefault(key._replace(tid=SEVERAL_THREADS), {})
             for allowed, count in divided.items():
                 known.setdefault(allowed, Count()).add(count)
         else:

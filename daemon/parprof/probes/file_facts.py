@@ -94,6 +94,10 @@ class FileFacts:
     is_namesake: bool = False
     """It is called as a runtime's library is, and has none of the functions that programs have from that."""
 
+    def brings(self, agent: Agent) -> bool:
+        """Whether this runtime is inside."""
+        return self.static_agent is not None and self.static_agent.name == agent.name
+
 
 def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
     """Look for the facts about a file; ``base_name`` is what processes call it."""

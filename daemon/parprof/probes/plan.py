@@ -82,6 +82,10 @@ def file_of(dso: Dso) -> str:
     return f"/proc/self/fd/{dso.fd()}"
 
 
+def _lies_in(address: int, ranges: Sequence[Range]) -> bool:
+    return any(start <= address < end for start, end in ranges)
+
+
 def _ranges(load_map: LoadMap, dso: Dso) -> list[Range]:
     return [(m.start, m.end) for m in load_map.mappings if m.dso.key == dso.key]
 
@@ -298,7 +302,7 @@ def plan_spins(plan: Plan, load_map: LoadMap, rules: SpinRules) -> None:
         for loop, name in SPINS.found(dso).items()
     ]
     # Who waits in a runtime's code its edges tell, or its leaves: samples hit such loops before it is known as one.
-    found = [one for one in found if not any(a <= one[1][0] < b for a, b in plan.runtime_ranges)]
+    found = [one for one in found if not _lies_in(one[1][0], plan.runtime_ranges)]
     loops = [loop for _, loop, _ in found]
     out = list(dict.fromkeys([*named, *plan.unprobed_ranges, *polling, *yields, *loops]))
     plan.spin_ranges = sorted(out[:MAX_SPIN_RANGES])
@@ -423,7 +427,7 @@ def _wait_code(load_map: LoadMap, runtimes: list[_Runtime], code: list[Range]) -
     for runtime in runtimes:
         bias = load_map.bias(runtime.dso)
         found = [(bias + start, bias + end) for start, end in file_facts(runtime.dso).wait_code]
-        found = [(start, end) for start, end in found if any(a <= start < b for a, b in code)]
+        found = [(start, end) for start, end in found if _lies_in(start, code)]
         if not found and not runtime.agent.hooks:  # whatever it does there is not the program's work
             found = _runtime_code(load_map, [runtime])
         if not found:

@@ -236,23 +236,21 @@ def _processes(measured: Measurement, rows: RowMaker, samples: Sequence[PathSamp
     found = [
         (weight, measured.images[number]) for number, weight in weights.items() if number in measured.images
     ]
+    if len(found) < 2:
+        return []
     found.sort(key=lambda one: (-one[0], one[1].process.pid))
-    return (
-        [
-            ProcessInfo(
-                image.process.pid,
-                image.process.comm,
-                image.process.command,
-                image.runtime,
-                rows.usual_cores(image),
-                image.n_w_source,
-            )
-            for weight, image in found[:_MAX_PROCESSES]
-            if weight
-        ]
-        if len(found) > 1
-        else []
-    )
+    return [
+        ProcessInfo(
+            image.process.pid,
+            image.process.comm,
+            image.process.command,
+            image.runtime,
+            rows.usual_cores(image),
+            image.n_w_source,
+        )
+        for weight, image in found[:_MAX_PROCESSES]
+        if weight
+    ]
 
 
 def _extra(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from parprof.facts.intervals import spread_rows, spread_waits
 from parprof.facts.measurement import Measurement
-from parprof.halving import few_of
+from parprof.halving import few
 from parprof.metrics import OUTSIDE, READY, STALL, WORK, Metrics
 from parprof.model import Interval, PathSample
 from parprof.profile.rows import RowMaker
@@ -21,7 +21,7 @@ def by_interval(measured: Measurement, rows: RowMaker, samples: Sequence[PathSam
 
     The rows are what ``rows`` made of the whole, complete with what is known of the whole alone. Its counters change.
     """
-    counted = spread_waits(few_of(measured.intervals, spread_rows, MOST_SHARES))
+    counted = spread_waits(few(measured.intervals, spread_rows, MOST_SHARES))
     numbers = {_identity(sample): number for number, sample in enumerate(samples)}
     shares: list[dict[int, Metrics]] = []
     for one in counted:

@@ -254,16 +254,14 @@ class RowMaker:
             return ()
         located = _largest(paths, key)
         if key.event == NO_EVENT:
-            located = paths.ending_in(located, self._below(drain, key, located))
+            located = paths.ending_in(located, self._below(key, self._told_kind(drain, key), located))
         return located.path
 
     def wait_kind(self, drain: Drain, key: SampleKey) -> WaitKind:
         """What a thread waits for, of a wait that the rows made last are of."""
         kind = self._told_kind(drain, key)
         paths = self._paths.get((key.image, key.epoch))
-        if kind is not WaitKind.LOCK or paths is None or not key.user:
-            return kind
-        return self._thread_kind(_largest(paths, key))
+        return self._kind_at(kind, _largest(paths, key)) if paths is not None and key.user else kind
 
     def spun_alone(self) -> list[tuple[PathSample, float]]:
         """Rows made last of threads that spun while nobody worked, with how often they were sampled so."""
@@ -286,7 +284,7 @@ class RowMaker:
                 metrics = Metrics.of({WAIT: share})
             else:
                 metrics = Metrics.of({OUTSIDE if kind.is_outside else STALL: share * cores})
-            where = self._paths_of(paths.ending_in(located, self._below(drain, key, located)))
+            where = self._paths_of(paths.ending_in(located, self._below(key, kind, located)))
             self._charge(out, drain, key, where, image, "", metrics)
 
     def _add_activations(
@@ -312,14 +310,14 @@ class RowMaker:
             known = self._calls[id(located)] = located, found and self._one_object(*found)
         return known[1]
 
-    def _below(self, drain: Drain, key: SampleKey, located: Located) -> Path:
-        """What stands below the place where a thread sleeps: for what."""
-        if not key.user:
-            return NOT_LOOKED_AT
-        kind = self._told_kind(drain, key)
-        return _WAITS[self._thread_kind(located) if kind is WaitKind.LOCK else kind]
+    def _below(self, key: SampleKey, kind: WaitKind, located: Located) -> Path:
+        """What stands below the place where a thread sleeps: for what. ``kind``: see `_told_kind`."""
+        return _WAITS[self._kind_at(kind, located)] if key.user else NOT_LOOKED_AT
 
-    def _thread_kind(self, located: Located) -> WaitKind:
+    def _kind_at(self, kind: WaitKind, located: Located) -> WaitKind:
+        """The same, where the functions of the process tell more: for other threads, but for what of theirs."""
+        if kind is not WaitKind.LOCK:
+            return kind
         known = self._thread_kinds.get(id(located))
         if known is None:
             names = (frame.name for frame in reversed(located.physical) if not frame.is_loop)

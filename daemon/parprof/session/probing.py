@@ -15,6 +15,7 @@ from parprof.probes.placed import PlacedProbes
 from parprof.probes.plan import Plan, learned_site, make_plan, plan_spins
 from parprof.probes.wait_functions import SpinRules
 from parprof.process.loadmap import Dso, LoadMap
+from parprof.runtimes import Agent
 from parprof.session.sources import (
     MemoryChoice,
     Source,
@@ -80,16 +81,14 @@ class Probing:
         self._spin_rules = spin_rules
         self._probes = PlacedProbes(kernel, pid)
         self._planned_for: LoadMap | None = None
-        self._chosen_for: list[str] = []
-        """Names of the runtimes that the source was chosen for."""
-        self._could_probe = False
-        """Whether one of them has probes."""
+        self._chosen_for: list[Agent] = []
+        """Of the runtimes that the source was chosen for."""
         self._transitions: list[tuple[str, str]] = []
 
     def inherit(self, parent: Probing) -> None:
         """A fork starts with its parent's memory."""
         self.plan, self.source, self.memory = parent.plan, parent.source, parent.memory
-        self._chosen_for, self._could_probe = parent._chosen_for, parent._could_probe
+        self._chosen_for = parent._chosen_for
 
     def is_planned_for(self, load_map: LoadMap | None) -> bool:
         """Whether this load map has nothing that was not planned for."""
@@ -170,21 +169,20 @@ class Probing:
             if self.source is Source.MEMORY and not self.memory.holds and self._wanted_source is None:
                 without = first_source(self.plan.agents, self.memory, None, self.has_edges)
                 self.go_over_to(without, self.memory.spoilt_by)
-        names = [agent.name for agent in self.plan.agents]
         if self.source is Source.SCHEDULER:
             self.source = first_source(self.plan.agents, self.memory, self._wanted_source, self.has_edges)
-        elif self._wanted_source is None and self._chosen_for and not self._could_probe:
-            self._choose_anew(names)
-        self._could_probe = any(agent.hooks for agent in self.plan.agents)
-        self._chosen_for = names
+        elif self._wanted_source is None and not any(agent.hooks for agent in self._chosen_for):
+            self._choose_anew()
+        self._chosen_for = self.plan.agents
         if self.source is Source.MEMORY and self.memory.spoilt_by:  # the user would have it
             self.plan.notes.append(f"n_w from memory is not right here: {self.memory.spoilt_by}")
 
-    def _choose_anew(self, names: list[str]) -> None:
+    def _choose_anew(self) -> None:
         """Nothing could be probed until now: if that was for want of a runtime with probes, it may have come."""
         source = first_source(self.plan.agents, self.memory, None, self.has_edges)
         if source is Source.EXACT:
-            late = [name for name in names if name not in self._chosen_for]
+            known = {agent.name for agent in self._chosen_for}
+            late = [agent.name for agent in self.plan.agents if agent.name not in known]
             self._note_source(source, f"{' and '.join(late)} came, which is probed")
 
     def go_over_to(self, source: Source, why: str) -> None:

@@ -147,7 +147,7 @@ def look_for_memory(agents: list[Agent], load_map: LoadMap) -> MemoryChoice:
 def _has_inside(dso: Dso, agent: Agent) -> bool:
     """Whether a file brings a runtime along, or may."""
     facts = file_facts(dso)
-    return facts.is_static or (facts.static_agent is not None and facts.static_agent.name == agent.name)
+    return facts.is_static or facts.brings(agent)
 
 
 def look_again(memory: MemoryChoice, agents: list[Agent], load_map: LoadMap) -> MemoryChoice:
@@ -177,7 +177,7 @@ def _copies(agent: Agent, load_map: LoadMap) -> str:
     for dso in load_map.dsos():
         facts = file_facts(dso)
         is_library = bool(agent.library.match(dso.name)) and not facts.is_namesake
-        if is_library or (facts.static_agent is not None and facts.static_agent.name == agent.name):
+        if is_library or facts.brings(agent):
             names.append(dso.name)
     return f"{' and '.join(names[:3])} are {agent.name} each, and one is read" if len(names) > 1 else ""
 

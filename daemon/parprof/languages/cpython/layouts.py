@@ -7,7 +7,7 @@ checks them on real interpreters. 3.13 and later say most of them at the start o
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 NOT_THERE = 0xFFFF
 EVERY_FRAME, ENTRY_FLAG, ENTRY_OWNER = 0, 1, 2
@@ -154,36 +154,20 @@ def debug_layout(base: Layout, raw: bytes) -> Layout | None:
     )
 
 
+_FOR_PYTHON = ("minor", "first_line", "type")
+"""Fields of a layout that the programs need not know."""
+
+
 def kernel_facts(layout: Layout, runtime: int, thread_slots: int) -> dict[str, int]:
     """The fields of ``struct interpreter`` for an interpreter whose ``_PyRuntime`` is at an address."""
+    known = {
+        one.name: int(getattr(layout, one.name)) for one in fields(layout) if one.name not in _FOR_PYTHON
+    }
     return {
+        **known,
         "tss_key": runtime + layout.tss_key,
         "current": runtime + layout.current if layout.current else 0,
-        "thread_slots": thread_slots,
-        "thread_id": layout.thread_id,
-        "thread_frame": layout.thread_frame,
-        "cframe": layout.cframe,
-        "frame_size": layout.frame_size,
-        "previous": layout.previous,
-        "code": layout.code,
-        "instruction": layout.instruction,
-        "entry": layout.entry,
-        "entry_kind": layout.entry_kind,
-        "entry_value": _OWNED_BY_C_STACK,
-        "code_start": layout.code_start,
-        "lines": layout.lines,
-        "name": layout.name,
-        "file": layout.file,
-        "length": layout.length,
-        "state": layout.state,
-        "ascii_size": layout.ascii_size,
-        "wide_size": layout.wide_size,
-        "bytes_size": layout.bytes_size,
-        "bytes_text": layout.bytes_text,
         "gil": runtime + layout.gil if layout.gil else 0,
-        "thread_interpreter": layout.thread_interpreter,
-        "interpreter_gil": layout.interpreter_gil,
-        "gil_holder": layout.gil_holder,
-        "gil_locked": layout.gil_locked,
-        "gil_size": layout.gil_size,
+        "thread_slots": thread_slots,
+        "entry_value": _OWNED_BY_C_STACK,
     }
