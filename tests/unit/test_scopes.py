@@ -59,7 +59,14 @@ def test_a_shell_that_waits_for_a_program_says_nothing_of_its_width() -> None:
     shell, program = Process(1, 1), Process(2, 1000, pool=2)
     scope = job(shell, program)
     assert len(scope.workers()) == 1
-    assert scope.parallel_cores(program, 4) == 2
+    assert scope.parallel_cores(program, 4) == scope.parallel_cores(shell, 4) == 2  # one n for the whole job
+
+
+def test_a_pool_of_one_thread_left_the_other_cores_idle() -> None:
+    alone = Process(1, 100, pool=1)
+    assert job(alone, levels=(0, 5 * SECOND)).parallel_cores(alone, 4) == 4
+    beside = job(alone, levels=(0, 5 * SECOND, SECOND))  # a thread that is in no pool worked, too
+    assert beside.parallel_cores(alone, 4) == 2
 
 
 def test_processes_beside_each_other_share_what_any_of_them_may_use() -> None:

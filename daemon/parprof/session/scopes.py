@@ -105,19 +105,20 @@ class Scope:
             self._workers = [member for member in self.members.values() if member.clock_samples > least]
             pools = [worker.pool for worker in self._workers]
             self._pool = max(*pools, self._width()) if pools and all(pools) else 0
+            if len(pools) == 1 and self._pool == 1:
+                self._pool = 0  # one thread that never had another beside it is a pool of nothing: cores stood idle
         return self._workers
 
     def parallel_cores(self, member: Member, allowed: int) -> int:
         """n at samples of a process that was allowed so many cores.
 
-        One process of its own could use as many as its pool of threads has, or as ever worked at once. Processes that
-        work beside each other share those that any of them may use; where each has a pool, they could use as many as
-        they kept busy together.
+        One process of its own could use as many as its pool of threads has, or as ever worked at once; so could those
+        that only wait for it, such as the shell that started it. Processes that work beside each other share those
+        that any of them may use; where each has a pool, they could use as many as they kept busy together.
         """
         workers = self.workers()
         if len(workers) < 2:
-            pool = self._pool if member in workers else member.pool
-            return max(1, min(allowed, pool)) if pool else allowed
+            return max(1, min(allowed, self._pool)) if self._pool else allowed
         allowed = max(allowed, _together(workers))
         return max(1, min(allowed, self._pool)) if self._pool else allowed
 
