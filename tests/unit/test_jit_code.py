@@ -79,7 +79,7 @@ def leaves(maker: RowMaker, drain: Drain) -> list[str]:
 
 @pytest.mark.parametrize(
     ("address", "before"),
-    [(JIT, ANONYMOUS), (IN_MEMFD, "memfd:code (deleted)"), (OUTSIDE, "[unknown]+0x9000")],
+    [(JIT, ANONYMOUS), (IN_MEMFD, ANONYMOUS), (OUTSIDE, "[unknown]+0x9000")],
 )
 def test_names_may_come_later(address: int, before: str) -> None:
     """A compiler writes its map as it compiles; wherever the code is, the map is asked, and asked again."""
@@ -110,6 +110,7 @@ def test_reasons_add_up() -> None:
         ("/usr/bin/node", "--perf-basic-prof"),
         ("/usr/lib/jvm/bin/java", "PreserveFramePointer"),
         ("/usr/bin/python3.12", "-X perf"),
+        ("/usr/lib/erlang/erts-13/bin/beam.smp", "+JPperf true"),
         ("/usr/bin/luajit", "/tmp/perf-PID.map"),
     ],
 )

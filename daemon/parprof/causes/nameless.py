@@ -18,6 +18,9 @@ _REMEDIES = (
     ),
     (r"node|nodejs|electron", "start node with --perf-basic-prof"),
     (r"python[\d.]*", "start python with -X perf (3.12 or later)"),
+    (r"erl|beam\.smp|iex|elixir", "start the Erlang emulator with +JPperf true (in ERL_FLAGS, too)"),
+    (r"ruby[\d.]*", "start ruby with --yjit-perf (3.3 or later)"),
+    (r"php[\d.]*", "start php with -d opcache.jit_debug=16"),
     (r"dotnet", "start dotnet with DOTNET_PerfMapEnabled=1 in its environment"),
 )
 _ANY_RUNTIME = "have its JIT compiler write /tmp/perf-PID.map"

@@ -9,11 +9,11 @@ from itertools import count
 
 from parprof.facts.drain import Drain, Image
 from parprof.facts.names import KernelPlace, Namer
-from parprof.files.dso import NO_MAPPING, Dso, FileKey
+from parprof.files.dso import ANONYMOUS, NO_MAPPING, Dso, FileKey
 from parprof.kernel.stacks import INTERRUPTED, RawStack, StackTable
 from parprof.logical.paths import MAX_KERNEL_FRAMES
 from parprof.model import Frame
-from parprof.profile.jit import jit_frame
+from parprof.profile.jit import is_made_code, jit_frame
 from parprof.symbols import NameRequest
 from parprof.symbols.kernel import KERNEL, UNNAMED
 
@@ -231,7 +231,10 @@ class AddressBook:
             for site, address in wanted.items():
                 if name := names.get(address):
                     self._frames[site] = (jit_frame(name, sites[site].address),)
-                elif len(nameless) < _MAX_NAMELESS:
+                    continue
+                if is_made_code(sites[site].place[0]):
+                    self._frames[site] = (Frame(ANONYMOUS, module=ANONYMOUS, address=sites[site].address),)
+                if len(nameless) < _MAX_NAMELESS:
                     nameless[site] = sites[site]
 
     def _ask_again(self, images: Mapping[int, Image]) -> None:

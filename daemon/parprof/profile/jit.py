@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from parprof.causes.nameless import how_to_name, is_nameless
 from parprof.facts.drain import MeasuredImage
-from parprof.files.dso import ANONYMOUS
+from parprof.files.dso import ANONYMOUS, Dso
 from parprof.model import Frame, PathSample
 
 _LEAST_SHARE = 0.01
@@ -17,6 +17,11 @@ _LEAST_SHARE = 0.01
 
 _V8 = re.compile(r"(?:JS|LazyCompile|Function|Script|Eval):[*~^+]*(\S*) (\S+?):(\d+)(?::\d+)?\Z")
 """``JS:*parse /srv/app.js:12:17``, the mark for how well it is optimized; a script's own code has no name."""
+
+
+def is_made_code(dso: Dso) -> bool:
+    """Whether it is a nameless file that a JIT compiler keeps its code in (Erlang, .NET), not a program in one."""
+    return dso.is_memory and dso.key[0] != "label" and dso.elf is None
 
 
 def jit_frame(name: str, address: int) -> Frame:
