@@ -182,6 +182,9 @@ class PathSample:
     levels: Levels = ()
 
 
+NOBODY: Path = (Frame("[nobody works]"),)
+"""Stall that belongs to no call path: nobody slept whose step could have begun it, nor was anyone seen to spin."""
+
 SCOPE = "scope"
 """What was measured as one job, among `Profile.extra`: process, tree or cgroup. Not there where nobody chose."""
 

@@ -100,6 +100,18 @@ def test_where_switches_were_not_followed_the_rest_is_time_in_which_nobody_worke
     assert samples[-1].path == NOBODY and samples[-1].metrics[STALL] == pytest.approx(5 * SECOND)
 
 
+def test_where_switches_were_not_followed_samples_tell_how_many_worked_at_once() -> None:
+    """What the programs count stands still then: here at two threads, while both sleep most of the time."""
+    facts = dict([sampled(1, 50), sampled(2, 100)])
+    found = account(
+        [row("read", work_ns=1.5, idleness_ns=0.5)], times(0, 0, 4, exact=False), facts=facts, ticks=9
+    )
+    assert found.level_s == (3.0, 0.5, 0.5)
+    many = dict([sampled(1, 500)])
+    found = account([row("read", work_ns=4)], times(0, 4, exact=False), facts=many, ticks=9)
+    assert found.level_s == (0.0, 4.0)  # samples are not exact: no more than there was
+
+
 def test_what_others_had_is_neither_idleness_nor_stall() -> None:
     """Both threads lost their CPUs for a second each, one of them while it worked and the other waited for it."""
     solve = row("solve", work_ns=3, idleness_ns=1)

@@ -22,8 +22,9 @@ from parprof.causes import Cause, Kind, causes_of, find_causes, routes
 from parprof.causes.evidence import Evidence
 from parprof.causes.ownership import Owner, Ownership
 from parprof.causes.ranking import interval_percent
+from parprof.exporters.answer import sentence
 from parprof.metrics import IDLENESS, STALL, STOLEN, WAIT, Metrics
-from parprof.model import Frame, Origin, PathSample, Profile, ThreadState
+from parprof.model import NOBODY, Frame, Origin, PathSample, Profile, ThreadState
 from profiles import any_profile, few_samples, frame, heat, library
 
 CORES = 4
@@ -450,6 +451,15 @@ def test_what_to_do_about_a_wait_depends_on_its_kind(calls: str, said: str) -> N
     (cause,) = found(*balanced("main solve"), waiting)
     assert (cause.kind, cause.function) == (Kind.STALL, "load")
     assert said in f"{cause.what}; {cause.remedy}"
+
+
+def test_waits_that_nobody_saw_are_told_as_such() -> None:
+    """Two processes that read a disk so often that context switches were not followed; it is not their code."""
+    unseen = PathSample(NOBODY, Metrics(), Origin(7, "x"))
+    unseen.metrics[STALL] = 2e9
+    (cause,) = found(*balanced("main read"), unseen)
+    assert (cause.kind, cause.path, cause.lost_ns) == (Kind.STALL, (), 2e9)
+    assert "nobody works" in sentence(cause) and "--budget" in sentence(cause)
 
 
 def test_serial_code_is_that_on_a_busy_machine_too() -> None:

@@ -13,10 +13,11 @@ from parprof.causes.kinds import diagnose
 from parprof.causes.ownership import Owner
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns
+from parprof.causes.stalls import elapsed_of
 from parprof.causes.waiting import is_lock
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OVERHEAD, WAIT, Metrics
-from parprof.model import PathSample, Profile
+from parprof.model import NOBODY, PathSample, Profile
 
 MAX_CAUSES = 5
 LEAST_SAMPLES = 50
@@ -92,6 +93,7 @@ def causes_of(samples: Sequence[PathSample], cores: int, runtime: str, elapsed_s
     else:
         judged = [(site, diagnose(site, setting)) for site in SiteSearch(evidence, cores).sites()]
         found = [_cause(site, diagnosis, setting) for site, diagnosis in _joined(judged)]
+        found += [(cause, 1.0) for cause in _unseen(samples, setting)]
     weighed = [
         (one.lost_ns * weight, one)
         for one, weight in found
@@ -226,6 +228,35 @@ def _serial_program(evidence: Evidence, setting: Setting) -> Cause:
         "nothing here runs in parallel, by design or by mistake: see where its time goes with --sort work",
     )
     return cause
+
+
+def _unseen(samples: Sequence[PathSample], setting: Setting) -> list[Cause]:
+    """That nobody works and it is not known where threads sleep, as where context switches were too dear to follow."""
+    metrics = Metrics()
+    for sample in samples:
+        if sample.path == NOBODY:
+            metrics.add(sample.metrics)
+    lost = lost_ns(metrics)
+    if not lost:
+        return []
+    what = f"nobody works for {elapsed_of(lost, setting)}, and it was not seen where threads wait"
+    return [
+        Cause(
+            Kind.STALL,
+            (),
+            "",
+            "",
+            "",
+            0,
+            metrics,
+            lost,
+            100 * lost / effort_ns(setting.total),
+            interval_percent(metrics, setting.total, setting.cores),
+            gain_bound(lost, setting.total),
+            what,
+            "a higher budget lets more be seen (--budget 20)",
+        )
+    ]
 
 
 def interval_percent(part: Metrics, total: Metrics, cores: int) -> tuple[float, float]:

@@ -70,7 +70,7 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
     at_barrier = setting.runtime != "none" and is_barrier(call)
     if at_barrier and away_ns(setting.total) >= _AWAY * metrics.stall_ns:
         return BUSY_MACHINE
-    what = f"nobody works for {_seconds(metrics.stall_ns, setting)} while this waits {what}".rstrip()
+    what = f"nobody works for {elapsed_of(metrics.stall_ns, setting)} while this waits {what}".rstrip()
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
 
 
@@ -84,7 +84,7 @@ def _waited_for(call: str, kind: str) -> tuple[str, str]:
     return f"{what} ({call})" if call and not what.endswith(")") else what, remedy
 
 
-def _seconds(stall_ns: float, setting: Setting) -> str:
+def elapsed_of(stall_ns: float, setting: Setting) -> str:
     """For how long: n idle cores for a second are a second."""
     stalled_s = stall_ns / setting.cores / 1e9
     digits = 1 if stalled_s >= 0.95 else 2

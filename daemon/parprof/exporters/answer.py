@@ -44,7 +44,8 @@ def brief(cause: Cause) -> str:
 
 def mention(cause: Cause) -> str:
     """A cause by name only."""
-    return printable(f"{cause.kind.words} in {_function(cause)} ({rounded(cause.lost_percent)} %)")
+    where = f" in {_function(cause)}" if cause.function else ""
+    return printable(f"{cause.kind.words}{where} ({rounded(cause.lost_percent)} %)")
 
 
 def named(cause: Cause) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from parprof.attribution.agreement import TwoWays
@@ -9,15 +10,13 @@ from parprof.attribution.ready import share_ready
 from parprof.facts.measurement import Measurement
 from parprof.facts.scopes import ScopeTimes
 from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, STALL, STOLEN, WORK, Metric, Metrics
-from parprof.model import Accounting, Frame, Origin, PathSample, ThreadState
+from parprof.model import NOBODY, Accounting, Frame, Origin, PathSample, ThreadState
 from parprof.profile.rows import RowMaker
 
 _NEGLIGIBLE = 0.001
 """Of all core time: stall of no call path below that is of the edges of the measurement."""
 _AS_SAMPLED = 2.0
 """Stall so many times as long as threads were sampled spinning meanwhile may be theirs: samples are few."""
-NOBODY = (Frame("[nobody works]"),)
-"""Stall that belongs to no call path: nobody slept whose step could have begun it, nor was anyone seen to spin."""
 OTHERS = (Frame("[others had the cores]"),)
 """Cores that others had while none of the threads that could work had one: there is no sample to charge with it."""
 
@@ -58,8 +57,28 @@ def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -
         idleness_s=_sum(mine, IDLENESS) / 1e9,
         stall_s=(_sum(samples, STALL) + _sum(samples, OUTSIDE)) / 1e9,
         counted_idleness_s=times.idleness_ns(cores) / 1e9 if times.exact else None,
-        level_s=tuple(round(took_ns / 1e9, 9) for took_ns in times.level_ns),
+        level_s=tuple(round(took_ns / 1e9, 9) for took_ns in _levels_ns(measured, times)),
     )
+
+
+def _levels_ns(measured: Measurement, times: ScopeTimes) -> Sequence[float]:
+    """For how long each number of threads worked at once, from none on, in nanoseconds.
+
+    What the programs count stands still while context switches are not followed. Then samples tell: k threads that
+    work at once are sampled k times as often as one.
+    """
+    if not measured.kernel.statistics()["ticks"]:
+        return times.level_ns
+    found: Counter[int] = Counter()
+    for key, count in measured.drain.facts.items():
+        if key.event == 0 and key.state is ThreadState.WORKING and key.image in times.images:
+            found[max(key.n_working, 1)] += count.samples
+    period_ns = 1e9 / measured.drain.frequency_hz
+    levels = [0.0] + [found[level] * period_ns / level for level in range(1, max(found, default=0) + 1)]
+    fit = min(times.elapsed_ns / sum(levels), 1.0) if any(levels) else 1.0
+    levels = [took_ns * fit for took_ns in levels]
+    levels[0] = times.elapsed_ns - sum(levels)
+    return levels
 
 
 def disagreements(measured: Measurement, rows: RowMaker, samples: Sequence[PathSample]) -> list[str]:
