@@ -23,8 +23,9 @@ from parprof.causes.evidence import Evidence
 from parprof.causes.ownership import Owner, Ownership
 from parprof.causes.ranking import interval_percent
 from parprof.exporters.answer import sentence
+from parprof.files.dso import ANONYMOUS
 from parprof.metrics import IDLENESS, STALL, STOLEN, WAIT, Metrics
-from parprof.model import NOBODY, Frame, Origin, PathSample, Profile, ThreadState
+from parprof.model import NOBODY, Frame, Origin, PathSample, ProcessInfo, Profile, ThreadState
 from profiles import any_profile, few_samples, frame, heat, library
 
 CORES = 4
@@ -460,6 +461,24 @@ def test_waits_that_nobody_saw_are_told_as_such() -> None:
     (cause,) = found(*balanced("main read"), unseen)
     assert (cause.kind, cause.path, cause.lost_ns) == (Kind.STALL, (), 2e9)
     assert "nobody works" in sentence(cause) and "--budget" in sentence(cause)
+
+
+def test_a_cause_in_code_without_names_says_how_to_get_them() -> None:
+    """Erlang's schedulers: what is below the thread's start is JIT code, of which nobody knows what it is."""
+    made = Frame(ANONYMOUS, module=ANONYMOUS)
+    serial = row("main start", 300, 1)
+    stripped = tuple(replace(each, file="", line=0, start_line=0) for each in serial.path)
+    rows = [*balanced("main solve"), replace(serial, path=(*stripped, made))]
+    profile = Profile(
+        ProcessInfo(7, "beam.smp", "/opt/bin/beam.smp -x", "none", CORES, "scheduler"), 1, 100, rows
+    )
+    (cause,) = find_causes(profile)
+    assert cause.function == "start" and "has no names" in cause.what and "+JPperf true" in cause.remedy
+    # its source is known, as of a script that calls such code; or there is none
+    for path in ((*serial.path, made), stripped):
+        rows = [*balanced("main solve"), replace(serial, path=path)]
+        (plain,) = find_causes(replace(profile, samples=rows))
+        assert plain.function == "start" and "names" not in plain.what
 
 
 def test_serial_code_is_that_on_a_busy_machine_too() -> None:

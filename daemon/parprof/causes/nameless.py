@@ -24,6 +24,7 @@ _REMEDIES = (
     (r"dotnet", "start dotnet with DOTNET_PerfMapEnabled=1 in its environment"),
 )
 _ANY_RUNTIME = "have its JIT compiler write /tmp/perf-PID.map"
+MOSTLY_NAMELESS = 0.5
 
 
 def is_nameless(sample: PathSample) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parprof.attribution.gain import gain_bound
 from parprof.attribution.interval import share_interval
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting, runtime_in_use
 from parprof.causes.evidence import Evidence, Place, Tally
 from parprof.causes.kinds import diagnose
+from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
 from parprof.causes.ownership import Owner
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns
@@ -77,7 +78,23 @@ class Cause:
 def find_causes(profile: Profile) -> list[Cause]:
     """What to act on in a profile, the worst first."""
     process = profile.process
-    return causes_of(profile.samples, process.cores, process.runtime, profile.elapsed_s)
+    program = next(iter(process.command.split()), process.comm)
+    found = causes_of(profile.samples, process.cores, process.runtime, profile.elapsed_s)
+    return [_with_names(cause, profile.samples, program) for cause in found]
+
+
+def _with_names(cause: Cause, samples: Sequence[PathSample], program: str) -> Cause:
+    """A cause whose code a JIT compiler made and gave no names is named after what calls it: to have names helps.
+
+    A function of a known source file, as of a script that calls numba, tells its reader enough.
+    """
+    if not cause.function or cause.file:
+        return cause
+    below = [one for one in samples if any(frame.name == cause.function for frame in one.path)]
+    if nameless_share(below) < MOSTLY_NAMELESS:
+        return cause
+    what = f"{cause.what}; most of it in code that was made at run time and has no names"
+    return replace(cause, what=what, remedy=how_to_name(program))
 
 
 def causes_of(samples: Sequence[PathSample], cores: int, runtime: str, elapsed_s: float = 0.0) -> list[Cause]:

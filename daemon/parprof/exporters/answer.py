@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from parprof.attribution import Effort, Verdict, percent, verdict
 from parprof.causes import Cause, Kind
-from parprof.causes.nameless import how_to_name, nameless_share
+from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
 from parprof.causes.ranking import LEAST_SAMPLES
 from parprof.files.dso import ANONYMOUS
 from parprof.metrics import Metrics
@@ -16,7 +16,6 @@ from parprof.untrusted import printable
 
 _MAX_NAME = 60
 _LONG_PATH = 4
-_MOSTLY_NAMELESS = 0.5
 
 
 def location(file: str, line: int, module: str) -> str:
@@ -79,7 +78,7 @@ def nothing_to_act_on(profile: Profile, total: Metrics) -> str:
             " measure for longer, or with a higher -F"
         )
     share = nameless_share(profile.samples)
-    if share >= _MOSTLY_NAMELESS:
+    if share >= MOSTLY_NAMELESS:
         program = next(iter(profile.process.command.split()), profile.process.comm)
         return (
             f"{lost} % of the cores' time is lost, {rounded(100 * share)} % of that in code that was made at run time"
