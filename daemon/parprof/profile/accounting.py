@@ -67,7 +67,7 @@ def _levels_ns(measured: Measurement, times: ScopeTimes) -> Sequence[float]:
     What the programs count stands still while context switches are not followed. Then samples tell: k threads that
     work at once are sampled k times as often as one.
     """
-    if not measured.kernel.statistics()["ticks"]:
+    if times.exact or not measured.kernel.statistics()["ticks"]:
         return times.level_ns
     found: Counter[int] = Counter()
     for key, count in measured.drain.facts.items():
