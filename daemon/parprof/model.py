@@ -203,6 +203,11 @@ class ProcessInfo:
     cores: int = 1
     n_w_source: str = "scheduler"
 
+    @property
+    def program(self) -> str:
+        """What was run, by its path or name."""
+        return next(iter(self.command.split()), self.comm)
+
 
 @dataclass(frozen=True, slots=True)
 class Accounting:

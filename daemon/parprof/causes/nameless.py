@@ -25,6 +25,7 @@ _REMEDIES = (
 )
 _ANY_RUNTIME = "have its JIT compiler write /tmp/perf-PID.map"
 MOSTLY_NAMELESS = 0.5
+"""Of a loss: with so much of it in such code, names are what its reader needs first."""
 
 
 def is_nameless(sample: PathSample) -> bool:

@@ -78,9 +78,8 @@ class Cause:
 def find_causes(profile: Profile) -> list[Cause]:
     """What to act on in a profile, the worst first."""
     process = profile.process
-    program = next(iter(process.command.split()), process.comm)
     found = causes_of(profile.samples, process.cores, process.runtime, profile.elapsed_s)
-    return [_with_names(cause, profile.samples, program) for cause in found]
+    return [_with_names(cause, profile.samples, process.program) for cause in found]
 
 
 def _with_names(cause: Cause, samples: Sequence[PathSample], program: str) -> Cause:
@@ -228,23 +227,13 @@ def _line(site: LossSite) -> int:
 def _serial_program(evidence: Evidence, setting: Setting) -> Cause:
     total = setting.total
     idle = setting.cores - 1
-    lost = lost_ns(total)
-    cause = Cause(
+    return _without_place(
         Kind.SERIAL_PROGRAM,
-        (),
-        "",
-        "",
-        "",
-        0,
         total,
-        lost,
-        100 * lost / effort_ns(total),
-        interval_percent(total, total, setting.cores),
-        gain_bound(lost, total),
+        setting,
         f"one thread does all the work; {idle} of {setting.cores} cores {'is' if idle == 1 else 'are'} idle",
         "nothing here runs in parallel, by design or by mistake: see where its time goes with --sort work",
     )
-    return cause
 
 
 def _unseen(samples: Sequence[PathSample], setting: Setting) -> list[Cause]:
@@ -257,23 +246,28 @@ def _unseen(samples: Sequence[PathSample], setting: Setting) -> list[Cause]:
     if not lost:
         return []
     what = f"nobody works for {elapsed_of(lost, setting)}, and it was not seen where threads wait"
-    return [
-        Cause(
-            Kind.STALL,
-            (),
-            "",
-            "",
-            "",
-            0,
-            metrics,
-            lost,
-            100 * lost / effort_ns(setting.total),
-            interval_percent(metrics, setting.total, setting.cores),
-            gain_bound(lost, setting.total),
-            what,
-            "a higher budget lets more be seen (--budget 20)",
-        )
-    ]
+    remedy = "a higher budget lets more be seen (--budget 20)"
+    return [_without_place(Kind.STALL, metrics, setting, what, remedy)]
+
+
+def _without_place(kind: Kind, metrics: Metrics, setting: Setting, what: str, remedy: str) -> Cause:
+    """A cause that is at no function."""
+    lost = lost_ns(metrics)
+    return Cause(
+        kind,
+        (),
+        "",
+        "",
+        "",
+        0,
+        metrics,
+        lost,
+        100 * lost / effort_ns(setting.total),
+        interval_percent(metrics, setting.total, setting.cores),
+        gain_bound(lost, setting.total),
+        what,
+        remedy,
+    )
 
 
 def interval_percent(part: Metrics, total: Metrics, cores: int) -> tuple[float, float]:

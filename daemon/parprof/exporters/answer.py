@@ -36,15 +36,13 @@ def sentence(cause: Cause) -> str:
 
 def brief(cause: Cause) -> str:
     """A cause in as few words as say what to do where."""
-    where = f" in {_function(cause)}" if cause.function else ""
     lost = f"{rounded(cause.lost_percent)} % of the cores' time"
-    return printable(f"{cause.kind.words}{where}, {lost}: {cause.what}; {cause.remedy}")
+    return printable(f"{cause.kind.words}{_where(cause)}, {lost}: {cause.what}; {cause.remedy}")
 
 
 def mention(cause: Cause) -> str:
     """A cause by name only."""
-    where = f" in {_function(cause)}" if cause.function else ""
-    return printable(f"{cause.kind.words}{where} ({rounded(cause.lost_percent)} %)")
+    return printable(f"{cause.kind.words}{_where(cause)} ({rounded(cause.lost_percent)} %)")
 
 
 def named(cause: Cause) -> str:
@@ -79,10 +77,9 @@ def nothing_to_act_on(profile: Profile, total: Metrics) -> str:
         )
     share = nameless_share(profile.samples)
     if share >= MOSTLY_NAMELESS:
-        program = next(iter(profile.process.command.split()), profile.process.comm)
         return (
             f"{lost} % of the cores' time is lost, {rounded(100 * share)} % of that in code that was made at run time"
-            f" and has no names: {how_to_name(program)}"
+            f" and has no names: {how_to_name(profile.process.program)}"
         )
     return f"{lost} % of the cores' time is lost, but at no place that stands out"
 
@@ -98,9 +95,12 @@ def shortened(name: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: half + 1]}...{name[-half:]}"
 
 
-def _function(cause: Cause) -> str:
+def _where(cause: Cause) -> str:
+    """In which function; empty if it is in none."""
+    if not cause.function:
+        return ""
     where = location(cause.file, cause.line, cause.module)
-    return shortened(cause.function) + (f" {where}" if where else "") if cause.function else "the program"
+    return f" in {shortened(cause.function)}" + (f" {where}" if where else "")
 
 
 def _amounts(cause: Cause) -> str:

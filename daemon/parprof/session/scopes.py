@@ -106,9 +106,8 @@ class Scope:
             pools = [worker.pool for worker in self._workers]
             self._pool = max(*pools, self._width()) if pools and all(pools) else 0
             if len(pools) == 1 and self._pool == 1:
-                self._pool = (
-                    0  # one thread that never had another beside it is a pool of nothing: cores stood idle
-                )
+                # one thread that never had another beside it is a pool of nothing: cores stood idle
+                self._pool = 0
         return self._workers
 
     def parallel_cores(self, member: Member, allowed: int) -> int:
