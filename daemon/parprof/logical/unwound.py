@@ -56,8 +56,12 @@ def _unwind(stack: Stack, resolve: ResolvePlace, merge: StackMerge | None) -> Un
         nonlocal complete
         rows.extend(found)
         if merge is None:
-            numbers.extend(number for number, row in enumerate(rows) for _ in row[2])
             frames, complete = [frame for row in rows for frame in row[2]], whole
+            numbers.extend(number for number, row in enumerate(rows) for _ in row[2])
+        elif (
+            not stack.cut
+        ):  # nobody asks for numbers, which are dear: imports of Python are hundreds of frames deep
+            frames, complete = merge(rows, whole)
         else:
             frames, complete = _merged(rows, whole, merge, numbers)
         return frames, complete

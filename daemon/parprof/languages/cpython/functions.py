@@ -49,6 +49,8 @@ class _Function:
 
 PythonFrame = tuple[Frame | None, bool]
 """A frame, innermost first in a stack, None for a mark; and whether it is the outermost of its activation."""
+_Found = tuple[_Function | Frame | None, int, bool]
+"""The same before its line was looked up: the function and the instruction, or the frame."""
 
 
 class PythonStacks:
@@ -66,6 +68,8 @@ class PythonStacks:
         self._sent: dict[tuple[int, int], SentCode] = {}
         """What the kernel sent of functions that no stack was resolved with yet."""
         self._functions: dict[tuple[int, int], _Function] = {}
+        self._found: dict[int, tuple[_Found, ...]] = {}
+        """Stacks whose functions are known; their lines are looked up when somebody wants them."""
         self._stacks: dict[int, tuple[PythonFrame, ...]] = {}
         self._table_bytes = 0
 
@@ -80,24 +84,29 @@ class PythonStacks:
         """Look up the functions of (hash, frames) that came just now."""
         checked: dict[tuple[int, int], _Function | None] = {}
         for digest, frames in stacks:
-            if digest in self._stacks or len(self._stacks) >= _MAX_STACKS:
+            if digest in self._found or len(self._found) >= _MAX_STACKS:
                 continue
-            out: list[PythonFrame] = []
+            out: list[_Found] = []
             for code, instruction, tag, is_entry in frames:
                 key = code, tag
                 if code and key not in checked:
                     checked[key] = self._function(key)
                 function = checked[key] if code else None
-                if function is not None:
-                    out.append((function.frame(instruction), is_entry))
-                else:
+                if function is None:
                     self.unresolved += bool(code)
-                    out.append((_UNKNOWN if code else None, is_entry))
-            self._stacks[digest] = tuple(out)
+                out.append((function or (_UNKNOWN if code else None), instruction, is_entry))
+            self._found[digest] = tuple(out)
 
     def stack(self, digest: int) -> tuple[PythonFrame, ...] | None:
         """The Python frames of a stack that was resolved, innermost first."""
-        return self._stacks.get(digest)
+        known = self._stacks.get(digest)
+        if known is None and (found := self._found.get(digest)) is not None:
+            known = self._stacks[digest] = tuple(
+                (one.frame(instruction) if isinstance(one, _Function) else one, is_entry)
+                for one, instruction, is_entry in found
+            )
+            self._found[digest] = ()
+        return known
 
     def _function(self, key: tuple[int, int]) -> _Function | None:
         known, sent = self._functions.get(key), self._sent.pop(key, None)

@@ -73,21 +73,32 @@ def decode_locations(table: bytes, first_line: int) -> Ranges:
 
 
 class LineTable:
-    """The decoded table of one code object."""
+    """The table of one code object, which is decoded when a line is asked for.
+
+    Code objects come while the program runs, lines are asked for by its report: decoding is most of what they cost.
+    """
 
     def __init__(self, minor: int, table: bytes, first_line: int, *, is_whole: bool = True) -> None:
         """A table of Python 3.``minor``, or the beginning of one."""
-        decode = {9: decode_lnotab, 10: decode_pairs}.get(minor, decode_locations)
+        self._minor, self._table, self._is_whole = minor, table, is_whole
         self._unit = 2 if minor == 10 else 1
-        self._ranges = decode(table, first_line)
-        if not is_whole and minor == 9:  # the other formats say where the last range ends
-            self._ranges[-1] = (self._ranges[-1][0], 0)
         self._first_line = first_line
+        self._decoded: Ranges | None = None
+
+    def _ranges(self) -> Ranges:
+        if self._decoded is None:
+            decode = {9: decode_lnotab, 10: decode_pairs}.get(self._minor, decode_locations)
+            self._decoded = decode(self._table, self._first_line)
+            self._table = b""
+            if not self._is_whole and self._minor == 9:  # the other formats say where the last range ends
+                self._decoded[-1] = (self._decoded[-1][0], 0)
+        return self._decoded
 
     def line(self, instruction: int) -> int:
         """The line of an instruction (as the version counts them, 32 bits); 0 if it has none."""
         if instruction >= 1 << 31:  # before the first one
             return self._first_line
-        place = bisect_right(self._ranges, (instruction * self._unit, _MAX_LINE)) - 1
-        line = self._ranges[place][1] if place >= 0 else 0
+        ranges = self._ranges()
+        place = bisect_right(ranges, (instruction * self._unit, _MAX_LINE)) - 1
+        line = ranges[place][1] if place >= 0 else 0
         return line if 0 < line < _MAX_LINE else 0
