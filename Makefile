@@ -63,6 +63,7 @@ kernels: .venv/.dev ## boot Debian's kernels under emulation and try parprof the
 
 bench: .venv/.dev workloads ## accuracy and overhead, minutes; results to standard output
 	$(RUN)/python bench/accuracy.py
+	$(RUN)/python bench/runtimes.py
 	$(RUN)/python bench/unwind.py
 	$(RUN)/python bench/activations.py
 	$(RUN)/python bench/symbols.py
