@@ -20,7 +20,7 @@ from parprof.kernel import bpf
 from parprof.kernel.call_counts import map_sizes
 from parprof.kernel.call_times import ArcTime, RoutineTime, time_sizes
 from parprof.kernel.engine import BpfKernel
-from parprof.kernel.records import Budget
+from parprof.kernel.records import Budget, Prices
 from parprof.probes.prices import machine_prices
 from parprof.session.session import Session
 from parprof.symbols import Symbolizer
@@ -54,7 +54,10 @@ class Run(NamedTuple):
     """Entries of the kernel's tables of calls that go on, once the program has ended."""
 
 
-def timed(tmp_path: Path, program: Path, phases: Iterable[str], *functions: str) -> Run:
+def timed(
+    tmp_path: Path, program: Path, phases: Iterable[str], *functions: str, prices: Prices | None = None
+) -> Run:
+    """``prices``: of probes, where others are meant than this machine's."""
     output = tmp_path / "log"
     with (
         Symbolizer() as symbolizer,
@@ -64,7 +67,7 @@ def timed(tmp_path: Path, program: Path, phases: Iterable[str], *functions: str)
         ) as finder,
         CallCounting(kernel, finder) as counting,
     ):
-        kernel.breaker.set_prices(with_exits(kernel, machine_prices(kernel)))
+        kernel.breaker.set_prices(prices or with_exits(kernel, machine_prices(kernel)))
         session = Session(kernel, one_job=True, on_planned=counting.follow)
         try:
             child = Child(["sh", "-c", f'exec "$0" "$@" >{output}', str(program), *phases])
@@ -285,6 +288,15 @@ def test_what_timing_takes_is_taken_off(tmp_path: Path) -> None:
     run = timed(tmp_path, PROGRAM, ["quick"], "quick")
     took = run.times["quick"].all
     assert took.ended == 2003 and took.cpu_ns / 2003 < 8000
+
+
+def test_a_caller_takes_no_less_than_its_callees(tmp_path: Path) -> None:
+    """Where probes take more than all else, what they took is not known as well: here much too much is taken off."""
+    run = timed(tmp_path, PROGRAM, ["choose"], "choose", "main", prices=Prices(dear_ns=1_200_000))
+    choose, main = run.times["choose"].all, run.times["main"].all
+    assert choose.ended == 23 and main.ended == 1
+    assert main.elapsed_ns >= choose.elapsed_ns > 3e6, "ten calls of 2 ms"
+    assert main.cpu_ns >= choose.cpu_ns > 3e6
 
 
 def test_times_of_arcs(timed_once: Timed) -> None:
