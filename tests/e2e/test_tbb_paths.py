@@ -11,6 +11,8 @@ import pytest
 from profiling import BUILD
 from reports import record_command, report_of
 
+pytestmark = pytest.mark.beside
+
 PHASES = {
     "skewed_long": "tbb_skewed", "skewed_short": "tbb_skewed", "balanced_work": "tbb_balanced",
     "dynamic_work": "tbb_dynamic", "group_child": "tbb_group", "nested_outer_work": "tbb_nested",
