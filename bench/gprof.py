@@ -22,9 +22,11 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "daemon"), str(ROOT / "bench")]
+sys.path[:0] = [str(ROOT / "daemon"), str(ROOT / "bench"), str(ROOT / "tests")]
 
 from machine import describe  # noqa: E402
+
+from reports import record_command  # noqa: E402
 
 SOURCE = ROOT / "bench/programs/cpu_bound.c"
 PATTERNS = ROOT / "tests/workloads/call_patterns.c"
@@ -103,19 +105,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plain, probed = build(folder)
-        record = [
-            sys.executable,
-            "-m",
-            "parprof",
-            "record",
-            "-q",
-            "--no-report",
-            "-F",
-            "1000",
-            "-o",
-            "out",
-            "--",
-        ]
+        record = record_command(Path("out"), "-F", 1000)
         for program in PROGRAMS:
             one_s = cpu_s([str(plain), program, "20"], folder) / 20
             what = [program, str(max(round(args.seconds / one_s), 1))]

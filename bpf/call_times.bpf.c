@@ -132,6 +132,9 @@ static __always_inline void end_call(struct call_thread *ct, struct open_call *c
 	elapsed = gross > call->taken_ns ? gross - call->taken_ns : 0;
 	cpu = call_cpu_ns(ct, now) - call->begun_cpu_ns;
 	cpu = cpu > call->taken_ns ? cpu - call->taken_ns : 0;
+	/* what is taken off is known by and large: not more than leaves time for the calls within it */
+	elapsed += (call->inner_ns - elapsed) & -below(elapsed, call->inner_ns);
+	cpu += (call->inner_cpu_ns - cpu) & -below(cpu, call->inner_cpu_ns);
 	if (outer) {
 		outer->taken_ns += call->taken_ns + cost_ns;
 		outer_r = find_routine_time(outer->routine);

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import settings
 
 import parts
+import reruns
 from parprof.session.lifecycle import Life
 
 settings.register_profile("parprof", deadline=None)
@@ -42,6 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[other_part] = parts.take(config)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # behind nohup or `&`: children would inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    reruns.tell_at_once(session.config)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is applied

@@ -17,7 +17,7 @@ from typing import Any
 
 from parprof.exporters.pprof_reader import read
 from profiling import BUILD
-from reports import report_of
+from reports import record_command, report_of
 
 HZ = 498
 POOL = """
@@ -98,21 +98,8 @@ class Run:
 def record(command: Sequence[object], folder: Path) -> Run:
     """Record a program that prints ``name seconds`` lines."""
     profile = folder / "identity.pb.gz"
-    parprof = [
-        sys.executable,
-        "-m",
-        "parprof",
-        "record",
-        "-q",
-        "--no-report",
-        "-F",
-        str(HZ),
-        "-o",
-        str(profile),
-        "--",
-    ]
     done = subprocess.run(
-        [*parprof, *map(str, command)], stdout=subprocess.PIPE, text=True, check=True,
+        [*record_command(profile, "-F", HZ), *map(str, command)], stdout=subprocess.PIPE, text=True, check=True,
         env={**os.environ, "OMP_WAIT_POLICY": "passive"},
     )  # fmt: skip
     pairs = (line.split() for line in done.stdout.splitlines())

@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of profiles in this process: a process of their own would take a second to start."""
+"""Programs that are recorded for what is said of them, and reports in this process: one of their own would take a
+second to start."""
 
 from __future__ import annotations
 
 import io
 import json
+import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from parprof.__main__ import main
+
+
+def record_command(profile: Path, *options: object) -> list[str]:
+    """`parprof record` into a profile, and nothing else; the command to record is to follow."""
+    quietly = ("record", "-q", "--no-report", *options, "-o", profile, "--")
+    return [sys.executable, "-m", "parprof", *map(str, quietly)]
 
 
 def report_of(profile: Path) -> dict[str, Any]:

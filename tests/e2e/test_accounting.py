@@ -19,7 +19,7 @@ import pytest
 
 from parprof.process.cgroups import CGROUP_ROOT
 from profiling import BUILD, truth_environment
-from reports import report_of
+from reports import record_command, report_of
 from truth import Truth
 
 _PTRACE_DETACH, _PTRACE_SEIZE, _PTRACE_INTERRUPT, _WALL = 17, 0x4206, 0x4207, 0x40000000
@@ -32,18 +32,7 @@ def waits(tmp_path: Path) -> Waits:
 
     def run(mode: str) -> tuple[dict[str, Any], dict[str, float]]:
         profile = tmp_path / "waits.pb.gz"
-        parprof = [sys.executable, "-m", "parprof"]
-        command = [
-            *parprof,
-            "record",
-            "-q",
-            "--no-report",
-            "-o",
-            str(profile),
-            "--",
-            str(BUILD / "waits"),
-            mode,
-        ]
+        command = [*record_command(profile), str(BUILD / "waits"), mode]
         told: dict[str, float] = {}
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin and process.stdout
@@ -86,8 +75,7 @@ def hold_up(pid: int, seconds: float) -> None:
 
 def recorded(profile: Path, *command: str) -> dict[str, Any]:
     """The report of a command."""
-    parprof = [sys.executable, "-m", "parprof"]
-    subprocess.run([*parprof, "record", "-q", "--no-report", "-o", str(profile), "--", *command], check=True)
+    subprocess.run([*record_command(profile), *command], check=True)
     return report_of(profile)
 
 
@@ -295,20 +283,9 @@ def test_functions_are_alone_at_work_for_as_long_as_they_say(tmp_path: Path) -> 
     The sampled histogram agrees with that of each change of n_w.
     """
     log, profile = tmp_path / "truth.log", tmp_path / "truth.pb.gz"
-    parprof = [sys.executable, "-m", "parprof"]
-    command = [
-        str(BUILD / "pthread_truth"),
-        "serial,balanced,skewed,lock",
-        "--unit-ms",
-        "60",
-        "--repeat",
-        "4",
-    ]
-    subprocess.run(
-        [*parprof, "record", "-q", "-F", "498", "--cores", "2", "-o", str(profile), "--", *command],
-        env=truth_environment(log),
-        check=True,
-    )
+    record = record_command(profile, "-F", 498, "--cores", 2)
+    phases = ("serial,balanced,skewed,lock", "--unit-ms", "60", "--repeat", "4")
+    subprocess.run([*record, str(BUILD / "pthread_truth"), *phases], env=truth_environment(log), check=True)
     report = report_of(profile)
     found = {row["name"]: row["concurrency"]["inclusive"] for row in report["functions"]}
     totals = report["totals"]
@@ -332,7 +309,7 @@ def test_functions_are_alone_at_work_for_as_long_as_they_say(tmp_path: Path) -> 
         exact[1] / sum(exact[1:]), abs=near
     )
     shown = subprocess.run(
-        [*parprof, "report", "--view", "concurrency", str(profile)],
+        [sys.executable, "-m", "parprof", "report", "--view", "concurrency", str(profile)],
         capture_output=True,
         text=True,
         check=True,
@@ -366,20 +343,8 @@ def test_a_librarys_threads_that_spin_hide_no_idleness(tmp_path: Path) -> None:
     have of the idle core meanwhile, on a busy machine, is told apart from idleness, and is as much a part of it.
     """
     log, profile = tmp_path / "log", tmp_path / "blas.pb.gz"
-    command = [
-        sys.executable,
-        "-m",
-        "parprof",
-        "record",
-        "-q",
-        "--no-report",
-        "-F",
-        "3999",
-        "-o",
-        str(profile),
-    ]
     subprocess.run(
-        [*command, "--", str(BUILD / "blas_phases")],
+        [*record_command(profile, "-F", 3999), str(BUILD / "blas_phases")],
         env=truth_environment(log, STANDIN_SPIN=str(1 << 26)),
         check=True,
     )

@@ -103,7 +103,8 @@ def test_times_of_a_program_that_throws_through_the_timed_function(tmp_path: Pat
     """Without a return probe: it lives, and its calls end where they are caught."""
     out = tmp_path / "calls.json"
     options = ("--times", "--force", "-f", "thrower::*", "-f", "main")
-    done = parprof("calls", *options, "--json", "-o", out, "--", BUILD / "calls_throw")
+    # it sleeps between two calls: else main has less time of its own than what its 5,000 probes took is wrong by
+    done = parprof("calls", *options, "--json", "-o", out, "--", BUILD / "calls_throw", "20")
     assert done.returncode == 0 and "caught 999" in done.stdout, done.stderr
     rows = {row["name"]: row["times"] for row in result_of(out)["routines"]}
     risky = rows["thrower::Thrower::risky(int)"]

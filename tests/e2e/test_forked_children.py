@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from profiling import BUILD
+from reports import record_command
 
 pytestmark = pytest.mark.beside
 
@@ -17,11 +18,12 @@ pytestmark = pytest.mark.beside
 def told(tmp_path: Path, mode: str, hz: int) -> str:
     """What `record` and the long report say of the program."""
     profile = tmp_path / "forked.pb.gz"
-    parprof = [sys.executable, "-m", "parprof"]
-    record = [*parprof, "record", "-q", "--no-report", "-F", str(hz), "-o", str(profile)]
-    subprocess.run([*record, "--", str(BUILD / "forked_teams.gomp"), mode], check=True)
+    subprocess.run([*record_command(profile, "-F", hz), str(BUILD / "forked_teams.gomp"), mode], check=True)
     return subprocess.run(
-        [*parprof, "report", "-v", str(profile)], check=True, capture_output=True, text=True
+        [sys.executable, "-m", "parprof", "report", "-v", str(profile)],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
 
 

@@ -4,21 +4,18 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from profiling import BUILD
-from reports import report_of
+from reports import record_command, report_of
 
 
 @pytest.mark.parametrize("program", ["one_region.gomp", "one_region.gomp.stripped"])
 def test_its_threads_work(program: str, tmp_path: Path) -> None:
     profile = tmp_path / "one.pb.gz"
-    parprof = [sys.executable, "-m", "parprof"]
-    record = [*parprof, "record", "-q", "--no-report", "-o", str(profile)]
-    subprocess.run([*record, "--", str(BUILD / program)], check=True)
+    subprocess.run([*record_command(profile), str(BUILD / program)], check=True)
     report = report_of(profile)
     totals = report["totals"]
     assert report["process"]["cores"] == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from profiling import ROOT
-from reports import report_of
+from reports import record_command, report_of
 
 CREW = ROOT / "examples/crew"
 SECONDS = 2.0
@@ -38,21 +37,8 @@ def profile(folder: Path, path: str) -> dict[str, Any]:
         ["gcc", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", CREW / "demo.c", "-o", program],
         check=True,
     )
-    command = [
-        sys.executable,
-        "-m",
-        "parprof",
-        "record",
-        "-F",
-        "499",
-        "-q",
-        "--no-report",
-        "-o",
-        file,
-        "--",
-        program,
-    ]
-    subprocess.run([*command, str(SECONDS)], check=True, env={**os.environ, "PYTHONPATH": path})
+    command = [*record_command(file, "-F", 499), str(program), str(SECONDS)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
     return report_of(file)
 
 

@@ -4,20 +4,18 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from profiling import BUILD
-from reports import report_of
+from reports import record_command, report_of
 
 
 def test_a_rank_that_polls_waits(tmp_path: Path) -> None:
     """Of 20 steps the first rank computes for 60 ms each, the second for 20: for 40 ms a core has nothing to do."""
     profile = tmp_path / "ranks.pb.gz"
-    record = [sys.executable, "-m", "parprof", "record", "-q", "--no-report", "-o", str(profile)]
-    subprocess.run([*record, "--", str(BUILD / "ranks")], check=True)
+    subprocess.run([*record_command(profile), str(BUILD / "ranks")], check=True)
     report = report_of(profile)
     assert report["process"]["runtime"] == "mpi"
     totals = report["totals"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from profiling import BUILD
-from reports import report_of
+from reports import record_command, report_of
 
 THREADS = 2000
 SERIAL_S, PARALLEL_S = 1.0, 1.0
@@ -48,8 +48,8 @@ def check_answer(report: dict[str, Any]) -> None:
 
 def test_record(tmp_path: Path) -> None:
     profile = tmp_path / "sleepers.pb.gz"
-    command = parprof("record", "-q", "--no-report", "--cores", 2, "-F", 999, "-o", profile, "--",
-                      BUILD / "sleepers", THREADS, SERIAL_S, PARALLEL_S)  # fmt: skip
+    program = (BUILD / "sleepers", THREADS, SERIAL_S, PARALLEL_S)
+    command = [*record_command(profile, "--cores", 2, "-F", 999), *map(str, program)]
     told = told_by(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     report = report_of(profile)
     assert told["ready"] == THREADS

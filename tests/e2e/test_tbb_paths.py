@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from profiling import BUILD
-from reports import report_of
+from reports import record_command, report_of
+
+pytestmark = pytest.mark.beside
 
 PHASES = {
     "skewed_long": "tbb_skewed", "skewed_short": "tbb_skewed", "balanced_work": "tbb_balanced",
@@ -23,8 +24,7 @@ PHASES = {
 @pytest.mark.skipif(not (BUILD / "tbb_truth").exists(), reason="libtbb-dev is not installed")
 def test_workers_of_tbb_are_below_who_called(tmp_path: Path) -> None:
     profile = tmp_path / "tbb.pb.gz"
-    record = [sys.executable, "-m", "parprof", "record", "-q", "--no-report", "-o", str(profile), "--"]
-    subprocess.run([*record, str(BUILD / "tbb_truth"), "all", "--repeat", "2"], check=True)
+    subprocess.run([*record_command(profile), str(BUILD / "tbb_truth"), "all", "--repeat", "2"], check=True)
     found: dict[str, dict[str, int]] = {name: {} for name in PHASES}
     for path in report_of(profile)["paths"]:
         work = next((name for name in path["frames"] if name in PHASES), None)

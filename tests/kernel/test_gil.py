@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -27,24 +28,74 @@ INTERPRETERS = {
 SECONDS = "2"
 
 
-def run(version: str, mode: str, output: Path, *, blame_locks: bool = True) -> tuple[list[PathSample], float]:
-    """The rows of the program, and for how long its threads waited as it says itself."""
-    interpreter = INTERPRETERS[version]
-    if not interpreter.exists():
-        pytest.skip(f"{interpreter} is not installed")
-    with BpfKernel(["cpu-clock"], 997, waits=True) as kernel, profiling.output_in(output):
+Mode = tuple[str, str]
+"""An interpreter, and what the program is to do."""
+Found = tuple[list[PathSample], float]
+"""The rows of the program, and for how long its threads waited as it says itself."""
+
+BLAMED = [
+    *((version, "gil") for version in INTERPRETERS),
+    *((version, "lock") for version in ("debian", "3.9.18", "3.13.0")),
+    *((version, "own") for version in ("3.12.1", "3.13.0")),
+]
+"""Those in which it is asked who has a lock."""
+
+
+def run_each(modes: Iterable[Mode], output: Path, *, blame_locks: bool = True) -> dict[Mode, Found]:
+    """One after the other under one session."""
+    waited: dict[Mode, float] = {}
+    images: dict[Mode, int] = {}
+    with BpfKernel(["cpu-clock"], 997, waits=True) as kernel:
         session = Session(kernel, blame_locks=blame_locks)
         try:
-            child = Child([str(interpreter), "-S", str(SCRIPT), mode, SECONDS])
-            session.watch(child.pid, follow=True, stop=True)
-            child.release()
-            profiling.run_until(session, lambda: child.poll() is not None)
+            for version, mode in modes:
+                output.unlink(missing_ok=True)
+                with profiling.output_in(output):
+                    child = Child([str(INTERPRETERS[version]), "-S", str(SCRIPT), mode, SECONDS])
+                target = session.watch(child.pid, follow=True, stop=True)
+                child.release()
+                profiling.run_until(session, lambda child=child: child.poll() is not None)  # type: ignore[misc]
+                session.drain()
+                assert child.wait() == 0
+                images[version, mode] = [one for one in session.targets.values() if one.pid == target.pid][
+                    -1
+                ].image
+                waited[version, mode] = float(output.read_text())
             session.finish()
-            assert child.wait() == 0
             rows, _ = profiling.rows_of(session)
         finally:
             session.close()
-    return rows, float(output.read_text())
+    return {
+        mode: ([row for row in rows if row.origin.image == image], waited[mode])
+        for mode, image in images.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory) -> dict[Mode, Found]:
+    """Of `BLAMED`, each judged once."""
+    there = [(version, mode) for version, mode in BLAMED if INTERPRETERS[version].exists()]
+    return run_each(there, tmp_path_factory.mktemp("gil") / "output")
+
+
+Run = Callable[[str, str], Found]
+
+
+@pytest.fixture
+def run(common: dict[Mode, Found], tmp_path: Path) -> Run:
+    """A common run that nobody has judged yet, or else one of its own."""
+
+    def take(version: str, mode: str) -> Found:
+        skip_without(version)
+        wanted = (version, mode)
+        return common.pop(wanted, None) or run_each([wanted], tmp_path / "output")[wanted]
+
+    return take
+
+
+def skip_without(version: str) -> None:
+    if not INTERPRETERS[version].exists():
+        pytest.skip(f"{INTERPRETERS[version]} is not installed")
 
 
 def total(rows: list[PathSample], metric: Metric, *names: str) -> float:
@@ -53,8 +104,8 @@ def total(rows: list[PathSample], metric: Metric, *names: str) -> float:
 
 
 @pytest.mark.parametrize("version", INTERPRETERS)
-def test_who_waits_for_the_gil_and_who_has_it(version: str, tmp_path: Path) -> None:
-    rows, waited = run(version, "gil", tmp_path / "output")
+def test_who_waits_for_the_gil_and_who_has_it(version: str, run: Run) -> None:
+    rows, waited = run(version, "gil")
     assert waited > 1
     assert total(rows, WAIT, "[waits: GIL]") == pytest.approx(waited, rel=0.1)
     assert total(rows, WAIT, "asker", "[waits: GIL]") > 0.8 * waited
@@ -69,14 +120,16 @@ def test_who_waits_for_the_gil_and_who_has_it(version: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("version", ["debian", "3.13.0"])
 def test_without_blame_the_kind_is_told_and_no_holder(version: str, tmp_path: Path) -> None:
-    rows, waited = run(version, "gil", tmp_path / "output", blame_locks=False)
+    skip_without(version)
+    mode = (version, "gil")
+    rows, waited = run_each([mode], tmp_path / "output", blame_locks=False)[mode]
     assert total(rows, WAIT, "[waits: GIL]") == pytest.approx(waited, rel=0.1)
     assert total(rows, BLAME) == 0
 
 
 @pytest.mark.parametrize("version", ["debian", "3.9.18", "3.13.0"])
-def test_a_lock_of_threading_is_a_lock_of_unknown_holder(version: str, tmp_path: Path) -> None:
-    rows, waited = run(version, "lock", tmp_path / "output")
+def test_a_lock_of_threading_is_a_lock_of_unknown_holder(version: str, run: Run) -> None:
+    rows, waited = run(version, "lock")
     in_lock = total(rows, WAIT, "wanter", "[waits: lock]")
     assert 0.5 * waited < in_lock < 1.1 * waited
     blame = total(rows, BLAME)
@@ -85,8 +138,8 @@ def test_a_lock_of_threading_is_a_lock_of_unknown_holder(version: str, tmp_path:
 
 
 @pytest.mark.parametrize("version", ["3.12.1", "3.13.0"])
-def test_an_interpreter_with_a_lock_of_its_own_keeps_nobody_waiting(version: str, tmp_path: Path) -> None:
-    rows, waited = run(version, "own", tmp_path / "output")
+def test_an_interpreter_with_a_lock_of_its_own_keeps_nobody_waiting(version: str, run: Run) -> None:
+    rows, waited = run(version, "own")
     assert total(rows, WAIT, "asker", "[waits: GIL]") > 0.8 * waited
     blame = total(rows, BLAME)
     assert blame > 0.1 * total(rows, WORK, "hog")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import daemon_process as dp
 import profiling
 from parprof.commands.spawn import Child
 from parprof.probes.plan import make_plan
@@ -31,22 +32,43 @@ def odd_library(folder: Path, name: str, *kinds: str) -> Path:
     return library
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("libgomp.so.1", ""), ("libgomp.so.1", "DATA"), ("libgomp.so.1", "LIES"), ("libhelper.so", "DATA"),
-        ("libhelper.so", "LIES"), ("libomp.so.5", "LIES"), ("libtbb.so.12", ""),
-    ],
-)  # fmt: skip
-def test_a_library_that_is_no_runtime(name: str, kind: str, tmp_path: Path) -> None:
+NO_RUNTIMES = [
+    ("libgomp.so.1", ""), ("libgomp.so.1", "DATA"), ("libgomp.so.1", "LIES"), ("libhelper.so", "DATA"),
+    ("libhelper.so", "LIES"), ("libomp.so.5", "LIES"), ("libtbb.so.12", ""),
+]  # fmt: skip
+"""Names of libraries, and what is odd in them."""
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], profiling.Command]:
+    """Those of `NO_RUNTIMES`, each with a program that has it."""
+    phases = ("pthread_truth", "balanced,skewed,lock", "--repeat", "2")
+    return {
+        (name, kind): (
+            f"LD_PRELOAD={odd_library(tmp_path_factory.mktemp('library'), name, *filter(None, [kind]))}",
+            *phases,
+        )
+        for name, kind in NO_RUNTIMES
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(
+    libraries: dict[tuple[str, str], profiling.Command], tmp_path_factory: pytest.TempPathFactory
+) -> profiling.CommonRuns:
+    return profiling.CommonRuns(
+        libraries.values(),
+        lambda: tmp_path_factory.mktemp("runs"),
+        is_usable=lambda run: not run.lost.keys() - {"user_stack"},
+    )
+
+
+@pytest.mark.parametrize(("name", "kind"), NO_RUNTIMES)
+def test_a_library_that_is_no_runtime(
+    name: str, kind: str, libraries: dict[tuple[str, str], profiling.Command], runs: profiling.CommonRuns
+) -> None:
     """Threads of a program that has none are judged by the scheduler, and the report says what was not believed."""
-    library = odd_library(tmp_path, name, *filter(None, [kind]))
-    run = profiling.agree(
-        lambda: profiling.record(
-            "pthread_truth", ["balanced,skewed,lock", "--repeat", "2"], tmp_path / "log", LD_PRELOAD=str(library)
-        ),
-        100, 0.03, 0.1,
-    )  # fmt: skip
+    run = profiling.agree(lambda: runs.take(libraries[name, kind]), 100, 0.03, 0.1)
     assert (run.target.plan.runtime, run.target.n_w_source) == ("none", "scheduler")
     told = [note for note in run.target.notes() if note.startswith(f"{name} is called as")]
     assert bool(told) == (name != "libhelper.so"), run.target.notes()
@@ -128,8 +150,8 @@ def test_a_runtime_that_is_replaced_while_it_is_mapped(how: str, tmp_path: Path)
     shutil.copy(real_libgomp(), library)
     log = tmp_path / "log"
     environment = {**profiling.truth_environment(log), "LD_LIBRARY_PATH": str(tmp_path)}
-    command = [profiling.BUILD / "omp_truth.gomp", "balanced,skewed,barrier", "--repeat", "40"]
-    with subprocess.Popen(command, env=environment) as process:
+    command = [profiling.BUILD / "omp_truth.gomp", "balanced,skewed,barrier", "--forever"]
+    with dp.started(*command, env=environment) as process:
         deadline = time.monotonic() + 20
         while str(library) not in Path(f"/proc/{process.pid}/maps").read_text():
             assert time.monotonic() < deadline
@@ -143,9 +165,11 @@ def test_a_runtime_that_is_replaced_while_it_is_mapped(how: str, tmp_path: Path)
             os.replace(new, library)
         with profiling.traced_session() as session:
             target = session.watch(process.pid)
-            profiling.run_until(session, lambda: process.poll() is not None)
+            end = time.monotonic() + 3
+            profiling.run_until(session, lambda: time.monotonic() > end)
             session.finish()
-        assert process.returncode == 0
+        process.terminate()  # its log is whole then
+        assert process.wait(20) == 0
     assert (target.plan.runtime, target.source) == ("libgomp", Source.EXACT)
     begun = session.trace[0].time_ns + 200_000_000
     agreement = profiling.compare(session.trace, Truth.read(log), since_ns=begun)

@@ -13,6 +13,8 @@ import pytest
 from booted import REPO
 from parprof.exporters import pprof
 
+pytestmark = pytest.mark.beside
+
 UNIT = (REPO / "systemd/parprofd.service").read_text()
 ENDS_A_WORKER = """
 import time

@@ -97,7 +97,7 @@ static void critical(long n)
 }
 
 /* Cells of an n x n grid, each after the one above it and the one to its left. */
-static void wavefront(long n)
+static void wavefront_of(long n, long units)
 {
 	char *cells = calloc((size_t)(n + 1) * (size_t)(n + 1), 1);
 
@@ -108,11 +108,22 @@ static void wavefront(long n)
 			char *above = &cells[(i - 1) * (n + 1) + j], *left = &cells[i * (n + 1) + j - 1];
 			char *cell = &cells[i * (n + 1) + j];
 
-#pragma omp task depend(in : *above, *left) depend(out : *cell) firstprivate(cell)
-			work(100000 + (cell == NULL)); /* long beside an interrupt: the longest path seeks those out */
+#pragma omp task depend(in : *above, *left) depend(out : *cell) firstprivate(cell, units)
+			work(units + (cell == NULL));
 		}
 	}
 	free(cells);
+}
+
+static void wavefront(long n)
+{
+	wavefront_of(n, 100000);
+}
+
+/* For the clock: the longest of very many paths is one that was interrupted often. To cells so long that is little. */
+static void long_wavefront(long n)
+{
+	wavefront_of(n, 1600000);
 }
 
 /* Four stages for n items: each stage in the order of items, each item through all stages. */
@@ -337,7 +348,7 @@ static const struct {
 	{"wavefront", wavefront}, {"pipeline", pipeline},	{"fib", call_fib},	  {"multiply", call_multiply},
 	{"quicksort", quicksort}, {"sections", sections},	{"taskloop", taskloop},	  {"nested", nested},
 	{"ordered", ordered},	  {"exits", exits},		{"waits", waits},	  {"procs", procs},
-	{"region_rate", region_rate},
+	{"region_rate", region_rate}, {"long_wavefront", long_wavefront},
 };
 
 int main(int count, char **arguments)

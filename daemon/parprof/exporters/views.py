@@ -30,3 +30,8 @@ class View:
     """Every frame as it was, in a row of its own."""
     recursion: str = "fold"
     """One of `RECURSION`: whether the levels of a recursion are rows."""
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether rows are mainly about what functions have themselves, not with what they call."""
+        return self.view != "context"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from parprof.facts.cores import CoresHeld, mean_cores
 from parprof.process.cgroups import Quota, Throttled, throttled
+from parprof.process.identity import allowance
 
 _LOOKS = 1
 """Processes that are looked at in one turn of the session, at most: a look takes 0.2 ms."""
@@ -78,6 +80,62 @@ class QuotaWatch:
             f"its CPU quota ({cores}) has stopped its cgroup {times} times, for {seconds:.2f} s of its CPUs' time "
             "together (nr_throttled): that is waiting for a CPU, and no fault of the code"
         ]
+
+
+class OwnCores:
+    """What one process may use, as it was found when it was looked at."""
+
+    def __init__(self, pid: int, like: OwnCores | None = None) -> None:
+        """``like``: those of the process that it was before, or of its parent."""
+        self._pid = pid
+        self._quota: QuotaWatch = like._quota if like else QuotaWatch()
+        self.cpus: frozenset[int] = like.cpus if like else frozenset()
+        self.allowed: AllowedCores = AllowedCores(like.allowed.now if like else 1)
+
+    def look(self) -> int:
+        """How many cores it may use now.
+
+        Raises:
+            ParprofError: that cannot be read.
+        """
+        found = allowance(self._pid)
+        self.cpus = found.cpus
+        self._quota.look(found.quota)
+        return found.cores
+
+    def begin(self) -> None:
+        """What it may use now is what it may use at first.
+
+        Raises:
+            ParprofError: that cannot be read.
+        """
+        self.allowed = AllowedCores(self.look())
+
+    def remarks(self) -> list[str]:
+        """What a report says of its quota."""
+        return self._quota.remarks()
+
+    def close(self) -> None:
+        """It is watched no more."""
+        self._quota.look(None)
+
+
+def changes_of_n(
+    allowed: AllowedCores, parallel: Callable[[int], int], held: Callable[[], list[CoresHeld]]
+) -> list[str]:
+    """What the reader of results is told, if n changed.
+
+    ``parallel``: n of so many cores that are allowed. ``held``: how many it was, and for how long.
+    """
+    before, now = parallel(allowed.before), parallel(allowed.now)
+    if not allowed.changes or (allowed.changes == 1 and before == now):
+        return []
+    if allowed.changes == 1:
+        return [f"n changed from {before} to {now} after {allowed.changed_s:.1f} s"]
+    return [
+        f"n changed {allowed.changes} times, the last time from {before} to {now} after "
+        f"{allowed.changed_s:.1f} s; it was {mean_cores(held()):.2f} on average"
+    ]
 
 
 class Rounds:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from parprof.errors import ParprofError, TargetError
-from parprof.facts.cores import CoresHeld, mean_cores
+from parprof.facts.cores import CoresHeld
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import (
     FOLLOW_CHILDREN,
@@ -33,19 +33,17 @@ from parprof.probes.plan import (
     is_static,
 )
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
-from parprof.process.identity import Process, allowance, inspect, is_32_bit, open_pidfd
+from parprof.process.identity import Process, inspect, is_32_bit, open_pidfd
 from parprof.process.loadmap import Dso, DsoCache, LoadMap
 from parprof.process.threads import guess_threads
 from parprof.runtimes import Agent
-from parprof.session.cores import AllowedCores, QuotaWatch
+from parprof.session.cores import AllowedCores, OwnCores, changes_of_n
 from parprof.session.lifecycle import Life, State
 from parprof.session.mapped import Mapped
 from parprof.session.probing import Probing
 from parprof.session.scopes import Scope
-from parprof.session.sources import (
-    MemoryChoice,
-    Source,
-)
+from parprof.session.sources import MemoryChoice, Source
+from parprof.session.spoken import Spoken
 from parprof.symbols.perfmap import ABSENT, PerfMap
 from parprof.unwind.placing import Placer
 
@@ -125,7 +123,6 @@ class Target:
         self.image = image
         self.scope = scope
         self.clock_samples = 0
-        self.cpus: frozenset[int] = like.cpus if like else frozenset()
         self.probing = Probing(
             watched.kernel,
             process.pid,
@@ -148,15 +145,10 @@ class Target:
         self._is_to_plan = False
         """The load map has changed since it was planned for."""
         self._next_plan_s = 0.0
-        self.language: Instance | None = None
-        """The interpreter that it runs."""
-        self._unknown_language = ""
-        """Why its interpreter is not known, if it has one of that kind."""
-        self._front_ends = watched.front_ends
+        self._spoken = Spoken(watched.kernel, process.pid, watched.front_ends)
         self._on_planned = watched.on_planned
         self._spin_rules = watched.spin_rules
-        self.allowed = AllowedCores(like.cores if like else 1)
-        self._quota: QuotaWatch = like._quota if like else QuotaWatch()
+        self._own_cores: OwnCores = OwnCores(process.pid, like._own_cores if like else None)
         self.life = Life(f"process {process.pid}, image {image}")
         self.program = program
         self._had_model = like is not None
@@ -183,7 +175,7 @@ class Target:
         self.perf_map = PerfMap(self.process.pid)
         self._is_32_bit = is_32_bit(self.process.pid)
         with suppress(ParprofError):
-            self.allowed = AllowedCores(self._look_at_cores())
+            self._own_cores.begin()
 
     @property
     def ended(self) -> bool:
@@ -228,6 +220,11 @@ class Target:
         return str(self.source)
 
     @property
+    def language(self) -> Instance | None:
+        """The interpreter that it runs; None: it runs none that is known."""
+        return self._spoken.language
+
+    @property
     def spins_by_samples(self) -> bool:
         """Whether its threads may wait in code that no runtime tells of: their state is that of their last sample."""
         return bool(self.plan.spinning or self.plan.wait_functions)
@@ -246,9 +243,7 @@ class Target:
         """A fork starts with its parent's memory."""
         self.probing.inherit(parent.probing)
         self.mapped.inherit(parent.mapped)
-        self._unknown_language = parent._unknown_language
-        if parent.language is not None:
-            self._speak(parent.language.for_child(self.pid))
+        self._spoken.inherit(parent._spoken)
 
     @property
     def agents(self) -> list[Agent]:
@@ -278,22 +273,10 @@ class Target:
         return [
             *(unsupported if self._is_32_bit else ()),
             *self.failures,
-            *((self._unknown_language,) if self._unknown_language and self.language is None else ()),
+            *self._spoken.notes(),
             *self.plan.notes,
             *self.probing.switches,
-            *self._note_of_cores(),
-        ]
-
-    def _note_of_cores(self) -> list[str]:
-        allowed = self.allowed
-        before, now = self.parallel_cores(allowed.before), self.parallel_cores()
-        if not allowed.changes or (allowed.changes == 1 and before == now):
-            return []
-        if allowed.changes == 1:
-            return [f"n changed from {before} to {now} after {allowed.changed_s:.1f} s"]
-        return [
-            f"n changed {allowed.changes} times, the last time from {before} to {now} after "
-            f"{allowed.changed_s:.1f} s; it was {mean_cores(self.cores_held()):.2f} on average"
+            *changes_of_n(self.allowed, self.parallel_cores, self.cores_held),
         ]
 
     def remarks(self) -> list[str]:
@@ -310,7 +293,7 @@ class Target:
             texts.append(
                 f"as --wait-function says, threads wait in {_some(named)}: they count as spinning there"
             )
-        return texts + self._quota.remarks()
+        return texts + self._own_cores.remarks()
 
     def jit_names(self, addresses: Iterable[int]) -> dict[int, str]:
         """Names of code that a JIT compiler made, from the map file that it may have written."""
@@ -335,7 +318,7 @@ class Target:
         if not self.mapped.read(wait):
             return False
         if self.load_map is not None and self.load_map is not before:
-            self._find_language(self.load_map)
+            self._spoken.find(self.load_map)
         return True
 
     def refresh(self, wait: bool = False) -> None:
@@ -419,18 +402,6 @@ class Target:
     def has_started(self) -> bool:
         """Whether it was seen with all of the libraries that it starts with."""
         return not self._stops_left or (self.load_map is not None and is_static(self.load_map))
-
-    def _find_language(self, load_map: LoadMap) -> None:
-        if self.language is not None:
-            return
-        if (found := self._front_ends.find(load_map)) is not None:
-            self._speak(found)
-        else:
-            self._unknown_language = self._front_ends.refusal(load_map)
-
-    def _speak(self, language: Instance) -> None:
-        self.language = language
-        self.kernel.set_interpreter(self.pid, language.kernel_facts())
 
     def place_probes(self) -> None:
         """Probe whatever the present load map calls for and is not probed yet."""
@@ -551,17 +522,21 @@ class Target:
         """Cores that it is allowed to use, as far as we know."""
         return self.allowed.now
 
+    @property
+    def allowed(self) -> AllowedCores:
+        """The same as it was so far."""
+        return self._own_cores.allowed
+
+    @property
+    def cpus(self) -> frozenset[int]:
+        """The CPUs that it may run on, as far as we know."""
+        return self._own_cores.cpus
+
     def read_cores(self) -> int:
         """How many cores it may use now; what is known if that cannot be read."""
         with suppress(ParprofError):
-            return self._look_at_cores()
+            return self._own_cores.look()
         return self.cores
-
-    def _look_at_cores(self) -> int:
-        found = allowance(self.process.pid)
-        self.cpus = found.cpus
-        self._quota.look(found.quota)
-        return found.cores
 
     def change_cores(self, cores: int) -> None:
         """It may use another number of cores from now on."""
@@ -589,11 +564,9 @@ class Target:
     def close(self) -> None:
         """It is watched no more: detach the probes (slow mechanisms in the background), let the process go."""
         self._ended_s = self._ended_s or time.monotonic()
-        self._quota.look(None)
+        self._own_cores.close()
         self.placer.forget(self.pid)
-        if self.language is not None and self.language.is_open:
-            self.kernel.set_interpreter(self.pid, {})
-            self.language.close()
+        self._spoken.close()
         self.probing.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)

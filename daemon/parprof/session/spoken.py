@@ -1,0 +1,51 @@
+"""The interpreted language that a process speaks: whose functions are to be in its call paths."""
+
+from __future__ import annotations
+
+from parprof.kernel.engine import BpfKernel
+from parprof.languages import Instance
+from parprof.languages.front_ends import FrontEnds
+from parprof.process.loadmap import LoadMap
+
+
+class Spoken:
+    """The interpreter of one process, once there is one."""
+
+    def __init__(self, kernel: BpfKernel, pid: int, front_ends: FrontEnds) -> None:
+        """``front_ends``: those of the languages that are wanted."""
+        self._kernel = kernel
+        self._pid = pid
+        self._front_ends = front_ends
+        self.language: Instance | None = None
+        """None: none that is known."""
+        self._unknown = ""
+        """Why its interpreter is not known, if it has one of that kind."""
+
+    def find(self, load_map: LoadMap) -> None:
+        """Look for it among the files that the process maps."""
+        if self.language is not None:
+            return
+        if (found := self._front_ends.find(load_map)) is not None:
+            self._speak(found)
+        else:
+            self._unknown = self._front_ends.refusal(load_map)
+
+    def inherit(self, parent: Spoken) -> None:
+        """A fork starts with its parent's memory."""
+        self._unknown = parent._unknown
+        if parent.language is not None:
+            self._speak(parent.language.for_child(self._pid))
+
+    def notes(self) -> list[str]:
+        """What the reader of results must know of it."""
+        return [self._unknown] if self._unknown and self.language is None else []
+
+    def close(self) -> None:
+        """The kernel looks for its functions no more."""
+        if self.language is not None and self.language.is_open:
+            self._kernel.set_interpreter(self._pid, {})
+            self.language.close()
+
+    def _speak(self, language: Instance) -> None:
+        self.language = language
+        self._kernel.set_interpreter(self._pid, language.kernel_facts())
