@@ -57,7 +57,9 @@ class Surroundings:
             live=self.live.get, unwatch=self.unwatch, targets=self.live,
             find_waits=lambda target, wanted: self.waits.append((target.pid, wanted)),
         )  # fmt: skip
-        watching: Any = SimpleNamespace(watch=self.watch, count=lambda: len(self.live), knows=lambda _: False)
+        watching: Any = SimpleNamespace(
+            watch=self.watch, count=lambda: len(self.live), knows=lambda _: False, attached=set()
+        )
         candidates: Any = SimpleNamespace(
             due=self.take_due, add=self.later.append, wants=lambda pid, comm: pid in self.selection
         )

@@ -252,6 +252,7 @@ class DaemonLoop:
             self._options.paths_per_process,
             fold_cold,
             self._rows.fine_n_working,
+            self._rows.spun_alone(),
             drained.frequency_hz,
         )
         self._ended.add(self._watching.take_strays())
@@ -262,7 +263,14 @@ class DaemonLoop:
                 left = self._recent.take(pid)
                 if left is not None:
                     self._push.leave(*left)
-            self._recent.add(profile, image=one.target.image, labels=one.labels, ended_s=before_s)
+            self._recent.add(
+                profile,
+                image=one.target.image,
+                labels=one.labels,
+                ended_s=before_s,
+                job_time=one.job_time,
+                spun=one.spun,
+            )
         self._govern(charged, seconds, drained.frequency_hz)
         before_ns, self._cost_ns = self._cost_ns, session.cost.machine_ns(session.targets.values())
         machine_ns = 1e9 * max(seconds, 0.001) * (os.cpu_count() or 1)

@@ -17,6 +17,7 @@ from parprof.kernel.counters import EDGE_NAMES
 from parprof.kernel.records import Cost
 from parprof.metrics import IDLENESS, READY, STOLEN, UNUSED, Metrics
 from parprof.model import Count, PathSample, ProcessInfo, Profile, SampleKey
+from parprof.profile.accounting import JobTime, Spun
 from parprof.profile.rows import RowMaker
 from parprof.service.accounts import Account, mean_n_working, most_working
 from parprof.service.agreement import IdlenessChecks
@@ -86,6 +87,10 @@ class Charged:
     frequency_hz: int
     """At which it was sampled."""
     notes: list[str] = field(default_factory=list)
+    job_time: JobTime | None = None
+    """Of a process that somebody attaches to, if it is a job of its own: what its rows are completed with."""
+    spun: Spun = ()
+    """Of such a process: see `Spun`."""
 
 
 class Watching:
@@ -104,6 +109,8 @@ class Watching:
         self._level_clock = LevelClock()
         self._levels_s: Mapping[int, tuple[float, ...]] = {}
         self._ticks = 0
+        self.attached: set[int] = set()
+        """The processes that somebody attaches to, by PID: of these all is to be known."""
         self.checks = IdlenessChecks()
         """Exact totals of idleness against sampled ones."""
         self.shows_arguments = False
@@ -155,11 +162,13 @@ class Watching:
         limit: int,
         fold: Fold,
         fine: Mapping[int, float],
+        spun_alone: Iterable[tuple[PathSample, float]],
         frequency_hz: int,
     ) -> list[Charged]:
         """Charge one interval of ``seconds``; at most ``limit`` call paths of each process stay apart.
 
-        `look` comes first. ``fine``: see `mean_n_working`. ``frequency_hz``: the rate of its samples.
+        `look` comes first. ``fine``: see `mean_n_working`. ``spun_alone``: see `RowMaker.spun_alone`.
+        ``frequency_hz``: the rate of its samples.
         """
         end_s = time.time()
         by_image: dict[int, list[PathSample]] = {}
@@ -174,6 +183,9 @@ class Watching:
         levels_s, self._levels_s = self._levels_s, {}
         ticks = self._session.kernel.statistics()["ticks"]
         ticked, self._ticks = ticks != self._ticks, ticks
+        spun: dict[int, list[tuple[PathSample, float]]] = {}
+        for row, number in spun_alone:
+            spun.setdefault(row.origin.image, []).append((row, number * 1e9 / frequency_hz))
         out = []
         for target in self._session.targets.values():
             watched = self._known(target)
@@ -210,7 +222,8 @@ class Watching:
             self._compare(target, interval, times, ticked)
             paid = [now - then for now, then in zip(target.spent_ns, account.charged_ns, strict=True)]
             account.charged_ns = target.spent_ns
-            if found or hits:
+            is_attached = target.pid in self.attached
+            if found or hits or is_attached:
                 cpu_ns = interval.cpu_ns
                 usage = Usage(
                     seconds,
@@ -220,9 +233,11 @@ class Watching:
                     sum(paid),
                     paid[Cost.SAMPLE] + paid[Cost.TIMER],
                 )
-                out.append(
-                    Charged(target, watched.labels, account, found, usage, end_s - seconds, frequency_hz)
-                )
+                one = Charged(target, watched.labels, account, found, usage, end_s - seconds, frequency_hz)
+                if is_attached:
+                    one.job_time = self._job_time(one, cores, ready_ns, facts, ticked=ticked)
+                    one.spun = spun.get(target.image, ())
+                out.append(one)
             else:
                 account.cost_ratio = 0.0
         return out
@@ -241,6 +256,22 @@ class Watching:
             return
         sampled_s = (interval[IDLENESS] + interval[STOLEN]) / 1e9
         self.checks.add(target.image, level_ns, sampled_s, times.ready_s, times.cores, times.period_s)
+
+    def _job_time(
+        self,
+        charged: Charged,
+        cores: float,
+        ready_ns: float,
+        facts: Mapping[SampleKey, Count],
+        *,
+        ticked: bool,
+    ) -> JobTime | None:
+        """What the interval's rows of a process are completed with; None: it is not a job of its own."""
+        target = charged.target
+        times = self._level_clock.times(target, exact=target.scope.times(ticked).exact)
+        if times is None:
+            return None
+        return JobTime.of(times, cores, ready_ns, facts, charged.frequency_hz, ticked=ticked)
 
     def take_strays(self) -> Metrics:
         """What was charged to processes that were gone already, since the last call."""

@@ -43,8 +43,6 @@ class Watchlist:
         """PIDs that were to be watched, and could not be."""
         self._asked: set[int] = set()
         """PIDs watched on request, whatever the selection says of them."""
-        self._waits_of: set[int] = set()
-        """The processes of which it is found out where their threads wait, by PID."""
         self._retried_s = time.monotonic()
 
     @property
@@ -75,8 +73,8 @@ class Watchlist:
         self._kernel.deny(pid)
 
     def find_waits(self, pid: int, wanted: bool) -> None:
-        """Find out from now on where the threads of a process wait, or do so no more."""
-        (self._waits_of.add if wanted else self._waits_of.discard)(pid)
+        """Find out from now on where the threads of a process wait, or do so no more: somebody attaches to it."""
+        (self._watching.attached.add if wanted else self._watching.attached.discard)(pid)
         target = self._session.live(pid)
         if target is not None:
             self._session.find_waits(target, wanted)
@@ -84,7 +82,7 @@ class Watchlist:
     def cut_waits(self, pid: int) -> bool:
         """Count the waits of a process that go on, as far as they got; False: nobody asked for its waits."""
         target = self._session.live(pid)
-        if target is None or pid not in self._waits_of:
+        if target is None or pid not in self._watching.attached:
             return False
         self._session.find_waits(target, True)
         return True
@@ -108,7 +106,7 @@ class Watchlist:
         try:
             if not self._watch(pid):  # nobody waits for that
                 self._candidates.add(pid)
-            elif pid in self._waits_of and (target := self._session.live(pid)) is not None:
+            elif pid in self._watching.attached and (target := self._session.live(pid)) is not None:
                 self._session.find_waits(target, True)
         except (ParprofError, OSError) as error:  # one target's failure never stops the daemon
             self._asked.discard(pid)
@@ -146,4 +144,4 @@ class Watchlist:
         """These have ended; whoever gets their numbers was not asked for."""
         gone = set(pids)
         self._asked -= gone
-        self._waits_of -= gone
+        self._watching.attached -= gone
