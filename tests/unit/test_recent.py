@@ -434,8 +434,9 @@ def test_the_estimate_is_no_less_than_what_python_takes(rows: int, depth: int, t
     for number in range(times):
         samples = fresh()
         spun = [(sample, 1.5 + number) for sample in samples[:50]]
-        recent.add(interval(7, float(number), samples), job_time=known(), spun=spun)
-    del samples, spun
+        extra = {f"cost_{kind}_percent": f"{number / 7:.3f}" for kind in "abcdefgh"}
+        recent.add(replace(interval(7, float(number), samples), extra=extra), job_time=known(), spun=spun)
+    del samples, spun, extra
     gc.collect()
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -244,6 +244,7 @@ class DaemonLoop:
         drained = session.take()
         self._undecided_until_now()
         self._set_frequency()  # before anything else: what is sampled from now on is weighed with the new one
+        self._rows.tell_threads(self._watching.attached_images())
         rows = self._rows.rows(drained)
         charged = self._watching.charge(
             drained.facts,

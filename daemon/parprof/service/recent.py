@@ -32,6 +32,7 @@ _COLUMN_BYTES = 150
 _JOB_BYTES = 900
 _JOB_LEVEL_BYTES = 80
 _SPUN_BYTES = 150
+_EXTRA_BYTES = 250
 
 _Identity = tuple[Path, Origin, Path]
 _Objects = tuple[int, int, int]
@@ -387,6 +388,7 @@ class _Interval:
             + row_bytes * len(rows)
             + _EVENT_BYTES * len(self.events)
             + _SPUN_BYTES * len(spun_ns)
+            + _EXTRA_BYTES * len(profile.extra)
         )
         if job_time is not None:
             self.bytes += _JOB_BYTES + _JOB_LEVEL_BYTES * len(job_time.level_ns)
