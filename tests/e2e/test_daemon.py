@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import gzip
+import io
 import json
 import os
 import re
@@ -29,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 import daemon_process as dp
 from daemon_process import DaemonProcess
 from parprof import pprof_pb2
-from parprof.exporters import pprof
+from parprof.exporters import pprof, pprof_reader
+from parprof.metrics import IDLENESS, STALL, WAIT, WORK
 from parprof.service.push import pyroscope_pb2
 from profiling import cpu_seconds
 from push_server import serving
@@ -181,6 +183,39 @@ def test_attach_through_the_daemon_has_loops(daemon: DaemonProcess, tmp_path: Pa
     # what is below a thousandth of all core time is told or not, as it happens: see `_NEGLIGIBLE`
     assert stall["through"] == pytest.approx(stall["alone"], abs=0.005)
     assert told["alone"] - told["through"] - {"stall"} <= {"calls", "ms/call"}, "as it says"
+
+
+def test_attach_through_the_daemon_tells_what_was_when_and_in_which_thread(tmp_path: Path) -> None:
+    """However long the daemon's own intervals are; and what the cost was for. Others have theirs as usual."""
+    out, tables = tmp_path / "out.pb.gz", {"profiles": {"interval_seconds": 60}}
+    with (
+        dp.running(tmp_path / "parprofd", tables) as daemon,
+        dp.openmp(tmp_path, "ompwhen") as target,
+        dp.openmp(tmp_path, "ompother") as other,
+    ):
+        daemon.wait("they are watched", lambda: {target.pid, other.pid} <= daemon.page().pids())
+        done = daemon.parprof("attach", target.pid, "-d", "4", "-o", out)
+        assert done.returncode == 0, done.stderr
+        threads = {int(task.name) for task in Path(f"/proc/{target.pid}/task").iterdir()}
+        status, body = daemon.get(f"/profiles/{other.pid}.pb.gz?seconds=600")
+        assert status == 200
+    profile = pprof.read(out)
+    assert {row.origin.tid for row in profile.samples if row.metrics.samples} == threads
+    assert len(threads) == 2 < len(profile.intervals) and "than" in done.stderr
+    assert sum(one.end_s - one.begin_s for one in profile.intervals) == pytest.approx(profile.duration_s, rel=0.02)
+    for at, row in enumerate(profile.samples):
+        parts = [part.rows[at] for part in profile.intervals if at in part.rows]
+        for metric in (WORK, IDLENESS, STALL, WAIT):
+            whole = sum(part[metric] for part in parts)
+            assert whole == pytest.approx(row.metrics[metric], rel=0.001, abs=2e4)  # files have microseconds
+    shares = {key: float(value) for key, value in profile.extra.items() if key.startswith("cost_")}
+    budget = shares.pop("cost_budget_percent")
+    assert budget == 1 and shares["cost_timer_percent"] > 0 and shares["cost_samples_percent"] > 0
+    assert sum(shares.values()) == pytest.approx(profile.target_cost_percent, rel=0.2)
+    assert profile.daemon_cost_percent > 0
+    others = pprof_reader.read_from(io.BytesIO(body))
+    assert {row.origin.tid for row in others.samples} == {0}
+    assert others.total()[WORK] > 0 and others.duration_s > 4
 
 
 def test_attach_goes_through_the_daemon_where_there_is_one(daemon: DaemonProcess, tmp_path: Path) -> None:

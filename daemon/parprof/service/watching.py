@@ -116,8 +116,8 @@ class Watching:
         self._levels_s: Mapping[int, tuple[float, ...]] = {}
         self._ticks = 0
         self._own_cpu_s = time.process_time()
-        self.attached: set[int] = set()
-        """The processes that somebody attaches to, by PID: of these all is to be known."""
+        self.attached: dict[int, float] = {}
+        """The processes that somebody attaches to, by PID: of these all is to be known. Since when, CLOCK_MONOTONIC."""
         self.checks = IdlenessChecks()
         """Exact totals of idleness against sampled ones."""
         self.shows_arguments = False
@@ -176,11 +176,13 @@ class Watching:
         fine: Mapping[int, float],
         spun_alone: Iterable[tuple[PathSample, float]],
         frequency_hz: int,
+        *,
+        in_between: bool = False,
     ) -> list[Charged]:
         """Charge one interval of ``seconds``; at most ``limit`` call paths of each process stay apart.
 
         `look` comes first. ``fine``: see `mean_n_working`. ``spun_alone``: see `RowMaker.spun_alone`.
-        ``frequency_hz``: the rate of its samples.
+        ``frequency_hz``: the rate of its samples. ``in_between``: it is no point in the history of processes.
         """
         end_s = time.time()
         by_image: dict[int, list[PathSample]] = {}
@@ -218,7 +220,8 @@ class Watching:
             account.totals[UNUSED] += unused_ns or 0.0
             if watched.group:
                 watched.group.charge(found, unused_ns, levels, folded, rest_ns)
-            account.close_interval(end_s, seconds, interval, means.get(target.image, 0.0))
+            mean = means.get(target.image, 0.0)
+            account.close_interval(end_s, seconds, interval, mean, in_between=in_between)
             hits, account.charged_hits = target.probe_hits - account.charged_hits, target.probe_hits
             self._hits[target.plan.runtime] += max(hits, 0)
             cores = mean_cores(account.take_held(target.cores_held()))

@@ -74,18 +74,20 @@ class Watchlist:
 
     def find_waits(self, pid: int, wanted: bool) -> None:
         """Find out from now on where the threads of a process wait, or do so no more: somebody attaches to it."""
-        (self._watching.attached.add if wanted else self._watching.attached.discard)(pid)
+        if wanted:
+            self._watching.attached.setdefault(pid, time.monotonic())
+        else:
+            self._watching.attached.pop(pid, None)
         target = self._session.live(pid)
         if target is not None:
             self._session.find_waits(target, wanted)
 
-    def cut_waits(self, pid: int) -> bool:
-        """Count the waits of a process that go on, as far as they got; False: nobody asked for its waits."""
-        target = self._session.live(pid)
-        if target is None or pid not in self._watching.attached:
-            return False
-        self._session.find_waits(target, True)
-        return True
+    def cut_waits(self) -> None:
+        """Count the waits of processes that somebody attaches to, as far as they got: each belongs where it was."""
+        for pid in self._watching.attached:
+            target = self._session.live(pid)
+            if target is not None:
+                self._session.find_waits(target, True)
 
     def consider(self) -> None:
         """Decide about processes that have been seen, and from time to time anew about those that were refused."""
@@ -144,4 +146,5 @@ class Watchlist:
         """These have ended; whoever gets their numbers was not asked for."""
         gone = set(pids)
         self._asked -= gone
-        self._watching.attached -= gone
+        for pid in gone:
+            self._watching.attached.pop(pid, None)
