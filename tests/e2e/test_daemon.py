@@ -202,7 +202,9 @@ def test_attach_through_the_daemon_tells_what_was_when_and_in_which_thread(tmp_p
     profile = pprof.read(out)
     assert {row.origin.tid for row in profile.samples if row.metrics.samples} == threads
     assert len(threads) == 2 < len(profile.intervals) and "than" in done.stderr
-    assert sum(one.end_s - one.begin_s for one in profile.intervals) == pytest.approx(profile.duration_s, rel=0.02)
+    assert sum(one.end_s - one.begin_s for one in profile.intervals) == pytest.approx(
+        profile.duration_s, rel=0.02
+    )
     for at, row in enumerate(profile.samples):
         parts = [part.rows[at] for part in profile.intervals if at in part.rows]
         for metric in (WORK, IDLENESS, STALL, WAIT):

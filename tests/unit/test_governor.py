@@ -65,7 +65,6 @@ def test_switches_are_followed_again_after_ever_longer_rests() -> None:
 def test_cost_is_what_was_paid() -> None:
     one = governor()
     assert one.cost_ratio(Usage(10.0, 1e9, 100, 1_000, 5e6, 1e6)) == pytest.approx(0.005)
-    assert one.cost_ratio(Usage(10.0, 1e9, 100, 1_000, 5e6, 1e6, 2e6)) == pytest.approx(0.007)
     assert one.cost_ratio(Usage(10.0, 0.0, 0, 0)) == 0
 
 

@@ -18,7 +18,8 @@ ORIGIN = Origin(7, image=9)
 
 def kept(ended_s: float, seconds: float, rows: dict[tuple[Frame, ...], float], **more: int) -> Kept:
     samples = [
-        PathSample(path, Metrics.of({WORK: work_s * 1e9}), ORIGIN, levels=(1.0,)) for path, work_s in rows.items()
+        PathSample(path, Metrics.of({WORK: work_s * 1e9}), ORIGIN, levels=(1.0,))
+        for path, work_s in rows.items()
     ]
     profile = Profile(
         ProcessInfo(7), seconds, more.get("hz", 99), samples, start_time_s=1000 + ended_s - seconds,

@@ -278,7 +278,9 @@ def test_all_core_time_is_accounted_for_where_each_interval_knows_its_own() -> N
         PathSample(solve, Metrics.of({WORK: 8e9, IDLENESS: 4e9}), Origin(image=9)),
         PathSample(barrier, Metrics.of({STALL: 1e9}), Origin(image=9)),
     ]
-    recent.add(interval(7, 0, rows), image=9, ended_s=10.0, job_time=job_time(4, 4, 2), spun=[(rows[1], 1.5e9)])
+    recent.add(
+        interval(7, 0, rows), image=9, ended_s=10.0, job_time=job_time(4, 4, 2), spun=[(rows[1], 1.5e9)]
+    )
     folded = PathSample((MAIN, C), Metrics(), Origin(image=9))
     recent.add(interval(7, 10, []), image=9, ended_s=20.0, job_time=job_time(10), spun=[(folded, 1e9)])
     profile = recent.profile(7, 100, by_interval=True)

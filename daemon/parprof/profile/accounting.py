@@ -211,9 +211,7 @@ def _share_ready(measured: Measurement, samples: Sequence[PathSample]) -> None:
             share_ready(image.ready_ns, mine)
 
 
-def _excess_ns(
-    times: ScopeTimes, cores: float, facts: Mapping[SampleKey, Count], period_ns: float
-) -> float:
+def _excess_ns(times: ScopeTimes, cores: float, facts: Mapping[SampleKey, Count], period_ns: float) -> float:
     """Of the time in which working threads had no CPU that which is no core's: there were more of them than cores.
 
     Counted at each change of n_w, or as the samples say, each of which was taken while min(n_w, n) threads ran.

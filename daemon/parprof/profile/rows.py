@@ -59,8 +59,8 @@ class RowMaker:
     ) -> None:
         """``cores``: n, if the user says so. ``tag``: tells overhead that the program tagged.
 
-        ``by_thread``: origins tell threads of one name apart; that is more than the daemon can remember of all processes,
-        see `tell_threads`.
+        ``by_thread``: origins tell threads of one name apart; that is more than the daemon can remember of all
+        processes, see `tell_threads`.
         """
         self._book = book
         self._cores = cores

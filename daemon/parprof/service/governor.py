@@ -35,8 +35,6 @@ class Usage:
     """What it paid in all."""
     samples_ns: float = 0.0
     """What it paid for samples."""
-    spun_ns: float = 0.0
-    """For how long its other threads spun meanwhile: an estimate, and no part of `spent_ns`."""
 
 
 @dataclass(slots=True)
@@ -84,7 +82,7 @@ class Governor:
 
     def cost_ratio(self, usage: Usage) -> float:
         """Cost in the target as a share of its CPU time; 0 where it used none."""
-        return (usage.spent_ns + usage.spun_ns) / usage.cpu_ns if usage.cpu_ns > 0 else 0.0
+        return usage.spent_ns / usage.cpu_ns if usage.cpu_ns > 0 else 0.0
 
     def judge(self, image: int, source: Source, now_s: float) -> Source:
         """The source that a process should have from now on: probes again, after a rest. ``now_s``: CLOCK_MONOTONIC."""

@@ -24,6 +24,7 @@ from parprof.metrics import Metrics
 from parprof.model import Profile
 from parprof.probes.prices import machine_prices
 from parprof.profile.addresses import AddressBook
+from parprof.profile.cost import SPUN
 from parprof.profile.naming import FileNamer
 from parprof.profile.rows import RowMaker
 from parprof.service import footprint
@@ -416,7 +417,10 @@ class DaemonLoop:
             ended=self._ended.copy(),
             pushed=self._push.outcomes(),
             push_queues=self._push.queues(),
-            cost_seconds=self._session.cost.by_name_s(self._session.targets.values()),
+            cost_seconds={
+                **self._session.cost.by_name_s(self._session.targets.values()),
+                SPUN: self._watching.spun_for_us_s,
+            },
             left_out={name: counted[f"left_out_{name}"] for name in LEFT_OUT.values()},
             impossible=self._watching.violations,
             checks=self._watching.checks.made,

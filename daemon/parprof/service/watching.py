@@ -116,6 +116,7 @@ class Watching:
         self._levels_s: Mapping[int, tuple[float, ...]] = {}
         self._ticks = 0
         self._own_cpu_s = time.process_time()
+        self._spun_for_us_ns = 0.0
         self.attached: dict[int, float] = {}
         """The processes that somebody attaches to, by PID: of these all is to be known. Since when, CLOCK_MONOTONIC."""
         self.checks = IdlenessChecks()
@@ -250,8 +251,8 @@ class Watching:
                     max(hits, 0),
                     sum(paid),
                     paid[Cost.SAMPLE] + paid[Cost.TIMER],
-                    by_kind[SPUN],
                 )
+                self._spun_for_us_ns += by_kind[SPUN]
                 one = Charged(
                     target,
                     watched.labels,
@@ -430,6 +431,11 @@ class Watching:
     def idle_s(self) -> float:
         """Core time in which the machine had nothing to do, up to the last interval's end."""
         return self._idle_time.total_s
+
+    @property
+    def spun_for_us_s(self) -> float:
+        """CPU time in which threads spun while others were held up by profiling, of all processes: an estimate."""
+        return self._spun_for_us_ns / 1e9
 
     def probe_hits(self) -> dict[str, int]:
         """Probe hits by runtime."""
