@@ -260,6 +260,7 @@ class DaemonLoop:
         ``in_between``: intervals of processes that nobody attaches to are not over with that.
         """
         self._watchlist.drop_become_others()
+        began_s = time.monotonic()
         self._watchlist.cut_waits()
         session, before_s = self._session, time.monotonic()
         session.drain()
@@ -297,7 +298,7 @@ class DaemonLoop:
         self._rows.forget({target.image for target in ended})
         self._watchlist.forget(target.pid for target in ended if session.live(target.pid) is None)
         self._board.entries = self._recent.entries()
-        self._drain_seconds = time.monotonic() - before_s
+        self._drain_seconds = time.monotonic() - began_s
 
     def _keep(self, charged: list[Charged], ended_s: float, in_between: bool) -> None:
         """Keep what was charged as recent profiles, or as part of such."""

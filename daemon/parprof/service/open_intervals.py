@@ -63,7 +63,7 @@ class OpenIntervals:
 
         What the rows of a process are completed with is kept apart, interval by interval.
         """
-        known, out = self._open.pop(one.image, None), []
+        known, out = self._open.pop(one.image, None), list[Kept]()
         if known is not None:
             if one.job_time is not None or known.profile.frequency_hz != one.profile.frequency_hz:
                 out.append(known)

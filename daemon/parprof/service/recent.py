@@ -490,7 +490,7 @@ def _parts(
     """Each by itself; and their rows. ``rows``: of the profile, by number of identity."""
     began_s = intervals[0].ended_s - intervals[0].head.duration_s
     end_s = 0.0
-    out, shares = [], []
+    out, shares = list[Interval](), list[dict[int, Metrics]]()
     for one in intervals:
         own: defaultdict[int, Metrics] = defaultdict(Metrics)
         one.add_to(own)
