@@ -361,8 +361,10 @@ def test_attach_through_the_daemon_accounts_for_all_core_time(
             assert elapsed_s == pytest.approx(told["duration_s"], abs=0.1)
             assert stall_share(told) == pytest.approx(0.5, abs=0.05), way
             assert told["concurrency"][0] == pytest.approx(told["totals"]["stall_s"] / cores, rel=0.02)
-            half = next(row for row in told["functions"] if row["name"] == "half")["inclusive"]
-            assert half["stall_s"] == pytest.approx(told["totals"]["stall_s"], rel=0.02), way
+            found = {row["name"]: row["inclusive"]["stall_s"] for row in told["functions"]}
+            # of a sleep that was under way when we came nobody knows where it is
+            assert -0.02 < told["totals"]["stall_s"] - found["half"] < cores * 1.02 * seconds + 0.1, way
+            assert found["[waits: sleep]"] == pytest.approx(found["half"]), way
 
 
 NAPS = """

@@ -104,6 +104,7 @@ class DaemonLoop:
         self._board = board
         self._recent = recent
         self._push = push
+        self._namer = namer
         self._governor = Governor(options.budget_ratio, options.frequency_hz)
         self._ended = Metrics()
         self._undecided = 0
@@ -215,7 +216,12 @@ class DaemonLoop:
 
     def find_waits(self, pid: int, wanted: bool) -> None:
         """Find out from now on where the threads of a process wait, too, or do so no more."""
+        if wanted and not self._watching.attached:  # what threads wait for, the kernel's functions tell
+            self._namer.look_up_kernel(0.0)
+            self._rows.trim()
         self._watchlist.find_waits(pid, wanted)
+        if not self._watching.attached:
+            self._namer.look_up_kernel(footprint.KERNEL_PASS_SECONDS)
 
     def sample_at(self, frequency_hz: int) -> None:
         """Sample at this rate, if it is higher than the usual one; 0: at the usual one."""

@@ -110,9 +110,9 @@ class RecentProfiles:
         here = frozenset(numbers if spun else ())
         spun_ns: defaultdict[int, float] = defaultdict(float)
         for sample, ns in spun:
-            number = process.numbers.get((sample.path, sample.origin, sample.physical))
-            if number is not None and number in here:  # else it was folded
-                spun_ns[number] += ns
+            at = process.numbers.get((sample.path, sample.origin, sample.physical))
+            if at is not None and at in here:  # else it was folded
+                spun_ns[at] += ns
         interval = _Interval(
             process,
             profile,
