@@ -185,6 +185,7 @@ def test_attach_through_the_daemon_has_loops(daemon: DaemonProcess, tmp_path: Pa
     assert told["alone"] - told["through"] - {"stall"} <= {"calls", "ms/call"}, "as it says"
 
 
+@pytest.mark.alone
 def test_attach_through_the_daemon_tells_what_was_when_and_in_which_thread(tmp_path: Path) -> None:
     """However long the daemon's own intervals are; and what the cost was for. Others have theirs as usual."""
     out, tables = tmp_path / "out.pb.gz", {"profiles": {"interval_seconds": 60}}
@@ -358,7 +359,7 @@ def test_attach_through_the_daemon_accounts_for_all_core_time(
             told = report_of(out)
             cores, elapsed_s = told["process"]["cores"], told["elapsed_s"]
             assert told["totals"]["accounted"] == pytest.approx(1, abs=0.02), way
-            assert elapsed_s == pytest.approx(told["duration_s"], abs=0.1)
+            assert 5.9 < elapsed_s < told["duration_s"] + 0.1
             assert stall_share(told) == pytest.approx(0.5, abs=0.05), way
             assert told["concurrency"][0] == pytest.approx(told["totals"]["stall_s"] / cores, rel=0.02)
             found = {row["name"]: row["inclusive"]["stall_s"] for row in told["functions"]}

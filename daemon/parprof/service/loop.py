@@ -53,7 +53,7 @@ _RENEWED_SECONDS = 2.0
 _TRIM_SECONDS = 60.0
 _PART_SECONDS, _MOST_PARTS, _PART_DRAINS = 1.0, 64, 20
 """While somebody attaches to a process, intervals end so often at most, or so often in the time since he began, so that
-it is told what was when; and no sooner than after so many times as long as that takes."""
+it is told what was when; and no sooner than after so many times the CPU time that it takes."""
 _SETTLE_SECONDS = 60.0
 """By then, at the latest, the daemon has met all processes that ran when it started."""
 
@@ -110,7 +110,7 @@ class DaemonLoop:
         self._undecided = 0
         """Samples of processes about which nothing was decided, when the last interval ended."""
         self._undecided_s = 0.0
-        self._drain_seconds = 0.0
+        self._drain_seconds = self._charge_cpu_s = 0.0
         self._cost_ns = self._cost_ratio = 0.0
         self._open = OpenIntervals()
         self._said: set[str] = set()
@@ -163,7 +163,7 @@ class DaemonLoop:
         if not attached:
             return math.inf
         took_s = (time.monotonic() - max(attached.values())) / _MOST_PARTS
-        return self._charged_s + max(_PART_SECONDS, took_s, _PART_DRAINS * self._drain_seconds)
+        return self._charged_s + max(_PART_SECONDS, took_s, _PART_DRAINS * self._charge_cpu_s)
 
     def finish(self) -> None:
         """Detach from everything. Targets run on."""
@@ -266,7 +266,7 @@ class DaemonLoop:
         ``in_between``: intervals of processes that nobody attaches to are not over with that.
         """
         self._watchlist.drop_become_others()
-        began_s = time.monotonic()
+        began_s, cpu_s = time.monotonic(), time.thread_time()
         self._watchlist.cut_waits()
         session, before_s = self._session, time.monotonic()
         session.drain()
@@ -305,6 +305,7 @@ class DaemonLoop:
         self._watchlist.forget(target.pid for target in ended if session.live(target.pid) is None)
         self._board.entries = self._recent.entries()
         self._drain_seconds = time.monotonic() - began_s
+        self._charge_cpu_s = time.thread_time() - cpu_s
 
     def _keep(self, charged: list[Charged], ended_s: float, in_between: bool) -> None:
         """Keep what was charged as recent profiles, or as part of such."""
