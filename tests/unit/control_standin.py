@@ -115,7 +115,7 @@ class StandInService:
         self.rates.append(frequency_hz)
         return _done()
 
-    def cut(self, pid: int) -> Future[float]:
+    def cut(self) -> Future[float]:
         self.cuts += 1
         future: Future[float] = Future()
         future.set_result(time.monotonic())

@@ -289,7 +289,7 @@ class StandInService:
             out.set_result(None)
         return out
 
-    def cut(self, pid: int) -> Future[float]:
+    def cut(self) -> Future[float]:
         raise NotImplementedError
 
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:

@@ -23,7 +23,7 @@ from parprof.model import (
     SampleKey,
     ThreadState,
 )
-from parprof.profile.accounting import NOBODY, complete, disagreements
+from parprof.profile.accounting import NOBODY, JobTime, complete, disagreements, settle
 
 SECOND = 1e9
 MAIN = 3
@@ -147,6 +147,42 @@ def test_what_waits_for_a_core_is_known_by_samples_where_switches_are_not_follow
     facts = dict([sampled(2, 300), sampled(4, 200)])  # at 100 Hz, by each of those that run
     found = account([solve], times(0, 0, 0, 0, 3, exact=False), ready_s=1 + 2, facts=facts)
     assert found.ready_s == pytest.approx(1) and found.accounted == pytest.approx(1)
+
+
+def test_the_time_of_intervals_adds_up_to_that_of_the_whole() -> None:
+    """As the daemon knows it: the second of them has another n, and more threads than cores."""
+    first = JobTime.of(times(1, 0, 2, idle_away_ns=0.1), 2, 0.5 * SECOND, {}, 100, ticked=False)
+    later = JobTime.of(times(0, 1, 0, 0, 2), 3, 2 * SECOND, {}, 100, ticked=False)
+    both = first.joined(later)
+    assert both.times == times(1, 1, 2, 0, 2, idle_away_ns=0.1)
+    assert (both.cores, both.ready_ns) == (2.5, 2.5 * SECOND)
+    assert both.excess_ns == 2 * SECOND, "four threads had three cores for two seconds"
+    assert both.level_ns == both.times.level_ns
+    same = first.joined(first)
+    assert same.cores == 2 and not same.ticked
+    nothing = JobTime.of(times(), 2, 0, {}, 100, ticked=False)
+    assert nothing.joined(nothing).cores == 2 and first.joined(nothing) == first == nothing.joined(first)
+
+
+def test_intervals_are_settled_together() -> None:
+    """One in which somebody was about to sleep, and the next, with which that wait came: none of it is nobody's."""
+    parts = [times(1, 0, 2), times(3, 0, 0)]
+    one, other = (JobTime.of(part, 2, 0, {}, 100, ticked=False) for part in parts)
+    read = row("read", stall_ns=8)
+    found, more = settle(one.joined(other), [row("solve", work_ns=4), read], [], Origin())
+    assert read.metrics[STALL] == 8 * SECOND and not more
+    assert found.accounted == pytest.approx(1)
+    assert (found.elapsed_s, found.stall_s, found.level_s) == (6, 8, (4, 0, 2))
+
+
+def test_an_interval_in_which_switches_were_not_followed_makes_all_of_it_a_guess() -> None:
+    exact = JobTime.of(times(1, 0, 2), 2, 0, {}, 100, ticked=False)
+    guessed = JobTime.of(times(0, 3, exact=False), 2, 0, dict([sampled(1, 100)]), 100, ticked=True)
+    both = exact.joined(guessed)
+    assert both.level_ns == (3 * SECOND, SECOND, 2 * SECOND)
+    found, more = settle(both, [row("solve", work_ns=5, idleness_ns=1)], [], Origin())
+    assert found.counted_idleness_s is None and found.accounted == pytest.approx(1)
+    assert sum(one.metrics[STALL] for one in more) == 6 * SECOND, "all there is room for"
 
 
 def test_the_file_has_it() -> None:

@@ -27,7 +27,7 @@ LAYERS = (
 SERVICE_LAYERS = (
     "blame capabilities model log notify requests serving subuids",
     "accounts agreement folding kernel_stacks labels levels losses machine",
-    "control metrics push recent selection",
+    "control metrics open_intervals push recent selection",
     "groups http",
     "config",
     "footprint governor short_lived",

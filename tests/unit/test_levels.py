@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from parprof.facts.scopes import ScopeTimes
 from parprof.kernel.scopes import ScopeState
 from parprof.service.levels import FIRST_OF_LEVEL, NONE, LevelClock, by_level_s
 
@@ -28,8 +29,11 @@ class Job:
     levels: tuple[int, ...] = (0,) * 128
     members: dict[int, Member] = field(default_factory=dict)
 
+    away: tuple[int, int] = (0, 0)
+
     def state(self) -> ScopeState | None:
-        return ScopeState(1, 0, 0, self.levels)
+        working_ns = sum(n * took for n, took in enumerate(self.levels))
+        return ScopeState(1, 0, working_ns, self.levels, *self.away)
 
     def process(self, image: int) -> Any:
         member = self.members[image] = Member(image, self)
@@ -78,6 +82,23 @@ def test_the_time_of_those_that_are_gone_stays_in_the_sum() -> None:
     clock.advance([first, second])
     clock.advance([second])
     assert clock.total_s[:2] == (2, 5)
+
+
+def test_a_job_of_its_own_has_exact_times() -> None:
+    clock, job = LevelClock(), Job(7)
+    process = job.process(7)
+    assert clock.times(process, exact=True) is None, "nobody has looked yet"
+    job.work(1, 3)
+    job.away = (S, 0)
+    clock.advance([process])
+    assert clock.times(process, exact=True) == ScopeTimes((0, 3 * S), 3 * S, True, (7,), S, 0)
+    job.work(0, 1)
+    job.work(2, 2)
+    job.away = (S, 4)
+    clock.advance([process])
+    assert clock.times(process, exact=False) == ScopeTimes((S, 0, 2 * S), 4 * S, False, (7,), 0, 4)
+    job.process(8)  # it has become another program meanwhile
+    assert clock.times(process, exact=True) is None
 
 
 def test_time_goes_on_until_now_unless_all_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:

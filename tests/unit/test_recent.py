@@ -18,8 +18,10 @@ sys.path.insert(0, str(FilePath(__file__).parent))
 
 from parprof.cct.tree import CallingContextTree
 from parprof.cct.views import flat_view
-from parprof.metrics import Metrics
-from parprof.model import Frame, Origin, PathSample, ProcessInfo, Profile
+from parprof.facts.scopes import ScopeTimes
+from parprof.metrics import IDLENESS, STALL, WORK, Metrics
+from parprof.model import NOBODY, Frame, Origin, PathSample, ProcessInfo, Profile
+from parprof.profile.accounting import JobTime
 from parprof.service.folding import FOLDED, fold_cold
 from parprof.service.model import Labels
 from parprof.service.recent import KEPT, RecentProfiles
@@ -261,6 +263,48 @@ def test_a_profile_with_its_intervals_can_be_had_again() -> None:
     assert RecentProfiles().profile(1, 10, by_interval=True) is None
 
 
+def job_time(*levels_s: float) -> JobTime:
+    """Of a process on two cores."""
+    levels = tuple(int(one * 1e9) for one in levels_s)
+    working = sum(n * took for n, took in enumerate(levels))
+    return JobTime.of(ScopeTimes(levels, working, True, (9,)), 2, 0.0, {}, 100, ticked=False)
+
+
+def test_all_core_time_is_accounted_for_where_each_interval_knows_its_own() -> None:
+    """Threads spin in the first, and sleep in the second, of which nothing else is known."""
+    recent = RecentProfiles()
+    solve, barrier = (MAIN, A), (MAIN, B)
+    rows = [
+        PathSample(solve, Metrics.of({WORK: 8e9, IDLENESS: 4e9}), Origin(image=9)),
+        PathSample(barrier, Metrics.of({STALL: 1e9}), Origin(image=9)),
+    ]
+    recent.add(
+        interval(7, 0, rows), image=9, ended_s=10.0, job_time=job_time(4, 4, 2), spun=[(rows[1], 1.5e9)]
+    )
+    folded = PathSample((MAIN, C), Metrics(), Origin(image=9))
+    recent.add(interval(7, 10, []), image=9, ended_s=20.0, job_time=job_time(10), spun=[(folded, 1e9)])
+    profile = recent.profile(7, 100, by_interval=True)
+    assert profile is not None and profile.accounting is not None
+    account = profile.accounting
+    assert account.accounted == pytest.approx(1) and account.elapsed_s == 20
+    assert (account.work_s, account.idleness_s, account.stall_s) == (8, 4, 28)
+    assert account.level_s == (14, 4, 2) and account.counted_idleness_s == 4
+    stall_s = {row.path: row.metrics[STALL] / 1e9 for row in profile.samples}
+    assert stall_s == pytest.approx({solve: 0, barrier: 1 + 6, NOBODY: 21})
+    assert [one.level_s for one in profile.intervals] == [(4, 4, 2), (10,)]
+    for at, row in enumerate(profile.samples):
+        parts = [part.rows[at] for part in profile.intervals if at in part.rows]
+        for metric in (WORK, IDLENESS, STALL):
+            assert sum(part[metric] for part in parts) == pytest.approx(row.metrics[metric])
+    left = recent.take(7)
+    assert left is not None and left[0].accounting is None and len(left[0].samples) == 2
+    recent.add(interval(7, 20, rows), image=9, ended_s=30.0)
+    profile = recent.profile(7, 100)
+    assert profile is not None and profile.accounting is None and len(profile.samples) == 2
+    recent.forget(7)
+    assert recent.estimated_bytes == 0
+
+
 def test_each_interval_is_taken_once() -> None:
     recent = RecentProfiles()
     recent.add(interval(7, 0.0, [path_sample((A,), 1)]), labels=Labels("a", 3))
@@ -381,10 +425,20 @@ def test_the_estimate_is_no_less_than_what_python_takes(rows: int, depth: int, t
             for row in range(rows)
         ]
 
+    def known() -> JobTime:
+        """As of a process that somebody attaches to, where eight threads work."""
+        levels = tuple(10**9 + level for level in range(8))
+        job = ScopeTimes(levels, 28 * 10**9, True, tuple([9 * 10**9]), 10**10, 10**11)
+        return JobTime.of(job, 2.5, 1.5, {}, 100, ticked=False)
+
     gc.collect()
     tracemalloc.start()
     for number in range(times):
-        recent.add(interval(7, float(number), fresh()))
+        samples = fresh()
+        spun = [(sample, 1.5 + number) for sample in samples[:50]]
+        extra = {f"cost_{kind}_percent": f"{number / 7:.3f}" for kind in "abcdefgh"}
+        recent.add(replace(interval(7, float(number), samples), extra=extra), job_time=known(), spun=spun)
+    del samples, spun, extra
     gc.collect()
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from parprof.cct.tree import CallingContextTree
 from parprof.exporters.summary import facts
-from parprof.profile.assemble import percent_of_rest, spun_for_us_ns
+from parprof.profile.cost import cost_shares, merged_shares, percent_of_rest, spun_for_us_ns, with_spun
 from profiles import heat
 
 
@@ -47,3 +47,19 @@ def test_who_spins_for_one_that_was_held_up_pays_too(
     paid: float, spun: float, cores: int, ours: float
 ) -> None:
     assert spun_for_us_ns(paid, spun, cores) == ours
+
+
+def test_the_shares_of_intervals_weigh_as_much_as_their_cpu_time() -> None:
+    busy = with_spun({"probes": 2e6, "timer": 1e6, "locks": 0.0}, spin_ns=9e6, cores=3)
+    assert busy == {"probes": 2e6, "timer": 1e6, "locks": 0.0, "threads spinning meanwhile": 6e6}
+    first = {**cost_shares(busy, 1e9), "cost_budget_percent": "1", "commit": "x"}
+    assert first.keys() == {
+        "cost_probes_percent", "cost_timer_percent", "cost_threads_spinning_meanwhile_percent", "cost_budget_percent",
+        "commit",
+    }  # fmt: skip
+    second = cost_shares({"timer": 1e6}, 3e9)
+    found = merged_shares([(first, 1e9), (second, 3e9), ({"cost_timer_percent": "x"}, 0.0)])
+    assert found.keys() == first.keys() - {"cost_budget_percent", "commit"}
+    assert float(found["cost_timer_percent"]) == pytest.approx(0.05, abs=0.001)
+    assert float(found["cost_probes_percent"]) == pytest.approx(0.05, abs=0.001)
+    assert merged_shares([(second, 0.0)]) == {}

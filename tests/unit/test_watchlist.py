@@ -57,7 +57,9 @@ class Surroundings:
             live=self.live.get, unwatch=self.unwatch, targets=self.live,
             find_waits=lambda target, wanted: self.waits.append((target.pid, wanted)),
         )  # fmt: skip
-        watching: Any = SimpleNamespace(watch=self.watch, count=lambda: len(self.live), knows=lambda _: False)
+        watching: Any = SimpleNamespace(
+            watch=self.watch, count=lambda: len(self.live), knows=lambda _: False, attached={}
+        )
         candidates: Any = SimpleNamespace(
             due=self.take_due, add=self.later.append, wants=lambda pid, comm: pid in self.selection
         )
@@ -137,11 +139,15 @@ def test_files_that_are_not_known_yet_are_waited_for(around: Surroundings) -> No
 def test_waits_are_cut_for_those_who_asked(around: Surroundings) -> None:
     watched = around.list()
     watched.begin(WANTED)
-    assert not watched.cut_waits(WANTED)
+    watched.cut_waits()
+    assert not around.waits
     watched.find_waits(WANTED, True)
-    assert watched.cut_waits(WANTED) and around.waits == [(WANTED, True)] * 2
+    watched.find_waits(OTHER, True)  # which is not watched yet
+    watched.cut_waits()
+    assert around.waits == [(WANTED, True)] * 2
     watched.forget([WANTED])
-    assert not watched.cut_waits(WANTED), "another process may have its number"
+    watched.cut_waits()
+    assert around.waits == [(WANTED, True)] * 2, "another process may have its number"
 
 
 def test_another_selection(around: Surroundings) -> None:

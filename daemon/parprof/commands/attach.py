@@ -176,10 +176,13 @@ def _what_differs(profile: Profile, asked_hz: int) -> str:
     """Between what the daemon measured and what attach alone would have, in a sentence."""
     rate = f"at {profile.frequency_hz:g} Hz" if profile.frequency_hz else "at rates that changed meanwhile"
     as_asked = "" if profile.frequency_hz == asked_hz else f" instead of {asked_hz}"
-    return (
-        f"measured by parprofd, {rate}{as_asked}; attach alone (PARPROF_SOCKET=/nowhere) also counts calls, tells what"
-        " was when and in which thread, and accounts for the whole of n x time"
-    )
+    more = ["counts calls"]
+    steps = len(profile.intervals)
+    more.append(f"tells what was when in finer steps than {steps}" if steps > 1 else "tells what was when")
+    if profile.accounting is None:
+        more.append("accounts for the whole of n x time")
+    also = f"{', '.join(more[:-1])} and {more[-1]}"
+    return f"measured by parprofd, {rate}{as_asked}; attach alone (PARPROF_SOCKET=/nowhere) also {also}"
 
 
 def _to_standard_error(line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +52,18 @@ class ScopeTimes:
         3.0
         """
         return float(sum(min(cores, n) * ns for n, ns in enumerate(self.level_ns)))
+
+    def joined(self, later: ScopeTimes) -> ScopeTimes:
+        """The same scope's time and that behind it.
+
+        >>> ScopeTimes((5, 2), 2, True, (1,)).joined(ScopeTimes((1, 0, 3), 6, False, (1,))).level_ns
+        (6, 2, 3)
+        """
+        return ScopeTimes(
+            tuple(map(sum, zip_longest(self.level_ns, later.level_ns, fillvalue=0))),
+            self.working_ns + later.working_ns,
+            self.exact and later.exact,
+            tuple(dict.fromkeys(self.images + later.images)),
+            self.idle_away_ns + later.idle_away_ns,
+            self.stall_away_ns + later.stall_away_ns,
+        )

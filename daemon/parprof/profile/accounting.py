@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 
 from parprof.attribution.agreement import TwoWays
 from parprof.attribution.ready import share_ready
 from parprof.facts.measurement import Measurement
 from parprof.facts.scopes import ScopeTimes
 from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, STALL, STOLEN, WORK, Metric, Metrics
-from parprof.model import NOBODY, Accounting, Frame, Origin, PathSample, ThreadState
+from parprof.model import NOBODY, Accounting, Count, Frame, Origin, PathSample, SampleKey, ThreadState
 from parprof.profile.rows import RowMaker
 
 _NEGLIGIBLE = 0.001
@@ -20,65 +22,153 @@ _AS_SAMPLED = 2.0
 OTHERS = (Frame("[others had the cores]"),)
 """Cores that others had while none of the threads that could work had one: there is no sample to charge with it."""
 
+Spun = Sequence[tuple[PathSample, float]]
+"""Rows, with how much of their CPU time was spun while nobody worked, in nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobTime:
+    """What is known of the core time of one job besides its rows. Nanoseconds."""
+
+    times: ScopeTimes
+    cores: float
+    """n; the mean where that changed."""
+    ready_ns: float
+    """For how long its working threads had no CPU."""
+    excess_ns: float
+    """Of that what is no core's: there were more of them than cores."""
+    level_ns: tuple[float, ...]
+    """For how long n_w was 0, 1, 2, ...: as `times` says, or where that stood still, as samples do."""
+    ticked: bool
+    """Context switches were not followed all the time."""
+
+    @classmethod
+    def of(
+        cls,
+        times: ScopeTimes,
+        cores: float,
+        ready_ns: float,
+        facts: Mapping[SampleKey, Count],
+        frequency_hz: int,
+        *,
+        ticked: bool,
+    ) -> JobTime:
+        """``facts``: the samples of that time, those of other jobs among them."""
+        period_ns = 1e9 / frequency_hz
+        return cls(
+            times,
+            cores,
+            ready_ns,
+            _excess_ns(times, cores, facts, period_ns),
+            _levels_ns(times, facts, period_ns, ticked=ticked),
+            ticked,
+        )
+
+    def joined(self, later: JobTime) -> JobTime:
+        """The same of this time and that behind it."""
+        cores = self.cores
+        if later.cores != cores:  # else exactly n, which is compared with whole numbers
+            took_ns, then_ns = self.times.elapsed_ns, later.times.elapsed_ns
+            whole_ns = took_ns + then_ns
+            cores = (
+                (cores * took_ns + later.cores * then_ns) / whole_ns if whole_ns else max(cores, later.cores)
+            )
+        return JobTime(
+            self.times.joined(later.times),
+            cores,
+            self.ready_ns + later.ready_ns,
+            self.excess_ns + later.excess_ns,
+            tuple(map(sum, zip_longest(self.level_ns, later.level_ns, fillvalue=0.0))),
+            self.ticked or later.ticked,
+        )
+
 
 def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -> Accounting | None:
     """Add to the rows what is known of the whole alone, and draw up the account of the main process's scope.
 
-    That is time in which working threads had no CPU, which is shared out by work, and stall in which all threads
-    spun, by their spinning then. None: nothing is known of the scope's time.
+    That is time in which working threads had no CPU, which is shared out by work, and what `settle` adds. None: nothing
+    is known of the scope's time.
     """
     _share_ready(measured, samples)
     main = measured.images[measured.main]
     times = next((scope for scope in measured.scopes if measured.main in scope.images), None)
     if times is None or not times.elapsed_ns:
         return None
-    cores = rows.mean_cores(main)
-    mine = [sample for sample in samples if sample.origin.image in set(times.images)]
-    waited_ns = sum(_ready_ns(measured, times.images))
+    drain = measured.drain
+    known = JobTime.of(
+        times,
+        rows.mean_cores(main),
+        sum(_ready_ns(measured, times.images)),
+        drain.facts,
+        drain.frequency_hz,
+        ticked=bool(measured.kernel.statistics()["ticks"]),
+    )
+    images = set(times.images)
+    mine = [sample for sample in samples if sample.origin.image in images]
+    spun = [
+        (row, number * 1e9 / drain.frequency_hz)
+        for row, number in rows.spun_alone()
+        if row.origin.image in images
+    ]
+    origin = Origin(main.process.pid, main.process.comm, "", main.runtime, "", measured.main)
+    accounting, more = settle(known, mine, spun, origin)
+    samples += more
+    return accounting
+
+
+def settle(
+    known: JobTime, mine: Sequence[PathSample], spun: Spun, origin: Origin
+) -> tuple[Accounting, list[PathSample]]:
+    """Let the rows of a job have all of its core time: its account, and the rows that are to be added to its own.
+
+    They get stall in which all threads spun, by their spinning then; what belongs to no call path are further rows.
+    ``origin``: of what belongs to no thread.
+    """
+    times, cores, more = known.times, known.cores, list[PathSample]()
     stolen_stall_ns = min(float(times.stall_away_ns), cores * times.idle_ns)
-    ready_ns = max(waited_ns - _excess_ns(measured, times, cores), 0.0)
+    ready_ns = max(known.ready_ns - known.excess_ns, 0.0)
     if not times.exact:
         ready_ns = _fit(times, cores, ready_ns, mine)
-    unseen_ns = stolen_stall_ns + _unseen_stolen_ns(times, cores, waited_ns, mine)
+    unseen_ns = stolen_stall_ns + _unseen_stolen_ns(times, cores, known.ready_ns, mine)
     if unseen_ns:
-        others = PathSample(OTHERS, Metrics(), _origin(measured))
-        others.metrics[STOLEN] = unseen_ns
-        samples.append(others)
-        mine.append(others)
-    charged_ns = sum(_sum(mine, one) for one in (WORK, PROFILING, IDLENESS, STOLEN))
-    charged_ns += ready_ns
-    _settle_stall(rows, times, cores, stolen_stall_ns, charged_ns, mine, samples, measured)
+        more.append(PathSample(OTHERS, Metrics.of({STOLEN: unseen_ns}), origin))
+    charged_ns = sum(_sum([*mine, *more], one) for one in (WORK, PROFILING, IDLENESS, STOLEN))
+    nobodys_ns = _settle_stall(known, stolen_stall_ns, charged_ns + ready_ns, mine, spun)
+    if nobodys_ns:
+        more.append(PathSample(NOBODY, Metrics.of({STALL: nobodys_ns}), origin))
+    rows = [*mine, *more]
     return Accounting(
         cores=cores,
         elapsed_s=times.elapsed_ns / 1e9,
-        work_s=(_sum(mine, WORK) + _sum(mine, PROFILING)) / 1e9,
+        work_s=(_sum(rows, WORK) + _sum(rows, PROFILING)) / 1e9,
         ready_s=ready_ns / 1e9,
-        stolen_s=_sum(mine, STOLEN) / 1e9,
-        idleness_s=_sum(mine, IDLENESS) / 1e9,
-        stall_s=(_sum(samples, STALL) + _sum(samples, OUTSIDE)) / 1e9,
+        stolen_s=_sum(rows, STOLEN) / 1e9,
+        idleness_s=_sum(rows, IDLENESS) / 1e9,
+        stall_s=(_sum(rows, STALL) + _sum(rows, OUTSIDE)) / 1e9,
         counted_idleness_s=times.idleness_ns(cores) / 1e9 if times.exact else None,
-        level_s=tuple(round(took_ns / 1e9, 9) for took_ns in _levels_ns(measured, times)),
-    )
+        level_s=tuple(round(took_ns / 1e9, 9) for took_ns in known.level_ns),
+    ), more
 
 
-def _levels_ns(measured: Measurement, times: ScopeTimes) -> Sequence[float]:
+def _levels_ns(
+    times: ScopeTimes, facts: Mapping[SampleKey, Count], period_ns: float, *, ticked: bool
+) -> tuple[float, ...]:
     """For how long each number of threads worked at once, from none on, in nanoseconds.
 
     What the programs count stands still while context switches are not followed. Then samples tell: k threads that
     work at once are sampled k times as often as one.
     """
-    if times.exact or not measured.kernel.statistics()["ticks"]:
+    if times.exact or not ticked:
         return times.level_ns
     found: Counter[int] = Counter()
-    for key, count in measured.drain.facts.items():
+    for key, count in facts.items():
         if key.event == 0 and key.state is ThreadState.WORKING and key.image in times.images:
             found[max(key.n_working, 1)] += count.samples
-    period_ns = 1e9 / measured.drain.frequency_hz
     levels = [0.0] + [found[level] * period_ns / level for level in range(1, max(found, default=0) + 1)]
     fit = min(times.elapsed_ns / sum(levels), 1.0) if any(levels) else 1.0
     levels = [took_ns * fit for took_ns in levels]
     levels[0] = times.elapsed_ns - sum(levels)
-    return levels
+    return tuple(levels)
 
 
 def disagreements(measured: Measurement, rows: RowMaker, samples: Sequence[PathSample]) -> list[str]:
@@ -121,17 +211,16 @@ def _share_ready(measured: Measurement, samples: Sequence[PathSample]) -> None:
             share_ready(image.ready_ns, mine)
 
 
-def _excess_ns(measured: Measurement, times: ScopeTimes, cores: float) -> float:
+def _excess_ns(times: ScopeTimes, cores: float, facts: Mapping[SampleKey, Count], period_ns: float) -> float:
     """Of the time in which working threads had no CPU that which is no core's: there were more of them than cores.
 
     Counted at each change of n_w, or as the samples say, each of which was taken while min(n_w, n) threads ran.
     """
     if times.exact:
         return max(times.working_ns - times.busy_ns(cores), 0.0)
-    drain = measured.drain
     return sum(
-        count.samples * (key.n_working - cores) / cores * 1e9 / drain.frequency_hz
-        for key, count in drain.facts.items()
+        count.samples * (key.n_working - cores) / cores * period_ns
+        for key, count in facts.items()
         if key.event == 0
         and key.state is ThreadState.WORKING
         and key.n_working > cores
@@ -160,32 +249,20 @@ def _unseen_stolen_ns(times: ScopeTimes, cores: float, ready_ns: float, mine: Se
     return min(max(unseen_ns, 0.0), (cores - 1) * ready_ns) if times.exact else 0.0
 
 
-def _origin(measured: Measurement) -> Origin:
-    """Of what belongs to no thread."""
-    main = measured.images[measured.main]
-    return Origin(main.process.pid, main.process.comm, "", main.runtime, "", measured.main)
-
-
 def _settle_stall(
-    rows: RowMaker,
-    times: ScopeTimes,
-    cores: float,
-    stolen_ns: float,
-    charged_ns: float,
-    mine: Sequence[PathSample],
-    samples: list[PathSample],
-    measured: Measurement,
-) -> None:
-    """Let the stall of call paths be all there was of it.
+    known: JobTime, stolen_ns: float, charged_ns: float, mine: Sequence[PathSample], spun: Spun
+) -> float:
+    """Let the stall of call paths be all there was of it; returns what belongs to none.
 
     Where threads' states are only known at their samples, n_w is 0 now and then though somebody works: no more of that
     counts as there is room for beside what was sampled. Where switches were not followed, nobody knows when threads
     slept: it is all that there is room for.
     """
+    times, cores = known.times, known.cores
     found_ns = _sum(mine, STALL) + _sum(mine, OUTSIDE)
     room_ns = max(cores * times.elapsed_ns - charged_ns, 0.0)
     all_ns = cores * times.idle_ns - stolen_ns
-    if measured.kernel.statistics()["ticks"]:
+    if known.ticked:
         all_ns = room_ns
     elif not times.exact:
         all_ns = min(all_ns, room_ns)
@@ -193,14 +270,13 @@ def _settle_stall(
         for sample in mine:
             for metric in (STALL, OUTSIDE):
                 sample.metrics[metric] *= all_ns / found_ns
-        return
+        return 0.0
     rest_ns = all_ns - found_ns
     if rest_ns <= _NEGLIGIBLE * cores * times.elapsed_ns:
-        return
-    weights = rows.spun_alone()
-    whole = sum(weight for _, weight in weights)
-    spun_ns = min(rest_ns, _AS_SAMPLED * cores * whole * 1e9 / measured.drain.frequency_hz)
-    for sample, weight in weights:
-        sample.metrics[STALL] += spun_ns * weight / whole
-    if rest_ns - spun_ns > _NEGLIGIBLE * cores * times.elapsed_ns:
-        samples.append(PathSample(NOBODY, Metrics.of({STALL: rest_ns - spun_ns}), _origin(measured)))
+        return 0.0
+    whole_ns = sum(took_ns for _, took_ns in spun)
+    spun_ns = min(rest_ns, _AS_SAMPLED * cores * whole_ns)
+    for sample, took_ns in spun:
+        sample.metrics[STALL] += spun_ns * took_ns / whole_ns
+    nobodys_ns = rest_ns - spun_ns
+    return nobodys_ns if nobodys_ns > _NEGLIGIBLE * cores * times.elapsed_ns else 0.0

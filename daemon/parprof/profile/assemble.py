@@ -16,6 +16,7 @@ from parprof.metrics import Metrics
 from parprof.model import SCOPE, PathSample, ProcessInfo, Profile
 from parprof.profile.accounting import complete, disagreements
 from parprof.profile.addresses import AddressBook
+from parprof.profile.cost import BUDGET, cost_shares, percent_of_rest, with_spun
 from parprof.profile.intervals import by_interval
 from parprof.profile.jit import jit_notes
 from parprof.profile.rows import RowMaker
@@ -23,8 +24,6 @@ from parprof.profile.rows import RowMaker
 _MEMORY = "memory"
 """The n_w source (`parprof.session.sources.Source`) that is right in short phases, too."""
 _MAX_PROBLEMS = 8
-_SPUN = "threads spinning meanwhile"
-"""See `spun_for_us_ns`; beside `COST_NAMES`."""
 _MAX_PROCESSES = 256
 _STACK_ENDS = {
     "no_mapping": "at an address in no known mapping",
@@ -125,19 +124,6 @@ def _amount_notes(counted: Mapping[str, int]) -> list[str]:
     return out
 
 
-def percent_of_rest(paid_ns: float, cpu_ns: float) -> float:
-    """What was paid, in percent of the CPU time that the program used for itself."""
-    return 100 * paid_ns / max(cpu_ns - paid_ns, 0.01 * cpu_ns) if cpu_ns else 0.0
-
-
-def spun_for_us_ns(paid_ns: float, spin_ns: float, cores: int) -> float:
-    """CPU time in which others spun because a thread was held up that they wait for: an estimate.
-
-    Where all have the same to do, each pays for all that the others pay; never more than was spun in all.
-    """
-    return min(spin_ns, paid_ns * max(cores - 1, 0))
-
-
 def violations(measured: Measurement, rows: RowMaker, samples: Sequence[PathSample]) -> list[str]:
     """Processes that were charged with more core time than there was. There should be none."""
     charged: dict[int, Metrics] = {}
@@ -174,9 +160,10 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
     main = measured.images[measured.main]
     processes = _processes(measured, rows, samples)
     cpu_ns = sum(s.metrics.cpu_ns for s in samples)
-    paid_ns = {COST_NAMES[kind]: ns for kind, ns in measured.paid_ns.items()}
     spin_ns = sum(s.metrics.spin_ns for s in samples)
-    paid_ns[_SPUN] = spun_for_us_ns(sum(paid_ns.values()), spin_ns, rows.usual_cores(main))
+    paid_ns = with_spun(
+        {COST_NAMES[kind]: ns for kind, ns in measured.paid_ns.items()}, spin_ns, rows.usual_cores(main)
+    )
     impossible = violations(measured, rows, samples)
     lost = measured.kernel.lost()
     probe_failures = sum(len(image.failures) for image in measured.images.values())
@@ -257,11 +244,6 @@ def _extra(
     measured: Measurement, impossible: Sequence[str], paid_ns: Mapping[str, float], cpu_ns: float
 ) -> dict[str, str]:
     """Further comments of a profile file, for those who look into what parprof itself did."""
-    costs = {
-        f"cost_{kind.replace(' ', '_')}_percent": f"{percent_of_rest(ns, cpu_ns):.3f}"
-        for kind, ns in paid_ns.items()
-        if ns
-    }
     return {
         **{
             key: str(value)
@@ -269,8 +251,8 @@ def _extra(
         },
         **({SCOPE: measured.scope} if measured.scope else {}),
         "invariant_violations": str(len(impossible)),
-        "cost_budget_percent": f"{100 * measured.kernel.budget_ratio:g}",
-        **costs,
+        BUDGET: f"{100 * measured.kernel.budget_ratio:g}",
+        **cost_shares(paid_ns, cpu_ns),
     }
 
 

@@ -32,11 +32,19 @@ def by_interval(measured: Measurement, rows: RowMaker, samples: Sequence[PathSam
         Interval(one.begin_ns / 1e9, one.end_ns / 1e9, tuple(ns / 1e9 for ns in one.level_ns), share)
         for one, share in zip(counted, shares, strict=True)
     ]
-    if out:
-        without_cpu = _without_cpu(out)  # once, of what was sampled: there may be tens of thousands of rows
-        for number, sample in enumerate(samples):
-            _fit(sample.metrics, number, out, shares, without_cpu)
+    fit(samples, out, shares)
     return out
+
+
+def fit(
+    samples: Sequence[PathSample], intervals: Sequence[Interval], shares: Sequence[dict[int, Metrics]]
+) -> None:
+    """Let what is in the intervals of each row add up to it. ``shares``: their rows, which change."""
+    if not intervals:
+        return
+    without_cpu = _without_cpu(intervals)  # once, of what was sampled: there may be tens of thousands of rows
+    for number, sample in enumerate(samples):
+        _fit(sample.metrics, number, intervals, shares, without_cpu)
 
 
 def _identity(row: PathSample) -> tuple[int, int, int, int]:

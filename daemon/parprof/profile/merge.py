@@ -14,6 +14,7 @@ from typing import TypeVar
 from parprof.attribution.concurrency import plus
 from parprof.metrics import Metrics
 from parprof.model import Frame, Levels, Origin, Path, PathSample, ProcessInfo, Profile
+from parprof.profile.cost import merged_shares
 
 MAX_NOTES = 20
 """Notes in a merged profile; of further ones there is a count."""
@@ -142,7 +143,8 @@ class Merger:
 def merged_head(parts: Sequence[Part], relation: Relation) -> Profile:
     """What is said of all together; samples are yet to come.
 
-    The cost in the target is weighed by the CPU time that it is a share of. That of the profiler is the highest.
+    The cost in the target is weighed by the CPU time that it is a share of, in all and by kind. That of the profiler is
+    the highest of files, and the mean of intervals.
     """
     heads = [part.head for part in parts]
     cpu_ns = sum(part.cpu_ns for part in parts)
@@ -151,12 +153,14 @@ def merged_head(parts: Sequence[Part], relation: Relation) -> Profile:
     extra = dict(heads[0].extra)
     for other in heads[1:]:
         extra = {key: value for key, value in extra.items() if other.extra.get(key) == value}
+    if len(parts) > 1:
+        extra |= merged_shares((part.head.extra, part.cpu_ns) for part in parts)
     return replace(
         head,
         samples=[],
         lost=add_up(one.lost for one in heads),
         target_cost_percent=cost / cpu_ns if cpu_ns else 0.0,
-        daemon_cost_percent=max(one.daemon_cost_percent for one in heads),
+        daemon_cost_percent=_own_cost_percent(heads, relation),
         notes=list(_notes(heads, relation)),
         extra=extra,
         accounting=None,
@@ -171,6 +175,13 @@ def add_up(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
         for reason, value in count.items():
             out[reason] = out.get(reason, 0) + value
     return out
+
+
+def _own_cost_percent(heads: Sequence[Profile], relation: Relation) -> float:
+    duration_s = sum(head.duration_s for head in heads)
+    if relation is Relation.SIDE_BY_SIDE or not duration_s:
+        return max(head.daemon_cost_percent for head in heads)
+    return sum(head.daemon_cost_percent * head.duration_s for head in heads) / duration_s
 
 
 def _one_after_another(heads: Sequence[Profile]) -> Profile:

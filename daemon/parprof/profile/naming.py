@@ -66,6 +66,10 @@ class FileNamer(Closing):
         """Functions in the anonymous memory of a process, from the map file that its JIT compiler may have written."""
         return image.jit_names(addresses)
 
+    def look_up_kernel(self, every_seconds: float) -> None:
+        """From now on look up new addresses of the kernel at most so often."""
+        self._kernel.pass_seconds = every_seconds
+
     def name_kernel(self, places: Collection[KernelPlace]) -> Mapping[KernelPlace, Frames]:
         """The frames of addresses of the kernel."""
         return self._kernel.resolve(places)

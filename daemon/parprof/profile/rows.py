@@ -13,6 +13,7 @@ from parprof.attribution.idleness import attribute
 from parprof.attribution.waiting import WaitKind, thread_wait_kind, wait_kind
 from parprof.facts.cores import mean_cores, usual_cores
 from parprof.facts.drain import Drain, Image, MeasuredImage
+from parprof.facts.sleepers import MOST as MOST_THREADS
 from parprof.kernel.stacks import StackTable
 from parprof.logical import Located, LogicalPaths, PathMemory, StackShape
 from parprof.logical.overhead import TAG
@@ -58,12 +59,15 @@ class RowMaker:
     ) -> None:
         """``cores``: n, if the user says so. ``tag``: tells overhead that the program tagged.
 
-        ``by_thread``: origins tell threads of one name apart; that is more than the daemon can remember.
+        ``by_thread``: origins tell threads of one name apart; that is more than the daemon can remember of all
+        processes, see `tell_threads`.
         """
         self._book = book
         self._cores = cores
         self._tag = tag
         self._by_thread = by_thread
+        self._told_threads: dict[int, set[int]] = {}
+        """By image of which threads are told apart, those that are."""
         self._paths: dict[tuple[int, int], LogicalPaths] = {}
         """By image and epoch."""
         self._memories: dict[tuple[Agent, ...], PathMemory] = {}
@@ -96,6 +100,24 @@ class RowMaker:
         self.joined = self.unknown = self.incomplete = 0
         """Those of unknown context, shared among the paths that create such work, or not; and those whose logical
         path is not whole."""
+
+    def tell_threads(self, images: Collection[int]) -> None:
+        """Tell apart the threads of these processes from now on, and no others'.
+
+        Of each process the first `MOST_THREADS`, and four times as many where they do more than sleep.
+        """
+        self._told_threads = {image: self._told_threads.get(image, set()) for image in images}
+
+    def _tells(self, key: SampleKey) -> bool:
+        """Whether the thread is told apart from others of its name."""
+        if self._by_thread:
+            return True
+        told = self._told_threads.get(key.image)
+        most = MOST_THREADS if key.event == NO_EVENT else 4 * MOST_THREADS
+        if told is None or (key.tid not in told and len(told) >= most):
+            return False
+        told.add(key.tid)
+        return True
 
     @property
     def cut_short(self) -> int:
@@ -364,7 +386,7 @@ class RowMaker:
             image.runtime if image else "",
             overhead,
             key.image,
-            tid=key.tid if self._by_thread else 0,
+            tid=key.tid if self._tells(key) else 0,
         )
         return self._origins.setdefault(origin, origin)
 

@@ -53,12 +53,15 @@ class Account:
             costliest = sorted(self._functions.items(), key=lambda item: -cost_of(item[1]))
             self._functions = dict(costliest[:_FUNCTIONS_KEPT])
 
-    def close_interval(self, end_s: float, seconds: float, interval: Metrics, n_working: float) -> None:
-        """Add a point to the history."""
+    def close_interval(
+        self, end_s: float, seconds: float, interval: Metrics, n_working: float, *, in_between: bool = False
+    ) -> None:
+        """Add a point to the history, unless this was only ``in_between``: it has room for so many."""
         whole_ns = 1e9 * seconds
         self.working = (interval.work_ns + interval.ready_ns) / whole_ns if seconds else 0.0
         self.spinning = interval.spin_ns / whole_ns if seconds else 0.0
-        self.history.append(Recent(end_s, n_working, Effort.of(interval).efficiency))
+        if not in_between:
+            self.history.append(Recent(end_s, n_working, Effort.of(interval).efficiency))
 
     def functions(self, count: int) -> tuple[FunctionUse, ...]:
         """The costliest functions."""

@@ -143,10 +143,10 @@ class Daemon:
         """Sample at this rate, if it is higher than the usual one, until further notice; 0: at the usual one."""
         return self._requests.ask(lambda loop: loop.sample_at(frequency_hz))
 
-    def cut(self, pid: int) -> Future[float]:
+    def cut(self) -> Future[float]:
         """End the interval that is under way, and with it the waits of a process that go on; answers when it ended.
 
         Waits first, in the caller's thread, for programs that are being loaded: those of waits, and of interpreters.
         """
         self._await_programs()
-        return self._requests.ask(lambda loop: loop.cut(pid))
+        return self._requests.ask(DaemonLoop.cut)

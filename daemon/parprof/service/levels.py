@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from operator import add
 
+from parprof.facts.scopes import ScopeTimes
 from parprof.kernel.scopes import ScopeState
 from parprof.session.target import Target
 
@@ -39,7 +40,8 @@ class LevelClock:
         """Nothing was read yet."""
         self._read: dict[int, tuple[float, ...]] = {}
         """By number of scope."""
-        self._read_ns: dict[int, tuple[int, ...]] = {}
+        self._states: dict[int, ScopeState] = {}
+        self._states_before: dict[int, ScopeState] = {}
         self.since_ns: Mapping[int, tuple[int, ...]] = {}
         """What the last `advance` found, at each n_w instead of level."""
         self.total_s = NONE
@@ -56,7 +58,7 @@ class LevelClock:
             first.setdefault(target.scope.number, target)
         out: dict[int, tuple[float, ...]] = {}
         since_ns: dict[int, tuple[int, ...]] = {}
-        read_ns: dict[int, tuple[int, ...]] = {}
+        states: dict[int, ScopeState] = {}
         for number, target in first.items():
             state = _state_of(target, now_ns)
             if state is None:
@@ -65,13 +67,38 @@ class LevelClock:
             before = self._read.get(number, NONE)
             since = tuple(max(now - then, 0.0) for now, then in zip(seconds, before, strict=True))
             self._read[number] = seconds
-            earlier = self._read_ns.get(number, (0,) * len(state.level_ns))
-            since_ns[target.image] = tuple(
-                max(now - then, 0) for now, then in zip(state.level_ns, earlier, strict=True)
-            )
-            read_ns[number] = state.level_ns
+            earlier = self._states.get(number)
+            since_ns[target.image] = _grown(state, earlier)
+            states[number] = state
             self.total_s = tuple(map(add, self.total_s, since))
             out[target.image] = since
-        self.since_ns, self._read_ns = since_ns, read_ns
+        self.since_ns, self._states_before, self._states = since_ns, self._states, states
         self._read = {number: seconds for number, seconds in self._read.items() if number in first}
         return out
+
+    def times(self, target: Target, *, exact: bool) -> ScopeTimes | None:
+        """What the last `advance` found of a process that is a job of its own; None: it is not, or nothing is known.
+
+        ``exact``: see `ScopeTimes.exact`.
+        """
+        level_ns = self.since_ns.get(target.image)
+        if level_ns is None or len(target.scope.members) > 1:
+            return None
+        now = self._states[target.scope.number]
+        then = self._states_before.get(target.scope.number) or ScopeState(0, 0, 0, ())
+        used = max((at for at, took_ns in enumerate(level_ns, 1) if took_ns), default=0)
+        return ScopeTimes(
+            level_ns[:used],
+            max(now.working_ns - then.working_ns, 0),
+            exact,
+            (target.image,),
+            max(now.idle_away_ns - then.idle_away_ns, 0),
+            max(now.stall_away_ns - then.stall_away_ns, 0),
+        )
+
+
+def _grown(now: ScopeState, then: ScopeState | None) -> tuple[int, ...]:
+    """For how much longer than before n_w was 0, 1, 2, ..."""
+    if then is None:
+        return now.level_ns
+    return tuple(max(after - before, 0) for after, before in zip(now.level_ns, then.level_ns, strict=True))

@@ -7,6 +7,7 @@ want done they ask `parprof.service.daemon.Daemon` for.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ from parprof.metrics import Metrics
 from parprof.model import Profile
 from parprof.probes.prices import machine_prices
 from parprof.profile.addresses import AddressBook
+from parprof.profile.cost import SPUN
 from parprof.profile.naming import FileNamer
 from parprof.profile.rows import RowMaker
 from parprof.service import footprint
@@ -32,6 +34,7 @@ from parprof.service.governor import Governor
 from parprof.service.groups import Groups
 from parprof.service.losses import UNDECIDED, Losses
 from parprof.service.model import GroupKey, Labels, ProfileEntry, PushQueue, Snapshot
+from parprof.service.open_intervals import Kept, OpenIntervals
 from parprof.service.recent import RecentProfiles
 from parprof.service.selection import Candidates
 from parprof.service.short_lived import ShortLived
@@ -48,6 +51,9 @@ _FRESH_SECONDS = 0.5
 _RENEWED_SECONDS = 2.0
 """No snapshot is made sooner after the last one because somebody asks: each drains the kernel's tables."""
 _TRIM_SECONDS = 60.0
+_PART_SECONDS, _MOST_PARTS, _PART_DRAINS = 1.0, 64, 20
+"""While somebody attaches to a process, intervals end so often at most, or so often in the time since he began, so that
+it is told what was when; and no sooner than after so many times the CPU time that it takes."""
 _SETTLE_SECONDS = 60.0
 """By then, at the latest, the daemon has met all processes that ran when it started."""
 
@@ -98,13 +104,15 @@ class DaemonLoop:
         self._board = board
         self._recent = recent
         self._push = push
+        self._namer = namer
         self._governor = Governor(options.budget_ratio, options.frequency_hz)
         self._ended = Metrics()
         self._undecided = 0
         """Samples of processes about which nothing was decided, when the last interval ended."""
         self._undecided_s = 0.0
-        self._drain_seconds = 0.0
+        self._drain_seconds = self._charge_cpu_s = 0.0
         self._cost_ns = self._cost_ratio = 0.0
+        self._open = OpenIntervals()
         self._said: set[str] = set()
         """Problems of caches on disk."""
         pace = Pace(
@@ -135,16 +143,27 @@ class DaemonLoop:
     def turn(self, answer: Callable[[], None]) -> None:
         """Wait for something to happen, deal with it, and with what was asked: ``answer`` does that."""
         time.sleep(max(self._board.turned_s + footprint.TURN_SECONDS - time.monotonic(), 0.0))
-        self._session.step(self._candidates.wait_seconds(min(1.0, self._options.interval_seconds)))
+        longest_s = min(1.0, self._options.interval_seconds, self._part_due_s() - time.monotonic())
+        self._session.step(self._candidates.wait_seconds(max(longest_s, 0.0)))
         answer()
         self._watchlist.consider()
         now_s = time.monotonic()
         if now_s - self._snapshot_s >= self._options.interval_seconds:
             self._renew()
+        elif now_s >= self._part_due_s():
+            self.charge(in_between=True)
         if now_s - self._trimmed_s >= _TRIM_SECONDS:
             self._trimmed_s = now_s
             self._trim()
         self._board.turned_s = now_s
+
+    def _part_due_s(self) -> float:
+        """When to charge what was sampled although the interval is not over, CLOCK_MONOTONIC."""
+        attached = self._watching.attached
+        if not attached:
+            return math.inf
+        took_s = (time.monotonic() - max(attached.values())) / _MOST_PARTS
+        return self._charged_s + max(_PART_SECONDS, took_s, _PART_DRAINS * self._charge_cpu_s)
 
     def finish(self) -> None:
         """Detach from everything. Targets run on."""
@@ -167,7 +186,8 @@ class DaemonLoop:
 
     def last(self, pid: int, seconds: float, *, by_interval: bool) -> Profile:
         """The last ``seconds`` of a process. Raises TargetError."""
-        if self._watchlist.cut_waits(pid) or time.monotonic() - self._charged_s >= _FRESH_SECONDS:
+        is_partly_known = pid in self._watching.attached or len(self._open) > 0
+        if is_partly_known or time.monotonic() - self._charged_s >= _FRESH_SECONDS:
             self.charge()
         target = self._session.live(pid)
         if target is None:
@@ -196,16 +216,23 @@ class DaemonLoop:
 
     def find_waits(self, pid: int, wanted: bool) -> None:
         """Find out from now on where the threads of a process wait, too, or do so no more."""
+        if wanted and not self._watching.attached:  # what threads wait for, the kernel's functions tell
+            self._namer.look_up_kernel(0.0)
+            self._rows.trim()
         self._watchlist.find_waits(pid, wanted)
+        if not self._watching.attached:
+            self._namer.look_up_kernel(footprint.KERNEL_PASS_SECONDS)
 
     def sample_at(self, frequency_hz: int) -> None:
         """Sample at this rate, if it is higher than the usual one; 0: at the usual one."""
         self._governor.ask_for(frequency_hz)
         self.charge()
 
-    def cut(self, pid: int) -> float:
-        """End the interval, and with it the waits of a process that go on; when that was, CLOCK_MONOTONIC."""
-        self._watchlist.cut_waits(pid)
+    def cut(self) -> float:
+        """End the interval, and with it waits that go on, of processes that somebody attaches to.
+
+        Returns when that was, CLOCK_MONOTONIC.
+        """
         self.charge()
         return self._charged_s
 
@@ -233,9 +260,14 @@ class DaemonLoop:
             self._losses.settle()
         self._board.snapshot = self._make_snapshot()
 
-    def charge(self) -> None:
-        """Take what was sampled since the last time and charge it."""
+    def charge(self, in_between: bool = False) -> None:
+        """Take what was sampled since the last time and charge it.
+
+        ``in_between``: intervals of processes that nobody attaches to are not over with that.
+        """
         self._watchlist.drop_become_others()
+        began_s, cpu_s = time.monotonic(), time.thread_time()
+        self._watchlist.cut_waits()
         session, before_s = self._session, time.monotonic()
         session.drain()
         self._watching.look()
@@ -244,6 +276,7 @@ class DaemonLoop:
         drained = session.take()
         self._undecided_until_now()
         self._set_frequency()  # before anything else: what is sampled from now on is weighed with the new one
+        self._rows.tell_threads(self._watching.attached_images())
         rows = self._rows.rows(drained)
         charged = self._watching.charge(
             drained.facts,
@@ -252,17 +285,12 @@ class DaemonLoop:
             self._options.paths_per_process,
             fold_cold,
             self._rows.fine_n_working,
+            self._rows.spun_alone(),
             drained.frequency_hz,
+            in_between=in_between,
         )
         self._ended.add(self._watching.take_strays())
-        for one in charged:
-            profile = self._watching.profile(one, self._rows.cores_of(one.target), self._options.events[0])
-            pid = one.target.pid
-            if self._recent.image(pid) not in (None, one.target.image):
-                left = self._recent.take(pid)
-                if left is not None:
-                    self._push.leave(*left)
-            self._recent.add(profile, image=one.target.image, labels=one.labels, ended_s=before_s)
+        self._keep(charged, before_s, in_between)
         self._govern(charged, seconds, drained.frequency_hz)
         before_ns, self._cost_ns = self._cost_ns, session.cost.machine_ns(session.targets.values())
         machine_ns = 1e9 * max(seconds, 0.001) * (os.cpu_count() or 1)
@@ -276,7 +304,34 @@ class DaemonLoop:
         self._rows.forget({target.image for target in ended})
         self._watchlist.forget(target.pid for target in ended if session.live(target.pid) is None)
         self._board.entries = self._recent.entries()
-        self._drain_seconds = time.monotonic() - before_s
+        self._drain_seconds = time.monotonic() - began_s
+        self._charge_cpu_s = time.thread_time() - cpu_s
+
+    def _keep(self, charged: list[Charged], ended_s: float, in_between: bool) -> None:
+        """Keep what was charged as recent profiles, or as part of such."""
+        living = {image for image, target in self._session.targets.items() if not target.ended}
+        kept = self._open.end_all_but(living)  # before another program that they have become
+        for one in charged:
+            profile = self._watching.profile(one, self._rows.cores_of(one.target), self._options.events[0])
+            image = one.target.image
+            part = Kept(profile, image, one.labels, ended_s, one.job_time, one.spun)
+            kept += self._open.add(part, is_over=not in_between or image not in living)
+        if not in_between:
+            kept += self._open.end_all_but()
+        for interval in kept:
+            pid = interval.profile.process.pid
+            if self._recent.image(pid) not in (None, interval.image):
+                left = self._recent.take(pid)
+                if left is not None:
+                    self._push.leave(*left)
+            self._recent.add(
+                interval.profile,
+                image=interval.image,
+                labels=interval.labels,
+                ended_s=interval.ended_s,
+                job_time=interval.job_time,
+                spun=interval.spun,
+            )
 
     def _govern(self, charged: list[Charged], seconds: float, frequency_hz: int) -> None:
         now_s = time.monotonic()
@@ -370,7 +425,10 @@ class DaemonLoop:
             ended=self._ended.copy(),
             pushed=self._push.outcomes(),
             push_queues=self._push.queues(),
-            cost_seconds=self._session.cost.by_name_s(self._session.targets.values()),
+            cost_seconds={
+                **self._session.cost.by_name_s(self._session.targets.values()),
+                SPUN: self._watching.spun_for_us_s,
+            },
             left_out={name: counted[f"left_out_{name}"] for name in LEFT_OUT.values()},
             impossible=self._watching.violations,
             checks=self._watching.checks.made,

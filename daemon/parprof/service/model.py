@@ -240,7 +240,7 @@ class Service(Protocol):
     def sample_at(self, frequency_hz: int) -> Future[None]:
         """Sample at this rate, if it is higher than the usual one, until further notice; 0: at the usual one."""
 
-    def cut(self, pid: int) -> Future[float]:
+    def cut(self) -> Future[float]:
         """End the interval that is under way: profiles of a process that are asked for later can begin here.
 
         The answer is when that was, CLOCK_MONOTONIC: it comes when all of the interval is charged, which can take long.

@@ -8,12 +8,15 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from functools import reduce
 from itertools import chain, zip_longest
 
 from parprof.attribution.concurrency import plus, trimmed
 from parprof.metrics import Metrics, add_column
 from parprof.model import Frame, Interval, Levels, Origin, Path, PathSample, Profile
+from parprof.profile.accounting import JobTime, Spun, settle
+from parprof.profile.intervals import fit
 from parprof.profile.merge import Part, Relation, head_of, merged_head
 from parprof.service.model import Labels, ProfileEntry
 
@@ -26,6 +29,10 @@ _IDENTITY_BYTES = 1300
 _FRAME_BYTES = 700
 _EVENT_BYTES = 300
 _COLUMN_BYTES = 150
+_JOB_BYTES = 900
+_JOB_LEVEL_BYTES = 80
+_SPUN_BYTES = 150
+_EXTRA_BYTES = 250
 
 _Identity = tuple[Path, Origin, Path]
 _Objects = tuple[int, int, int]
@@ -80,10 +87,13 @@ class RecentProfiles:
         image: int = 0,
         labels: Labels | None = None,
         ended_s: float | None = None,
+        job_time: JobTime | None = None,
+        spun: Spun = (),
     ) -> None:
         """Add the next interval of a process: what was sampled from its ``start_time_s`` on.
 
         ``ended_s``: when it ended, CLOCK_MONOTONIC; by default now. To name what was sampled can take long.
+        ``job_time``, ``spun``: what the rows of a profile are completed with where all of its intervals have that.
         ``labels``: where the process belongs, as of now.
         ``image``: the process image it is about (see `SampleKey`). Where that is a new one, the intervals of the
         one before are dropped: the PID may be another process.
@@ -97,8 +107,20 @@ class RecentProfiles:
         numbers = array("I", [self._number(process, sample) for sample in profile.samples])
         for number in numbers:
             process.users[number] += 1
+        here = frozenset(numbers if spun else ())
+        spun_ns: defaultdict[int, float] = defaultdict(float)
+        for sample, ns in spun:
+            at = process.numbers.get((sample.path, sample.origin, sample.physical))
+            if at is not None and at in here:  # else it was folded
+                spun_ns[at] += ns
         interval = _Interval(
-            process, profile, numbers, self._clock() if ended_s is None else ended_s, self._next
+            process,
+            profile,
+            numbers,
+            self._clock() if ended_s is None else ended_s,
+            self._next,
+            job_time,
+            dict(spun_ns),
         )
         self._next += 1
         self.rows += len(interval.identities)
@@ -278,7 +300,7 @@ class RecentProfiles:
         fresh = [interval for interval in process.intervals if not interval.taken]
         for interval in fresh:
             interval.taken = True
-        return (_merge(fresh), process.labels) if fresh else None
+        return (_merge(fresh, whole=False), process.labels) if fresh else None
 
     def image(self, pid: int) -> int | None:
         """The process image that the intervals of a PID are of; None without any."""
@@ -318,16 +340,25 @@ class _Interval:
         "columns",
         "events",
         "identities",
+        "job_time",
         "levels",
         "number",
         "part",
         "process",
         "samples",
+        "spun_ns",
         "taken",
     )
 
     def __init__(
-        self, process: _Process, profile: Profile, numbers: array[int], ended_s: float, number: int
+        self,
+        process: _Process,
+        profile: Profile,
+        numbers: array[int],
+        ended_s: float,
+        number: int,
+        job_time: JobTime | None,
+        spun_ns: Mapping[int, float],
     ) -> None:
         charged = [sample.metrics for sample in profile.samples]
         rows = [metrics.values for metrics in charged]
@@ -337,6 +368,9 @@ class _Interval:
         self.number = number
         """Never given out twice."""
         self.identities = numbers
+        self.job_time = job_time
+        self.spun_ns = spun_ns
+        """By number of identity, of rows that are here."""
         self.levels = _level_columns([sample.levels for sample in profile.samples])
         self.columns = {
             metric: _column([row.get(metric, 0) for row in rows])
@@ -353,7 +387,11 @@ class _Interval:
             + _COLUMN_BYTES * (len(self.columns) + len(self.levels))
             + row_bytes * len(rows)
             + _EVENT_BYTES * len(self.events)
+            + _SPUN_BYTES * len(spun_ns)
+            + _EXTRA_BYTES * len(profile.extra)
         )
+        if job_time is not None:
+            self.bytes += _JOB_BYTES + _JOB_LEVEL_BYTES * len(job_time.level_ns)
 
     @property
     def head(self) -> Profile:
@@ -384,6 +422,7 @@ class _Interval:
         self.columns = {}
         self.levels = []
         self.events = {}
+        self.job_time, self.spun_ns = None, {}
 
 
 def _column(values: list[float]) -> array[float]:
@@ -403,8 +442,11 @@ def _identity_bytes(identity: _Identity) -> int:
     return _IDENTITY_BYTES + 2 * 8 * (len(identity[0]) + len(identity[2]))
 
 
-def _merge(intervals: list[_Interval], by_interval: bool = False) -> Profile:
-    """The profile of intervals of one process, which are in order."""
+def _merge(intervals: list[_Interval], by_interval: bool = False, whole: bool = True) -> Profile:
+    """The profile of intervals of one process, which are in order.
+
+    ``whole``: with what is only known of all of their time together, if it is.
+    """
     sums: defaultdict[int, Metrics] = defaultdict(Metrics)
     levels: dict[int, Levels] = {}
     for interval in intervals:
@@ -415,20 +457,46 @@ def _merge(intervals: list[_Interval], by_interval: bool = False) -> Profile:
     for number, metrics in sums.items():
         path, origin, physical = identities[number]
         out.samples.append(PathSample(path, metrics, origin, physical, levels.get(number, ())))
+    if whole:
+        _complete(out, intervals, dict(zip(sums, out.samples, strict=True)))
     if by_interval:
         rows = {number: row for row, number in enumerate(sums)}
-        out.intervals = list(_parts(intervals, rows))
+        out.intervals, shares = _parts(intervals, rows)
+        if out.accounting is not None:
+            fit(out.samples, out.intervals, shares)
         out.extra = {**out.extra, KEPT: f"{intervals[0].number}-{intervals[-1].number}"}
     return out
 
 
-def _parts(intervals: list[_Interval], rows: dict[int, int]) -> Iterator[Interval]:
-    """Each by itself. ``rows``: of the profile, by number of identity."""
+def _complete(profile: Profile, intervals: list[_Interval], rows: Mapping[int, PathSample]) -> None:
+    """Let the rows have all core time of the process, if so much is known. ``rows``: by number of identity."""
+    times = [one.job_time for one in intervals if one.job_time is not None]
+    if len(times) < len(intervals) or not any(one.times.elapsed_ns for one in times):
+        return
+    spun_ns: defaultdict[int, float] = defaultdict(float)
+    for one in intervals:
+        for number, ns in one.spun_ns.items():
+            spun_ns[number] += ns
+    spun = [(rows[number], ns) for number, ns in spun_ns.items()]
+    process = profile.process
+    origin = Origin(process.pid, process.comm, "", process.runtime, "", intervals[-1].process.image)
+    profile.accounting, more = settle(reduce(JobTime.joined, times), profile.samples, spun, origin)
+    profile.samples += more
+
+
+def _parts(
+    intervals: list[_Interval], rows: dict[int, int]
+) -> tuple[list[Interval], list[dict[int, Metrics]]]:
+    """Each by itself; and their rows. ``rows``: of the profile, by number of identity."""
     began_s = intervals[0].ended_s - intervals[0].head.duration_s
     end_s = 0.0
+    out, shares = list[Interval](), list[dict[int, Metrics]]()
     for one in intervals:
         own: defaultdict[int, Metrics] = defaultdict(Metrics)
         one.add_to(own)
         begin_s = max(one.ended_s - one.head.duration_s - began_s, end_s)
         end_s = max(one.ended_s - began_s, begin_s)
-        yield Interval(begin_s, end_s, (), {rows[number]: metrics for number, metrics in own.items()})
+        shares.append({rows[number]: metrics for number, metrics in own.items()})
+        level_ns = one.job_time.level_ns if one.job_time is not None else ()
+        out.append(Interval(begin_s, end_s, tuple(ns / 1e9 for ns in level_ns), shares[-1]))
+    return out, shares

@@ -14,9 +14,11 @@ from parprof.attribution.invariant import CoreTime
 from parprof.attribution.ready import share_ready
 from parprof.facts.cores import CoresHeld, held_since, mean_cores
 from parprof.kernel.counters import EDGE_NAMES
-from parprof.kernel.records import Cost
+from parprof.kernel.records import COST_NAMES, Cost
 from parprof.metrics import IDLENESS, READY, STOLEN, UNUSED, Metrics
 from parprof.model import Count, PathSample, ProcessInfo, Profile, SampleKey
+from parprof.profile.accounting import JobTime, Spun
+from parprof.profile.cost import BUDGET, SPUN, cost_shares, percent_of_rest, with_spun
 from parprof.profile.rows import RowMaker
 from parprof.service.accounts import Account, mean_n_working, most_working
 from parprof.service.agreement import IdlenessChecks
@@ -85,7 +87,16 @@ class Charged:
     start_s: float
     frequency_hz: int
     """At which it was sampled."""
-    notes: list[str] = field(default_factory=list)
+    paid_ns: Mapping[str, float] = field(default_factory=dict)
+    """What it paid for being profiled, by kind: see `with_spun`."""
+    own_percent: float = 0.0
+    """Of a CPU: what the daemon itself took in the interval, for all processes."""
+    is_attached: bool = False
+    """Somebody attaches to it: all is to be known of it, whatever memory that takes."""
+    job_time: JobTime | None = None
+    """Of such a process, if it is a job of its own: what its rows are completed with."""
+    spun: Spun = ()
+    """Of such a process: see `Spun`."""
 
 
 class Watching:
@@ -104,6 +115,10 @@ class Watching:
         self._level_clock = LevelClock()
         self._levels_s: Mapping[int, tuple[float, ...]] = {}
         self._ticks = 0
+        self._own_cpu_s = time.process_time()
+        self._spun_for_us_ns = 0.0
+        self.attached: dict[int, float] = {}
+        """The processes that somebody attaches to, by PID: of these all is to be known. Since when, CLOCK_MONOTONIC."""
         self.checks = IdlenessChecks()
         """Exact totals of idleness against sampled ones."""
         self.shows_arguments = False
@@ -143,6 +158,11 @@ class Watching:
             known = self._watched[target.image] = _Watched(target, labels, ProcessAccount(time.time()), group)
         return known
 
+    def attached_images(self) -> set[int]:
+        """The process images that somebody attaches to."""
+        targets = self._session.targets.values() if self.attached else ()
+        return {target.image for target in targets if target.pid in self.attached}
+
     def look(self) -> None:
         """Read for how long n_w was how high; when the samples of the same time have just been taken."""
         self._levels_s = self._level_clock.advance(self._session.targets.values())
@@ -155,11 +175,15 @@ class Watching:
         limit: int,
         fold: Fold,
         fine: Mapping[int, float],
+        spun_alone: Iterable[tuple[PathSample, float]],
         frequency_hz: int,
+        *,
+        in_between: bool = False,
     ) -> list[Charged]:
         """Charge one interval of ``seconds``; at most ``limit`` call paths of each process stay apart.
 
-        `look` comes first. ``fine``: see `mean_n_working`. ``frequency_hz``: the rate of its samples.
+        `look` comes first. ``fine``: see `mean_n_working`. ``spun_alone``: see `RowMaker.spun_alone`.
+        ``frequency_hz``: the rate of its samples. ``in_between``: it is no point in the history of processes.
         """
         end_s = time.time()
         by_image: dict[int, list[PathSample]] = {}
@@ -174,6 +198,10 @@ class Watching:
         levels_s, self._levels_s = self._levels_s, {}
         ticks = self._session.kernel.statistics()["ticks"]
         ticked, self._ticks = ticks != self._ticks, ticks
+        own_percent = self._own_percent(seconds)
+        spun: dict[int, list[tuple[PathSample, float]]] = {}
+        for row, number in spun_alone:
+            spun.setdefault(row.origin.image, []).append((row, number * 1e9 / frequency_hz))
         out = []
         for target in self._session.targets.values():
             watched = self._known(target)
@@ -193,7 +221,8 @@ class Watching:
             account.totals[UNUSED] += unused_ns or 0.0
             if watched.group:
                 watched.group.charge(found, unused_ns, levels, folded, rest_ns)
-            account.close_interval(end_s, seconds, interval, means.get(target.image, 0.0))
+            mean = means.get(target.image, 0.0)
+            account.close_interval(end_s, seconds, interval, mean, in_between=in_between)
             hits, account.charged_hits = target.probe_hits - account.charged_hits, target.probe_hits
             self._hits[target.plan.runtime] += max(hits, 0)
             cores = mean_cores(account.take_held(target.cores_held()))
@@ -210,22 +239,44 @@ class Watching:
             self._compare(target, interval, times, ticked)
             paid = [now - then for now, then in zip(target.spent_ns, account.charged_ns, strict=True)]
             account.charged_ns = target.spent_ns
-            if found or hits:
-                cpu_ns = interval.cpu_ns
+            is_attached = target.pid in self.attached
+            if found or hits or is_attached:
+                by_kind = with_spun(
+                    {COST_NAMES[kind]: paid[kind] for kind in Cost}, interval.spin_ns, round(cores)
+                )
                 usage = Usage(
                     seconds,
-                    cpu_ns,
+                    interval.cpu_ns,
                     interval.samples,
                     max(hits, 0),
                     sum(paid),
                     paid[Cost.SAMPLE] + paid[Cost.TIMER],
                 )
-                out.append(
-                    Charged(target, watched.labels, account, found, usage, end_s - seconds, frequency_hz)
+                self._spun_for_us_ns += by_kind[SPUN]
+                one = Charged(
+                    target,
+                    watched.labels,
+                    account,
+                    found,
+                    usage,
+                    end_s - seconds,
+                    frequency_hz,
+                    by_kind,
+                    own_percent,
+                    is_attached,
                 )
+                if is_attached:
+                    one.job_time = self._job_time(one, cores, ready_ns, facts, ticked=ticked)
+                    one.spun = spun.get(target.image, ())
+                out.append(one)
             else:
                 account.cost_ratio = 0.0
         return out
+
+    def _own_percent(self, seconds: float) -> float:
+        """Of a CPU: what the daemon took since the last call, that long ago."""
+        before_s, self._own_cpu_s = self._own_cpu_s, time.process_time()
+        return 100 * (self._own_cpu_s - before_s) / seconds if seconds > 0 else 0.0
 
     def _check(self, account: ProcessAccount, times: CoreTime) -> None:
         """Note what can never be, and should not be."""
@@ -241,6 +292,22 @@ class Watching:
             return
         sampled_s = (interval[IDLENESS] + interval[STOLEN]) / 1e9
         self.checks.add(target.image, level_ns, sampled_s, times.ready_s, times.cores, times.period_s)
+
+    def _job_time(
+        self,
+        charged: Charged,
+        cores: float,
+        ready_ns: float,
+        facts: Mapping[SampleKey, Count],
+        *,
+        ticked: bool,
+    ) -> JobTime | None:
+        """What the interval's rows of a process are completed with; None: it is not a job of its own."""
+        target = charged.target
+        times = self._level_clock.times(target, exact=target.scope.times(ticked).exact)
+        if times is None:
+            return None
+        return JobTime.of(times, cores, ready_ns, facts, charged.frequency_hz, ticked=ticked)
 
     def take_strays(self) -> Metrics:
         """What was charged to processes that were gone already, since the last call."""
@@ -263,10 +330,17 @@ class Watching:
             frequency_hz=charged.frequency_hz,
             samples=charged.rows,
             event=event,
-            target_cost_percent=100 * charged.account.cost_ratio,
+            target_cost_percent=percent_of_rest(sum(charged.paid_ns.values()), charged.usage.cpu_ns),
+            daemon_cost_percent=charged.own_percent,
             notes=[*self._impossible(self._known(target)), *target.notes()],
+            extra=self._costs(charged) if charged.is_attached else {},
             start_time_s=charged.start_s,
         )
+
+    def _costs(self, charged: Charged) -> dict[str, str]:
+        """By kind, and the budget."""
+        budget = f"{100 * self._session.kernel.budget_ratio:g}"
+        return {BUDGET: budget, **cost_shares(charged.paid_ns, charged.usage.cpu_ns)}
 
     def _command(self, target: Target) -> str:
         """How a process is shown. Not by the first word of its command line: many programs write all of it there."""
@@ -357,6 +431,11 @@ class Watching:
     def idle_s(self) -> float:
         """Core time in which the machine had nothing to do, up to the last interval's end."""
         return self._idle_time.total_s
+
+    @property
+    def spun_for_us_s(self) -> float:
+        """CPU time in which threads spun while others were held up by profiling, of all processes: an estimate."""
+        return self._spun_for_us_ns / 1e9
 
     def probe_hits(self) -> dict[str, int]:
         """Probe hits by runtime."""

@@ -43,8 +43,6 @@ class Watchlist:
         """PIDs that were to be watched, and could not be."""
         self._asked: set[int] = set()
         """PIDs watched on request, whatever the selection says of them."""
-        self._waits_of: set[int] = set()
-        """The processes of which it is found out where their threads wait, by PID."""
         self._retried_s = time.monotonic()
 
     @property
@@ -75,19 +73,21 @@ class Watchlist:
         self._kernel.deny(pid)
 
     def find_waits(self, pid: int, wanted: bool) -> None:
-        """Find out from now on where the threads of a process wait, or do so no more."""
-        (self._waits_of.add if wanted else self._waits_of.discard)(pid)
+        """Find out from now on where the threads of a process wait, or do so no more: somebody attaches to it."""
+        if wanted:
+            self._watching.attached.setdefault(pid, time.monotonic())
+        else:
+            self._watching.attached.pop(pid, None)
         target = self._session.live(pid)
         if target is not None:
             self._session.find_waits(target, wanted)
 
-    def cut_waits(self, pid: int) -> bool:
-        """Count the waits of a process that go on, as far as they got; False: nobody asked for its waits."""
-        target = self._session.live(pid)
-        if target is None or pid not in self._waits_of:
-            return False
-        self._session.find_waits(target, True)
-        return True
+    def cut_waits(self) -> None:
+        """Count the waits of processes that somebody attaches to, as far as they got: each belongs where it was."""
+        for pid in self._watching.attached:
+            target = self._session.live(pid)
+            if target is not None:
+                self._session.find_waits(target, True)
 
     def consider(self) -> None:
         """Decide about processes that have been seen, and from time to time anew about those that were refused."""
@@ -108,7 +108,7 @@ class Watchlist:
         try:
             if not self._watch(pid):  # nobody waits for that
                 self._candidates.add(pid)
-            elif pid in self._waits_of and (target := self._session.live(pid)) is not None:
+            elif pid in self._watching.attached and (target := self._session.live(pid)) is not None:
                 self._session.find_waits(target, True)
         except (ParprofError, OSError) as error:  # one target's failure never stops the daemon
             self._asked.discard(pid)
@@ -146,4 +146,5 @@ class Watchlist:
         """These have ended; whoever gets their numbers was not asked for."""
         gone = set(pids)
         self._asked -= gone
-        self._waits_of -= gone
+        for pid in gone:
+            self._watching.attached.pop(pid, None)

@@ -7,6 +7,7 @@ kept.
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
@@ -43,8 +44,8 @@ class KernelSymbolizer:
 
         Until then new addresses are ``[kernel]``.
         """
-        self._pass_seconds = pass_seconds
-        self._next_pass = 0.0
+        self.pass_seconds = pass_seconds
+        self._last_pass = -math.inf
         self._path = path
         self._functions: list[_Function] = []
         self._since = 0.0
@@ -65,8 +66,8 @@ class KernelSymbolizer:
             self._since = now
             self.problem = ""
         missing = sorted({address for address in wanted.values() if self._find(address) is None})
-        if missing and not self.problem and now >= self._next_pass:
-            self._next_pass = now + self._pass_seconds
+        if missing and not self.problem and now >= self._last_pass + self.pass_seconds:
+            self._last_pass = now
             for function in self._scan(missing):
                 insort(self._functions, function)
         out: dict[tuple[int, bool], tuple[Frame, ...]] = {}

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from parprof import __version__
 from parprof.errors import ParprofError, TargetError
 from parprof.exporters import pprof
+from parprof.halving import few
 from parprof.model import Profile
 from parprof.process.identity import Process, inspect, is_alive
 from parprof.service.control import answers
@@ -39,6 +40,8 @@ MAX_ATTACH_SECONDS = 3600.0
 MAX_HZ, MAX_USERS_HZ = 9999, 499
 """What the rate is raised to for root, and for others: it is the rate of all CPUs."""
 CHUNK_BYTES = 256 * 1024
+MAX_INTERVALS = 128
+"""As many as a measurement without the daemon has at most."""
 
 _log = logging.getLogger("parprof.control")
 
@@ -193,9 +196,10 @@ class ControlConversation:
                 if is_alive(process) and not may_profile(self._peer, pid):
                     raise _not_found(pid)  # it is another user's now
             elapsed = time.monotonic() - began
-            profile = self._waited_for(self._service.profile(pid, elapsed), pid, began, before)
+            profile = self._waited_for(self._service.history(pid, elapsed), pid, began, before)
         if not may_profile(self._peer, pid) and (is_alive(process) or _is_taken(pid)):
             raise _not_found(pid)
+        profile.intervals = few(profile.intervals, len, MAX_INTERVALS)
         file = io.BytesIO()
         pprof.write(profile if self._peer.is_root else for_users(profile), file)
         return file.getvalue()

@@ -61,7 +61,7 @@ class Leases:
             self._look_closely(pid, 1)
             self._sample_at(frequency_hz, 1)
         try:
-            yield _wait(self._service.cut(pid))  # nothing from before belongs into the profile
+            yield _wait(self._service.cut())  # nothing from before belongs into the profile
         finally:
             with self._lock, suppress(ParprofError, TimeoutError):  # the daemon ends
                 self._look_closely(pid, -1)
