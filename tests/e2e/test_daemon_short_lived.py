@@ -10,11 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import pytest
-
 import daemon_process as dp
-
-pytestmark = pytest.mark.beside  # all of it is CPU time of its own processes
 
 PARENT = """
 import ctypes, resource, subprocess, sys
