@@ -3,10 +3,9 @@
 PYTHON ?= python3
 SOURCES = daemon tests bench instrument
 RUN = .venv/bin
-# Tests that need no quiet machine, several at a time; then the others, alone (tests/parts.py).
-# Three for two cores: those of real programs wait for a clock for a quarter of the time.
+# Tests that need no quiet machine, two at a time; then the others, alone (tests/parts.py).
 # Modules are given out in this order: those that take longest first.
-BESIDE = -n 3 --dist loadfile --no-loadscope-reorder -m "not alone and not slow"
+BESIDE = -n 2 --dist loadfile --no-loadscope-reorder -m "not alone and not slow"
 UNIT = tests/unit tests/bpf_logic
 REAL = tests/e2e tests/kernel tests/system
 
