@@ -17,6 +17,8 @@ _NEGLIGIBLE = 0.001
 """Of all core time: stall of no call path below that is of the edges of the measurement."""
 _AS_SAMPLED = 2.0
 """Stall so many times as long as threads were sampled spinning meanwhile may be theirs: samples are few."""
+_AS_GLIMPSED = 2.0
+"""And so many times as long as glimpses have of it: they are few, and who was woken takes a while to run."""
 OTHERS = (Frame("[others had the cores]"),)
 """Cores that others had while none of the threads that could work had one: there is no sample to charge with it."""
 
@@ -55,7 +57,7 @@ def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -
         ready_s=ready_ns / 1e9,
         stolen_s=_sum(mine, STOLEN) / 1e9,
         idleness_s=_sum(mine, IDLENESS) / 1e9,
-        stall_s=(_sum(samples, STALL) + _sum(samples, OUTSIDE)) / 1e9,
+        stall_s=(_sum(mine, STALL) + _sum(mine, OUTSIDE)) / 1e9,
         counted_idleness_s=times.idleness_ns(cores) / 1e9 if times.exact else None,
         level_s=tuple(round(took_ns / 1e9, 9) for took_ns in _levels_ns(measured, times)),
     )
@@ -172,7 +174,7 @@ def _settle_stall(
     cores: float,
     stolen_ns: float,
     charged_ns: float,
-    mine: Sequence[PathSample],
+    mine: list[PathSample],
     samples: list[PathSample],
     measured: Measurement,
 ) -> None:
@@ -180,15 +182,19 @@ def _settle_stall(
 
     Where threads' states are only known at their samples, n_w is 0 now and then though somebody works: no more of that
     counts as there is room for beside what was sampled. Where switches were not followed, nobody knows when threads
-    slept: it is all that there is room for.
+    slept: it is all that there is room for. What glimpses have of it tells where, and that in what is left for which
+    they stand somebody worked, and had no CPU, as far as threads were seen to wait for one.
     """
-    found_ns = _sum(mine, STALL) + _sum(mine, OUTSIDE)
+    counted = measured.kernel.statistics()
     room_ns = max(cores * times.elapsed_ns - charged_ns, 0.0)
+    unglimpsed_ns = 1e3 * cores * counted.get("unglimpsed_us", 0)
     all_ns = cores * times.idle_ns - stolen_ns
-    if measured.kernel.statistics()["ticks"]:
+    if counted["ticks"]:
         all_ns = room_ns
     elif not times.exact:
         all_ns = min(all_ns, room_ns)
+    _fit_glimpsed(rows, all_ns - unglimpsed_ns, mine)
+    found_ns = _sum(mine, STALL) + _sum(mine, OUTSIDE)
     if found_ns > all_ns:
         for sample in mine:
             for metric in (STALL, OUTSIDE):
@@ -202,5 +208,28 @@ def _settle_stall(
     spun_ns = min(rest_ns, _AS_SAMPLED * cores * whole * 1e9 / measured.drain.frequency_hz)
     for sample, weight in weights:
         sample.metrics[STALL] += spun_ns * weight / whole
-    if rest_ns - spun_ns > _NEGLIGIBLE * cores * times.elapsed_ns:
-        samples.append(PathSample(NOBODY, Metrics.of({STALL: rest_ns - spun_ns}), _origin(measured)))
+    rest_ns -= spun_ns
+    stolen_ns = 0.0
+    if counted.get("glimpses"):
+        waited_ns = sum(_ready_ns(measured, times.images))
+        stolen_ns = min(max(rest_ns - unglimpsed_ns, 0.0), cores * waited_ns)
+    for path, metric, ns in ((NOBODY, STALL, rest_ns - stolen_ns), (OTHERS, STOLEN, stolen_ns)):
+        if ns > _NEGLIGIBLE * cores * times.elapsed_ns:
+            row = PathSample(path, Metrics.of({metric: ns}), _origin(measured))
+            samples.append(row)
+            mine.append(row)
+
+
+def _fit_glimpsed(rows: RowMaker, all_ns: float, mine: Sequence[PathSample]) -> None:
+    """Let what glimpses have seen of stall be all that is left beside what was seen all the time, of ``all_ns``."""
+    there = {id(sample) for sample in mine}
+    glimpsed = [(sample, seen) for sample, seen in rows.glimpsed() if id(sample) in there]
+    estimated_ns = sum(seen[STALL] + seen[OUTSIDE] for _, seen in glimpsed)
+    if not estimated_ns:
+        return
+    followed_ns = _sum(mine, STALL) + _sum(mine, OUTSIDE) - estimated_ns
+    factor = min(max(all_ns - followed_ns, 0.0) / estimated_ns, _AS_GLIMPSED)
+    for sample, seen in glimpsed:
+        for metric in (STALL, OUTSIDE):
+            sample.metrics[metric] += (factor - 1) * seen[metric]
+            seen[metric] *= factor
