@@ -11,6 +11,10 @@
  * Probes may take a quarter of a bucket at once: where they come in storms, what they take is of no use, and the program
  * may be a short one. Walks of creators' stacks need half a bucket, and so end by themselves. Python is told, and takes
  * away what is left.
+ *
+ * Where switches are not followed, where threads sleep is seen in glimpses: each time that the process has used enough CPU
+ * time for its share to pay a quarter of a bucket, and there is that to spare, Python is asked to follow switches again
+ * until that is used up.
  */
 /* By chance, not by count: events come in patterns, task after task, with which a count would run in step. */
 #define METERED_RUNS 63	/* one run in 64 is timed */
@@ -91,12 +95,33 @@ static __always_inline void meter_end(struct meter *m, u32 what, u64 begun)
 	m->price_ns[what] = m->price_ns[what] ? (7 * m->price_ns[what] + took) >> 3 : took;
 }
 
+static __always_inline void pay_for_glimpse(struct process *p, u64 ns)
+{
+	struct scope *scope = find_scope(p->scope);
+
+	if (scope)
+		__sync_fetch_and_add(&scope->glimpse_left_ns, -(s64)ns);
+}
+
+/* Whether the glimpse that lasts has used up what it may cost, or the process all that it has: nothing else is to pay for it. */
+static __always_inline int glimpse_is_over(struct process *p, struct settings *s)
+{
+	struct scope *scope;
+
+	if (!p->glimpsed || !s->glimpse)
+		return 0;
+	scope = find_scope(p->scope);
+	return p->left_ns < 0 || !scope || scope->glimpse_left_ns < 0;
+}
+
 static __always_inline void charge(struct process *p, u32 kind, u64 ns)
 {
 	__sync_fetch_and_add(&p->spent_ns[kind], ns);
 	__sync_fetch_and_add(&p->left_ns, -(s64)ns);
 	if (kind == COST_PROBE)
 		__sync_fetch_and_add(&p->probes_owe_ns, ns);
+	if ((kind == COST_SWITCH || kind == COST_WAIT) && p->glimpsed)
+		pay_for_glimpse(p, ns);
 }
 
 /* The interrupt of a sample is paid for, but nothing here can save it. */
@@ -163,6 +188,12 @@ static __always_inline void hold_to_budget(struct process *p, struct settings *s
 	u32 cuttable = ~(p->cut | 1 << COST_WALK | 1 << COST_TIMER);
 	u64 dearest = COST_KINDS, most, taken, more;
 
+	if (glimpse_is_over(p, s)) {
+		p->glimpsed = 0;
+		p->cut |= 1 << COST_WAIT;
+		dearest = COST_SWITCH;
+		goto cut;
+	}
 	if (p->left_ns >= 0) {
 		if (p->probes_owe_ns <= s->burst_ns >> 2 || p->cut & 1 << COST_PROBE)
 			return;
@@ -222,6 +253,24 @@ static __always_inline void refill(struct process *p, struct settings *s, u32 tg
 	fill_budget(p, s);
 	if (p->thin && p->sample_ns < s->refill_ns << ((p->thin - 1) & 7) >> 1)
 		p->thin--;
+}
+
+/* Switches are not followed at this sample of the clock. Counts it, and asks for a glimpse when that can be paid: from the share of what the
+ * job used since it asked last, so that a quiet hour does not buy a hundred at once, and from what is saved up, so that samples
+ * that take all there is leave none. */
+static __always_inline void ask_for_glimpse(struct process *p, struct settings *s, u32 tgid, u32 tid)
+{
+	struct scope *scope = find_scope(p->scope);
+
+	if (!scope)
+		return;
+	__sync_fetch_and_add(&scope->unfollowed, 1ULL << (p->thin & 7));
+	if (!p->waits_since_ns || s->glimpse || p->left_ns < (s64)(s->burst_ns >> 1))
+		return;
+	if ((scope->unfollowed - scope->asked) * s->refill_ns < s->burst_ns >> 2)
+		return;
+	scope->asked = scope->unfollowed;
+	tell_calmly(RECORD_GLIMPSE, tgid, tid, p->image, 0, 0);
 }
 
 /* Whether there is time for a walk that something else than a sample asks for. */

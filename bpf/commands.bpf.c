@@ -14,7 +14,8 @@ static __always_inline void leave_scope(struct process *p, s32 working)
 }
 
 /* Run by Python itself (BPF_PROG_TEST_RUN), never attached: changes a process's entry where the programs change it too.
- * Arguments: enum command, tgid, and for COMMAND_WAITS a time, for COMMAND_TRACE 0 or 1; or COMMAND_ALLOW, scope, cores. */
+ * Arguments: enum command, tgid, and for COMMAND_WAITS a time, for COMMAND_RECOUNT what a glimpse may cost or 0, for
+ * COMMAND_TRACE 0 or 1; or COMMAND_ALLOW, scope, cores. */
 int on_command(struct bpf_raw_tracepoint_args *ctx)
 {
 	u32 tgid = ctx->args[1], command = ctx->args[0], unused;
@@ -58,11 +59,15 @@ int on_command(struct bpf_raw_tracepoint_args *ctx)
 		__sync_fetch_and_add(&p->n_working[unused ^ 1], -working);	/* what is left there is for COMMAND_SETTLE */
 		leave_scope(p, working);
 		p->cut &= ~(1 << COST_SWITCH);
+		p->glimpsed = !!ctx->args[2];
+		if (p->glimpsed)
+			p->cut &= ~(1 << COST_WAIT);
 		p->ticks = 0;
 		scope = find_scope(p->scope);
 		if (scope) {
 			scope->ticks = 0;
 			scope->places = 0;
+			scope->glimpse_left_ns = ctx->args[2];
 		}
 	} else if (command == COMMAND_SETTLE) {
 		p->n_working[unused] = 0;

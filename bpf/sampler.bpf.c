@@ -135,8 +135,11 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	}
 	w->begun_ns = bpf_ktime_get_ns();
 	w->others = others_by_ticks(tgid, tid, 1);
-	if (!bpf_get_attach_cookie(ctx))
+	if (!bpf_get_attach_cookie(ctx)) {
 		refill(p, s, tgid, tid);
+		if (w->others >= 0)
+			ask_for_glimpse(p, s, tgid, tid);
+	}
 	user_mode = (ctx->regs.cs & 3) == 3;
 	/* What the sample interrupted when it hit user mode; else what the thread left user mode with. */
 	regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
@@ -145,6 +148,8 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	t = threads.lookup(&tid);
 	if (!t && !is_exiting((void *)bpf_get_current_task()))
 		t = add_thread(p, tgid, tid, 0);
+	if (t && w->others >= 0 && !s->glimpse)
+		t->blocked = 0;	/* nobody saw it wake up, nor when */
 	if (t && !t->busy)
 		observe(p, t, configs.lookup(&tgid), user_mode, ip, sp);
 
@@ -152,7 +157,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->user_mode = user_mode;
 	w->key.user = w->key.kernel = 0;
 	w->key.waiters = 0;
-	w->key.fine = w->key.awaits = 0;
+	w->key.fine = w->key.awaits = w->key.glimpse = 0;
 	w->key.away = w->others < 0 ? away_from(p) : w->others >> AWAY_SHIFT;
 	if (t && w->others >= 0)
 		account_delay(p, t, s);

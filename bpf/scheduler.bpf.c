@@ -258,6 +258,8 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	count(STAT_WAKEUPS);
 	t = threads.lookup(&tid);
+	if (t)
+		rejoin(p, t);
 	if (!t) {
 		if (!is_exiting((void *)ctx->args[0]))
 			add_thread(p, tgid, tid, 0);
@@ -265,7 +267,6 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 		u64 now = bpf_ktime_get_ns();
 
 		end_wait(p, t, tid, now);
-		rejoin(p, t);
 		follow_source(p, t);
 		unblock(p, t);
 		if (tells_by_leaves(t))

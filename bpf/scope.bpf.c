@@ -53,7 +53,8 @@ static __always_inline void account_level(struct scope *s, u64 word, u64 units)
 }
 
 /* The stall is over: charges it to where the thread sleeps that began it. If that one has ended or does not sleep, to where
- * `t` slept, which is the first to work again. */
+ * `t` slept, which is the first to work again. Where switches are not followed nobody knows of stalls; in a glimpse of them
+ * those count of which it is not known where, too. */
 static __always_inline void charge_stall(struct scope *s, struct thread *t, u64 took_ns)
 {
 	u32 by_waker = !s->stall_user;
@@ -61,10 +62,14 @@ static __always_inline void charge_stall(struct scope *s, struct thread *t, u64 
 	struct settings *settings = settings_map.lookup(&zero);
 	struct sample_value none = {}, *value;
 	struct sample_key key = {};
+	u64 now = bpf_ktime_get_ns(), seen_ns;
 
 	key.user = by_waker ? t->wait_user : s->stall_user;
-	if (!key.user || !settings)
+	if (!settings || settings->ticks || s->ticks || (!key.user && !settings->glimpse))
 		return;
+	key.glimpse = settings->glimpse;
+	seen_ns = settings->glimpse ? now - settings->glimpse_since_ns : took_ns;
+	took_ns = seen_ns < took_ns ? seen_ns : took_ns;
 	key.kernel = by_waker ? t->wait_kernel : s->stall_kernel;
 	key.context = by_waker ? t->wait_context : s->stall_context;
 	key.image = by_waker ? t->image : s->stall_image;
@@ -73,7 +78,7 @@ static __always_inline void charge_stall(struct scope *s, struct thread *t, u64 
 	key.state = STATE_STALLED;
 	key.event = NO_EVENT;
 	key.phase = settings->phase;
-	key.slice = slice_of(settings, bpf_ktime_get_ns());
+	key.slice = slice_of(settings, now);
 	value = counts.lookup_or_try_init(&key, &none);
 	if (!value) {
 		count(LOST_WAITS);

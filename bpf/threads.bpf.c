@@ -95,13 +95,16 @@ static __always_inline int tells_by_leaves(const struct thread *t)
 }
 
 /* Switches were not followed for a while: nobody knows who sleeps. Each thread is counted again when it shows itself;
- * until then it sleeps. Call it before anything else that changes a thread. */
+ * until then it sleeps. Call it before anything else that changes a thread. A wait has lasted all that time if no sample
+ * showed the thread meanwhile; what was of it in a glimpse has been counted there. */
 static __always_inline void rejoin(struct process *p, struct thread *t)
 {
-	if (t->generation == (u8)p->generation)
+	if (t->generation == (u16)p->generation)
 		return;
 	t->generation = p->generation;
 	t->counted = 0;
+	if (!t->blocked || t->wait_glimpse)
+		t->wait_since_ns = t->wait_user = 0;
 	t->blocked = 1;
 	t->blocked_outside = t->blocked_inside = 0;
 	t->ready_since_ns = 0;

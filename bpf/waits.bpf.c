@@ -233,6 +233,7 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 		return;
 	t->wait_since_ns = now;
 	t->wait_user = 0;
+	t->wait_glimpse = s->glimpse;
 	if (state & TASK_STOPPED_OR_TRACED) {
 		note_stop(t);
 		if (p->our_stop) {
@@ -241,7 +242,7 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 			return;
 		}
 	}
-	if (!p->waits_since_ns)
+	if (!p->waits_since_ns || (s->glimpse && s->ticks))	/* what is before a glimpse counts for nothing */
 		return;
 	count(STAT_WAITS);
 	if (p->cut & 1 << COST_WAIT) {
@@ -288,10 +289,13 @@ static __always_inline void end_wait(struct process *p, struct thread *t, u32 ti
 	u64 since = t->wait_since_ns, wanted = p->waits_since_ns;
 
 	t->wait_since_ns = 0;
-	if (!since || !s || !wanted)
+	if (!since || !s || !wanted || (t->wait_glimpse && s->ticks))
 		return;
 	if (since < wanted)
 		since = wanted < now ? wanted : now;
+	if (t->wait_glimpse && since < s->glimpse_since_ns)
+		since = s->glimpse_since_ns;
+	key.glimpse = t->wait_glimpse;
 	key.user = t->wait_user;
 	key.kernel = key.user ? t->wait_kernel : 0;
 	key.context = key.user ? t->wait_context : 0;

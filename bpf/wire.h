@@ -54,7 +54,8 @@ struct sample_key {
 	u16 waiters;		/* threads that wait for a lock which this one holds */
 	u32 epoch;		/* of the load map: which files were where */
 	u16 fine;		/* size of a team whose barriers come too often for n_working to be read in time; or 0 */
-	u16 awaits;		/* of a wait: enum awaited */
+	u8 awaits;		/* of a wait: enum awaited */
+	u8 glimpse;		/* of a wait or a stall: the number of the glimpse that it was seen in; 0 = of none */
 	u64 context;		/* the call path that created the piece of work; 0 = the stack is whole; CONTEXT_UNKNOWN */
 	u32 away;		/* cores that the scope's runnable threads wanted, and others had */
 	u16 fresh;		/* so many innermost frames were not there at the thread's previous sample: see activations.bpf.c */
@@ -133,6 +134,7 @@ struct process {
 	u32 our_stop;		/* 1: we have sent it SIGSTOP, of which it has yet to take notice */
 	u32 traced;		/* 1: send a record of all that its threads do: see trace.bpf.c */
 	u32 creations_walked;	/* places that create work and were walked without time for it */
+	u32 glimpsed;		/* 1: its switches are followed for a moment */
 };
 
 #define SCOPE_LEVELS 128	/* the last is for as many and more */
@@ -157,6 +159,9 @@ struct scope {
 	s64 places;		/* its threads that have a CPU, whatever they do, and, times 2^32, those that wait for one */
 	u64 idle_away_ns;	/* cores that others had while some of it worked, times that time; and while none did */
 	u64 stall_away_ns;
+	u64 unfollowed;		/* samples of the clock while switches were not followed, those that were left out, too */
+	u64 asked;		/* how many that had been when it asked for a glimpse last */
+	s64 glimpse_left_ns;	/* what its processes may still pay together for the glimpse that lasts */
 };
 
 /* A place where threads sleep, by a hash of what its innermost frames show. */
@@ -311,7 +316,7 @@ struct thread {
 	u8 blocked_outside;	/* sleeps, but not in the runtime: for MEMORY_TEAM, which takes it for working */
 	u8 blocked_inside;	/* sleeps in the runtime, or was woken there and has not run since */
 	u8 from_leaves;		/* its state was last judged by leaves, not by edges */
-	u8 generation;		/* of its process, when it was counted last */
+	u8 wait_glimpse;	/* the glimpse in which it fell asleep; 0 = in none */
 	u32 walk_slot;		/* of the walk that a probe does in this thread */
 	u32 tid;
 	u32 scope;		/* of its process */
@@ -322,7 +327,7 @@ struct thread {
 	u8 spins;		/* found in a loop that waits for others, until its next edge, sleep or sample elsewhere */
 	u8 told;		/* what the last thread_record said that it does */
 	u8 awaits;		/* what it sleeps for: enum awaited */
-	u8 reserved[2];
+	u16 generation;		/* of its process, when it was counted last */
 };
 
 /* What a probe site means: the low byte of its cookie. */
@@ -422,16 +427,17 @@ struct settings {
 	u32 possible_cpus;	/* how many there may ever be */
 	u64 hooks_ns;		/* HOOK_RUNS context switches of a CPU take so long at least, or they are followed no more */
 	u32 activations;	/* 1: tell which frames of a sample are new: see activations.bpf.c */
-	u32 reserved;
+	u32 glimpse;		/* number of the glimpse that lasts, below 256; with `ticks`: that is about to begin. 0 = none */
 	u64 slices_begin_ns;	/* what is counted is told apart by when it came: in slices of the time since then */
 	u64 slice_ns;		/* each takes so long; 0: nobody wants that */
+	u64 glimpse_since_ns;	/* what is seen in the glimpse counts from then on */
 };
 
 #define HOOK_RUNS 1024
 
 /* What is asked of on_command, which Python runs once for each process concerned. */
 enum command {
-	COMMAND_RECOUNT = 1,	/* begin a generation; switches are followed again */
+	COMMAND_RECOUNT = 1,	/* begin a generation; switches are followed again, or for a moment: until so much is paid for it */
 	COMMAND_PROBE = 2,	/* probes count again */
 	COMMAND_SETTLE = 3,	/* some time after COMMAND_RECOUNT: what programs still changed in the old numbers */
 	COMMAND_LEAVE = 4,	/* the process is watched no more: its threads are nobody's */

@@ -26,6 +26,7 @@ enum record_type {
 	RECORD_THREAD = 15,	/* a struct thread_record */
 	RECORD_PATH = 16,	/* a struct path_record */
 	RECORD_CODE = 17,	/* a struct code_record */
+	RECORD_GLIMPSE = 18,	/* switches are not followed, and the process can pay for a glimpse of them */
 };
 
 /* Why the walk of a user stack ended. */

@@ -72,6 +72,9 @@ class SampleKey(NamedTuple):
     """Cores that the scope's runnable threads waited for, and that others had."""
     awaits: int = 0
     """Of a wait: `AWAITS_GIL`, or 0, which is what the functions of the kernel tell."""
+    glimpse: int = 0
+    """Of a wait or a stall: not 0 where it was seen in a glimpse (`parprof.kernel.glimpses`), and its `Count.total`
+    stands for the time around that, too."""
 
 
 @dataclass(slots=True)

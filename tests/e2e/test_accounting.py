@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -370,3 +371,29 @@ def test_a_name_that_no_function_has_is_told(tmp_path: Path) -> None:
         [*command[:3], "report", "-v", str(profile)], capture_output=True, text=True, check=True
     )
     assert note in " ".join(shown.stdout.split())
+
+
+def test_what_threads_wait_for_is_told_though_switches_were_too_dear(tmp_path: Path) -> None:
+    """Two threads that nap 10,000 times a second each: following that all the time takes more than the budget."""
+    profile = tmp_path / "naps.pb.gz"
+    record = [sys.executable, "-m", "parprof", "record", "-q", "--no-report", "--cores", "2", "-o"]
+    subprocess.run([*record, str(profile), "--", str(BUILD / "naps"), "2", "0.5", "5", "0"], check=True)
+    report = report_of(profile)
+    shown = subprocess.run(
+        [sys.executable, "-m", "parprof", "report", "-v", str(profile)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    text = " ".join(shown.split())
+    assert "context switches were too dear" in text and re.search(
+        r"then seen in glimpses alone, \d+ of", text
+    )
+    first = report["causes"][0]
+    assert first["kind"] == "stall" and first["path"][:2] == ["main", "run"], report["causes"]
+    said = r"advice: blocked in main > run\b[^:]*:\d+\): nobody works for .{,40} while this waits for another thread"
+    assert re.search(said, text), text[:500]
+    then_s, first_s = (of(report, function, "stall_s") for function in ("naps_then", "naps_first"))
+    assert then_s > 3 * first_s
+    assert of(report, "[nobody works]", "stall_s") < 0.5 * then_s
+    check_account(report)

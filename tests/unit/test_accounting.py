@@ -41,16 +41,22 @@ def account(
     spun: Any = (),
     facts: Any = None,
     ticks: int = 0,
+    glimpsed: Any = (),
+    glimpses: int = 0,
+    unglimpsed_s: float = 0,
 ) -> Accounting:
     image = SimpleNamespace(
         ready_ns=ready_s * SECOND, process=SimpleNamespace(pid=1, comm="x"), runtime="none"
     )
     drain = SimpleNamespace(facts=facts or {}, frequency_hz=100)
-    kernel = SimpleNamespace(statistics=lambda: {"ticks": ticks})
+    counted = {"ticks": ticks, "glimpses": glimpses, "unglimpsed_us": round(unglimpsed_s * 1e6)}
+    kernel = SimpleNamespace(statistics=lambda: counted)
     measured: Any = SimpleNamespace(
         images={MAIN: image}, main=MAIN, scopes=(times,), drain=drain, kernel=kernel
     )
-    rows: Any = SimpleNamespace(mean_cores=lambda _: 2, spun_alone=lambda: list(spun))
+    rows: Any = SimpleNamespace(
+        mean_cores=lambda _: 2, spun_alone=lambda: list(spun), glimpsed=lambda: list(glimpsed)
+    )
     found = complete(measured, rows, samples)
     assert found is not None
     return found
@@ -98,6 +104,66 @@ def test_where_switches_were_not_followed_the_rest_is_time_in_which_nobody_worke
     found = account(samples, times(0, 4, exact=False), ticks=9)
     assert found.accounted == pytest.approx(1) and found.stall_s == pytest.approx(6)
     assert samples[-1].path == NOBODY and samples[-1].metrics[STALL] == pytest.approx(5 * SECOND)
+
+
+def test_glimpses_tell_where_nobody_worked_when_switches_were_not_followed() -> None:
+    """Half a second was seen at `first` before; glimpses have thrice as much at `then` as at `first` after that."""
+    first, then = row("first", stall_ns=1.0), row("then", stall_ns=1.5)
+    glimpsed = [(first, Metrics(stall_ns=0.5 * SECOND)), (then, Metrics(stall_ns=1.5 * SECOND))]
+    samples = [row("solve", work_ns=4.7), first, then]
+    found = account(samples, times(0, 4, exact=False), ticks=9, glimpsed=glimpsed)
+    assert found.accounted == pytest.approx(1) and len(samples) == 3
+    assert first.metrics[STALL] == pytest.approx((0.5 + 0.7) * SECOND)
+    assert then.metrics[STALL] == pytest.approx(2.1 * SECOND)
+    assert sum(seen[STALL] for _, seen in glimpsed) == pytest.approx(2.8 * SECOND)
+
+
+def test_glimpses_explain_no_more_than_twice_what_they_have() -> None:
+    then = row("then", stall_ns=0.5)
+    samples = [row("solve", work_ns=1), then]
+    account(samples, times(0, 4, exact=False), ticks=9, glimpsed=[(then, Metrics(stall_ns=0.5 * SECOND))])
+    assert then.metrics[STALL] == pytest.approx(1 * SECOND)
+    assert samples[-1].path == NOBODY and samples[-1].metrics[STALL] == pytest.approx(6 * SECOND)
+    then = row("then", stall_ns=9)
+    seen = Metrics(stall_ns=9 * SECOND)
+    account([row("solve", work_ns=1), then], times(0, 4, exact=False), ticks=9, glimpsed=[(then, seen)])
+    assert then.metrics[STALL] == pytest.approx(7 * SECOND), "nor more than there was"
+
+
+def test_glimpses_do_not_explain_the_time_for_which_they_do_not_stand() -> None:
+    """The program slept for 1.5 s while nobody looked; what is left beside that is a little more than they have."""
+    then = row("then", stall_ns=3.8)
+    seen = [(then, Metrics(stall_ns=3.8 * SECOND))]
+    samples = [row("solve", work_ns=1), then]
+    found = account(samples, times(0, 4, exact=False), ticks=9, glimpsed=seen, unglimpsed_s=1.5)
+    assert then.metrics[STALL] == pytest.approx(4 * SECOND)
+    assert samples[-1].path == NOBODY and samples[-1].metrics[STALL] == pytest.approx(3 * SECOND)
+    assert found.accounted == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "waited_s,unglimpsed_s,stolen_s,nobody_s", [(0.2, 0, 0.4, 4.4), (2.0, 0, 3.0, 0), (2.0, 1.0, 1.0, 2.0)]
+)
+def test_what_glimpses_do_not_have_is_of_cores_that_others_had(
+    waited_s: float, unglimpsed_s: float, stolen_s: float, nobody_s: float
+) -> None:
+    """As far as threads waited for a CPU, and but for time for which glimpses do not stand."""
+    then = row("then", stall_ns=0.5)
+    samples = [row("solve", work_ns=2), then]
+    seen = [(then, Metrics(stall_ns=0.5 * SECOND))]
+    found = account(
+        samples,
+        times(0, 4, exact=False),
+        ready_s=waited_s,
+        ticks=9,
+        glimpsed=seen,
+        glimpses=3,
+        unglimpsed_s=unglimpsed_s,
+    )
+    assert found.accounted == pytest.approx(1)
+    assert found.stolen_s == pytest.approx(stolen_s)
+    nobody = sum(one.metrics[STALL] for one in samples if one.path == NOBODY)
+    assert nobody == pytest.approx(nobody_s * SECOND)
 
 
 def test_where_switches_were_not_followed_samples_tell_how_many_worked_at_once() -> None:

@@ -207,14 +207,14 @@ def test_files_of_before_have_one_n() -> None:
     assert (measured.images[1].parallel_cores(), measured.images[1].parallel_cores(8)) == (4, 4)
 
 
-@pytest.mark.parametrize("lacks", [("awaits",), ("away", "awaits")])
+@pytest.mark.parametrize("lacks", [("glimpse",), ("awaits", "glimpse"), ("away", "awaits", "glimpse")])
 def test_files_of_before_lack_the_last_columns(lacks: tuple[str, ...]) -> None:
     old = document()
     first = old["columns"].index(lacks[0])
     for row in (old["columns"], *old["facts"]):
         del row[first : first + len(lacks)]
     measured, _ = decode(json.dumps(old).encode())
-    assert {key.awaits for key in measured.drain.facts} == {0}
+    assert {(key.awaits, key.glimpse) for key in measured.drain.facts} == {(0, 0)}
     assert sum(count.samples for count in measured.drain.facts.values()) == 43
     old["columns"].remove("fine")
     refused(old, "other columns")

@@ -42,10 +42,10 @@ _COUNTS = 3
 """Columns of a row of facts behind those of its key."""
 _LATEST_S = 9e9
 """The year 2255: times in nanoseconds have to fit into what pprof files have for them."""
-_LATER_COLUMNS = ("away", "awaits")
-"""The last fields of a key: files of parprof before it knew which cores others had, or what waits were for, lack both,
-or the second. They are 0 as far as these tell."""
-_KNOWN_COLUMNS = tuple([name for name in COLUMNS if name not in _LATER_COLUMNS[known:]] for known in range(3))
+_LATER_COLUMNS = ("away", "awaits", "glimpse")
+"""The last fields of a key: files of parprof before it knew which cores others had, what waits were for, or glimpses,
+lack those from there on. They are 0 as far as these tell."""
+_KNOWN_COLUMNS = tuple([name for name in COLUMNS if name not in _LATER_COLUMNS[known:]] for known in range(4))
 
 
 def is_facts(data: bytes) -> bool:

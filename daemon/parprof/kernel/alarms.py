@@ -37,8 +37,11 @@ class Cut:
 class Alarms:
     """The thread, and the probes that it may take away. Ends with `close`."""
 
-    def __init__(self, ring: RingBuffer, layout: Any, leave_switches: Callable[[], None]) -> None:
-        """``layout``: of a control record. ``leave_switches`` is called, in the thread, when switches are too dear."""
+    def __init__(self, ring: RingBuffer, layout: Any, leave_switches: Callable[[int], None]) -> None:
+        """``layout``: of a control record. ``leave_switches`` is called, in the thread, when switches are too dear.
+
+        It is given since when, CLOCK_MONOTONIC.
+        """
         self._ring = ring
         self._layout = layout
         self._leave_switches = leave_switches
@@ -86,7 +89,7 @@ class Alarms:
         record = self._layout.from_buffer_copy(raw)
         cut = Cut(record.tgid, record.image, Cost(record.address), record.time_ns)
         if cut.cost is Cost.SWITCH:
-            self._leave_switches()
+            self._leave_switches(cut.time_ns)
         kinds = (Cost.PROBE, Cost.LOCK) if cut.cost is Cost.PROBE else (cut.cost,)
         with self._lock:
             probes = [one for kind in kinds for one in self._probes.pop((cut.pid, kind), ())]

@@ -5,14 +5,16 @@ What each process pays is held to its budget by the programs themselves: bpf/bud
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from parprof.kernel import bpf
 from parprof.kernel.alarms import Alarms, Cut
 from parprof.kernel.cpus import possible_cpus
+from parprof.kernel.glimpses import Glimpses
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.records import (
     COMMAND_FREEZE,
@@ -33,6 +35,16 @@ from parprof.kernel.uprobes import ProbeSet
 
 _SETTLED_SECONDS = 0.002
 """Programs that still saw the old numbers end within microseconds."""
+_SHOWN_PERIODS = 1.5
+"""Of sampling: by then each thread that runs has been sampled, if it was not switched before."""
+_LONGEST_BEGINNING_S = 0.1
+"""Where that takes longer there are no glimpses: nobody is served meanwhile."""
+_GLIMPSE_SHARE = 4
+"""A glimpse takes one part in so many of what a process may pay at once: ask_for_glimpse in bpf/budget.bpf.c."""
+_LONG_GLIMPSE_NS = 1_000_000_000
+"""A process that has not used up its glimpse by then can be followed for good."""
+_CPU_CLOCK = 2
+"""With a PID, what clock_gettime(2) knows a process's CPU time by: see clock_getcpuclockid(3)."""
 _HOOKS = (1, 2)
 """The meters of context switches and wake-ups: ``enum metered``."""
 
@@ -52,6 +64,15 @@ class Breaker:
         self._switches = Tracepoints(loaded, SWITCHES)
         self._switches.attach()
         self._command_program = loaded.program("on_command")
+        self._glimpse_cost_ns = 0
+        self._clocks: dict[int, int] = {}
+        """CPU time of processes by PID, as it was last read."""
+        self._gone_ns = 0
+        """That of those that are gone."""
+        self._used_ns = self._clocks_ns = self._samples = 0
+        """As `_use` had it last: what it said, and what it saw."""
+        self.glimpses = Glimpses()
+        """What the programs see while switches are followed for a moment, and what that stands for."""
         self._alarms = Alarms(ring, loaded.layouts["control_record"], self.leave_switches)
 
     @property
@@ -89,11 +110,14 @@ class Breaker:
         """Whether context switches are followed; if not, n_w is what runs on the CPUs at each sample."""
         return self._switches.attached
 
-    def leave_switches(self) -> None:
-        """Follow them no more. Any thread may call it."""
+    def leave_switches(self, at_ns: int = 0) -> None:
+        """Follow them no more. Any thread may call it. ``at_ns``: since when the programs do not; 0: now."""
         with self._lock:
             if self._switches.attached:
-                self._settings.write(ticks=True)
+                self._settings.write(ticks=True, glimpse=(0, 0))
+                self.glimpses.leave(
+                    at_ns or time.monotonic_ns(), self._use(followed=True), self._glimpse_cost_ns
+                )
                 self._switches.detach()
 
     def follow_switches(self, pids: Collection[int]) -> None:
@@ -109,9 +133,92 @@ class Breaker:
             for pid in pids:
                 self._command(COMMAND_RECOUNT, pid)
             self._settings.write(ticks=False)
+            self.glimpses.follow(time.monotonic_ns(), self._use(followed=False))
             time.sleep(_SETTLED_SECONDS)
             for pid in pids:
                 self._command(COMMAND_SETTLE, pid)
+
+    def glimpse(self, pids: Collection[int], frequency_hz: int) -> None:
+        """Follow them for a moment: until what that may cost is used up. ``pids``: as above.
+
+        ``frequency_hz``: samples a second. What is seen counts as soon as all threads that run have shown themselves;
+        until then n_w is what runs on the CPUs.
+
+        Raises:
+            KernelUnsupported: the kernel refused.
+        """
+        beginning_s = max(_SETTLED_SECONDS, _SHOWN_PERIODS / frequency_hz)
+        with self._lock:
+            if self._switches.attached or beginning_s > _LONGEST_BEGINNING_S:
+                return
+            cost_ns = self._glimpse_cost_ns = self.budget.burst_ns // _GLIMPSE_SHARE
+            number = self.glimpses.next_number()
+            self._settings.write(glimpse=(number, 0))
+            try:
+                self._switches.attach()
+            except BaseException:
+                self._settings.write(glimpse=(0, 0))
+                raise
+            for pid in pids:
+                self._command(COMMAND_RECOUNT, pid, cost_ns)
+            time.sleep(beginning_s)
+            for pid in pids:
+                self._command(COMMAND_SETTLE, pid)
+            if self._any_left(pids):  # used up by then
+                self._settings.write(glimpse=(0, 0))
+                self._switches.detach()
+                return
+            begun_ns = time.monotonic_ns()
+            self._settings.write(ticks=False, glimpse=(number, begun_ns))
+            self.glimpses.begin(begun_ns, self._use(followed=False))
+
+    def _any_left(self, pids: Collection[int]) -> bool:
+        """Whether the switches of some of these processes are not followed."""
+        for pid in pids:
+            entry: Any = self._object.get("processes", struct.pack("<I", pid), "process")
+            if entry is not None and entry.ticks:
+                return True
+        return False
+
+    def look_at_glimpses(self) -> None:
+        """To be called now and then: follow switches for good if a glimpse shows that there is room for that."""
+        last, now_ns = self.glimpses.last, time.monotonic_ns()
+        if last is None:
+            return
+        with self._lock:
+            self._look_at_clocks(self._clocks)  # they may end before the next glimpse
+            if self._switches.attached and not last.end_ns and now_ns - last.begin_ns >= _LONG_GLIMPSE_NS:
+                self._settings.write(glimpse=(0, 0))
+                self.glimpses.follow(now_ns, self._use(followed=True))
+
+    def finish(self, at_ns: int) -> None:
+        """The measurement has ended then: what glimpses stand for is known."""
+        with self._lock:
+            self.glimpses.finish(at_ns, self._use(followed=self._switches.attached))
+
+    def _use(self, *, followed: bool) -> int:
+        """CPU time that the processes have used so far.
+
+        To be called whenever switches are followed from then on, or no longer. ``followed``: whether they were since
+        the last time: then it is that of the processes' clocks; else of samples, for many processes may come and go.
+        """
+        entries = self._object.entries("processes", "process")
+        self._look_at_clocks({*self._clocks, *(pid for pid, entry in entries if not entry.dead)})
+        clocks_ns = self._gone_ns + sum(self._clocks.values())
+        samples = sum(scope.unfollowed for _, scope in self._object.entries("scopes", "scope"))
+        if followed:
+            self._used_ns += max(clocks_ns - self._clocks_ns, 0)
+        else:
+            self._used_ns += max(samples - self._samples, 0) * self._settings.period_ns
+        self._clocks_ns, self._samples = clocks_ns, samples
+        return self._used_ns
+
+    def _look_at_clocks(self, pids: Iterable[int]) -> None:
+        for pid in list(pids):
+            try:
+                self._clocks[pid] = time.clock_gettime_ns(~pid << 3 | _CPU_CLOCK)
+            except OSError:  # it is gone
+                self._gone_ns += self._clocks.pop(pid, 0)
 
     def leave(self, pid: int) -> None:
         """A process is watched no more: its threads count for its scope no longer."""

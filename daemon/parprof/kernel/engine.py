@@ -38,9 +38,9 @@ from parprof.kernel.sizes import FEW_SCOPES, activation_sizes, amount_sizes, map
 from parprof.kernel.stacks import CodeAt, SentCode, StackTable
 from parprof.kernel.store import Store
 from parprof.kernel.trace import TraceBounds, TraceLog
-from parprof.kernel.unended import Unended, find_unended
+from parprof.kernel.unended import Unended, cut_by_glimpse, find_unended
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
-from parprof.model import Facts, SampleKey, ThreadState
+from parprof.model import Facts, SampleKey, ThreadState, add_facts
 from parprof.resources import Closing
 
 _DENIED = 2
@@ -88,6 +88,8 @@ class BpfKernel(Closing):
         self._slices = 0, 0
         self._slice_ns = 0
         """How long a slice takes in the phase that the programs write now."""
+        self._cut_waits: ByTime = {}
+        """Waits that glimpses have cut, for the next drain."""
         self._list_generation = 0
         self.stacks = StackTable()
         """The stacks behind the ids in facts, and the contexts."""
@@ -477,6 +479,10 @@ class BpfKernel(Closing):
         for facts in by_time.values():
             self.stacks.touch((digest for key in facts for digest in (key.user, key.kernel)), self._drains)
         ready = self._counts.ready(by_time, self._drains)
+        for at_ns, facts in self._cut_waits.items():
+            add_facts(ready.setdefault(at_ns, {}), facts)
+        self._cut_waits = {}
+        ready = self.breaker.glimpses.weigh(ready)
         for at_ns, facts in self._activations.ready(self._drains).items():
             ready.setdefault(at_ns, {}).update(facts)
         return ready
@@ -520,7 +526,30 @@ class BpfKernel(Closing):
         """
         for pid in self.images():
             self.breaker.freeze(pid)
-        return time.monotonic_ns()
+        now_ns = time.monotonic_ns()
+        self.breaker.finish(now_ns)
+        self._take_cut_waits(now_ns)
+        return now_ns
+
+    def glimpse(self) -> None:
+        """Follow context switches for a moment, as a process has asked for that can pay it.
+
+        Raises:
+            KernelUnsupported: the kernel refused.
+        """
+        if self.breaker.follows_switches:
+            return
+        self._take_cut_waits(time.monotonic_ns())
+        self.breaker.glimpse(self.images(), self.frequency_hz)
+
+    def _take_cut_waits(self, now_ns: int) -> None:
+        """Take the waits that the last glimpse has cut."""
+        cut = self.breaker.glimpses.take_cut(now_ns)
+        if cut is not None:
+            glimpse, until_ns = cut
+            at_ns = max(glimpse.end_ns - self._slices[0], 0) if self._slices[1] else 0
+            facts = cut_by_glimpse(self._object, glimpse, until_ns)
+            add_facts(self._cut_waits.setdefault(at_ns, {}), facts)
 
     def unended(self, images: Mapping[int, int], now_ns: int) -> Unended:
         """What lasts at a time: waits of threads, stalls of scopes, working threads' wait for a CPU.
@@ -533,7 +562,7 @@ class BpfKernel(Closing):
 
     def unresolved(self) -> ByTime:
         """Facts whose stack never arrived, given out without it at the end of a session; as `drain_by_time`."""
-        return self._counts.rest()
+        return self.breaker.glimpses.weigh(self._counts.rest())
 
     def lost(self) -> dict[str, int]:
         """Losses so far, by reason; reasons with none are left out."""
@@ -543,7 +572,8 @@ class BpfKernel(Closing):
 
     def statistics(self) -> dict[str, int]:
         """What the programs counted: samples, switches, probe hits and so on; see `counters.NAMES`."""
-        return {**self._counters.statistics(), **self.amounts.statistics()}
+        seen = self._breaker.glimpses.statistics() if self._breaker is not None else {}
+        return {**self._counters.statistics(), **self.amounts.statistics(), **seen}
 
     def edge_hits(self) -> dict[int, int]:
         """Probe hits by ``enum edge_kind``."""

@@ -16,11 +16,18 @@ _UNIT_NS = 16
 
 
 def wait_key(
-    state: ThreadState, image: int, tid: int, user: int, kernel: int, context: int, epoch: int
+    state: ThreadState,
+    image: int,
+    tid: int,
+    user: int,
+    kernel: int,
+    context: int,
+    epoch: int,
+    glimpse: int = 0,
 ) -> SampleKey:
     """What a wait or a stall of a thread is counted under."""
     where = (user, kernel, context) if user else (0, 0, 0)
-    return SampleKey(image, tid, NO_EVENT, state, 0, where[0], where[1], epoch, where[2])
+    return SampleKey(image, tid, NO_EVENT, state, 0, where[0], where[1], epoch, where[2], glimpse=glimpse)
 
 
 @dataclass(frozen=True, slots=True)

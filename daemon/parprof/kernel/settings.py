@@ -37,9 +37,15 @@ class Settings:
         self._phase = 0
         self._ticks = False
         self._slices = 0, 0
+        self._glimpse = 0, 0
         self.budget = budget
         self.prices = Prices()
         self.write()
+
+    @property
+    def period_ns(self) -> int:
+        """CPU time from a sample of the clock to the next."""
+        return round(1e9 / self._frequency_hz)
 
     def write(
         self,
@@ -47,15 +53,20 @@ class Settings:
         phase: int | None = None,
         slices: tuple[int, int] | None = None,
         ticks: bool | None = None,
+        glimpse: tuple[int, int] | None = None,
         frequency_hz: int | None = None,
         budget: Budget | None = None,
         prices: Prices | None = None,
     ) -> None:
-        """Change some of it. ``slices``: since when the time is told apart (CLOCK_MONOTONIC), and by how much, ns."""
+        """Change some of it. ``slices``: since when the time is told apart (CLOCK_MONOTONIC), and by how much, ns.
+
+        ``glimpse``: the number of the one that lasts, 0: none does; and since when what is seen in it counts.
+        """
         with self._lock:
             self._phase = self._phase if phase is None else phase
             self._slices = slices or self._slices
             self._ticks = self._ticks if ticks is None else ticks
+            self._glimpse = glimpse or self._glimpse
             self._frequency_hz = frequency_hz or self._frequency_hz
             self.budget = budget or self.budget
             self.prices = prices or self.prices
@@ -67,6 +78,7 @@ class Settings:
             setattr(raw, name, value)
         raw.phase, raw.ticks = self._phase, self._ticks
         raw.slices_begin_ns, raw.slice_ns = self._slices
+        raw.glimpse, raw.glimpse_since_ns = self._glimpse
         raw.refill_ns = int(self.budget.ratio * 1e9 / self._frequency_hz)
         raw.burst_ns = self.budget.burst_ns
         raw.hooks_ns = int(_HOOK_RUNS * _HOOK_NS / self.budget.ratio)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from parprof.kernel.glimpses import Glimpse
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.scopes import Scopes, wait_key
 from parprof.model import Count, Facts, ThreadState, add_facts
@@ -41,11 +42,23 @@ def find_unended(
             continue
         if thread.ready_since_ns and thread.image in followed:
             ready_ns[thread.image] += max(now_ns - thread.ready_since_ns, 0)
-        if thread.image in since_ns and thread.blocked and thread.wait_since_ns:
+        if thread.image in since_ns and thread.blocked and thread.wait_since_ns and not thread.wait_glimpse:
             add_facts(facts, _wait(thread, since_ns[thread.image], now_ns))
     for number in {number for image, number in images.items() if image in since_ns}:
         add_facts(facts, scopes.stall(number, now_ns))
     return Unended(facts, ready_ns)
+
+
+def cut_by_glimpse(loaded: LoadedObject, glimpse: Glimpse, until_ns: int) -> Facts:
+    """The waits that began in a glimpse and were not over when it ended, up to then: nobody saw what came of them.
+
+    Ask before the next one begins.
+    """
+    facts = Facts()
+    for _, thread in loaded.entries("threads", "thread"):
+        if thread.wait_glimpse == glimpse.number and thread.wait_since_ns:
+            add_facts(facts, _wait(thread, glimpse.begin_ns, until_ns))
+    return facts
 
 
 def _wait(thread: Any, since_ns: int, now_ns: int) -> Facts:
@@ -58,5 +71,6 @@ def _wait(thread: Any, since_ns: int, now_ns: int) -> Facts:
         thread.wait_kernel,
         thread.wait_context,
         thread.wait_epoch,
+        thread.wait_glimpse,
     )
     return {key: Count(1, max(now_ns - max(thread.wait_since_ns, since_ns), 0))}

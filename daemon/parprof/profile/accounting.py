@@ -19,11 +19,28 @@ _NEGLIGIBLE = 0.001
 """Of all core time: stall of no call path below that is of the edges of the measurement."""
 _AS_SAMPLED = 2.0
 """Stall so many times as long as threads were sampled spinning meanwhile may be theirs: samples are few."""
+_AS_GLIMPSED = 2.0
+"""And so many times as long as glimpses have of it: they are few, and who was woken takes a while to run."""
 OTHERS = (Frame("[others had the cores]"),)
 """Cores that others had while none of the threads that could work had one: there is no sample to charge with it."""
 
 Spun = Sequence[tuple[PathSample, float]]
 """Rows, with how much of their CPU time was spun while nobody worked, in nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Glimpsed:
+    """What was seen of a job in glimpses, while context switches were too dear to be followed all the time."""
+
+    rows: Sequence[tuple[PathSample, Metrics]] = ()
+    """Its rows with what of their waits and stalls is estimated from glimpses."""
+    number: int = 0
+    """Of glimpses."""
+    unseen_ns: float = 0.0
+    """Time for which none of them stands."""
+
+
+_NO_GLIMPSES = Glimpsed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +111,14 @@ def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -
     times = next((scope for scope in measured.scopes if measured.main in scope.images), None)
     if times is None or not times.elapsed_ns:
         return None
-    drain = measured.drain
+    drain, counted = measured.drain, measured.kernel.statistics()
     known = JobTime.of(
         times,
         rows.mean_cores(main),
         sum(_ready_ns(measured, times.images)),
         drain.facts,
         drain.frequency_hz,
-        ticked=bool(measured.kernel.statistics()["ticks"]),
+        ticked=bool(counted["ticks"]),
     )
     images = set(times.images)
     mine = [sample for sample in samples if sample.origin.image in images]
@@ -110,19 +127,29 @@ def complete(measured: Measurement, rows: RowMaker, samples: list[PathSample]) -
         for row, number in rows.spun_alone()
         if row.origin.image in images
     ]
+    there = {id(row) for row in mine}
+    glimpsed = Glimpsed(
+        [(row, seen) for row, seen in rows.glimpsed() if id(row) in there],
+        counted.get("glimpses", 0),
+        1e3 * counted.get("unglimpsed_us", 0),
+    )
     origin = Origin(main.process.pid, main.process.comm, "", main.runtime, "", measured.main)
-    accounting, more = settle(known, mine, spun, origin)
+    accounting, more = settle(known, mine, spun, origin, glimpsed)
     samples += more
     return accounting
 
 
 def settle(
-    known: JobTime, mine: Sequence[PathSample], spun: Spun, origin: Origin
+    known: JobTime,
+    mine: Sequence[PathSample],
+    spun: Spun,
+    origin: Origin,
+    glimpsed: Glimpsed = _NO_GLIMPSES,
 ) -> tuple[Accounting, list[PathSample]]:
     """Let the rows of a job have all of its core time: its account, and the rows that are to be added to its own.
 
-    They get stall in which all threads spun, by their spinning then; what belongs to no call path are further rows.
-    ``origin``: of what belongs to no thread.
+    They get stall in which all threads spun, by their spinning then, and what glimpses have of it, as far as there is
+    room; what belongs to no call path are further rows. ``origin``: of what belongs to no thread.
     """
     times, cores, more = known.times, known.cores, list[PathSample]()
     stolen_stall_ns = min(float(times.stall_away_ns), cores * times.idle_ns)
@@ -133,9 +160,10 @@ def settle(
     if unseen_ns:
         more.append(PathSample(OTHERS, Metrics.of({STOLEN: unseen_ns}), origin))
     charged_ns = sum(_sum([*mine, *more], one) for one in (WORK, PROFILING, IDLENESS, STOLEN))
-    nobodys_ns = _settle_stall(known, stolen_stall_ns, charged_ns + ready_ns, mine, spun)
-    if nobodys_ns:
-        more.append(PathSample(NOBODY, Metrics.of({STALL: nobodys_ns}), origin))
+    nobodys_ns, others_ns = _settle_stall(known, stolen_stall_ns, charged_ns + ready_ns, mine, spun, glimpsed)
+    for path, metric, ns in ((NOBODY, STALL, nobodys_ns), (OTHERS, STOLEN, others_ns)):
+        if ns:
+            more.append(PathSample(path, Metrics.of({metric: ns}), origin))
     rows = [*mine, *more]
     return Accounting(
         cores=cores,
@@ -250,33 +278,60 @@ def _unseen_stolen_ns(times: ScopeTimes, cores: float, ready_ns: float, mine: Se
 
 
 def _settle_stall(
-    known: JobTime, stolen_ns: float, charged_ns: float, mine: Sequence[PathSample], spun: Spun
-) -> float:
-    """Let the stall of call paths be all there was of it; returns what belongs to none.
+    known: JobTime,
+    stolen_ns: float,
+    charged_ns: float,
+    mine: Sequence[PathSample],
+    spun: Spun,
+    glimpsed: Glimpsed,
+) -> tuple[float, float]:
+    """Let the stall of call paths be all there was of it; what belongs to none, and what is of cores that others had.
 
     Where threads' states are only known at their samples, n_w is 0 now and then though somebody works: no more of that
     counts as there is room for beside what was sampled. Where switches were not followed, nobody knows when threads
-    slept: it is all that there is room for.
+    slept: it is all that there is room for. What glimpses have of it tells where, and that in what is left for which
+    they stand somebody worked, and had no CPU, as far as threads were seen to wait for one.
     """
     times, cores = known.times, known.cores
-    found_ns = _sum(mine, STALL) + _sum(mine, OUTSIDE)
     room_ns = max(cores * times.elapsed_ns - charged_ns, 0.0)
+    unglimpsed_ns = cores * glimpsed.unseen_ns
     all_ns = cores * times.idle_ns - stolen_ns
     if known.ticked:
         all_ns = room_ns
     elif not times.exact:
         all_ns = min(all_ns, room_ns)
+    _fit_glimpsed(glimpsed, all_ns - unglimpsed_ns, mine)
+    found_ns = _sum(mine, STALL) + _sum(mine, OUTSIDE)
     if found_ns > all_ns:
         for sample in mine:
             for metric in (STALL, OUTSIDE):
                 sample.metrics[metric] *= all_ns / found_ns
-        return 0.0
+        return 0.0, 0.0
+    negligible_ns = _NEGLIGIBLE * cores * times.elapsed_ns
     rest_ns = all_ns - found_ns
-    if rest_ns <= _NEGLIGIBLE * cores * times.elapsed_ns:
-        return 0.0
+    if rest_ns <= negligible_ns:
+        return 0.0, 0.0
     whole_ns = sum(took_ns for _, took_ns in spun)
     spun_ns = min(rest_ns, _AS_SAMPLED * cores * whole_ns)
     for sample, took_ns in spun:
         sample.metrics[STALL] += spun_ns * took_ns / whole_ns
-    nobodys_ns = rest_ns - spun_ns
-    return nobodys_ns if nobodys_ns > _NEGLIGIBLE * cores * times.elapsed_ns else 0.0
+    rest_ns -= spun_ns
+    others_ns = min(max(rest_ns - unglimpsed_ns, 0.0), cores * known.ready_ns) if glimpsed.number else 0.0
+    nobodys_ns = rest_ns - others_ns
+    return (
+        nobodys_ns if nobodys_ns > negligible_ns else 0.0,
+        others_ns if others_ns > negligible_ns else 0.0,
+    )
+
+
+def _fit_glimpsed(glimpsed: Glimpsed, all_ns: float, mine: Sequence[PathSample]) -> None:
+    """Let what glimpses have seen of stall be all that is left beside what was seen all the time, of ``all_ns``."""
+    estimated_ns = sum(seen[STALL] + seen[OUTSIDE] for _, seen in glimpsed.rows)
+    if not estimated_ns:
+        return
+    followed_ns = _sum(mine, STALL) + _sum(mine, OUTSIDE) - estimated_ns
+    factor = min(max(all_ns - followed_ns, 0.0) / estimated_ns, _AS_GLIMPSED)
+    for sample, seen in glimpsed.rows:
+        for metric in (STALL, OUTSIDE):
+            sample.metrics[metric] += (factor - 1) * seen[metric]
+            seen[metric] *= factor

@@ -12,7 +12,7 @@ from parprof.kernel.amounts import AMOUNT_STATISTICS, AMOUNTS, MALLOC, statistic
 from parprof.kernel.counters import LEFT_OUT
 from parprof.kernel.records import COST_NAMES
 from parprof.languages.front_ends import loaders
-from parprof.metrics import Metrics
+from parprof.metrics import OUTSIDE, STALL, Metrics
 from parprof.model import SCOPE, PathSample, ProcessInfo, Profile
 from parprof.profile.accounting import complete, disagreements
 from parprof.profile.addresses import AddressBook
@@ -64,6 +64,13 @@ def measurement_notes(measured: Measurement, rows: RowMaker) -> list[str]:
     if counted["ticks"]:
         out.append(
             f"n_w of {counted['ticks']:,} samples is what ran on the CPUs: context switches were too dear"
+        )
+    if counted.get("glimpses"):
+        stall_s = sum(seen[STALL] + seen[OUTSIDE] for _, seen in rows.glimpsed()) / 1e9
+        out.append(
+            f"where threads wait was then seen in glimpses alone, {counted['glimpses']} of "
+            f"{counted['glimpsed_us'] / 1e6:.2f} s in all: {stall_s:.2f} s"
+            " of stall are shared out by them, and how long threads waited is estimated"
         )
     if rows.unknown:
         out.append(f"{rows.unknown} samples are of work whose creation was not seen: below [unknown context]")

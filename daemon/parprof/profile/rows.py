@@ -22,6 +22,7 @@ from parprof.model import (
     ACTIVATION,
     AWAITS_GIL,
     NO_EVENT,
+    NOBODY,
     Count,
     Frame,
     Levels,
@@ -95,6 +96,8 @@ class RowMaker:
         """Those of threads that worked in phases so short that n_w is a mean over all of them."""
         self._spun_alone: dict[int, tuple[PathSample, float]] = {}
         """Rows by their identity, with how many of their samples spun while nobody worked."""
+        self._glimpsed: dict[int, tuple[PathSample, Metrics]] = {}
+        """Rows by their identity, with the waits and stalls that glimpses are of."""
         self.fine_n_working: dict[int, float] = {}
         """That mean in the rows made last, by image."""
         self.joined = self.unknown = self.incomplete = 0
@@ -148,6 +151,7 @@ class RowMaker:
         facts = drain.facts
         self._book.look_up(drain)
         self._spun_alone.clear()
+        self._glimpsed.clear()
         self.fine_n_working = self._fine_phases(drain)
         groups: dict[tuple[int, int], list[SampleKey]] = {}
         for key in facts:
@@ -289,6 +293,10 @@ class RowMaker:
         """Rows made last of threads that spun while nobody worked, with how often they were sampled so."""
         return list(self._spun_alone.values())
 
+    def glimpsed(self) -> list[tuple[PathSample, Metrics]]:
+        """Rows made last with what of their waits and stalls is estimated from glimpses: see `SampleKey.glimpse`."""
+        return list(self._glimpsed.values())
+
     def _add_wait(
         self,
         out: dict[_RowKey, PathSample],
@@ -307,7 +315,11 @@ class RowMaker:
             else:
                 metrics = Metrics.of({OUTSIDE if kind.is_outside else STALL: share * cores})
             where = self._paths_of(paths.ending_in(located, self._below(key, kind, located)))
-            self._charge(out, drain, key, where, image, "", metrics)
+            if key.state is ThreadState.STALLED and not key.user:
+                where = self._one_object(NOBODY, NOBODY)
+            row = self._charge(out, drain, key, where, image, "", metrics)
+            if key.glimpse:
+                self._glimpsed.setdefault(id(row), (row, Metrics()))[1].add(metrics)
 
     def _add_activations(
         self,

@@ -122,6 +122,7 @@ class DaemonLoop:
             tables=footprint.TURN_SECONDS,
             cores=footprint.CORES_SECONDS,
             drain_at_exit=False,
+            glimpses=False,
         )
         self._candidates = Candidates(options.selection, options.max_processes)
         self._session = Session(kernel, pace, self._candidates.add, spare_plain=True)

@@ -210,6 +210,7 @@ class Probing:
 
     def cut_off(self, cut: Cut) -> None:
         """The breaker has cut off a kind of event, whose probes are gone by now: go on without."""
+        again = cut.cost in self.cuts
         self.cuts.add(cut.cost)
         if cut.cost is Cost.PROBE:
             if self.source is Source.EXACT:
@@ -234,7 +235,7 @@ class Probing:
                 "bytes that are read and written are no longer counted, in any process: that cost more than the budget"
             )
             self._kernel.amounts.leave_transfers()
-        elif cut.cost is Cost.SWITCH:
+        elif cut.cost is Cost.SWITCH and not again:
             self._note_switch(
                 "context switches are no longer followed: that cost more than the budget; "
                 "n_w is what runs on the CPUs at each sample"

@@ -10,7 +10,7 @@ import select
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TypeVar
 
@@ -65,6 +65,8 @@ class Pace:
     """At most so often it is read how many cores a process may use; infinite: only when it is met."""
     drain_at_exit: bool = True
     """Take a process's last samples as soon as it ends, rather than with the next drain."""
+    glimpses: bool = True
+    """Where context switches are too dear to be followed, follow them for a moment now and then."""
 
 
 class Session:
@@ -274,6 +276,7 @@ class Session:
         self._clear_away(readable)
         self._note_rates(now)
         self._note_levels()
+        self.kernel.breaker.look_at_glimpses()
         self._drain_in_time(now)
         self._learn_spins()
         self._check_in_time(now)
@@ -382,7 +385,10 @@ class Session:
                 self._on_seen(record.pid)
             return
         try:
-            if record.kind in (records.RECORD_EXEC, records.RECORD_FORK):
+            if record.kind == records.RECORD_GLIMPSE:
+                if self.pace.glimpses:
+                    self.kernel.glimpse()
+            elif record.kind in (records.RECORD_EXEC, records.RECORD_FORK):
                 self._arrivals.new_image(record)
             else:
                 self._act_on_target(record)
@@ -509,6 +515,7 @@ class Session:
     def finish(self) -> None:
         """Take the last samples, detach all probes. Targets keep running; the facts stay."""
         self._spins.end()
+        self.pace = replace(self.pace, glimpses=False)
         self._act_on_records()
         self._cut_off()
         self.ended_ns = self.kernel.freeze()
