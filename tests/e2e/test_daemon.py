@@ -360,7 +360,11 @@ def test_attach_through_the_daemon_accounts_for_all_core_time(
             cores, elapsed_s = told["process"]["cores"], told["elapsed_s"]
             assert told["totals"]["accounted"] == pytest.approx(1, abs=0.02), way
             assert 5.9 < elapsed_s < told["duration_s"] + 0.1
-            assert stall_share(told) == pytest.approx(0.5, abs=0.05), way
+            # it is half of it where the time is a whole number of turns
+            assert stall_share(told) * elapsed_s == pytest.approx(elapsed_s / 2, abs=0.2 + seconds / 2), (
+                way,
+                told,
+            )
             assert told["concurrency"][0] == pytest.approx(told["totals"]["stall_s"] / cores, rel=0.02)
             found = {row["name"]: row["inclusive"]["stall_s"] for row in told["functions"]}
             # of a sleep that was under way when we came nobody knows where it is
