@@ -195,7 +195,7 @@ def test_attach_through_the_daemon_tells_what_was_when_and_in_which_thread(tmp_p
         dp.openmp(tmp_path, "ompother") as other,
     ):
         daemon.wait("they are watched", lambda: {target.pid, other.pid} <= daemon.page().pids())
-        done = daemon.parprof("attach", target.pid, "-d", "4", "-o", out)
+        done = daemon.parprof("attach", target.pid, "-d", "8", "-o", out)
         assert done.returncode == 0, done.stderr
         threads = {int(task.name) for task in Path(f"/proc/{target.pid}/task").iterdir()}
         status, body = daemon.get(f"/profiles/{other.pid}.pb.gz?seconds=600")
