@@ -195,7 +195,7 @@ def test_attach_through_the_daemon_tells_what_was_when_and_in_which_thread(tmp_p
         dp.openmp(tmp_path, "ompother") as other,
     ):
         daemon.wait("they are watched", lambda: {target.pid, other.pid} <= daemon.page().pids())
-        done = daemon.parprof("attach", target.pid, "-d", "4", "-o", out)
+        done = daemon.parprof("attach", target.pid, "-d", "8", "-o", out)
         assert done.returncode == 0, done.stderr
         threads = {int(task.name) for task in Path(f"/proc/{target.pid}/task").iterdir()}
         status, body = daemon.get(f"/profiles/{other.pid}.pb.gz?seconds=600")
@@ -360,7 +360,11 @@ def test_attach_through_the_daemon_accounts_for_all_core_time(
             cores, elapsed_s = told["process"]["cores"], told["elapsed_s"]
             assert told["totals"]["accounted"] == pytest.approx(1, abs=0.02), way
             assert 5.9 < elapsed_s < told["duration_s"] + 0.1
-            assert stall_share(told) == pytest.approx(0.5, abs=0.05), way
+            asleep_s = told["totals"][
+                "wait_s"
+            ]  # of its one thread; where the machine is busy it turns slower
+            assert told["concurrency"][0] == pytest.approx(asleep_s, rel=0.02, abs=0.02), way
+            assert elapsed_s / 4 - seconds / 2 < asleep_s < elapsed_s / 2 + seconds / 2 + 0.1, way
             assert told["concurrency"][0] == pytest.approx(told["totals"]["stall_s"] / cores, rel=0.02)
             found = {row["name"]: row["inclusive"]["stall_s"] for row in told["functions"]}
             # of a sleep that was under way when we came nobody knows where it is

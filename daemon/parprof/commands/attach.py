@@ -176,7 +176,7 @@ def _what_differs(profile: Profile, asked_hz: int) -> str:
     """Between what the daemon measured and what attach alone would have, in a sentence."""
     rate = f"at {profile.frequency_hz:g} Hz" if profile.frequency_hz else "at rates that changed meanwhile"
     as_asked = "" if profile.frequency_hz == asked_hz else f" instead of {asked_hz}"
-    more = ["counts calls"]
+    more = ["counts calls", "says what was lost of this process alone"]
     steps = len(profile.intervals)
     more.append(f"tells what was when in finer steps than {steps}" if steps > 1 else "tells what was when")
     if profile.accounting is None:

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -53,7 +53,9 @@ _RENEWED_SECONDS = 2.0
 _TRIM_SECONDS = 60.0
 _PART_SECONDS, _MOST_PARTS, _PART_DRAINS = 1.0, 64, 20
 """While somebody attaches to a process, intervals end so often at most, or so often in the time since he began, so that
-it is told what was when; and no sooner than after so many times the CPU time that it takes."""
+it is told what was when; and no sooner than after so many times the CPU time that it takes: the least of the last few,
+for now and then there is much to look up."""
+_FEW = 4
 _SETTLE_SECONDS = 60.0
 """By then, at the latest, the daemon has met all processes that ran when it started."""
 
@@ -110,7 +112,8 @@ class DaemonLoop:
         self._undecided = 0
         """Samples of processes about which nothing was decided, when the last interval ended."""
         self._undecided_s = 0.0
-        self._drain_seconds = self._charge_cpu_s = 0.0
+        self._drain_seconds = 0.0
+        self._charges_cpu_s = deque([0.0], maxlen=_FEW)
         self._cost_ns = self._cost_ratio = 0.0
         self._open = OpenIntervals()
         self._said: set[str] = set()
@@ -164,7 +167,7 @@ class DaemonLoop:
         if not attached:
             return math.inf
         took_s = (time.monotonic() - max(attached.values())) / _MOST_PARTS
-        return self._charged_s + max(_PART_SECONDS, took_s, _PART_DRAINS * self._charge_cpu_s)
+        return self._charged_s + max(_PART_SECONDS, took_s, _PART_DRAINS * min(self._charges_cpu_s))
 
     def finish(self) -> None:
         """Detach from everything. Targets run on."""
@@ -306,7 +309,7 @@ class DaemonLoop:
         self._watchlist.forget(target.pid for target in ended if session.live(target.pid) is None)
         self._board.entries = self._recent.entries()
         self._drain_seconds = time.monotonic() - began_s
-        self._charge_cpu_s = time.thread_time() - cpu_s
+        self._charges_cpu_s.append(time.thread_time() - cpu_s)
 
     def _keep(self, charged: list[Charged], ended_s: float, in_between: bool) -> None:
         """Keep what was charged as recent profiles, or as part of such."""
