@@ -104,10 +104,18 @@ def _is_queue(function: str) -> bool:
 
 def queue_of(site: LossSite) -> str:
     """The function in which other threads wait for the next one of a pipeline, if they do so for most of the time that
-    a thread's function alone is at work; else empty."""
+    a thread's function alone is at work; else empty.
+
+    Who has nothing to do all the time, as the spare threads of a language's scheduler, is no consumer.
+    """
     if site.region is None:
         return ""
-    waits = {name: amount for name, amount in waits_of(_root(site).all).items() if _is_queue(name)}
+    whole = _root(site).all
+    waits = {
+        name: amount - whole.idlers.get(name, 0.0)
+        for name, amount in waits_of(whole).items()
+        if _is_queue(name)
+    }
     if sum(waits.values()) < 0.5 * site.tally.metrics.idleness_ns:
         return ""
     return max(waits, key=lambda name: waits[name], default="")
