@@ -62,6 +62,8 @@ class Setting:
     has_scripts: bool
     elapsed_s: float = 0.0
     """How long it ran; 0: not known."""
+    program: str = ""
+    """What was run, by its path or name."""
 
     @property
     def is_openmp(self) -> bool:

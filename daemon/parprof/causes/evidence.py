@@ -253,9 +253,7 @@ def _idlers(samples: Sequence[PathSample]) -> set[ThreadLabel]:
         worked[thread] += sample.metrics.work_ns + sample.metrics.spin_ns
         slept[thread] += sample.metrics[WAIT]
     return {
-        thread
-        for thread, wait in slept.items()
-        if wait and thread[1] and worked[thread] < _LEAST_WORK * wait
+        thread for thread, wait in slept.items() if wait and thread[1] and worked[thread] < _LEAST_WORK * wait
     }
 
 

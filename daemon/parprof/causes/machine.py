@@ -38,7 +38,19 @@ def machine(site: LossSite, setting: Setting) -> Diagnosis | None:
         return None
     if shares_explain(site.tally, setting.cores):
         return None
-    return too_many_threads(site, setting) if len(workers(site.tally)) > setting.cores else BUSY_MACHINE
+    is_crowded = len(workers(site.tally)) > setting.cores and _want_more_than_there_is(metrics, setting)
+    return too_many_threads(site, setting) if is_crowded else BUSY_MACHINE
+
+
+def _want_more_than_there_is(metrics: Metrics, setting: Setting) -> bool:
+    """Whether more threads wanted cores at a time than there are; else others had these.
+
+    A routine of Go, say, goes from thread to thread, and of these few want a core at a time. How long it took is known
+    by the core time that was had, and by how much was had of all that there was in the run.
+    """
+    available_ns = setting.cores * setting.elapsed_s * 1e9
+    had = min(setting.total.effort_ns / available_ns, 1.0) if available_ns else 1.0
+    return (metrics.work_ns + metrics.ready_ns) * had >= metrics.effort_ns
 
 
 def too_many_threads(site: LossSite, setting: Setting) -> Diagnosis:

@@ -121,6 +121,12 @@ def runs_others_work(frame: Frame) -> bool:
     return frame.module == SCRIPT and _SCHEDULERS.match(frame.file) is not None
 
 
+def interpreter(program: str) -> str:
+    """The name of a program, by its path, that only runs others: ``ruby``, ``R``, ``beam.smp``; else empty."""
+    base = os.path.basename(program)
+    return base if _INTERPRETERS.match(base) else ""
+
+
 def _is_of_interpreter(base: str) -> bool:
     """Whether a file is a module in C of Python's own library."""
     extension = _EXTENSION.fullmatch(base)
