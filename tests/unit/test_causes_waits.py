@@ -319,3 +319,14 @@ def test_pools_processes_are_not_told_to_be_processes() -> None:
     (cause,) = found(*rows)
     assert (cause.kind, cause.function) == (Kind.SERIAL, "score")
     assert "one of 3 processes" in cause.what
+
+
+@pytest.mark.parametrize(("withheld_s", "kind"), [(0.1, Kind.IMBALANCE), (0.4, Kind.BUSY_MACHINE)])
+def test_a_machine_that_gave_its_cores_was_not_busy(withheld_s: float, kind: Kind) -> None:
+    """A compressor's two workers, the last piece of one of them, and a thread that does a little now and then: with it
+    there are more threads than cores at times."""
+    rows = [row(f"{THREAD}; pack", 300, 2, tid, ready=500) for tid in (1, 2)]
+    rows.append(row(f"{THREAD}; pack", 400, 1, 1, ready=100))
+    rows[1].metrics.add(row("pack", 250, 2, 2).metrics)
+    (cause,) = causes_of(rows, CORES, "none", 1.0, withheld_s=withheld_s)
+    assert cause.kind is kind

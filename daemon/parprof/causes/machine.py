@@ -11,6 +11,8 @@ _CROWD = 20
 """Threads for each core: nobody keeps so many at work."""
 _BRIEF = 5
 """Samples: a thread with so few did little."""
+_EXPLAINS = 0.5
+"""Of a loss: if others had the cores for so long in all of the run, they may be why."""
 BUSY_MACHINE = Diagnosis(
     Kind.BUSY_MACHINE,
     "its threads waited for cores that others used",
@@ -39,7 +41,11 @@ def machine(site: LossSite, setting: Setting) -> Diagnosis | None:
     if shares_explain(site.tally, setting.cores):
         return None
     is_crowded = len(workers(site.tally)) > setting.cores and _want_more_than_there_is(metrics, setting)
-    return too_many_threads(site, setting) if is_crowded else BUSY_MACHINE
+    if is_crowded:
+        return too_many_threads(site, setting)
+    # else they lacked cores because of each other, as where a third one does a little now and then
+    others_had_them = setting.withheld_s * 1e9 >= _EXPLAINS * lost_ns(metrics)
+    return BUSY_MACHINE if others_had_them else None
 
 
 def _want_more_than_there_is(metrics: Metrics, setting: Setting) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -78,8 +79,15 @@ class Cause:
 
 def find_causes(profile: Profile) -> list[Cause]:
     """What to act on in a profile, the worst first."""
-    process = profile.process
-    found = causes_of(profile.samples, process.cores, process.runtime, profile.elapsed_s, process.program)
+    process, account = profile.process, profile.accounting
+    found = causes_of(
+        profile.samples,
+        process.cores,
+        process.runtime,
+        profile.elapsed_s,
+        process.program,
+        withheld_s=math.inf if account is None else account.withheld_s,
+    )
     return [_with_names(cause, profile.samples, process.program) for cause in found]
 
 
@@ -98,15 +106,24 @@ def _with_names(cause: Cause, samples: Sequence[PathSample], program: str) -> Ca
 
 
 def causes_of(
-    samples: Sequence[PathSample], cores: int, runtime: str, elapsed_s: float = 0.0, program: str = ""
+    samples: Sequence[PathSample],
+    cores: int,
+    runtime: str,
+    elapsed_s: float = 0.0,
+    program: str = "",
+    *,
+    withheld_s: float = math.inf,
 ) -> list[Cause]:
     """The same from samples alone. ``cores``: n. ``runtime``: in whose words remedies are told. ``elapsed_s``: how long
-    the program ran; 0: not known. ``program``: what was run, by its path or name."""
+    the program ran; 0: not known. ``program``: what was run, by its path or name. ``withheld_s``: core time that it
+    was not given."""
     evidence = Evidence(samples, cores)
     total = evidence.root.all.metrics
     if cores < 2 or total.samples < LEAST_SAMPLES or not total.work_ns:
         return []
-    setting = Setting(cores, runtime_in_use(runtime, samples), total, evidence.scripts, elapsed_s, program)
+    setting = Setting(
+        cores, runtime_in_use(runtime, samples), total, evidence.scripts, elapsed_s, program, withheld_s
+    )
     if program_is_serial(evidence.root.all, cores):
         found = [(_serial_program(evidence, setting), 1.0)]
     else:
