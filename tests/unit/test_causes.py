@@ -441,6 +441,10 @@ def test_a_librarys_threads_beside_the_program_are_nobodys_fault() -> None:
             "for 0.50 s while this waits for time to pass (clock_nanosleep); wait for what",
         ),
         ("__wait4", "this waits for a child process (wait4); start several children"),
+        (
+            "__pthread_cond_timedwait [waits: condition]",
+            "for another thread, or for time to pass (pthread_cond_timedwait); where it looks again",
+        ),
         ("__GI___libc_read", "this waits in read; let it happen beside"),
         ("pthread_cond_wait", "this waits for another thread (pthread_cond_wait); who is waited for"),
         ("python3.11+0x545963 [waits: sleep]", "this waits for time to pass (sleep); wait for"),
