@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.evidence import Tally
-from parprof.causes.shares import many_processes
+from parprof.causes.shares import MOSTLY, many_processes
 from parprof.causes.sites import LossSite, alone, knows_threads
 from parprof.metrics import STOLEN, Metrics
 
@@ -29,7 +29,15 @@ def lone_process(site: LossSite, setting: Setting) -> Diagnosis | None:
     ):
         return None
     share = 100 * mine.work_ns / tally.metrics.work_ns
-    told = f"one of {several} processes, {name_of(tally, first)}, works while the others have nothing to do"
+    who = f"one of {several} processes, {name_of(tally, first)},"
+    by_itself = alone(mine, setting.cores)
+    if by_itself < MOSTLY:  # ranks of unequal sizes, or who hands out work does more of it than the others
+        return Diagnosis(
+            Kind.IMBALANCE,
+            f"{who} does {share:.0f} % of the work here, and {100 * by_itself:.0f} % of that alone",
+            "divide what it does more evenly among processes",
+        )
+    told = f"{who} works while the others have nothing to do"
     return Diagnosis(
         Kind.SERIAL,
         f"{told}; it does {share:.0f} % of the work here",
