@@ -39,6 +39,19 @@ void wait_fenced(struct job *j)	/* unrolled, as gcc -O3 does, with a barrier at 
 	}
 }
 
+/* Looks a number of times, as redis does before it goes to sleep; without a frame pointer, rbp is a register like any
+ * other. The second has a frame: what rbp finds was put aside there. */
+__asm__(".text\n.globl wait_by_rbp\n.type wait_by_rbp, @function\nwait_by_rbp:\n"
+	"\tpush %rbp\n\tmov %rdi, %rbp\n\tmov $1000000, %eax\n\tjmp 2f\n"
+	"1:\tsub $1, %eax\n\tje 3f\n"
+	"2:\tmov (%rbp), %rdx\n\ttest %rdx, %rdx\n\tje 1b\n"
+	"3:\tpop %rbp\n\tret\n.size wait_by_rbp, . - wait_by_rbp\n"
+	".globl work_by_frame\n.type work_by_frame, @function\nwork_by_frame:\n"
+	"\tpush %rbp\n\tmov %rsp, %rbp\n\tmov $1000000, %eax\n\tjmp 2f\n"
+	"1:\tsub $1, %eax\n\tje 3f\n"
+	"2:\tmov -8(%rbp), %rdx\n\ttest %rdx, %rdx\n\tje 1b\n"
+	"3:\tpop %rbp\n\tret\n.size work_by_frame, . - work_by_frame\n");
+
 long work_fenced(const volatile long *a)
 {
 	long i = 0;

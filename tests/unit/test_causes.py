@@ -22,7 +22,7 @@ from parprof.causes import Cause, Kind, causes_of, find_causes, routes
 from parprof.causes.evidence import Evidence
 from parprof.causes.ownership import Owner, Ownership
 from parprof.causes.ranking import interval_percent
-from parprof.exporters.answer import sentence
+from parprof.exporters.answer import headline, sentence
 from parprof.files.dso import ANONYMOUS
 from parprof.metrics import IDLENESS, STALL, STOLEN, WAIT, Metrics
 from parprof.model import NOBODY, Frame, Origin, PathSample, ProcessInfo, Profile, ThreadState
@@ -291,6 +291,9 @@ def test_without_numbers_of_threads() -> None:
         ("<rayon::vec::IntoIter<T> as rayon::iter::ParallelIterator>::drive", "/home/u/x", "", Owner.LIBRARY),
         ("rayon_demo::main", "/home/u/x", "", Owner.PROGRAM),
         ("fold", "/home/u/x", "/home/u/x/vendor/itertools/src/lib.rs", Owner.LIBRARY),
+        ("strings.Split", "/home/u/x", "/usr/lib/go-1.19/src/strings/strings.go", Owner.LIBRARY),
+        ("encoding/json.Marshal", "/home/u/x", "/usr/local/go/src/encoding/json/encode.go", Owner.LIBRARY),
+        ("main.main", "/home/u/x", "/home/u/go/src/parser/main.go", Owner.PROGRAM),
         ("_asyncio+0x7e22", "_asyncio.cpython-311-x86_64-linux-gnu.so", "", Owner.SYSTEM),
         ("dot", "_multiarray_umath.cpython-311-x86_64-linux-gnu.so", "", Owner.LIBRARY),
         ("do_syscall_64", "[kernel]", "", Owner.SYSTEM),
@@ -305,6 +308,11 @@ def test_without_numbers_of_threads() -> None:
         ("Interpreter", "[anon]", "", Owner.SYSTEM),
         ("StubRoutines (1)", "[anon]", "", Owner.SYSTEM),
         ("py::load:/srv/app.py", "[anon]", "", Owner.SYSTEM),
+        ("$lists:rmergel/2", "[anon]", "", Owner.SYSTEM),
+        ("$pl:main/0", "[anon]", "", Owner.PROGRAM),
+        ("erts_schedule", "/usr/lib/erlang/erts-13/bin/beam.smp", "", Owner.SYSTEM),
+        ("main", "/usr/lib/R/bin/exec/R", "", Owner.SYSTEM),
+        ("Rf_eval", "/usr/lib/R/lib/libR.so", "", Owner.SYSTEM),
         ("[anon]", "[anon]", "", Owner.SYSTEM),
         ("_dl_start", "/lib64/ld-linux-x86-64.so.2", "", Owner.SYSTEM),
     ],
@@ -433,6 +441,10 @@ def test_a_librarys_threads_beside_the_program_are_nobodys_fault() -> None:
             "for 0.50 s while this waits for time to pass (clock_nanosleep); wait for what",
         ),
         ("__wait4", "this waits for a child process (wait4); start several children"),
+        (
+            "__pthread_cond_timedwait [waits: condition]",
+            "for another thread, or for time to pass (pthread_cond_timedwait); where it looks again",
+        ),
         ("__GI___libc_read", "this waits in read; let it happen beside"),
         ("pthread_cond_wait", "this waits for another thread (pthread_cond_wait); who is waited for"),
         ("python3.11+0x545963 [waits: sleep]", "this waits for time to pass (sleep); wait for"),
@@ -491,3 +503,66 @@ def test_serial_code_is_that_on_a_busy_machine_too() -> None:
     waiting.metrics[STALL], waiting.metrics[STOLEN] = 1500e6, 1600e6
     causes = found(*balanced("main solve"), setup, waiting, runtime="libgomp")
     assert named(causes) == [("serial", "setup"), ("busy_machine", "solve")]
+
+
+def _of(
+    program: str, *threads: tuple[int, int, float], begin: str = "MAIN", waits: float = 900e6
+) -> list[Cause]:
+    """Causes of threads that run nothing but an interpreter: each its process, samples of 1 ms, and n_w."""
+    rows = []
+    for tid, (pid, count, n_working) in enumerate(threads, 1):
+        rows += [row(f"{begin} EVAL", count, n_working, tid, pid=pid), asleep(f"{begin} WAIT", waits, tid)]
+    return causes_of(rows, CORES, "none", 0.0, program)
+
+
+def test_threads_of_an_interpreter_with_a_lock_of_its_own() -> None:
+    """Ruby's: which of its functions run is not known, but that one thread at a time runs them is."""
+    (cause,) = _of("/usr/bin/ruby3.1", (7, 150, 1), (7, 150, 1), (7, 150, 1))
+    assert (cause.kind, cause.function) == (Kind.LOCK, "")
+    assert cause.what.startswith("one thread at a time works, 3 of them in turn") and "GVL" in cause.what
+    assert "Ractors" in cause.remedy
+    assert _of("/srv/crunch", (7, 150, 1), (7, 150, 1), (7, 150, 1)) == []
+
+
+def test_threads_of_an_interpreter_without_one() -> None:
+    """Erlang's schedulers: their own code is serial there; names are to be had where code has none."""
+    (cause,) = _of("beam.smp", (7, 300, 1), (7, 60, 1), (7, 30, 1))
+    assert cause.kind is Kind.SERIAL and "code of beam.smp" in cause.what
+    assert "+JPperf" not in cause.remedy
+    (cause,) = _of("beam.smp", (7, 300, 1), (7, 60, 1), (7, 30, 1), begin="[anon]")
+    assert "+JPperf true" in cause.remedy
+
+
+def test_a_process_that_works_alone_is_named() -> None:
+    """R's mclapply: the parent prepares, then two children share the work."""
+    (cause,) = _of("/usr/lib/R/bin/exec/R", (7, 300, 1), (8, 300, CORES), (9, 300, CORES))
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "")
+    assert "one of 3 processes, t1 (pid 7), works while the others have nothing to do" in cause.what
+    assert "33 % of the work" in cause.what
+
+
+def test_the_last_process_of_a_job_is_named() -> None:
+    """make: of many compilers, which all run the same functions, one takes long and was begun last."""
+    rows = [row("main compile passes", 100, CORES, pid, pid=pid) for pid in range(10, 22)]
+    rows += [row("main compile passes", 600, 1, 30, pid=30)]
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "passes")
+    assert "one of 13 processes, t30 (pid 30)" in cause.what and "begin it first" in cause.remedy
+
+
+def test_unequal_processes_tell_which_has_most() -> None:
+    rows = [row("main worker", 300, 2.5, pid, pid=pid) for pid in (10, 11, 12)]
+    (cause,) = found(*rows, row("main worker", 900, 2.5, 13, pid=13))
+    assert cause.kind is Kind.IMBALANCE
+    assert "(most: t13 (pid 13))" in cause.what
+
+
+def test_stacks_that_nameless_code_cuts_short_say_how_to_name_it() -> None:
+    """Node's: no stack goes beyond functions of V8's interpreter, and main thread and workers are mixed."""
+    rows = [row("[truncated] JSON", 300, 2, 1), row("[truncated] JSON", 300, 2, 2), *balanced("START RUN")]
+    process = ProcessInfo(7, "node", "node app.js", "none", CORES, "scheduler")
+    profile = Profile(process, 1, 100, rows)
+    for each in ("--perf-basic-prof", "--interpreted-frames-native-stack"):
+        assert each in headline(profile, find_causes(profile))
+    other = replace(profile, process=replace(process, command="/srv/app"))
+    assert "stands out" in headline(other, find_causes(other))

@@ -277,3 +277,56 @@ def test_what_an_event_loop_runs_is_no_detail_of_who_started_it(
     metrics = attribute(300, 1e6, 1, CORES, ThreadState.WORKING)
     serial = PathSample(path, metrics, Origin(7, "x", "t1", tid=1))
     assert first(found(*balanced(), serial)) == (Kind.SERIAL, function)
+
+
+@pytest.mark.parametrize(("works", "kind"), [(0, Kind.SERIAL), (150, Kind.STARVED)])
+def test_threads_that_never_have_anything_to_do_are_no_consumers(works: int, kind: Kind) -> None:
+    """A thread of Erlang's emulator sleeps on a condition all the time; a consumer works now and then."""
+    rows = [row(f"{THREAD}; produce", 400, 1, 1)]
+    rows += [row("main; pthread_create; spare; pthread_cond_wait; [waits: condition]", tid=9, wait=1500)]
+    if works:
+        rows += [row("main; pthread_create; spare; consume", works, CORES, 9)]
+    assert first(found(*balanced(), *rows)) == (kind, "produce")
+
+
+def test_serial_code_that_others_run_beside_at_times_keeps_nobody_waiting() -> None:
+    """main merges what threads of std::async made while the next of them work; nobody waits for it."""
+    rows = [row("main; merge", 200, 1, 1), row("main; merge", 100, 2, 1)]
+    rows += [row("main; pthread_create; count", 300, 2, tid) for tid in (2, 3)]
+    rows += [row("main; merge; pthread_join; [waits: thread]", tid=1, wait=200)]
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "merge")
+    assert cause.what == "one thread works here, 67 % of that time alone"
+
+
+@pytest.mark.parametrize(("elapsed_s", "kind"), [(0.8, Kind.OVERSUBSCRIBED), (1.6, Kind.BUSY_MACHINE)])
+def test_threads_that_a_routine_goes_through_are_not_too_many(elapsed_s: float, kind: Kind) -> None:
+    """Go: four threads, of which two want a core at a time, on a machine that others use."""
+    rows = [
+        row("main; parse", count, n, tid, ready=225)
+        for tid in range(1, 5)
+        for count, n in ((50, 1), (100, 2))
+    ]
+    (cause,) = causes_of(rows, CORES, "none", elapsed_s)
+    assert cause.kind is kind
+
+
+def test_pools_processes_are_not_told_to_be_processes() -> None:
+    """multiprocessing.Pool: the parent makes and pickles what the others work on. Its own idle threads want the GIL."""
+    rows = [row("main; score", 600, 1, 1, pid=7), row("main; score", 200, 2, 1, pid=7)]
+    rows += [row("main; score", 300, 2, tid, pid=tid) for tid in (8, 9)]
+    rows += [row("main; score; std::cond; [waits: GIL]", tid=2, wait=700, pid=7)]
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function) == (Kind.IMBALANCE, "score")
+    assert cause.what == "one of 3 processes, t1 (pid 7), does 57 % of the work here, and 75 % of that alone"
+
+
+@pytest.mark.parametrize(("withheld_s", "kind"), [(0.1, Kind.IMBALANCE), (0.4, Kind.BUSY_MACHINE)])
+def test_a_machine_that_gave_its_cores_was_not_busy(withheld_s: float, kind: Kind) -> None:
+    """A compressor's two workers, the last piece of one of them, and a thread that does a little now and then: with it
+    there are more threads than cores at times."""
+    rows = [row(f"{THREAD}; pack", 300, 2, tid, ready=500) for tid in (1, 2)]
+    rows.append(row(f"{THREAD}; pack", 400, 1, 1, ready=100))
+    rows[1].metrics.add(row("pack", 250, 2, 2).metrics)
+    (cause,) = causes_of(rows, CORES, "none", 1.0, withheld_s=withheld_s)
+    assert cause.kind is kind

@@ -149,7 +149,7 @@ _BY_FUNCTION = (
             r"(?:.*::)?\w*(?:semaphore|Semaphore|latch)\w*(?:<.*>)?::\w*(?:acquire|wait)|"
             r".*__atomic_futex_unsigned|std::__atomic_(?:base(?:<.*>)?::wait|wait_address)|"
             r"(?:.*::)?(?:Parker|Thread|thread|functions)::park\b|(?:.*::)?(?:mpsc|mpmc|channel)::|"
-            r"runtime\.(?:notet?sleepg?|mPark|stopm|semasleep)\b|g_cond_wait|absl::CondVar::Wait"
+            r"runtime\.(?:notet?sleepg?|mPark|stopm|semasleep)\b|g_cond_wait|absl::CondVar::Wait|ethr_event_t?wait\b"
         ),
     ),
     (

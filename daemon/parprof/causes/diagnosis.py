@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -62,6 +63,10 @@ class Setting:
     has_scripts: bool
     elapsed_s: float = 0.0
     """How long it ran; 0: not known."""
+    program: str = ""
+    """What was run, by its path or name."""
+    withheld_s: float = math.inf
+    """Core time that others had, or a quota withheld, in all of the run; infinite: not known."""
 
     @property
     def is_openmp(self) -> bool:

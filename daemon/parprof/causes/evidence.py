@@ -17,7 +17,7 @@ from parprof.causes.ownership import Owner
 from parprof.causes.routes import Route, RouteFinder, RouteStep
 from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
-from parprof.metrics import Metrics, add_to
+from parprof.metrics import WAIT, Metrics, add_to
 from parprof.model import PathSample
 
 ThreadLabel = tuple[int, int, str]
@@ -28,6 +28,9 @@ _LEADING_SHARE = 0.8
 
 _MOST_WORK = 0.5
 """Of all work: libraries that do more than this in threads of their own do it for the program."""
+
+_LEAST_WORK = 0.01
+"""Of the time that a thread slept: one that worked for less is no consumer of what others make."""
 
 _LEAST_SHARE = 0.001
 """Places with less of all effort than this are not told apart from their callers."""
@@ -41,6 +44,8 @@ class SampleRoute(NamedTuple):
     runtime: str
     """What it was in besides the program: the kind of overhead, and the function."""
     route: Route
+    is_idler: bool = False
+    """Whether its thread did next to nothing but sleep."""
 
 
 @dataclass(slots=True)
@@ -53,6 +58,8 @@ class Tally:
     """Work that a library called this place for, as a sort does a comparison."""
     runtime: dict[str, Metrics] = field(default_factory=dict)
     """By kind of overhead and name of the runtime's, or the system's, function that ran innermost."""
+    idlers: dict[str, float] = field(default_factory=dict)
+    """By such a function: for how long threads slept in it that did next to nothing else."""
     imports: dict[str, float] = field(default_factory=dict)
     """Idleness beside imports that the program's own code asked for, by module."""
     in_region_ns: float = 0.0
@@ -64,6 +71,9 @@ class Tally:
         add_to(self.threads, row.thread, row.metrics)
         if row.runtime:
             add_to(self.runtime, row.runtime, row.metrics)
+            if row.is_idler:
+                function = row.runtime.partition(":")[2]
+                self.idlers[function] = self.idlers.get(function, 0.0) + row.metrics[WAIT]
         if module := row.route.imports:
             self.imports[module] = self.imports.get(module, 0.0) + row.metrics.idleness_ns
 
@@ -74,6 +84,8 @@ class Tally:
             add_to(self.threads, thread, metrics)
         for name, metrics in other.runtime.items():
             add_to(self.runtime, name, metrics)
+        for function, wait_ns in other.idlers.items():
+            self.idlers[function] = self.idlers.get(function, 0.0) + wait_ns
         for module, idleness_ns in other.imports.items():
             self.imports[module] = self.imports.get(module, 0.0) + idleness_ns
         self.in_region_ns += other.in_region_ns
@@ -213,6 +225,7 @@ def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleR
     routes: dict[tuple[int, int], Route] = {}
     """By the ids of paths, which the samples keep: most are shared, and to compare them takes long."""
     threads: dict[ThreadLabel, ThreadLabel] = {}
+    idlers = _idlers(samples)
     out: list[SampleRoute] = []
     for sample in samples:
         key = id(sample.path), id(sample.physical)
@@ -225,8 +238,23 @@ def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleR
         if sample.path and sample.path[-1].name.startswith("[waits: ") and innermost != sample.path[-1].name:
             innermost = f"{innermost} {sample.path[-1].name}"
         runtime = f"{origin.overhead}:{innermost}" if innermost else ""
-        out.append(SampleRoute(sample.metrics, threads.setdefault(thread, thread), runtime, route))
+        label = threads.setdefault(thread, thread)
+        out.append(SampleRoute(sample.metrics, label, runtime, route, label in idlers))
     return out
+
+
+def _idlers(samples: Sequence[PathSample]) -> set[ThreadLabel]:
+    """The threads that slept nearly all the time."""
+    worked: dict[ThreadLabel, float] = defaultdict(float)
+    slept: dict[ThreadLabel, float] = defaultdict(float)
+    for sample in samples:
+        origin = sample.origin
+        thread = origin.pid, origin.tid, origin.thread
+        worked[thread] += sample.metrics.work_ns + sample.metrics.spin_ns
+        slept[thread] += sample.metrics[WAIT]
+    return {
+        thread for thread, wait in slept.items() if wait and thread[1] and worked[thread] < _LEAST_WORK * wait
+    }
 
 
 def _team_wait(sample: PathSample) -> str:

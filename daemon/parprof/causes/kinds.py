@@ -13,6 +13,7 @@ from parprof.causes.diagnosis import Diagnosis, Kind, Setting, Test
 from parprof.causes.evidence import Tally
 from parprof.causes.locks import lock, lock_diagnosis
 from parprof.causes.machine import machine, too_many_threads
+from parprof.causes.processes import busiest_process, lone_process
 from parprof.causes.shares import (
     MOSTLY,
     imbalance_ratio,
@@ -172,7 +173,9 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     remedy = "pieces of equal size, or smaller ones that are fetched by whoever is free"
     if setting.is_openmp:
         remedy = "try schedule(dynamic) or schedule(guided)"
-    who = "processes" if many_processes(tally) > 1 else "threads"
+    who = "threads"
+    if many_processes(tally) > 1:
+        who, shown = "processes", f"{shown} (most: {busiest_process(tally)})"
     return Diagnosis(Kind.IMBALANCE, f"{who} have unequal shares of the work{shown}", remedy)
 
 
@@ -189,7 +192,15 @@ def _too_few_threads(threads: int, setting: Setting) -> Diagnosis:
 
 def _starved(site: LossSite, setting: Setting) -> Diagnosis | None:
     if is_single(site.tally, setting.cores):
-        gives = _GIVES.match(queue_of(site))
+        queue = queue_of(site)
+        if not queue and setting.total[WAIT] and site.region is None and not setting.is_openmp:
+            share = 100 * alone(site.tally.metrics, setting.cores)
+            return Diagnosis(
+                Kind.SERIAL,
+                f"one thread works here, {share:.0f} % of that time alone",
+                "run it in parallel, or beside more of the other work",
+            )
+        gives = _GIVES.match(queue)
         return Diagnosis(
             Kind.STARVED,
             "other threads wait for it to take what they make"
@@ -202,13 +213,24 @@ def _starved(site: LossSite, setting: Setting) -> Diagnosis | None:
     remedy = "smaller pieces of work, with fewer dependences"
     if setting.is_openmp:
         remedy = "try schedule(dynamic), or smaller pieces with fewer dependences"
+    who = "processes" if many_processes(site.tally) > 1 else "threads"
     what = (
-        "threads have equal shares, yet wait for each other at times: uneven or few pieces, or a busy machine"
+        f"{who} have equal shares, yet wait for each other at times: uneven or few pieces, or a busy machine"
     )
     return Diagnosis(Kind.STARVED, what, remedy, is_likely=False)
 
 
-KINDS: tuple[Test, ...] = (stall, _creation, _overhead, lock, machine, _serial, _imbalance, _starved)
+KINDS: tuple[Test, ...] = (
+    stall,
+    _creation,
+    _overhead,
+    lone_process,
+    lock,
+    machine,
+    _serial,
+    _imbalance,
+    _starved,
+)
 
 
 def diagnose(site: LossSite, setting: Setting) -> Diagnosis:

@@ -11,6 +11,8 @@ _CROWD = 20
 """Threads for each core: nobody keeps so many at work."""
 _BRIEF = 5
 """Samples: a thread with so few did little."""
+_EXPLAINS = 0.5
+"""Of a loss: if others had the cores for so long in all of the run, they may be why."""
 BUSY_MACHINE = Diagnosis(
     Kind.BUSY_MACHINE,
     "its threads waited for cores that others used",
@@ -38,7 +40,23 @@ def machine(site: LossSite, setting: Setting) -> Diagnosis | None:
         return None
     if shares_explain(site.tally, setting.cores):
         return None
-    return too_many_threads(site, setting) if len(workers(site.tally)) > setting.cores else BUSY_MACHINE
+    is_crowded = len(workers(site.tally)) > setting.cores and _want_more_than_there_is(metrics, setting)
+    if is_crowded:
+        return too_many_threads(site, setting)
+    # else they lacked cores because of each other, as where a third one does a little now and then
+    others_had_them = setting.withheld_s * 1e9 >= _EXPLAINS * lost_ns(metrics)
+    return BUSY_MACHINE if others_had_them else None
+
+
+def _want_more_than_there_is(metrics: Metrics, setting: Setting) -> bool:
+    """Whether more threads wanted cores at a time than there are; else others had these.
+
+    A routine of Go, say, goes from thread to thread, and of these few want a core at a time. How long it took is known
+    by the core time that was had, and by how much was had of all that there was in the run.
+    """
+    available_ns = setting.cores * setting.elapsed_s * 1e9
+    had = min(setting.total.effort_ns / available_ns, 1.0) if available_ns else 1.0
+    return (metrics.work_ns + metrics.ready_ns) * had >= metrics.effort_ns
 
 
 def too_many_threads(site: LossSite, setting: Setting) -> Diagnosis:

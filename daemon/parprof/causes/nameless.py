@@ -16,7 +16,7 @@ _REMEDIES = (
         "start java with -XX:+PreserveFramePointer -XX:+UnlockDiagnosticVMOptions -XX:+DumpPerfMapAtExit (JDK 17 or "
         "later), or with the first of these alone, and run `jcmd PID Compiler.perfmap` while it is profiled",
     ),
-    (r"node|nodejs|electron", "start node with --perf-basic-prof"),
+    (r"node|nodejs|electron", "start node with --perf-basic-prof --interpreted-frames-native-stack"),
     (r"python[\d.]*", "start python with -X perf (3.12 or later)"),
     (r"erl|beam\.smp|iex|elixir", "start the Erlang emulator with +JPperf true (in ERL_FLAGS, too)"),
     (r"ruby[\d.]*", "start ruby with --yjit-perf (3.3 or later)"),
@@ -33,14 +33,29 @@ def is_nameless(sample: PathSample) -> bool:
     return any(frame.name == ANONYMOUS for frame in sample.path)
 
 
-def nameless_share(samples: Iterable[PathSample]) -> float:
-    """How much of the core time that is lost is on call paths with such code, 0 to 1."""
+def _is_cut(sample: PathSample) -> bool:
+    """Whether its stack ends in the middle, and nothing of it has a source."""
+    path = sample.path
+    return bool(path) and path[0].name == "[truncated]" and not any(frame.file for frame in path)
+
+
+def nameless_share(samples: Iterable[PathSample], program: str = "") -> float:
+    """How much of the core time that is lost is on call paths with such code, 0 to 1.
+
+    ``program``: what was run. If its functions can be given names, stacks that are cut short are so by such code.
+    """
     lost = nameless = 0.0
+    counts_cut = knows_how_to_name(program)
     for sample in samples:
         here = lost_ns(sample.metrics)
         lost += here
-        nameless += here if is_nameless(sample) else 0.0
+        nameless += here if is_nameless(sample) or (counts_cut and _is_cut(sample)) else 0.0
     return nameless / lost if lost else 0.0
+
+
+def knows_how_to_name(program: str) -> bool:
+    """Whether there is a way that is this program's own."""
+    return how_to_name(program) != _ANY_RUNTIME
 
 
 def how_to_name(program: str) -> str:

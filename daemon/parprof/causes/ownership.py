@@ -31,12 +31,12 @@ class Owner(IntEnum):
 
 _SYSTEM_MODULES = re.compile(
     r"\[|linux-vdso|ld[-.]|(?:lib(?:c|m|dl|rt|pthread|util|stdc\+\+|c\+\+|c\+\+abi|gcc_s|unwind|gfortran|quadmath|flang\w*|"
-    r"gomp|omp|iomp5|omp5|tbb|tbbmalloc|opencilk|cilkrts|cilk|jemalloc|tcmalloc|mimalloc|jvm|jli|node|ruby|julia)(?!\w)"
+    r"gomp|omp|iomp5|omp5|tbb|tbbmalloc|opencilk|cilkrts|cilk|jemalloc|tcmalloc|mimalloc|jvm|jli|node|ruby|julia|R)(?!\w)"
     r"|lib(?:python|std-)\S*)[-.\d]*"
 )
 """Match the base names of files."""
 _INTERPRETERS = re.compile(
-    r"(?:lib)?(?:python|pypy|node|nodejs|java|ruby|perl|php|julia|lua)[\d.]*(?:\.so\S*)?\Z"
+    r"(?:lib)?(?:python|pypy|node|nodejs|java|ruby|perl|php|julia|lua|R|beam\.smp)[\d.]*(?:\.so\S*)?\Z"
 )
 _SYSTEM_NAMES = re.compile(
     r"std::|__gnu_cxx::|__cxxabiv1::|core::|alloc::|<(?:core|alloc|std)::|_ZN?K?(?:St|4core|3std|5alloc|9__gnu_cxx)|"
@@ -48,6 +48,12 @@ _SYSTEM_SOURCES = re.compile(
     r"<frozen|node:|/rustc/|.*/library/(?:std|core|alloc)/src/|/usr/(?:include|lib/gcc|lib/llvm)|.*/include/c\+\+/|"
     r".*/lib/python\d[\d.]*/(?!site-packages|dist-packages)|.*/lib/go[^/]*/src/runtime|.*/go/src/runtime"
 )
+_GO_LIBRARY = re.compile(
+    r".*/go[^/]*/src/(?:archive|bufio|bytes|cmp|compress|container|context|crypto|database|debug|embed|encoding|errors|"
+    r"expvar|flag|fmt|go|hash|html|image|index|internal|io|iter|log|maps|math|mime|net|os|path|plugin|reflect|regexp|"
+    r"slices|sort|strconv|strings|structs|sync|syscall|testing|text|time|unicode|unique|unsafe|vendor|weak)(?:/|\Z)"
+)
+"""Its own packages: a program's may lie beside them, in a workspace that is called go, too."""
 _LIBRARY_SOURCES = re.compile(
     r".*/(?:site|dist)-packages/|.*/\.cargo/registry/|.*/node_modules/|.*/go/pkg/mod/|.*/vendor/[^/]+/"
 )
@@ -64,10 +70,13 @@ _SYSTEM_FOLDERS = re.compile(r"/(?:usr/|build/|lib|opt/|nix/|snap/|gnu/store/)|.
 _COMPILED_SYSTEM = re.compile(
     r"\[|py::|(?:Builtin|BytecodeHandler|Stub|RegExp|Handler):|(?:\S+ )?node:internal|"
     r"Interpreter\Z|StubRoutines\b|I2C/C2I |\w+Blob\Z|[vi]table |\w+[ _]stub\b|Signature Handler|"
-    r"(?:[\w.$\[\]]+ )?(?:javax?|jdk|sun|com\.sun)\.|\[*L(?:javax?|jdk|sun|com/sun)/"
+    r"(?:[\w.$\[\]]+ )?(?:javax?|jdk|sun|com\.sun)\.|\[*L(?:javax?|jdk|sun|com/sun)/|"
+    r"\$(?:global::|(?:erts_\w+|erlang|lists|maps|sets|ordsets|orddict|dict|gb_\w+|proplists|queue|array|string|binary|"
+    r"unicode|ets|dets|io|io_lib\w*|file|filelib|filename|re|rand|math|timer|proc_lib|gen|gen_\w+|supervisor|"
+    r"code\w*|init|error_handler|prim_\w+|'Elixir\.(?:Enum|Map|List|String|Stream|Keyword|Task|GenServer|Agent)'):)"
 )
-"""Names of code that was compiled at run time and is no program's: V8's and HotSpot's own, Java's library, and what
-CPython puts before each of its functions for perf."""
+"""Names of code that was compiled at run time and is no program's: V8's and HotSpot's own, the libraries of Java and of
+Erlang, and what CPython puts before each of its functions for perf."""
 _ADDRESS = re.compile(r"0x[0-9a-f]+\Z|\[")
 
 
@@ -112,6 +121,12 @@ def runs_others_work(frame: Frame) -> bool:
     return frame.module == SCRIPT and _SCHEDULERS.match(frame.file) is not None
 
 
+def interpreter(program: str) -> str:
+    """The name of a program, by its path, that only runs others: ``ruby``, ``R``, ``beam.smp``; else empty."""
+    base = os.path.basename(program)
+    return base if _INTERPRETERS.match(base) else ""
+
+
 def _is_of_interpreter(base: str) -> bool:
     """Whether a file is a module in C of Python's own library."""
     extension = _EXTENSION.fullmatch(base)
@@ -129,6 +144,6 @@ def _is_own_library(frame: Frame) -> bool:
 
 
 def _by_source(file: str) -> Owner:
-    if _LIBRARY_SOURCES.match(file):
+    if _LIBRARY_SOURCES.match(file) or _GO_LIBRARY.match(file):
         return Owner.LIBRARY
     return Owner.SYSTEM if _SYSTEM_SOURCES.match(file) else Owner.PROGRAM

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ from parprof.attribution.gain import gain_bound
 from parprof.attribution.interval import share_interval
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting, runtime_in_use
 from parprof.causes.evidence import Evidence, Place, Tally
+from parprof.causes.interpreters import of_interpreter
 from parprof.causes.kinds import diagnose
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
 from parprof.causes.ownership import Owner
@@ -77,8 +79,15 @@ class Cause:
 
 def find_causes(profile: Profile) -> list[Cause]:
     """What to act on in a profile, the worst first."""
-    process = profile.process
-    found = causes_of(profile.samples, process.cores, process.runtime, profile.elapsed_s)
+    process, account = profile.process, profile.accounting
+    found = causes_of(
+        profile.samples,
+        process.cores,
+        process.runtime,
+        profile.elapsed_s,
+        process.program,
+        withheld_s=math.inf if account is None else account.withheld_s,
+    )
     return [_with_names(cause, profile.samples, process.program) for cause in found]
 
 
@@ -96,20 +105,33 @@ def _with_names(cause: Cause, samples: Sequence[PathSample], program: str) -> Ca
     return replace(cause, what=what, remedy=how_to_name(program))
 
 
-def causes_of(samples: Sequence[PathSample], cores: int, runtime: str, elapsed_s: float = 0.0) -> list[Cause]:
+def causes_of(
+    samples: Sequence[PathSample],
+    cores: int,
+    runtime: str,
+    elapsed_s: float = 0.0,
+    program: str = "",
+    *,
+    withheld_s: float = math.inf,
+) -> list[Cause]:
     """The same from samples alone. ``cores``: n. ``runtime``: in whose words remedies are told. ``elapsed_s``: how long
-    the program ran; 0: not known."""
+    the program ran; 0: not known. ``program``: what was run, by its path or name. ``withheld_s``: core time that it
+    was not given."""
     evidence = Evidence(samples, cores)
     total = evidence.root.all.metrics
     if cores < 2 or total.samples < LEAST_SAMPLES or not total.work_ns:
         return []
-    setting = Setting(cores, runtime_in_use(runtime, samples), total, evidence.scripts, elapsed_s)
+    setting = Setting(
+        cores, runtime_in_use(runtime, samples), total, evidence.scripts, elapsed_s, program, withheld_s
+    )
     if program_is_serial(evidence.root.all, cores):
         found = [(_serial_program(evidence, setting), 1.0)]
     else:
         judged = [(site, diagnose(site, setting)) for site in SiteSearch(evidence, cores).sites()]
         found = [_cause(site, diagnosis, setting) for site, diagnosis in _joined(judged)]
-        found += [(cause, 1.0) for cause in _unseen(samples, setting)]
+        found += [
+            (cause, 1.0) for cause in (*_unseen(samples, setting), *_nowhere(evidence, setting, samples))
+        ]
     weighed = [
         (one.lost_ns * weight, one)
         for one, weight in found
@@ -248,6 +270,15 @@ def _unseen(samples: Sequence[PathSample], setting: Setting) -> list[Cause]:
     what = f"nobody works for {elapsed_of(lost, setting)}, and it was not seen where threads wait"
     remedy = "a higher budget lets more be seen (--budget 20)"
     return [_without_place(Kind.STALL, metrics, setting, what, remedy)]
+
+
+def _nowhere(evidence: Evidence, setting: Setting, samples: Sequence[PathSample]) -> list[Cause]:
+    """What an interpreter loses in functions that are not known."""
+    found = of_interpreter(evidence, setting, samples)
+    if found is None:
+        return []
+    site, diagnosis = found
+    return [_without_place(diagnosis.kind, site.tally.metrics, setting, diagnosis.what, diagnosis.remedy)]
 
 
 def _without_place(kind: Kind, metrics: Metrics, setting: Setting, what: str, remedy: str) -> Cause:

@@ -46,6 +46,12 @@ _WAITS = {
     "network": ("for the network", "have several requests under way at once, or ask ahead of time"),
 }
 """By kind of wait: what is waited for, in words, and what to do about it."""
+_TIMED = re.compile(r"timed|clock")
+_TIMED_REMEDY = (
+    "where it looks again after a time, let it be told when there is something to do; else see what that "
+    "thread waits for"
+)
+"""Calls that wait for either: nobody sees which of the two it was."""
 _CALL = re.compile(r"[a-z]\w{,23}")
 """A name as calls of the C library have them; others are left out of the sentence."""
 _SPIN_ALONE = Diagnosis(
@@ -79,6 +85,8 @@ def _waited_for(call: str, kind: str) -> tuple[str, str]:
     if kind not in _WAITS:
         return f"in {call}" if call else "", _STALL_REMEDY
     what, remedy = _WAITS[kind]
+    if kind in ("lock", "condition") and _TIMED.search(call):
+        what, remedy = f"{what}, or for time to pass", _TIMED_REMEDY
     if not _CALL.fullmatch(call):
         call = "sleep" if kind == "sleep" else ""
     return f"{what} ({call})" if call and not what.endswith(")") else what, remedy

@@ -93,7 +93,8 @@ def exclusive_waits(site: LossSite) -> dict[str, float]:
 
 def script_waits(site: LossSite) -> tuple[float, float]:
     """For how long threads slept for the GIL, and for locks that scripts made, in all of the program of a site."""
-    waits = waits_of(_root(site).all)
+    whole = _root(site).all
+    waits = waits_of(whole)
     gil = sum(amount for name, amount in waits.items() if _GIL.match(name))
     return gil, sum(amount for name, amount in waits.items() if _SCRIPT_LOCK.match(name))
 
@@ -104,10 +105,18 @@ def _is_queue(function: str) -> bool:
 
 def queue_of(site: LossSite) -> str:
     """The function in which other threads wait for the next one of a pipeline, if they do so for most of the time that
-    a thread's function alone is at work; else empty."""
+    a thread's function alone is at work; else empty.
+
+    Who has nothing to do all the time, as the spare threads of a language's scheduler, is no consumer.
+    """
     if site.region is None:
         return ""
-    waits = {name: amount for name, amount in waits_of(_root(site).all).items() if _is_queue(name)}
+    whole = _root(site).all
+    waits = {
+        name: amount - whole.idlers.get(name, 0.0)
+        for name, amount in waits_of(whole).items()
+        if _is_queue(name)
+    }
     if sum(waits.values()) < 0.5 * site.tally.metrics.idleness_ns:
         return ""
     return max(waits, key=lambda name: waits[name], default="")

@@ -75,7 +75,7 @@ def nothing_to_act_on(profile: Profile, total: Metrics) -> str:
             f"{lost} % of the cores' time is lost as far as {total.samples} samples tell, too few to say where:"
             " measure for longer, or with a higher -F"
         )
-    share = nameless_share(profile.samples)
+    share = nameless_share(profile.samples, profile.process.program)
     if share >= MOSTLY_NAMELESS:
         return (
             f"{lost} % of the cores' time is lost, {rounded(100 * share)} % of that in code that was made at run time"

@@ -11,7 +11,8 @@ A loop is taken to wait if
 
 Loops that a compiler made of ordinary code keep such decisions in registers, for without a store they cannot change:
 only code that is told that others write (``volatile``, atomic) reads again. Values that were put aside on the stack
-for want of registers are read again too, so what is found by ``rsp`` or ``rbp`` decides nothing.
+for want of registers are read again too, so what is found by ``rsp`` decides nothing, nor by ``rbp``, unless the
+function saves that and never makes it its frame pointer: then it is a register like any other.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Value(IntEnum):
 _STACK = ("rsp", "rbp")
 _MEMORY = re.compile(r"\[(.*)\]")
 _FLAGS = "flags"
+_NO_FRAME = "no frame pointer"
+"""In a state where ``rbp`` is a register like any other."""
 _COPIES = ("mov", "movzx", "movsx", "movsxd", "movabs")
 _COMPARES = ("cmp", "test")
 _CHANGES = ("and", "or", "xor", "add", "sub", "shl", "shr", "sar", "sal", "inc", "dec", "neg", "not", "lea")
@@ -163,6 +166,8 @@ class _Loop:
                 return False
             written |= targets
         state: _State = dict.fromkeys(written, Value.OTHER)
+        if not _has_frame_pointer(code):
+            state[_NO_FRAME] = Value.STEADY
         is_decided_elsewhere = False
         is_long = len(self._way) > MAX_BLOCKS
         if is_long and sum(map(self._synchronizes, self._blocks)) < len(self._way) - 1:
@@ -254,6 +259,20 @@ def _written(mnemonic: str, text: str) -> set[str] | None:
     return None
 
 
+def _has_frame_pointer(code: Code) -> bool:
+    """Whether ``rbp`` may lead to the stack: it is made to, or a caller's is kept, as in parts that are split off."""
+    saves = False
+    for mnemonic, text in zip(code.mnemonics, code.operands, strict=True):
+        operands = _operands(text)
+        if mnemonic == "push" and operands == ["rbp"]:
+            saves = True
+        elif mnemonic == "enter" or (
+            mnemonic in ("mov", "lea") and operands[:1] == ["rbp"] and "rsp" in "".join(operands[1:])
+        ):
+            return True
+    return not saves
+
+
 def _step(state: _State, mnemonic: str, text: str) -> bool:
     """Bring up to date what is known; False where the loop gets on in memory, as loops do that work."""
     operands = _operands(text)
@@ -289,9 +308,10 @@ def _value(state: _State, operand: str) -> Value:
     """What is known of an operand."""
     if found := _MEMORY.search(operand):
         # what the stack holds may have been put aside there: it decides nothing
+        stack = _STACK[:1] if _NO_FRAME in state else _STACK
         return (
             Value.STEADY
-            if any(WHOLE_REGISTER.get(word) in _STACK for word in _words(found))
+            if any(WHOLE_REGISTER.get(word) in stack for word in _words(found))
             else Value.FOREIGN
         )
     register = WHOLE_REGISTER.get(operand)

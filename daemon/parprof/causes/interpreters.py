@@ -1,0 +1,70 @@
+"""Losses in interpreters and emulators whose functions are not known: no place of the program's can be named, but how
+its threads share the time can be told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from parprof.causes.diagnosis import Diagnosis, Kind, Setting
+from parprof.causes.evidence import Evidence
+from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, knows_how_to_name, nameless_share
+from parprof.causes.ownership import interpreter
+from parprof.causes.processes import lone_process
+from parprof.causes.shares import many_processes, one_at_a_time, workers
+from parprof.causes.sites import LossSite, alone, effort_ns, is_single, lost_ns
+from parprof.model import PathSample
+
+_LEAST = 0.1
+"""Of all effort: what is lost there is named from here on."""
+_MOSTLY = 0.8
+_LOCKS = (
+    (r"ruby[\d.]*", "the GVL", "use processes (fork), or Ractors"),
+    (r"(?:python|pypy)[\d.]*", "the GIL", "use processes (multiprocessing, concurrent.futures)"),
+)
+"""Interpreters that let one thread at a time run."""
+
+
+def of_interpreter(
+    evidence: Evidence, setting: Setting, samples: Sequence[PathSample]
+) -> tuple[LossSite, Diagnosis] | None:
+    """What is lost where nothing of the program's was seen, and what can be said of it; ``None``: nothing."""
+    name = interpreter(setting.program)
+    lost = lost_ns(evidence.unnamed.metrics)
+    if not name or lost < _LEAST * effort_ns(setting.total):
+        return None
+    site = LossSite(evidence.root, evidence.unnamed, None, whole=False)
+    remedy = f"--view flat tells the functions of {name}"
+    if knows_how_to_name(setting.program) and nameless_share(samples, setting.program) >= MOSTLY_NAMELESS:
+        remedy = f"for names of the program's functions, {how_to_name(setting.program)}"
+    found = (
+        lone_process(site, setting)
+        or _alone(site, setting, name, remedy)
+        or _turns(site, setting, name, remedy)
+    )
+    return (site, found) if found is not None else None
+
+
+def _turns(site: LossSite, setting: Setting, name: str, remedy: str) -> Diagnosis | None:
+    threads = len(workers(site.tally))
+    if threads < 2 or many_processes(site.tally) > 1:
+        return None
+    if alone(site.tally.metrics, setting.cores) < _MOSTLY and not one_at_a_time(site, setting):
+        return None
+    told = f"one thread at a time works, {threads} of them in turn"
+    for pattern, lock, advice in _LOCKS:
+        if re.fullmatch(pattern, name):
+            return Diagnosis(Kind.LOCK, f"{told}: as a rule for the interpreter's own lock ({lock})", advice)
+    return Diagnosis(Kind.SERIAL, f"{told}, {_where(name)}", remedy)
+
+
+def _alone(site: LossSite, setting: Setting, name: str, remedy: str) -> Diagnosis | None:
+    if not is_single(site.tally, setting.cores) or alone(site.tally.metrics, setting.cores) < _MOSTLY:
+        return None
+    idle = setting.cores - 1
+    others = "the other core is idle" if idle == 1 else f"{idle} of {setting.cores} cores are idle"
+    return Diagnosis(Kind.SERIAL, f"one thread works {_where(name)}, {others}", remedy)
+
+
+def _where(name: str) -> str:
+    return f"in code of {name} itself, or such that it gives no names"

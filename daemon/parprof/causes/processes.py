@@ -1,0 +1,70 @@
+"""Losses of a job of several processes that are one process's: it works, and the others have nothing to do."""
+
+from __future__ import annotations
+
+from parprof.causes.diagnosis import Diagnosis, Kind, Setting
+from parprof.causes.evidence import Tally
+from parprof.causes.shares import MOSTLY, many_processes
+from parprof.causes.sites import LossSite, alone, knows_threads
+from parprof.metrics import STOLEN, Metrics
+
+_MOST = 0.6
+"""Of the idleness at a place: who has so much of it is the one to name."""
+_ALONE = 0.5
+"""Of its time: so long at least it works by itself."""
+
+
+def lone_process(site: LossSite, setting: Setting) -> Diagnosis | None:
+    """One process works alone for long, and has most of the idleness: the parent of a pool that makes what the others
+    work on, or the longest piece of a job, begun last."""
+    tally = site.tally
+    if not knows_threads(tally) or (several := many_processes(tally)) < 2:
+        return None
+    by_process = metrics_of_processes(tally)
+    first = max(by_process, key=lambda pid: _idle_ns(by_process[pid]))
+    mine = by_process[first]
+    if (
+        _idle_ns(mine) < _MOST * sum(map(_idle_ns, by_process.values()))
+        or alone(mine, setting.cores) < _ALONE
+    ):
+        return None
+    share = 100 * mine.work_ns / tally.metrics.work_ns
+    who = f"one of {several} processes, {name_of(tally, first)},"
+    by_itself = alone(mine, setting.cores)
+    if by_itself < MOSTLY:  # ranks of unequal sizes, or who hands out work does more of it than the others
+        return Diagnosis(
+            Kind.IMBALANCE,
+            f"{who} does {share:.0f} % of the work here, and {100 * by_itself:.0f} % of that alone",
+            "divide what it does more evenly among processes",
+        )
+    told = f"{who} works while the others have nothing to do"
+    return Diagnosis(
+        Kind.SERIAL,
+        f"{told}; it does {share:.0f} % of the work here",
+        "divide what it does among processes, or begin it first, beside the others' work",
+    )
+
+
+def metrics_of_processes(tally: Tally) -> dict[int, Metrics]:
+    """What each process had of it."""
+    out: dict[int, Metrics] = {}
+    for (pid, _, _), metrics in tally.threads.items():
+        out.setdefault(pid, Metrics()).add(metrics)
+    return out
+
+
+def busiest_process(tally: Tally) -> str:
+    """The process that did most of the work, by name and number."""
+    by_process = metrics_of_processes(tally)
+    return name_of(tally, max(by_process, key=lambda pid: by_process[pid].work_ns))
+
+
+def name_of(tally: Tally, pid: int) -> str:
+    """A process by the name of its first thread, or of its busiest, and its number."""
+    threads = [(label, metrics) for label, metrics in tally.threads.items() if label[0] == pid]
+    (_, _, name), _ = max(threads, key=lambda pair: (pair[0][1] == pid, pair[1].work_ns))
+    return f"{name} (pid {pid})" if name and not name.startswith("tid ") else f"pid {pid}"
+
+
+def _idle_ns(metrics: Metrics) -> float:
+    return metrics.idleness_ns + metrics[STOLEN]
