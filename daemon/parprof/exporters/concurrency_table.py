@@ -36,7 +36,7 @@ _UNKNOWN_JOB = (
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class LevelColumn:
     """A column of the table of functions."""
 
     heading: str
@@ -125,20 +125,20 @@ class ConcurrencyTable:
             self._screen.line(f"And {len(busiest) - _MOST_PROCESSES} more processes.")
         self._screen.line("")
 
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[LevelColumn]:
         """All columns but the last, those that can be spared last. Recursion counts once."""
         return [
             _seconds("elapsed", "s incl.", lambda levels: AtWork.of(levels).elapsed_ns),
             _seconds("seq.", "s incl.", lambda levels: AtWork.of(levels).sequential_ns),
             _seconds("conc.", "s incl.", lambda levels: AtWork.of(levels).concurrent_ns),
             *(self._share(at, group) for at, group in enumerate(self._groups)),
-            Column(
+            LevelColumn(
                 "elapsed\ns excl.", _SECONDS_WIDTH, lambda one: _amount(AtWork.of(one.exclusive).elapsed_ns)
             ),
         ]
 
-    def _share(self, at: int, group: tuple[int, int | None]) -> Column:
-        return Column(
+    def _share(self, at: int, group: tuple[int, int | None]) -> LevelColumn:
+        return LevelColumn(
             f"% at\n{range_name(*group)}",
             _SHARE_WIDTH,
             lambda one: f"{100 * AtWork.of(one.inclusive).shares(self._groups)[at]:.1f}",
@@ -154,8 +154,8 @@ class ConcurrencyTable:
         return mine[0] / self._all[0] if mine else 0.0
 
 
-def _seconds(heading: str, below: str, value: Callable[[Levels], float]) -> Column:
-    return Column(f"{heading}\n{below}", _SECONDS_WIDTH, lambda one: _amount(value(one.inclusive)))
+def _seconds(heading: str, below: str, value: Callable[[Levels], float]) -> LevelColumn:
+    return LevelColumn(f"{heading}\n{below}", _SECONDS_WIDTH, lambda one: _amount(value(one.inclusive)))
 
 
 def _amount(value_ns: float) -> str:

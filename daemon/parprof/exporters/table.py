@@ -11,7 +11,7 @@ from parprof.exporters.readable import readable
 from parprof.exporters.screen import Screen
 from parprof.exporters.summary import facts, first_lines
 from parprof.exporters.table_columns import Columns
-from parprof.exporters.table_names import Names, named
+from parprof.exporters.table_names import RowNames, named
 from parprof.exporters.table_rows import PRUNE_SHARE, Rows
 from parprof.exporters.views import View
 from parprof.model import Profile
@@ -46,7 +46,7 @@ def _print_view(tree: CallingContextTree, profile: Profile, view: View, screen: 
         if not concurrency.has_functions:
             return
     chosen = rows.choose()
-    names = Names(view)
+    names = RowNames(view)
     columns = Columns(tree.root.inclusive, profile.process.cores, view, screen, concurrency)
     shown = columns.fitting(names.widest(chosen.rows) if screen.is_limited else 0)
     headings = [*((column.heading, column.width) for column in shown), (names.heading, 0)]

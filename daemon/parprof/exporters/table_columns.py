@@ -175,7 +175,7 @@ class Columns:
 
     @staticmethod
     def _concurrency_columns(table: ConcurrencyTable) -> list[Column]:
-        def cell(column: concurrency_table.Column) -> Callable[[Item, Item], str]:
+        def cell(column: concurrency_table.LevelColumn) -> Callable[[Item, Item], str]:
             return lambda first, _: column.cell(table.of(first.procedure))
 
         return [Column(column.heading, column.width, cell(column)) for column in table.columns()]

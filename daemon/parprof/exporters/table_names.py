@@ -24,7 +24,7 @@ _HEADINGS = {
 }
 
 
-class Names:
+class RowNames:
     """The last column of one view."""
 
     def __init__(self, view: View) -> None:
