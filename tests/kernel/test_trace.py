@@ -21,9 +21,19 @@ NAPS = 200
 NAPPER = f"import time\ninput()\nfor _ in range({NAPS}): time.sleep(0.001)"
 
 
+def await_reading(pid: int) -> None:
+    """Until a process sleeps in read(0, ...)."""
+    deadline = time.monotonic() + 20
+    while not Path(f"/proc/{pid}/syscall").read_text().startswith("0 0x0 "):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def nap(kernel: BpfKernel, pause_s: float = 0.0) -> int:
     """A thread that sleeps so often; its id."""
+    kernel.await_walks()
     with subprocess.Popen([sys.executable, "-S", "-c", NAPPER], stdin=subprocess.PIPE) as process:
+        await_reading(process.pid)  # the thread is known from its wake-up on, before it naps
         kernel.watch(process.pid, 1, WatchConfig())
         assert process.stdin
         process.stdin.write(b"\n")

@@ -91,6 +91,12 @@ def test_another_copy_has_threads_of_its_own(other: File) -> None:
     assert after(PLAIN, File("libgomp.so.1"), File("libmpi.so.40")).holds
 
 
+def test_a_copy_that_comes_last_is_told_of_before_all_else() -> None:
+    before = after(PLAIN, File("late.so", FileFacts(imports=frozenset({"GOMP_task"}))))
+    now = after(PLAIN, File("libgomp.so.1"), File("libgomp-24e2ab19.so.1"), before=before)
+    assert "GOMP_task" in before.spoilt_by and "one is read" in now.spoilt_by
+
+
 def test_a_runtime_that_came_later() -> None:
     now = look_again(MemoryChoice(PLAN, agent=Libgomp()), [Libgomp(), OneTbb()], cast(Any, Mapped(PLAIN)))
     assert not now.holds and "those of onetbb" in now.spoilt_by

@@ -12,11 +12,9 @@ from parprof.process.epochs import LoadMaps
 from parprof.process.loadmap import DsoCache, LoadMap, Mapping
 from parprof.unwind.placing import Placer
 
-_PAUSE = 10.0
-"""A load map is read again after so many times as long as we computed for it: an eleventh of a core at most while a
-program loads libraries, which on two threads of one core it pays for. The kernel finds by itself what is mapped
-meanwhile: of 800 samples of an import of scikit-learn 9 to 13 % were cut short in libraries that had just come, as
-with a third of this pause."""
+_PAUSE, _LONG_PAUSE, _LONG_READING_S = 3.0, 10.0, 0.01
+"""A load map is read again after so many times as long as we computed for it: a quarter of a core at most while a
+program loads libraries, less where the map is huge."""
 
 
 class Mapped:
@@ -55,7 +53,8 @@ class Mapped:
         except TargetError:
             return False
         took_s = time.thread_time() - started_cpu
-        self.next_reading_s = time.monotonic() + _PAUSE * took_s
+        pause = _PAUSE if took_s < _LONG_READING_S else _LONG_PAUSE
+        self.next_reading_s = time.monotonic() + pause * took_s
         if not fresh.mappings:
             return False
         if fresh is not self.newest:

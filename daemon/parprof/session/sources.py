@@ -151,10 +151,13 @@ def _has_inside(dso: Dso, agent: Agent) -> bool:
 
 
 def look_again(memory: MemoryChoice, agents: list[Agent], load_map: LoadMap) -> MemoryChoice:
-    """The same way to read n_w, judged by what is mapped now: a library that came later may use more."""
-    if memory.agent is None or memory.spoilt_by:
+    """The same way to read n_w, judged by what is mapped now: a library that came later may use more.
+
+    What was not right once stays so; the reason is that of now, a second copy of the runtime before anything else.
+    """
+    if memory.agent is None:
         return memory
-    return replace(memory, spoilt_by=_spoilt_by(memory.agent, agents, load_map))
+    return replace(memory, spoilt_by=_spoilt_by(memory.agent, agents, load_map) or memory.spoilt_by)
 
 
 def _spoilt_by(agent: Agent, agents: list[Agent], load_map: LoadMap) -> str:
