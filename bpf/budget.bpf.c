@@ -103,7 +103,8 @@ static __always_inline void pay_for_glimpse(struct process *p, u64 ns)
 		__sync_fetch_and_add(&scope->glimpse_left_ns, -(s64)ns);
 }
 
-/* Whether the glimpse that lasts has used up what it may cost, or the process all that it has: nothing else is to pay for it. */
+/* Whether the glimpse that lasts has used up what it may cost, or the process all that it has: nothing else is to pay for
+ * it. */
 static __always_inline int glimpse_is_over(struct process *p, struct settings *s)
 {
 	struct scope *scope;
@@ -255,9 +256,9 @@ static __always_inline void refill(struct process *p, struct settings *s, u32 tg
 		p->thin--;
 }
 
-/* Switches are not followed at this sample of the clock. Counts it, and asks for a glimpse when that can be paid: from the share of what the
- * job used since it asked last, so that a quiet hour does not buy a hundred at once, and from what is saved up, so that samples
- * that take all there is leave none. */
+/* Switches are not followed at this sample of the clock. Counts it, and asks for a glimpse when that can be paid: from the
+ * share of what the job used since it asked last, so that a quiet hour does not buy a hundred at once, and from what is
+ * saved up, so that samples that take all there is leave none. */
 static __always_inline void ask_for_glimpse(struct process *p, struct settings *s, u32 tgid, u32 tid)
 {
 	struct scope *scope = find_scope(p->scope);

@@ -93,8 +93,7 @@ def exclusive_waits(site: LossSite) -> dict[str, float]:
 
 def script_waits(site: LossSite) -> tuple[float, float]:
     """For how long threads slept for the GIL, and for locks that scripts made, in all of the program of a site."""
-    whole = _root(site).all
-    waits = waits_of(whole)
+    waits = waits_of(_root(site).all)
     gil = sum(amount for name, amount in waits.items() if _GIL.match(name))
     return gil, sum(amount for name, amount in waits.items() if _SCRIPT_LOCK.match(name))
 

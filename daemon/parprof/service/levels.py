@@ -38,9 +38,8 @@ class LevelClock:
 
     def __init__(self) -> None:
         """Nothing was read yet."""
-        self._read: dict[int, tuple[float, ...]] = {}
-        """By number of scope."""
         self._states: dict[int, ScopeState] = {}
+        """As they were read last, by number of scope."""
         self._states_before: dict[int, ScopeState] = {}
         self.since_ns: Mapping[int, tuple[int, ...]] = {}
         """What the last `advance` found, at each n_w instead of level."""
@@ -58,22 +57,16 @@ class LevelClock:
             first.setdefault(target.scope.number, target)
         out: dict[int, tuple[float, ...]] = {}
         since_ns: dict[int, tuple[int, ...]] = {}
-        states: dict[int, ScopeState] = {}
+        states = {number: state for number, state in self._states.items() if number in first}
         for number, target in first.items():
             state = _state_of(target, now_ns)
             if state is None:
                 continue
-            seconds = by_level_s(state.level_ns)
-            before = self._read.get(number, NONE)
-            since = tuple(max(now - then, 0.0) for now, then in zip(seconds, before, strict=True))
-            self._read[number] = seconds
-            earlier = self._states.get(number)
-            since_ns[target.image] = _grown(state, earlier)
+            since_ns[target.image] = _grown(state, self._states.get(number))
             states[number] = state
-            self.total_s = tuple(map(add, self.total_s, since))
-            out[target.image] = since
+            out[target.image] = by_level_s(since_ns[target.image])
+            self.total_s = tuple(map(add, self.total_s, out[target.image]))
         self.since_ns, self._states_before, self._states = since_ns, self._states, states
-        self._read = {number: seconds for number, seconds in self._read.items() if number in first}
         return out
 
     def times(self, target: Target, *, exact: bool) -> ScopeTimes | None:
