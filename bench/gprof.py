@@ -3,8 +3,10 @@
 
     python bench/gprof.py [--pairs N] [--seconds S]
 
-By turns: a program by itself, the same under `parprof record -F 1000`, and built with -pg. CPU time by the program's
-own clock. Then the program of froyd-2005's figure 1, whose two arcs take half of the time each: what both say of it.
+By turns: a program by itself, the same under `parprof record -F 1000`, under `perf record` at that rate without call
+paths (what the kernel's timer takes by itself; left out where there is no perf), and built with -pg. CPU time by the
+program's own clock. Then the program of froyd-2005's figure 1, whose two arcs take half of the time each: what record
+and gprof say of it.
 What runs beside slows a program down, never up: compared are the least times, and, to show how far one run
 is from another, the medians of the pairs. froyd-2005 has 2 to 7 % for its sampler and up to 263 % for gprof. Needs
 root, gcc and gprof.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -30,6 +33,7 @@ from reports import record_command  # noqa: E402
 
 SOURCE = ROOT / "bench/programs/cpu_bound.c"
 PATTERNS = ROOT / "tests/workloads/call_patterns.c"
+COLUMNS = ("record", "perf", "gprof")
 PROGRAMS = ("fib", "matrix", "sort", "sieve", "hash", "bodies", "fractal", "trees")
 
 
@@ -101,23 +105,31 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     args = parser.parse_args()
     print(describe())
-    print(f"{'program':<8} {'CPU s':>6} {'record %':>9} {'median':>7} {'gprof %':>8} {'median':>7}")
+    print(f"{'program':<8} {'CPU s':>6}", *(f"{name + ' %':>9} {'median':>7}" for name in COLUMNS))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plain, probed = build(folder)
         record = record_command(Path("out"), "-F", 1000)
+        perf = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "1000", "-o", "perf.data", "--"]
         for program in PROGRAMS:
             one_s = cpu_s([str(plain), program, "20"], folder) / 20
             what = [program, str(max(round(args.seconds / one_s), 1))]
-            alone, recorded, with_gprof = [], [], []
+            commands = {"record": [*record, str(plain)], "perf": [*perf, str(plain)], "gprof": [str(probed)]}
+            if shutil.which("perf") is None:
+                del commands["perf"]
+            alone: list[float] = []
+            under: dict[str, list[float]] = {name: [] for name in commands}
             for _ in range(args.pairs):
                 alone.append(cpu_s([str(plain), *what], folder))
-                recorded.append(cpu_s([*record, str(plain), *what], folder))
-                with_gprof.append(cpu_s([str(probed), *what], folder))
+                for column, command in commands.items():
+                    under[column].append(cpu_s([*command, *what], folder))
             row = f"{program:<8} {min(alone):6.2f}"
-            for times, width in ((recorded, 9), (with_gprof, 8)):
+            for column in COLUMNS:
+                if not (times := under.get(column)):
+                    row += f" {'-':>9} {'-':>7}"
+                    continue
                 more = statistics.median(time / bare for time, bare in zip(times, alone, strict=True))
-                row += f" {100 * (min(times) / min(alone) - 1):{width}.1f} {100 * (more - 1):7.1f}"
+                row += f" {100 * (min(times) / min(alone) - 1):9.1f} {100 * (more - 1):7.1f}"
             print(row, flush=True)
         figure_1(record, folder)
 
