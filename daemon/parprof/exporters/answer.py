@@ -16,6 +16,8 @@ from parprof.untrusted import printable
 
 _MAX_NAME = 60
 _LONG_PATH = 4
+_MUCH_WITHHELD_PERCENT = 30.0
+"""Of the cores' time: who was given so much less was not seen running as it would by itself."""
 
 
 def location(file: str, line: int, module: str) -> str:
@@ -65,6 +67,11 @@ def headline(profile: Profile, causes: Sequence[Cause]) -> str:
 def nothing_to_act_on(profile: Profile, total: Metrics) -> str:
     """Why no cause is named. ``total`` is the sum over all of the profile's samples."""
     judged, cores = verdict(total), profile.process.cores
+    if judged is Verdict.PARALLEL and (withheld := withheld_percent(profile)) >= _MUCH_WITHHELD_PERCENT:
+        return (
+            f"busy machine: others had the cores, or a quota withheld them, for {rounded(withheld)} % of their time;"
+            " nothing stands out in the rest, but waiting and serial code may be hidden: measure when it is quiet"
+        )
     if judged in (Verdict.PARALLEL, Verdict.UNKNOWN) or cores == 1:
         return judged.advice + ("; n = 1, so no core could be idle" if cores == 1 else "")
     effort = Effort.of(total)
@@ -82,6 +89,12 @@ def nothing_to_act_on(profile: Profile, total: Metrics) -> str:
             f" and has no names: {how_to_name(profile.process.program)}"
         )
     return f"{lost} % of the cores' time is lost, but at no place that stands out"
+
+
+def withheld_percent(profile: Profile) -> float:
+    """How much of the cores' time its threads wanted and were not given."""
+    account = profile.accounting
+    return percent(account.withheld_s, account.available_s) if account is not None else 0.0
 
 
 def rounded(share: float) -> str:

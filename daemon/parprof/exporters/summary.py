@@ -13,7 +13,15 @@ from parprof.attribution import Effort, percent, verdict
 from parprof.attribution.counters import ratios_of
 from parprof.causes import Cause, find_causes
 from parprof.cct.tree import CallingContextTree, Procedure
-from parprof.exporters.answer import brief, location, mention, nothing_to_act_on, rounded, sentence
+from parprof.exporters.answer import (
+    brief,
+    location,
+    mention,
+    nothing_to_act_on,
+    rounded,
+    sentence,
+    withheld_percent,
+)
 from parprof.exporters.screen import Screen, elided, elided_end
 from parprof.metrics import METRICS, Metrics, Shown
 from parprof.model import Accounting, ProcessInfo, Profile
@@ -203,9 +211,7 @@ def _how_well(profile: Profile, total: Metrics, screen: Screen) -> str:
     stall = percent(effort.stall_ns, effort.total_ns)
     if stall >= 0.1:
         text += f", {rounded(stall)} % blocked"
-    withheld = (
-        percent(profile.accounting.withheld_s, profile.accounting.available_s) if profile.accounting else 0.0
-    )
+    withheld = withheld_percent(profile)
     if withheld >= _HIGH_WITHHELD_PERCENT:
         text += f", not counting {rounded(withheld)} % that it was not given"
     spin = percent(total.spin_ns, total.cpu_ns)

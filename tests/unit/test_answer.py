@@ -1,0 +1,43 @@
+"""What is said where there is nothing to act on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from parprof.attribution import attribute
+from parprof.exporters.answer import headline
+from parprof.model import Accounting, Frame, Origin, PathSample, ProcessInfo, Profile, ThreadState
+
+WELL = "effectively parallel; focus on serial performance"
+
+
+def profile(account: Accounting | None) -> Profile:
+    """Two threads that both worked whenever they were sampled."""
+    samples = [
+        PathSample(
+            (Frame("main"), Frame("step")), attribute(400, 1e6, 2, 2, ThreadState.WORKING), Origin(7, tid=tid)
+        )
+        for tid in (7, 8)
+    ]
+    out = Profile(ProcessInfo(7, "bar", "./bar", cores=2), 1.0, 1000, samples)
+    out.accounting = account
+    return out
+
+
+ACCOUNT = Accounting(2, 1.0, 0.8, 0.0, 0.0, 0.0, 0.0, None)
+
+
+@pytest.mark.parametrize("account", [None, ACCOUNT, replace(ACCOUNT, ready_s=0.5)])
+def test_a_program_that_had_its_cores_is_well(account: Accounting | None) -> None:
+    assert headline(profile(account), []) == WELL
+
+
+@pytest.mark.parametrize("amounts", [{"ready_s": 0.7}, {"stolen_s": 0.7}, {"ready_s": 0.3, "stolen_s": 0.9}])
+def test_a_program_that_had_few_of_its_cores_is_not_said_to_be_well(amounts: dict[str, float]) -> None:
+    """Threads that take turns look as if both worked, if others have the core that one of them would have idle."""
+    line = headline(profile(replace(ACCOUNT, **amounts)), [])
+    share = 100 * sum(amounts.values()) / 2
+    assert line.startswith("busy machine") and f"for {share:.0f} % of their time" in line
+    assert "measure when it is quiet" in line
