@@ -5,6 +5,7 @@
  */
 #define FOREIGN_SHIFT 16	/* in a sum: threads below, CPUs that other programs have above */
 #define QUEUED_LOOKS 64	/* threads of a process that are looked at */
+#define YIELD_CALL 24	/* sched_yield */
 
 /* Whether context switches are not followed: of the process, or of any of its scope. */
 static __always_inline u32 by_ticks(struct process *p, struct settings *s)
@@ -100,11 +101,25 @@ static __always_inline s32 others_on_cpus(u32 tgid, u32 own, u32 scope, u32 cpus
 	return *(volatile u64 *)working;
 }
 
-/* 1 if a task is ready and has no CPU, and works as far as is known. */
-static __always_inline u64 is_queued(void *task)
+/* Where a task's registers of user mode are, from the begin of its kernel stack: for all tasks the same. */
+static __always_inline u64 registers_at(void)
+{
+	struct pt_regs *registers = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	u64 at = 0, stack = 0;
+
+	bpf_probe_read_kernel(&at, 8, &registers);	/* so it is a number: the verifier has no differences of pointers */
+#ifdef TASK_ON_CPU
+	bpf_probe_read_kernel(&stack, 8, (void *)bpf_get_current_task() + TASK_STACK);
+#endif
+	return at - stack;
+}
+
+/* 1 if a task is ready and has no CPU, and works as far as is known. Not who gave up its CPU in sched_yield. */
+static __always_inline u64 is_queued(void *task, u64 registers)
 {
 #ifdef TASK_ON_CPU
 	u32 on_cpu = 1, state = task_state(task);
+	u64 stack = 0, call = YIELD_CALL;
 
 	bpf_probe_read_kernel(&on_cpu, 4, task + TASK_ON_CPU);
 #ifndef PID_NAMESPACE	/* as in works_beside */
@@ -116,7 +131,12 @@ static __always_inline u64 is_queued(void *task)
 	if (t)
 		on_cpu |= in_work(t) ^ 1;
 #endif
-	return is_some(state | on_cpu) ^ 1;
+	if (state | on_cpu)
+		return 0;
+	bpf_probe_read_kernel(&stack, 8, task + TASK_STACK);
+	stack += registers + __builtin_offsetof(struct pt_regs, orig_ax);
+	bpf_probe_read_kernel(&call, 8, (void *)stack);
+	return is_some(call ^ YIELD_CALL);
 #else
 	return 0;
 #endif
@@ -127,7 +147,7 @@ static __always_inline u64 queued_threads(u64 *sum)
 {
 	*sum = 0;
 #ifdef TASK_ON_CPU
-	u64 head = 0, at;
+	u64 head = 0, registers = registers_at(), at;
 
 	bpf_probe_read_kernel(&head, 8, (void *)bpf_get_current_task() + TASK_SIGNAL);
 	head += SIGNAL_THREADS;
@@ -136,7 +156,7 @@ static __always_inline u64 queued_threads(u64 *sum)
 	for (u32 i = 0; i < QUEUED_LOOKS; i++) {
 		if (bpf_probe_read_kernel(&at, 8, (void *)at) || at == head)
 			break;
-		*(volatile u64 *)sum += is_queued((void *)at - TASK_THREAD_NODE);
+		*(volatile u64 *)sum += is_queued((void *)at - TASK_THREAD_NODE, registers);
 	}
 #endif
 	return *(volatile u64 *)sum;

@@ -45,6 +45,24 @@ static __always_inline int waits_in_loop(u32 tgid)
 	return in_spin_loop(config, ip);
 }
 
+/* The current thread, of which no runtime says that it waits, gives up its CPU in sched_yield while others of its scope work:
+ * it waits for them, in a loop of which nobody needs to know that it only waits. What it does once it has a CPU again is not
+ * known. One that is known to wait may have been let go meanwhile, and want a CPU. */
+static __always_inline int gives_up(struct process *p, struct thread *t)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	struct scope *s;
+	u64 call = 0;
+
+	if (!(frames_say_work(t) | t->caught_working))
+		return 0;
+	bpf_probe_read_kernel(&call, 8, &regs->orig_ax);
+	if (call != YIELD_CALL)
+		return 0;
+	s = find_scope(p->scope);
+	return s && (s->word & SCOPE_N_MASK) > t->counted;
+}
+
 /* The futex that the current thread, about to sleep, waits for; 0 if it sleeps elsewhere. */
 static __always_inline u64 awaited_futex(void)
 {
@@ -146,6 +164,7 @@ static __always_inline int follows_switches(struct process *p)
 static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int sleeps, u64 now)
 {
 	struct thread *t = threads.lookup(&tid);
+	int given_up = 0;
 	u8 busy;
 
 	if (!t)
@@ -162,9 +181,10 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int
 	} else {
 		if (tells_by_leaves(t) && !t->depth && !busy)
 			guess_from_leaf(p, t, tgid);
-		t->spins = waits_in_loop(tgid);
+		given_up = gives_up(p, t);
+		t->spins = waits_in_loop(tgid) ? SPINS : given_up ? GAVE_UP : 0;
 	}
-	recount_at(p, t, 0, !sleeps, now);
+	recount_at(p, t, 0, !sleeps && !given_up, now);
 	if (sleeps)
 		fall_asleep(p, t, tgid, tid);
 	else
@@ -189,6 +209,8 @@ static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void
 		end_wait(p, t, tid, now);
 		unblock(p, t);
 	}
+	if (t->spins == GAVE_UP)
+		t->spins = 0;
 	recount_at(p, t, 1, 0, now);
 	trace_thread(p, t, now);
 	end_stop(t);

@@ -17,6 +17,10 @@
 #define STACK_SPAN (64ULL << 20)
 #define MAX_DROPPED 8
 
+/* Values of `spins` but 0. Both are odd: see in_work. */
+#define SPINS 1		/* found in a loop that waits for others, until its next edge, sleep or sample elsewhere */
+#define GAVE_UP 3	/* gave up its CPU to wait for others, until it has one again */
+
 /* The same value, of which the compiler knows nothing: it makes branches of what it understands, each of which the
  * verifier follows, in a loop again at every turn. That is most of what starting costs. */
 static inline __attribute__((always_inline)) u64 opaque(u64 value)

@@ -324,7 +324,7 @@ struct thread {
 	u8 running;		/* included in its scope's places, as `counted` is in n_working */
 	u8 queued;
 	u8 stopped;		/* it sleeps because of a signal or a debugger */
-	u8 spins;		/* found in a loop that waits for others, until its next edge, sleep or sample elsewhere */
+	u8 spins;		/* it waits without sleeping: SPINS, GAVE_UP */
 	u8 told;		/* what the last thread_record said that it does */
 	u8 awaits;		/* what it sleeps for: enum awaited */
 	u16 generation;		/* of its process, when it was counted last */

@@ -338,31 +338,50 @@ def test_n_working_where_switches_are_not_followed(tmp_path: Path) -> None:
     assert made.statistics["ticks"] >= made.statistics["samples"] - 5
 
 
-@pytest.mark.parametrize("phase,idle", [("balanced", False), ("serial", True)])
-def test_cores_that_others_have_are_no_idleness(phase: str, idle: bool) -> None:
-    """GIVEN switches that are not followed, on a busy machine, WHEN two threads work THEN no core of theirs is idle."""
+def rows_on_a_busy_machine(program: str, phase: str, *, followed: bool) -> tuple[list[PathSample], float]:
+    """The rows of five runs of a phase while others want both CPUs, and for how long, in nanoseconds, its threads had
+    none. ``followed``: context switches are."""
     burners = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=on_cpu)
         for on_cpu in (lambda: os.sched_setaffinity(0, {0}), lambda: os.sched_setaffinity(0, {1}))
     ]
     try:
         with session_of() as session:
-            session.kernel.breaker.leave_switches()
-            child = Child([str(profiling.BUILD / "pthread_truth"), phase, "--repeat", "5"])
+            if not followed:
+                session.kernel.breaker.leave_switches()
+            child = Child([str(profiling.BUILD / program), phase, "--repeat", "5"])
             session.watch(child.pid, follow=True, stop=True)
             child.release()
             profiling.run_until(session, lambda: child.poll() is not None)
             session.finish()
             rows, _ = profiling.rows_of(session)
-            work = sum(row.metrics.work_ns for row in rows)
-            idleness = sum(row.metrics.idleness_ns for row in rows)
-            ready = sum(target.ready_ns for target in session.targets.values())
+            return rows, sum(target.ready_ns for target in session.targets.values())
     finally:
         for burner in burners:
             burner.kill()
             burner.wait()
+
+
+@pytest.mark.parametrize("phase,idle", [("balanced", False), ("serial", True)])
+def test_cores_that_others_have_are_no_idleness(phase: str, idle: bool) -> None:
+    """GIVEN switches that are not followed, on a busy machine, WHEN two threads work THEN no core of theirs is idle."""
+    rows, ready = rows_on_a_busy_machine("pthread_truth", phase, followed=False)
+    work = sum(row.metrics.work_ns for row in rows)
+    idleness = sum(row.metrics.idleness_ns for row in rows)
     assert idleness > 0.9 * work if idle else idleness < 0.15 * work
     assert ready > 0.5 * work  # each thread shares its core
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_who_gives_up_its_cpu_does_not_want_one(followed: bool) -> None:
+    """GIVEN a busy machine WHEN a thread waits with sched_yield, in a loop of which nobody knows that it only waits, as
+    std::barrier does, THEN the core that others have meanwhile is idle as far as its program goes."""
+    rows, _ = rows_on_a_busy_machine("spins_truth", "polite", followed=followed)
+    serial = [row for row in rows if "serial" in names(row)]
+    work = sum(row.metrics.work_ns for row in serial)
+    idleness = sum(row.metrics.idleness_ns for row in serial)
+    assert work > 0.5e9
+    assert idleness > 0.8 * work
 
 
 def test_switches_are_followed_again() -> None:

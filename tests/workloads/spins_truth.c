@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Waits that a program codes itself: usage: spins_truth PHASE[,PHASE...] (see phases.h), PHASE being how a worker waits
 // for the main thread's serial part: flag (reads a flag until it changes), pause (so, with a pause and a limit to the
-// turns), yield (so, with sched_yield), call (calls a function of the program at each turn, and stores something).
+// turns), yield (so, with sched_yield), call (calls a function of the program at each turn, and stores something), polite
+// (as std::barrier does: calls a function that stores something, with sched_yield at each turn).
 #include <pthread.h>
 #include <sched.h>
 
@@ -13,7 +14,7 @@ static int how;
 TRUTH_WORK(serial)
 TRUTH_WORK(shared)
 
-enum { FLAG, PAUSE, YIELD, CALL };
+enum { FLAG, PAUSE, YIELD, CALL, POLITE };
 
 TRUTH_NOINLINE static void until_flag(int round)
 {
@@ -51,6 +52,12 @@ TRUTH_NOINLINE static void wait_for_work(int round)
 		polls++;
 }
 
+TRUTH_NOINLINE static void wait_politely(int round)
+{
+	while (!poll_round(round))
+		sched_yield();
+}
+
 static void *worker(void *rounds)
 {
 	for (int round = 1; round <= *(int *)rounds; round++) {
@@ -60,6 +67,8 @@ static void *worker(void *rounds)
 			until_pause(round);
 		else if (how == YIELD)
 			until_yield(round);
+		else if (how == POLITE)
+			wait_politely(round);
 		else
 			wait_for_work(round);
 		shared(unit_ns * 4);
@@ -107,6 +116,11 @@ static void call(void)
 	run(CALL);
 }
 
+static void polite(void)
+{
+	run(POLITE);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct phase phases[] = {
@@ -114,6 +128,7 @@ int main(int argc, char **argv)
 		{ "pause", pause_ },
 		{ "yield", yield },
 		{ "call", call },
+		{ "polite", polite },
 		{ NULL, NULL },
 	};
 

@@ -22,7 +22,7 @@ _EXECUTABLE = (
     "SUPER_BLOCK_DEVICE",
 )  # fmt: skip
 
-_QUEUED = ("TASK_SIGNAL", "TASK_THREAD_NODE", "TASK_ON_CPU", "SIGNAL_THREADS")
+_QUEUED = ("TASK_SIGNAL", "TASK_THREAD_NODE", "TASK_ON_CPU", "TASK_STACK", "SIGNAL_THREADS")
 
 _PATHS = ("FILE_DENTRY", "DENTRY_NAME", "DENTRY_PARENT")
 
@@ -61,8 +61,8 @@ class KernelLayout:
     """From a task to its queue of the fair class, from there to the CPU's run queue, from there to the task that runs;
     None if this kernel does not say."""
     queued: tuple[int, ...] | None
-    """From a task to what its threads share, to its place in the list of them, and to whether it has a CPU; from what
-    they share to the list. None likewise."""
+    """From a task to what its threads share, to its place in the list of them, to whether it has a CPU, and to its kernel
+    stack; from what they share to the list. None likewise."""
     run_delay: tuple[int, ...] | None
     """From a task to how long it has waited for a CPU; None likewise."""
     mappings: tuple[int, ...] | None
@@ -279,7 +279,11 @@ def read_layout() -> KernelLayout:
         switch_has_state=btf.tracepoint_arguments("sched_switch") >= 4,
         run_queue=_run_queue(btf, task),
         queued=_offsets(
-            btf, {"task_struct": ("signal", "thread_node", "on_cpu"), "signal_struct": ("thread_head",)}
+            btf,
+            {
+                "task_struct": ("signal", "thread_node", "on_cpu", "stack"),
+                "signal_struct": ("thread_head",),
+            },
         ),
         run_delay=_run_delay(btf, task),
         mappings=_mappings(btf),
