@@ -61,8 +61,8 @@ class KernelLayout:
     """From a task to its queue of the fair class, from there to the CPU's run queue, from there to the task that runs;
     None if this kernel does not say."""
     queued: tuple[int, ...] | None
-    """From a task to what its threads share, to its place in the list of them, to whether it has a CPU, and to its kernel
-    stack; from what they share to the list. None likewise."""
+    """From a task to what its threads share, to its place in the list of them, to whether it has a CPU, and to its
+    kernel stack; from what they share to the list. None likewise."""
     run_delay: tuple[int, ...] | None
     """From a task to how long it has waited for a CPU; None likewise."""
     mappings: tuple[int, ...] | None
