@@ -32,6 +32,8 @@ from daemon_process import DaemonProcess
 from parprof import pprof_pb2
 from parprof.exporters import pprof, pprof_reader
 from parprof.metrics import IDLENESS, STALL, WAIT, WORK
+from parprof.model import Profile
+from parprof.service.losses import LOST_MEANWHILE
 from parprof.service.push import pyroscope_pb2
 from profiling import cpu_seconds
 from push_server import serving
@@ -133,6 +135,10 @@ def test_its_profiles_open_in_go_tool_pprof(daemon: DaemonProcess, tmp_path: Pat
     assert "skewed_long" in done.stdout and "burn" in done.stdout
 
 
+def read(file: Path) -> Profile:
+    return pprof_reader.read_from(io.BytesIO(file.read_bytes()))
+
+
 def frequency_of(file: Path) -> float:
     done = dp.parprof("report", file, "--json")
     assert done.returncode == 0, done.stderr
@@ -231,6 +237,11 @@ def test_attach_goes_through_the_daemon_where_there_is_one(daemon: DaemonProcess
         assert frequency_of(through) == 499, "the command's, not the daemon's own"
         said = "measured by parprofd, at 499 Hz; attach alone"
         assert said in dp.parprof("report", through, "-v").stdout.replace("\n", " ") and said in done.stderr
+        lost = read(through).extra[
+            LOST_MEANWHILE
+        ]  # of all processes: if it is nothing, this one lost nothing
+        assert ("what the daemon lost" in done.stderr) == bool(lost) and lost in done.stderr
+        assert "of this process alone" not in done.stderr and "undecided" not in lost
         daemon.page_when("its own rate", lambda page: page.value("parprofd_frequency_hertz") == 199)
         nowhere = str(tmp_path / "nobody.sock")
         done = dp.parprof("attach", target.pid, "-d", "1", "-o", alone, PARPROF_SOCKET=nowhere)

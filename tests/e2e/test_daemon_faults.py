@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -240,6 +241,9 @@ def test_full_maps_and_rings(tmp_path: Path, spinner: Path) -> None:
                         ),
                     )
                     assert not any(process.poll() for process in (one, two, three, four, five))
+                    done = daemon.parprof("attach", one.pid, "-d", "1", "-o", tmp_path / "out.pb.gz")
+                    told = re.search(r"what the daemon lost meanwhile \((.*)\) was of", done.stderr)
+                    assert told and "counts_full" in told[1], done.stderr
                     three.kill()
                     four.kill()
                     two.kill()

@@ -17,6 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 from browser import CHROMIUM, Browser
+from parprof.attribution.effort import Effort
 from parprof.exporters import diff_page, html
 from parprof.metrics import Metrics
 from parprof.model import Accounting, Frame, Origin, PathSample, ProcessInfo, Profile
@@ -281,6 +282,19 @@ def test_widths_and_names(width: int, dark: bool, tab: Browser, tmp_path: Path) 
     assert details(tab).startswith("deep_299")
     tab.run(f"location.hash = '#shape=sandwich&by=effort&at={quote(long[:500])}'")
     tab.wait_for("document.getElementById('details').innerText.startsWith('std::map')")
+
+
+@pytest.mark.parametrize("width", [420, 1280])
+def test_the_bar_of_effort_is_to_scale(width: int, tab: Browser, tmp_path: Path) -> None:
+    """A small part, too: room around its text would make it wider than it is."""
+    tab.resize(width)
+    show(tab, tmp_path, heat())
+    across = "getBoundingClientRect().width"
+    whole = tab.run(f"document.querySelector('.split').{across}")
+    shares = zip(("useful", "overhead", "idleness"), Effort.of(heat().total()).percentages(), strict=True)
+    for kind, percent in shares:
+        drawn = tab.run(f"document.querySelector('.split .{kind}').{across}")
+        assert drawn == pytest.approx(percent * whole / 100, abs=1.5), kind
 
 
 def test_policy_keeps_scripts_out(tab: Browser, tmp_path: Path) -> None:

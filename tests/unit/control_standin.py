@@ -18,6 +18,7 @@ from parprof.errors import TargetError
 from parprof.metrics import Metrics
 from parprof.model import Profile
 from parprof.service.control.server import ControlServer
+from parprof.service.losses import LOST_MEANWHILE
 from parprof.service.model import Labels, ProcessSnapshot, ProfileEntry, Snapshot
 from profiles import heat
 
@@ -44,6 +45,12 @@ def process(pid: int, uid: int = 0, comm: str = "heat", **changes: Any) -> Proce
     return replace(one, **changes)
 
 
+def taken(lost: str = "") -> Profile:
+    """What the stand-in measures, as it comes from the control socket."""
+    profile = heat()
+    return replace(profile, extra={**profile.extra, LOST_MEANWHILE: lost})
+
+
 class StandInService:
     """Answers as the daemon would, from what a test puts in."""
 
@@ -52,6 +59,7 @@ class StandInService:
         self.calls: list[tuple[str, int]] = []
         self.looked: list[tuple[int, bool]] = []
         self.cuts = 0
+        self.lost = {"counts_full": 7}
         self.rates: list[int] = []
         self.seconds = 0.0
         self.profiles_taken: list[Future[Profile]] = []
@@ -114,6 +122,11 @@ class StandInService:
     def sample_at(self, frequency_hz: int) -> Future[None]:
         self.rates.append(frequency_hz)
         return _done()
+
+    def losses(self) -> Future[dict[str, int]]:
+        future: Future[dict[str, int]] = Future()
+        future.set_result(dict(self.lost))
+        return future
 
     def cut(self) -> Future[float]:
         self.cuts += 1

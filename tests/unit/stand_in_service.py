@@ -289,6 +289,9 @@ class StandInService:
             out.set_result(None)
         return out
 
+    def losses(self) -> Future[dict[str, int]]:
+        raise NotImplementedError
+
     def cut(self) -> Future[float]:
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from control_standin import StandInService, process, serving, sleeping
+from control_standin import StandInService, process, serving, sleeping, taken
 from parprof.commands.attach import AttachCommand
 from parprof.commands.progress import Progress
 from parprof.errors import UsageError
@@ -21,7 +21,6 @@ from parprof.exporters import pprof_reader
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control import conversation
 from parprof.service.control.client import NoDaemon
-from profiles import heat
 
 
 class Terminal(io.StringIO):
@@ -57,7 +56,7 @@ def test_progress_of_the_daemon(
     with out.open("rb") as file:
         profile = pprof_reader.read_from(file)
     differs = profile.notes.pop()
-    assert profile == heat() and differs.startswith("measured by parprofd, at 1000 Hz")
+    assert profile == taken() and differs.startswith("measured by parprofd, at 1000 Hz")
 
 
 def test_the_daemon_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

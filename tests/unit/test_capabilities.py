@@ -104,3 +104,6 @@ def test_what_is_kept_is_what_the_unit_file_gives() -> None:
     numbers |= {name: number for number, name in capabilities.CAPABILITIES.items()}
     given = {numbers[name] for line in lines for name in line.split()}
     assert given == {*capabilities.NEEDED, 21}
+    assert {"UMask=0077", "NoNewPrivileges=yes", "ProtectHome=read-only"} <= set(
+        UNIT.read_text().splitlines()
+    )

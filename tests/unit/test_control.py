@@ -16,7 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from control_standin import StandInService, process, serving, sleeping, until
+from control_standin import StandInService, process, serving, sleeping, taken, until
 from parprof import __version__
 from parprof.errors import OutputError, PrivilegeError, TargetError, UsageError
 from parprof.exporters import pprof_reader
@@ -80,12 +80,26 @@ def test_more_processes_than_are_listed(tmp_path: Path, monkeypatch: pytest.Monk
         assert (len(client.processes().processes), client.processes().omitted) == (3, 2)
 
 
+def test_losses_of_meanwhile_are_told(tmp_path: Path, target: int) -> None:
+    """Those from before are not; of one process they are known exactly where there are none."""
+    service = StandInService(process(target))
+
+    def lose(_: pb.Progress) -> None:
+        service.lost |= {"stack_ring": 2, "counts_full": 10}
+
+    with serving(service, tmp_path) as path, Client(path) as client:
+        assert client.attach(target, None, lose, lambda: "stack_ring" in service.lost) == taken(
+            "3 counts_full, 2 stack_ring"
+        )
+        assert client.attach(target, 0.01) == taken()
+
+
 def test_attach_to_a_watched_process(tmp_path: Path, target: int) -> None:
     service = StandInService(process(target, ME))
     with serving(service, tmp_path) as path:
         profile = profile_from_daemon(target, 0.05, path=path)
         until(lambda: len(service.looked) == 2)
-    assert profile == heat()
+    assert profile == taken()
     assert service.calls == [] and service.looked == [(target, True), (target, False)]
     assert service.seconds >= 0.05
 
@@ -93,7 +107,7 @@ def test_attach_to_a_watched_process(tmp_path: Path, target: int) -> None:
 def test_attach_to_an_unwatched_process_is_a_loan(tmp_path: Path, target: int) -> None:
     service = StandInService()
     with serving(service, tmp_path) as path:
-        assert profile_from_daemon(target, 0.01, path=path) == heat()
+        assert profile_from_daemon(target, 0.01, path=path) == taken()
         until(lambda: len(service.calls) == 2)
     assert service.calls == [("watch", target), ("unwatch", target)]
 
@@ -107,11 +121,11 @@ def test_two_attach_to_one_process(tmp_path: Path, target: int) -> None:
         thread = threading.Thread(target=lambda: done.append(first.attach(target, None, None, over.is_set)))
         thread.start()
         until(lambda: service.calls == [("watch", target)])
-        assert profile_from_daemon(target, 0.01, path=path) == heat()
+        assert profile_from_daemon(target, 0.01, path=path) == taken()
         assert service.calls == [("watch", target)]
         over.set()
         thread.join()
-        assert done == [heat()]
+        assert done == [taken()]
         until(lambda: service.calls == [("watch", target), ("unwatch", target)])
         assert service.looked == [(target, True), (target, False)]
 
@@ -133,7 +147,7 @@ def test_progress_and_finish(tmp_path: Path, target: int, monkeypatch: pytest.Mo
     seen: list[pb.Progress] = []
     with serving(service, tmp_path) as path, Client(path) as client:
         profile = client.attach(target, None, seen.append, lambda: len(seen) >= 3)
-        assert profile == heat()
+        assert profile == taken()
         assert [(one.n_working, one.cores, one.lost) for one in seen[:3]] == [(3, 4, 2)] * 3
         assert seen[2].elapsed_s > seen[0].elapsed_s
         assert client.status().samples == 12345  # the connection goes on
@@ -152,7 +166,7 @@ def test_attach_ends_with_its_process(tmp_path: Path, monkeypatch: pytest.Monkey
                     os.kill(target, 9)
                     ended = True
 
-            assert client.attach(target, None, end) == heat()
+            assert client.attach(target, None, end) == taken()
 
 
 def test_slow_symbols_are_waited_for(tmp_path: Path, target: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +181,7 @@ def test_slow_symbols_are_waited_for(tmp_path: Path, target: int, monkeypatch: p
             service.profiles_taken[0].set_result(heat())
 
     with serving(service, tmp_path) as path, Client(path) as client:
-        assert client.attach(target, 0.01, progress) == heat()
+        assert client.attach(target, 0.01, progress) == taken()
     assert len(seen) >= 5
 
 
@@ -185,7 +199,7 @@ def test_a_client_that_leaves_ends_its_loan(tmp_path: Path, target: int) -> None
 def test_large_profiles_come_in_parts(tmp_path: Path, target: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation, "CHUNK_BYTES", 100)
     with serving(StandInService(process(target, ME)), tmp_path) as path:
-        assert profile_from_daemon(target, 0.01, path=path) == heat()
+        assert profile_from_daemon(target, 0.01, path=path) == taken()
         monkeypatch.setattr(pprof_reader, "MAX_BYTES", 150)
         with pytest.raises(ControlError, match="without end"):
             profile_from_daemon(target, 0.01, path=path)
@@ -197,7 +211,7 @@ def test_watch_and_unwatch(tmp_path: Path, target: int) -> None:
         client.watch(target)
         client.watch(target)
         assert service.calls == [("watch", target)]
-        assert profile_from_daemon(target, 0.01, path=path) == heat()
+        assert profile_from_daemon(target, 0.01, path=path) == taken()
         assert service.calls == [("watch", target)]  # attaching does not end it
         client.unwatch(target)
         assert service.calls[1:] == [("unwatch", target)]

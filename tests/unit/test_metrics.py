@@ -124,6 +124,10 @@ def test_daemon(service: StandInService) -> None:
     assert value(series, "parprofd_lost_total", reason="ring_full") == snapshot.lost["ring_full"]
     assert value(series, "parprofd_lost_total", reason="stack_map_full") == 0
     assert value(series, "parprofd_probe_hits_total", runtime="libgomp") == snapshot.probe_hits["libgomp"]
+    hits = [count for (name, _), count in series.items() if name == "parprofd_probe_hits_total"]
+    assert sum(hits) == sum(snapshot.probe_hits.values()), (
+        "each hit once: kinds of edges are a metric of their own"
+    )
     assert value(series, "parprofd_edge_hits_total", edge="work") == snapshot.edge_hits["work"]
     transitions = series[("parprofd_governor_transitions_total", (("from", "exact"), ("to", "sampled")))]
     assert transitions == 100

@@ -30,6 +30,7 @@ from parprof.exporters.output import check_writable
 from parprof.process.cgroups import cgroup_members
 from parprof.process.identity import descendants, inspect
 from parprof.service.control import may_have_daemon
+from parprof.untrusted import printable
 
 if TYPE_CHECKING:
     from parprof.model import Profile
@@ -174,9 +175,18 @@ class AttachCommand:
 
 def _what_differs(profile: Profile, asked_hz: int) -> str:
     """Between what the daemon measured and what attach alone would have, in a sentence."""
+    from parprof.service.losses import LOST_MEANWHILE
+
     rate = f"at {profile.frequency_hz:g} Hz" if profile.frequency_hz else "at rates that changed meanwhile"
     as_asked = "" if profile.frequency_hz == asked_hz else f" instead of {asked_hz}"
-    more = ["counts calls", "says what was lost of this process alone"]
+    more = ["counts calls"]
+    lost = profile.extra.get(LOST_MEANWHILE)
+    if lost is None:  # a daemon of before
+        more.append("says what was lost of this process alone")
+    elif lost:
+        more.append(
+            f"tells how much of what the daemon lost meanwhile ({printable(lost)}) was of this process"
+        )
     steps = len(profile.intervals)
     more.append(f"tells what was when in finer steps than {steps}" if steps > 1 else "tells what was when")
     if profile.accounting is None:

@@ -143,6 +143,10 @@ class Daemon:
         """Sample at this rate, if it is higher than the usual one, until further notice; 0: at the usual one."""
         return self._requests.ask(lambda loop: loop.sample_at(frequency_hz))
 
+    def losses(self) -> Future[dict[str, int]]:
+        """What was lost of processes that are watched, by reason, so far."""
+        return self._requests.ask(DaemonLoop.losses)
+
     def cut(self) -> Future[float]:
         """End the interval that is under way, and with it the waits of a process that go on; answers when it ended.
 

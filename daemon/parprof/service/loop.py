@@ -32,7 +32,7 @@ from parprof.service.config.options import DaemonOptions
 from parprof.service.folding import fold_cold
 from parprof.service.governor import Governor
 from parprof.service.groups import Groups
-from parprof.service.losses import UNDECIDED, Losses
+from parprof.service.losses import CANDIDATES, UNDECIDED, Losses
 from parprof.service.model import GroupKey, Labels, ProfileEntry, PushQueue, Snapshot
 from parprof.service.open_intervals import Kept, OpenIntervals
 from parprof.service.recent import RecentProfiles
@@ -137,7 +137,7 @@ class DaemonLoop:
         self._watchlist = Watchlist(kernel, self._session, self._watching, self._candidates, self._short)
         self._rows = RowMaker(AddressBook(namer, by_line=True, kernel_depth=options.kernel_depth))
         self._losses = Losses(kernel.lost)
-        self._losses.also("candidates_full", lambda: self._candidates.refused)
+        self._losses.also(CANDIDATES, lambda: self._candidates.refused)
         self._losses.also("path_incomplete", lambda: self._rows.incomplete)
         kernel.breaker.set_prices(machine_prices(kernel))
         footprint.collect_less()
@@ -202,6 +202,8 @@ class DaemonLoop:
                 pid, seconds, until_s=self._charged_s, since_s=since_s, by_interval=by_interval
             )
         if found is not None:
+            if target is not None and target.failures:
+                found.lost["probes"] = len(target.failures)
             if not found.total().samples:  # its threads only waited
                 found.notes.append(NOTHING_SAMPLED)
             return found
@@ -231,6 +233,10 @@ class DaemonLoop:
         """Sample at this rate, if it is higher than the usual one; 0: at the usual one."""
         self._governor.ask_for(frequency_hz)
         self.charge()
+
+    def losses(self) -> dict[str, int]:
+        """What was lost of processes that are watched, by reason, so far."""
+        return self._losses.of_watched()
 
     def cut(self) -> float:
         """End the interval, and with it waits that go on, of processes that somebody attaches to.

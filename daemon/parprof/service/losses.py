@@ -8,7 +8,12 @@ from collections.abc import Callable, Mapping
 from parprof.errors import KernelUnsupported, PrivilegeError, ProbeAttachError, TargetError
 from parprof.process.identity import inspect
 
-UNDECIDED, SETTLING = "undecided", "settling"
+UNDECIDED, SETTLING, CANDIDATES = "undecided", "settling", "candidates_full"
+LOST_MEANWHILE = "lost_meanwhile"
+"""In `Profile.extra` of who attaches: what the daemon lost in that time, of all processes that it watches; empty:
+nothing. What is lost is counted by CPU, not by process: of one process it is known exactly where it is nothing."""
+_OF_OTHERS = (UNDECIDED, SETTLING, CANDIDATES)
+"""Losses of processes that are not watched."""
 _BY_ERRNO = {
     errno.E2BIG: "full",
     errno.EMFILE: "descriptors",
@@ -60,6 +65,16 @@ class Losses:
         for reason, count in self._ours.items():
             out[reason] = out.get(reason, 0) + count()
         return {reason: count for reason, count in out.items() if count}
+
+    def of_watched(self) -> dict[str, int]:
+        """Those of `counts` that can be of a process that is watched."""
+        return {reason: count for reason, count in self.counts().items() if reason not in _OF_OTHERS}
+
+
+def lost_between(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    """What was lost between these counts, in words; empty if nothing was."""
+    more = {reason: count - before.get(reason, 0) for reason, count in sorted(after.items())}
+    return ", ".join(f"{count:,} {reason}" for reason, count in more.items() if count > 0)
 
 
 def failure_reason(pid: int, error: Exception) -> str:

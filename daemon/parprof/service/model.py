@@ -240,6 +240,9 @@ class Service(Protocol):
     def sample_at(self, frequency_hz: int) -> Future[None]:
         """Sample at this rate, if it is higher than the usual one, until further notice; 0: at the usual one."""
 
+    def losses(self) -> Future[dict[str, int]]:
+        """What was lost of all processes that are watched, by reason, until now; `snapshot` can be of before."""
+
     def cut(self) -> Future[float]:
         """End the interval that is under way: profiles of a process that are asked for later can begin here.
 

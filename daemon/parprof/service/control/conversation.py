@@ -24,6 +24,7 @@ from parprof.service.control.access import Peer, may_profile
 from parprof.service.control.frames import MAX_REQUEST, FrameError, is_readable, receive, send
 from parprof.service.control.leases import Leases, TooMany
 from parprof.service.kernel_stacks import for_users
+from parprof.service.losses import LOST_MEANWHILE, lost_between
 from parprof.service.model import ProcessSnapshot, Service
 from parprof.service.serving import Seat
 from parprof.untrusted import visible
@@ -39,6 +40,7 @@ PROFILE_SECONDS = 300.0
 MAX_ATTACH_SECONDS = 3600.0
 MAX_HZ, MAX_USERS_HZ = 9999, 499
 """What the rate is raised to for root, and for others: it is the rate of all CPUs."""
+LOSSES_SECONDS = 30.0
 CHUNK_BYTES = 256 * 1024
 MAX_INTERVALS = 128
 """As many as a measurement without the daemon has at most."""
@@ -183,6 +185,7 @@ class ControlConversation:
         """The profile file of the coming seconds; None when the client has left meanwhile."""
         pid = process.pid
         before = self._snapshot_of(pid)
+        lost = self._service.losses().result(LOSSES_SECONDS)
         with self._leases.attached(pid, frequency_hz) as began:
             while is_alive(process) and (left := began + seconds - time.monotonic()) > 0:
                 if is_readable(self._sock, min(left, PROGRESS_SECONDS)):
@@ -199,6 +202,8 @@ class ControlConversation:
             profile = self._waited_for(self._service.history(pid, elapsed), pid, began, before)
         if not may_profile(self._peer, pid) and (is_alive(process) or _is_taken(pid)):
             raise _not_found(pid)
+        now_lost = self._service.losses().result(LOSSES_SECONDS)
+        profile.extra = {**profile.extra, LOST_MEANWHILE: lost_between(lost, now_lost)}
         profile.intervals = few(profile.intervals, len, MAX_INTERVALS)
         file = io.BytesIO()
         pprof.write(profile if self._peer.is_root else for_users(profile), file)
