@@ -171,6 +171,33 @@ def script(name: str, file: str) -> Frame:
     return Frame(name, file, 3, 1, "python")
 
 
+def statement(line: int, count: int, n_working: float, tid: int = 1, *below: Frame) -> PathSample:
+    """A line of a script, which calls a library."""
+    one = row("QUERY", count, n_working, tid)
+    return replace(one, path=(Frame("<module>", "/home/me/job.py", line, 1, "python"), *below, *one.path))
+
+
+def test_a_script_that_calls_libraries_has_its_serial_lines_named() -> None:
+    """A query of DuckDB's runs on all cores, to make its table on one: both are calls of one function's."""
+    query = [statement(9, 2000, CORES, tid) for tid in range(1, CORES + 1)]
+    imports = statement(
+        1, 120, 1, 1, Frame("_find_and_load", "<frozen importlib._bootstrap>", 1, 1, "python")
+    )
+    causes = found(*query, statement(9, 300, 2), statement(4, 500, 1), statement(6, 100, 1), imports)
+    assert [(cause.kind, cause.function, cause.line) for cause in causes[:2]] == [
+        (Kind.SERIAL, "<module>", 4),
+        (Kind.SERIAL, "<module>", 1),
+    ]
+    assert causes[0].lost_ns == pytest.approx(600e6 * (CORES - 1))
+    assert causes[0].what == "one thread works, 3 of 4 cores are idle"
+    assert causes[1].what.startswith("one thread imports")
+
+
+def test_a_script_that_is_all_of_one_kind_is_one_place() -> None:
+    (cause,) = found(*balanced("main solve"), *(statement(line, 200, 1) for line in (3, 4, 5)))
+    assert (cause.kind, cause.function, cause.lost_ns) == (Kind.SERIAL, "<module>", pytest.approx(1800e6))
+
+
 @pytest.mark.parametrize(("without_core", "kind"), [(900e6, Kind.BUSY_MACHINE), (100e6, Kind.STALL)])
 @pytest.mark.parametrize("wait", [(), (Frame("[waits: lock]"),)])
 def test_a_team_that_waits_for_one_of_them_which_has_no_core(
