@@ -560,6 +560,18 @@ def test_threads_of_an_interpreter_without_one() -> None:
     assert "+JPperf true" in cause.remedy
 
 
+def test_a_thread_of_an_interpreter_that_others_wait_for() -> None:
+    """Perl's: what the main thread puts into a queue, workers take; their stacks lead through a library of Perl's."""
+    rows = [row("MAIN EVAL", count, n) for count, n in ((500, 1), (900, CORES))]
+    rows += [row("work EVAL", 450, CORES, tid) for tid in (2, 3)]
+    (cause,) = causes_of(rows, CORES, "none", 0.0, "/usr/bin/perl")
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "")
+    assert (
+        cause.what
+        == "one thread works in code of perl itself, or such that it gives no names, 36 % of that time alone"
+    )
+
+
 def test_a_process_that_works_alone_is_named() -> None:
     """R's mclapply: the parent prepares, then two children share the work."""
     (cause,) = _of("/usr/lib/R/bin/exec/R", (7, 300, 1), (8, 300, CORES), (9, 300, CORES))
