@@ -330,3 +330,14 @@ def test_a_machine_that_gave_its_cores_was_not_busy(withheld_s: float, kind: Kin
     rows[1].metrics.add(row("pack", 250, 2, 2).metrics)
     (cause,) = causes_of(rows, CORES, "none", 1.0, withheld_s=withheld_s)
     assert cause.kind is kind
+
+
+@pytest.mark.parametrize(("wait", "told"), [("page fault", True), ("file", True), ("lock", False)])
+def test_a_program_that_is_read_in_from_disk_before_it_runs(wait: str, told: bool) -> None:
+    """The loader's stacks have no function of the program's."""
+    loading = row(f"std::memset; [waits: {wait}]", stall=500)
+    causes = found(*balanced(), loading)
+    assert bool(causes) == told
+    for cause in causes:
+        assert (cause.kind, cause.function, cause.lost_ns) == (Kind.STALL, "", pytest.approx(500e6))
+        assert cause.what.startswith("nobody works for 0.25 s while files are read in")

@@ -6,10 +6,11 @@ import re
 
 from parprof.causes.barriers import is_barrier
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
+from parprof.causes.evidence import Tally
 from parprof.causes.machine import BUSY_MACHINE, away_ns
 from parprof.causes.shares import leading
 from parprof.causes.sites import LossSite, lost_ns
-from parprof.metrics import STALL
+from parprof.metrics import STALL, Metrics
 
 _AWAY = 0.5
 """Of a stall at a barrier: where threads were without a core for so long, the last of the team was late for that."""
@@ -78,6 +79,22 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
         return BUSY_MACHINE
     what = f"nobody works for {elapsed_of(metrics.stall_ns, setting)} while this waits {what}".rstrip()
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
+
+
+def while_loading(unnamed: Tally, setting: Setting) -> tuple[Metrics, Diagnosis] | None:
+    """Nobody works while code that is not the program's waits for files, as the loader does at the start of a program
+    that is not in memory yet. ``unnamed``: what is in no code of the program's."""
+    waits = Metrics()
+    for name, metrics in unnamed.runtime.items():
+        if wait_of(name.partition(":")[2])[1] in ("file", "page fault"):
+            waits.add(metrics)
+    if not waits.stall_ns:
+        return None
+    told = (
+        f"nobody works for {elapsed_of(waits.stall_ns, setting)} while files are read in, below no code of the "
+        "program's: as a rule while it is loaded"
+    )
+    return waits, Diagnosis(Kind.STALL, told, "measure again: what was loaded from disk is in memory then")
 
 
 def _waited_for(call: str, kind: str) -> tuple[str, str]:
