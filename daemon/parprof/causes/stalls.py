@@ -70,15 +70,34 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
     innermost = leading(site.tally, by=STALL)
     if not _WAIT.match(innermost) and metrics.spin_ns * setting.cores >= 0.5 * metrics.stall_ns:
         # who spins waits for a thread, and that is found to work at none of its samples, or has no core
-        return BUSY_MACHINE if away_ns(setting.total) >= _AWAY * metrics.stall_ns else _SPIN_ALONE
+        return BUSY_MACHINE if _may_lack_cores(site, setting) else _SPIN_ALONE
     call, kind = wait_of(innermost)
     what, remedy = _waited_for(call, kind)
     # all are on their way through a barrier, to sleep or just woken: more often than not others had the cores
     at_barrier = setting.runtime != "none" and is_barrier(call)
-    if at_barrier and away_ns(setting.total) >= _AWAY * metrics.stall_ns:
+    if at_barrier and _may_lack_cores(site, setting):
         return BUSY_MACHINE
     what = f"nobody works for {elapsed_of(metrics.stall_ns, setting)} while this waits {what}".rstrip()
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
+
+
+def _may_lack_cores(site: LossSite, setting: Setting) -> bool:
+    """Whether threads of the program were without a core for so long that who is waited for at barriers may have had
+    none. All stalls of that kind compete for that time, not this one alone."""
+    place = site.place
+    while place.parent is not None:
+        place = place.parent
+    stalled = sum(
+        metrics.stall_ns
+        for name, metrics in place.all.runtime.items()
+        if _is_for_team(name.partition(":")[2])
+    )
+    return away_ns(setting.total) >= _AWAY * max(stalled, site.tally.metrics.stall_ns)
+
+
+def _is_for_team(innermost: str) -> bool:
+    """Whether a thread waits for others of its team there, asleep or not, as far as that is known."""
+    return not _WAIT.match(innermost) or is_barrier(wait_of(innermost)[0])
 
 
 def while_loading(unnamed: Tally, setting: Setting) -> tuple[Metrics, Diagnosis] | None:
