@@ -68,18 +68,13 @@ __attribute__((noinline, visibility("hidden"))) struct job *take_item(void)
 		jobs[0].next = item->next;
 	return item;
 }
-struct job *wait_for_item(long turns)
+struct job *wait_for_item(void)
 {
-	for (long i = 0; i < turns; i++) {
-		struct job *item = take_item();
+	struct job *item;
 
-		if (item)
-			return item;
-		if (stop)
-			break;
+	while (!(item = take_item()))
 		wait_once();
-	}
-	return 0;
+	return item;
 }
 void wait_to_swap(int bits)
 {

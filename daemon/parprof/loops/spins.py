@@ -81,11 +81,11 @@ def spin_loops(elf: ElfFile, vaddr: int, size: int) -> list[LoopRange]:
     """
     try:
         code = read_code(elf, vaddr, size)
-        if is_pause(elf, vaddr, size):
+        graph = FlowGraph(elf, code)
+        if is_pause(elf, vaddr, size) and not _has_loop(graph):
             return [(vaddr, vaddr + size)]
     except CodeError:
         return []
-    graph = FlowGraph(elf, code)
     return merged(_found(elf, code, graph))[:MAX_RANGES]
 
 
@@ -114,6 +114,14 @@ def _found(elf: ElfFile, code: Code, graph: FlowGraph) -> Iterator[LoopRange]:
                 loop = _Loop(code, graph, way)
                 if loop.waits() or loop.pauses(elf):
                     yield from loop.ranges()
+
+
+def _has_loop(graph: FlowGraph) -> bool:
+    return any(
+        first <= last and _way(graph, first, last)
+        for last in range(graph.blocks)
+        for first in graph.successors[last]
+    )
 
 
 def _way(graph: FlowGraph, first: int, last: int) -> list[int]:
