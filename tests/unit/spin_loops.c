@@ -52,6 +52,59 @@ __asm__(".text\n.globl wait_by_rbp\n.type wait_by_rbp, @function\nwait_by_rbp:\n
 	"2:\tmov -8(%rbp), %rdx\n\ttest %rdx, %rdx\n\tje 1b\n"
 	"3:\tpop %rbp\n\tret\n.size work_by_frame, . - work_by_frame\n");
 
+/* A pool's thread: takes an item if there is one, and pauses at each turn. */
+__attribute__((noinline, visibility("hidden"))) void wait_once(void)
+{
+	if (stop)
+		__builtin_ia32_pause();
+	else
+		__asm__ volatile("tpause %%ecx" : : "c"(0), "a"(0), "d"(0));
+}
+__attribute__((noinline, visibility("hidden"))) struct job *take_item(void)
+{
+	struct job *item = jobs[0].next;
+
+	if (item)
+		jobs[0].next = item->next;
+	return item;
+}
+struct job *wait_for_item(void)
+{
+	struct job *item;
+
+	while (!(item = take_item()))
+		wait_once();
+	return item;
+}
+void wait_to_swap(int bits)
+{
+	int old = 0;
+
+	while (!atomic_compare_exchange_weak((atomic_int *)&flag, &old, old | bits))
+		__builtin_ia32_pause();
+}
+/* what is done between two pauses is a loop of its own */
+long work_and_pause(const long *a, long n)
+{
+	long s = 0;
+
+	for (long i = 0; i < n; i++)
+		s += a[i] ^ s >> 3;
+	__builtin_ia32_pause();
+	return s;
+}
+long work_all(long turns)
+{
+	long s = 0;
+
+	for (long i = 0; i < turns; i++) {
+		struct job *item = take_item();
+
+		s += item ? item->key : 1;
+	}
+	return s;
+}
+
 long work_fenced(const volatile long *a)
 {
 	long i = 0;

@@ -171,6 +171,33 @@ def script(name: str, file: str) -> Frame:
     return Frame(name, file, 3, 1, "python")
 
 
+def statement(line: int, count: int, n_working: float, tid: int = 1, *below: Frame) -> PathSample:
+    """A line of a script, which calls a library."""
+    one = row("QUERY", count, n_working, tid)
+    return replace(one, path=(Frame("<module>", "/home/me/job.py", line, 1, "python"), *below, *one.path))
+
+
+def test_a_script_that_calls_libraries_has_its_serial_lines_named() -> None:
+    """A query of DuckDB's runs on all cores, to make its table on one: both are calls of one function's."""
+    query = [statement(9, 2000, CORES, tid) for tid in range(1, CORES + 1)]
+    imports = statement(
+        1, 120, 1, 1, Frame("_find_and_load", "<frozen importlib._bootstrap>", 1, 1, "python")
+    )
+    causes = found(*query, statement(9, 300, 2), statement(4, 500, 1), statement(6, 100, 1), imports)
+    assert [(cause.kind, cause.function, cause.line) for cause in causes[:2]] == [
+        (Kind.SERIAL, "<module>", 4),
+        (Kind.SERIAL, "<module>", 1),
+    ]
+    assert causes[0].lost_ns == pytest.approx(600e6 * (CORES - 1))
+    assert causes[0].what == "one thread works, 3 of 4 cores are idle"
+    assert causes[1].what.startswith("one thread imports")
+
+
+def test_a_script_that_is_all_of_one_kind_is_one_place() -> None:
+    (cause,) = found(*balanced("main solve"), *(statement(line, 200, 1) for line in (3, 4, 5)))
+    assert (cause.kind, cause.function, cause.lost_ns) == (Kind.SERIAL, "<module>", pytest.approx(1800e6))
+
+
 @pytest.mark.parametrize(("without_core", "kind"), [(900e6, Kind.BUSY_MACHINE), (100e6, Kind.STALL)])
 @pytest.mark.parametrize("wait", [(), (Frame("[waits: lock]"),)])
 def test_a_team_that_waits_for_one_of_them_which_has_no_core(
@@ -533,6 +560,18 @@ def test_threads_of_an_interpreter_without_one() -> None:
     assert "+JPperf true" in cause.remedy
 
 
+def test_a_thread_of_an_interpreter_that_others_wait_for() -> None:
+    """Perl's: what the main thread puts into a queue, workers take; their stacks lead through a library of Perl's."""
+    rows = [row("MAIN EVAL", count, n) for count, n in ((500, 1), (900, CORES))]
+    rows += [row("work EVAL", 450, CORES, tid) for tid in (2, 3)]
+    (cause,) = causes_of(rows, CORES, "none", 0.0, "/usr/bin/perl")
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "")
+    assert (
+        cause.what
+        == "one thread works in code of perl itself, or such that it gives no names, 36 % of that time alone"
+    )
+
+
 def test_a_process_that_works_alone_is_named() -> None:
     """R's mclapply: the parent prepares, then two children share the work."""
     (cause,) = _of("/usr/lib/R/bin/exec/R", (7, 300, 1), (8, 300, CORES), (9, 300, CORES))
@@ -566,3 +605,15 @@ def test_stacks_that_nameless_code_cuts_short_say_how_to_name_it() -> None:
         assert each in headline(profile, find_causes(profile))
     other = replace(profile, process=replace(process, command="/srv/app"))
     assert "stands out" in headline(other, find_causes(other))
+
+
+@pytest.mark.parametrize(("kind", "told"), [("requests", True), ("lock", False)])
+def test_a_server_that_is_not_asked_for_more_is_told_so(kind: str, told: bool) -> None:
+    """nginx's workers, which one client cannot keep busy: cores are idle a little everywhere."""
+    rows = [row("START WRITE", 300, 3, tid) for tid in (1, 2, 3)]
+    idle = asleep("START EPOLL", 400e6, 1)
+    rows.append(replace(idle, path=(*idle.path, Frame(f"[waits: {kind}]"))))
+    profile = Profile(ProcessInfo(7, "nginx", "nginx", "none", CORES, "scheduler"), 1, 100, rows)
+    line = headline(profile, find_causes(profile))
+    assert line.startswith("25 % of the cores' time is lost, but at no place that stands out")
+    assert line.endswith("meanwhile others wait for requests, and have nothing to do") == told

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.attribution import attribute
 from parprof.causes import Cause, Kind, causes_of
-from parprof.metrics import STALL, WAIT
+from parprof.metrics import STALL, WAIT, Metrics
 from parprof.model import Frame, Origin, PathSample, ThreadState
 from profiles import frame, library
 
@@ -330,3 +330,31 @@ def test_a_machine_that_gave_its_cores_was_not_busy(withheld_s: float, kind: Kin
     rows[1].metrics.add(row("pack", 250, 2, 2).metrics)
     (cause,) = causes_of(rows, CORES, "none", 1.0, withheld_s=withheld_s)
     assert cause.kind is kind
+
+
+@pytest.mark.parametrize(("wait", "told"), [("page fault", True), ("file", True), ("lock", False)])
+def test_a_program_that_is_read_in_from_disk_before_it_runs(wait: str, told: bool) -> None:
+    """The loader's stacks have no function of the program's."""
+    loading = row(f"std::memset; [waits: {wait}]", stall=500)
+    causes = found(*balanced(), loading)
+    assert bool(causes) == told
+    for cause in causes:
+        assert (cause.kind, cause.function, cause.lost_ns) == (Kind.STALL, "", pytest.approx(500e6))
+        assert cause.what.startswith("nobody works for 0.25 s while files are read in")
+
+
+@pytest.mark.parametrize(("without_core", "kind"), [(1600, Kind.BUSY_MACHINE), (700, Kind.STARVED)])
+def test_threads_that_spin_in_several_places_lacked_cores_in_all_of_them(
+    without_core: float, kind: Kind
+) -> None:
+    """IQ-TREE, two threads, regions of some 10 us: four fifths of its CPU time is spun, more than others' programs
+    explain."""
+    spinning = [
+        row(f"main; {name}; GOMP_parallel", stall=1300, spin=700, tid=tid)
+        for tid, name in ((1, "optimize"), (1, "search"))
+    ]
+    lacking = row("main; solve", 0, ready=without_core)
+    for one in spinning:
+        one.metrics.add(Metrics(700))
+    causes = found(*balanced(), *spinning, lacking, runtime="libgomp")
+    assert {cause.kind for cause in causes if cause.function != "solve"} == {kind}

@@ -300,6 +300,7 @@ def test_truncated_files(tmp_path: Path, library: ElfFile) -> None:
         ({"GOMP_parallel", "GOMP_critical_name_start"}, {}, "GOMP_critical_name_start"),
         ({"GOMP_parallel", "omp_set_nest_lock"}, {}, "omp_set_nest_lock"),
         ({"GOMP_parallel", "GOMP_task", "GOMP_taskwait"}, {}, "GOMP_task"),
+        ({"GOMP_parallel", "GOMP_target_ext"}, {}, "GOMP_target_ext"),
         ({"GOMP_parallel", "GOMP_doacross_ull_wait"}, {}, "GOMP_doacross_ull_wait"),
         ({"GOMP_parallel", "GOMP_cancel"}, {}, "GOMP_cancel"),
         ({"GOMP_parallel", "omp_set_max_active_levels"}, {}, "omp_set_max_active_levels"),

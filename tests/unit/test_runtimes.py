@@ -39,6 +39,7 @@ def test_recognised_by_base_name(library: str, name: str | None) -> None:
         ("GOMP_parallel_end", Edge.WAIT), ("GOMP_barrier", Edge.WAIT), ("GOMP_loop_end_nowait", None),
         ("GOMP_task", Edge.CREATE_TASK), ("GOMP_taskwait", Edge.WAIT), ("omp_set_lock", Edge.WAIT),
         ("GOMP_critical_end", None), ("omp_get_num_threads", None),
+        ("GOMP_target_ext", Edge.CREATE_TASK), ("GOMP_target_data_ext", None),
     ],
 )  # fmt: skip
 def test_libgomp_edges(name: str, expected: Edge | None) -> None:

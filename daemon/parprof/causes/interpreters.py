@@ -18,6 +18,8 @@ from parprof.model import PathSample
 _LEAST = 0.1
 """Of all effort: what is lost there is named from here on."""
 _MOSTLY = 0.8
+_OFTEN = 0.25
+"""Of its time: a thread that is alone for less loses in another way."""
 _LOCKS = (
     (r"ruby[\d.]*", "the GVL", "use processes (fork), or Ractors"),
     (r"(?:python|pypy)[\d.]*", "the GIL", "use processes (multiprocessing, concurrent.futures)"),
@@ -59,8 +61,12 @@ def _turns(site: LossSite, setting: Setting, name: str, remedy: str) -> Diagnosi
 
 
 def _alone(site: LossSite, setting: Setting, name: str, remedy: str) -> Diagnosis | None:
-    if not is_single(site.tally, setting.cores) or alone(site.tally.metrics, setting.cores) < _MOSTLY:
+    by_itself = alone(site.tally.metrics, setting.cores)
+    if not is_single(site.tally, setting.cores) or by_itself < _OFTEN:
         return None
+    if by_itself < _MOSTLY:  # as one that makes what others wait for
+        told = f"one thread works {_where(name)}, {100 * by_itself:.0f} % of that time alone"
+        return Diagnosis(Kind.SERIAL, told, remedy)
     idle = setting.cores - 1
     others = "the other core is idle" if idle == 1 else f"{idle} of {setting.cores} cores are idle"
     return Diagnosis(Kind.SERIAL, f"one thread works {_where(name)}, {others}", remedy)

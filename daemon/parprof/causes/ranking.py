@@ -16,7 +16,7 @@ from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
 from parprof.causes.ownership import Owner
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns
-from parprof.causes.stalls import elapsed_of
+from parprof.causes.stalls import elapsed_of, while_loading
 from parprof.causes.waiting import is_lock
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OVERHEAD, WAIT, Metrics
@@ -241,7 +241,8 @@ def _cause(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> tuple[Caus
 
 def _line(site: LossSite) -> int:
     """The line of the function that loses most."""
-    lines = {line: tally.metrics for line, tally in site.function.by_line.items()}
+    by_line = site.function.by_line
+    lines = {line: tally.metrics for line, tally in by_line.items() if not site.lines or line in site.lines}
     metric = IDLENESS if site.tally.metrics.idleness_ns >= site.tally.metrics.overhead_ns else OVERHEAD
     return hottest(lines, metric) or site.function.start_line
 
@@ -273,12 +274,16 @@ def _unseen(samples: Sequence[PathSample], setting: Setting) -> list[Cause]:
 
 
 def _nowhere(evidence: Evidence, setting: Setting, samples: Sequence[PathSample]) -> list[Cause]:
-    """What an interpreter loses in functions that are not known."""
+    """What an interpreter loses in functions that are not known; else what is lost while a program is loaded."""
     found = of_interpreter(evidence, setting, samples)
-    if found is None:
+    if found is not None:
+        site, diagnosis = found
+        metrics = site.tally.metrics
+    elif (loading := while_loading(evidence.unnamed, setting)) is not None:
+        metrics, diagnosis = loading
+    else:
         return []
-    site, diagnosis = found
-    return [_without_place(diagnosis.kind, site.tally.metrics, setting, diagnosis.what, diagnosis.remedy)]
+    return [_without_place(diagnosis.kind, metrics, setting, diagnosis.what, diagnosis.remedy)]
 
 
 def _without_place(kind: Kind, metrics: Metrics, setting: Setting, what: str, remedy: str) -> Cause:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parprof.causes.evidence import Evidence, Place, Tally
 from parprof.cct.tree import Procedure
@@ -40,6 +40,10 @@ ALONE = 0.9
 
 _SOLO = 0.7
 """As much alone, what one thread does is another thing than what several do, though these are alone at times, too."""
+
+_MOST_OF_LINE = 0.8
+"""Of a line's work, and of its time: as much is one thread's, which is alone, if the line is taken from the rest of its
+function."""
 
 _SINGLE = 0.95
 """One thread did a place's work if it did this share of it."""
@@ -101,6 +105,10 @@ class LossSite:
     """Whether some of it is in such a region, and some is not."""
     whole: bool = True
     """Whether all of the place belongs to it."""
+    lines: frozenset[int] = frozenset()
+    """The lines of the function that it is; empty: all of them."""
+    part: str = ""
+    """Which part of the function it is, where that is divided by lines."""
 
     @property
     def function(self) -> Place:
@@ -123,16 +131,16 @@ class SiteSearch:
         self._floor_ns = max(_FLOOR_SHARE * effort_ns(total), 1.0)
 
     def sites(self) -> list[LossSite]:
-        """All of them; those of one function are put together."""
-        found: dict[Procedure, LossSite] = {}
-        largest: dict[Procedure, float] = {}
+        """All of them; those of one function are put together, but for parts that lose in different ways."""
+        found: dict[tuple[Procedure, str], LossSite] = {}
+        largest: dict[tuple[Procedure, str], float] = {}
         for site in self._search():
-            key = site.function.procedure
+            key = site.function.procedure, site.part
             known = found.get(key)
             if known is None:
                 tally = Tally()
                 tally.merge(site.tally)
-                found[key] = LossSite(site.place, tally, site.region, whole=site.whole)
+                found[key] = replace(site, tally=tally)
                 largest[key] = site.lost_ns
                 continue
             if site.lost_ns > largest[key]:
@@ -140,6 +148,7 @@ class SiteSearch:
                 known.place, known.whole = site.place, site.whole
             known.is_mixed |= (known.region is None) != (site.region is None)
             known.region = known.region or site.region
+            known.lines |= site.lines
             known.tally.merge(site.tally)
         return list(found.values())
 
@@ -154,7 +163,7 @@ class SiteSearch:
             pending += [(kid, region) for kid in followed]
             rest = place.all if not followed else _without(place, followed)
             if place.parent is not None and lost_ns(rest.metrics) >= self._floor_ns:
-                yield self._narrowed(place, rest, region, whole=not followed)
+                yield from self._narrowed(place, rest, region, whole=not followed)
 
     def _followed(self, place: Place, region: Place | None, kids: list[Place]) -> list[Place]:
         """The callees to go on with; none where the place is a site."""
@@ -245,17 +254,58 @@ class SiteSearch:
             knows_threads(part) and is_single(part, self._cores) and alone(part.metrics, self._cores) >= _SOLO
         )
 
-    def _narrowed(self, place: Place, rest: Tally, region: Place | None, *, whole: bool) -> LossSite:
+    def _narrowed(self, place: Place, rest: Tally, region: Place | None, *, whole: bool) -> list[LossSite]:
         """Without the lines that lose nothing: a function is rarely all of one kind."""
         if not whole or len(place.by_line) < 2:
-            return LossSite(place, rest, region, whole=whole)
-        kept = Tally()
-        for tally in place.by_line.values():
-            if lost_ns(tally.metrics) >= 0.15 * effort_ns(tally.metrics):
-                kept.merge(tally)
-        if lost_ns(kept.metrics) < 0.9 * lost_ns(rest.metrics):
-            return LossSite(place, rest, region, whole=whole)
-        return LossSite(place, kept, region, whole=whole)
+            return [LossSite(place, rest, region, whole=whole)]
+        if parts := self._by_lines(place, region):
+            return parts
+        losing = _lines_of(
+            place, [line for line, tally in place.by_line.items() if _loses(tally.metrics)], region
+        )
+        return [losing if losing.lost_ns >= 0.9 * lost_ns(rest.metrics) else LossSite(place, rest, region)]
+
+    def _by_lines(self, place: Place, region: Place | None) -> list[LossSite]:
+        """The parts of a function that calls libraries one after the other, as scripts do: what is imported, what one
+        thread does alone, and the rest, in which several work. None where it is all of one kind."""
+        if region is not None or place.procedure.is_loop:
+            return []
+        lines: dict[str, list[int]] = {"imports": [], "alone": [], "rest": []}
+        for line, tally in place.by_line.items():
+            part = "rest"
+            if self._is_left_alone(tally):
+                is_import = sum(tally.imports.values()) >= 0.5 * tally.metrics.idleness_ns
+                part = "imports" if is_import else "alone"
+            lines[part].append(line)
+        parts = {part: _lines_of(place, those, None, part) for part, those in lines.items()}
+        least = _CONSIDERABLE_SHARE * effort_ns(place.all.metrics)
+        if effort_ns(parts["rest"].tally.metrics) < least:
+            return []
+        if all(lost_ns(parts[part].tally.metrics) < self._floor_ns for part in ("imports", "alone")):
+            return []
+        return [site for site in parts.values() if site.lost_ns >= self._floor_ns]
+
+    def _is_left_alone(self, part: Tally) -> bool:
+        """Whether one thread does this alone, but for a little that others do at times, as those that a library
+        starts."""
+        if not knows_threads(part) or not part.metrics.work_ns:
+            return False
+        first = max(part.threads.values(), key=lambda metrics: metrics.work_ns)
+        return share_of_first(part) >= _MOST_OF_LINE and alone(first, self._cores) >= _MOST_OF_LINE
+
+
+def _loses(metrics: Metrics) -> bool:
+    return lost_ns(metrics) >= 0.15 * effort_ns(metrics)
+
+
+def _lines_of(place: Place, lines: Iterable[int], region: Place | None, part: str = "") -> LossSite:
+    """Some lines of a function, with all that they call. ``part``: what they are called; else they are all that counts
+    of it."""
+    those = frozenset(lines)
+    tally = Tally()
+    for line in those:
+        tally.merge(place.by_line[line])
+    return LossSite(place, tally, region, whole=not part, lines=those, part=part)
 
 
 def _without(place: Place, followed: Iterable[Place]) -> Tally:

@@ -6,10 +6,11 @@ import re
 
 from parprof.causes.barriers import is_barrier
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
+from parprof.causes.evidence import Tally
 from parprof.causes.machine import BUSY_MACHINE, away_ns
 from parprof.causes.shares import leading
 from parprof.causes.sites import LossSite, lost_ns
-from parprof.metrics import STALL
+from parprof.metrics import STALL, Metrics
 
 _AWAY = 0.5
 """Of a stall at a barrier: where threads were without a core for so long, the last of the team was late for that."""
@@ -69,15 +70,50 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
     innermost = leading(site.tally, by=STALL)
     if not _WAIT.match(innermost) and metrics.spin_ns * setting.cores >= 0.5 * metrics.stall_ns:
         # who spins waits for a thread, and that is found to work at none of its samples, or has no core
-        return BUSY_MACHINE if away_ns(setting.total) >= _AWAY * metrics.stall_ns else _SPIN_ALONE
+        return BUSY_MACHINE if _may_lack_cores(site, setting) else _SPIN_ALONE
     call, kind = wait_of(innermost)
     what, remedy = _waited_for(call, kind)
     # all are on their way through a barrier, to sleep or just woken: more often than not others had the cores
     at_barrier = setting.runtime != "none" and is_barrier(call)
-    if at_barrier and away_ns(setting.total) >= _AWAY * metrics.stall_ns:
+    if at_barrier and _may_lack_cores(site, setting):
         return BUSY_MACHINE
     what = f"nobody works for {elapsed_of(metrics.stall_ns, setting)} while this waits {what}".rstrip()
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
+
+
+def _may_lack_cores(site: LossSite, setting: Setting) -> bool:
+    """Whether threads of the program were without a core for so long that who is waited for at barriers may have had
+    none. All stalls of that kind compete for that time, not this one alone."""
+    place = site.place
+    while place.parent is not None:
+        place = place.parent
+    stalled = sum(
+        metrics.stall_ns
+        for name, metrics in place.all.runtime.items()
+        if _is_for_team(name.partition(":")[2])
+    )
+    return away_ns(setting.total) >= _AWAY * max(stalled, site.tally.metrics.stall_ns)
+
+
+def _is_for_team(innermost: str) -> bool:
+    """Whether a thread waits for others of its team there, asleep or not, as far as that is known."""
+    return not _WAIT.match(innermost) or is_barrier(wait_of(innermost)[0])
+
+
+def while_loading(unnamed: Tally, setting: Setting) -> tuple[Metrics, Diagnosis] | None:
+    """Nobody works while code that is not the program's waits for files, as the loader does at the start of a program
+    that is not in memory yet. ``unnamed``: what is in no code of the program's."""
+    waits = Metrics()
+    for name, metrics in unnamed.runtime.items():
+        if wait_of(name.partition(":")[2])[1] in ("file", "page fault"):
+            waits.add(metrics)
+    if not waits.stall_ns:
+        return None
+    told = (
+        f"nobody works for {elapsed_of(waits.stall_ns, setting)} while files are read in, below no code of the "
+        "program's: as a rule while it is loaded"
+    )
+    return waits, Diagnosis(Kind.STALL, told, "measure again: what was loaded from disk is in memory then")
 
 
 def _waited_for(call: str, kind: str) -> tuple[str, str]:

@@ -6,11 +6,12 @@ import os
 from collections.abc import Sequence
 
 from parprof.attribution import Effort, Verdict, percent, verdict
+from parprof.attribution.waiting import WaitKind
 from parprof.causes import Cause, Kind
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
 from parprof.causes.ranking import LEAST_SAMPLES
 from parprof.files.dso import ANONYMOUS
-from parprof.metrics import Metrics
+from parprof.metrics import WAIT, Metrics
 from parprof.model import Profile
 from parprof.untrusted import printable
 
@@ -18,6 +19,7 @@ _MAX_NAME = 60
 _LONG_PATH = 4
 _MUCH_WITHHELD_PERCENT = 30.0
 """Of the cores' time: who was given so much less was not seen running as it would by itself."""
+_FOR_REQUESTS = f"[waits: {WaitKind.REQUESTS.value}]"
 
 
 def location(file: str, line: int, module: str) -> str:
@@ -88,7 +90,17 @@ def nothing_to_act_on(profile: Profile, total: Metrics) -> str:
             f"{lost} % of the cores' time is lost, {rounded(100 * share)} % of that in code that was made at run time"
             f" and has no names: {how_to_name(profile.process.program)}"
         )
-    return f"{lost} % of the cores' time is lost, but at no place that stands out"
+    where = f"{lost} % of the cores' time is lost, but at no place that stands out"
+    if _asleep_for_requests_ns(profile) >= effort.idleness_ns > effort.overhead_ns + effort.stall_ns:
+        return f"{where}: meanwhile others wait for requests, and have nothing to do"
+    return where
+
+
+def _asleep_for_requests_ns(profile: Profile) -> float:
+    """For how long threads waited for something to do from outside."""
+    return sum(
+        one.metrics[WAIT] for one in profile.samples if one.path and one.path[-1].name == _FOR_REQUESTS
+    )
 
 
 def withheld_percent(profile: Profile) -> float:

@@ -9,6 +9,9 @@ A loop is taken to wait if
 - it does nothing else worth a turn: all of its instructions move, compare, count or pause, nothing is read at an
   address that changes, nothing is called, and it is short.
 
+A short one that pauses at each turn waits, whatever else it does (`parprof.loops.pauses`), and so does a function that
+only pauses.
+
 Loops that a compiler made of ordinary code keep such decisions in registers, for without a store they cannot change:
 only code that is told that others write (``volatile``, atomic) reads again. Values that were put aside on the stack
 for want of registers are read again too, so what is found by ``rsp`` decides nothing, nor by ``rbp``, unless the
@@ -25,12 +28,15 @@ from itertools import chain
 from parprof.files.elf import ElfFile
 from parprof.loops.basicblocks import FlowGraph
 from parprof.loops.machinecode import Code, CodeError, Flow, flow_of, read_code
+from parprof.loops.pauses import has_pause, is_pause
 from parprof.loops.registers import WHOLE_REGISTER
 
 LoopRange = tuple[int, int]
 """ELF virtual addresses [start, end)."""
 
 MAX_INSTRUCTIONS = 48
+MAX_PAUSING = 96
+"""Instructions of a loop that pauses at each turn: it may look for something to do in several places."""
 MAX_BLOCKS = 4
 MAX_UNROLLED = 10
 """Blocks of a loop that is unrolled: each but one has a barrier or a pause, and who leaves does so for what it sees."""
@@ -75,10 +81,12 @@ def spin_loops(elf: ElfFile, vaddr: int, size: int) -> list[LoopRange]:
     """
     try:
         code = read_code(elf, vaddr, size)
+        graph = FlowGraph(elf, code)
+        if is_pause(elf, vaddr, size) and not _has_loop(graph):
+            return [(vaddr, vaddr + size)]
     except CodeError:
         return []
-    graph = FlowGraph(elf, code)
-    return merged(_found(code, graph))[:MAX_RANGES]
+    return merged(_found(elf, code, graph))[:MAX_RANGES]
 
 
 def merged(ranges: Iterator[LoopRange] | Sequence[LoopRange]) -> list[LoopRange]:
@@ -96,7 +104,7 @@ def merged(ranges: Iterator[LoopRange] | Sequence[LoopRange]) -> list[LoopRange]
     return out
 
 
-def _found(code: Code, graph: FlowGraph) -> Iterator[LoopRange]:
+def _found(elf: ElfFile, code: Code, graph: FlowGraph) -> Iterator[LoopRange]:
     """Each edge that leads back closes a loop with the shortest way there: one may wait that is a part of one which
     works, and compilers let loops begin in the middle, so that they have several entries."""
     for last in range(graph.blocks):
@@ -104,8 +112,16 @@ def _found(code: Code, graph: FlowGraph) -> Iterator[LoopRange]:
             way = _way(graph, first, last) if first <= last else []
             if way and not _has_inner(graph, way):
                 loop = _Loop(code, graph, way)
-                if loop.waits():
+                if loop.waits() or loop.pauses(elf):
                     yield from loop.ranges()
+
+
+def _has_loop(graph: FlowGraph) -> bool:
+    return any(
+        first <= last and _way(graph, first, last)
+        for last in range(graph.blocks)
+        for first in graph.successors[last]
+    )
 
 
 def _way(graph: FlowGraph, first: int, last: int) -> list[int]:
@@ -153,6 +169,11 @@ class _Loop:
         """Its code."""
         for indexes in self._blocks:
             yield self._code.addresses[indexes[0]], self._code.following(indexes[-1])
+
+    def pauses(self, elf: ElfFile) -> bool:
+        """Whether it pauses at each turn."""
+        indexes = list(chain.from_iterable(self._blocks))
+        return len(indexes) <= MAX_PAUSING and has_pause(elf, self._code, indexes)
 
     def waits(self) -> bool:
         """Whether it does nothing but wait until another thread writes."""

@@ -36,6 +36,12 @@ TASK_ENTRIES = hook(
     "makes a task of an outlined function (gcc libgomp/task.c)",
     learn_argument=1,
 )
+TARGET_ENTRIES = hook(
+    "GOMP_target_ext",
+    Edge.CREATE_TASK,
+    "with nowait, makes a task of what is offloaded; without a device it runs here (gcc libgomp/target.c)",
+    learn_argument=2,
+)
 
 
 API = r"omp_(?:[gs]et|in|is|init|destroy|test|unset|capture|display|pause|fulfill|target)_"
@@ -114,6 +120,7 @@ class Libgomp(Agent):
             "waits for other threads (gcc libgomp/ordered.c)",
         ),
         TASK_ENTRIES,
+        TARGET_ENTRIES,
     )
 
     def encloser(self, name: str) -> str | None:

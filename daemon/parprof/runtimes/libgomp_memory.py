@@ -318,7 +318,7 @@ _SPOILERS = (
     ("GOMP_critical_start GOMP_critical_name_start", "waits in critical sections are not at the barrier"),
     ("omp_set_lock omp_set_nest_lock omp_set_lock_ omp_set_nest_lock_", "waits for locks are not at the barrier"),
     ("GOMP_ordered_start GOMP_doacross_wait GOMP_doacross_ull_wait", "ordered iterations wait for each other"),
-    ("GOMP_task GOMP_taskloop GOMP_taskloop_ull", "threads at the barrier run tasks"),
+    ("GOMP_task GOMP_taskloop GOMP_taskloop_ull GOMP_target_ext", "threads at the barrier run tasks"),
     ("GOMP_cancel", "a cancelled barrier stays half counted"),
     ("omp_set_nested omp_set_nested_ omp_set_max_active_levels omp_set_max_active_levels_",
      _NESTED),
