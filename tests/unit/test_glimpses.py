@@ -122,7 +122,7 @@ def test_a_glimpse_that_shows_that_all_can_be_followed() -> None:
     one = busy.glimpses
     one.leave(*busy.at(100))
     one.begin(*busy.at(200))
-    one.follow(*busy.at(300))
+    one.finish(*busy.at(300))
     assert totals_ms(one.weigh(seen(1, 10))) == {7: 20.0}
     one.leave(*busy.at(900))
     one.begin(*busy.at(1000))
@@ -162,7 +162,7 @@ def test_the_waits_at_its_end_are_taken_once() -> None:
     assert cut is not None and (cut[0].number, cut[1]) == (1, 20 * MS)
     assert one.take_cut(40 * MS) is None
     one.begin(*busy.at(50))
-    one.follow(*busy.at(60))
+    one.finish(*busy.at(60))
     cut = one.take_cut(90 * MS)
     assert cut is not None and (cut[0].number, cut[1]) == (2, 90 * MS), "its waits were seen all the time"
     one.leave(*busy.at(100))

@@ -133,7 +133,7 @@ class Breaker:
             for pid in pids:
                 self._command(COMMAND_RECOUNT, pid)
             self._settings.write(ticks=False)
-            self.glimpses.follow(time.monotonic_ns(), self._use(followed=False))
+            self.glimpses.finish(time.monotonic_ns(), self._use(followed=False))
             time.sleep(_SETTLED_SECONDS)
             for pid in pids:
                 self._command(COMMAND_SETTLE, pid)
@@ -189,7 +189,7 @@ class Breaker:
             self._look_at_clocks(self._clocks)  # they may end before the next glimpse
             if self._switches.attached and not last.end_ns and now_ns - last.begin_ns >= _LONG_GLIMPSE_NS:
                 self._settings.write(glimpse=(0, 0))
-                self.glimpses.follow(now_ns, self._use(followed=True))
+                self.glimpses.finish(now_ns, self._use(followed=True))
 
     def finish(self, at_ns: int) -> None:
         """The measurement has ended then: what glimpses stand for is known."""

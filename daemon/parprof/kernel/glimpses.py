@@ -127,12 +127,8 @@ class Glimpses:
             if not last.end_ns:
                 self._end(last, at_ns, cpu_ns, paid_ns)
 
-    def follow(self, at_ns: int, cpu_ns: int) -> None:
-        """Switches are followed from now on: the last glimpse stands for nothing after it."""
-        self.finish(at_ns, cpu_ns)
-
     def finish(self, at_ns: int, cpu_ns: int) -> None:
-        """The measurement ends."""
+        """The measurement ends, or switches are followed for good: the last glimpse stands for nothing after it."""
         with self._lock:
             last = self._last
             if last is not None and not last.end_ns:
