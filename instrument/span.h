@@ -92,7 +92,8 @@ struct team {
 	uint64_t number;  /* of those */
 	uintptr_t until;  /* of such a team: where it ended */
 	bool is_foreign;  /* by a thread that is not the process's first */
-	bool is_alone;	  /* outside of other regions, and with one thread */
+	bool is_outermost; /* and begun where a strand ended: not by a thread that is not followed */
+	bool is_alone;	   /* such a one with one thread */
 	_Atomic bool has_nested;
 	/* in it, that are over: */
 	_Atomic uint32_t nested; /* regions */

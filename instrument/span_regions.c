@@ -86,7 +86,7 @@ struct calls_kept span_member_enter(struct thread *self, struct team *team, size
 	struct calls_kept kept = span_calls_enter(self, team->context);
 
 	span_member_begin(self, team);
-	if (self == team->creator && team->parent->is_root && size && size() == 1) {
+	if (self == team->creator && team->is_outermost && size && size() == 1) {
 		team->is_alone = true;
 		span_begin_strand_after(self, PAUSE_REGION_BEGIN);
 	} else {
@@ -237,6 +237,7 @@ void span_team_end(struct thread *self, struct team *team, struct frame *frame, 
 bool span_region_begin(struct region *region, void (*body)(void *), void *data, uintptr_t caller)
 {
 	struct thread *self = &span_self;
+	bool is_outermost = self->is_open && self->frame->is_root;
 
 	if (!span_record)
 		return false;
@@ -248,6 +249,7 @@ bool span_region_begin(struct region *region, void (*body)(void *), void *data, 
 	if (span_is_ours(caller) && self->frame && self->frame->team)
 		caller = self->frame->team->origin;
 	span_team_begin(self, &region->team, body, data, caller);
+	region->team.is_outermost = is_outermost;
 	return true;
 }
 
