@@ -219,8 +219,8 @@ struct words {
 	uint64_t of[CLEARED / 8];
 };
 
-/* Clears the begin of a structure, and up to CLEARED - 1 bytes more, which are to be set afterwards. For so few bytes the `rep
- * stos` that compilers make of memset takes longer than the rest of what begins a region. */
+/* Clears the begin of a structure, and up to CLEARED - 1 bytes more, which are to be set afterwards. For so few bytes
+ * the `rep stos` that compilers make of memset takes longer than the rest of what begins a region. */
 static inline void clear_begin(void *structure, size_t bytes)
 {
 	struct words *at = structure, *end = (struct words *)((char *)structure + bytes);

@@ -1,5 +1,6 @@
 /* The same work in pieces and at once, by turns: what is measured between the pieces must not be in them, nor take of
- * them. Arguments: "regions", "thread" (regions in a second one) or "calls", rounds, pieces a round, steps of a piece. */
+ * them. Arguments: "regions", "thread" (regions in a second one) or "calls"; rounds; pieces a round; steps of a
+ * piece. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
