@@ -56,7 +56,7 @@ void span_pause_strand(struct thread *self)
 	uint64_t cycles;
 
 	self->is_open = false;
-	cycles = clock_pause(&self->clock);
+	cycles = clock_end(&self->clock);
 	if (UNLIKELY(frame->is_root || !span_has_calls)) {
 		book(self, frame, cycles);
 		return;
@@ -82,6 +82,19 @@ void span_count(struct thread *self, uint32_t site)
 
 /* frames and paths */
 
+/* Its profs are empty from now on, whenever it is not in use. */
+static void init_frame(struct frame *frame)
+{
+	memset(frame, 0, sizeof(*frame));
+	prof_init(&frame->prof);
+	prof_init(&frame->longest_prof);
+	prof_init(&frame->share.before);
+	prof_init(&frame->share.total_prof);
+	prof_init(&frame->share.longest_prof);
+	prof_init(&frame->work);
+	prof_init(&frame->holds);
+}
+
 struct frame *span_new_frame(struct thread *self)
 {
 	struct frame *frame = self->free_frames;
@@ -93,11 +106,9 @@ struct frame *span_new_frame(struct thread *self)
 		frame = aligned_alloc(_Alignof(struct frame), sizeof(*frame));
 		if (!frame)
 			abort();
-		memset(frame, 0, sizeof(*frame));
+		init_frame(frame);
 	}
 	clear_begin(frame, offsetof(struct frame, prof));
-	prof_init(&frame->prof);
-	prof_init(&frame->longest_prof);
 	atomic_init(&frame->references, 1);
 	frame->site = SITE_PENDING;
 	return frame;
@@ -119,14 +130,14 @@ static void dispose(struct thread *self, struct frame *frame)
 {
 	if (UNLIKELY(span_has_calls))
 		dispose_calls(frame);
-	prof_free(&frame->prof);
-	prof_free(&frame->longest_prof);
+	prof_empty(&frame->prof);
+	prof_empty(&frame->longest_prof);
 	if (frame->is_implicit) {
-		prof_free(&frame->work);
-		prof_free(&frame->holds);
-		prof_free(&frame->share.before);
-		prof_free(&frame->share.total_prof);
-		prof_free(&frame->share.longest_prof);
+		prof_empty(&frame->work);
+		prof_empty(&frame->holds);
+		prof_empty(&frame->share.before);
+		prof_empty(&frame->share.total_prof);
+		prof_empty(&frame->share.longest_prof);
 	}
 	if (free_count == MAX_FREE_FRAMES) {
 		free(frame->children.by_depth);

@@ -33,6 +33,7 @@
 /* The call that a wrapper stands for: the address after it. */
 #define CALLER ((uintptr_t)__builtin_return_address(0))
 #define MAX_HELD 32
+#define CLEARED 32 /* bytes at a time */
 /* Indices of the sites that every record begins with. */
 enum { SITE_PENDING = 1, SITE_OTHER = 2, FIRST_SITE = 3 };
 
@@ -91,6 +92,8 @@ struct team {
 	uint64_t number;  /* of those */
 	uintptr_t until;  /* of such a team: where it ended */
 	bool is_foreign;  /* by a thread that is not the process's first */
+	bool is_outermost; /* and begun where a strand ended: not by a thread that is not followed */
+	bool is_alone;	   /* such a one with one thread */
 	_Atomic bool has_nested;
 	/* in it, that are over: */
 	_Atomic uint32_t nested; /* regions */
@@ -111,7 +114,7 @@ struct share {
 	struct call_path calls_before;
 	struct call_prof rest_calls, longest_calls;
 	/* these are not cleared */
-	struct prof before; /* the member's path up to the chunk */
+	struct prof before __attribute__((aligned(CLEARED))); /* the member's path up to the chunk */
 	struct prof total_prof, longest_prof;
 };
 
@@ -155,12 +158,22 @@ struct frame {
 	/* of the thread whose work it books: */
 	uint64_t tasks; /* that it made */
 	uint64_t busy;	/* in this phase: its work, and what it was on a CPU between strands */
-	/* from here on a new frame is not cleared: these have a begin of their own, the last three in members alone */
-	struct prof prof, longest_prof;
+	/* from here on a new frame is not cleared: the profs of one that is gone are empty */
+	struct prof prof __attribute__((aligned(CLEARED))), longest_prof;
 	struct children_calls children; /* that of a frame which is gone is empty, and its room is used again */
 	struct share share;
 	struct prof work, holds;
 } __attribute__((aligned(64))); /* a region begins and ends with clearing one: 15 ns less on whole cache lines */
+
+/* What is between two strands, and takes about as long each time. */
+enum pause {
+	PAUSE_HOOK_ENTER,
+	PAUSE_HOOK_EXIT,
+	/* of a region with one thread, outside of others: nobody is waited for or woken up in them */
+	PAUSE_REGION_BEGIN,
+	PAUSE_REGION_END,
+	PAUSES
+};
 
 struct held {
 	uintptr_t key;
@@ -182,7 +195,7 @@ struct thread {
 	struct call_context context; /* of the code that it executes */
 	uint32_t call_base;	     /* calls below are not of this task or region */
 	struct calls *calls;
-	struct clock_pause enter, leave; /* hooks */
+	struct clock_pause pauses[PAUSES];
 };
 
 extern __thread struct thread span_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
@@ -203,11 +216,11 @@ static inline void spin_unlock(struct spin *spin)
 }
 
 struct words {
-	uint64_t of[4];
+	uint64_t of[CLEARED / 8];
 };
 
-/* Clears the begin of a structure, and up to 31 bytes more, which are to be set afterwards. For so few bytes the `rep
- * stos` that compilers make of memset takes longer than the rest of what begins a region. */
+/* Clears the begin of a structure, and up to CLEARED - 1 bytes more, which are to be set afterwards. For so few bytes
+ * the `rep stos` that compilers make of memset takes longer than the rest of what begins a region. */
 static inline void clear_begin(void *structure, size_t bytes)
 {
 	struct words *at = structure, *end = (struct words *)((char *)structure + bytes);
@@ -226,6 +239,14 @@ static inline void span_begin_strand(struct thread *self)
 	if (span_record) {
 		self->is_open = true;
 		self->implicit->busy += clock_begin(&self->clock);
+	}
+}
+
+static inline void span_begin_strand_after(struct thread *self, enum pause pause)
+{
+	if (span_record) {
+		self->is_open = true;
+		self->implicit->busy += clock_begin_alike(&self->clock, &self->pauses[pause]);
 	}
 }
 
@@ -253,6 +274,9 @@ void span_count(struct thread *self, uint32_t site);
 
 /* regions (span_regions.c) */
 
+/* A runtime's function for the number of threads of the team that the calling thread is in. */
+typedef int size_of_team(void);
+
 /* What a wrapper that starts a team keeps until the team has ended. */
 struct region {
 	struct thread *self;
@@ -262,10 +286,9 @@ struct region {
 
 bool span_region_begin(struct region *region, void (*body)(void *), void *data, uintptr_t caller);
 void span_region_end(struct region *region);
-struct calls_kept span_member_enter(struct thread *self, struct team *team);
+struct calls_kept span_member_enter(struct thread *self, struct team *team, size_of_team *size);
 void span_member_leave(struct thread *self, struct calls_kept kept);
 void span_team_begin(struct thread *self, struct team *team, void (*body)(void *), void *data, uintptr_t origin);
-void span_member(void *team);
 void span_member_begin(struct thread *self, struct team *team);
 void span_init_implicit(struct frame *frame, struct team *team);
 struct frame *span_share(struct thread *self, struct team *team);
@@ -339,8 +362,24 @@ void span_give_up_threads(struct thread *self, uintptr_t address);
 void span_end_threads(struct thread *self);
 void span_forget_threads(void);
 
+void *span_find_real(void **where, const char *name);
+void *span_find_beside(void **where, void *function, const char *name);
+
 /* the real function behind a wrapper; ends the process if there is none */
-void *span_real(void **where, const char *name);
+static inline void *span_real(void **where, const char *name)
+{
+	void *found = __atomic_load_n(where, __ATOMIC_RELAXED);
+
+	return LIKELY(found) ? found : span_find_real(where, name);
+}
+
+/* The function of that name in the library that another function is in; null if there is none. */
+static inline void *span_beside(void **where, void *function, const char *name)
+{
+	void *found = __atomic_load_n(where, __ATOMIC_RELAXED);
+
+	return LIKELY(found) ? found : span_find_beside(where, function, name);
+}
 
 /* Whether it is in a region, or a task of one. */
 static inline bool is_inside(struct thread *self)

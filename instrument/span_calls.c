@@ -353,7 +353,7 @@ EXPORT void __cyg_profile_func_enter(void *function, void *call_site)
 		begin_calls(self);
 	begin_call(self, (uintptr_t)function, (uintptr_t)call_site, (uintptr_t)__builtin_frame_address(0));
 	self->is_open = true;
-	clock_resume(&self->clock, &self->enter);
+	clock_begin_alike(&self->clock, &self->pauses[PAUSE_HOOK_ENTER]);
 }
 
 EXPORT void __cyg_profile_func_exit(void *function, void *call_site)
@@ -366,7 +366,7 @@ EXPORT void __cyg_profile_func_exit(void *function, void *call_site)
 	span_pause_strand(self);
 	end_calls_to(self, (uintptr_t)function);
 	self->is_open = true;
-	clock_resume(&self->clock, &self->leave);
+	clock_begin_alike(&self->clock, &self->pauses[PAUSE_HOOK_EXIT]);
 }
 
 /* the process */

@@ -183,36 +183,43 @@ ALWAYS_INLINE uint64_t end_by_rseq(struct clock_base *clock)
 	return length_at(clock, clock->ended);
 }
 
-ALWAYS_INLINE uint64_t pause_by_rseq(struct clock_base *clock)
+/* One of so many pauses is measured. An odd number: of what a program does by turns each has its part. */
+#define MEASURED 17
+#define FIRST_MEASURED 16
+
+/* The first ones are cold: the shortest of them counts. Later ones that an interrupt made long say little. */
+static __attribute__((noinline)) void learn(struct clock_pause *pause, uint64_t taken)
 {
-	clock->paused = __rdtsc();
-	return length_at(clock, clock->paused);
+	uint64_t most = 4 * pause->mean / 16;
+
+	if (pause->first < FIRST_MEASURED) {
+		if (!pause->first++ || taken * 16 < pause->mean)
+			pause->mean = taken * 16;
+		return;
+	}
+	pause->left = MEASURED - 1;
+	pause->mean += 2 * (taken < most ? taken : most) - pause->mean / 8;
 }
 
-#define SAMPLED 16 /* one of so many pauses is measured */
-
 /* A reading takes `clock_cost`, which the strand's end will take off: pauses without a second one are that much
- * shorter. A pause that an interrupt made long says little about the others. */
-ALWAYS_INLINE void resume_by_rseq(struct clock_base *clock, struct clock_pause *pause)
+ * shorter. */
+ALWAYS_INLINE uint64_t length_of(const struct clock_pause *pause)
 {
-	uint64_t taken;
+	return pause->mean / 16 - clock_cost;
+}
 
-	if (__builtin_expect(!is_unswitched() || !clock->base_tsc, 0)) {
-		clock->ended = 0;
-		clock->ended_ns = 0; /* that was ours */
-		begin_anew(clock);
-		return;
-	}
-	if (__builtin_expect(pause->count++ % SAMPLED, 1)) {
-		clock->begin = clock->paused + pause->mean / 16 - clock_cost;
-		return;
+ALWAYS_INLINE uint64_t begin_alike_by_rseq(struct clock_base *clock, struct clock_pause *pause)
+{
+	if (__builtin_expect(!is_unswitched() || !clock->base_tsc, 0))
+		return begin_anew(clock);
+	if (__builtin_expect(pause->left != 0, 1)) {
+		pause->left--;
+		clock->begin = clock->ended + length_of(pause);
+		return pause->mean / 16;
 	}
 	clock->begin = __rdtsc();
-	taken = clock->begin - clock->paused;
-	if (!pause->mean)
-		pause->mean = taken * 16;
-	else if (taken * 16 < 4 * pause->mean)
-		pause->mean += taken * 2 - pause->mean / 8;
+	learn(pause, clock->begin - clock->ended);
+	return clock->begin - clock->ended;
 }
 
 void clock_leave(void)
@@ -226,8 +233,11 @@ static uint64_t tsc_frequency(void) { return NS; }
 static uint64_t cost_of_reading(void) { return 0; }
 static uint64_t begin_by_rseq(struct clock_base *clock) { return clock->begin = 0; }
 static uint64_t end_by_rseq(struct clock_base *clock) { return clock->begin; }
-static uint64_t pause_by_rseq(struct clock_base *clock) { return clock->begin; }
-static void resume_by_rseq(struct clock_base *clock, struct clock_pause *pause) { (void)clock, (void)pause; }
+static uint64_t begin_alike_by_rseq(struct clock_base *clock, struct clock_pause *pause)
+{
+	(void)pause;
+	return clock->begin = 0;
+}
 void clock_leave(void) {}
 #endif
 
@@ -269,15 +279,7 @@ IN_CALLERS uint64_t clock_end(struct clock_base *clock)
 	return clock->ended - clock->begin;
 }
 
-uint64_t clock_pause(struct clock_base *clock)
+IN_CALLERS uint64_t clock_begin_alike(struct clock_base *clock, struct clock_pause *pause)
 {
-	return clock_kind == CLOCK_BY_RSEQ ? pause_by_rseq(clock) : clock_end(clock);
-}
-
-void clock_resume(struct clock_base *clock, struct clock_pause *pause)
-{
-	if (clock_kind == CLOCK_BY_RSEQ)
-		resume_by_rseq(clock, pause);
-	else
-		clock_begin(clock);
+	return clock_kind == CLOCK_BY_RSEQ ? begin_alike_by_rseq(clock, pause) : clock_begin(clock);
 }

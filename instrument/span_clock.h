@@ -23,14 +23,14 @@ struct clock_base {
 	uint64_t switches;
 	uint64_t ended;	   /* the strand before, by the TSC; 0 where that is not known */
 	uint64_t ended_ns; /* then: by the thread's CPU clock */
-	uint64_t paused; /* when the last pause began */
-	uint64_t ahead;	 /* by how much pauses were taken for longer than they were: not yet made up for */
+	uint64_t ahead;	   /* by how much pauses were taken for longer than they were: not yet made up for */
 };
 
-/* How long a pause of one kind takes, as each sixteenth of them tells: the others read the TSC once. */
+/* How long a pause of one kind takes, as one in some of them tells: after the others the TSC is not read. */
 struct clock_pause {
-	uint32_t count;
-	uint64_t mean; /* cycles, in sixteenths */
+	uint32_t first; /* so many of the first ones were measured */
+	uint32_t left;	/* so many are not, before the next that is */
+	uint64_t mean;	/* cycles, in sixteenths */
 };
 
 /* Choose the clock; returns its cycles per second. */
@@ -39,9 +39,8 @@ uint64_t clock_choose(enum span_clock *chosen);
 uint64_t clock_begin(struct clock_base *clock);
 /* It ends: its length in cycles. */
 uint64_t clock_end(struct clock_base *clock);
-/* As an end and a begin, around a few instructions of ours that take about as long each time. */
-uint64_t clock_pause(struct clock_base *clock);
-void clock_resume(struct clock_base *clock, struct clock_pause *pause);
+/* As clock_begin, after a few instructions that take about as long each time. */
+uint64_t clock_begin_alike(struct clock_base *clock, struct clock_pause *pause);
 /* This thread, or the library, is about to go: the kernel must not find our descriptor. */
 void clock_leave(void);
 

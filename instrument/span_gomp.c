@@ -17,6 +17,19 @@ static bool is_gomp_member(struct thread *self)
 
 /* regions */
 
+static void *gomp_team_size; /* libgomp's omp_get_num_threads */
+
+/* What runs in place of a region's body. */
+static void gomp_member(void *argument)
+{
+	struct team *team = argument;
+	struct calls_kept kept =
+		span_member_enter(&span_self, team, (size_of_team *)gomp_team_size);
+
+	team->body(team->data);
+	span_member_leave(&span_self, kept);
+}
+
 /* REGION(return type, name, parameters after the body and its data, the same as arguments) */
 #define REGION(type, name, parameters, ...)                                                                           \
 	EXPORT type name parameters                                                                                   \
@@ -27,7 +40,8 @@ static bool is_gomp_member(struct thread *self)
                                                                                                                       \
 		if (!span_region_begin(&region, body, data, CALLER))                                                       \
 			return call(body, data, __VA_ARGS__);                                                         \
-		RESULT_##type call(span_member, &region.team, __VA_ARGS__);                                           \
+		span_beside(&gomp_team_size, (void *)call, "omp_get_num_threads");                                         \
+		RESULT_##type call(gomp_member, &region.team, __VA_ARGS__);                                           \
 		span_region_end(&region);                                                                                  \
 		return (type)result;                                                                                  \
 	}
@@ -83,7 +97,7 @@ static __thread uint32_t legacy_depth;
 			call(body, data, __VA_ARGS__);                                                                \
 			return;                                                                                       \
 		}                                                                                                     \
-		call(span_member, &region->team, __VA_ARGS__);                                                        \
+		call(gomp_member, &region->team, __VA_ARGS__);                                                        \
 		legacy_begin(region);                                                                                 \
 	}
 LEGACY(GOMP_parallel_start, (BODY, long n), n)

@@ -55,7 +55,8 @@ static void member(int *thread, int *number, struct kmp_region *region)
 		call_outlined(region, thread, number);
 		return;
 	}
-	kept = span_member_enter(self, &region->region.team);
+	/* no size: asking this runtime for it takes as long as reading the TSC does */
+	kept = span_member_enter(self, &region->region.team, NULL);
 	call_outlined(region, thread, number);
 	span_member_leave(self, kept);
 }

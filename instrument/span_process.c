@@ -57,13 +57,11 @@ static int visit_library(struct dl_phdr_info *info, size_t size, void *argument)
 }
 
 /* A runtime that came with a plug-in (RTLD_LOCAL) is not among the libraries after ours: it is looked for by name. */
-void *span_real(void **where, const char *name)
+void *span_find_real(void **where, const char *name)
 {
 	struct library_query query = {name, NULL};
-	void *found = __atomic_load_n(where, __ATOMIC_RELAXED);
+	void *found = NULL;
 
-	if (LIKELY(found))
-		return found;
 	if (!strncmp(name, "pthread_cond_", 13)) /* there are older ones, for other structures */
 		found = dlvsym(RTLD_NEXT, name, "GLIBC_2.3.2");
 	if (!found)
@@ -76,6 +74,23 @@ void *span_real(void **where, const char *name)
 		fprintf(stderr, "parprof: the program calls %s, which no library has\n", name);
 		_exit(127);
 	}
+	__atomic_store_n(where, found, __ATOMIC_RELAXED);
+	return found;
+}
+
+/* Which of two runtimes in a process has a function, its name does not say. */
+void *span_find_beside(void **where, void *function, const char *name)
+{
+	void *library, *found;
+	Dl_info info;
+
+	if (!dladdr(function, &info) || !info.dli_fname)
+		return NULL;
+	library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+	if (!library)
+		return NULL;
+	found = dlsym(library, name);
+	dlclose(library);
 	__atomic_store_n(where, found, __ATOMIC_RELAXED);
 	return found;
 }

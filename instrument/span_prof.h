@@ -59,6 +59,15 @@ static inline void prof_free(struct prof *prof)
 	prof_init(prof);
 }
 
+/* As prof_free, of one that seldom has more than its inner place. */
+static inline void prof_empty(struct prof *prof)
+{
+	if (prof->more || prof->places)
+		prof_free(prof);
+	else
+		prof->length = 0;
+}
+
 static inline int prof_grow(struct prof *prof, uint32_t wanted)
 {
 	uint32_t room = prof->room;
@@ -169,8 +178,13 @@ static inline void prof_copy(struct prof *into, struct prof *from)
 	into->length = 0;
 	if (!prof_grow(into, from->length))
 		return;
-	memcpy(prof_entries(into), prof_entries(from), from->length * sizeof(struct prof_entry));
 	into->length = from->length;
+	if (from->length <= PROF_INLINE) {
+		for (uint32_t i = 0; i < from->length; i++)
+			prof_entries(into)[i] = prof_entries(from)[i];
+		return;
+	}
+	memcpy(prof_entries(into), prof_entries(from), from->length * sizeof(struct prof_entry));
 	if (into->length > PROF_SEARCHED)
 		prof_place_all(into);
 }

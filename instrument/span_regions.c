@@ -31,11 +31,6 @@ void span_init_implicit(struct frame *frame, struct team *team)
 	frame->team = team;
 	frame->group = &team->phases[0].group;
 	clear_begin(&frame->share, offsetof(struct share, before));
-	prof_init(&frame->share.before);
-	prof_init(&frame->share.total_prof);
-	prof_init(&frame->share.longest_prof);
-	prof_init(&frame->work);
-	prof_init(&frame->holds);
 }
 
 void span_member_begin(struct thread *self, struct team *team)
@@ -86,12 +81,17 @@ void span_member_end(struct thread *self)
 }
 
 /* A member's part of a region begins. */
-struct calls_kept span_member_enter(struct thread *self, struct team *team)
+struct calls_kept span_member_enter(struct thread *self, struct team *team, size_of_team *size)
 {
 	struct calls_kept kept = span_calls_enter(self, team->context);
 
 	span_member_begin(self, team);
-	span_begin_strand(self);
+	if (self == team->creator && team->is_outermost && size && size() == 1) {
+		team->is_alone = true;
+		span_begin_strand_after(self, PAUSE_REGION_BEGIN);
+	} else {
+		span_begin_strand(self);
+	}
 	return kept;
 }
 
@@ -100,16 +100,6 @@ void span_member_leave(struct thread *self, struct calls_kept kept)
 	span_end_strand(self);
 	span_calls_leave(self, kept);
 	span_member_end(self);
-}
-
-/* What runs in place of a region's body. */
-void span_member(void *argument)
-{
-	struct team *team = argument;
-	struct calls_kept kept = span_member_enter(&span_self, team);
-
-	team->body(team->data);
-	span_member_leave(&span_self, kept);
 }
 
 /* Of calls that are over, the phase knows now; those under way say it when they end. */
@@ -247,6 +237,7 @@ void span_team_end(struct thread *self, struct team *team, struct frame *frame, 
 bool span_region_begin(struct region *region, void (*body)(void *), void *data, uintptr_t caller)
 {
 	struct thread *self = &span_self;
+	bool is_outermost = self->is_open && self->frame->is_root;
 
 	if (!span_record)
 		return false;
@@ -258,12 +249,17 @@ bool span_region_begin(struct region *region, void (*body)(void *), void *data, 
 	if (span_is_ours(caller) && self->frame && self->frame->team)
 		caller = self->frame->team->origin;
 	span_team_begin(self, &region->team, body, data, caller);
+	region->team.is_outermost = is_outermost;
 	return true;
 }
 
 void span_region_end(struct region *region)
 {
 	span_team_end(region->self, &region->team, region->frame, region->implicit);
-	if (region->frame)
+	if (!region->frame)
+		return;
+	if (region->team.is_alone)
+		span_begin_strand_after(region->self, PAUSE_REGION_END);
+	else
 		span_begin_strand(region->self);
 }

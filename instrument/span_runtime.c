@@ -50,7 +50,7 @@ parprof_region *parprof_span_region_begin(const void *where)
 		free(begun);
 		return NULL;
 	}
-	begun->kept = span_member_enter(self, &begun->region.team);
+	begun->kept = span_member_enter(self, &begun->region.team, NULL);
 	begun->region.team.is_pool = true;
 	begun->region.team.number = atomic_fetch_add_explicit(&region_count, 1, memory_order_relaxed) + 1;
 	/* any thread may execute its tasks: as many as there are to be */
