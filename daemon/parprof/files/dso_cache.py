@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from parprof.errors import TargetError
@@ -29,6 +29,14 @@ def _inside(root: bytes, paths: list[bytes]) -> list[tuple[bytes, bytes]]:
         prefix = os.readlink(root).rstrip(b"/") + b"/"
     inner = [b"/" + path.removeprefix(prefix if path.startswith(prefix) else b"/") for path in paths]
     return [(root + path, path) for path in inner]
+
+
+def _tails(path: bytes) -> Iterator[bytes]:
+    """A path without its first parts: what it is in a chroot, whose own place no table of mounts in it tells."""
+    at = path.find(b"/", 1)
+    while at > 0:
+        yield path[at:]
+        at = path.find(b"/", at + 1)
 
 
 class DsoCache(Closing):
@@ -91,7 +99,7 @@ class DsoCache(Closing):
             return None
         places = self._mounts.of(pid).paths(line.device, line.path)
         places = places or self._mounts.of("self").paths(line.device, line.path)
-        found = (self._opened(pid, line._replace(path=place)) for place in places)
+        found = (self._opened(pid, line._replace(path=place)) for place in (*places, *_tails(line.path)))
         return next((dso for dso in found if dso is not None), None)
 
     def _opened(self, pid: int, line: MapsLine) -> Dso | None:
