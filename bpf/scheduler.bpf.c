@@ -265,6 +265,28 @@ static __always_inline void wakes_to_work(struct thread *t, u32 tgid)
 		t->base_work = 1;
 }
 
+/* A thread is woken. One that sleeps in its runtime may go on sleeping: where only leaves tell, that is seen when it is switched
+ * in. */
+static __always_inline void wake_up(struct process *p, struct thread *t, u32 tgid, u32 tid)
+{
+	u64 now;
+
+	rejoin(p, t);
+	if (!t->blocked || (t->blocked_inside && p->from_leaves))
+		return;
+	now = bpf_ktime_get_ns();
+	end_wait(p, t, tid, now);
+	follow_source(p, t);
+	unblock(p, t);
+	if (tells_by_leaves(t))
+		wakes_to_work(t, tgid);
+	recount_at(p, t, 0, 1, now);
+	trace_wakeup(p, t, now);
+	end_stop(t);
+	t->wait_user = 0;
+	begin_ready(t, now);
+}
+
 /* sched_wakeup(task) and sched_wakeup_new(task) */
 int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -281,24 +303,9 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 	count(STAT_WAKEUPS);
 	t = threads.lookup(&tid);
 	if (t)
-		rejoin(p, t);
-	if (!t) {
-		if (!is_exiting((void *)ctx->args[0]))
-			add_thread(p, tgid, tid, 0);
-	} else if (t->blocked && !(t->blocked_inside && p->from_leaves)) {	/* else when it is switched in */
-		u64 now = bpf_ktime_get_ns();
-
-		end_wait(p, t, tid, now);
-		follow_source(p, t);
-		unblock(p, t);
-		if (tells_by_leaves(t))
-			wakes_to_work(t, tgid);
-		recount_at(p, t, 0, 1, now);
-		trace_wakeup(p, t, now);
-		end_stop(t);
-		t->wait_user = 0;
-		begin_ready(t, now);
-	}
+		wake_up(p, t, tgid, tid);
+	else if (!is_exiting((void *)ctx->args[0]))
+		add_thread(p, tgid, tid, 0);
 	meter_end(m, METER_WAKEUP, begun);
 	pay(p, m, METER_WAKEUP, COST_SWITCH, HOOK_NS, luck, tgid, tid);
 	return 0;
