@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -67,3 +68,12 @@ class ScopeTimes:
             self.idle_away_ns + later.idle_away_ns,
             self.stall_away_ns + later.stall_away_ns,
         )
+
+
+def levels_that_were(level_ns: Sequence[int]) -> tuple[int, ...]:
+    """Up to the highest n_w that there was.
+
+    >>> levels_that_were((5, 0, 1, 0, 0))
+    (5, 0, 1)
+    """
+    return tuple(level_ns[: max((at for at, took_ns in enumerate(level_ns, 1) if took_ns), default=0)])

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from operator import add
 
-from parprof.facts.scopes import ScopeTimes
+from parprof.facts.scopes import ScopeTimes, levels_that_were
 from parprof.kernel.scopes import ScopeState
 from parprof.session.target import Target
 
@@ -79,9 +79,8 @@ class LevelClock:
             return None
         now = self._states[target.scope.number]
         then = self._states_before.get(target.scope.number) or ScopeState(0, 0, 0, ())
-        used = max((at for at, took_ns in enumerate(level_ns, 1) if took_ns), default=0)
         return ScopeTimes(
-            level_ns[:used],
+            levels_that_were(level_ns),
             max(now.working_ns - then.working_ns, 0),
             exact,
             (target.image,),

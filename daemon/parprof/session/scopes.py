@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from parprof.facts.scopes import ScopeTimes
+from parprof.facts.scopes import ScopeTimes, levels_that_were
 from parprof.kernel.scopes import ScopeState
 from parprof.session.sources import Source
 
@@ -165,13 +165,11 @@ class Scope:
     def times(self, ticked: bool) -> ScopeTimes:
         """What a report says of it. ``ticked``: context switches were not followed all the time."""
         state = self.state() or ScopeState(0, 0, 0, ())
-        levels = state.level_ns
-        used = max((at for at, took_ns in enumerate(levels, 1) if took_ns), default=0)
         exact = not ticked and all(
             member.n_w_source in _EXACT and not member.spins_by_samples for member in self.workers()
         )
         return ScopeTimes(
-            tuple(levels[:used]),
+            levels_that_were(state.level_ns),
             state.working_ns,
             exact,
             tuple(self.members),
