@@ -16,6 +16,7 @@ from pathlib import Path
 from parprof.commands.spawn import Child
 from parprof.errors import ProbeAttachError
 from parprof.exporters import pprof
+from parprof.facts.measurement import Measurement
 from parprof.kernel import multilinks
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.objects import LoadedObject, get_object
@@ -23,6 +24,7 @@ from parprof.kernel.records import Budget, TraceRecord
 from parprof.kernel.uprobes import Prober, Site
 from parprof.model import PathSample, ThreadState
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
+from parprof.profile.accounting import complete
 from parprof.profile.addresses import AddressBook
 from parprof.profile.naming import FileNamer
 from parprof.profile.rows import RowMaker
@@ -320,6 +322,20 @@ def rows_of(session: Session, *, loops: bool = False) -> tuple[list[PathSample],
     with Symbolizer() as symbolizer, FileNamer(symbolizer, loops=loops) as namer:
         maker = RowMaker(AddressBook(namer))
         return maker.rows(session.drained()), maker
+
+
+def complete_rows(
+    session: Session, pid: int, cores: int | None = None
+) -> tuple[Target, list[PathSample], RowMaker, Measurement]:
+    """Of a process that has ended: its target, and its rows with all that a profile adds to them.
+
+    ``cores``: n; the machine's unless said.
+    """
+    target = [one for one in session.targets.values() if one.pid == pid][-1]
+    rows, maker = rows_of(session)
+    measured = session.measurement(target, cores=cores)
+    complete(measured, maker, rows)
+    return target, rows, maker, measured
 
 
 def was_busy(run: Run) -> bool:

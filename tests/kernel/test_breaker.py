@@ -25,7 +25,6 @@ from parprof.kernel.records import Budget, Cost, TraceRecord
 from parprof.kernel.uprobes import Site
 from parprof.model import PathSample
 from parprof.plans import Edge
-from parprof.profile.accounting import complete
 from parprof.profile.assemble import violations
 from parprof.session.session import Session
 from parprof.session.sources import Source
@@ -89,10 +88,7 @@ def run(
             profiling.run_until(session, lambda: child.poll() is not None)
             session.finish()
             assert child.poll() == 0
-            target = [one for one in session.targets.values() if one.pid == child.pid][-1]
-            rows, maker = profiling.rows_of(session)
-            measured = session.measurement(target)
-            complete(measured, maker, rows)  # as `make_profile` does
+            target, rows, maker, measured = profiling.complete_rows(session, child.pid)
             assert not violations(measured, maker, rows)
             text = os.read(reading, 4096).decode()
             wall, cpu, delay = map(float, re.findall(r"(?:wall|cpu|delay) ([\d.]+)", text))

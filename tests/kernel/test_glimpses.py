@@ -16,7 +16,6 @@ from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import Budget, Cost
 from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, STALL, WAIT, WORK
 from parprof.model import NOBODY, PathSample
-from parprof.profile.accounting import complete
 from parprof.session.session import Pace, Session
 
 HZ = 999
@@ -68,10 +67,7 @@ def nap(
             profiling.run_until(session, lambda: child.poll() is not None)
             session.finish()
             assert child.poll() == 0
-            target = [one for one in session.targets.values() if one.pid == child.pid][-1]
-            rows, maker = profiling.rows_of(session)
-            measured = session.measurement(target, cores=2)
-            complete(measured, maker, rows)
+            target, rows, _, _ = profiling.complete_rows(session, child.pid, cores=2)
             lines = (line.split() for line in (folder / "output").read_text().splitlines())
             told = {words[0]: float(words[1]) for words in lines if len(words) == 2}
             paid = (target.spent_ns[Cost.SWITCH] + target.spent_ns[Cost.WAIT]) / 1e9

@@ -8,11 +8,12 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 from parprof.kernel import bpf
 from parprof.kernel.alarms import Alarms, Cut
+from parprof.kernel.cpu_time import CpuTime
 from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.glimpses import Glimpses
 from parprof.kernel.objects import LoadedObject
@@ -43,8 +44,6 @@ _GLIMPSE_SHARE = 4
 """A glimpse takes one part in so many of what a process may pay at once: ask_for_glimpse in bpf/budget.bpf.c."""
 _LONG_GLIMPSE_NS = 1_000_000_000
 """A process that has not used up its glimpse by then can be followed for good."""
-_CPU_CLOCK = 2
-"""With a PID, what clock_gettime(2) knows a process's CPU time by: see clock_getcpuclockid(3)."""
 _HOOKS = (1, 2)
 """The meters of context switches and wake-ups: ``enum metered``."""
 
@@ -65,12 +64,7 @@ class Breaker:
         self._switches.attach()
         self._command_program = loaded.program("on_command")
         self._glimpse_cost_ns = 0
-        self._clocks: dict[int, int] = {}
-        """CPU time of processes by PID, as it was last read."""
-        self._gone_ns = 0
-        """That of those that are gone."""
-        self._used_ns = self._clocks_ns = self._samples = 0
-        """As `_use` had it last: what it said, and what it saw."""
+        self._cpu_time = CpuTime()
         self.glimpses = Glimpses()
         """What the programs see while switches are followed for a moment, and what that stands for."""
         self._alarms = Alarms(ring, loaded.layouts["control_record"], self.leave_switches)
@@ -186,7 +180,7 @@ class Breaker:
         if last is None:
             return
         with self._lock:
-            self._look_at_clocks(self._clocks)  # they may end before the next glimpse
+            self._cpu_time.look()  # processes may end before the next glimpse
             if self._switches.attached and not last.end_ns and now_ns - last.begin_ns >= _LONG_GLIMPSE_NS:
                 self._settings.write(glimpse=(0, 0))
                 self.glimpses.finish(now_ns, self._use(followed=True))
@@ -197,28 +191,14 @@ class Breaker:
             self.glimpses.finish(at_ns, self._use(followed=self._switches.attached))
 
     def _use(self, *, followed: bool) -> int:
-        """CPU time that the processes have used so far.
+        """CPU time that the processes have used so far, in nanoseconds.
 
         To be called whenever switches are followed from then on, or no longer. ``followed``: whether they were since
-        the last time: then it is that of the processes' clocks; else of samples, for many processes may come and go.
+        the last time: then the processes' clocks tell it; else samples, for many processes may come and go.
         """
-        entries = self._object.entries("processes", "process")
-        self._look_at_clocks({*self._clocks, *(pid for pid, entry in entries if not entry.dead)})
-        clocks_ns = self._gone_ns + sum(self._clocks.values())
+        pids = [pid for pid, entry in self._object.entries("processes", "process") if not entry.dead]
         samples = sum(scope.unfollowed for _, scope in self._object.entries("scopes", "scope"))
-        if followed:
-            self._used_ns += max(clocks_ns - self._clocks_ns, 0)
-        else:
-            self._used_ns += max(samples - self._samples, 0) * self._settings.period_ns
-        self._clocks_ns, self._samples = clocks_ns, samples
-        return self._used_ns
-
-    def _look_at_clocks(self, pids: Iterable[int]) -> None:
-        for pid in list(pids):
-            try:
-                self._clocks[pid] = time.clock_gettime_ns(~pid << 3 | _CPU_CLOCK)
-            except OSError:  # it is gone
-                self._gone_ns += self._clocks.pop(pid, 0)
+        return self._cpu_time.used_ns(pids, samples * self._settings.period_ns, by_clocks=followed)
 
     def leave(self, pid: int) -> None:
         """A process is watched no more: its threads count for its scope no longer."""
