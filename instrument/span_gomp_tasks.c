@@ -305,3 +305,19 @@ EXPORT void GOMP_taskgroup_end(void)
 	span_close_group(self, frame);
 	span_begin_strand(self);
 }
+
+/* What is to be offloaded. Without a device it runs on the host: at once, as what its caller does; with nowait as a task,
+ * of which the runtime keeps a copy with the addresses alone, so that nothing of ours can stand before its body. */
+
+#define FLAG_TARGET_NOWAIT 1
+
+EXPORT void GOMP_target_ext(int device, void (*body)(void *), size_t count, void **addresses, size_t *sizes,
+			    unsigned short *kinds, unsigned flags, void **depend, void **arguments)
+{
+	REAL(void, GOMP_target_ext,
+	     (int, void (*)(void *), size_t, void **, size_t *, unsigned short *, unsigned, void **, void **));
+
+	if (span_self.frame && flags & FLAG_TARGET_NOWAIT)
+		__atomic_or_fetch(&span_record->flags, SPAN_OFFLOADED, __ATOMIC_RELAXED);
+	call(device, body, count, addresses, sizes, kinds, flags, depend, arguments);
+}

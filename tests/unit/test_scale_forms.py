@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -224,3 +225,31 @@ def test_a_serial_run_deals_out_chunks(directory: Path) -> None:
     assert ns(serial.span_s) == 512 * 1000 // 16
     alone = scale_programs.run(directory, 1, "span_forms", "large_chunk", "512")
     assert ns(alone.span_s) == ns(alone.work_s) == ns(serial.work_s)
+
+
+OFFLOADS = """
+static int results[4];
+int main(void)
+{
+#pragma omp parallel num_threads(2)
+#pragma omp single
+	for (int i = 0; i < 4; i++) {
+#pragma omp target %s map(tofrom : results[i:1])
+		results[i] += i;
+	}
+	return results[3] != 3;
+}
+"""
+
+
+@pytest.mark.parametrize(("clause", "is_told"), [("nowait", True), ("", False)])
+def test_what_is_offloaded_as_tasks_is_told(tmp_path: Path, clause: str, is_told: bool) -> None:
+    """The runtime makes these tasks itself; without nowait it is the caller's code."""
+    program, records = tmp_path / "offloads", tmp_path / "records"
+    records.mkdir()
+    command = ["gcc", "-O1", "-fopenmp", "-foffload=disable", "-x", "c", "-", "-o", str(program)]
+    subprocess.run(command, input=(OFFLOADS % clause).encode(), check=True, timeout=120)
+    subprocess.run([str(program)], env=scale_programs.variables(records, 2, "rseq"), check=True, timeout=60)
+    (record,) = scale_programs.records_of(records)
+    assert record.regions == 1
+    assert bool(record.flags & Flag.OFFLOADED) == is_told

@@ -352,6 +352,7 @@ _FLAG_NOTES = {
     Flag.DOACROSS: "loops with ordered(n): the chain of their waits is not modelled",
     Flag.FOREIGN: "threads other than the first began regions: they are taken as one after the other",
     Flag.DETACHED: "detached tasks: what their events wait for is not modelled",
+    Flag.OFFLOADED: "target nowait: what it offloads runs on the host as tasks that are not followed",
     Flag.TASKLOOP_ALONE: "a taskloop of more than 64 tasks a thread: libgomp executes all of it in one thread; "
     "at best is what fewer tasks could reach (num_tasks, grainsize)",
     Flag.CALLS_FULL: "more call sites, or ways to them, than are told apart: the rest is in `other call sites`",

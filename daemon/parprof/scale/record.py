@@ -61,6 +61,7 @@ class Flag(IntFlag):
     CALLS = 1024
     CALLS_FULL = 2048
     TASKLOOP_ALONE = 4096
+    OFFLOADED = 8192
 
 
 @dataclass(frozen=True, slots=True)
