@@ -82,7 +82,7 @@ def spin_loops(elf: ElfFile, vaddr: int, size: int) -> list[LoopRange]:
     try:
         code = read_code(elf, vaddr, size)
         graph = FlowGraph(elf, code)
-        if is_pause(elf, vaddr, size) and not _has_loop(graph):
+        if is_pause(elf, vaddr, size) and not any(_loops(graph)):
             return [(vaddr, vaddr + size)]
     except CodeError:
         return []
@@ -107,21 +107,19 @@ def merged(ranges: Iterator[LoopRange] | Sequence[LoopRange]) -> list[LoopRange]
 def _found(elf: ElfFile, code: Code, graph: FlowGraph) -> Iterator[LoopRange]:
     """Each edge that leads back closes a loop with the shortest way there: one may wait that is a part of one which
     works, and compilers let loops begin in the middle, so that they have several entries."""
+    for way in _loops(graph):
+        if not _has_inner(graph, way):
+            loop = _Loop(code, graph, way)
+            if loop.waits() or loop.pauses(elf):
+                yield from loop.ranges()
+
+
+def _loops(graph: FlowGraph) -> Iterator[list[int]]:
+    """The blocks of each loop."""
     for last in range(graph.blocks):
         for first in graph.successors[last]:
-            way = _way(graph, first, last) if first <= last else []
-            if way and not _has_inner(graph, way):
-                loop = _Loop(code, graph, way)
-                if loop.waits() or loop.pauses(elf):
-                    yield from loop.ranges()
-
-
-def _has_loop(graph: FlowGraph) -> bool:
-    return any(
-        first <= last and _way(graph, first, last)
-        for last in range(graph.blocks)
-        for first in graph.successors[last]
-    )
+            if first <= last and (way := _way(graph, first, last)):
+                yield way
 
 
 def _way(graph: FlowGraph, first: int, last: int) -> list[int]:
