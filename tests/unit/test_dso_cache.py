@@ -9,8 +9,15 @@ import pytest
 
 from parprof.files.dso_cache import DsoCache
 from parprof.files.maps_line import MapsLine
+from parprof.files.mounts import Mounts
 
 GONE = 0x1000
+
+
+@pytest.fixture(autouse=True)
+def tables_of_a_chroot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In it the mount that it lies in is in no table. To make a chroot takes root, and a system to put into it."""
+    monkeypatch.setattr(Mounts, "paths", lambda *_: [])
 
 
 def found(file: Path, *, inode: int, before: bytes = b"") -> str | None:

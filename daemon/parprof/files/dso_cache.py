@@ -99,7 +99,7 @@ class DsoCache(Closing):
             return None
         places = self._mounts.of(pid).paths(line.device, line.path)
         places = places or self._mounts.of("self").paths(line.device, line.path)
-        found = (self._opened(pid, line._replace(path=place)) for place in (*places, *_tails(line.path)))
+        found = (self._opened(pid, line._replace(path=place)) for place in places or _tails(line.path))
         return next((dso for dso in found if dso is not None), None)
 
     def _opened(self, pid: int, line: MapsLine) -> Dso | None:
