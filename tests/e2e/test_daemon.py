@@ -237,9 +237,8 @@ def test_attach_goes_through_the_daemon_where_there_is_one(daemon: DaemonProcess
         assert frequency_of(through) == 499, "the command's, not the daemon's own"
         said = "measured by parprofd, at 499 Hz; attach alone"
         assert said in dp.parprof("report", through, "-v").stdout.replace("\n", " ") and said in done.stderr
-        lost = read(through).extra[
-            LOST_MEANWHILE
-        ]  # of all processes: if it is nothing, this one lost nothing
+        # of all processes: if it is nothing, this one lost nothing
+        lost = read(through).extra[LOST_MEANWHILE]
         assert ("what the daemon lost" in done.stderr) == bool(lost) and lost in done.stderr
         assert "of this process alone" not in done.stderr and "undecided" not in lost
         daemon.page_when("its own rate", lambda page: page.value("parprofd_frequency_hertz") == 199)
