@@ -52,8 +52,8 @@ enum span_flag {
 	SPAN_FULL = 256,      /* the table of sites was full */
 	SPAN_CALLS = 1024,    /* built with hooks: there are call sites */
 	SPAN_CALLS_FULL = 2048, /* more call sites, or more ways to them, than are told apart */
-	SPAN_OFFLOADED = 8192, /* uses target nowait: on the host the runtime executes that as tasks of its own */
 	SPAN_TASKLOOP_ALONE = 4096, /* one thread executed all tasks of a taskloop because they are so many */
+	SPAN_OFFLOADED = 8192, /* uses target nowait: on the host the runtime executes that as tasks of its own */
 };
 
 struct span_site {
