@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import errno
+import fcntl
 import gc
 import os
 import shutil
@@ -23,6 +25,7 @@ from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
 from parprof.files.maps_line import MapsLine, parse_line
+from parprof.process.executable import ExecutableMappings
 from parprof.process.loadmap import LoadMap, Mapping
 
 LIBC = ctypes.util.find_library("c") or "libc.so.6"
@@ -258,6 +261,53 @@ def test_dso_context_manager(cache: DsoCache) -> None:
         assert dso.fd() >= 0
     assert not dso.is_open
     assert dso.fd() >= 0
+
+
+def mappings_of(pid: int) -> list[MapsLine]:
+    with ExecutableMappings(pid) as now:
+        parsed = [raw.parsed() for raw in now.read()]
+    return [one for one in parsed if one is not None and one.path != b"[vsyscall]"]
+
+
+def kernel_can_be_asked() -> bool:
+    """Whether it knows the question: one of no size is wrong, rather than none that it understands."""
+    with open("/proc/self/maps", "rb") as file:
+        try:
+            fcntl.ioctl(file, 0xC0686611, bytearray(104))
+        except OSError as error:
+            return error.errno != errno.ENOTTY
+    return True
+
+
+def test_who_is_asked_says_what_the_text_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names with anything in them, files that are gone, memory without a file."""
+    names = [tmp_path / name for name in ("a b", "new\nline", "lit\\012eral", "x (deleted)")]
+    for name in names:
+        name.write_bytes(bytes(4096))
+    for how, files in (("unlink", names), ("anonymous", []), ("shared", [])):
+        with mapping_child(how, *files) as pid:
+            asked = mappings_of(pid)
+            assert ExecutableMappings._can_ask is kernel_can_be_asked()
+            monkeypatch.setattr(ExecutableMappings, "_can_ask", False)
+            assert mappings_of(pid) == asked and len(asked) > len(files)
+            monkeypatch.undo()
+
+
+def test_a_path_that_is_longer_than_the_kernel_can_say(tmp_path: Path) -> None:
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=here)
+        below = os.open("d" * 250, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    file = os.open("file", os.O_RDWR | os.O_CREAT, dir_fd=here)
+    try:
+        os.write(file, bytes(4096))
+        with mapping_child("", Path(f"/proc/{os.getpid()}/fd/{file}")) as pid:
+            assert [one.inode for one in mappings_of(pid)].count(os.fstat(file).st_ino) == 1
+    finally:
+        os.close(file)
+        os.close(here)
 
 
 def test_parse_line() -> None:

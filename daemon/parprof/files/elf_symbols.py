@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ _WINDOW_BITS = 16
 _WINDOWS = 64
 _UNIQUE = 10  # STB_GNU_UNIQUE
 _SEARCHED, _MOST_SEARCHED = 1 << 20, 1 << 26
+_MOST_PLACES = 1 << 16
 _FEW = 1 << 10
 """So many symbols are looked at sooner than their names are searched."""
 
@@ -83,34 +84,35 @@ class Strings:
             return window[start:end]
         return self._read_at(self._offset + index, min(MAX_NAME, self._size - index)).partition(b"\0")[0]
 
-    def mention(self, names: Iterable[bytes]) -> bool:
-        """Whether any of these may be a string here, alone or before an ``@``: else no symbol need be looked at.
+    def places(self, names: Collection[bytes]) -> set[int] | None:
+        """Where each of these may be a string here, alone or before an ``@``; None: too much to search, or too many.
 
         Strings may begin in the middle of others, so what is before does not matter.
         """
-        wanted = tuple(names)
-        longest = max(map(len, wanted), default=0)
-        offset, kept = 0, b""
+        wanted = [name + end for name in names for end in (b"\0", b"@")]
+        longest = max(map(len, wanted), default=2) - 1
         if self._size > _MOST_SEARCHED:
-            return True
+            return None
+        offset, kept = 0, b""
+        out: set[int] = set()
         while offset < self._size:
             chunk = self._read_at(self._offset + offset, min(_SEARCHED, self._size - offset))
             if not chunk:
                 break
+            text, base = kept + chunk, offset - len(kept)
+            for string in wanted:
+                at = text.find(string)
+                while at >= 0 and len(out) <= _MOST_PLACES:
+                    out.add(base + at)
+                    at = text.find(string, at + 1)
             offset += len(chunk)
-            text = kept + chunk
-            if any(_is_string_in(text, name) for name in wanted):
-                return True
-            kept = text[-longest:] if longest else b""
-        return bool(kept) and kept.endswith(wanted)  # the table ends without a NUL
+            kept = text[-longest:]
+        out |= {offset - len(name) for name in names if kept.endswith(name)}  # the table ends without a NUL
+        return out if len(out) <= _MOST_PLACES else None
 
     def forget(self) -> None:
         """Give back the memory of the windows; they are read again when they are needed."""
         self._windows.clear()
-
-
-def _is_string_in(text: bytes, name: bytes) -> bool:
-    return name + b"\0" in text or name + b"@" in text
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +172,12 @@ class SymbolTable:
 
     def defined(self, names: set[bytes]) -> Iterator[tuple[bool, Symbol]]:
         """(is the default version, symbol) of every definition of ``names`` that has an address."""
-        if self.count > _FEW and not self.strings.mention(names):
+        places = self.strings.places(names) if self.count > _FEW else None
+        if places is not None and not places:
             return
         for index, entry in enumerate(self.entries()):
+            if places is not None and entry[0] not in places:
+                continue
             if entry[3] == 0 or entry[4] == 0 or entry[1] & 15 not in (TYPE_NONE, TYPE_OBJECT, TYPE_FUNCTION):
                 continue
             name = self.strings.get(entry[0])

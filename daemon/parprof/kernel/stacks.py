@@ -194,7 +194,7 @@ class StackTable:
         return Stack(
             frames,
             _name(STACK_ENDS, record.end),
-            _python(record),
+            _Frames().of(record),
             _name(PYTHON_ENDS, record.python_end),
             record.cut,
         )
@@ -287,14 +287,22 @@ class StackTable:
     def take_fresh(self) -> list[tuple[int, int, tuple[CodeAt, ...]]]:
         """(image, hash, Python frames) of the stacks with such frames that came since the last call."""
         fresh, self._fresh = self._fresh, []
-        return [(image, d, _python(self._records[d])) for image, d in fresh if d in self._records]
+        frames = _Frames()
+        return [(image, d, frames.of(self._records[d])) for image, d in fresh if d in self._records]
 
 
-def _python(record: RawStack) -> tuple[CodeAt, ...]:
-    return tuple(
-        CodeAt(code & ~PYTHON_ENTRY, place & 0xFFFFFFFF, place >> 32, bool(code & PYTHON_ENTRY))
-        for code, place in struct.iter_unpack("<QQ", record.python)
-    )
+class _Frames(dict[tuple[int, int], CodeAt]):
+    """Python frames by the two words that stand for each: the stacks of one moment have most of theirs in common."""
+
+    def __missing__(self, words: tuple[int, int]) -> CodeAt:
+        code, place = words
+        made = CodeAt(code & ~PYTHON_ENTRY, place & 0xFFFFFFFF, place >> 32, bool(code & PYTHON_ENTRY))
+        self[words] = made
+        return made
+
+    def of(self, record: RawStack) -> tuple[CodeAt, ...]:
+        """Those of a stack, innermost first."""
+        return tuple(map(self.__getitem__, struct.iter_unpack("<QQ", record.python)))
 
 
 def _name(names: tuple[str, ...], number: int) -> str:

@@ -149,8 +149,11 @@ class Store:
             words += before
         insort(self._free, (index, words))
         first, last, spare = -(-index // CHUNK_WORDS), (index + words) // CHUNK_WORDS, self._spare()
+        wholly_free = [c for c in list(self._chunks) if first <= c < last and c not in spare]
+        if not wholly_free:
+            return  # without waiting for a chunk that is being made
         with self._changing:
-            for chunk in [c for c in self._chunks if first <= c < last and c not in spare]:  # wholly free
+            for chunk in wholly_free:
                 fd, view = self._chunks.pop(chunk)
                 bpf.map_delete(self._outer, struct.pack("<I", chunk))
                 view.close()

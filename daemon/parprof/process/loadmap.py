@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from parprof.errors import PrivilegeError, TargetError
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
-from parprof.files.maps_line import parse_line
+from parprof.process.executable import ExecutableMappings
 
 __all__ = ("Dso", "DsoCache", "LoadMap", "Mapping")
 
 MAX_MAPPINGS = 1 << 16
 """Executable mappings beyond this number are left out (the kernel's own limit is 65530)."""
-_MAX_LINE = 1 << 15
 _MAX_FORMER = 1 << 12
 """Mappings that are remembered when they are gone, of one epoch."""
 
@@ -34,10 +33,10 @@ class Mapping:
 class LoadMap:
     """The executable mappings of one process at one time, in order of address. Never changes."""
 
-    def __init__(self, pid: int, mappings: dict[bytes, Mapping]) -> None:
-        """``mappings`` by the line of ``/proc/PID/maps`` that each stands for."""
+    def __init__(self, pid: int, mappings: dict[Hashable, Mapping]) -> None:
+        """``mappings`` by what tells whether each is still the same at the next reading."""
         self.pid = pid
-        self._by_line = mappings
+        self._told = mappings
         self.mappings = tuple(sorted(mappings.values(), key=lambda mapping: mapping.start))
         self._starts = [mapping.start for mapping in self.mappings]
 
@@ -49,31 +48,31 @@ class LoadMap:
             TargetError: the process is gone or has no memory of its own.
             PrivilegeError: we may not look at it.
         """
-        known = previous._by_line if previous is not None and previous.pid == pid else {}
-        mappings: dict[bytes, Mapping] = {}
-        any_line = False
+        known = previous._told if previous is not None and previous.pid == pid else {}
+        mappings: dict[Hashable, Mapping] = {}
+        any_mapping = False
         try:
-            with open(f"/proc/{pid}/maps", "rb") as file:
-                for line in islice(_executable(file), MAX_MAPPINGS):
-                    any_line = True
-                    mapping = known.get(line)
+            with ExecutableMappings(pid) as now:
+                for raw in islice(now.read(), MAX_MAPPINGS):
+                    any_mapping = True
+                    mapping = known.get(raw)
                     if mapping is None or mapping.dso.key[0] == "unopened":
-                        parsed = parse_line(line)
+                        parsed = raw.parsed()
                         if parsed is None:
                             continue
                         dso = cache.get(pid, parsed)
                         if mapping is None or mapping.dso.key != dso.key:
                             mapping = Mapping(parsed.start, parsed.end, parsed.file_offset, dso)
-                    mappings[line] = mapping
+                    mappings[raw] = mapping
         except PermissionError as error:
             raise PrivilegeError(f"may not look into process {pid}: run as root or as its user") from error
         except (FileNotFoundError, ProcessLookupError) as error:
             raise TargetError(f"process {pid} has ended") from error
         except OSError as error:
             raise TargetError(f"the memory map of process {pid} cannot be read: {error.strerror}") from error
-        if not any_line:
+        if not any_mapping:
             raise TargetError(f"process {pid} has no code of its own: it has ended or is a kernel thread")
-        if known.keys() == mappings.keys() and all(known[line] is mappings[line] for line in mappings):
+        if known.keys() == mappings.keys() and all(known[raw] is mappings[raw] for raw in mappings):
             assert previous is not None
             return previous
         return cls(pid, mappings)
@@ -92,16 +91,16 @@ class LoadMap:
 
         Code that is mapped for a moment only is not to be forgotten before its samples have been named.
         """
-        added: dict[bytes, Mapping] = {}
-        for line, mapping in reversed(former._by_line.items()):
-            if self._by_line.get(line) is not mapping and not self._has_any(mapping.start, mapping.end):
-                added[line] = mapping
+        added: dict[Hashable, Mapping] = {}
+        for told, mapping in reversed(former._told.items()):
+            if self._told.get(told) is not mapping and not self._has_any(mapping.start, mapping.end):
+                added[told] = mapping
                 if len(added) == _MAX_FORMER:
                     break
         if not added:
             return self
-        kept = {line: mapping for line, mapping in reversed(added.items()) if line not in self._by_line}
-        return LoadMap(self.pid, {**kept, **self._by_line})
+        kept = {told: mapping for told, mapping in reversed(added.items()) if told not in self._told}
+        return LoadMap(self.pid, {**kept, **self._told})
 
     def _has_any(self, start: int, end: int) -> bool:
         """Whether anything is mapped there."""
@@ -112,7 +111,7 @@ class LoadMap:
 
     def of(self, pid: int) -> LoadMap:
         """The same for a process that was forked from this one."""
-        return LoadMap(pid, self._by_line)
+        return LoadMap(pid, self._told)
 
     def find(self, address: int) -> tuple[Dso, int] | None:
         """The file that shows at an address and the ELF virtual address there; None if that is no code.
@@ -153,10 +152,3 @@ class LoadMap:
     def dsos(self) -> list[Dso]:
         """The files, each once, in order of address."""
         return list({mapping.dso.key: mapping.dso for mapping in self.mappings}.values())
-
-
-def _executable(file: Iterator[bytes]) -> Iterator[bytes]:
-    for line in file:
-        permissions = line.find(b" ") + 3
-        if line[permissions : permissions + 1] == b"x" and len(line) < _MAX_LINE:
-            yield line

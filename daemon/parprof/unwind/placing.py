@@ -5,8 +5,8 @@ A file's table is placed once for all processes that map it, and freed when the 
 
 from __future__ import annotations
 
+import struct
 import time
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,13 +14,15 @@ from parprof.files.dso import Dso, FileKey
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.file_tables import FoundMapping
 from parprof.kernel.store import StoreFull
-from parprof.process.loadmap import LoadMap
+from parprof.process.loadmap import LoadMap, Mapping
 from parprof.resources import trim_heap
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.pages import WORD
 from parprof.unwind.table import UnwindTable
 
 MAPPING_WORDS = 5
+_MAPPING = struct.Struct(f"={MAPPING_WORDS}Q")
+"""Start, end, bias, the table's index, its first page."""
 _TABLES_SECONDS = 0.01
 _USER_END = 1 << 63
 """The search in the kernel compares by subtraction; [vsyscall] lies beyond."""
@@ -47,13 +49,24 @@ class Placed:
         return self.start << 32 | self.pages
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What the unwinder is told of one mapping, and the file whose table that leads to; None: to none."""
+
+    mapping: Mapping
+    words: bytes
+    key: FileKey | None
+
+
 @dataclass(slots=True)
 class _List:
     """A load map in the store: where it is, and the tables that it leads to. Forked processes share their parent's."""
 
     index: int
-    words: int
+    bytes: int
     keys: frozenset[FileKey]
+    entries: dict[int, _Entry]
+    """By the address of the mapping, those that are told in full: of the others the table is yet to come."""
     users: int = 1
 
 
@@ -94,44 +107,64 @@ class Placer:
         self._waiting.pop(load_map.pid, None)
         if coming:
             self._waiting[load_map.pid] = load_map
-        words = array("Q")
-        used: set[FileKey] = set()
-        for mapping in load_map.mappings:
-            if mapping.start >= _USER_END:
-                break
-            placed = None if mapping.dso.key in coming else self._place(mapping.dso)
-            bias = pages = first = 0
-            if placed is not None:
-                used.add(mapping.dso.key)
-                vaddr = mapping.dso.vaddr(mapping.file_offset)
-                bias = (mapping.start - vaddr) & (1 << 64) - 1
-                pages, first = placed.index, placed.first_page
-            words.extend((mapping.start, mapping.end, bias, pages, first))
-        for key in used:
+        before = self._lists.pop(load_map.pid, None)
+        entries, raw = self._entries(load_map, before.entries if before else {}, coming)
+        used = frozenset(entry.key for entry in entries.values() if entry.key is not None)
+        kept = before.keys & used if before is not None and before.users == 1 else frozenset()
+        for key in used - kept:
             self._user(key, 1)
         try:
-            index = self._kernel.store.allocate(len(words))
+            index = self._kernel.store.allocate(len(raw) // WORD)
         except StoreFull:
             self.refused += 1
             index = -1
-        before = self._lists.pop(load_map.pid, None)
         if index >= 0:
-            self._kernel.store.write(index, words.tobytes())
-            self._lists[load_map.pid] = _List(index, len(words), frozenset(used))
+            self._kernel.store.write(index, raw)
+            self._lists[load_map.pid] = _List(index, len(raw), used, entries)
             self._show(load_map.pid)
         else:
-            for key in used:
+            for key in used - kept:
                 self._user(key, -1)
+            kept = frozenset()
             self._kernel.set_mapping_list(load_map.pid, 0, 0)
         if before is not None:
+            before.keys -= kept
             self._drop(before)
         if not self._waiting and self._passed_bytes > _TRIM_BYTES:
             self._passed_bytes = 0
             trim_heap()
 
+    def _entries(
+        self, load_map: LoadMap, known: dict[int, _Entry], coming: set[FileKey]
+    ) -> tuple[dict[int, _Entry], bytes]:
+        """What the unwinder is to be told, with what is ``known`` of mappings that are the same as before.
+
+        A program that loads one library after another has hundreds of mappings, of which one or two are new.
+        """
+        entries: dict[int, _Entry] = {}
+        told: list[bytes] = []
+        for mapping in load_map.mappings:
+            if mapping.start >= _USER_END:
+                break
+            entry = known.get(mapping.start)
+            if entry is None or entry.mapping is not mapping:
+                entry = self._entry(mapping, None if mapping.dso.key in coming else self._place(mapping.dso))
+            if mapping.dso.key not in coming:
+                entries[mapping.start] = entry
+            told.append(entry.words)
+        return entries, b"".join(told)
+
+    @staticmethod
+    def _entry(mapping: Mapping, placed: Placed | None) -> _Entry:
+        if placed is None:
+            return _Entry(mapping, _MAPPING.pack(mapping.start, mapping.end, 0, 0, 0), None)
+        bias = (mapping.start - mapping.dso.vaddr(mapping.file_offset)) & (1 << 64) - 1
+        told = _MAPPING.pack(mapping.start, mapping.end, bias, placed.index, placed.first_page)
+        return _Entry(mapping, told, mapping.dso.key)
+
     def _show(self, pid: int) -> None:
         shown = self._lists[pid]
-        self._kernel.set_mapping_list(pid, shown.index, shown.words // MAPPING_WORDS)
+        self._kernel.set_mapping_list(pid, shown.index, shown.bytes // _MAPPING.size)
 
     def inherit(self, parent: int, child: int) -> None:
         """Show the unwinder the parent's load map for a process that was just forked."""
@@ -177,7 +210,7 @@ class Placer:
         shown.users -= 1
         if shown.users:
             return
-        self._kernel.store.free(shown.index, shown.words)
+        self._kernel.store.free(shown.index, shown.bytes // WORD)
         for key in shown.keys:
             self._user(key, -1)
 

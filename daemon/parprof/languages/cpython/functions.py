@@ -8,7 +8,7 @@ new stacks come, and each stack keeps what its frames meant when it came.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from parprof.kernel.stacks import CodeAt, SentCode
@@ -53,6 +53,30 @@ _Found = tuple[_Function | Frame | None, int, bool]
 """The same before its line was looked up: the function and the instruction, or the frame."""
 
 
+class _LookedUp(dict[CodeAt, _Found]):
+    """What the frames of stacks that came at one time are, each function looked up once."""
+
+    def __init__(self, function: Callable[[tuple[int, int]], _Function | None]) -> None:
+        """``function`` looks up that of a code object by its address and tag."""
+        super().__init__()
+        self._function = function
+        self._functions: dict[tuple[int, int], _Function | None] = {}
+        self.unknown: set[CodeAt] = set()
+        """Those whose code object could not be read any more."""
+
+    def __missing__(self, frame: CodeAt) -> _Found:
+        code, instruction, tag, is_entry = frame
+        key = code, tag
+        if code and key not in self._functions:
+            self._functions[key] = self._function(key)
+        function = self._functions[key] if code else None
+        if code and function is None:
+            self.unknown.add(frame)
+        found: _Found = (function or (_UNKNOWN if code else None), instruction, is_entry)
+        self[frame] = found
+        return found
+
+
 class PythonStacks:
     """The Python stacks of one process image."""
 
@@ -82,20 +106,13 @@ class PythonStacks:
 
     def resolve(self, stacks: Iterable[tuple[int, tuple[CodeAt, ...]]]) -> None:
         """Look up the functions of (hash, frames) that came just now."""
-        checked: dict[tuple[int, int], _Function | None] = {}
+        looked_up = _LookedUp(self._function)
         for digest, frames in stacks:
             if digest in self._found or len(self._found) >= _MAX_STACKS:
                 continue
-            out: list[_Found] = []
-            for code, instruction, tag, is_entry in frames:
-                key = code, tag
-                if code and key not in checked:
-                    checked[key] = self._function(key)
-                function = checked[key] if code else None
-                if function is None:
-                    self.unresolved += bool(code)
-                out.append((function or (_UNKNOWN if code else None), instruction, is_entry))
-            self._found[digest] = tuple(out)
+            self._found[digest] = tuple(map(looked_up.__getitem__, frames))
+            if looked_up.unknown:
+                self.unresolved += sum(map(looked_up.unknown.__contains__, frames))
 
     def stack(self, digest: int) -> tuple[PythonFrame, ...] | None:
         """The Python frames of a stack that was resolved, innermost first."""
