@@ -20,7 +20,7 @@ from parprof.files.elf import ElfFile
 from parprof.kernel.stacks import RawStack, StackTable
 from parprof.loops.spins import spin_loops
 from parprof.model import Count, SampleKey, ThreadState
-from parprof.probes.facts_worker import spin_loop_at
+from parprof.probes.facts_worker import about_loop_at
 from parprof.probes.spin_book import MAX_LOOPS, SpinBook
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.session.spins import SpinFinder
@@ -112,6 +112,24 @@ def test_a_place_is_asked_about_once_and_the_answer_kept(program: Dso, tmp_path:
     assert answers.asked == [0x2004], "it is known"
 
 
+def test_a_function_without_such_a_loop_is_asked_about_once_for_all_of_it(
+    program: Dso, tmp_path: Path
+) -> None:
+    answers = Answers({"spins": [], "none": [0x2000, 0x2100]})
+    book = SpinBook(answers, tmp_path)  # type: ignore[arg-type]
+    book.ask(program, 0x2004)
+    assert book.answered() == []
+    again = SpinBook(answers, tmp_path)  # type: ignore[arg-type]
+    for one in (book, again):
+        one.ask(program, 0x20F8)
+        assert answers.asked == [0x2004]
+    again.ask(program, 0x2100)
+    assert answers.asked == [0x2004, 0x2100]
+    assert again.answered() == []
+    again.ask(program, 0x2110)
+    assert answers.asked[2:] == [0x2110], "the answer was about another function"
+
+
 def test_reading_the_clock_is_no_waiting(tmp_path: Path) -> None:
     """Its loop looks like one that waits; the kernel moves the clock on within nanoseconds."""
     answers = Answers({"spins": [0x2000, 0x2010]})
@@ -173,8 +191,11 @@ def test_the_child_finds_the_function_around_an_address(tmp_path: Path) -> None:
     elf = elf_of(output)
     symbol = next(one for one in elf.symbols() if one.name == "wait_flag")
     (loop,) = spin_loops(elf, symbol.value, symbol.size)
-    assert spin_loop_at(elf, loop[0]) == loop
-    assert spin_loop_at(elf, 0) == ()
+    assert about_loop_at(elf, loop[0])["spins"] == loop
+    assert about_loop_at(elf, 0) == {"spins": [], "none": []}
+    plain = next(one for one in elf.symbols() if one.name == "work_sum")
+    around = plain.value, plain.value + plain.size
+    assert about_loop_at(elf, plain.value + 4) == {"spins": [], "none": around}
     stripped = tmp_path / "stripped.so"
     subprocess.run(["strip", "-s", "-o", str(stripped), str(output)], check=True)
-    assert spin_loop_at(elf_of(stripped), loop[0]) == loop
+    assert about_loop_at(elf_of(stripped), loop[0])["spins"] == loop

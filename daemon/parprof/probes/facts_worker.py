@@ -4,7 +4,8 @@ It answers requests on a socket, each with a descriptor of an ELF file: ``{"file
 see `parprof.probes.file_facts`; with more than the file:
 
 - ``"address"`` (an ELF virtual address): ``{"spins": [start, end], "in": name}``, the loop there if it only waits for
-  other threads, else ``[]``, and the function around it;
+  other threads, and the function around it; else ``{"spins": [], "none": [start, end]}``, the function if it has no
+  such loop at all;
 - ``"waits"`` (a regular expression): ``{"waits": [...]}``, functions of such names (`parprof.probes.wait_functions`);
 - ``"near"`` (likewise): ``{"near": [...]}``, names that are nearly such;
 - ``"function"`` (such an address, and bytes): ``{"function": ...}``, where that is to be probed.
@@ -43,9 +44,7 @@ def answer(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         label = str(request.get("file"))[:_MAX_LABEL]
         elf = ElfFile(lambda offset, size: os.pread(source, size, offset), size, label)
         if "address" in request:
-            address = int(request["address"])
-            loop = spin_loop_at(elf, address)
-            return {"spins": loop, "in": function_name(elf, address) if loop else ""}
+            return about_loop_at(elf, int(request["address"]))
         if "waits" in request:
             return {"waits": find_wait_functions(elf, str(request["waits"]))}
         if "near" in request:
@@ -60,15 +59,19 @@ def answer(request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         return {"problem": "its symbols take too much memory"}
 
 
-def spin_loop_at(elf: ElfFile, address: int) -> tuple[int, ...]:
-    """The loop around an ELF virtual address in which threads wait for each other; empty if it is none.
+def about_loop_at(elf: ElfFile, address: int) -> dict[str, Any]:
+    """The answer about the loop around an ELF virtual address.
 
     Raises:
         ElfError: the file cannot be read.
     """
     extent = function_at(elf, address)
     loops = spin_loops(elf, *extent) if extent is not None else []
-    return next(((start, end) for start, end in loops if start <= address < end), ())
+    around = next(((start, end) for start, end in loops if start <= address < end), None)
+    if around is not None:
+        return {"spins": around, "in": function_name(elf, address)}
+    has_none = extent is not None and not loops
+    return {"spins": [], "none": (extent[0], sum(extent)) if extent is not None and has_none else []}
 
 
 def function_name(elf: ElfFile, address: int) -> str:

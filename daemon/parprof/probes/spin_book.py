@@ -17,7 +17,7 @@ from parprof.probes.facts_book import BOOK, FactsBook, file_facts
 from parprof.probes.wait_code import Range
 from parprof.untrusted import visible
 
-FORMAT = 6
+FORMAT = 7
 """To be raised with each change of what counts as waiting."""
 MAX_LOOPS = 16
 """Of one file."""
@@ -43,8 +43,8 @@ class SpinBook:
         self._disk = DiskCache("spins", _MAX_BYTES, base)
         self._loops: dict[FileKey, dict[Range, str]] = {}
         """Each with the function that it is in; empty: it has no name."""
-        self._others: dict[FileKey, list[int]] = {}
-        """The blocks of each file that are known to be no such loop."""
+        self._others: dict[FileKey, list[Range]] = {}
+        """The code of each file that is known to be no such loop: functions without one, and blocks of others."""
         self._asked: dict[tuple[FileKey, int], None] = {}
         self._coming: list[tuple[Dso, int, Future[dict[str, Any]]]] = []
 
@@ -63,10 +63,7 @@ class SpinBook:
         question = dso.key, vaddr // _BLOCK
         if question in self._asked or len(self._coming) >= _MAX_UNDER_WAY:
             return
-        if (
-            any(start <= vaddr < end for start, end in self.loops(dso))
-            or question[1] in self._others[dso.key]
-        ):
+        if any(start <= vaddr < end for start, end in (*self.loops(dso), *self._others[dso.key])):
             return
         if len(self._asked) >= _MAX_KNOWN:
             self._asked.clear()
@@ -89,7 +86,10 @@ class SpinBook:
                 known[loop] = _name(reply.get("in"))
                 found.append(dso)
             elif answer == [] and len(others) < _MAX_OTHERS:
-                others.append(block)
+                here = block * _BLOCK, (block + 1) * _BLOCK
+                around = _range(reply.get("none"))
+                is_around = around is not None and around[0] < here[1] and here[0] < around[1]
+                others.append(around if around is not None and is_around else here)
             else:
                 continue
             if name := self._name(dso):  # so that the child is not needed the next time
@@ -111,8 +111,8 @@ class SpinBook:
         content = dso.content_name()
         return f"{content}-{FORMAT}" if content else ""
 
-    def _load(self, name: str) -> tuple[dict[Range, str], list[int]]:
-        """Loops, and blocks that are none: in the file a loop is a range and a name, a block stands alone."""
+    def _load(self, name: str) -> tuple[dict[Range, str], list[Range]]:
+        """Loops, and code that has none: in the file a loop is a range and a name, other code a range alone."""
         raw = self._disk.read(name)
         with suppress(ValueError, RecursionError):
             loaded = json.loads(raw) if raw is not None and len(raw) <= _MAX_FILE else []
@@ -123,11 +123,8 @@ class SpinBook:
                     for one in lists
                     if len(one) == 3 and (loop := _range(one[:2])) is not None
                 }
-                alone = [one[0] for one in lists if len(one) == 1]
-                return (
-                    dict(list(loops.items())[:MAX_LOOPS]),
-                    [one for one in alone if isinstance(one, int)][:_MAX_OTHERS],
-                )
+                others = [other for one in lists if len(one) == 2 and (other := _range(one)) is not None]
+                return dict(list(loops.items())[:MAX_LOOPS]), others[:_MAX_OTHERS]
         return {}, []
 
 
@@ -135,8 +132,8 @@ SPINS = SpinBook()
 """Of this process."""
 
 
-def _to_bytes(loops: dict[Range, str], others: list[int]) -> bytes:
-    return json.dumps([*([*loop, name] for loop, name in loops.items()), *([one] for one in others)]).encode()
+def _to_bytes(loops: dict[Range, str], others: list[Range]) -> bytes:
+    return json.dumps([*([*loop, name] for loop, name in loops.items()), *others]).encode()
 
 
 def _name(raw: Any) -> str:
