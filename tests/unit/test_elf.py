@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from parprof.files import elf_symbols
 from parprof.files.elf import ET_DYN, ET_EXEC, ElfError, ElfFile
 from parprof.files.elf_symbols import BIND_GLOBAL, BIND_LOCAL, Strings
 
@@ -284,3 +285,17 @@ def test_endless_tables_are_bounded() -> None:
     assert sum(1 for _ in elf.symbols()) < 1 << 22
     assert elf.lookup(["main"]) == {}
     assert time.process_time() - begin < 20
+
+
+def test_a_large_table_is_looked_up_as_a_small_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the places of names rather than symbol by symbol; libc's symbols have versions, some several."""
+    path = next(
+        line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libc." in line
+    )
+    with ElfFile.open(path) as elf:
+        names = {symbol.name for symbol in elf.symbols()}
+        wanted = [*sorted(names)[::7], "pthread_cond_wait", "memcpy", "no_such_name"]
+        found = elf.lookup(wanted)
+        assert len(found) > 100 and sum(len(known) for known in found.values()) > len(found)
+        monkeypatch.setattr(elf_symbols, "_FEW", 1 << 30)
+        assert elf.lookup(wanted) == found

@@ -126,8 +126,8 @@ class SymbolTable:
     versions: int = 0
     """File offset of the version numbers (two bytes for each symbol), 0 = none."""
 
-    def entries(self) -> Iterator[SymbolEntry]:
-        """(name index, info, other, section, value, size) of every entry."""
+    def _chunks(self) -> Iterator[bytes]:
+        """Whole entries, many at a time."""
         left = min(self.count, MAX_SYMBOLS) * _ENTRY.size
         offset = self.offset
         while left > 0:
@@ -135,9 +135,30 @@ class SymbolTable:
             usable = len(chunk) - len(chunk) % _ENTRY.size
             if not usable:
                 return
-            yield from _ENTRY.iter_unpack(chunk[:usable])
+            yield chunk[:usable]
             offset += usable
             left -= usable
+
+    def entries(self) -> Iterator[SymbolEntry]:
+        """(name index, info, other, section, value, size) of every entry."""
+        for chunk in self._chunks():
+            yield from _ENTRY.iter_unpack(chunk)
+
+    def _named(self, places: set[int] | None) -> Iterator[tuple[int, SymbolEntry]]:
+        """The entries whose names are at these places, with their numbers; None: all."""
+        first = 0
+        for chunk in self._chunks():
+            count = len(chunk) // _ENTRY.size
+            indices = memoryview(chunk).cast("I")[:: _ENTRY.size // 4].tolist() if places else []
+            if places is None:
+                yield from enumerate(_ENTRY.iter_unpack(chunk), first)
+            elif not places.isdisjoint(indices):
+                yield from (
+                    (first + at, _ENTRY.unpack_from(chunk, at * _ENTRY.size))
+                    for at, index in enumerate(indices)
+                    if index in places
+                )
+            first += count
 
     def functions(self) -> Iterator[SymbolEntry]:
         """The entries of defined functions; see `name` for their names."""
@@ -175,9 +196,7 @@ class SymbolTable:
         places = self.strings.places(names) if self.count > _FEW else None
         if places is not None and not places:
             return
-        for index, entry in enumerate(self.entries()):
-            if places is not None and entry[0] not in places:
-                continue
+        for index, entry in self._named(places):
             if entry[3] == 0 or entry[4] == 0 or entry[1] & 15 not in (TYPE_NONE, TYPE_OBJECT, TYPE_FUNCTION):
                 continue
             name = self.strings.get(entry[0])
