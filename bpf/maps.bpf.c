@@ -188,6 +188,15 @@ static __always_inline u64 current_ids(void)
 }
 #endif
 
+/* The system call by which a thread has entered the kernel, from its registers there; -1: none, but by an interrupt. */
+static __always_inline u64 entered_by(struct pt_regs *regs)
+{
+	u64 call = ~0ULL;
+
+	bpf_probe_read_kernel(&call, sizeof(call), &regs->orig_ax);
+	return call;
+}
+
 static __always_inline u32 task_flags(void *task)
 {
 	u32 flags = 0;

@@ -52,12 +52,8 @@ static __always_inline int gives_up(struct process *p, struct thread *t)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 	struct scope *s;
-	u64 call = 0;
 
-	if (!(frames_say_work(t) | t->caught_working))
-		return 0;
-	bpf_probe_read_kernel(&call, 8, &regs->orig_ax);
-	if (call != YIELD_CALL)
+	if (!(frames_say_work(t) | t->caught_working) || entered_by(regs) != YIELD_CALL)
 		return 0;
 	s = find_scope(p->scope);
 	return s && (s->word & SCOPE_N_MASK) > t->counted;
@@ -67,12 +63,13 @@ static __always_inline int gives_up(struct process *p, struct thread *t)
 static __always_inline u64 awaited_futex(void)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
-	u64 call = 0, operation = 0, address = 0;
+	u64 operation = 0, address = 0;
 
-	bpf_probe_read_kernel(&call, 8, &regs->orig_ax);
+	if (entered_by(regs) != FUTEX_CALL)
+		return 0;
 	bpf_probe_read_kernel(&operation, 8, &regs->si);
 	operation &= FUTEX_OPERATION;
-	if (call != FUTEX_CALL || (operation != FUTEX_WAIT && operation != FUTEX_WAIT_BITSET))
+	if (operation != FUTEX_WAIT && operation != FUTEX_WAIT_BITSET)
 		return 0;
 	bpf_probe_read_kernel(&address, 8, &regs->di);
 	return address;
