@@ -311,7 +311,8 @@ class BpfKernel(Closing):
         """
         thread: Any = self._object.layouts["thread"]()
         thread.tgid, thread.image, thread.is_main = pid, image, pid == tid
-        thread.base_work, thread.blocked, thread.unknown = works, 1, 2 if unknown else 3
+        thread.base_work, thread.blocked = works, 1
+        thread.unknown = records.GUESSED_ASLEEP if unknown else records.NO_RUNTIME
         thread.tid, thread.scope = tid, scope or image
         thread.wait_since_ns = time.monotonic_ns()
         # It starts as blocked and not counted: the next event or sample of the thread puts that right through
