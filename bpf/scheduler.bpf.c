@@ -143,6 +143,17 @@ static __always_inline void found_running(struct thread *t)
 	count(STAT_MISSED_SWITCHES);
 }
 
+/* It runs, though it is said to sleep: neither its wake-up nor the switch to it was told, which is so where such an agent was
+ * the thread before it. When it woke up nobody knows; its wait is over now. */
+static __always_inline void found_awake(struct process *p, struct thread *t, u32 tid, u64 now)
+{
+	end_wait(p, t, tid, now);
+	unblock(p, t);
+	recount_at(p, t, 1, 0, now);
+	trace_thread(p, t, now);
+	count(STAT_MISSED_SWITCHES);
+}
+
 /* It has one. */
 static __always_inline void end_ready(struct process *p, struct thread *t, u64 now)
 {
@@ -169,7 +180,8 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int
 	busy = t->busy;
 	t->busy = 1;	/* a hardware counter's sample may come in between: it is no maskable interrupt */
 	barrier();
-	rejoin(p, t);
+	if (!rejoin(p, t) && t->blocked)
+		found_awake(p, t, tid, now);
 	follow_source(p, t);
 	found_running(t);
 	if (sleeps) {

@@ -92,11 +92,11 @@ static __always_inline int tells_by_leaves(const struct thread *t)
 
 /* Switches were not followed for a while: nobody knows who sleeps. Each thread is counted again when it shows itself;
  * until then it sleeps. Call it before anything else that changes a thread. A wait has lasted all that time if no sample
- * showed the thread meanwhile; what was of it in a glimpse has been counted there. */
-static __always_inline void rejoin(struct process *p, struct thread *t)
+ * showed the thread meanwhile; what was of it in a glimpse has been counted there. Returns whether that was so. */
+static __always_inline int rejoin(struct process *p, struct thread *t)
 {
 	if (t->generation == (u16)p->generation)
-		return;
+		return 0;
 	t->generation = p->generation;
 	t->counted = 0;
 	if (!t->blocked || t->wait_glimpse)
@@ -107,6 +107,7 @@ static __always_inline void rejoin(struct process *p, struct thread *t)
 	t->running = t->queued = 0;
 	if (t->unknown == GUESSED)	/* as it is counted: anew */
 		__sync_fetch_and_add(&p->n_unknown[parity(p)], 1);
+	return 1;
 }
 
 /* The thread runs, or is about to. */

@@ -45,6 +45,8 @@ from parprof.resources import Closing
 
 _DENIED = 2
 _FULL = (errno.E2BIG, errno.ENOMEM, errno.ENOSPC)
+_NO_GENERATION = 0xFFFF
+"""Of a thread of which nobody knows whether it sleeps: that of its process, once it has shown itself."""
 
 
 _DEAR_PROGRAMS = ("on_switch", "on_unwind", "on_sample")
@@ -315,6 +317,7 @@ class BpfKernel(Closing):
         thread.unknown = records.GUESSED_ASLEEP if unknown else records.NO_RUNTIME
         thread.tid, thread.scope = tid, scope or image
         thread.wait_since_ns = time.monotonic_ns()
+        thread.generation = _NO_GENERATION
         # It starts as blocked and not counted: the next event or sample of the thread puts that right through
         # the one place where n_working changes. A running thread has one within a sampling period.
         with suppress(FileExistsError), self._losing("threads_full"):
