@@ -36,11 +36,11 @@ int on_bytes(struct bpf_raw_tracepoint_args *ctx)
 	struct pt_regs *regs = (void *)ctx->args[0];
 	u32 tgid = current_ids() >> 32, which;
 	s64 bytes = ctx->args[1];
-	u64 number = ~0ULL, *total;
+	u64 number, *total;
 
 	if (bytes < 0 || !byte_processes.lookup(&tgid))
 		return 0;
-	bpf_probe_read_kernel(&number, sizeof(number), &regs->orig_ax);
+	number = entered_by(regs);
 	if (number == MSGSND)
 		bpf_probe_read_kernel(&bytes, sizeof(bytes), &regs->dx);
 	else if (!bytes || (!brings(number) && !takes(number)))

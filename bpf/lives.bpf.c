@@ -28,7 +28,7 @@ static __always_inline void thread_created(struct process *p, u32 tgid, u32 tid,
 		if (in_unprobed(config, parent->start_routine))
 			set_unknown(p, t, UNPROBED);
 		else if (!(config->flags & FROM_LEAVES))
-			set_unknown(p, t, 0);
+			set_unknown(p, t, NOT_UNKNOWN);
 		parent->start_routine = 0;
 	}
 	if ((t->base_work || (config && config->closures.there)) && created)

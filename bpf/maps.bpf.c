@@ -21,6 +21,7 @@ struct bpf_perf_event_data {
 
 #include "wire.h"
 #include "wire_calls.h"
+#include "wire_counters.h"
 #include "wire_records.h"
 #include "thread_state.h"
 #include "amounts.h"
@@ -187,6 +188,15 @@ static __always_inline u64 current_ids(void)
 	return bpf_get_current_pid_tgid();
 }
 #endif
+
+/* The system call by which a thread has entered the kernel, from its registers there; -1: none, but by an interrupt. */
+static __always_inline u64 entered_by(struct pt_regs *regs)
+{
+	u64 call = ~0ULL;
+
+	bpf_probe_read_kernel(&call, sizeof(call), &regs->orig_ax);
+	return call;
+}
 
 static __always_inline u32 task_flags(void *task)
 {

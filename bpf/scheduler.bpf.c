@@ -52,12 +52,8 @@ static __always_inline int gives_up(struct process *p, struct thread *t)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 	struct scope *s;
-	u64 call = 0;
 
-	if (!(frames_say_work(t) | t->caught_working))
-		return 0;
-	bpf_probe_read_kernel(&call, 8, &regs->orig_ax);
-	if (call != YIELD_CALL)
+	if (!(frames_say_work(t) | t->caught_working) || entered_by(regs) != YIELD_CALL)
 		return 0;
 	s = find_scope(p->scope);
 	return s && (s->word & SCOPE_N_MASK) > t->counted;
@@ -67,12 +63,13 @@ static __always_inline int gives_up(struct process *p, struct thread *t)
 static __always_inline u64 awaited_futex(void)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
-	u64 call = 0, operation = 0, address = 0;
+	u64 operation = 0, address = 0;
 
-	bpf_probe_read_kernel(&call, 8, &regs->orig_ax);
+	if (entered_by(regs) != FUTEX_CALL)
+		return 0;
 	bpf_probe_read_kernel(&operation, 8, &regs->si);
 	operation &= FUTEX_OPERATION;
-	if (call != FUTEX_CALL || (operation != FUTEX_WAIT && operation != FUTEX_WAIT_BITSET))
+	if (operation != FUTEX_WAIT && operation != FUTEX_WAIT_BITSET)
 		return 0;
 	bpf_probe_read_kernel(&address, 8, &regs->di);
 	return address;
@@ -146,6 +143,17 @@ static __always_inline void found_running(struct thread *t)
 	count(STAT_MISSED_SWITCHES);
 }
 
+/* It runs, though it is said to sleep: neither its wake-up nor the switch to it was told, which is so where such an agent was
+ * the thread before it. When it woke up nobody knows; its wait is over now. */
+static __always_inline void found_awake(struct process *p, struct thread *t, u32 tid, u64 now)
+{
+	end_wait(p, t, tid, now);
+	unblock(p, t);
+	recount_at(p, t, 1, 0, now);
+	trace_thread(p, t, now);
+	count(STAT_MISSED_SWITCHES);
+}
+
 /* It has one. */
 static __always_inline void end_ready(struct process *p, struct thread *t, u64 now)
 {
@@ -172,7 +180,8 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int
 	busy = t->busy;
 	t->busy = 1;	/* a hardware counter's sample may come in between: it is no maskable interrupt */
 	barrier();
-	rejoin(p, t);
+	if (!rejoin(p, t) && t->blocked)
+		found_awake(p, t, tid, now);
 	follow_source(p, t);
 	found_running(t);
 	if (sleeps) {

@@ -75,16 +75,12 @@ static __always_inline void end_runtime_lock_wait(struct thread *t)
 	t->lock_wait = 0;
 }
 
-/* Values of `unknown` in struct thread. */
-#define GUESSED 1
-#define UNPROBED 4
-
 static __always_inline void set_unknown(struct process *p, struct thread *t, u8 unknown)
 {
 	if (t->unknown == unknown)
 		return;
-	if (t->unknown == 1 || unknown == 1)
-		__sync_fetch_and_add(&p->n_unknown[parity(p)], unknown == 1 ? 1 : -1);
+	if (t->unknown == GUESSED || unknown == GUESSED)
+		__sync_fetch_and_add(&p->n_unknown[parity(p)], unknown == GUESSED ? 1 : -1);
 	t->unknown = unknown;
 }
 
@@ -96,11 +92,11 @@ static __always_inline int tells_by_leaves(const struct thread *t)
 
 /* Switches were not followed for a while: nobody knows who sleeps. Each thread is counted again when it shows itself;
  * until then it sleeps. Call it before anything else that changes a thread. A wait has lasted all that time if no sample
- * showed the thread meanwhile; what was of it in a glimpse has been counted there. */
-static __always_inline void rejoin(struct process *p, struct thread *t)
+ * showed the thread meanwhile; what was of it in a glimpse has been counted there. Returns whether that was so. */
+static __always_inline int rejoin(struct process *p, struct thread *t)
 {
 	if (t->generation == (u16)p->generation)
-		return;
+		return 0;
 	t->generation = p->generation;
 	t->counted = 0;
 	if (!t->blocked || t->wait_glimpse)
@@ -109,8 +105,9 @@ static __always_inline void rejoin(struct process *p, struct thread *t)
 	t->blocked_outside = t->blocked_inside = 0;
 	t->ready_since_ns = 0;
 	t->running = t->queued = 0;
-	if (t->unknown == 1)	/* as it is counted: anew */
+	if (t->unknown == GUESSED)	/* as it is counted: anew */
 		__sync_fetch_and_add(&p->n_unknown[parity(p)], 1);
+	return 1;
 }
 
 /* The thread runs, or is about to. */
@@ -120,8 +117,8 @@ static __always_inline void unblock(struct process *p, struct thread *t)
 	set_blocked_outside(p, t, 0);
 	set_blocked_inside(p, t, 0);
 	end_lock_wait(t);
-	if (t->unknown == 2)
-		set_unknown(p, t, 1);
+	if (t->unknown == GUESSED_ASLEEP)
+		set_unknown(p, t, GUESSED);
 }
 
 /* The process went over from edges to leaves, or back: what the thread's frames say is out of date. */
@@ -255,11 +252,11 @@ static __always_inline struct thread *add_thread(struct process *p, u32 tgid, u3
 	t->is_main = tid == tgid;
 	t->blocked = blocked;
 	t->base_work = 1;
-	t->unknown = 3;
+	t->unknown = NO_RUNTIME;
 	t->from_leaves = p->from_leaves;
 	if (config && (config->flags & HAS_RUNTIME)) {
 		t->base_work = t->is_main;
-		set_unknown(p, t, 1);
+		set_unknown(p, t, GUESSED);
 	}
 	recount(p, t);
 	return t;
@@ -276,7 +273,7 @@ static __always_inline void remove_thread(struct process *p, struct thread *t, u
 		end_stop(t);
 		if (t->member)
 			__sync_fetch_and_add(&p->members, -1);
-		set_unknown(p, t, 0);
+		set_unknown(p, t, NOT_UNKNOWN);
 		set_blocked_outside(p, t, 0);
 		set_blocked_inside(p, t, 0);
 		end_lock_wait(t);

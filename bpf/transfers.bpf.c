@@ -34,7 +34,7 @@ static __always_inline void walk_transfer(struct bpf_raw_tracepoint_args *ctx, s
 int on_transfer(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct pt_regs *regs = (void *)ctx->args[0];
-	u64 id = current_ids(), number = ~0ULL, begun, brought, taken;
+	u64 id = current_ids(), number, begun, brought, taken;
 	u32 tgid = id >> 32, tid = id, zero = 0, luck;
 	struct process *p = processes.lookup(&tgid);
 	s64 bytes = ctx->args[1];
@@ -43,7 +43,7 @@ int on_transfer(struct bpf_raw_tracepoint_args *ctx)
 
 	if (bytes <= 0 || !p || p->dead)
 		return 0;
-	bpf_probe_read_kernel(&number, sizeof(number), &regs->orig_ax);
+	number = entered_by(regs);
 	if (!brings(number) && !takes(number) && !passes(number))
 		return 0;
 	m = find_meter();

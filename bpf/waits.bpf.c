@@ -225,7 +225,7 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 	struct thread *t = threads.lookup(&tid);
 	struct settings *s = find_settings();
 	struct meter *m = find_meter();
-	u64 begun = meter_begin(m, METER_WAIT, luck), call = 0, place;
+	u64 begun = meter_begin(m, METER_WAIT, luck), place;
 	u32 zero = 0;
 	struct walk *w = wait_walks.lookup(&zero);
 
@@ -259,13 +259,12 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 	t->wait_context = w->key.context;
 	t->wait_epoch = p->epoch;
 	read_registers(w, regs);
-	bpf_probe_read_kernel(&call, 8, &regs->orig_ax);
 	w->may_seek = w->key.image >> 31;
 	if (!w->ip || ((!list || !list->words) && !w->may_seek)) {
 		count(STAT_PLACELESS_WAITS);
 		return;
 	}
-	place = python_place(w, place_of_wait(w, config, call));
+	place = python_place(w, place_of_wait(w, config, entered_by(regs)));
 	if (!is_to_be_walked(t, p, place)) {
 		if (!t->wait_user)
 			count(STAT_PLACELESS_WAITS);

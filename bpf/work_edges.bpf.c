@@ -75,7 +75,7 @@ static __always_inline void enter(struct pt_regs *ctx, u64 cookie, struct proces
 	u64 function;
 
 	if (learn_base(t, work, region))
-		set_unknown(p, t, 0);
+		set_unknown(p, t, NOT_UNKNOWN);
 	if (work || region)
 		set_member(p, t);
 	if (!frame_enter(t, PT_REGS_SP(ctx), work)) {
@@ -362,7 +362,7 @@ int on_edge(struct pt_regs *ctx)
 		t->start_routine = PT_REGS_PARM3(ctx);
 	} else if (kind == EDGE_BEGIN || kind == EDGE_END) {
 		begin_or_end(t, kind == EDGE_BEGIN);
-		set_unknown(p, t, 0);
+		set_unknown(p, t, NOT_UNKNOWN);
 		set_member(p, t);
 	} else if (kind <= EDGE_ENTER_REGION || kind == EDGE_LOCK) {
 		enter(ctx, cookie, p, t, kind, tgid);

@@ -7,7 +7,8 @@ the second takes them as if they were its own (``--with-results FILE``), so that
 both.
 
 Those of `REAL_PROGRAMS` need the machine for themselves, unless they say that they do not (`BESIDE`): what they judge
-is neither n_w nor a share of time, and is of processes, files and sockets of their own.
+is neither n_w nor a share of time, and is of processes, files and sockets of their own; or it is a time that the
+program tells itself by the clock and the kernel's account, which is as true on a busy machine.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ class CacheFile(NewFile):
         self._cache.prune(keep=self.name)
         return True
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Close it, and remove it if it was not put in its place."""
-        super().__exit__()
+        super().close()
         os.close(self._directory)
 
 

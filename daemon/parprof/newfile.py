@@ -51,6 +51,9 @@ class NewFile:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         """Close it, and remove it if it was not put in its place."""
         if self._unfinished:
             with suppress(OSError):

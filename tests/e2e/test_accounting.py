@@ -25,6 +25,7 @@ from truth import Truth
 
 _PTRACE_DETACH, _PTRACE_SEIZE, _PTRACE_INTERRUPT, _WALL = 17, 0x4206, 0x4207, 0x40000000
 Waits = Callable[[str], tuple[dict[str, Any], dict[str, float]]]
+pytestmark = pytest.mark.beside
 
 
 @pytest.fixture
@@ -107,6 +108,7 @@ def use_a_bare_libc(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("is_bare", [False, True])
 def test_waits_for_threads_are_told_apart(
     is_bare: bool, waits: Waits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -150,6 +152,7 @@ def test_stall_is_charged_to_where_the_last_thread_went_to_sleep(waits: Waits) -
     assert "[waits: pipe]" in [frames[-1] for frames in waiting]
 
 
+@pytest.mark.alone
 def test_processes_of_a_job_share_its_cores(waits: Waits) -> None:
     report, told = waits("tree")
     totals = report["totals"]
@@ -278,6 +281,7 @@ def test_attach_to_a_parent_measures_its_children_with_it(tmp_path: Path) -> Non
     check_account(report)
 
 
+@pytest.mark.alone
 def test_functions_are_alone_at_work_for_as_long_as_they_say(tmp_path: Path) -> None:
     """On 2 cores the other one is idle for as long as one thread works alone: the program's log has both.
 
@@ -318,7 +322,6 @@ def test_functions_are_alone_at_work_for_as_long_as_they_say(tmp_path: Path) -> 
     assert "each change seen" in " ".join(shown.stdout.split()) and "serial_work" in shown.stdout
 
 
-@pytest.mark.beside
 def test_a_program_in_a_script_is_told_by_its_own_runtime(tmp_path: Path) -> None:
     """What a barrier is, is a question of what ran, not of the shell that started it."""
     script = f"'{BUILD / 'omp_truth.gomp'}' serial,balanced --repeat 2; true"
@@ -337,6 +340,7 @@ def test_a_librarys_threads_work_for_who_called_it(tmp_path: Path) -> None:
     assert of(report, "blas_thread_init", "work_s") < 0.05
 
 
+@pytest.mark.alone
 def test_a_librarys_threads_that_spin_hide_no_idleness(tmp_path: Path) -> None:
     """Serial phases of 5, 20 and 80 ms between calls: all that time a core has nothing to do but to look for work.
 
@@ -373,6 +377,7 @@ def test_a_name_that_no_function_has_is_told(tmp_path: Path) -> None:
     assert note in " ".join(shown.stdout.split())
 
 
+@pytest.mark.alone
 def test_what_threads_wait_for_is_told_though_switches_were_too_dear(tmp_path: Path) -> None:
     """Two threads that nap 10,000 times a second each: following that all the time takes more than the budget."""
     profile = tmp_path / "naps.pb.gz"

@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pytest
+from psutil import Process
 
 import daemon_process as dp
+from parprof.service.agreement import WINDOW_SECONDS
 
 pytestmark = pytest.mark.beside
 
@@ -56,15 +60,77 @@ class Look:
         return self.page.value(f"parprof_node_{kind}_seconds_total")
 
 
-@pytest.mark.parametrize(("parallel", "serial"), [(1, 0), (1, 1), (3, 2)], ids=["one", "two", "five"])
-def test_a_machine_adds_up_to_its_cores(tmp_path: Path, parallel: int, serial: int) -> None:
-    """The interval is the same for both, so it does not matter what else runs."""
-    alone = dp.build(tmp_path, "alone")
-    with dp.running(tmp_path / "parprofd") as daemon, ExitStack() as programs:
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dp.DaemonProcess]:
+    with dp.running(tmp_path_factory.mktemp("parprofd")) as running:
+        yield running
+
+
+def waited_s(pid: int) -> float:
+    """How long the threads of a process were runnable and had no CPU, by the kernel's account."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
+
+
+def test_time_without_a_cpu_is_told_by_process(tmp_path: Path, daemon: dp.DaemonProcess) -> None:
+    """Eight programs share a CPU, so each waits for it; how long the kernel knows, whoever else runs there.
+
+    The first test of all: no other program is watched yet.
+    """
+    alone = dp.build(tmp_path, "crowd")
+    cpu = max(os.sched_getaffinity(0))
+    with ExitStack() as programs:
         running = [
+            programs.enter_context(
+                dp.started(
+                    alone, "name", f"{alone.name}{n}", preexec_fn=lambda: os.sched_setaffinity(0, {cpu})
+                )
+            )
+            for n in range(8)
+        ]
+        pids = [process.pid for process in running]
+        daemon.page_when("all of them", lambda page: page.pids() == set(pids))
+        before_s, begin = [waited_s(pid) for pid in pids], Look(daemon, pids)
+        time.sleep(SECONDS)
+        after_s, end = [waited_s(pid) for pid in pids], Look(daemon, pids)
+    for pid, was_s, is_s in zip(pids, before_s, after_s, strict=True):
+        found_s = [look.page.value("parprof_ready_seconds_total", pid=str(pid)) for look in (begin, end)]
+        assert is_s - was_s > 0.1 * SECONDS
+        assert found_s[1] - found_s[0] == pytest.approx(is_s - was_s, rel=0.05, abs=0.05)
+    node_s = end.of("ready") - begin.of("ready")
+    assert node_s == pytest.approx(sum(after_s) - sum(before_s), rel=0.05, abs=0.05)
+
+
+@pytest.fixture(scope="module")
+def exact(
+    daemon: dp.DaemonProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program whose every change of n_w is seen. It runs while the machine's times are looked at, whoever is beside
+    it: the first comparison is over its first 20 s."""
+    with dp.openmp(tmp_path_factory.mktemp("exact"), "exact", "skewed,serial") as program:
+        daemon.page_when("the process", lambda page: page.info(program.pid).get("n_w_source") == "exact")
+        yield program
+
+
+@pytest.mark.parametrize(("more_parallel", "serial"), [(0, 0), (0, 1), (2, 2)], ids=["one", "two", "five"])
+def test_a_machine_adds_up_to_its_cores(
+    tmp_path: Path,
+    daemon: dp.DaemonProcess,
+    exact: subprocess.Popen[bytes],
+    more_parallel: int,
+    serial: int,
+) -> None:
+    """The interval is the same for both, so it does not matter what else runs."""
+    alone, parallel = dp.build(tmp_path, "alone"), 1 + more_parallel
+    with ExitStack() as programs:
+        running = [exact]
+        running += [
             programs.enter_context(dp.openmp(tmp_path, f"team{number}", "skewed,tasks"))
-            for number in range(parallel)
-        ] + [programs.enter_context(dp.started(alone, "name", f"{alone.name}{n}")) for n in range(serial)]
+            for number in range(more_parallel)
+        ]
+        running += [
+            programs.enter_context(dp.started(alone, "name", f"{alone.name}{n}")) for n in range(serial)
+        ]
         pids = [process.pid for process in running]
         daemon.page_when("all of them", lambda page: page.pids() == set(pids))
         begin = Look(daemon, pids)
@@ -85,45 +151,12 @@ def test_a_machine_adds_up_to_its_cores(tmp_path: Path, parallel: int, serial: i
     )
 
 
-def test_exact_and_sampled_idleness_are_compared_and_agree(tmp_path: Path) -> None:
-    """Over 20 s of a process whose every change of n_w is seen."""
-    with (
-        dp.running(tmp_path / "parprofd") as daemon,
-        dp.openmp(tmp_path, "exact", "skewed,serial") as program,
-    ):
-        daemon.page_when("the process", lambda page: page.info(program.pid).get("n_w_source") == "exact")
-        page = daemon.page_when("a comparison", lambda page: page.value("parprofd_idleness_checks_total"))
-        assert page.value("parprofd_idleness_checks_total") == 1
-        assert page.value("parprofd_idleness_disagreements_total") == 0
-
-
-def waited_s(pid: int) -> float:
-    """How long the threads of a process were runnable and had no CPU, by the kernel's account."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
-
-
-def test_time_without_a_cpu_is_told_by_process(tmp_path: Path) -> None:
-    """Eight programs share a CPU, so each waits for it; how long the kernel knows, whoever else runs there."""
-    alone = dp.build(tmp_path, "crowd")
-    cpu = max(os.sched_getaffinity(0))
-    with dp.running(tmp_path / "parprofd") as daemon, ExitStack() as programs:
-        running = [
-            programs.enter_context(
-                dp.started(
-                    alone, "name", f"{alone.name}{n}", preexec_fn=lambda: os.sched_setaffinity(0, {cpu})
-                )
-            )
-            for n in range(8)
-        ]
-        pids = [process.pid for process in running]
-        daemon.page_when("all of them", lambda page: page.pids() == set(pids))
-        before_s, begin = [waited_s(pid) for pid in pids], Look(daemon, pids)
-        time.sleep(SECONDS)
-        after_s, end = [waited_s(pid) for pid in pids], Look(daemon, pids)
-    for pid, was_s, is_s in zip(pids, before_s, after_s, strict=True):
-        found_s = [look.page.value("parprof_ready_seconds_total", pid=str(pid)) for look in (begin, end)]
-        assert is_s - was_s > 0.1 * SECONDS
-        assert found_s[1] - found_s[0] == pytest.approx(is_s - was_s, rel=0.05, abs=0.05)
-    node_s = end.of("ready") - begin.of("ready")
-    assert node_s == pytest.approx(sum(after_s) - sum(before_s), rel=0.05, abs=0.05)
+def test_exact_and_sampled_idleness_are_compared_and_agree(
+    daemon: dp.DaemonProcess, exact: subprocess.Popen[bytes]
+) -> None:
+    """Over each 20 s of a process whose every change of n_w is seen."""
+    assert exact.poll() is None
+    page = daemon.page_when("a comparison", lambda page: page.value("parprofd_idleness_checks_total"))
+    lives_s = time.time() - Process(exact.pid).create_time()
+    assert 1 <= page.value("parprofd_idleness_checks_total") <= lives_s / WINDOW_SECONDS
+    assert page.value("parprofd_idleness_disagreements_total") == 0

@@ -12,6 +12,8 @@ from identity import HZ, MODES, Run, record_mode, record_pool, record_quota
 from parprof.attribution.interval import Z
 from quota import NoQuota, quota_group
 
+pytestmark = pytest.mark.beside
+
 START_S = 0.05
 """Of a program before its main, on a busy machine: it knows nothing of that."""
 
@@ -27,6 +29,7 @@ def check(run: Run) -> None:
     assert not run.parted
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("mode", [one for one in MODES if one != "children"])
 def test_threads(mode: str, tmp_path: Path) -> None:
     run = record_mode(mode, tmp_path)
@@ -46,6 +49,7 @@ def test_a_thousand_short_children(tmp_path: Path) -> None:
     check(record_mode("children", tmp_path))
 
 
+@pytest.mark.alone
 def test_under_a_quota(tmp_path: Path) -> None:
     try:
         with quota_group(1.0) as procs:

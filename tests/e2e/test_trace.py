@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "tests/workloads/build"
 REPEATS = 2
 UNIT_S = 0.01
+pytestmark = pytest.mark.beside
 in_perfetto = pytest.mark.skipif(
     not CHROMIUM, reason="the trace processor runs in a browser: apt install chromium"
 )
@@ -222,6 +223,7 @@ def busy_cores(count: int) -> Iterator[None]:
             one.wait()
 
 
+@pytest.mark.alone  # it is beside them
 @pytest.mark.parametrize(
     ("program", "phases", "units"),
     [("omp_truth.gomp", "serial,balanced,critical", 2 + 3 + 6.5), ("pthread_truth", "skewed,lock", 6 + 9.5)],

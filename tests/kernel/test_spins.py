@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -17,19 +20,69 @@ LIMIT = 0.06
 50 ms, and for longer where threads have to wait for a CPU."""
 
 
+@contextmanager
+def using(book: spin_book.SpinBook) -> Iterator[spin_book.SpinBook]:
+    """What sessions know of loops, and write down."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "SPINS", book)
+        patch.setattr(spins.SpinFinder.__init__, "__defaults__", (book,))
+        yield book
+
+
 @pytest.fixture
-def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> spin_book.SpinBook:
+def book(tmp_path: Path) -> Iterator[spin_book.SpinBook]:
     """Nothing is known of any file yet."""
-    book = spin_book.SpinBook(base=tmp_path / "cache")
-    monkeypatch.setattr(plan, "SPINS", book)
-    monkeypatch.setattr(spins.SpinFinder.__init__, "__defaults__", (book,))
-    return book
+    with using(spin_book.SpinBook(base=tmp_path / "cache")) as book:
+        yield book
 
 
-@pytest.mark.parametrize("how", ["flag", "pause", "yield"])
+class Found(NamedTuple):
+    """A program in which the loop was found while it ran, and what is known since then."""
+
+    run: profiling.Run
+    book: spin_book.SpinBook
+
+
+@pytest.fixture(scope="module")
+def find_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found]:
+    """One run for all tests; one that is tried again has another."""
+    made: list[Found] = []
+    looked = set[str]()
+
+    def found_for(test: str) -> Found:
+        if not made or test in looked:
+            folder = tmp_path_factory.mktemp("found")
+            with using(spin_book.SpinBook(base=folder / "cache")) as book:
+                made[:] = [
+                    Found(profiling.record("spins_truth", ["flag", "--repeat", "6"], folder / "log"), book)
+                ]
+            looked.clear()
+        looked.add(test)
+        return made[0]
+
+    return found_for
+
+
+@pytest.fixture
+def found(request: pytest.FixtureRequest, find_once: Callable[[str], Found]) -> Iterator[Found]:
+    """See `find_once`; its book is in use."""
+    one = find_once(request.node.name)
+    with using(one.book):
+        yield one
+
+
+@pytest.mark.parametrize("how", ["pause", "yield"])
 def test_a_thread_that_spins_does_not_work(how: str, book: spin_book.SpinBook, tmp_path: Path) -> None:
-    found = []
     profiling.record("spins_truth", [how, "--repeat", "5"], tmp_path / "first")  # in which the loop is found
+    check_that_spinning_is_no_work(how, tmp_path)
+
+
+def test_a_thread_that_waits_for_a_flag_does_not_work(found: Found, tmp_path: Path) -> None:
+    check_that_spinning_is_no_work("flag", tmp_path)
+
+
+def check_that_spinning_is_no_work(how: str, tmp_path: Path) -> None:
+    found = []
     for attempt in range(4):
         run = profiling.record("spins_truth", [how], tmp_path / f"log{attempt}")
         found.append(profiling.compare(run.session.trace, run.truth))
@@ -67,22 +120,18 @@ def test_functions_that_the_user_names_wait(book: spin_book.SpinBook, tmp_path: 
     assert best.judged > 300 and best.wrong_share <= LIMIT, best.cases
 
 
-def test_the_function_of_a_loop_is_named(book: spin_book.SpinBook, tmp_path: Path) -> None:
-    run = profiling.record("spins_truth", ["flag", "--repeat", "5"], tmp_path / "log")
-    (remark,) = [text for text in run.target.remarks() if text.startswith("loops in ")]
+def test_the_function_of_a_loop_is_named(found: Found) -> None:
+    (remark,) = [text for text in found.run.target.remarks() if text.startswith("loops in ")]
     assert "until_flag (spins_truth)" in remark
 
 
-def test_loops_count_as_work_where_the_user_says_so(book: spin_book.SpinBook, tmp_path: Path) -> None:
-    profiling.record(
-        "spins_truth", ["flag", "--repeat", "5"], tmp_path / "first"
-    )  # in which the loop is found
+def test_loops_count_as_work_where_the_user_says_so(found: Found, tmp_path: Path) -> None:
     run = profiling.record("spins_truth", ["flag"], tmp_path / "log", spin_rules=SpinRules(loops=False))
     assert spun(run) == 0 and not run.target.plan.spinning
 
 
-def test_the_loop_is_found_while_the_program_runs(book: spin_book.SpinBook, tmp_path: Path) -> None:
-    run = profiling.record("spins_truth", ["flag", "--repeat", "6"], tmp_path / "log")
+def test_the_loop_is_found_while_the_program_runs(found: Found) -> None:
+    run, book = found
     first_ns = run.session.trace[0].time_ns
     late = [record for record in run.session.trace if record.time_ns > first_ns + 1_500_000_000]
     assert any(record.state is ThreadState.SPINNING for record in late)

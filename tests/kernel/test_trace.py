@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,7 @@ import pytest
 import profiling
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import WatchConfig
-from parprof.kernel.trace import ENDED, QUEUES, RUNS, WORKS, TraceBounds
+from parprof.kernel.trace import ENDED, QUEUES, RUNS, WORKS, PathRecord, TraceBounds
 from truth import Truth
 
 pytestmark = pytest.mark.beside
@@ -46,7 +50,7 @@ def nap(kernel: BpfKernel, pause_s: float = 0.0) -> int:
 
 @pytest.mark.alone
 def test_each_change_of_a_thread_is_told_once() -> None:
-    with BpfKernel(["cpu-clock"], 99, waits=True, traced=TraceBounds()) as kernel:
+    with BpfKernel(["cpu-clock"], 99, waits=True, traced=TraceBounds(), budget=profiling.UNLIMITED) as kernel:
         tid = nap(kernel)
         assert kernel.trace_log is not None
         records = [one for one in kernel.trace_log.threads() if one.tid == tid]
@@ -60,6 +64,72 @@ def test_each_change_of_a_thread_is_told_once() -> None:
     assert NAPS <= len(slept) <= NAPS + 10
     woken = {one.time_ns for one in records}
     assert all(one.time_ns in woken for one in slept), "a wait ends where the thread is told to be awake"
+
+
+LATE_SLEEPER = """
+import time
+input()
+end = time.monotonic() + 0.4
+while time.monotonic() < end: pass
+time.sleep(0.05)
+"""
+
+
+@contextmanager
+def running_alone(kernel: BpfKernel) -> Iterator[int]:
+    """A program that works on a CPU of its own, then sleeps, and is watched when it works; no sample finds it."""
+    kernel.await_walks()
+    with subprocess.Popen([sys.executable, "-S", "-c", LATE_SLEEPER], stdin=subprocess.PIPE) as process:
+        await_reading(process.pid)
+        os.sched_setscheduler(process.pid, os.SCHED_FIFO, os.sched_param(1))
+        assert process.stdin
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        time.sleep(0.2)
+        kernel.watch(process.pid, 1, WatchConfig())
+        kernel.add_thread(process.pid, 1, process.pid, works=True, unknown=False)
+        yield process.pid
+        process.wait()
+    kernel.drain()
+
+
+def waits_of(kernel: BpfKernel) -> list[PathRecord]:
+    assert kernel.trace_log is not None
+    return [one for one in kernel.trace_log.paths() if one.since_ns]
+
+
+@pytest.mark.alone  # the program never gives its CPU away
+def test_a_thread_that_goes_to_sleep_was_awake_though_nobody_told_of_it() -> None:
+    """Some hypervisors hide their agent from tracing: what it wakes, and whom it leaves a CPU to, is not told.
+
+    Nor is it to be told here: the thread is said to sleep since 0.1 s while it runs. Its wait ends, at the latest,
+    where the next one begins; it is not forgotten for that one.
+    """
+    with BpfKernel(["cpu-clock"], 1, waits=True, traced=TraceBounds(), budget=profiling.UNLIMITED) as kernel:
+        with running_alone(kernel) as pid:
+            key = struct.pack("<I", pid)
+            thread = kernel.scopes._object.get("threads", key, "thread")
+            thread.generation, thread.wait_since_ns = 0, time.monotonic_ns() - 10**8
+            kernel.scopes._object.put("threads", key, thread)
+        assert kernel.trace_log is not None
+        records = kernel.trace_log.threads()
+        unseen, nap = waits_of(kernel)[:2]
+        assert kernel.statistics()["missed_switches"] == 1
+    assert unseen.time_ns - unseen.since_ns > 10**8
+    assert nap.since_ns == unseen.time_ns and nap.time_ns - nap.since_ns > 45_000_000
+    at_the_end = [one.does & (RUNS | WORKS) for one in records if one.time_ns == unseen.time_ns]
+    assert at_the_end == [RUNS | WORKS, 0], "awake, and then asleep"
+
+
+@pytest.mark.alone  # the program never gives its CPU away
+def test_a_thread_of_which_nobody_knows_whether_it_sleeps_has_not_slept() -> None:
+    """It works when we come, which its first sample tells, or that it goes to sleep."""
+    with BpfKernel(["cpu-clock"], 1, waits=True, traced=TraceBounds(), budget=profiling.UNLIMITED) as kernel:
+        with running_alone(kernel):
+            pass
+        nap = waits_of(kernel)[0]
+        assert kernel.statistics()["missed_switches"] == 0
+    assert 45_000_000 < nap.time_ns - nap.since_ns < 150_000_000
 
 
 def test_nothing_is_told_of_processes_that_are_not_traced() -> None:

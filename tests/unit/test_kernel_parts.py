@@ -82,6 +82,7 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "RECORD_CUT": records.RECORD_CUT, "MAX_WAIT_RANGES": records.MAX_WAIT_RANGES,
         "MAX_LIBC_RANGES": records.MAX_LIBC_RANGES,
         "COMMAND_RECOUNT": records.COMMAND_RECOUNT,
+        "GUESSED_ASLEEP": records.GUESSED_ASLEEP, "NO_RUNTIME": records.NO_RUNTIME,
         "COMMAND_PROBE": records.COMMAND_PROBE, "COOKIE_DEAR": uprobes.COOKIE_DEAR,
         "COOKIE_ENTRY": uprobes.COOKIE_ENTRY, "COOKIE_BARRIER": uprobes.COOKIE_BARRIER,
         **{f"PHASE_{kind.name}": kind for kind in phases.PhaseKind},

@@ -68,9 +68,9 @@ class Progress:
     def __enter__(self) -> Progress:
         if self._enabled:
             self._live = _line_on(self._stream)
-            self._live.__enter__()
+            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.__exit__(None, None, None)
+            self._live.stop()

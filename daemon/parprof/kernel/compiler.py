@@ -24,7 +24,15 @@ from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.headers import make_tree
 from parprof.kernel.linking import SHARED_FUNCTIONS, defines, link
 
-OBJECT_HEADERS = ("wire.h", "wire_calls.h", "wire_records.h", "thread_state.h", "amounts.h", "strata.h")
+OBJECT_HEADERS = (
+    "wire.h",
+    "wire_calls.h",
+    "wire_counters.h",
+    "wire_records.h",
+    "thread_state.h",
+    "amounts.h",
+    "strata.h",
+)
 OBJECT_PARTS = (
     "maps.bpf.c",
     "trace.bpf.c",

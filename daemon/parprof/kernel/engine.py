@@ -16,14 +16,14 @@ from typing import Any
 
 from parprof.errors import KernelUnsupported, TargetError
 from parprof.kernel import bpf, records
-from parprof.kernel.activations import Activations
 from parprof.kernel.amount_events import AmountEvents
 from parprof.kernel.amounts import Amount
 from parprof.kernel.breaker import Breaker
 from parprof.kernel.call_counts import CallCounter
 from parprof.kernel.counters import Counters
-from parprof.kernel.counts import ByTime, CountTable, together
+from parprof.kernel.counts import ByTime, together
 from parprof.kernel.cpus import possible_cpus
+from parprof.kernel.drains import Drains
 from parprof.kernel.file_tables import FileTables, FoundMapping
 from parprof.kernel.objects import load_object
 from parprof.kernel.phases import PhaseCounter
@@ -40,11 +40,13 @@ from parprof.kernel.store import Store
 from parprof.kernel.trace import TraceBounds, TraceLog
 from parprof.kernel.unended import Unended, cut_by_glimpse, find_unended
 from parprof.kernel.uprobes import Prober, ProbeSet, Site
-from parprof.model import Facts, SampleKey, ThreadState, add_facts
+from parprof.model import Facts, ThreadState
 from parprof.resources import Closing
 
 _DENIED = 2
 _FULL = (errno.E2BIG, errno.ENOMEM, errno.ENOSPC)
+_NO_GENERATION = 0xFFFF
+"""Of a thread of which nobody knows whether it sleeps: that of its process, once it has shown itself."""
 
 
 _DEAR_PROGRAMS = ("on_switch", "on_unwind", "on_sample")
@@ -83,13 +85,6 @@ class BpfKernel(Closing):
         """
         self.events = tuple(events)
         self._first_hz = frequency_hz
-        self._phase = 0
-        self._drains = 0
-        self._slices = 0, 0
-        self._slice_ns = 0
-        """How long a slice takes in the phase that the programs write now."""
-        self._cut_waits: ByTime = {}
-        """Waits that glimpses have cut, for the next drain."""
         self._list_generation = 0
         self.stacks = StackTable()
         """The stacks behind the ids in facts, and the contexts."""
@@ -120,7 +115,6 @@ class BpfKernel(Closing):
         self.phases = PhaseCounter(self._object, self.calls.times)
         """Work and span by barrier phase; nothing until they are asked for."""
         self._compares = activations
-        self._activations = Activations(self.stacks)
         self._perf_events = self.events[: len(self.events) - len(amounts)]
         self.amounts = AmountEvents(self._object, amounts, self.events)
         """The events that are sampled by amount."""
@@ -135,7 +129,7 @@ class BpfKernel(Closing):
         self._lives = Tracepoints(self._object, LIVES)
         definition = self._object.definitions["counters"]
         self._counters = Counters(self._object.maps["counters"], definition["max_entries"])
-        self._counts = CountTable(self._object, self._is_known, self._note_fresh)
+        self._drains = Drains(self._object, self._settings, self.stacks)
         self.file_tables = FileTables(self._object.maps["file_tables"])
         self.scopes = Scopes(self._object)
         self.plain_programs = PlainPrograms(self._object.maps["plain_programs"])
@@ -311,9 +305,11 @@ class BpfKernel(Closing):
         """
         thread: Any = self._object.layouts["thread"]()
         thread.tgid, thread.image, thread.is_main = pid, image, pid == tid
-        thread.base_work, thread.blocked, thread.unknown = works, 1, 2 if unknown else 3
+        thread.base_work, thread.blocked = works, 1
+        thread.unknown = records.GUESSED_ASLEEP if unknown else records.NO_RUNTIME
         thread.tid, thread.scope = tid, scope or image
         thread.wait_since_ns = time.monotonic_ns()
+        thread.generation = _NO_GENERATION
         # It starts as blocked and not counted: the next event or sample of the thread puts that right through
         # the one place where n_working changes. A running thread has one within a sampling period.
         with suppress(FileExistsError), self._losing("threads_full"):
@@ -452,52 +448,24 @@ class BpfKernel(Closing):
         ``begin_ns``: of the first slice (CLOCK_MONOTONIC). In force from the next drain on; the first time at once,
         which is before anything is counted.
         """
-        is_first = not self._slices[1]
-        self._slices = begin_ns, length_ns
-        if is_first:
-            self._slice_ns = length_ns
-            self._settings.write(slices=self._slices)
+        self._drains.slice_time(begin_ns, length_ns)
 
     def drain(self) -> Facts:
         """All samples counted since the last drain."""
         return together(self.drain_by_time())
 
     def drain_by_time(self) -> ByTime:
-        """The same, by when they came: ns since the first slice of `slice_time`; where that was not called, 0.
-
-        The kernel first moves on to the other phase, so that no count changes while it is read and deleted.
-        """
+        """The same, by when they came: ns since the first slice of `slice_time`; where that was not called, 0."""
         if self._events is not None:
             self._lost_here["cpu_gap"] += self._events.follow_cpus()
-        old, self._phase = self._phase, 1 - self._phase
-        self._settings.write(phase=self._phase, slices=self._slices)
-        time.sleep(0.002)  # programs that still saw the old phase end within microseconds
-        by_time = self._counts.take(old, self._slice_ns)
-        self._slice_ns = self._slices[1]
-        self.poll()  # after the counts: a stack is sent before it is counted
-        self._drains += 1
-        for facts in by_time.values():
-            self.stacks.touch((digest for key in facts for digest in (key.user, key.kernel)), self._drains)
-        ready = self._counts.ready(by_time, self._drains)
-        for at_ns, facts in self._cut_waits.items():
-            add_facts(ready.setdefault(at_ns, {}), facts)
-        self._cut_waits = {}
-        ready = self.breaker.glimpses.weigh(ready)
-        for at_ns, facts in self._activations.ready(self._drains).items():
-            ready.setdefault(at_ns, {}).update(facts)
-        return ready
-
-    def _note_fresh(self, at_ns: int, key: SampleKey, fresh: int, samples: int) -> None:
-        self._activations.note(at_ns, key, fresh, samples, self._drains)
+        return self._drains.take(self.poll, self.breaker.glimpses.weigh)
 
     def trim_stacks(self, drains: int, limit: int) -> int:
         """Forget stacks that were in none of the last ``drains``, if there are more than ``limit``; how many.
 
         Those that are forgotten by one call are gone after the next.
         """
-        old = self.stacks.trim(self._drains - drains, limit)
-        bpf.map_delete_batch(self._object.maps["sent_stacks"], [struct.pack("<Q", digest) for digest in old])
-        return len(old)
+        return self._drains.trim_stacks(drains, limit)
 
     def forget_images(self, images: Collection[int]) -> None:
         """These process images are gone, and all of their samples have been dealt with."""
@@ -515,9 +483,6 @@ class BpfKernel(Closing):
         """The images of the watched processes, by PID, as the programs have them."""
         entries = self._object.entries("processes", "process")
         return {pid: state.image for pid, state in entries if not state.dead}
-
-    def _is_known(self, digest: int) -> bool:
-        return digest == 0 or digest in self.stacks
 
     def freeze(self) -> int:
         """Count nothing of any process any more: all that is known is of the same time, which is returned.
@@ -547,9 +512,7 @@ class BpfKernel(Closing):
         cut = self.breaker.glimpses.take_cut(now_ns)
         if cut is not None:
             glimpse, until_ns = cut
-            at_ns = max(glimpse.end_ns - self._slices[0], 0) if self._slices[1] else 0
-            facts = cut_by_glimpse(self._object, glimpse, until_ns)
-            add_facts(self._cut_waits.setdefault(at_ns, {}), facts)
+            self._drains.add(glimpse.end_ns, cut_by_glimpse(self._object, glimpse, until_ns))
 
     def unended(self, images: Mapping[int, int], now_ns: int) -> Unended:
         """What lasts at a time: waits of threads, stalls of scopes, working threads' wait for a CPU.
@@ -562,13 +525,11 @@ class BpfKernel(Closing):
 
     def unresolved(self) -> ByTime:
         """Facts whose stack never arrived, given out without it at the end of a session; as `drain_by_time`."""
-        return self.breaker.glimpses.weigh(self._counts.rest())
+        return self.breaker.glimpses.weigh(self._drains.rest())
 
     def lost(self) -> dict[str, int]:
         """Losses so far, by reason; reasons with none are left out."""
-        missing = self._counts.without_stack
-        here = self._lost_here + Counter(stack_missing=missing, activations=self._activations.left_out)
-        return dict(here + Counter(self._counters.lost()))
+        return dict(self._lost_here + self._drains.lost() + Counter(self._counters.lost()))
 
     def statistics(self) -> dict[str, int]:
         """What the programs counted: samples, switches, probe hits and so on; see `counters.NAMES`."""

@@ -7,6 +7,7 @@ calls it has calls for looking whether there is something to do, too: at each tu
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from parprof.files.elf import ElfFile
 from parprof.loops.machinecode import Code, Flow, decode, flow_of
@@ -17,18 +18,17 @@ _MAX_INSTRUCTIONS = 40
 """Until it returns."""
 
 
-def is_pause(elf: ElfFile, vaddr: int, size: int = _MAX_BYTES) -> bool:
-    """Whether a function there, of at most so many bytes, pauses and returns, without a loop and without calling
-    anything on that way.
+def is_pause(code: Code) -> bool:
+    """Whether a function pauses and returns, without a loop and without calling anything on that way."""
+    return code.end - code.start <= _MAX_BYTES and _pauses_and_returns(
+        zip(code.addresses, code.mnemonics, code.operands, strict=True)
+    )
 
-    Raises:
-        CodeError: there is nothing to decode it with.
-        ElfError: the file cannot be read.
-    """
-    if size > _MAX_BYTES:
-        return False
+
+def _pauses_and_returns(instructions: Iterable[tuple[int, str, str]]) -> bool:
+    """``instructions``: address, mnemonic, operands, from the function's start on."""
     has_paused = False
-    for address, _, mnemonic, text in decode(elf.read(vaddr, size), vaddr, _MAX_INSTRUCTIONS):
+    for address, mnemonic, text in islice(instructions, _MAX_INSTRUCTIONS):
         flow = flow_of(mnemonic)
         if flow is Flow.RETURN:
             return has_paused
@@ -43,6 +43,7 @@ def has_pause(elf: ElfFile, code: Code, indexes: Iterable[int]) -> bool:
     """Whether one of a function's instructions pauses, or calls a function that does nothing else.
 
     Raises:
+        CodeError: there is nothing to decode that one with.
         ElfError: the file cannot be read.
     """
     return any(
@@ -53,7 +54,11 @@ def has_pause(elf: ElfFile, code: Code, indexes: Iterable[int]) -> bool:
 
 
 def _calls_pause(elf: ElfFile, target: int) -> bool:
-    return target >= 0 and is_pause(elf, target)
+    """Whether what a call leads to is such a function; how long that is, nobody knows."""
+    if target < 0:
+        return False
+    found = decode(elf.read(target, _MAX_BYTES), target, _MAX_INSTRUCTIONS)
+    return _pauses_and_returns((address, mnemonic, text) for address, _, mnemonic, text in found)
 
 
 def _leads_on(operands: str, address: int) -> bool:

@@ -82,7 +82,7 @@ def spin_loops(elf: ElfFile, vaddr: int, size: int) -> list[LoopRange]:
     try:
         code = read_code(elf, vaddr, size)
         graph = FlowGraph(elf, code)
-        if is_pause(elf, vaddr, size) and not any(_loops(graph)):
+        if is_pause(code) and not any(_loops(graph)):
             return [(vaddr, vaddr + size)]
     except CodeError:
         return []

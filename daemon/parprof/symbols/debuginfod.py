@@ -194,7 +194,7 @@ class _Run:
     def close(self) -> None:
         """Remove what did not arrive."""
         for new in self._new.values():
-            new.__exit__()
+            new.close()
         self._new.clear()
 
 
