@@ -47,7 +47,7 @@ static __always_inline int waits_in_loop(u32 tgid)
 
 /* The current thread, of which no runtime says that it waits, gives up its CPU in sched_yield while others of its scope work:
  * it waits for them, in a loop of which nobody needs to know that it only waits. What it does once it has a CPU again is not
- * known. One that is known to wait may have been let go meanwhile, and want a CPU. */
+ * known. One that is known to wait may be let go meanwhile, and want a CPU: see loiterers.bpf.c. */
 static __always_inline int gives_up(struct process *p, struct thread *t)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
@@ -164,7 +164,7 @@ static __always_inline int follows_switches(struct process *p)
 static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int sleeps, u64 now)
 {
 	struct thread *t = threads.lookup(&tid);
-	int given_up = 0;
+	int queued = !sleeps, loitering = 0;
 	u8 busy;
 
 	if (!t)
@@ -181,10 +181,13 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int
 	} else {
 		if (tells_by_leaves(t) && !t->depth && !busy)
 			guess_from_leaf(p, t, tgid);
-		given_up = gives_up(p, t);
-		t->spins = waits_in_loop(tgid) ? SPINS : given_up ? GAVE_UP : 0;
+		loitering = loiters(p, t, tgid);
+		queued = !gives_up(p, t);
+		t->spins = waits_in_loop(tgid) ? SPINS : queued ? 0 : GAVE_UP;
 	}
-	recount_at(p, t, 0, !sleeps && !given_up, now);
+	recount_at(p, t, 0, queued & ~loitering, now);
+	if (loitering)
+		begin_to_loiter(p, t, now);
 	if (sleeps)
 		fall_asleep(p, t, tgid, tid);
 	else

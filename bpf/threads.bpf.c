@@ -8,9 +8,10 @@
 static __always_inline void recount_at(struct process *p, struct thread *t, u8 running, u8 queued, u64 now)
 {
 	u8 want = is_working(t);
-	s64 change = (s64)want - t->counted;
-	s64 places = ((s64)queued - t->queued) * (1LL << 32) + ((s64)running - t->running);
+	s64 change = (s64)want - t->counted, places;
 
+	stop_loitering(t);
+	places = ((s64)queued - t->queued) * (1LL << 32) + ((s64)running - t->running);
 	if (!change && !places)
 		return;
 	t->counted = want;
@@ -109,6 +110,7 @@ static __always_inline void rejoin(struct process *p, struct thread *t)
 	t->blocked_outside = t->blocked_inside = 0;
 	t->ready_since_ns = 0;
 	t->running = t->queued = 0;
+	t->loiters = 0;
 	if (t->unknown == 1)	/* as it is counted: anew */
 		__sync_fetch_and_add(&p->n_unknown[parity(p)], 1);
 }
@@ -270,6 +272,7 @@ static __always_inline void remove_thread(struct process *p, struct thread *t, u
 	if (p->image == t->image) {
 		trace_end(p, t);
 		rejoin(p, t);
+		stop_loitering(t);
 		if (t->counted)
 			__sync_fetch_and_add(&p->n_working[parity(p)], -1);
 		change_scope(p->scope, t, -(s64)t->counted, -(s64)t->queued * (1LL << 32) - t->running, 0);
