@@ -296,6 +296,7 @@ struct thread {
 	u64 worker;		/* the runtime's state of this thread, as a probe saw it; 0 = none did */
 	u64 start_routine;	/* third argument of the pthread_create under way in this thread; 0 = none */
 	u64 ready_since_ns;	/* it works, but has had no CPU since then; 0 = it has one, or does not work */
+	u64 ready_delay_ns;	/* how long it had waited for a CPU in its life when it began to, as the kernel's own account has it */
 	u64 wait_since_ns;	/* it sleeps since then; 0 = it does not, or nobody saw it fall asleep */
 	u64 wait_user;		/* its stacks there; 0 = that was not looked at, or it is awake */
 	u64 wait_kernel;
