@@ -204,14 +204,15 @@ static __always_inline int in_unprobed(struct process_config *c, u64 address)
 	return in_ranges(c->unprobed_start, c->unprobed_end, MAX_UNPROBED_RANGES, address);
 }
 
-/* Is the leaf runtime code that waits, or a libc stub (futex, sched_yield) called by it? */
+/* Is the leaf runtime code that waits, or a function without a frame that it calls: a libc stub (futex, sched_yield), a few
+ * instructions of the runtime's (what time is it, is the flag set)? */
 static __always_inline int leaf_waits(struct process_config *c, u64 ip, u64 sp)
 {
 	u64 caller = 0;
 
 	if (in_wait_code(c, ip))
 		return 1;
-	if (!in_libc(c, ip))
+	if (!in_libc(c, ip) && !in_runtime(c, ip))
 		return 0;
 	if (bpf_probe_read_user(&caller, sizeof(caller), (void *)sp))
 		return 0;
