@@ -54,6 +54,7 @@ int on_command(struct bpf_raw_tracepoint_args *ctx)
 		p->n_unknown[unused] = 0;
 		p->n_blocked_outside[unused] = 0;
 		p->n_blocked_inside[unused] = 0;
+		p->loiterers = 0;
 		barrier();
 		p->generation++;
 		__sync_fetch_and_add(&p->n_working[unused ^ 1], -working);	/* what is left there is for COMMAND_SETTLE */

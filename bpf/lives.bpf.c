@@ -144,6 +144,11 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	verdicts.delete(&tgid);	/* another program may be decided upon otherwise */
 	if (!p || !config)
 		return 0;
+	t = threads.lookup(&old_tid);	/* the one thread that is left */
+	if (t) {
+		rejoin(p, t);
+		recount_at(p, t, 0, 0, 0);
+	}
 	threads.delete(&tid);
 	if (old_tid != tid)
 		threads.delete(&old_tid);

@@ -55,7 +55,7 @@ struct scope_move {
 	s64 change;	/* so many more threads work */
 	s64 places;	/* by so much its word of this name changes */
 	u64 now;	/* the time, if that is known, or 0 */
-	u32 number;	/* the scope */
+	u32 number;	/* the scope; of change_loiterers the process */
 	u32 tid;	/* the thread that changes */
 };
 

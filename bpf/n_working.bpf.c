@@ -16,7 +16,7 @@ static __always_inline void observe(struct process *p, struct thread *t, struct 
 	frame_observe(t, sp);
 	if (user_mode) {	/* it runs: a missed wake-up, or switch. In kernel mode it may be on its way to sleep. */
 		unblock(p, t);
-		found_running(t);
+		found_running(p, t);
 	}
 	if (config && t->unknown == GUESSED && !t->is_main && in_unprobed(config, ip))
 		set_unknown(p, t, UNPROBED);	/* attached to: it is seen to be one of those */

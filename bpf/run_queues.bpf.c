@@ -213,15 +213,25 @@ static __always_inline s32 others_by_ticks(u32 tgid, u32 tid, u32 is_sample)
 	return call_look_beside(&look);
 }
 
+/* How long a task has waited for a CPU in its life, until it had one last; a kernel that does not say: 0. */
+static __always_inline u64 run_delay(void *task)
+{
+	u64 delay_ns = 0;
+
+#ifdef TASK_RUN_DELAY
+	bpf_probe_read_kernel(&delay_ns, 8, task + TASK_RUN_DELAY);
+#endif
+	return delay_ns;
+}
+
 /* Where switches are not followed: the current thread's time without a CPU since its last sample, or since it began. Threads
  * wait for one another too: of their waiting that part counts which is of cores that others had. One CPU is not looked at, the
  * current one: of CPUs others have as many more as that is one of all. */
 static __always_inline void account_delay(struct process *p, struct thread *t, struct settings *s)
 {
-#ifdef TASK_RUN_DELAY
-	u64 delay_ns = 0, before_ns = t->delay_ns, foreign = p->foreign_lately, queued = p->queued_lately;
+	u64 delay_ns = run_delay((void *)bpf_get_current_task()), before_ns = t->delay_ns;
+	u64 foreign = p->foreign_lately, queued = p->queued_lately;
 
-	bpf_probe_read_kernel(&delay_ns, 8, (void *)bpf_get_current_task() + TASK_RUN_DELAY);
 	t->delay_ns = delay_ns;
 	if (!before_ns || !in_work(t) || delay_ns <= before_ns)
 		return;
@@ -231,5 +241,4 @@ static __always_inline void account_delay(struct process *p, struct thread *t, s
 	if (s->cpus > 1 && foreign < queued)
 		delay_ns = delay_ns * foreign / queued;
 	__sync_fetch_and_add(&p->ready_ns, delay_ns);
-#endif
 }

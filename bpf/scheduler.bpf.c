@@ -47,7 +47,7 @@ static __always_inline int waits_in_loop(u32 tgid)
 
 /* The current thread, of which no runtime says that it waits, gives up its CPU in sched_yield while others of its scope work:
  * it waits for them, in a loop of which nobody needs to know that it only waits. What it does once it has a CPU again is not
- * known. One that is known to wait may have been let go meanwhile, and want a CPU. */
+ * known. One that is known to wait may be let go meanwhile, and want a CPU: see loiterers.bpf.c. */
 static __always_inline int gives_up(struct process *p, struct thread *t)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
@@ -127,18 +127,24 @@ static __always_inline void fall_asleep(struct process *p, struct thread *t, u32
 }
 
 /* It works, and has to wait for a CPU from now on. */
-static __always_inline void begin_ready(struct thread *t, u64 now)
+static __always_inline void begin_ready(struct thread *t, void *task, u64 now)
 {
-	if (t->counted && !t->ready_since_ns)
-		t->ready_since_ns = now;
+	if (!t->counted || t->ready_since_ns)
+		return;
+	t->ready_since_ns = now;
+	t->ready_delay_ns = run_delay(task);
 }
 
-/* It runs. If it is still said to wait for a CPU, the switch to it was not told (some hypervisors' agents, seen as the
- * thread before it, hide theirs), and nobody knows how long it waited. */
-static __always_inline void found_running(struct thread *t)
+/* The current thread runs. If it is still said to wait for a CPU, the switch to it was not told (some hypervisors' agents, seen
+ * as the thread before it, hide theirs): for how long it waited the kernel's own account says. */
+static __always_inline void found_running(struct process *p, struct thread *t)
 {
+	u64 delay_ns;
+
 	if (!t->ready_since_ns)
 		return;
+	delay_ns = run_delay((void *)bpf_get_current_task()) - t->ready_delay_ns;
+	__sync_fetch_and_add(&p->ready_ns, delay_ns & -below(delay_ns, 1ULL << 62));
 	t->ready_since_ns = 0;
 	count(STAT_MISSED_SWITCHES);
 }
@@ -169,10 +175,10 @@ static __always_inline int follows_switches(struct process *p)
 }
 
 /* A thread of a watched process leaves its CPU. */
-static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int sleeps, u64 now)
+static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, void *task, int sleeps, u64 now)
 {
 	struct thread *t = threads.lookup(&tid);
-	int given_up = 0;
+	int queued = !sleeps, loitering = 0;
 	u8 busy;
 
 	if (!t)
@@ -183,21 +189,24 @@ static __always_inline void switch_out(struct process *p, u32 tgid, u32 tid, int
 	if (!rejoin(p, t) && t->blocked)
 		found_awake(p, t, tid, now);
 	follow_source(p, t);
-	found_running(t);
+	found_running(p, t);
 	if (sleeps) {
 		t->blocked = 1;
 		t->spins = 0;
 	} else {
 		if (tells_by_leaves(t) && !t->depth && !busy)
 			guess_from_leaf(p, t, tgid);
-		given_up = gives_up(p, t);
-		t->spins = waits_in_loop(tgid) ? SPINS : given_up ? GAVE_UP : 0;
+		loitering = loiters(p, t, tgid);
+		queued = !gives_up(p, t);
+		t->spins = waits_in_loop(tgid) ? SPINS : queued ? 0 : GAVE_UP;
 	}
-	recount_at(p, t, 0, !sleeps && !given_up, now);
+	recount_at(p, t, 0, queued & ~loitering, now);
+	if (loitering)
+		begin_to_loiter(p, t, now);
 	if (sleeps)
 		fall_asleep(p, t, tgid, tid);
 	else
-		begin_ready(t, now);
+		begin_ready(t, task, now);
 	trace_thread(p, t, now);
 	barrier();
 	t->busy = busy;
@@ -243,7 +252,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 		count(STAT_SWITCHES);
 		now = bpf_ktime_get_ns();
 		sleeps = !!state;
-		switch_out(p, tgid, tid, sleeps, now);
+		switch_out(p, tgid, tid, (void *)ctx->args[1], sleeps, now);
 	}
 	spare_bystanders(m);
 	if (next_tgid)
@@ -276,7 +285,7 @@ static __always_inline void wakes_to_work(struct thread *t, u32 tgid)
 
 /* A thread is woken. One that sleeps in its runtime may go on sleeping: where only leaves tell, that is seen when it is switched
  * in. */
-static __always_inline void wake_up(struct process *p, struct thread *t, u32 tgid, u32 tid)
+static __always_inline void wake_up(struct process *p, struct thread *t, u32 tgid, u32 tid, void *task)
 {
 	u64 now;
 
@@ -293,7 +302,7 @@ static __always_inline void wake_up(struct process *p, struct thread *t, u32 tgi
 	trace_wakeup(p, t, now);
 	end_stop(t);
 	t->wait_user = 0;
-	begin_ready(t, now);
+	begin_ready(t, task, now);
 }
 
 /* sched_wakeup(task) and sched_wakeup_new(task) */
@@ -312,7 +321,7 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 	count(STAT_WAKEUPS);
 	t = threads.lookup(&tid);
 	if (t)
-		wake_up(p, t, tgid, tid);
+		wake_up(p, t, tgid, tid, (void *)ctx->args[0]);
 	else if (!is_exiting((void *)ctx->args[0]))
 		add_thread(p, tgid, tid, 0);
 	meter_end(m, METER_WAKEUP, begun);

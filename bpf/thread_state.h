@@ -87,6 +87,7 @@ static inline __attribute__((always_inline)) int frame_enter(struct thread *t, u
 	else
 		t->work_bits &= ~(1ULL << (depth & 63));
 	t->region_bits &= ~(1ULL << (depth & 63));
+	t->barrier_bits &= ~(1ULL << (depth & 63));
 	t->context_bits &= ~(1ULL << (depth & 63));
 	if (inherited) {	/* what a function calls last of all is still part of the work that it is */
 		t->context_bits |= 1ULL << (depth & 63);
@@ -119,6 +120,12 @@ static inline __attribute__((always_inline)) void frame_is_region(struct thread 
 {
 	t->region_bits |= 1ULL << ((t->depth - 1ULL) & 63);
 	t->region_function = function;
+}
+
+/* The frame entered last waits until all of the team are there. */
+static inline __attribute__((always_inline)) void frame_is_barrier(struct thread *t)
+{
+	t->barrier_bits |= 1ULL << ((t->depth - 1ULL) & 63);
 }
 
 /* The frame entered last is work that was created in `context`. */
@@ -186,6 +193,14 @@ static inline __attribute__((always_inline)) int frames_say_work(const struct th
 	u64 depth = t->depth, known = below(0, depth), work = t->work_bits >> ((depth - 1) & 63) & 1;
 
 	return (known & work) | ((known ^ 1) & below(0, t->base_work));
+}
+
+/* 1 if the thread waits for its team: at a barrier, at the end of its region, or for the next one. */
+static inline __attribute__((always_inline)) int waits_for_team(const struct thread *t)
+{
+	u64 depth = t->depth, known = below(0, depth), innermost = (t->barrier_bits | t->region_bits) >> ((depth - 1) & 63) & 1;
+
+	return ((known & innermost) | (known ^ 1)) & ~(frames_say_work(t) | t->caught_working) & 1;
 }
 
 /* 1 if the thread's own code is user work, whether or not it is blocked. */

@@ -8,9 +8,10 @@
 static __always_inline void recount_at(struct process *p, struct thread *t, u8 running, u8 queued, u64 now)
 {
 	u8 want = is_working(t);
-	s64 change = (s64)want - t->counted;
-	s64 places = ((s64)queued - t->queued) * (1LL << 32) + ((s64)running - t->running);
+	s64 change = (s64)want - t->counted, places;
 
+	stop_loitering(t);
+	places = ((s64)queued - t->queued) * (1LL << 32) + ((s64)running - t->running);
 	if (!change && !places)
 		return;
 	t->counted = want;
@@ -105,6 +106,7 @@ static __always_inline int rejoin(struct process *p, struct thread *t)
 	t->blocked_outside = t->blocked_inside = 0;
 	t->ready_since_ns = 0;
 	t->running = t->queued = 0;
+	t->loiters = 0;
 	if (t->unknown == GUESSED)	/* as it is counted: anew */
 		__sync_fetch_and_add(&p->n_unknown[parity(p)], 1);
 	return 1;
@@ -199,14 +201,15 @@ static __always_inline int in_unprobed(struct process_config *c, u64 address)
 	return in_ranges(c->unprobed_start, c->unprobed_end, MAX_UNPROBED_RANGES, address);
 }
 
-/* Is the leaf runtime code that waits, or a libc stub (futex, sched_yield) called by it? */
+/* Is the leaf runtime code that waits, or a function without a frame that it calls: a libc stub (futex, sched_yield), a few
+ * instructions of the runtime's (what time is it, is the flag set)? */
 static __always_inline int leaf_waits(struct process_config *c, u64 ip, u64 sp)
 {
 	u64 caller = 0;
 
 	if (in_wait_code(c, ip))
 		return 1;
-	if (!in_libc(c, ip))
+	if (!in_libc(c, ip) && !in_runtime(c, ip))
 		return 0;
 	if (bpf_probe_read_user(&caller, sizeof(caller), (void *)sp))
 		return 0;
@@ -267,6 +270,7 @@ static __always_inline void remove_thread(struct process *p, struct thread *t, u
 	if (p->image == t->image) {
 		trace_end(p, t);
 		rejoin(p, t);
+		stop_loitering(t);
 		if (t->counted)
 			__sync_fetch_and_add(&p->n_working[parity(p)], -1);
 		change_scope(p->scope, t, -(s64)t->counted, -(s64)t->queued * (1LL << 32) - t->running, 0);

@@ -28,7 +28,7 @@ static __always_inline void send_thread(struct thread *t, u64 now, u32 waker, u6
 
 static __always_inline u8 what_it_does(struct thread *t)
 {
-	return DOES_KNOWN | t->counted | t->running << 1 | t->queued << 2;
+	return DOES_KNOWN | t->counted | t->running << 1 | (t->queued | !!t->loiters) << 2;
 }
 
 /* What the thread does has changed, perhaps. */

@@ -132,6 +132,7 @@ struct process {
 	u32 threads_created;
 	u64 program;		/* its executable: see program_of */
 	u64 runtime_root;	/* the runtime's state, as a probe saw it: see ROOT_LEARNED */
+	u64 loiterers;		/* its threads that loiter, LOITERERS_BITS; above, how often some were let go: see loiterers.bpf.c */
 	u64 probe_hits;
 	u32 from_leaves;	/* as in the flags of its config, since the last sample */
 	u32 fine;		/* 1: the team's barriers come in quick succession */
@@ -189,6 +190,7 @@ struct wait_site {
 #define CHECK_MEMORY 64		/* n_working comes from edges; where it is a guess, from memory; both are compared */
 #define CACTUS 128		/* a caller's frame may lie on another stack than its callee's */
 #define BLAME_LOCKS 256		/* notice who holds the locks that others wait for */
+#define LETS_GO 512		/* no thread goes on behind a barrier, or begins a region, but after an edge of another's */
 
 enum memory_kind {
 	MEMORY_NONE = 0,
@@ -291,6 +293,8 @@ struct thread {
 	u64 work_bits;		/* bit i: frame i is user work, else runtime wait */
 	u64 region_bits;	/* bit i: frame i starts a region and runs its body in this thread too */
 	u64 context_bits;	/* bit i: frame i is work that was created in context[i] */
+	u64 barrier_bits;	/* bit i: frame i waits for the whole team */
+	u64 loiters;		/* 1 + how often the process had let threads go when it began to loiter; 0 = it does not */
 	u64 region_function;	/* the body of the region that this thread started last */
 	u64 base_context;	/* where this thread was created */
 	u64 created_context;	/* of the pthread_create under way in this thread */
@@ -301,6 +305,7 @@ struct thread {
 	u64 worker;		/* the runtime's state of this thread, as a probe saw it; 0 = none did */
 	u64 start_routine;	/* third argument of the pthread_create under way in this thread; 0 = none */
 	u64 ready_since_ns;	/* it works, but has had no CPU since then; 0 = it has one, or does not work */
+	u64 ready_delay_ns;	/* how long it had waited for a CPU in its life when it began to, as the kernel's own account has it */
 	u64 wait_since_ns;	/* it sleeps since then; 0 = it does not, or nobody saw it fall asleep */
 	u64 wait_user;		/* its stacks there; 0 = that was not looked at, or it is awake */
 	u64 wait_kernel;

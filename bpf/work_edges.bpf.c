@@ -85,6 +85,8 @@ static __always_inline void enter(struct pt_regs *ctx, u64 cookie, struct proces
 	function = work || region ? work_function(ctx, cookie) : 0;
 	if (region)
 		frame_is_region(t, function);
+	else if (cookie & COOKIE_BARRIER)
+		frame_is_barrier(t);
 	else if (work && !is_own_region(t, function))
 		frame_has_context(t, find_context(configs.lookup(&tgid), function,
 						  cookie_argument(ctx, cookie, COOKIE_INSTANCE_SHIFT), p->image));
@@ -371,6 +373,8 @@ int on_edge(struct pt_regs *ctx)
 	}
 	unblock(p, t);
 	recount(p, t);
+	if ((p->loiterers & LOITERERS_MASK) && may_let_go(p, t, kind))
+		let_go(p, t);
 	if (p->traced)
 		trace_edge(ctx, t, cookie, returned);
 	barrier();

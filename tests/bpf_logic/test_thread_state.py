@@ -31,6 +31,8 @@ void has_context(struct thread *t, u64 context) { frame_has_context(t, context);
 void region(struct thread *t, u64 function) { frame_is_region(t, function); }
 int own_region(struct thread *t, u64 function) { return is_own_region(t, function); }
 u64 context(struct thread *t) { u64 i = context_frame(t); return i < MAX_NESTING ? t->context[i] : 0; }
+void barrier(struct thread *t) { frame_is_barrier(t); }
+int awaits_team(struct thread *t) { return waits_for_team(t); }
 void caught(struct thread *t, u64 sp) { frame_caught(t, sp); }
 void begin(struct thread *t, int work) { begin_or_end(t, work); }
 void set(struct thread *t, int base, int blocked, int unknown, int is_main)
@@ -174,6 +176,32 @@ def test_code_that_runs_in_a_wait_of_the_runtimes_holds_for_that_moment(library:
     assert t.works() and t.depth() == 1
     t.enter(TOP - 200, 0)
     assert not t.works()
+
+
+def test_who_waits_for_the_team_is_told_from_who_waits_for_a_lock(library: ctypes.CDLL) -> None:
+    t = Thread(library)
+    assert not t.awaits_team()
+    t.enter(TOP, 0)  # GOMP_parallel
+    t.region(0x1234)
+    assert t.awaits_team()
+    t.enter(TOP - 100, 1)  # its body
+    assert not t.awaits_team()
+    t.enter(TOP - 200, 0)  # a barrier of it
+    t.barrier()
+    assert t.awaits_team()
+    t.enter(TOP - 300, 1)  # a task that is run meanwhile
+    assert not t.awaits_team()
+    t.leave(TOP - 292)
+    assert t.awaits_team()
+    t.leave(TOP - 192)
+    t.enter(TOP - 200, 0)  # in its place, a lock
+    assert not t.works() and not t.awaits_team()
+    t.leave(TOP - 92)
+    assert t.awaits_team()  # at the region's end
+    t.caught(TOP - 50)
+    assert not t.awaits_team(), "it works, though no probe told of that"
+    worker = Thread(library, base=0)
+    assert worker.awaits_team()
 
 
 def test_nesting_deeper_than_remembered_keeps_the_outer_frames(library: ctypes.CDLL) -> None:

@@ -15,17 +15,19 @@ from quota import NoQuota, quota_group
 pytestmark = pytest.mark.beside
 
 START_S = 0.05
-"""Of a program before its main, on a busy machine: it knows nothing of that."""
+"""Of a program before its main and behind it, on a busy machine: it knows nothing of that, but for what it tells as
+``before``."""
 
 
 def check(run: Run) -> None:
     totals = run.report["totals"]
     assert totals["accounted"] == pytest.approx(1, abs=0.05 if run.is_exact else 0.001)
     assert sum(run.report["concurrency"]) == pytest.approx(run.report["elapsed_s"], abs=0.001)
+    start_s = START_S + run.told.get("before", 0.0)
     for term in run.terms():
         sampled = term.name == "work"
         near = Z * math.sqrt(term.told_s / HZ) if sampled else 0.0
-        assert term.found_s == pytest.approx(term.told_s, rel=0.02, abs=START_S + near), term.name
+        assert term.found_s == pytest.approx(term.told_s, rel=0.02, abs=start_s + near), term.name
     assert not run.parted
 
 

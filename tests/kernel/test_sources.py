@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import profiling
 from parprof.attribution.idleness import attribute
 from parprof.commands.spawn import Child
 from parprof.metrics import Metrics
+from parprof.model import ThreadState
 from parprof.session.session import Session
 from parprof.session.sources import Source
 from parprof.session.target import Target
@@ -194,6 +196,26 @@ def test_regions_of_ten_microseconds(share: str) -> None:
         if abs(found[-1][0] - found[-1][1]) <= 8:
             return
     raise AssertionError(found)
+
+
+def test_a_thread_that_asks_for_the_time_as_it_waits_works_no_more_for_that(tmp_path: Path) -> None:
+    """libomp's loops call functions of a few instructions, with no ``pause`` in them: one sample in five hits these."""
+    if not (profiling.BUILD / "omp_truth.omp").exists():
+        pytest.skip("clang has no libomp here: its programs were not built")
+    arguments = ["balanced,serial,skewed", "--repeat", "10"]
+    run = profiling.record(
+        "omp_truth.omp", arguments, tmp_path / "log", source=Source.SAMPLED, KMP_BLOCKTIME="infinite"
+    )
+    assert run.target.source is Source.SAMPLED
+    states = Counter(
+        record.state
+        for record in run.session.trace
+        if run.truth.working_at(record.time_ns)
+        and not run.truth.function_at(record.tid, record.time_ns)
+        and not run.truth.near_edge(record.time_ns, profiling.EDGE_MARGIN_NS)
+    )
+    assert states.total() > 100
+    assert states[ThreadState.WORKING] <= 0.05 * states.total(), states
 
 
 @pytest.mark.parametrize("program", ["tbb_truth", "tbb_truth.stripped"])

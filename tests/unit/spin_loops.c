@@ -76,12 +76,65 @@ struct job *wait_for_item(void)
 		wait_once();
 	return item;
 }
+struct job *wait_for_an_item(long turns)
+{
+	for (long i = 0; i < turns; i++) {
+		struct job *item = take_item();
+
+		if (item)
+			return item;
+		if (stop)
+			break;
+		wait_once();
+	}
+	return 0;
+}
 void wait_to_swap(int bits)
 {
 	int old = 0;
 
 	while (!atomic_compare_exchange_weak((atomic_int *)&flag, &old, old | bits))
 		__builtin_ia32_pause();
+}
+/* Waits for the processor, as libstdc++'s random_device does. */
+__asm__(".globl work_random\n.type work_random, @function\nwork_random:\n\tmov $100, %esi\n"
+	"1:\tpause\n\trdseed %edx\n\tmov %edx, (%rcx)\n\tjb 2f\n\tsub $1, %esi\n\tjne 1b\n2:\tret\n"
+	".size work_random, . - work_random\n");
+/* What stress-ng does to caches. */
+void work_that_pauses(volatile long *a, long n)
+{
+#define PUT(at) a[at] = i; __builtin_ia32_pause();
+	for (long i = 0; i < n; i++) {
+		PUT(0) PUT(1) PUT(2) PUT(3) PUT(4) PUT(5) PUT(6) PUT(7)
+	}
+}
+/* What lies behind a call that does not return is no part of the loop before it (TBB's queuing_rw_mutex). */
+__asm__(".globl wait_or_abort, slow_path\n.type wait_or_abort, @function\n.type slow_path, @function\nwait_or_abort:\n\ttest %rsi, %rsi\n\tje 3f\n"
+	"1:\tadd (%rdi), %rax\n\tadd $8, %rdi\n\tjs 2f\n\tcmp %rsi, %rdi\n\tjne 1b\n\tret\n"
+	"2:\tcall abort@PLT\n"
+	"slow_path:\n3:\tpause\n\txor %eax, %eax\n\tlock cmpxchg %rcx, (%rdx)\n\tje 1b\n\tjmp 3b\n"
+	".size wait_or_abort, . - wait_or_abort\n");
+/* A sequence lock: whoever reads has one turn, unless somebody writes meanwhile (qemu's clock). */
+struct clock { volatile unsigned turn; volatile long time; } the_clock;
+long work_read_clock(void)
+{
+	unsigned turn;
+	long time;
+
+	do {
+		turn = the_clock.turn & ~1u;
+		time = the_clock.time;
+	} while (the_clock.turn != turn);
+	return time;
+}
+/* Counts, and has something to do at some of its turns, as long as it is told so from outside (qemu's trace points). */
+void tell(long);
+long work_if_told(long n)
+{
+	for (long i = 0; i < n; i++)
+		if (flag)
+			tell(i);
+	return n;
 }
 /* what is done between two pauses is a loop of its own */
 long work_and_pause(const long *a, long n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,7 @@ from parprof.profile.accounting import NOBODY, JobTime, complete, disagreements,
 
 SECOND = 1e9
 MAIN = 3
+SHELL = 2
 
 
 def row(name: str, **metrics: float) -> PathSample:
@@ -291,19 +293,28 @@ def test_what_no_sample_saw_is_said(counted_s: float | None, missing_s: float, t
 def test_a_note_says_if_samples_and_changes_of_n_w_part() -> None:
     """Not where changes were missed, nor where nobody could be sampled since all waited for a CPU."""
 
-    def notes(sampled_s: float, ready_s: float = 0.0, exact: bool = True, cores: float = 2) -> list[str]:
-        image = SimpleNamespace(ready_ns=ready_s * SECOND, process=SimpleNamespace(pid=1))
+    def notes(
+        sampled_s: float, ready_s: float = 0.0, exact: bool = True, cores: float = 2, shell_cores: int = 2
+    ) -> list[str]:
+        image = SimpleNamespace(ready_ns=ready_s * SECOND, process=SimpleNamespace(pid=1), image=MAIN)
+        shell = SimpleNamespace(ready_ns=0, process=SimpleNamespace(pid=1), image=SHELL)
         measured: Any = SimpleNamespace(
-            images={MAIN: image}, main=MAIN, scopes=(times(1, 20, exact=exact),),
+            images={SHELL: shell, MAIN: image}, main=MAIN,
+            scopes=(replace(times(1, 20, exact=exact), images=(SHELL, MAIN)),),
             drain=SimpleNamespace(frequency_hz=100),
         )  # fmt: skip
-        rows: Any = SimpleNamespace(mean_cores=lambda _: cores)
-        return disagreements(measured, rows, [row("serial", work_ns=20, idleness_ns=sampled_s, stolen_ns=1)])
+        rows: Any = SimpleNamespace(
+            usual_cores=lambda _: 2, mean_cores=lambda one: shell_cores if one is shell else cores
+        )
+        before = PathSample((Frame("sh"),), Metrics(work_ns=SECOND / 10), Origin(pid=1, image=SHELL))
+        work = row("serial", work_ns=20, idleness_ns=sampled_s, stolen_ns=1)
+        return disagreements(measured, rows, [before, work])
 
     assert notes(18.0) == notes(14.0, exact=False) == notes(14.0, ready_s=5.0) == []
     assert len(notes(14.0)) == len(notes(24.0, ready_s=5.0)) == 1
     assert "15.00 s by samples, 20.00 s from each change" in notes(14.0)[0]
     assert notes(14.0, cores=1.5) == []  # n changed: the mean is none to integrate with
+    assert notes(14.0, shell_cores=3) == []  # as it did when the shell became the program
 
 
 @pytest.mark.parametrize(("counted_s", "fitted"), [(2.5, False), (None, True)])

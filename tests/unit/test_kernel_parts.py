@@ -78,6 +78,7 @@ def test_python_constants_equal_the_header(tmp_path: Path) -> None:
         "COOKIE_INSIDE_SHIFT": uprobes._INSIDE_SHIFT, "COOKIE_DELTA_SHIFT": uprobes._DELTA_SHIFT,
         "FROM_LEAVES": records.FROM_LEAVES, "FROM_MEMORY": records.FROM_MEMORY,
         "CHECK_MEMORY": records.CHECK_MEMORY, "CACTUS": records.CACTUS, "BLAME_LOCKS": records.BLAME_LOCKS,
+        "LETS_GO": records.LETS_GO,
         "AWAITS_GIL": model.AWAITS_GIL,
         "RECORD_CUT": records.RECORD_CUT, "MAX_WAIT_RANGES": records.MAX_WAIT_RANGES,
         "MAX_LIBC_RANGES": records.MAX_LIBC_RANGES,

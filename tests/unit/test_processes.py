@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from parprof.process.identity import (
     parse_stat,
 )
 from parprof.session.cores import QuotaWatch
+from quota import NoQuota, quota_group
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -157,6 +158,47 @@ def test_allowed_cores_counts_all_threads() -> None:
     finally:
         child.kill()
         child.communicate()
+
+
+@pytest.fixture
+def one_core() -> Iterator[Path]:
+    """The ``cgroup.procs`` of a group that may use one core."""
+    try:
+        with quota_group(1.0) as procs:
+            yield procs
+    except NoQuota as error:
+        pytest.skip(str(error))
+
+
+LEADER_ENDS = """
+import ctypes, os, sys, threading
+open(sys.argv[1], "w").write(str(os.getpid()))
+threading.Thread(target=sys.stdin.read).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_who_ends_is_not_taken_for_one_without_a_quota(one_core: Path) -> None:
+    """With version 1 a thread that has ended is in the root's group."""
+    with subprocess.Popen(["sh", "-c", f"echo $$ > {one_core}; read line"], stdin=subprocess.PIPE) as child:
+        wait_until(lambda: allowance(child.pid).quota is not None)
+        process = inspect(child.pid)
+        assert child.stdin is not None
+        child.stdin.close()
+        wait_until(lambda: not is_alive(process))
+        with pytest.raises(TargetError, match="has ended"):
+            allowance(child.pid)
+
+
+def test_a_process_whose_first_thread_has_ended_keeps_its_quota(one_core: Path) -> None:
+    command = [sys.executable, "-c", LEADER_ENDS, str(one_core)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+        try:
+            wait_until(lambda: Path(f"/proc/{child.pid}/stat").read_text().split(") ")[1][0] == "Z")
+            found = allowance(child.pid)
+            assert found.quota is not None and found.cores == 1
+        finally:
+            child.kill()
 
 
 def quota_cores(membership: str, root: Path) -> int:

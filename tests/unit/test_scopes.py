@@ -26,6 +26,10 @@ class Process:
     ended: bool = False
     n_w_source: str = "exact"
     spins_by_samples: bool = False
+    pid: int = 0
+
+    def __post_init__(self) -> None:
+        self.pid = self.pid or self.image
 
 
 @dataclass
@@ -120,6 +124,26 @@ def test_the_terms_are_n_times_the_time(levels: list[int], cores: int) -> None:
 def test_a_quota_is_for_all_of_them() -> None:
     limited = [Process(number, 100, cores=1) for number in range(2)]
     assert job(*limited).parallel_cores(limited[0], 1) == 1
+
+
+def test_what_a_process_was_before_works_beside_nobody() -> None:
+    """A shell that goes into a group with a quota and becomes the program there."""
+    shell, program = Process(1, 10, cores=4, pid=7), Process(2, 90, cores=1, pid=7)
+    assert job(shell, program).parallel_cores(program, 1) == 1
+    assert job(shell, Process(2, 90, cores=1, pool=3, pid=7)).parallel_cores(shell, 4) == 3
+
+
+def test_the_programs_are_told_when_a_process_becomes_one_that_is_allowed_less() -> None:
+    table = Table()
+    scope = Scope(table, 7)
+    shell, program = Process(1, cores=4), Process(2, cores=1)
+    scope.add(shell)
+    shell.ended = True
+    scope.add(program)
+    scope.look_at(program)
+    assert table.allowed == [(7, 4), (7, 1)]
+    scope.look_at(program)
+    assert table.allowed == [(7, 4), (7, 1)]
 
 
 def test_new_samples_tell_anew_who_works() -> None:

@@ -47,10 +47,22 @@ def test_loops_that_wait_are_told_from_those_that_work(way: tuple[str, ...], tmp
         for symbol in elf.symbols()
         if symbol.size and symbol.name.startswith(("wait_", "work_"))
     }
-    assert len(found) == 31
+    assert len(found) == 37
     assert {name for name, loops in found.items() if loops} == {
         name for name in found if name.startswith("wait_")
     }
+
+
+def test_what_lies_behind_a_call_that_does_not_return_is_no_part_of_the_loop_before_it(
+    tmp_path: Path,
+) -> None:
+    output = tmp_path / "spin_loops.so"
+    subprocess.run(["gcc", "-O2", "-w", "-shared", "-fPIC", "-o", str(output), str(SOURCE)], check=True)
+    elf = elf_of(output)
+    places = {one.name: one for one in elf.symbols() if one.name in ("wait_or_abort", "slow_path")}
+    function = places["wait_or_abort"]
+    ((start, end),) = spin_loops(elf, function.value, function.size)
+    assert (start, end) == (places["slow_path"].value, function.value + function.size)
 
 
 def test_functions_of_large_libraries_do_not_wait() -> None:
@@ -68,6 +80,10 @@ def test_functions_of_large_libraries_do_not_wait() -> None:
 def test_any_bytes_are_looked_at(code: bytes) -> None:
     class Elf:
         machine = 62
+        symbol_tables = ()
+
+        def lookup(self, names: frozenset[str]) -> dict[str, list[Any]]:
+            return {}
 
         def read(self, vaddr: int, size: int) -> bytes:
             return code[vaddr - 0x1000 : vaddr - 0x1000 + size]

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where core time goes, as the program and the kernel know it: `identity MODE [NUMBER]` prints `name seconds` lines:
- * cpu and waited (runnable without a CPU; not of children) by /proc/thread-self/schedstat and wait4, stalled (all slept)
- * and elapsed by its own clock. Threads are a team's where it is built with OpenMP. */
+ * cpu and waited (runnable without a CPU; not of children) by /proc/thread-self/schedstat and wait4, before (both, of this
+ * process before main, and of what became this program), stalled (all slept) and elapsed by its own clock. Threads are a team's where it is built with OpenMP. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -166,7 +166,7 @@ int main(int argc, char **argv)
 	static const struct { const char *name; void (*body)(int); } modes[] = {
 		{ "lock", locked }, { "once", once }, { "turn", in_turn }, { "many", many }, { "children", 0 },
 	};
-	double from = now(), slept = 0.0, up = 1e18;
+	double from = now(), slept = 0.0, up = 1e18, before;
 	size_t mode = 0;
 
 	while (mode < sizeof(modes) / sizeof(*modes) && (argc < 2 || strcmp(argv[1], modes[mode].name)))
@@ -177,6 +177,7 @@ int main(int argc, char **argv)
 	}
 	totals = mmap(0, sizeof(*totals), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	add(-1);
+	before = -(totals->cpu_ns + totals->waited_ns) * 1e-9;
 	body = modes[mode].body;
 	if (body) {
 		threads = argc > 2 ? atoi(argv[2]) : 2;
@@ -192,7 +193,7 @@ int main(int argc, char **argv)
 		children(argc > 2 ? atoi(argv[2]) : 1000);
 	}
 	leave();
-	printf("cpu %.6f\nstalled %.6f\nelapsed %.6f\n", totals->cpu_ns * 1e-9, stalled, now() - from);
+	printf("cpu %.6f\nbefore %.6f\nstalled %.6f\nelapsed %.6f\n", totals->cpu_ns * 1e-9, before, stalled, now() - from);
 	if (body)
 		printf("waited %.6f\n", totals->waited_ns * 1e-9);
 	return 0;

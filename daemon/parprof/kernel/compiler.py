@@ -37,6 +37,7 @@ OBJECT_PARTS = (
     "maps.bpf.c",
     "trace.bpf.c",
     "scope.bpf.c",
+    "loiterers.bpf.c",
     "threads.bpf.c",
     "budget.bpf.c",
     "memory.bpf.c",

@@ -19,6 +19,7 @@ SHARED_FUNCTIONS: dict[str, str] = {
     "own_gil": "interpreters",
     "next_closure": "walks",
     "move_scope": "layout_scope_move",
+    "change_loiterers": "layout_scope_move",
     "ask_memory": "layout_look",
     "look_beside": "layout_look",
 }

@@ -5,12 +5,14 @@ A loop is taken to wait if
 - some way out of it is decided by nothing but constants, registers that keep their value from turn to turn, and memory
   at an address that stays the same: as the loop itself stores nothing, only another thread can make that decision
   come out otherwise;
-- that decision leads away from it, not through a few more instructions into it again; and
+- that decision leads away from it, not through a few more instructions into it again, nor to what is to be done at this
+  turn of a loop that counts, which then goes on; nor is it whether two readings of the same place agree, as with a
+  sequence lock, whose reader has as a rule but one turn; and
 - it does nothing else worth a turn: all of its instructions move, compare, count or pause, nothing is read at an
   address that changes, nothing is called, and it is short.
 
-A short one that pauses at each turn waits, whatever else it does (`parprof.loops.pauses`), and so does a function that
-only pauses.
+A short one that pauses at each turn waits, whatever else it does (`parprof.loops.pauses`), unless it stores a lot, or
+waits for the processor's random numbers; and so does a function that only pauses.
 
 Loops that a compiler made of ordinary code keep such decisions in registers, for without a store they cannot change:
 only code that is told that others write (``volatile``, atomic) reads again. Values that were put aside on the stack
@@ -27,7 +29,9 @@ from itertools import chain
 
 from parprof.files.elf import ElfFile
 from parprof.loops.basicblocks import FlowGraph
+from parprof.loops.branches import possible_ways
 from parprof.loops.machinecode import Code, CodeError, Flow, flow_of, read_code
+from parprof.loops.noreturn import ReturningCalls
 from parprof.loops.pauses import has_pause, is_pause
 from parprof.loops.registers import WHOLE_REGISTER
 
@@ -44,6 +48,11 @@ MAX_RANGES = 64
 """Of one function."""
 _MAX_WAY_BACK = 3
 """Blocks."""
+_MAX_TURN = 256
+"""Blocks of what a loop that counts may do at some of its turns."""
+_MOST_STORES = 4
+"""Beside the stack: a loop that pauses and stores more at each turn has more to do than to wait."""
+_RANDOM = ("rdrand", "rdseed")
 
 
 class Value(IntEnum):
@@ -58,12 +67,14 @@ class Value(IntEnum):
 
 _STACK = ("rsp", "rbp")
 _MEMORY = re.compile(r"\[(.*)\]")
+_NEAR = re.compile(r"rip ([+-]) (0x[0-9a-f]+|\d+)")
 _FLAGS = "flags"
 _NO_FRAME = "no frame pointer"
 """In a state where ``rbp`` is a register like any other."""
 _COPIES = ("mov", "movzx", "movsx", "movsxd", "movabs")
 _COMPARES = ("cmp", "test")
 _CHANGES = ("and", "or", "xor", "add", "sub", "shl", "shr", "sar", "sal", "inc", "dec", "neg", "not", "lea")
+_COUNTS = ("add", "sub", "inc", "dec")
 _IDLE = ("nop", "pause", "endbr64", "lfence", "mfence", "sfence", "data16 nop")
 _ORDERS = ("pause", "lfence", "mfence")
 _FENCES = ("lock or", "lock add")
@@ -73,8 +84,10 @@ _CLOCKS = {"rdtsc": ("rax", "rdx"), "rdtscp": ("rax", "rcx", "rdx")}
 _State = dict[str, Value]
 
 
-def spin_loops(elf: ElfFile, vaddr: int, size: int) -> list[LoopRange]:
+def spin_loops(elf: ElfFile, vaddr: int, size: int, calls: ReturningCalls | None = None) -> list[LoopRange]:
     """The loops of a function in which threads wait for each other; none where the code cannot be followed.
+
+    ``calls`` is what is already known of the file's calls.
 
     Raises:
         ElfError: the file cannot be read.
@@ -82,11 +95,16 @@ def spin_loops(elf: ElfFile, vaddr: int, size: int) -> list[LoopRange]:
     try:
         code = read_code(elf, vaddr, size)
         graph = FlowGraph(elf, code)
-        if is_pause(code) and not any(_loops(graph)):
+        if is_pause(code) and not any(_loops(code, graph)):
             return [(vaddr, vaddr + size)]
+        found = merged(_found(elf, code, graph))
+        if found:  # as a rule none is, and to look into what is called takes longer
+            code.last_calls.update((calls or ReturningCalls(elf)).without_return(code))
+        if code.last_calls:
+            found = merged(_found(elf, code, FlowGraph(elf, code)))
     except CodeError:
         return []
-    return merged(_found(elf, code, graph))[:MAX_RANGES]
+    return found[:MAX_RANGES]
 
 
 def merged(ranges: Iterator[LoopRange] | Sequence[LoopRange]) -> list[LoopRange]:
@@ -107,22 +125,23 @@ def merged(ranges: Iterator[LoopRange] | Sequence[LoopRange]) -> list[LoopRange]
 def _found(elf: ElfFile, code: Code, graph: FlowGraph) -> Iterator[LoopRange]:
     """Each edge that leads back closes a loop with the shortest way there: one may wait that is a part of one which
     works, and compilers let loops begin in the middle, so that they have several entries."""
-    for way in _loops(graph):
+    for way in _loops(code, graph):
         if not _has_inner(graph, way):
             loop = _Loop(code, graph, way)
             if loop.waits() or loop.pauses(elf):
                 yield from loop.ranges()
 
 
-def _loops(graph: FlowGraph) -> Iterator[list[int]]:
+def _loops(code: Code, graph: FlowGraph) -> Iterator[list[int]]:
     """The blocks of each loop."""
+    ways = possible_ways(code, graph)
     for last in range(graph.blocks):
-        for first in graph.successors[last]:
-            if first <= last and (way := _way(graph, first, last)):
+        for first in ways[last]:
+            if first <= last and (way := _way(ways, graph.blocks, first, last)):
                 yield way
 
 
-def _way(graph: FlowGraph, first: int, last: int) -> list[int]:
+def _way(ways: Sequence[Sequence[int]], blocks: int, first: int, last: int) -> list[int]:
     """The shortest way from a block to another one; empty if there is none, or if it is long."""
     came_from = {first: -1}
     reached = [first]
@@ -134,8 +153,8 @@ def _way(graph: FlowGraph, first: int, last: int) -> list[int]:
             return way[::-1]
         following = []
         for node in reached:
-            for target in graph.successors[node]:
-                if target < graph.blocks and target not in came_from:
+            for target in ways[node]:
+                if target < blocks and target not in came_from:
                     came_from[target] = node
                     following.append(target)
         reached = following
@@ -169,9 +188,13 @@ class _Loop:
             yield self._code.addresses[indexes[0]], self._code.following(indexes[-1])
 
     def pauses(self, elf: ElfFile) -> bool:
-        """Whether it pauses at each turn."""
+        """Whether it pauses at each turn, and does not do more than look whether there is something to do."""
         indexes = list(chain.from_iterable(self._blocks))
-        return len(indexes) <= MAX_PAUSING and has_pause(elf, self._code, indexes)
+        if len(indexes) > MAX_PAUSING or not has_pause(elf, self._code, indexes):
+            return False
+        code = self._code
+        stores = sum(_stores(code.mnemonics[index], _operands(code.operands[index])) for index in indexes)
+        return stores <= _MOST_STORES and not any(code.mnemonics[index] in _RANDOM for index in indexes)
 
     def waits(self) -> bool:
         """Whether it does nothing but wait until another thread writes."""
@@ -199,8 +222,72 @@ class _Loop:
                 return False
             out = [target for target in self._graph.successors[node] if target not in self._way]
             if out and code.flow(indexes[-1]) is Flow.BRANCH and state.get(_FLAGS) is Value.FOREIGN:
-                is_decided_elsewhere |= not any(self._works_and_comes_back(target, written) for target in out)
-        return is_decided_elsewhere
+                is_decided_elsewhere |= not any(
+                    self._works_and_comes_back(target, written) or self._is_a_turn(target) for target in out
+                )
+        return is_decided_elsewhere and not self._reads_twice()
+
+    def _reads_twice(self) -> bool:
+        """Whether it compares two readings of the same place."""
+        code = self._code
+        places: dict[str, str] = {}
+        for index in chain.from_iterable(self._blocks):
+            mnemonic, operands = code.mnemonics[index], _operands(code.operands[index])
+            found = [
+                _place(operand, code.following(index)) or places.get(WHOLE_REGISTER.get(operand, ""), "")
+                for operand in operands
+            ]
+            if mnemonic in _COMPARES and mnemonic != "test" and found[0] and found[0] == found[1]:
+                return True
+            target = WHOLE_REGISTER.get(operands[0], "") if operands else ""
+            if mnemonic in _COPIES:
+                places[target] = found[1]
+            elif mnemonic not in _COMPARES and mnemonic not in _CHANGES:
+                places.pop(target, None)
+        return False
+
+    def _counters(self) -> set[str]:
+        """The registers by which it counts its turns: it goes on from their values of the turn before."""
+        code = self._code
+        written: set[str] = set()
+        carried: set[str] = set()
+        for index in chain.from_iterable(self._blocks):
+            mnemonic, operands = code.mnemonics[index], _operands(code.operands[index])
+            target = WHOLE_REGISTER.get(operands[0], "") if operands else ""
+            if mnemonic in _COUNTS and target and target not in written:
+                carried.add(target)
+            written |= _written(mnemonic, code.operands[index]) or set()
+        return carried
+
+    def _is_a_turn(self, node: int) -> bool:
+        """Whether what begins with a block comes into the loop again, which goes on to count from where it was: then it
+        is what there is to do at some of the turns."""
+        counters = self._counters()
+        pending, seen = [node] if counters else [], set[int]()
+        while pending:
+            at = pending.pop()
+            if at in self._way:
+                return True
+            if at in seen or at >= self._graph.blocks or self._sets(at, counters):
+                continue
+            seen.add(at)
+            if len(seen) > _MAX_TURN:
+                return False
+            pending += self._graph.successors[at]
+        return False
+
+    def _sets(self, node: int, registers: set[str]) -> bool:
+        """Whether a block gives one of these another value, but that of the next turn."""
+        code = self._code
+        for index in range(code.index(self._graph.starts[node]), self._graph.last(node) + 1):
+            operands = _operands(code.operands[index])
+            if (
+                operands
+                and code.mnemonics[index] not in (*_COMPARES, *_COUNTS)
+                and WHOLE_REGISTER.get(operands[0]) in registers
+            ):
+                return True
+        return False
 
     def _synchronizes(self, indexes: range) -> bool:
         """Whether a block has what only code needs that shares memory with other threads."""
@@ -248,6 +335,28 @@ class _Loop:
 
 def _operands(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")] if text else []
+
+
+def _stores(mnemonic: str, operands: Sequence[str]) -> bool:
+    """Whether an instruction only stores, beside the stack."""
+    return (
+        mnemonic.startswith("mov")
+        and bool(operands)
+        and bool(_MEMORY.search(operands[0]))
+        and not _addressed(operands[0]) & set(_STACK)
+    )
+
+
+def _place(operand: str, following: int) -> str:
+    """A place in memory that an operand names, by its address; empty if it names none.
+
+    ``following``: address of the next instruction.
+    """
+    found = _MEMORY.search(operand)
+    if found is None:
+        return ""
+    near = _NEAR.fullmatch(found[1])
+    return hex(following + int(near[1] + near[2], 0)) if near else found[1]
 
 
 def _is_fence(mnemonic: str, operands: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -25,7 +26,7 @@ from parprof.errors import TargetError
 from parprof.process.cgroups import CGROUP_ROOT, Quota, cgroup_quota, membership_of
 from parprof.untrusted import visible
 
-_PF_KTHREAD = 0x00200000
+_PF_EXITING, _PF_KTHREAD = 0x00000004, 0x00200000
 _MAX_COMMAND = 4096
 _MAX_TASKS = 4096
 _CPU_CLOCK = 2
@@ -193,19 +194,34 @@ def allowance(pid: int, cgroup_root: Path = CGROUP_ROOT) -> Allowance:
         TargetError: the process is gone.
     """
     cores: set[int] = set()
+    tids = list[int]()
     try:
         with os.scandir(f"/proc/{pid}/task") as tasks:
             for task in islice(tasks, _MAX_TASKS):
                 with suppress(ProcessLookupError):
                     cores |= os.sched_getaffinity(int(task.name))
+                    tids.append(int(task.name))
     except (FileNotFoundError, ProcessLookupError) as error:
         raise TargetError(f"process {pid} has ended") from error
     except PermissionError:
         cores = set(range(os.cpu_count() or 1))
-    if not cores:
+    membership = _living_membership(tids or [pid])
+    if not cores or membership is None:
         raise TargetError(f"process {pid} has ended")
-    quota = cgroup_quota(membership_of(pid), cgroup_root)
-    return Allowance(frozenset(cores), quota)
+    return Allowance(frozenset(cores), cgroup_quota(membership, cgroup_root))
+
+
+def _living_membership(tids: Iterable[int]) -> str | None:
+    """The control groups of the first of these threads that lives; None: none does.
+
+    A thread that ends leaves its groups, with version 1 for the root's, where no quota is.
+    """
+    for tid in tids:
+        membership = membership_of(tid)
+        stat = _stat(tid)  # looked at last: it has not ended before
+        if stat is not None and not stat.flags & _PF_EXITING:
+            return membership
+    return None
 
 
 def used_cpu_s(pid: int) -> float:

@@ -207,10 +207,11 @@ def disagreements(measured: Measurement, rows: RowMaker, samples: Sequence[PathS
         if not times.exact or not images:
             continue
         main = next((one for one in images if one is measured.images[measured.main]), images[0])
-        cores = rows.mean_cores(main)
-        if cores % 1:
-            continue  # n has changed
         mine = [sample for sample in samples if sample.origin.image in set(times.images)]
+        sampled = {sample.origin.image for sample in mine}
+        cores = rows.usual_cores(main)
+        if any(rows.mean_cores(image) != cores for image in images if image.image in sampled):
+            continue  # n has changed, for all or from one process to the next
         sampled_s = (_sum(mine, IDLENESS) + _sum(mine, STOLEN)) / 1e9
         most = max(cores - 1, 0.0)
         unseen_s = most * sum(_ready_ns(measured, times.images)) / 1e9

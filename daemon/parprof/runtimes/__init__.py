@@ -39,6 +39,9 @@ class Agent:
     """Matches the names that compilers give to outlined region and task bodies of this runtime."""
     source: str = "exact"
     """The n_w source to start with."""
+    lets_go = False
+    """A thread that waits at a barrier (`Hook.is_barrier`), at the end of a region or for the next one goes on only
+    after another thread of the process has met a hook, or the body of a region or task."""
     polls: re.Pattern[str] = _NEVER
     """Matches the base names of those of its libraries in whose code threads poll for what others do. Such a runtime
     has no work edges: whatever the source of n_w, a thread that is found in that code spins."""

@@ -77,6 +77,7 @@ class Libgomp(Agent):
     is_imitated = True
     outlined = re.compile(r".*\._omp_fn\.\d+")
     lock_hooks = LOCKS
+    lets_go = True
     pauses = True
     imports = re.compile(r"GOMP_|omp_")
     functions = re.compile(rf"_?(GOMP|gomp|GOACC|goacc)_|{API}")

@@ -81,6 +81,7 @@ class Libomp(Agent):
     )
     hooks: tuple[Hook, ...] = _HOOKS
     lock_hooks = _LOCKS
+    lets_go = True
     pauses = True
 
     def outlined_instance(self, name: str) -> int:

@@ -178,7 +178,9 @@ class Arrivals:
             self._kernel.unwatch(record.pid)
             return
         self._join(target)
-        if not is_exec and before is not None:
+        if is_exec:  # who was before may have been allowed more
+            scope.look_at(target)
+        elif before is not None:
             target.inherit(before)
         self._lives.begin(target, target.first_state, time.monotonic())
         if target.life.state is State.SETTLED:

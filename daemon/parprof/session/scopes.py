@@ -24,6 +24,10 @@ class Member(Protocol):
     """How often it was sampled so far."""
 
     @property
+    def pid(self) -> int:
+        """Of the process."""
+
+    @property
     def ended(self) -> bool:
         """Whether there is no process any more."""
 
@@ -99,10 +103,14 @@ class Scope:
         self._workers = None
 
     def workers(self) -> list[Member]:
-        """Those that do the work."""
+        """Those that do the work; of the images of one process, which come one after the other, the one with most."""
         if self._workers is None:
             least = _LEAST_SHARE * sum(member.clock_samples for member in self.members.values())
-            self._workers = [member for member in self.members.values() if member.clock_samples > least]
+            most: dict[int, Member] = {}
+            for member in sorted(self.members.values(), key=lambda one: one.clock_samples):
+                if member.clock_samples > least:
+                    most[member.pid] = member
+            self._workers = [member for member in self.members.values() if most.get(member.pid) is member]
             pools = [worker.pool for worker in self._workers]
             self._pool = max(*pools, self._width()) if pools and all(pools) else 0
             if len(pools) == 1 and self._pool == 1:
@@ -122,6 +130,11 @@ class Scope:
             return max(1, min(allowed, self._pool)) if self._pool else allowed
         allowed = max(allowed, _together(workers))
         return max(1, min(allowed, self._pool)) if self._pool else allowed
+
+    def look_at(self, member: Member) -> None:
+        """It is known anew how many cores one of its processes may use."""
+        if member.cores != self._allowed:
+            self.note_cores()
 
     def note_cores(self) -> None:
         """Tell the programs how many cores its processes may use, if that has changed."""

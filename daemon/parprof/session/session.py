@@ -329,6 +329,7 @@ class Session:
         """Look closely at those that have lived for a while."""
         for target in self._lives.settle_due(now):
             target.settle()
+            target.scope.look_at(target)
 
     def _clear_away(self, descriptors: Collection[int]) -> None:
         """Deal with processes whose end their descriptors have just told."""
