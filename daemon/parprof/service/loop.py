@@ -221,7 +221,7 @@ class DaemonLoop:
         self._watchlist.end(pid)
 
     def find_waits(self, pid: int, wanted: bool) -> None:
-        """Find out from now on where the threads of a process wait, too, or do so no more."""
+        """Find out from now on where the threads of a process wait, and how often what is called; or do so no more."""
         if wanted and not self._watching.attached:  # what threads wait for, the kernel's functions tell
             self._namer.look_up_kernel(0.0)
             self._rows.trim()

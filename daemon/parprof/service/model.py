@@ -235,7 +235,7 @@ class Service(Protocol):
         """Stop to watch a process; fails with TargetError."""
 
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:
-        """Find out from now on where the threads of a process wait, too, or do so no more."""
+        """Find out from now on where the threads of a process wait, and how often what is called; or do so no more."""
 
     def sample_at(self, frequency_hz: int) -> Future[None]:
         """Sample at this rate, if it is higher than the usual one, until further notice; 0: at the usual one."""
