@@ -94,14 +94,20 @@ def per_call_ms(profile: Profile) -> dict[str, tuple[float, float]]:
             caller = names[names.index("step") - 1]
             cpu_ns[caller] += int(row.metrics.cpu_ns)
             calls[caller] += int(row.metrics[ACTIVATIONS]) if names[-1] == "step" else 0
-    return {caller: (calls[caller], cpu_ns[caller] / 1e6 / calls[caller]) for caller in calls if calls[caller]}
+    return {
+        caller: (calls[caller], cpu_ns[caller] / 1e6 / calls[caller]) for caller in calls if calls[caller]
+    }
 
 
 def test_attach_through_the_daemon_tells_calls_apart_as_it_does_alone(program: Path, tmp_path: Path) -> None:
     found, told = dict[str, dict[str, tuple[float, float]]](), dict[str, str]()
     with dp.running(tmp_path / "parprofd") as daemon, dp.started(program) as target:
         daemon.sampled(target.pid)
-        for way, socket in (("through", daemon.socket), ("alone", tmp_path / "nobody.sock"), ("again", daemon.socket)):
+        for way, socket in (
+            ("through", daemon.socket),
+            ("alone", tmp_path / "nobody.sock"),
+            ("again", daemon.socket),
+        ):
             out = tmp_path / f"{way}.pb.gz"
             done = dp.parprof("attach", target.pid, "-d", "4", "-o", out, PARPROF_SOCKET=str(socket))
             assert done.returncode == 0, done.stderr

@@ -141,14 +141,18 @@ def test_under_the_daemon_who_is_not_attached_to_is_not_compared_and_nobody_with
                 profiling.run_while_it_works(session, mine.pid, 0.1)
                 assert compared_images(kernel) == {mine.image}
                 session.find_waits(mine, False)
+                os.kill(mine.pid, signal.SIGSTOP)  # it has not much to do
                 session.drain()
                 rows, _ = profiling.rows_of(session)
                 facts = session.take().facts
                 assert {key.image for key in facts if key.event == ACTIVATION} == {mine.image}
                 assert {key.image for key in facts if key.event == 0} == {mine.image, other.image}
                 paths = by_path([row for row in rows if row.origin.image == mine.image])
-                assert paths["main",]["calls"] == 1, "it began before: as far as this attach knows it was called"
+                assert paths["main",]["calls"] == 1, (
+                    "it began before: as far as this attach knows it was called"
+                )
                 assert sum(counted["calls"] for counted in paths.values()) >= 3
+                os.kill(mine.pid, signal.SIGCONT)
             kernel.forget_last_stacks()
             assert not compared_images(kernel)
             profiling.run_while_it_works(session, mine.pid, 0.1)

@@ -181,7 +181,8 @@ def _what_differs(profile: Profile, asked_hz: int) -> str:
     rate = f"at {profile.frequency_hz:g} Hz" if profile.frequency_hz else "at rates that changed meanwhile"
     as_asked = "" if profile.frequency_hz == asked_hz else f" instead of {asked_hz}"
     total = profile.total()
-    more = ["counts calls"] if total.samples and not total[ACTIVATIONS] else []  # a daemon of before, or it could not
+    is_without = total.samples > 0 and not total[ACTIVATIONS]  # a daemon of before, or it could not
+    more = ["counts calls"] if is_without else []
     lost = profile.extra.get(LOST_MEANWHILE)
     if lost is None:  # a daemon of before
         more.append("says what was lost of this process alone")
