@@ -44,7 +44,7 @@ class Surroundings:
             )
         return not self.is_unknown
 
-    def take_due(self, now_s: float, watched: int) -> list[tuple[int, bool]]:
+    def take_due(self, now_s: float, watched: int, asked: set[int]) -> list[tuple[int, bool]]:
         due, self.due = self.due, []
         return due
 

@@ -111,7 +111,7 @@ class Watchlist:
     def consider(self) -> None:
         """Decide about processes that have been seen, and from time to time anew about those that were refused."""
         now_s = time.monotonic()
-        for pid, wanted in self._candidates.due(now_s, self._watching.count()):
+        for pid, wanted in self._candidates.due(now_s, self._watching.count(), self._asked):
             if self._session.live(pid) is None:  # else it was asked for since it was seen
                 self._decide(pid, wanted)
         if self._refused and now_s - self._retried_s >= RETRY_SECONDS:
