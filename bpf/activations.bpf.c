@@ -5,7 +5,8 @@
  * activation as long as all frames outside of it are; those inward of the first that differs were called since then. A
  * return and another call from the same place between two samples are not seen: what is counted is a lower bound.
  *
- * For `record` and `attach`: else on_activations is not loaded, and the map has one entry.
+ * For `record` and `attach`. The daemon loads on_activations when somebody attaches for the first time, and compares the
+ * stacks of the processes that somebody attaches to: those whose waits are of interest. Else the map has one entry.
  */
 
 /* The stack of a thread at its previous sample: COMPARED_FRAMES words a thread, of the outermost frames. */

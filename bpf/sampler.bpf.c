@@ -170,7 +170,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	w->key.tid = tid;
 	w->key.event = bpf_get_attach_cookie(ctx);
 	w->key.phase = s->phase;
-	w->compares = s->activations && !w->key.event;
+	w->compares = s->activations && (p->waits_since_ns || !s->system_wide) && !w->key.event;
 	judge(w, p, t, tgid, s->cpus);
 	if (t && (t->last_lock || t->held_lock))
 		w->key.waiters = waiters_for(t, tgid, tid);

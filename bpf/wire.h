@@ -122,7 +122,7 @@ struct process {
 	u32 last_image;		/* which had this number */
 	u32 foreign_lately;	/* where switches are not followed: CPUs that others had at its last samples, and its threads */
 	u32 queued_lately;	/* that waited for a CPU: see LATELY_SHIFT */
-	u64 waits_since_ns;	/* its waits are of interest from then on, and where they are; 0 = they are not */
+	u64 waits_since_ns;	/* its waits are of interest from then on, and where they are; so are its calls; 0 = they are not */
 	u32 cut;		/* 1 << enum cost_kind: kinds that do nothing any more */
 	u32 thin;		/* one sample in 2^thin is taken, and stands for as many */
 	u32 thinned;		/* counts samples, to tell which */
@@ -438,7 +438,8 @@ struct settings {
 	u32 cpus;		/* the last that is online, and 1 */
 	u32 possible_cpus;	/* how many there may ever be */
 	u64 hooks_ns;		/* HOOK_RUNS context switches of a CPU take so long at least, or they are followed no more */
-	u32 activations;	/* 1: tell which frames of a sample are new: see activations.bpf.c */
+	u32 activations;	/* 1: tell which frames of a sample are new, with system_wide only where waits are of interest: see
+				 * activations.bpf.c */
 	u32 glimpse;		/* number of the glimpse that lasts, below 256; with `ticks`: that is about to begin. 0 = none */
 	u64 slices_begin_ns;	/* what is counted is told apart by when it came: in slices of the time since then */
 	u64 slice_ns;		/* each takes so long; 0: nobody wants that */

@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 import daemon_process as dp
 from browser import CHROMIUM, Browser
 from parprof.service.http import HttpServer
-from stand_in_service import StandInService
+from parprof.service.http.status_page import MAX_ROWS
+from stand_in_service import Program, StandInService
 
 pytestmark = [
     pytest.mark.beside,
@@ -76,6 +77,80 @@ def test_the_machine_in_cards(
     assert tab.run("document.querySelector('.meter .taken').getBoundingClientRect().width") > 5
 
 
+SHOWN = "[...document.querySelectorAll('tbody tr:not([hidden])')].map(e => e.querySelector('b').innerText)"
+
+
+def test_search(tab: Browser, served: tuple[StandInService, str]) -> None:
+    """Rows without what is typed go at once; a page that is loaded anew keeps it; Enter asks for those not shown."""
+    service, address = served
+    service.programs += [Program(1000 + number, f"crowd{number}") for number in range(MAX_ROWS)]
+    service.programs.append(Program(5000, "crowdlast", 8, 0))
+    service.advance(1)
+    tab.open(f"{address}/?sort=idleness")
+    assert "crowdlast" not in tab.run(SHOWN) and len(tab.run(SHOWN)) == MAX_ROWS
+    tab.press("/")
+    tab.press(*"heat")
+    assert tab.run(SHOWN) == ["heat"]
+    assert tab.run("document.getElementById('found').innerText").startswith(f"1 of {MAX_ROWS} that are shown")
+    assert tab.run("location.search") == "?sort=idleness&find=heat"
+    tab.press("Escape")
+    assert len(tab.run(SHOWN)) == MAX_ROWS and tab.run("location.search") == "?sort=idleness"
+    tab.press(*"crowdlast")
+    assert tab.run(SHOWN) == []
+    tab.press("Enter")
+    tab.wait_for("location.search.endsWith('find=crowdlast') && document.readyState === 'complete'")
+    tab.wait_for("document.querySelector('tbody tr b')?.innerText === 'crowdlast'")
+    assert tab.run(SHOWN) == ["crowdlast"]
+    tab.run("document.getElementById('search').focus()")
+    tab.press("Escape")  # what is sought now is not all here
+    tab.wait_for("!location.search.includes('find') && document.readyState === 'complete'")
+    assert len(tab.run(SHOWN)) == MAX_ROWS
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_are_the_users_choice(dark: bool, tab: Browser, served: tuple[StandInService, str]) -> None:
+    """Whatever the system prefers, on all pages, and where they are loaded anew; the flame graph, too."""
+    light_page, dark_page = "rgb(255, 255, 255)", "rgb(22, 25, 29)"
+    colour = "getComputedStyle(document.body).backgroundColor"
+    tab.resize(1200, dark=dark)
+    tab.open(f"{served[1]}/")
+    assert tab.run(colour) == (dark_page if dark else light_page)
+    for chosen, there in (("light", light_page), ("dark", dark_page)):
+        tab.click("#theme")
+        assert tab.run("document.getElementById('theme').innerText") == f"colours: {chosen}"
+        assert tab.run(colour) == there
+    tab.open(f"{served[1]}/processes/42#tab=flame")
+    assert tab.run(colour) == dark_page
+    pixels = "document.getElementById('chart').toDataURL()"
+    before = tab.run(pixels)
+    for _ in range(2):  # as the system, then light
+        tab.click("#theme")
+    assert tab.run(colour) == light_page and tab.run(pixels) != before
+    for _ in range(2):  # for those who come next
+        tab.click("#theme")
+    assert tab.run("localStorage.getItem('parprof-theme')") == ""
+
+
+@pytest.mark.parametrize("width", [400, 1200, 2000])
+def test_a_quarter_of_an_hour_in_charts(width: int, tab: Browser, served: tuple[StandInService, str]) -> None:
+    """Each card of the machine has one: as wide as it, its line up to its right edge, with what it is in words."""
+    tab.resize(width)
+    tab.open(f"{served[1]}/")
+    charts = tab.run(
+        "[...document.querySelectorAll('.card')].map(card => {"
+        " const chart = card.querySelector('svg.past'), line = chart.querySelector('polyline').getBoundingClientRect(),"
+        " box = chart.getBoundingClientRect();"
+        " return [box.width / card.clientWidth, box.height, line.right - box.right,"
+        " (line.left - box.left) / box.width, chart.querySelector('title').textContent]; })"
+    )
+    assert len(charts) == 4
+    for share, height, beyond, begin, told in charts:
+        assert share > 0.8 and 30 < height < 80 and abs(beyond) < 2
+        assert begin == pytest.approx(1 - 99 * 5 / 900, abs=0.02), "the daemon began 8 minutes ago"
+        assert " in the last 15 min: " in told
+    assert tab.run("document.documentElement.scrollWidth") <= width
+
+
 @pytest.mark.parametrize("width", [400, 1200, 2000])
 @pytest.mark.parametrize("dark", [False, True])
 def test_widths(width: int, dark: bool, tab: Browser, served: tuple[StandInService, str]) -> None:
@@ -92,6 +167,7 @@ def test_a_real_process_over_time(tab: Browser, tmp_path: Path) -> None:
     with dp.running(tmp_path / "daemon") as daemon, dp.started(spinner) as target:
         daemon.sampled(target.pid, 1.5)
         tab.open(f"http://{daemon.address}/")
+        assert "now 100 %" in tab.run("document.querySelector('.card svg.past title').textContent")
         tab.click(f"td.name a[href^='/processes/{target.pid}']")
         tab.wait_for(f"document.readyState === 'complete' && {LANES} > 1")
         tab.run("document.getElementById('time').focus()")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +13,7 @@ import pytest
 
 import profiling
 from parprof.commands.spawn import Child
+from parprof.kernel import bpf
 from parprof.kernel.engine import BpfKernel
 from parprof.metrics import ACTIVATIONS
 from parprof.model import ACTIVATION, PathSample
@@ -101,3 +105,63 @@ def test_nothing_is_compared_unless_it_is_asked_for() -> None:
         assert "on_activations" not in session.kernel._object.loaded_programs()
         assert session.kernel._object.definitions["last_stacks"]["max_entries"] == 1
     assert not any(row.metrics[ACTIVATIONS] for row in rows)
+
+
+def has_become(session: Session, pid: int, comm: str) -> bool:
+    target = session.live(pid)
+    return target is not None and target.process.comm == comm
+
+
+def compared_images(kernel: BpfKernel) -> set[int]:
+    """Whose threads' last stacks the programs keep."""
+    size = kernel._object.definitions["last_stacks"]["value_size"]
+    entries = bpf.map_read_all(kernel._object.maps["last_stacks"], 4, size, chunk=256)
+    return {int.from_bytes(raw[:4], "little") for _, raw in entries} - {0}
+
+
+def test_under_the_daemon_who_is_not_attached_to_is_not_compared_and_nobody_with_what_was_before() -> None:
+    with BpfKernel(["cpu-clock"], 999, activations=True, system_wide=True) as kernel:
+        session = Session(kernel)
+        assert "on_activations" not in kernel._object.loaded_programs(), "nobody attaches yet"
+        child = Child([str(profiling.BUILD / "call_patterns"), "few_many"])
+        busy = subprocess.Popen(["sh", "-c", "while :; do :; done"])
+        try:
+            other = session.watch(busy.pid)
+            session.watch(child.pid, follow=True, stop=True)
+            child.release()
+            profiling.run_until(session, lambda: has_become(session, child.pid, "call_patterns"))
+            mine = session.live(child.pid)
+            assert mine is not None
+            for _ in range(2):  # somebody attaches, and another one after him
+                kernel.load_comparing()
+                kernel.forget_last_stacks()
+                session.find_waits(mine, True)
+                profiling.run_while_it_works(session, mine.pid, 0.3)
+                session.find_waits(mine, True)  # as when an interval ends
+                profiling.run_while_it_works(session, mine.pid, 0.1)
+                assert compared_images(kernel) == {mine.image}
+                session.find_waits(mine, False)
+                os.kill(mine.pid, signal.SIGSTOP)  # it has not much to do
+                session.drain()
+                rows, _ = profiling.rows_of(session)
+                facts = session.take().facts
+                assert {key.image for key in facts if key.event == ACTIVATION} == {mine.image}
+                assert {key.image for key in facts if key.event == 0} == {mine.image, other.image}
+                paths = by_path([row for row in rows if row.origin.image == mine.image])
+                assert paths["main",]["calls"] == 1, (
+                    "it began before: as far as this attach knows it was called"
+                )
+                assert sum(counted["calls"] for counted in paths.values()) >= 3
+                os.kill(mine.pid, signal.SIGCONT)
+            kernel.forget_last_stacks()
+            assert not compared_images(kernel)
+            profiling.run_while_it_works(session, mine.pid, 0.1)
+            session.drain()
+            assert not any(key.event == ACTIVATION for key in session.facts)
+            assert not compared_images(kernel)
+        finally:
+            session.close()
+            os.kill(child.pid, signal.SIGKILL)
+            child.wait()
+            busy.kill()
+            busy.wait()

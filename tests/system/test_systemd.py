@@ -156,6 +156,88 @@ def test_has_no_more_than_it_needs(daemon: Machine) -> None:
     assert daemon.show("CPUQuotaPerSecUSec") == "500ms"
 
 
+MOST_EXPOSED = 3.7
+"""Of 10, as systemd counts."""
+EVERYTHING = """[Service]
+# whoever asks for more than the filter lets through has ended, instead of an error that somebody may not mind
+SystemCallErrorNumber=kill
+# which it asks for once, and is refused in any case: it has no CAP_SYS_NICE
+SystemCallFilter=setpriority
+"""
+ASKS = """
+import http.client, time
+def ask(path):
+    connection = http.client.HTTPConnection("127.0.0.1", 9466, timeout=60)
+    connection.request("GET", path)
+    return connection.getresponse().read().decode()
+until = time.monotonic() + 60
+while '"pid": {pid},' not in ask("/profiles"):
+    assert time.monotonic() < until, ask("/profiles")
+    time.sleep(0.2)
+for path in ("/", "/metrics", "/profiles", "/processes/{pid}", "/profiles/{pid}.html", "/profiles/{pid}.pb.gz"):
+    connection = http.client.HTTPConnection("127.0.0.1", 9466, timeout=60)
+    connection.request("GET", path, headers={{"Accept-Encoding": "gzip"}})
+    answer = connection.getresponse()
+    assert answer.status == 200 and answer.read(), (path, answer.status)
+"""
+
+
+def test_is_not_exposed() -> None:
+    done = subprocess.run(
+        [
+            "systemd-analyze",
+            "security",
+            "--offline=yes",
+            "--no-pager",
+            str(REPO / "systemd/parprofd.service"),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    found = re.search(r"Overall exposure level for parprofd.service: ([0-9.]+)", done.stdout)
+    assert found and float(found[1]) <= MOST_EXPOSED, done.stdout + done.stderr
+    for group in (
+        "aio",
+        "resources",
+        "mount",
+        "module",
+        "clock",
+        "raw-io",
+        "reboot",
+        "swap",
+        "obsolete",
+        "cpu-emulation",
+    ):
+        assert f"✗ SystemCallFilter=~@{group} " not in done.stdout
+
+
+def test_the_filter_has_all_that_it_calls(daemon: Machine, target: Target) -> None:
+    """From a first start, which compiles, to the end: pages, attaching with names and loops, a reload, a push."""
+    daemon.write(DROP_IN, EVERYTHING)
+    daemon.systemctl("stop", "parprofd")
+    daemon.run("rm", "-rf", "/var/cache/parprof")
+    daemon.systemctl("daemon-reload")
+    daemon.systemctl("start", "parprofd")
+    assert "compiling the BPF programs" in daemon.journal("-n", "10"), "it was as the first time"
+    daemon.write(CONFIG, LISTED + '[push.pyroscope]\nurl = "http://127.0.0.1:9"\n')
+    daemon.systemctl("reload", "parprofd")
+    wait_for("a line in the journal", lambda: "these take effect at the next start" in daemon.journal())
+    daemon.systemctl("restart", "parprofd")
+    before = daemon.show("MainPID")
+    daemon.run("parprof", "attach", str(target.pid), "-d", "3", "-o", "/run/target.pb.gz")
+    report = json.loads(daemon.run("parprof", "report", "/run/target.pb.gz", "--json").stdout)
+    assert report["totals"]["samples"] > 0
+    with attached(target):
+        asks = ["python3", "-c", ASKS.format(pid=target.pid)]
+        daemon.run("systemd-run", "--quiet", "--pipe", "--wait", *asks)  # as root of that machine
+        daemon.run("parprof", "top", "--once")
+    assert daemon.show("MainPID") == before and daemon.show("NRestarts") == "0"
+    said = daemon.journal()
+    assert "an attack" not in said and "SIGSYS" not in said and "code=dumped" not in said, said
+    daemon.systemctl("stop", "parprofd")
+    assert daemon.show("Result") == "success"
+
+
 def test_attaches_to_programs_of_others(daemon: Machine, target: Target) -> None:
     with attached(target) as attachment:
         assert target.runs_on()

@@ -26,6 +26,7 @@ from parprof.service.model import (
     Recent,
     Snapshot,
 )
+from parprof.service.past import Past, point_of
 from parprof.service.recent import KEPT
 from profiles import heat
 
@@ -153,6 +154,7 @@ class StandInService:
         self.pushed: Counter[tuple[str, str]] = Counter()
         self.samples = 0
         self.idle_s = 0.0
+        self.past = Past()
         self._snapshot = self._make()
         self.advance(STEP_S, steps=100)
 
@@ -170,6 +172,11 @@ class StandInService:
             self.transitions["exact", "sampled"] += 1
             self.attach_failures["libomp", "stripped"] += 1
             self.pushed["pyroscope", "sent"] += 1
+            total = self.ended.copy()
+            for program in self.programs:
+                total.add(program.totals)
+            cost_s = 0.002 * CORES * (self.now_s - self.started_s)
+            self.past.add(point_of(self.now_s, total, self.idle_s, cost_s, sum(self.lost.values())))
         self._snapshot = self._make()
 
     def end(self, pid: int) -> None:
@@ -237,6 +244,7 @@ class StandInService:
             cost_seconds={"samples": 1e-3 * self.samples, "timer": 2e-3 * self.samples},
             left_out={"probe_hits": self.samples},
             dropped={"intervals": 1, "call paths": 200},
+            past=self.past.points(),
         )
 
     def snapshot(self) -> Snapshot:

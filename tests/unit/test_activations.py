@@ -115,6 +115,32 @@ def test_room_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counting.left_out == 3 * 3
 
 
+def test_what_is_forgotten_makes_room_and_is_counted_again_when_it_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a daemon that somebody attaches to for days."""
+    monkeypatch.setattr(activations, "_MOST_STACKS", 2)
+    stacks = table(stack(LEAF, MIDDLE, OUTER))
+    counting = Activations(stacks)
+    counting.note(0, KEY, 3, 1, 1)
+    assert len(together(counting.ready(1))) == 3
+    stacks.touch([77], 9)
+    for _ in range(2):  # those that are only seen from within were not sampled since
+        stacks.trim(5, 0)
+        counting.trim()
+    assert stacks.raw(77) is not None
+    stacks.put(78, stack(LEAF, MIDDLE + 8, OUTER + 8))
+    counting.note(0, KEY._replace(user=78), 3, 1, 9)
+    found = together(counting.ready(9))
+    assert by_words(found, stacks).keys() == {
+        (LEAF, MIDDLE + 8, OUTER + 8), (MIDDLE + 7, OUTER + 8), (OUTER + 7,)
+    }  # fmt: skip
+    counting.forget()
+    counting.note(0, KEY, 3, 1, 10)
+    assert len(by_words(together(counting.ready(10)), stacks)) == 3
+    assert counting.left_out == 0
+
+
 def test_an_interrupted_frame_is_no_return_address() -> None:
     outer = outer_part(stack(LEAF, MIDDLE | INTERRUPTED, OUTER), 1)
     assert outer.words == (MIDDLE | INTERRUPTED, OUTER)

@@ -26,7 +26,7 @@ LAYERS = (
 )
 SERVICE_LAYERS = (
     "blame capabilities model log notify requests serving subuids",
-    "accounts agreement folding kernel_stacks labels levels losses machine",
+    "accounts agreement folding kernel_stacks labels levels losses machine past",
     "control metrics open_intervals push recent selection",
     "groups http",
     "config",

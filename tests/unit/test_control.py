@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,12 +24,15 @@ from parprof.errors import OutputError, PrivilegeError, TargetError, UsageError
 from parprof.exporters import pprof_reader
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control import conversation, server, socket_path
+from parprof.service.control import leases as leases_module
 from parprof.service.control.client import Client, ControlError, NoDaemon, profile_from_daemon
 from parprof.service.control.conversation import PROTOCOL
 from parprof.service.control.frames import receive, send
 from parprof.service.control.leases import Leases
 from parprof.service.control.listening import inherited, listen, stop_listening
 from parprof.service.control.server import ControlServer
+from parprof.service.model import ProcessSnapshot
+from parprof.service.requests import Requests
 from profiles import heat
 
 ME = os.getuid()
@@ -139,6 +144,69 @@ def test_the_highest_rate_that_is_asked_for_is_that_of_all(target: int) -> None:
                 assert service.rates == [199, 499]
         assert service.rates == [199, 499, 199]
     assert service.rates == [199, 499, 199, 0]
+
+
+class Late(StandInService):
+    """Does what it is asked for only when `turn` is called, as a loop that has much to do."""
+
+    def __init__(self, *processes: ProcessSnapshot) -> None:
+        super().__init__(*processes)
+        self.requests = Requests[StandInService]()
+        self.prompt: set[str] = set()
+        """What it does at once all the same."""
+
+    def _ask(self, name: str, *arguments: Any) -> Future[Any]:
+        done = self.requests.ask(lambda loop: getattr(StandInService, name)(loop, *arguments).result())
+        if name in self.prompt:
+            self.turn()
+        return done
+
+    def turn(self) -> None:
+        self.requests.answer(self)
+
+    def watch(self, pid: int) -> Future[None]:
+        return self._ask("watch", pid)
+
+    def unwatch(self, pid: int) -> Future[None]:
+        return self._ask("unwatch", pid)
+
+    def find_waits(self, pid: int, wanted: bool) -> Future[None]:
+        return self._ask("find_waits", pid, wanted)
+
+    def sample_at(self, frequency_hz: int) -> Future[None]:
+        return self._ask("sample_at", frequency_hz)
+
+
+@pytest.mark.parametrize(
+    "prompt", [set(), {"watch"}, {"watch", "find_waits"}], ids=["watch", "find_waits", "sample_at"]
+)
+def test_a_loan_that_comes_too_late_leaves_nothing(
+    prompt: set[str], target: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the daemon did not come to in time: nobody waits for it any more, and all is as it was before."""
+    monkeypatch.setattr(leases_module, "WATCH_SECONDS", 0.05)
+    service = Late()
+    service.prompt = set(prompt)
+    leases = Leases(service)
+    with pytest.raises(TimeoutError), leases.attached(target, 499):
+        raise AssertionError("it has begun")
+    service.turn()
+    assert target not in service.processes
+    assert dict(service.looked).get(target, False) is False and service.rates[-1:] in ([], [0])
+    service.prompt = {"watch", "unwatch", "find_waits", "sample_at"}
+    for done in (service.calls, service.looked, service.rates):
+        done.clear()
+    with leases.attached(target, 199):
+        assert (service.calls, service.looked, service.rates) == (
+            [("watch", target)],
+            [(target, True)],
+            [199],
+        )
+    assert (service.calls[1:], service.looked[1:], service.rates[1:]) == (
+        [("unwatch", target)],
+        [(target, False)],
+        [0],
+    )
 
 
 def test_progress_and_finish(tmp_path: Path, target: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import http.client
 import os
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -214,8 +215,10 @@ def test_root_of_a_cgroup_that_cannot_be_seen_is_unknown(
 
 
 @contextmanager
-def silent(uid: int, number: int, places: list[tuple[str, tuple[str, int]]]) -> Iterator[None]:
-    """Connections of a user that never ask: so many from each address to a server."""
+def silent(
+    uid: int, number: int, places: list[tuple[str, tuple[str, int]]], begun: bytes = b""
+) -> Iterator[None]:
+    """Connections of a user that never ask: so many from each address to a server. ``begun``: all that each sends."""
     ready, go = os.pipe()
     done, end = os.pipe()
     child = os.fork()
@@ -228,6 +231,9 @@ def silent(uid: int, number: int, places: list[tuple[str, tuple[str, int]]]) -> 
                 for source, where in places
                 for _ in range(number)
             ]
+            for one in held if begun else ():
+                with suppress(ConnectionError):  # of those that there was no room for
+                    one.sendall(begun)
             os.write(go, b"x")
             os.read(done, 1)
             status = len(held) != number * len(places)
@@ -256,6 +262,48 @@ def test_silent_connections_of_one_user_leave_room(processes: tuple[StandInServi
             assert get(where, "/healthz")[0] == 200
             assert as_user(1, 1, lambda: get(where, "/metrics"))[0] == 200
             assert watch.seconds < 2
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    directory = tmp_path_factory.mktemp("tls")
+    files = str(directory / "own.pem"), str(directory / "own.key")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=own", "-addext", "subjectAltName=IP:127.0.0.1", "-out", files[0], "-keyout", files[1]],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return files
+
+
+HELLO = bytes.fromhex("16030100c8010000c40303")
+"""The beginning of a TLS hello, of which the rest never comes."""
+
+
+@pytest.mark.parametrize("begun", [b"", HELLO], ids=["say nothing", "begin to shake hands"])
+def test_silent_clients_of_tls_leave_room(
+    begun: bytes, processes: tuple[StandInService, int, int], certificate: tuple[str, str]
+) -> None:
+    """200 of nobody's: it is their user that counts, not what they have yet to say. Others are answered at once."""
+    with HttpServer(
+        processes[0], "127.0.0.1:0", certificate=certificate[0], key=certificate[1]
+    ) as http_server:
+        http_server.start()
+        where, trust = address(http_server), Path(certificate[0]).read_text()
+
+        def get_by_tls(path: str) -> int:
+            context = ssl.create_default_context(cadata=trust)
+            with closing(http.client.HTTPSConnection(*where, timeout=30, context=context)) as connection:
+                connection.request("GET", path)
+                return connection.getresponse().status
+
+        with silent(NOBODY, 25, [(f"127.0.0.{number}", where) for number in range(2, 10)], begun):
+            until(lambda: http_server._listener.served + http_server._listener.waiting >= 64)
+            assert http_server._listener.served <= server.MAX_PER_CLIENT
+            watch = Stopwatch()
+            assert get_by_tls("/") == 200
+            assert as_user(1, 1, lambda: get_by_tls("/metrics")) == 200
+            assert watch.seconds < 2 < server.HANDSHAKE_SECONDS
 
 
 def test_a_user_is_the_same_by_ipv6_and_an_ipv4_address_that_is_mapped() -> None:

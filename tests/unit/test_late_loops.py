@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from control_standin import until
 from parprof.commands.late_loops import LateLoops
-from parprof.metrics import Metrics
-from parprof.model import Frame, PathSample, ProcessInfo, Profile
+from parprof.metrics import ACTIVATIONS, Metrics
+from parprof.model import Frame, Interval, PathSample, ProcessInfo, Profile
 from parprof.process.loadmap import DsoCache, LoadMap
 from parprof.symbols import Symbolizer
 
@@ -99,6 +99,31 @@ def test_each_loop_is_below_its_function(program: Path) -> None:
     assert [frame.name for frame in profile.samples[1].physical] == LOOPY
     assert [frame.is_loop for frame in profile.samples[0].path] == [False, True, False, True]
     assert profile.notes == []
+
+
+def test_calls_are_of_the_function_and_not_of_its_loop(program: Path) -> None:
+    """As where there were loops from the beginning."""
+    with running(program) as child, LateLoops(child.pid) as loops:
+        profile = measured(child.pid)
+        profile.samples[0].metrics[ACTIVATIONS] = 3
+        only = replace(profile.samples[2], metrics=Metrics.of({ACTIVATIONS: 5}))
+        profile.samples.append(only)
+        parts = [{0: Metrics(60, 6e8)}, {0: Metrics(30, 3e8), 3: only.metrics.copy()}]
+        parts[1][0][ACTIVATIONS] = 3
+        profile.intervals = [Interval(0.0, 0.6, (), parts[0]), Interval(0.6, 1.0, (), parts[1])]
+        loops.add(profile, None)
+    calls = {
+        tuple(frame.name for frame in sample.path): (sample.metrics[ACTIVATIONS], sample.metrics.samples)
+        for sample in profile.samples
+    }
+    assert calls[tuple(LOOPY)] == (0, 90)
+    assert calls[tuple(LOOPY[:3])] == (3, 0)
+    assert calls["main", "leaf"] == (5, 0) and calls["main", *LOOPY[2:]] == (0, 1)
+    for number, sample in enumerate(profile.samples[:1] + profile.samples[3:]):
+        at = number and number + 2
+        rows = [part.rows[at] for part in profile.intervals if at in part.rows]
+        assert sum(row[ACTIVATIONS] for row in rows) == sample.metrics[ACTIVATIONS]
+        assert sum(row.samples for row in rows) == sample.metrics.samples
 
 
 def test_a_process_that_has_ended_has_loops_all_the_same(program: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from parprof.commands.attach import _what_differs
+from parprof.metrics import ACTIVATIONS
 from parprof.service.losses import LOST_MEANWHILE, Losses, lost_between
 from profiles import heat
 
@@ -46,4 +47,8 @@ def test_attach_says_what_is_not_known_of_losses(extra: dict[str, str], said: st
     profile.extra = extra
     sentence = _what_differs(profile, 499)
     assert said in sentence if isinstance(said, str) else "lost" not in sentence
-    assert "also counts calls" in sentence
+    assert "also counts calls" in sentence, "nor does it tell calls apart"
+    profile.samples[0].metrics[ACTIVATIONS] = 3
+    assert "counts calls" not in _what_differs(profile, 499)
+    profile.samples.clear()
+    assert "counts calls" not in _what_differs(profile, 499), "there was nothing to be told apart"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from parprof.metrics import Metrics
-from parprof.model import Count, SampleKey, ThreadState
+from parprof.metrics import ACTIVATIONS, Metrics
+from parprof.model import Count, Frame, PathSample, SampleKey, ThreadState
 from parprof.service.accounts import mean_n_working
 from parprof.service.model import Labels
 from parprof.service.watching import ProcessAccount, Watching, _Watched
@@ -32,6 +32,19 @@ def test_mean_n_w_of_short_phases() -> None:
     assert mean_n_working(facts, {2: 3.5}) == {2: pytest.approx(3.5)}
     assert mean_n_working(facts, {}) == {2: pytest.approx(1)}
     assert mean_n_working({}, {}) == {}
+
+
+def test_calls_that_were_told_apart_for_who_attaches_are_no_use_of_a_function() -> None:
+    """GIVEN a caller that never was on top of a stack WHEN its calls are charged THEN it is none of the functions."""
+    account = ProcessAccount(0.0)
+    main, solve = Frame("main", "a.c", 3), Frame("solve", "a.c", 9)
+    rows = [
+        PathSample((main,), Metrics.of({ACTIVATIONS: 23})),
+        PathSample((main, solve), Metrics(samples=7, work_ns=7e7)),
+    ]
+    interval = account.add(rows)
+    assert [used.name for used in account.functions(5)] == ["solve"]
+    assert interval == Metrics(samples=7, work_ns=7e7)
 
 
 def test_threads_by_state_are_means_of_the_interval() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from parprof.errors import TargetError
+from parprof.errors import KernelUnsupported, TargetError
 from parprof.service import watchlist
 from parprof.service.watchlist import Watchlist
 
@@ -28,6 +28,9 @@ class Surroundings:
     met: list[int] = field(default_factory=list)
     later: list[int] = field(default_factory=list)
     forgotten: list[set[int] | None] = field(default_factory=list)
+    compared: list[set[int]] = field(default_factory=list)
+    """Images whose threads' last stacks were kept."""
+    can_compare: bool = True
     is_unknown: bool = False
     """Its files cannot be read yet."""
     selection: set[int] = field(default_factory=lambda: {WANTED, BROKEN})
@@ -41,7 +44,7 @@ class Surroundings:
             )
         return not self.is_unknown
 
-    def take_due(self, now_s: float, watched: int) -> list[tuple[int, bool]]:
+    def take_due(self, now_s: float, watched: int, asked: set[int]) -> list[tuple[int, bool]]:
         due, self.due = self.due, []
         return due
 
@@ -49,10 +52,15 @@ class Surroundings:
         del self.live[target.pid]
         self.unwatched.append(target.pid)
 
+    def load_comparing(self) -> None:
+        if not self.can_compare:
+            raise KernelUnsupported("the verifier is tired")
+
     def list(self) -> Watchlist:
         kernel: Any = SimpleNamespace(
-            deny=self.denied.append, forget_verdicts=lambda pids=None: self.forgotten.append(pids and {*pids})
-        )
+            deny=self.denied.append, forget_verdicts=lambda pids=None: self.forgotten.append(pids and {*pids}),
+            load_comparing=self.load_comparing, forget_last_stacks=lambda but: self.compared.append({*but}),
+        )  # fmt: skip
         session: Any = SimpleNamespace(
             live=self.live.get, unwatch=self.unwatch, targets=self.live,
             find_waits=lambda target, wanted: self.waits.append((target.pid, wanted)),
@@ -60,6 +68,7 @@ class Surroundings:
         watching: Any = SimpleNamespace(
             watch=self.watch, count=lambda: len(self.live), knows=lambda _: False, attached={}
         )
+        watching.attached_images = lambda: set(watching.attached)
         candidates: Any = SimpleNamespace(
             due=self.take_due, add=self.later.append, wants=lambda pid, comm: pid in self.selection
         )
@@ -148,6 +157,34 @@ def test_waits_are_cut_for_those_who_asked(around: Surroundings) -> None:
     watched.forget([WANTED])
     watched.cut_waits()
     assert around.waits == [(WANTED, True)] * 2, "another process may have its number"
+
+
+def test_calls_are_told_apart_from_when_somebody_attaches_until_nobody_does(around: Surroundings) -> None:
+    """What threads did before, in another attach, is not what their samples are compared with."""
+    watched = around.list()
+    watched.begin(WANTED)
+    watched.begin(OTHER)
+    watched.find_waits(WANTED, True)
+    watched.find_waits(OTHER, True)
+    watched.cut_waits()
+    assert around.compared == [set(), {WANTED}]
+    watched.find_waits(WANTED, False)
+    watched.find_waits(OTHER, False)
+    assert around.compared[2:] == [{OTHER}, set()]
+
+
+def test_where_calls_cannot_be_told_apart_waits_are_found_all_the_same(
+    around: Surroundings, caplog: pytest.LogCaptureFixture
+) -> None:
+    around.can_compare = False
+    watched = around.list()
+    watched.begin(WANTED)
+    for _ in range(2):
+        watched.find_waits(WANTED, True)
+        watched.find_waits(WANTED, False)
+    assert around.waits == [(WANTED, True), (WANTED, False)] * 2
+    said = [record.getMessage() for record in caplog.records if record.name == watchlist.__name__]
+    assert said == ["calls are not told apart: the verifier is tired"], "once"
 
 
 def test_another_selection(around: Surroundings) -> None:

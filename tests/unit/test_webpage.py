@@ -64,6 +64,15 @@ def test_the_policy_allows_these_very_elements() -> None:
     assert own is not None and {**rules(own), "frame-ancestors": "'none'"} == allowed
 
 
+def test_a_page_with_a_button_for_colours() -> None:
+    for script in ("", "alert(1)"):
+        page = WebPage("t", "", script=script, theme=True)
+        whole = Parsed(page.html()).texts["script"]
+        assert whole.endswith(script) and "themechange" in whole
+        assert rules(page.policy)["script-src"] == f"'sha256-{digest(whole)}'"
+    assert 'data-theme="' not in page.html(), "as the system is, until somebody chooses"
+
+
 def test_a_page_without_a_script_may_run_none() -> None:
     page = WebPage("t", "")
     assert "script-src" not in rules(page.policy)

@@ -27,6 +27,7 @@ from parprof.commands.measuring import (
 )
 from parprof.errors import TargetError, UsageError
 from parprof.exporters.output import check_writable
+from parprof.metrics import ACTIVATIONS
 from parprof.process.cgroups import cgroup_members
 from parprof.process.identity import descendants, inspect
 from parprof.service.control import may_have_daemon
@@ -179,7 +180,9 @@ def _what_differs(profile: Profile, asked_hz: int) -> str:
 
     rate = f"at {profile.frequency_hz:g} Hz" if profile.frequency_hz else "at rates that changed meanwhile"
     as_asked = "" if profile.frequency_hz == asked_hz else f" instead of {asked_hz}"
-    more = ["counts calls"]
+    total = profile.total()
+    is_without = total.samples > 0 and not total[ACTIVATIONS]  # a daemon of before, or it could not
+    more = ["counts calls"] if is_without else []
     lost = profile.extra.get(LOST_MEANWHILE)
     if lost is None:  # a daemon of before
         more.append("says what was lost of this process alone")
@@ -191,7 +194,7 @@ def _what_differs(profile: Profile, asked_hz: int) -> str:
     more.append(f"tells what was when in finer steps than {steps}" if steps > 1 else "tells what was when")
     if profile.accounting is None:
         more.append("accounts for the whole of n x time")
-    also = f"{', '.join(more[:-1])} and {more[-1]}"
+    also = " and ".join(filter(None, (", ".join(more[:-1]), more[-1])))
     return f"measured by parprofd, {rate}{as_asked}; attach alone (PARPROF_SOCKET=/nowhere) also {also}"
 
 

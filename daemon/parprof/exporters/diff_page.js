@@ -105,7 +105,9 @@ flame.chart.onkeydown = event => {
   if (event.key === "Enter") zoom(flame.selected);
 };
 flame.scroller.addEventListener("scroll", () => flame.paint(), {passive: true});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { flame.palette = null; picture(); });
+const recolour = () => { flame.palette = null; picture(); };
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+addEventListener("themechange", recolour);
 byId("kind").onchange = event => change({kind: Number(event.target.value)});
 byId("real").onchange = event => change({real: event.target.checked});
 byId("search").oninput = event => change({text: event.target.value});

@@ -117,7 +117,7 @@ def page(a: Profile, b: Profile, notes: Sequence[str] = ()) -> WebPage:
             data_block("data", {"kinds": _KINDS, "rows": rows[:MAX_FUNCTIONS], "graph": drawn}),
         )
     )
-    return WebPage(title, body, asset("report.css"), _script())
+    return WebPage(title, body, asset("report.css"), _script(), theme=True)
 
 
 @cache

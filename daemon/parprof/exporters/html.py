@@ -158,7 +158,7 @@ def page(
         data_block("shares", shares(shown, found, shown_metrics(total), numbers)),
     )
     body = "\n".join(filter(None, parts))
-    return WebPage(title, body, asset("report.css") + split_style + style, script())
+    return WebPage(title, body, asset("report.css") + split_style + style, script(), theme=True)
 
 
 @cache

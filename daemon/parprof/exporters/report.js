@@ -292,6 +292,8 @@ addEventListener("keydown", event => {
 addEventListener("resize", layout);
 addEventListener("popstate", fromFragment);
 addEventListener("hashchange", fromFragment);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { flame.palette = null; flame.paint(); threadView.repaint(); });
+const recolour = () => { flame.palette = null; flame.paint(); threadView.repaint(); };
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+addEventListener("themechange", recolour);
 source.prepare();
 fromFragment();

@@ -33,13 +33,16 @@ class WebPage:
     """JavaScript, run when the body is there."""
     refresh_seconds: int = 0
     """How often a browser loads it anew; 0: never."""
+    theme: bool = False
+    """With a button for light or dark colours, whatever the system prefers. Without scripts it is as the system is."""
 
     def html(self) -> str:
         """The whole document."""
         refresh = (
             f'<meta http-equiv="refresh" content="{self.refresh_seconds}">\n' if self.refresh_seconds else ""
         )
-        script = f"<script>{self.script}</script>\n" if self.script else ""
+        whole = self._whole_script()
+        script = f"<script>{whole}</script>\n" if whole else ""
         return (
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -57,9 +60,12 @@ class WebPage:
     def _policy(self) -> str:
         rules = ["default-src 'none'", "base-uri 'none'", "form-action 'none'", "img-src data:"]
         rules.append(f"style-src {_hash(self._whole_style())}")
-        if self.script:
-            rules.append(f"script-src {_hash(self.script)}")
+        if whole := self._whole_script():
+            rules.append(f"script-src {_hash(whole)}")
         return "; ".join(rules)
+
+    def _whole_script(self) -> str:
+        return (asset("theme.js") if self.theme else "") + self.script
 
     def _whole_style(self) -> str:
         return asset("webpage.css") + self.style

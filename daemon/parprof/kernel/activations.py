@@ -35,6 +35,22 @@ class Activations:
         self.left_out = 0
         """Activations that are counted nowhere, for lack of room or of their stack."""
 
+    def trim(self) -> None:
+        """Know only of stacks that are still there: to be called whenever some were forgotten.
+
+        So there is room again for others, however long there are samples to be compared.
+        """
+        stacks = self._stacks
+        self._own = {digest for digest in self._own if digest in stacks}
+        self._seen_from = {
+            whole: seen for whole, seen in self._seen_from.items() if whole[0] in stacks and seen in stacks
+        }
+
+    def forget(self) -> None:
+        """No samples are to be compared any more: those of others, later, have all of the room."""
+        self._own.clear()
+        self._seen_from.clear()
+
     def note(self, at_ns: int, key: SampleKey, fresh: int, samples: int, drain: int) -> None:
         """So many samples were counted at a time under a key whose ``fresh`` innermost frames were new."""
         if not key.user:

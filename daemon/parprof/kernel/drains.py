@@ -72,6 +72,7 @@ class Drains:
         self._more = {}
         ready = weigh(ready)
         for at_ns, facts in self._activations.ready(self._number).items():
+            self._stacks.touch((key.user for key in facts), self._number)
             ready.setdefault(at_ns, {}).update(facts)
         return ready
 
@@ -82,8 +83,13 @@ class Drains:
     def trim_stacks(self, drains: int, limit: int) -> int:
         """See `BpfKernel.trim_stacks`."""
         old = self._stacks.trim(self._number - drains, limit)
+        self._activations.trim()
         bpf.map_delete_batch(self._sent_stacks, [struct.pack("<Q", digest) for digest in old])
         return len(old)
+
+    def forget_calls(self) -> None:
+        """No samples are to be compared any more: see `Activations.forget`."""
+        self._activations.forget()
 
     def lost(self) -> Counter[str]:
         """Losses so far, by reason."""

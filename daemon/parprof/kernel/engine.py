@@ -78,7 +78,8 @@ class BpfKernel(Closing):
         """``system_wide``: ask, by RECORD_SEEN, about each process that uses the CPU. See `watch` and `deny`.
 
         ``waits``: find out where the threads of all processes sleep, and for how long; see `find_waits`.
-        ``activations``: tell calls apart by comparing each thread's samples; rows of `ACTIVATION`.
+        ``activations``: tell calls apart by comparing each thread's samples; rows of `ACTIVATION`. With ``system_wide``
+        of the processes whose waits are found out, once `load_comparing` was called.
         ``amounts``: of the events, the last ones, those that are sampled by amount.
         ``traced``: keep what each thread does from when on, within these bounds: `trace_log`.
         ``budget``: what each process may pay; events beyond it are left out by the programs themselves.
@@ -114,7 +115,7 @@ class BpfKernel(Closing):
         """Exact calls of chosen functions; nothing until some are."""
         self.phases = PhaseCounter(self._object, self.calls.times)
         """Work and span by barrier phase; nothing until they are asked for."""
-        self._compares = activations
+        self._compares = activations and not system_wide
         self._perf_events = self.events[: len(self.events) - len(amounts)]
         self.amounts = AmountEvents(self._object, amounts, self.events)
         """The events that are sampled by amount."""
@@ -156,7 +157,7 @@ class BpfKernel(Closing):
         self._breaker = Breaker(self._object, self._settings, self._rings["alarms"])
         self._object.load_unwinder()
         if self._compares:
-            self._object.load_activations()
+            self.load_comparing()
         # In a thread of its own: until the verifier is done nobody's wait or creator is placed, and that is counted.
         self._walks_thread = threading.Thread(target=self._load_walks, name="parprof-waits", daemon=True)
         self._walks_thread.start()
@@ -355,6 +356,28 @@ class BpfKernel(Closing):
         more. CLOCK_MONOTONIC.
         """
         self.breaker.find_waits(pid, since_ns)
+
+    def load_comparing(self) -> None:
+        """Load what compares the stacks of samples, unless that was done: it takes the verifier a while.
+
+        Raises:
+            KernelUnsupported: it is refused.
+        """
+        self._object.load_activations()
+
+    def forget_last_stacks(self, but: Collection[int] = ()) -> None:
+        """Compare no sample with what was before, but for those of these process images.
+
+        Whose waits are found out from now on has no calls from before; and whose are not takes no room.
+        """
+        fd = self._object.maps["last_stacks"]
+        kept = {image.to_bytes(4, "little") for image in (0, *but)}
+        size = self._object.definitions["last_stacks"]["value_size"]
+        bpf.map_delete_batch(
+            fd, [key for key, raw in bpf.map_read_all(fd, 4, size, chunk=256) if raw[:4] not in kept]
+        )
+        if not but:
+            self._drains.forget_calls()
 
     def unwatch(self, pid: int, has_threads: bool = True) -> None:
         """Stop counting a process at once and forget its threads, if it still has some."""

@@ -152,7 +152,7 @@ class LoadedObject:
         at once: the verifier takes most of the time, and runs without the interpreter's lock."""
         self._closed = False
         self._edge_arrays: dict[int, int] = {}
-        self._interpreters = self._waits = False
+        self._interpreters = self._waits = self._compares = False
         self._more: threading.Thread | None = None
         for name, size in (sizes or {}).items():
             self.definitions[name]["max_entries"] = size
@@ -259,10 +259,13 @@ class LoadedObject:
         self._put_program("unwinders", 2, "on_seek")
 
     def load_activations(self) -> None:
-        """Load the program that compares the stacks of samples with those before."""
-        self._put_program("unwinders", 3, "on_activations")
+        """Load the program that compares the stacks of samples with those before, unless it is there."""
+        if self._compares:
+            return
         size = self.definitions["last_stacks"]["value_size"]
         bpf.map_update(self.maps["last_stacks"], struct.pack("<I", 0), bytes(size))
+        self._put_program("unwinders", 3, "on_activations")
+        self._compares = True
 
     def load_wait_unwinder(self) -> None:
         """Load the programs that walk the stacks of threads that go to sleep, or create others."""

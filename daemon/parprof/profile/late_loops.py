@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from parprof.files.dso import Dso
 from parprof.loops import KeptLoops, LoopScopes
+from parprof.metrics import ACTIVATIONS, Metrics
 from parprof.model import Frame, Frames, Path, Profile
+from parprof.profile.called import called
 from parprof.symbols import NameRequest, Symbolizer
 
 SECONDS = 10.0
@@ -52,8 +55,35 @@ def _add_loops(profile: Profile, finder: _Finder, scopes: LoopScopes) -> None:
     scopes.prepare({request: weights[request] for request in frames}, frames, total)
     profile.notes += scopes.notes
     made = {path: _with_loops(steps, scopes) for path, steps in paths.items()}
-    for sample in samples:
+    for number, sample in enumerate(list(samples)):
         sample.path, sample.physical = made[sample.path], made[sample.physical]
+        if sample.metrics[ACTIVATIONS]:
+            _keep_calls(profile, number)
+
+
+def _keep_calls(profile: Profile, number: int) -> None:
+    """Calls are of the function, not of the loop in it where samples were: a row of their own, where that differs."""
+    row = profile.samples[number]
+    here = row.path, row.physical or row.path
+    own = called(*here)
+    if own is None or own == here:
+        return
+    path, physical = own
+    if row.metrics.values.keys() == {ACTIVATIONS}:
+        row.path, row.physical = path, physical if row.physical else ()
+        return
+    fresh = len(profile.samples)
+    calls = replace(row, path=path, physical=physical if row.physical else (), metrics=Metrics(), levels=())
+    profile.samples.append(calls)
+    calls.metrics[ACTIVATIONS] = row.metrics[ACTIVATIONS]
+    row.metrics[ACTIVATIONS] = 0
+    for at, interval in enumerate(profile.intervals):
+        part = interval.rows.get(number)
+        if part is not None and part[ACTIVATIONS]:
+            rest = part.copy()
+            rest[ACTIVATIONS] = 0
+            rows = {**interval.rows, number: rest, fresh: Metrics.of({ACTIVATIONS: part[ACTIVATIONS]})}
+            profile.intervals[at] = replace(interval, rows=rows)
 
 
 class _Finder:

@@ -6,12 +6,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from parprof.attribution.effort import Effort
-from parprof.metrics import Metrics, add_to
+from parprof.metrics import ACTIVATIONS, Metrics, add_to
 from parprof.model import Count, PathSample, SampleKey, ThreadState
 from parprof.service.model import FunctionUse, Recent
 
 _FUNCTIONS_KEPT = 256
 _HISTORY = 120
+_CALLS = {ACTIVATIONS}
 _Name = tuple[str, str]
 
 
@@ -38,6 +39,8 @@ class Account:
         """Charge the rows of one interval; returns their sum."""
         interval = Metrics()
         for row in rows:
+            if row.metrics.values.keys() == _CALLS:  # of what somebody attaches to: for his profile alone
+                continue
             interval.add(row.metrics)
             leaf = next((frame for frame in reversed(row.path) if not frame.is_loop), None)
             if leaf is not None:

@@ -61,6 +61,7 @@ class Daemon:
                 options.events,
                 options.frequency_hz,
                 system_wide=True,
+                activations=True,
                 sizes=footprint.ring_sizes(),
                 budget=Budget(options.budget_ratio),
             ) as kernel,
@@ -136,7 +137,7 @@ class Daemon:
         return self._requests.ask(lambda loop: loop.unwatch(pid))
 
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:
-        """Find out from now on where the threads of a process wait, too, or do so no more."""
+        """Find out from now on where the threads of a process wait, and how often what is called; or do so no more."""
         return self._requests.ask(lambda loop: loop.find_waits(pid, wanted))
 
     def sample_at(self, frequency_hz: int) -> Future[None]:

@@ -35,6 +35,7 @@ from parprof.service.groups import Groups
 from parprof.service.losses import CANDIDATES, UNDECIDED, Losses
 from parprof.service.model import GroupKey, Labels, ProfileEntry, PushQueue, Snapshot
 from parprof.service.open_intervals import Kept, OpenIntervals
+from parprof.service.past import Past, point_of
 from parprof.service.recent import RecentProfiles
 from parprof.service.selection import Candidates
 from parprof.service.short_lived import ShortLived
@@ -116,6 +117,7 @@ class DaemonLoop:
         self._charges_cpu_s = deque([0.0], maxlen=_FEW)
         self._cost_ns = self._cost_ratio = 0.0
         self._open = OpenIntervals()
+        self._past = Past()
         self._said: set[str] = set()
         """Problems of caches on disk."""
         pace = Pace(
@@ -221,7 +223,7 @@ class DaemonLoop:
         self._watchlist.end(pid)
 
     def find_waits(self, pid: int, wanted: bool) -> None:
-        """Find out from now on where the threads of a process wait, too, or do so no more."""
+        """Find out from now on where the threads of a process wait, and how often what is called; or do so no more."""
         if wanted and not self._watching.attached:  # what threads wait for, the kernel's functions tell
             self._namer.look_up_kernel(0.0)
             self._rows.trim()
@@ -416,7 +418,7 @@ class DaemonLoop:
         lost = self._losses.counts()
         counted = self._kernel.statistics()
         processes = self._watching.snapshots(self._rows, self._options.functions_per_process)
-        return Snapshot(
+        made = Snapshot(
             time_s=time.time(),
             started_s=self._board.snapshot.started_s,
             processes=processes,
@@ -451,3 +453,6 @@ class DaemonLoop:
             groups=self._watching.groups(self._options.functions_per_process),
             protection=self._board.snapshot.protection,
         )
+        cost_s = self._cost_ns / 1e9
+        self._past.add(point_of(made.time_s, made.total(), made.idle_s, cost_s, sum(lost.values())))
+        return replace(made, past=self._past.points())

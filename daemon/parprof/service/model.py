@@ -120,6 +120,34 @@ class GroupSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class MachinePoint:
+    """All processes together, ended ones too, as of a time (CLOCK_REALTIME): cumulative, seconds of core time."""
+
+    time_s: float
+    useful_s: float
+    effort_s: float
+    """Work and what was really idle."""
+    unused_s: float
+    idle_s: float
+    cost_s: float
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSpan:
+    """What was between two such points: shares, cores, and losses a second."""
+
+    begin_s: float
+    end_s: float
+    efficiency: float | None
+    """None: nobody worked."""
+    unused_cores: float
+    idle_cores: float
+    cost_cores: float
+    lost: float
+
+
+@dataclass(frozen=True, slots=True)
 class PushQueue:
     """What waits on the disk for one store."""
 
@@ -187,6 +215,16 @@ class Snapshot:
     notes: tuple[str, ...] = ()
     protection: tuple[str, ...] = ()
     """What the daemon has given up, and what it could not, a sentence each."""
+    past: tuple[MachinePoint, ...] = ()
+    """The machine in the last quarter of an hour; empty for whom it is not meant."""
+
+    def total(self) -> Metrics:
+        """Of all processes, ended ones too."""
+        total = Metrics()
+        total.add(self.ended)
+        for process in self.processes:
+            total.add(process.totals)
+        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +273,7 @@ class Service(Protocol):
         """Stop to watch a process; fails with TargetError."""
 
     def find_waits(self, pid: int, wanted: bool) -> Future[None]:
-        """Find out from now on where the threads of a process wait, too, or do so no more."""
+        """Find out from now on where the threads of a process wait, and how often what is called; or do so no more."""
 
     def sample_at(self, frequency_hz: int) -> Future[None]:
         """Sample at this rate, if it is higher than the usual one, until further notice; 0: at the usual one."""

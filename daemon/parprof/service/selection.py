@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,6 +23,7 @@ _WORKERS = (b"\0-P\0-m\0parprof.", b"\0-I\0-S\0" + os.fsencode(DETACH_WORKER) + 
 """In the command lines of children of ours: see `parprof.workers.client.start_child`, `parprof.kernel.detacher`."""
 _WATCHES_PER_SECOND = 25
 _MAX_CANDIDATES = 8192
+_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +88,40 @@ class Candidates:
     """Processes that have been seen and are decided upon when they have lived a little."""
 
     def __init__(self, selection: Selection, max_processes: int) -> None:
-        """At most ``max_processes`` are watched at a time; further ones wait until there is room."""
+        """At most ``max_processes`` are watched at a time; further ones wait until there is room.
+
+        Those that are asked for need none, and who is not wanted does not wait.
+        """
         self.selection = selection
         self.max_processes = max_processes
         self._due: dict[int, float] = {}
+        self._waiting: dict[int, None] = {}
+        """Those that are wanted and have found no room, in order."""
         self._allowed_s = 0.0
+        self._looked_s = 0.0
+        """When those that wait and have ended were left out last."""
         self.refused = 0
         """Processes that found no room in the list."""
 
     def __len__(self) -> int:
         """Number of processes that are yet to be decided upon."""
-        return len(self._due)
+        return len(self._due) + len(self._waiting)
 
     def add(self, pid: int) -> None:
-        """A process was seen for the first time."""
-        if len(self._due) >= _MAX_CANDIDATES:
+        """A process was seen for the first time, or is to be decided upon anew."""
+        self._waiting.pop(pid, None)
+        if len(self) >= _MAX_CANDIDATES:
+            self._leave_out_ended()
+        if len(self) >= _MAX_CANDIDATES:
             self.refused += 1
             return
         self._due.setdefault(pid, _now() + SETTLE_SECONDS)
+
+    def _leave_out_ended(self) -> None:
+        now_s = _now()
+        if now_s - self._looked_s >= _LOOK_SECONDS:
+            self._looked_s = now_s
+            self._waiting = {pid: None for pid in self._waiting if _comm(pid) is not None}
 
     def wants(self, pid: int, comm: str) -> bool:
         """Whether the selection wants a process."""
@@ -115,26 +134,40 @@ class Candidates:
         first = min(next(iter(self._due.values())), _now() + longest)
         return max(max(first, self._allowed_s) - _now(), 0.01)
 
-    def due(self, now_s: float, watched: int) -> list[tuple[int, bool]]:
-        """Whom to decide upon now, and how; those that have ended meanwhile are left out."""
+    def due(self, now_s: float, watched: int, asked: Collection[int] = ()) -> list[tuple[int, bool]]:
+        """Whom to decide upon now, and how; those that have ended meanwhile are left out.
+
+        ``watched``: how many are watched now; ``asked``: those that somebody has asked for.
+        """
         out: list[tuple[int, bool]] = []
-        while self._due and now_s >= self._allowed_s:
-            pid, due_s = next(iter(self._due.items()))
-            if due_s > now_s:
+        while now_s >= self._allowed_s:
+            has_room = watched + sum(wanted for _, wanted in out) < self.max_processes
+            pid = self._next(now_s, has_room=has_room)
+            if pid is None:
                 break
-            if watched >= self.max_processes:
-                self._allowed_s = now_s + 1.0
-                break
-            del self._due[pid]
             comm = _comm(pid)
             if comm is None:
                 continue
             wanted = self.wants(pid, comm)
+            if wanted and not has_room and pid not in asked:
+                self._waiting[pid] = None
+                continue
             out.append((pid, wanted))
             if wanted:
-                watched += 1
                 self._allowed_s = max(self._allowed_s, now_s - 1.0) + 1.0 / _WATCHES_PER_SECOND
         return out
+
+    def _next(self, now_s: float, *, has_room: bool) -> int | None:
+        """Who is to be decided upon: the first of those that have waited for the longest."""
+        if has_room and self._waiting:
+            pid = next(iter(self._waiting))
+            del self._waiting[pid]
+            return pid
+        pid, due_s = next(iter(self._due.items()), (0, math.inf))
+        if due_s > now_s:
+            return None
+        del self._due[pid]
+        return pid
 
 
 def _now() -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from parprof.errors import ParprofError, TargetError
 from parprof.kernel.engine import BpfKernel
@@ -44,6 +44,7 @@ class Watchlist:
         self._asked: set[int] = set()
         """PIDs watched on request, whatever the selection says of them."""
         self._retried_s = time.monotonic()
+        self._cannot_compare = False
 
     @property
     def failures(self) -> Mapping[tuple[str, str], int]:
@@ -73,14 +74,32 @@ class Watchlist:
         self._kernel.deny(pid)
 
     def find_waits(self, pid: int, wanted: bool) -> None:
-        """Find out from now on where the threads of a process wait, or do so no more: somebody attaches to it."""
+        """Find out from now on where the threads of a process wait, and tell its calls apart, or do so no more.
+
+        Somebody attaches to it, or nobody any more.
+        """
+        attached = self._watching.attached
+        if wanted and pid not in attached:
+            self._compare(self._watching.attached_images())
         if wanted:
-            self._watching.attached.setdefault(pid, time.monotonic())
+            attached.setdefault(pid, time.monotonic())
         else:
-            self._watching.attached.pop(pid, None)
+            attached.pop(pid, None)
         target = self._session.live(pid)
         if target is not None:
             self._session.find_waits(target, wanted)
+        if not wanted:
+            self._kernel.forget_last_stacks(self._watching.attached_images())
+
+    def _compare(self, others: Collection[int]) -> None:
+        """Be ready to tell the calls of one more process apart: from now on, and of these images as before."""
+        try:
+            self._kernel.load_comparing()
+            self._kernel.forget_last_stacks(others)
+        except (ParprofError, OSError) as error:  # its profile is without; whoever asked for it is told
+            if not self._cannot_compare:
+                self._cannot_compare = True
+                _LOG.warning("calls are not told apart: %s", error)
 
     def cut_waits(self) -> None:
         """Count the waits of processes that somebody attaches to, as far as they got: each belongs where it was."""
@@ -92,7 +111,7 @@ class Watchlist:
     def consider(self) -> None:
         """Decide about processes that have been seen, and from time to time anew about those that were refused."""
         now_s = time.monotonic()
-        for pid, wanted in self._candidates.due(now_s, self._watching.count()):
+        for pid, wanted in self._candidates.due(now_s, self._watching.count(), self._asked):
             if self._session.live(pid) is None:  # else it was asked for since it was seen
                 self._decide(pid, wanted)
         if self._refused and now_s - self._retried_s >= RETRY_SECONDS:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TypeVar
 
 from parprof.errors import ParprofError
@@ -51,24 +51,25 @@ class Leases:
 
         Raises:
             TargetError: it cannot be watched.
+            TimeoutError: the daemon has not come to it in time; all is as it was before.
         """
-        with self._lock:
-            ours = bool(self._attached[pid]) or not self._is_watched(pid)
-            if ours:
-                if not self._attached[pid]:
-                    _wait(self._service.watch(pid))
-                self._attached[pid] += 1
-            self._look_closely(pid, 1)
-            self._sample_at(frequency_hz, 1)
-        try:
+        with ExitStack() as afterwards:  # without the lock
+            with self._lock:
+                if self._attached[pid] or not self._is_watched(pid):
+                    if not self._attached[pid]:
+                        _wait(self._service.watch(pid))
+                    self._attached[pid] += 1
+                    afterwards.callback(self._release, pid)
+                afterwards.callback(self._end, self._look_closely, pid)
+                self._look_closely(pid, 1)
+                afterwards.callback(self._end, self._sample_at, frequency_hz)
+                self._sample_at(frequency_hz, 1)
             yield _wait(self._service.cut())  # nothing from before belongs into the profile
-        finally:
-            with self._lock, suppress(ParprofError, TimeoutError):  # the daemon ends
-                self._look_closely(pid, -1)
-            with self._lock, suppress(ParprofError, TimeoutError):
-                self._sample_at(frequency_hz, -1)
-            if ours:
-                self._release(pid)
+
+    def _end(self, counted: Callable[[int, int], None], what: int) -> None:
+        """Nobody asks for it any more. The daemon will come to that, or ends itself."""
+        with self._lock, suppress(ParprofError, TimeoutError):
+            counted(what, -1)
 
     def _look_closely(self, pid: int, change: int) -> None:
         """Where its threads wait is found out as long as anybody attaches to it."""
@@ -77,7 +78,7 @@ class Leases:
         if not now:
             del self._looking[pid]
         if bool(now) != bool(before):
-            _wait(self._service.find_waits(pid, bool(now)))
+            _wait(self._service.find_waits(pid, bool(now)), given_up=bool(now))
 
     def _sample_at(self, frequency_hz: int, change: int) -> None:
         """The highest rate that is asked for is that of all: the clocks of the CPUs are what is set."""
@@ -86,7 +87,7 @@ class Leases:
         self._rates += Counter()  # without those that nobody asks for any more
         now = max(self._rates, default=0)
         if now != before:
-            _wait(self._service.sample_at(now))
+            _wait(self._service.sample_at(now), given_up=change > 0)
 
     def _release(self, pid: int) -> None:
         with self._lock:
@@ -140,7 +141,7 @@ class Leases:
             if snapshot is self._service.snapshot()
         }
         self._unwatched[pid] = self._service.snapshot()
-        _wait(self._service.unwatch(pid))
+        _wait(self._service.unwatch(pid), given_up=False)
 
     def _asker(self, pid: int) -> int | None:
         """The user who asked to watch what now has this PID."""
@@ -156,5 +157,11 @@ class Leases:
         )
 
 
-def _wait(future: Future[_T]) -> _T:
-    return future.result(WATCH_SECONDS)
+def _wait(future: Future[_T], *, given_up: bool = True) -> _T:
+    """The answer. ``given_up``: what has not begun in time is not to be done later; else nobody would end it."""
+    try:
+        return future.result(WATCH_SECONDS)
+    except TimeoutError:
+        if given_up:
+            future.cancel()
+        raise

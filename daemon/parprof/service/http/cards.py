@@ -31,16 +31,16 @@ def card(name: str, value: str, told: str, picture: str = "") -> str:
     )
 
 
-def cost(ratio: float, budget: float, of: str) -> str:
+def cost(ratio: float, budget: float, of: str, picture: str = "") -> str:
     """What measuring costs, against the budget. ``of``: what it is a share of, and the budget is."""
-    return card("cost", percentage(ratio, 2), of, _meter(ratio, budget))
+    return card("cost", percentage(ratio, 2), of, _meter(ratio, budget) + picture)
 
 
-def losses(lost: Mapping[str, int], name: str, more: str = "") -> str:
+def losses(lost: Mapping[str, int], name: str, more: str = "", picture: str = "") -> str:
     """What the daemon has lost, by reason; ``more`` is told after these."""
     counts = sorted(((count, reason) for reason, count in lost.items() if count), reverse=True)
     reasons = ", ".join(f"{reason} {count:,}" for count, reason in counts[:_MAX_REASONS])
-    return card(name, f"{sum(count for count, _ in counts):,}", (reasons or "nothing") + more)
+    return card(name, f"{sum(count for count, _ in counts):,}", (reasons or "nothing") + more, picture)
 
 
 def _meter(ratio: float, most: float) -> str:

@@ -135,7 +135,9 @@ class Pages:
                 for one in snapshot.processes
                 if client.may_see(one.pid, one.labels.uid)
             )
-            snapshot = replace(snapshot, processes=seen, notes=(OTHERS,))  # notes may name others' files
+            snapshot = replace(
+                snapshot, processes=seen, notes=(OTHERS,), past=()
+            )  # notes may name others' files
         return _html(status_page.status_page(snapshot, trouble, request.query))
 
     def _list(self, client: Visitor) -> Response:

@@ -9,16 +9,20 @@ from urllib.parse import urlencode
 
 from parprof import __version__
 from parprof.attribution import Effort
-from parprof.exporters.webpage import WebPage, definitions, duration, percentage, text
+from parprof.exporters.webpage import WebPage, asset, definitions, duration, percentage, text
 from parprof.metrics import METRICS, NANOSECONDS, UNUSED, Metric, Metrics, Shown
 from parprof.service.blame import worst
+from parprof.service.http import charts
 from parprof.service.http.cards import STYLE, card, cards, cost, losses
+from parprof.service.http.charts import chart
 from parprof.service.http.sparkline import sparkline
 from parprof.service.model import ProcessSnapshot, PushQueue, Snapshot
+from parprof.service.past import spans
 
 MAX_ROWS = 300
 REFRESH_SECONDS = 10
 _MAX_WANTED = 300
+_MAX_WORDS = 1500
 
 _Order = Callable[[ProcessSnapshot], tuple[float | str, ...]]
 _ORDERS: Mapping[str, _Order] = {
@@ -70,7 +74,10 @@ _LAST_HEADINGS = (
 
 _STYLE = (
     STYLE
+    + charts.STYLE
     + """
+  [hidden] { display: none; }
+  #search { font: inherit; width: 18rem; max-width: 60vw; }
   th a { color: inherit; }
   tbody tr:hover { background: var(--panel); }
   td.name, th.name { text-align: left; min-width: 14rem; max-width: 21rem; }
@@ -90,7 +97,7 @@ _STYLE = (
 
 
 def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str, str]) -> WebPage:
-    """The page. ``trouble``: what health and readiness complain of. ``query``: sort, refresh, all."""
+    """The page. ``trouble``: what health and readiness complain of. ``query``: sort, refresh, all, in, find."""
     sort = query.get("sort", _FIRST_ORDER)
     orders = sorts()
     sort = sort if sort in orders else _FIRST_ORDER
@@ -98,7 +105,14 @@ def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str
     wanted = query.get("in", "")[:_MAX_WANTED]
     if wanted:
         kept["in"] = wanted
-    chosen = [one for one in snapshot.processes if not wanted or _is_in(one, wanted)]
+    sought = query.get("find", "")[:_MAX_WANTED].strip()
+    if sought:
+        kept["find"] = sought
+    chosen = [
+        one
+        for one in snapshot.processes
+        if (not wanted or _is_in(one, wanted)) and sought.lower() in _words(one)
+    ]
     ordered = sorted(chosen, key=lambda p: (*orders[sort](p), p.pid))
     shown = ordered if "all" in kept else ordered[:MAX_ROWS]
     title = f"parprofd on {socket.gethostname()}"
@@ -110,13 +124,21 @@ def status_page(snapshot: Snapshot, trouble: tuple[str, ...], query: Mapping[str
         f'<p class="faint">version {__version__}, {_when(snapshot.time_s)}, watching for'
         f" {duration(snapshot.time_s - snapshot.started_s)}. {_refresh_link(sort, kept)}</p>\n"
         f"{cards(_cards(snapshot))}{_facts(snapshot, trouble)}\n"
-        f"<h2>Processes</h2>\n{_of_what(wanted, sort, kept)}{_legend()}\n"
+        f"<h2>Processes</h2>\n{_of_what(wanted, 'in', sort, kept)}{_of_what(sought, 'find', sort, kept)}"
+        f"{_search(sought, is_all=len(shown) == len(ordered))}{_legend()}\n"
         f'<div class="scroll"><table><thead><tr>{_headings(sort, kept, more)}</tr></thead>\n'
         f"<tbody>{rows or _nothing(width)}</tbody></table></div>\n{_more(len(ordered), len(shown), sort, kept)}"
         '<p class="faint"><a href="/metrics">metrics</a> · <a href="/profiles">profiles</a> ·'
         ' <a href="/healthz">health</a> · <a href="/readyz">readiness</a></p>'
     )
-    return WebPage(title, body, _STYLE, refresh_seconds=REFRESH_SECONDS if "refresh" in kept else 0)
+    return WebPage(
+        title,
+        body,
+        _STYLE,
+        asset("status_page.js"),
+        refresh_seconds=REFRESH_SECONDS if "refresh" in kept else 0,
+        theme=True,
+    )
 
 
 def since(process: ProcessSnapshot) -> str:
@@ -131,11 +153,32 @@ def _is_in(process: ProcessSnapshot, wanted: str) -> bool:
     return wanted in (own.comm, str(process.pid)) or wanted in places
 
 
-def _of_what(wanted: str, sort: str, kept: Mapping[str, str]) -> str:
+def _words(process: ProcessSnapshot) -> str:
+    """What a process is found by, in small letters."""
+    own = process.labels
+    names = (own.comm, str(process.pid), process.command, process.runtime)
+    places = (own.unit, own.container, own.namespace, own.pod, own.pod_name, own.cgroup)
+    functions = (function.name for function in process.functions)
+    return " | ".join(filter(None, (*names, *places, *functions))).lower()
+
+
+def _of_what(wanted: str, key: str, sort: str, kept: Mapping[str, str]) -> str:
     if not wanted:
         return ""
-    rest = {name: value for name, value in kept.items() if name != "in"}
-    return f'<p>Those of <b>{text(wanted, 120)}</b> (<a href="{_link(sort, rest)}">show all</a>).</p>\n'
+    rest = {name: value for name, value in kept.items() if name != key}
+    what = "Those of" if key == "in" else "Those with"
+    return f'<p>{what} <b>{text(wanted, 120)}</b> (<a href="{_link(sort, rest)}">show all</a>).</p>\n'
+
+
+def _search(sought: str, *, is_all: bool) -> str:
+    """A field that the script shows: without one, ``?find=`` does the same."""
+    asked = text(sought, _MAX_WANTED)
+    focus = " autofocus" if sought else ""
+    return (
+        f'<p hidden><label>search <input id="search" type="search" maxlength="{_MAX_WANTED}" value="{asked}"'
+        f' data-asked="{asked}" data-all="{int(is_all)}" placeholder="name, PID, unit, function  (/)"{focus}></label>'
+        ' <span id="found" class="faint" role="status"></span></p>\n'
+    )
 
 
 def _blame(process: ProcessSnapshot) -> str:
@@ -163,41 +206,60 @@ def _place(value: str, shown: str = "") -> str:
     )
 
 
-def _total(snapshot: Snapshot) -> Metrics:
-    """Of all processes, ended ones too."""
-    total = Metrics()
-    total.add(snapshot.ended)
-    for process in snapshot.processes:
-        total.add(process.totals)
-    return total
-
-
 def _cards(snapshot: Snapshot) -> Iterator[str]:
-    """How the machine does, since the daemon began."""
-    total, watched_s = _total(snapshot), max(snapshot.time_s - snapshot.started_s, 1e-9)
+    """How the machine does, since the daemon began; and in pictures, in the last quarter of an hour."""
+    total, watched_s = snapshot.total(), max(snapshot.time_s - snapshot.started_s, 1e-9)
     effort = Effort.of_machine(total)
+    past, now_s = spans(snapshot.past), snapshot.time_s
     yield card(
         "efficiency",
         percentage(effort.efficiency, 1) if effort.total_ns else "–",
         f"useful work / (work + cores really idle), of all programs, for {duration(watched_s)}",
+        chart(
+            "efficiency", [(one.begin_s, one.end_s, one.efficiency) for one in past], now_s, 1.0, percentage
+        ),
     )
     yield card(
         "cores really idle",
         f"{total[UNUSED] / 1e9 / watched_s:.2f}",
         f"on average, that programs with several threads could have had; {snapshot.idle_s / watched_s:.2f} of the"
         f" machine's {snapshot.cores} had nothing to do",
+        chart(
+            "cores really idle",
+            [(one.begin_s, one.end_s, one.unused_cores) for one in past],
+            now_s,
+            float(snapshot.cores),
+            lambda cores: f"{cores:.2f}",
+        ),
     )
     budget = snapshot.budget_ratio
     yield cost(
         snapshot.cost_ratio,
         budget,
         f"of the machine's CPU time; budget {percentage(budget, 1)} of each process's",
+        chart(
+            "cost",
+            [(one.begin_s, one.end_s, one.cost_cores / max(snapshot.cores, 1)) for one in past],
+            now_s,
+            budget,
+            lambda ratio: percentage(ratio, 2),
+        ),
     )
-    yield losses(snapshot.lost, "lost")
+    yield losses(
+        snapshot.lost,
+        "lost",
+        picture=chart(
+            "lost",
+            [(one.begin_s, one.end_s, one.lost) for one in past],
+            now_s,
+            1.0,
+            lambda number: f"{number:,.1f} a second",
+        ),
+    )
 
 
 def _facts(snapshot: Snapshot, trouble: tuple[str, ...]) -> str:
-    total = _total(snapshot)
+    total = snapshot.total()
     failures = {pair: count for pair, count in snapshot.attach_failures.items() if count}
     facts = [
         *(("trouble", f'<span class="bad">{text(line, 200)}</span>') for line in trouble),
@@ -277,7 +339,7 @@ def _row(process: ProcessSnapshot, now_s: float, more: list[Metric]) -> str:
         f'<td class="left">{text(process.n_w_source, 20)}<br><small>{process.frequency_hz} Hz</small></td>',
         f'<td class="left">{graphs}</td>',
     )
-    return f"<tr>{''.join(cells)}</tr>"
+    return f'<tr data-words="{text(_words(process), _MAX_WORDS)}">{"".join(cells)}</tr>'
 
 
 def _bar(effort: Effort) -> str:
