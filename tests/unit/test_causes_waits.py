@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from parprof.attribution import attribute
 from parprof.causes import Cause, Kind, causes_of
 from parprof.metrics import STALL, WAIT, Metrics
-from parprof.model import Frame, Origin, PathSample, ThreadState
+from parprof.model import Frame, Interval, Origin, PathSample, ThreadState
 from profiles import frame, library
 
 CORES = 2
@@ -54,6 +54,10 @@ def balanced(names: str = "main; solve", count: int = 400) -> list[PathSample]:
 
 def found(*rows: PathSample, runtime: str = "none") -> list[Cause]:
     return causes_of(rows, CORES, runtime)
+
+
+def named(causes: Sequence[Cause]) -> set[tuple[str, Kind]]:
+    return {(cause.function, cause.kind) for cause in causes}
 
 
 def first(causes: Sequence[Cause]) -> tuple[Kind, str]:
@@ -168,6 +172,54 @@ def test_who_runs_beside_the_holder_does_not_have_the_gil() -> None:
     told = {cause.function: cause.what for cause in causes_of(rows, 4, "none")}
     assert "(the GIL), which it has" in told["hog"]
     assert "GIL" not in told.get("outside", "")
+
+
+def pool_rows() -> list[PathSample]:
+    """What runs alone for 600 ms, then two threads of a pool that take turns, each asleep while the other runs."""
+    rows = [row("main; prepare", 600, 1, 1)]
+    for tid in (2, 3):
+        rows += [row(THREAD, 300, 1, tid), row(f"{THREAD}; std::cond; [waits: GIL]", tid=tid, wait=300)]
+    return rows
+
+
+def parted(rows: Sequence[PathSample], *numbers: Sequence[int]) -> list[Interval]:
+    """Rows by their numbers, one interval after the other."""
+    return [
+        Interval(at, at + 1, (), {one: rows[one].metrics for one in part}) for at, part in enumerate(numbers)
+    ]
+
+
+@pytest.mark.parametrize("is_known_when", [True, False])
+def test_serial_code_is_not_the_gils_for_what_a_pool_waits_for_later(is_known_when: bool) -> None:
+    """GIVEN a call of joblib's with threads THEN what the program does before it is serial code, and the call's work
+    the GIL's: each other one of its threads sleeps for it."""
+    rows = pool_rows()
+    intervals = parted(rows, [0], [1, 2, 3, 4]) if is_known_when else []
+    causes = causes_of(rows, CORES, "none", intervals=intervals)
+    assert named(causes) == {("prepare", Kind.SERIAL), ("worker", Kind.LOCK)}
+
+
+def test_of_two_that_never_give_the_gil_away_it_is_the_one_beside_which_others_wait() -> None:
+    rows = [row("main; setup", 700, 1, 1), row("main; hog", 700, 1, 1)]
+    rows.append(row(f"{THREAD}; std::cond; [waits: GIL]", tid=2, wait=700))
+    causes = causes_of([*rows, *balanced()], CORES, "none", intervals=parted(rows, [0], [1, 2]))
+    assert named(causes) == {("setup", Kind.SERIAL), ("hog", Kind.LOCK)}
+
+
+def test_those_who_take_turns_do_so_too_where_nobody_looked_what_they_wait_for() -> None:
+    """GIVEN switches that soon are too dear to follow THEN the idleness of threads that took turns is still the
+    lock's."""
+    rows = [*balanced(), *pool_rows()[1:], row(THREAD, 400, 1, 2), row(THREAD, 400, 1, 3)]
+    rows.append(row(f"{THREAD}; [asleep, not looked where]", tid=3, wait=900))
+    intervals = parted(rows, range(6), [6, 7, 8])
+    causes = causes_of(rows, CORES, "none", intervals=intervals)
+    assert first(causes) == (Kind.LOCK, "worker") and "0.6 s" in causes[0].what
+
+
+def test_another_processs_gil_is_nobodys_here() -> None:
+    rows = [row("main; prepare", 600, 1, 1), row("main; share", 600, 2, 1, pid=8)]
+    rows.append(row("main; share; std::cond; [waits: GIL]", tid=2, wait=600, pid=8))
+    assert Kind.LOCK not in {cause.kind for cause in found(*balanced(), *rows)}
 
 
 @pytest.mark.parametrize("begin", ["main; pthread_create; ", ""])  # attached: who created them was not seen

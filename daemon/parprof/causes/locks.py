@@ -22,7 +22,6 @@ from parprof.causes.waiting import (
     is_arrival,
     is_exclusive,
     is_lock,
-    script_waits,
     waits_around,
 )
 from parprof.metrics import WAIT
@@ -61,18 +60,18 @@ def lock(site: LossSite, setting: Setting) -> Diagnosis | None:
 
 
 def _gil(site: LossSite, setting: Setting, *, is_held: bool) -> Diagnosis | None:
-    """Something runs here, and others sleep for as long to get the interpreter's lock.
+    """Something runs here, and meanwhile others sleep for as long to get the interpreter's lock.
 
     ``is_held``: samples showed that it has that lock. Who works alone has it; of several that work, one.
     """
-    gil_ns, locks_ns = script_waits(site)
-    if not gil_ns or gil_ns < _FOR_THAT_LOCK * site.tally.metrics.idleness_ns:
+    others = site.tally.beside
+    if not others.gil_ns or others.idle_ns < _FOR_THAT_LOCK * site.tally.metrics.idleness_ns:
         return None
     is_held = is_held or alone(site.tally.metrics, setting.cores) >= _FOR_THAT_LOCK
     who = "it" if is_held else "it, or what runs beside it,"
-    told = f"others wait for the interpreter's lock (the GIL), which {who} has: {gil_ns / 1e9:.1f} s"
-    if locks_ns > 0.3 * gil_ns:
-        told += f", and {locks_ns / 1e9:.1f} s for locks of its own (who holds those is not told)"
+    told = f"others wait for the interpreter's lock (the GIL), which {who} has: {others.gil_ns / 1e9:.1f} s"
+    if others.locks_ns > 0.3 * others.gil_ns:
+        told += f", and {others.locks_ns / 1e9:.1f} s for locks of its own (who holds those is not told)"
     return Diagnosis(Kind.LOCK, told, _GIL_REMEDY)
 
 

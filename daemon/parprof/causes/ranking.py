@@ -20,7 +20,7 @@ from parprof.causes.stalls import elapsed_of, while_loading
 from parprof.causes.waiting import is_lock
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OVERHEAD, WAIT, Metrics
-from parprof.model import NOBODY, PathSample, Profile
+from parprof.model import NOBODY, Interval, PathSample, Profile
 
 MAX_CAUSES = 5
 LEAST_SAMPLES = 50
@@ -87,6 +87,7 @@ def find_causes(profile: Profile) -> list[Cause]:
         profile.elapsed_s,
         process.program,
         withheld_s=math.inf if account is None else account.withheld_s,
+        intervals=profile.intervals,
     )
     return [_with_names(cause, profile.samples, process.program) for cause in found]
 
@@ -113,11 +114,12 @@ def causes_of(
     program: str = "",
     *,
     withheld_s: float = math.inf,
+    intervals: Sequence[Interval] = (),
 ) -> list[Cause]:
     """The same from samples alone. ``cores``: n. ``runtime``: in whose words remedies are told. ``elapsed_s``: how long
     the program ran; 0: not known. ``program``: what was run, by its path or name. ``withheld_s``: core time that it
-    was not given."""
-    evidence = Evidence(samples, cores)
+    was not given. ``intervals``: what of the samples was when, if that is known."""
+    evidence = Evidence(samples, cores, intervals)
     total = evidence.root.all.metrics
     if cores < 2 or total.samples < LEAST_SAMPLES or not total.work_ns:
         return []
