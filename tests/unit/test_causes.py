@@ -193,6 +193,39 @@ def test_a_script_that_calls_libraries_has_its_serial_lines_named() -> None:
     assert causes[1].what.startswith("one thread imports")
 
 
+def test_a_function_that_numba_compiles_is_its_callers() -> None:
+    """GIVEN a wheel whose library has sources, somewhere where its makers had them, and Python code of its own THEN the
+    line of the script that called is named, and that it is compiled."""
+    numba = "/home/me/venv/lib/python3.11/site-packages/numba/core/dispatcher.py"
+    call = Frame(
+        "compile_and_invoke", "/io/numba/_dispatcher.cpp", 1215, 1, "_dispatcher.cpython-311-x86_64.so"
+    )
+    below = call, Frame("Dispatcher.compile", numba, 3, 1, "python")
+    rows = [statement(9, 300, CORES, tid, call) for tid in range(1, CORES + 1)]
+    (cause,) = found(*rows, statement(7, 300, 1, 1, *below))
+    assert (cause.kind, cause.function, cause.line) == (Kind.SERIAL, "<module>", 7)
+    assert (
+        cause.what.startswith("one thread has functions compiled by numba") and "cache=True" in cause.remedy
+    )
+
+
+@pytest.mark.parametrize(
+    ("folders", "owner"),
+    [
+        (None, Owner.PROGRAM),
+        (["/home/me/p/bin"], Owner.PROGRAM),
+        (["/work"], Owner.PROGRAM),
+        (["/home"], Owner.PROGRAM),
+        (["/srv/p"], Owner.LIBRARY),
+        ([], Owner.LIBRARY),
+    ],
+)
+def test_whose_a_library_of_a_script_is(folders: list[str] | None, owner: Owner) -> None:
+    file = "/work/p/fast.c" if folders == ["/work"] else "/home/me/p/src/fast.c"
+    fast = Frame("fast", file, module="fast.cpython-311-x86_64-linux-gnu.so")
+    assert Ownership(folders).of(fast) is owner
+
+
 def test_a_script_that_is_all_of_one_kind_is_one_place() -> None:
     (cause,) = found(*balanced("main solve"), *(statement(line, 200, 1) for line in (3, 4, 5)))
     assert (cause.kind, cause.function, cause.lost_ns) == (Kind.SERIAL, "<module>", pytest.approx(1800e6))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from parprof.causes.barriers import is_barrier
 from parprof.causes.gil import NOTHING, Beside, beside
-from parprof.causes.ownership import Owner
+from parprof.causes.ownership import Owner, script_folders
 from parprof.causes.routes import Route, RouteFinder, RouteStep
 from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
@@ -68,8 +68,8 @@ class Tally:
     """By kind of overhead and name of the runtime's, or the system's, function that ran innermost."""
     idlers: dict[str, float] = field(default_factory=dict)
     """By such a function: for how long threads slept in it that did next to nothing else."""
-    imports: dict[str, float] = field(default_factory=dict)
-    """Idleness beside imports that the program's own code asked for, by module."""
+    prepares: dict[str, float] = field(default_factory=dict)
+    """Idleness beside what the program's own code imported or had compiled, by what that was."""
     in_region_ns: float = 0.0
     """Work on behalf of a parallel region, task or thread that begins at this place."""
     beside: Beside = field(default_factory=Beside)
@@ -85,8 +85,8 @@ class Tally:
             add_to(self.runtime, row.runtime, row.metrics)
             if row.is_idler:
                 self.idlers[row.function] = self.idlers.get(row.function, 0.0) + row.metrics[WAIT]
-        if module := row.route.imports:
-            self.imports[module] = self.imports.get(module, 0.0) + row.metrics.idleness_ns
+        if what := row.route.prepares:
+            self.prepares[what] = self.prepares.get(what, 0.0) + row.metrics.idleness_ns
 
     def merge(self, other: Tally) -> None:
         """Add all of another one."""
@@ -97,8 +97,8 @@ class Tally:
             add_to(self.runtime, name, metrics)
         for function, wait_ns in other.idlers.items():
             self.idlers[function] = self.idlers.get(function, 0.0) + wait_ns
-        for module, idleness_ns in other.imports.items():
-            self.imports[module] = self.imports.get(module, 0.0) + idleness_ns
+        for what, idleness_ns in other.prepares.items():
+            self.prepares[what] = self.prepares.get(what, 0.0) + idleness_ns
         self.in_region_ns += other.in_region_ns
         self.beside.add(other.beside)
         self.called_back_ns += other.called_back_ns
@@ -230,12 +230,15 @@ def _rows(samples: Sequence[PathSample]) -> list[SampleRoute]:
     What a library does in threads of its own is as a rule not the work of who happened to start them, by an import,
     say. Where it is most of what the program does, the program had it done: compressors, encoders.
     """
-    rows = _rows_by(RouteFinder(), samples)
+    folders = script_folders(
+        frame for path in {id(one.path): one.path for one in samples}.values() for frame in path
+    )
+    rows = _rows_by(RouteFinder(folders), samples)
     whole = sum(row.metrics.work_ns for row in rows)
     of_libraries = sum(row.metrics.work_ns for row in rows if row.route.is_of_library)
     if of_libraries <= _MOST_WORK * whole:
         return rows
-    return _rows_by(RouteFinder(joins_libraries=True), samples)
+    return _rows_by(RouteFinder(folders, joins_libraries=True), samples)
 
 
 def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleRoute]:

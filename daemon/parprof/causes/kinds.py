@@ -29,8 +29,20 @@ from parprof.metrics import WAIT
 
 _SPINS = 0.1
 """Of the work: beside so much spinning, who works alone does not look quite alone."""
-_IMPORTS = 0.6
-"""So much of the idleness at a place is imports if that is what is said of it."""
+_PREPARES = 0.6
+"""So much of the idleness at a place is imports, or functions that are compiled, if that is what is said of it."""
+_PREPARED = {
+    "import": (
+        "imports {}",
+        "import less of it, or where it is needed (python -X importtime tells what takes long)",
+    ),
+    "compile": (
+        "has functions compiled by {}",
+        "keep what was compiled for the next time (cache=True), compile fewer versions, or let other work go on "
+        "meanwhile",
+    ),
+}
+"""What is said of it, and what helps."""
 _GIVES = re.compile(r".*(?:send|push|\bput)", re.IGNORECASE)
 _CREATE = re.compile(r"_*(?:GI_+|libc_)*(?:pthread_create|thrd_create|v?fork\b|posix_spawn|clone)")
 
@@ -97,12 +109,10 @@ def _others_wait(site: LossSite, setting: Setting) -> bool:
 def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     idle = setting.cores - 1
     others = "the other core is idle" if idle == 1 else f"{idle} of {setting.cores} cores are idle"
-    if site.region is None and (module := _imports(site.tally)):
-        return Diagnosis(
-            Kind.SERIAL,
-            f"one thread imports {module} most of that time, {others}",
-            "import less of it, or where it is needed (python -X importtime tells what takes long)",
-        )
+    if site.region is None and (prepared := _prepares(site.tally)):
+        told, remedy = _PREPARED[prepared.partition(" ")[0]]
+        does = told.format(prepared.partition(" ")[2])
+        return Diagnosis(Kind.SERIAL, f"one thread {does} most of that time, {others}", remedy)
     metrics = site.tally.metrics
     is_one = is_mostly_one(site, setting)
     # outside of OpenMP a thread that spins counts as working until a sample finds it there
@@ -145,11 +155,11 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     return Diagnosis(Kind.SERIAL, f"one thread works, {others}", f"{remedy}, or beside other work")
 
 
-def _imports(tally: Tally) -> str:
-    """The module that is imported while cores are idle here; empty if it is mostly something else that goes on then."""
-    if sum(tally.imports.values()) < _IMPORTS * tally.metrics.idleness_ns:
+def _prepares(tally: Tally) -> str:
+    """What is imported or compiled while cores are idle here; empty if mostly something else goes on then."""
+    if sum(tally.prepares.values()) < _PREPARES * tally.metrics.idleness_ns:
         return ""
-    return max(tally.imports, key=lambda module: tally.imports[module], default="")
+    return max(tally.prepares, key=lambda what: tally.prepares[what], default="")
 
 
 def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:

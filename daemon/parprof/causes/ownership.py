@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Collection, Iterable
 from enum import IntEnum
 
 from parprof.files.dso import ANONYMOUS
@@ -65,6 +66,8 @@ _LIBRARY_NAMES = re.compile(
 _SCHEDULERS = re.compile(
     r".*/lib/python\d[\d.]*/(?:asyncio|concurrent|multiprocessing|selectors\.py|threading\.py|socketserver\.py|sched\.py)"
 )
+_OF_ONE_PROJECT = 2
+"""So many folders have two files of one project in common, from the root on, as ``/home/me``."""
 _EXTENSION = re.compile(r"(\w+)\.(?:cpython|pypy)-\S+\.so")
 _SYSTEM_FOLDERS = re.compile(r"/(?:usr/|build/|lib|opt/|nix/|snap/|gnu/store/)|.*/(?:site|dist)-packages/")
 _COMPILED_SYSTEM = re.compile(
@@ -80,10 +83,22 @@ Erlang, and what CPython puts before each of its functions for perf."""
 _ADDRESS = re.compile(r"0x[0-9a-f]+\Z|\[")
 
 
+def script_folders(frames: Iterable[Frame]) -> frozenset[str] | None:
+    """Where the scripts of a program lie; ``None`` if it runs none."""
+    files = {frame.file for frame in frames if frame.module == SCRIPT}
+    if not files:
+        return None
+    own = (file for file in files if file.startswith("/") and _by_source(file) is Owner.PROGRAM)
+    return frozenset(map(os.path.dirname, own))
+
+
 class Ownership:
     """Says whose code frames are, and remembers it."""
 
-    def __init__(self) -> None:
+    def __init__(self, folders: Collection[str] | None = None) -> None:
+        """``folders``: where the program's scripts lie, if it has some. A shared library of a script is its program's
+        only if it was made of sources near these: those of wheels were wherever its makers had them."""
+        self._folders = folders
         self._known: dict[tuple[str, str, str], Owner] = {}
 
     def of(self, frame: Frame) -> Owner:
@@ -91,8 +106,17 @@ class Ownership:
         key = frame.name, frame.module, frame.file
         owner = self._known.get(key)
         if owner is None:
-            owner = self._known[key] = _owner(frame)
+            owner = _owner(frame)
+            if owner is Owner.PROGRAM and self._is_of_a_wheel(frame):
+                owner = Owner.LIBRARY
+            self._known[key] = owner
         return owner
+
+    def _is_of_a_wheel(self, frame: Frame) -> bool:
+        """Whether a script uses code that is not the program's, as far as sources tell."""
+        if self._folders is None or ".so" not in frame.module or frame.module.startswith("/"):
+            return False
+        return not any(_are_near(frame.file, folder) for folder in self._folders)
 
 
 def _owner(frame: Frame) -> Owner:
@@ -141,6 +165,21 @@ def _is_own_library(frame: Frame) -> bool:
     if frame.module.startswith("/"):
         return not _SYSTEM_FOLDERS.match(frame.module)
     return frame.file.startswith("/") and not _SYSTEM_FOLDERS.match(frame.file)
+
+
+def _are_near(file: str, folder: str) -> bool:
+    """Whether a source file may be of the same project as the scripts in a folder.
+
+    >>> _are_near("/home/me/p/src/fast.c", "/home/me/p/bin"), _are_near("/io/numba/_dispatcher.cpp", "/home/me/p")
+    (True, False)
+    """
+    parts, others = file.split("/")[1:-1], folder.split("/")[1:]
+    same = next(
+        (at for at, (one, other) in enumerate(zip(parts, others, strict=False)) if one != other), None
+    )
+    if same is not None:
+        return same >= _OF_ONE_PROJECT
+    return parts == others or (len(others) <= len(parts) and others != ["tmp"])
 
 
 def _by_source(file: str) -> Owner:

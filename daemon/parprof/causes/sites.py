@@ -266,22 +266,22 @@ class SiteSearch:
         return [losing if losing.lost_ns >= 0.9 * lost_ns(rest.metrics) else LossSite(place, rest, region)]
 
     def _by_lines(self, place: Place, region: Place | None) -> list[LossSite]:
-        """The parts of a function that calls libraries one after the other, as scripts do: what is imported, what one
-        thread does alone, and the rest, in which several work. None where it is all of one kind."""
+        """The parts of a function that calls libraries one after the other, as scripts do: what is imported or
+        compiled, what one thread does alone, and the rest, in which several work. None where it is all of one kind."""
         if region is not None or place.procedure.is_loop:
             return []
-        lines: dict[str, list[int]] = {"imports": [], "alone": [], "rest": []}
+        lines: dict[str, list[int]] = {"prepares": [], "alone": [], "rest": []}
         for line, tally in place.by_line.items():
             part = "rest"
             if self._is_left_alone(tally):
-                is_import = sum(tally.imports.values()) >= 0.5 * tally.metrics.idleness_ns
-                part = "imports" if is_import else "alone"
+                prepares = sum(tally.prepares.values()) >= 0.5 * tally.metrics.idleness_ns
+                part = "prepares" if prepares else "alone"
             lines[part].append(line)
         parts = {part: _lines_of(place, those, None, part) for part, those in lines.items()}
         least = _CONSIDERABLE_SHARE * effort_ns(place.all.metrics)
         if effort_ns(parts["rest"].tally.metrics) < least:
             return []
-        if all(lost_ns(parts[part].tally.metrics) < self._floor_ns for part in ("imports", "alone")):
+        if all(lost_ns(parts[part].tally.metrics) < self._floor_ns for part in ("prepares", "alone")):
             return []
         return [site for site in parts.values() if site.lost_ns >= self._floor_ns]
 
