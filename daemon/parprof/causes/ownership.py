@@ -32,7 +32,7 @@ class Owner(IntEnum):
 
 _SYSTEM_MODULES = re.compile(
     r"\[|linux-vdso|ld[-.]|(?:lib(?:c|m|dl|rt|pthread|util|stdc\+\+|c\+\+|c\+\+abi|gcc_s|unwind|gfortran|quadmath|flang\w*|"
-    r"gomp|omp|iomp5|omp5|tbb|tbbmalloc|opencilk|cilkrts|cilk|jemalloc|tcmalloc|mimalloc|jvm|jli|node|ruby|julia|R)(?!\w)"
+    r"gomp|omp|iomp5|omp5|tbb|tbbmalloc|opencilk|cilkrts|cilk|jemalloc|tcmalloc|mimalloc|jvm|jli|jimage|java|verify|node|ruby|julia|R)(?!\w)"
     r"|lib(?:python|std-)\S*)[-.\d]*"
 )
 """Match the base names of files."""
@@ -73,7 +73,7 @@ _SYSTEM_FOLDERS = re.compile(r"/(?:usr/|build/|lib|opt/|nix/|snap/|gnu/store/)|.
 _COMPILED_SYSTEM = re.compile(
     r"\[|py::|(?:Builtin|BytecodeHandler|Stub|RegExp|Handler):|(?:\S+ )?node:internal|"
     r"Interpreter\Z|StubRoutines\b|I2C/C2I |\w+Blob\Z|[vi]table |\w+[ _]stub\b|Signature Handler|"
-    r"(?:[\w.$\[\]]+ )?(?:javax?|jdk|sun|com\.sun)\.|\[*L(?:javax?|jdk|sun|com/sun)/|"
+    r"(?:[\w.$\[\]]+ )?(?:javax?|jdk|sun|com\.sun)\.[^ (]*(?:\(|\Z)|\[*L(?:javax?|jdk|sun|com/sun)/|"
     r"\$(?:global::|(?:erts_\w+|erlang|lists|maps|sets|ordsets|orddict|dict|gb_\w+|proplists|queue|array|string|binary|"
     r"unicode|ets|dets|io|io_lib\w*|file|filelib|filename|re|rand|math|timer|proc_lib|gen|gen_\w+|supervisor|"
     r"code\w*|init|error_handler|prim_\w+|'Elixir\.(?:Enum|Map|List|String|Stream|Keyword|Task|GenServer|Agent)'):)"
