@@ -1,12 +1,12 @@
 """Code without call frame information whose prologue says where the caller is: functions written in assembly.
 
 The kernels of BLAS libraries are such code: all of a numerical program's time may be spent in them. They call nothing,
-as a rule, so they are the innermost frame, where all registers are known. Each function is followed by its symbol and from its
+so they are the innermost frame, where all registers are known. Each function is followed by its symbol and from its
 first instruction for some way: what it pushes, how far it moves the stack pointer, and the register in which it keeps
-that before it aligns the stack; where it keeps a frame pointer, as the built-in functions of V8 do, which call others
-and push as many arguments as there are, that one says it all. The rule that holds then is taken to hold to the function's end: of its epilogue, some
-instructions before the end, it is wrong. What cannot be followed so, or has no symbol, is followed from its end: see
-`parprof.unwind.returns`.
+that before it aligns the stack. The rule that holds then is taken to hold to the function's end: of its epilogue, some
+instructions before the end, it is wrong. Where it keeps a frame pointer, that says it all: V8's built-in functions have
+one, call others, and push as many arguments as there are. What cannot be followed so, or has no symbol, is followed
+from its end: see `parprof.unwind.returns`.
 """
 
 from __future__ import annotations
