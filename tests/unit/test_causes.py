@@ -193,6 +193,18 @@ def test_a_script_that_calls_libraries_has_its_serial_lines_named() -> None:
     assert causes[1].what.startswith("one thread imports")
 
 
+def test_functions_that_a_script_calls_one_after_the_other_are_named_themselves() -> None:
+    """Its imports take as long as each of them."""
+    own = [Frame(name, "/home/me/job.py", 3, 1, "python") for name in ("load", "summarize")]
+    imports = statement(
+        1, 300, 1, 1, Frame("_find_and_load", "<frozen importlib._bootstrap>", 1, 1, "python")
+    )
+    rows = [statement(9 + at, 400 - 50 * at, 1, 1, one) for at, one in enumerate(own)]
+    causes = found(*balanced("main solve"), imports, *rows)
+    assert named(causes) == [("serial", "load"), ("serial", "summarize"), ("serial", "<module>")]
+    assert causes[2].what.startswith("one thread imports")
+
+
 def test_a_function_that_numba_compiles_is_its_callers() -> None:
     """GIVEN a wheel whose library has sources, somewhere where its makers had them, and Python code of its own THEN the
     line of the script that called is named, and that it is compiled."""

@@ -19,7 +19,7 @@ from parprof.model import Frame, Interval, Origin, PathSample, ThreadState
 from profiles import frame, library
 
 CORES = 2
-_FOREIGN = re.compile(r"pthread_|GOMP_|usleep|sem_|read|std::|lock_Py")
+_FOREIGN = re.compile(r"pthread_|GOMP_|usleep|sem_|read|std::|sync\.|lock_Py")
 
 
 def _frame(name: str) -> Frame:
@@ -361,6 +361,23 @@ def test_threads_that_a_routine_goes_through_are_not_too_many(elapsed_s: float, 
     ]
     (cause,) = causes_of(rows, CORES, "none", elapsed_s)
     assert cause.kind is kind
+
+
+@pytest.mark.parametrize(("takes", "kind"), [(0, Kind.SERIAL), (6, Kind.LOCK)])
+@pytest.mark.parametrize("unequal", [1, 5])
+def test_routines_that_work_one_at_a_time_do_so_on_a_busy_machine_too(
+    takes: int, kind: Kind, unequal: int
+) -> None:
+    """Go: no thread sleeps for a mutex, nor for a routine that goes from one thread to the next; those without a
+    routine sleep in the scheduler. A third of the time the collector of garbage runs beside it."""
+    rows = []
+    for tid, work in ((1, 100 * unequal), (2, 100), (3, 100)):
+        rows += [row("main; add", 2 * work, 1, tid, ready=5 * work), row("main; add", work, 2, tid)]
+        rows.append(row("main; add; sync.(*Mutex).Lock", takes, 1, tid))
+        rows.append(row("std::scheduler; [waits: condition]", tid=tid, wait=900))
+    causes = found(*rows)
+    assert first(causes) == (kind, "add")
+    assert ("sync.(*Mutex).Lock" in causes[0].what) == (kind is Kind.LOCK)
 
 
 def test_pools_processes_are_not_told_to_be_processes() -> None:

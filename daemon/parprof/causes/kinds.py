@@ -16,15 +16,15 @@ from parprof.causes.machine import machine, too_many_threads
 from parprof.causes.processes import busiest_process, lone_process
 from parprof.causes.shares import (
     MOSTLY,
+    goes_through_threads,
     imbalance_ratio,
     is_mostly_one,
     many_processes,
-    one_at_a_time,
     workers,
 )
 from parprof.causes.sites import ALONE, LossSite, alone, is_single, knows_threads, lost_ns, share_of_first
 from parprof.causes.stalls import stall
-from parprof.causes.waiting import is_lock, queue_of, waits_around
+from parprof.causes.waiting import is_lock, queue_of
 from parprof.metrics import WAIT
 
 _SPINS = 0.1
@@ -97,15 +97,6 @@ _TOO_FINE = {
 }
 
 
-def _others_wait(site: LossSite, setting: Setting) -> bool:
-    """Whether threads sleep here, or in its callers; taken for granted where nobody looked where threads sleep.
-
-    Else it is one piece of work that goes from thread to thread, as routines do in languages with a scheduler of their
-    own (Go).
-    """
-    return not setting.total[WAIT] or waits_around(site) is not None
-
-
 def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     idle = setting.cores - 1
     others = "the other core is idle" if idle == 1 else f"{idle} of {setting.cores} cores are idle"
@@ -115,6 +106,9 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
         return Diagnosis(Kind.SERIAL, f"one thread {does} most of that time, {others}", remedy)
     metrics = site.tally.metrics
     is_one = is_mostly_one(site, setting)
+    if not is_one and goes_through_threads(site, setting):
+        turns = f"one thread at a time works, {len(workers(site.tally))} of them in turn: {others}"
+        return Diagnosis(Kind.SERIAL, turns, "run it in parallel, or beside other work")
     # outside of OpenMP a thread that spins counts as working until a sample finds it there
     spins = not setting.is_openmp and setting.total.spin_ns > _SPINS * setting.total.work_ns
     # and where it is known how threads wait, others that worked for a moment are no reason to doubt it
@@ -139,9 +133,6 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
             "run it in parallel, or beside other work",
         )
     if not is_single(site.tally, setting.cores):
-        if site.region is None and one_at_a_time(site, setting) and not _others_wait(site, setting):
-            turns = f"one thread at a time works, {len(workers(site.tally))} of them in turn: {others}"
-            return Diagnosis(Kind.SERIAL, turns, "run it in parallel, or beside other work")
         return None
     if site.region is not None and setting.is_openmp:
         return Diagnosis(

@@ -8,6 +8,7 @@ from parprof.causes.barriers import BARRIERS
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.machine import is_busy
 from parprof.causes.shares import (
+    goes_through_threads,
     is_mostly_one,
     leading,
     many_processes,
@@ -31,6 +32,8 @@ _LONGEST = 60
 """A longer name of a function, as that of a template, tells a reader nothing."""
 _FOR_THAT_LOCK = 0.6
 """Of the idleness at a place: if others sleep so long for a lock, it is that which makes cores idle."""
+_LEAST_TAKEN, _TAKEN = 5, 0.005
+"""Samples, and of all samples: a lock that is taken so often is what routines wait for that work one at a time."""
 _GIL_REMEDY = "use processes (multiprocessing, concurrent.futures), or a library that gives the lock away"
 _NAMELESS = re.compile(r"\[(?:lib)|.*\+0x")
 """Functions of stripped runtimes: in the middle of a region threads wait there for locks, seldom for anything else."""
@@ -48,6 +51,8 @@ def lock(site: LossSite, setting: Setting) -> Diagnosis | None:
         return lock_diagnosis(site, setting, "others wait for a lock that it holds:")
     if is_single(site.tally, setting.cores):
         return _lock_of_one(site, setting)
+    if goes_through_threads(site, setting):
+        return _lock_of_routines(site, setting)
     seen, barriers, nameless = (
         sum(found.samples for name, found in site.tally.runtime.items() if holds(name.partition(":")[2]))
         for holds in (is_lock, BARRIERS.match, _NAMELESS.match)
@@ -85,6 +90,16 @@ def _lock_of_one(site: LossSite, setting: Setting) -> Diagnosis | None:
     call, _ = wait_of(max(waits, key=lambda name: waits[name]))
     told = f"others wait for a lock that it holds ({call})"
     return Diagnosis(Kind.LOCK, told, "hold it for shorter: prepare what it guards first, then exchange it")
+
+
+def _lock_of_routines(site: LossSite, setting: Setting) -> Diagnosis | None:
+    """Of routines that wait for a lock no thread sleeps for it, but whoever has a core is seen to take it."""
+    taken = (
+        found.samples for name, found in site.tally.runtime.items() if is_exclusive(name.partition(":")[2])
+    )
+    if sum(taken) < max(_LEAST_TAKEN, _TAKEN * site.tally.metrics.samples):
+        return None
+    return lock_diagnosis(site, setting, "one works, the others wait in turn:")
 
 
 def _waits_in_turn(site: LossSite, setting: Setting, *, is_lock_likely: bool) -> bool:

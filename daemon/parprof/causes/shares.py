@@ -7,7 +7,8 @@ from collections.abc import Callable
 from parprof.causes.diagnosis import Setting
 from parprof.causes.evidence import Tally
 from parprof.causes.sites import LossSite, alone, is_single, knows_threads, share_of_first
-from parprof.metrics import SAMPLES, STOLEN, Metric
+from parprof.causes.waiting import waits_around
+from parprof.metrics import SAMPLES, STOLEN, WAIT, Metric
 
 _ALL_ALONE = 0.995
 _CLEARLY_UNEQUAL = 1.8
@@ -35,6 +36,16 @@ def all_alone(tally: Tally, cores: int) -> bool:
 def one_at_a_time(site: LossSite, setting: Setting) -> bool:
     """Whether several threads work here, but one at a time."""
     return alone(site.tally.metrics, setting.cores) >= 0.6 and all_alone(site.tally, setting.cores)
+
+
+def goes_through_threads(site: LossSite, setting: Setting) -> bool:
+    """Whether it is one piece of work at a time that goes from thread to thread, as routines do in languages with a
+    scheduler of their own (Go): several threads work here, one at a time, and none sleeps here or in its callers."""
+    if site.region is not None or not setting.total[WAIT] or many_processes(site.tally) > 1:
+        return False
+    if is_single(site.tally, setting.cores) or not one_at_a_time(site, setting):
+        return False
+    return waits_around(site) is None
 
 
 def is_mostly_one(site: LossSite, setting: Setting) -> bool:

@@ -175,6 +175,7 @@ class SiteSearch:
         if place.procedure.is_loop or region is not None:
             return self._dominant(place, kids, mine)
         together = sum(lost_ns(kid.all.metrics) for kid in kids)
+        mine -= sum(place.own.prepares.values())  # an import at the top of a script is yet another thing
         apart = [kid for kid in kids if not self._is_shared(kid)]
         return kids if together >= _MOST * mine and len(apart) == len(kids) else []
 
