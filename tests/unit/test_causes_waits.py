@@ -412,6 +412,16 @@ def test_a_program_that_is_read_in_from_disk_before_it_runs(wait: str, told: boo
         assert cause.what.startswith("nobody works for 0.25 s while files are read in")
 
 
+@pytest.mark.parametrize("name", ["ar+0x58b0", "scan"])
+def test_tools_that_are_read_in_from_disk_are_told_as_such(name: str) -> None:
+    """make starts programs that nobody has symbols of, for the first time; a program that scans a file it maps is
+    another thing."""
+    (cause,) = found(*balanced(), row(f"main; {name}; read; [waits: page fault]", stall=400))
+    assert (cause.kind, cause.lost_ns) == (Kind.STALL, pytest.approx(400e6))
+    assert cause.function == ("scan" if name == "scan" else "")
+    assert ("measure again" in cause.remedy) == (name != "scan")
+
+
 @pytest.mark.parametrize(("without_core", "kind"), [(1600, Kind.BUSY_MACHINE), (700, Kind.STARVED)])
 def test_threads_that_spin_in_several_places_lacked_cores_in_all_of_them(
     without_core: float, kind: Kind
