@@ -250,6 +250,33 @@ def test_the_function_that_takes_a_lock_is_named_not_what_runs_meanwhile() -> No
     assert first(found(*balanced(), *rows)) == (Kind.LOCK, "append")
 
 
+@pytest.mark.parametrize(("waits", "told"), [("GOMP_taskwait", True), ("GOMP_barrier", False)])
+def test_tasks_that_are_waited_for_one_by_one_are_who_waits(waits: str, told: bool) -> None:
+    """GIVEN a taskwait in the loop that creates tasks THEN the loop's function is named; whoever comes first runs the
+    task, in which nothing is wrong."""
+    rows = [row("main; sweep; refine", 600 - 200 * tid, 1, tid) for tid in (0, 1)]
+    rows += [row(f"main; sweep; {waits}", tid=tid, spin=300) for tid in (0, 1)]
+    for one in rows[:2]:
+        one.physical = one.path[-1:]
+    (cause,) = found(*rows, *balanced(), runtime="libgomp")
+    assert ((cause.kind, cause.function) == (Kind.SERIAL, "sweep")) == told
+    assert ("taskwait" in cause.remedy) == told
+
+
+def test_unequal_shares_are_told_where_they_are_made() -> None:
+    """GIVEN one of two threads with nearly all the work, which it does alone THEN the loop that is shared out is named,
+    and no function that all threads call."""
+    rows = [
+        row("main; grid; cell", 700, 1, 1),
+        row("main; grid; cell", 100, 2, 1),
+        row("main; grid; cell", 100, 2, 2),
+    ]
+    for one in rows:
+        one.physical = one.path[-2:]
+    causes = found(*rows, *balanced(), runtime="libgomp")
+    assert first(causes) == (Kind.IMBALANCE, "grid")
+
+
 def test_a_small_callee_does_not_stand_for_its_callers_lock() -> None:
     """Of a pool's workers: the predicate that they wait with, and the tasks that they run."""
     rows = []

@@ -11,8 +11,8 @@ from parprof.causes.evidence import Evidence
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, knows_how_to_name, nameless_share
 from parprof.causes.ownership import interpreter
 from parprof.causes.processes import lone_process
-from parprof.causes.shares import many_processes, one_at_a_time, workers
-from parprof.causes.sites import LossSite, alone, effort_ns, is_single, lost_ns
+from parprof.causes.shares import many_processes, one_at_a_time
+from parprof.causes.sites import LossSite, alone, effort_ns, is_single, lost_ns, workers
 from parprof.model import PathSample
 
 _LEAST = 0.1

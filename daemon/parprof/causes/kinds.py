@@ -20,11 +20,20 @@ from parprof.causes.shares import (
     imbalance_ratio,
     is_mostly_one,
     many_processes,
+    one_at_a_time,
+)
+from parprof.causes.sites import (
+    ALONE,
+    LossSite,
+    alone,
+    is_single,
+    knows_threads,
+    lost_ns,
+    share_of_first,
     workers,
 )
-from parprof.causes.sites import ALONE, LossSite, alone, is_single, knows_threads, lost_ns, share_of_first
 from parprof.causes.stalls import stall
-from parprof.causes.waiting import is_lock, queue_of
+from parprof.causes.waiting import is_lock, queue_of, task_waits
 from parprof.metrics import WAIT
 
 _SPINS = 0.1
@@ -133,7 +142,7 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
             "run it in parallel, or beside other work",
         )
     if not is_single(site.tally, setting.cores):
-        return None
+        return _one_task_at_a_time(site, setting, others)
     if site.region is not None and setting.is_openmp:
         return Diagnosis(
             Kind.SERIAL,
@@ -144,6 +153,20 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     what = f"the loop at {loop}" if loop else "it"
     remedy = f"run {what} in parallel" + (" (parallel for)" if setting.is_openmp and loop else "")
     return Diagnosis(Kind.SERIAL, f"one thread works, {others}", f"{remedy}, or beside other work")
+
+
+def _one_task_at_a_time(site: LossSite, setting: Setting, others: str) -> Diagnosis | None:
+    """Tasks of which each is waited for before there is another one."""
+    if site.region is None or not setting.is_openmp or not one_at_a_time(site, setting):
+        return None
+    if task_waits(site.place) is None:
+        return None
+    return Diagnosis(
+        Kind.SERIAL,
+        f"one task at a time runs, on {len(workers(site.tally))} threads in turn: {others}",
+        "wait once for all tasks (taskwait behind the loop that creates them), and let fewer depend on others",
+        is_creators=True,
+    )
 
 
 def _prepares(tally: Tally) -> str:

@@ -14,9 +14,8 @@ from parprof.causes.shares import (
     many_processes,
     one_at_a_time,
     shares_explain,
-    workers,
 )
-from parprof.causes.sites import LossSite, alone, is_single
+from parprof.causes.sites import LossSite, alone, is_single, workers
 from parprof.causes.stalls import wait_of
 from parprof.causes.waiting import (
     exclusive_waits,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
-from parprof.causes.shares import goes_through_threads, shares_explain, workers
-from parprof.causes.sites import LossSite, is_single, lost_ns
+from parprof.causes.shares import goes_through_threads, shares_explain
+from parprof.causes.sites import LossSite, is_single, lost_ns, workers
 from parprof.metrics import STOLEN, Metrics
 
 _CROWD = 20

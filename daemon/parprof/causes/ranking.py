@@ -17,7 +17,7 @@ from parprof.causes.ownership import Owner
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
-from parprof.causes.waiting import is_lock
+from parprof.causes.waiting import is_lock, task_waits
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OVERHEAD, WAIT, Metrics
 from parprof.model import NOBODY, Interval, PathSample, Profile
@@ -218,6 +218,8 @@ def _locks_ns(tally: Tally) -> float:
 def _cause(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> tuple[Cause, float]:
     if diagnosis.kind is Kind.LOCK and site.region is not None and not is_single(site.tally, setting.cores):
         site.place = _where_locked(site)
+    elif diagnosis.is_creators:
+        site.place = task_waits(site.place) or site.place
     function = site.function
     metrics = site.tally.metrics
     path = tuple(place.procedure.name for place in function.chain() if not place.procedure.is_loop)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from parprof.causes.diagnosis import Setting
 from parprof.causes.evidence import Tally
-from parprof.causes.sites import LossSite, alone, is_single, knows_threads, share_of_first
+from parprof.causes.sites import LossSite, all_alone, alone, is_single, knows_threads, share_of_first, workers
 from parprof.causes.waiting import waits_around
 from parprof.metrics import SAMPLES, STOLEN, WAIT, Metric
 
@@ -17,20 +17,9 @@ MOSTLY = 0.8
 """Of the work, or of its time."""
 
 
-def workers(tally: Tally) -> list[tuple[int, int, str]]:
-    """The threads that did some of the work worth the name."""
-    least = 0.02 * tally.metrics.work_ns
-    return [thread for thread, metrics in tally.threads.items() if metrics.work_ns > least]
-
-
 def many_processes(tally: Tally) -> int:
     """How many processes did some of the work worth the name."""
     return len({thread[0] for thread in workers(tally)})
-
-
-def all_alone(tally: Tally, cores: int) -> bool:
-    """Whether each thread was alone for most of its work, not only the one that had most of it."""
-    return all(alone(tally.threads[thread], cores) >= 0.5 for thread in workers(tally))
 
 
 def one_at_a_time(site: LossSite, setting: Setting) -> bool:

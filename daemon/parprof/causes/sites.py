@@ -88,6 +88,17 @@ def is_single(tally: Tally, cores: int) -> bool:
     return share_of_first(tally) >= _SINGLE
 
 
+def workers(tally: Tally) -> list[tuple[int, int, str]]:
+    """The threads that did some of the work worth the name."""
+    least = 0.02 * tally.metrics.work_ns
+    return [thread for thread, metrics in tally.threads.items() if metrics.work_ns > least]
+
+
+def all_alone(tally: Tally, cores: int) -> bool:
+    """Whether each thread was alone for most of its work, not only the one that had most of it."""
+    return all(alone(tally.threads[thread], cores) >= 0.5 for thread in workers(tally))
+
+
 def knows_threads(tally: Tally) -> bool:
     """Whether threads can be told apart: the daemon does not keep their numbers, nor do files of before."""
     return any(number for _, number, _ in tally.threads)
@@ -192,7 +203,7 @@ class SiteSearch:
             return False
         if (
             kid.procedure.is_loop
-            or self._takes_turns(place.all)
+            or (self._takes_turns(place.all) and not self._is_share(kid, place))
             or (region is not None and self._is_solo(place.all))
         ):
             return True
@@ -206,6 +217,12 @@ class SiteSearch:
         if kid.all.called_back_ns > 0.5 * kid.all.metrics.work_ns:
             return True
         return bool(_PLUMBING.match(kid.procedure.name)) and not _PLUMBING.match(place.procedure.name)
+
+    def _is_share(self, kid: Place, place: Place) -> bool:
+        """Whether it is what all threads do in their shares of a place's work, of which one has much more to do: how
+        that is shared out is said at the place."""
+        is_all = kid.all.metrics.work_ns >= _SINGLE * place.all.metrics.work_ns
+        return is_all and not all_alone(place.all, self._cores)
 
     def _takes_turns(self, tally: Tally) -> bool:
         return not is_single(tally, self._cores) and alone(tally.metrics, self._cores) >= 0.7

@@ -25,6 +25,7 @@ _ARRIVAL = re.compile(
 _QUEUE = re.compile(
     r".*(?:pthread_cond|condition_variable|condvar|cnd_|sem_|mpsc|channel|queue)", re.IGNORECASE
 )
+_FOR_TASKS = re.compile(r".*(?:GOMP_task(?:wait|group_end)|kmpc_(?:omp_taskwait|end_taskgroup))")
 _FOR_ARRIVAL = tuple(
     f"[waits: {kind.value}]" for kind in (WaitKind.CONDITION, WaitKind.BARRIER, WaitKind.THREAD)
 )
@@ -106,6 +107,13 @@ def queue_of(site: LossSite) -> str:
     if sum(waits.values()) < 0.5 * site.tally.metrics.idleness_ns:
         return ""
     return max(waits, key=lambda name: waits[name], default="")
+
+
+def task_waits(place: Place | None) -> Place | None:
+    """The nearest caller of a place that waits for tasks itself: who created what runs there."""
+    while place is not None and not any(map(_FOR_TASKS.match, place.own.runtime)):
+        place = place.parent
+    return place
 
 
 def _root(site: LossSite) -> Place:
