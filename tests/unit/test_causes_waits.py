@@ -222,6 +222,16 @@ def test_another_processs_gil_is_nobodys_here() -> None:
     assert Kind.LOCK not in {cause.kind for cause in found(*balanced(), *rows)}
 
 
+@pytest.mark.parametrize(("works", "kind"), [(10, Kind.SERIAL), (200, Kind.LOCK)])
+def test_a_thread_that_feeds_other_processes_does_not_keep_cores_idle(works: int, kind: Kind) -> None:
+    """multiprocessing.Queue: each item goes through a thread that wants the GIL for a moment; it is the other processes
+    that have nothing to do, for the producer is slow."""
+    rows = [row("main; produce", 550, 1, 1), row("main; produce", 300, 2, 1)]
+    rows += [row("main; consume", 150, 2, tid, pid=tid) for tid in (8, 9)]
+    rows += [row(f"{THREAD}; std::cond; [waits: GIL]", tid=2, wait=400), row(f"{THREAD}; feed", works, 2, 2)]
+    assert first(found(*rows)) == (kind, "produce")
+
+
 @pytest.mark.parametrize("begin", ["main; pthread_create; ", ""])  # attached: who created them was not seen
 def test_who_takes_a_lock_that_others_sleep_for_holds_it(begin: str) -> None:
     """A writer keeps readers out for as long as it works; each function has one thread."""

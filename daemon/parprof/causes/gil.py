@@ -18,6 +18,8 @@ from parprof.causes.ownership import SCRIPT
 from parprof.metrics import IDLENESS, WAIT, WORK, Metrics
 from parprof.model import NOT_LOOKED_AT, SEVERAL_THREADS, Interval, Origin, PathSample
 
+_FEEDS = 0.1
+"""Of the time that a thread waits for the lock: one that works for less feeds others."""
 _GIL = re.compile(r".*\[waits: GIL\]")
 _SCRIPT_LOCK = re.compile(
     r"(?:(?:lib)?python[\d.]+(?:so[\d.]*)?\+0x|r?lock_|acquire_|_?PyThread_acquire).*\[waits: lock\]"
@@ -76,6 +78,8 @@ def beside(
     of_gil = {number for number, wait in enumerate(waits) if is_for_gil(wait)}
     if not of_gil:
         return {}
+    if len({sample.origin.pid for sample in samples if sample.metrics[WORK]}) > 1:
+        of_gil = _without_feeders(samples, of_gil)
     of_locks = {number for number, wait in enumerate(waits) if is_script_lock(wait)}
     codes = [_code(sample) for sample in samples]
     contended = _contended(samples, codes, of_gil)
@@ -86,6 +90,24 @@ def beside(
             for number, found in turns.shares(samples, codes, contended):
                 out[number].add(found)
     return out
+
+
+def _without_feeders(samples: Sequence[PathSample], of_gil: set[int]) -> set[int]:
+    """Without threads that do next to nothing once they have the lock: those by which processes of a job send each
+    other what they work on. That cores are idle is for the other processes, not for these."""
+    work: dict[tuple[int, int], float] = defaultdict(float)
+    wait: dict[tuple[int, int], float] = defaultdict(float)
+    for number, sample in enumerate(samples):
+        thread = _thread(sample)
+        work[thread] += sample.metrics[WORK]
+        if number in of_gil:
+            wait[thread] += sample.metrics[WAIT]
+    feeders = {thread for thread, slept in wait.items() if work[thread] < _FEEDS * slept}
+    return {number for number in of_gil if _thread(samples[number]) not in feeders}
+
+
+def _thread(sample: PathSample) -> tuple[int, int]:
+    return sample.origin.pid, sample.origin.tid
 
 
 def _code(sample: PathSample) -> _Code:
