@@ -221,6 +221,24 @@ def test_a_function_that_numba_compiles_is_its_callers() -> None:
     )
 
 
+def test_modules_that_are_read_in_from_disk_are_told_as_such() -> None:
+    """The first run after an installation; what of an import is no waiting is told by itself."""
+    imports = statement(
+        1, 100, 1, 1, Frame("_find_and_load", "<frozen importlib._bootstrap>", 1, 1, "python")
+    )
+    wait = replace(
+        imports, path=(*imports.path, Frame("[waits: page fault]")), metrics=Metrics(stall_ns=900e6)
+    )
+    (cause,) = found(*balanced("main solve"), imports, wait)
+    assert (cause.kind, cause.function) == (Kind.STALL, "") and "measure again" in cause.remedy
+
+
+def test_text_that_a_library_has_run_is_no_program() -> None:
+    made = Frame("__create_fn__", "<string>", 1, 1, "python")
+    assert Ownership(["/home/me"]).of(made) is Owner.LIBRARY
+    assert Ownership([]).of(made) is Owner.PROGRAM  # python -c
+
+
 @pytest.mark.parametrize(
     ("folders", "owner"),
     [
@@ -618,6 +636,21 @@ def test_a_thread_of_an_interpreter_that_others_wait_for() -> None:
         cause.what
         == "one thread works in code of perl itself, or such that it gives no names, 36 % of that time alone"
     )
+
+
+def test_a_thread_of_an_interpreter_that_works_alone_beside_helpers() -> None:
+    """Node's main thread, which is helped by collectors of garbage, and two workers that are busy at the same time."""
+    (cause,) = _of("node", (7, 400, 1), *((7, 60, CORES) for _ in range(6)))
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "")
+    assert cause.what.startswith("one thread works in code of node itself")
+
+
+def test_time_in_which_nobody_works_is_not_an_interpreters() -> None:
+    unseen = PathSample(NOBODY, Metrics(), Origin(7, "x"))
+    unseen.metrics[STALL] = 2e9
+    rows = [*balanced("main solve"), unseen, row("MAIN EVAL", 5, 1)]
+    (cause,) = causes_of(rows, CORES, "none", 0.0, "python3")
+    assert cause.kind is Kind.STALL
 
 
 def test_a_process_that_works_alone_is_named() -> None:

@@ -261,16 +261,39 @@ def test_the_function_that_takes_a_lock_is_named_not_what_runs_meanwhile() -> No
 
 
 @pytest.mark.parametrize(("waits", "told"), [("GOMP_taskwait", True), ("GOMP_barrier", False)])
-def test_tasks_that_are_waited_for_one_by_one_are_who_waits(waits: str, told: bool) -> None:
+@pytest.mark.parametrize("works", [(600, 400), (1000, 0)])
+def test_tasks_that_are_waited_for_one_by_one_are_who_waits(
+    works: Sequence[int], waits: str, told: bool
+) -> None:
     """GIVEN a taskwait in the loop that creates tasks THEN the loop's function is named; whoever comes first runs the
     task, in which nothing is wrong."""
-    rows = [row("main; sweep; refine", 600 - 200 * tid, 1, tid) for tid in (0, 1)]
-    rows += [row(f"main; sweep; {waits}", tid=tid, spin=300) for tid in (0, 1)]
-    for one in rows[:2]:
+    rows = [row("main; sweep; refine", work, 1, tid) for tid, work in enumerate(works, 1) if work]
+    for one in rows:
         one.physical = one.path[-1:]
+    rows += [row(f"main; sweep; {waits}", tid=tid, spin=300) for tid in (1, 2)]
     (cause,) = found(*rows, *balanced(), runtime="libgomp")
     assert ((cause.kind, cause.function) == (Kind.SERIAL, "sweep")) == told
     assert ("taskwait" in cause.remedy) == told
+
+
+def test_processes_that_wait_for_a_lock_in_shared_memory() -> None:
+    rows = []
+    for pid in (7, 8, 9):
+        rows += [row("main; solve", 100, 2, pid, pid=pid), row("main; log_result", 200, 1, pid, pid=pid)]
+        rows.append(row("main; log_result; pthread_mutex_lock; [waits: lock]", tid=pid, pid=pid, wait=400))
+    assert first(found(*rows)) == (Kind.LOCK, "log_result")
+
+
+def test_very_many_threads_that_wait_in_turn_are_counted() -> None:
+    """A server with a thread for each request; nobody has done much of it."""
+    rows = []
+    for tid in range(100, 200):
+        rows += [
+            row(f"{THREAD}; render", 20, 1, tid),
+            row(f"{THREAD}; pthread_mutex_lock; [waits: lock]", tid=tid, wait=60),
+        ]
+    (cause,) = found(*rows)
+    assert cause.kind is Kind.LOCK and "100 threads" in cause.what
 
 
 def test_unequal_shares_are_told_where_they_are_made() -> None:

@@ -69,7 +69,7 @@ class Tally:
     idlers: dict[str, float] = field(default_factory=dict)
     """By such a function: for how long threads slept in it that did next to nothing else."""
     prepares: dict[str, float] = field(default_factory=dict)
-    """Idleness beside what the program's own code imported or had compiled, by what that was."""
+    """Core time unused while the program's own code imported or had compiled something, by what that was."""
     in_region_ns: float = 0.0
     """Work on behalf of a parallel region, task or thread that begins at this place."""
     beside: Beside = field(default_factory=Beside)
@@ -86,7 +86,8 @@ class Tally:
             if row.is_idler:
                 self.idlers[row.function] = self.idlers.get(row.function, 0.0) + row.metrics[WAIT]
         if what := row.route.prepares:
-            self.prepares[what] = self.prepares.get(what, 0.0) + row.metrics.idleness_ns
+            unused_ns = row.metrics.idleness_ns + row.metrics.stall_ns
+            self.prepares[what] = self.prepares.get(what, 0.0) + unused_ns
 
     def merge(self, other: Tally) -> None:
         """Add all of another one."""
@@ -97,8 +98,8 @@ class Tally:
             add_to(self.runtime, name, metrics)
         for function, wait_ns in other.idlers.items():
             self.idlers[function] = self.idlers.get(function, 0.0) + wait_ns
-        for what, idleness_ns in other.prepares.items():
-            self.prepares[what] = self.prepares.get(what, 0.0) + idleness_ns
+        for what, unused_ns in other.prepares.items():
+            self.prepares[what] = self.prepares.get(what, 0.0) + unused_ns
         self.in_region_ns += other.in_region_ns
         self.beside.add(other.beside)
         self.called_back_ns += other.called_back_ns

@@ -85,10 +85,24 @@ def beside(
     contended = _contended(samples, codes, of_gil)
     out: dict[int, Beside] = defaultdict(Beside)
     whole = enumerate(sample.metrics for sample in samples)
+    unseen: list[_Turns] = []
+    idle: dict[_Code, float] = defaultdict(float)
+    covered: dict[_Code, float] = defaultdict(float)
     for rows in (one.rows.items() for one in intervals) if intervals else (whole,):
         for turns in _by_process(samples, rows, of_gil, of_locks):
-            for number, found in turns.shares(samples, codes, contended):
+            if turns.is_unseen:
+                unseen.append(turns)
+                continue
+            for number, metrics in turns.running:
+                idle[codes[number]] += metrics[IDLENESS]
+            for number, found in turns.shares(codes, contended):
+                covered[codes[number]] += found.idle_ns
                 out[number].add(found)
+    for turns in unseen:
+        for number, metrics in turns.running:
+            if of_code := covered[codes[number]]:
+                share = of_code / idle[codes[number]]
+                out[number].add(Beside(idle_ns=share * metrics[IDLENESS]))
     return out
 
 
@@ -145,19 +159,15 @@ class _Turns:
     running: list[tuple[int, Metrics]] = field(default_factory=list)
     """Rows beside which cores were idle."""
 
-    def shares(
-        self, samples: Sequence[PathSample], codes: Sequence[_Code], contended: set[_Code]
-    ) -> Iterable[tuple[int, Beside]]:
-        """What of the waiting was beside each row.
+    @property
+    def is_unseen(self) -> bool:
+        """Whether nobody looked what threads sleep for: code that others waited beside is taken to do so there, too."""
+        return not self.gil_ns and self.unseen_ns > 0
 
-        Where nobody looked what threads sleep for, several of them in code that takes turns do so there, too.
-        """
+    def shares(self, codes: Sequence[_Code], contended: set[_Code]) -> Iterable[tuple[int, Beside]]:
+        """What of the waiting was beside each row."""
         first = [row for row in self.running if codes[row[0]] in contended]
         rest = [row for row in self.running if codes[row[0]] not in contended]
-        several = len({samples[number].origin.tid for number, _ in first}) > 1
-        if several and not self.gil_ns and self.unseen_ns >= sum(metrics[IDLENESS] for _, metrics in first):
-            yield from ((number, Beside(idle_ns=metrics[IDLENESS])) for number, metrics in first)
-            return
         # one of those who take turns runs, and the others wait meanwhile
         most = sum(metrics[WORK] for _, metrics in first) * max(len(self.waiters) - 1, 1)
         taken = self.gil_ns if SEVERAL_THREADS in self.waiters and first else min(self.gil_ns, most)

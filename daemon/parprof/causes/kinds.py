@@ -30,6 +30,7 @@ from parprof.causes.sites import (
     knows_threads,
     lost_ns,
     share_of_first,
+    unused_ns,
     workers,
 )
 from parprof.causes.stalls import stall
@@ -117,7 +118,10 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     is_one = is_mostly_one(site, setting)
     if not is_one and goes_through_threads(site, setting):
         turns = f"one thread at a time works, {len(workers(site.tally))} of them in turn: {others}"
-        return Diagnosis(Kind.SERIAL, turns, "run it in parallel, or beside other work")
+        remedy = (
+            "run it in parallel, or beside other work; if routines wait for a lock here, hold it for shorter"
+        )
+        return Diagnosis(Kind.SERIAL, turns, remedy)
     # outside of OpenMP a thread that spins counts as working until a sample finds it there
     spins = not setting.is_openmp and setting.total.spin_ns > _SPINS * setting.total.work_ns
     # and where it is known how threads wait, others that worked for a moment are no reason to doubt it
@@ -144,6 +148,8 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     if not is_single(site.tally, setting.cores):
         return _one_task_at_a_time(site, setting, others)
     if site.region is not None and setting.is_openmp:
+        if (task := _one_task_at_a_time(site, setting, others)) is not None:
+            return task
         return Diagnosis(
             Kind.SERIAL,
             f"one thread works, its team waits: {others}",
@@ -159,11 +165,13 @@ def _one_task_at_a_time(site: LossSite, setting: Setting, others: str) -> Diagno
     """Tasks of which each is waited for before there is another one."""
     if site.region is None or not setting.is_openmp or not one_at_a_time(site, setting):
         return None
-    if task_waits(site.place) is None:
+    if task_waits(site.region.parent) is None:
         return None
+    threads = len(workers(site.tally))
+    turns = f", on {threads} threads in turn" if threads > 1 else ""
     return Diagnosis(
         Kind.SERIAL,
-        f"one task at a time runs, on {len(workers(site.tally))} threads in turn: {others}",
+        f"one task at a time runs{turns}: {others}",
         "wait once for all tasks (taskwait behind the loop that creates them), and let fewer depend on others",
         is_creators=True,
     )
@@ -171,7 +179,7 @@ def _one_task_at_a_time(site: LossSite, setting: Setting, others: str) -> Diagno
 
 def _prepares(tally: Tally) -> str:
     """What is imported or compiled while cores are idle here; empty if mostly something else goes on then."""
-    if sum(tally.prepares.values()) < _PREPARES * tally.metrics.idleness_ns:
+    if sum(tally.prepares.values()) < _PREPARES * unused_ns(tally.metrics):
         return ""
     return max(tally.prepares, key=lambda what: tally.prepares[what], default="")
 

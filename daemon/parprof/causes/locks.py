@@ -23,6 +23,7 @@ from parprof.causes.waiting import (
     is_exclusive,
     is_lock,
     waits_around,
+    waits_of,
 )
 from parprof.metrics import WAIT
 
@@ -106,8 +107,14 @@ def _waits_in_turn(site: LossSite, setting: Setting, *, is_lock_likely: bool) ->
 
     ``is_lock_likely``: by the samples of the site itself, where nobody looked at how threads wait.
     """
-    if site.is_mixed or many_processes(site.tally) > 1 or is_mostly_one(site, setting):
+    if site.is_mixed or is_mostly_one(site, setting):
         return False
+    if (
+        many_processes(site.tally) > 1
+    ):  # of a lock in memory that they share; else each waits for threads of its own
+        among = waits_of(site.function.all)
+        exclusive = sum(amount for name, amount in among.items() if is_exclusive(name))
+        return exclusive >= _FOR_THAT_LOCK * site.tally.metrics.idleness_ns > 0
     waits = waits_around(site)
     if waits is None:
         return not setting.total[WAIT] and is_lock_likely and one_at_a_time(site, setting)
@@ -133,9 +140,13 @@ def _is_in_turn(site: LossSite, waits: float) -> bool:
 def lock_diagnosis(site: LossSite, setting: Setting, what: str) -> Diagnosis:
     """``what``: the beginning of what is told, to which how many threads or how much of the time is added."""
     name = leading(site.tally, holds=is_lock)
-    if len(name) > _LONGEST or name.startswith(("_ZN", "_R")):
+    if (
+        len(name) > _LONGEST
+        or name.startswith(("_ZN", "_R"))
+        or (setting.has_scripts and "gil" in name.lower())
+    ):
         name = ""
-    told = f"{what} {len(workers(site.tally))} threads"
+    told = f"{what} {len(workers(site.tally)) or len(site.tally.threads)} threads"
     if what.startswith("the lock itself"):
         metrics = site.tally.metrics
         told = f"{what} {100 * metrics.overhead_ns / max(metrics.work_ns, 1):.0f} % of the CPU time"

@@ -107,10 +107,14 @@ class Ownership:
         owner = self._known.get(key)
         if owner is None:
             owner = _owner(frame)
-            if owner is Owner.PROGRAM and self._is_of_a_wheel(frame):
+            if owner is Owner.PROGRAM and (self._is_of_a_wheel(frame) or self._is_made(frame)):
                 owner = Owner.LIBRARY
             self._known[key] = owner
         return owner
+
+    def _is_made(self, frame: Frame) -> bool:
+        """Whether it is text that a library put together and had run, as for a class of data, and not ``python -c``."""
+        return frame.module == SCRIPT and frame.file.startswith("<") and bool(self._folders)
 
     def _is_of_a_wheel(self, frame: Frame) -> bool:
         """Whether a script uses code that is not the program's, as far as sources tell."""

@@ -219,7 +219,7 @@ def _cause(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> tuple[Caus
     if diagnosis.kind is Kind.LOCK and site.region is not None and not is_single(site.tally, setting.cores):
         site.place = _where_locked(site)
     elif diagnosis.is_creators:
-        site.place = task_waits(site.place) or site.place
+        site.place = task_waits(site.region and site.region.parent) or site.place
     function = site.function
     metrics = site.tally.metrics
     path = tuple(place.procedure.name for place in function.chain() if not place.procedure.is_loop)

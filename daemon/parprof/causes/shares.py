@@ -13,6 +13,8 @@ from parprof.metrics import SAMPLES, STOLEN, WAIT, Metric
 _ALL_ALONE = 0.995
 _CLEARLY_UNEQUAL = 1.8
 """Shares of the work with this ratio are unequal though the machine is busy, which wears on threads unequally."""
+_PART_OF_TURNS = 0.1
+"""Of the work: threads with less do something beside it, as the collector of garbage does."""
 MOSTLY = 0.8
 """Of the work, or of its time."""
 
@@ -32,9 +34,13 @@ def goes_through_threads(site: LossSite, setting: Setting) -> bool:
     scheduler of their own (Go): several threads work here, one at a time, and none sleeps here or in its callers."""
     if site.region is not None or not setting.total[WAIT] or many_processes(site.tally) > 1:
         return False
-    if is_single(site.tally, setting.cores) or not one_at_a_time(site, setting):
+    tally = site.tally
+    if is_single(tally, setting.cores) or alone(tally.metrics, setting.cores) < 0.6:
         return False
-    return waits_around(site) is None
+    least = _PART_OF_TURNS * tally.metrics.work_ns
+    some = [metrics for metrics in tally.threads.values() if metrics.work_ns >= least]
+    taking_turns = [metrics for metrics in some if alone(metrics, setting.cores) >= 0.5]
+    return len(taking_turns) == len(some) > 1 and waits_around(site) is None
 
 
 def is_mostly_one(site: LossSite, setting: Setting) -> bool:

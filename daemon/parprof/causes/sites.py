@@ -59,6 +59,11 @@ def lost_ns(metrics: Metrics) -> float:
     return metrics.idleness_ns + min(metrics.overhead_ns, metrics.work_ns) + metrics.stall_ns
 
 
+def unused_ns(metrics: Metrics) -> float:
+    """Core time in which nothing was done, neither of use nor overhead."""
+    return metrics.idleness_ns + metrics.stall_ns
+
+
 def is_counted(metrics: Metrics) -> bool:
     """Whether most of a loss is no estimate from samples: how long nobody worked is known exactly."""
     return metrics.stall_ns >= 0.5 * lost_ns(metrics) > 0
@@ -292,7 +297,7 @@ class SiteSearch:
         for line, tally in place.by_line.items():
             part = "rest"
             if self._is_left_alone(tally):
-                prepares = sum(tally.prepares.values()) >= 0.5 * tally.metrics.idleness_ns
+                prepares = sum(tally.prepares.values()) >= 0.5 * unused_ns(tally.metrics)
                 part = "prepares" if prepares else "alone"
             lines[part].append(line)
         parts = {part: _lines_of(place, those, None, part) for part, those in lines.items()}

@@ -9,7 +9,7 @@ from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.evidence import Tally
 from parprof.causes.machine import BUSY_MACHINE, away_ns
 from parprof.causes.shares import leading
-from parprof.causes.sites import LossSite, lost_ns
+from parprof.causes.sites import LossSite, lost_ns, unused_ns
 from parprof.metrics import STALL, Metrics
 
 _AWAY = 0.5
@@ -79,7 +79,9 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
     at_barrier = setting.runtime != "none" and is_barrier(call)
     if at_barrier and _may_lack_cores(site, setting):
         return BUSY_MACHINE
-    if kind == "page fault" and _NAMELESS.fullmatch(site.function.procedure.name):
+    is_nameless = kind == "page fault" and _NAMELESS.fullmatch(site.function.procedure.name)
+    prepares = sum(site.tally.prepares.values()) >= 0.5 * unused_ns(metrics)
+    if is_nameless or (prepares and kind in ("file", "page fault")):
         return while_read_in(metrics.stall_ns, setting)
     what = f"nobody works for {elapsed_of(metrics.stall_ns, setting)} while this waits {what}".rstrip()
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
@@ -117,8 +119,8 @@ def loading_waits(unnamed: Tally) -> Metrics:
 def while_read_in(stall_ns: float, setting: Setting) -> Diagnosis:
     """Nobody works while a program that is not in memory yet is read in from disk, as a rule."""
     told = (
-        f"nobody works for {elapsed_of(stall_ns, setting)} while files are read in, below no code of the program's, "
-        "or such without names: as a rule while it is loaded"
+        f"nobody works for {elapsed_of(stall_ns, setting)} while files are read in: as a rule programs, libraries and "
+        "modules that are loaded"
     )
     remedy = "measure again: what was loaded from disk is in memory then"
     return Diagnosis(Kind.STALL, told, remedy, is_loading=True)
