@@ -221,6 +221,17 @@ def test_a_function_that_numba_compiles_is_its_callers() -> None:
     )
 
 
+def test_what_a_library_imports_when_it_is_called_is_an_import() -> None:
+    """torch.optim's first optimizer imports a compiler."""
+    below = [
+        Frame("Adam.__init__", "/opt/venv/lib/python3.11/site-packages/torch/optim/adam.py", 1, 1, "python"),
+        Frame("_find_and_load", "<frozen importlib._bootstrap>", 1, 1, "python"),
+        Frame("<module>", "/opt/venv/lib/python3.11/site-packages/torch/_dynamo/__init__.py", 1, 1, "python"),
+    ]
+    (cause,) = found(*balanced("main solve"), statement(7, 300, 1, 1, *below))
+    assert cause.what.startswith("one thread imports _dynamo most of that time")
+
+
 def test_modules_that_are_read_in_from_disk_are_told_as_such() -> None:
     """The first run after an installation; what of an import is no waiting is told by itself."""
     imports = statement(

@@ -284,6 +284,16 @@ def test_processes_that_wait_for_a_lock_in_shared_memory() -> None:
     assert first(found(*rows)) == (Kind.LOCK, "log_result")
 
 
+@pytest.mark.parametrize(("small", "kind"), [(50, Kind.IMBALANCE), (220, Kind.STARVED)])
+def test_threads_that_are_started_for_unequal_pieces(small: int, kind: Kind) -> None:
+    """std::async, twice in each round, and main waits for both: the largest pieces are as large as each other."""
+    rows = []
+    for tid in range(10, 16):
+        rows += [row(f"{THREAD}; integrate", 250 - small, 1, tid), row(f"{THREAD}; integrate", small, 2, tid)]
+        rows.append(row(f"{THREAD}; integrate", small, 2 if kind is Kind.IMBALANCE else 1, tid + 10))
+    assert first(found(*rows))[0] is kind
+
+
 def test_very_many_threads_that_wait_in_turn_are_counted() -> None:
     """A server with a thread for each request; nobody has done much of it."""
     rows = []

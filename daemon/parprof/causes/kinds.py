@@ -53,6 +53,8 @@ _PREPARED = {
     ),
 }
 """What is said of it, and what helps."""
+_UNEQUAL, _OFTEN_ALONE = 1.4, 0.3
+"""The largest of several pieces over their mean, from which on they are unequal; and how far threads are alone then."""
 _GIVES = re.compile(r".*(?:send|push|\bput)", re.IGNORECASE)
 _CREATE = re.compile(r"_*(?:GI_+|libc_)*(?:pthread_create|thrd_create|v?fork\b|posix_spawn|clone)")
 
@@ -198,7 +200,7 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     if knows_threads(tally):
         ratio = imbalance_ratio(tally, setting.cores)
         if ratio < 1.2:
-            return None
+            return _unequal_pieces(site, setting)
         if (few := len(workers(tally))) < setting.cores and imbalance_ratio(tally, few) < 1.2:
             return _too_few_threads(few, setting)
         shown = f", {ratio:.1f}:1" if ratio < 10 else f", {ratio:.0f}:1"
@@ -209,6 +211,24 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     if many_processes(tally) > 1:
         who, shown = "processes", f"{shown} (most: {busiest_process(tally)})"
     return Diagnosis(Kind.IMBALANCE, f"{who} have unequal shares of the work{shown}", remedy)
+
+
+def _unequal_pieces(site: LossSite, setting: Setting) -> Diagnosis | None:
+    """Threads that are started for a piece of work each, as std::async does: the longest ones say nothing of how those
+    that ran beside them differ, but all of them do."""
+    if site.region is None or many_processes(site.tally) > 1:
+        return None
+    works = [site.tally.threads[thread].work_ns for thread in workers(site.tally)]
+    if len(works) <= setting.cores or max(works) < _UNEQUAL * sum(works) / len(works):
+        return None
+    if alone(site.tally.metrics, setting.cores) < _OFTEN_ALONE:
+        return None
+    shown = f"the largest {max(works) / min(works):.1f} times the smallest"
+    return Diagnosis(
+        Kind.IMBALANCE,
+        f"{len(works)} threads have pieces of unequal sizes, {shown}",
+        "pieces of equal size, or smaller ones that are fetched by whoever is free",
+    )
 
 
 def _too_few_threads(threads: int, setting: Setting) -> Diagnosis:

@@ -29,12 +29,12 @@ def compiler(frame: Frame) -> str:
 def prepared(path: Path, at: int) -> str:
     """What is imported or compiled from a place on a path on, where a step of the program calls a foreign function:
     ``import numpy``, ``compile numba``; else empty."""
-    if at >= len(path):
-        return ""
-    if is_import(path[at]):
-        return f"import {first_imported(path, at) or 'modules'}"
-    name = next((name for frame in path[at:] if (name := compiler(frame))), "")
-    return f"compile {name}" if name else ""
+    for inside in range(at, len(path)):
+        if is_import(path[inside]):  # libraries import what they need when they need it, too
+            return f"import {first_imported(path, inside) or 'modules'}"
+        if name := compiler(path[inside]):
+            return f"compile {name}"
+    return ""
 
 
 def imported(frame: Frame) -> str:
