@@ -216,6 +216,13 @@ def test_those_who_take_turns_do_so_too_where_nobody_looked_what_they_wait_for()
     assert first(causes) == (Kind.LOCK, "worker") and "0.6 s" in causes[0].what
 
 
+def test_who_has_the_gil_where_threads_are_not_told_apart() -> None:
+    """Those who want it do next to nothing with it, so they do not have it either."""
+    rows = [row("main; hog", 1000, 1, 0), row("main; asker", 10, 1, 0)]
+    rows.append(row("main; asker; std::cond; [waits: GIL]", tid=0, wait=1800))
+    assert (Kind.LOCK, "hog") == first(found(*balanced(), *rows))
+
+
 def test_another_processs_gil_is_nobodys_here() -> None:
     rows = [row("main; prepare", 600, 1, 1), row("main; share", 600, 2, 1, pid=8)]
     rows.append(row("main; share; std::cond; [waits: GIL]", tid=2, wait=600, pid=8))

@@ -48,6 +48,8 @@ class Beside:
         self.locks_ns += other.locks_ns
 
 
+_UNKNOWN_WAITERS = 1000
+"""Threads are not told apart: those who take turns may be very many, if they do more than take the lock."""
 NOTHING = Beside()
 """Of most rows. Never added to."""
 
@@ -169,8 +171,11 @@ class _Turns:
         first = [row for row in self.running if codes[row[0]] in contended]
         rest = [row for row in self.running if codes[row[0]] not in contended]
         # one of those who take turns runs, and the others wait meanwhile
-        most = sum(metrics[WORK] for _, metrics in first) * max(len(self.waiters) - 1, 1)
-        taken = self.gil_ns if SEVERAL_THREADS in self.waiters and first else min(self.gil_ns, most)
+        working, beyond = (sum(metrics[WORK] for _, metrics in rows) for rows in (first, rest))
+        others = max(len(self.waiters) - 1, 1)
+        if SEVERAL_THREADS in self.waiters and working >= _CONTENDED * beyond:
+            others = _UNKNOWN_WAITERS
+        taken = min(self.gil_ns, working * others)
         for rows, amount in ((first, taken), (rest, self.gil_ns - taken)):
             idle = sum(metrics[IDLENESS] for _, metrics in rows)
             if not idle or not amount:
