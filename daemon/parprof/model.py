@@ -188,6 +188,9 @@ class PathSample:
 NOBODY: Path = (Frame("[nobody works]"),)
 """Stall that belongs to no call path: nobody slept whose step could have begun it, nor was anyone seen to spin."""
 
+NOT_LOOKED_AT: Path = (Frame("[asleep, not looked where]", module="[kernel]"),)
+"""Below this: threads that slept before we came, or where there was no time to walk their stacks."""
+
 SCOPE = "scope"
 """What was measured as one job, among `Profile.extra`: process, tree or cgroup. Not there where nobody chose."""
 

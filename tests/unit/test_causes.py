@@ -193,6 +193,80 @@ def test_a_script_that_calls_libraries_has_its_serial_lines_named() -> None:
     assert causes[1].what.startswith("one thread imports")
 
 
+def test_functions_that_a_script_calls_one_after_the_other_are_named_themselves() -> None:
+    """Its imports take as long as each of them."""
+    own = [Frame(name, "/home/me/job.py", 3, 1, "python") for name in ("load", "summarize")]
+    imports = statement(
+        1, 300, 1, 1, Frame("_find_and_load", "<frozen importlib._bootstrap>", 1, 1, "python")
+    )
+    rows = [statement(9 + at, 400 - 50 * at, 1, 1, one) for at, one in enumerate(own)]
+    causes = found(*balanced("main solve"), imports, *rows)
+    assert named(causes) == [("serial", "load"), ("serial", "summarize"), ("serial", "<module>")]
+    assert causes[2].what.startswith("one thread imports")
+
+
+def test_a_function_that_numba_compiles_is_its_callers() -> None:
+    """GIVEN a wheel whose library has sources, somewhere where its makers had them, and Python code of its own THEN the
+    line of the script that called is named, and that it is compiled."""
+    numba = "/home/me/venv/lib/python3.11/site-packages/numba/core/dispatcher.py"
+    call = Frame(
+        "compile_and_invoke", "/io/numba/_dispatcher.cpp", 1215, 1, "_dispatcher.cpython-311-x86_64.so"
+    )
+    below = call, Frame("Dispatcher.compile", numba, 3, 1, "python")
+    rows = [statement(9, 300, CORES, tid, call) for tid in range(1, CORES + 1)]
+    (cause,) = found(*rows, statement(7, 300, 1, 1, *below))
+    assert (cause.kind, cause.function, cause.line) == (Kind.SERIAL, "<module>", 7)
+    assert (
+        cause.what.startswith("one thread has functions compiled by numba") and "cache=True" in cause.remedy
+    )
+
+
+def test_what_a_library_imports_when_it_is_called_is_an_import() -> None:
+    """torch.optim's first optimizer imports a compiler."""
+    below = [
+        Frame("Adam.__init__", "/opt/venv/lib/python3.11/site-packages/torch/optim/adam.py", 1, 1, "python"),
+        Frame("_find_and_load", "<frozen importlib._bootstrap>", 1, 1, "python"),
+        Frame("<module>", "/opt/venv/lib/python3.11/site-packages/torch/_dynamo/__init__.py", 1, 1, "python"),
+    ]
+    (cause,) = found(*balanced("main solve"), statement(7, 300, 1, 1, *below))
+    assert cause.what.startswith("one thread imports _dynamo most of that time")
+
+
+def test_modules_that_are_read_in_from_disk_are_told_as_such() -> None:
+    """The first run after an installation; what of an import is no waiting is told by itself."""
+    imports = statement(
+        1, 100, 1, 1, Frame("_find_and_load", "<frozen importlib._bootstrap>", 1, 1, "python")
+    )
+    wait = replace(
+        imports, path=(*imports.path, Frame("[waits: page fault]")), metrics=Metrics(stall_ns=900e6)
+    )
+    (cause,) = found(*balanced("main solve"), imports, wait)
+    assert (cause.kind, cause.function) == (Kind.STALL, "") and "measure again" in cause.remedy
+
+
+def test_text_that_a_library_has_run_is_no_program() -> None:
+    made = Frame("__create_fn__", "<string>", 1, 1, "python")
+    assert Ownership(["/home/me"]).of(made) is Owner.LIBRARY
+    assert Ownership([]).of(made) is Owner.PROGRAM  # python -c
+
+
+@pytest.mark.parametrize(
+    ("folders", "owner"),
+    [
+        (None, Owner.PROGRAM),
+        (["/home/me/p/bin"], Owner.PROGRAM),
+        (["/work"], Owner.PROGRAM),
+        (["/home"], Owner.PROGRAM),
+        (["/srv/p"], Owner.LIBRARY),
+        ([], Owner.LIBRARY),
+    ],
+)
+def test_whose_a_library_of_a_script_is(folders: list[str] | None, owner: Owner) -> None:
+    file = "/work/p/fast.c" if folders == ["/work"] else "/home/me/p/src/fast.c"
+    fast = Frame("fast", file, module="fast.cpython-311-x86_64-linux-gnu.so")
+    assert Ownership(folders).of(fast) is owner
+
+
 def test_a_script_that_is_all_of_one_kind_is_one_place() -> None:
     (cause,) = found(*balanced("main solve"), *(statement(line, 200, 1) for line in (3, 4, 5)))
     assert (cause.kind, cause.function, cause.lost_ns) == (Kind.SERIAL, "<module>", pytest.approx(1800e6))
@@ -329,6 +403,9 @@ def test_without_numbers_of_threads() -> None:
         ("requireBuiltin", "[anon]", "node:internal/bootstrap/realm", Owner.SYSTEM),
         ("Builtin:ArrayMap", "[anon]", "", Owner.SYSTEM),
         ("long M.parse(int)", "[anon]", "", Owner.PROGRAM),
+        ("java.lang.String App.report(long)", "[anon]", "", Owner.PROGRAM),
+        ("java.lang.Object java.util.HashMap.get(java.lang.Object)", "[anon]", "", Owner.SYSTEM),
+        ("ImageFileReader::get_resource(unsigned int)", "libjimage.so", "", Owner.SYSTEM),
         ("Lorg/x/App;::run", "[anon]", "", Owner.PROGRAM),
         ("void java.util.ArrayList.add(java.lang.Object)", "[anon]", "", Owner.SYSTEM),
         ("Ljava/util/ArrayList;::add", "[anon]", "", Owner.SYSTEM),
@@ -570,6 +647,21 @@ def test_a_thread_of_an_interpreter_that_others_wait_for() -> None:
         cause.what
         == "one thread works in code of perl itself, or such that it gives no names, 36 % of that time alone"
     )
+
+
+def test_a_thread_of_an_interpreter_that_works_alone_beside_helpers() -> None:
+    """Node's main thread, which is helped by collectors of garbage, and two workers that are busy at the same time."""
+    (cause,) = _of("node", (7, 400, 1), *((7, 60, CORES) for _ in range(6)))
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "")
+    assert cause.what.startswith("one thread works in code of node itself")
+
+
+def test_time_in_which_nobody_works_is_not_an_interpreters() -> None:
+    unseen = PathSample(NOBODY, Metrics(), Origin(7, "x"))
+    unseen.metrics[STALL] = 2e9
+    rows = [*balanced("main solve"), unseen, row("MAIN EVAL", 5, 1)]
+    (cause,) = causes_of(rows, CORES, "none", 0.0, "python3")
+    assert cause.kind is Kind.STALL
 
 
 def test_a_process_that_works_alone_is_named() -> None:

@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from parprof.attribution import attribute
 from parprof.causes import Cause, Kind, causes_of
 from parprof.metrics import STALL, WAIT, Metrics
-from parprof.model import Frame, Origin, PathSample, ThreadState
+from parprof.model import Frame, Interval, Origin, PathSample, ThreadState
 from profiles import frame, library
 
 CORES = 2
-_FOREIGN = re.compile(r"pthread_|GOMP_|usleep|sem_|read|std::|lock_Py")
+_FOREIGN = re.compile(r"pthread_|GOMP_|usleep|sem_|read|std::|sync\.|lock_Py")
 
 
 def _frame(name: str) -> Frame:
@@ -54,6 +54,10 @@ def balanced(names: str = "main; solve", count: int = 400) -> list[PathSample]:
 
 def found(*rows: PathSample, runtime: str = "none") -> list[Cause]:
     return causes_of(rows, CORES, runtime)
+
+
+def named(causes: Sequence[Cause]) -> set[tuple[str, Kind]]:
+    return {(cause.function, cause.kind) for cause in causes}
 
 
 def first(causes: Sequence[Cause]) -> tuple[Kind, str]:
@@ -170,6 +174,71 @@ def test_who_runs_beside_the_holder_does_not_have_the_gil() -> None:
     assert "GIL" not in told.get("outside", "")
 
 
+def pool_rows() -> list[PathSample]:
+    """What runs alone for 600 ms, then two threads of a pool that take turns, each asleep while the other runs."""
+    rows = [row("main; prepare", 600, 1, 1)]
+    for tid in (2, 3):
+        rows += [row(THREAD, 300, 1, tid), row(f"{THREAD}; std::cond; [waits: GIL]", tid=tid, wait=300)]
+    return rows
+
+
+def parted(rows: Sequence[PathSample], *numbers: Sequence[int]) -> list[Interval]:
+    """Rows by their numbers, one interval after the other."""
+    return [
+        Interval(at, at + 1, (), {one: rows[one].metrics for one in part}) for at, part in enumerate(numbers)
+    ]
+
+
+@pytest.mark.parametrize("is_known_when", [True, False])
+def test_serial_code_is_not_the_gils_for_what_a_pool_waits_for_later(is_known_when: bool) -> None:
+    """GIVEN a call of joblib's with threads THEN what the program does before it is serial code, and the call's work
+    the GIL's: each other one of its threads sleeps for it."""
+    rows = pool_rows()
+    intervals = parted(rows, [0], [1, 2, 3, 4]) if is_known_when else []
+    causes = causes_of(rows, CORES, "none", intervals=intervals)
+    assert named(causes) == {("prepare", Kind.SERIAL), ("worker", Kind.LOCK)}
+
+
+def test_of_two_that_never_give_the_gil_away_it_is_the_one_beside_which_others_wait() -> None:
+    rows = [row("main; setup", 700, 1, 1), row("main; hog", 700, 1, 1)]
+    rows.append(row(f"{THREAD}; std::cond; [waits: GIL]", tid=2, wait=700))
+    causes = causes_of([*rows, *balanced()], CORES, "none", intervals=parted(rows, [0], [1, 2]))
+    assert named(causes) == {("setup", Kind.SERIAL), ("hog", Kind.LOCK)}
+
+
+def test_those_who_take_turns_do_so_too_where_nobody_looked_what_they_wait_for() -> None:
+    """GIVEN switches that soon are too dear to follow THEN the idleness of threads that took turns is still the
+    lock's."""
+    rows = [*balanced(), *pool_rows()[1:], row(THREAD, 400, 1, 2), row(THREAD, 400, 1, 3)]
+    rows.append(row(f"{THREAD}; [asleep, not looked where]", tid=3, wait=900))
+    intervals = parted(rows, range(6), [6, 7, 8])
+    causes = causes_of(rows, CORES, "none", intervals=intervals)
+    assert first(causes) == (Kind.LOCK, "worker") and "0.6 s" in causes[0].what
+
+
+def test_who_has_the_gil_where_threads_are_not_told_apart() -> None:
+    """Those who want it do next to nothing with it, so they do not have it either."""
+    rows = [row("main; hog", 1000, 1, 0), row("main; asker", 10, 1, 0)]
+    rows.append(row("main; asker; std::cond; [waits: GIL]", tid=0, wait=1800))
+    assert (Kind.LOCK, "hog") == first(found(*balanced(), *rows))
+
+
+def test_another_processs_gil_is_nobodys_here() -> None:
+    rows = [row("main; prepare", 600, 1, 1), row("main; share", 600, 2, 1, pid=8)]
+    rows.append(row("main; share; std::cond; [waits: GIL]", tid=2, wait=600, pid=8))
+    assert Kind.LOCK not in {cause.kind for cause in found(*balanced(), *rows)}
+
+
+@pytest.mark.parametrize(("works", "kind"), [(10, Kind.SERIAL), (200, Kind.LOCK)])
+def test_a_thread_that_feeds_other_processes_does_not_keep_cores_idle(works: int, kind: Kind) -> None:
+    """multiprocessing.Queue: each item goes through a thread that wants the GIL for a moment; it is the other processes
+    that have nothing to do, for the producer is slow."""
+    rows = [row("main; produce", 550, 1, 1), row("main; produce", 300, 2, 1)]
+    rows += [row("main; consume", 150, 2, tid, pid=tid) for tid in (8, 9)]
+    rows += [row(f"{THREAD}; std::cond; [waits: GIL]", tid=2, wait=400), row(f"{THREAD}; feed", works, 2, 2)]
+    assert first(found(*rows)) == (kind, "produce")
+
+
 @pytest.mark.parametrize("begin", ["main; pthread_create; ", ""])  # attached: who created them was not seen
 def test_who_takes_a_lock_that_others_sleep_for_holds_it(begin: str) -> None:
     """A writer keeps readers out for as long as it works; each function has one thread."""
@@ -196,6 +265,66 @@ def test_the_function_that_takes_a_lock_is_named_not_what_runs_meanwhile() -> No
             row(f"{THREAD}; append; pthread_mutex_lock; [waits: lock]", tid=tid, wait=150),
         ]
     assert first(found(*balanced(), *rows)) == (Kind.LOCK, "append")
+
+
+@pytest.mark.parametrize(("waits", "told"), [("GOMP_taskwait", True), ("GOMP_barrier", False)])
+@pytest.mark.parametrize("works", [(600, 400), (1000, 0)])
+def test_tasks_that_are_waited_for_one_by_one_are_who_waits(
+    works: Sequence[int], waits: str, told: bool
+) -> None:
+    """GIVEN a taskwait in the loop that creates tasks THEN the loop's function is named; whoever comes first runs the
+    task, in which nothing is wrong."""
+    rows = [row("main; sweep; refine", work, 1, tid) for tid, work in enumerate(works, 1) if work]
+    for one in rows:
+        one.physical = one.path[-1:]
+    rows += [row(f"main; sweep; {waits}", tid=tid, spin=300) for tid in (1, 2)]
+    (cause,) = found(*rows, *balanced(), runtime="libgomp")
+    assert ((cause.kind, cause.function) == (Kind.SERIAL, "sweep")) == told
+    assert ("taskwait" in cause.remedy) == told
+
+
+def test_processes_that_wait_for_a_lock_in_shared_memory() -> None:
+    rows = []
+    for pid in (7, 8, 9):
+        rows += [row("main; solve", 100, 2, pid, pid=pid), row("main; log_result", 200, 1, pid, pid=pid)]
+        rows.append(row("main; log_result; pthread_mutex_lock; [waits: lock]", tid=pid, pid=pid, wait=400))
+    assert first(found(*rows)) == (Kind.LOCK, "log_result")
+
+
+@pytest.mark.parametrize(("small", "kind"), [(50, Kind.IMBALANCE), (220, Kind.STARVED)])
+def test_threads_that_are_started_for_unequal_pieces(small: int, kind: Kind) -> None:
+    """std::async, twice in each round, and main waits for both: the largest pieces are as large as each other."""
+    rows = []
+    for tid in range(10, 16):
+        rows += [row(f"{THREAD}; integrate", 250 - small, 1, tid), row(f"{THREAD}; integrate", small, 2, tid)]
+        rows.append(row(f"{THREAD}; integrate", small, 2 if kind is Kind.IMBALANCE else 1, tid + 10))
+    assert first(found(*rows))[0] is kind
+
+
+def test_very_many_threads_that_wait_in_turn_are_counted() -> None:
+    """A server with a thread for each request; nobody has done much of it."""
+    rows = []
+    for tid in range(100, 200):
+        rows += [
+            row(f"{THREAD}; render", 20, 1, tid),
+            row(f"{THREAD}; pthread_mutex_lock; [waits: lock]", tid=tid, wait=60),
+        ]
+    (cause,) = found(*rows)
+    assert cause.kind is Kind.LOCK and "100 threads" in cause.what
+
+
+def test_unequal_shares_are_told_where_they_are_made() -> None:
+    """GIVEN one of two threads with nearly all the work, which it does alone THEN the loop that is shared out is named,
+    and no function that all threads call."""
+    rows = [
+        row("main; grid; cell", 700, 1, 1),
+        row("main; grid; cell", 100, 2, 1),
+        row("main; grid; cell", 100, 2, 2),
+    ]
+    for one in rows:
+        one.physical = one.path[-2:]
+    causes = found(*rows, *balanced(), runtime="libgomp")
+    assert first(causes) == (Kind.IMBALANCE, "grid")
 
 
 def test_a_small_callee_does_not_stand_for_its_callers_lock() -> None:
@@ -311,6 +440,23 @@ def test_threads_that_a_routine_goes_through_are_not_too_many(elapsed_s: float, 
     assert cause.kind is kind
 
 
+@pytest.mark.parametrize(("takes", "kind"), [(0, Kind.SERIAL), (6, Kind.LOCK)])
+@pytest.mark.parametrize("unequal", [1, 5])
+def test_routines_that_work_one_at_a_time_do_so_on_a_busy_machine_too(
+    takes: int, kind: Kind, unequal: int
+) -> None:
+    """Go: no thread sleeps for a mutex, nor for a routine that goes from one thread to the next; those without a
+    routine sleep in the scheduler. A third of the time the collector of garbage runs beside it."""
+    rows = []
+    for tid, work in ((1, 100 * unequal), (2, 100), (3, 100)):
+        rows += [row("main; add", 2 * work, 1, tid, ready=5 * work), row("main; add", work, 2, tid)]
+        rows.append(row("main; add; sync.(*Mutex).Lock", takes, 1, tid))
+        rows.append(row("std::scheduler; [waits: condition]", tid=tid, wait=900))
+    causes = found(*rows)
+    assert first(causes) == (kind, "add")
+    assert ("sync.(*Mutex).Lock" in causes[0].what) == (kind is Kind.LOCK)
+
+
 def test_pools_processes_are_not_told_to_be_processes() -> None:
     """multiprocessing.Pool: the parent makes and pickles what the others work on. Its own idle threads want the GIL."""
     rows = [row("main; score", 600, 1, 1, pid=7), row("main; score", 200, 2, 1, pid=7)]
@@ -341,6 +487,16 @@ def test_a_program_that_is_read_in_from_disk_before_it_runs(wait: str, told: boo
     for cause in causes:
         assert (cause.kind, cause.function, cause.lost_ns) == (Kind.STALL, "", pytest.approx(500e6))
         assert cause.what.startswith("nobody works for 0.25 s while files are read in")
+
+
+@pytest.mark.parametrize("name", ["ar+0x58b0", "scan"])
+def test_tools_that_are_read_in_from_disk_are_told_as_such(name: str) -> None:
+    """make starts programs that nobody has symbols of, for the first time; a program that scans a file it maps is
+    another thing."""
+    (cause,) = found(*balanced(), row(f"main; {name}; read; [waits: page fault]", stall=400))
+    assert (cause.kind, cause.lost_ns) == (Kind.STALL, pytest.approx(400e6))
+    assert cause.function == ("scan" if name == "scan" else "")
+    assert ("measure again" in cause.remedy) == (name != "scan")
 
 
 @pytest.mark.parametrize(("without_core", "kind"), [(1600, Kind.BUSY_MACHINE), (700, Kind.STARVED)])

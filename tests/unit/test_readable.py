@@ -75,6 +75,16 @@ def test_imports_are_one_frame_but_for_the_programs_own_code() -> None:
     assert folded(main, IMPORTLIB) == ["<module>", "[import]"]
 
 
+def test_what_is_compiled_as_it_is_called_is_one_frame() -> None:
+    main = python("main", "/home/u/run.py")
+    numba = "/home/u/.venv/lib/python3.11/site-packages/numba/core/"
+    inside = (
+        python("_compile_for_args", numba + "dispatcher.py"),
+        python("run_pass", numba + "typed_passes.py"),
+    )
+    assert folded(main, *inside, library("malloc")) == ["main", "[compile numba]"]
+
+
 def test_the_interpreter_itself_is_one_word() -> None:
     inside = Frame("python3.11+0x5cfb6a", module="/usr/bin/python3.11", address=0x5CFB6A)
     assert folded(python("f", "/home/u/run.py"), inside, inside) == ["f", "[python]"]

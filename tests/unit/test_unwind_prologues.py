@@ -58,6 +58,19 @@ FUNCTIONS = {
         "mov %rsp, %rdx\nand $-32, %rsp\nnop\n",
         [pack(RuleType.RSP, 8), pack_register(RDX, 8, False)],
     ),
+    "frame_pointer": (
+        "push %rbp\nmov %rsp, %rbp\npush $1\nsub $24, %rsp\n1: push (%rax)\ndec %rcx\njg 1b\ncall *%rdx\nleave\nret\n",
+        [pack(RuleType.RSP, 8), pack(RuleType.RSP, 16, 2), pack(RuleType.RBP, 16, 2)],
+    ),
+    "frame_pointer_reused": (
+        "push %rbp\nmov %rsp, %rbp\npush %rbx\nmov %rdi, %rbp\nnop\n",
+        [
+            pack(RuleType.RSP, 8),
+            pack(RuleType.RSP, 16, 2),
+            pack(RuleType.RBP, 16, 2),
+            pack(RuleType.RSP, 24, 2),
+        ],
+    ),
     "by_r10": (
         "push %rbp\nmov %rsp, %r10\nand $-32, %rsp\nnop\n",
         [pack(RuleType.RSP, 8), pack(RuleType.RSP, 16, 2), pack_register(R10, 16, False, 2)],

@@ -84,6 +84,11 @@ class Diagnosis:
     remedy: str
     is_likely: bool = True
     """False where nothing speaks for this kind but that no other one fits."""
+    is_creators: bool = False
+    """Whether to name who creates these pieces of work and waits for them, not what they do."""
+    is_loading: bool = False
+    """Whether it is of no function's making, but that files of a program are not in memory yet: told once, without a
+    place, for all where it is so."""
 
 
 def runtime_in_use(runtime: str, samples: Iterable[PathSample]) -> str:

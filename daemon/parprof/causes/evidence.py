@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from parprof.causes.barriers import is_barrier
-from parprof.causes.ownership import Owner
+from parprof.causes.gil import NOTHING, Beside, beside
+from parprof.causes.ownership import Owner, script_folders
 from parprof.causes.routes import Route, RouteFinder, RouteStep
 from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
 from parprof.metrics import WAIT, Metrics, add_to
-from parprof.model import PathSample
+from parprof.model import Interval, PathSample
 
 ThreadLabel = tuple[int, int, str]
 """Process, number and name of a thread; files of before have no numbers."""
@@ -46,6 +47,13 @@ class SampleRoute(NamedTuple):
     route: Route
     is_idler: bool = False
     """Whether its thread did next to nothing but sleep."""
+    beside: Beside = NOTHING
+    """What other threads waited for meanwhile."""
+
+    @property
+    def function(self) -> str:
+        """What it was in besides the program, and what it waits for there, if it does."""
+        return self.runtime.partition(":")[2]
 
 
 @dataclass(slots=True)
@@ -60,22 +68,26 @@ class Tally:
     """By kind of overhead and name of the runtime's, or the system's, function that ran innermost."""
     idlers: dict[str, float] = field(default_factory=dict)
     """By such a function: for how long threads slept in it that did next to nothing else."""
-    imports: dict[str, float] = field(default_factory=dict)
-    """Idleness beside imports that the program's own code asked for, by module."""
+    prepares: dict[str, float] = field(default_factory=dict)
+    """Core time unused while the program's own code imported or had compiled something, by what that was."""
     in_region_ns: float = 0.0
     """Work on behalf of a parallel region, task or thread that begins at this place."""
+    beside: Beside = field(default_factory=Beside)
+    """Waiting of others for the interpreter's lock that was beside this."""
 
     def add(self, row: SampleRoute) -> None:
         """Add samples of one thread."""
         self.metrics.add(row.metrics)
         add_to(self.threads, row.thread, row.metrics)
+        if row.beside is not NOTHING:
+            self.beside.add(row.beside)
         if row.runtime:
             add_to(self.runtime, row.runtime, row.metrics)
             if row.is_idler:
-                function = row.runtime.partition(":")[2]
-                self.idlers[function] = self.idlers.get(function, 0.0) + row.metrics[WAIT]
-        if module := row.route.imports:
-            self.imports[module] = self.imports.get(module, 0.0) + row.metrics.idleness_ns
+                self.idlers[row.function] = self.idlers.get(row.function, 0.0) + row.metrics[WAIT]
+        if what := row.route.prepares:
+            unused_ns = row.metrics.idleness_ns + row.metrics.stall_ns
+            self.prepares[what] = self.prepares.get(what, 0.0) + unused_ns
 
     def merge(self, other: Tally) -> None:
         """Add all of another one."""
@@ -86,9 +98,10 @@ class Tally:
             add_to(self.runtime, name, metrics)
         for function, wait_ns in other.idlers.items():
             self.idlers[function] = self.idlers.get(function, 0.0) + wait_ns
-        for module, idleness_ns in other.imports.items():
-            self.imports[module] = self.imports.get(module, 0.0) + idleness_ns
+        for what, unused_ns in other.prepares.items():
+            self.prepares[what] = self.prepares.get(what, 0.0) + unused_ns
         self.in_region_ns += other.in_region_ns
+        self.beside.add(other.beside)
         self.called_back_ns += other.called_back_ns
 
 
@@ -146,8 +159,10 @@ class Place:
 class Evidence:
     """A program's samples as places. ``root`` is nameless and stands for the program."""
 
-    def __init__(self, samples: Sequence[PathSample], cores: int = 1) -> None:
-        """``cores``: n, by which core time is time."""
+    def __init__(
+        self, samples: Sequence[PathSample], cores: int = 1, intervals: Sequence[Interval] = ()
+    ) -> None:
+        """``cores``: n, by which core time is time. ``intervals``: what of the samples was when, if that is known."""
         self.root = Place(Procedure())
         self.unnamed = Tally()
         """Samples in which nothing of the program's own was found."""
@@ -156,6 +171,9 @@ class Evidence:
         self.functions: dict[Procedure, float] = defaultdict(float)
         """Work by function, itself and what it calls."""
         rows = _rows(with_sleepers(samples, cores))
+        found = beside(samples, [row.function for row in rows], intervals)
+        for number, others in found.items():
+            rows[number] = rows[number]._replace(beside=others)
         self._grow(_with_beginnings(rows))
         for place in reversed(list(self.root.walk())):  # callees before their callers
             place.regions_ns += place.all.in_region_ns
@@ -213,12 +231,15 @@ def _rows(samples: Sequence[PathSample]) -> list[SampleRoute]:
     What a library does in threads of its own is as a rule not the work of who happened to start them, by an import,
     say. Where it is most of what the program does, the program had it done: compressors, encoders.
     """
-    rows = _rows_by(RouteFinder(), samples)
+    folders = script_folders(
+        frame for path in {id(one.path): one.path for one in samples}.values() for frame in path
+    )
+    rows = _rows_by(RouteFinder(folders), samples)
     whole = sum(row.metrics.work_ns for row in rows)
     of_libraries = sum(row.metrics.work_ns for row in rows if row.route.is_of_library)
     if of_libraries <= _MOST_WORK * whole:
         return rows
-    return _rows_by(RouteFinder(joins_libraries=True), samples)
+    return _rows_by(RouteFinder(folders, joins_libraries=True), samples)
 
 
 def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleRoute]:

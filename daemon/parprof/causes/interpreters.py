@@ -11,13 +11,15 @@ from parprof.causes.evidence import Evidence
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, knows_how_to_name, nameless_share
 from parprof.causes.ownership import interpreter
 from parprof.causes.processes import lone_process
-from parprof.causes.shares import many_processes, one_at_a_time, workers
-from parprof.causes.sites import LossSite, alone, effort_ns, is_single, lost_ns
+from parprof.causes.shares import many_processes, one_at_a_time
+from parprof.causes.sites import LossSite, alone, effort_ns, is_single, knows_threads, lost_ns, workers
 from parprof.model import PathSample
 
 _LEAST = 0.1
 """Of all effort: what is lost there is named from here on."""
 _MOSTLY = 0.8
+_FIRST = 0.6
+"""Of the idleness: as much while one of several threads works is that one's, as beside V8's, which help it at times."""
 _OFTEN = 0.25
 """Of its time: a thread that is alone for less loses in another way."""
 _LOCKS = (
@@ -32,7 +34,7 @@ def of_interpreter(
 ) -> tuple[LossSite, Diagnosis] | None:
     """What is lost where nothing of the program's was seen, and what can be said of it; ``None``: nothing."""
     name = interpreter(setting.program)
-    lost = lost_ns(evidence.unnamed.metrics)
+    lost = lost_ns(evidence.unnamed.metrics) - evidence.unnamed.metrics.stall_ns
     if not name or lost < _LEAST * effort_ns(setting.total):
         return None
     site = LossSite(evidence.root, evidence.unnamed, None, whole=False)
@@ -61,8 +63,14 @@ def _turns(site: LossSite, setting: Setting, name: str, remedy: str) -> Diagnosi
 
 
 def _alone(site: LossSite, setting: Setting, name: str, remedy: str) -> Diagnosis | None:
-    by_itself = alone(site.tally.metrics, setting.cores)
-    if not is_single(site.tally, setting.cores) or by_itself < _OFTEN:
+    tally = site.tally
+    first = max(tally.threads.values(), key=lambda metrics: metrics.idleness_ns, default=tally.metrics)
+    if not knows_threads(tally) or first.idleness_ns < _FIRST * tally.metrics.idleness_ns:
+        first = tally.metrics
+        if not is_single(tally, setting.cores):
+            return None
+    by_itself = alone(first, setting.cores)
+    if by_itself < _OFTEN:
         return None
     if by_itself < _MOSTLY:  # as one that makes what others wait for
         told = f"one thread works {_where(name)}, {100 * by_itself:.0f} % of that time alone"

@@ -16,21 +16,45 @@ from parprof.causes.machine import machine, too_many_threads
 from parprof.causes.processes import busiest_process, lone_process
 from parprof.causes.shares import (
     MOSTLY,
+    goes_through_threads,
     imbalance_ratio,
     is_mostly_one,
     many_processes,
     one_at_a_time,
+)
+from parprof.causes.sites import (
+    ALONE,
+    LossSite,
+    alone,
+    is_single,
+    knows_threads,
+    lost_ns,
+    share_of_first,
+    unused_ns,
     workers,
 )
-from parprof.causes.sites import ALONE, LossSite, alone, is_single, knows_threads, lost_ns, share_of_first
 from parprof.causes.stalls import stall
-from parprof.causes.waiting import is_lock, queue_of, waits_around
+from parprof.causes.waiting import is_lock, queue_of, task_waits
 from parprof.metrics import WAIT
 
 _SPINS = 0.1
 """Of the work: beside so much spinning, who works alone does not look quite alone."""
-_IMPORTS = 0.6
-"""So much of the idleness at a place is imports if that is what is said of it."""
+_PREPARES = 0.6
+"""So much of the idleness at a place is imports, or functions that are compiled, if that is what is said of it."""
+_PREPARED = {
+    "import": (
+        "imports {}",
+        "import less of it, or where it is needed (python -X importtime tells what takes long)",
+    ),
+    "compile": (
+        "has functions compiled by {}",
+        "keep what was compiled for the next time (cache=True), compile fewer versions, or let other work go on "
+        "meanwhile",
+    ),
+}
+"""What is said of it, and what helps."""
+_UNEQUAL, _OFTEN_ALONE = 1.4, 0.3
+"""The largest of several pieces over their mean, from which on they are unequal; and how far threads are alone then."""
 _GIVES = re.compile(r".*(?:send|push|\bput)", re.IGNORECASE)
 _CREATE = re.compile(r"_*(?:GI_+|libc_)*(?:pthread_create|thrd_create|v?fork\b|posix_spawn|clone)")
 
@@ -85,26 +109,21 @@ _TOO_FINE = {
 }
 
 
-def _others_wait(site: LossSite, setting: Setting) -> bool:
-    """Whether threads sleep here, or in its callers; taken for granted where nobody looked where threads sleep.
-
-    Else it is one piece of work that goes from thread to thread, as routines do in languages with a scheduler of their
-    own (Go).
-    """
-    return not setting.total[WAIT] or waits_around(site) is not None
-
-
 def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     idle = setting.cores - 1
     others = "the other core is idle" if idle == 1 else f"{idle} of {setting.cores} cores are idle"
-    if site.region is None and (module := _imports(site.tally)):
-        return Diagnosis(
-            Kind.SERIAL,
-            f"one thread imports {module} most of that time, {others}",
-            "import less of it, or where it is needed (python -X importtime tells what takes long)",
-        )
+    if site.region is None and (prepared := _prepares(site.tally)):
+        told, remedy = _PREPARED[prepared.partition(" ")[0]]
+        does = told.format(prepared.partition(" ")[2])
+        return Diagnosis(Kind.SERIAL, f"one thread {does} most of that time, {others}", remedy)
     metrics = site.tally.metrics
     is_one = is_mostly_one(site, setting)
+    if not is_one and goes_through_threads(site, setting):
+        turns = f"one thread at a time works, {len(workers(site.tally))} of them in turn: {others}"
+        remedy = (
+            "run it in parallel, or beside other work; if routines wait for a lock here, hold it for shorter"
+        )
+        return Diagnosis(Kind.SERIAL, turns, remedy)
     # outside of OpenMP a thread that spins counts as working until a sample finds it there
     spins = not setting.is_openmp and setting.total.spin_ns > _SPINS * setting.total.work_ns
     # and where it is known how threads wait, others that worked for a moment are no reason to doubt it
@@ -129,11 +148,10 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
             "run it in parallel, or beside other work",
         )
     if not is_single(site.tally, setting.cores):
-        if site.region is None and one_at_a_time(site, setting) and not _others_wait(site, setting):
-            turns = f"one thread at a time works, {len(workers(site.tally))} of them in turn: {others}"
-            return Diagnosis(Kind.SERIAL, turns, "run it in parallel, or beside other work")
-        return None
+        return _one_task_at_a_time(site, setting, others)
     if site.region is not None and setting.is_openmp:
+        if (task := _one_task_at_a_time(site, setting, others)) is not None:
+            return task
         return Diagnosis(
             Kind.SERIAL,
             f"one thread works, its team waits: {others}",
@@ -145,11 +163,27 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     return Diagnosis(Kind.SERIAL, f"one thread works, {others}", f"{remedy}, or beside other work")
 
 
-def _imports(tally: Tally) -> str:
-    """The module that is imported while cores are idle here; empty if it is mostly something else that goes on then."""
-    if sum(tally.imports.values()) < _IMPORTS * tally.metrics.idleness_ns:
+def _one_task_at_a_time(site: LossSite, setting: Setting, others: str) -> Diagnosis | None:
+    """Tasks of which each is waited for before there is another one."""
+    if site.region is None or not setting.is_openmp or not one_at_a_time(site, setting):
+        return None
+    if task_waits(site.region.parent) is None:
+        return None
+    threads = len(workers(site.tally))
+    turns = f", on {threads} threads in turn" if threads > 1 else ""
+    return Diagnosis(
+        Kind.SERIAL,
+        f"one task at a time runs{turns}: {others}",
+        "wait once for all tasks (taskwait behind the loop that creates them), and let fewer depend on others",
+        is_creators=True,
+    )
+
+
+def _prepares(tally: Tally) -> str:
+    """What is imported or compiled while cores are idle here; empty if mostly something else goes on then."""
+    if sum(tally.prepares.values()) < _PREPARES * unused_ns(tally.metrics):
         return ""
-    return max(tally.imports, key=lambda module: tally.imports[module], default="")
+    return max(tally.prepares, key=lambda what: tally.prepares[what], default="")
 
 
 def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
@@ -166,7 +200,7 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     if knows_threads(tally):
         ratio = imbalance_ratio(tally, setting.cores)
         if ratio < 1.2:
-            return None
+            return _unequal_pieces(site, setting)
         if (few := len(workers(tally))) < setting.cores and imbalance_ratio(tally, few) < 1.2:
             return _too_few_threads(few, setting)
         shown = f", {ratio:.1f}:1" if ratio < 10 else f", {ratio:.0f}:1"
@@ -177,6 +211,24 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     if many_processes(tally) > 1:
         who, shown = "processes", f"{shown} (most: {busiest_process(tally)})"
     return Diagnosis(Kind.IMBALANCE, f"{who} have unequal shares of the work{shown}", remedy)
+
+
+def _unequal_pieces(site: LossSite, setting: Setting) -> Diagnosis | None:
+    """Threads that are started for a piece of work each, as std::async does: the longest ones say nothing of how those
+    that ran beside them differ, but all of them do."""
+    if site.region is None or many_processes(site.tally) > 1:
+        return None
+    works = [site.tally.threads[thread].work_ns for thread in workers(site.tally)]
+    if len(works) <= setting.cores or max(works) < _UNEQUAL * sum(works) / len(works):
+        return None
+    if alone(site.tally.metrics, setting.cores) < _OFTEN_ALONE:
+        return None
+    shown = f"the largest {max(works) / min(works):.1f} times the smallest"
+    return Diagnosis(
+        Kind.IMBALANCE,
+        f"{len(works)} threads have pieces of unequal sizes, {shown}",
+        "pieces of equal size, or smaller ones that are fetched by whoever is free",
+    )
 
 
 def _too_few_threads(threads: int, setting: Setting) -> Diagnosis:

@@ -8,22 +8,22 @@ from parprof.causes.barriers import BARRIERS
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.machine import is_busy
 from parprof.causes.shares import (
+    goes_through_threads,
     is_mostly_one,
     leading,
     many_processes,
     one_at_a_time,
     shares_explain,
-    workers,
 )
-from parprof.causes.sites import LossSite, alone, is_single
+from parprof.causes.sites import LossSite, alone, is_single, workers
 from parprof.causes.stalls import wait_of
 from parprof.causes.waiting import (
     exclusive_waits,
     is_arrival,
     is_exclusive,
     is_lock,
-    script_waits,
     waits_around,
+    waits_of,
 )
 from parprof.metrics import WAIT
 
@@ -32,6 +32,8 @@ _LONGEST = 60
 """A longer name of a function, as that of a template, tells a reader nothing."""
 _FOR_THAT_LOCK = 0.6
 """Of the idleness at a place: if others sleep so long for a lock, it is that which makes cores idle."""
+_LEAST_TAKEN, _TAKEN = 5, 0.005
+"""Samples, and of all samples: a lock that is taken so often is what routines wait for that work one at a time."""
 _GIL_REMEDY = "use processes (multiprocessing, concurrent.futures), or a library that gives the lock away"
 _NAMELESS = re.compile(r"\[(?:lib)|.*\+0x")
 """Functions of stripped runtimes: in the middle of a region threads wait there for locks, seldom for anything else."""
@@ -49,6 +51,8 @@ def lock(site: LossSite, setting: Setting) -> Diagnosis | None:
         return lock_diagnosis(site, setting, "others wait for a lock that it holds:")
     if is_single(site.tally, setting.cores):
         return _lock_of_one(site, setting)
+    if goes_through_threads(site, setting):
+        return _lock_of_routines(site, setting)
     seen, barriers, nameless = (
         sum(found.samples for name, found in site.tally.runtime.items() if holds(name.partition(":")[2]))
         for holds in (is_lock, BARRIERS.match, _NAMELESS.match)
@@ -61,18 +65,18 @@ def lock(site: LossSite, setting: Setting) -> Diagnosis | None:
 
 
 def _gil(site: LossSite, setting: Setting, *, is_held: bool) -> Diagnosis | None:
-    """Something runs here, and others sleep for as long to get the interpreter's lock.
+    """Something runs here, and meanwhile others sleep for as long to get the interpreter's lock.
 
     ``is_held``: samples showed that it has that lock. Who works alone has it; of several that work, one.
     """
-    gil_ns, locks_ns = script_waits(site)
-    if not gil_ns or gil_ns < _FOR_THAT_LOCK * site.tally.metrics.idleness_ns:
+    others = site.tally.beside
+    if not others.gil_ns or others.idle_ns < _FOR_THAT_LOCK * site.tally.metrics.idleness_ns:
         return None
     is_held = is_held or alone(site.tally.metrics, setting.cores) >= _FOR_THAT_LOCK
     who = "it" if is_held else "it, or what runs beside it,"
-    told = f"others wait for the interpreter's lock (the GIL), which {who} has: {gil_ns / 1e9:.1f} s"
-    if locks_ns > 0.3 * gil_ns:
-        told += f", and {locks_ns / 1e9:.1f} s for locks of its own (who holds those is not told)"
+    told = f"others wait for the interpreter's lock (the GIL), which {who} has: {others.gil_ns / 1e9:.1f} s"
+    if others.locks_ns > 0.3 * others.gil_ns:
+        told += f", and {others.locks_ns / 1e9:.1f} s for locks of its own (who holds those is not told)"
     return Diagnosis(Kind.LOCK, told, _GIL_REMEDY)
 
 
@@ -88,13 +92,29 @@ def _lock_of_one(site: LossSite, setting: Setting) -> Diagnosis | None:
     return Diagnosis(Kind.LOCK, told, "hold it for shorter: prepare what it guards first, then exchange it")
 
 
+def _lock_of_routines(site: LossSite, setting: Setting) -> Diagnosis | None:
+    """Of routines that wait for a lock no thread sleeps for it, but whoever has a core is seen to take it."""
+    taken = (
+        found.samples for name, found in site.tally.runtime.items() if is_exclusive(name.partition(":")[2])
+    )
+    if sum(taken) < max(_LEAST_TAKEN, _TAKEN * site.tally.metrics.samples):
+        return None
+    return lock_diagnosis(site, setting, "one works, the others wait in turn:")
+
+
 def _waits_in_turn(site: LossSite, setting: Setting, *, is_lock_likely: bool) -> bool:
     """Whether threads work here one at a time, and the others wait meanwhile, as far as is known for a lock.
 
     ``is_lock_likely``: by the samples of the site itself, where nobody looked at how threads wait.
     """
-    if site.is_mixed or many_processes(site.tally) > 1 or is_mostly_one(site, setting):
+    if site.is_mixed or is_mostly_one(site, setting):
         return False
+    if (
+        many_processes(site.tally) > 1
+    ):  # of a lock in memory that they share; else each waits for threads of its own
+        among = waits_of(site.function.all)
+        exclusive = sum(amount for name, amount in among.items() if is_exclusive(name))
+        return exclusive >= _FOR_THAT_LOCK * site.tally.metrics.idleness_ns > 0
     waits = waits_around(site)
     if waits is None:
         return not setting.total[WAIT] and is_lock_likely and one_at_a_time(site, setting)
@@ -120,9 +140,13 @@ def _is_in_turn(site: LossSite, waits: float) -> bool:
 def lock_diagnosis(site: LossSite, setting: Setting, what: str) -> Diagnosis:
     """``what``: the beginning of what is told, to which how many threads or how much of the time is added."""
     name = leading(site.tally, holds=is_lock)
-    if len(name) > _LONGEST or name.startswith(("_ZN", "_R")):
+    if (
+        len(name) > _LONGEST
+        or name.startswith(("_ZN", "_R"))
+        or (setting.has_scripts and "gil" in name.lower())
+    ):
         name = ""
-    told = f"{what} {len(workers(site.tally))} threads"
+    told = f"{what} {len(workers(site.tally)) or len(site.tally.threads)} threads"
     if what.startswith("the lock itself"):
         metrics = site.tally.metrics
         told = f"{what} {100 * metrics.overhead_ns / max(metrics.work_ns, 1):.0f} % of the CPU time"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
-from parprof.causes.shares import shares_explain, workers
-from parprof.causes.sites import LossSite, is_single, lost_ns
+from parprof.causes.shares import goes_through_threads, shares_explain
+from parprof.causes.sites import LossSite, is_single, lost_ns, workers
 from parprof.metrics import STOLEN, Metrics
 
 _CROWD = 20
@@ -38,7 +38,8 @@ def machine(site: LossSite, setting: Setting) -> Diagnosis | None:
         return crowd
     if is_single(site.tally, setting.cores) or not is_busy(metrics):
         return None
-    if shares_explain(site.tally, setting.cores):
+    # routines wait for each other without a thread that sleeps; on a busy machine threads sleep, or have no core
+    if shares_explain(site.tally, setting.cores) or goes_through_threads(site, setting):
         return None
     is_crowded = len(workers(site.tally)) > setting.cores and _want_more_than_there_is(metrics, setting)
     if is_crowded:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Collection, Iterable
 from enum import IntEnum
 
 from parprof.files.dso import ANONYMOUS
@@ -31,7 +32,7 @@ class Owner(IntEnum):
 
 _SYSTEM_MODULES = re.compile(
     r"\[|linux-vdso|ld[-.]|(?:lib(?:c|m|dl|rt|pthread|util|stdc\+\+|c\+\+|c\+\+abi|gcc_s|unwind|gfortran|quadmath|flang\w*|"
-    r"gomp|omp|iomp5|omp5|tbb|tbbmalloc|opencilk|cilkrts|cilk|jemalloc|tcmalloc|mimalloc|jvm|jli|node|ruby|julia|R)(?!\w)"
+    r"gomp|omp|iomp5|omp5|tbb|tbbmalloc|opencilk|cilkrts|cilk|jemalloc|tcmalloc|mimalloc|jvm|jli|jimage|java|verify|node|ruby|julia|R)(?!\w)"
     r"|lib(?:python|std-)\S*)[-.\d]*"
 )
 """Match the base names of files."""
@@ -65,12 +66,14 @@ _LIBRARY_NAMES = re.compile(
 _SCHEDULERS = re.compile(
     r".*/lib/python\d[\d.]*/(?:asyncio|concurrent|multiprocessing|selectors\.py|threading\.py|socketserver\.py|sched\.py)"
 )
+_OF_ONE_PROJECT = 2
+"""So many folders have two files of one project in common, from the root on, as ``/home/me``."""
 _EXTENSION = re.compile(r"(\w+)\.(?:cpython|pypy)-\S+\.so")
 _SYSTEM_FOLDERS = re.compile(r"/(?:usr/|build/|lib|opt/|nix/|snap/|gnu/store/)|.*/(?:site|dist)-packages/")
 _COMPILED_SYSTEM = re.compile(
     r"\[|py::|(?:Builtin|BytecodeHandler|Stub|RegExp|Handler):|(?:\S+ )?node:internal|"
     r"Interpreter\Z|StubRoutines\b|I2C/C2I |\w+Blob\Z|[vi]table |\w+[ _]stub\b|Signature Handler|"
-    r"(?:[\w.$\[\]]+ )?(?:javax?|jdk|sun|com\.sun)\.|\[*L(?:javax?|jdk|sun|com/sun)/|"
+    r"(?:[\w.$\[\]]+ )?(?:javax?|jdk|sun|com\.sun)\.[^ (]*(?:\(|\Z)|\[*L(?:javax?|jdk|sun|com/sun)/|"
     r"\$(?:global::|(?:erts_\w+|erlang|lists|maps|sets|ordsets|orddict|dict|gb_\w+|proplists|queue|array|string|binary|"
     r"unicode|ets|dets|io|io_lib\w*|file|filelib|filename|re|rand|math|timer|proc_lib|gen|gen_\w+|supervisor|"
     r"code\w*|init|error_handler|prim_\w+|'Elixir\.(?:Enum|Map|List|String|Stream|Keyword|Task|GenServer|Agent)'):)"
@@ -80,10 +83,22 @@ Erlang, and what CPython puts before each of its functions for perf."""
 _ADDRESS = re.compile(r"0x[0-9a-f]+\Z|\[")
 
 
+def script_folders(frames: Iterable[Frame]) -> frozenset[str] | None:
+    """Where the scripts of a program lie; ``None`` if it runs none."""
+    files = {frame.file for frame in frames if frame.module == SCRIPT}
+    if not files:
+        return None
+    own = (file for file in files if file.startswith("/") and _by_source(file) is Owner.PROGRAM)
+    return frozenset(map(os.path.dirname, own))
+
+
 class Ownership:
     """Says whose code frames are, and remembers it."""
 
-    def __init__(self) -> None:
+    def __init__(self, folders: Collection[str] | None = None) -> None:
+        """``folders``: where the program's scripts lie, if it has some. A shared library of a script is its program's
+        only if it was made of sources near these: those of wheels were wherever its makers had them."""
+        self._folders = folders
         self._known: dict[tuple[str, str, str], Owner] = {}
 
     def of(self, frame: Frame) -> Owner:
@@ -91,8 +106,21 @@ class Ownership:
         key = frame.name, frame.module, frame.file
         owner = self._known.get(key)
         if owner is None:
-            owner = self._known[key] = _owner(frame)
+            owner = _owner(frame)
+            if owner is Owner.PROGRAM and (self._is_of_a_wheel(frame) or self._is_made(frame)):
+                owner = Owner.LIBRARY
+            self._known[key] = owner
         return owner
+
+    def _is_made(self, frame: Frame) -> bool:
+        """Whether it is text that a library put together and had run, as for a class of data, and not ``python -c``."""
+        return frame.module == SCRIPT and frame.file.startswith("<") and bool(self._folders)
+
+    def _is_of_a_wheel(self, frame: Frame) -> bool:
+        """Whether a script uses code that is not the program's, as far as sources tell."""
+        if self._folders is None or ".so" not in frame.module or frame.module.startswith("/"):
+            return False
+        return not any(_are_near(frame.file, folder) for folder in self._folders)
 
 
 def _owner(frame: Frame) -> Owner:
@@ -141,6 +169,21 @@ def _is_own_library(frame: Frame) -> bool:
     if frame.module.startswith("/"):
         return not _SYSTEM_FOLDERS.match(frame.module)
     return frame.file.startswith("/") and not _SYSTEM_FOLDERS.match(frame.file)
+
+
+def _are_near(file: str, folder: str) -> bool:
+    """Whether a source file may be of the same project as the scripts in a folder.
+
+    >>> _are_near("/home/me/p/src/fast.c", "/home/me/p/bin"), _are_near("/io/numba/_dispatcher.cpp", "/home/me/p")
+    (True, False)
+    """
+    parts, others = file.split("/")[1:-1], folder.split("/")[1:]
+    same = next(
+        (at for at, (one, other) in enumerate(zip(parts, others, strict=False)) if one != other), None
+    )
+    if same is not None:
+        return same >= _OF_ONE_PROJECT
+    return parts == others or (len(others) <= len(parts) and others != ["tmp"])
 
 
 def _by_source(file: str) -> Owner:

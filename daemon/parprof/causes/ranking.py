@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from parprof.attribution.gain import gain_bound
@@ -16,11 +16,11 @@ from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
 from parprof.causes.ownership import Owner
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns
-from parprof.causes.stalls import elapsed_of, while_loading
-from parprof.causes.waiting import is_lock
+from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
+from parprof.causes.waiting import is_lock, task_waits
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OVERHEAD, WAIT, Metrics
-from parprof.model import NOBODY, PathSample, Profile
+from parprof.model import NOBODY, Interval, PathSample, Profile
 
 MAX_CAUSES = 5
 LEAST_SAMPLES = 50
@@ -87,6 +87,7 @@ def find_causes(profile: Profile) -> list[Cause]:
         profile.elapsed_s,
         process.program,
         withheld_s=math.inf if account is None else account.withheld_s,
+        intervals=profile.intervals,
     )
     return [_with_names(cause, profile.samples, process.program) for cause in found]
 
@@ -113,11 +114,12 @@ def causes_of(
     program: str = "",
     *,
     withheld_s: float = math.inf,
+    intervals: Sequence[Interval] = (),
 ) -> list[Cause]:
     """The same from samples alone. ``cores``: n. ``runtime``: in whose words remedies are told. ``elapsed_s``: how long
     the program ran; 0: not known. ``program``: what was run, by its path or name. ``withheld_s``: core time that it
-    was not given."""
-    evidence = Evidence(samples, cores)
+    was not given. ``intervals``: what of the samples was when, if that is known."""
+    evidence = Evidence(samples, cores, intervals)
     total = evidence.root.all.metrics
     if cores < 2 or total.samples < LEAST_SAMPLES or not total.work_ns:
         return []
@@ -128,10 +130,11 @@ def causes_of(
         found = [(_serial_program(evidence, setting), 1.0)]
     else:
         judged = [(site, diagnose(site, setting)) for site in SiteSearch(evidence, cores).sites()]
+        loading = [site.tally.metrics for site, diagnosis in judged if diagnosis.is_loading]
+        judged = [(site, diagnosis) for site, diagnosis in judged if not diagnosis.is_loading]
         found = [_cause(site, diagnosis, setting) for site, diagnosis in _joined(judged)]
-        found += [
-            (cause, 1.0) for cause in (*_unseen(samples, setting), *_nowhere(evidence, setting, samples))
-        ]
+        nowhere = _nowhere(evidence, setting, samples, loading)
+        found += [(cause, 1.0) for cause in (*_unseen(samples, setting), *nowhere)]
     weighed = [
         (one.lost_ns * weight, one)
         for one, weight in found
@@ -215,6 +218,8 @@ def _locks_ns(tally: Tally) -> float:
 def _cause(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> tuple[Cause, float]:
     if diagnosis.kind is Kind.LOCK and site.region is not None and not is_single(site.tally, setting.cores):
         site.place = _where_locked(site)
+    elif diagnosis.is_creators:
+        site.place = task_waits(site.region and site.region.parent) or site.place
     function = site.function
     metrics = site.tally.metrics
     path = tuple(place.procedure.name for place in function.chain() if not place.procedure.is_loop)
@@ -273,16 +278,22 @@ def _unseen(samples: Sequence[PathSample], setting: Setting) -> list[Cause]:
     return [_without_place(Kind.STALL, metrics, setting, what, remedy)]
 
 
-def _nowhere(evidence: Evidence, setting: Setting, samples: Sequence[PathSample]) -> list[Cause]:
-    """What an interpreter loses in functions that are not known; else what is lost while a program is loaded."""
+def _nowhere(
+    evidence: Evidence, setting: Setting, samples: Sequence[PathSample], loading: Iterable[Metrics]
+) -> list[Cause]:
+    """What an interpreter loses in functions that are not known; else what is lost while a program is loaded.
+    ``loading``: of places where that is so."""
     found = of_interpreter(evidence, setting, samples)
     if found is not None:
         site, diagnosis = found
         metrics = site.tally.metrics
-    elif (loading := while_loading(evidence.unnamed, setting)) is not None:
-        metrics, diagnosis = loading
     else:
-        return []
+        metrics = loading_waits(evidence.unnamed)
+        for one in loading:
+            metrics.add(one)
+        if not metrics.stall_ns:
+            return []
+        diagnosis = while_read_in(metrics.stall_ns, setting)
     return [_without_place(diagnosis.kind, metrics, setting, diagnosis.what, diagnosis.remedy)]
 
 

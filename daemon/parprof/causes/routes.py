@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from parprof.causes.imports import first_imported, is_import
 from parprof.causes.ownership import SCRIPT, Owner, Ownership, runs_others_work
+from parprof.causes.preparing import prepared
 from parprof.cct.tree import Procedure
 from parprof.model import Frame, Path
 
@@ -56,8 +56,8 @@ class FrameFacts:
 class FrameBook:
     """The facts of all frames, each found once."""
 
-    def __init__(self) -> None:
-        """Know none yet."""
+    def __init__(self, folders: Collection[str] | None = None) -> None:
+        """Know none yet. ``folders``: see `Ownership`."""
         self.scripts: set[FrameFacts] = set()
         """Those of an interpreter's code."""
         self.creations: set[FrameFacts] = set()
@@ -67,7 +67,7 @@ class FrameBook:
         self._loops: set[FrameFacts] = set()
         self._known: dict[int, FrameFacts] = {}
         self._numbers: dict[Procedure, int] = {}
-        self._ownership = Ownership()
+        self._ownership = Ownership(folders)
 
     def along(self, path: Path) -> list[FrameFacts]:
         """Those of a path's frames."""
@@ -130,8 +130,8 @@ class Route:
     is_rooted: bool = True
     """Whether the call path begins at the program's entry, as far as is known."""
     is_script: bool = False
-    imports: str = ""
-    """The module that the last step imports; empty if it does not."""
+    prepares: str = ""
+    """What the last step imports or has compiled, as `prepared` says it; empty if it does not."""
     is_of_library: bool = False
     """Whether a library does this in a thread of its own, and who created that is left out."""
 
@@ -165,9 +165,10 @@ class Route:
 class RouteFinder:
     """Finds the routes of call paths."""
 
-    def __init__(self, joins_libraries: bool = False) -> None:
-        """Know no frames yet. ``joins_libraries``: what libraries do in threads of their own is the creators' work."""
-        self._book = FrameBook()
+    def __init__(self, folders: Collection[str] | None = None, *, joins_libraries: bool = False) -> None:
+        """Know no frames yet. ``folders``: see `Ownership`. ``joins_libraries``: what libraries do in threads of their
+        own is the creators' work."""
+        self._book = FrameBook(folders)
         self._joins_libraries = joins_libraries
 
     def find(self, path: Path, physical: Path) -> Route:
@@ -203,7 +204,7 @@ class RouteFinder:
             innermost=path[called].name if called < len(path) else "",
             is_rooted=not path[0].name.startswith("["),
             is_script=not book.scripts.isdisjoint(facts),
-            imports=_imported_by(path, called),
+            prepares=prepared(path, called),
         )
 
 
@@ -223,13 +224,6 @@ def _without_recursion(numbers: Sequence[int]) -> Sequence[int]:
         out += (at, end)
         at = end + 1
     return out
-
-
-def _imported_by(path: Path, called: int) -> str:
-    """What the last step imports, if the first foreign function that it calls is the import system's."""
-    if called >= len(path) or not is_import(path[called]):
-        return ""
-    return first_imported(path, called) or "modules"
 
 
 def _innermost_function(facts: Sequence[FrameFacts]) -> int:

@@ -6,20 +6,17 @@ from collections.abc import Callable
 
 from parprof.causes.diagnosis import Setting
 from parprof.causes.evidence import Tally
-from parprof.causes.sites import LossSite, alone, is_single, knows_threads, share_of_first
-from parprof.metrics import SAMPLES, STOLEN, Metric
+from parprof.causes.sites import LossSite, all_alone, alone, is_single, knows_threads, share_of_first, workers
+from parprof.causes.waiting import waits_around
+from parprof.metrics import SAMPLES, STOLEN, WAIT, Metric
 
 _ALL_ALONE = 0.995
 _CLEARLY_UNEQUAL = 1.8
 """Shares of the work with this ratio are unequal though the machine is busy, which wears on threads unequally."""
+_PART_OF_TURNS = 0.1
+"""Of the work: threads with less do something beside it, as the collector of garbage does."""
 MOSTLY = 0.8
 """Of the work, or of its time."""
-
-
-def workers(tally: Tally) -> list[tuple[int, int, str]]:
-    """The threads that did some of the work worth the name."""
-    least = 0.02 * tally.metrics.work_ns
-    return [thread for thread, metrics in tally.threads.items() if metrics.work_ns > least]
 
 
 def many_processes(tally: Tally) -> int:
@@ -27,14 +24,23 @@ def many_processes(tally: Tally) -> int:
     return len({thread[0] for thread in workers(tally)})
 
 
-def all_alone(tally: Tally, cores: int) -> bool:
-    """Whether each thread was alone for most of its work, not only the one that had most of it."""
-    return all(alone(tally.threads[thread], cores) >= 0.5 for thread in workers(tally))
-
-
 def one_at_a_time(site: LossSite, setting: Setting) -> bool:
     """Whether several threads work here, but one at a time."""
     return alone(site.tally.metrics, setting.cores) >= 0.6 and all_alone(site.tally, setting.cores)
+
+
+def goes_through_threads(site: LossSite, setting: Setting) -> bool:
+    """Whether it is one piece of work at a time that goes from thread to thread, as routines do in languages with a
+    scheduler of their own (Go): several threads work here, one at a time, and none sleeps here or in its callers."""
+    if site.region is not None or not setting.total[WAIT] or many_processes(site.tally) > 1:
+        return False
+    tally = site.tally
+    if is_single(tally, setting.cores) or alone(tally.metrics, setting.cores) < 0.6:
+        return False
+    least = _PART_OF_TURNS * tally.metrics.work_ns
+    some = [metrics for metrics in tally.threads.values() if metrics.work_ns >= least]
+    taking_turns = [metrics for metrics in some if alone(metrics, setting.cores) >= 0.5]
+    return len(taking_turns) == len(some) > 1 and waits_around(site) is None
 
 
 def is_mostly_one(site: LossSite, setting: Setting) -> bool:

@@ -59,6 +59,11 @@ def lost_ns(metrics: Metrics) -> float:
     return metrics.idleness_ns + min(metrics.overhead_ns, metrics.work_ns) + metrics.stall_ns
 
 
+def unused_ns(metrics: Metrics) -> float:
+    """Core time in which nothing was done, neither of use nor overhead."""
+    return metrics.idleness_ns + metrics.stall_ns
+
+
 def is_counted(metrics: Metrics) -> bool:
     """Whether most of a loss is no estimate from samples: how long nobody worked is known exactly."""
     return metrics.stall_ns >= 0.5 * lost_ns(metrics) > 0
@@ -86,6 +91,17 @@ def is_single(tally: Tally, cores: int) -> bool:
     if not knows_threads(tally):
         return alone(tally.metrics, cores) >= ALONE
     return share_of_first(tally) >= _SINGLE
+
+
+def workers(tally: Tally) -> list[tuple[int, int, str]]:
+    """The threads that did some of the work worth the name."""
+    least = 0.02 * tally.metrics.work_ns
+    return [thread for thread, metrics in tally.threads.items() if metrics.work_ns > least]
+
+
+def all_alone(tally: Tally, cores: int) -> bool:
+    """Whether each thread was alone for most of its work, not only the one that had most of it."""
+    return all(alone(tally.threads[thread], cores) >= 0.5 for thread in workers(tally))
 
 
 def knows_threads(tally: Tally) -> bool:
@@ -175,6 +191,7 @@ class SiteSearch:
         if place.procedure.is_loop or region is not None:
             return self._dominant(place, kids, mine)
         together = sum(lost_ns(kid.all.metrics) for kid in kids)
+        mine -= sum(place.own.prepares.values())  # an import at the top of a script is yet another thing
         apart = [kid for kid in kids if not self._is_shared(kid)]
         return kids if together >= _MOST * mine and len(apart) == len(kids) else []
 
@@ -191,7 +208,7 @@ class SiteSearch:
             return False
         if (
             kid.procedure.is_loop
-            or self._takes_turns(place.all)
+            or (self._takes_turns(place.all) and not self._is_share(kid, place))
             or (region is not None and self._is_solo(place.all))
         ):
             return True
@@ -205,6 +222,12 @@ class SiteSearch:
         if kid.all.called_back_ns > 0.5 * kid.all.metrics.work_ns:
             return True
         return bool(_PLUMBING.match(kid.procedure.name)) and not _PLUMBING.match(place.procedure.name)
+
+    def _is_share(self, kid: Place, place: Place) -> bool:
+        """Whether it is what all threads do in their shares of a place's work, of which one has much more to do: how
+        that is shared out is said at the place."""
+        is_all = kid.all.metrics.work_ns >= _SINGLE * place.all.metrics.work_ns
+        return is_all and not all_alone(place.all, self._cores)
 
     def _takes_turns(self, tally: Tally) -> bool:
         return not is_single(tally, self._cores) and alone(tally.metrics, self._cores) >= 0.7
@@ -266,22 +289,22 @@ class SiteSearch:
         return [losing if losing.lost_ns >= 0.9 * lost_ns(rest.metrics) else LossSite(place, rest, region)]
 
     def _by_lines(self, place: Place, region: Place | None) -> list[LossSite]:
-        """The parts of a function that calls libraries one after the other, as scripts do: what is imported, what one
-        thread does alone, and the rest, in which several work. None where it is all of one kind."""
+        """The parts of a function that calls libraries one after the other, as scripts do: what is imported or
+        compiled, what one thread does alone, and the rest, in which several work. None where it is all of one kind."""
         if region is not None or place.procedure.is_loop:
             return []
-        lines: dict[str, list[int]] = {"imports": [], "alone": [], "rest": []}
+        lines: dict[str, list[int]] = {"prepares": [], "alone": [], "rest": []}
         for line, tally in place.by_line.items():
             part = "rest"
             if self._is_left_alone(tally):
-                is_import = sum(tally.imports.values()) >= 0.5 * tally.metrics.idleness_ns
-                part = "imports" if is_import else "alone"
+                prepares = sum(tally.prepares.values()) >= 0.5 * unused_ns(tally.metrics)
+                part = "prepares" if prepares else "alone"
             lines[part].append(line)
         parts = {part: _lines_of(place, those, None, part) for part, those in lines.items()}
         least = _CONSIDERABLE_SHARE * effort_ns(place.all.metrics)
         if effort_ns(parts["rest"].tally.metrics) < least:
             return []
-        if all(lost_ns(parts[part].tally.metrics) < self._floor_ns for part in ("imports", "alone")):
+        if all(lost_ns(parts[part].tally.metrics) < self._floor_ns for part in ("prepares", "alone")):
             return []
         return [site for site in parts.values() if site.lost_ns >= self._floor_ns]
 

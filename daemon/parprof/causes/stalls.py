@@ -9,7 +9,7 @@ from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.evidence import Tally
 from parprof.causes.machine import BUSY_MACHINE, away_ns
 from parprof.causes.shares import leading
-from parprof.causes.sites import LossSite, lost_ns
+from parprof.causes.sites import LossSite, lost_ns, unused_ns
 from parprof.metrics import STALL, Metrics
 
 _AWAY = 0.5
@@ -53,6 +53,8 @@ _TIMED_REMEDY = (
     "thread waits for"
 )
 """Calls that wait for either: nobody sees which of the two it was."""
+_NAMELESS = re.compile(r".*\+0x[0-9a-f]+")
+"""A function of a file without symbols: a program that somebody else made, of which the reader can change nothing."""
 _CALL = re.compile(r"[a-z]\w{,23}")
 """A name as calls of the C library have them; others are left out of the sentence."""
 _SPIN_ALONE = Diagnosis(
@@ -77,6 +79,10 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
     at_barrier = setting.runtime != "none" and is_barrier(call)
     if at_barrier and _may_lack_cores(site, setting):
         return BUSY_MACHINE
+    is_nameless = kind == "page fault" and _NAMELESS.fullmatch(site.function.procedure.name)
+    prepares = sum(site.tally.prepares.values()) >= 0.5 * unused_ns(metrics)
+    if is_nameless or (prepares and kind in ("file", "page fault")):
+        return while_read_in(metrics.stall_ns, setting)
     what = f"nobody works for {elapsed_of(metrics.stall_ns, setting)} while this waits {what}".rstrip()
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
 
@@ -100,20 +106,24 @@ def _is_for_team(innermost: str) -> bool:
     return not _WAIT.match(innermost) or is_barrier(wait_of(innermost)[0])
 
 
-def while_loading(unnamed: Tally, setting: Setting) -> tuple[Metrics, Diagnosis] | None:
-    """Nobody works while code that is not the program's waits for files, as the loader does at the start of a program
-    that is not in memory yet. ``unnamed``: what is in no code of the program's."""
+def loading_waits(unnamed: Tally) -> Metrics:
+    """What code that is not the program's waits for files while nobody works, as the loader does at the start of a
+    program that is not in memory yet. ``unnamed``: what is in no code of the program's."""
     waits = Metrics()
     for name, metrics in unnamed.runtime.items():
         if wait_of(name.partition(":")[2])[1] in ("file", "page fault"):
             waits.add(metrics)
-    if not waits.stall_ns:
-        return None
+    return waits
+
+
+def while_read_in(stall_ns: float, setting: Setting) -> Diagnosis:
+    """Nobody works while a program that is not in memory yet is read in from disk, as a rule."""
     told = (
-        f"nobody works for {elapsed_of(waits.stall_ns, setting)} while files are read in, below no code of the "
-        "program's: as a rule while it is loaded"
+        f"nobody works for {elapsed_of(stall_ns, setting)} while files are read in: as a rule programs, libraries and "
+        "modules that are loaded"
     )
-    return waits, Diagnosis(Kind.STALL, told, "measure again: what was loaded from disk is in memory then")
+    remedy = "measure again: what was loaded from disk is in memory then"
+    return Diagnosis(Kind.STALL, told, remedy, is_loading=True)
 
 
 def _waited_for(call: str, kind: str) -> tuple[str, str]:

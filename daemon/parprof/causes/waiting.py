@@ -6,6 +6,7 @@ import re
 
 from parprof.attribution.waiting import WaitKind
 from parprof.causes.evidence import Place, Tally
+from parprof.causes.gil import is_for_gil
 from parprof.causes.sites import LossSite
 from parprof.metrics import WAIT
 
@@ -24,6 +25,7 @@ _ARRIVAL = re.compile(
 _QUEUE = re.compile(
     r".*(?:pthread_cond|condition_variable|condvar|cnd_|sem_|mpsc|channel|queue)", re.IGNORECASE
 )
+_FOR_TASKS = re.compile(r".*(?:GOMP_task(?:wait|group_end)|kmpc_(?:omp_taskwait|end_taskgroup))")
 _FOR_ARRIVAL = tuple(
     f"[waits: {kind.value}]" for kind in (WaitKind.CONDITION, WaitKind.BARRIER, WaitKind.THREAD)
 )
@@ -35,16 +37,9 @@ _FOR_OTHERS = re.compile(
 """Not asleep for a time, a file or the like: that is nobody's turn."""
 
 
-_GIL = re.compile(r".*\[waits: GIL\]")
-_SCRIPT_LOCK = re.compile(
-    r"(?:(?:lib)?python[\d.]+(?:so[\d.]*)?\+0x|r?lock_|acquire_|_?PyThread_acquire).*\[waits: lock\]"
-)
-"""Of a script's own locks: it calls the interpreter for them, which may have no names."""
-
-
 def is_lock(function: str) -> bool:
     """Whether a thread in a function of that name wants something that others hold: no event, no item of a queue."""
-    return bool(_GIL.match(function)) or (bool(_LOCKS.match(function)) and not _ARRIVAL.match(function))
+    return is_for_gil(function) or (bool(_LOCKS.match(function)) and not _ARRIVAL.match(function))
 
 
 def is_exclusive(function: str) -> bool:
@@ -54,7 +49,7 @@ def is_exclusive(function: str) -> bool:
 
 def is_arrival(function: str) -> bool:
     """Whether threads wait there for something to come, or for each other, but for no lock."""
-    if _GIL.match(function):
+    if is_for_gil(function):
         return False
     return bool(_ARRIVAL.match(function)) or (function.endswith(_FOR_ARRIVAL) and not _LOCKS.match(function))
 
@@ -91,15 +86,8 @@ def exclusive_waits(site: LossSite) -> dict[str, float]:
     return {name: amount for name, amount in waits_of(_root(site).all).items() if is_exclusive(name)}
 
 
-def script_waits(site: LossSite) -> tuple[float, float]:
-    """For how long threads slept for the GIL, and for locks that scripts made, in all of the program of a site."""
-    waits = waits_of(_root(site).all)
-    gil = sum(amount for name, amount in waits.items() if _GIL.match(name))
-    return gil, sum(amount for name, amount in waits.items() if _SCRIPT_LOCK.match(name))
-
-
 def _is_queue(function: str) -> bool:
-    return bool(_QUEUE.match(function)) and not _GIL.match(function)
+    return bool(_QUEUE.match(function)) and not is_for_gil(function)
 
 
 def queue_of(site: LossSite) -> str:
@@ -119,6 +107,13 @@ def queue_of(site: LossSite) -> str:
     if sum(waits.values()) < 0.5 * site.tally.metrics.idleness_ns:
         return ""
     return max(waits, key=lambda name: waits[name], default="")
+
+
+def task_waits(place: Place | None) -> Place | None:
+    """The nearest caller of a place that waits for tasks itself: who created what runs there."""
+    while place is not None and not any(map(_FOR_TASKS.match, place.own.runtime)):
+        place = place.parent
+    return place
 
 
 def _root(site: LossSite) -> Place:

@@ -16,8 +16,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from parprof.causes.imports import imported, is_import, module_name
 from parprof.causes.ownership import SCRIPT, Owner, Ownership
+from parprof.causes.preparing import compiler, imported, is_import, module_name
 from parprof.metrics import ACTIVATIONS
 from parprof.model import Frame, Path, PathSample, Profile
 
@@ -77,8 +77,8 @@ class _FrameBook:
         self.ownership = Ownership()
         self.kernel: set[_FrameFacts] = set()
         self.scripts: set[_FrameFacts] = set()
-        self.imports: set[_FrameFacts] = set()
-        """Those of Python's import machinery."""
+        self.preparing: set[_FrameFacts] = set()
+        """Those of Python's import machinery, and of what compiles functions as they are called."""
         self.changing: set[_FrameFacts] = set()
         """Those that may not stay as they are: paths without any of them do."""
         self._known: dict[int, _FrameFacts] = {}
@@ -109,8 +109,8 @@ class _FrameBook:
             changes = True
         if frame.module == SCRIPT:
             self.scripts.add(facts)
-            if is_import(frame):
-                self.imports.add(facts)
+            if _prepares(frame):
+                self.preparing.add(facts)
                 changes = True
         if changes:
             self.changing.add(facts)
@@ -143,8 +143,8 @@ class _Folder:
         facts = book.along(path)
         if book.changing.isdisjoint(facts) and not (path and path[0].is_loop):
             return path
-        if not (book.kernel.isdisjoint(facts) and book.imports.isdisjoint(facts)):
-            facts = book.along(_without_imports(self._with_kernel(path), book.ownership, self._word))
+        if not (book.kernel.isdisjoint(facts) and book.preparing.isdisjoint(facts)):
+            facts = book.along(_without_preparing(self._with_kernel(path), book.ownership, self._word))
         owners: list[Owner] = []
         last = Owner.SYSTEM
         for fact in facts:
@@ -189,20 +189,25 @@ class _Folder:
         return (*path[:first], self._word(f"[kernel: {call}]" if call else "[kernel]"))
 
 
-def _without_imports(path: Path, ownership: Ownership, word: Callable[[str], Frame]) -> Path:
-    """With one frame for an import and all that it does, but for the program's own code. ``word`` makes it."""
-    if not any(is_import(frame) for frame in path):
+def _prepares(frame: Frame) -> bool:
+    return is_import(frame) or compiler(frame) != ""
+
+
+def _without_preparing(path: Path, ownership: Ownership, word: Callable[[str], Frame]) -> Path:
+    """With one frame for an import and all that it does, but for the program's own code, and one for the compiler of
+    functions that are called. ``word`` makes it."""
+    if not any(map(_prepares, path)):
         return path
     out: list[Frame] = []
     at = 0
     while at < len(path):
         frame = path[at]
-        if not is_import(frame):
+        if not _prepares(frame):
             out.append(frame)
             at += 1
             continue
         end = at
-        module = ""
+        module, compiles = "", compiler(frame)
         while end < len(path) and not (
             path[end].module == SCRIPT and ownership.of(path[end]) is Owner.PROGRAM
         ):
@@ -210,7 +215,10 @@ def _without_imports(path: Path, ownership: Ownership, word: Callable[[str], Fra
             end += 1
         if not module and end < len(path):
             module = module_name(path[end].file)
-        out.append(word(f"[import {module}]" if module else "[import]"))
+        if compiles:
+            out.append(word(f"[compile {compiles}]"))
+        else:
+            out.append(word(f"[import {module}]" if module else "[import]"))
         at = end
     return tuple(out)
 

@@ -127,6 +127,7 @@ class Intervals:
     def all(self, end_ns: int, level_ns: Sequence[int]) -> list[CountedInterval]:
         """All of them, up to the measurement's end; what came behind that is in the last. Call it once, then."""
         self.note_levels(end_ns, level_ns)
+        self.make_room(end_ns)  # much may have come since the last time, where the program has huge libraries
         last = self._part(max(end_ns - 1, 0))
         out = self._parts[: last.begin_ns // self.length_ns + 1]
         for late in self._parts[len(out) :]:

@@ -23,6 +23,7 @@ from parprof.model import (
     AWAITS_GIL,
     NO_EVENT,
     NOBODY,
+    NOT_LOOKED_AT,
     Count,
     Frame,
     Levels,
@@ -43,8 +44,6 @@ _Paths = tuple[Path, Path]
 """The one object for a logical path, and that for its physical one: empty where that is the same."""
 _MAX_REMEMBERED = 1 << 13
 _WAITS = {kind: (Frame(f"[waits: {kind.value}]", module=KERNEL),) for kind in WaitKind}
-NOT_LOOKED_AT = (Frame("[asleep, not looked where]", module=KERNEL),)
-"""Below this: threads that slept before we came, or where there was no time to walk their stacks."""
 
 
 class RowMaker:

@@ -4,8 +4,9 @@ The kernels of BLAS libraries are such code: all of a numerical program's time m
 so they are the innermost frame, where all registers are known. Each function is followed by its symbol and from its
 first instruction for some way: what it pushes, how far it moves the stack pointer, and the register in which it keeps
 that before it aligns the stack. The rule that holds then is taken to hold to the function's end: of its epilogue, some
-instructions before the end, it is wrong. What cannot be followed so, or has no symbol, is followed from its end: see
-`parprof.unwind.returns`.
+instructions before the end, it is wrong. Where it keeps a frame pointer, that says it all: V8's built-in functions have
+one, call others, and push as many arguments as there are. What cannot be followed so, or has no symbol, is followed
+from its end: see `parprof.unwind.returns`.
 """
 
 from __future__ import annotations
@@ -91,9 +92,13 @@ class _Frame:
         """Where rbp was saved, as in a row."""
         self._kept: dict[str, int] = {}
         """Registers that hold a stack pointer, and how far that is from the CFA."""
+        self._has_pointer = False
+        """Whether rbp is a frame pointer, as far as it goes: it says where the caller is, whatever is pushed then."""
 
     def rule(self) -> int:
         """As a row has it; 0 if it is not known."""
+        if self._has_pointer:
+            return pack_offset("rbp", self._kept["rbp"], self._kept["rbp"] // 8)
         return pack_offset(self._base, self._offset, self._rbp) if self._known else 0
 
     def step(self, mnemonic: str, text: str) -> None:
@@ -111,6 +116,7 @@ class _Frame:
             self._write(target)
             if self._base == "rsp":
                 self._kept[target] = self._offset
+                self._has_pointer |= target == "rbp" and self._rbp == self._offset // 8
         elif mnemonic == "lea" and self._base == "rsp" and (found := _SUM.fullmatch(operands[1])):
             self._write(target)
             distance = int(found.group(2) or "0", 0)
@@ -146,5 +152,6 @@ class _Frame:
         """A register, or a part of one, gets another value."""
         register = WHOLE_REGISTER.get(register, register)
         self._kept.pop(register, None)
+        self._has_pointer &= register != "rbp"
         if register == self._base:
             self._known = False

@@ -1,4 +1,5 @@
-"""Imports of Python modules in call paths: which frames are the import system's, and what is imported."""
+"""What scripts do before they can begin: imports of Python modules, and functions that are compiled when they are first
+called. Which frames of call paths are such, and what is imported or compiled."""
 
 from __future__ import annotations
 
@@ -8,12 +9,32 @@ import re
 from parprof.causes.ownership import SCRIPT
 from parprof.model import Frame, Path
 
+_COMPILERS = ((re.compile(r".*/(?:site|dist)-packages/numba/core/(?:dispatcher|compiler)\w*\.py"), "numba"),)
+"""By the files of their Python code: what compiles functions of a script as they are called."""
 _IMPORT_SYSTEM = re.compile(r"<frozen (?:importlib|zipimport)|.*/importlib/")
 
 
 def is_import(frame: Frame) -> bool:
     """Whether a frame is the import system's."""
     return frame.module == SCRIPT and _IMPORT_SYSTEM.match(frame.file) is not None
+
+
+def compiler(frame: Frame) -> str:
+    """The name of what compiles functions in this frame; empty if it does not."""
+    if frame.module != SCRIPT:
+        return ""
+    return next((name for file, name in _COMPILERS if file.match(frame.file)), "")
+
+
+def prepared(path: Path, at: int) -> str:
+    """What is imported or compiled from a place on a path on, where a step of the program calls a foreign function:
+    ``import numpy``, ``compile numba``; else empty."""
+    for inside in range(at, len(path)):
+        if is_import(path[inside]):  # libraries import what they need when they need it, too
+            return f"import {first_imported(path, inside) or 'modules'}"
+        if name := compiler(path[inside]):
+            return f"compile {name}"
+    return ""
 
 
 def imported(frame: Frame) -> str:
