@@ -123,8 +123,9 @@ def test_attach_through_the_daemon_tells_calls_apart_as_it_does_alone(program: P
     assert used and "main" not in used, "who only calls is none of the costly functions"
     for way in ("through", "again"):
         assert "measured by parprofd" in told[way] and "counts calls" not in told[way]
-        # how far a call goes back, when the measurement began in it, is chance: one of some 10 or more
-        assert found[way]["few"][1] == pytest.approx(LONG_MS, rel=0.25)
         assert found[way]["many"][1] == pytest.approx(found["alone"]["many"][1], rel=0.3)
         assert found[way]["many"][0] > 5 * found[way]["few"][0]
-    assert found["alone"]["few"][1] == pytest.approx(LONG_MS, rel=0.25)
+    for way, by_caller in found.items():
+        calls, per_ms = by_caller["few"]
+        # each that was seen, and those in which the measurement began and ended are not whole
+        assert -0.5 < calls - calls * per_ms / LONG_MS < 2.1, way
