@@ -14,8 +14,6 @@ import pytest
 from profiling import BUILD
 from reports import record_command, report_of
 
-pytestmark = pytest.mark.beside
-
 THREADS = 2000
 SERIAL_S, PARALLEL_S = 1.0, 1.0
 NOT_LOOKED_AT = "[asleep, not looked where]"

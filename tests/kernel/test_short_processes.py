@@ -18,6 +18,8 @@ from parprof.kernel.engine import BpfKernel
 from parprof.model import PathSample
 from parprof.session.session import Session
 
+pytestmark = pytest.mark.beside
+
 BRIEF = str(profiling.BUILD / "brief")
 RUNS = 40
 STOPS = 3
