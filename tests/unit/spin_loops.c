@@ -30,6 +30,13 @@ void wait_test_and_set(struct lock *l)
 		while (atomic_load_explicit(&l->taken, memory_order_relaxed))
 			__builtin_ia32_pause();
 }
+int wait_to_take(struct lock *l, long looks)
+{
+	for (long i = 0; i < looks; i++)
+		if (!atomic_load_explicit(&l->taken, memory_order_relaxed) && !atomic_exchange(&l->taken, 1))
+			return 1;
+	return 0;
+}
 void wait_mask(long bits) { while (!(counter & bits)) ; }
 void wait_fenced(struct job *j)	/* unrolled, as gcc -O3 does, with a barrier at each turn */
 {
@@ -96,6 +103,10 @@ void wait_to_swap(int bits)
 	while (!atomic_compare_exchange_weak((atomic_int *)&flag, &old, old | bits))
 		__builtin_ia32_pause();
 }
+/* Has two turns at most: the second one finds what the first one has set (x264). */
+__asm__(".globl work_twice\n.type work_twice, @function\nwork_twice:\n\tmov $1, %ecx\n"
+	"1:\ttest %ecx, %ecx\n\tje 2f\n\tmov (%rdi), %eax\n\txor %ecx, %ecx\n\ttest %eax, %eax\n\tjle 1b\n"
+	"\tadd $1, %eax\n2:\tret\n.size work_twice, . - work_twice\n");
 /* Waits for the processor, as libstdc++'s random_device does. */
 __asm__(".globl work_random\n.type work_random, @function\nwork_random:\n\tmov $100, %esi\n"
 	"1:\tpause\n\trdseed %edx\n\tmov %edx, (%rcx)\n\tjb 2f\n\tsub $1, %esi\n\tjne 1b\n2:\tret\n"
@@ -135,6 +146,21 @@ long work_if_told(long n)
 		if (flag)
 			tell(i);
 	return n;
+}
+long work_in_rows(const long *a, const struct job *j, long n)
+{
+	long s = 0, t = 1;
+
+	for (long i = 0; i < 3; i++)
+		if (j->key)
+			for (long k = 0; k < n; k++) {
+				tell(s);
+				for (long m = 0; m < k; m++) {
+					s += a[m] * t + a[i] ^ a[m + k] ^ a[m * k];
+					t ^= s / (a[k] + m + i + n);
+				}
+			}
+	return s;
 }
 /* what is done between two pauses is a loop of its own */
 long work_and_pause(const long *a, long n)

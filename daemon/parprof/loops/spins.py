@@ -29,7 +29,7 @@ from itertools import chain
 
 from parprof.files.elf import ElfFile
 from parprof.loops.basicblocks import FlowGraph
-from parprof.loops.branches import possible_ways
+from parprof.loops.branches import possible_ways, repeats
 from parprof.loops.machinecode import Code, CodeError, Flow, flow_of, read_code
 from parprof.loops.noreturn import ReturningCalls
 from parprof.loops.pauses import has_pause, is_pause
@@ -52,6 +52,7 @@ _MAX_TURN = 256
 """Blocks of what a loop that counts may do at some of its turns."""
 _MOST_STORES = 4
 """Beside the stack: a loop that pauses and stores more at each turn has more to do than to wait."""
+_KEPT = "on the stack"
 _RANDOM = ("rdrand", "rdseed")
 
 
@@ -126,7 +127,7 @@ def _found(elf: ElfFile, code: Code, graph: FlowGraph) -> Iterator[LoopRange]:
     """Each edge that leads back closes a loop with the shortest way there: one may wait that is a part of one which
     works, and compilers let loops begin in the middle, so that they have several entries."""
     for way in _loops(code, graph):
-        if not _has_inner(graph, way):
+        if not _has_inner(graph, way) and repeats(code, graph, way):
             loop = _Loop(code, graph, way)
             if loop.waits() or loop.pauses(elf):
                 yield from loop.ranges()
@@ -261,33 +262,39 @@ class _Loop:
 
     def _is_a_turn(self, node: int) -> bool:
         """Whether what begins with a block comes into the loop again, which goes on to count from where it was: then it
-        is what there is to do at some of the turns."""
-        counters = self._counters()
-        pending, seen = [node] if counters else [], set[int]()
+        is what there is to do at some of the turns. Not where it tries to take a lock before it looks again."""
+        pending = [(node, frozenset(self._counters()))]
+        seen = set[tuple[int, frozenset[str]]]()
         while pending:
-            at = pending.pop()
+            at, counters = pending.pop()
+            if not counters or (at, counters) in seen or at >= self._graph.blocks:
+                continue
             if at in self._way:
                 return True
-            if at in seen or at >= self._graph.blocks or self._sets(at, counters):
-                continue
-            seen.add(at)
+            seen.add((at, counters))
             if len(seen) > _MAX_TURN:
                 return False
-            pending += self._graph.successors[at]
+            counters = self._counters_behind(at, counters)
+            pending += [(target, counters) for target in self._graph.successors[at]]
         return False
 
-    def _sets(self, node: int, registers: set[str]) -> bool:
-        """Whether a block gives one of these another value, but that of the next turn."""
+    def _counters_behind(self, node: int, counters: frozenset[str]) -> frozenset[str]:
+        """Those that still have their value behind a block, or that of the next turn.
+
+        One that is put aside on the stack keeps it (`_KEPT`). Behind an atomic instruction none counts.
+        """
         code = self._code
+        out = set(counters)
         for index in range(code.index(self._graph.starts[node]), self._graph.last(node) + 1):
-            operands = _operands(code.operands[index])
-            if (
-                operands
-                and code.mnemonics[index] not in (*_COMPARES, *_COUNTS)
-                and WHOLE_REGISTER.get(operands[0]) in registers
-            ):
-                return True
-        return False
+            mnemonic, operands = code.mnemonics[index], _operands(code.operands[index])
+            if mnemonic.startswith("lock ") or (mnemonic == "xchg" and _MEMORY.search(code.operands[index])):
+                return frozenset()
+            if not operands or mnemonic in (*_COMPARES, *_COUNTS):
+                continue
+            if _addressed(operands[0]) & set(_STACK) and WHOLE_REGISTER.get(operands[-1]) in out:
+                out.add(_KEPT)
+            out.discard(WHOLE_REGISTER.get(operands[0], ""))
+        return frozenset(out)
 
     def _synchronizes(self, indexes: range) -> bool:
         """Whether a block has what only code needs that shares memory with other threads."""
