@@ -418,6 +418,14 @@ def test_threads_that_never_have_anything_to_do_are_no_consumers(works: int, kin
     assert first(found(*balanced(), *rows)) == (kind, "produce")
 
 
+@pytest.mark.parametrize(("tid", "kind"), [(3, Kind.STARVED), (7, Kind.SERIAL)])
+def test_a_producer_is_that_where_nobody_saw_its_thread_begin(tid: int, kind: Kind) -> None:
+    """Attached later; 7 is the main thread."""
+    rows = [row("produce", 900, 1, tid), row("produce", 100, 2, tid), row("consume", 200, 2, 9)]
+    rows.append(row("consume; pthread_cond_wait; [waits: condition]", tid=9, wait=850))
+    assert first(found(*balanced(), *rows)) == (kind, "produce")
+
+
 def test_serial_code_that_others_run_beside_at_times_keeps_nobody_waiting() -> None:
     """main merges what threads of std::async made while the next of them work; nobody waits for it."""
     rows = [row("main; merge", 200, 1, 1), row("main; merge", 100, 2, 1)]

@@ -192,6 +192,7 @@ class RouteFinder:
         if 0 <= begins <= own[-1]:
             there = bisect_left(own, begins) + 1
             region = min(_innermost_function([facts[at] for at in own[:there]]), len(spans) // 2 - 1)
+        is_script = not book.scripts.isdisjoint(facts)
         called = own[-1] + 1
         while called < len(path) and facts[called].is_loop:
             called += 1
@@ -203,8 +204,8 @@ class RouteFinder:
             region=region,
             innermost=path[called].name if called < len(path) else "",
             is_rooted=not path[0].name.startswith("["),
-            is_script=not book.scripts.isdisjoint(facts),
-            prepares=prepared(path, called),
+            is_script=is_script,
+            prepares=prepared(path, called) if is_script else "",
         )
 
 

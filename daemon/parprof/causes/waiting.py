@@ -96,7 +96,7 @@ def queue_of(site: LossSite) -> str:
 
     Who has nothing to do all the time, as the spare threads of a language's scheduler, is no consumer.
     """
-    if site.region is None:
+    if site.region is None and not _is_of_a_thread(site.tally):
         return ""
     whole = _root(site).all
     waits = {
@@ -107,6 +107,13 @@ def queue_of(site: LossSite) -> str:
     if sum(waits.values()) < 0.5 * site.tally.metrics.idleness_ns:
         return ""
     return max(waits, key=lambda name: waits[name], default="")
+
+
+def _is_of_a_thread(tally: Tally) -> bool:
+    """Whether it is mostly done by a thread that the program started: by which call may not have been seen, where we
+    attached later."""
+    pid, tid, _ = max(tally.threads, key=lambda thread: tally.threads[thread].work_ns, default=(0, 0, ""))
+    return tid not in (0, pid)
 
 
 def task_waits(place: Place | None) -> Place | None:
