@@ -210,14 +210,16 @@ def test_forked_children(some_interpreter: str) -> None:
         def forked() -> set[int]:
             return {target.pid for target in session.targets.values()} - {child.pid}
 
-        profiling.run_until(session, lambda: any(profiling.cpu_seconds(pid) >= 2.2 for pid in forked()))
-        pids = forked()
-        result = profile(session, child.pid)
-        for pid in pids:
-            subprocess.run(["kill", "-9", str(pid)], check=True)
-        child.send(signal.SIGKILL)  # it waits for its own child, which may not have been seen in time
-        while child.poll() is None:
-            time.sleep(0.01)
+        try:
+            profiling.run_until(session, lambda: any(profiling.cpu_seconds(pid) >= 2.2 for pid in forked()))
+            pids = forked()
+            result = profile(session, child.pid)
+        finally:  # whatever has failed: nothing that burns is left behind
+            for pid in forked():
+                subprocess.run(["kill", "-9", str(pid)], check=True)
+            child.send(signal.SIGKILL)  # it waits for its own child, which may not have been seen in time
+            while child.poll() is None:
+                time.sleep(0.01)
     expected = chains(minor_version(some_interpreter))
     assert len(pids) == 1
     right, wrong = judge([s for s in result.samples if s.origin.pid in pids], expected)

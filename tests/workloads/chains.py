@@ -3,16 +3,13 @@
 Each ``#: name`` comment names its line for the test. Runs on CPython 3.9 and later.
 """
 
-import ctypes
 import functools
 import os
-import signal
 import sys
 import threading
 import time
 import zlib
 
-PR_SET_PDEATHSIG = 1
 SLICE = 0.03
 DATA = bytes(1 << 24)
 
@@ -94,21 +91,13 @@ def main():
     without_gil()  #: main_crc
 
 
-def end_with_parent():
-    """A test that fails leaves nothing behind that burns."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def start(mode):
-    end_with_parent()
     if mode == "threads":
         threading.Thread(target=background, name="burner", daemon=True).start()
         threading.Thread(target=time.sleep, args=(1000,), name="sleeper", daemon=True).start()
-    if mode == "fork":
-        if os.fork():
-            os.wait()
-            return
-        end_with_parent()
+    if mode == "fork" and os.fork():
+        os.wait()
+        return
     if mode == "deep":
         sys.setrecursionlimit(2000)
     print("ready", flush=True)
