@@ -209,6 +209,17 @@ def test_a_loan_that_comes_too_late_leaves_nothing(
     )
 
 
+def test_who_comes_to_a_busy_daemon_is_told_so(
+    tmp_path: Path, target: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is nothing to look for in its log."""
+    monkeypatch.setattr(leases_module, "WATCH_SECONDS", 0.05)
+    with serving(Late(process(target, ME)), tmp_path) as path, Client(path) as client:
+        with pytest.raises(ControlError, match="too much to do; try again"):
+            client.attach(target, 1.0)
+        assert client.status().samples == 12345
+
+
 def test_progress_and_finish(tmp_path: Path, target: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation, "PROGRESS_SECONDS", 0.02)
     service = StandInService(process(target, ME))

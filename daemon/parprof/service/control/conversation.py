@@ -162,7 +162,7 @@ class ControlConversation:
             raise Refusal(pb.Error.TARGET, visible(str(error), 1024)) from error
         except TimeoutError as error:
             _log.error("no answer about process %d in time", pid)
-            raise Refusal(pb.Error.INTERNAL, _INTERNAL) from error
+            raise Refusal(pb.Error.BUSY, _LATE) from error
 
     def _attach(self, request: pb.AttachRequest) -> None:
         pid, seconds = self._checked(request.pid), request.seconds
@@ -239,6 +239,7 @@ class ControlConversation:
 
 
 _INTERNAL = "parprofd could not do it: see its log (`journalctl -u parprofd`)"
+_LATE = "parprofd did not come to it in time: it or the machine has too much to do; try again"
 
 
 def _is_taken(pid: int) -> bool:
