@@ -191,6 +191,7 @@ def test_attach_through_the_daemon_has_loops(daemon: DaemonProcess, tmp_path: Pa
     assert {"calls", "ms/call"} <= told["alone"] <= told["through"] | {"stall"}
 
 
+@pytest.mark.alone
 def test_attach_through_the_daemon_tells_what_was_when_and_in_which_thread(tmp_path: Path) -> None:
     """However long the daemon's own intervals are; and what the cost was for. Others have theirs as usual."""
     out, tables = tmp_path / "out.pb.gz", {"profiles": {"interval_seconds": 60}}
@@ -350,6 +351,7 @@ while True:
 """
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("seconds", [0.1, 1.5])
 def test_attach_through_the_daemon_accounts_for_all_core_time(
     seconds: float, daemon: DaemonProcess, tmp_path: Path
@@ -390,6 +392,7 @@ while True:
 """
 
 
+@pytest.mark.alone
 def test_attach_through_the_daemon_tells_where_threads_wait(daemon: DaemonProcess, tmp_path: Path) -> None:
     """Cut at both ends: a thread sleeps all the time, for ten minutes."""
     with dp.started(sys.executable, "-S", "-c", NAPS) as target:
