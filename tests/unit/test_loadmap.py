@@ -293,6 +293,13 @@ def test_who_is_asked_says_what_the_text_says(tmp_path: Path, monkeypatch: pytes
             monkeypatch.undo()
 
 
+def test_a_process_in_the_middle_of_an_exec_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no code of its own then, but the page that all have (unless the kernel was told to have none)."""
+    monkeypatch.setattr(ExecutableMappings, "_ask", lambda *_: False)
+    with ExecutableMappings(os.getpid()) as now:
+        assert [raw.told for raw in now.read() if raw.path is None], "the text says what there is"
+
+
 def test_a_path_that_is_longer_than_the_kernel_can_say(tmp_path: Path) -> None:
     here = os.open(tmp_path, os.O_RDONLY)
     for _ in range(20):

@@ -80,9 +80,14 @@ class ExecutableMappings(Closing):
         Raises:
             OSError: they cannot be read.
         """
+        any_answer = False
         if ExecutableMappings._can_ask:
-            yield from self._asked()
-        if not ExecutableMappings._can_ask:  # as the first answer said
+            for one in self._asked():
+                any_answer = True
+                yield one
+        if (
+            not any_answer
+        ):  # the kernel cannot be asked; or in the middle of an exec: the text has [vsyscall] even so
             yield from self._text()
 
     def _asked(self) -> Iterator[Raw]:
