@@ -35,6 +35,10 @@ Fold = Callable[[Iterable[PathSample], int], tuple[list[PathSample], int]]
 
 
 NOTHING_SAMPLED = "nothing was sampled: the process did not use the CPU in this time"
+NOT_FOLLOWED = (
+    "context switches were not followed all the time, as all those on this machine cost more than the budget: where "
+    "threads slept then, and why nobody worked, is not known"
+)
 
 
 @dataclass(slots=True)
@@ -332,7 +336,7 @@ class Watching:
             event=event,
             target_cost_percent=percent_of_rest(sum(charged.paid_ns.values()), charged.usage.cpu_ns),
             daemon_cost_percent=charged.own_percent,
-            notes=[*self._impossible(self._known(target)), *target.notes()],
+            notes=[*self._impossible(self._known(target)), *_not_followed(charged), *target.notes()],
             extra=self._costs(charged) if charged.is_attached else {},
             start_time_s=charged.start_s,
         )
@@ -471,3 +475,8 @@ def _thread_count(pid: int) -> int:
         return max(os.stat(f"/proc/{pid}/task").st_nlink - 2, 0)
     except OSError:
         return 0
+
+
+def _not_followed(charged: Charged) -> list[str]:
+    """What its reader must know if switches were not followed: what others cost the service is felt by all."""
+    return [NOT_FOLLOWED] if charged.job_time is not None and charged.job_time.ticked else []
