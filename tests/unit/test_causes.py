@@ -255,14 +255,14 @@ def test_text_that_a_library_has_run_is_no_program() -> None:
     [
         (None, Owner.PROGRAM),
         (["/home/me/p/bin"], Owner.PROGRAM),
-        (["/work"], Owner.PROGRAM),
+        (["/srv"], Owner.PROGRAM),
         (["/home"], Owner.PROGRAM),
         (["/srv/p"], Owner.LIBRARY),
         ([], Owner.LIBRARY),
     ],
 )
 def test_whose_a_library_of_a_script_is(folders: list[str] | None, owner: Owner) -> None:
-    file = "/work/p/fast.c" if folders == ["/work"] else "/home/me/p/src/fast.c"
+    file = "/srv/p/fast.c" if folders == ["/srv"] else "/home/me/p/src/fast.c"
     fast = Frame("fast", file, module="fast.cpython-311-x86_64-linux-gnu.so")
     assert Ownership(folders).of(fast) is owner
 

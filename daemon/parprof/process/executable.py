@@ -24,7 +24,7 @@ _PATH_MAX = 4096
 _QUESTION = struct.Struct("=QQQ6QIIIIQQ")
 _ANSWER = struct.Struct("=QQQQQQII")
 _ANSWER_AT = 24
-_ADDRESS, _END, _PATH_BYTES = struct.Struct("=Q"), struct.Struct("=Q"), struct.Struct("=I")
+_WORD, _PATH_BYTES = struct.Struct("=Q"), struct.Struct("=I")
 _ADDRESS_AT, _END_AT, _PATH_BYTES_AT, _PATH_AT = 16, 32, 80, 88
 _PROCMAP_QUERY = 3 << 30 | _QUESTION.size << 16 | ord("f") << 8 | 17
 _EXECUTABLE, _COVERING_OR_NEXT = 0x04, 0x10
@@ -93,16 +93,16 @@ class ExecutableMappings(Closing):
     def _asked(self) -> Iterator[Raw]:
         question, path_at, end = self._question, self._path_at, 0
         while self._ask(end):
-            (end,) = _END.unpack_from(question, _END_AT)
+            (end,) = _WORD.unpack_from(question, _END_AT)
             (length,) = _PATH_BYTES.unpack_from(question, _PATH_BYTES_AT)
             told = bytes(question[_ANSWER_AT:_PATH_BYTES_AT])
             yield Raw(told, ctypes.string_at(path_at, length - 1) if length else b"")
 
     def _ask(self, address: int, path_bytes: int = _PATH_MAX) -> bool:
         """For the first at an address or behind it, with its path if that has fewer bytes; False: there is none."""
-        _ADDRESS.pack_into(self._question, _ADDRESS_AT, address)
+        _WORD.pack_into(self._question, _ADDRESS_AT, address)
         _PATH_BYTES.pack_into(self._question, _PATH_BYTES_AT, path_bytes)
-        _ADDRESS.pack_into(self._question, _PATH_AT, self._path_at if path_bytes else 0)
+        _WORD.pack_into(self._question, _PATH_AT, self._path_at if path_bytes else 0)
         try:
             fcntl.ioctl(self._fd, _PROCMAP_QUERY, self._question)
         except OSError as error:

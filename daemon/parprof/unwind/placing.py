@@ -111,22 +111,18 @@ class Placer:
         entries, raw = self._entries(load_map, before.entries if before else {}, coming)
         used = frozenset(entry.key for entry in entries.values() if entry.key is not None)
         kept = before.keys & used if before is not None and before.users == 1 else frozenset()
-        for key in used - kept:
-            self._user(key, 1)
         try:
             index = self._kernel.store.allocate(len(raw) // WORD)
         except StoreFull:
             self.refused += 1
-            index = -1
-        if index >= 0:
+            kept = frozenset()
+            self._kernel.set_mapping_list(load_map.pid, 0, 0)
+        else:
+            for key in used - kept:
+                self._user(key, 1)
             self._kernel.store.write(index, raw)
             self._lists[load_map.pid] = _List(index, len(raw), used, entries)
             self._show(load_map.pid)
-        else:
-            for key in used - kept:
-                self._user(key, -1)
-            kept = frozenset()
-            self._kernel.set_mapping_list(load_map.pid, 0, 0)
         if before is not None:
             before.keys -= kept
             self._drop(before)
