@@ -29,11 +29,16 @@ _USER_END = 1 << 63
 _TRIM_BYTES = 4 << 20
 _IDLE_WORDS = 1 << 20
 """8 MiB."""
+_MOST_BARE = 1 << 12
+"""Files without a table that are remembered when no process uses them."""
 
 
 @dataclass(slots=True)
 class Placed:
-    """A table in the store: where its image is, what of that is the page index, and how many processes use it."""
+    """A table in the store: where its image is, what of that is the page index, and how many load maps lead to it.
+
+    Without words: the file has no table, or there was no room for it.
+    """
 
     start: int
     words: int
@@ -51,7 +56,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What the unwinder is told of one mapping, and the file whose table that leads to; None: to none."""
+    """What the unwinder is told of one mapping, and the file of the table, if that is placed by now."""
 
     mapping: Mapping
     words: bytes
@@ -77,7 +82,7 @@ class Placer:
         """``builder`` makes the tables, or has them on disk."""
         self._kernel = kernel
         self._builder = builder
-        self._placed: dict[FileKey, Placed | None] = {}
+        self._placed: dict[FileKey, Placed] = {}
         self._waiting: dict[int, LoadMap] = {}
         self._lists: dict[int, _List] = {}
         self._passed_bytes = 0
@@ -85,6 +90,8 @@ class Placer:
         self._idle: dict[FileKey, None] = {}
         """Tables that no process uses now: processes come and go, but run the same programs."""
         self._idle_words = 0
+        self._bare: dict[FileKey, None] = {}
+        """Files without a table that no process uses now."""
         self._by_file: dict[tuple[int, int], Dso] = {}
         """By device and inode: the files of which the kernel knows where their tables are."""
         self.refused = 0
@@ -117,6 +124,8 @@ class Placer:
             self.refused += 1
             kept = frozenset()
             self._kernel.set_mapping_list(load_map.pid, 0, 0)
+            for key in used:
+                self._user(key, 0)
         else:
             for key in used - kept:
                 self._user(key, 1)
@@ -152,8 +161,9 @@ class Placer:
 
     @staticmethod
     def _entry(mapping: Mapping, placed: Placed | None) -> _Entry:
-        if placed is None:
-            return _Entry(mapping, _MAPPING.pack(mapping.start, mapping.end, 0, 0, 0), None)
+        if placed is None or not placed.words:
+            told = _MAPPING.pack(mapping.start, mapping.end, 0, 0, 0)
+            return _Entry(mapping, told, None if placed is None else mapping.dso.key)
         bias = (mapping.start - mapping.dso.vaddr(mapping.file_offset)) & (1 << 64) - 1
         told = _MAPPING.pack(mapping.start, mapping.end, bias, placed.index, placed.first_page)
         return _Entry(mapping, told, mapping.dso.key)
@@ -211,17 +221,20 @@ class Placer:
             self._user(key, -1)
 
     def _user(self, key: FileKey, change: int) -> None:
+        """So many load maps more, or less, lead to what `_place` gave; none for a map that was not to be."""
         placed = self._placed[key]
-        if placed is None:
-            return
         placed.users += change
-        if placed.users <= 0 and change < 0:
+        if placed.users:
+            return
+        if placed.words:
             self._idle[key] = None
             self._idle_words += placed.words
             self._free_idle(_IDLE_WORDS)
-        elif placed.users == change and key in self._idle:
-            del self._idle[key]
-            self._idle_words -= placed.words
+            return
+        self._bare[key] = None
+        if len(self._bare) > _MOST_BARE:
+            longest = next(iter(self._bare))
+            del self._bare[longest], self._placed[longest]
 
     def free_idle(self) -> None:
         """Free the tables that no process uses now."""
@@ -233,7 +246,6 @@ class Placer:
             key = next(iter(self._idle))
             del self._idle[key]
             placed = self._placed.pop(key)
-            assert placed is not None
             self._idle_words -= placed.words
             published = self._by_file.get(placed.file)
             if published is not None and published.key == key:  # not a later version of the file
@@ -241,11 +253,17 @@ class Placer:
                 self._kernel.file_tables.remove(*placed.file)
             self._kernel.store.free(placed.start, placed.words)
 
-    def _place(self, dso: Dso) -> Placed | None:
-        if dso.key in self._placed:
-            return self._placed[dso.key]
+    def _place(self, dso: Dso) -> Placed:
+        """Where a file's table is. It is not idle any more: not freed to make room for the next. Tell `_user` of it."""
+        placed = self._placed.get(dso.key)
+        if placed is not None:
+            if dso.key in self._idle:
+                del self._idle[dso.key]
+                self._idle_words -= placed.words
+            self._bare.pop(dso.key, None)
+            return placed
         table = self._builder.table(dso)
-        placed = None
+        placed = Placed(0, 0, 0, 0)
         if table is not None and table.image:
             try:
                 placed = self._write(table)
@@ -253,7 +271,7 @@ class Placer:
                 self._free_idle(0)
                 placed = self._write_if_room(table)
         self._placed[dso.key] = placed
-        if placed is not None:
+        if placed.words:
             self._publish(dso, placed)
         return placed
 
@@ -266,12 +284,12 @@ class Placer:
         self._by_file[placed.file] = dso
         self._kernel.file_tables.put(*placed.file, delta, placed.index, placed.first_page)
 
-    def _write_if_room(self, table: UnwindTable) -> Placed | None:
+    def _write_if_room(self, table: UnwindTable) -> Placed:
         try:
             return self._write(table)
         except StoreFull:
             self.refused += 1
-            return None
+            return Placed(0, 0, 0, 0)
 
     def _write(self, table: UnwindTable) -> Placed:
         words = len(table.image) // WORD

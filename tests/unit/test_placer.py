@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unwind tables in a store that is too small: nothing is freed that is used, nothing stays that nobody uses.
+
+The kernel's memory is played by a list of words that are taken; tests/kernel/test_unwind.py has the real one.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parprof.files.dso import Dso
+from parprof.kernel.store import StoreFull
+from parprof.process.loadmap import LoadMap, Mapping
+from parprof.unwind.pages import WORD
+from parprof.unwind.placing import MAPPING_WORDS, Placer
+
+TABLE_WORDS = 20
+
+
+class Kernel:
+    """Stands in for the unwinder's memory: runs of words, first fit."""
+
+    def __init__(self, words: int) -> None:
+        self.words = words
+        self.taken: dict[int, int] = {}
+        self.lists: dict[int, tuple[int, int]] = {}
+        self.store = SimpleNamespace(allocate=self.allocate, free=self.free, write=self.write)
+        self.file_tables = SimpleNamespace(put=lambda *_: None, remove=lambda *_: None)
+
+    def allocate(self, words: int) -> int:
+        at = 0
+        for start in sorted(self.taken):
+            if start - at >= words:
+                break
+            at = start + self.taken[start]
+        if at + words > self.words:
+            raise StoreFull(f"{words} words")
+        self.taken[at] = words
+        return at
+
+    def free(self, start: int, words: int) -> None:
+        assert self.taken.pop(start) == words
+
+    def write(self, start: int, raw: bytes) -> None:
+        assert self.taken[start] * WORD == len(raw)
+
+    def set_mapping_list(self, pid: int, word: int, count: int) -> None:
+        self.lists.pop(pid, None)
+        if count:
+            assert self.taken[word] == count * MAPPING_WORDS
+            self.lists[pid] = word, count
+
+
+def file(name: int) -> Any:
+    """A library of which there is a table."""
+    dso = Dso(("file", 1, name, 0, 0), f"/{name}")
+    dso.code_delta = lambda: None  # type: ignore[method-assign]
+    dso.vaddr = lambda offset: offset  # type: ignore[method-assign]
+    return dso
+
+
+def table(dso: Dso) -> Any:
+    return SimpleNamespace(image=bytes(TABLE_WORDS * WORD), pages=1, first_page=0)
+
+
+BUILDER: Any = SimpleNamespace(prefetch=lambda _: None, expected=lambda _: False, table=table)
+FILES = [file(number) for number in range(6)]
+
+
+def load_map(pid: int, files: frozenset[int]) -> LoadMap:
+    return LoadMap(
+        pid, {at: Mapping(at << 12, (at << 12) + 16, 0, FILES[at]) for at in sorted(files)}
+    )  # fmt: skip
+
+
+def check(kernel: Kernel, placer: Placer) -> None:
+    """The words that are taken are those of lists and of tables, and a table is used, or else waits to be."""
+    lists = {shown.index: shown for shown in placer._lists.values()}
+    users = {key: sum(key in shown.keys for shown in lists.values()) for key in placer._placed}
+    placed = {key: where for key, where in placer._placed.items() if where.words}
+    for key, where in placer._placed.items():
+        assert where.users == users[key]
+        assert (key in (placer._idle if where.words else placer._bare)) == (where.users == 0), key
+    assert placer._idle_words == sum(placed[key].words for key in placer._idle)
+    runs = [where.start for where in placed.values()] + list(lists)
+    assert sorted(runs) == sorted(kernel.taken)
+
+
+CHANGES = st.tuples(
+    st.integers(1, 4),
+    st.frozensets(st.integers(0, len(FILES) - 1), min_size=1, max_size=len(FILES)) | st.none(),
+)
+
+
+@given(st.integers(0, 7 * TABLE_WORDS), st.lists(CHANGES, max_size=30))
+def test_processes_come_change_and_go(words: int, changes: list[tuple[int, frozenset[int] | None]]) -> None:
+    kernel = Kernel(words)
+    placer = Placer(kernel, BUILDER)  # type: ignore[arg-type]
+    for pid, files in changes:
+        if files is None:
+            placer.forget(pid)
+        else:
+            placer.update(load_map(pid, files), wait=False)
+        check(kernel, placer)
+    for pid in range(1, 5):
+        placer.forget(pid)
+    placer.free_idle()
+    assert not kernel.taken and not kernel.lists
+
+
+def test_files_without_a_table_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each program that is made, run and removed has files of its own."""
+    monkeypatch.setattr("parprof.unwind.placing._MOST_BARE", 3)
+    monkeypatch.setattr(BUILDER, "table", lambda _: None)
+    kernel = Kernel(100)
+    placer = Placer(kernel, BUILDER)  # type: ignore[arg-type]
+    for number in range(len(FILES)):
+        placer.update(load_map(number, frozenset({number})), wait=False)
+        placer.forget(number)
+        check(kernel, placer)
+    assert list(placer._placed) == list(placer._bare) == [one.key for one in FILES[3:]]
+
+
+@pytest.mark.parametrize(("spare", "refused", "told"), [(0, 1, 2), (TABLE_WORDS // 2 - 1, 1, 2), (-1, 2, 0)])
+def test_an_idle_table_is_not_freed_for_one_that_is_wanted_with_it(
+    spare: int, refused: int, told: int
+) -> None:
+    """The process that had it is gone, another comes that has it too, and one more for which there is no room."""
+    kernel = Kernel(TABLE_WORDS + 2 * MAPPING_WORDS + spare)
+    placer = Placer(kernel, BUILDER)  # type: ignore[arg-type]
+    placer.update(load_map(1, frozenset({0})), wait=False)
+    placer.forget(1)
+    placer.update(load_map(2, frozenset({0, 1})), wait=False)
+    assert placer.refused == refused and kernel.lists.get(2, (0, 0))[1] == told
+    check(kernel, placer)
