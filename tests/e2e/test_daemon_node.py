@@ -39,6 +39,12 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def waited_s(pid: int) -> float:
+    """How long the threads of a process were runnable and had no CPU, by the kernel's account."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
+
+
 class Look:
     """The metrics as of this moment, and the kernel's account right before and after they were charged."""
 
@@ -46,7 +52,7 @@ class Look:
         before_s = None
         while True:
             self.idle_before_s = idle_s()
-            cpu_before_s = sum(map(cpu_s, pids))
+            cpu_before_s, waited_before_s = sum(map(cpu_s, pids)), [waited_s(pid) for pid in pids]
             self.page = daemon.page()
             self.time_s = self.page.value("parprofd_snapshot_timestamp_seconds")
             if before_s is not None and self.time_s != before_s:
@@ -54,6 +60,9 @@ class Look:
             before_s = self.time_s
             time.sleep(0.1)  # it was charged a moment ago, and is told again
         self.idle_after_s, self.cpu_s = idle_s(), (cpu_before_s + sum(map(cpu_s, pids))) / 2
+        self.waited_s = [
+            (before + waited_s(pid)) / 2 for pid, before in zip(pids, waited_before_s, strict=True)
+        ]
 
     def of(self, kind: str) -> float:
         """One of the machine's times."""
@@ -64,12 +73,6 @@ class Look:
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dp.DaemonProcess]:
     with dp.running(tmp_path_factory.mktemp("parprofd")) as running:
         yield running
-
-
-def waited_s(pid: int) -> float:
-    """How long the threads of a process were runnable and had no CPU, by the kernel's account."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
 
 
 def test_time_without_a_cpu_is_told_by_process(tmp_path: Path, daemon: dp.DaemonProcess) -> None:
@@ -90,15 +93,15 @@ def test_time_without_a_cpu_is_told_by_process(tmp_path: Path, daemon: dp.Daemon
         ]
         pids = [process.pid for process in running]
         daemon.page_when("all of them", lambda page: page.pids() == set(pids))
-        before_s, begin = [waited_s(pid) for pid in pids], Look(daemon, pids)
+        begin = Look(daemon, pids)
         time.sleep(SECONDS)
-        after_s, end = [waited_s(pid) for pid in pids], Look(daemon, pids)
-    for pid, was_s, is_s in zip(pids, before_s, after_s, strict=True):
+        end = Look(daemon, pids)
+    for pid, was_s, is_s in zip(pids, begin.waited_s, end.waited_s, strict=True):
         found_s = [look.page.value("parprof_ready_seconds_total", pid=str(pid)) for look in (begin, end)]
         assert is_s - was_s > 0.1 * SECONDS
         assert found_s[1] - found_s[0] == pytest.approx(is_s - was_s, rel=0.05, abs=0.05)
     node_s = end.of("ready") - begin.of("ready")
-    assert node_s == pytest.approx(sum(after_s) - sum(before_s), rel=0.05, abs=0.05)
+    assert node_s == pytest.approx(sum(end.waited_s) - sum(begin.waited_s), rel=0.05, abs=0.05)
 
 
 @pytest.fixture(scope="module")

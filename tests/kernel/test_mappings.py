@@ -56,6 +56,7 @@ def met_before() -> None:
         pass
 
 
+@pytest.mark.alone  # how soon a table is there depends on what else runs
 @pytest.mark.usefixtures("met_before")
 @pytest.mark.parametrize(
     ("count", "stay_ms", "cut"), [(40, 100.0, 0.1), (200, 10.0, 1.0)], ids=["slow", "fast"]
