@@ -21,7 +21,7 @@ static __always_inline void add_call(struct call_count *counted, struct judgemen
 static __always_inline void judge_call(struct judgement *j, struct process *p, struct thread *t, struct settings *s, u32 tgid,
 				       u32 tid, u64 ip, u64 sp)
 {
-	s32 others = others_by_ticks(tgid, tid, 0);
+	s32 others = by_ticks(p, s) ? others_by_ticks(tgid, tid, 0) : -1;	/* it looks for all of this anew */
 	struct process_config *config = configs.lookup(&tgid);
 
 	rejoin(p, t);

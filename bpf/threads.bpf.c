@@ -207,6 +207,8 @@ static __always_inline int leaf_waits(struct process_config *c, u64 ip, u64 sp)
 {
 	u64 caller = 0;
 
+	if (!(c->wait_end[0] | c->range_end[0]))	/* the program has no such code: nothing to look for at each call */
+		return 0;
 	if (in_wait_code(c, ip))
 		return 1;
 	if (!in_libc(c, ip) && !in_runtime(c, ip))

@@ -81,19 +81,20 @@ def test_where_threads_sleep_is_seen_after_switches_were_cut_off(tmp_path: Path)
     """GIVEN one thread that naps 10,000 times a second in one place and then 7,000 times in another THEN each has its
     share of the time in which nobody works, though switches were followed for a part of the first alone.
 
-    The program's clock has the way into the kernel, too, and until it runs again.
+    The program's clock has the way into the kernel, too, and until it runs again. The budget is one that buys some forty
+    glimpses: what ten say of the shares may be a quarter beside them.
     """
-    napped = nap(tmp_path, "1", "1.5", "1.5", "0")
+    napped = nap(tmp_path, "1", "3", "3", "0", budget=Budget(0.02, BUDGET.burst_ns))
     assert napped.statistics["ticks"] > 0.5 * napped.statistics["samples"], "switches were too dear"
-    assert napped.statistics["glimpses"] >= 5
+    assert napped.statistics["glimpses"] >= 20
     least = {name: napped.told[f"{name}_times"] * nap_s for name, nap_s in NAPS_S.items()}
     for metric in (STALL, WAIT):
         seen = {name: napped.sum(metric, name) for name in NAPS_S}
         for name, seconds in seen.items():
             assert 0.75 * least[name] < seconds < 1.25 * napped.told[name], (seen, least, napped.told)
         shares = [one["naps_then"] / sum(one[name] for name in NAPS_S) for one in (seen, least, napped.told)]
-        assert min(shares[1:]) - 0.1 < shares[0] < max(shares[1:]) + 0.1, shares
-    assert napped.nobody_s < 0.15 * sum(napped.told[name] for name in NAPS_S)
+        assert min(shares[1:]) - 0.05 < shares[0] < max(shares[1:]) + 0.05, shares
+    assert napped.nobody_s < 0.05 * sum(napped.told[name] for name in NAPS_S)
 
 
 def test_without_glimpses_it_is_not_known(tmp_path: Path) -> None:
