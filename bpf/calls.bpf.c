@@ -21,8 +21,9 @@ static __always_inline void add_call(struct call_count *counted, struct judgemen
 static __always_inline void judge_call(struct judgement *j, struct process *p, struct thread *t, struct settings *s, u32 tgid,
 				       u32 tid, u64 ip, u64 sp)
 {
-	s32 others = by_ticks(p, s) ? others_by_ticks(tgid, tid, 0) : -1;	/* it looks for all of this anew */
 	struct process_config *config = configs.lookup(&tgid);
+	struct scope *scope = find_scope(p->scope);
+	s32 others = by_ticks_in(p, s, scope) ? others_by_ticks(tgid, tid, 0) : -1;	/* it looks all of this up again */
 
 	rejoin(p, t);
 	follow_source(p, t);
@@ -31,7 +32,7 @@ static __always_inline void judge_call(struct judgement *j, struct process *p, s
 	observe(p, t, config, 1, ip, sp);
 	barrier();
 	t->busy = 0;
-	n_working_now(j, p, t, tgid, config, s->cpus, others, &t->call_sum);
+	n_working_now(j, p, t, tgid, config, scope, s->cpus, others, &t->call_sum);
 }
 
 /* Counts the call under who made it: the probe is where the return address is on top of the stack still. */

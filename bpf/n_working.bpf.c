@@ -42,17 +42,18 @@ static __always_inline u32 source_flags(struct process_config *config, struct pr
 	return flags & CHECK_MEMORY ? flags | FROM_LEAVES | FROM_MEMORY : flags | FROM_LEAVES;
 }
 
-/* n_working for a thread that runs, and whether it is partly a guess. `others`: see others_by_ticks. `sum`: map memory, as
- * there. */
+/* n_working for a thread that runs, and whether it is partly a guess. `scope` is that of its process. `others`: see
+ * others_by_ticks. `sum`: map memory, as there. */
 static __always_inline void n_working_now(struct judgement *j, struct process *p, struct thread *t, u32 tgid,
-					  struct process_config *config, u32 cpus, s32 others, u64 *sum)
+					  struct process_config *config, struct scope *scope, u32 cpus, s32 others,
+					  u64 *sum)
 {
 	u32 flags = source_flags(config, p), ticks = others >= 0;
 	s32 n, found, beside;
 
 	j->state = t && !in_work(t) ? STATE_SPINNING : STATE_WORKING;
 	n = ticks ? (others & BESIDE_MASK) + (j->state == STATE_WORKING) : p->n_working[parity(p)];
-	beside = ticks ? 0 : others_of_scope(p);
+	beside = ticks ? 0 : others_of_scope(p, scope);
 	if (n < 1 && j->state == STATE_WORKING) {
 		if (t && !t->busy && !t->blocked && !(flags & FROM_LEAVES) && !ticks)
 			count(STAT_REPAIRED);

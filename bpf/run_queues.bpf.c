@@ -8,11 +8,14 @@
 #define YIELD_CALL 24	/* sched_yield */
 
 /* Whether context switches are not followed: of the process, or of any of its scope. */
+static __always_inline u32 by_ticks_in(struct process *p, struct settings *s, struct scope *scope)
+{
+	return p->ticks | s->ticks | (scope ? scope->ticks : 0);
+}
+
 static __always_inline u32 by_ticks(struct process *p, struct settings *s)
 {
-	struct scope *scope = find_scope(p->scope);
-
-	return p->ticks | s->ticks | (scope ? scope->ticks : 0);
+	return by_ticks_in(p, s, find_scope(p->scope));
 }
 
 /* What a kernel without the fields of the scheduler that we read says of its run queues: nothing. */

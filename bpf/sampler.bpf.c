@@ -11,7 +11,7 @@ static __always_inline void judge(struct walk *w, struct process *p, struct thre
 	struct sample_key *key = &w->key;
 	struct judgement *j = &w->judged;
 
-	n_working_now(j, p, t, tgid, config, cpus, w->others, &w->forgotten);
+	n_working_now(j, p, t, tgid, config, find_scope(p->scope), cpus, w->others, &w->forgotten);
 	key->state = j->state;
 	key->unsure = j->unsure;
 	key->n_working = j->n_working;

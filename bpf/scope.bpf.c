@@ -174,9 +174,8 @@ static __always_inline void end_stop(struct thread *t)
 }
 
 /* Threads of other processes of the scope that work. */
-static __always_inline s32 others_of_scope(struct process *p)
+static __always_inline s32 others_of_scope(struct process *p, struct scope *s)
 {
-	struct scope *s = find_scope(p->scope);
 	s32 others;
 
 	if (!s)
