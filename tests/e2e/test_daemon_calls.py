@@ -16,7 +16,7 @@ from parprof.metrics import ACTIVATIONS
 from parprof.model import Profile
 from parprof.service.losses import LOST_MEANWHILE
 
-pytestmark = [pytest.mark.beside, pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")]
+pytestmark = [pytest.mark.alone, pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")]
 
 LONG_MS, SHORT_MS = 100, 0.5
 PROGRAM = r"""
