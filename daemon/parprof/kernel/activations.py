@@ -11,7 +11,7 @@ import hashlib
 
 from parprof.kernel.counts import ByTime
 from parprof.kernel.stacks import INTERRUPTED, RawStack, StackTable
-from parprof.model import ACTIVATION, Count, Facts, SampleKey, ThreadState, add_facts
+from parprof.model import ACTIVATION, Count, Facts, SampleKey, ThreadState
 
 COMPARED_FRAMES = 128
 _MOST_STACKS = 1 << 11
@@ -20,6 +20,7 @@ others is left out, without a look at them: in a recursion each sample has dozen
 _PATIENCE = 8
 """Drains that samples wait for their stack, as `parprof.kernel.counts` has it."""
 _WORD = 8
+_USER = SampleKey._fields.index("user")
 
 
 class Activations:
@@ -76,13 +77,20 @@ class Activations:
         return out
 
     def _spread(self, out: Facts, key: SampleKey, stack: RawStack, by_fresh: dict[int, int]) -> None:
+        new = sum(by_fresh.values())
+        before, behind = key[:_USER], key[_USER + 1 :]  # of a sample it is done dozens of times
         for level in range(min(max(by_fresh), _levels(stack))):
-            new = sum(samples for fresh, samples in by_fresh.items() if fresh > level)
+            new -= by_fresh.get(level, 0)
             user = self._seen(key.user, stack, level)
-            if user:
-                add_facts(out, {key._replace(user=user): Count(new)})
-            else:
+            if not user:
                 self.left_out += new
+                continue
+            seen = SampleKey._make((*before, user, *behind))
+            known = out.get(seen)
+            if known is None:
+                out[seen] = Count(new)
+            else:
+                known.samples += new
 
     def _seen(self, digest: int, stack: RawStack, level: int) -> int:
         """The id of a stack without so many of its innermost frames; 0: there is no room for more."""

@@ -24,8 +24,6 @@ _RING_BYTES_PER_CPU = 1 << 19
 _SMALLEST_RING, _LARGEST_RING = 1 << 20, 1 << 23
 _COUNTS_PER_DRAIN = 20_000
 """The kernel's table has room for three times as many."""
-_COLLECTOR = 20_000, 10, 20
-"""Thresholds of Python's collector: an interval's samples leave few cycles behind."""
 
 
 def ring_sizes(cpus: int | None = None) -> dict[str, int]:
@@ -49,11 +47,6 @@ def drain_seconds(options: DaemonOptions, cpus: int | None = None) -> float:
     """
     per_second = options.frequency_hz * len(options.events) * (cpus or os.cpu_count() or 1)
     return min(2 * options.interval_seconds, max(_COUNTS_PER_DRAIN / per_second, 1.0))
-
-
-def collect_less() -> None:
-    """Let Python look for cycles less often than it would."""
-    gc.set_threshold(*_COLLECTOR)
 
 
 def give_back() -> None:

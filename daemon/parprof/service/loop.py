@@ -27,6 +27,7 @@ from parprof.profile.addresses import AddressBook
 from parprof.profile.cost import SPUN
 from parprof.profile.naming import FileNamer
 from parprof.profile.rows import RowMaker
+from parprof.resources import collect_less
 from parprof.service import footprint
 from parprof.service.config.options import DaemonOptions
 from parprof.service.folding import fold_cold
@@ -142,7 +143,7 @@ class DaemonLoop:
         self._losses.also(CANDIDATES, lambda: self._candidates.refused)
         self._losses.also("path_incomplete", lambda: self._rows.incomplete)
         kernel.breaker.set_prices(machine_prices(kernel))
-        footprint.collect_less()
+        collect_less()
         self._began_s = self._charged_s = self._snapshot_s = self._trimmed_s = time.monotonic()
         self._tell_of_caches()
 
