@@ -81,8 +81,8 @@ def test_where_threads_sleep_is_seen_after_switches_were_cut_off(tmp_path: Path)
     """GIVEN one thread that naps 10,000 times a second in one place and then 7,000 times in another THEN each has its
     share of the time in which nobody works, though switches were followed for a part of the first alone.
 
-    The program's clock has the way into the kernel, too, and until it runs again. The budget is one that buys some forty
-    glimpses: what ten say of the shares may be a quarter beside them.
+    The program's clock has the way into the kernel, too, and until it runs again. The budget is one that buys some
+    forty glimpses: what ten say of the shares may be a quarter beside them.
     """
     napped = nap(tmp_path, "1", "3", "3", "0", budget=Budget(0.02, BUDGET.burst_ns))
     assert napped.statistics["ticks"] > 0.5 * napped.statistics["samples"], "switches were too dear"

@@ -305,6 +305,16 @@ def test_lines_that_are_none() -> None:
     assert Mounts.read(1 << 30).is_local_device(0) is None
 
 
+def test_a_line_of_mounts_that_was_cut_off_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of it may say that the file system is in another process."""
+    text = Path("/proc/self/mountinfo").read_bytes()
+    first, second = text.split(b"\n")[:2]
+    whole = [parse_mount(first), parse_mount(second)]
+    for size, found in ((len(first) + len(second) + 2, 2), (len(first) + len(second) + 1, 1)):
+        monkeypatch.setattr("parprof.files.mounts._MAX_BYTES", size)
+        assert Mounts.read("self")._mounts == whole[:found]
+
+
 def test_a_guard_that_nobody_has_any_more_ends_its_children(tmp_path: Path) -> None:
     """Though a file was opened anew after `close`, and all of it is in a circle."""
     (tmp_path / "file").write_bytes(b"text")

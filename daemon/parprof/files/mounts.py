@@ -11,10 +11,11 @@ import re
 import time
 from collections import OrderedDict
 from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-_MAX_MOUNTS = 1 << 14
+_MAX_MOUNTS, _MAX_BYTES = 1 << 14, 1 << 22
 _MAX_TABLES = 256
 _MAX_PLACES = 8
 _FRESH_SECONDS = 1.0
@@ -60,7 +61,7 @@ def parse_mount(line: bytes) -> Mount | None:
 
 
 class Mounts:
-    """What a process has mounted, as of one moment."""
+    """What a process has mounted, as of one moment. Never changes."""
 
     def __init__(self, mounts: list[Mount]) -> None:
         """In the order of ``mountinfo``: where several are mounted at one place, the last one shows."""
@@ -74,10 +75,9 @@ class Mounts:
     @classmethod
     def read(cls, pid: int | str) -> Mounts:
         """Those of a process; none if it is gone."""
-        mounts = []
         with suppress(OSError), open(f"/proc/{pid}/mountinfo", "rb") as file:
-            mounts = [mount for line in islice(file, _MAX_MOUNTS) if (mount := parse_mount(line))]
-        return cls(mounts)
+            return _as_told(file.read(_MAX_BYTES))
+        return cls([])
 
     def is_local_device(self, device: int) -> bool | None:
         """Whether the files of a device answer; None if it is not mounted here."""
@@ -100,6 +100,15 @@ class Mounts:
         if not all(self._points.get(part, True) for part in _parts(path)):
             return False
         return self._points.get(b"")
+
+
+@lru_cache(maxsize=4)
+def _as_told(text: bytes) -> Mounts:
+    """Of a whole ``mountinfo``: nearly all processes of a machine have the same, and each is asked for its own."""
+    lines = islice(
+        text.split(b"\n")[:-1], _MAX_MOUNTS
+    )  # each ends with one: what is behind the last was cut off
+    return Mounts([mount for line in lines if (mount := parse_mount(line))])
 
 
 def _parts(path: bytes) -> list[bytes]:
