@@ -107,14 +107,14 @@ def test_without_glimpses_it_is_not_known(tmp_path: Path) -> None:
 
 def test_glimpses_stay_within_the_budget(tmp_path: Path) -> None:
     """1 % of the CPU time, and what the budget holds at once: at first, and after each kind that was cut off."""
-    napped = nap(tmp_path, "2", "1.5", "1.5", "0")
+    napped = nap(tmp_path, "2", "2.5", "2.5", "0")
     assert napped.statistics["glimpses"] >= 5
     assert napped.switches_s < 0.01 * napped.cpu_s + 4 * BUDGET.burst_ns / 1e9
 
 
 def test_n_working_is_right_in_glimpses(tmp_path: Path) -> None:
     """A thread that works alone leaves one core of two idle at each sample, glimpse or not."""
-    napped = nap(tmp_path, "1", "2", "0", "0")
+    napped = nap(tmp_path, "1", "2", "0", "0", budget=Budget(0.02, BUDGET.burst_ns))
     assert napped.statistics["glimpses"] >= 5
     work_s = sum(row.metrics[WORK] for row in napped.rows) / 1e9
     idleness_s = sum(row.metrics[IDLENESS] for row in napped.rows) / 1e9

@@ -46,7 +46,7 @@ def test_a_process_that_has_ended_has_used_what_was_seen_of_it() -> None:
 
 
 def test_samples_tell_it_where_processes_come_and_go() -> None:
-    """Each span by one of the two: what clocks saw meanwhile is not counted again."""
+    """What clocks saw meanwhile is not counted again."""
     used, own = CpuTime(), [os.getpid()]
     first_ns = used.used_ns(own, 50 * MS, by_clocks=True)
     burn()
@@ -56,6 +56,14 @@ def test_samples_tell_it_where_processes_come_and_go() -> None:
     then_ns = used.used_ns(own, 200 * MS, by_clocks=True)
     assert first_ns + 30 * MS + BURNED_NS <= then_ns
     assert then_ns - first_ns - 30 * MS <= time.process_time_ns() - before_ns + BURNED_NS
+
+
+def test_samples_that_are_too_few_take_nothing_from_the_clocks() -> None:
+    """They never hit what runs with interrupts off: setting timers, changing threads."""
+    used, own = CpuTime(), [os.getpid()]
+    first_ns = used.used_ns(own, 50 * MS, by_clocks=True)
+    burn()
+    assert used.used_ns(own, 65 * MS, by_clocks=False) >= first_ns + BURNED_NS
 
 
 def test_a_pid_of_nobody_has_used_nothing() -> None:

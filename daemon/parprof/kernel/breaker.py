@@ -194,7 +194,7 @@ class Breaker:
         """CPU time that the processes have used so far, in nanoseconds.
 
         To be called whenever switches are followed from then on, or no longer. ``followed``: whether they were since
-        the last time: then the processes' clocks tell it; else samples, for many processes may come and go.
+        the last time; else samples are asked, too, for many processes may come and go that nobody looked at.
         """
         pids = [pid for pid, entry in self._object.entries("processes", "process") if not entry.dead]
         samples = sum(scope.unfollowed for _, scope in self._object.entries("scopes", "scope"))
