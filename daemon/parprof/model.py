@@ -208,6 +208,17 @@ class ProcessInfo:
     runtime: str = "none"
     cores: int = 1
     n_w_source: str = "scheduler"
+    others: int = 0
+    """How many more processes of the same program are told as this one: see `parprof.profile.programs`."""
+
+    @property
+    def number(self) -> str:
+        """Its PID, or how many processes are told as it.
+
+        >>> ProcessInfo(7, "cc1").number, ProcessInfo(7, "cc1", others=1999).number
+        ('7', '2,000 processes')
+        """
+        return f"{1 + self.others:,} processes" if self.others else str(self.pid)
 
     @property
     def program(self) -> str:

@@ -102,15 +102,13 @@ class ConcurrencyTable:
         processes = by_process(self._profile.samples)
         if len(processes) < 2:
             return
-        names = {one.pid: one.comm for one in self._profile.processes}
+        names = {one.pid: f"{one.comm} ({one.number})" for one in self._profile.processes}
         busiest = sorted(processes, key=lambda pid: (-processes[pid][0], pid))
         columns = self.columns()
         headings = [*((column.heading, column.width) for column in columns), ("\nprocess", 0)]
         width = self._screen.last_width(headings)
         rows = [("all", self._all)]
-        rows += [
-            (f"{names.get(pid, '')} ({pid})".strip(), processes[pid]) for pid in busiest[:_MOST_PROCESSES]
-        ]
+        rows += [(names.get(pid, f"({pid})"), processes[pid]) for pid in busiest[:_MOST_PROCESSES]]
         self._screen.table(
             headings,
             (

@@ -193,16 +193,17 @@ def _processes(profile: Profile) -> str:
     if not workers:
         return ""
     rows = "\n".join(
-        f"<tr><td>{text(process.comm, 100)} ({process.pid})</td><td>{rounded(100 * share)} %</td>"
+        f"<tr><td>{text(process.comm, 100)} ({process.number})</td><td>{rounded(100 * share)} %</td>"
         + "".join(f"<td>{value / 1e9:.2f}</td>" for value in (mine.work_ns, mine.idleness_ns, mine.spin_ns))
         + f"<td>{text(process.runtime, 100)}</td><td>{text(process.n_w_source, 100)}</td></tr>"
         for process, mine, share in workers[:MAX_PROCESSES]
     )
-    more = len(workers) - MAX_PROCESSES
-    rest = f'<p class="faint">and {more:,} more</p>' if more > 0 else ""
+    more = sum(1 + process.others for process, _, _ in workers[MAX_PROCESSES:])
+    rest = f'<p class="faint">and {more:,} more</p>' if more else ""
+    number = sum(1 + process.others for process, _, _ in workers)
     return (
         f'<details class="processes"{" open" if len(workers) <= _FEW_PROCESSES else ""}>'
-        f"<summary>{len(workers):,} processes worked</summary>"
+        f"<summary>{number:,} processes worked</summary>"
         '<div class="scroll"><table><thead><tr><th>process</th><th>share of work</th><th>work s</th>'
         "<th>idleness s</th><th>spin s</th><th>runtime</th><th>n_w source</th></tr></thead>"
         f"<tbody>{rows}</tbody></table></div>{rest}</details>"

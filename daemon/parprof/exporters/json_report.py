@@ -100,6 +100,7 @@ def _scope(profile: Profile) -> dict[str, Any]:
                 "comm": process.comm,
                 "runtime": process.runtime,
                 "n_w_source": process.n_w_source,
+                "others": process.others,
                 **_metrics(metrics),
                 "concurrency": concurrency.as_json(levels.get(process.pid, ())),
             }

@@ -166,7 +166,7 @@ def _object(key: str, text: str) -> dict[str, Any]:
 def _process(text: str) -> ProcessInfo:
     found = _object("process", text)
     words = {name: str(found.get(name, "")) for name in ("comm", "command", "runtime", "n_w_source")}
-    numbers = {name: _int("process", str(found.get(name, 0))) for name in ("pid", "cores")}
+    numbers = {name: _int("process", str(found.get(name, 0))) for name in ("pid", "cores", "others")}
     return ProcessInfo(**words, **numbers)  # type: ignore[arg-type]
 
 

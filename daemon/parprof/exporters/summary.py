@@ -127,13 +127,14 @@ def process_facts(profile: Profile) -> list[Fact]:
         out.append(
             Fact(
                 "process" if out else "processes",
-                f"{process.comm} ({process.pid}), {process.runtime}, n_w {process.n_w_source}: "
+                f"{process.comm} ({process.number}), {process.runtime}, n_w {process.n_w_source}: "
                 f"work {mine.work_ns / 1e9:.2f} s, idleness {mine.idleness_ns / 1e9:.2f} s, "
                 f"spin {mine.spin_ns / 1e9:.2f} s",
             )
         )
     if len(busiest) > _PROCESSES_TOLD:
-        out.append(Fact("process", f"and {len(busiest) - _PROCESSES_TOLD} more"))
+        more = sum(1 + process.others for process, _ in busiest[_PROCESSES_TOLD:])
+        out.append(Fact("process", f"and {more:,} more"))
     return out
 
 
@@ -188,12 +189,14 @@ def working_processes(profile: Profile) -> list[tuple[ProcessInfo, Metrics, floa
 def _who_worked(workers: Sequence[tuple[ProcessInfo, Metrics, float]], width: int) -> str:
     """In a line: as many of them as fit, the rest counted."""
     names = [
-        f"{elided(printable(process.comm) or 'unknown', _LONGEST_COMM)} (pid {process.pid}) {rounded(100 * share)} %"
+        f"{elided(printable(process.comm) or 'unknown', _LONGEST_COMM)} "
+        f"({'' if process.others else 'pid '}{process.number}) {rounded(100 * share)} %"
         for process, _, share in workers
     ]
-    begin = f"{len(names):,} processes: "
+    numbers = [1 + process.others for process, _, _ in workers]
+    begin = f"{sum(numbers):,} processes: "
     for told in range(min(len(names), _MOST_NAMED), 0, -1):
-        more = f", {len(names) - told:,} more" if told < len(names) else ""
+        more = f", {sum(numbers[told:]):,} more" if told < len(names) else ""
         line = f"{begin}{', '.join(names[:told])}{more}; shares of the work"
         if cell_len(line) <= width - _INDENT:
             break

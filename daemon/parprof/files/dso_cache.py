@@ -52,6 +52,7 @@ class DsoCache(Closing):
         self._known: OrderedDict[FileKey, Dso] = OrderedDict()
         self._images: OrderedDict[FileKey, Dso] = OrderedDict()
         self._labels: dict[bytes, Dso] = {}
+        self._ours: dict[MapsLine, Dso] = {}
         self._mounts = MountTables()
         self._guard = FileGuard()
 
@@ -76,6 +77,12 @@ class DsoCache(Closing):
                 if isinstance(error, FileNotAnswering):
                     break  # the other ways lead to the same file
         return Dso(("unopened", line.device, line.inode, line.path), shown, problem=problem)
+
+    def ours(self, line: MapsLine) -> Dso:
+        """The Dso of an executable mapping of our own process, which stays."""
+        if line not in self._ours:
+            self._ours[line] = self.get(os.getpid(), line)
+        return self._ours[line]
 
     def mapped(self, pid: int, line: MapsLine) -> Dso | None:
         """The Dso of an executable mapping as the kernel found it; None if it cannot be found.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 
 from parprof.kernel import bpf
@@ -41,8 +42,12 @@ class FoundMapping(NamedTuple):
         return cls(image, start, end, offset, number, inode, epoch, _path(raw[_RECORD.size :]))
 
 
+@lru_cache(maxsize=256)
 def _path(names: bytes) -> bytes:
-    """The path of a file by its name and those of the directories above it; empty if one is cut off or lacks."""
+    """The path of a file by its name and those of the directories above it; empty if one is cut off or lacks.
+
+    Processes that are started again and again map the same files.
+    """
     parts: list[bytes] = []
     for at in range(0, len(names), _PATH_NAME_BYTES):
         name = names[at : at + _PATH_NAME_BYTES].split(b"\0", 1)[0]

@@ -12,6 +12,8 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from typing import NamedTuple
 
 from parprof.files.maps_line import MapsLine, parse_line
@@ -119,3 +121,14 @@ class ExecutableMappings(Closing):
                 permissions = line.find(b" ") + 3
                 if line[permissions : permissions + 1] == b"x" and len(line) < _MAX_LINE:
                     yield Raw(line, None)
+
+
+@cache
+def own_vdso() -> MapsLine | None:
+    """Where the kernel's code in user space is in our own process: it has one such image for all 64-bit programs."""
+    with suppress(OSError), ExecutableMappings(os.getpid()) as mappings:
+        for raw in mappings.read():
+            line = raw.parsed()
+            if line is not None and line.path == b"[vdso]":
+                return line
+    return None

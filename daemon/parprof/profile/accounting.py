@@ -189,8 +189,9 @@ def _levels_ns(
     if times.exact or not ticked:
         return times.level_ns
     found: Counter[int] = Counter()
+    in_scope = set(times.images)
     for key, count in facts.items():
-        if key.event == 0 and key.state is ThreadState.WORKING and key.image in times.images:
+        if key.event == 0 and key.state is ThreadState.WORKING and key.image in in_scope:
             found[max(key.n_working, 1)] += count.samples
     levels = [0.0] + [found[level] * period_ns / level for level in range(1, max(found, default=0) + 1)]
     fit = min(times.elapsed_ns / sum(levels), 1.0) if any(levels) else 1.0
@@ -207,7 +208,8 @@ def disagreements(measured: Measurement, rows: RowMaker, samples: Sequence[PathS
         if not times.exact or not images:
             continue
         main = next((one for one in images if one is measured.images[measured.main]), images[0])
-        mine = [sample for sample in samples if sample.origin.image in set(times.images)]
+        in_scope = set(times.images)
+        mine = [sample for sample in samples if sample.origin.image in in_scope]
         sampled = {sample.origin.image for sample in mine}
         cores = rows.usual_cores(main)
         if any(rows.mean_cores(image) != cores for image in images if image.image in sampled):
@@ -247,13 +249,14 @@ def _excess_ns(times: ScopeTimes, cores: float, facts: Mapping[SampleKey, Count]
     """
     if times.exact:
         return max(times.working_ns - times.busy_ns(cores), 0.0)
+    in_scope = set(times.images)
     return sum(
         count.samples * (key.n_working - cores) / cores * period_ns
         for key, count in facts.items()
         if key.event == 0
         and key.state is ThreadState.WORKING
         and key.n_working > cores
-        and key.image in times.images
+        and key.image in in_scope
     )
 
 

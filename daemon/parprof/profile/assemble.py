@@ -19,6 +19,7 @@ from parprof.profile.addresses import AddressBook
 from parprof.profile.cost import BUDGET, cost_shares, percent_of_rest, with_spun
 from parprof.profile.intervals import by_interval
 from parprof.profile.jit import jit_notes
+from parprof.profile.programs import ByProgram, by_program
 from parprof.profile.rows import RowMaker
 
 _MEMORY = "memory"
@@ -136,6 +137,9 @@ def violations(measured: Measurement, rows: RowMaker, samples: Sequence[PathSamp
     charged: dict[int, Metrics] = {}
     for sample in samples:
         charged.setdefault(sample.origin.image, Metrics()).add(sample.metrics)
+    most_working: dict[int, int] = {}
+    for key in measured.drain.facts:
+        most_working[key.image] = max(most_working.get(key.image, 0), key.n_working)
     out = []
     for number, metrics in charged.items():
         image = measured.images.get(number)
@@ -148,9 +152,7 @@ def violations(measured: Measurement, rows: RowMaker, samples: Sequence[PathSamp
             cores=rows.mean_cores(image),
             elapsed_s=image.watched_s(),
             period_s=1 / measured.drain.frequency_hz,
-            most_working=max(
-                (key.n_working for key in measured.drain.facts if key.image == number), default=0
-            ),
+            most_working=most_working.get(number, 0),
         )
         if not times.is_possible:
             out.append(f"process {image.process.pid}: {times.violation()}")
@@ -161,17 +163,20 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
     """The profile of a measurement, described by its main process and the runtimes of all that have samples."""
     measured, asleep = together(measured)
     rows = RowMaker(AddressBook(namer), measured.cores, by_thread=True)
-    samples = rows.rows(measured.drain)
-    parted = disagreements(measured, rows, samples)
-    accounting = complete(measured, rows, samples)
+    each = rows.rows(measured.drain)
+    parted = disagreements(measured, rows, each)
+    accounting = complete(measured, rows, each)
+    impossible = violations(measured, rows, each)
+    nameless = jit_notes(each, measured.images)
+    whole = by_program(measured, each)
+    samples = whole.samples
     main = measured.images[measured.main]
-    processes = _processes(measured, rows, samples)
+    processes = _processes(measured, rows, whole)
     cpu_ns = sum(s.metrics.cpu_ns for s in samples)
     spin_ns = sum(s.metrics.spin_ns for s in samples)
     paid_ns = with_spun(
         {COST_NAMES[kind]: ns for kind, ns in measured.paid_ns.items()}, spin_ns, rows.usual_cores(main)
     )
-    impossible = violations(measured, rows, samples)
     lost = measured.kernel.lost()
     probe_failures = sum(len(image.failures) for image in measured.images.values())
     if probe_failures:
@@ -204,7 +209,7 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
                 if asleep
                 else []
             ),
-            *jit_notes(samples, measured.images),
+            *nameless,
             *namer.notes,
             *(f"{path}: {problem}" for path, problem in list(problems.items())[:_MAX_PROBLEMS]),
         ],
@@ -212,7 +217,7 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
         start_time_s=measured.started_s,
         accounting=accounting,
         processes=processes,
-        intervals=by_interval(measured, rows, samples),
+        intervals=by_interval(measured, rows, whole),
     )
 
 
@@ -222,10 +227,10 @@ def _runtimes(processes: Sequence[ProcessInfo]) -> str:
     return "+".join(dict.fromkeys(names))
 
 
-def _processes(measured: Measurement, rows: RowMaker, samples: Sequence[PathSample]) -> list[ProcessInfo]:
+def _processes(measured: Measurement, rows: RowMaker, whole: ByProgram) -> list[ProcessInfo]:
     """The process images that have samples, the one with most of them first; none if there is only one."""
     weights: dict[int, int] = {}
-    for sample in samples:
+    for sample in whole.samples:
         weights[sample.origin.image] = weights.get(sample.origin.image, 0) + sample.metrics.samples
     found = [
         (weight, measured.images[number]) for number, weight in weights.items() if number in measured.images
@@ -241,6 +246,7 @@ def _processes(measured: Measurement, rows: RowMaker, samples: Sequence[PathSamp
             image.runtime,
             rows.usual_cores(image),
             image.n_w_source,
+            whole.others.get(image.image, 0),
         )
         for weight, image in found[:_MAX_PROCESSES]
         if weight

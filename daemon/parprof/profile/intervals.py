@@ -10,29 +10,34 @@ from parprof.facts.measurement import Measurement
 from parprof.halving import few
 from parprof.metrics import OUTSIDE, READY, STALL, WORK, Metrics
 from parprof.model import Interval, PathSample
+from parprof.profile.programs import ByProgram, row_key
 from parprof.profile.rows import RowMaker
 
 MOST_SHARES = 100_000
 """Rows of all intervals together: beyond that intervals get longer."""
 
 
-def by_interval(measured: Measurement, rows: RowMaker, samples: Sequence[PathSample]) -> list[Interval]:
-    """What of ``samples`` was when: the shares of each row add up to it.
+def by_interval(measured: Measurement, rows: RowMaker, whole: ByProgram) -> list[Interval]:
+    """What of ``whole`` was when: the shares of each row add up to it.
 
-    The rows are what ``rows`` made of the whole, complete with what is known of the whole alone. Its counters change.
+    Its rows are what ``rows`` made, complete with what is known of the whole alone. Its counters change.
     """
     counted = spread_waits(few(measured.intervals, spread_rows, MOST_SHARES))
-    numbers = {_identity(sample): number for number, sample in enumerate(samples)}
     shares: list[dict[int, Metrics]] = []
     for one in counted:
-        found = rows.rows(replace(measured.drain, facts=one.facts, by_cores=one.by_cores))
-        by_number = ((numbers.get(_identity(row)), row.metrics) for row in found)
-        shares.append({number: metrics for number, metrics in by_number if number is not None})
+        share: dict[int, Metrics] = {}
+        for row in rows.rows(replace(measured.drain, facts=one.facts, by_cores=one.by_cores)):
+            number = whole.numbers.get(row_key(row))
+            if number in share:
+                share[number].add(row.metrics)
+            elif number is not None:
+                share[number] = row.metrics
+        shares.append(share)
     out = [
         Interval(one.begin_ns / 1e9, one.end_ns / 1e9, tuple(ns / 1e9 for ns in one.level_ns), share)
         for one, share in zip(counted, shares, strict=True)
     ]
-    fit(samples, out, shares)
+    fit(whole.samples, out, shares)
     return out
 
 
@@ -45,11 +50,6 @@ def fit(
     without_cpu = _without_cpu(intervals)  # once, of what was sampled: there may be tens of thousands of rows
     for number, sample in enumerate(samples):
         _fit(sample.metrics, number, intervals, shares, without_cpu)
-
-
-def _identity(row: PathSample) -> tuple[int, int, int, int]:
-    """Rows of one maker have their paths as the same objects."""
-    return id(row.path), id(row.physical), row.origin.image, row.origin.tid
 
 
 def _fit(

@@ -13,6 +13,7 @@ from parprof.kernel.records import ControlRecord
 from parprof.process.identity import Process, inspect, is_32_bit
 from parprof.process.threads import is_running
 from parprof.session.lifecycle import End, Lives, State
+from parprof.session.passed import Fork, Passed, execs_of_forks
 from parprof.session.scopes import Scope
 from parprof.session.target import Target, Watched
 from parprof.untrusted import visible
@@ -28,6 +29,7 @@ class Arrivals:
         self._lives = lives
         self._one_job = one_job
         self._next_image = 1
+        self._passed = Passed()
         self.scopes: dict[int, Scope] = {}
         """By number."""
 
@@ -151,6 +153,44 @@ class Arrivals:
                 del self.scopes[number]
                 self._kernel.scopes.forget(number)
 
+    def let_pass(self, batch: Sequence[ControlRecord]) -> Iterator[ControlRecord]:
+        """Those records of a batch that are to be acted upon, before the next one is asked for.
+
+        That is all but the forks that have called exec by now.
+        """
+        execs = execs_of_forks(batch)
+        for record in batch:
+            over = execs.get(record.image) if record.kind == records.RECORD_FORK else None
+            parent = self._lives.newest(record.parent_pid) if over is not None else None
+            if over is None or parent is None:
+                yield record
+                continue
+            self._lives.make_room(record.pid)
+            self._passed.add(Fork(record, parent, over.time_ns))
+
+    def remember(self, image: int) -> Target | None:
+        """The target of an image that was let pass, since there are samples of it; None: it is none."""
+        fork = self._passed.take(image)
+        if fork is None:
+            return None
+        parent, record = fork.parent, fork.record
+        target = Target(
+            self._watched,
+            replace(parent.process, pid=record.pid),
+            image,
+            follow=parent.follows,
+            stop=parent.stops,
+            scope=parent.scope,
+            program=record.address,
+            like=parent,
+            begun_ns=record.time_ns,
+            ended_ns=fork.ended_ns,
+        )
+        self._join(target)
+        target.inherit(parent)
+        self._lives.remember(target, End.REPLACED)
+        return target
+
     def new_image(self, record: ControlRecord) -> None:
         """A watched process called exec, or a child was forked: the kernel already counts the new image."""
         is_exec = record.kind == records.RECORD_EXEC
@@ -160,6 +200,8 @@ class Arrivals:
         elif before is not None:
             before.observe()  # what the kernel keeps of the image that was replaced
             self._lives.end(before, End.REPLACED)
+        else:
+            before = self._passed.parent_of(record.pid)
         like = before if before and not (record.stopped or (is_exec and not before.stops)) else None
         scope = before.scope if before is not None else self._scope_for(record.image)
         try:

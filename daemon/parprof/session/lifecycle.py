@@ -240,6 +240,13 @@ class Lives(Generic[LivingT]):
         elif state is State.YOUNG:
             self._young.append((now_s + self._settle_seconds, target))
 
+    def remember(self, target: LivingT, reason: End) -> None:
+        """A target comes that was over before: only its samples need it."""
+        if target.life.enter(State.GONE) and target.life.enter(State.ENDED):
+            target.life.reason = reason
+            self.by_image[target.image] = target
+            target.close()
+
     def linger(self, target: LivingT) -> None:
         """The first thread of a young process has ended, and it has others."""
         if target.life.enter(State.LINGERING):

@@ -9,7 +9,8 @@ from parprof.errors import TargetError
 from parprof.files.maps_line import MapsLine
 from parprof.kernel.file_tables import FoundMapping
 from parprof.process.epochs import LoadMaps
-from parprof.process.loadmap import DsoCache, LoadMap, Mapping
+from parprof.process.executable import own_vdso
+from parprof.process.loadmap import Dso, DsoCache, LoadMap, Mapping
 from parprof.unwind.placing import Placer
 
 _PAUSE, _LONG_PAUSE, _LONG_READING_S = 3.0, 10.0, 0.01
@@ -63,18 +64,14 @@ class Mapped:
         self._has_been_read = True
         return True
 
-    def _is_vdso(self, address: int) -> bool:
-        place = self.newest.find(address) if self.newest is not None else None
-        return place is not None and place[0].key[0] == "vdso"
-
     def note(self, found: Iterable[FoundMapping]) -> None:
         """It has, or had, these mapped, as samples show."""
         by_epoch: dict[int, list[Mapping]] = {}
         for one in found:
-            if not one.inode and self._is_vdso(one.start):
-                continue  # of no file either, but the parent's map has its name
-            line = MapsLine(one.start, one.end, True, one.offset, one.device, one.inode, one.path)
-            dso = self._placer.file_of(one) or self._cache.mapped(self._pid, line)
+            dso = self._placer.file_of(one) if one.inode else self._vdso(one)
+            if dso is None:
+                line = MapsLine(one.start, one.end, True, one.offset, one.device, one.inode, one.path)
+                dso = self._cache.mapped(self._pid, line)
             if dso is not None:
                 by_epoch.setdefault(one.epoch, []).append(Mapping(one.start, one.end, one.offset, dso))
         for epoch, mappings in sorted(by_epoch.items()):
@@ -83,3 +80,10 @@ class Mapped:
             if not self._has_been_read:
                 before = self.newest
                 self.maps.add(self.maps.epoch, noted.keeping(before) if before else noted)
+
+    def _vdso(self, found: FoundMapping) -> Dso | None:
+        """The kernel's code in user space, if it found that: it is of no file, and as long as in our process."""
+        own = own_vdso()
+        if own is None or found.offset or found.end - found.start != own.end - own.start:
+            return None
+        return self._cache.ours(own)

@@ -31,6 +31,7 @@ from parprof.process.loadmap import DsoCache
 from parprof.session.arrivals import Arrivals
 from parprof.session.cores import Rounds
 from parprof.session.cost import CostMeter
+from parprof.session.early_mappings import EarlyMappings
 from parprof.session.gathered import Gathered
 from parprof.session.lifecycle import End, Lives, State
 from parprof.session.region_rate import RegionRate
@@ -121,6 +122,7 @@ class Session:
         """By image id; ended ones stay, because their samples need their load map."""
         self._intervals = Intervals() if by_interval else None
         self._gathered = Gathered(self.targets, self._intervals)
+        self._early = EarlyMappings()
         self.trace: list[TraceRecord] = []
         self._spins = SpinFinder(kernel.stacks)
         self.cost = CostMeter(kernel)
@@ -303,7 +305,9 @@ class Session:
 
     def _act_on_records(self) -> None:
         """Do what the programs have told that is to be done."""
-        for record in self.kernel.control_records():
+        batch = list(self.kernel.control_records())
+        self._early.await_next()
+        for record in self._arrivals.let_pass(batch):
             self._act(record)
 
     def _take_in(self) -> None:
@@ -482,10 +486,13 @@ class Session:
 
     def _note_mappings(self) -> None:
         """Add what the kernel found mapped to load maps that lack it."""
-        found = ((mapping.image, mapping) for mapping in self.kernel.found_mappings())
-        for image, mappings in _by_image(found).items():
-            if (target := self.targets.get(image)) is not None:
+        found = [*self._early.take(), *self.kernel.found_mappings()]
+        for image, mappings in _by_image((mapping.image, mapping) for mapping in found).items():
+            target = self.targets.get(image) or self._arrivals.remember(image)
+            if target is not None:
                 target.mapped.note(mappings)
+            else:
+                self._early.keep(mappings)
 
     def _resolve_functions(self) -> None:
         """Look up the functions of interpreted languages in new stacks."""
@@ -502,8 +509,11 @@ class Session:
         return target.language if target is not None else None
 
     def _add(self, by_time: ByTime) -> None:
+        images = {key.image for facts in by_time.values() for key in facts}
+        for image in images - self.targets.keys():
+            self._arrivals.remember(image)
         facts = self._gathered.add(by_time)
-        self._core_rounds.note({key.image for key in facts})
+        self._core_rounds.note(images)
         for scope in self.scopes.values():
             scope.changed()
         if self.watched.spin_rules.loops:

@@ -110,10 +110,12 @@ class Target:
         program: int = 0,
         like: Target | None = None,
         begun_ns: int = 0,
+        ended_ns: int = 0,
     ) -> None:
         """``scope``: what its n_w is summed up over. ``program``: its executable, as the kernel knows it.
 
-        ``begun_ns``: since when the kernel counts it (CLOCK_MONOTONIC); 0: from now on.
+        ``begun_ns``: since when the kernel counts it (CLOCK_MONOTONIC); 0: from now on. ``ended_ns``: until when it
+        did; 0: it still does.
 
         ``like``: the image before it, if this one may end soon: what is dear to find out waits for `settle`.
         """
@@ -140,7 +142,7 @@ class Target:
         self.ready_ns = 0
         """Time that its working threads waited for a CPU so far, likewise."""
         self._begun_s = begun_ns / 1e9 if begun_ns else time.monotonic()
-        self._ended_s = 0.0
+        self._ended_s = ended_ns / 1e9
         self.mapped = Mapped(process.pid, watched.cache, watched.placer)
         self._is_to_plan = False
         """The load map has changed since it was planned for."""
@@ -160,12 +162,13 @@ class Target:
         self.failures: list[str] = []
         self._flags = (FOLLOW_CHILDREN if follow else 0) | (STOP_AT_EXEC if stop else 0)
         self._stops_left = _STARTUP_STOPS if stop and not like else 0
+        self.pidfd = -1
         try:
-            self.pidfd = open_pidfd(process.pid)
+            if not ended_ns:
+                self.pidfd = open_pidfd(process.pid)
         except TargetError:
             if like is None:
                 raise
-            self.pidfd = -1
         self.perf_map = ABSENT
         self._is_32_bit = False
         if like is None:
