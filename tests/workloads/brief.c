@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that is over soon, as those of a build are. usage: brief MILLISECONDS [thread | then COMMAND [ARG ...]]
+// A process that is over soon, as those of a build are. usage: brief MILLISECONDS [thread | then COMMAND [ARG ...] | memory MB]
 //
-// Uses so much CPU time in burn(), called by outer(): in a thread of its own, or before it becomes another program.
+// Uses so much CPU time in burn(), called by outer(): in a thread of its own, or before it becomes another program, or with
+// so much memory in small pages, which the kernel has to take apart at its end.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,6 +35,17 @@ __attribute__((noinline)) static void *outer(void *ms)
 	return 0;
 }
 
+static void fill(size_t bytes)
+{
+	char *all = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (all == MAP_FAILED)
+		exit(1);
+	madvise(all, bytes, MADV_NOHUGEPAGE);
+	for (size_t at = 0; at < bytes; at += 4096)
+		all[at] = 1;
+}
+
 int main(int argc, char **argv)
 {
 	double ms = argc > 1 ? atof(argv[1]) : 10;
@@ -44,6 +57,8 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	outer(&ms);
+	if (argc > 3 && !strcmp(argv[2], "memory"))
+		fill((size_t)atoi(argv[3]) << 20);
 	if (argc > 3 && !strcmp(argv[2], "then"))
 		execvp(argv[3], argv + 3);
 	return 0;
