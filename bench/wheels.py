@@ -7,7 +7,8 @@ for ever on two threads while parprof attaches to it for half a second; then it 
 its end, under `record`. One row for each program, medians of the runs:
 
     cold    seconds from the command to the first sample that counts, with an empty cache (but for the BPF programs)
-    first   the same with a warm cache: unwind tables and probes are there by then, so it has its full path
+    first   the same with a warm cache: unwind tables and probes are there by then, so it has its full path. The cache
+            is warm when an attach takes as much CPU time as the one before
     CPU     seconds of CPU time of that command, its children included
     RSS     MiB, the largest resident set of the command
     cut     percent of the stacks of the attach that are cut short
@@ -67,6 +68,9 @@ BpfKernel.watch = timed
 from parprof.__main__ import main
 sys.exit(main())
 """
+
+
+_MOST_TRIES, _AS_BEFORE = 8, 0.8
 
 
 @dataclass(frozen=True)
@@ -189,6 +193,18 @@ def attach(pid: int, cache: Path, out: Path) -> tuple[float, float, float, float
         return float(found[1]), cpu_s, used.ru_maxrss / 1024, cut_percent(report.read())
 
 
+def fill(pid: int, cache: Path, out: Path) -> None:
+    """Attach until all is on disk that can be: an attach waits for the tables of large libraries for some seconds only.
+
+    A gigabyte of them, as torch with CUDA has, takes three or four.
+    """
+    used_s = attach(pid, cache, out)[1]
+    for _ in range(_MOST_TRIES):
+        before_s, used_s = used_s, attach(pid, cache, out)[1]
+        if used_s > _AS_BEFORE * before_s:
+            return
+
+
 def record(command: list[str], cache: Path, out: Path) -> tuple[float, str]:
     """Seconds, and the report."""
     started_s = time.monotonic()
@@ -209,7 +225,7 @@ def measure(program: Program, command: list[str], runs: int, nice: int, cache: P
             shutil.copytree(cache / "bpf", Path(empty) / "bpf")
             shutil.copytree(cache / "prices", Path(empty) / "prices")
             row.cold_s.append(attach(pid, Path(empty), out)[0])
-        attach(pid, cache, out)
+        fill(pid, cache, out)
         for _ in range(runs):
             first_s, cpu_s, rss_mib, cut = attach(pid, cache, out)
             row.first_s.append(first_s)
