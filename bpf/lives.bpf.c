@@ -197,7 +197,27 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* sched_process_exit(task, ...) */
+/* The last thread of a process is told to have ended before the kernel takes the process's memory apart (Linux 6.16 and later),
+ * which takes milliseconds: it works until it leaves its CPU for good, if that is told. Returns whether it is. */
+static __always_inline int works_on(struct process *p, struct thread *t, struct settings *s, u32 tid, u64 is_last)
+{
+#ifdef EXIT_TELLS_LAST
+	if (!(u8)is_last || !s || p->dead || by_ticks(p, s) || t->image != p->image)
+		return 0;
+	rejoin(p, t);
+	p->last_tid = tid;
+	t->depth = 0;	/* whatever it was about before */
+	t->base_work = 1;
+	t->spins = 0;
+	set_unknown(p, t, NOT_UNKNOWN);
+	recount_at(p, t, 1, 0, 0);
+	return 1;
+#else
+	return 0;
+#endif
+}
+
+/* sched_process_exit(task, bool group_dead: since Linux 6.16) */
 int on_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	u64 ids = ids_of((void *)ctx->args[0]);
@@ -220,6 +240,8 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 			last_contexts.delete(&tid);
 		if (t->delay_ns && s)
 			account_delay(p, t, s);
+		if (works_on(p, t, s, tid, ctx->args[1]))
+			return 0;
 		remove_thread(p, t, tid);
 	}
 	last_stacks.delete(&tid);

@@ -235,6 +235,21 @@ static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void
 	t->wait_user = 0;
 }
 
+#define TASK_DEAD 0x80
+
+/* The last thread of a process has left its CPU for good. */
+static __always_inline void end_process(struct process *p, u32 tgid, u32 tid)
+{
+	struct thread *t = threads.lookup(&tid);
+
+	if (t)
+		remove_thread(p, t, tid);
+	last_stacks.delete(&tid);
+	p->last_tid = 0;
+	if (tid == tgid)
+		tell_calmly(RECORD_EXIT, tgid, tid, p->image, 0, 0);
+}
+
 /* sched_switch(bool preempt, prev, next, prev_state) */
 int on_switch(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -254,6 +269,12 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 		sleeps = !!state;
 		switch_out(p, tgid, tid, (void *)ctx->args[1], sleeps, now);
 	}
+#ifdef EXIT_TELLS_LAST
+	if (p && p->last_tid == tid && (state & TASK_DEAD)) {
+		end_process(p, tgid, tid);
+		sleeps = 0;
+	}
+#endif
 	spare_bystanders(m);
 	if (next_tgid)
 		q = processes.lookup(&next_tgid);

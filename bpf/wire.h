@@ -145,6 +145,7 @@ struct process {
 	u32 traced;		/* 1: send a record of all that its threads do: see trace.bpf.c */
 	u32 creations_walked;	/* places that create work and were walked without time for it */
 	u32 glimpsed;		/* 1: its switches are followed for a moment */
+	u32 last_tid;		/* its last thread, whose memory the kernel takes apart; 0 = others live, or nobody knows */
 };
 
 #define SCOPE_LEVELS 128	/* the last is for as many and more */

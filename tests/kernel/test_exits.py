@@ -56,10 +56,11 @@ def is_in_exit(key: SampleKey) -> bool:
 
 
 def test_it_works_while_its_memory_is_taken_apart() -> None:
-    seen = Watched(BRIEF, "5", "memory", str(MEMORY_MB), budget=profiling.UNLIMITED)
+    """Nobody else does meanwhile: the shell waits for it, and goes on after that."""
+    seen = Watched("sh", "-c", f"{BRIEF} 5 memory {MEMORY_MB}; {BRIEF} 5", budget=profiling.UNLIMITED)
     assert seen.ended_s > 0.03, "the kernel was done too soon to be seen"
-    assert set(seen.n_working_at_end) == {1}
-    assert seen.levels_s[0] < 0.1 * seen.ended_s
+    assert seen.n_working_at_end[1] > 0.9 * sum(seen.n_working_at_end.values())
+    assert seen.levels_s[0] < 0.2 * seen.ended_s
     assert seen.threads == 1, "the template"
     assert not seen.left
 

@@ -57,6 +57,8 @@ class KernelLayout:
     namespace_number: int
     switch_has_state: bool
     """sched_switch passes the previous task's state (Linux 5.18 and later)."""
+    exit_tells_last: bool
+    """sched_process_exit says whether it is about the last thread, whose memory is there still (Linux 6.16 and later)."""
     run_queue: tuple[int, ...] | None
     """From a task to its queue of the fair class, from there to the CPU's run queue, from there to the task that runs;
     None if this kernel does not say."""
@@ -88,6 +90,7 @@ class KernelLayout:
             f"-DRETURN_INSTANCE_ADDRESS={self.return_instance_address}",
             f"-DRETURN_INSTANCE_NEXT={self.return_instance_next}",
             f"-DPREVIOUS_STATE={state}",
+            *(["-DEXIT_TELLS_LAST"] if self.exit_tells_last else []),
             f"-DTASK_THREAD_PID={self.task_thread_pid}",
             f"-DTASK_GROUP_LEADER={self.task_group_leader}",
             f"-DPID_LEVEL={self.pid_level}",
@@ -277,6 +280,7 @@ def read_layout() -> KernelLayout:
         upid_size=btf.size(btf.find("upid", _KIND_STRUCT)),
         namespace_number=(namespace["ns"][0] + common["inum"][0]) // 8,
         switch_has_state=btf.tracepoint_arguments("sched_switch") >= 4,
+        exit_tells_last=btf.tracepoint_arguments("sched_process_exit") >= 2,
         run_queue=_run_queue(btf, task),
         queued=_offsets(
             btf,
