@@ -58,7 +58,7 @@ class KernelLayout:
     switch_has_state: bool
     """sched_switch passes the previous task's state (Linux 5.18 and later)."""
     exit_tells_last: bool
-    """sched_process_exit says whether it is about the last thread, whose memory is there still (Linux 6.16 and later)."""
+    """sched_process_exit tells the last thread, whose memory is there still (Linux 6.16 and later)."""
     run_queue: tuple[int, ...] | None
     """From a task to its queue of the fair class, from there to the CPU's run queue, from there to the task that runs;
     None if this kernel does not say."""
