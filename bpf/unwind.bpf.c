@@ -405,7 +405,6 @@ static __always_inline int walk_user_stack(struct bpf_perf_event_data *ctx, stru
 
 	if (!w->ip || is_exiting((void *)bpf_get_current_task())) {	/* in exec or exit: there is no user stack (any more) */
 		w->key.user = 0;
-		count(LOST_USER_STACK);
 		return finish_sample(w);
 	}
 #ifdef MAPLE_ROOT

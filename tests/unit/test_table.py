@@ -71,6 +71,17 @@ def test_losses_notes_and_events_are_shown() -> None:
     assert "events: 7 page-faults" in report
 
 
+def test_calls_in_no_row_are_no_lost_samples() -> None:
+    """Thousands of them in a build, of which each sample counts."""
+    profile = heat()
+    profile.lost = {"activations": 19_756}
+    assert "lost: nothing; 19,756 calls that samples told apart are in no row" in text(profile)
+    assert not any("lost" in line for line in first_lines(profile))
+    profile.lost["stack_ring"] = 3
+    assert "lost: 3 stack_ring (beside 4,510 samples counted); 19,756 calls" in text(profile)
+    assert any("3 lost" in line for line in first_lines(profile))
+
+
 def first_lines(profile: Profile, width: int = 80) -> list[str]:
     out = io.StringIO()
     render(profile, View(width=width), out)

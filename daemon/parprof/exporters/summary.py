@@ -138,6 +138,7 @@ def process_facts(profile: Profile) -> list[Fact]:
     return out
 
 
+_ACTIVATIONS = "activations"
 _MAX_FIRST_LINES = 6
 _HIGH_SPIN_PERCENT = 25.0
 _HIGH_WITHHELD_PERCENT = 10.0
@@ -239,7 +240,7 @@ def _rest(profile: Profile, causes: Sequence[Cause]) -> str:
     parts = []
     if causes:
         parts.append(f"also: {', '.join(map(mention, causes))}")
-    lost = sum(profile.lost.values())
+    lost = sum(count for reason, count in profile.lost.items() if reason != _ACTIVATIONS)
     if lost:
         parts.append(f"{lost:,} lost")
     if profile.notes:
@@ -299,13 +300,12 @@ def _cost(profile: Profile) -> str:
 
 
 def _lost(profile: Profile, samples: int) -> str:
-    """Every reason with its count, or plainly nothing."""
+    """Every reason with its count, or plainly nothing. Calls that are told nowhere are no samples."""
     lost = {reason: count for reason, count in profile.lost.items() if count}
-    if not lost:
-        return "nothing"
-    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(lost.items())) + (
-        f" (beside {samples:,} samples counted)"
-    )
+    calls = lost.pop(_ACTIVATIONS, 0)
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(lost.items()))
+    told = f"{reasons} (beside {samples:,} samples counted)" if lost else "nothing"
+    return told + (f"; {calls:,} calls that samples told apart are in no row" if calls else "")
 
 
 def _why_none(profile: Profile) -> str:

@@ -34,12 +34,12 @@ _STACK_ENDS = {
     "too_deep": "deeper than 512 frames",
     "frame_pointers": "before the load map was known",
     "missing": "lost on their way",
-    "leaving": "in exec or exit, where there is none",
 }
 _WHY_NO_BYTES = (
     "no system call that was seen had any",
     "no process called a malloc that can be replaced; static programs and such with an allocator of their own do not",
 )
+_LEAVING_TOLD = 0.01
 _SHORT_PHASE_US = 200.0
 """Other threads run on while the sampling interrupt is taken, some 10 us: a twentieth of that."""
 
@@ -52,6 +52,9 @@ def measurement_notes(measured: Measurement, rows: RowMaker) -> list[str]:
         why = [f"{rows.cut[end]} {text}" for end, text in _STACK_ENDS.items() if rows.cut[end]]
         share = 100 * rows.cut_short / max(rows.samples, 1)
         out.append(f"{share:.1f} % of the stacks are cut short ({'; '.join(why)})")
+    if rows.leaving > _LEAVING_TOLD * rows.samples:
+        share = 100 * rows.leaving / rows.samples
+        out.append(f"{share:.1f} % of the samples are of processes in exec or exit, which have no stack")
     left_out = [
         f"{counted[f'left_out_{name}']:,} {name.replace('_', ' ')}"
         for name in LEFT_OUT.values()

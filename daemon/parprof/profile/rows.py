@@ -88,7 +88,9 @@ class RowMaker:
         """Those whose n_w is partly a guess."""
         self.cut: Counter[str] = Counter()
         """Those whose stack does not reach the outermost frame, by why: one of `parprof.kernel.stacks.STACK_ENDS`, or
-        ``missing``, the stack never came, or ``leaving``, the process was in exec or exit."""
+        ``missing``, the stack never came."""
+        self.leaving = 0
+        """Those in exec or exit, which have none."""
         self.incomplete_though_whole = 0
         """Those whose logical path is not whole, although their stack is."""
         self.fine = 0
@@ -234,7 +236,9 @@ class RowMaker:
             self.unsure += count.unsure
             self.fine += amount * (key.fine > 0 and key.state is ThreadState.WORKING)
             reason = _cut_by(key.user, drain.stacks)
-            if reason:
+            if not key.user:
+                self.leaving += amount
+            elif reason:
                 self.cut[reason] += amount
         incomplete = paths.incomplete_samples
         for located, share in paths.shares(key.user, key.kernel, key.context, amount, key.event):
@@ -450,7 +454,7 @@ def _largest(paths: LogicalPaths, key: SampleKey) -> Located:
 def _cut_by(user: int, stacks: StackTable) -> str:
     """Why a stack does not reach its outermost frame; empty if it does."""
     if not user:
-        return "leaving"
+        return "none"
     raw = stacks.raw(user)
     if raw is None:
         return "missing"
