@@ -24,9 +24,9 @@ static __always_inline void finish_creator(struct walk *w)
 	hold_to_budget(p, s, w->tgid, (u32)current_ids());
 }
 
-/* A thread of a watched process has been created by the current one. The last that its program does: it may go on in the
- * unwinder. */
-static __always_inline void place_creator(struct bpf_raw_tracepoint_args *ctx, struct process *p, u32 tgid, u32 tid)
+/* A thread of a watched process has been created by the current one. The last that its program does, which began at `begun`:
+ * it may go on in the unwinder. */
+static __always_inline void place_creator(struct bpf_raw_tracepoint_args *ctx, struct process *p, u32 tgid, u32 tid, u64 begun)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 	struct process_config *config = configs.lookup(&tgid);
@@ -40,7 +40,7 @@ static __always_inline void place_creator(struct bpf_raw_tracepoint_args *ctx, s
 		count(STAT_LEFT_OUT + COST_CREATE);
 		return;
 	}
-	w->begun_ns = bpf_ktime_get_ns();
+	w->begun_ns = begun;
 	w->tgid = tgid;
 	w->key.tid = tid;
 	w->key.image = p->image;

@@ -77,6 +77,7 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	u64 child = ids_of((void *)ctx->args[1]);
 	u32 parent_tgid = parent >> 32, tgid = child >> 32, tid = child;
 	struct process *p = processes.lookup(&tgid);
+	u64 begun = tgid == parent_tgid && p ? bpf_ktime_get_ns() : 0;
 
 	if (tgid != parent_tgid) {
 		verdicts.delete(&tgid);	/* Python may have answered after the end of an earlier owner of this PID */
@@ -99,7 +100,7 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx)
 	}
 	thread_created(p, tgid, tid, (u32)parent);
 	if (tid != tgid)
-		place_creator(ctx, p, tgid, tid);
+		place_creator(ctx, p, tgid, tid, begun);
 	return 0;
 }
 
@@ -224,20 +225,23 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 	u32 tgid = ids >> 32, tid = ids;
 	struct process *p = processes.lookup(&tgid);
 	struct settings *s = find_settings();
+	struct ended_thread *ended;
 	struct thread *t;
-	u64 context;
+	u32 zero = 0;
+	u64 begun;
 
 	if (tid == tgid)
 		verdicts.delete(&tgid);
 	if (!p)
 		return 0;
+	begun = bpf_ktime_get_ns();
 	t = threads.lookup(&tid);
+	ended = ended_threads.lookup(&zero);
+	if (ended) {
+		ended->tid = tid;
+		ended->context = t ? t->base_context : 0;
+	}
 	if (t) {
-		context = t->base_context;
-		if (context)
-			last_contexts.update(&tid, &context);
-		else	/* of an earlier owner of this tid */
-			last_contexts.delete(&tid);
 		if (t->delay_ns && s)
 			account_delay(p, t, s);
 		if (works_on(p, t, s, tid, ctx->args[1]))
@@ -247,5 +251,7 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 	last_stacks.delete(&tid);
 	if (tid == tgid)	/* other threads may live on: Python asks the kernel whether the process ended */
 		tell_calmly(RECORD_EXIT, tgid, tid, p->image, 0, 0);
+	else if (t)	/* it goes with its creation, which is what can be done without */
+		charge(p, COST_CREATE, HOOK_NS + at_most_a_run(bpf_ktime_get_ns() - begun));
 	return 0;
 }

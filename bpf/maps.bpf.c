@@ -81,7 +81,14 @@ BPF_TABLE("hash", u32, struct interpreter, interpreters, 8192);
 BPF_F_TABLE("array", u32, u64, store_chunk, 1 << CHUNK_SHIFT, BPF_F_MMAPABLE);
 BPF_ARRAY_OF_MAPS(store, "store_chunk", MAX_CHUNKS);
 BPF_TABLE("lru_hash", struct work_key, u64, created, 16384);
-BPF_TABLE("lru_hash", u32, u64, last_contexts, 1024);	/* of threads that ended lately: where each was created */
+/* The thread that was told to have ended last on a CPU, and where it was created: what the kernel still does for it, as a rule
+ * there, is its creator's. */
+struct ended_thread {
+	u64 context;
+	u32 tid;
+	u32 unused;
+};
+BPF_TABLE("percpu_array", u32, struct ended_thread, ended_threads, 1);
 BPF_TABLE("lru_hash", struct lock_key, s32, lock_waiters, 4096);
 BPF_TABLE("percpu_array", u32, u64, counters, COUNTERS);
 BPF_TABLE("lru_hash", u32, u32, verdicts, 16384);

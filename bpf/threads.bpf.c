@@ -275,7 +275,8 @@ static __always_inline void remove_thread(struct process *p, struct thread *t, u
 		stop_loitering(t);
 		if (t->counted)
 			__sync_fetch_and_add(&p->n_working[parity(p)], -1);
-		change_scope(p->scope, t, -(s64)t->counted, -(s64)t->queued * (1LL << 32) - t->running, 0);
+		if (t->counted | t->queued | t->running)
+			change_scope(p->scope, t, -(s64)t->counted, -(s64)t->queued * (1LL << 32) - t->running, 0);
 		end_stop(t);
 		if (t->member)
 			__sync_fetch_and_add(&p->members, -1);

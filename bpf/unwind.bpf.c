@@ -392,10 +392,11 @@ static __always_inline void read_registers(struct walk *w, struct pt_regs *regs)
 
 static __always_inline void place_ended_thread(struct walk *w, u32 tid)
 {
-	u64 *context = last_contexts.lookup(&tid);
+	u32 zero = 0;
+	struct ended_thread *ended = ended_threads.lookup(&zero);
 
-	if (context)
-		w->key.context = *context;
+	if (ended && ended->tid == tid)
+		w->key.context = ended->context;
 }
 
 /* Starts the walk of the current user stack for the sample in `w->key`. */
