@@ -10,6 +10,17 @@
 #define SCOPE_TIME_MASK ((1ULL << (64 - SCOPE_N_BITS)) - 1)	/* 52 days: longer the same n_working has never lasted */
 #define SCOPE_TIME_SHIFT 4
 
+#define SCOPE_N_MOST 0xfc00	/* beyond it the number is below none */
+
+/* n_working in a scope's word. Where a thread is woken on one CPU and sleeps again on another, the second change may come first:
+ * for microseconds there is one fewer than none. */
+static __always_inline u64 working_in(u64 word)
+{
+	u64 n = word & SCOPE_N_MASK;
+
+	return n & -below(n, SCOPE_N_MOST);
+}
+
 static __always_inline struct scope *find_scope(u32 number)
 {
 	return scopes.lookup(&number);
@@ -29,7 +40,7 @@ static __always_inline u64 cores_away(struct scope *s)
 /* Adds the time that a scope was as its word says, up to now. */
 static __always_inline void account_level(struct scope *s, u64 word, u64 units)
 {
-	u64 n = word & SCOPE_N_MASK, took = units << SCOPE_TIME_SHIFT, level = n, away;
+	u64 n = working_in(word), took = units << SCOPE_TIME_SHIFT, level = n, away;
 
 	if (!n && s->stopped_tid) {
 		__sync_fetch_and_add(&s->stopped_ns, took);
@@ -180,7 +191,7 @@ static __always_inline s32 others_of_scope(struct process *p, struct scope *s)
 
 	if (!s)
 		return 0;
-	others = (s32)(s->word & SCOPE_N_MASK) - p->n_working[p->generation & 1];
+	others = (s32)working_in(s->word) - p->n_working[p->generation & 1];
 	return others < 0 ? 0 : others;
 }
 

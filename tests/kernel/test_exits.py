@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import struct
+import subprocess
+import time
 from collections import Counter
 
 import pytest
@@ -87,3 +90,27 @@ def test_where_switches_are_not_followed_nothing_is_left_either() -> None:
     assert seen.statistics["ticks"] > 0
     assert seen.threads == 1
     assert not seen.left
+
+
+@pytest.mark.parametrize(("n_working", "counted"), [(0xFFFF, 0), (0xFFFE, 0), (3, 3), (200, 200)])
+def test_one_fewer_than_none_is_none(n_working: int, counted: int) -> None:
+    """Two CPUs may tell of a change and its opposite the other way round: it counted as 65,535 for microseconds."""
+    with profiling.traced_session() as session:
+        child = subprocess.Popen(["sleep", "60"])
+        try:
+            target = session.watch(child.pid)
+            loaded, key = session.kernel._object, struct.pack("<I", target.scope.number)
+            raw = loaded.get("scopes", key, "scope")
+            begun_ns = time.monotonic_ns() - 1_000_000_000
+            raw.word = begun_ns // 16 << 16 & (1 << 64) - 1 | n_working
+            loaded.put("scopes", key, raw)
+            state = target.scope.state()
+            assert state is not None and state.n_working == counted
+            session.kernel.find_waits(child.pid, time.monotonic_ns())  # which accounts for the time up to now
+            state = target.scope.state()
+            assert state is not None
+            assert state.level_ns[min(counted, 127)] > 900_000_000
+            assert state.working_ns == pytest.approx(counted * 1e9, rel=0.2, abs=1e8)
+        finally:
+            child.kill()
+            child.wait()

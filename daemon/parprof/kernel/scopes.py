@@ -13,6 +13,8 @@ from parprof.model import NO_EVENT, Count, Facts, SampleKey, ThreadState
 
 _N_BITS = 16
 _UNIT_NS = 16
+_MOST = 0xFC00
+"""A number beyond is below none, for an instant: see working_in in bpf/scope.bpf.c."""
 
 
 def wait_key(
@@ -93,8 +95,9 @@ class Scopes:
         raw: Any = self._object.get("scopes", struct.pack("<I", number), "scope")
         if raw is None:
             return None
+        n_working = raw.word & (1 << _N_BITS) - 1
         return ScopeState(
-            raw.word & (1 << _N_BITS) - 1,
+            n_working if n_working < _MOST else 0,
             (raw.word >> _N_BITS) * _UNIT_NS,
             raw.beyond_ns + sum(n * took_ns for n, took_ns in enumerate(raw.level_ns)),
             tuple(raw.level_ns),
