@@ -18,7 +18,7 @@ static __always_inline void leave_scope(struct process *p, s32 working)
  * COMMAND_TRACE 0 or 1; or COMMAND_ALLOW, scope, cores. */
 int on_command(struct bpf_raw_tracepoint_args *ctx)
 {
-	u32 tgid = ctx->args[1], command = ctx->args[0], unused, unused_tid;
+	u32 tgid = ctx->args[1], command = ctx->args[0], unused, last_tid;
 	struct process *p = processes.lookup(&tgid);
 	struct scope *scope;
 	s32 working;
@@ -75,9 +75,9 @@ int on_command(struct bpf_raw_tracepoint_args *ctx)
 		leave_scope(p, working);
 	} else if (command == COMMAND_LEAVE) {
 		p->dead = 1;
-		unused_tid = p->last_tid;	/* nobody saw it leave its CPU for good */
-		if (unused_tid)
-			threads.delete(&unused_tid);
+		last_tid = p->last_tid;	/* nobody saw it leave its CPU for good */
+		if (last_tid)
+			threads.delete(&last_tid);
 		p->n_working[unused ^ 1] = 0;
 		leave_scope(p, working);
 	}

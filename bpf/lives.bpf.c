@@ -246,12 +246,9 @@ int on_exit(struct bpf_raw_tracepoint_args *ctx)
 			account_delay(p, t, s);
 		if (works_on(p, t, s, tid, ctx->args[1]))
 			return 0;
-		remove_thread(p, t, tid);
 	}
-	last_stacks.delete(&tid);
-	if (tid == tgid)	/* other threads may live on: Python asks the kernel whether the process ended */
-		tell_calmly(RECORD_EXIT, tgid, tid, p->image, 0, 0);
-	else if (t)	/* it goes with its creation, which is what can be done without */
+	end_thread(p, t, tgid, tid);
+	if (t && tid != tgid)	/* it goes with its creation, which is what can be done without */
 		charge(p, COST_CREATE, HOOK_NS + at_most_a_run(bpf_ktime_get_ns() - begun));
 	return 0;
 }

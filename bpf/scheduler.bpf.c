@@ -56,7 +56,7 @@ static __always_inline int gives_up(struct process *p, struct thread *t)
 	if (!(frames_say_work(t) | t->caught_working) || entered_by(regs) != YIELD_CALL)
 		return 0;
 	s = find_scope(p->scope);
-	return s && (s->word & SCOPE_N_MASK) > t->counted;
+	return s && working_in(s->word) > t->counted;
 }
 
 /* The futex that the current thread, about to sleep, waits for; 0 if it sleeps elsewhere. */
@@ -237,15 +237,13 @@ static __always_inline void switch_in(struct process *p, u32 tgid, u32 tid, void
 
 #define TASK_DEAD 0x80
 
-/* The last thread of a process has left its CPU for good. */
-static __always_inline void end_process(struct process *p, u32 tgid, u32 tid)
+/* Nothing is counted for a thread any more. If it is a process's first, others may live on: Python asks the kernel whether the
+ * process ended. */
+static __always_inline void end_thread(struct process *p, struct thread *t, u32 tgid, u32 tid)
 {
-	struct thread *t = threads.lookup(&tid);
-
 	if (t)
 		remove_thread(p, t, tid);
 	last_stacks.delete(&tid);
-	p->last_tid = 0;
 	if (tid == tgid)
 		tell_calmly(RECORD_EXIT, tgid, tid, p->image, 0, 0);
 }
@@ -270,8 +268,9 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 		switch_out(p, tgid, tid, (void *)ctx->args[1], sleeps, now);
 	}
 #ifdef EXIT_TELLS_LAST
-	if (p && p->last_tid == tid && (state & TASK_DEAD)) {
-		end_process(p, tgid, tid);
+	if (p && p->last_tid == tid && (state & TASK_DEAD)) {	/* it has left its CPU for good */
+		end_thread(p, threads.lookup(&tid), tgid, tid);
+		p->last_tid = 0;
 		sleeps = 0;
 	}
 #endif

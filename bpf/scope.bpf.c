@@ -10,7 +10,7 @@
 #define SCOPE_TIME_MASK ((1ULL << (64 - SCOPE_N_BITS)) - 1)	/* 52 days: longer the same n_working has never lasted */
 #define SCOPE_TIME_SHIFT 4
 
-#define SCOPE_N_MOST 0xfc00	/* beyond it the number is below none */
+#define SCOPE_N_MOST 0xfc00	/* from there on the number is below none */
 
 /* n_working in a scope's word. Where a thread is woken on one CPU and sleeps again on another, the second change may come first:
  * for microseconds there is one fewer than none. */

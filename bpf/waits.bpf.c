@@ -78,7 +78,7 @@ static __always_inline void place_wait(struct thread *t, u64 user, u64 kernel)
 
 	t->wait_user = user;
 	t->wait_kernel = kernel;
-	if (!s || s->stall_tid != t->tid || (s->word & SCOPE_N_MASK))
+	if (!s || s->stall_tid != t->tid || working_in(s->word))
 		return;
 	s->stall_kernel = kernel;
 	s->stall_context = t->wait_context;

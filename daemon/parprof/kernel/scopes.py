@@ -14,7 +14,7 @@ from parprof.model import NO_EVENT, Count, Facts, SampleKey, ThreadState
 _N_BITS = 16
 _UNIT_NS = 16
 _MOST = 0xFC00
-"""A number beyond is below none, for an instant: see working_in in bpf/scope.bpf.c."""
+"""A number from there on is below none, for an instant: see working_in in bpf/scope.bpf.c."""
 
 
 def wait_key(
@@ -65,6 +65,16 @@ class ScopeState:
         return replace(self, changed_ns=self.changed_ns + took, working_ns=working_ns, level_ns=tuple(levels))
 
 
+def _working_in(word: int) -> int:
+    """n_w in a scope's word.
+
+    >>> _working_in(7 << 16 | 2), _working_in(7 << 16 | 0xFFFF)
+    (2, 0)
+    """
+    n_working = word & (1 << _N_BITS) - 1
+    return n_working if n_working < _MOST else 0
+
+
 class Scopes:
     """The table of scopes. Numbers are those of process images, which are never given out twice."""
 
@@ -95,9 +105,8 @@ class Scopes:
         raw: Any = self._object.get("scopes", struct.pack("<I", number), "scope")
         if raw is None:
             return None
-        n_working = raw.word & (1 << _N_BITS) - 1
         return ScopeState(
-            n_working if n_working < _MOST else 0,
+            _working_in(raw.word),
             (raw.word >> _N_BITS) * _UNIT_NS,
             raw.beyond_ns + sum(n * took_ns for n, took_ns in enumerate(raw.level_ns)),
             tuple(raw.level_ns),
@@ -108,13 +117,7 @@ class Scopes:
     def stall(self, number: int, now_ns: int) -> Facts:
         """The stall that lasts in it, if one does and it is known where whoever began it sleeps."""
         raw: Any = self._object.get("scopes", struct.pack("<I", number), "scope")
-        if (
-            raw is None
-            or not raw.word
-            or raw.word & (1 << _N_BITS) - 1
-            or raw.stopped_tid
-            or not raw.stall_user
-        ):
+        if raw is None or not raw.word or _working_in(raw.word) or raw.stopped_tid or not raw.stall_user:
             return {}
         took = ScopeState(0, (raw.word >> _N_BITS) * _UNIT_NS, 0, (0,)).until(now_ns).level_ns[0]
         key = wait_key(

@@ -176,7 +176,7 @@ class Arrivals:
         parent, record = fork.parent, fork.record
         target = Target(
             self._watched,
-            replace(parent.process, pid=record.pid),
+            self._describe(record, parent),
             image,
             follow=parent.follows,
             stop=parent.stops,
