@@ -15,12 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Self, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from parprof.resources import Closing
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 _CHUNK = 1 << 18
 _REDIRECTIONS = (301, 302, 303, 307, 308)

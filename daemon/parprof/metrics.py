@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, Flag, auto
 from types import MappingProxyType
 from typing import TypeVar
+
+from parprof.values import dataclass
 
 _Key = TypeVar("_Key")
 _NO_EVENTS: Mapping[str, int] = MappingProxyType({})

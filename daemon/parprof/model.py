@@ -6,12 +6,13 @@ Clocks: every ``*_ns`` that is a point in time is CLOCK_MONOTONIC; every duratio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from itertools import zip_longest
 from typing import NamedTuple
 
 from parprof.metrics import Metrics
+from parprof.values import dataclass
 
 
 class ThreadState(IntEnum):

@@ -9,9 +9,10 @@ unreadable and is never followed further. Offsets are in bytes.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
+
+from parprof.values import dataclass
 
 MAX_WORKERS = 64
 """Workers whose state is read at a sample; where a pool has more, n_w cannot be read from memory."""

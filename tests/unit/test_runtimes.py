@@ -85,7 +85,7 @@ def test_agents_of_other_packages(monkeypatch: pytest.MonkeyPatch, caplog: pytes
         library = re.compile(r"libmine\.")
 
     entries = [_Entry("a:Mine", Mine), _Entry("b:None", ImportError("no such module")), _Entry("c:str", str)]
-    monkeypatch.setattr(others, "entry_points", lambda group: entries)
+    monkeypatch.setattr(others, "_entry_points", lambda group: entries)
     runtimes.agents.cache_clear()
     try:
         assert [agent.name for agent in runtimes.agents()][-1] == "mine"
@@ -104,7 +104,7 @@ def test_pools_of_other_packages(monkeypatch: pytest.MonkeyPatch, caplog: pytest
         _Entry("b:None", ImportError("no such module")),
         _Entry("c:Pool", Pool),
     ]
-    monkeypatch.setattr(others, "entry_points", lambda group: entries if group == "parprof.pools" else [])
+    monkeypatch.setattr(others, "_entry_points", lambda group: entries if group == "parprof.pools" else [])
     pools.cache_clear()
     try:
         assert pools() == (*POOLS, mine)

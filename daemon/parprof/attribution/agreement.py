@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from parprof.attribution.interval import Z
+from parprof.values import dataclass
 
 _FEW = 3.0
 """So many samples may be missed, or taken, where none are to be expected."""

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from operator import add
 
 from parprof.model import Levels
+from parprof.values import dataclass
 
 FIRST_OF_BUCKET = (0, 1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128, 256, 512, 1024)
 """The lowest n_w of each bucket. Bucket 0 has no CPU time; its place in `Levels` is that of the elapsed time."""

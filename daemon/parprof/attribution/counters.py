@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from parprof.values import dataclass
 
 CYCLES, INSTRUCTIONS = "cycles", "instructions"
 LINE_BYTES = 64

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from parprof.metrics import UNUSED, Metrics
+from parprof.values import dataclass
 
 HIGH_IDLENESS_PERCENT = 10.0
 """Idleness counts as high from this share of effort on.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from parprof.metrics import (
     ACTIVATIONS,
@@ -29,6 +28,7 @@ from parprof.metrics import (
     Metrics,
     Whole,
 )
+from parprof.values import dataclass
 
 Z = 1.96
 """Standard deviations to each side of what is expected, between which 95 % of all outcomes are."""

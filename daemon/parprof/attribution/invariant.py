@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from parprof.values import dataclass
 
 _TOLERANCE = 0.03
 """Samples are a clock of their own, and n_w is read some microseconds after it ticks."""

@@ -9,9 +9,9 @@ nested parallelism it is not, and it is among ``other`` here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from parprof.kernel.call_counts import Calls
+from parprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

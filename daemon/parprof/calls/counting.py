@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from parprof.calls.finder import FunctionFinder
@@ -20,6 +20,7 @@ from parprof.probes.plan import file_of
 from parprof.process.loadmap import LoadMap
 from parprof.resources import Closing
 from parprof.runtimes import Agent
+from parprof.values import dataclass
 
 
 class Counted(Protocol):

@@ -7,7 +7,7 @@ give is wrong by a factor of a hundred where a function is short.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from parprof.values import dataclass
 
 LOOK_SECONDS = 0.25
 _LARGEST_SHARE = 0.95

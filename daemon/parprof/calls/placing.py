@@ -14,13 +14,14 @@ import re
 import struct
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from parprof.files.disassembler import disassembler
 from parprof.files.elf import EM_X86_64, ET_EXEC, ElfFile, Symbol
 from parprof.files.elf_image import PF_X, PT_LOAD
 from parprof.probes.cheap_sites import ENDBR64, ProbeSite, cheap_probe_site
+from parprof.values import dataclass
 
 NOP5 = b"\x0f\x1f\x44\x00\x00"
 """What compilers leave for tracers to be patched; recent kernels put a jump there."""

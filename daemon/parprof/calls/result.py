@@ -7,7 +7,7 @@ probe at its return is needed. The state of a call is that of the whole program 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from parprof.attribution.concurrency import AtWork
@@ -22,6 +22,7 @@ from parprof.files.dso import Dso
 from parprof.kernel.call_counts import Caller, Calls
 from parprof.kernel.call_times import ArcTime, RoutineTime
 from parprof.model import Frame, Profile
+from parprof.values import dataclass
 
 UNKNOWN_CALLER = "[unknown]"
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from parprof.errors import UsageError
+from parprof.values import dataclass
 
 _LINE = re.compile(r"(?P<file>.*[^:]):(?P<line>\d{1,8})\Z")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{1,16}\Z")

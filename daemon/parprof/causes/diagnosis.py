@@ -6,12 +6,12 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from parprof.causes.sites import LossSite
 from parprof.metrics import Metrics
 from parprof.model import Frame, PathSample
+from parprof.values import dataclass
 
 _OPENMP = re.compile(r"lib(?:gomp|omp|iomp)")
 _OF_OPENMP = re.compile(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from parprof.causes.barriers import is_barrier
@@ -20,6 +20,7 @@ from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
 from parprof.metrics import WAIT, Metrics, add_to
 from parprof.model import Interval, PathSample
+from parprof.values import dataclass
 
 ThreadLabel = tuple[int, int, str]
 """Process, number and name of a thread; files of before have no numbers."""

@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parprof.causes.ownership import SCRIPT
 from parprof.metrics import IDLENESS, WAIT, WORK, Metrics
 from parprof.model import NOT_LOOKED_AT, SEVERAL_THREADS, Interval, Origin, PathSample
+from parprof.values import dataclass
 
 _FEEDS = 0.1
 """Of the time that a thread waits for the lock: one that works for less feeds others."""

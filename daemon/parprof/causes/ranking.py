@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parprof.attribution.gain import gain_bound
 from parprof.attribution.interval import share_interval
@@ -21,6 +21,7 @@ from parprof.causes.waiting import is_lock, task_waits
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OVERHEAD, WAIT, Metrics
 from parprof.model import NOBODY, Interval, PathSample, Profile
+from parprof.values import dataclass
 
 MAX_CAUSES = 5
 LEAST_SAMPLES = 50

@@ -11,13 +11,13 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from parprof.causes.ownership import SCRIPT, Owner, Ownership, runs_others_work
 from parprof.causes.preparing import prepared
 from parprof.cct.tree import Procedure
 from parprof.model import Frame, Path
+from parprof.values import dataclass
 
 _PART = re.compile(
     r"(.+?)(?:\._omp_(?:cpy)?fn\.\d+|\.omp_outlined\S*|\.(?:constprop|isra|part|cold|lto_priv)\b\S*)+"

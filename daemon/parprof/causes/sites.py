@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parprof.causes.evidence import Evidence, Place, Tally
 from parprof.cct.tree import Procedure
 from parprof.metrics import STOLEN, Metrics
+from parprof.values import dataclass
 
 _FLOOR_SHARE = 0.005
 """What loses less than this of all effort is looked at only as a part of something else."""

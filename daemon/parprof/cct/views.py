@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from parprof.cct.tree import CallingContextTree, LineMetrics, Procedure, Procedures, Way, hottest
 from parprof.metrics import Metric, Metrics, add_to, total
 from parprof.model import Path
+from parprof.values import dataclass
 
 
 @dataclass(slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from parprof.errors import ProbeAttachError, TargetError
 from parprof.instruments.alloc import Preloaded, preloaded, why_not
@@ -17,6 +16,7 @@ from parprof.kernel.records import Cost
 from parprof.probes.allocators import allocation_probes
 from parprof.probes.facts_book import BOOK
 from parprof.session.session import Session
+from parprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

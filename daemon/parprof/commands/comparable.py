@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from parprof.model import Profile
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 _MOST_TOLD = 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TextIO
 
 from rich.text import Text
@@ -22,6 +22,7 @@ from parprof.exporters.screen import Screen, elided
 from parprof.metrics import METRICS, NANOSECONDS, SAMPLES, Metrics
 from parprof.model import Profile
 from parprof.untrusted import printable
+from parprof.values import dataclass
 
 DiffKey = tuple[str, str, str]
 _REAL_SAMPLED = "real: more than the chance of sampling explains (95 %)"

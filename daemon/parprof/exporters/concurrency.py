@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from parprof.attribution.concurrency import AtWork, plus, trimmed
 from parprof.cct.tree import Procedure
 from parprof.model import Frame, Levels, Path, PathSample, Profile
+from parprof.values import dataclass
 
 _MOST_EXACT = 12
 """Up to so many cores each n_w has a line of its own."""

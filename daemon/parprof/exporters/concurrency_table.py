@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from rich.text import Text
 
@@ -21,6 +20,7 @@ from parprof.exporters.concurrency import (
 from parprof.exporters.screen import Screen, elided
 from parprof.model import Levels, Profile
 from parprof.untrusted import printable
+from parprof.values import dataclass
 
 _BAR_WIDTH = 32
 _SECONDS_WIDTH = 7

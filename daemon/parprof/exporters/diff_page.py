@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from parprof.exporters.webpage import WebPage, asset, data_block, definitions, t
 from parprof.metrics import IDLENESS, STALL, Metrics
 from parprof.model import Profile
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 MAX_FUNCTIONS = 20_000
 _SCRIPTS = ("page_elements.js", "page_rows.js", "diff_data.js", "page_flame.js", "diff_page.js")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from typing import Any
 
@@ -22,6 +22,7 @@ from parprof.exporters.readable import plain_name
 from parprof.metrics import IDLENESS, METRICS, NANOSECONDS, SAMPLES, Metric, Metrics, Shown
 from parprof.model import Frame, Path
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 MAX_NODES = 50_000
 """The largest ones are kept."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple, TypeVar
 
 from parprof import pprof_pb2 as pb
 from parprof.errors import ProfileFormatError
+from parprof.values import dataclass
 
 PREFIX = "# parprof: "
 

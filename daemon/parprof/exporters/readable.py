@@ -14,12 +14,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parprof.causes.ownership import SCRIPT, Owner, Ownership
 from parprof.causes.preparing import compiler, imported, is_import, module_name
 from parprof.metrics import ACTIVATIONS
 from parprof.model import Frame, Path, PathSample, Profile
+from parprof.values import dataclass
 
 _KERNEL = "[kernel]"
 _CALL = re.compile(r"(?:__(?:x64|ia32|arm64|se|do)_(?:compat_)?sys_|ksys_|__sys_)(\w+)")

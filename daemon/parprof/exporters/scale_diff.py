@@ -8,7 +8,6 @@ in the order of their lines.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from parprof.errors import ProfileFormatError
@@ -18,6 +17,7 @@ from parprof.scale.answer import factor, sentence
 from parprof.scale.calls import CallSite
 from parprof.scale.model import Prediction, Scale, ScaleSite, context_of
 from parprof.untrusted import printable
+from parprof.values import dataclass
 
 _T = TypeVar("_T", ScaleSite, CallSite)
 _MAX_ROWS = 200

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parprof.exporters.scale_table import short_time
 from parprof.exporters.webpage import percentage, text
 from parprof.scale.model import Prediction, ScaleSite, shortened
+from parprof.values import dataclass
 
 STYLE = """
 .flame rect { stroke: Canvas; stroke-width: 1; }

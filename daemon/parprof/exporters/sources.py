@@ -11,7 +11,7 @@ import re
 import stat
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from parprof.attribution import Effort
@@ -19,6 +19,7 @@ from parprof.causes.ownership import Owner, Ownership
 from parprof.metrics import Metrics, add_to
 from parprof.model import Frame, PathSample, Profile
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 MAX_FILES = 100
 MAX_FILE_BYTES = 4 << 20

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len
 
@@ -26,6 +25,7 @@ from parprof.exporters.screen import Screen, elided, elided_end
 from parprof.metrics import METRICS, Metrics, Shown
 from parprof.model import Accounting, ProcessInfo, Profile
 from parprof.untrusted import printable
+from parprof.values import dataclass
 
 _PROCESSES_TOLD = 5
 _UNSAMPLED_TOLD = 0.02

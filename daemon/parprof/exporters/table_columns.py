@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -30,6 +29,7 @@ from parprof.metrics import (
     event_unit,
 )
 from parprof.untrusted import printable
+from parprof.values import dataclass
 
 _WIDE = 110
 _WIDE_FOR_DETAILS = 90

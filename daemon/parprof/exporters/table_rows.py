@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from parprof.attribution.interval import are_told_apart, period_ns, step_of
 from parprof.cct.tree import CallingContextTree, Node, Procedure
@@ -14,6 +13,7 @@ from parprof.exporters.views import View
 from parprof.metrics import METRICS, Metrics
 from parprof.model import Profile
 from parprof.untrusted import printable
+from parprof.values import dataclass
 
 PRUNE_SHARE = 0.005
 """Rows are left out that hold less than this of all effort, of all samples and of the sort metric."""

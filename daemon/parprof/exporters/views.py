@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from parprof.values import dataclass
 
 VIEWS = ("context", "callers", "flat", "threads", "lines", "concurrency")
 """Call paths from the root, functions and their callers, functions, threads, source lines, and how many threads worked

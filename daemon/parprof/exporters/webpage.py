@@ -11,12 +11,12 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib.resources import files
 
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ From here on data flow one way: who makes rows of a drain asks neither the kerne
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from parprof.facts.cores import CoresHeld
@@ -16,6 +16,7 @@ from parprof.languages import SavedLanguage
 from parprof.model import Count, SampleKey, StackMerge
 from parprof.process.identity import Process
 from parprof.runtimes import Agent
+from parprof.values import dataclass
 
 
 class Image(Protocol):

@@ -8,11 +8,12 @@ more memory than a minute.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import zip_longest
 
 from parprof.halving import halved
 from parprof.model import NO_EVENT, SEVERAL_THREADS, Count, Facts, SampleKey, ThreadState
+from parprof.values import dataclass
 
 MOST = 128
 MOST_ROWS = 100_000

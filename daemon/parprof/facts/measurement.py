@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parprof.facts.drain import Drain, MeasuredImage
 from parprof.facts.intervals import CountedInterval
 from parprof.facts.scopes import ScopeTimes
 from parprof.kernel.interface import Kernel
 from parprof.kernel.records import Cost
+from parprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parprof.facts.cores import CoresHeld
 from parprof.facts.drain import Image
@@ -16,6 +16,7 @@ from parprof.process.identity import Process
 from parprof.runtimes import Agent
 from parprof.symbols import NameRequest
 from parprof.symbols.kernel import UNNAMED
+from parprof.values import dataclass
 
 CodePlace = tuple[Dso, int]
 """A file and an ELF virtual address in it."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from parprof.values import dataclass
 
 ReadAt = Callable[[int, int], bytes]
 """(file offset, size) -> bytes, fewer than asked for at the end of the file."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from parprof.files.elf import ElfFile
+from parprof.values import dataclass
 
 MAX_TABLE = 1 << 28
 """Bytes of a table that are read; a program of 200 MB has one of 60 MB."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 from parprof.errors import UsageError
 from parprof.input.fit import ALIKE, CONSTANT, NOISY, Fit, Size, fit
 from parprof.input.model import InputProfile, Point, Routine, RoutineName
+from parprof.values import dataclass
 
 MIN_PERCENT = 1.0
 """Routines that cost less of the whole, with what they call, are not worth advice."""

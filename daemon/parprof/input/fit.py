@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
+
+from parprof.values import dataclass
 
 MIN_SIZES = 5
 MIN_RANGE = 3.0

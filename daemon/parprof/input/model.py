@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from parprof.values import dataclass
 
 BLOCKS, NANOSECONDS = "blocks", "ns"
 _TRUST = ("proc", "bpf", "tool")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum, IntFlag
 from pathlib import Path
 from typing import NamedTuple
 
 from parprof.errors import ProfileFormatError
 from parprof.untrusted import open_regular, visible
+from parprof.values import dataclass
 
 SUFFIX = ".input"
 VERSION = 2

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from parprof.files.elf_image import ElfError
 from parprof.instruments import valgrind_tool
 from parprof.instruments.toolchain import Library
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 RUNTIME = Library(
     "input",

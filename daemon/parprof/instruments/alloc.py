@@ -9,13 +9,13 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 
 from parprof.errors import KernelUnsupported
 from parprof.files.elf import ElfFile
 from parprof.files.elf_image import ElfError
 from parprof.instruments.preload import obstacle
 from parprof.instruments.toolchain import Library
+from parprof.values import dataclass
 
 LIBRARY = Library(
     "libparprof_alloc",

@@ -9,12 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from parprof import __version__
 from parprof.cache import DiskCache, cache_directory
 from parprof.errors import KernelUnsupported
+from parprof.values import dataclass
 
 PREBUILT = Path(sys.prefix) / "libexec/parprof"
 """Where an installation puts what it built, for machines without a compiler."""

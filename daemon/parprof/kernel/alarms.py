@@ -12,12 +12,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from parprof.kernel.records import Cost
 from parprof.kernel.ringbuf import RingBuffer
 from parprof.kernel.uprobes import ProbeSet
+from parprof.values import dataclass
 
 _URGENT = -10
 """Nice value of the thread: it has little to do, and that soon."""

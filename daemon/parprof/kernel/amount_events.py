@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from parprof.kernel import bpf
@@ -13,6 +12,7 @@ from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.sampling import Tracepoints
 from parprof.kernel.uprobes import COOKIE_DEAR, Prober, ProbeSet
+from parprof.values import dataclass
 
 ALLOCATION_TIMES_SHIFT, ALLOCATION_OUTER = 4, 1 << 8
 _TRANSFERS = (("sys_exit", "on_transfer"),)

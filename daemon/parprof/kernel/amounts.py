@@ -7,9 +7,9 @@ events are sampled in the same session, and all end up as rows of the same kind 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from parprof.errors import UsageError
+from parprof.values import dataclass
 
 READ, WRITTEN, ALLOCATED = 0, 1, 2
 MALLOC = "malloc-bytes"

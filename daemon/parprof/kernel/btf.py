@@ -8,9 +8,9 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from parprof.errors import KernelUnsupported
+from parprof.values import dataclass
 
 _KIND_STRUCT, _KIND_TYPEDEF = 4, 8
 _MAPPINGS = (

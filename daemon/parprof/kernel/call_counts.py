@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from parprof.kernel import bpf
@@ -11,6 +10,7 @@ from parprof.kernel.call_times import CallTimer
 from parprof.kernel.cpus import possible_cpus
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.uprobes import Prober, ProbeSet
+from parprof.values import dataclass
 
 CALL_DEAR, CALL_KNOWS_CALLER, CALL_TIMED, CALL_LEAVES, CALL_LANDS = (1 << bit for bit in range(16, 21))
 CALL_ROUTINE_SHIFT = 32

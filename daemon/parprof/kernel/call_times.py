@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.sampling import Tracepoints
+from parprof.values import dataclass
 
 MAX_ROUTINES = 1 << 12
 """Routines that can be timed at once; that of another process image is another."""

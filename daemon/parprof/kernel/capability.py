@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from parprof.errors import ParprofError
@@ -22,6 +21,7 @@ from parprof.kernel.refusals import (
     tracefs_problem,
 )
 from parprof.kernel.traced_events import TRACEFS
+from parprof.values import dataclass
 from parprof.workers import seccomp
 
 

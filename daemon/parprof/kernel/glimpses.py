@@ -12,10 +12,11 @@ not nap in that minute.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parprof.kernel.counts import ByTime
 from parprof.model import Count, Facts, add_facts
+from parprof.values import dataclass
 
 NUMBERS = 255
 """They are numbered from 1 on, then from 1 again: one byte has room for no more."""

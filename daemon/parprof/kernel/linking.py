@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from parprof.values import dataclass
 
 SHARED_FUNCTIONS: dict[str, str] = {
     "walk_frame": "walks",

@@ -10,7 +10,6 @@ import errno
 import os
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from parprof.errors import KernelUnsupported, UsageError
@@ -18,6 +17,7 @@ from parprof.kernel import amounts, bpf
 from parprof.kernel.amounts import AMOUNTS, Amount
 from parprof.kernel.cpus import online_cpus
 from parprof.kernel.refusals import perf_not_permitted
+from parprof.values import dataclass
 
 _HARDWARE, _SOFTWARE, _CACHE, _RAW = 0, 1, 3, 4
 _L1D, _LL, _DTLB = 0, 2, 3

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parprof.kernel.stacks import StackTable
 from parprof.model import Facts
+from parprof.values import dataclass
 
 
 @dataclass(slots=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from parprof.kernel import bpf
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.records import COMMAND_ALLOW
 from parprof.model import NO_EVENT, Count, Facts, SampleKey, ThreadState
+from parprof.values import dataclass
 
 _N_BITS = 16
 _UNIT_NS = 16

@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from parprof.kernel.file_tables import FoundMapping
+from parprof.values import dataclass
 
 _HEADER = struct.Struct("<IHHQIHHHxxxxxx")
 _CONTEXT = struct.Struct("<IIQQQ")

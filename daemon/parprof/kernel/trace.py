@@ -6,13 +6,13 @@ import ctypes
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from parprof.kernel.layout import flat_struct
 from parprof.kernel.ringbuf import RingBuffer
 from parprof.model import SampleKey, ThreadState
+from parprof.values import dataclass
 
 WORKS, RUNS, QUEUES, ENDED, KNOWN = 1, 2, 4, 8, 128
 """DOES_* of bpf/wire_records.h."""

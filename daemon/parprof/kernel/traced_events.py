@@ -20,11 +20,11 @@ import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from parprof.kernel import bpf
 from parprof.kernel.detacher import detacher
+from parprof.values import dataclass
 
 TRACEFS = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 MAX_IDLE = 64

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from parprof.kernel.glimpses import Glimpse
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.scopes import Scopes, wait_key
 from parprof.model import Count, Facts, ThreadState, add_facts
+from parprof.values import dataclass
 
 
 @dataclass(frozen=True)

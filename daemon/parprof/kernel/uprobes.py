@@ -15,7 +15,6 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +23,7 @@ from parprof.kernel import bpf, multilinks
 from parprof.kernel.detacher import detacher
 from parprof.kernel.objects import LoadedObject
 from parprof.kernel.traced_events import Probe, TracedEvents
+from parprof.values import dataclass
 
 COOKIE_RETURN, COOKIE_SESSION, COOKIE_LEARN, COOKIE_DEAR = 1 << 8, 1 << 9, 1 << 10, 1 << 11
 COOKIE_ENTRY, COOKIE_BARRIER = 1 << 15, 1 << 19

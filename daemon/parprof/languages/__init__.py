@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
 from parprof.model import Frame, StackMerge
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.resources import Closing
+from parprof.values import dataclass
 
 FrameOrMark = tuple[Frame | None, bool]
 """A frame of a language, None for a mark; and whether it is the outermost of its activation of the interpreter."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from parprof.logical.join import Shares
 from parprof.model import Path
+from parprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,13 +20,14 @@ what then looks like its caller.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from parprof.logical.bichord import Bichord, LogicalPath, bichords, logical_projection
 from parprof.logical.owners import FunctionId, Owners, function_of, is_nameless
 from parprof.logical.threads import THREADS
 from parprof.model import Frame, Path
 from parprof.runtimes import Agent
+from parprof.values import dataclass
 
 UNKNOWN_CONTEXT = Frame("[unknown context]")
 """Root of the path of work that some thread created, but nobody saw where."""

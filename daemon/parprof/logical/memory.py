@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from parprof.logical.owners import FunctionId
 from parprof.logical.unwound import Unwound
 from parprof.model import Path
 from parprof.runtimes import Agent
+from parprof.values import dataclass
 
 _HANDLER = Bichord.of((PROFILING,), (PROFILING,))
 Below = tuple[Bichord, ...]

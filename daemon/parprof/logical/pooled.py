@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parprof.files.libc import is_of_c_library
 from parprof.logical.bichord import logical_projection
@@ -12,6 +12,7 @@ from parprof.logical.physical import TRUNCATED
 from parprof.logical.threads import THREADS
 from parprof.model import Frame, Path
 from parprof.runtimes.pools import Pool, pools
+from parprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

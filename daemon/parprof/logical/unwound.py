@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parprof.kernel.stacks import Stack
 from parprof.logical.ourselves import without_slot
 from parprof.logical.physical import ResolvePlace, physical_path
 from parprof.model import Frame, Path, StackMerge, StackRow
+from parprof.values import dataclass
 
 _ENTRIES = frozenset((
     "main", "_start", "_dl_start_user", "_dl_start",

@@ -8,7 +8,8 @@ which is quadratic for a function with thousands of jumps to one exit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from parprof.values import dataclass
 
 Successors = Sequence[Sequence[int]]
 """Successors of each node."""

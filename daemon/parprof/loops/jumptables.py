@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 import struct
 from bisect import bisect_right
-from dataclasses import dataclass
 
 from parprof.files.elf import ElfFile
 from parprof.loops.machinecode import Code, Flow
+from parprof.values import dataclass
 
 MAX_ENTRIES = 4096
 MAX_JUMPS, MAX_READ = 4096, 1 << 16

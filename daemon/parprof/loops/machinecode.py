@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from functools import cache
 
 from parprof.errors import ParprofError
 from parprof.files.disassembler import disassembler
 from parprof.files.elf import EM_X86_64, ElfFile
+from parprof.values import dataclass
 
 MAX_BYTES = 1 << 18
 MAX_INSTRUCTIONS = 1 << 16

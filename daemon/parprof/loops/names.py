@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from parprof.loops.flowgraph import NONE
 from parprof.loops.nest import Loop, LoopNest
+from parprof.values import dataclass
 
 LoopPlace = tuple[tuple[str, str, int], ...]
 """(function, file, line) of the function and of what is inlined into each other there, the outermost first."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parprof.files.elf import ElfFile
 from parprof.loops.basicblocks import FlowGraph
@@ -17,6 +17,7 @@ from parprof.loops.flowgraph import NONE, LoopForest
 from parprof.loops.machinecode import Code, CodeError, Flow, read_code
 from parprof.loops.noreturn import ReturningCalls
 from parprof.loops.reducible import loops_of
+from parprof.values import dataclass
 
 MAX_LOOPS = 1024
 """A function with more loops has none for us."""

@@ -10,11 +10,11 @@ one itself included: the probe fires before it).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from parprof.files.disassembler import disassembler
 from parprof.files.elf import EM_X86_64, ElfFile
+from parprof.values import dataclass
 
 ENDBR64 = b"\xf3\x0f\x1e\xfa"
 _MAX_PREFIX = 512

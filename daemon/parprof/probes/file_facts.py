@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from parprof.probes.cheap_sites import ProbeSite, cheap_probe_site, tail_jump_si
 from parprof.probes.static_runtime import runtime_code
 from parprof.probes.wait_code import Range, wait_code
 from parprof.runtimes import Agent, agent_for_library, agents
+from parprof.values import dataclass
 
 FORMAT = 7
 """To be raised with each change of what the facts are or how they are found."""

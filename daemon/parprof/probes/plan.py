@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parprof.files.elf import ElfError
 from parprof.files.libc import is_libc, is_loader
@@ -26,6 +26,7 @@ from parprof.probes.wait_code import Range, merged
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.runtimes import Agent, agent_for_library
+from parprof.values import dataclass
 
 _PAIRED = (Edge.WORK, Edge.WAIT, Edge.REGION, Edge.LOCK)
 """Their end is of interest too."""

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from parprof.probes.facts_book import BOOK, FactsBook
 from parprof.probes.wait_code import Range
 from parprof.symbols.names import readable, without_clone_suffixes
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 MAX_FOUND = 64
 """Functions of one file; what the programs can be told of is less."""

@@ -17,7 +17,6 @@ import shlex
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from typing import NamedTuple
 from parprof.errors import TargetError
 from parprof.process.cgroups import CGROUP_ROOT, Quota, cgroup_quota, membership_of
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 _PF_EXITING, _PF_KTHREAD = 0x00000004, 0x00200000
 _MAX_COMMAND = 4096

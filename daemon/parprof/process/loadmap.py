@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from parprof.errors import PrivilegeError, TargetError
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.process.executable import ExecutableMappings
+from parprof.values import dataclass
 
 __all__ = ("Dso", "DsoCache", "LoadMap", "Mapping")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
 from parprof.attribution.agreement import TwoWays
@@ -14,6 +13,7 @@ from parprof.facts.scopes import ScopeTimes
 from parprof.metrics import IDLENESS, OUTSIDE, PROFILING, STALL, STOLEN, WORK, Metric, Metrics
 from parprof.model import NOBODY, Accounting, Count, Frame, Origin, PathSample, SampleKey, ThreadState
 from parprof.profile.rows import RowMaker
+from parprof.values import dataclass
 
 _NEGLIGIBLE = 0.001
 """Of all core time: stall of no call path below that is of the edges of the measurement."""

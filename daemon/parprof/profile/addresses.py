@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 
 from parprof.facts.drain import Drain, Image
@@ -16,6 +16,7 @@ from parprof.model import Frame
 from parprof.profile.jit import is_made_code, jit_frame
 from parprof.symbols import NameRequest
 from parprof.symbols.kernel import KERNEL, UNNAMED
+from parprof.values import dataclass
 
 Shape = tuple[int | None, ...]
 """How the walk of a stack ended, where it is cut, and its sites, leaf first."""

@@ -7,7 +7,7 @@ where all say the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from parprof.attribution.concurrency import plus
 from parprof.metrics import Metrics
 from parprof.model import Frame, Levels, Origin, Path, PathSample, ProcessInfo, Profile
 from parprof.profile.cost import merged_shares
+from parprof.values import dataclass
 
 MAX_NOTES = 20
 """Notes in a merged profile; of further ones there is a count."""

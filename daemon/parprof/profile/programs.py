@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parprof.attribution.concurrency import plus
 from parprof.facts.drain import MeasuredImage
 from parprof.facts.measurement import Measurement
 from parprof.model import Origin, PathSample
+from parprof.values import dataclass
 
 _MANY = 32
 """So many processes, at most, are told one by one however short they were."""

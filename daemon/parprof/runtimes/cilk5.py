@@ -8,11 +8,11 @@ return; a slow function's callers are on no stack but in a chain of closures.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from parprof.files.dso import Dso
 from parprof.plans import ClosureChain, Edge, Hook, Memory, MemoryPlan, Root, UnknownLayout, WorkerArray
 from parprof.runtimes import Agent, hook
+from parprof.values import dataclass
 
 _WS_STACK, _WS_SELF, _WS_CONTEXT = 24, 96, 376
 _CONTEXT_RO = 0

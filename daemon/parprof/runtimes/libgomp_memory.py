@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
 from parprof.files.disassembler import disassembler
 from parprof.files.elf import EM_X86_64, ElfError, ElfFile
 from parprof.plans import Memory, TeamBarrier, UnknownLayout
+from parprof.values import dataclass
 
 _MAX_CODE = 96
 """Bytes of a function that are looked at: all these functions begin with what we want."""

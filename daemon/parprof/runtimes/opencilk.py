@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 
 from parprof.files.dso import Dso
 from parprof.files.elf import ElfFile
 from parprof.plans import Edge, Hook, Memory, MemoryPlan, Root, UnknownLayout, WorkerArray, check_pool
 from parprof.runtimes import Agent, hook
 from parprof.runtimes.tlsslots import tls_slots
+from parprof.values import dataclass
 
 _IDLE, _RUN = 10, 13
 _MOST_WORKERS = 4096

@@ -8,11 +8,11 @@ same function, below the one that hands out.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 
 from parprof.model import Frame
 from parprof.runtimes.others import brought
+from parprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from parprof.files.elf import ElfFile
+from parprof.values import dataclass
 
 _PT_DYNAMIC = 2
 _DT_RELA, _DT_RELASZ = 7, 8

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parprof.model import Frames
 from parprof.scale.record import Address, CallRecord, CallSums, SpanRecord
+from parprof.values import dataclass
 
 _OUTSIDE, _OTHER = 0, 1
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parprof.model import Frames
 from parprof.scale.calls import CallSite, call_sites
 from parprof.scale.record import Address, Flag, SiteKind, SiteRecord, SpanRecord
+from parprof.values import dataclass
 
 _MAX_NAME = 40
 _OUTLINED = re.compile(r"\._omp_fn|\.omp[._]")

@@ -7,9 +7,10 @@ span is its part of the bound, too: no share is shorter than the mean.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parprof.scale.record import Address, Flag, SiteKind, SiteRecord, SpanRecord
+from parprof.values import dataclass
 
 NOWHERE = Address("", "", 0)
 

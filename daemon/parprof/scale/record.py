@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
 from parprof.errors import ProfileFormatError
 from parprof.untrusted import open_regular, visible
+from parprof.values import dataclass
 
 MAGIC = 0x314E415053505250
 VERSION = 3

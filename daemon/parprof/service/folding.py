@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from parprof.attribution.concurrency import plus
 from parprof.metrics import Metrics
 from parprof.model import Frame, Origin, Path, PathSample
+from parprof.values import dataclass
 
 FOLDED = Frame("[folded]")
 """Stands, as a callee, for all the calls that were folded into their caller."""

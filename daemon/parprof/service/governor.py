@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 from parprof.session.sources import Source
+from parprof.values import dataclass
 
 FREQUENCIES_HZ = (19, 49, 99, 199, 499, 999)
 """Rates that sampling may be set to; odd, so as not to run in step with anything."""

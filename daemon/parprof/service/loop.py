@@ -12,7 +12,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from parprof import cache
 from parprof.errors import ParprofError, TargetError
@@ -44,6 +44,7 @@ from parprof.service.watching import NOTHING_SAMPLED, Charged, Watching
 from parprof.service.watchlist import Watchlist
 from parprof.session.session import Pace, Session
 from parprof.session.sources import Source
+from parprof.values import dataclass
 
 _LOG = logging.getLogger(__name__)
 _STACKS_KEPT = 4_000

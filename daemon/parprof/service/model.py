@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from parprof.metrics import Metrics
 from parprof.model import Profile
+from parprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

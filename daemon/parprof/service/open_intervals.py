@@ -6,13 +6,14 @@ What was charged then is put together, so that it takes no more of the memory fo
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parprof.attribution.concurrency import plus
 from parprof.model import PathSample, Profile
 from parprof.profile.accounting import JobTime, Spun
 from parprof.profile.merge import Part, Relation, merged_head
 from parprof.service.model import Labels
+from parprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import math
 import os
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from parprof.process.identity import parent_of
 from parprof.service.labels import read_labels
 from parprof.service.model import Labels
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 SETTLE_SECONDS = 0.5
 """A process that ends sooner after its first sample is not worth reading its files: its samples are counted as

@@ -18,10 +18,10 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from parprof.resources import Closing
+from parprof.values import dataclass
 
 CLOSE_SECONDS = 2.0
 """How long `Listener.close` waits for the threads of those who are served."""

@@ -13,12 +13,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parprof.service.groups import KEPT_SECONDS, REST, clean_key
 from parprof.service.labels import read_labels
 from parprof.service.model import GroupKey
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 MAX_KEYS = 200
 """Parents, by what they belong to, that have series of their own."""

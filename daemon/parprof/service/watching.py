@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import add
 from types import MappingProxyType
 
@@ -30,6 +30,7 @@ from parprof.service.machine import IdleTime, unused_share
 from parprof.service.model import GroupSnapshot, Labels, ProcessSnapshot
 from parprof.session.session import Session
 from parprof.session.target import FilesUnknown, Target
+from parprof.values import dataclass
 
 Fold = Callable[[Iterable[PathSample], int], tuple[list[PathSample], int]]
 

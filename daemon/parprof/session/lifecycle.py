@@ -19,11 +19,11 @@ import select
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from parprof.errors import ParprofError
+from parprof.values import dataclass
 
 _LOG = logging.getLogger(__name__)
 

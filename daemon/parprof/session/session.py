@@ -10,7 +10,7 @@ import select
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeVar
 
@@ -42,6 +42,7 @@ from parprof.session.target import Target, Watched
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.cache import TableCache
 from parprof.unwind.placing import Placer
+from parprof.values import dataclass
 
 _CHECK_SECONDS = 5.0
 """How often at least the costs are measured, and losses looked at."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from parprof.files.elf import ElfError
@@ -14,6 +14,7 @@ from parprof.probes.facts_book import file_facts
 from parprof.process.loadmap import Dso, LoadMap
 from parprof.process.memory import ProcessMemory, environment_of
 from parprof.runtimes import Agent
+from parprof.values import dataclass
 
 
 class Source(StrEnum):

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parprof.errors import ParprofError, TargetError
 from parprof.facts.cores import CoresHeld
@@ -46,6 +46,7 @@ from parprof.session.sources import MemoryChoice, Source
 from parprof.session.spoken import Spoken
 from parprof.symbols.perfmap import ABSENT, PerfMap
 from parprof.unwind.placing import Placer
+from parprof.values import dataclass
 
 _FACTS_PAUSE_S = 0.005
 _PLAN_PAUSE, _LONGEST_PLAN_PAUSE_S = 3.0, 0.5

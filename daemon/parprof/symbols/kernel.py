@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,14 @@ KERNEL = "[kernel]"
 UNNAMED = (Frame(KERNEL, module=KERNEL),)
 """An address of which nothing is known, or told."""
 KALLSYMS = Path("/proc/kallsyms")
-_FUNCTION_TYPES = frozenset(b"tTwW")
+_FUNCTION_TYPES = frozenset((b"t", b"T", b"w", b"W"))
+_DIGITS = 16
+"""Of an address; behind them there is a blank, the type, a blank, and the name."""
+_TYPE = _DIGITS + 1
+_LAST = b"f" * _DIGITS
+_address = itemgetter(slice(_DIGITS))
+_BLOCK = 1 << 18
+"""Bytes of lines that are held at a time."""
 _MAX_FUNCTION = 1 << 20
 """Bytes behind a symbol that still count as its function."""
 _MAX_REMEMBERED = 1 << 13
@@ -84,43 +92,59 @@ class KernelSymbolizer:
 
     def _scan(self, addresses: list[int]) -> set[_Function]:
         """The functions around these sorted addresses; an address in none is one of its own."""
-        below: list[tuple[int, bytes]] = [(0, b"")] * len(addresses)
-        above = [1 << 64] * len(addresses)
-        hidden = True
+        around = _Around(addresses)
         try:
             with open(self._path, "rb") as file:
-                for line in file:
-                    start, _, rest = line.partition(b" ")
-                    if not rest or rest[0] not in _FUNCTION_TYPES:
-                        continue
-                    try:
-                        value = int(start, 16)
-                    except ValueError:
-                        continue
-                    hidden = hidden and value == 0
-                    index = bisect_left(addresses, value)
-                    if index < len(addresses) and value > below[index][0]:
-                        below[index] = (value, rest[2:])
-                    if index and value < above[index - 1] and value != addresses[index - 1]:
-                        above[index - 1] = value
+                while lines := file.readlines(_BLOCK):
+                    around.look_at(lines)
         except OSError as error:
             self.problem = f"no kernel names: {self._path}: {error.strerror}"
             return set()
-        if hidden:
+        if around.are_hidden:
             self.problem = "no kernel names: run as root, or lower the sysctl kernel.kptr_restrict"
             return set()
-        for index in range(len(addresses) - 2, -1, -1):
-            above[index] = min(above[index], above[index + 1])
-        return set(_functions(addresses, below, above))
+        return set(around.functions())
 
 
-def _functions(addresses: list[int], below: list[tuple[int, bytes]], above: list[int]) -> Iterable[_Function]:
-    last = (0, b"")
-    for address, here, end in zip(addresses, below, above, strict=True):
-        last = max(last, here, key=lambda item: item[0])
-        if last[0] and address - last[0] < _MAX_FUNCTION:
-            name, _, module = last[1].rstrip(b"\n").partition(b"\t")
-            extent = min(end, last[0] + _MAX_FUNCTION)
-            yield _Function(last[0], extent, visible(name, 512), visible(module, 64) or KERNEL)
-        else:
-            yield _Function(address, address + 1, KERNEL, KERNEL)
+class _Around:
+    """The symbols next to some addresses, below or at them and above them, in lines of ``/proc/kallsyms``.
+
+    Lines are compared as they are: addresses are 16 digits, so their order is that of the numbers. That takes half the
+    time of reading each number, and most of what is left is the kernel's.
+    """
+
+    def __init__(self, addresses: list[int]) -> None:
+        """``addresses`` are sorted."""
+        self._addresses = addresses
+        self._wanted = [b"%016x" % address for address in addresses]
+        self._below = [b""] * len(addresses)
+        """The last symbol at or below each, as its line; of several there the first in the file."""
+        self._above = [_LAST] * len(addresses)
+        """Where the first symbol above each is."""
+        self.are_hidden = True
+
+    def look_at(self, lines: list[bytes]) -> None:
+        """Take in some of the lines, which are in any order."""
+        lines = [line for line in lines if line[_TYPE : _TYPE + 1] in _FUNCTION_TYPES]
+        lines.sort(key=_address)
+        starts = [_address(line) for line in lines]
+        if not starts:
+            return
+        self.are_hidden = self.are_hidden and starts[-1].strip(b"0") == b""
+        for index, wanted in enumerate(self._wanted):
+            behind = bisect_right(starts, wanted)
+            if behind < len(starts):
+                self._above[index] = min(self._above[index], starts[behind])
+            if behind and starts[behind - 1] > self._below[index][:_DIGITS]:
+                self._below[index] = lines[bisect_left(starts, starts[behind - 1])]
+
+    def functions(self) -> Iterator[_Function]:
+        """What was found, one for each address."""
+        for address, below, above in zip(self._addresses, self._below, self._above, strict=True):
+            start = int(below[:_DIGITS] or b"0", 16)
+            if start and address - start < _MAX_FUNCTION:
+                name, _, module = below[_TYPE + 2 :].rstrip(b"\n").partition(b"\t")
+                end = min(int(above, 16), start + _MAX_FUNCTION)
+                yield _Function(start, end, visible(name, 512), visible(module, 64) or KERNEL)
+            else:
+                yield _Function(address, address + 1, KERNEL, KERNEL)

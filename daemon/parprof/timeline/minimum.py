@@ -11,10 +11,10 @@ that is furthest in the compressed trace, so that what is found is never too lit
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from parprof.kernel.trace import ENDED, QUEUES, RUNS, WORKS, ThreadRecord
 from parprof.timeline.slices import TracedThread
+from parprof.values import dataclass
 
 _PLACED = RUNS | QUEUES
 _PASSING_NS = 20_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import IO
 
 from parprof.attribution.waiting import WaitKind
@@ -29,6 +28,7 @@ from parprof.timeline.slices import (
     states,
 )
 from parprof.timeline.sync import Instant, sync_points
+from parprof.values import dataclass
 
 _BY_EDGES = ("exact", "scheduler")
 """Sources of n_w (`parprof.session.sources.Source`) for which each change of it is told."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from parprof.files.dso import Dso, FileKey
 from parprof.kernel.engine import BpfKernel
@@ -19,6 +18,7 @@ from parprof.resources import trim_heap
 from parprof.unwind.builder import TableBuilder
 from parprof.unwind.pages import WORD
 from parprof.unwind.table import UnwindTable
+from parprof.values import dataclass
 
 MAPPING_WORDS = 5
 _MAPPING = struct.Struct(f"={MAPPING_WORDS}Q")

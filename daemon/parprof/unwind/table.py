@@ -6,7 +6,7 @@ import gc
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from parprof.files.elf import EM_X86_64, ElfFile
@@ -19,6 +19,7 @@ from parprof.unwind.pages import PAGE_SHIFT, make_image, page_count
 from parprof.unwind.prologues import add_prologues
 from parprof.unwind.returns import add_returns
 from parprof.unwind.rows import ROW_SIZE
+from parprof.values import dataclass
 
 
 @dataclass(frozen=True)

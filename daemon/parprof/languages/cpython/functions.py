@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parprof.kernel.stacks import CodeAt, SentCode
 from parprof.languages.cpython.layouts import CODE_SIZE, Layout
@@ -18,6 +18,7 @@ from parprof.languages.cpython.memory import ImageMemory, Objects, SentObjects
 from parprof.languages.cpython.process import CPython
 from parprof.model import Frame
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 MODULE = "python"
 _UNKNOWN = Frame("[unknown Python function]", module=MODULE)

@@ -7,7 +7,9 @@ checks them on real interpreters. 3.13 and later say most of them at the start o
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+
+from parprof.values import dataclass
 
 NOT_THERE = 0xFFFF
 EVERY_FRAME, ENTRY_FLAG, ENTRY_OWNER = 0, 1, 2

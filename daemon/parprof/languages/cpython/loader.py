@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from parprof.files.elf import ElfFile
 from parprof.languages import Data, Loader, UnknownBuild
@@ -19,6 +18,7 @@ from parprof.languages.cpython.layouts import (
 )
 from parprof.languages.cpython.process import CPython, thread_slots
 from parprof.process.loadmap import Dso, LoadMap
+from parprof.values import dataclass
 
 _SYMBOLS = ("_PyRuntime", "PyCode_Type", "Py_Version", LOOP)
 _NUMBER = re.compile(r"python3\.(\d+)")

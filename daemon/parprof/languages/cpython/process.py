@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from parprof.files.elf import ElfError
 from parprof.files.libc import is_libc
 from parprof.languages.cpython.layouts import NOT_THERE, Layout, kernel_facts
 from parprof.process.loadmap import LoadMap
+from parprof.values import dataclass
 
 _SLOTS_CODE = re.compile(rb"\x48\x83[\xc0-\xc7](.)\x48\xc1[\xe0-\xe7]\x04", re.DOTALL)
 _USUAL_SLOTS = 0x310

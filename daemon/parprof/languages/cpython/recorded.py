@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from parprof.kernel.stacks import Stack
 from parprof.languages import FrameOrMark, SavedLanguage
 from parprof.languages.cpython.instance import CPythonInstance
 from parprof.languages.cpython.merge import python_merge
 from parprof.model import StackMerge
+from parprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from parprof.service.config.check import across, check, from_text, nearest, read_secret
@@ -26,6 +26,7 @@ from parprof.service.config.schema import (
     value_of,
 )
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 __all__ = ["Loaded", "changed_keys", "load", "read_secret"]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parprof.service.groups import MAX_GROUPS
 from parprof.service.selection import Selection
+from parprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, get_type_hints
 
 from parprof.errors import UsageError
@@ -15,6 +15,7 @@ from parprof.service.control import DEFAULT_SOCKET
 from parprof.service.groups import MAX_GROUPS
 from parprof.service.push.labels import DEFAULT_LABELS, PROCESS_LABELS
 from parprof.service.selection import Rules
+from parprof.values import dataclass
 
 DEFAULT_FILE = "/etc/parprofd/parprofd.toml"
 

@@ -12,7 +12,8 @@ import select
 import socket
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
+
+from parprof.values import dataclass
 
 _CREDENTIALS = struct.Struct("iII")
 _SO_PEERPIDFD = 77

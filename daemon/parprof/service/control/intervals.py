@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from parprof.metrics import IDLENESS, METRICS, OVERHEAD, UNUSED, WORK, Metric, Shown
 from parprof.service.blame import worst
 from parprof.service.control import control_pb2 as pb
 from parprof.service.control.amounts import amount
+from parprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ import ipaddress
 import re
 import socket
 import ssl
-from dataclasses import dataclass
 
 from parprof.errors import UsageError
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 MIN_TOKEN = 16
 """Characters that a token has at least."""

@@ -8,10 +8,12 @@ import re
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from email.utils import formatdate
 from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit
+
+from parprof.values import dataclass
 
 MAX_HEAD = 16 * 1024
 """Bytes of a request line and its headers."""

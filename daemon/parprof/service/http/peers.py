@@ -9,12 +9,12 @@ import socket
 import struct
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from parprof.process.cgroup_ids import CgroupIds
 from parprof.service.control.access import Peer, may_see
 from parprof.service.labels import is_contained
+from parprof.values import dataclass
 
 _SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
 _ESTABLISHED = 1

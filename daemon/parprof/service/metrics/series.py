@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import zip_longest
 from typing import Generic, TypeVar
 
 from parprof.metrics import METRICS, Metric, Metrics, Shown
 from parprof.untrusted import printable
+from parprof.values import dataclass
 
 MAX_LABEL = 120
 """Longest label value, in characters."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from parprof.service.push.shape import Payload
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 RETRIED_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP status codes after which the same request may succeed later."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from parprof.service.push.backend import Backend
@@ -12,6 +12,7 @@ from parprof.service.push.otlp import Otlp
 from parprof.service.push.parca import Parca
 from parprof.service.push.pyroscope import PyroscopeIngest, PyroscopePush
 from parprof.service.push.transport import Endpoint
+from parprof.values import dataclass
 
 PROTOCOLS: Mapping[str, Mapping[str, Callable[[], Backend]]] = {
     "pyroscope": {"push": PyroscopePush, "ingest": PyroscopeIngest},

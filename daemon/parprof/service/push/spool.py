@@ -18,13 +18,13 @@ import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from parprof.errors import UsageError
 from parprof.newfile import UNFINISHED, NewFile
 from parprof.resources import Closing
 from parprof.service.push.backend import PushRequest
+from parprof.values import dataclass
 
 _MAGIC = b"parprof push 1"
 _NAME = re.compile(r"[0-9]{20}")

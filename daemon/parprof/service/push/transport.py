@@ -8,7 +8,7 @@ import base64
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +18,7 @@ from parprof.http_client import Answer, HttpClient, NoAnswer, NotTrusted, Questi
 from parprof.resources import Closing
 from parprof.service.push.backend import PushRequest, Reply
 from parprof.untrusted import visible
+from parprof.values import dataclass
 
 _MAX_REPLY = 1 << 16
 _MAX_SECRET = 1 << 16
