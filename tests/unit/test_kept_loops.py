@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops that were dear to find are found once, and what is on disk is not believed blindly."""
+"""Loops are found once, and what is on disk is not believed blindly."""
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from hypothesis import strategies as st
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.eh_frame_header import Extent
-from parprof.loops import LoopNest, find_loops, kept
-from parprof.loops.kept import KeptLoops, from_json, to_json
+from parprof.loops import LoopNest, find_loops, shelf
+from parprof.loops.kept import KeptLoops
+from parprof.loops.nest_json import from_json, to_json
 from parprof.workers import client
 from symbol_programs import open_dso
 
@@ -59,31 +61,68 @@ def find(base: Path, dso: Dso, extent: Extent) -> LoopNest:
         return loops.find(dso, extent)
 
 
-def test_what_is_dear_is_found_once(
-    libc: Dso, tmp_path: Path, searches: list[Extent], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_dear", [False, True])
+def test_what_was_found_once_is_known(
+    is_dear: bool, libc: Dso, tmp_path: Path, searches: list[Extent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert libc.elf is not None
     qsort, other = extent_of(libc, "qsort_r"), extent_of(libc, "strtok_r")
-    monkeypatch.setattr(kept, "DEAR_SECONDS", 0.0)
+    monkeypatch.setattr(shelf, "DEAR_SECONDS", 0.0 if is_dear else 60.0)
     found = find(tmp_path, libc, qsort)
     assert found.loops and searches == [qsort]
     assert found == find_loops(libc.elf, *qsort), "the child says what is found here"
     assert find(tmp_path, libc, qsort) == found and len(searches) == 1
-    find(tmp_path, libc, other)
+    second = find(tmp_path, libc, other)
     assert searches == [qsort, other], "each function has its own"
-    for file in (tmp_path / "loops").iterdir():
-        file.write_bytes(b"[")
-    assert find(tmp_path, libc, qsort) == found and len(searches) == 3, "a damaged file"
-    assert find(tmp_path, libc, qsort) == found and len(searches) == 3
+    assert len(list((tmp_path / "loops").iterdir())) == (2 if is_dear else 1)
+    for damage in (b"[", b"[1]", b'{"1-2": 3}', b"\xff"):
+        del searches[:]
+        for file in (tmp_path / "loops").iterdir():
+            file.write_bytes(damage)
+        assert [find(tmp_path, libc, one) for one in (qsort, other, qsort)] == [found, second, found]
+        assert searches == [qsort, other], "a damaged file"
 
 
-def test_what_is_cheap_is_not_kept(
-    libc: Dso, tmp_path: Path, searches: list[Extent], monkeypatch: pytest.MonkeyPatch
+def test_a_page_that_is_no_loops_is_found_anew(libc: Dso, tmp_path: Path, searches: list[Extent]) -> None:
+    qsort = extent_of(libc, "qsort_r")
+    found = find(tmp_path, libc, qsort)
+    (file,) = (tmp_path / "loops").iterdir()
+    pages = json.loads(file.read_bytes())
+    file.write_text(json.dumps(dict.fromkeys(pages, '{"loops":[]}')))
+    assert find(tmp_path, libc, qsort) == found and searches == [qsort] * 2
+    assert json.loads(file.read_bytes()) == pages
+
+
+def test_what_is_kept_of_one_file_is_bounded(libc: Dso, tmp_path: Path) -> None:
+    kept = shelf.Shelf(tmp_path)
+    nest = LoopNest(notes=["x" * 4000])
+    for number in range(100):
+        kept.put(libc, (number, 1), nest, 0.0)
+    kept.put(libc, (100, 1), LoopNest(notes=["x" * 20_000]), 0.0)
+    kept.save()
+    (file,) = (tmp_path / "loops").iterdir()
+    assert 40 * 4000 < file.stat().st_size < 1 << 19
+    again = shelf.Shelf(tmp_path)
+    known = [again.get(libc, (number, 1)) is not None for number in range(101)]
+    assert known == sorted(known, reverse=True) and 40 < sum(known) < 100
+
+
+def test_the_child_starts_only_where_nothing_is_known(
+    libc: Dso, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "DEAR_SECONDS", 60.0)
-    for _ in range(2):
-        find(tmp_path, libc, extent_of(libc, "qsort_r"))
-    assert len(searches) == 2 and not list(tmp_path.rglob("*"))
+    started: list[str] = []
+    start = client.start_child
+
+    def counted(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        started.append(module)
+        return start(module)
+
+    monkeypatch.setattr(client, "start_child", counted)
+    for expected in (1, 1, 2):
+        with KeptLoops(tmp_path) as loops:
+            loops.prepare([libc])
+            loops.find(libc, extent_of(libc, "qsort_r" if expected == 1 else "strtok_r"))
+        assert len(started) == expected
 
 
 def test_a_file_that_ends_the_child_is_given_up(

@@ -86,6 +86,7 @@ class LoopScopes:
                 self._functions[function] = self._look_at(dsos[key], extent, function in with_lines)
             else:
                 late += 1
+        self._kept.save()
         late += len(hot[MAX_FUNCTIONS:])
         if late:
             self.notes.append(f"the loops of {late} of {len(hot)} hot functions were not looked for")

@@ -1,7 +1,7 @@
 """The child process that finds loops in machine code: ``python -m parprof.loops.worker FD``.
 
 It answers requests on a socket, each with a descriptor of an ELF file: ``{"file": name, "start": ELF virtual address,
-"size": bytes}`` with ``{"nest": {...}, "seconds": CPU time}`` (`parprof.loops.kept.to_json`), or ``{"problem": text}``.
+"size": bytes}`` with ``{"nest": {...}, "seconds": CPU time}`` (`parprof.loops.nest_json`), or ``{"problem": text}``.
 It ends with the socket. What it disassembles is hostile: so it gives up its privileges first, and memory and time are
 limited.
 """
@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from parprof.files.elf import ElfError, ElfFile
-from parprof.loops.kept import to_json
 from parprof.loops.nest import find_loops
+from parprof.loops.nest_json import to_json
 from parprof.loops.noreturn import ReturningCalls
 from parprof.workers import protocol
 from parprof.workers.serving import run

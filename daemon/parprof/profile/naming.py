@@ -40,16 +40,15 @@ class FileNamer(Closing):
         return self._symbolizer.problems
 
     def prepare(self) -> None:
-        """Start the helpers, which takes a moment, beside what else there is to do."""
+        """Start the helper that reads names, which takes a moment, beside what else there is to do."""
         self._symbolizer.prepare()
-        if self._loops is not None:
-            self._loops.prepare()
 
     def name(self, weights: Mapping[NameRequest, int], total: int) -> Mapping[NameRequest, Frames]:
         """The frames at each place; see `parprof.facts.names.Namer`."""
         if self._loops is None:
             return self._symbolizer.resolve(weights)
-        self._loops.prepare()  # beside the names
+        hottest_first = sorted(weights, key=lambda request: -weights[request])
+        self._loops.prepare(dso for dso, _, _ in hottest_first)  # beside the names
         resolved = self._symbolizer.resolve(weights)
         scopes = LoopScopes(self._symbolizer.resolve, self._loops)
         scopes.prepare(weights, resolved, total)
