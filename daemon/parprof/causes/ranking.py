@@ -14,6 +14,7 @@ from parprof.causes.interpreters import of_interpreter
 from parprof.causes.kinds import diagnose
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
 from parprof.causes.ownership import Owner
+from parprof.causes.processes import ranks_of
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
@@ -124,9 +125,17 @@ def causes_of(
     if cores < 2 or total.samples < LEAST_SAMPLES or not total.work_ns:
         return []
     setting = Setting(
-        cores, runtime_in_use(runtime, samples), total, evidence.scripts, elapsed_s, program, withheld_s
+        cores,
+        runtime_in_use(runtime, samples),
+        total,
+        evidence.scripts,
+        elapsed_s,
+        program,
+        withheld_s,
+        evidence.is_stripped,
     )
-    if program_is_serial(evidence.root.all, cores):
+    waits_for_ranks = setting.is_mpi and len(ranks_of(evidence.root)) > 1
+    if program_is_serial(evidence.root.all, cores) and not waits_for_ranks:
         found = [(_serial_program(evidence, setting), 1.0)]
     else:
         judged = [(site, diagnose(site, setting)) for site in SiteSearch(evidence, cores).sites()]
