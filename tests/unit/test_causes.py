@@ -705,6 +705,29 @@ def test_a_master_that_only_waits_is_a_rank_too() -> None:
     assert cause.what.startswith("one of 2 processes, t11 (pid 11), works here while the other waits")
 
 
+@pytest.mark.parametrize("cores", [1, CORES])
+def test_one_rank_by_itself_waits_for_others(cores: int) -> None:
+    """Attached to one of them: what the others do is not seen, nor are the cores idle that they have."""
+    waits = _rank("main step exchange PMPI_RECV", 10, 0, spin=300)
+    waits.metrics[STALL] = 300e6 * cores
+    rows = [_rank("main step compute", 10, 700, 1), waits]
+    (cause,) = causes_of(rows, cores, "mpi")
+    assert (cause.kind, cause.function) == (Kind.IMBALANCE, "exchange")
+    assert cause.what.endswith(
+        "one rank of an MPI program, which waits for messages of others for 30 % of its CPU time"
+    )
+    assert cause.lost_ns == pytest.approx(300e6 * cores) and "--children" in cause.remedy
+    assert causes_of(rows, 1, "none") == []
+
+
+def test_one_rank_that_hardly_waits_may_be_one_of_several() -> None:
+    rows = [_rank("main step compute", 10, 700, 1), _rank("main PMPI_RECV", 10, 0, spin=5)]
+    (cause,) = causes_of(rows, CORES, "mpi")
+    assert cause.kind is Kind.SERIAL_PROGRAM and cause.remedy.startswith("if this is one rank of several")
+    (cause,) = causes_of(rows, CORES, "none")
+    assert cause.kind is Kind.SERIAL_PROGRAM and "one rank" not in cause.remedy
+
+
 def test_remedies_for_processes_are_not_in_the_words_of_openmp() -> None:
     rows = [_rank("main worker", pid, 300, 2.5) for pid in (10, 11, 12)]
     (cause,) = found(*rows, _rank("main worker", 13, 900, 2.5), runtime="libgomp+mpi")

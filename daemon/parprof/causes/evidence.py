@@ -232,7 +232,7 @@ def _rows(samples: Sequence[PathSample]) -> tuple[list[SampleRoute], bool]:
 
     What a library does in threads of its own is as a rule not the work of who happened to start them, by an import,
     say. Where it is most of what the program does, the program had it done: compressors, encoders. And a program of
-    which nothing has a name is told by the libraries that it calls: often it is but a few lines, and they are all of it.
+    which nothing has a name is told by the libraries that it calls: often it is but a few lines around them.
     """
     frames = [frame for path in {id(one.path): one.path for one in samples}.values() for frame in path]
     folders = script_folders(frames)

@@ -16,7 +16,7 @@ _START = re.compile(
     rb".{5,14}?(?P<load>\x48\x8d\x3d|\x48\xc7\xc7)(?P<operand>.{4})(?:\xff\x15|\x67?\xe8)",
     re.DOTALL,
 )
-"""glibc's ``_start`` (sysdeps/x86_64/start.S), of all versions: the arguments of the process, two functions or none, then
+"""glibc's ``_start`` (sysdeps/x86_64/start.S), of all versions: arguments of the process, two functions or none, then
 ``main`` as the first argument, by its distance or by itself, and the call."""
 _RELATIVE = b"\x48\x8d\x3d"
 _CODE = 64
