@@ -37,8 +37,8 @@ def waiting_rank(evidence: Evidence, setting: Setting) -> tuple[LossSite, Diagno
     waits = place.all.metrics
     tally = Tally(Metrics(samples=waits.samples, spin_ns=waits.spin_ns, stall_ns=waits.stall_ns))
     told = (
-        f"this is one rank of an MPI program, which waits for messages of others for {100 * total.spin_ns / cpu_ns:.0f} %"
-        " of its CPU time"
+        f"this is one rank of an MPI program, which waits for messages of others for"
+        f" {100 * total.spin_ns / cpu_ns:.0f} % of its CPU time"
     )
     return LossSite(place, tally, None), Diagnosis(Kind.IMBALANCE, told, f"to see who is late, {TOGETHER}")
 
