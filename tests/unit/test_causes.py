@@ -681,6 +681,86 @@ def test_the_last_process_of_a_job_is_named() -> None:
     assert "one of 13 processes, t30 (pid 30)" in cause.what and "begin it first" in cause.remedy
 
 
+def _rank(names: str, pid: int, count: int, n_working: float = CORES, spin: int = 0) -> PathSample:
+    one = row(names, count, n_working, pid, pid=pid)
+    one.metrics.spin_ns = spin * 1e6
+    return one
+
+
+@pytest.mark.parametrize("runtime", ["mpi", "libgomp+mpi", "none"])
+def test_a_rank_that_others_wait_for_is_named(runtime: str) -> None:
+    """One rank reads the input and sends it to the others, which poll for it."""
+    rows = [_rank("main solve", pid, 400) for pid in (10, 11, 12, 13)]
+    rows += [_rank("main PMPI_BCAST", pid, 0, spin=300) for pid in (11, 12, 13)]
+    rows += [_rank("START LAUNCH", 5, 30, 2)]  # what starts them is no rank
+    (cause,) = found(*rows, _rank("main read_input", 10, 300, 1), runtime=runtime)
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "read_input")
+    told = "one of 4 processes, t10 (pid 10), works here while the others wait for messages"
+    assert (cause.what == told) == (runtime != "none")
+
+
+def test_a_master_that_only_waits_is_a_rank_too() -> None:
+    rows = [_rank("main master", 10, 1), _rank("main master PMPI_RECV", 10, 0, spin=500)]
+    (cause,) = found(*rows, _rank("main master work", 11, 500, 1), runtime="mpi")
+    assert cause.what.startswith("one of 2 processes, t11 (pid 11), works here while the other waits")
+
+
+@pytest.mark.parametrize("cores", [1, CORES])
+def test_one_rank_by_itself_waits_for_others(cores: int) -> None:
+    """Attached to one of them: what the others do is not seen, nor are the cores idle that they have."""
+    waits = _rank("main step exchange PMPI_RECV", 10, 0, spin=300)
+    waits.metrics[STALL] = 300e6 * cores
+    rows = [_rank("main step compute", 10, 700, 1), waits]
+    (cause,) = causes_of(rows, cores, "mpi")
+    assert (cause.kind, cause.function) == (Kind.IMBALANCE, "exchange")
+    assert cause.what.endswith(
+        "one rank of an MPI program, which waits for messages of others for 30 % of its CPU time"
+    )
+    assert cause.lost_ns == pytest.approx(300e6 * cores) and "--children" in cause.remedy
+    assert causes_of(rows, 1, "none") == []
+
+
+def test_one_rank_that_hardly_waits_may_be_one_of_several() -> None:
+    rows = [_rank("main step compute", 10, 700, 1), _rank("main PMPI_RECV", 10, 0, spin=5)]
+    (cause,) = causes_of(rows, CORES, "mpi")
+    assert cause.kind is Kind.SERIAL_PROGRAM and cause.remedy.startswith("if this is one rank of several")
+    (cause,) = causes_of(rows, CORES, "none")
+    assert cause.kind is Kind.SERIAL_PROGRAM and "one rank" not in cause.remedy
+
+
+def test_remedies_for_processes_are_not_in_the_words_of_openmp() -> None:
+    rows = [_rank("main worker", pid, 300, 2.5) for pid in (10, 11, 12)]
+    (cause,) = found(*rows, _rank("main worker", 13, 900, 2.5), runtime="libgomp+mpi")
+    assert cause.kind is Kind.IMBALANCE and "schedule(" not in cause.remedy
+
+
+def _of_stripped(count: int, n_working: float, tid: int, *names: str) -> PathSample:
+    """A program without symbols of a few lines; the rest of it is in libraries."""
+    stub = (Frame("main", module="sim"), Frame("sim+0x12f0", module="sim"))
+    path = (*stub, *(Frame(name, module="libsim.so.0") for name in names))
+    metrics = attribute(count, 1e6, n_working, CORES, ThreadState.WORKING)
+    return PathSample(path, metrics, Origin(7, "sim", f"t{tid}", tid=tid))
+
+
+def test_a_program_without_names_is_told_by_its_libraries() -> None:
+    rows = [_of_stripped(400, CORES, tid, "Sim::run", "Pair::compute") for tid in range(1, 5)]
+    rows.append(_of_stripped(300, 1, 1, "Sim::run", "Output::write"))
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "Output::write")
+    assert cause.path == ("main", "sim+0x12f0", "Sim::run", "Output::write")
+    own = row("main solve", 20, CORES)  # one with names is told by its own functions
+    (cause,) = found(*rows, replace(own, path=(*own.path, Frame("dgemm", module="libblas.so.3"))))
+    assert cause.function == "sim+0x12f0"
+
+
+def test_a_stripped_program_that_is_read_in_from_disk() -> None:
+    rows = [_of_stripped(400, CORES, tid, "Sim::run", "Pair::compute") for tid in range(1, 5)]
+    waits = _of_stripped(0, 1, 1, "Sim::run", "[waits: page fault]")
+    waits.metrics[STALL] = 900e6
+    (cause,) = found(*rows, waits)
+    assert cause.function == "" and "measure again" in cause.remedy
+
+
 def test_unequal_processes_tell_which_has_most() -> None:
     rows = [row("main worker", 300, 2.5, pid, pid=pid) for pid in (10, 11, 12)]
     (cause,) = found(*rows, row("main worker", 900, 2.5, 13, pid=13))

@@ -18,6 +18,8 @@ from parprof.runtimes.mpi import Mpi
         ("libmpich.so.12.2.2", True, True), ("libmpichfort.so.12", True, False), ("libmpi.so.12", True, True),
         ("libmpifort.so.12", True, False), ("libucp.so.0", True, True), ("libfabric.so.1", True, True),
         ("libpsm2.so.2.2", True, True), ("libpmix.so.2.6.2", True, False), ("pmix_mca_pcompress_zlib.so", True, False),
+        ("mca_coll_libnbc.so", True, True), ("libuct_cma.so.0", True, False), ("libucm.so.0", True, False),
+        ("libucs.so.0", True, True), ("libinfinipath.so.4.0", True, False),
         ("libpsml.so.1", False, False), ("libmpiwrap.so", False, False), ("libmpir.so.3", False, False),
         ("libmpfr.so.6", False, False), ("libucs2.so.0", False, False), ("libgomp.so.1", False, False),
     ],

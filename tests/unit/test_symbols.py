@@ -23,6 +23,7 @@ from parprof.files.elf import ElfFile
 from parprof.files.maps_line import MapsLine
 from parprof.model import Frame
 from parprof.symbols import Symbolizer, debugfiles
+from parprof.symbols.entry import main_function
 from parprof.symbols.names import readable
 from parprof.workers import protocol
 from stopwatch import Stopwatch
@@ -170,19 +171,42 @@ def test_stripped(program: Path, cache: DsoCache, symbolizer: Symbolizer, tmp_pa
     dso = open_dso(cache, program)
     subprocess.run(["strip", "-o", tmp_path / "bare", program], check=True)
     bare = open_dso(cache, tmp_path / "bare")
-    main = address_of(dso, "main")
-    (frame,) = symbolizer.frames(bare, main, False)
-    assert frame == Frame(f"bare+{main:#x}", module="bare", build_id=dso.build_id, address=main)
+    start = address_of(dso, "spill")
+    (frame,) = symbolizer.frames(bare, start, False)
+    assert frame == Frame(f"bare+{start:#x}", module="bare", build_id=dso.build_id, address=start)
     assert dso.elf is not None
-    end = next(symbol.value + symbol.size for symbol in dso.elf.symbols() if symbol.name == "main")
-    names = {symbolizer.frames(bare, address, False)[-1].name for address in range(main, end)}
+    end = next(symbol.value + symbol.size for symbol in dso.elf.symbols() if symbol.name == "spill")
+    names = {symbolizer.frames(bare, address, False)[-1].name for address in range(start, end)}
     assert names == {frame.name}  # one function, wherever in it a sample was
     subprocess.run(
         ["objcopy", "-R", ".eh_frame", "-R", ".eh_frame_hdr", tmp_path / "bare", tmp_path / "frameless"],
         check=True,
     )
     frameless = open_dso(cache, tmp_path / "frameless")
-    assert symbolizer.frames(frameless, main + 1, False)[-1].name == f"frameless+{main + 1:#x}"
+    assert symbolizer.frames(frameless, start + 1, False)[-1].name == f"frameless+{start + 1:#x}"
+
+
+@pytest.mark.parametrize("how", [(), ("-no-pie",), ("-static-pie",), ("-fcf-protection=none",)])
+def test_main_of_a_stripped_program(
+    how: tuple[str, ...], cache: DsoCache, symbolizer: Symbolizer, tmp_path: Path
+) -> None:
+    """What starts it hands over where it is."""
+    whole, bare = tmp_path / "whole", tmp_path / "bare"
+    code = "int f(int x) { return x ? f(x / 2) + 1 : 0; } int main(int c, char **v) { return f(c) == 9; }"
+    compiler = ["gcc", "-O1", "-fno-inline", *how, "-x", "c", "-", "-o", whole]
+    subprocess.run(compiler, input=code, text=True, check=True)
+    subprocess.run(["strip", "-s", "-o", bare, whole], check=True)
+    dso, stripped = open_dso(cache, whole), open_dso(cache, bare)
+    main, other = address_of(dso, "main"), address_of(dso, "f")
+    assert symbolizer.frames(stripped, main + 1, False)[-1].name == "main"
+    assert symbolizer.frames(stripped, other, False)[-1].name == f"bare+{other:#x}"
+
+
+def test_no_main_where_the_entry_is_no_known_code(tmp_path: Path) -> None:
+    library = tmp_path / "libempty.so"
+    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", library], check=True)
+    with ElfFile.open(str(library)) as elf:
+        assert main_function(elf) is None
 
 
 WRAPPERS = """

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from parprof.exporters.screen import UNLIMITED, Screen, elided
 from parprof.exporters.table import render
 from parprof.exporters.views import VIEWS, View
-from parprof.metrics import METRICS, WAIT, Metrics
+from parprof.metrics import METRICS, STALL, WAIT, Metrics
 from parprof.model import PathSample, ProcessInfo, Profile
 from profiles import any_profile, frame, heat, library, sample
 
@@ -250,6 +250,14 @@ def test_perfect_program_blames_nothing() -> None:
 def test_one_core_is_never_idle() -> None:
     profile = Profile(ProcessInfo(cores=1), 1, 1, [PathSample((frame("f"),), Metrics(1, 5.0))])
     assert "n = 1, so no core could be idle" in one_line(text(profile))
+
+
+def test_one_core_that_waits_is_not_called_idle() -> None:
+    waits = Metrics(60, 60e6)
+    waits[STALL] = 90e6
+    told = one_line(text(Profile(ProcessInfo(cores=1), 1, 1, [PathSample((frame("f"),), waits)])))
+    assert "verdict: for 60 % of its core's time it does not work, but waits; n = 1" in told
+    assert "cores stand idle" not in told
 
 
 def test_no_source_at_all() -> None:

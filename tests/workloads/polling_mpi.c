@@ -6,8 +6,9 @@
 struct shared {
 	volatile int arrived, turn;
 };
-static uint64_t polled[8];
+static volatile uint64_t polled[8];
 
+#ifndef OPEN_MPI
 static int poll_one(struct shared *s, int turn)
 {
 	polled[turn & 7] += s->turn != turn;
@@ -21,8 +22,21 @@ static int poll_other(struct shared *s, int turn)
 }
 
 static int (*volatile progress[])(struct shared *, int) = {poll_other, poll_one};
+#endif
 
-static int any_progress(struct shared *s, int turn)
+/* Open MPI has what polls in a library of its own. The loop around it is in libmpi, beside code that does real work, and
+ * is told by its name; here that loop takes as long as what it calls. */
+#ifdef OPEN_MPI
+int any_progress(struct shared *s, int turn);
+
+void ompi_request_default_wait(struct shared *s, int turn)
+{
+	while (!any_progress(s, turn))
+		for (int i = 0; i < 8; i++)
+			polled[i] += i;
+}
+#else
+int any_progress(struct shared *s, int turn)
 {
 	int done = 0;
 
@@ -30,6 +44,13 @@ static int any_progress(struct shared *s, int turn)
 		done += progress[i](s, turn);
 	return done;
 }
+
+static inline void ompi_request_default_wait(struct shared *s, int turn)
+{
+	while (!any_progress(s, turn))
+		;
+}
+#endif
 
 int MPI_Barrier(struct shared *s, int ranks)
 {
@@ -40,7 +61,6 @@ int MPI_Barrier(struct shared *s, int ranks)
 		__sync_add_and_fetch(&s->turn, 1);
 		return 0;
 	}
-	while (!any_progress(s, turn))
-		;
+	ompi_request_default_wait(s, turn);
 	return 0;
 }

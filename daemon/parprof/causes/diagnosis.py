@@ -13,7 +13,8 @@ from parprof.metrics import Metrics
 from parprof.model import Frame, PathSample
 from parprof.values import dataclass
 
-_OPENMP = re.compile(r"lib(?:gomp|omp|iomp)")
+_OPENMP = re.compile(r"(?:mpi\+)?lib(?:gomp|omp|iomp)")
+_MPI = re.compile(r"(?:.*\+)?mpi(?:\+|\Z)")
 _OF_OPENMP = re.compile(
     r"_*(?:GOMP|gomp|kmp)_|.*(?:\._omp_(?:cpy)?fn\.|\.omp_(?:outlined|task))|\[lib(?:gomp|omp)"
 )
@@ -67,11 +68,18 @@ class Setting:
     """What was run, by its path or name."""
     withheld_s: float = math.inf
     """Core time that others had, or a quota withheld, in all of the run; infinite: not known."""
+    is_stripped: bool = False
+    """Nothing of the program itself has a name."""
 
     @property
     def is_openmp(self) -> bool:
         """Whether remedies can be in OpenMP's words."""
         return bool(_OPENMP.match(self.runtime))
+
+    @property
+    def is_mpi(self) -> bool:
+        """Whether processes may be ranks of an MPI program."""
+        return bool(_MPI.match(self.runtime))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,8 @@ class Diagnosis:
 def runtime_in_use(runtime: str, samples: Iterable[PathSample]) -> str:
     """A program's runtime; ``none`` for one of OpenMP that no sample is in, nor in what it runs: many programs merely
     load one with a library."""
-    if not _OPENMP.match(runtime):
+    parts = runtime.split("+")
+    if not any(map(_OPENMP.match, parts)):
         return runtime
     seen: set[int] = set()
     for sample in samples:
@@ -104,7 +113,7 @@ def runtime_in_use(runtime: str, samples: Iterable[PathSample]) -> str:
             seen.add(id(path))
             if any(_is_of_openmp(frame) for frame in path):
                 return runtime
-    return "none"
+    return "+".join(part for part in parts if not _OPENMP.match(part)) or "none"
 
 
 def _is_of_openmp(frame: Frame) -> bool:

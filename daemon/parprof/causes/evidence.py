@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from parprof.causes.barriers import is_barrier
 from parprof.causes.gil import NOTHING, Beside, beside
-from parprof.causes.ownership import Owner, script_folders
+from parprof.causes.ownership import Owner, Ownership, lacks_names, script_folders
 from parprof.causes.routes import Route, RouteFinder, RouteStep
 from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
@@ -169,9 +169,11 @@ class Evidence:
         """Samples in which nothing of the program's own was found."""
         self.scripts = False
         """Whether any code of an interpreter was seen."""
+        self.is_stripped = False
+        """Whether nothing of the program itself has a name."""
         self.functions: dict[Procedure, float] = defaultdict(float)
         """Work by function, itself and what it calls."""
-        rows = _rows(with_sleepers(samples, cores))
+        rows, self.is_stripped = _rows(with_sleepers(samples, cores))
         found = beside(samples, [row.function for row in rows], intervals)
         for number, others in found.items():
             rows[number] = rows[number]._replace(beside=others)
@@ -226,21 +228,22 @@ class Evidence:
             self.functions[step.procedure] += metrics.work_ns
 
 
-def _rows(samples: Sequence[PathSample]) -> list[SampleRoute]:
-    """Each sample with its route.
+def _rows(samples: Sequence[PathSample]) -> tuple[list[SampleRoute], bool]:
+    """Each sample with its route; and whether nothing of the program itself has a name.
 
     What a library does in threads of its own is as a rule not the work of who happened to start them, by an import,
-    say. Where it is most of what the program does, the program had it done: compressors, encoders.
+    say. Where it is most of what the program does, the program had it done: compressors, encoders. And a program of
+    which nothing has a name is told by the libraries that it calls: often it is but a few lines around them.
     """
-    folders = script_folders(
-        frame for path in {id(one.path): one.path for one in samples}.values() for frame in path
-    )
-    rows = _rows_by(RouteFinder(folders), samples)
+    frames = [frame for path in {id(one.path): one.path for one in samples}.values() for frame in path]
+    folders = script_folders(frames)
+    shows = lacks_names(frames, Ownership(folders))
+    rows = _rows_by(RouteFinder(folders, shows_libraries=shows), samples)
     whole = sum(row.metrics.work_ns for row in rows)
     of_libraries = sum(row.metrics.work_ns for row in rows if row.route.is_of_library)
-    if of_libraries <= _MOST_WORK * whole:
-        return rows
-    return _rows_by(RouteFinder(folders, joins_libraries=True), samples)
+    if of_libraries > _MOST_WORK * whole:
+        rows = _rows_by(RouteFinder(folders, joins_libraries=True, shows_libraries=shows), samples)
+    return rows, shows
 
 
 def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleRoute]:

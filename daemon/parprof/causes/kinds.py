@@ -13,7 +13,7 @@ from parprof.causes.diagnosis import Diagnosis, Kind, Setting, Test
 from parprof.causes.evidence import Tally
 from parprof.causes.locks import lock, lock_diagnosis
 from parprof.causes.machine import machine, too_many_threads
-from parprof.causes.processes import busiest_process, lone_process
+from parprof.causes.processes import busiest_process, lone_process, lone_rank
 from parprof.causes.shares import (
     MOSTLY,
     goes_through_threads,
@@ -205,11 +205,11 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
             return _too_few_threads(few, setting)
         shown = f", {ratio:.1f}:1" if ratio < 10 else f", {ratio:.0f}:1"
     remedy = "pieces of equal size, or smaller ones that are fetched by whoever is free"
-    if setting.is_openmp:
-        remedy = "try schedule(dynamic) or schedule(guided)"
     who = "threads"
     if many_processes(tally) > 1:
         who, shown = "processes", f"{shown} (most: {busiest_process(tally)})"
+    elif setting.is_openmp:
+        remedy = "try schedule(dynamic) or schedule(guided)"
     return Diagnosis(Kind.IMBALANCE, f"{who} have unequal shares of the work{shown}", remedy)
 
 
@@ -263,9 +263,9 @@ def _starved(site: LossSite, setting: Setting) -> Diagnosis | None:
     if setting.is_openmp and site.region is not None and len(workers(site.tally)) > setting.cores:
         return too_many_threads(site, setting)
     remedy = "smaller pieces of work, with fewer dependences"
-    if setting.is_openmp:
-        remedy = "try schedule(dynamic), or smaller pieces with fewer dependences"
     who = "processes" if many_processes(site.tally) > 1 else "threads"
+    if setting.is_openmp and who == "threads":
+        remedy = "try schedule(dynamic), or smaller pieces with fewer dependences"
     what = (
         f"{who} have equal shares, yet wait for each other at times: uneven or few pieces, or a busy machine"
     )
@@ -279,6 +279,7 @@ KINDS: tuple[Test, ...] = (
     lone_process,
     lock,
     machine,
+    lone_rank,
     _serial,
     _imbalance,
     _starved,

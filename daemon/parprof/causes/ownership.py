@@ -36,6 +36,11 @@ _SYSTEM_MODULES = re.compile(
     r"|lib(?:python|std-)\S*)[-.\d]*"
 )
 """Match the base names of files."""
+_MPI = re.compile(
+    r"lib(?:mpi(?:ch)?(?:_\w+|f\d*|fort|cxx)*|open-(?:pal|rte)|prrte|pmix|uc[mpst](?:_\w+)?|psm2?|infinipath|fabric)\.so|"
+    r"(?:pmix_|lib)?mca_\w+\.so|(?:mpi(?:run|exec)|hydra_|ort(?:erun|ed)|prte|prun)[\w.]*\Z"
+)
+"""Its libraries, and the programs that start processes for it."""
 _INTERPRETERS = re.compile(
     r"(?:lib)?(?:python|pypy|node|nodejs|java|ruby|perl|php|julia|lua|R|beam\.smp)[\d.]*(?:\.so\S*)?\Z"
 )
@@ -80,6 +85,7 @@ _COMPILED_SYSTEM = re.compile(
 )
 """Names of code that was compiled at run time and is no program's: V8's and HotSpot's own, the libraries of Java and of
 Erlang, and what CPython puts before each of its functions for perf."""
+_NAMELESS = re.compile(r".*\+0x[0-9a-f]+")
 _ADDRESS = re.compile(r"0x[0-9a-f]+\Z|\[")
 
 
@@ -90,6 +96,17 @@ def script_folders(frames: Iterable[Frame]) -> frozenset[str] | None:
         return None
     own = (file for file in files if file.startswith("/") and _by_source(file) is Owner.PROGRAM)
     return frozenset(map(os.path.dirname, own))
+
+
+def lacks_names(frames: Iterable[Frame], ownership: Ownership) -> bool:
+    """Whether the program's own files have no symbols, so that nothing of it has a name but ``main``."""
+    own = [frame for frame in frames if not frame.is_loop and ownership.of(frame) is Owner.PROGRAM]
+    return bool(own) and all(is_of_stripped(frame.name, frame.file) for frame in own)
+
+
+def is_of_stripped(name: str, file: str) -> bool:
+    """Whether a function of the program's may be one of a file without symbols."""
+    return bool(_NAMELESS.fullmatch(name)) or (name == "main" and not file)
 
 
 class Ownership:
@@ -134,6 +151,8 @@ def _owner(frame: Frame) -> Owner:
     if not frame.module:
         return Owner.SYSTEM if not frame.name or _ADDRESS.match(frame.name) else Owner.PROGRAM
     if _SYSTEM_MODULES.match(base) or _INTERPRETERS.match(base) or _is_of_interpreter(base):
+        return Owner.SYSTEM
+    if _MPI.match(base):
         return Owner.SYSTEM
     if _SYSTEM_NAMES.match(frame.name):
         return Owner.SYSTEM

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
-from parprof.causes.evidence import Tally
+from parprof.causes.evidence import Place, Tally
 from parprof.causes.shares import MOSTLY, many_processes
-from parprof.causes.sites import LossSite, alone, knows_threads
+from parprof.causes.sites import LossSite, alone, is_single, knows_threads
 from parprof.metrics import STOLEN, Metrics
 
 _MOST = 0.6
 """Of the idleness at a place: who has so much of it is the one to name."""
 _ALONE = 0.5
 """Of its time: so long at least it works by itself."""
+_TAKES_PART = 0.02
+"""Of the CPU time of a job: a process that had less is none of its ranks."""
+_WAITED = 0.1
+"""Of the work at a place: so long at least the others spin, if they wait for that."""
 
 
 def lone_process(site: LossSite, setting: Setting) -> Diagnosis | None:
@@ -28,7 +32,8 @@ def lone_process(site: LossSite, setting: Setting) -> Diagnosis | None:
         or alone(mine, setting.cores) < _ALONE
     ):
         return None
-    share = 100 * mine.work_ns / tally.metrics.work_ns
+    useful_ns = sum(map(_useful_ns, by_process.values()))  # who waits for messages does work that is overhead
+    share = 100 * _useful_ns(mine) / useful_ns if useful_ns else 0.0
     who = f"one of {several} processes, {name_of(tally, first)},"
     by_itself = alone(mine, setting.cores)
     if by_itself < MOSTLY:  # ranks of unequal sizes, or who hands out work does more of it than the others
@@ -43,6 +48,40 @@ def lone_process(site: LossSite, setting: Setting) -> Diagnosis | None:
         f"{told}; it does {share:.0f} % of the work here",
         "divide what it does among processes, or begin it first, beside the others' work",
     )
+
+
+def lone_rank(site: LossSite, setting: Setting) -> Diagnosis | None:
+    """Only one rank of an MPI program runs a place at all, and the others wait for its messages meanwhile."""
+    tally = site.tally
+    if not setting.is_mpi or not knows_threads(tally) or not is_single(tally, setting.cores):
+        return None
+    if alone(tally.metrics, setting.cores) < MOSTLY:
+        return None
+    whole = site.place
+    while whole.parent is not None:
+        whole = whole.parent
+    ranks = ranks_of(whole)
+    several = len(ranks)
+    mine = max(tally.threads, key=lambda thread: tally.threads[thread].work_ns)[0]
+    waited_ns = sum(metrics.spin_ns for pid, metrics in ranks.items() if pid != mine)
+    if several < 2 or waited_ns < _WAITED * tally.metrics.work_ns:
+        return None
+    others = "the other waits" if several == 2 else "the others wait"
+    return Diagnosis(
+        Kind.SERIAL,
+        f"one of {several} processes, {name_of(tally, mine)}, works here while {others} for messages",
+        "divide it among the processes, or let the others do something else meanwhile",
+    )
+
+
+def ranks_of(root: Place) -> dict[int, Metrics]:
+    """What each rank of an MPI program had, without what starts them, which runs none of the program's code."""
+    found: dict[int, Metrics] = {}
+    for place in root.children.values():
+        for pid, metrics in metrics_of_processes(place.all).items():
+            found.setdefault(pid, Metrics()).add(metrics)
+    least = _TAKES_PART * sum(map(_cpu_ns, found.values()))
+    return {pid: metrics for pid, metrics in found.items() if _cpu_ns(metrics) >= least}
 
 
 def metrics_of_processes(tally: Tally) -> dict[int, Metrics]:
@@ -64,6 +103,14 @@ def name_of(tally: Tally, pid: int) -> str:
     threads = [(label, metrics) for label, metrics in tally.threads.items() if label[0] == pid]
     (_, _, name), _ = max(threads, key=lambda pair: (pair[0][1] == pid, pair[1].work_ns))
     return f"{name} (pid {pid})" if name and not name.startswith("tid ") else f"pid {pid}"
+
+
+def _useful_ns(metrics: Metrics) -> float:
+    return metrics.work_ns - min(metrics.overhead_ns, metrics.work_ns)
+
+
+def _cpu_ns(metrics: Metrics) -> float:
+    return metrics.work_ns + metrics.spin_ns
 
 
 def _idle_ns(metrics: Metrics) -> float:

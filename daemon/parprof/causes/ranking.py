@@ -14,6 +14,8 @@ from parprof.causes.interpreters import of_interpreter
 from parprof.causes.kinds import diagnose
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
 from parprof.causes.ownership import Owner
+from parprof.causes.processes import ranks_of
+from parprof.causes.ranks import TOGETHER, is_one_rank, waiting_rank
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
@@ -122,18 +124,31 @@ def causes_of(
     was not given. ``intervals``: what of the samples was when, if that is known."""
     evidence = Evidence(samples, cores, intervals)
     total = evidence.root.all.metrics
-    if cores < 2 or total.samples < LEAST_SAMPLES or not total.work_ns:
+    if total.samples < LEAST_SAMPLES or not total.work_ns:
         return []
     setting = Setting(
-        cores, runtime_in_use(runtime, samples), total, evidence.scripts, elapsed_s, program, withheld_s
+        cores,
+        runtime_in_use(runtime, samples),
+        total,
+        evidence.scripts,
+        elapsed_s,
+        program,
+        withheld_s,
+        evidence.is_stripped,
     )
-    if program_is_serial(evidence.root.all, cores):
-        found = [(_serial_program(evidence, setting), 1.0)]
+    rank = waiting_rank(evidence, setting) if is_one_rank(evidence, setting) else None
+    rest = rank is None or setting.is_openmp  # with a team of its own, what that loses is to be told, too
+    found = [] if rank is None else [_cause(*rank, setting)]
+    waits_for_ranks = setting.is_mpi and len(ranks_of(evidence.root)) > 1
+    if cores < 2 or not rest:
+        pass  # no core could be idle
+    elif program_is_serial(evidence.root.all, cores) and not waits_for_ranks:
+        found.append((_serial_program(evidence, setting), 1.0))
     else:
         judged = [(site, diagnose(site, setting)) for site in SiteSearch(evidence, cores).sites()]
         loading = [site.tally.metrics for site, diagnosis in judged if diagnosis.is_loading]
         judged = [(site, diagnosis) for site, diagnosis in judged if not diagnosis.is_loading]
-        found = [_cause(site, diagnosis, setting) for site, diagnosis in _joined(judged)]
+        found += [_cause(site, diagnosis, setting) for site, diagnosis in _joined(judged)]
         nowhere = _nowhere(evidence, setting, samples, loading)
         found += [(cause, 1.0) for cause in (*_unseen(samples, setting), *nowhere)]
     weighed = [
@@ -261,7 +276,9 @@ def _serial_program(evidence: Evidence, setting: Setting) -> Cause:
         total,
         setting,
         f"one thread does all the work; {idle} of {setting.cores} cores {'is' if idle == 1 else 'are'} idle",
-        "nothing here runs in parallel, by design or by mistake: see where its time goes with --sort work",
+        f"if this is one rank of several, {TOGETHER}"
+        if is_one_rank(evidence, setting)
+        else "nothing here runs in parallel, by design or by mistake: see where its time goes with --sort work",
     )
 
 

@@ -165,11 +165,18 @@ class Route:
 class RouteFinder:
     """Finds the routes of call paths."""
 
-    def __init__(self, folders: Collection[str] | None = None, *, joins_libraries: bool = False) -> None:
+    def __init__(
+        self,
+        folders: Collection[str] | None = None,
+        *,
+        joins_libraries: bool = False,
+        shows_libraries: bool = False,
+    ) -> None:
         """Know no frames yet. ``folders``: see `Ownership`. ``joins_libraries``: what libraries do in threads of their
-        own is the creators' work."""
+        own is the creators' work. ``shows_libraries``: routes of the program's go on through them."""
         self._book = FrameBook(folders)
         self._joins_libraries = joins_libraries
+        self._shows_libraries = shows_libraries
 
     def find(self, path: Path, physical: Path) -> Route:
         """The route of a logical call path. ``physical``: the stack that it is of, if that differs."""
@@ -184,7 +191,8 @@ class RouteFinder:
             created = max(at for at, fact in enumerate(facts) if fact in book.creations)
             if not self._joins_libraries and _is_of_library(owners[created + 1 :]):
                 return Route(book, innermost=path[-1].name, is_rooted=False, is_of_library=True)
-        own = [at for at, owner in enumerate(owners) if owner is nearest]
+        farthest = Owner.LIBRARY if self._shows_libraries else nearest
+        own = [at for at, owner in enumerate(owners) if owner <= farthest]
         numbers = [facts[at].number for at in own]
         spans = array("q", [own[at] for at in _without_recursion(numbers)])
         begins = created + 1 if created >= 0 else _shared_from(path, physical)

@@ -8,6 +8,7 @@ from parprof.causes.barriers import is_barrier
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.evidence import Tally
 from parprof.causes.machine import BUSY_MACHINE, away_ns
+from parprof.causes.ownership import is_of_stripped
 from parprof.causes.shares import leading
 from parprof.causes.sites import LossSite, lost_ns, unused_ns
 from parprof.metrics import STALL, Metrics
@@ -53,8 +54,6 @@ _TIMED_REMEDY = (
     "thread waits for"
 )
 """Calls that wait for either: nobody sees which of the two it was."""
-_NAMELESS = re.compile(r".*\+0x[0-9a-f]+")
-"""A function of a file without symbols: a program that somebody else made, of which the reader can change nothing."""
 _CALL = re.compile(r"[a-z]\w{,23}")
 """A name as calls of the C library have them; others are left out of the sentence."""
 _SPIN_ALONE = Diagnosis(
@@ -79,12 +78,25 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
     at_barrier = setting.runtime != "none" and is_barrier(call)
     if at_barrier and _may_lack_cores(site, setting):
         return BUSY_MACHINE
-    is_nameless = kind == "page fault" and _NAMELESS.fullmatch(site.function.procedure.name)
+    is_nameless = kind == "page fault" and _has_no_names(site, setting)
     prepares = sum(site.tally.prepares.values()) >= 0.5 * unused_ns(metrics)
     if is_nameless or (prepares and kind in ("file", "page fault")):
         return while_read_in(metrics.stall_ns, setting)
     what = f"nobody works for {elapsed_of(metrics.stall_ns, setting)} while this waits {what}".rstrip()
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
+
+
+def _has_no_names(site: LossSite, setting: Setting) -> bool:
+    """Whether it is in a file without symbols: a program that somebody else made, of which the reader can change
+    nothing."""
+    here = site.function.procedure
+    if setting.is_stripped or here.name != "main":
+        return setting.is_stripped or is_of_stripped(here.name, here.file)
+    place = site.place
+    while place.parent is not None:
+        place = place.parent
+    known = (one.procedure for one in place.walk() if one.procedure.module == here.module)
+    return all(one.is_loop or is_of_stripped(one.name, one.file) for one in known)
 
 
 def _may_lack_cores(site: LossSite, setting: Setting) -> bool:

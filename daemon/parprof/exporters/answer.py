@@ -74,9 +74,14 @@ def nothing_to_act_on(profile: Profile, total: Metrics) -> str:
             f"busy machine: others had the cores, or a quota withheld them, for {rounded(withheld)} % of their time;"
             " nothing stands out in the rest, but waiting and serial code may be hidden: measure when it is quiet"
         )
+    effort = Effort.of(total)
+    if cores == 1 and effort.stall_ns > effort.overhead_ns and judged is not Verdict.PARALLEL:
+        waited = rounded(percent(effort.stall_ns, effort.total_ns))
+        return (
+            f"for {waited} % of its core's time it does not work, but waits; n = 1, so no core could be idle"
+        )
     if judged in (Verdict.PARALLEL, Verdict.UNKNOWN) or cores == 1:
         return judged.advice + ("; n = 1, so no core could be idle" if cores == 1 else "")
-    effort = Effort.of(total)
     lost_ns = effort.idleness_ns + effort.overhead_ns + effort.stall_ns
     lost = rounded(percent(lost_ns, effort.total_ns))
     if total.samples < LEAST_SAMPLES:

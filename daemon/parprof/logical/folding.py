@@ -160,9 +160,11 @@ class _Builder:
     def begin(self, frame: Frame, plumbing: Path, before: Path | None) -> None:
         """The author's first frame on this stack."""
         context = list(before or ())
-        level = _level(context)
         lead = [self._named(frame)]
         part = None if frame.is_loop else self._folder.encloser(frame.name)
+        if part and (beside := self._beside_call(context, part)):
+            del context[-beside:]
+        level = _level(context)
         if part is not None and level and not _is_synthetic(level[0]):
             self.calls[function_of(frame)] = len(context), tuple(level)
             if not part or self._is_same(part, level[0].name):
@@ -180,6 +182,8 @@ class _Builder:
             self.group((frame,), (frame,))
             return
         part = None if frame.is_loop else self._folder.encloser(frame.name)
+        if part and (beside := self._beside_call(self._logical, part)):
+            self._leave_out(beside)
         level = _level(self._logical)
         creates = runtime is not None and runtime.overhead(pending[0].name) == "create"
         continues = self._continues(frame, part, level[0], creates, not pending)
@@ -218,6 +222,33 @@ class _Builder:
             )
         # nobody but its own function calls or passes a body that does not say whose it is
         return self._is_same(part, level.name) if part else passed or direct
+
+    def _beside_call(self, path: Sequence[Frame], part: str) -> int:
+        """How many innermost frames of a path do not lead to a part of a function, though they seem to.
+
+        They are inlined into that function at the same address. Where optimization has mixed their instructions with
+        the call, the line table has that in the midst of theirs; but a part is called where it was written.
+        """
+        inner = len(path)
+        for at in range(len(path) - 1, -1, -1):
+            frame = path[at]
+            if frame.is_loop:
+                continue
+            if self._is_same(part, frame.name):
+                return len(path) - inner
+            if not frame.inlined or at == 0 or _place(path[at - 1]) != _place(frame):
+                return 0
+            inner = at
+        return 0
+
+    def _leave_out(self, count: int) -> None:
+        """Have so many innermost logical frames go, which stand for themselves: they become a part of their caller."""
+        here = self._groups[-count:]
+        if len(here) < count or any(number != 1 for _, number in here) or len(self._groups) == count:
+            return
+        del self._groups[-count:], self._logical[-count:]
+        physical, number = self._groups[-1]
+        self._groups[-1] = (*physical, *(frame for frames, _ in here for frame in frames)), number
 
     def _is_same(self, part: str, name: str) -> bool:
         return part in (name, self._folder.encloser(name))

@@ -7,7 +7,7 @@ finds travels as JSON, is checked again when it is read (`from_json`), and holds
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields
 from functools import cache
 from hashlib import sha256
@@ -21,17 +21,19 @@ from parprof.plans import UnknownLayout
 from parprof.probes.allocators import ALLOCATORS
 from parprof.probes.cheap_sites import ProbeSite, cheap_probe_site, tail_jump_site
 from parprof.probes.static_runtime import runtime_code
-from parprof.probes.wait_code import Range, wait_code
+from parprof.probes.wait_code import Range, merged, wait_code
 from parprof.runtimes import Agent, agent_for_library, agents
 from parprof.values import dataclass
 
-FORMAT = 7
+FORMAT = 8
 """To be raised with each change of what the facts are or how they are found."""
 NAMED = ("pthread_create", "_dl_debug_state", *ALLOCATORS)
 """Functions that are probed wherever they are."""
 _YIELD = "sched_yield"
 _YIELD_BYTES = 32
 """What it takes at least, where its size is not told."""
+_ALIGNED = 16
+"""Bytes: functions begin at multiples of that."""
 MAX_FUNCTIONS = 1 << 14
 """Functions of one file that can be probed; more are left out."""
 _MAX_NAME, _MAX_NAMES = 1 << 12, 1 << 16
@@ -83,7 +85,8 @@ class FileFacts:
     runtime_code: tuple[Range, ...] = ()
     """Of a runtime that is linked into it: its code, ELF addresses [start, end)."""
     yield_code: tuple[Range, ...] = ()
-    """Of a C library: the function by which threads give up their CPU while they wait for each other."""
+    """Of a C library: the function by which threads give up their CPU while they wait for each other. Of a library of a
+    runtime that polls: functions in which it does, see `Agent.poll_functions`."""
     code_layout: tuple[int, ...] = ()
     """What a runtime's agent says of the code of it, for reading n_w from memory: see `Agent.code_layout`."""
     layout_problem: str = ""
@@ -104,9 +107,10 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
     """Look for the facts about a file; ``base_name`` is what processes call it."""
     library = agent_for_library(base_name)
     markers = {agent.marker for agent in agents() if agent.marker} if library is None else set()
+    polling = library.poll_functions if library is not None else ()
     try:
         is_static, wants_loader = elf.is_static, bool(elf.interp)
-        defined = elf.lookup({*NAMED, _YIELD, *markers})
+        defined = elf.lookup({*NAMED, _YIELD, *markers, *polling})
     except ElfError:
         return FileFacts()
     code = {name: [one for one in known if _is_function(elf, one)] for name, known in defined.items()}
@@ -137,13 +141,19 @@ def find_facts(elf: ElfFile, base_name: str) -> FileFacts:
         tuple(wait_code(elf)) if runtime is not None and runtime.pauses else (),
         creates_threads,
         tuple(runtime_code(static_agent, elf)) if static_agent is not None else (),
-        tuple({(one.value, one.value + (one.size or _YIELD_BYTES)) for one in code.get(_YIELD, ())}),
+        tuple(_code_of(one for name in (_YIELD, *polling) for one in code.get(name, ()))),
         layout,
         problem,
         wants_loader,
         _has_lines(elf),
         is_namesake,
     )
+
+
+def _code_of(symbols: Iterable[Symbol]) -> list[Range]:
+    """The code of small functions; of neighbours in one piece: only so many can be told apart."""
+    ends = {(one.value, one.value + (one.size or _YIELD_BYTES)) for one in symbols}
+    return merged(sorted((start, end + -end % _ALIGNED) for start, end in ends), len(ends))
 
 
 def _is_function(elf: ElfFile, symbol: Symbol) -> bool:
@@ -245,6 +255,7 @@ def rules() -> str:
             *(a.name, a.marker, a.pauses, a.is_imitated, type(a).__module__),
             *(p.pattern for p in (a.library, a.imports, a.functions, a.outlined, a.polls)),
             *(hook.pattern.pattern for hook in (*a.hooks, *a.lock_hooks)),
+            *a.poll_functions,
         )
         for a in agents()
     ]

@@ -45,6 +45,8 @@ class Agent:
     polls: re.Pattern[str] = _NEVER
     """Matches the base names of those of its libraries in whose code threads poll for what others do. Such a runtime
     has no work edges: whatever the source of n_w, a thread that is found in that code spins."""
+    poll_functions: tuple[str, ...] = ()
+    """Functions in its other libraries that poll, too, as linkers know them: their own code alone."""
     pauses = False
     """All of its loops that wait have the instruction ``pause``: see `parprof.probes.wait_code`."""
     return_probes = True

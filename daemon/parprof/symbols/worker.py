@@ -25,6 +25,7 @@ from parprof.files.eh_frame_header import extents_around
 from parprof.files.elf import ElfError, ElfFile, Symbol
 from parprof.files.go_functions import GoFunctions, go_functions
 from parprof.symbols import symcache
+from parprof.symbols.entry import main_function
 from parprof.symbols.names import readable, without_clone_suffixes
 from parprof.symbols.table import find_functions
 from parprof.symbols.wrapped import wrapped_functions
@@ -125,16 +126,19 @@ class DebugFile:
         nameless = [address for address in left if address not in out]
         if nameless:
             around = extents_around(self._elf, nameless)
-            wrapped = self._wrapped if around else {}
+            told = self._told if around else {}
             out.update(
-                (address, (wrapped.get(begin) or f"+{begin:#x}", "", 0, 0))
+                (address, (told.get(begin) or f"+{begin:#x}", "", 0, 0))
                 for address, (begin, _) in around.items()
             )
         return out
 
     @cached_property
-    def _wrapped(self) -> dict[int, str]:
-        return wrapped_functions(self._elf)
+    def _told(self) -> dict[int, str]:
+        """What can be told of functions that no symbol names, by where they begin."""
+        out = wrapped_functions(self._elf)
+        main = main_function(self._elf)
+        return out if main is None else {main: "main", **out}
 
     @cached_property
     def _go(self) -> GoFunctions | None:
