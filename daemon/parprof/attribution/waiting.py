@@ -87,6 +87,8 @@ _BY_PREFIX: tuple[tuple[WaitKind, tuple[str, ...]], ...] = (
 )  # fmt: skip
 """In the order in which they are looked for: the innermost function that one of them begins with decides, so a page
 fault in the middle of a read is the file's."""
+_OF_ANY_QUEUE = ("do_wait_intr",)
+"""Helpers of whatever has a queue of waiters (timers, event counters, drivers): the caller tells what that is."""
 _FAULTS = ("exc_page_fault", "asm_exc_page_fault", "do_user_addr_fault", "handle_mm_fault")
 _FILES = (
     "io_schedule", "folio_wait", "wait_on_page", "blkdev_", "submit_bio_wait", "jbd2_", "ext4_", "xfs_", "btrfs_",
@@ -103,7 +105,11 @@ def wait_kind(functions: Iterable[str]) -> WaitKind:
     >>> wait_kind(["__schedule", "schedule", "pipe_read", "vfs_read", "ksys_read"])
     <WaitKind.PIPE: 'pipe'>
     """
-    names = [name.removeprefix("__x64_sys_") if "sys_pause" not in name else name for name in functions]
+    names = [
+        name.removeprefix("__x64_sys_") if "sys_pause" not in name else name
+        for name in functions
+        if not name.startswith(_OF_ANY_QUEUE)
+    ]
     for name in names:
         for kind, prefixes in _BY_PREFIX:
             if name.startswith(prefixes):
