@@ -19,7 +19,7 @@ from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
 from parprof.causes.waiting import is_lock, task_waits
 from parprof.cct.tree import hottest
-from parprof.metrics import IDLENESS, OVERHEAD, WAIT, Metrics
+from parprof.metrics import IDLENESS, OUTSIDE, OVERHEAD, STALL, WAIT, Metrics
 from parprof.model import NOBODY, Interval, PathSample, Profile
 
 MAX_CAUSES = 5
@@ -121,19 +121,26 @@ def causes_of(
     was not given. ``intervals``: what of the samples was when, if that is known."""
     evidence = Evidence(samples, cores, intervals)
     total = evidence.root.all.metrics
-    if cores < 2 or total.samples < LEAST_SAMPLES or not total.work_ns:
+    is_blocked = is_counted(total) and total.stall_ns > total[OUTSIDE]
+    if cores < 2 or not (is_blocked or (total.samples >= LEAST_SAMPLES and total.work_ns)):
         return []
     setting = Setting(
         cores, runtime_in_use(runtime, samples), total, evidence.scripts, elapsed_s, program, withheld_s
     )
-    if program_is_serial(evidence.root.all, cores):
-        found = [(_serial_program(evidence, setting), 1.0)]
+    is_serial = program_is_serial(evidence.root.all, cores)
+    if is_serial and not is_blocked:
+        found = [(_serial_program(total, setting), 1.0)]
     else:
         judged = [(site, diagnose(site, setting)) for site in SiteSearch(evidence, cores).sites()]
+        if is_serial:  # where it waits is told site by site, of its work that it is one thread's
+            judged = [(site, diagnosis) for site, diagnosis in judged if diagnosis.kind is Kind.STALL]
         loading = [site.tally.metrics for site, diagnosis in judged if diagnosis.is_loading]
         judged = [(site, diagnosis) for site, diagnosis in judged if not diagnosis.is_loading]
         found = [_cause(site, diagnosis, setting) for site, diagnosis in _joined(judged)]
         nowhere = _nowhere(evidence, setting, samples, loading)
+        if is_serial:
+            nowhere = [cause for cause in nowhere if cause.kind is Kind.STALL]
+            nowhere.append(_serial_program(_while_working(total), setting))
         found += [(cause, 1.0) for cause in (*_unseen(samples, setting), *nowhere)]
     weighed = [
         (one.lost_ns * weight, one)
@@ -252,12 +259,18 @@ def _line(site: LossSite) -> int:
     return hottest(lines, metric) or site.function.start_line
 
 
-def _serial_program(evidence: Evidence, setting: Setting) -> Cause:
-    total = setting.total
+def _while_working(metrics: Metrics) -> Metrics:
+    """The same without the time in which nobody worked."""
+    rest = metrics.copy()
+    rest[STALL] = 0
+    return rest
+
+
+def _serial_program(metrics: Metrics, setting: Setting) -> Cause:
     idle = setting.cores - 1
     return _without_place(
         Kind.SERIAL_PROGRAM,
-        total,
+        metrics,
         setting,
         f"one thread does all the work; {idle} of {setting.cores} cores {'is' if idle == 1 else 'are'} idle",
         "nothing here runs in parallel, by design or by mistake: see where its time goes with --sort work",
@@ -323,8 +336,10 @@ def interval_percent(part: Metrics, total: Metrics, cores: int) -> tuple[float, 
     A sample stands for a period of work and up to n - 1 periods of idleness: see `parprof.attribution.interval`.
     """
     whole = effort_ns(total)
-    if not whole or not total.samples:
+    if not whole:
         return 0.0, 0.0
+    if not total.samples:  # all of it is counted
+        return (100 * lost_ns(part) / whole,) * 2
     step = cores * (total.work_ns + total.spin_ns) / total.samples
     low, high = share_interval(lost_ns(part), whole, step, step)
     return 100 * low, 100 * high
