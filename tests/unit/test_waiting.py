@@ -22,6 +22,8 @@ STACKS = {
     "do_user_addr_fault exc_page_fault asm_exc_page_fault": WaitKind.FAULT,
     "__schedule schedule schedule_hrtimeout_range ep_poll do_epoll_wait __x64_sys_epoll_wait": WaitKind.REQUESTS,
     "__schedule schedule poll_schedule_timeout do_sys_poll __x64_sys_poll": WaitKind.REQUESTS,
+    "__schedule schedule schedule_timeout __skb_wait_for_more_packets __skb_recv_datagram skb_recv_datagram "
+    "unix_accept do_accept __sys_accept4": WaitKind.REQUESTS,
     "__schedule schedule inet_csk_accept inet_accept do_accept __sys_accept4": WaitKind.REQUESTS,
     "__schedule schedule schedule_timeout wait_woken n_tty_read tty_read vfs_read": WaitKind.REQUESTS,
     "__schedule schedule do_signal_stop get_signal arch_do_signal_or_restart": WaitKind.STOPPED,

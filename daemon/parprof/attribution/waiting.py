@@ -64,8 +64,7 @@ _BY_PREFIX: tuple[tuple[WaitKind, tuple[str, ...]], ...] = (
     (
         WaitKind.REQUESTS,
         (
-            "ep_poll", "do_epoll_", "do_sys_poll", "do_poll", "do_select", "core_sys_select", "inet_csk_accept",
-            "inet_accept", "unix_accept", "do_accept", "__sys_accept4", "vsock_accept", "io_cqring_wait",
+            "ep_poll", "do_epoll_", "do_sys_poll", "do_poll", "do_select", "core_sys_select", "io_cqring_wait",
             "io_uring_enter", "do_sigtimedwait", "sigsuspend", "__x64_sys_pause", "__do_sys_pause", "n_tty_read",
             "tty_read", "signalfd_read", "inotify_read", "eventfd_read", "timerfd_read", "fanotify_read",
             "read_events", "do_mq_timedreceive",
@@ -89,6 +88,8 @@ _BY_PREFIX: tuple[tuple[WaitKind, tuple[str, ...]], ...] = (
 fault in the middle of a read is the file's."""
 _OF_ANY_QUEUE = ("do_wait_intr",)
 """Helpers of whatever has a queue of waiters (timers, event counters, drivers): the caller tells what that is."""
+_ACCEPTS = ("unix_accept", "inet_accept", "vsock_accept", "do_accept", "__sys_accept4")
+"""Whatever they wait in, it is a connection that is to come."""
 _FAULTS = ("exc_page_fault", "asm_exc_page_fault", "do_user_addr_fault", "handle_mm_fault")
 _FILES = (
     "io_schedule", "folio_wait", "wait_on_page", "blkdev_", "submit_bio_wait", "jbd2_", "ext4_", "xfs_", "btrfs_",
@@ -110,6 +111,8 @@ def wait_kind(functions: Iterable[str]) -> WaitKind:
         for name in functions
         if not name.startswith(_OF_ANY_QUEUE)
     ]
+    if any(name.startswith(_ACCEPTS) for name in names):
+        return WaitKind.REQUESTS
     for name in names:
         for kind, prefixes in _BY_PREFIX:
             if name.startswith(prefixes):

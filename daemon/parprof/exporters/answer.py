@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 
@@ -133,6 +134,8 @@ def _amounts(cause: Cause) -> str:
     lost = f"{rounded(cause.lost_percent)} % of the cores' time is lost ({rounded(low)} to {rounded(high)} %)"
     if cause.kind is Kind.SERIAL_PROGRAM:
         return f"{rounded(cause.lost_percent)} % of the cores' time is lost"
+    if math.isinf(cause.gain_bound):
+        return lost
     return f"{lost}, at best {cause.gain_bound:.2f} times as fast without that"
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,6 +113,19 @@ class KernelSymbolizer:
         for index in range(len(addresses) - 2, -1, -1):
             above[index] = min(above[index], above[index + 1])
         return set(_functions(addresses, below, above))
+
+
+def addresses_of(names: Collection[str], path: Path = KALLSYMS) -> dict[str, int]:
+    """Where functions of the kernel begin, the first of each name; those that are hidden or unknown are left out."""
+    wanted = {name.encode() for name in names}
+    out: dict[str, int] = {}
+    with suppress(OSError), open(path, "rb") as file:
+        for line in file:
+            start, _, rest = line.partition(b" ")
+            name = rest[2:].split(None, 1)[0] if len(rest) > 2 else b""
+            if name in wanted and rest[0] in _FUNCTION_TYPES and (address := int(start, 16)):
+                out.setdefault(name.decode(), address)
+    return out
 
 
 def _functions(addresses: list[int], below: list[tuple[int, bytes]], above: list[int]) -> Iterable[_Function]:
