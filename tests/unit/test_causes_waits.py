@@ -65,8 +65,6 @@ def first(causes: Sequence[Cause]) -> tuple[Kind, str]:
 
 
 THREAD = "main; pthread_create; worker"
-
-
 READS = "main; next_line; read; [waits: pipe]"
 
 
@@ -87,6 +85,16 @@ def test_a_single_thread_that_mostly_waits_is_told_where() -> None:
         (Kind.SERIAL_PROGRAM, ""),
     ]
     assert sum(one.lost_percent for one in causes) == pytest.approx(100 * 5600 / 6000)
+
+
+def test_housekeeping_of_a_server_without_requests_is_no_loss() -> None:
+    """A thread that looks around now and then was the last to fall asleep."""
+    idle = row("main; serve; epoll_wait; [waits: requests]", wait=2900)
+    tidies = row(
+        f"{THREAD}; await_work; pthread_cond_timedwait; [waits: condition]", tid=2, wait=2900, stall=5000
+    )
+    assert found(idle, tidies, row(f"{THREAD}; tidy", 2, 1, 2)) == []
+    assert first(found(tidies, row(f"{THREAD}; tidy", 2, 1, 2))) == (Kind.STALL, "await_work")
 
 
 def test_few_samples_of_what_has_nothing_to_do_say_nothing() -> None:

@@ -17,7 +17,7 @@ from parprof.causes.ownership import Owner
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
-from parprof.causes.waiting import is_lock, task_waits
+from parprof.causes.waiting import asleep_for_requests_ns, is_lock, task_waits
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OUTSIDE, OVERHEAD, STALL, WAIT, Metrics
 from parprof.model import NOBODY, Interval, PathSample, Profile
@@ -122,7 +122,10 @@ def causes_of(
     evidence = Evidence(samples, cores, intervals)
     total = evidence.root.all.metrics
     is_blocked = is_counted(total) and total.stall_ns > total[OUTSIDE]
-    if cores < 2 or not (is_blocked or (total.samples >= LEAST_SAMPLES and total.work_ns)):
+    is_sampled = total.samples >= LEAST_SAMPLES and total.work_ns > 0
+    # who hardly does anything beside threads that wait for requests only tidies up now and then
+    hangs = is_blocked and not asleep_for_requests_ns(samples)
+    if cores < 2 or not (is_sampled or hangs):
         return []
     setting = Setting(
         cores, runtime_in_use(runtime, samples), total, evidence.scripts, elapsed_s, program, withheld_s
