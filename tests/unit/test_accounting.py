@@ -192,6 +192,19 @@ def test_what_others_had_is_neither_idleness_nor_stall() -> None:
     assert (found.stolen_s, found.stall_s) == (2, 0) and not busy.metrics[STOLEN]
 
 
+def test_cores_that_others_had_are_known_where_threads_that_spin_are_known_by_samples() -> None:
+    """One thread works for 4 s, 1.5 s of them without a core: no sample is there to be charged with the other core."""
+    alone = row("solve", work_ns=2.5, idleness_ns=2.5)
+    found = account([alone], times(0, 4, exact=False), ready_s=1.5)
+    assert (found.stolen_s, found.ready_s) == (1.5, 1.5) and found.accounted == pytest.approx(1)
+    busy = [row("solve", work_ns=2.5, idleness_ns=2.5), row("wait", stall_ns=1)]
+    found = account(busy, times(0.5, 3.5, exact=False), ready_s=1.5)
+    assert found.stolen_s == 0.5 and found.accounted == pytest.approx(1)  # no more than there is room for
+    ticked = [row("solve", work_ns=2.5, idleness_ns=2.5)]
+    found = account(ticked, times(0, 4, exact=False), ready_s=1.5, ticks=9)
+    assert found.stolen_s == 0  # what n_w was then nobody counted
+
+
 def test_guessed_stall_takes_no_more_room_than_there_is() -> None:
     found = account([row("solve", work_ns=5), row("wait", stall_ns=2)], times(1, 0, 2, exact=False))
     assert found.accounted == pytest.approx(1) and found.stall_s == pytest.approx(1)

@@ -341,6 +341,20 @@ def test_a_wait_is_named_by_its_call(name: str) -> None:
     assert cause.what.endswith(f" in {name.removeprefix('__GI_')}")
 
 
+def test_what_loses_by_overhead_is_no_serial_code_though_that_is_not_much() -> None:
+    """One thread of several, hardly ever alone, spends a tenth of its time on locks that nobody else wants."""
+    query = [
+        row("main query", 405, 4),
+        row("main query", 10, 2),
+        row("main query LOCK", 45, 4, overhead="sync"),
+    ]
+    waits = row("main query READ [kernel]", 0, 4)
+    waits.metrics[WAIT] = 1e8
+    (cause,) = found(*balanced("main solve"), *query, waits)
+    assert (cause.kind, cause.function) == (Kind.OVERHEAD, "query")
+    assert cause.what.startswith("10 % of its CPU time is spent on synchronization")
+
+
 def test_what_is_too_fine() -> None:
     rows = [row("main many CREATE", 200, 4, tid, overhead="create") for tid in range(1, 5)]
     (cause,) = found(*balanced("main solve"), *rows)

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.attribution import attribute
 from parprof.causes import Cause, Kind, causes_of
-from parprof.metrics import STALL, WAIT, Metrics
+from parprof.metrics import OUTSIDE, STALL, WAIT, Metrics
 from parprof.model import Frame, Interval, Origin, PathSample, ThreadState
 from profiles import frame, library
 
@@ -65,6 +65,42 @@ def first(causes: Sequence[Cause]) -> tuple[Kind, str]:
 
 
 THREAD = "main; pthread_create; worker"
+READS = "main; next_line; read; [waits: pipe]"
+
+
+@pytest.mark.parametrize("samples", [0, 9])
+def test_how_long_nobody_works_is_known_without_samples(samples: int) -> None:
+    """A program that waits for a pipe nearly all the time."""
+    works = [row("main; parse", samples, 1)] if samples else []
+    (cause,) = found(row(READS, wait=2900, stall=5800), *works)
+    assert (cause.kind, cause.function) == (Kind.STALL, "next_line")
+    assert cause.interval_percent[0] > 90
+
+
+def test_a_single_thread_that_mostly_waits_is_told_where() -> None:
+    """That it is the only one is true as well, of the rest."""
+    causes = found(row(READS, wait=2600, stall=5200), row("main; parse", 400, 1))
+    assert [(one.kind, one.function) for one in causes] == [
+        (Kind.STALL, "next_line"),
+        (Kind.SERIAL_PROGRAM, ""),
+    ]
+    assert sum(one.lost_percent for one in causes) == pytest.approx(100 * 5600 / 6000)
+
+
+def test_housekeeping_of_a_server_without_requests_is_no_loss() -> None:
+    """A thread that looks around now and then was the last to fall asleep."""
+    idle = row("main; serve; epoll_wait; [waits: requests]", wait=2900)
+    tidies = row(
+        f"{THREAD}; await_work; pthread_cond_timedwait; [waits: condition]", tid=2, wait=2900, stall=5000
+    )
+    assert found(idle, tidies, row(f"{THREAD}; tidy", 2, 1, 2)) == []
+    assert first(found(tidies, row(f"{THREAD}; tidy", 2, 1, 2))) == (Kind.STALL, "await_work")
+
+
+def test_few_samples_of_what_has_nothing_to_do_say_nothing() -> None:
+    idle = row("main; serve; epoll_wait; [waits: requests]", wait=2900)
+    idle.metrics[OUTSIDE] = 5600 * 1e6
+    assert found(idle, row("[nobody works]", stall=300), row("main; answer", 3, 1)) == []
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,7 @@ _BY_PREFIX: tuple[tuple[WaitKind, tuple[str, ...]], ...] = (
     (
         WaitKind.REQUESTS,
         (
-            "ep_poll", "do_epoll_", "do_sys_poll", "do_poll", "do_select", "core_sys_select", "inet_csk_accept",
-            "inet_accept", "unix_accept", "do_accept", "__sys_accept4", "vsock_accept", "io_cqring_wait",
+            "ep_poll", "do_epoll_", "do_sys_poll", "do_poll", "do_select", "core_sys_select", "io_cqring_wait",
             "io_uring_enter", "do_sigtimedwait", "sigsuspend", "__x64_sys_pause", "__do_sys_pause", "n_tty_read",
             "tty_read", "signalfd_read", "inotify_read", "eventfd_read", "timerfd_read", "fanotify_read",
             "read_events", "do_mq_timedreceive",
@@ -87,6 +86,10 @@ _BY_PREFIX: tuple[tuple[WaitKind, tuple[str, ...]], ...] = (
 )  # fmt: skip
 """In the order in which they are looked for: the innermost function that one of them begins with decides, so a page
 fault in the middle of a read is the file's."""
+_OF_ANY_QUEUE = ("do_wait_intr",)
+"""Helpers of whatever has a queue of waiters (timers, event counters, drivers): the caller tells what that is."""
+_ACCEPTS = ("unix_accept", "inet_accept", "vsock_accept", "do_accept", "__sys_accept4")
+"""Whatever they wait in, it is a connection that is to come."""
 _FAULTS = ("exc_page_fault", "asm_exc_page_fault", "do_user_addr_fault", "handle_mm_fault")
 _FILES = (
     "io_schedule", "folio_wait", "wait_on_page", "blkdev_", "submit_bio_wait", "jbd2_", "ext4_", "xfs_", "btrfs_",
@@ -103,7 +106,13 @@ def wait_kind(functions: Iterable[str]) -> WaitKind:
     >>> wait_kind(["__schedule", "schedule", "pipe_read", "vfs_read", "ksys_read"])
     <WaitKind.PIPE: 'pipe'>
     """
-    names = [name.removeprefix("__x64_sys_") if "sys_pause" not in name else name for name in functions]
+    names = [
+        name.removeprefix("__x64_sys_") if "sys_pause" not in name else name
+        for name in functions
+        if not name.startswith(_OF_ANY_QUEUE)
+    ]
+    if any(name.startswith(_ACCEPTS) for name in names):
+        return WaitKind.REQUESTS
     for name in names:
         for kind, prefixes in _BY_PREFIX:
             if name.startswith(prefixes):

@@ -56,6 +56,8 @@ _PREPARED = {
 _UNEQUAL, _OFTEN_ALONE = 1.4, 0.3
 """The largest of several pieces over their mean, from which on they are unequal; and how far threads are alone then."""
 _GIVES = re.compile(r".*(?:send|push|\bput)", re.IGNORECASE)
+_ALL = 0.75
+"""Of a loss."""
 _CREATE = re.compile(r"_*(?:GI_+|libc_)*(?:pthread_create|thrd_create|v?fork\b|posix_spawn|clone)")
 
 
@@ -77,7 +79,9 @@ def _creation(site: LossSite, setting: Setting) -> Diagnosis | None:
 
 def _overhead(site: LossSite, setting: Setting) -> Diagnosis | None:
     metrics = site.tally.metrics
-    if not metrics.work_ns or metrics.overhead_ns < max(0.5 * lost_ns(metrics), 0.1 * metrics.work_ns):
+    # where next to all of a loss is overhead there is nothing else to say, however little of the work it is
+    least_ns = 0.0 if metrics.overhead_ns >= _ALL * lost_ns(metrics) else 0.1 * metrics.work_ns
+    if not metrics.work_ns or metrics.overhead_ns < max(0.5 * lost_ns(metrics), least_ns):
         return None
     kinds: dict[str, float] = {}
     locks = 0.0

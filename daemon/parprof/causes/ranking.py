@@ -19,9 +19,9 @@ from parprof.causes.ranks import TOGETHER, is_one_rank, waiting_rank
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
-from parprof.causes.waiting import is_lock, task_waits
+from parprof.causes.waiting import asleep_for_requests_ns, is_lock, task_waits
 from parprof.cct.tree import hottest
-from parprof.metrics import IDLENESS, OVERHEAD, WAIT, Metrics
+from parprof.metrics import IDLENESS, OUTSIDE, OVERHEAD, STALL, WAIT, Metrics
 from parprof.model import NOBODY, Interval, PathSample, Profile
 from parprof.values import dataclass
 
@@ -124,7 +124,11 @@ def causes_of(
     was not given. ``intervals``: what of the samples was when, if that is known."""
     evidence = Evidence(samples, cores, intervals)
     total = evidence.root.all.metrics
-    if total.samples < LEAST_SAMPLES or not total.work_ns:
+    is_blocked = is_counted(total) and total.stall_ns > total[OUTSIDE]
+    is_sampled = total.samples >= LEAST_SAMPLES and total.work_ns > 0
+    # who hardly does anything beside threads that wait for requests only tidies up now and then
+    hangs = is_blocked and not asleep_for_requests_ns(samples)
+    if not (is_sampled or hangs):
         return []
     setting = Setting(
         cores,
@@ -136,20 +140,26 @@ def causes_of(
         withheld_s,
         evidence.is_stripped,
     )
-    rank = waiting_rank(evidence, setting) if is_one_rank(evidence, setting) else None
+    is_serial = program_is_serial(evidence.root.all, cores)
+    rank = waiting_rank(evidence, setting) if is_sampled and is_one_rank(evidence, setting) else None
     rest = rank is None or setting.is_openmp  # with a team of its own, what that loses is to be told, too
     found = [] if rank is None else [_cause(*rank, setting)]
-    waits_for_ranks = setting.is_mpi and len(ranks_of(evidence.root)) > 1
+    is_alone = is_serial and not (setting.is_mpi and len(ranks_of(evidence.root)) > 1)
     if cores < 2 or not rest:
         pass  # no core could be idle
-    elif program_is_serial(evidence.root.all, cores) and not waits_for_ranks:
-        found.append((_serial_program(evidence, setting), 1.0))
+    elif is_alone and not is_blocked:
+        found.append((_serial_program(evidence, total, setting), 1.0))
     else:
         judged = [(site, diagnose(site, setting)) for site in SiteSearch(evidence, cores).sites()]
+        if is_alone:  # where it waits is told site by site, of its work that it is one thread's
+            judged = [(site, diagnosis) for site, diagnosis in judged if diagnosis.kind is Kind.STALL]
         loading = [site.tally.metrics for site, diagnosis in judged if diagnosis.is_loading]
         judged = [(site, diagnosis) for site, diagnosis in judged if not diagnosis.is_loading]
         found += [_cause(site, diagnosis, setting) for site, diagnosis in _joined(judged)]
         nowhere = _nowhere(evidence, setting, samples, loading)
+        if is_alone:
+            nowhere = [cause for cause in nowhere if cause.kind is Kind.STALL]
+            nowhere.append(_serial_program(evidence, _while_working(total), setting))
         found += [(cause, 1.0) for cause in (*_unseen(samples, setting), *nowhere)]
     weighed = [
         (one.lost_ns * weight, one)
@@ -268,12 +278,18 @@ def _line(site: LossSite) -> int:
     return hottest(lines, metric) or site.function.start_line
 
 
-def _serial_program(evidence: Evidence, setting: Setting) -> Cause:
-    total = setting.total
+def _while_working(metrics: Metrics) -> Metrics:
+    """The same without the time in which nobody worked."""
+    rest = metrics.copy()
+    rest[STALL] = 0
+    return rest
+
+
+def _serial_program(evidence: Evidence, metrics: Metrics, setting: Setting) -> Cause:
     idle = setting.cores - 1
     return _without_place(
         Kind.SERIAL_PROGRAM,
-        total,
+        metrics,
         setting,
         f"one thread does all the work; {idle} of {setting.cores} cores {'is' if idle == 1 else 'are'} idle",
         f"if this is one rank of several, {TOGETHER}"
@@ -341,8 +357,10 @@ def interval_percent(part: Metrics, total: Metrics, cores: int) -> tuple[float, 
     A sample stands for a period of work and up to n - 1 periods of idleness: see `parprof.attribution.interval`.
     """
     whole = effort_ns(total)
-    if not whole or not total.samples:
+    if not whole:
         return 0.0, 0.0
+    if not total.samples:  # all of it is counted
+        return (100 * lost_ns(part) / whole,) * 2
     step = cores * (total.work_ns + total.spin_ns) / total.samples
     low, high = share_interval(lost_ns(part), whole, step, step)
     return 100 * low, 100 * high

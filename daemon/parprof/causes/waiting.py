@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from parprof.attribution.waiting import WaitKind
 from parprof.causes.evidence import Place, Tally
 from parprof.causes.gil import is_for_gil
 from parprof.causes.sites import LossSite
 from parprof.metrics import WAIT
+from parprof.model import PathSample
 
 _LOCKS = re.compile(
     r".*(?:critical|mutex|(?:set|test|nest)_lock|lll_|futex|_lock(?:_wait|_slow|_contended)?(?:@|\Z)|rwlock|spin_lock|"
@@ -31,10 +33,16 @@ _FOR_ARRIVAL = tuple(
 )
 _WAITING = 0.1
 """Of the work: who waits in turn for what others hold sleeps, or spins, for so long at least."""
+_FOR_REQUESTS = f"[waits: {WaitKind.REQUESTS.value}]"
 _FOR_OTHERS = re.compile(
     rf"(?!.*\[waits: (?!(?:{'|'.join(kind.value for kind in WaitKind if kind.is_for_threads)})\])).*"
 )
 """Not asleep for a time, a file or the like: that is nobody's turn."""
+
+
+def asleep_for_requests_ns(samples: Iterable[PathSample]) -> float:
+    """For how long threads waited for something to do from outside."""
+    return sum(one.metrics[WAIT] for one in samples if one.path and one.path[-1].name == _FOR_REQUESTS)
 
 
 def is_lock(function: str) -> bool:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 
 from parprof.attribution import Effort, Verdict, percent, verdict
-from parprof.attribution.waiting import WaitKind
 from parprof.causes import Cause, Kind
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
 from parprof.causes.ranking import LEAST_SAMPLES
+from parprof.causes.waiting import asleep_for_requests_ns
 from parprof.files.dso import ANONYMOUS
-from parprof.metrics import WAIT, Metrics
+from parprof.metrics import Metrics
 from parprof.model import Profile
 from parprof.untrusted import printable
 
@@ -19,7 +20,6 @@ _MAX_NAME = 60
 _LONG_PATH = 4
 _MUCH_WITHHELD_PERCENT = 30.0
 """Of the cores' time: who was given so much less was not seen running as it would by itself."""
-_FOR_REQUESTS = f"[waits: {WaitKind.REQUESTS.value}]"
 
 
 def location(file: str, line: int, module: str) -> str:
@@ -85,6 +85,11 @@ def nothing_to_act_on(profile: Profile, total: Metrics) -> str:
     lost_ns = effort.idleness_ns + effort.overhead_ns + effort.stall_ns
     lost = rounded(percent(lost_ns, effort.total_ns))
     if total.samples < LEAST_SAMPLES:
+        if asleep_for_requests_ns(profile.samples):
+            return (
+                f"it did next to nothing ({total.samples} samples): threads wait for requests, events or keys, and "
+                "there were hardly any; --sort wait tells where the others sleep"
+            )
         return (
             f"{lost} % of the cores' time is lost as far as {total.samples} samples tell, too few to say where:"
             " measure for longer, or with a higher -F"
@@ -96,16 +101,9 @@ def nothing_to_act_on(profile: Profile, total: Metrics) -> str:
             f" and has no names: {how_to_name(profile.process.program)}"
         )
     where = f"{lost} % of the cores' time is lost, but at no place that stands out"
-    if _asleep_for_requests_ns(profile) >= effort.idleness_ns > effort.overhead_ns + effort.stall_ns:
+    if asleep_for_requests_ns(profile.samples) >= effort.idleness_ns > effort.overhead_ns + effort.stall_ns:
         return f"{where}: meanwhile others wait for requests, and have nothing to do"
     return where
-
-
-def _asleep_for_requests_ns(profile: Profile) -> float:
-    """For how long threads waited for something to do from outside."""
-    return sum(
-        one.metrics[WAIT] for one in profile.samples if one.path and one.path[-1].name == _FOR_REQUESTS
-    )
 
 
 def withheld_percent(profile: Profile) -> float:
@@ -138,6 +136,8 @@ def _amounts(cause: Cause) -> str:
     lost = f"{rounded(cause.lost_percent)} % of the cores' time is lost ({rounded(low)} to {rounded(high)} %)"
     if cause.kind is Kind.SERIAL_PROGRAM:
         return f"{rounded(cause.lost_percent)} % of the cores' time is lost"
+    if math.isinf(cause.gain_bound):
+        return lost
     return f"{lost}, at best {cause.gain_bound:.2f} times as fast without that"
 
 

@@ -22,7 +22,7 @@ from parprof.exporters.answer import (
     withheld_percent,
 )
 from parprof.exporters.screen import Screen, elided, elided_end
-from parprof.metrics import METRICS, Metrics, Shown
+from parprof.metrics import METRICS, WAIT, Metrics, Shown
 from parprof.model import Accounting, ProcessInfo, Profile
 from parprof.untrusted import printable
 from parprof.values import dataclass
@@ -315,6 +315,8 @@ def _why_none(profile: Profile) -> str:
     )
     if profile.frequency_hz:
         text += f" (one each {1000 / profile.frequency_hz:.1f} ms of CPU time)"
+    if profile.total()[WAIT]:
+        text += "; --sort wait tells where"
     if any(profile.lost.values()):
         text += "; or its samples are among the lost ones"
     return text

@@ -156,7 +156,7 @@ def settle(
     ready_ns = max(known.ready_ns - known.excess_ns, 0.0)
     if not times.exact:
         ready_ns = _fit(times, cores, ready_ns, mine)
-    unseen_ns = stolen_stall_ns + _unseen_stolen_ns(times, cores, known.ready_ns, mine)
+    unseen_ns = stolen_stall_ns + _unseen_stolen_ns(known, ready_ns, mine)
     if unseen_ns:
         more.append(PathSample(OTHERS, Metrics.of({STOLEN: unseen_ns}), origin))
     charged_ns = sum(_sum([*mine, *more], one) for one in (WORK, PROFILING, IDLENESS, STOLEN))
@@ -275,10 +275,22 @@ def _fit(times: ScopeTimes, cores: float, ready_ns: float, mine: Sequence[PathSa
     return ready_ns * share
 
 
-def _unseen_stolen_ns(times: ScopeTimes, cores: float, ready_ns: float, mine: Sequence[PathSample]) -> float:
-    """What no sample could be charged with: while all threads that work had no CPU there was none of them."""
-    unseen_ns = times.idleness_ns(cores) - _sum(mine, IDLENESS) - _sum(mine, STOLEN)
-    return min(max(unseen_ns, 0.0), (cores - 1) * ready_ns) if times.exact else 0.0
+def _unseen_stolen_ns(known: JobTime, ready_ns: float, mine: Sequence[PathSample]) -> float:
+    """What no sample could be charged with: while all threads that work had no CPU there was none of them.
+
+    Where the state of some is only known at their samples, it is no more than there is room for beside what is known.
+    Where switches were not followed, nobody counted for how long n_w was what. ``ready_ns``: of that time.
+    """
+    times, cores = known.times, known.cores
+    if known.ticked and not times.exact:
+        return 0.0
+    charged_ns = _sum(mine, IDLENESS) + _sum(mine, STOLEN)
+    unseen_ns = min(times.idleness_ns(cores) - charged_ns, (cores - 1) * known.ready_ns)
+    if not times.exact:
+        worked_ns = _sum(mine, WORK) + _sum(mine, PROFILING)
+        while_working_ns = cores * (times.elapsed_ns - times.idle_ns)
+        unseen_ns = min(unseen_ns, while_working_ns - worked_ns - ready_ns - charged_ns)
+    return max(unseen_ns, 0.0)
 
 
 def _settle_stall(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -104,6 +105,22 @@ class KernelSymbolizer:
             self.problem = "no kernel names: run as root, or lower the sysctl kernel.kptr_restrict"
             return set()
         return set(around.functions())
+
+
+def addresses_of(names: Collection[str], path: Path = KALLSYMS) -> dict[str, int]:
+    """Where functions of the kernel begin, the first of each name; those that are hidden or unknown are left out."""
+    wanted = {name.encode() for name in names}
+    out: dict[str, int] = {}
+    with suppress(OSError), open(path, "rb") as file:
+        for line in file:
+            name = line[_TYPE + 2 :].split(None, 1)[0] if len(line) > _TYPE + 2 else b""
+            if (
+                name in wanted
+                and line[_TYPE : _TYPE + 1] in _FUNCTION_TYPES
+                and (address := int(_address(line), 16))
+            ):
+                out.setdefault(name.decode(), address)
+    return out
 
 
 class _Around:

@@ -1,0 +1,71 @@
+"""A walk over the stack of a thread that sleeps in a system call, from outside of it, by the tables that the unwinder
+in the kernel has (bpf/unwind_step.bpf.c).
+
+Of its registers ``/proc`` tells two, so a frame that is found by another one is the last, unless a frame before it
+saved that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from parprof.unwind.rows import Rule, RuleType, unpack
+
+MAX_DEPTH = 128
+_MAX_FRAME = 1 << 23
+"""Bytes: a frame that seems larger is no frame."""
+
+
+class Walked(NamedTuple):
+    """Addresses, the leaf first: there it goes on after its system call; the others are return addresses."""
+
+    addresses: tuple[int, ...]
+    end: str
+    """How the walk ended: one of `parprof.kernel.stacks.STACK_ENDS`."""
+
+
+def walk(pc: int, sp: int, rule_at: Callable[[int], int | None], read_word: Callable[[int], int]) -> Walked:
+    """From the leaf on.
+
+    ``rule_at``: the packed rule at an address, ``None`` where there is no code or no table. ``read_word``: 8 bytes of
+    the stack; OSError where there are none.
+    """
+    addresses: list[int] = []
+    rbp: int | None = None
+    while pc:
+        addresses.append(pc)
+        if len(addresses) == MAX_DEPTH:
+            return Walked(tuple(addresses), "too_deep")
+        packed = rule_at(pc - (len(addresses) > 1))
+        if packed is None:
+            return Walked(tuple(addresses), "no_table")
+        try:
+            rule = unpack(packed)
+        except ValueError:
+            return Walked(tuple(addresses), "bad_row")
+        if rule.type is RuleType.END:
+            return Walked(tuple(addresses), "complete")
+        cfa = _cfa(rule, pc, sp, rbp)
+        if cfa is None or not 0 < cfa - sp <= _MAX_FRAME:
+            return Walked(tuple(addresses), "bad_row")
+        try:
+            if rule.rbp:
+                rbp = read_word(cfa - 8 * rule.rbp)
+            pc, sp = read_word(cfa - 8), cfa
+        except OSError:
+            return Walked(tuple(addresses), "unreadable")
+    return Walked(tuple(addresses), "zero")
+
+
+def _cfa(rule: Rule, pc: int, sp: int, rbp: int | None) -> int | None:
+    """The caller's stack pointer; ``None`` where it takes a register that is not known."""
+    match rule.type:
+        case RuleType.RSP:
+            return sp + rule.cfa
+        case RuleType.RBP if rbp is not None:
+            return rbp + rule.cfa
+        case RuleType.PLT:
+            return sp + 8 + (8 if pc & 15 >= 11 else 0)
+        case _:
+            return None

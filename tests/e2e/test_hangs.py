@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that sleep when one attaches, and go on sleeping: tests/workloads/hangs.c. Nothing happens that could be
+counted, and where they hang is all that there is to tell."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiling import BUILD
+from reports import report_of
+
+pytestmark = pytest.mark.beside
+
+NOT_LOOKED_AT = "[asleep, not looked where]"
+
+
+def attached_to(how: str, profile: Path) -> dict[str, Any]:
+    """The report on that program, in which nothing happens meanwhile."""
+    with subprocess.Popen(
+        [BUILD / "hangs", how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as hangs:
+        try:
+            assert hangs.stdout is not None and hangs.stdout.readline() == "ready\n"
+            words = ("attach", "-q", "--no-report", "-d", 1, "-o", profile, hangs.pid)
+            subprocess.run([sys.executable, "-m", "parprof", *map(str, words)], check=True)
+        finally:
+            hangs.kill()
+    return report_of(profile)
+
+
+def waits(report: dict[str, Any]) -> dict[str, float]:
+    """For how long threads waited, by the program's function."""
+    return {row["name"]: row["inclusive"]["wait_s"] for row in report["functions"]}
+
+
+def test_a_deadlock(tmp_path: Path) -> None:
+    report = attached_to("deadlock", tmp_path / "deadlock.pb.gz")
+    (cause,) = report["causes"]
+    assert (cause["kind"], cause["function"]) == ("stall", "take_both")
+    assert "for another thread (pthread_mutex_lock)" in cause["what"]
+    assert waits(report)["take_both"] == pytest.approx(2 * report["elapsed_s"], rel=0.05)
+    assert NOT_LOOKED_AT not in waits(report)
+    assert report["totals"]["accounted"] == pytest.approx(1, abs=0.01)
+
+
+def test_who_reads_from_a_pipe_keeps_others_waiting(tmp_path: Path) -> None:
+    report = attached_to("pipe", tmp_path / "pipe.pb.gz")
+    (cause,) = report["causes"]
+    assert (cause["kind"], cause["function"]) == ("stall", "read_forever") and "a pipe" in cause["what"]
+    assert waits(report)["await_item"] == pytest.approx(report["elapsed_s"], rel=0.05)
+
+
+def test_a_server_without_requests_loses_nothing(tmp_path: Path) -> None:
+    report = attached_to("requests", tmp_path / "requests.pb.gz")
+    assert report["causes"] == [] and report["totals"]["stall_s"] == 0
+    assert waits(report)["serve"] == pytest.approx(report["elapsed_s"], rel=0.05)

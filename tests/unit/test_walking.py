@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Walks over stacks from outside: parprof.unwind.walking; and where functions of the kernel are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parprof.symbols.kernel import addresses_of
+from parprof.unwind.rows import RuleType, pack
+from parprof.unwind.walking import MAX_DEPTH, Walked, walk
+
+LEAF, CALLER, MAIN, START = 0x1000, 0x2000, 0x3000, 0x4000
+STACK = 0x7000
+
+
+def walked(rules: dict[int, int], words: dict[int, int]) -> Walked:
+    """``rules`` by page of code."""
+
+    def read_word(address: int) -> int:
+        if address not in words:
+            raise OSError(14, "unmapped")
+        return words[address]
+
+    return walk(LEAF + 5, STACK, lambda address: rules.get(address & ~0xFFF), read_word)
+
+
+def test_a_whole_stack() -> None:
+    """The caller's frame goes by rbp, which the leaf's has saved."""
+    rules = {
+        LEAF: pack(RuleType.RSP, 24, 2),
+        CALLER: pack(RuleType.RBP, 16),
+        START: pack(RuleType.END),
+    }
+    words = {STACK + 8: STACK + 0x100, STACK + 16: CALLER + 9, STACK + 0x108: START + 7}
+    assert walked(rules, words) == Walked((LEAF + 5, CALLER + 9, START + 7), "complete")
+
+
+def test_return_addresses_belong_to_the_call_before_them() -> None:
+    """It may be the last instruction of its function; the leaf's may be the first."""
+    rules = {CALLER: pack(RuleType.RSP, 8), LEAF: pack(RuleType.RSP, 8), START: pack(RuleType.END)}
+    words = {STACK: CALLER + 0x1000, STACK + 8: START + 1}
+    assert walked(rules, words).addresses == (LEAF + 5, CALLER + 0x1000, START + 1)
+
+
+@pytest.mark.parametrize(
+    ("rules", "words", "end"),
+    [
+        ({LEAF: pack(RuleType.RBP, 16)}, {}, "bad_row"),  # nobody knows rbp
+        ({LEAF: pack(RuleType.RSP, 0)}, {}, "bad_row"),
+        ({LEAF: pack(RuleType.RSP, 1 << 20)}, {}, "unreadable"),
+        ({LEAF: 15 << 28}, {}, "bad_row"),
+        ({}, {}, "no_table"),
+        ({LEAF: pack(RuleType.RSP, 8)}, {}, "unreadable"),
+        ({LEAF: pack(RuleType.RSP, 8)}, {STACK: 0}, "zero"),
+    ],
+)
+def test_what_cannot_be_crossed(rules: dict[int, int], words: dict[int, int], end: str) -> None:
+    assert walked(rules, words) == Walked((LEAF + 5,), end)
+
+
+def test_a_stack_without_an_end() -> None:
+    forever = walk(LEAF, STACK, lambda _: pack(RuleType.RSP, 8), lambda _: LEAF)
+    assert forever.end == "too_deep" and len(forever.addresses) == MAX_DEPTH
+
+
+def test_functions_of_the_kernel(tmp_path: Path) -> None:
+    symbols = tmp_path / "kallsyms"
+    symbols.write_text(
+        "ffffffff81000000 T futex_wait\nffffffff81000100 d pipe_read\nffffffff81000200 t pipe_read\t[some]\n"
+        "ffffffff81000300 t futex_wait\n0000000000000000 T hidden\nno line\n\n"
+    )
+    found = addresses_of({"futex_wait", "pipe_read", "hidden", "gone"}, symbols)
+    assert found == {"futex_wait": 0xFFFFFFFF81000000, "pipe_read": 0xFFFFFFFF81000200}
+    assert addresses_of({"futex_wait"}, tmp_path / "none") == {}
