@@ -91,6 +91,7 @@ static void init_frame(struct frame *frame)
 	prof_init(&frame->share.before);
 	prof_init(&frame->share.total_prof);
 	prof_init(&frame->share.longest_prof);
+	prof_init(&frame->share.taken_prof);
 	prof_init(&frame->work);
 	prof_init(&frame->holds);
 }
@@ -123,6 +124,7 @@ static void dispose_calls(struct frame *frame)
 		span_path_clear(&frame->share.calls_before);
 		call_prof_clear(&frame->share.rest_calls);
 		call_prof_clear(&frame->share.longest_calls);
+		span_segment_keep(&frame->share.taken_calls, NULL);
 	}
 }
 
@@ -138,6 +140,7 @@ static void dispose(struct thread *self, struct frame *frame)
 		prof_empty(&frame->share.before);
 		prof_empty(&frame->share.total_prof);
 		prof_empty(&frame->share.longest_prof);
+		prof_empty(&frame->share.taken_prof);
 	}
 	if (free_count == MAX_FREE_FRAMES) {
 		free(frame->children.by_depth);

@@ -2,8 +2,8 @@
 /*
  * libparprof_span: work and span of a running program, by site. The front ends (span_gomp*.c for GNU libgomp,
  * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_runtime.c) say what happens; span.c (strands and
- * paths), span_tasks.c, span_dependences.c, span_loops.c, span_holds.c (locks), span_regions.c (teams and their
- * barriers) and span_phases.c compute; span_record.h is what comes out.
+ * paths), span_tasks.c, span_dependences.c, span_loops.c, span_doacross.c, span_holds.c (locks), span_regions.c (teams
+ * and their barriers) and span_phases.c compute; span_record.h is what comes out.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
  * executes between two calls of the runtime. Each *frame* (a thread's share of a region, or a task) knows the
@@ -33,6 +33,7 @@
 /* The call that a wrapper stands for: the address after it. */
 #define CALLER ((uintptr_t)__builtin_return_address(0))
 #define MAX_HELD 32
+#define MAX_DOACROSS 8 /* loops of one ordered(n) */
 #define CLEARED 32 /* bytes at a time */
 /* Indices of the sites that every record begins with. */
 enum { SITE_PENDING = 1, SITE_OTHER = 2, FIRST_SITE = 3 };
@@ -57,7 +58,8 @@ struct loop {
 	uint32_t index, site;
 	uint64_t total, longest;
 	struct prof total_prof, longest_prof;
-	struct call_prof rest_calls, longest_calls; /* together: all */
+	struct call_prof rest_calls, longest_calls; /* together: all; rest alone where chunks wait for others */
+	bool has_waits;
 };
 
 struct phase {
@@ -66,6 +68,7 @@ struct phase {
 	struct prof holds; /* by lock */
 	uint64_t busiest;  /* what the thread did that did most, with the runtime's own code */
 	struct loop *loops;
+	struct doacross *doacrosses;
 	/* by call site */
 	struct call_prof loop_calls; /* of the path: its loops' */
 	uint64_t called;	     /* work in calls that the members made */
@@ -113,9 +116,16 @@ struct share {
 	uint64_t total, longest;
 	struct call_path calls_before;
 	struct call_prof rest_calls, longest_calls;
+	/* of a doacross loop: of the chunk's path what another's path had, that it waited for */
+	struct doacross *doacross;
+	uint32_t site_around;
+	struct modelled *thread; /* that has the chunk */
+	uint64_t chunk;
+	uint64_t taken;
+	struct segment *taken_calls;
 	/* these are not cleared */
 	struct prof before __attribute__((aligned(CLEARED))); /* the member's path up to the chunk */
-	struct prof total_prof, longest_prof;
+	struct prof total_prof, longest_prof, taken_prof;
 };
 
 struct frame {
@@ -154,7 +164,7 @@ struct frame {
 	struct thread *maker;
 	uint32_t alone; /* tasks that its maker executed */
 	bool is_spread; /* others executed some, too */
-	uint32_t generation, loops;
+	uint32_t generation, loops, doacrosses;
 	/* of the thread whose work it books: */
 	uint64_t tasks; /* that it made */
 	uint64_t busy;	/* in this phase: its work, and what it was on a CPU between strands */
@@ -307,11 +317,53 @@ void span_calls_end_phase(struct team *team, struct phase *phase, uint64_t work)
 
 /* loops (span_loops.c) */
 void span_loop_begin(struct thread *self, uint32_t site);
-void span_chunk_begin(struct frame *frame);
+void span_chunk_begin(struct thread *self);
 void span_chunk_end(struct frame *frame);
+void span_chunk_interrupt(struct frame *frame);
+void span_chunk_resume(struct frame *frame);
 void span_loop_end(struct thread *self);
 uint64_t span_loops_add(struct phase *phase, uint32_t size);
 void span_loops_forget(struct phase *phase);
+
+/* Where the paths of a loop's code begin: in a chunk with the chunk, elsewhere with the phase. */
+static inline uint64_t span_loop_start(const struct frame *frame)
+{
+	return frame->share.in_chunk ? frame->share.start : 0;
+}
+
+/* doacross loops (span_doacross.c) */
+
+/* Of one of the loops of an ordered(n): its first and last iteration, as the runtime calls them, and its step. As in
+ * LLVM's kmp.h. */
+struct span_bounds {
+	int64_t from, to, by;
+};
+
+void span_doacross_begin(struct thread *self, uint32_t site, uint32_t team_size, uint32_t dimensions,
+			 const struct span_bounds *bounds);
+void span_doacross_end(struct thread *self);
+void *span_doacross_post(struct thread *self, const int64_t *numbers);
+void span_doacross_posted(void *awaited);
+void span_doacross_await(struct thread *self, const int64_t *numbers);
+void span_doacross_waited(struct thread *self, const int64_t *numbers);
+void span_doacross_lock_chunks(struct doacross *loop);
+void span_doacross_unlock_chunks(struct doacross *loop);
+void span_doacross_chunk_begin(struct thread *self);
+void span_doacross_chunk_end(struct frame *frame);
+void span_doacrosses_forget(struct phase *phase);
+
+/* Between these two the member asks the runtime for a chunk: members get them in the order that we believe. */
+static inline void span_chunk_ask(struct thread *self)
+{
+	if (UNLIKELY(self->implicit->share.doacross != NULL))
+		span_doacross_lock_chunks(self->implicit->share.doacross);
+}
+
+static inline void span_chunk_asked(struct thread *self)
+{
+	if (UNLIKELY(self->implicit->share.doacross != NULL))
+		span_doacross_unlock_chunks(self->implicit->share.doacross);
+}
 
 /* locks (span_holds.c) */
 struct hold {

@@ -56,7 +56,9 @@ extern bool span_has_calls __attribute__((visibility("hidden"))); /* a hook was 
 void span_path_fork(struct call_path *path, struct call_path *child);
 struct segment *span_path_freeze(struct call_path *path);
 void span_path_take(struct call_path *path, struct segment *segment);
+bool span_path_is_long(const struct call_path *path);
 void span_path_flatten(struct call_path *path, struct call_prof *into);
+void span_path_add_rest(struct call_path *path, const struct segment *begin, struct call_prof *into);
 void span_path_clear(struct call_path *path);
 void span_segment_keep(struct segment **kept, struct segment *segment);
 void span_segment_keep_own(struct segment **kept, struct segment *segment);

@@ -215,8 +215,9 @@ static bool after_start(struct thread *self, enum span_kind kind, bool is_shared
 	if (is_shared_loop) {
 		span_loop_begin(self, span_site(kind, caller, 0));
 		if (has_chunk)
-			span_chunk_begin(self->implicit);
+			span_chunk_begin(self);
 	}
+	span_chunk_asked(self);
 	span_begin_strand(self);
 	return has_chunk;
 }
@@ -227,8 +228,9 @@ static bool after_next(struct thread *self, enum span_kind kind, bool is_shared_
 		if (!self->implicit->share.is_open) /* the loop began with the region */
 			span_loop_begin(self, span_site(kind, caller, 0));
 		if (has_chunk)
-			span_chunk_begin(self->implicit);
+			span_chunk_begin(self);
 	}
+	span_chunk_asked(self);
 	span_begin_strand(self);
 	return has_chunk;
 }
@@ -254,6 +256,7 @@ static bool after_next(struct thread *self, enum span_kind kind, bool is_shared_
 			return call(from, to);                                                                        \
 		span_end_strand(self);                                                                                \
 		span_chunk_end(self->implicit);                                                                       \
+		span_chunk_ask(self);                                                                                 \
 		return after_next(self, SPAN_LOOP, is_shared_by_gomp(schedule), call(from, to), CALLER);                      \
 	}
 #define START_CHUNKED(name, schedule)                                                                                 \
@@ -319,6 +322,7 @@ START_ULL_GENERAL(GOMP_loop_ull_ordered_start)
 		}                                                                                                     \
 		span_end_strand(self);                                                                                \
 		span_loop_end(self);                                                                                  \
+		span_doacross_end(self);                                                                              \
 		call();                                                                                               \
 		span_begin_strand(self);                                                                              \
 	}
@@ -370,21 +374,89 @@ EXPORT unsigned GOMP_sections_next(void)
 	return section;
 }
 
-/* doacross loops: the chain of waits between iterations is not modelled, only that waiting is no work */
+/* doacross loops: of their n loops those that are collapsed with the first count as one */
 
-#define DOACROSS_WAIT(name, type)                                                                                     \
-	EXPORT void name(type first, long a, long b, long c, long d, long e, long f, long g)                          \
+static void before_doacross_start(struct thread *self, unsigned dimensions, const int64_t *counts, uintptr_t caller)
+{
+	static void *size;
+	struct span_bounds bounds[MAX_DOACROSS];
+
+	for (unsigned i = 0; i < dimensions && i < MAX_DOACROSS; i++)
+		bounds[i] = (struct span_bounds){0, counts[i] - 1, 1};
+	span_doacross_begin(self, span_site(SPAN_DOACROSS, caller, 0),
+			    (uint32_t)((size_of_team *)span_real(&size, "omp_get_num_threads"))(), dimensions, bounds);
+	span_chunk_ask(self);
+}
+
+#define DOACROSS_START(name, schedule, parameters, ...)                                                               \
+	EXPORT bool name parameters                                                                                   \
 	{                                                                                                             \
-		REAL(void, name, (type, long, long, long, long, long, long, long));                                   \
+		REAL(bool, name, parameters);                                                                         \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
-		if (self->frame) {                                                                                    \
-			span_end_strand(self);                                                                        \
-			span_record->flags |= SPAN_DOACROSS;                                                          \
-		}                                                                                                     \
-		call(first, a, b, c, d, e, f, g); /* variadic: up to eight counters */                                \
-		if (self->frame)                                                                                      \
-			span_begin_strand(self);                                                                      \
+		if (!is_gomp_member(self))                                                                            \
+			return call(__VA_ARGS__);                                                                     \
+		span_end_strand(self);                                                                                \
+		before_doacross_start(self, n, counts, CALLER);                                                       \
+		return after_start(self, SPAN_DOACROSS, is_shared_by_gomp(schedule), call(__VA_ARGS__), CALLER);      \
 	}
-DOACROSS_WAIT(GOMP_doacross_wait, long)
-DOACROSS_WAIT(GOMP_doacross_ull_wait, unsigned long)
+#define DOACROSS_STARTS(prefix)                                                                                       \
+	DOACROSS_START(prefix##static_start, BY_STATIC,                                                               \
+		       (unsigned n, int64_t *counts, long chunk, void *first, void *last), n, counts, chunk,          \
+		       first, last)                                                                                   \
+	DOACROSS_START(prefix##dynamic_start, BY_DYNAMIC,                                                             \
+		       (unsigned n, int64_t *counts, long chunk, void *first, void *last), n, counts, chunk,          \
+		       first, last)                                                                                   \
+	DOACROSS_START(prefix##guided_start, BY_GUIDED,                                                               \
+		       (unsigned n, int64_t *counts, long chunk, void *first, void *last), n, counts, chunk,          \
+		       first, last)                                                                                   \
+	DOACROSS_START(prefix##runtime_start, BY_RUNTIME, (unsigned n, int64_t *counts, void *first, void *last), n,  \
+		       counts, first, last)                                                                           \
+	DOACROSS_START(prefix##start, schedule,                                                                       \
+		       (unsigned n, int64_t *counts, long schedule, long chunk, void *first, void *last,              \
+			void *reductions, void *memory),                                                              \
+		       n, counts, schedule, chunk, first, last, reductions, memory)
+DOACROSS_STARTS(GOMP_loop_doacross_)
+DOACROSS_STARTS(GOMP_loop_ull_doacross_)
+
+#define DOACROSS_POST(name)                                                                                           \
+	EXPORT void name(int64_t *iteration)                                                                         \
+	{                                                                                                             \
+		REAL(void, name, (int64_t *));                                                                       \
+		struct thread *self = &span_self;                                                                     \
+		void *awaited;                                                                                        \
+                                                                                                                      \
+		if (!is_gomp_member(self)) {                                                                          \
+			call(iteration);                                                                              \
+			return;                                                                                       \
+		}                                                                                                     \
+		span_end_strand(self);                                                                                \
+		awaited = span_doacross_post(self, iteration);                                                        \
+		call(iteration);                                                                                      \
+		span_doacross_posted(awaited);                                                                        \
+		span_begin_strand(self);                                                                              \
+	}
+DOACROSS_POST(GOMP_doacross_post)
+DOACROSS_POST(GOMP_doacross_ull_post)
+
+/* Variadic: as many counters as the loop has. More than eight are not followed, nor passed on. */
+#define DOACROSS_WAIT(name)                                                                                           \
+	EXPORT void name(int64_t first, int64_t a, int64_t b, int64_t c, int64_t d, int64_t e, int64_t f,      \
+			 int64_t g)                                                                                  \
+	{                                                                                                             \
+		REAL(void, name, (int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t));   \
+		struct thread *self = &span_self;                                                                     \
+		const int64_t iteration[MAX_DOACROSS] = {first, a, b, c, d, e, f, g};                                \
+                                                                                                                      \
+		if (!is_gomp_member(self)) {                                                                          \
+			call(first, a, b, c, d, e, f, g);                                                             \
+			return;                                                                                       \
+		}                                                                                                     \
+		span_end_strand(self);                                                                                \
+		span_doacross_await(self, iteration);                                                                 \
+		call(first, a, b, c, d, e, f, g);                                                                     \
+		span_doacross_waited(self, iteration);                                                                \
+		span_begin_strand(self);                                                                              \
+	}
+DOACROSS_WAIT(GOMP_doacross_wait)
+DOACROSS_WAIT(GOMP_doacross_ull_wait)

@@ -241,7 +241,7 @@ static bool is_shared_by_kmp(int schedule)
 static void loop_begins(struct thread *self, int schedule, uintptr_t caller)
 {
 	if (is_shared_by_kmp(schedule))
-		span_loop_begin(self, span_site(SPAN_LOOP, caller, 0));
+		span_loop_begin(self, self->implicit->share.doacross ? self->implicit->site : span_site(SPAN_LOOP, caller, 0));
 	else
 		span_loop_end(self);
 }
@@ -272,11 +272,13 @@ static void loop_begins(struct thread *self, int schedule, uintptr_t caller)
 			return call(place, thread, last, from, to, by);                                               \
 		span_end_strand(self);                                                                                \
 		span_chunk_end(self->implicit);                                                                       \
+		span_chunk_ask(self);                                                                                 \
 		has_chunk = call(place, thread, last, from, to, by);                                                  \
 		if (!has_chunk)                                                                                       \
 			span_loop_end(self);                                                                          \
 		else if (self->implicit->share.is_open)                                                               \
-			span_chunk_begin(self->implicit);                                                             \
+			span_chunk_begin(self);                                                                       \
+		span_chunk_asked(self);                                                                               \
 		span_begin_strand(self);                                                                              \
 		return has_chunk;                                                                                     \
 	}
@@ -292,18 +294,71 @@ LOOPS(4u, unsigned, int)
 LOOPS(8, long, long)
 LOOPS(8u, unsigned long, long)
 
-/* Doacross loops: the chain of waits between iterations is not modelled, only that waiting is no work. */
-EXPORT void __kmpc_doacross_wait(PLACE, const long *iteration)
+/* doacross loops */
+
+EXPORT void __kmpc_doacross_init(PLACE, int dimensions, const struct span_bounds *bounds)
 {
-	REAL(void, __kmpc_doacross_wait, (PLACE, const long *));
+	REAL(void, __kmpc_doacross_init, (PLACE, int, const struct span_bounds *));
+	static void *size;
 	struct thread *self = &span_self;
 
-	if (!is_inside(self)) {
+	if (!is_kmp_member(self)) {
+		call(place, thread, dimensions, bounds);
+		return;
+	}
+	span_end_strand(self);
+	call(place, thread, dimensions, bounds);
+	span_doacross_begin(self, span_site(SPAN_DOACROSS, CALLER, 0),
+			    (uint32_t)((size_of_team *)span_real(&size, "omp_get_num_threads"))(), (uint32_t)dimensions,
+			    bounds);
+	span_begin_strand(self);
+}
+
+EXPORT void __kmpc_doacross_fini(PLACE)
+{
+	REAL(void, __kmpc_doacross_fini, (PLACE));
+	struct thread *self = &span_self;
+
+	if (!is_kmp_member(self)) {
+		call(place, thread);
+		return;
+	}
+	span_end_strand(self);
+	span_loop_end(self);
+	span_doacross_end(self);
+	call(place, thread);
+	span_begin_strand(self);
+}
+
+EXPORT void __kmpc_doacross_post(PLACE, const int64_t *iteration)
+{
+	REAL(void, __kmpc_doacross_post, (PLACE, const int64_t *));
+	struct thread *self = &span_self;
+	void *awaited;
+
+	if (!is_kmp_member(self)) {
 		call(place, thread, iteration);
 		return;
 	}
 	span_end_strand(self);
-	span_record->flags |= SPAN_DOACROSS;
+	awaited = span_doacross_post(self, iteration);
 	call(place, thread, iteration);
+	span_doacross_posted(awaited);
+	span_begin_strand(self);
+}
+
+EXPORT void __kmpc_doacross_wait(PLACE, const int64_t *iteration)
+{
+	REAL(void, __kmpc_doacross_wait, (PLACE, const int64_t *));
+	struct thread *self = &span_self;
+
+	if (!is_kmp_member(self)) {
+		call(place, thread, iteration);
+		return;
+	}
+	span_end_strand(self);
+	span_doacross_await(self, iteration);
+	call(place, thread, iteration);
+	span_doacross_waited(self, iteration);
 	span_begin_strand(self);
 }

@@ -31,26 +31,77 @@ static void swap_profs(struct prof *one, struct prof *other)
 }
 
 /* The member got a chunk: a path of its own until the chunk ends. */
-void span_chunk_begin(struct frame *frame)
+void span_chunk_begin(struct thread *self)
 {
+	struct frame *frame = self->implicit;
 	struct share *share = &frame->share;
 
 	share->in_chunk = true;
 	share->start = frame->c;
+	share->taken = 0;
 	share->site_before = frame->site;
 	swap_profs(&share->before, &frame->prof);
 	prof_clear(&frame->prof);
 	frame->site = share->site;
 	share->calls_before = frame->path;
 	memset(&frame->path, 0, sizeof(frame->path));
+	if (share->doacross) { /* its members are counted, each one */
+		span_doacross_chunk_begin(self);
+		return;
+	}
 	prof_add(&frame->prof, share->site, 0, 1);
 	prof_add(&frame->work, share->site, 0, 1);
+}
+
+/* What the member itself executed of the chunk since its path was last another's. */
+static void keep_own(struct frame *frame)
+{
+	struct share *share = &frame->share;
+
+	share->total += frame->c - share->start - share->taken;
+	if (!share->taken) {
+		prof_union(&share->total_prof, &frame->prof);
+		return;
+	}
+	prof_union_rest(&share->total_prof, &frame->prof, &share->taken_prof);
+}
+
+/* A chunk of a doacross loop is about to go on with another's path, which is longer than its own. */
+void span_chunk_interrupt(struct frame *frame)
+{
+	struct share *share = &frame->share;
+
+	if (!share->in_chunk)
+		return;
+	keep_own(frame);
+	if (UNLIKELY(span_has_calls))
+		span_path_add_rest(&frame->path, share->taken_calls, &share->rest_calls);
+}
+
+void span_chunk_resume(struct frame *frame)
+{
+	struct share *share = &frame->share;
+
+	if (!share->in_chunk)
+		return;
+	share->taken = frame->c - share->start;
+	prof_copy(&share->taken_prof, &frame->prof);
+	if (UNLIKELY(span_has_calls))
+		span_segment_keep(&share->taken_calls, frame->path.before);
 }
 
 /* The chunk's path goes to the others'; the longest is kept apart. */
 static void keep_chunk_calls(struct share *share, struct call_path *path, bool is_longest)
 {
-	if (is_longest) {
+	if (share->doacross) {
+		span_path_add_rest(path, share->taken_calls, &share->rest_calls);
+		span_segment_keep(&share->taken_calls, NULL);
+		if (is_longest) {
+			call_prof_clear(&share->longest_calls);
+			span_path_flatten(path, &share->longest_calls);
+		}
+		span_path_clear(path);
+	} else if (is_longest) {
 		span_calls_union(&share->rest_calls, &share->longest_calls);
 		span_path_flatten(path, &share->longest_calls);
 	} else {
@@ -67,9 +118,10 @@ void span_chunk_end(struct frame *frame)
 
 	if (!share->in_chunk)
 		return;
+	if (share->doacross)
+		span_doacross_chunk_end(frame);
+	keep_own(frame);
 	share->in_chunk = false;
-	share->total += length;
-	prof_union(&share->total_prof, &frame->prof);
 	if (UNLIKELY(span_has_calls))
 		keep_chunk_calls(share, &frame->path, length > share->longest);
 	if (length > share->longest) {
@@ -119,10 +171,12 @@ void span_loop_end(struct thread *self)
 	loop = loop_of_phase(phase, share->index, share->site);
 	if (loop) {
 		loop->total += share->total;
+		loop->has_waits |= share->doacross != NULL;
 		prof_union(&loop->total_prof, &share->total_prof);
 		span_calls_union(&loop->rest_calls, &share->rest_calls);
-		span_calls_union(&loop->rest_calls,
-				 share->longest > loop->longest ? &loop->longest_calls : &share->longest_calls);
+		if (!loop->has_waits)
+			span_calls_union(&loop->rest_calls, share->longest > loop->longest ? &loop->longest_calls
+											   : &share->longest_calls);
 		if (share->longest > loop->longest) {
 			call_prof_assign(&loop->longest_calls, &share->longest_calls);
 			loop->longest = share->longest;
@@ -135,6 +189,8 @@ void span_loop_end(struct thread *self)
 static void add_loop_calls(struct phase *phase, struct loop *loop, bool is_uneven, uint64_t even)
 {
 	if (!is_uneven) {
+		if (loop->has_waits) /* the longest is of what several executed, which are in the rest, all of them */
+			call_prof_clear(&loop->longest_calls);
 		span_calls_union(&loop->longest_calls, &loop->rest_calls);
 		span_calls_scale(&loop->longest_calls, even, loop->total);
 	}

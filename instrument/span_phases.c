@@ -61,6 +61,7 @@ void span_phase_init(struct phase *phase)
 	phase->group.best_calls = NULL;
 	phase->group.patterns = NULL;
 	phase->loops = NULL;
+	phase->doacrosses = NULL;
 	phase->called = phase->busiest = 0;
 	memset(&phase->loop_calls, 0, sizeof(phase->loop_calls));
 	prof_init(&phase->group.best_prof);
@@ -72,6 +73,7 @@ static void reset(struct phase *phase)
 {
 	span_release_patterns(&span_self, &phase->group);
 	span_loops_forget(phase);
+	span_doacrosses_forget(phase);
 	atomic_store(&phase->group.best, 0);
 	prof_clear(&phase->group.best_prof);
 	prof_clear(&phase->work);

@@ -172,6 +172,16 @@ static inline void prof_union(struct prof *into, struct prof *from)
 		prof_add(into, entries[i].site, entries[i].cycles, entries[i].count);
 }
 
+/* UNION of what a path has more than another that it began with. */
+static inline void prof_union_rest(struct prof *into, struct prof *from, struct prof *begin)
+{
+	struct prof_entry *entries = prof_entries(begin);
+
+	prof_union(into, from);
+	for (uint32_t i = 0; i < begin->length; i++)
+		prof_add(into, entries[i].site, -entries[i].cycles, -entries[i].count);
+}
+
 /* The paper's ASSIGN, by copy: both go on. */
 static inline void prof_copy(struct prof *into, struct prof *from)
 {

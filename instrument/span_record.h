@@ -37,6 +37,7 @@ enum span_kind {
 	SPAN_LOCK,     /* a lock: `address` is its own, `origin` the call that took it first */
 	SPAN_THREAD,   /* a thread started at `address` */
 	SPAN_MASKED,   /* code of one thread; the others do not wait for it */
+	SPAN_DOACROSS, /* a loop with ordered(n) that begins at `address` */
 	SPAN_KINDS
 };
 
@@ -45,7 +46,7 @@ enum span_flag {
 	SPAN_INSIDE = 2,      /* ... inside a region */
 	SPAN_NO_RSEQ = 4,     /* times are by system calls */
 	SPAN_FORKED = 8,      /* begins at a fork, not at an exec */
-	SPAN_DOACROSS = 16,   /* uses doacross loops: their chains are not modelled */
+	SPAN_WAITS_LOST = 16, /* some waits of doacross loops are not modelled */
 	SPAN_FOREIGN = 32,    /* threads other than the first began regions */
 	SPAN_DETACHED = 64,   /* uses detached tasks: what they wait for is not modelled */
 	SPAN_FAKE_CLOCK = 128, /* a test's */

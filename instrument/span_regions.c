@@ -77,6 +77,7 @@ struct frame *span_share(struct thread *self, struct team *team)
 void span_member_end(struct thread *self)
 {
 	span_loop_end(self);
+	span_doacross_end(self);
 	self->frame = NULL;
 }
 
@@ -122,6 +123,7 @@ void span_before_barrier(struct thread *self)
 		span_phase_init(&team->phases[2]);
 	}
 	span_loop_end(self);
+	span_doacross_end(self);
 	span_report(&phase->group, frame);
 	if (UNLIKELY(span_has_calls)) {
 		spin_lock(&frame->lock);
@@ -163,7 +165,7 @@ void span_after_barrier(struct thread *self, uintptr_t address)
 	prof_clear(&frame->work);
 	prof_clear(&frame->holds);
 	frame->generation++;
-	frame->loops = 0;
+	frame->loops = frame->doacrosses = 0;
 	frame->c_before += frame->c;
 	frame->c = 0;
 	if (UNLIKELY(span_has_calls)) {

@@ -6,6 +6,7 @@
 #include "span_calls.h"
 
 #define MAX_SPARE_SEGMENTS 512
+#define MAX_CHAIN 32
 
 static __thread struct segment *spare_segments;
 static __thread uint32_t spare_segment_count;
@@ -149,6 +150,24 @@ void span_path_flatten(struct call_path *path, struct call_prof *into)
 	for (struct segment *segment = path->before; segment; segment = segment->before)
 		call_prof_add(into, &segment->prof, span_known_calls());
 	span_path_clear(path);
+}
+
+/* The amounts of a path without those of one that it began with, which somebody keeps. */
+void span_path_add_rest(struct call_path *path, const struct segment *begin, struct call_prof *into)
+{
+	call_prof_add(into, &path->prof, span_known_calls());
+	for (struct segment *segment = path->before; segment && segment != begin; segment = segment->before)
+		call_prof_add(into, &segment->prof, span_known_calls());
+}
+
+bool span_path_is_long(const struct call_path *path)
+{
+	const struct segment *segment = path->before;
+	uint32_t count = 0;
+
+	for (; segment && count <= MAX_CHAIN; segment = segment->before)
+		count++;
+	return count > MAX_CHAIN;
 }
 
 void span_calls_union(struct call_prof *into, struct call_prof *from)

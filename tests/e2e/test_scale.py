@@ -124,6 +124,15 @@ def test_the_closed_form_of_a_wavefront(tmp_path: Path) -> None:
     assert found == {threads: pytest.approx(min(threads, formula), rel=0.08) for threads in found}
 
 
+@pytest.mark.alone  # as of the wavefront
+def test_the_closed_form_of_a_doacross_loop(tmp_path: Path) -> None:
+    """n x n cells, rows dealt out in turn: N threads each have n / N rows, the last one N - 1 cells later."""
+    n = 64
+    found = speedups(tmp_path, "doacross", str(n))
+    formula = {threads: n * n / (n / threads * n + threads - 1) for threads in found}
+    assert found == {threads: pytest.approx(formula[threads], rel=0.08) for threads in found}
+
+
 @pytest.mark.alone  # a chunk is long by itself, not because others had the cores
 def test_the_closed_form_of_a_dynamic_loop_with_one_large_chunk(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -31,7 +31,7 @@ def library() -> Path:
 
 _INCLUDE = f"-I{source_directory()}"
 _STRICT = ("-std=gnu11", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror", _INCLUDE)
-_LINKED = ("span_kmp", "span_threads", "span_tree")
+_LINKED = ("span_doacross", "span_kmp", "span_threads", "span_tree")
 """Workloads that cannot do without the library."""
 
 
@@ -52,7 +52,8 @@ def with_hooks(name: str, directory: Path) -> str:
     """A workload with a hook at the begin and the end of each function, as `parprof cc --scale` builds it."""
     output = os.fspath(directory / f"{name}.hooks")
     source = os.fspath(WORKLOADS / f"{name}.c")
-    subprocess.run(compile_command(["gcc", *_STRICT, source, "-o", output]), check=True, timeout=120)
+    link = (str(library()),) if name in _LINKED else ()
+    subprocess.run(compile_command(["gcc", *_STRICT, source, *link, "-o", output]), check=True, timeout=120)
     return output
 
 

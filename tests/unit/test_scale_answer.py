@@ -107,6 +107,7 @@ def test_what_is_used_and_what_is_lost_is_all() -> None:
             "critical section at solve.c:5 in solve holds a lock",
         ),
         ((site(SiteKind.TASK, 5, 2.0, 1.0, uneven=0.9), EVEN), "is a chain of tasks on the longest path"),
+        ((site(SiteKind.DOACROSS, 5, 2.0, 1.0, uneven=0.9), EVEN), "a shorter chain (less code between"),
         ((EVEN,), "on 10 cores at best x10.0: no single site stands in the way"),
         ((), "nothing was measured"),
     ],

@@ -26,7 +26,7 @@ def test_the_layout_is_that_of_the_header(tmp_path: Path) -> None:
         'int main(void) { printf("%zu %zu %zu %zu %zu %zu %zu %d %d %d", sizeof(struct span_record),'
         " offsetof(struct span_record, sites), sizeof(struct span_site), sizeof(struct span_module),"
         " offsetof(struct span_record, modules), sizeof(struct span_call), offsetof(struct span_record, calls),"
-        " SPAN_KINDS, SPAN_MASKED, SPAN_OFFLOADED); }\n"
+        " SPAN_KINDS, SPAN_DOACROSS, SPAN_OFFLOADED); }\n"
     )
     subprocess.run(["gcc", f"-I{HEADER.parent}", str(source), "-o", str(tmp_path / "layout")], check=True)
     done = subprocess.run([str(tmp_path / "layout")], capture_output=True, text=True, check=True)

@@ -19,6 +19,7 @@ BESIDE_HOOKS = re.compile(
     r"GOMP_loop_\w*(start|next|end_nowait)|GOMP_sections2?_(start|next|end_nowait)|GOMP_taskgroup_start"
     r"|GOMP_single_(start|copy_end)|GOMP_ordered_end|omp_(set|test|unset)(_nest)?_lock_?"
     # the same of LLVM's runtime
+    r"|GOMP_doacross_(ull_)?post|__kmpc_doacross_(init|post|fini)"
     r"|__kmpc_(dist_)?dispatch_(init|next)_[48]u?|__kmpc_taskgroup|__kmpc_(end_)?(single|master|masked)"
     r"|__kmpc_(end_ordered|unset_nest_lock|atomic_(start|end))"
     # reductions, in which threads may wait; regions and tasks that one thread executes
@@ -79,6 +80,5 @@ def test_each_wrapper_has_its_hook_or_its_reason(wrappers: set[str], libgomp: se
 
 
 def test_each_way_to_begin_or_continue_a_loop_has_its_wrapper(wrappers: set[str], libgomp: set[str]) -> None:
-    """But for doacross loops, of which only the waits are known."""
     ways = {name for name in libgomp if re.fullmatch(r"GOMP_(loop|sections)_\w*(start|next)", name)}
-    assert {name for name in ways - wrappers if "doacross" not in name} == set()
+    assert ways - wrappers == set()

@@ -126,6 +126,19 @@ static void long_wavefront(long n)
 	wavefront_of(n, 1600000);
 }
 
+/* The same grid as a loop: rows are dealt out in turn, and wait for the one above. */
+static void doacross(long n)
+{
+#pragma omp parallel for ordered(2) schedule(static, 1)
+	for (long i = 0; i < n; i++) {
+		for (long j = 0; j < n; j++) {
+#pragma omp ordered depend(sink : i - 1, j)
+			work(200000);
+#pragma omp ordered depend(source)
+		}
+	}
+}
+
 /* Four stages for n items: each stage in the order of items, each item through all stages. */
 static void pipeline(long n)
 {
@@ -348,7 +361,7 @@ static const struct {
 	{"wavefront", wavefront}, {"pipeline", pipeline},	{"fib", call_fib},	  {"multiply", call_multiply},
 	{"quicksort", quicksort}, {"sections", sections},	{"taskloop", taskloop},	  {"nested", nested},
 	{"ordered", ordered},	  {"exits", exits},		{"waits", waits},	  {"procs", procs},
-	{"region_rate", region_rate}, {"long_wavefront", long_wavefront},
+	{"region_rate", region_rate}, {"long_wavefront", long_wavefront}, {"doacross", doacross},
 };
 
 int main(int count, char **arguments)

@@ -80,6 +80,8 @@ def _why(site: ScaleSite) -> str:
         return f"holds a lock, one thread at a time, and is {share}"
     if site.kind == SiteKind.SINGLE:
         return f"runs on one thread while the others wait and is {share}"
+    if site.uneven_s and site.kind == SiteKind.DOACROSS:
+        return f"is a chain of iterations that wait for each other and is {share}"
     if site.uneven_s and site.kind in (SiteKind.TASK, SiteKind.TASKLOOP):
         return f"is a chain of tasks on the longest path and is {share}"
     if site.uneven_s:
@@ -96,6 +98,8 @@ def _remedy(site: ScaleSite) -> str:
         return "even shares (schedule(dynamic) or smaller chunks)"
     if site.kind == SiteKind.THREAD:
         return "even shares for these threads"
+    if site.kind == SiteKind.DOACROSS:
+        return "a shorter chain (less code between wait and post)"
     if site.kind in (SiteKind.LOOP, SiteKind.SECTIONS):
         return "splitting its longest chunk"
     return "splitting it"

@@ -279,7 +279,7 @@ _NOUNS: Mapping[SiteKind, str] = {
     SiteKind.REGION: "region", SiteKind.LOOP: "loop", SiteKind.SECTIONS: "sections", SiteKind.SINGLE: "single",
     SiteKind.TASK: "task",
     SiteKind.TASKLOOP: "taskloop", SiteKind.CRITICAL: "critical section", SiteKind.ORDERED: "ordered region",
-    SiteKind.THREAD: "thread", SiteKind.MASKED: "masked region",
+    SiteKind.THREAD: "thread", SiteKind.MASKED: "masked region", SiteKind.DOACROSS: "doacross loop",
 }  # fmt: skip
 
 
@@ -350,7 +350,7 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
 
 _FLAG_NOTES = {
     Flag.NO_RSEQ: "no rseq here (glibc 2.35, x86-64): time is by system calls, which cost more",
-    Flag.DOACROSS: "loops with ordered(n): the chain of their waits is not modelled",
+    Flag.WAITS_LOST: "loops with ordered(n): some of their waits, for iterations far back, are not modelled",
     Flag.FOREIGN: "threads other than the first began regions: they are taken as one after the other",
     Flag.DETACHED: "detached tasks: what their events wait for is not modelled",
     Flag.OFFLOADED: "target nowait: what it offloads runs on the host as tasks that are not followed",

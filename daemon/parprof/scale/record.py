@@ -44,6 +44,7 @@ class SiteKind(IntEnum):
     LOCK = 13
     THREAD = 14
     MASKED = 15
+    DOACROSS = 16
 
 
 class Flag(IntFlag):
@@ -53,7 +54,7 @@ class Flag(IntFlag):
     INSIDE = 2
     NO_RSEQ = 4
     FORKED = 8
-    DOACROSS = 16
+    WAITS_LOST = 16
     FOREIGN = 32
     DETACHED = 64
     FAKE_CLOCK = 128
