@@ -138,3 +138,47 @@ def test_a_local_buffer_that_a_system_call_fills_is_read(build: Any, how: str, t
     source.write_text(LOCAL)
     found = measure(build(source, how))
     assert sizes(found, "by_system") == (32, 32, 0, 32)
+
+
+VECTORS = """
+#include <stdlib.h>
+#define ROUTINE __attribute__((noinline))
+ROUTINE double sum(const double *values, long n)
+{
+    double sum = 0;
+    for (long at = 0; at < n; at++) sum += values[at];
+    return sum;
+}
+ROUTINE void fill(int *values, long n)
+{
+    for (long at = 0; at < n; at++) values[at] = n;
+}
+ROUTINE long filled(int *values, long n)
+{
+    long sum = 0;
+    fill(values, n);
+    for (long at = 0; at < n; at++) sum += values[at];
+    return sum;
+}
+int main(void)
+{
+    static double doubles[1000];
+    static int integers[1000];
+    volatile double kept = 0;
+    for (long at = 0; at < 1000; at++) doubles[at] = at;
+    for (long n = 100; n <= 1000; n += 100) kept = sum(doubles, n) + filled(integers, n);
+    return kept < 0;
+}
+"""
+
+
+@pytest.mark.parametrize("how", BUILDS)
+def test_wide_vectors_are_read_and_written(build: Any, how: str, tmp_path: Path) -> None:
+    """clang has no hooks for accesses of more than 16 bytes, and makes such of loops where the processor has them."""
+    if "avx2" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("for a processor with AVX2")
+    source = tmp_path / "vectors.c"
+    source.write_text(VECTORS)
+    found = measure(build(source, how, "-O3", "-mavx2", "-ffast-math"))
+    assert sorted(one["trms"] for one in points(found, "sum")) == list(range(100, 1001, 100))
+    assert [one["trms"] for one in points(found, "filled")] == [0]
