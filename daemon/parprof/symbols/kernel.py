@@ -27,6 +27,7 @@ _FUNCTION_TYPES = frozenset((b"t", b"T", b"w", b"W"))
 _DIGITS = 16
 """Of an address; behind them there is a blank, the type, a blank, and the name."""
 _TYPE = _DIGITS + 1
+_NAME = _TYPE + 2
 _LAST = b"f" * _DIGITS
 _address = itemgetter(slice(_DIGITS))
 _BLOCK = 1 << 18
@@ -112,14 +113,10 @@ def addresses_of(names: Collection[str], path: Path = KALLSYMS) -> dict[str, int
     wanted = {name.encode() for name in names}
     out: dict[str, int] = {}
     with suppress(OSError), open(path, "rb") as file:
-        for line in file:
-            name = line[_TYPE + 2 :].split(None, 1)[0] if len(line) > _TYPE + 2 else b""
-            if (
-                name in wanted
-                and line[_TYPE : _TYPE + 1] in _FUNCTION_TYPES
-                and (address := int(_address(line), 16))
-            ):
-                out.setdefault(name.decode(), address)
+        while lines := file.readlines(_BLOCK):
+            for line in [line for line in lines if line[_NAME:].partition(b"\t")[0].rstrip() in wanted]:
+                if line[_TYPE : _TYPE + 1] in _FUNCTION_TYPES and (address := int(_address(line), 16)):
+                    out.setdefault(line[_NAME:].partition(b"\t")[0].rstrip().decode(), address)
     return out
 
 
@@ -160,7 +157,7 @@ class _Around:
         for address, below, above in zip(self._addresses, self._below, self._above, strict=True):
             start = int(below[:_DIGITS] or b"0", 16)
             if start and address - start < _MAX_FUNCTION:
-                name, _, module = below[_TYPE + 2 :].rstrip(b"\n").partition(b"\t")
+                name, _, module = below[_NAME:].rstrip(b"\n").partition(b"\t")
                 end = min(int(above, 16), start + _MAX_FUNCTION)
                 yield _Function(start, end, visible(name, 512), visible(module, 64) or KERNEL)
             else:
