@@ -210,6 +210,17 @@ def test_guessed_stall_takes_no_more_room_than_there_is() -> None:
     assert found.accounted == pytest.approx(1) and found.stall_s == pytest.approx(1)
 
 
+def test_what_others_had_is_known_by_how_long_threads_had_no_cpu_where_n_w_is_sampled() -> None:
+    """A team of two: one spins at the barrier while the other one, which is late, has no CPU: nobody is sampled."""
+    samples = [row("solve", work_ns=5, idleness_ns=1)]
+    found = account(samples, times(0, 0, 4, exact=False), ready_s=1)
+    assert (found.work_s, found.idleness_s, found.ready_s, found.stolen_s) == (5, 1, 1, 1)
+    assert found.accounted == pytest.approx(1)
+    assert samples[-1].metrics[STOLEN] == SECOND
+    found = account([row("solve", work_ns=5, idleness_ns=1)], times(0, 0, 4, exact=False), ready_s=0.1)
+    assert found.stolen_s == pytest.approx(0.1)  # no more than for so long: what is missing then is missing
+
+
 def test_more_threads_than_cores_are_not_counted_twice() -> None:
     """Four threads on two cores for a second."""
     found = account([row("solve", work_ns=2)], times(0, 0, 0, 0, 1), ready_s=2)

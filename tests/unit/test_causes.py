@@ -706,7 +706,10 @@ def test_a_rank_that_others_wait_for_is_named(runtime: str) -> None:
     """One rank reads the input and sends it to the others, which poll for it."""
     rows = [_rank("main solve", pid, 400) for pid in (10, 11, 12, 13)]
     rows += [_rank("main PMPI_BCAST", pid, 0, spin=300) for pid in (11, 12, 13)]
-    rows += [_rank("START LAUNCH", 5, 30, 2)]  # what starts them is no rank
+    launch = _rank("main", 5, 60)  # what starts them is no rank
+    rows.append(
+        replace(launch, path=(Frame("main", module="orterun"), Frame("loop", module="libevent.so.7")))
+    )
     (cause,) = found(*rows, _rank("main read_input", 10, 300, 1), runtime=runtime)
     assert (cause.kind, cause.function) == (Kind.SERIAL, "read_input")
     told = "one of 4 processes, t10 (pid 10), works here while the others wait for messages"
@@ -732,6 +735,16 @@ def test_one_rank_by_itself_waits_for_others(cores: int) -> None:
     )
     assert cause.lost_ns == pytest.approx(300e6 * cores) and "--children" in cause.remedy
     assert causes_of(rows, 1, "none") == []
+
+
+@pytest.mark.parametrize("kind", ["sync", "schedule"])
+def test_messages_are_no_barriers_and_locks(kind: str) -> None:
+    rows = [
+        row("main step PMPI_SENDRECV", 200, CORES, pid, pid=pid, overhead=kind) for pid in (10, 11, 12, 13)
+    ]
+    (cause,) = found(*balanced("main step compute"), *rows, runtime="mpi")
+    assert (cause.kind, cause.function) == (Kind.OVERHEAD, "step")
+    assert cause.what.endswith("is spent on sending and receiving messages") and "MPI_Isend" in cause.remedy
 
 
 def test_one_rank_that_hardly_waits_may_be_one_of_several() -> None:

@@ -19,7 +19,7 @@ from parprof.model import Frame, Interval, Origin, PathSample, ThreadState
 from profiles import frame, library
 
 CORES = 2
-_FOREIGN = re.compile(r"pthread_|GOMP_|usleep|sem_|read|std::|sync\.|lock_Py")
+_FOREIGN = re.compile(r"P?MPI_|ompi_|_gfortran|pthread_|GOMP_|usleep|sem_|read|std::|sync\.|lock_Py")
 
 
 def _frame(name: str) -> Frame:
@@ -531,6 +531,19 @@ def test_a_program_that_is_read_in_from_disk_before_it_runs(wait: str, told: boo
     for cause in causes:
         assert (cause.kind, cause.function, cause.lost_ns) == (Kind.STALL, "", pytest.approx(500e6))
         assert cause.what.startswith("nobody works for 0.25 s while files are read in")
+
+
+@pytest.mark.parametrize("name", ["PMPI_Init", "ompi_mpi_finalize", "_gfortran_caf_init", "MPI_Init_thread"])
+@pytest.mark.parametrize("stall", [400, 40])
+def test_mpi_takes_its_time_to_start(name: str, stall: float) -> None:
+    """Its ranks nap until all are there: nothing that the program could do better, and little of a run of seconds."""
+    causes = causes_of([*balanced(), row(f"main; {name}; [waits: sleep]", stall=stall)], CORES, "mpi", 1.0)
+    assert len(causes) == (stall == 400)
+    for cause in causes:
+        assert (cause.kind, cause.what) == (
+            Kind.STALL, "nobody works for 0.20 s (of 1.00) while MPI is started or ended"
+        )  # fmt: skip
+        assert cause.remedy.endswith("measure a longer one")
 
 
 @pytest.mark.parametrize("name", ["ar+0x58b0", "scan"])

@@ -34,7 +34,7 @@ def test_recognised_by_base_name(library: str, known: bool, polls: bool) -> None
     ("name", "kind"),
     [
         ("PMPI_Barrier", "sync"), ("MPI_Allreduce", "sync"), ("mpi_waitall_", "sync"), ("MPI_Init", "other"),
-        ("PMPI_Comm_split", "other"), ("opal_progress", "other"),
+        ("PMPI_Comm_split", "other"), ("opal_progress", "other"), ("ucs_callbackq_dispatch", "other"),
     ],
 )  # fmt: skip
 def test_kinds_of_overhead(name: str, kind: str) -> None:

@@ -84,23 +84,32 @@ def _overhead(site: LossSite, setting: Setting) -> Diagnosis | None:
     if not metrics.work_ns or metrics.overhead_ns < max(0.5 * lost_ns(metrics), least_ns):
         return None
     kinds: dict[str, float] = {}
-    locks = 0.0
+    locks = messages = 0.0
     for name, found in site.tally.runtime.items():
         kind, _, function = name.partition(":")
         kinds[kind] = kinds.get(kind, 0.0) + found.overhead_ns
         locks += found.overhead_ns * is_lock(function)
+        messages += found.overhead_ns * bool(_MESSAGES.match(function))
     if locks > 0.5 * metrics.overhead_ns:
         return lock_diagnosis(site, setting, "the lock itself takes")
     share = 100 * metrics.overhead_ns / metrics.work_ns
     most = max(kinds, key=lambda kind: kinds[kind], default="other")
     what, remedy = _TOO_FINE.get(most, _TOO_FINE["other"])
-    if most in ("schedule", "other") and setting.is_openmp:
+    if messages > 0.5 * metrics.overhead_ns:
+        what, remedy = _TOO_MUCH_SENT
+    elif most in ("schedule", "other") and setting.is_openmp:
         remedy = "larger chunks: schedule(dynamic, 64), say, or schedule(static)"
     elif most == "create" and setting.is_openmp:
         remedy = "larger pieces: a cut-off for tasks (if or final), or one parallel region around the loop"
     return Diagnosis(Kind.OVERHEAD, f"{share:.0f} % of its CPU time is spent {what}", remedy)
 
 
+_MESSAGES = re.compile(r"P?MPI_|p?mpi_[a-z]\w*_\Z")
+_TOO_MUCH_SENT = (
+    "on sending and receiving messages",
+    "fewer and smaller messages (what many processes need once a step, in one), or such that are under way beside the "
+    "computation (MPI_Isend, MPI_Iallreduce)",
+)
 _TOO_FINE = {
     "create": (
         "on creating tasks, regions or threads",

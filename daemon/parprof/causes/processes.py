@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.evidence import Place, Tally
+from parprof.causes.ownership import Owner
 from parprof.causes.shares import MOSTLY, many_processes
 from parprof.causes.sites import LossSite, alone, is_single, knows_threads
 from parprof.metrics import STOLEN, Metrics
@@ -12,6 +13,8 @@ _MOST = 0.6
 """Of the idleness at a place: who has so much of it is the one to name."""
 _ALONE = 0.5
 """Of its time: so long at least it works by itself."""
+_RANK_ALONE = 0.6
+"""The same where the others are known to poll for messages meanwhile."""
 _TAKES_PART = 0.02
 """Of the CPU time of a job: a process that had less is none of its ranks."""
 _WAITED = 0.1
@@ -55,7 +58,7 @@ def lone_rank(site: LossSite, setting: Setting) -> Diagnosis | None:
     tally = site.tally
     if not setting.is_mpi or not knows_threads(tally) or not is_single(tally, setting.cores):
         return None
-    if alone(tally.metrics, setting.cores) < MOSTLY:
+    if alone(tally.metrics, setting.cores) < _RANK_ALONE:
         return None
     whole = site.place
     while whole.parent is not None:
@@ -78,6 +81,8 @@ def ranks_of(root: Place) -> dict[int, Metrics]:
     """What each rank of an MPI program had, without what starts them, which runs none of the program's code."""
     found: dict[int, Metrics] = {}
     for place in root.children.values():
+        if place.owner is not Owner.PROGRAM:
+            continue
         for pid, metrics in metrics_of_processes(place.all).items():
             found.setdefault(pid, Metrics()).add(metrics)
     least = _TAKES_PART * sum(map(_cpu_ns, found.values()))

@@ -54,6 +54,8 @@ _TIMED_REMEDY = (
     "thread waits for"
 )
 """Calls that wait for either: nobody sees which of the two it was."""
+_MPI_STARTS = re.compile(r"(?i)(?:p?mpi|ompi(?:_mpi)?|gfortran_caf)_(?:init|finali[sz]e)")
+_MPI_STARTS_REMEDY = "that is once a run: measure a longer one"
 _CALL = re.compile(r"[a-z]\w{,23}")
 """A name as calls of the C library have them; others are left out of the sentence."""
 _SPIN_ALONE = Diagnosis(
@@ -73,6 +75,9 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
         # who spins waits for a thread, and that is found to work at none of its samples, or has no core
         return BUSY_MACHINE if _may_lack_cores(site, setting) else _SPIN_ALONE
     call, kind = wait_of(innermost)
+    if setting.is_mpi and _MPI_STARTS.match(call):
+        told = f"nobody works for {elapsed_of(metrics.stall_ns, setting)} while MPI is started or ended"
+        return Diagnosis(Kind.STALL, told, _MPI_STARTS_REMEDY, is_likely=False)
     what, remedy = _waited_for(call, kind)
     # all are on their way through a barrier, to sleep or just woken: more often than not others had the cores
     at_barrier = setting.runtime != "none" and is_barrier(call)

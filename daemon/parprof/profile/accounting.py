@@ -161,6 +161,9 @@ def settle(
         more.append(PathSample(OTHERS, Metrics.of({STOLEN: unseen_ns}), origin))
     charged_ns = sum(_sum([*mine, *more], one) for one in (WORK, PROFILING, IDLENESS, STOLEN))
     nobodys_ns, others_ns = _settle_stall(known, stolen_stall_ns, charged_ns + ready_ns, mine, spun, glimpsed)
+    if not (times.exact or known.ticked):
+        found_ns = nobodys_ns + others_ns + sum(_sum(mine, one) for one in (STALL, OUTSIDE))
+        others_ns += _unseen_guessed_ns(times, cores, ready_ns, charged_ns + ready_ns + found_ns)
     for path, metric, ns in ((NOBODY, STALL, nobodys_ns), (OTHERS, STOLEN, others_ns)):
         if ns:
             more.append(PathSample(path, Metrics.of({metric: ns}), origin))
@@ -291,6 +294,13 @@ def _unseen_stolen_ns(known: JobTime, ready_ns: float, mine: Sequence[PathSample
         while_working_ns = cores * (times.elapsed_ns - times.idle_ns)
         unseen_ns = min(unseen_ns, while_working_ns - worked_ns - ready_ns - charged_ns)
     return max(unseen_ns, 0.0)
+
+
+def _unseen_guessed_ns(times: ScopeTimes, cores: float, ready_ns: float, known_ns: float) -> float:
+    """The same where n_w is known at samples only: what is left, as far as threads that work had no CPU meanwhile."""
+    left_ns = max(cores * times.elapsed_ns - known_ns, 0.0)
+    unseen_ns = min(left_ns, (cores - 1) * ready_ns)
+    return unseen_ns if unseen_ns > _NEGLIGIBLE * cores * times.elapsed_ns else 0.0
 
 
 def _settle_stall(

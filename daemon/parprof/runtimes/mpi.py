@@ -34,3 +34,4 @@ class Mpi(Agent):
     poll_functions = tuple(f"ompi_request_default_wait{of}" for of in ("", "_any", "_all", "_some"))
     functions = re.compile(r"(?:P?MPI_[A-Z]\w+|p?mpi_[a-z]\w*_)\Z")
     synchronize = re.compile(r"(?i)p?mpi_(?!init|finalize|comm_|type_|file_|win_(?:create|allocate))")
+    schedule = re.compile(r"(?!)")
