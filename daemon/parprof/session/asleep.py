@@ -55,6 +55,8 @@ class Sleepers:
         self._targets = targets
         self._builder = builder
         self._found: dict[SampleKey, Asleep] = {}
+        self._begins: dict[str, int] = {}
+        """Where functions of the kernel are that they sleep in."""
 
     def look(self, unended: Facts) -> None:
         """Find out where those sleep of whose waits no place is known, the longest first."""
@@ -67,25 +69,32 @@ class Sleepers:
             found = _look_at(self._targets[key.image], key.tid, self._builder)
             if found is not None:
                 self._found[key] = found
+        if self._found:
+            names = {name for one in self._found.values() for name, _ in one.kernel}
+            self._begins = addresses_of(names)
 
     def placed(self, unended: Facts, stacks: StackTable) -> Facts:
         """The same facts with these places. The stacks go to the others."""
-        if not self._found:
-            return unended
-        begins = addresses_of({name for one in self._found.values() for name, _ in one.kernel})
         out = {key: count for key, count in unended.items() if key not in self._found}
         for key, one in self._found.items():
-            out[_placed(key, one, begins, stacks)] = unended[key]
+            out[self._placed(key, one, stacks)] = unended[key]
         return out
 
-    def stall(self, image: int, took_ns: int, stacks: StackTable) -> Facts:
-        """All of that time nobody worked in the scope of an image: it is who keeps the others asleep that has it."""
-        those = {key: one for key, one in self._found.items() if one.target.scope.number == image}
+    def stall(self, scope: int, took_ns: int, stacks: StackTable) -> Facts:
+        """All of that time nobody worked in a scope: it is who keeps the others asleep that has it."""
+        those = {key: one for key, one in self._found.items() if one.target.scope.number == scope}
         if not those:
             return {}
         key, one = min(those.items(), key=lambda pair: _rank(pair[1]))
-        begins = addresses_of({name for name, _ in one.kernel})
-        return {_placed(key._replace(state=ThreadState.STALLED), one, begins, stacks): Count(1, took_ns)}
+        return {self._placed(key._replace(state=ThreadState.STALLED), one, stacks): Count(1, took_ns)}
+
+    def _placed(self, key: SampleKey, one: Asleep, stacks: StackTable) -> SampleKey:
+        begins = self._begins
+        kernel = [begins[name] + offset for name, offset in one.kernel if name in begins]
+        packed = struct.pack(f"<{len(kernel)}Q", *kernel)
+        below = _put(RawStack(packed, _KERNEL_END, b"", 0, 0), stacks) if kernel else 0
+        epoch = one.target.mapped.maps.epoch
+        return wait_key(key.state, key.image, key.tid, _put(one.user, stacks), below, 0, epoch)
 
 
 def _rank(one: Asleep) -> tuple[bool, bool, bool]:
@@ -94,17 +103,9 @@ def _rank(one: Asleep) -> tuple[bool, bool, bool]:
     return kind.is_for_threads, kind.is_outside, one.tid != one.target.process.pid
 
 
-def _placed(key: SampleKey, one: Asleep, begins: Mapping[str, int], stacks: StackTable) -> SampleKey:
-    kernel = [begins[name] + offset for name, offset in one.kernel if name in begins]
-    user = _put(one.user, stacks)
-    packed = struct.pack(f"<{len(kernel)}Q", *kernel)
-    below = _put(RawStack(packed, _KERNEL_END, b"", 0, 0), stacks) if kernel else 0
-    epoch = one.target.mapped.maps.epoch
-    return wait_key(key.state, key.image, key.tid, user, below, 0, epoch)
-
-
 def _put(stack: RawStack, stacks: StackTable) -> int:
-    digest = int.from_bytes(hashlib.blake2b(stack.native, digest_size=8).digest(), "little") or 1
+    hashed = hashlib.blake2b(bytes([stack.end]) + stack.native, digest_size=8).digest()
+    digest = int.from_bytes(hashed, "little") or 1
     if digest not in stacks:
         stacks.put(digest, stack)
     return digest
@@ -135,8 +136,10 @@ def _kernel_frames(lines: Iterable[str]) -> Iterable[tuple[str, int]]:
 def _walked(load_map: LoadMap, builder: TableBuilder, pc: int, sp: int) -> RawStack:
     def rule_at(address: int) -> int | None:
         found = load_map.find(address)
-        table = builder.table(found[0]) if found is not None else None
-        return table.rule(found[1]) if found is not None and table is not None and table.count else None
+        if found is None or found[0].elf is None:
+            return None
+        table = builder.table(found[0])
+        return table.rule(found[1]) if table is not None and table.count else None
 
     fd = os.open(f"/proc/{load_map.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
 
