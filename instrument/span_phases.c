@@ -130,15 +130,16 @@ static void add_bound(struct prof *prof)
 
 /* What one phase of an outermost region adds to the program's: it takes no less than its longest path, its work
  * divided by the cores that the team can use, and the hold time of any lock. */
-static void add_to_record(struct team *team, struct phase *phase, uint64_t length, bool is_last)
+static void add_to_record(struct team *team, struct phase *phase, uint32_t site, uint64_t length, bool is_last)
 {
 	struct prof *path = &phase->group.best_prof;
 	struct prof_entry *entries = prof_entries(path);
 	uint32_t cores = team->size;
 	struct hold hold = span_longest_hold(&phase->holds);
-	uint64_t even, least;
+	uint64_t even, least, alone;
 
 	begin_update();
+	alone = span_record->sites[site].bound;
 	/* members of nested teams may use the other cores; and a team may be larger than the cores */
 	if (span_record->threads && (atomic_load(&team->has_nested) || cores > span_record->threads))
 		cores = span_record->threads;
@@ -170,7 +171,9 @@ static void add_to_record(struct team *team, struct phase *phase, uint64_t lengt
 	}
 	least = length > even ? length : even;
 	least = hold.cycles > least ? hold.cycles : least;
-	span_record->scheduled += phase->busiest > least ? phase->busiest : least;
+	/* the first thread's code between others' threads is serial code of the record, whose bound the reader adds */
+	alone = team->is_posix ? span_record->sites[site].bound - alone : 0;
+	span_record->scheduled += (phase->busiest > least ? phase->busiest : least) - alone;
 	span_root.c += length;
 	if (team->size > span_record->widest_team)
 		span_record->widest_team = team->size;
@@ -200,7 +203,7 @@ void span_phase_finish(struct team *team, struct phase *phase, uint32_t site, bo
 	rename_pending(&phase->group.best_prof, site);
 	rename_pending(&phase->work, site);
 	if (team->parent->is_root) {
-		add_to_record(team, phase, length, is_last);
+		add_to_record(team, phase, site, length, is_last);
 	} else {
 		team->parent->c += length;
 		prof_union(&team->parent->prof, &phase->group.best_prof);

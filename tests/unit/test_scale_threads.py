@@ -29,6 +29,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("leaves", 12.5, 6, 6),
         ("ends", 11.5, 5, 5),
         ("joins", 6.5, 4, 4),
+        ("idles", 2.5, 2.5, 2.5),
     ],
 )
 def test_the_span_of_threads(directory: Path, form: str, work: float, span: float, bound: float) -> None:
@@ -37,6 +38,9 @@ def test_the_span_of_threads(directory: Path, form: str, work: float, span: floa
     assert round(record.work_s * 1e9) == work * N
     assert round(record.span_s * 1e9) == span * N
     assert round(record.bound_s * 1e9) == bound * N
+    # the test's clock stands still in the runtime; code of the first thread alone is in the phase of the threads, too
+    serial_s = sum(site.bound_s for site in sites(record, SiteKind.SERIAL))
+    assert round((record.scheduled_s + serial_s) * 1e9) == bound * N
     assert record.flags & Flag.CLOSED and not record.flags & Flag.INSIDE
     (thread,) = sites(record, SiteKind.THREAD)
     assert thread.count == 4
