@@ -20,6 +20,7 @@
  *   INPUT_TICKS()           a clock; 0 if there is none
  *   INPUT_GROW(bytes)       make the record file longer by so much, of zeros; true if that worked
  *   INPUT_DESCRIBE(thread, routine)   write the routine's rows
+ *   INPUT_BLOCKS_OF(thread)   basic blocks that the running thread has executed; if not defined, `blocks` of the slot
  *   INPUT_LOCK(), INPUT_UNLOCK()      around what threads share apart from stamps
  */
 #ifndef PARPROF_INPUT_ALGORITHM_H
@@ -29,12 +30,14 @@
 #include "input_shadow.h"
 
 enum {
-    INPUT_MAX_DEPTH = 1 << 20,
     INPUT_FIRST_KEYS = 1 << 10,
     INPUT_EXACT_POINTS = 1 << 16, /* of a slot, before sizes are rounded */
     INPUT_ROUNDED_BITS = 7,
 };
 
+#ifndef INPUT_BLOCKS_OF
+#define INPUT_BLOCKS_OF(thread) ((thread)->blocks)
+#endif
 #define INPUT_OTHER_STACK (8ull << 20) /* addresses that far apart are on two stacks */
 #define INPUT_TEXT_KEY UINT64_MAX      /* "size" of rows that are no points */
 
@@ -42,7 +45,6 @@ enum {
 
 static inline void input_count_induced(struct input_thread *thread, struct input_frame *top, uint32_t stamp)
 {
-    top->trms++;
     if (stamp >= INPUT_KERNEL) {
         top->external++;
         thread->totals->external++;
@@ -52,38 +54,65 @@ static inline void input_count_induced(struct input_thread *thread, struct input
     }
 }
 
-/* A read that may count: procedure read of the paper's figure 11. */
-static INPUT_APART void input_read_counts(struct input_thread *thread, struct input_last *last, uint64_t at,
-                                         uint32_t stamp)
+/* A first access, by a read. The result is the activation that had accessed the cell before; null if none had. */
+static inline struct input_frame *input_count_first(struct input_thread *thread, struct input_last *last, uint64_t at)
 {
-    struct input_frame *top = &thread->frames[thread->depth];
-    int is_known = last->when[at] >= thread->born, is_first = last->when[at] < top->started, is_induced = 0;
+    uint32_t when = last->when[at];
+    struct input_frame *ancestor = when >= thread->born ? input_ancestor(thread, when) : 0;
 
-    /* What was seen lies in memory of its own, and whose a stamp is in a table: only where it matters. */
-    if (stamp >> INPUT_BLOCK_SHIFT != thread->stamp_block && !(last->seen[at] == stamp && is_known)) {
-        is_induced = stamp && !input_is_own(thread, stamp);
-        if (last->seen[at] != stamp)
-            last->seen[at] = stamp;
-    }
-    if (is_first) {
-        struct input_frame *ancestor = is_known ? input_ancestor(thread, last->when[at]) : 0;
+    last->when[at] = thread->clock;
+    thread->frames[thread->depth].rms++;
+    if (ancestor)
+        ancestor->rms--;
+    return ancestor;
+}
 
-        top->rms++;
-        if (ancestor)
-            ancestor->rms--;
-        if (!is_induced) {
-            top->trms++;
-            if (ancestor)
-                ancestor->trms--;
-            else
-                thread->totals->first++;
-        }
-        last->when[at] = thread->clock;
+/* A read of what perhaps another thread wrote, or the kernel. */
+static INPUT_APART void input_read_new(struct input_thread *thread, struct input_last *last, uint64_t at,
+                                       uint32_t stamp)
+{
+    struct input_frame *top = &thread->frames[thread->depth], *ancestor;
+    int is_induced = stamp && !input_is_own(thread, stamp);
+
+    if (last->seen[at] != stamp)
+        last->seen[at] = stamp;
+    if (last->when[at] < top->started) {
+        ancestor = input_count_first(thread, last, at);
+        if (is_induced && ancestor)
+            ancestor->beyond++;
+        else if (!is_induced && !ancestor)
+            thread->totals->first++;
+    } else if (is_induced) {
+        top->beyond++;
     }
     if (is_induced) {
         input_show(stamp);
         input_count_induced(thread, top, stamp);
     }
+}
+
+/* Whether the cell is as the thread wrote or last read it. What it read lies in memory of its own: only if need be. */
+static inline int input_is_seen(const struct input_thread *thread, const struct input_last *last, uint64_t at,
+                                uint32_t stamp)
+{
+    return INPUT_LIKELY(stamp >> INPUT_BLOCK_SHIFT == thread->stamp_block) || stamp == last->seen[at];
+}
+
+/* A read that counts: procedure read of the paper's figure 11. */
+static inline void input_read_counts(struct input_thread *thread, struct input_last *last, uint64_t at, uint32_t stamp)
+{
+    uint32_t when = last->when[at];
+
+    if (INPUT_UNLIKELY(when >= thread->top_started || !input_is_seen(thread, last, at, stamp) || when < thread->born))
+        input_read_new(thread, last, at, stamp);
+    else
+        input_count_first(thread, last, at);
+}
+
+static INPUT_APART void input_read_counts_one(struct input_thread *thread, struct input_last *last, uint64_t at,
+                                              uint32_t stamp)
+{
+    input_read_counts(thread, last, at, stamp);
 }
 
 static INPUT_APART void input_write_there(struct input_thread *thread, uint32_t *place, struct input_last *last,
@@ -107,7 +136,14 @@ static INPUT_APART void input_touch(struct input_thread *thread, uint64_t cell, 
     if (is_write)
         input_write_there(thread, place, last, input_in_region(cell));
     else
-        input_read_counts(thread, last, input_in_region(cell), __atomic_load_n(place, __ATOMIC_RELAXED));
+        input_read_counts_one(thread, last, input_in_region(cell), __atomic_load_n(place, __ATOMIC_RELAXED));
+}
+
+/* Accesses to two cells, at the end of a region or the first to one. */
+static INPUT_APART void input_touch_pair(struct input_thread *thread, uint64_t cell, int is_write)
+{
+    input_touch(thread, cell, is_write);
+    input_touch(thread, cell + 1, is_write);
 }
 
 /*
@@ -118,40 +154,92 @@ static inline void input_read_cell(struct input_thread *thread, uint64_t cell)
 {
     uint64_t at = input_in_region(cell), region = input_region(cell);
     struct input_last *last;
-    uint32_t *stamps, stamp;
+    uint32_t stamp;
 
     if (INPUT_UNLIKELY(region >= INPUT_REGIONS))
         return;
-    stamps = __atomic_load_n(&input.stamps[region], __ATOMIC_ACQUIRE);
-    last = thread->last[region];
-    if (INPUT_UNLIKELY(!stamps || !last)) {
+    last = thread->here[region].last;
+    if (INPUT_UNLIKELY(!last)) {
         input_touch(thread, cell, 0);
         return;
     }
-    stamp = __atomic_load_n(&stamps[at], __ATOMIC_RELAXED);
-    if (INPUT_LIKELY(last->when[at] >= thread->top_started &&
-                     (stamp >> INPUT_BLOCK_SHIFT == thread->stamp_block || stamp == last->seen[at])))
+    stamp = __atomic_load_n(&thread->here[region].stamps[at], __ATOMIC_RELAXED);
+    if (INPUT_LIKELY(last->when[at] >= thread->top_started && input_is_seen(thread, last, at, stamp)))
         return;
-    input_read_counts(thread, last, at, stamp);
+    input_read_counts_one(thread, last, at, stamp);
 }
 
 static inline void input_write_cell(struct input_thread *thread, uint64_t cell)
 {
     uint64_t at = input_in_region(cell), region = input_region(cell);
     struct input_last *last;
-    uint32_t *stamps;
 
     if (INPUT_UNLIKELY(region >= INPUT_REGIONS))
         return;
-    stamps = __atomic_load_n(&input.stamps[region], __ATOMIC_ACQUIRE);
-    last = thread->last[region];
-    if (INPUT_UNLIKELY(!stamps || !last || __atomic_load_n(&thread->is_shown, __ATOMIC_RELAXED))) {
+    last = thread->here[region].last;
+    if (INPUT_UNLIKELY(!last || __atomic_load_n(&thread->is_shown, __ATOMIC_RELAXED))) {
         input_touch(thread, cell, 1);
         return;
     }
-    __atomic_store_n(&stamps[at], thread->stamp, __ATOMIC_RELAXED);
+    __atomic_store_n(&thread->here[region].stamps[at], thread->stamp, __ATOMIC_RELAXED);
     if (last->when[at] < thread->top_started)
         last->when[at] = thread->clock;
+}
+
+static INPUT_APART void input_read_counts_pair(struct input_thread *thread, struct input_last *last, uint64_t at,
+                                               const uint32_t *stamps)
+{
+    for (uint64_t end = at + 2; at < end; at++) {
+        uint32_t stamp = __atomic_load_n(&stamps[at], __ATOMIC_RELAXED);
+
+        if (!(last->when[at] >= thread->top_started && input_is_seen(thread, last, at, stamp)))
+            input_read_counts(thread, last, at, stamp);
+    }
+}
+
+/* Two cells, one after the other: what code with vectors reads. */
+static inline void input_read_pair(struct input_thread *thread, uint64_t cell)
+{
+    uint64_t at = input_in_region(cell), region = input_region(cell);
+    const uint32_t *stamps;
+    struct input_last *last;
+
+    if (INPUT_UNLIKELY(region >= INPUT_REGIONS))
+        return;
+    last = thread->here[region].last;
+    if (INPUT_UNLIKELY(!last || at == INPUT_REGION_CELLS - 1)) {
+        input_touch_pair(thread, cell, 0);
+        return;
+    }
+    stamps = thread->here[region].stamps;
+    if (INPUT_LIKELY(last->when[at] >= thread->top_started && last->when[at + 1] >= thread->top_started &&
+                     input_is_seen(thread, last, at, __atomic_load_n(&stamps[at], __ATOMIC_RELAXED)) &&
+                     input_is_seen(thread, last, at + 1, __atomic_load_n(&stamps[at + 1], __ATOMIC_RELAXED))))
+        return;
+    input_read_counts_pair(thread, last, at, stamps);
+}
+
+static inline void input_write_pair(struct input_thread *thread, uint64_t cell)
+{
+    uint64_t at = input_in_region(cell), region = input_region(cell);
+    uint32_t *stamps, stamp;
+    struct input_last *last;
+
+    if (INPUT_UNLIKELY(region >= INPUT_REGIONS))
+        return;
+    last = thread->here[region].last;
+    if (INPUT_UNLIKELY(!last || at == INPUT_REGION_CELLS - 1 || __atomic_load_n(&thread->is_shown, __ATOMIC_RELAXED))) {
+        input_touch_pair(thread, cell, 1);
+        return;
+    }
+    stamps = thread->here[region].stamps;
+    stamp = thread->stamp;
+    __atomic_store_n(&stamps[at], stamp, __ATOMIC_RELAXED);
+    __atomic_store_n(&stamps[at + 1], stamp, __ATOMIC_RELAXED);
+    if (last->when[at] < thread->top_started)
+        last->when[at] = thread->clock;
+    if (last->when[at + 1] < thread->top_started)
+        last->when[at + 1] = thread->clock;
 }
 
 static inline void input_read(struct input_thread *thread, uint64_t address, uint64_t bytes)
@@ -418,7 +506,8 @@ static inline struct input_point *input_point_of(struct input_thread *thread, co
 static inline void input_add_activation(struct input_thread *thread, const struct input_frame *frame, uint64_t blocks,
                                         uint64_t ticks, int is_unfinished)
 {
-    uint64_t trms = frame->trms > 0 ? frame->trms : 0, rms = frame->rms > 0 ? frame->rms : 0;
+    int64_t both = frame->rms + frame->beyond;
+    uint64_t rms = frame->rms > 0 ? frame->rms : 0, trms = both > 0 ? both : 0;
     struct input_point *point = input_point_of(thread, frame, trms, rms);
 
     if (INPUT_UNLIKELY(!point)) {
@@ -482,8 +571,8 @@ static inline void input_push(struct input_thread *thread, uint64_t routine, uin
     frame->routine = routine;
     frame->started = thread->top_started = ++thread->clock;
     frame->stack = stack;
-    frame->rms = frame->trms = frame->induced = frame->external = 0;
-    frame->blocks = thread->blocks;
+    frame->rms = frame->beyond = frame->induced = frame->external = 0;
+    frame->blocks = INPUT_BLOCKS_OF(thread);
     frame->called_blocks = frame->called_ticks = 0;
     frame->is_hidden = thread->is_hidden = is_hidden;
     if (INPUT_UNLIKELY(input.has_contexts))
@@ -494,12 +583,12 @@ static inline void input_push(struct input_thread *thread, uint64_t routine, uin
 static inline void input_pop(struct input_thread *thread, int is_unfinished)
 {
     struct input_frame *frame = &thread->frames[thread->depth], *caller = frame - 1;
-    uint64_t blocks = thread->blocks - frame->blocks, ticks = INPUT_TICKS() - frame->ticks;
+    uint64_t blocks = INPUT_BLOCKS_OF(thread) - frame->blocks, ticks = INPUT_TICKS() - frame->ticks;
 
     if (!frame->is_hidden)
         input_add_activation(thread, frame, blocks, ticks, is_unfinished);
     caller->rms += frame->rms;
-    caller->trms += frame->trms;
+    caller->beyond += frame->beyond;
     caller->induced += frame->induced;
     caller->external += frame->external;
     caller->called_blocks += frame->is_hidden ? frame->called_blocks : blocks;
@@ -562,9 +651,7 @@ static INPUT_SLOW struct input_thread *input_take_slot(void)
         if (!input.slots[at]->is_used)
             thread = input.slots[at];
     if (!thread && input.n_slots < INPUT_MAX_SLOTS && (thread = INPUT_MAP(sizeof *thread))) {
-        thread->frames = INPUT_MAP(INPUT_MAX_DEPTH * sizeof *thread->frames);
-        thread->last = INPUT_MAP(INPUT_REGIONS * sizeof *thread->last);
-        if (thread->frames && thread->last && input_more_keys(thread)) {
+        if (input_more_keys(thread)) {
             thread->slot = input.n_slots;
             input.slots[input.n_slots] = thread;
             __atomic_store_n(&input.n_slots, input.n_slots + 1, __ATOMIC_RELEASE);

@@ -27,6 +27,7 @@ enum {
     INPUT_PAGE_BYTES = 4096,
     INPUT_BLOCKS = 1 << 17,
     INPUT_MAX_SLOTS = 1 << 12,
+    INPUT_MAX_DEPTH = 1 << 20,
 };
 
 #ifndef INPUT_BLOCK_SHIFT
@@ -49,10 +50,16 @@ struct input_last {
     uint32_t seen[INPUT_REGION_CELLS]; /* the stamp that it last read there, if it was another's */
 };
 
+/* A region as a thread comes by it. */
+struct input_here {
+    uint32_t *stamps;        /* there where `last` is */
+    struct input_last *last; /* null: the thread has not touched it */
+};
+
 struct input_frame {
     uint64_t routine;
     uint64_t stack; /* address on the stack: lower ones are calls from here */
-    int64_t rms, trms, induced, external; /* partial */
+    int64_t rms, beyond, induced, external; /* partial; beyond: trms - rms, so that most first reads change one sum */
     uint64_t blocks, ticks;               /* at its start */
     uint64_t called_blocks, called_ticks; /* of what it called */
     uint32_t started;                     /* the thread's clock */
@@ -66,9 +73,8 @@ struct input_thread {
     uint32_t clock;       /* counts the thread's activations */
     uint32_t born;        /* the clock when this thread took the slot */
     uint32_t depth; /* frames[depth] is the top one; frames[0] stands for all that no known routine calls */
-    struct input_last **last; /* by region */
+    uint32_t stamp_block; /* of the stamps of its writes */
     uint64_t blocks;
-    struct input_frame *frames;
     uint32_t skipped; /* calls that have no frame */
     uint32_t is_hidden;
     uint32_t is_busy; /* in one of our own slow functions: a signal handler must not come in too */
@@ -80,8 +86,10 @@ struct input_thread {
     struct input_totals *totals;
     /* what other threads look at lies apart from what changes all the time */
     uint32_t stamp __attribute__((aligned(64))); /* of its writes */
-    uint32_t stamp_block;
     uint32_t is_shown; /* others have read the stamp */
+    /* within it, so that no access has to look where they are */
+    struct input_frame frames[INPUT_MAX_DEPTH] __attribute__((aligned(64)));
+    struct input_here here[INPUT_REGIONS]; /* by region */
 } __attribute__((aligned(64)));
 
 static struct {
@@ -149,9 +157,12 @@ static inline uint32_t *input_stamp_of(uint64_t cell)
 /* The region's. Only for cells whose `input_stamp_of` is there. */
 static inline struct input_last *input_last_of(struct input_thread *thread, uint64_t cell)
 {
-    struct input_last **place = &thread->last[input_region(cell)], *leaf = *place;
+    struct input_here *here = &thread->here[input_region(cell)];
 
-    return INPUT_LIKELY(leaf != 0) ? leaf : input_leaf((void **)place, sizeof *leaf);
+    if (INPUT_LIKELY(here->last != 0))
+        return here->last;
+    here->stamps = input.stamps[input_region(cell)];
+    return input_leaf((void **)&here->last, sizeof *here->last);
 }
 
 /* ---- stamps ---- */
@@ -192,7 +203,7 @@ static INPUT_SLOW void input_next_stamp(struct input_thread *thread)
 
 static inline uint32_t input_blocks_between(uint32_t first, uint32_t last)
 {
-    return (last + (INPUT_BLOCKS - 1) - first) % (INPUT_BLOCKS - 1);
+    return last >= first ? last - first : last + (INPUT_BLOCKS - 1) - first;
 }
 
 /* Whether the thread itself wrote it, in this block of stamps or in an earlier one. */
@@ -221,20 +232,30 @@ static inline void input_show(uint32_t stamp)
 
 /* ---- the clock of a thread ---- */
 
-/* The latest pending activation that started no later than `when`; null if none did. */
-static inline struct input_frame *input_ancestor(const struct input_thread *thread, uint32_t when)
+/*
+ * The latest pending activation below the top one that started no later than `when`, where frames[0] did. It is looked
+ * for from the top in steps that double, and between the last two of them in halves: mostly it is one of the nearest.
+ */
+static inline struct input_frame *input_ancestor(struct input_thread *thread, uint32_t when)
 {
-    uint32_t low = 0, high = thread->depth + 1;
+    struct input_frame *frames = thread->frames;
+    uint32_t high = thread->depth, low = high, step;
 
-    while (low < high) {
+    for (step = 1; low; step *= 2) {
+        low = step < high ? high - step : 0;
+        if (frames[low].started <= when)
+            break;
+        high = low;
+    }
+    while (high > low + 1) {
         uint32_t middle = (low + high) / 2;
 
-        if (thread->frames[middle].started <= when)
-            low = middle + 1;
+        if (frames[middle].started <= when)
+            low = middle;
         else
             high = middle;
     }
-    return low ? &thread->frames[low - 1] : 0;
+    return &frames[low];
 }
 
 /*
@@ -247,14 +268,15 @@ static INPUT_SLOW void input_put_clock_back(struct input_thread *thread)
     uint32_t depth;
 
     for (region = 0; region < INPUT_REGIONS; region++) {
-        struct input_last *leaf = thread->last[region];
+        struct input_last *leaf = thread->here[region].last;
 
         for (at = 0; leaf && at < INPUT_REGION_CELLS; at++)
-            if (leaf->when[at]) {
-                struct input_frame *frame = input_ancestor(thread, leaf->when[at]);
-
-                leaf->when[at] = frame ? (uint32_t)(frame - thread->frames) + 1 : 0;
-            }
+            if (leaf->when[at] >= thread->top_started)
+                leaf->when[at] = thread->depth + 1;
+            else if (leaf->when[at] >= thread->frames[0].started)
+                leaf->when[at] = (uint32_t)(input_ancestor(thread, leaf->when[at]) - thread->frames) + 1;
+            else
+                leaf->when[at] = 0;
     }
     for (depth = 0; depth <= thread->depth; depth++)
         thread->frames[depth].started = depth + 1;
@@ -297,7 +319,7 @@ static INPUT_SLOW void input_forget(uint64_t address, uint64_t bytes)
             continue;
         input_zero(stamps + in_region, n);
         for (at = 0; at < n_slots; at++) {
-            struct input_last *leaf = input.slots[at]->last[region];
+            struct input_last *leaf = input.slots[at]->here[region].last;
 
             if (leaf) {
                 input_zero(leaf->when + in_region, n);
@@ -309,7 +331,7 @@ static INPUT_SLOW void input_forget(uint64_t address, uint64_t bytes)
 
 static void input_move_cell(struct input_thread *thread, uint64_t from, uint64_t to)
 {
-    struct input_last *source = thread->last[input_region(from)], *target;
+    struct input_last *source = thread->here[input_region(from)].last, *target;
     uint64_t at = input_in_region(from), there = input_in_region(to);
 
     if (!source || !(source->when[at] | source->seen[at]) || !(target = input_last_of(thread, to)))

@@ -47,26 +47,28 @@ static long raw(long number, long a, long b, long c, long d);
 static int grow_file(uint64_t bytes);
 static void describe(struct input_thread *thread, uint64_t routine);
 
+#define LOCAL __attribute__((tls_model("initial-exec")))
+static __thread uint64_t executed_blocks LOCAL; /* by this thread */
+
 #define INPUT_MAP(bytes) map_memory(bytes)
 #define INPUT_UNMAP(memory, bytes) raw(SYS_MUNMAP, (long)(memory), bytes, 0, 0)
 #define INPUT_DROP(memory, bytes) raw(SYS_MADVISE, (long)(memory), bytes, MADV_DONTNEED, 0)
 #define INPUT_TICKS() __rdtsc()
 #define INPUT_GROW(bytes) grow_file(bytes)
 #define INPUT_DESCRIBE(thread, routine) describe(thread, routine)
+#define INPUT_BLOCKS_OF(thread) executed_blocks
 #define INPUT_LOCK() pthread_mutex_lock(&input_mutex)
 #define INPUT_UNLOCK() pthread_mutex_unlock(&input_mutex)
 #include "input_algorithm.h"
 
 #define HOOK __attribute__((visibility("default"))) /* what programs call */
-#define LOCAL __attribute__((tls_model("initial-exec")))
 
 enum { PATH_BYTES = 512, NO_SLOT = 1, ENDED = 2, MAPPED_BYTES = INPUT_HEADER_BYTES + INPUT_MAX_ROWS * INPUT_ROW_BYTES };
 
 static __thread struct input_thread *mine LOCAL; /* null: none yet, or none to be had */
 static __thread int state LOCAL;
-static __thread uint64_t stray_blocks LOCAL; /* counted where there is no slot */
-static __thread uint64_t *blocks_of LOCAL;
 static int is_on;
+static int has_blocks; /* the program counts them */
 static char file_path[PATH_BYTES], program_path[4096];
 static pthread_key_t at_thread_end;
 static uint64_t ticks_per_second;
@@ -131,6 +133,8 @@ static void describe(struct input_thread *thread, uint64_t routine)
 {
     struct dl_find_object found;
 
+    if (executed_blocks)
+        has_blocks = 1;
     if (_dl_find_object((void *)routine, &found) || !found.dlfo_link_map) {
         input_routine_row(thread, routine, 0, routine, 1);
         return;
@@ -227,16 +231,6 @@ static int open_record(void)
     return input_begin(memory, INPUT_TSAN, getpid(), ticks_per_second, getenv("PARPROF_INPUT_CONTEXTS") != 0);
 }
 
-static int counts_blocks(void)
-{
-    uint32_t at;
-
-    for (at = 0; at < input.n_slots; at++)
-        if (input.slots[at]->blocks)
-            return 1;
-    return 0;
-}
-
 static void close_record(void)
 {
     struct input_header *header = input.header;
@@ -248,7 +242,7 @@ static void close_record(void)
         header->all_read_bytes = now.read - at_first.read;
         header->all_sent_bytes = now.sent - at_first.sent;
     }
-    if (!counts_blocks())
+    if (!has_blocks)
         input_flag(INPUT_NO_BLOCKS);
     __atomic_store_n(&header->state, INPUT_CLOSED, __ATOMIC_RELEASE);
 }
@@ -261,7 +255,6 @@ static void end_thread(void *slot)
         return;
     state = ENDED;
     mine = 0;
-    blocks_of = &stray_blocks;
     input_leave_slot(thread, 0);
 }
 
@@ -274,7 +267,6 @@ static void end_process(void)
     if (thread) {
         mine = 0;
         state = ENDED;
-        blocks_of = &stray_blocks;
         input_leave_slot(thread, 1);
     }
     close_record();
@@ -342,8 +334,6 @@ static INPUT_SLOW struct input_thread *new_thread(void)
     thread = input_take_slot();
     if (!thread)
         return 0;
-    thread->blocks += stray_blocks;
-    blocks_of = &thread->blocks;
     mine = thread;
     state = 0;
     pthread_setspecific(at_thread_end, thread);

@@ -39,6 +39,29 @@ def test_a_killed_program_is_marked_in_the_file(build: Any, how: str, tmp_path: 
     assert b"was killed (exit code 137)" in parprof("report", output).stdout
 
 
+NEW_PROCESSOR = """
+static volatile long cells[8] __attribute__((aligned(64)));
+__attribute__((noinline)) long three(void) { return cells[0] + cells[3] + cells[7]; }
+int main(void)
+{
+    long sum = 0;
+    for (int at = 0; at < 9; at++) sum += three();
+    __asm__ volatile("vpxord %zmm1, %zmm1, %zmm1"); /* AVX-512, which Valgrind has not */
+    return sum;
+}
+"""
+
+
+def test_an_instruction_that_valgrind_does_not_know_is_told(build: Any, tmp_path: Path) -> None:
+    """A program that was built for this very processor ends under Valgrind, and nowhere else."""
+    source = tmp_path / "new_processor.c"
+    source.write_text(NEW_PROCESSOR)
+    done = parprof("input", "-q", "--", build(source, "valgrind"))
+    assert done.returncode == 128 + signal.SIGILL
+    assert b"an instruction that Valgrind does not know" in done.stdout and b"-march=native" in done.stdout
+    assert b"three (new_processor.c" in done.stdout
+
+
 RUNS_ON = """
 #include <unistd.h>
 static volatile long cells[8] __attribute__((aligned(64)));

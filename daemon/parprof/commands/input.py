@@ -28,6 +28,10 @@ from parprof.kernel.byte_counts import ByteCounter
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 1.0
 _SHOW_SECONDS = 0.5
+_UNKNOWN_INSTRUCTION = (
+    "SIGILL: it trapped, or came to an instruction that Valgrind does not know, as of AVX-512 (-march=native): "
+    "build it for fewer (-march=x86-64-v3), or for --tool tsan"
+)
 
 
 class InputCommand:
@@ -224,6 +228,8 @@ def _collect(
         profile.note(f"stopped by signal {stopped_by}: {pending}")
     elif child.ended_by or (code > 128 and is_open):
         profile.note(f"the command was killed (exit code {code}): {pending}")
+        if child.ended_by == signal.SIGILL and own and own[-1].back_end is records.BackEnd.VALGRIND:
+            profile.note(_UNKNOWN_INSTRUCTION)
     elif own and not own[-1].is_closed:  # earlier ones: it became another program, which is counted, too
         profile.note(
             f"process {child.pid} did not come to its end (exit code {code}): it became a program that is not "
