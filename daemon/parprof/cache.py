@@ -13,6 +13,7 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
+from weakref import finalize
 
 from parprof.newfile import UNFINISHED, NewFile
 from parprof.untrusted import visible
@@ -96,6 +97,24 @@ def problems() -> list[str]:
     return list(_problems)
 
 
+class _Kept:
+    """A directory that is kept open for as long as this exists."""
+
+    def __init__(self, fd: int) -> None:
+        """Take over a directory's descriptor."""
+        self.fd = fd
+        self._was = os.fstat(fd)
+        finalize(self, os.close, fd)
+
+    def is_at(self, path: str) -> bool:
+        """Whether that is the directory there, and still nobody else's."""
+        try:
+            status = os.stat(path, follow_symlinks=False)
+        except OSError:
+            return False
+        return os.path.samestat(status, self._was) and own_alone(status)
+
+
 class DiskCache:
     """One subdirectory of the cache directory. What cannot be cached is not an error: see ``problem``."""
 
@@ -104,19 +123,34 @@ class DiskCache:
         self._subdirectory = subdirectory
         self._base = base
         self._max_bytes = max_bytes
+        self._kept: _Kept | None = None
         self.problem = ""
         """Why nothing is cached; empty if it is, or was not tried."""
 
-    def _directory(self, create: bool) -> int:
-        """A descriptor of the directory.
+    def _path(self) -> str:
+        try:
+            return os.fspath(self._base or cache_directory())
+        except RuntimeError as error:  # Path.home() of a user without one
+            raise OSError(0, str(error)) from error
+
+    def _to_read_from(self) -> int:
+        """The directory's descriptor, which stays open: a program of 250 libraries has 500 files looked for there.
 
         Raises:
             OSError: there is none, or others can write to it.
         """
-        try:
-            path = os.fspath(self._base or cache_directory())
-        except RuntimeError as error:  # Path.home() of a user without one
-            raise OSError(0, str(error)) from error
+        if self._kept is None or not self._kept.is_at(os.path.join(self._path(), self._subdirectory)):
+            self._kept = None
+            self._kept = _Kept(self._directory(create=False))
+        return self._kept.fd
+
+    def _directory(self, create: bool) -> int:
+        """A descriptor of the directory, which is the caller's.
+
+        Raises:
+            OSError: there is none, or others can write to it.
+        """
+        path = self._path()
         if create:
             os.makedirs(path, mode=0o755, exist_ok=True)
         above = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -144,7 +178,7 @@ class DiskCache:
     def open(self, name: str) -> int | None:
         """A descriptor to read a file, which the caller closes; None if it is not there."""
         try:
-            directory = self._directory(create=False)
+            directory = self._to_read_from()
         except OSError as error:
             self.note(error)
             return None
@@ -152,8 +186,6 @@ class DiskCache:
             fd = os.open(name, os.O_RDONLY | _OPEN, dir_fd=directory)
         except OSError:
             return None
-        finally:
-            os.close(directory)
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or not own_alone(status):
             os.close(fd)

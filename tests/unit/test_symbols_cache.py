@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,3 +224,25 @@ def test_size_of_one_file_is_bounded(program: Path, tmp_path: Path, monkeypatch:
         monkeypatch.setattr(symcache, "MAX_FILE", 4096)
         assert symcache.load(out.fileno()) is None
         assert not symcache.save(built, os.dup(out.fileno()))
+
+
+def test_a_directory_that_is_gone_or_another_is_not_read_on(tmp_path: Path) -> None:
+    """It is kept open, as hundreds of files are looked for there."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    cache = DiskCache("things", 1 << 20, one)
+    assert cache.read("a") is None
+    assert cache.write("a", b"first") and cache.read("a") == b"first"
+    one.rename(other)
+    assert cache.write("a", b"second") and cache.read("b") is None
+    shutil.rmtree(one)
+    assert cache.read("a") is None and cache.write("a", b"third") and cache.read("a") == b"third"
+    (one / "things").chmod(0o777)
+    assert cache.read("a") is None and "others than root and we can write" in cache.problem
+
+
+def test_its_directory_is_closed_with_it(tmp_path: Path) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    cache = DiskCache("things", 1 << 20, tmp_path)
+    assert cache.write("a", b"x") and cache.read("a") == b"x"
+    del cache
+    assert set(os.listdir("/proc/self/fd")) <= before
