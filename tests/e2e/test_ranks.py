@@ -27,7 +27,7 @@ def test_a_rank_that_polls_waits(program: str, tmp_path: Path) -> None:
     assert totals["idleness_s"] <= 0.8 * 1.15 and lost_s >= 0.8 * 0.85
     first = report["causes"][0]
     share = re.fullmatch(
-        r"one of 2 processes, ranks \(pid \d+\), does (\d+) % of the work here.*", first["what"]
+        rf"one of 2 processes, {program} \(pid \d+\), does (\d+) % of the work here.*", first["what"]
     )
     assert first["kind"] == "imbalance" and share, first
     assert int(share[1]) == pytest.approx(75, abs=4)
