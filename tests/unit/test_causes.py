@@ -343,7 +343,11 @@ def test_a_wait_is_named_by_its_call(name: str) -> None:
 
 def test_what_loses_by_overhead_is_no_serial_code_though_that_is_not_much() -> None:
     """One thread of several, hardly ever alone, spends a tenth of its time on locks that nobody else wants."""
-    query = [row("main query", 405, 4), row("main query", 10, 2), row("main query LOCK", 45, 4, overhead="sync")]
+    query = [
+        row("main query", 405, 4),
+        row("main query", 10, 2),
+        row("main query LOCK", 45, 4, overhead="sync"),
+    ]
     waits = row("main query READ [kernel]", 0, 4)
     waits.metrics[WAIT] = 1e8
     (cause,) = found(*balanced("main solve"), *query, waits)
