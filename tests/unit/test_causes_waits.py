@@ -291,6 +291,21 @@ def test_who_takes_a_lock_that_others_sleep_for_holds_it(begin: str) -> None:
     assert "pthread_rwlock_rdlock" in cause.what
 
 
+def test_a_lock_is_held_where_it_is_taken_not_in_all_that_its_thread_does() -> None:
+    """Readers go on for a while, so its thread is not quite alone."""
+    rows = [
+        row(f"{THREAD}; write_table; burn", 200, 1, 1),
+        row(f"{THREAD}; write_table; burn", 100, 2, 1),
+        row(f"{THREAD}; write_table; pthread_rwlock_wrlock", 5, 1, 1),
+        row(f"{THREAD}; write_table; pthread_rwlock_wrlock; [waits: lock]", tid=1, wait=80),
+        row(f"{THREAD}; burn", 20, 2, 1),
+        row("main; pthread_create; asker; look_up; burn", 120, 2, 2),
+        row("main; pthread_create; asker; look_up; pthread_rwlock_rdlock; [waits: lock]", tid=2, wait=210),
+    ]
+    (cause,) = found(*balanced(), *rows)
+    assert (cause.kind, cause.function) == (Kind.LOCK, "write_table")
+
+
 def test_the_function_that_takes_a_lock_is_named_not_what_runs_meanwhile() -> None:
     rows = []
     for tid in (1, 2):

@@ -232,6 +232,13 @@ def _where_locked(site: LossSite) -> Place:
     return site.place if most in holders else places[most]
 
 
+def _where_held(site: LossSite) -> Place:
+    """The function below a site that takes the lock, where what is lost is lost in there."""
+    taker = _where_locked(site)
+    is_below = any(place is site.place for place in taker.chain())
+    return taker if is_below and lost_ns(taker.all.metrics) >= _MOST_OF_LOCK * site.lost_ns else site.place
+
+
 def _locks_ns(tally: Tally) -> float:
     """How long threads slept for locks, or spent on them."""
     return sum(
@@ -244,6 +251,8 @@ def _locks_ns(tally: Tally) -> float:
 def _cause(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> tuple[Cause, float]:
     if diagnosis.kind is Kind.LOCK and site.region is not None and not is_single(site.tally, setting.cores):
         site.place = _where_locked(site)
+    elif diagnosis.kind is Kind.LOCK and is_single(site.tally, setting.cores):
+        site.place = _where_held(site)
     elif diagnosis.is_creators:
         site.place = task_waits(site.region and site.region.parent) or site.place
     function = site.function
