@@ -414,6 +414,7 @@ void span_give_up_threads(struct thread *self, uintptr_t address);
 void span_end_threads(struct thread *self);
 void span_forget_threads(void);
 
+void span_load(void);
 void *span_find_real(void **where, const char *name);
 void *span_find_beside(void **where, void *function, const char *name);
 

@@ -364,10 +364,10 @@ void span_doacross_unlock_chunks(struct doacross *loop)
 	spin_unlock(&loop->chunk_lock);
 }
 
-/* Chunks are dealt out in the order of the loop, each to the first thread that is through with its own. Which one that is
- * in a run on few cores is a matter of chance; here it is the one whose path is shortest. The last N - 1 chunks may be
- * under way. Those before must be over; if in this run they are not, they are nearly, as the later ones waited for them:
- * what they do behind their last post is left out then. */
+/* Chunks are dealt out in the order of the loop, each to the first thread that is through with its own. Which one that
+ * is in a run on few cores is a matter of chance; here it is the one whose path is shortest. The last N - 1 chunks may
+ * be under way. Those before must be over; if in this run they are not, they are nearly, as the later ones waited for
+ * them: what they do behind their last post is left out then. */
 static struct modelled *choose_thread(const struct doacross *loop)
 {
 	struct modelled *best = NULL;

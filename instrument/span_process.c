@@ -177,12 +177,19 @@ static void after_fork(void)
 	begin_process(flags, frequency);
 }
 
-__attribute__((constructor(101))) static void load(void)
+static bool is_loaded;
+
+/* Once. Libraries that the program is linked with are told that they are loaded before we are: one that asks for the
+ * number of processors then, or makes threads, is the first to call. */
+void span_load(void)
 {
 	const char *where = getenv("PARPROF_SPAN_DIR"), *threads = getenv("PARPROF_SPAN_THREADS");
 	enum span_clock kind;
 	uint64_t frequency;
 
+	if (is_loaded)
+		return;
+	is_loaded = true;
 	if (!where || strlen(where) >= sizeof(directory))
 		return;
 	strcpy(directory, where);
@@ -191,6 +198,11 @@ __attribute__((constructor(101))) static void load(void)
 	frequency = clock_choose(&kind);
 	begin_process(kind == CLOCK_BY_TEST ? SPAN_FAKE_CLOCK : kind == CLOCK_BY_SYSCALL ? SPAN_NO_RSEQ : 0, frequency);
 	pthread_atfork(NULL, NULL, after_fork);
+}
+
+__attribute__((constructor(101))) static void load(void)
+{
+	span_load();
 }
 
 __attribute__((destructor(101))) static void unload(void)
@@ -232,6 +244,7 @@ EXPORT int omp_get_num_procs(void)
 {
 	static void *real;
 
+	span_load();
 	if (threads_asked)
 		return (int)threads_asked;
 	return ((int (*)(void))span_real(&real, "omp_get_num_procs"))();
@@ -248,6 +261,7 @@ EXPORT int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *cpus)
 {
 	long got;
 
+	span_load();
 	if (!threads_asked) {
 		got = syscall(SYS_sched_getaffinity, pid, size, cpus);
 		if (got < 0)
@@ -267,6 +281,8 @@ EXPORT long sysconf(int name)
 {
 	static void *real;
 
+	if (name == _SC_NPROCESSORS_ONLN || name == _SC_NPROCESSORS_CONF)
+		span_load();
 	if (threads_asked && (name == _SC_NPROCESSORS_ONLN || name == _SC_NPROCESSORS_CONF))
 		return (long)threads_asked;
 	return ((long (*)(int))span_real(&real, "sysconf"))(name);

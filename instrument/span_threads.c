@@ -169,6 +169,7 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 	struct child *child;
 	int failure;
 
+	span_load();
 	if (!self->is_open || atomic_load(&is_given_up) || (self->frame != &span_root && !is_followed(self)) ||
 	    (self->frame == &span_root && live))
 		return call(thread, attributes, body, argument);

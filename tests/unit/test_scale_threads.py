@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from parprof.scale.record import Flag, SiteKind
-from scale_programs import run, sites
+from scale_programs import library, records_of, run, sites, variables
 
 N = 1000
 
@@ -50,3 +51,57 @@ def test_fewer_cores_than_threads(directory: Path) -> None:
     """On two cores the phase takes at least half its work: (10 + 0.5) / 2."""
     record = run(directory, 2, "span_threads", "triangle", str(N))
     assert round(record.bound_s * 1e9) == 2 * N + 10.5 * N / 2
+
+
+POOL = """
+#include <pthread.h>
+#include <unistd.h>
+
+extern void parprof_span_work(unsigned long units);
+static pthread_t worker;
+static long processors;
+
+static void *work(void *nothing)
+{
+	parprof_span_work(1000);
+	return nothing;
+}
+
+__attribute__((constructor)) static void start(void)
+{
+	processors = sysconf(_SC_NPROCESSORS_ONLN);
+	pthread_create(&worker, NULL, work, NULL);
+}
+
+long finish(void)
+{
+	pthread_join(worker, NULL);
+	return processors;
+}
+"""
+PROGRAM = """
+extern long finish(void);
+extern void parprof_span_work(unsigned long units);
+
+int main(void)
+{
+	parprof_span_work(400);
+	return finish() != 8;
+}
+"""
+
+
+def test_threads_that_a_library_makes_when_it_is_loaded(tmp_path: Path) -> None:
+    """OpenBLAS does, where a program is linked with it: that is before our library is told that it is loaded."""
+    pool, program, records = tmp_path / "libpool.so", tmp_path / "program", tmp_path / "records"
+    records.mkdir()
+    compiler = ["gcc", "-x", "c", "-", "-x", "none"]
+    command = [*compiler, "-shared", "-fPIC", "-o", str(pool)]
+    subprocess.run(command, input=POOL.encode(), check=True, timeout=120)
+    command = [*compiler, str(pool), str(library()), f"-Wl,-rpath,{tmp_path}", "-o", str(program)]
+    subprocess.run(command, input=PROGRAM.encode(), check=True, timeout=120)
+    subprocess.run([str(program)], env=variables(records, 8), check=True, timeout=60)
+    (record,) = records_of(records)
+    (thread,) = sites(record, SiteKind.THREAD)
+    assert (thread.count, round(thread.work_s * 1e9)) == (1, 1000)
+    assert (round(record.work_s * 1e9), round(record.span_s * 1e9)) == (1400, 1000)
