@@ -28,14 +28,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+def started(command: list[str]) -> subprocess.Popen[bytes]:
+    """A process that has its program's name: in the midst of exec it still has ours, and may be looked at then."""
+    child = subprocess.Popen(command)
+    comm = Path(f"/proc/{child.pid}/comm")
+    until(lambda: comm.read_text() == f"{command[0]}\n")
+    return child
+
+
 @pytest.fixture
 def pids() -> Iterator[list[int]]:
     """Real processes: the first four are wanted, the last one is not."""
     programs = [["sleep", "60"]] * 4 + [["tail", "-f", "/dev/null"]]
-    children = [subprocess.Popen(command) for command in programs]
-    for child in children:
-        comm = Path(f"/proc/{child.pid}/comm")
-        until(lambda comm=comm: comm.read_text() in ("sleep\n", "tail\n"))
+    children = [started(command) for command in programs]
     yield [child.pid for child in children]
     for child in children:
         child.kill()
@@ -91,7 +96,7 @@ def test_those_who_have_ended_make_room_in_the_list(
 ) -> None:
     monkeypatch.setattr(selection, "_MAX_CANDIDATES", 2)
     candidates = Candidates(SLEEPERS, max_processes=0)
-    child = subprocess.Popen(["sleep", "60"])
+    child = started(["sleep", "60"])
     for pid in (pids[0], child.pid):
         candidates.add(pid)
     clock.now_s += 1
