@@ -35,6 +35,7 @@ from parprof.calls.times import Times
 from parprof.calls.wanted import parse_wanted
 from parprof.errors import UsageError
 from parprof.files.dso import Dso
+from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfError, ElfFile
 from parprof.kernel.call_counts import (
     CALL_DEAR,
@@ -52,6 +53,7 @@ from parprof.kernel.engine import BpfKernel
 from parprof.metrics import Metrics
 from parprof.model import Frame, PathSample, ProcessInfo, Profile
 from parprof.probes.cheap_sites import ProbeSite
+from parprof.process.loadmap import LoadMap
 from parprof.runtimes import Agent
 from parprof.runtimes.cilk5 import Cilk5
 from parprof.runtimes.cilkplus import CilkPlus
@@ -228,6 +230,21 @@ def test_what_other_files_may_call_is_probed_at_its_entry(tmp_path: Path) -> Non
     subprocess.run([*COMPILE, "c", "-", "-shared", "-fPIC", "-o", library], input=code, text=True, check=True)
     copy = the_copy(library, "f")
     assert copy.places == (CallPlace(copy.vaddr, False, False),) and "other files" in copy.why
+
+
+def test_functions_that_the_dynamic_linker_chooses_are_told_of() -> None:
+    """The C library has a memcpy for programs of old, too, which has calls of its own: none, as a rule."""
+    with subprocess.Popen(["sleep", "60"]) as child, DsoCache() as cache:
+        try:
+            load_map = LoadMap.read(child.pid, None, cache)
+            wanted = [parse_wanted(text) for text in ("memcpy", "strlen", "usleep", "mem*")]
+            with FunctionFinder(wanted, lambda places: {}, lambda: False) as finder:
+                names = {one.name for _, file in finder.find(load_map) for one in file.routines}
+                told = finder.missing()
+        finally:
+            child.kill()
+    assert {"memcpy", "usleep", "memfrob"} <= names
+    assert [one.split()[0] for one in told] == ["memcpy", "strlen"] and all("(IFUNC)" in one for one in told)
 
 
 def test_only_instructions_are_probed(assembled: Path) -> None:

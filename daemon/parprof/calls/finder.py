@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from parprof.calls.search import NAMELESS, Found, FoundFunction, addresses_from_json, found_from_json
-from parprof.calls.wanted import Wanted
+from parprof.calls.wanted import Wanted, names_many
 from parprof.errors import TargetError
 from parprof.files.dso import Dso, FileKey
 from parprof.model import Frame
@@ -159,15 +159,20 @@ class FunctionFinder(Closing):
         return best[1] if best else None
 
     def missing(self) -> list[str]:
-        """What was asked for that no file has so far: a sentence for each, with what to do."""
-        return [self._why_missing(one) for one in self.wanted if one.text not in self._answered]
+        """What was asked for that no file has so far, or not all of it: a sentence for each, with what to do."""
+        return [
+            self._why_missing(one)
+            for one in self.wanted
+            if one.text not in self._answered or (one.text in self._indirect and not names_many(one.text))
+        ]
 
     def _why_missing(self, wanted: Wanted) -> str:
         text = visible(wanted.text)
         if wanted.text in self._indirect:
+            # beside it there may be a function of that name for programs of old, as the C library has for memcpy
             return (
-                f"{text} is one of several functions, chosen when the program starts (IFUNC): name the one that "
-                "`parprof attach` shows"
+                f"{text} is one of several functions, chosen when the program starts (IFUNC), and is not counted by "
+                "that name: name the one that `parprof attach` shows"
             )
         if wanted.address is not None:
             return f"{text}: no function is there; an address as in /proc/PID/maps or of the file, or file+0xaddress"

@@ -116,7 +116,7 @@ def search(
         len(meant),
         tuple(sorted(answered)),
         tuple((index, _nearest(patterns[index], symbols)) for index in missing),
-        tuple(sorted(indirect - answered)),
+        tuple(sorted(indirect)),
         named,
         find_landings(elf, symbols) if times else (),
         tuple(index for index in missing if _has_debug_name(elf, patterns[index])),
