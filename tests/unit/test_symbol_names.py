@@ -146,6 +146,27 @@ def test_table(table: ElfFile) -> None:
     assert find_functions(table, ()) == {}
 
 
+def test_start_code_does_not_cover_code_without_a_name(tmp_path: Path) -> None:
+    """As in a program that GHC has made: its functions are local symbols that are gone, behind those of crtbegin.o."""
+    body = "x = x * x + 1; " * 20
+    source = f"int work(int x) {{ {body} return x; }} int main(int c, char **v) {{ return work(c); }}"
+    (tmp_path / "a.c").write_text(source)
+    program = tmp_path / "a"
+    subprocess.run(["gcc", "-O0", tmp_path / "a.c", "-o", program], check=True)
+    with ElfFile.open(str(program)) as elf:
+        known = elf.lookup({"work", "frame_dummy", "main"})
+        work, begun, main = (known[name][0].value for name in ("work", "frame_dummy", "main"))
+    assert begun < work < main
+    subprocess.run(["objcopy", "--strip-symbol=work", "--strip-symbol=main", program], check=True)
+    with ElfFile.open(str(program)) as elf:
+        assert {address: one.name for address, one in find_functions(elf, [begun, begun + 4]).items()} == {
+            begun: "frame_dummy",
+            begun + 4: "frame_dummy",
+        }
+        far = begun + 128
+        assert find_functions(elf, [far]) == {}
+
+
 KALLSYMS = """\
 ffffffff81000000 T _stext
 ffffffff81000100 t do_work

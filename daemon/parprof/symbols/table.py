@@ -10,6 +10,13 @@ from parprof.files.elf import ElfFile, Symbol
 from parprof.files.elf_symbols import BIND_GLOBAL, BIND_WEAK, SymbolEntry, SymbolTable
 
 _RANK = {BIND_GLOBAL: 2, BIND_WEAK: 1}
+_START_CODE = frozenset(
+    "_init _fini _start _dl_relocate_static_pie frame_dummy deregister_tm_clones register_tm_clones "
+    "__do_global_dtors_aux __do_global_ctors_aux".split()
+)
+"""Functions of unknown size that every program has in front of its own."""
+_START_CODE_BYTES = 128
+"""That is more than any of them has."""
 
 
 class _Candidate(NamedTuple):
@@ -21,9 +28,9 @@ class _Candidate(NamedTuple):
 def find_functions(elf: ElfFile, addresses: Iterable[int]) -> dict[int, Symbol]:
     """The function around each of the ELF virtual ``addresses``; those in none are left out.
 
-    Memory grows with the addresses, not with the table. A function of unknown size extends to the next one or
-    to the end of its section. Among the names of one function an exported one wins, then one with few leading
-    underscores.
+    Memory grows with the addresses, not with the table. A function of unknown size extends to the next one or to the
+    end of its section; but start code, which is in front of the program's own, not over code that has no name. Among
+    the names of one function an exported one wins, then one with few leading underscores.
 
     Raises:
         ElfError: the file cannot be read.
@@ -48,11 +55,18 @@ def find_functions(elf: ElfFile, addresses: Iterable[int]) -> dict[int, Symbol]:
     for address, here, sized in zip(wanted, nearest, covering, strict=True):
         last = here or last
         found = sized
-        if found is None and last is not None and last.entry[5] == 0 and address < elf.code_end(last.start):
+        if found is None and last is not None and last.entry[5] == 0 and address < _end(elf, last):
             found = last
         if found is not None:
             out[address] = found.table.symbol(found.entry)
     return out
+
+
+def _end(elf: ElfFile, last: _Candidate) -> int:
+    """Where a function of unknown size ends at the latest."""
+    end = elf.code_end(last.start)
+    is_start_code = last.table.name(last.entry) in _START_CODE
+    return min(end, last.start + _START_CODE_BYTES) if is_start_code else end
 
 
 def _better(old: _Candidate | None, start: int, entry: SymbolEntry, table: SymbolTable) -> _Candidate:
