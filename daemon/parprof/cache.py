@@ -106,13 +106,13 @@ class _Kept:
         self._was = os.fstat(fd)
         finalize(self, os.close, fd)
 
-    def is_at(self, path: str) -> bool:
+    def is_in(self, base: str, name: str) -> bool:
         """Whether that is the directory there, and still nobody else's."""
         try:
-            status = os.stat(path, follow_symlinks=False)
+            above, here = os.stat(base), os.stat(os.path.join(base, name), follow_symlinks=False)
         except OSError:
             return False
-        return os.path.samestat(status, self._was) and own_alone(status)
+        return os.path.samestat(here, self._was) and own_alone(here) and own_alone(above)
 
 
 class DiskCache:
@@ -139,7 +139,7 @@ class DiskCache:
         Raises:
             OSError: there is none, or others can write to it.
         """
-        if self._kept is None or not self._kept.is_at(os.path.join(self._path(), self._subdirectory)):
+        if self._kept is None or not self._kept.is_in(self._path(), self._subdirectory):
             self._kept = None
             self._kept = _Kept(self._directory(create=False))
         return self._kept.fd
