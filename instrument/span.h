@@ -339,8 +339,7 @@ struct span_bounds {
 	int64_t from, to, by;
 };
 
-void span_doacross_begin(struct thread *self, uint32_t site, uint32_t team_size, uint32_t dimensions,
-			 const struct span_bounds *bounds);
+void span_doacross_begin(struct thread *self, uint32_t site, uint32_t dimensions, const struct span_bounds *bounds);
 void span_doacross_end(struct thread *self);
 void *span_doacross_post(struct thread *self, const int64_t *numbers);
 void span_doacross_posted(void *awaited);

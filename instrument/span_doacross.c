@@ -100,20 +100,27 @@ static void set_bounds(struct doacross *loop, uint32_t team_size, uint32_t dimen
 	}
 }
 
+static uint32_t team_size(void)
+{
+	static void *size;
+
+	return (uint32_t)((size_of_team *)span_real(&size, "omp_get_num_threads"))();
+}
+
 /* A member begins such a loop. */
-void span_doacross_begin(struct thread *self, uint32_t site, uint32_t team_size, uint32_t dimensions,
-			 const struct span_bounds *bounds)
+void span_doacross_begin(struct thread *self, uint32_t site, uint32_t dimensions, const struct span_bounds *bounds)
 {
 	struct frame *frame = self->implicit;
 	struct phase *phase = phase_of(frame);
 	struct doacross *loop = NULL;
+	uint32_t members = team_size();
 
 	span_doacross_end(self);
 	if (dimensions && dimensions <= MAX_DOACROSS) {
 		spin_lock(&phase->group.lock);
 		loop = doacross_of_phase(phase, frame->doacrosses++);
 		if (loop && !loop->dimensions)
-			set_bounds(loop, team_size, dimensions, bounds);
+			set_bounds(loop, members, dimensions, bounds);
 		spin_unlock(&phase->group.lock);
 	}
 	if (!loop) {

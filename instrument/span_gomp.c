@@ -235,17 +235,20 @@ static bool after_next(struct thread *self, enum span_kind kind, bool is_shared_
 	return has_chunk;
 }
 
-#define START(name, schedule, parameters, ...)                                                                        \
+/* the entry points that begin a loop of a kind, and what is to be done before they are called */
+#define STARTED(kind, before, name, schedule, parameters, ...)                                                        \
 	EXPORT bool name parameters                                                                                   \
 	{                                                                                                             \
 		REAL(bool, name, parameters);                                                                         \
 		struct thread *self = &span_self;                                                                     \
                                                                                                                       \
-		if (!is_gomp_member(self))                                                                                 \
+		if (!is_gomp_member(self))                                                                            \
 			return call(__VA_ARGS__);                                                                     \
 		span_end_strand(self);                                                                                \
-		return after_start(self, SPAN_LOOP, is_shared_by_gomp(schedule), call(__VA_ARGS__), CALLER);                  \
+		before;                                                                                               \
+		return after_start(self, kind, is_shared_by_gomp(schedule), call(__VA_ARGS__), CALLER);               \
 	}
+#define START(name, ...) STARTED(SPAN_LOOP, (void)0, name, __VA_ARGS__)
 #define NEXT(name, schedule)                                                                                          \
 	EXPORT bool name(void *from, void *to)                                                                        \
 	{                                                                                                             \
@@ -378,28 +381,16 @@ EXPORT unsigned GOMP_sections_next(void)
 
 static void before_doacross_start(struct thread *self, unsigned dimensions, const int64_t *counts, uintptr_t caller)
 {
-	static void *size;
 	struct span_bounds bounds[MAX_DOACROSS];
 
 	for (unsigned i = 0; i < dimensions && i < MAX_DOACROSS; i++)
 		bounds[i] = (struct span_bounds){0, counts[i] - 1, 1};
-	span_doacross_begin(self, span_site(SPAN_DOACROSS, caller, 0),
-			    (uint32_t)((size_of_team *)span_real(&size, "omp_get_num_threads"))(), dimensions, bounds);
+	span_doacross_begin(self, span_site(SPAN_DOACROSS, caller, 0), dimensions, bounds);
 	span_chunk_ask(self);
 }
 
-#define DOACROSS_START(name, schedule, parameters, ...)                                                               \
-	EXPORT bool name parameters                                                                                   \
-	{                                                                                                             \
-		REAL(bool, name, parameters);                                                                         \
-		struct thread *self = &span_self;                                                                     \
-                                                                                                                      \
-		if (!is_gomp_member(self))                                                                            \
-			return call(__VA_ARGS__);                                                                     \
-		span_end_strand(self);                                                                                \
-		before_doacross_start(self, n, counts, CALLER);                                                       \
-		return after_start(self, SPAN_DOACROSS, is_shared_by_gomp(schedule), call(__VA_ARGS__), CALLER);      \
-	}
+#define DOACROSS_START(name, ...) \
+	STARTED(SPAN_DOACROSS, before_doacross_start(self, n, counts, CALLER), name, __VA_ARGS__)
 #define DOACROSS_STARTS(prefix)                                                                                       \
 	DOACROSS_START(prefix##static_start, BY_STATIC,                                                               \
 		       (unsigned n, int64_t *counts, long chunk, void *first, void *last), n, counts, chunk,          \

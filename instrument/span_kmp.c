@@ -299,7 +299,6 @@ LOOPS(8u, unsigned long, long)
 EXPORT void __kmpc_doacross_init(PLACE, int dimensions, const struct span_bounds *bounds)
 {
 	REAL(void, __kmpc_doacross_init, (PLACE, int, const struct span_bounds *));
-	static void *size;
 	struct thread *self = &span_self;
 
 	if (!is_kmp_member(self)) {
@@ -308,9 +307,7 @@ EXPORT void __kmpc_doacross_init(PLACE, int dimensions, const struct span_bounds
 	}
 	span_end_strand(self);
 	call(place, thread, dimensions, bounds);
-	span_doacross_begin(self, span_site(SPAN_DOACROSS, CALLER, 0),
-			    (uint32_t)((size_of_team *)span_real(&size, "omp_get_num_threads"))(), (uint32_t)dimensions,
-			    bounds);
+	span_doacross_begin(self, span_site(SPAN_DOACROSS, CALLER, 0), (uint32_t)dimensions, bounds);
 	span_begin_strand(self);
 }
 
