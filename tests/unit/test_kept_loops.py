@@ -120,7 +120,7 @@ def test_the_child_starts_only_where_nothing_is_known(
     monkeypatch.setattr(client, "start_child", counted)
     for expected in (1, 1, 2):
         with KeptLoops(tmp_path) as loops:
-            loops.prepare([libc])
+            loops.prepare(libc)
             loops.find(libc, extent_of(libc, "qsort_r" if expected == 1 else "strtok_r"))
         assert len(started) == expected
 

@@ -191,14 +191,15 @@ def _routines(
     flat = [one for _, copies, _ in chosen for one in copies]
     code = FileCode(elf, symbols)
     placements = code.place_all(flat, nop5_is_cheap=nop5_is_cheap, entries_only=times)
-    made = [Copy(one.name, one.value, at.why, at.places) for one, at in zip(flat, placements, strict=True)]
-    if times:
-        made = [_timed(elf, one, at, symbols) for one, at in zip(flat, placements, strict=True)]
-        # what is only counted need not be probed at its entry, which may be dear, or where a loop goes back to
-        untimed = [index for index, copy in enumerate(made) if copy.exits.untimed]
-        counted = code.place_all([flat[index] for index in untimed], nop5_is_cheap=nop5_is_cheap)
-        for index, at in zip(untimed, counted, strict=True):
-            made[index] = made[index]._replace(why=at.why, places=at.places)
+    made = [
+        _timed(elf, one, at, symbols) if times else Copy(one.name, one.value, at.why, at.places)
+        for one, at in zip(flat, placements, strict=True)
+    ]
+    # what is only counted need not be probed at its entry, which may be dear, or where a loop goes back to
+    untimed = [index for index, copy in enumerate(made) if copy.exits.untimed]
+    counted = code.place_all([flat[index] for index in untimed], nop5_is_cheap=nop5_is_cheap)
+    for index, at in zip(untimed, counted, strict=True):
+        made[index] = made[index]._replace(why=at.why, places=at.places)
     rest = iter(made)
     return [FoundFunction(name, tuple(next(rest) for _ in copies), notes) for name, copies, notes in chosen]
 

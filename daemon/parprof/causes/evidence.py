@@ -139,6 +139,14 @@ class Place:
             place = place.parent
         return place
 
+    @property
+    def root(self) -> Place:
+        """What stands for the whole program."""
+        place = self
+        while place.parent is not None:
+            place = place.parent
+        return place
+
     def chain(self) -> list[Place]:
         """From below the root to this."""
         out: list[Place] = []
@@ -236,13 +244,13 @@ def _rows(samples: Sequence[PathSample]) -> tuple[list[SampleRoute], bool]:
     which nothing has a name is told by the libraries that it calls: often it is but a few lines around them.
     """
     frames = [frame for path in {id(one.path): one.path for one in samples}.values() for frame in path]
-    folders = script_folders(frames)
-    shows = lacks_names(frames, Ownership(folders))
-    rows = _rows_by(RouteFinder(folders, shows_libraries=shows), samples)
+    ownership = Ownership(script_folders(frames))
+    shows = lacks_names(frames, ownership)
+    rows = _rows_by(RouteFinder(ownership, shows_libraries=shows), samples)
     whole = sum(row.metrics.work_ns for row in rows)
     of_libraries = sum(row.metrics.work_ns for row in rows if row.route.is_of_library)
     if of_libraries > _MOST_WORK * whole:
-        rows = _rows_by(RouteFinder(folders, joins_libraries=True, shows_libraries=shows), samples)
+        rows = _rows_by(RouteFinder(ownership, joins_libraries=True, shows_libraries=shows), samples)
     return rows, shows
 
 

@@ -60,10 +60,7 @@ def lone_rank(site: LossSite, setting: Setting) -> Diagnosis | None:
         return None
     if alone(tally.metrics, setting.cores) < _RANK_ALONE:
         return None
-    whole = site.place
-    while whole.parent is not None:
-        whole = whole.parent
-    ranks = ranks_of(whole)
+    ranks = ranks_of(site.place.root)
     several = len(ranks)
     mine = max(tally.threads, key=lambda thread: tally.threads[thread].work_ns)[0]
     waited_ns = sum(metrics.spin_ns for pid, metrics in ranks.items() if pid != mine)

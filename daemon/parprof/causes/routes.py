@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from parprof.causes.ownership import SCRIPT, Owner, Ownership, runs_others_work
@@ -56,8 +56,8 @@ class FrameFacts:
 class FrameBook:
     """The facts of all frames, each found once."""
 
-    def __init__(self, folders: Collection[str] | None = None) -> None:
-        """Know none yet. ``folders``: see `Ownership`."""
+    def __init__(self, ownership: Ownership) -> None:
+        """Know none yet. ``ownership`` says whose they are."""
         self.scripts: set[FrameFacts] = set()
         """Those of an interpreter's code."""
         self.creations: set[FrameFacts] = set()
@@ -67,7 +67,7 @@ class FrameBook:
         self._loops: set[FrameFacts] = set()
         self._known: dict[int, FrameFacts] = {}
         self._numbers: dict[Procedure, int] = {}
-        self._ownership = Ownership(folders)
+        self._ownership = ownership
 
     def along(self, path: Path) -> list[FrameFacts]:
         """Those of a path's frames."""
@@ -166,15 +166,14 @@ class RouteFinder:
     """Finds the routes of call paths."""
 
     def __init__(
-        self,
-        folders: Collection[str] | None = None,
-        *,
-        joins_libraries: bool = False,
-        shows_libraries: bool = False,
+        self, ownership: Ownership, *, joins_libraries: bool = False, shows_libraries: bool = False
     ) -> None:
-        """Know no frames yet. ``folders``: see `Ownership`. ``joins_libraries``: what libraries do in threads of their
-        own is the creators' work. ``shows_libraries``: routes of the program's go on through them."""
-        self._book = FrameBook(folders)
+        """Know no frames yet; ``ownership`` says whose they are.
+
+        ``joins_libraries``: what libraries do in threads of their own is the creators' work. ``shows_libraries``:
+        routes of the program's go on through them.
+        """
+        self._book = FrameBook(ownership)
         self._joins_libraries = joins_libraries
         self._shows_libraries = shows_libraries
 

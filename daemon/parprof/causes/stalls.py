@@ -97,22 +97,16 @@ def _has_no_names(site: LossSite, setting: Setting) -> bool:
     here = site.function.procedure
     if setting.is_stripped or here.name != "main":
         return setting.is_stripped or is_of_stripped(here.name, here.file)
-    place = site.place
-    while place.parent is not None:
-        place = place.parent
-    known = (one.procedure for one in place.walk() if one.procedure.module == here.module)
+    known = (one.procedure for one in site.place.root.walk() if one.procedure.module == here.module)
     return all(one.is_loop or is_of_stripped(one.name, one.file) for one in known)
 
 
 def _may_lack_cores(site: LossSite, setting: Setting) -> bool:
     """Whether threads of the program were without a core for so long that who is waited for at barriers may have had
     none. All stalls of that kind compete for that time, not this one alone."""
-    place = site.place
-    while place.parent is not None:
-        place = place.parent
     stalled = sum(
         metrics.stall_ns
-        for name, metrics in place.all.runtime.items()
+        for name, metrics in site.place.root.all.runtime.items()
         if _is_for_team(name.partition(":")[2])
     )
     return away_ns(setting.total) >= _AWAY * max(stalled, site.tally.metrics.stall_ns)

@@ -91,7 +91,7 @@ def waits_around(site: LossSite, *, spins: bool = True) -> dict[str, float] | No
 
 def exclusive_waits(site: LossSite) -> dict[str, float]:
     """Waits for locks that keep others out, in the whole program that a site is in."""
-    return {name: amount for name, amount in waits_of(_root(site).all).items() if is_exclusive(name)}
+    return {name: amount for name, amount in waits_of(site.place.root.all).items() if is_exclusive(name)}
 
 
 def _is_queue(function: str) -> bool:
@@ -106,7 +106,7 @@ def queue_of(site: LossSite) -> str:
     """
     if site.region is None and not _is_of_a_thread(site.tally):
         return ""
-    whole = _root(site).all
+    whole = site.place.root.all
     waits = {
         name: amount - whole.idlers.get(name, 0.0)
         for name, amount in waits_of(whole).items()
@@ -129,11 +129,3 @@ def task_waits(place: Place | None) -> Place | None:
     while place is not None and not any(map(_FOR_TASKS.match, place.own.runtime)):
         place = place.parent
     return place
-
-
-def _root(site: LossSite) -> Place:
-    """What stands for the whole program."""
-    root = site.place
-    while root.parent is not None:
-        root = root.parent
-    return root

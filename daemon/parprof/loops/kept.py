@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 from parprof.errors import TargetError
@@ -39,13 +38,12 @@ class KeptLoops(Closing):
         self._client = _Client()
         self._failures: dict[FileKey, int] = {}
 
-    def prepare(self, files: Iterable[Dso]) -> None:
+    def prepare(self, hottest: Dso) -> None:
         """Start the child, which takes a moment, beside what else there is to do; not if it will hardly be needed.
 
-        ``files``: whose functions will be looked at, the hottest first.
+        ``hottest``: the file of which most functions will be looked at.
         """
-        hottest = next(iter(files), None)
-        if hottest is not None and not self._shelf.knows(hottest):
+        if not self._shelf.knows(hottest):
             self._client.prepare()
 
     def save(self) -> None:

@@ -6,7 +6,7 @@ What is looked at are the files that the process maps, by a child of our own, wi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from parprof.files.dso import Dso
@@ -25,7 +25,7 @@ _Step = tuple[NameRequest | None, Frames]
 """The frames at one address, innermost first, and where that is, if its file is known."""
 
 
-def add_loops(profile: Profile, files: Collection[Dso], symbolizer: Symbolizer) -> None:
+def add_loops(profile: Profile, files: Sequence[Dso], symbolizer: Symbolizer) -> None:
     """Put the loops of hot functions into its call paths, and what there is to know of that into its notes.
 
     ``files``: what the process maps; who has none of them, by name and build id, has no loops.
@@ -34,7 +34,8 @@ def add_loops(profile: Profile, files: Collection[Dso], symbolizer: Symbolizer) 
     if any(frame.is_loop for sample in samples for frame in (*sample.path, *sample.physical)):
         return
     with KeptLoops() as kept:
-        kept.prepare(files)  # beside the rest
+        for dso in files[:1]:  # the program itself
+            kept.prepare(dso)  # beside the rest
         symbolizer.prepare()
         _add_loops(profile, _Finder(files), LoopScopes(symbolizer.resolve, kept, SECONDS))
 

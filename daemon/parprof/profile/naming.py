@@ -47,8 +47,9 @@ class FileNamer(Closing):
         """The frames at each place; see `parprof.facts.names.Namer`."""
         if self._loops is None:
             return self._symbolizer.resolve(weights)
-        hottest_first = sorted(weights, key=lambda request: -weights[request])
-        self._loops.prepare(dso for dso, _, _ in hottest_first)  # beside the names
+        if weights:
+            hottest, _, _ = max(weights, key=weights.__getitem__)
+            self._loops.prepare(hottest)  # beside the names
         resolved = self._symbolizer.resolve(weights)
         scopes = LoopScopes(self._symbolizer.resolve, self._loops)
         scopes.prepare(weights, resolved, total)

@@ -114,9 +114,14 @@ def addresses_of(names: Collection[str], path: Path = KALLSYMS) -> dict[str, int
     out: dict[str, int] = {}
     with suppress(OSError), open(path, "rb") as file:
         while lines := file.readlines(_BLOCK):
-            for line in [line for line in lines if line[_NAME:].partition(b"\t")[0].rstrip() in wanted]:
-                if line[_TYPE : _TYPE + 1] in _FUNCTION_TYPES and (address := int(_address(line), 16)):
-                    out.setdefault(line[_NAME:].partition(b"\t")[0].rstrip().decode(), address)
+            for line in lines:
+                name = line[_NAME:].partition(b"\t")[0].rstrip()
+                if (
+                    name in wanted
+                    and line[_TYPE : _TYPE + 1] in _FUNCTION_TYPES
+                    and (at := int(_address(line), 16))
+                ):
+                    out.setdefault(name.decode(), at)
     return out
 
 
