@@ -24,7 +24,7 @@ from parprof.exporters.screen import UNLIMITED, Screen, elided
 from parprof.exporters.table import render
 from parprof.exporters.views import VIEWS, View
 from parprof.metrics import METRICS, STALL, WAIT, Metrics
-from parprof.model import PathSample, ProcessInfo, Profile
+from parprof.model import Accounting, PathSample, ProcessInfo, Profile
 from profiles import any_profile, frame, heat, library, sample
 
 
@@ -278,6 +278,15 @@ def test_hostile_profiles_print_within_80_columns(profile: Profile, view: str, s
     report = text(profile, view, sort)
     assert "\x1b" not in report
     assert max(map(cell_len, report.splitlines())) <= 80
+
+
+def test_levels_that_have_no_elapsed_time() -> None:
+    """No profile of ours is so, but a file may say anything."""
+    path = (frame("odd"),)
+    account = Accounting(2, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, None, level_s=(0.0, 0.0))
+    profile = profile_of(sample(path, 9, 1), PathSample(path, Metrics(), levels=(0, 1)))
+    for made in (profile, replace(profile, accounting=account)):
+        assert "odd" in text(made, "concurrency")
 
 
 def test_markup_and_escapes_are_text() -> None:

@@ -69,7 +69,7 @@ class ConcurrencyTable:
     def print_job(self) -> None:
         """The histogram of the whole job, what is not known, and a table of its processes if they are several."""
         account = self._profile.accounting
-        if account is None or not account.level_s:
+        if account is None or not any(account.level_s):
             self._screen.fact("", _UNKNOWN_JOB)
         else:
             cores = self._profile.process.cores
@@ -149,7 +149,7 @@ class ConcurrencyTable:
     def elapsed_share(self, procedure: Procedure) -> float:
         """How much of the time in which anybody worked is a function's, with its callees: 0 to 1."""
         mine = self.of(procedure).inclusive
-        return mine[0] / self._all[0] if mine else 0.0
+        return mine[0] / self._all[0] if mine and self._all[0] else 0.0
 
 
 def _seconds(heading: str, below: str, value: Callable[[Levels], float]) -> LevelColumn:
