@@ -128,7 +128,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	if (!s || !w)
 		return 0;
 	w->thin = p->thin & 7;
-	if (p->thinned++ & ((1 << w->thin) - 1)) {
+	if (!one_of_each(p->thinned++, w->thin)) {
 		count(STAT_LEFT_OUT + COST_SAMPLE);
 		charge_timer(p, s);
 		return 0;

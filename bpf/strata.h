@@ -2,8 +2,9 @@
  *
  * Which of many bytes are sampled: one of each `size` that go by, drawn anew each time. A fixed distance would always hit
  * the same call of a program that makes its calls in turn, two of half that size, say; this hits each in proportion to its
- * bytes, and the number of samples is that of the bytes by `size`, give or take one. A pure function, unit-tested with gcc;
- * for the programs in the kernel, and for what is preloaded into a target.
+ * bytes, and the number of samples is that of the bytes by `size`, give or take one. And which of many samples are taken,
+ * where they are thinned out, likewise. Pure functions, unit-tested with gcc; for the programs in the kernel, and for what
+ * is preloaded into a target.
  */
 #ifndef PARPROF_STRATA_H
 #define PARPROF_STRATA_H
@@ -31,6 +32,18 @@ static inline __attribute__((always_inline)) unsigned long long points_within(st
 	}
 	s->position = after;
 	return found;
+}
+
+/* Whether of things that come one by one, `count` of them before this, it is this one that is sampled: one of each 2^shift,
+ * at a place of its own in each. The clocks of two CPUs tick in turn: a fixed place would be always that of the same one. */
+static inline __attribute__((always_inline)) int one_of_each(unsigned int count, unsigned int shift)
+{
+	unsigned int place = (count >> shift) + 1;
+
+	place = (place ^ place >> 16) * 0x7feb352dU;
+	place = (place ^ place >> 15) * 0x846ca68bU;
+	place ^= place >> 16;
+	return !((count ^ place) & ((1U << shift) - 1));
 }
 
 #endif

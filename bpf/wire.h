@@ -125,7 +125,7 @@ struct process {
 	u64 waits_since_ns;	/* its waits are of interest from then on, and where they are; so are its calls; 0 = they are not */
 	u32 cut;		/* 1 << enum cost_kind: kinds that do nothing any more */
 	u32 thin;		/* one sample in 2^thin is taken, and stands for as many */
-	u32 thinned;		/* counts samples, to tell which */
+	u32 thinned;		/* counts samples, to tell which: see one_of_each */
 	u32 sample_ns;		/* price of a sample lately */
 	u64 stale_told_ns;	/* when RECORD_STALE_MAP was sent last */
 	u32 epoch;		/* counts the changes of the load map that ld.so reported */

@@ -17,6 +17,7 @@ SHIM = """
 #include "strata.h"
 unsigned long long within(struct stratum *s, unsigned long long bytes, unsigned long long size, unsigned long long luck)
 { return points_within(s, bytes, size, luck); }
+int one(unsigned count, unsigned shift) { return one_of_each(count, shift); }
 """
 
 
@@ -79,3 +80,19 @@ def test_one_stream_of_many_short_ones_is_fair(library: ctypes.CDLL) -> None:
     """Each thread or CPU has one of its own: what is less than a stretch still counts by its bytes."""
     found = sum(Stream(library, 1000, seed).add(100) for seed in range(20_000))
     assert found == pytest.approx(2000, rel=0.15)
+
+
+@given(shift=st.integers(0, 6), block=st.integers(0, (1 << 26) - 1))
+def test_one_is_taken_of_each_so_many(library: ctypes.CDLL, shift: int, block: int) -> None:
+    assert sum(library.one((block << shift) + place, shift) for place in range(1 << shift)) == 1
+
+
+@pytest.mark.parametrize("in_turn", [2, 3, 4, 8])
+@pytest.mark.parametrize("shift", [1, 2, 3, 6])
+def test_cpus_whose_clocks_tick_in_turn_are_all_seen(library: ctypes.CDLL, in_turn: int, shift: int) -> None:
+    """One in two samples of two threads is not all of the one and none of the other."""
+    taken = [0] * in_turn
+    for count in range(64_000):
+        taken[count % in_turn] += library.one(count, shift)
+    each = (64_000 >> shift) / in_turn
+    assert all(one == pytest.approx(each, abs=4.5 * each**0.5) for one in taken), taken
