@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,17 @@ def test_at_most_six_lines_before_the_table() -> None:
         assert "calling context" in table
     assert "note 8" not in text(profile)
     assert "note: note 8" in text(profile, details=True)
+
+
+def test_a_long_command_does_not_hide_how_well_it_runs() -> None:
+    profile = heat()
+    profile.process = replace(
+        profile.process, command="python3 -c 'import numpy\nfor i in range(9):\n" + 50 * " f(i)" + "'"
+    )
+    first = text(profile, width=None).splitlines()[0]
+    assert first.startswith("python3 -c 'import numpy for i in range(9): f(i) f(i)")
+    assert first.index("..: 4 cores") <= 80
+    assert profile.process.command.split()[-1] in text(profile, details=True)
 
 
 def test_the_first_line_says_what_others_had() -> None:

@@ -150,6 +150,8 @@ _INDENT = 3
 """As `Screen.brief` leaves room for."""
 _LEAST_NAME = 20
 """Cells: a program can be told by so much of its command."""
+_MOST_NAME = 80
+"""Cells: more than that of it only hides how well the program runs. ``-v`` has it in full."""
 
 
 def first_lines(screen: Screen, profile: Profile, causes: Sequence[Cause]) -> None:
@@ -223,8 +225,8 @@ def _how_well(profile: Profile, total: Metrics, screen: Screen) -> str:
         text += f"; {rounded(spin)} % of the CPU time is spin"
     if not total.samples:
         text = ": no samples"
-    name = printable(_short(process.command) or process.comm or "unknown")
-    return elided_end(name, max(screen.width - len(text) - 2, _LEAST_NAME)) + text
+    name = printable(" ".join(_short(process.command).split()) or process.comm or "unknown")
+    return elided_end(name, min(max(screen.width - len(text) - 2, _LEAST_NAME), _MOST_NAME)) + text
 
 
 def _short(command: str) -> str:
