@@ -21,6 +21,10 @@ from parprof.untrusted import visible
 _MAX_NAME = 200
 _UNFINISHED_SECONDS = 6 * 3600.0
 _MAX_FILES = 1 << 14
+_LEAST_BYTES = 4096
+"""A file takes that much of a disk at least, and as a rule a multiple of it."""
+_UNSEEN_SHIFT = 3
+"""An eighth of a cache may be written by one process without a look at what others wrote."""
 _MAX_PROBLEMS = 8
 _SETTLED_NS = 2_000_000_000
 """Far more than what file systems count time in."""
@@ -54,13 +58,14 @@ class CacheFile(NewFile):
         self._cache = cache
 
     def commit(self) -> bool:
-        """Put the file in its place; whether that could be done. Then prune the cache."""
+        """Put the file in its place; whether that could be done. Then keep the cache within its limit."""
         try:
+            size = os.fstat(self.fd).st_size
             self.put_in_place()
         except OSError as error:
             self._cache.note(error)
             return False
-        self._cache.prune(keep=self.name)
+        self._cache.note_new(self.name, size)
         return True
 
     def close(self) -> None:
@@ -124,6 +129,9 @@ class DiskCache:
         self._base = base
         self._max_bytes = max_bytes
         self._kept: _Kept | None = None
+        self._spare_bytes = self._spare_files = 0
+        """What may be written until the directory has to be looked through again: to do that for each of the hundreds
+        of files that a first look at a large program leaves takes longer than to write them."""
         self.problem = ""
         """Why nothing is cached; empty if it is, or was not tried."""
 
@@ -241,6 +249,16 @@ class DiskCache:
             finally:
                 os.close(directory)
 
+    def note_new(self, name: str, size: int) -> None:
+        """There is a new file of so many bytes: prune the cache if it may be too large by now.
+
+        By as much as one process may write without looking, it is where several write at once.
+        """
+        self._spare_bytes -= max(-(-size // _LEAST_BYTES), 1) * _LEAST_BYTES
+        self._spare_files -= 1
+        if self._spare_bytes < 0 or self._spare_files < 0:
+            self.prune(keep=name)
+
     def prune(self, keep: str = "") -> None:
         """Remove the least recently used files beyond the limit, and what writers that died left behind."""
         with suppress(OSError):
@@ -258,17 +276,23 @@ class DiskCache:
             for entry in entries:
                 with suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    size = max(4096, status.st_blocks * 512)
+                    size = max(_LEAST_BYTES, status.st_blocks * 512)
                     if entry.name.startswith(UNFINISHED) and now - status.st_mtime < _UNFINISHED_SECONDS:
                         continue
                     files.append((0.0 if entry.name.startswith(".") else status.st_atime, size, entry.name))
                     total += size
         number = len(files)
+        most_bytes, most_files = self._max_bytes, _MAX_FILES
+        if total > most_bytes or number > most_files:  # make room for more than the next
+            most_bytes -= most_bytes >> _UNSEEN_SHIFT
+            most_files -= most_files >> _UNSEEN_SHIFT
         for used, size, name in sorted(files):
-            if used and total <= self._max_bytes and number <= _MAX_FILES:
+            if used and total <= most_bytes and number <= most_files:
                 break
             if name != keep:
                 with suppress(OSError):
                     os.unlink(name, dir_fd=directory)
                     total -= size
                     number -= 1
+        self._spare_bytes = min(self._max_bytes - total, self._max_bytes >> _UNSEEN_SHIFT)
+        self._spare_files = min(_MAX_FILES - number, _MAX_FILES >> _UNSEEN_SHIFT)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -197,6 +198,24 @@ def test_least_recently_used_go_first(tmp_path: Path) -> None:
     assert {"file0", "file11"} <= left and not {"file1", "file2"} & left
     put(cache, "large", 200_000)  # more than all of it: only itself
     assert {file.name for file in (tmp_path / "x").iterdir()} == {"large"}
+
+
+def test_hundreds_of_files_are_not_looked_through_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, scandir = [0], os.scandir
+
+    def counted(*arguments: int) -> Any:
+        looks[0] += 1
+        return scandir(*arguments)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    cache = DiskCache("x", 1 << 20, tmp_path)
+    for index in range(500):
+        assert cache.write(f"file{index}", bytes(9000))
+        used = sum(max(4096, file.stat().st_blocks * 512) for file in (tmp_path / "x").iterdir())
+        assert used <= 1 << 20
+    assert index + 1 > used // 12288 and looks[0] - 500 < 100, "iterdir is one of them"
 
 
 def test_unfinished_files(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from parprof.values import dataclass
@@ -55,6 +55,11 @@ class Symbol(NamedTuple):
     def is_local(self) -> bool:
         """Whether other files cannot see it."""
         return self.bind not in (BIND_GLOBAL, BIND_WEAK, _UNIQUE)
+
+
+def _is_function(entry: SymbolEntry) -> bool:
+    """Whether it is a function that is defined here."""
+    return entry[1] & 15 in (TYPE_FUNCTION, TYPE_IFUNC) and bool(entry[3] and entry[4])
 
 
 class Strings:
@@ -164,8 +169,30 @@ class SymbolTable:
     def functions(self) -> Iterator[SymbolEntry]:
         """The entries of defined functions; see `name` for their names."""
         for entry in self.entries():
-            if entry[1] & 15 in (TYPE_FUNCTION, TYPE_IFUNC) and entry[3] and entry[4]:
+            if _is_function(entry):
                 yield entry
+        self.strings.forget()
+
+    def functions_around(self, addresses: Sequence[int]) -> Iterator[SymbolEntry]:
+        """The `functions` that contain one of these ``addresses`` (ascending) or begin next below one; and others.
+
+        What lies elsewhere is left out before it becomes an entry: of half a million that is nearly all.
+        """
+        if not addresses:
+            return
+        lowest, highest, begin = addresses[0], addresses[-1], 0
+        for chunk in self._chunks():
+            numbers = memoryview(chunk).cast("Q")
+            values, sizes = numbers[1::3].tolist(), numbers[2::3].tolist()
+            for at in range(len(values) - 1, -1, -1):  # from the end: many tables ascend
+                value = values[at]
+                if value > highest or (value < begin and value + sizes[at] <= lowest):
+                    continue
+                entry = _ENTRY.unpack_from(chunk, at * _ENTRY.size)
+                if _is_function(entry):
+                    if value <= lowest:
+                        begin = max(begin, value)
+                    yield entry
         self.strings.forget()
 
     def symbol(self, entry: SymbolEntry) -> Symbol:

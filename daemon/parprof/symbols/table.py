@@ -40,12 +40,12 @@ def find_functions(elf: ElfFile, addresses: Iterable[int]) -> dict[int, Symbol]:
     nearest: list[_Candidate | None] = [None] * len(wanted)
     """The last symbol that starts at or below an address and above the address before it."""
     for table in elf.symbol_tables if wanted else ():
-        for entry in table.functions():
+        for entry in table.functions_around(wanted):
             start, size = entry[4], entry[5]
             first = bisect_left(wanted, start)
-            if first == len(wanted):
-                continue
-            nearest[first] = _better(nearest[first], start, entry, table)
+            old = nearest[first]
+            if old is None or start >= old.start:
+                nearest[first] = _better(old, start, entry, table)
             end = start + size
             while first < len(wanted) and wanted[first] < end:
                 covering[first] = _better(covering[first], start, entry, table)
