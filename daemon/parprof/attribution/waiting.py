@@ -7,9 +7,11 @@ The kernel knows only futexes: locks, conditions, barriers and the ends of threa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import dropwhile, islice, takewhile
+
+from parprof.model import AWAITS_ANSWER, AWAITS_GIL, AWAITS_TIME
 
 
 class WaitKind(Enum):
@@ -58,6 +60,13 @@ class WaitKind(Enum):
             WaitKind.THREAD,
         )
 
+
+KIND_AWAITED: Mapping[int, WaitKind] = {
+    AWAITS_GIL: WaitKind.GIL,
+    AWAITS_TIME: WaitKind.SLEEP,
+    AWAITS_ANSWER: WaitKind.NETWORK,
+}
+"""By what is known of a wait beside the functions of the kernel."""
 
 _BY_PREFIX: tuple[tuple[WaitKind, tuple[str, ...]], ...] = (
     (WaitKind.STOPPED, ("do_signal_stop", "ptrace_stop", "do_jobctl_trap", "ptrace_notify")),

@@ -10,7 +10,7 @@ from parprof.attribution import finephases
 from parprof.attribution.concurrency import levels_of, plus
 from parprof.attribution.counters import CYCLES, INSTRUCTIONS
 from parprof.attribution.idleness import attribute
-from parprof.attribution.waiting import WaitKind, thread_wait_kind, wait_kind
+from parprof.attribution.waiting import KIND_AWAITED, WaitKind, thread_wait_kind, wait_kind
 from parprof.facts.cores import mean_cores, usual_cores
 from parprof.facts.drain import Drain, Image, MeasuredImage
 from parprof.facts.sleepers import MOST as MOST_THREADS
@@ -20,7 +20,6 @@ from parprof.logical.overhead import TAG
 from parprof.metrics import ACTIVATIONS, BLAME, OUTSIDE, PROFILING, SAMPLES, STALL, WAIT, Metrics
 from parprof.model import (
     ACTIVATION,
-    AWAITS_GIL,
     NO_EVENT,
     NOBODY,
     NOT_LOOKED_AT,
@@ -363,8 +362,9 @@ class RowMaker:
 
     def _told_kind(self, drain: Drain, key: SampleKey) -> WaitKind:
         """What a thread waits for, as far as the kernel's stack and the futex tell: `LOCK` is any wait for threads."""
-        if key.awaits == AWAITS_GIL:
-            return WaitKind.GIL
+        known = KIND_AWAITED.get(key.awaits)
+        if known is not None and (known is not WaitKind.GIL or key.state is ThreadState.BLOCKED):
+            return known
         kernel = key.kernel
         kind = self._kinds.get(kernel)
         if kind is None:
