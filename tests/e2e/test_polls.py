@@ -100,6 +100,16 @@ def test_to_look_at_no_file_is_to_sleep(tmp_path: Path) -> None:
     assert "for time to pass" in report["causes"][0]["what"]
 
 
+def test_a_lock_of_another_process_is_no_request(tmp_path: Path) -> None:
+    with listener() as server:
+        report, told = recorded(tmp_path / "polls.pb.gz", "locks", server)
+    cores = report["process"]["cores"]
+    assert of(report, "ProcSleep", "stall_s") / cores == pytest.approx(told["ProcSleep"], rel=0.03)
+    cause = report["causes"][0]
+    assert (cause["kind"], cause["function"]) == ("stall", "ProcSleep")
+    assert "for a lock that another process has" in cause["what"]
+
+
 @pytest.mark.parametrize("mode", ["poll", "select"])
 def test_one_that_hangs_on_a_server_is_told_of_it(tmp_path: Path, mode: str) -> None:
     """It slept before we came: what is seen of it is what ``/proc`` tells."""

@@ -5,7 +5,9 @@
 //     beside a pipe of its own, as clients of libcurl do.
 // naps:         waits for half a second in nap_by_poll(), and in nap_by_select().
 // serves PORT:  a server, which waits in waits_for_request() for a request on the connection that it has accepted.
-// Says "ready" when it waits, but for naps, and at the end for how long as `function seconds`. The other side of it is
+// locks:        waits for half a second in epoll_wait(), in ProcSleep(), which is where PostgreSQL waits for a row that
+//     another process has.
+// Says "ready" when it waits for a peer, and at the end for how long as `function seconds`. The other side of it is
 // tests/e2e/test_polls.py.
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -13,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -86,6 +89,16 @@ static NOINLINE void nap_by_select(void)
 	sink += 4;
 }
 
+static NOINLINE void ProcSleep(void)
+{
+	struct epoll_event found;
+	int fd = epoll_create1(0);
+
+	epoll_wait(fd, &found, 1, 500);
+	close(fd);
+	sink += 6;
+}
+
 static NOINLINE void waits_for_request(int fd)
 {
 	struct pollfd one = {.fd = fd, .events = POLLIN};
@@ -157,8 +170,13 @@ int main(int argc, char **argv)
 		nap_by_select();
 		told("nap_by_select", begun);
 		compute(0.3);
+	} else if (!strcmp(mode, "locks")) {
+		begun = now();
+		ProcSleep();
+		told("ProcSleep", begun);
+		compute(0.3);
 	} else {
-		fprintf(stderr, "usage: %s poll|select|serves|naps [PORT]\n", argv[0]);
+		fprintf(stderr, "usage: %s poll|select|serves|naps|locks [PORT]\n", argv[0]);
 		return 2;
 	}
 	return 0;
