@@ -68,6 +68,14 @@ struct look {
 	u32 reserved;
 };
 
+/* See polls.bpf.c. */
+struct poll_look {
+	u64 list;	/* of poll() */
+	u64 set;	/* of select(), a bit for each file */
+	u64 count;
+	u64 is_list;
+};
+
 BPF_TABLE("hash", struct sample_key, struct sample_value, counts, 65536);
 BPF_TABLE("hash", u32, struct process, processes, 8192);
 BPF_TABLE("hash", u32, struct process_config, configs, 8192);
@@ -105,6 +113,7 @@ BPF_TABLE("array", u32, struct thread_record, layout_thread, 1);
 BPF_TABLE("array", u32, struct path_record, layout_path, 1);
 BPF_TABLE("array", u32, struct scope_move, layout_scope_move, 1);
 BPF_TABLE("array", u32, struct look, layout_look, 1);
+BPF_TABLE("array", u32, struct poll_look, layout_poll_look, 1);
 
 static __always_inline void count(u32 which)
 {

@@ -86,6 +86,7 @@ static __always_inline void charge_stall(struct scope *s, struct thread *t, u64 
 	key.image = by_waker ? t->image : s->stall_image;
 	key.tid = by_waker ? t->tid : s->stall_tid;
 	key.epoch = by_waker ? t->wait_epoch : s->stall_epoch;
+	key.awaits = by_waker ? t->awaits : s->stall_awaits;
 	key.state = STATE_STALLED;
 	key.event = NO_EVENT;
 	key.phase = settings->phase;

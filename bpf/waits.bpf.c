@@ -83,6 +83,7 @@ static __always_inline void place_wait(struct thread *t, u64 user, u64 kernel)
 	s->stall_kernel = kernel;
 	s->stall_context = t->wait_context;
 	s->stall_epoch = t->wait_epoch;
+	s->stall_awaits = t->awaits;
 	s->stall_user = user;
 	s->stall_sleeps = 1;
 }
@@ -225,7 +226,7 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 	struct thread *t = threads.lookup(&tid);
 	struct settings *s = find_settings();
 	struct meter *m = find_meter();
-	u64 begun = meter_begin(m, METER_WAIT, luck), place;
+	u64 begun = meter_begin(m, METER_WAIT, luck), place, call = entered_by(regs);
 	u32 zero = 0;
 	struct walk *w = wait_walks.lookup(&zero);
 
@@ -264,7 +265,9 @@ static __always_inline void begin_wait(struct bpf_raw_tracepoint_args *ctx, u32 
 		count(STAT_PLACELESS_WAITS);
 		return;
 	}
-	place = python_place(w, place_of_wait(w, config, entered_by(regs)));
+	if (!t->awaits)
+		t->awaits = awaited_outside(regs, call);
+	place = python_place(w, place_of_wait(w, config, call));
 	if (!is_to_be_walked(t, p, place)) {
 		if (!t->wait_user)
 			count(STAT_PLACELESS_WAITS);

@@ -66,6 +66,8 @@ struct sample_key {
 enum awaited {
 	AWAITS_UNKNOWN = 0,
 	AWAITS_GIL = 1,		/* the lock of a Python interpreter: see gil.bpf.c */
+	AWAITS_TIME = 2,	/* nothing else: it looks at no file. See polls.bpf.c */
+	AWAITS_ANSWER = 3,	/* on a connection that it has made */
 };
 
 /* How far it is known what a thread does where no frame of it tells. */
@@ -167,6 +169,7 @@ struct scope {
 	u32 ticks;		/* 1: of some process switches are not followed: see struct process */
 	u32 cores;		/* that its processes may use, as Python saw it; 0 = nobody knows */
 	u32 stall_sleeps;	/* 1: that thread has gone to sleep; 0: it spins */
+	u32 stall_awaits;	/* what that thread waits for: enum awaited */
 	s64 places;		/* its threads that have a CPU, whatever they do, and, times 2^32, those that wait for one */
 	u64 idle_away_ns;	/* cores that others had while some of it worked, times that time; and while none did */
 	u64 stall_away_ns;

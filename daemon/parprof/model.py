@@ -35,8 +35,9 @@ ACTIVATION = 254
 ``user`` were told apart by samples (`Count.samples`)."""
 
 
-AWAITS_GIL = 1
-"""The lock of a Python interpreter: ``enum awaited``."""
+AWAITS_UNKNOWN, AWAITS_GIL, AWAITS_TIME, AWAITS_ANSWER = range(4)
+"""What a wait is for (``enum awaited``): what the functions of the kernel tell; the lock of a Python interpreter;
+nothing but time; somebody's answer, on a connection that the waiter has made."""
 
 SEVERAL_THREADS = 0
 """In place of a thread's id: nobody knows which, or those that only slept, put together (`parprof.facts.sleepers`)."""
@@ -72,7 +73,7 @@ class SampleKey(NamedTuple):
     away: int = 0
     """Cores that the scope's runnable threads waited for, and that others had."""
     awaits: int = 0
-    """Of a wait: `AWAITS_GIL`, or 0, which is what the functions of the kernel tell."""
+    """Of a wait or a stall: `AWAITS_UNKNOWN` and the others."""
     glimpse: int = 0
     """Of a wait or a stall: not 0 where it was seen in a glimpse (`parprof.kernel.glimpses`), and its `Count.total`
     stands for the time around that, too."""

@@ -780,6 +780,33 @@ def test_a_program_without_names_is_told_by_its_libraries() -> None:
     assert cause.function == "sim+0x12f0"
 
 
+def _exporting(count: int, n_working: float, tid: int, *names: str) -> PathSample:
+    """A program that is stripped but for what it exports, as a database server with plug-ins."""
+    metrics = attribute(count, 1e6, n_working, CORES, ThreadState.WORKING)
+    path = tuple(Frame(name, module="db") for name in ("main", *names))
+    return PathSample(path, metrics, Origin(7, "db", f"t{tid}", tid=tid))
+
+
+def test_a_function_without_a_name_is_part_of_its_caller_that_has_one() -> None:
+    """XLogFlush of PostgreSQL, which calls what is not exported, was postgres+0x1e84f0."""
+    way = "ServerLoop", "db+0x3ee3c0", "Execute"
+    rows = [_exporting(400, CORES, tid, *way, f"db+0x{tid}00") for tid in range(1, 5)]
+    rows += [
+        _exporting(300, 1, 1, "ServerLoop", "db+0x472280", "Flush", f"db+0x1e{part}")
+        for part in ("84f0", "9f80")
+    ]
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "Flush")
+    assert cause.path == ("main", "ServerLoop", "Flush")
+
+
+def test_where_hardly_any_function_has_a_name_addresses_tell_more() -> None:
+    rows = [_exporting(400, CORES, tid, "Begin", f"db+0x{tid}00", f"db+0x{tid}10") for tid in range(1, 5)]
+    rows.append(_exporting(300, 1, 1, "Begin", "db+0x472280"))
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "db+0x472280")
+
+
 def test_a_stripped_program_that_is_read_in_from_disk() -> None:
     rows = [_of_stripped(400, CORES, tid, "Sim::run", "Pair::compute") for tid in range(1, 5)]
     waits = _of_stripped(0, 1, 1, "Sim::run", "[waits: page fault]")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.attribution import attribute
-from parprof.causes import Cause, Kind, causes_of
+from parprof.causes import Cause, Kind, causes_of, find_causes
 from parprof.metrics import OUTSIDE, STALL, WAIT, Metrics
-from parprof.model import Frame, Interval, Origin, PathSample, ThreadState
+from parprof.model import NOBODY, Frame, Interval, Origin, PathSample, ProcessInfo, Profile, ThreadState
 from profiles import frame, library
 
 CORES = 2
@@ -569,6 +570,36 @@ def test_tools_that_are_read_in_from_disk_are_told_as_such(name: str) -> None:
     assert (cause.kind, cause.lost_ns) == (Kind.STALL, pytest.approx(400e6))
     assert cause.function == ("scan" if name == "scan" else "")
     assert ("measure again" in cause.remedy) == (name != "scan")
+
+
+def _unseen(ms: float) -> PathSample:
+    return replace(row("main", stall=ms), path=NOBODY)
+
+
+def test_what_was_not_left_out_needs_no_budget() -> None:
+    """Sessions of a database that slept when we attached to it."""
+    rows = [*balanced(), _unseen(400)]
+    (dear,) = causes_of(rows, CORES, "none", 1.0)
+    assert "--budget 20" in dear.remedy
+    (seen,) = causes_of(rows, CORES, "none", 1.0, left_out=False)
+    assert "budget" not in seen.remedy and "measure for longer" in seen.remedy
+    profile = Profile(
+        ProcessInfo(7, cores=CORES), 1.0, 1000, rows, extra={"ticks": "0", "placeless_waits": "0"}
+    )
+    assert [one.remedy for one in find_causes(profile)] == [seen.remedy]
+    profile = replace(profile, extra={"ticks": "9", "placeless_waits": "0"})
+    assert [one.remedy for one in find_causes(profile)] == [dear.remedy]
+
+
+@pytest.mark.parametrize(("kind", "told"), [("requests", True), ("network", False)])
+def test_a_server_that_was_seen_to_wait_for_requests_may_have_had_nothing_to_do(
+    kind: str, told: bool
+) -> None:
+    """memcached, of which it was too dear to see all waits."""
+    waiting = [row(f"main; event_base_loop; [waits: {kind}]", tid=tid, wait=200) for tid in (1, 2)]
+    spare = row("main; maintain; [waits: condition]", tid=9, wait=4000)
+    (cause,) = causes_of([*balanced(), *waiting, spare, _unseen(400)], CORES, "none", 1.0)
+    assert ("waited for requests" in cause.what) is told and "--budget 20" in cause.remedy
 
 
 @pytest.mark.parametrize(("without_core", "kind"), [(1600, Kind.BUSY_MACHINE), (700, Kind.STARVED)])

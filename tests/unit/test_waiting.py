@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parprof.attribution.waiting import WaitKind, thread_wait_kind, wait_kind
+from parprof.attribution.waiting import WaitKind, polled_kind, thread_wait_kind, wait_kind
 
 STACKS = {
     "__schedule schedule futex_wait_queue futex_wait do_futex __x64_sys_futex do_syscall_64": WaitKind.LOCK,
@@ -119,3 +119,20 @@ def test_who_waits_for_threads() -> None:
 
 def test_only_requests_and_stops_are_no_fault_of_the_program() -> None:
     assert {kind for kind in WaitKind if kind.is_outside} == {WaitKind.REQUESTS, WaitKind.STOPPED}
+
+
+POLLS = {
+    "epoll_wait; WaitEventSetWait; WaitLatch; ProcSleep; postgres+0x45d8a0; LockAcquireExtended; XactLockTableWait":
+        WaitKind.LOCK,
+    "epoll_wait; WaitEventSetWait; WaitLatch; pg_sleep; postgres+0x2f70b0; ExecProject": WaitKind.SLEEP,
+    "epoll_wait; WaitEventSetWait; WaitLatch; ConditionVariableTimedSleep; ConditionVariableSleep": WaitKind.CONDITION,
+    "epoll_wait; WaitEventSetWait; WaitLatch; WalWriterMain; AuxiliaryProcessMain": WaitKind.REQUESTS,
+    "epoll_wait; aeApiPoll; aeProcessEvents; beforeSleep; aeMain": WaitKind.REQUESTS,
+    "poll; sleep_until_asked; main": WaitKind.REQUESTS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("stack", "kind"), POLLS.items())
+def test_kinds_in_poll(stack: str, kind: WaitKind) -> None:
+    """As processes of PostgreSQL wait for each other's locks."""
+    assert polled_kind(stack.split("; ")) is kind

@@ -7,9 +7,11 @@ The kernel knows only futexes: locks, conditions, barriers and the ends of threa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import dropwhile, islice, takewhile
+
+from parprof.model import AWAITS_ANSWER, AWAITS_GIL, AWAITS_TIME
 
 
 class WaitKind(Enum):
@@ -58,6 +60,13 @@ class WaitKind(Enum):
             WaitKind.THREAD,
         )
 
+
+KIND_AWAITED: Mapping[int, WaitKind] = {
+    AWAITS_GIL: WaitKind.GIL,
+    AWAITS_TIME: WaitKind.SLEEP,
+    AWAITS_ANSWER: WaitKind.NETWORK,
+}
+"""By what is known of a wait beside the functions of the kernel."""
 
 _BY_PREFIX: tuple[tuple[WaitKind, tuple[str, ...]], ...] = (
     (WaitKind.STOPPED, ("do_signal_stop", "ptrace_stop", "do_jobctl_trap", "ptrace_notify")),
@@ -176,6 +185,19 @@ _BY_FUNCTION = (
     ),
 )  # fmt: skip
 """The innermost frame that is one of these decides."""
+_IN_POLL = (
+    (
+        WaitKind.LOCK,
+        re.compile(r"ProcSleep|LockAcquire(?:Extended)?|\w*LockTableWait\w*|VirtualXactLock|WaitForLockers\w*"),
+    ),
+    (
+        WaitKind.CONDITION,
+        re.compile(r"ConditionVariable(?:Timed)?Sleep|WaitForParallelWorkersTo\w+|shm_mq_\w+"),
+    ),
+    (WaitKind.SLEEP, re.compile(r"(?:pg_|apr_|time_|py)?(?:[mun]|nano)?sleep")),
+)  # fmt: skip
+"""Functions that wait for none of those events that poll() and its like tell of: processes that have locks in memory
+which they share let each other go on by a signal (PostgreSQL)."""
 _OF_TEAM = re.compile(
     r"GOMP_(?:parallel|loop_end|sections_end|single_copy|taskwait|taskgroup_end|teams)|gomp_thread_start|"
     r"kmp_(?:join_call|fork_call|launch_thread|launch_worker)|kmpc_(?:omp_taskwait|end_taskgroup|fork_call)"
@@ -213,6 +235,20 @@ def thread_wait_kind(functions: Iterable[str]) -> WaitKind:
     if is_idle or any(map(_OF_TEAM.match, inside)):
         return WaitKind.BARRIER
     return _first(_BY_FUNCTION, names) or WaitKind.LOCK
+
+
+def polled_kind(functions: Iterable[str]) -> WaitKind:
+    """What a thread waits for that sleeps in poll(), select() or epoll_wait() in these functions of its process,
+    innermost first.
+
+    >>> polled_kind(["epoll_wait", "WaitEventSetWait", "WaitLatch", "ProcSleep", "postgres+0x409ae0", "heap_update"])
+    <WaitKind.LOCK: 'lock'>
+    >>> polled_kind(["epoll_wait", "WaitEventSetWait", "secure_read", "pq_getbyte", "PostgresMain"])
+    <WaitKind.REQUESTS: 'requests'>
+    """
+    names = [_LEADING.sub("", name) for name in islice(functions, _INNERMOST)]
+    found = (kind for name in names for kind, pattern in _IN_POLL if pattern.fullmatch(name))
+    return next(found, WaitKind.REQUESTS)
 
 
 def _first(table: Sequence[tuple[WaitKind, re.Pattern[str]]], names: Sequence[str]) -> WaitKind | None:

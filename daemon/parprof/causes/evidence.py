@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from parprof.causes.barriers import is_barrier
 from parprof.causes.gil import NOTHING, Beside, beside
-from parprof.causes.ownership import Owner, Ownership, lacks_names, script_folders
+from parprof.causes.ownership import Owner, Ownership, lacks_names, partly_named, script_folders
 from parprof.causes.routes import Route, RouteFinder, RouteStep
 from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
@@ -246,11 +246,13 @@ def _rows(samples: Sequence[PathSample]) -> tuple[list[SampleRoute], bool]:
     frames = [frame for path in {id(one.path): one.path for one in samples}.values() for frame in path]
     ownership = Ownership(script_folders(frames))
     shows = lacks_names(frames, ownership)
-    rows = _rows_by(RouteFinder(ownership, shows_libraries=shows), samples)
+    named = partly_named(frames, ownership)
+    rows = _rows_by(RouteFinder(ownership, shows_libraries=shows, partly_named=named), samples)
     whole = sum(row.metrics.work_ns for row in rows)
     of_libraries = sum(row.metrics.work_ns for row in rows if row.route.is_of_library)
     if of_libraries > _MOST_WORK * whole:
-        rows = _rows_by(RouteFinder(ownership, joins_libraries=True, shows_libraries=shows), samples)
+        finder = RouteFinder(ownership, joins_libraries=True, shows_libraries=shows, partly_named=named)
+        rows = _rows_by(finder, samples)
     return rows, shows
 
 

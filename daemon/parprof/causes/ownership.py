@@ -86,6 +86,8 @@ _COMPILED_SYSTEM = re.compile(
 """Names of code that was compiled at run time and is no program's: V8's and HotSpot's own, the libraries of Java and of
 Erlang, and what CPython puts before each of its functions for perf."""
 _NAMELESS = re.compile(r".*\+0x[0-9a-f]+")
+_MANY_NAMED = 0.25
+"""For each function without a name so many with one: else it is no good part of them."""
 _ADDRESS = re.compile(r"0x[0-9a-f]+\Z|\[")
 
 
@@ -107,6 +109,21 @@ def lacks_names(frames: Iterable[Frame], ownership: Ownership) -> bool:
 def is_of_stripped(name: str, file: str) -> bool:
     """Whether a function of the program's may be one of a file without symbols."""
     return bool(_NAMELESS.fullmatch(name)) or (name == "main" and not file)
+
+
+def partly_named(frames: Iterable[Frame], ownership: Ownership) -> frozenset[str]:
+    """The program's own files that are stripped but for what they export, which is a good part of their functions, as
+    of programs that have plug-ins: there a function without a name is best told by its caller that has one."""
+    named: dict[str, set[str]] = {}
+    nameless: dict[str, set[str]] = {}
+    for frame in frames:
+        if frame.is_loop or frame.name == "main" or ownership.of(frame) is not Owner.PROGRAM:
+            continue
+        found = nameless if is_of_stripped(frame.name, frame.file) else named
+        found.setdefault(frame.module, set()).add(frame.name)
+    return frozenset(
+        module for module, names in nameless.items() if len(named.get(module, ())) >= _MANY_NAMED * len(names)
+    )
 
 
 class Ownership:

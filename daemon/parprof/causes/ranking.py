@@ -52,6 +52,14 @@ _MOST_BESIDE_OVERHEAD = 5
 _LOCK_SHARE = 0.02
 """Of the work at a site: as much for locks is where to look."""
 
+_BUDGET_REMEDY = "a higher budget lets more be seen (--budget 20)"
+_BEFORE_REMEDY = (
+    "nothing was left out: who began to sleep before we came, and woke up meanwhile, was not seen there; measure for "
+    "longer"
+)
+_REQUESTS = 0.9
+"""Of the time that threads waited: so much for requests, and a server has nothing else to wait for."""
+
 _LEAST_UNLIKELY_PERCENT = 10.0
 """And it is not named at all below this: other programs on the machine cost as much."""
 
@@ -91,8 +99,16 @@ def find_causes(profile: Profile) -> list[Cause]:
         process.program,
         withheld_s=math.inf if account is None else account.withheld_s,
         intervals=profile.intervals,
+        left_out=_may_be_left_out(profile),
     )
     return [_with_names(cause, profile.samples, process.program) for cause in found]
+
+
+def _may_be_left_out(profile: Profile) -> bool:
+    """Whether some of what threads waited for may not have been looked at for what that costs: older files tell
+    nothing of it, nor what was merged."""
+    counted = [profile.extra.get(name, "1") for name in ("ticks", "placeless_waits")]
+    return counted != ["0", "0"]
 
 
 def _with_names(cause: Cause, samples: Sequence[PathSample], program: str) -> Cause:
@@ -118,10 +134,12 @@ def causes_of(
     *,
     withheld_s: float = math.inf,
     intervals: Sequence[Interval] = (),
+    left_out: bool = True,
 ) -> list[Cause]:
     """The same from samples alone. ``cores``: n. ``runtime``: in whose words remedies are told. ``elapsed_s``: how long
     the program ran; 0: not known. ``program``: what was run, by its path or name. ``withheld_s``: core time that it
-    was not given. ``intervals``: what of the samples was when, if that is known."""
+    was not given. ``intervals``: what of the samples was when, if that is known. ``left_out``: whether waits may have
+    been too dear to look at."""
     evidence = Evidence(samples, cores, intervals)
     total = evidence.root.all.metrics
     is_blocked = is_counted(total) and total.stall_ns > total[OUTSIDE]
@@ -160,7 +178,7 @@ def causes_of(
         if is_alone:
             nowhere = [cause for cause in nowhere if cause.kind is Kind.STALL]
             nowhere.append(_serial_program(evidence, _while_working(total), setting))
-        found += [(cause, 1.0) for cause in (*_unseen(samples, setting), *nowhere)]
+        found += [(cause, 1.0) for cause in (*_unseen(samples, setting, left_out=left_out), *nowhere)]
     weighed = [
         (one.lost_ns * weight, one)
         for one, weight in found
@@ -307,7 +325,7 @@ def _serial_program(evidence: Evidence, metrics: Metrics, setting: Setting) -> C
     )
 
 
-def _unseen(samples: Sequence[PathSample], setting: Setting) -> list[Cause]:
+def _unseen(samples: Sequence[PathSample], setting: Setting, *, left_out: bool) -> list[Cause]:
     """That nobody works and it is not known where threads sleep, as where context switches were too dear to follow."""
     metrics = Metrics()
     for sample in samples:
@@ -317,8 +335,18 @@ def _unseen(samples: Sequence[PathSample], setting: Setting) -> list[Cause]:
     if not lost:
         return []
     what = f"nobody works for {elapsed_of(lost, setting)}, and it was not seen where threads wait"
-    remedy = "a higher budget lets more be seen (--budget 20)"
+    remedy = _BUDGET_REMEDY if left_out else _BEFORE_REMEDY
+    if left_out and _works_for_requests(samples):
+        what += "; as far as it was, those that work waited for requests"
+        remedy = f"if that is all, there was nothing to do; {_BUDGET_REMEDY}"
     return [_without_place(Kind.STALL, metrics, setting, what, remedy)]
+
+
+def _works_for_requests(samples: Sequence[PathSample]) -> bool:
+    """Whether the threads that work were seen to wait for hardly anything but something to do from outside."""
+    worked = {(one.origin.pid, one.origin.tid) for one in samples if one.metrics.work_ns}
+    theirs = [one for one in samples if one.metrics[WAIT] and (one.origin.pid, one.origin.tid) in worked]
+    return asleep_for_requests_ns(theirs) > _REQUESTS * sum(one.metrics[WAIT] for one in theirs)
 
 
 def _nowhere(

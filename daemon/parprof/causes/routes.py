@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from parprof.causes.ownership import SCRIPT, Owner, Ownership, runs_others_work
+from parprof.causes.ownership import SCRIPT, Owner, Ownership, is_of_stripped, runs_others_work
 from parprof.causes.preparing import prepared
 from parprof.cct.tree import Procedure
 from parprof.model import Frame, Path
@@ -155,8 +155,9 @@ class Route:
         first, last = self.spans[2 * at], self.spans[2 * at + 1]
         called_back = at > 0 and first == last and first > self.spans[2 * at - 1] + 1
         if called_back:
-            between = self.path[self.spans[2 * at - 1] + 1 : first]
-            called_back = self.book.schedulers.isdisjoint(self.book.along(between))
+            between = self.book.along(self.path[self.spans[2 * at - 1] + 1 : first])
+            is_foreign = any(not fact.is_loop and fact.owner is not Owner.PROGRAM for fact in between)
+            called_back = is_foreign and self.book.schedulers.isdisjoint(between)
         frame = self.path[first]
         procedure = self.book.of(frame).procedure
         return RouteStep(procedure, self.owner, self.path[last].line, frame.start_line, called_back)
@@ -166,13 +167,20 @@ class RouteFinder:
     """Finds the routes of call paths."""
 
     def __init__(
-        self, ownership: Ownership, *, joins_libraries: bool = False, shows_libraries: bool = False
+        self,
+        ownership: Ownership,
+        *,
+        joins_libraries: bool = False,
+        shows_libraries: bool = False,
+        partly_named: Collection[str] = (),
     ) -> None:
         """Know no frames yet; ``ownership`` says whose they are.
 
         ``joins_libraries``: what libraries do in threads of their own is the creators' work. ``shows_libraries``:
-        routes of the program's go on through them.
+        routes of the program's go on through them. ``partly_named``: files in which functions without a name are parts
+        of those that call them and have one.
         """
+        self._partly_named = partly_named
         self._book = FrameBook(ownership)
         self._joins_libraries = joins_libraries
         self._shows_libraries = shows_libraries
@@ -192,6 +200,9 @@ class RouteFinder:
                 return Route(book, innermost=path[-1].name, is_rooted=False, is_of_library=True)
         farthest = Owner.LIBRARY if self._shows_libraries else nearest
         own = [at for at, owner in enumerate(owners) if owner <= farthest]
+        called = own[-1] + 1
+        if self._partly_named:
+            own = self._without_nameless(own, facts)
         numbers = [facts[at].number for at in own]
         spans = array("q", [own[at] for at in _without_recursion(numbers)])
         begins = created + 1 if created >= 0 else _shared_from(path, physical)
@@ -200,7 +211,6 @@ class RouteFinder:
             there = bisect_left(own, begins) + 1
             region = min(_innermost_function([facts[at] for at in own[:there]]), len(spans) // 2 - 1)
         is_script = not book.scripts.isdisjoint(facts)
-        called = own[-1] + 1
         while called < len(path) and facts[called].is_loop:
             called += 1
         return Route(
@@ -214,6 +224,20 @@ class RouteFinder:
             is_script=is_script,
             prepares=prepared(path, called) if is_script else "",
         )
+
+    def _without_nameless(self, own: list[int], facts: list[FrameFacts]) -> list[int]:
+        """Without functions that have no name, where one has been met in the same file that does."""
+        out: list[int] = []
+        named: set[str] = set()
+        for at in own:
+            frame = facts[at].frame
+            is_of_one = frame.module in self._partly_named and not frame.is_loop
+            is_nameless = is_of_one and is_of_stripped(frame.name, frame.file)
+            if is_of_one and not is_nameless and frame.name != "main":  # which tells nothing of what it calls
+                named.add(frame.module)
+            if not is_nameless or frame.module not in named:
+                out.append(at)
+        return out
 
 
 def _without_recursion(numbers: Sequence[int]) -> Sequence[int]:

@@ -48,6 +48,12 @@ _WAITS = {
     "network": ("for the network", "have several requests under way at once, or ask ahead of time"),
 }
 """By kind of wait: what is waited for, in words, and what to do about it."""
+_POLLS = re.compile(r"p?poll|p?select|epoll_")
+_LOCK_OF_PROCESSES = (
+    "for a lock that another process has",
+    "have that one let it go sooner, by shorter transactions and nothing slow within them, or let them want other rows",
+)
+"""Processes wait so for each other's locks (`parprof.attribution.waiting.polled_kind`): those of a database."""
 _TIMED = re.compile(r"timed|clock")
 _TIMED_REMEDY = (
     "where it looks again after a time, let it be told when there is something to do; else see what that "
@@ -142,6 +148,8 @@ def _waited_for(call: str, kind: str) -> tuple[str, str]:
     if kind not in _WAITS:
         return f"in {call}" if call else "", _STALL_REMEDY
     what, remedy = _WAITS[kind]
+    if kind == "lock" and _POLLS.match(call):
+        return _LOCK_OF_PROCESSES
     if kind in ("lock", "condition") and _TIMED.search(call):
         what, remedy = f"{what}, or for time to pass", _TIMED_REMEDY
     if not _CALL.fullmatch(call):

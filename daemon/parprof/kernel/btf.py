@@ -24,6 +24,11 @@ _EXECUTABLE = (
 
 _QUEUED = ("TASK_SIGNAL", "TASK_THREAD_NODE", "TASK_ON_CPU", "TASK_STACK", "SIGNAL_THREADS")
 
+_POLLED = (
+    "TASK_FILES", "FILES_TABLE", "TABLE_SIZE", "TABLE_FILES", "POLLED_INODE", "POLLED_PRIVATE", "INODE_MODE",
+    "SOCKET_SOCK", "SOCK_COMMON", "SOCK_FAMILY", "SOCK_STATE", "SOCK_FAR_PORT", "SOCK_PORT",
+)  # fmt: skip
+
 _PATHS = ("FILE_DENTRY", "DENTRY_NAME", "DENTRY_PARENT")
 
 
@@ -76,6 +81,10 @@ class KernelLayout:
     paths: tuple[int, ...] | None
     """From a file to its directory entry; there: the name's text, and the directory above. None likewise."""
 
+    polled: tuple[int, ...] | None
+    """From a task to its table of open files, from a file to its inode and what it is; from a socket to what it is
+    connected to: see `_POLLED`. None likewise."""
+
     def defines(self) -> list[str]:
         """Compiler flags for the BPF object."""
         state = "((u32)ctx->args[3])" if self.switch_has_state else "task_state((void *)ctx->args[1])"
@@ -104,6 +113,7 @@ class KernelLayout:
             *self._found(_EXECUTABLE, self.executable),
             *self._found(_MAPPINGS, self.mappings if self.executable else None),
             *self._found(_PATHS, self.paths),
+            *self._found(_POLLED, self.polled),
         ]
 
     @staticmethod
@@ -293,4 +303,17 @@ def read_layout() -> KernelLayout:
         mappings=_mappings(btf),
         executable=_executable(btf),
         paths=_paths(btf),
+        polled=_offsets(
+            btf,
+            {
+                "task_struct": ("files",),
+                "files_struct": ("fdt",),
+                "fdtable": ("max_fds", "fd"),
+                "file": ("f_inode", "private_data"),
+                "inode": ("i_mode",),
+                "socket": ("sk",),
+                "sock": ("__sk_common",),
+                "sock_common": ("skc_family", "skc_state", "skc_dport", "skc_num"),
+            },
+        ),
     )

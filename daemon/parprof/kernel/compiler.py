@@ -52,6 +52,7 @@ OBJECT_PARTS = (
     "python_code.bpf.c",
     "activations.bpf.c",
     "amounts.bpf.c",
+    "polls.bpf.c",
     "waits.bpf.c",
     "creators.bpf.c",
     "bytes.bpf.c",

@@ -27,10 +27,13 @@ def wait_key(
     context: int,
     epoch: int,
     glimpse: int = 0,
+    awaits: int = 0,
 ) -> SampleKey:
     """What a wait or a stall of a thread is counted under."""
     where = (user, kernel, context) if user else (0, 0, 0)
-    return SampleKey(image, tid, NO_EVENT, state, 0, where[0], where[1], epoch, where[2], glimpse=glimpse)
+    return SampleKey(
+        image, tid, NO_EVENT, state, 0, where[0], where[1], epoch, where[2], glimpse=glimpse, awaits=awaits
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,7 @@ class Scopes:
             raw.stall_kernel,
             raw.stall_context,
             raw.stall_epoch,
+            awaits=raw.stall_awaits,
         )
         return {key: Count(1, took)}
 

@@ -72,5 +72,6 @@ def _wait(thread: Any, since_ns: int, now_ns: int) -> Facts:
         thread.wait_context,
         thread.wait_epoch,
         thread.wait_glimpse,
+        thread.awaits,
     )
     return {key: Count(1, max(now_ns - max(thread.wait_since_ns, since_ns), 0))}

@@ -10,7 +10,7 @@ from parprof.attribution import finephases
 from parprof.attribution.concurrency import levels_of, plus
 from parprof.attribution.counters import CYCLES, INSTRUCTIONS
 from parprof.attribution.idleness import attribute
-from parprof.attribution.waiting import WaitKind, thread_wait_kind, wait_kind
+from parprof.attribution.waiting import KIND_AWAITED, WaitKind, polled_kind, thread_wait_kind, wait_kind
 from parprof.facts.cores import mean_cores, usual_cores
 from parprof.facts.drain import Drain, Image, MeasuredImage
 from parprof.facts.sleepers import MOST as MOST_THREADS
@@ -20,7 +20,6 @@ from parprof.logical.overhead import TAG
 from parprof.metrics import ACTIVATIONS, BLAME, OUTSIDE, PROFILING, SAMPLES, STALL, WAIT, Metrics
 from parprof.model import (
     ACTIVATION,
-    AWAITS_GIL,
     NO_EVENT,
     NOBODY,
     NOT_LOOKED_AT,
@@ -43,6 +42,8 @@ _RowKey = tuple[int, int, int, int]
 _Paths = tuple[Path, Path]
 """The one object for a logical path, and that for its physical one: empty where that is the same."""
 _MAX_REMEMBERED = 1 << 13
+_TOLD_BY = {WaitKind.LOCK: thread_wait_kind, WaitKind.REQUESTS: polled_kind}
+"""Which kinds of waits the functions of the process tell more of."""
 _WAITS = {kind: (Frame(f"[waits: {kind.value}]", module=KERNEL),) for kind in WaitKind}
 
 
@@ -80,7 +81,7 @@ class RowMaker:
         """One object for all rows of the same origin, of all drains: it is then compared by identity."""
         self._kinds: dict[int, WaitKind] = {}
         """By id of the kernel stack."""
-        self._thread_kinds: dict[int, tuple[Located, WaitKind]] = {}
+        self._thread_kinds: dict[tuple[int, WaitKind], tuple[Located, WaitKind]] = {}
         """As `_located`, of waits for other threads: what for."""
         self.samples = 0
         """Samples of the clock event so far."""
@@ -316,7 +317,8 @@ class RowMaker:
             if key.state is ThreadState.BLOCKED:
                 metrics = Metrics.of({WAIT: share})
             else:
-                metrics = Metrics.of({OUTSIDE if kind.is_outside else STALL: share * cores})
+                told = self._kind_at(kind, located) if key.user else kind
+                metrics = Metrics.of({OUTSIDE if told.is_outside else STALL: share * cores})
             where = self._paths_of(paths.ending_in(located, self._below(key, kind, located)))
             if key.state is ThreadState.STALLED and not key.user:
                 where = self._one_object(NOBODY, NOBODY)
@@ -352,19 +354,21 @@ class RowMaker:
         return _WAITS[self._kind_at(kind, located)] if key.user else NOT_LOOKED_AT
 
     def _kind_at(self, kind: WaitKind, located: Located) -> WaitKind:
-        """The same, where the functions of the process tell more: for other threads, but for what of theirs."""
-        if kind is not WaitKind.LOCK:
+        """The same, where the functions of the process tell more: for other threads, but for what of theirs; in a
+        poll, but for none of the events that it tells of."""
+        if kind not in _TOLD_BY:
             return kind
-        known = self._thread_kinds.get(id(located))
+        known = self._thread_kinds.get((id(located), kind))
         if known is None:
             names = (frame.name for frame in reversed(located.physical) if not frame.is_loop)
-            known = self._thread_kinds[id(located)] = located, thread_wait_kind(names)
+            known = self._thread_kinds[id(located), kind] = located, _TOLD_BY[kind](names)
         return known[1]
 
     def _told_kind(self, drain: Drain, key: SampleKey) -> WaitKind:
         """What a thread waits for, as far as the kernel's stack and the futex tell: `LOCK` is any wait for threads."""
-        if key.awaits == AWAITS_GIL:
-            return WaitKind.GIL
+        known = KIND_AWAITED.get(key.awaits)
+        if known is not None and (known is not WaitKind.GIL or key.state is ThreadState.BLOCKED):
+            return known
         kernel = key.kernel
         kind = self._kinds.get(kernel)
         if kind is None:

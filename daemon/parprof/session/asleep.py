@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from parprof.attribution.waiting import WaitKind, wait_kind
+from parprof.attribution.waiting import KIND_AWAITED, WaitKind, wait_kind
 from parprof.kernel.scopes import wait_key
 from parprof.kernel.stacks import STACK_ENDS, RawStack, StackTable
-from parprof.model import Count, Facts, SampleKey, ThreadState
+from parprof.model import AWAITS_UNKNOWN, Count, Facts, SampleKey, ThreadState
 from parprof.process.loadmap import LoadMap
+from parprof.process.polled import awaited
 from parprof.session.target import Target
 from parprof.symbols.kernel import addresses_of
 from parprof.unwind.builder import TableBuilder
@@ -40,11 +41,13 @@ class Asleep:
     user: RawStack
     kernel: tuple[tuple[str, int], ...]
     """Functions of the kernel and offsets in them, the innermost first."""
+    awaits: int = AWAITS_UNKNOWN
+    """What it waits for, where more is known than these tell: as in `parprof.model.SampleKey`."""
 
     @property
     def kind(self) -> WaitKind:
         """What it waits for, as far as the kernel knows."""
-        return wait_kind(name for name, _ in self.kernel)
+        return KIND_AWAITED.get(self.awaits) or wait_kind(name for name, _ in self.kernel)
 
 
 class Sleepers:
@@ -94,7 +97,8 @@ class Sleepers:
         packed = struct.pack(f"<{len(kernel)}Q", *kernel)
         below = _put(RawStack(packed, _KERNEL_END, b"", 0, 0), stacks) if kernel else 0
         epoch = one.target.mapped.maps.epoch
-        return wait_key(key.state, key.image, key.tid, _put(one.user, stacks), below, 0, epoch)
+        user = _put(one.user, stacks)
+        return wait_key(key.state, key.image, key.tid, user, below, 0, epoch, awaits=one.awaits)
 
 
 def _rank(one: Asleep) -> tuple[bool, bool, bool]:
@@ -121,9 +125,14 @@ def _look_at(target: Target, tid: int, builder: TableBuilder) -> Asleep | None:
         if load_map is None or len(words) < 3:
             return None  # "running"
         kernel = tuple(_kernel_frames(Path(folder, "stack").read_text().splitlines()))
-        user = _walked(load_map, builder, int(words[-1], 16), int(words[-2], 16))
+        fd = os.open(f"/proc/{load_map.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            user = _walked(load_map, builder, int(words[-1], 16), int(words[-2], 16), fd)
+            awaits = awaited(target.process.pid, words, lambda address, size: os.pread(fd, size, address))
+        finally:
+            os.close(fd)
         if Path(folder, "syscall").read_text() == before:
-            return Asleep(target, tid, user, kernel)
+            return Asleep(target, tid, user, kernel, awaits)
     return None
 
 
@@ -133,7 +142,9 @@ def _kernel_frames(lines: Iterable[str]) -> Iterable[tuple[str, int]]:
             yield match[1], int(match[2], 16)
 
 
-def _walked(load_map: LoadMap, builder: TableBuilder, pc: int, sp: int) -> RawStack:
+def _walked(load_map: LoadMap, builder: TableBuilder, pc: int, sp: int, memory: int) -> RawStack:
+    """``memory``: the file with its process's."""
+
     def rule_at(address: int) -> int | None:
         found = load_map.find(address)
         if found is None or found[0].elf is None:
@@ -141,17 +152,12 @@ def _walked(load_map: LoadMap, builder: TableBuilder, pc: int, sp: int) -> RawSt
         table = builder.table(found[0])
         return table.rule(found[1]) if table is not None and table.count else None
 
-    fd = os.open(f"/proc/{load_map.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-
     def read_word(address: int) -> int:
-        data = os.pread(fd, 8, address) if 0 <= address < 1 << 63 else b""
+        data = os.pread(memory, 8, address) if 0 <= address < 1 << 63 else b""
         if len(data) < 8:
             raise OSError(14, f"{address:#x} is not mapped")
         return int.from_bytes(data, "little")
 
-    try:
-        walked = walk(pc, sp, rule_at, read_word)
-    finally:
-        os.close(fd)
+    walked = walk(pc, sp, rule_at, read_word)
     native = struct.pack(f"<{len(walked.addresses)}Q", *walked.addresses)
     return RawStack(native, STACK_ENDS.index(walked.end), b"", 0, 0)

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a thread waits for that goes to sleep in poll() or select(), where its arguments tell: for time to pass, if it looks
+ * at no file; for an answer, if it looks at a connection that it has made itself, as clients with a timeout do. All else,
+ * above all what a server looks at, may be a request. The rules are those of parprof/process/polled.py.
+ */
+#define POLL_CALL 7
+#define SELECT_CALL 23
+#define PSELECT_CALL 270
+#define PPOLL_CALL 271
+#define MAX_POLLED 3	/* who looks at more files serves somebody */
+#define CLIENT_PORTS 32768	/* the kernel gives those who connect a port from there on */
+#define FILE_KIND 0170000
+#define SOCKET_FILE 0140000
+#define CHARACTER_FILE 0020000
+#define INTERNET_4 2
+#define INTERNET_6 10
+#define LISTENS 10
+
+enum polled {
+	POLLED_OTHER = 0,	/* neither speaks for a request nor against it */
+	POLLED_ANSWER = 1,
+	POLLED_REQUEST = 2,
+};
+
+#ifdef TASK_FILES
+static __always_inline u64 kernel_word(u64 address)
+{
+	u64 word = 0;
+
+	bpf_probe_read_kernel(&word, sizeof(word), (void *)address);
+	return word;
+}
+
+static __always_inline u16 kernel_half(u64 address)
+{
+	u16 half = 0;
+
+	bpf_probe_read_kernel(&half, sizeof(half), (void *)address);
+	return half;
+}
+
+/* Which of these a file is that the current thread looks at. */
+static __always_inline u32 polled_file(u32 fd)
+{
+	u64 table = kernel_word(kernel_word(bpf_get_current_task() + TASK_FILES) + FILES_TABLE);
+	u64 file, sock;
+	u32 most = 0;
+	u16 kind, family, near, far;
+
+	bpf_probe_read_kernel(&most, sizeof(most), (void *)(table + TABLE_SIZE));
+	if (fd >= most)
+		return POLLED_OTHER;
+	file = kernel_word(kernel_word(table + TABLE_FILES) + (u64)fd * sizeof(u64));
+	kind = kernel_half(kernel_word(file + POLLED_INODE) + INODE_MODE) & FILE_KIND;
+	if (kind == CHARACTER_FILE)	/* a terminal: keys */
+		return POLLED_REQUEST;
+	if (kind != SOCKET_FILE)
+		return POLLED_OTHER;
+	sock = kernel_word(kernel_word(file + POLLED_PRIVATE) + SOCKET_SOCK) + SOCK_COMMON;
+	family = kernel_half(sock + SOCK_FAMILY);
+	if (family != INTERNET_4 && family != INTERNET_6)
+		return POLLED_OTHER;
+	near = kernel_half(sock + SOCK_PORT);
+	far = kernel_half(sock + SOCK_FAR_PORT);
+	far = far << 8 | far >> 8;
+	if ((kernel_half(sock + SOCK_STATE) & 0xff) == LISTENS || !far)
+		return POLLED_REQUEST;
+	return near >= CLIENT_PORTS && far < CLIENT_PORTS ? POLLED_ANSWER : POLLED_REQUEST;
+}
+#else
+static __always_inline u32 polled_file(u32 fd)
+{
+	return POLLED_REQUEST;
+}
+#endif
+
+/* The number of the lowest bit of a set, which is taken out. By halves: LLVM has no code for BPF that counts bits. */
+static __always_inline u64 take_lowest(u64 *set)
+{
+	u64 left = *set, number = 0;
+
+#pragma clang loop unroll(full)
+	for (u32 width = 32; width; width >>= 1) {
+		if (left & ((1ULL << width) - 1))
+			continue;
+		left >>= width;
+		number += width;
+	}
+	*set &= *set - 1;
+	return number;
+}
+
+/* A place in the list of poll(), or in a set of select(): the file there, or none. */
+static __always_inline u64 file_there(struct poll_look *look, u64 *set)
+{
+	u64 entry = 0;
+
+	if (look->is_list) {
+		if (bpf_probe_read_user(&entry, sizeof(entry), (void *)look->list))
+			return ~0ULL;
+		look->list += sizeof(entry);
+		return (u32)entry;
+	}
+	return take_lowest(set);
+}
+
+/* What is known of the files that the current thread looks at. */
+u64 look_at_polled(u64 given)
+{
+	struct poll_look *look = (struct poll_look *)given;
+	u64 set, left, fd;
+	u32 found = POLLED_OTHER, is;
+
+	if (!look)
+		return AWAITS_UNKNOWN;
+	set = look->set;
+	left = look->count;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < MAX_POLLED; i++) {
+		if (look->is_list ? i >= left : !set)
+			break;
+		fd = file_there(look, &set);
+		if (fd == ~0ULL)
+			return AWAITS_UNKNOWN;
+		is = polled_file(fd);
+		found = is > found ? is : found;
+	}
+	return found == POLLED_ANSWER && !set ? AWAITS_ANSWER : AWAITS_UNKNOWN;
+}
+
+static u64 (*call_look_at_polled)(struct poll_look *look) = (void *)SHARED_look_at_polled;
+
+/* What the current thread waits for that has entered the kernel with these registers, by this call. */
+static __always_inline u8 awaited_outside(struct pt_regs *regs, u64 call)
+{
+	struct poll_look look = {};
+	u64 first = 0, second = 0, third = 0, other = 0;
+
+	if (call != POLL_CALL && call != PPOLL_CALL && call != SELECT_CALL && call != PSELECT_CALL)
+		return AWAITS_UNKNOWN;
+	bpf_probe_read_kernel(&first, sizeof(first), &regs->di);
+	bpf_probe_read_kernel(&second, sizeof(second), &regs->si);
+	look.is_list = call == POLL_CALL || call == PPOLL_CALL;
+	look.list = first;
+	look.count = (u32)(look.is_list ? second : first);
+	if (!look.count)
+		return AWAITS_TIME;
+	if (look.is_list && look.count > MAX_POLLED)
+		return AWAITS_UNKNOWN;
+	if (look.is_list)
+		goto known;
+	bpf_probe_read_kernel(&third, sizeof(third), &regs->dx);
+	if (look.count > 64 || (second && bpf_probe_read_user(&look.set, sizeof(look.set), (void *)second)) ||
+	    (third && bpf_probe_read_user(&other, sizeof(other), (void *)third)))
+		return AWAITS_UNKNOWN;
+	look.set = (look.set | other) & ~0ULL >> ((64 - look.count) & 63);
+known:
+	return call_look_at_polled(&look);
+}

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who waits in poll() or select(): for somebody's answer, for time to pass, or for requests. A client with a timeout
+waits there, as a server does that has nothing to do: tests/workloads/polls.c, held against its own clock."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiling import BUILD
+from reports import record_command, report_of
+
+pytestmark = pytest.mark.beside
+
+WAIT_S = 0.5
+
+
+def listener() -> socket.socket:
+    """At a port as servers have: not one of those that are given to clients."""
+    for port in range(20000 + os.getpid() % 10000, 32768):
+        server = socket.socket()
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind(("127.0.0.1", port))
+        except OSError:
+            server.close()
+            continue
+        server.listen(1)
+        server.settimeout(20)
+        return server
+    raise AssertionError("no port is free")
+
+
+def recorded(profile: Path, mode: str, server: socket.socket) -> tuple[dict[str, Any], dict[str, float]]:
+    """Its report, and what it told. Half a second after it says that it waits it gets what it waits for."""
+    port = server.getsockname()[1]
+    if mode == "serves":
+        server.close()
+    command = [*record_command(profile), str(BUILD / "polls"), mode, str(port)]
+    told: dict[str, float] = {}
+    peer: socket.socket | None = None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line != "ready\n":
+                name, _, seconds = line.partition(" ")
+                told[name] = float(seconds)
+            elif mode == "serves" and peer is None:
+                peer = socket.create_connection(("127.0.0.1", port), timeout=20)
+            else:
+                peer = peer or server.accept()[0]
+                time.sleep(WAIT_S)
+                peer.sendall(b"x")
+    if peer is not None:
+        peer.close()
+    assert process.returncode == 0 and told
+    return report_of(profile), told
+
+
+def of(report: dict[str, Any], function: str, metric: str) -> float:
+    (found,) = (row for row in report["functions"] if row["name"] == function)
+    return float(found["inclusive"][metric])
+
+
+@pytest.mark.parametrize("mode", ["poll", "select"])
+def test_a_client_that_waits_with_a_timeout_waits_for_the_network(tmp_path: Path, mode: str) -> None:
+    with listener() as server:
+        report, told = recorded(tmp_path / "polls.pb.gz", mode, server)
+    cores = report["process"]["cores"]
+    function = f"asks_by_{mode}"
+    assert of(report, function, "stall_s") / cores == pytest.approx(told[function], rel=0.03)
+    assert of(report, function, "outside_s") == 0
+    cause = report["causes"][0]
+    assert (cause["kind"], cause["function"]) == ("stall", function) and "for the network" in cause["what"]
+
+
+def test_a_server_that_waits_for_a_request_loses_nothing(tmp_path: Path) -> None:
+    with listener() as server:
+        report, told = recorded(tmp_path / "polls.pb.gz", "serves", server)
+    cores = report["process"]["cores"]
+    assert of(report, "waits_for_request", "outside_s") / cores == pytest.approx(
+        told["waits_for_request"], rel=0.03
+    )
+    assert of(report, "waits_for_request", "stall_s") == 0
+
+
+def test_to_look_at_no_file_is_to_sleep(tmp_path: Path) -> None:
+    with listener() as server:
+        report, told = recorded(tmp_path / "polls.pb.gz", "naps", server)
+    cores = report["process"]["cores"]
+    for function in ("nap_by_poll", "nap_by_select"):
+        assert of(report, function, "stall_s") / cores == pytest.approx(told[function], rel=0.03)
+    assert "for time to pass" in report["causes"][0]["what"]
+
+
+def test_a_lock_of_another_process_is_no_request(tmp_path: Path) -> None:
+    with listener() as server:
+        report, told = recorded(tmp_path / "polls.pb.gz", "locks", server)
+    cores = report["process"]["cores"]
+    assert of(report, "ProcSleep", "stall_s") / cores == pytest.approx(told["ProcSleep"], rel=0.03)
+    cause = report["causes"][0]
+    assert (cause["kind"], cause["function"]) == ("stall", "ProcSleep")
+    assert "for a lock that another process has" in cause["what"]
+
+
+@pytest.mark.parametrize("mode", ["poll", "select"])
+def test_one_that_hangs_on_a_server_is_told_of_it(tmp_path: Path, mode: str) -> None:
+    """It slept before we came: what is seen of it is what ``/proc`` tells."""
+    profile = tmp_path / "polls.pb.gz"
+    with listener() as server:
+        command = [str(BUILD / "polls"), mode, str(server.getsockname()[1])]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client, server.accept()[0]:
+            try:
+                assert client.stdout is not None and client.stdout.readline() == "ready\n"
+                time.sleep(0.1)
+                words = ("attach", "-q", "--no-report", "-d", 1, "-o", profile, client.pid)
+                subprocess.run([sys.executable, "-m", "parprof", *map(str, words)], check=True)
+            finally:
+                client.kill()
+    report = report_of(profile)
+    (cause,) = report["causes"]
+    assert (cause["kind"], cause["function"]) == ("stall", f"asks_by_{mode}") and "for the network" in cause[
+        "what"
+    ]
+
+
+def test_a_server_without_requests_hangs_on_nobody(tmp_path: Path) -> None:
+    profile = tmp_path / "polls.pb.gz"
+    with listener() as free:
+        port = free.getsockname()[1]
+    with subprocess.Popen(
+        [str(BUILD / "polls"), "serves", str(port)], stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None and server.stdout.readline() == "ready\n"
+            with socket.create_connection(("127.0.0.1", port)):
+                assert server.stdout.readline() == "ready\n"
+                time.sleep(0.1)
+                words = ("attach", "-q", "--no-report", "-d", 1, "-o", profile, server.pid)
+                subprocess.run([sys.executable, "-m", "parprof", *map(str, words)], check=True)
+        finally:
+            server.kill()
+    report = report_of(profile)
+    assert report["causes"] == [] and report["totals"]["stall_s"] == 0

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Waits in poll() and select() for somebody else, of known length. usage: polls MODE [PORT]
+//
+// poll PORT, select PORT: connects to a server, in asks_by_poll() or asks_by_select() waits for its answer
+//     beside a pipe of its own, as clients of libcurl do.
+// naps:         waits for half a second in nap_by_poll(), and in nap_by_select().
+// serves PORT:  a server, which waits in waits_for_request() for a request on the connection that it has accepted.
+// locks:        waits for half a second in epoll_wait(), in ProcSleep(), which is where PostgreSQL waits for a row that
+//     another process has.
+// Says "ready" when it waits for a peer, and at the end for how long as `function seconds`. The other side of it is
+// tests/e2e/test_polls.py.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NOINLINE __attribute__((noinline, noclone))
+
+static volatile unsigned long sink;
+static int own[2];
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+static void told(const char *name, double since)
+{
+	printf("%s %.6f\n", name, now() - since);
+	fflush(stdout);
+}
+
+static void ready(void)
+{
+	puts("ready");
+	fflush(stdout);
+}
+
+static void compute(double seconds)
+{
+	double end = now() + seconds;
+
+	while (now() < end)
+		for (int i = 0; i < 20000; i++)
+			sink += i;
+}
+
+static NOINLINE void asks_by_poll(int fd)
+{
+	struct pollfd files[2] = {{.fd = fd, .events = POLLIN}, {.fd = own[0], .events = POLLIN}};
+
+	poll(files, 2, 30000);
+	sink++;
+}
+
+static NOINLINE void asks_by_select(int fd)
+{
+	struct timeval most = {.tv_sec = 30};
+	fd_set files;
+
+	FD_ZERO(&files);
+	FD_SET(fd, &files);
+	FD_SET(own[0], &files);
+	select(1 + (fd > own[0] ? fd : own[0]), &files, 0, 0, &most);
+	sink += 2;
+}
+
+static NOINLINE void nap_by_poll(void)
+{
+	poll(0, 0, 500);
+	sink += 3;
+}
+
+static NOINLINE void nap_by_select(void)
+{
+	struct timeval half = {.tv_usec = 500000};
+
+	select(0, 0, 0, 0, &half);
+	sink += 4;
+}
+
+static NOINLINE void ProcSleep(void)
+{
+	struct epoll_event found;
+	int fd = epoll_create1(0);
+
+	epoll_wait(fd, &found, 1, 500);
+	close(fd);
+	sink += 6;
+}
+
+static NOINLINE void waits_for_request(int fd)
+{
+	struct pollfd one = {.fd = fd, .events = POLLIN};
+
+	poll(&one, 1, 30000);
+	sink += 5;
+}
+
+static struct sockaddr_in at(int port)
+{
+	struct sockaddr_in place = {.sin_family = AF_INET, .sin_port = htons(port)};
+
+	place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	return place;
+}
+
+static int connected(int port)
+{
+	struct sockaddr_in place = at(port);
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	if (connect(fd, (struct sockaddr *)&place, sizeof(place)))
+		exit(1);
+	return fd;
+}
+
+static int accepted(int port)
+{
+	struct sockaddr_in place = at(port);
+	int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	if (bind(listener, (struct sockaddr *)&place, sizeof(place)) || listen(listener, 1))
+		exit(1);
+	ready();
+	return accept(listener, 0, 0);
+}
+
+static void tells(const char *name, void (*waits)(int), int fd)
+{
+	double begun;
+
+	ready();
+	begun = now();
+	waits(fd);
+	told(name, begun);
+	compute(0.3);
+}
+
+int main(int argc, char **argv)
+{
+	const char *mode = argc > 1 ? argv[1] : "";
+	int port = argc > 2 ? atoi(argv[2]) : 0;
+	double begun;
+
+	if (pipe(own))
+		return 1;
+	if (!strcmp(mode, "poll")) {
+		tells("asks_by_poll", asks_by_poll, connected(port));
+	} else if (!strcmp(mode, "select")) {
+		tells("asks_by_select", asks_by_select, connected(port));
+	} else if (!strcmp(mode, "serves")) {
+		tells("waits_for_request", waits_for_request, accepted(port));
+	} else if (!strcmp(mode, "naps")) {
+		begun = now();
+		nap_by_poll();
+		told("nap_by_poll", begun);
+		begun = now();
+		nap_by_select();
+		told("nap_by_select", begun);
+		compute(0.3);
+	} else if (!strcmp(mode, "locks")) {
+		begun = now();
+		ProcSleep();
+		told("ProcSleep", begun);
+		compute(0.3);
+	} else {
+		fprintf(stderr, "usage: %s poll|select|serves|naps|locks [PORT]\n", argv[0]);
+		return 2;
+	}
+	return 0;
+}
