@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -417,6 +418,77 @@ def test_a_stall_is_of_who_sleeps_by_itself(others: tuple[PathSample, ...], func
     causes = found(*balanced(), *rows, asleep, *others)
     assert first(causes) == (Kind.STALL, function)
     assert causes[0].lost_ns == pytest.approx(800e6)
+
+
+_GOEXIT = "runtime.goexit.abi0; main.main"
+_SYSMON = "runtime.clone.abi0; runtime.mstart1; runtime.sysmon; runtime.usleep.abi0; [waits: sleep]"
+
+
+def _go_program() -> list[PathSample]:
+    """A routine waits for children one after the other, on whichever thread it is. What watches Go's threads looks
+    after them by the clock, and is the last to fall asleep."""
+    waits = f"{_GOEXIT}; main.runTool; [waits: child]"
+    return [
+        *balanced(f"{_GOEXIT}; main.solve"),
+        row(waits, tid=11, wait=400, stall=30),
+        row(waits, tid=12, wait=430, stall=10),
+        row(_SYSMON, tid=13, wait=700, stall=1400),
+        row(
+            "runtime.mstart1; runtime.stopm; runtime.futex.abi0; [waits: condition]",
+            tid=12,
+            wait=400,
+            stall=200,
+        ),
+    ]
+
+
+def test_what_a_language_does_by_the_clock_is_not_waited_for() -> None:
+    (cause,) = found(*_go_program())
+    assert (cause.kind, cause.function) == (Kind.STALL, "main.runTool")
+    assert cause.lost_ns == pytest.approx(1640e6)
+
+
+@pytest.mark.parametrize(
+    ("child", "function"),
+    [
+        ("sleep+0x5f20; usleep; [waits: sleep]", "main.runTool"),  # nothing there that one could change
+        ("main; back_up; usleep; [waits: sleep]", "back_up"),
+    ],
+)
+def test_of_a_child_that_sleeps_and_who_waits_for_it_that_is_named_which_has_a_name(
+    child: str, function: str
+) -> None:
+    cause, *_ = found(*_go_program(), row(child, tid=99, pid=99, wait=800))
+    assert (cause.kind, cause.function) == (Kind.STALL, function)
+    assert cause.lost_ns >= 1600e6
+
+
+def test_an_interpreter_whose_functions_are_not_known_is_told_what_it_waits_for() -> None:
+    """HotSpot's own threads are the last to fall asleep, those by the clock, too."""
+    rows = [
+        row("main; JavaMain; pthread_create; [anon]; usleep; [waits: sleep]", tid=8, wait=800, stall=10),
+        row("main; JavaMain; pthread_create; [anon]", 400, CORES, tid=8),
+        row("main; JavaMain; pthread_create; usleep; [waits: sleep]", tid=9, wait=900, stall=900),
+        row(
+            "main; JavaMain; pthread_create; pthread_cond_wait; [waits: condition]",
+            tid=10,
+            wait=900,
+            stall=500,
+        ),
+    ]
+    rows = [replace(one, path=tuple(replace(each, module="libjvm.so") for each in one.path)) for one in rows]
+    (cause,) = causes_of(rows, CORES, "none", 2.0, "/usr/bin/java")
+    assert (cause.kind, cause.function) == (Kind.STALL, "")
+    assert cause.lost_ns == pytest.approx(1410e6)
+    assert cause.what.startswith(
+        "nobody works for 0.70 s (of 2.00) while a thread waits for time to pass (sleep), in code of java itself"
+    )
+
+
+def test_routines_that_sleep_beside_the_child_may_as_well_have_been_waited_for() -> None:
+    other = row(f"{_GOEXIT}; main.poll; usleep; [waits: sleep]", tid=14, wait=500)
+    lost = {one.function: one.lost_ns for one in found(*_go_program(), other)}
+    assert lost["main.runTool"] == pytest.approx(40e6)
 
 
 def test_a_thread_cannot_sleep_elsewhere_while_it_waits_for_others() -> None:

@@ -181,7 +181,7 @@ class Evidence:
         """Whether nothing of the program itself has a name."""
         self.functions: dict[Procedure, float] = defaultdict(float)
         """Work by function, itself and what it calls."""
-        rows, self.is_stripped = _rows(with_sleepers(samples, cores))
+        rows, self.is_stripped = _rows(samples, cores)
         found = beside(samples, [row.function for row in rows], intervals)
         for number, others in found.items():
             rows[number] = rows[number]._replace(beside=others)
@@ -236,7 +236,7 @@ class Evidence:
             self.functions[step.procedure] += metrics.work_ns
 
 
-def _rows(samples: Sequence[PathSample]) -> tuple[list[SampleRoute], bool]:
+def _rows(samples: Sequence[PathSample], cores: int) -> tuple[list[SampleRoute], bool]:
     """Each sample with its route; and whether nothing of the program itself has a name.
 
     What a library does in threads of its own is as a rule not the work of who happened to start them, by an import,
@@ -246,6 +246,7 @@ def _rows(samples: Sequence[PathSample]) -> tuple[list[SampleRoute], bool]:
     frames = [frame for path in {id(one.path): one.path for one in samples}.values() for frame in path]
     ownership = Ownership(script_folders(frames))
     shows = lacks_names(frames, ownership)
+    samples = with_sleepers(samples, cores, ownership)
     rows = _rows_by(RouteFinder(ownership, shows_libraries=shows), samples)
     whole = sum(row.metrics.work_ns for row in rows)
     of_libraries = sum(row.metrics.work_ns for row in rows if row.route.is_of_library)

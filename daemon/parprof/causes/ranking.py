@@ -10,7 +10,7 @@ from parprof.attribution.gain import gain_bound
 from parprof.attribution.interval import share_interval
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting, runtime_in_use
 from parprof.causes.evidence import Evidence, Place, Tally
-from parprof.causes.interpreters import of_interpreter
+from parprof.causes.interpreters import of_interpreter, stall_of_interpreter
 from parprof.causes.kinds import diagnose
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
 from parprof.causes.ownership import Owner
@@ -326,18 +326,19 @@ def _nowhere(
 ) -> list[Cause]:
     """What an interpreter loses in functions that are not known; else what is lost while a program is loaded.
     ``loading``: of places where that is so."""
-    found = of_interpreter(evidence, setting, samples)
-    if found is not None:
-        site, diagnosis = found
+    blocked = stall_of_interpreter(evidence, setting, samples)
+    found = [(site.tally.metrics, diagnosis) for site, diagnosis in filter(None, [blocked])]
+    if (working := of_interpreter(evidence, setting, samples)) is not None:
+        site, diagnosis = working
         metrics = site.tally.metrics
+        found.append((_while_working(metrics) if blocked else metrics, diagnosis))
     else:
         metrics = loading_waits(evidence.unnamed)
         for one in loading:
             metrics.add(one)
-        if not metrics.stall_ns:
-            return []
-        diagnosis = while_read_in(metrics.stall_ns, setting)
-    return [_without_place(diagnosis.kind, metrics, setting, diagnosis.what, diagnosis.remedy)]
+        if metrics.stall_ns:
+            found.append((metrics, while_read_in(metrics.stall_ns, setting)))
+    return [_without_place(one.kind, metrics, setting, one.what, one.remedy) for metrics, one in found]
 
 
 def _without_place(kind: Kind, metrics: Metrics, setting: Setting, what: str, remedy: str) -> Cause:
