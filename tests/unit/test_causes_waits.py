@@ -420,6 +420,28 @@ def test_a_stall_is_of_who_sleeps_by_itself(others: tuple[PathSample, ...], func
     assert causes[0].lost_ns == pytest.approx(800e6)
 
 
+def _started_one_by_one(threads: int, wait: float) -> list[PathSample]:
+    rows = [row("main; run_all; pthread_create; handle", 10, 1, tid) for tid in range(10, 10 + threads)]
+    return [*balanced(), *rows, row("main; run_all; pthread_join; [waits: thread]", wait=wait)]
+
+
+def test_threads_that_are_waited_for_one_by_one_are_serial_code_of_who_starts_them() -> None:
+    (cause,) = found(*_started_one_by_one(30, 290))
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "run_all")
+    assert cause.what.startswith("30 threads work one after the other, each is waited for")
+
+
+def test_work_that_threads_hand_on_is_done_one_at_a_time() -> None:
+    """They wait on a condition for their turn: for no lock, and for nobody who started them."""
+    rows = [row(f"{THREAD}; resume; session", 150, 1, tid) for tid in (2, 3)]
+    rows += [
+        row(f"{THREAD}; pthread_cond_wait; [waits: condition]", tid=tid, wait=150, stall=1) for tid in (2, 3)
+    ]
+    (cause,) = found(*balanced(), *rows)
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "session")
+    assert cause.what == "one thread at a time works, 2 of them in turn: the other core is idle"
+
+
 _GOEXIT = "runtime.goexit.abi0; main.main"
 _SYSMON = "runtime.clone.abi0; runtime.mstart1; runtime.sysmon; runtime.usleep.abi0; [waits: sleep]"
 

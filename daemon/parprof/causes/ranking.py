@@ -19,7 +19,7 @@ from parprof.causes.ranks import TOGETHER, is_one_rank, waiting_rank
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
-from parprof.causes.waiting import asleep_for_requests_ns, is_lock, task_waits
+from parprof.causes.waiting import asleep_for_requests_ns, is_lock, task_waits, thread_waits
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OUTSIDE, OVERHEAD, STALL, WAIT, Metrics
 from parprof.model import NOBODY, Interval, PathSample, Profile
@@ -254,7 +254,7 @@ def _cause(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> tuple[Caus
     elif diagnosis.kind is Kind.LOCK and is_single(site.tally, setting.cores):
         site.place = _where_held(site)
     elif diagnosis.is_creators:
-        site.place = task_waits(site.region and site.region.parent) or site.place
+        site.place = task_waits(site.region and site.region.parent) or thread_waits(site) or site.place
     function = site.function
     metrics = site.tally.metrics
     path = tuple(place.procedure.name for place in function.chain() if not place.procedure.is_loop)
