@@ -20,7 +20,7 @@ from parprof.model import Frame, Interval, Origin, PathSample, ThreadState
 from profiles import frame, library
 
 CORES = 2
-_FOREIGN = re.compile(r"P?MPI_|ompi_|_gfortran|pthread_|GOMP_|usleep|sem_|read|std::|sync\.|lock_Py")
+_FOREIGN = re.compile(r"P?MPI_|ompi_|_gfortran|pthread_|GOMP_|usleep|wait4|sem_|read|std::|sync\.|lock_Py")
 
 
 def _frame(name: str) -> Frame:
@@ -505,6 +505,21 @@ def test_an_interpreter_whose_functions_are_not_known_is_told_what_it_waits_for(
     assert cause.what.startswith(
         "nobody works for 0.70 s (of 2.00) while a thread waits for time to pass (sleep), in code of java itself"
     )
+
+
+@pytest.mark.parametrize(
+    ("parent", "function"),
+    [
+        ("main; convert", "convert"),  # who waits for it can start several, or do something else meanwhile
+        ("dash+0x5f20", "sleep+0x5f20"),  # nor can the reader change that
+    ],
+)
+def test_a_child_of_which_nothing_has_a_name_is_told_at_who_waits_for_it(parent: str, function: str) -> None:
+    waits = row(f"{parent}; wait4; [waits: child]", tid=1, wait=860, stall=90)
+    child = row("sleep+0x5f20; usleep; [waits: sleep]", tid=99, pid=99, wait=780, stall=1500)
+    causes = found(*balanced(), waits, child)
+    assert first(causes) == (Kind.STALL, function)
+    assert causes[0].lost_ns == pytest.approx(1590e6 if function == "convert" else 1500e6)
 
 
 def test_routines_that_sleep_beside_the_child_may_as_well_have_been_waited_for() -> None:

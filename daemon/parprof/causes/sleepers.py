@@ -65,6 +65,14 @@ class _Sleeper:
 def with_sleepers(samples: Sequence[PathSample], cores: int, ownership: Ownership) -> Sequence[PathSample]:
     """The samples with each stall at who kept the others asleep, where that is one thread. ``cores``: n."""
     keeps_house = _KeepsHouse(ownership)
+    samples = _at_sleepers(samples, cores, ownership, keeps_house)
+    return _at_parents(samples, cores, ownership, keeps_house)
+
+
+def _at_sleepers(
+    samples: Sequence[PathSample], cores: int, ownership: Ownership, keeps_house: _KeepsHouse
+) -> Sequence[PathSample]:
+    """With those of threads that wait for others, or keep house, at who slept by itself."""
     stalled: dict[int, float] = {}
     for number, sample in enumerate(samples):
         stall = sample.metrics[STALL]
@@ -75,13 +83,52 @@ def with_sleepers(samples: Sequence[PathSample], cores: int, ownership: Ownershi
     sleeper = _sleeper(samples, sum(stalled.values()) / cores, keeps_house, ownership)
     if sleeper is None:
         return samples
+    kept = (
+        number
+        for number in stalled
+        if sleeper.may_have_kept(_thread(samples[number].origin), stalled[number] / cores)
+    )
+    return _moved(samples, kept, sleeper.most)
+
+
+def _at_parents(
+    samples: Sequence[PathSample], cores: int, ownership: Ownership, keeps_house: _KeepsHouse
+) -> Sequence[PathSample]:
+    """With those of programs of which nothing has a name at who waits for them, where that is one thread of a program
+    that has names: its reader can only change that."""
+    stalled: dict[int, float] = {}
+    for number, sample in enumerate(samples):
+        stall, path = sample.metrics[STALL], sample.path
+        if stall and path and path[-1].name.startswith("[waits: ") and not _has_name(path, ownership):
+            stalled[number] = stall
+    parents = {
+        sample.origin.pid
+        for sample in samples
+        if sample.metrics[WAIT] and sample.path and sample.path[-1].name == _FOR_CHILD
+    }
+    stalled = {
+        number: stall for number, stall in stalled.items() if samples[number].origin.pid not in parents
+    }
+    if not stalled or not parents:
+        return samples
+    waiting = [
+        one for one in _sleepers(samples, keeps_house) if samples[one.most].path[-1].name == _FOR_CHILD
+    ]
+    parent = _longest(waiting, waiting, sum(stalled.values()) / cores)
+    if parent is None or not _has_name(samples[parent.most].path, ownership):
+        return samples
+    return _moved(samples, stalled, parent.most)
+
+
+def _moved(samples: Sequence[PathSample], stalled: Iterable[int], to: int) -> Sequence[PathSample]:
+    """The samples with the stalls of some of them at another one."""
     out = list(samples)
     moved = 0.0
-    for number, stall in stalled.items():
-        if sleeper.may_have_kept(_thread(samples[number].origin), stall / cores):
+    for number in stalled:
+        if number != to:
+            moved += samples[number].metrics[STALL]
             out[number] = _with_stall(samples[number], 0.0)
-            moved += stall
-    out[sleeper.most] = _with_stall(samples[sleeper.most], samples[sleeper.most].metrics[STALL] + moved)
+    out[to] = _with_stall(samples[to], samples[to].metrics[STALL] + moved)
     return out
 
 
