@@ -20,7 +20,9 @@ from parprof.model import Frame, Interval, Origin, PathSample, ThreadState
 from profiles import frame, library
 
 CORES = 2
-_FOREIGN = re.compile(r"P?MPI_|ompi_|_gfortran|pthread_|GOMP_|usleep|wait4|sem_|read|std::|sync\.|lock_Py")
+_FOREIGN = re.compile(
+    r"P?MPI_|ompi_|_gfortran|pthread_|GOMP_|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
+)
 
 
 def _frame(name: str) -> Frame:
@@ -398,6 +400,15 @@ def test_turns_in_an_ordered_loop() -> None:
     assert (cause.kind, cause.function) == (Kind.LOCK, "update")
     assert "ordered" in cause.what
     assert "after the loop" in cause.remedy
+
+
+@pytest.mark.parametrize("call", ["GOMP_doacross_wait", "__kmpc_doacross_wait"])
+def test_iterations_that_wait_for_those_that_they_depend_on(call: str) -> None:
+    rows = [row("main; wavefront", 150, 1.2, tid) for tid in (1, 2)]
+    waits = [row(f"main; wavefront; {call}", tid=tid, spin=110) for tid in (1, 2)]
+    (cause, *_) = found(*balanced(), *rows, *waits, runtime="libgomp")
+    assert (cause.kind, cause.function) == (Kind.LOCK, "wavefront")
+    assert "depend(sink)" in cause.what
 
 
 @pytest.mark.parametrize(

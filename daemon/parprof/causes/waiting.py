@@ -14,7 +14,7 @@ from parprof.model import PathSample
 
 _LOCKS = re.compile(
     r".*(?:critical|mutex|(?:set|test|nest)_lock|lll_|futex|_lock(?:_wait|_slow|_contended)?(?:@|\Z)|rwlock|spin_lock|"
-    r"atomic_start|take_gil|acquire_lock|sem_(?:wait|clockwait)|ordered|"
+    r"atomic_start|take_gil|acquire_lock|sem_(?:wait|clockwait)|ordered|doacross|"
     r"java\.util\.concurrent\.locks\..*\[waits: lock\])",
     re.IGNORECASE,
 )
