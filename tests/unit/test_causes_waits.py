@@ -28,6 +28,8 @@ _FOREIGN = re.compile(
 def _frame(name: str) -> Frame:
     if name[0] == "[":
         return Frame(name, module="[kernel]")
+    if name.startswith("loop at"):
+        return replace(frame(name, 9), is_loop=True)
     return library(name) if _FOREIGN.match(name) else frame(name, 9)
 
 
@@ -706,3 +708,33 @@ def test_threads_that_spin_in_several_places_lacked_cores_in_all_of_them(
         one.metrics.add(Metrics(700))
     causes = found(*balanced(), *spinning, lacking, runtime="libgomp")
     assert {cause.kind for cause in causes if cause.function != "solve"} == {kind}
+
+
+def test_a_thread_whose_creation_was_not_seen_is_one_all_the_same() -> None:
+    """Attached later: the lock is named where it is held, as in a run that was recorded."""
+    rows = [
+        row("worker_loop; loop at pool.cpp:12; operator(); cached_price; crunch", 150, 1, tid)
+        for tid in (2, 3)
+    ]
+    rows += [row("worker_loop; loop at pool.cpp:12; operator(); crunch", 40, CORES, tid) for tid in (2, 3)]
+    waits = [
+        row(
+            "worker_loop; loop at pool.cpp:12; operator(); cached_price; pthread_mutex_lock; [waits: lock]",
+            tid=tid,
+            wait=140,
+        )
+        for tid in (2, 3)
+    ]
+    waits += [
+        row("worker_loop; loop at pool.cpp:12; pthread_cond_wait; [waits: condition]", tid=tid, wait=30)
+        for tid in (2, 3)
+    ]
+    (cause,) = found(*rows, *waits)
+    assert (cause.kind, cause.function) == (Kind.LOCK, "cached_price")
+
+
+def test_who_takes_from_a_queue_is_known_in_a_program_that_was_attached_to() -> None:
+    works = row("main::{{closure}}; loop at x.rs:5; compress_row", 400, 1.1, tid=2)
+    waits = row("produce; crossbeam_channel::channel::Sender<T>::send; [waits: condition]", tid=3, wait=390)
+    (cause,) = found(works, row("produce; make_row", 100, CORES, tid=3), waits)
+    assert (cause.kind, cause.function) == (Kind.STARVED, "compress_row")

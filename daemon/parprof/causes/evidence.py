@@ -256,16 +256,17 @@ def _rows(samples: Sequence[PathSample], cores: int) -> tuple[list[SampleRoute],
 
 
 def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleRoute]:
-    routes: dict[tuple[int, int], Route] = {}
+    routes: dict[tuple[int, int, bool], Route] = {}
     """By the ids of paths, which the samples keep: most are shared, and to compare them takes long."""
     threads: dict[ThreadLabel, ThreadLabel] = {}
     idlers = _idlers(samples)
     out: list[SampleRoute] = []
     for sample in samples:
-        key = id(sample.path), id(sample.physical)
+        is_of_thread = sample.origin.tid not in (0, sample.origin.pid)
+        key = id(sample.path), id(sample.physical), is_of_thread
         route = routes.get(key)
         if route is None:
-            route = routes[key] = finder.find(sample.path, sample.physical)
+            route = routes[key] = finder.find(sample.path, sample.physical, is_of_thread=is_of_thread)
         origin = sample.origin
         thread = origin.pid, origin.tid, origin.thread
         innermost = _team_wait(sample) or route.innermost

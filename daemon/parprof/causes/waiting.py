@@ -137,7 +137,7 @@ def task_waits(place: Place | None) -> Place | None:
 def thread_waits(site: LossSite) -> Place | None:
     """The nearest caller of what threads run at a site that waits for them for as long: who started them."""
     place = site.region and site.region.parent
-    while place is not None:
+    while place is not None and place.parent is not None:
         waits = sum(amount for name, amount in waits_of(place.own).items() if is_arrival(name))
         if waits >= _FOR_EACH * site.tally.metrics.work_ns:
             return place
