@@ -280,6 +280,16 @@ def test_a_thread_that_feeds_other_processes_does_not_keep_cores_idle(works: int
     assert first(found(*rows)) == (kind, "produce")
 
 
+def test_one_process_of_a_job_that_was_attached_to_has_threads_that_feed_others() -> None:
+    """Whom they feed is not seen, whose threads they are is."""
+    feeder = row("main; feed; std::cond; [waits: GIL]", tid=2, wait=800)
+    rows = [row("main; produce", 800, 1, 1), row("main; feed", 10, 2, 2), row("main; write", 100, 2, 3)]
+    assert first(found(*rows, feeder)) == (Kind.LOCK, "produce")
+    feeds = Frame("Queue._feed", "/usr/lib/python3.11/multiprocessing/queues.py", 9, module="python")
+    queues = replace(feeder, path=(feeder.path[0], feeds, *feeder.path[2:]))
+    assert first(found(*rows, queues)) == (Kind.SERIAL, "produce")
+
+
 @pytest.mark.parametrize("begin", ["main; pthread_create; ", ""])  # attached: who created them was not seen
 def test_who_takes_a_lock_that_others_sleep_for_holds_it(begin: str) -> None:
     """A writer keeps readers out for as long as it works; each function has one thread."""
