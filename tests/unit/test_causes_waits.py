@@ -20,12 +20,16 @@ from parprof.model import NOBODY, Frame, Interval, Origin, PathSample, ProcessIn
 from profiles import frame, library
 
 CORES = 2
-_FOREIGN = re.compile(r"P?MPI_|ompi_|_gfortran|pthread_|GOMP_|usleep|sem_|read|std::|sync\.|lock_Py")
+_FOREIGN = re.compile(
+    r"P?MPI_|ompi_|_gfortran|pthread_|GOMP_|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
+)
 
 
 def _frame(name: str) -> Frame:
     if name[0] == "[":
         return Frame(name, module="[kernel]")
+    if name.startswith("loop at"):
+        return replace(frame(name, 9), is_loop=True)
     return library(name) if _FOREIGN.match(name) else frame(name, 9)
 
 
@@ -276,6 +280,16 @@ def test_a_thread_that_feeds_other_processes_does_not_keep_cores_idle(works: int
     assert first(found(*rows)) == (kind, "produce")
 
 
+def test_one_process_of_a_job_that_was_attached_to_has_threads_that_feed_others() -> None:
+    """Whom they feed is not seen, whose threads they are is."""
+    feeder = row("main; feed; std::cond; [waits: GIL]", tid=2, wait=800)
+    rows = [row("main; produce", 800, 1, 1), row("main; feed", 10, 2, 2), row("main; write", 100, 2, 3)]
+    assert first(found(*rows, feeder)) == (Kind.LOCK, "produce")
+    feeds = Frame("Queue._feed", "/usr/lib/python3.11/multiprocessing/queues.py", 9, module="python")
+    queues = replace(feeder, path=(feeder.path[0], feeds, *feeder.path[2:]))
+    assert first(found(*rows, queues)) == (Kind.SERIAL, "produce")
+
+
 @pytest.mark.parametrize("begin", ["main; pthread_create; ", ""])  # attached: who created them was not seen
 def test_who_takes_a_lock_that_others_sleep_for_holds_it(begin: str) -> None:
     """A writer keeps readers out for as long as it works; each function has one thread."""
@@ -400,6 +414,15 @@ def test_turns_in_an_ordered_loop() -> None:
     assert "after the loop" in cause.remedy
 
 
+@pytest.mark.parametrize("call", ["GOMP_doacross_wait", "__kmpc_doacross_wait"])
+def test_iterations_that_wait_for_those_that_they_depend_on(call: str) -> None:
+    rows = [row("main; wavefront", 150, 1.2, tid) for tid in (1, 2)]
+    waits = [row(f"main; wavefront; {call}", tid=tid, spin=110) for tid in (1, 2)]
+    (cause, *_) = found(*balanced(), *rows, *waits, runtime="libgomp")
+    assert (cause.kind, cause.function) == (Kind.LOCK, "wavefront")
+    assert "depend(sink)" in cause.what
+
+
 @pytest.mark.parametrize(
     ("others", "function"),
     [
@@ -418,6 +441,114 @@ def test_a_stall_is_of_who_sleeps_by_itself(others: tuple[PathSample, ...], func
     causes = found(*balanced(), *rows, asleep, *others)
     assert first(causes) == (Kind.STALL, function)
     assert causes[0].lost_ns == pytest.approx(800e6)
+
+
+def _started_one_by_one(threads: int, wait: float) -> list[PathSample]:
+    rows = [row("main; run_all; pthread_create; handle", 10, 1, tid) for tid in range(10, 10 + threads)]
+    return [*balanced(), *rows, row("main; run_all; pthread_join; [waits: thread]", wait=wait)]
+
+
+def test_threads_that_are_waited_for_one_by_one_are_serial_code_of_who_starts_them() -> None:
+    (cause,) = found(*_started_one_by_one(30, 290))
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "run_all")
+    assert cause.what.startswith("30 threads work one after the other, each is waited for")
+
+
+def test_work_that_threads_hand_on_is_done_one_at_a_time() -> None:
+    """They wait on a condition for their turn: for no lock, and for nobody who started them."""
+    rows = [row(f"{THREAD}; resume; session", 150, 1, tid) for tid in (2, 3)]
+    rows += [
+        row(f"{THREAD}; pthread_cond_wait; [waits: condition]", tid=tid, wait=150, stall=1) for tid in (2, 3)
+    ]
+    (cause,) = found(*balanced(), *rows)
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "session")
+    assert cause.what == "one thread at a time works, 2 of them in turn: the other core is idle"
+
+
+_GOEXIT = "runtime.goexit.abi0; main.main"
+_SYSMON = "runtime.clone.abi0; runtime.mstart1; runtime.sysmon; runtime.usleep.abi0; [waits: sleep]"
+
+
+def _go_program() -> list[PathSample]:
+    """A routine waits for children one after the other, on whichever thread it is. What watches Go's threads looks
+    after them by the clock, and is the last to fall asleep."""
+    waits = f"{_GOEXIT}; main.runTool; [waits: child]"
+    return [
+        *balanced(f"{_GOEXIT}; main.solve"),
+        row(waits, tid=11, wait=400, stall=30),
+        row(waits, tid=12, wait=430, stall=10),
+        row(_SYSMON, tid=13, wait=700, stall=1400),
+        row(
+            "runtime.mstart1; runtime.stopm; runtime.futex.abi0; [waits: condition]",
+            tid=12,
+            wait=400,
+            stall=200,
+        ),
+    ]
+
+
+def test_what_a_language_does_by_the_clock_is_not_waited_for() -> None:
+    (cause,) = found(*_go_program())
+    assert (cause.kind, cause.function) == (Kind.STALL, "main.runTool")
+    assert cause.lost_ns == pytest.approx(1640e6)
+
+
+@pytest.mark.parametrize(
+    ("child", "function"),
+    [
+        ("sleep+0x5f20; usleep; [waits: sleep]", "main.runTool"),  # nothing there that one could change
+        ("main; back_up; usleep; [waits: sleep]", "back_up"),
+    ],
+)
+def test_of_a_child_that_sleeps_and_who_waits_for_it_that_is_named_which_has_a_name(
+    child: str, function: str
+) -> None:
+    cause, *_ = found(*_go_program(), row(child, tid=99, pid=99, wait=800))
+    assert (cause.kind, cause.function) == (Kind.STALL, function)
+    assert cause.lost_ns >= 1600e6
+
+
+def test_an_interpreter_whose_functions_are_not_known_is_told_what_it_waits_for() -> None:
+    """HotSpot's own threads are the last to fall asleep, those by the clock, too."""
+    rows = [
+        row("main; JavaMain; pthread_create; [anon]; usleep; [waits: sleep]", tid=8, wait=800, stall=10),
+        row("main; JavaMain; pthread_create; [anon]", 400, CORES, tid=8),
+        row("main; JavaMain; pthread_create; usleep; [waits: sleep]", tid=9, wait=900, stall=900),
+        row(
+            "main; JavaMain; pthread_create; pthread_cond_wait; [waits: condition]",
+            tid=10,
+            wait=900,
+            stall=500,
+        ),
+    ]
+    rows = [replace(one, path=tuple(replace(each, module="libjvm.so") for each in one.path)) for one in rows]
+    (cause,) = causes_of(rows, CORES, "none", 2.0, "/usr/bin/java")
+    assert (cause.kind, cause.function) == (Kind.STALL, "")
+    assert cause.lost_ns == pytest.approx(1410e6)
+    assert cause.what.startswith(
+        "nobody works for 0.70 s (of 2.00) while a thread waits for time to pass (sleep), in code of java itself"
+    )
+
+
+@pytest.mark.parametrize(
+    ("parent", "function"),
+    [
+        ("main; convert", "convert"),  # who waits for it can start several, or do something else meanwhile
+        ("dash+0x5f20", "sleep+0x5f20"),  # nor can the reader change that
+    ],
+)
+def test_a_child_of_which_nothing_has_a_name_is_told_at_who_waits_for_it(parent: str, function: str) -> None:
+    waits = row(f"{parent}; wait4; [waits: child]", tid=1, wait=860, stall=90)
+    child = row("sleep+0x5f20; usleep; [waits: sleep]", tid=99, pid=99, wait=780, stall=1500)
+    causes = found(*balanced(), waits, child)
+    assert first(causes) == (Kind.STALL, function)
+    assert causes[0].lost_ns == pytest.approx(1590e6 if function == "convert" else 1500e6)
+
+
+def test_routines_that_sleep_beside_the_child_may_as_well_have_been_waited_for() -> None:
+    other = row(f"{_GOEXIT}; main.poll; usleep; [waits: sleep]", tid=14, wait=500)
+    lost = {one.function: one.lost_ns for one in found(*_go_program(), other)}
+    assert lost["main.runTool"] == pytest.approx(40e6)
 
 
 def test_a_thread_cannot_sleep_elsewhere_while_it_waits_for_others() -> None:
@@ -617,3 +748,33 @@ def test_threads_that_spin_in_several_places_lacked_cores_in_all_of_them(
         one.metrics.add(Metrics(700))
     causes = found(*balanced(), *spinning, lacking, runtime="libgomp")
     assert {cause.kind for cause in causes if cause.function != "solve"} == {kind}
+
+
+def test_a_thread_whose_creation_was_not_seen_is_one_all_the_same() -> None:
+    """Attached later: the lock is named where it is held, as in a run that was recorded."""
+    rows = [
+        row("worker_loop; loop at pool.cpp:12; operator(); cached_price; crunch", 150, 1, tid)
+        for tid in (2, 3)
+    ]
+    rows += [row("worker_loop; loop at pool.cpp:12; operator(); crunch", 40, CORES, tid) for tid in (2, 3)]
+    waits = [
+        row(
+            "worker_loop; loop at pool.cpp:12; operator(); cached_price; pthread_mutex_lock; [waits: lock]",
+            tid=tid,
+            wait=140,
+        )
+        for tid in (2, 3)
+    ]
+    waits += [
+        row("worker_loop; loop at pool.cpp:12; pthread_cond_wait; [waits: condition]", tid=tid, wait=30)
+        for tid in (2, 3)
+    ]
+    (cause,) = found(*rows, *waits)
+    assert (cause.kind, cause.function) == (Kind.LOCK, "cached_price")
+
+
+def test_who_takes_from_a_queue_is_known_in_a_program_that_was_attached_to() -> None:
+    works = row("main::{{closure}}; loop at x.rs:5; compress_row", 400, 1.1, tid=2)
+    waits = row("produce; crossbeam_channel::channel::Sender<T>::send; [waits: condition]", tid=3, wait=390)
+    (cause,) = found(works, row("produce; make_row", 100, CORES, tid=3), waits)
+    assert (cause.kind, cause.function) == (Kind.STARVED, "compress_row")

@@ -74,6 +74,13 @@ def test_clone_suffixes(name: str, shown: str) -> None:
         ("_Reduce", "_Reduce"),
         ("_R", "_R"),
         ("_ZN1A3runEv.isra.0.cold", "A::run()"),
+        ("_ZN2ns1SIlE3runEPZNS1_3runElE23_ZN2ns1SIlE3runEl.Frame.actor", "ns::S<long>::run(long)"),
+        ("_Z7sessionPZ7sessioniE17_Z7sessioni.Frame.destroy", "session(int)"),
+        (
+            "_ZZ4mainENUliE_clEPZZ4mainENKS_clEiE26_ZZ4mainENKUliE_clEi.Frame.actor.cold",
+            "main::{lambda(int)#1}::operator()(int)",
+        ),
+        ("_Zx.Frame.actor", "_Zx.Frame.actor"),
         ("_Znonsense", "_Znonsense"),
         ("_Z", "_Z"),
         ("main", "main"),

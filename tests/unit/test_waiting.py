@@ -97,6 +97,25 @@ FUTEXES = {
     "libc.so.6+0x8b000; pthread_join; main": WaitKind.THREAD,
     "__pthread_clockjoin_ex; main": WaitKind.THREAD,
     "libc.so.6+0x8b000; pthread_join; std::thread::join(); main": WaitKind.THREAD,
+    "__GI___pthread_cond_wait; Parker::park(bool, long); Unsafe_Park; void jdk.internal.misc.Unsafe.park(boolean, "
+    "long); int java.util.concurrent.locks.AbstractQueuedSynchronizer.acquire(java.util.concurrent.locks."
+    "AbstractQueuedSynchronizer$Node, int, boolean, boolean, boolean, long); void Bank.deposit(double)": WaitKind.LOCK,
+    "__GI___pthread_cond_wait; Parker::park(bool, long); Unsafe_Park; Interpreter; void java.util.concurrent.locks."
+    "ReentrantLock.lock()": WaitKind.LOCK,
+    "__GI___pthread_cond_wait; Parker::park(bool, long); Unsafe_Park; void jdk.internal.misc.Unsafe.park(boolean, "
+    "long); void java.util.concurrent.ForkJoinPool.managedBlock(java.util.concurrent.ForkJoinPool$ManagedBlocker); "
+    "void java.util.concurrent.locks.AbstractQueuedSynchronizer$ConditionObject.await()": WaitKind.CONDITION,
+    "__GI___pthread_cond_wait; Parker::park(bool, long); Unsafe_Park; int java.util.concurrent.locks."
+    "AbstractQueuedSynchronizer.acquire(java.util.concurrent.locks.AbstractQueuedSynchronizer$Node, int, boolean, "
+    "boolean, boolean, long); void java.util.concurrent.CountDownLatch.await()": WaitKind.CONDITION,
+    "__GI___pthread_cond_wait; Parker::park(bool, long); Unsafe_Park; void java.util.concurrent.locks."
+    "AbstractQueuedSynchronizer$ConditionObject.await(); int java.util.concurrent.CyclicBarrier.dowait(boolean, "
+    "long)": WaitKind.BARRIER,
+    "__GI___pthread_cond_wait; os::PlatformEvent::park(); ObjectMonitor::enter(JavaThread*)": WaitKind.LOCK,
+    "__GI___pthread_cond_wait; os::PlatformEvent::park(); ObjectMonitor::wait(long, bool, JavaThread*); "
+    "JVM_MonitorWait; Interpreter": WaitKind.CONDITION,
+    "___pthread_cond_timedwait; os::PlatformEvent::park(long); JavaThread::sleep(long); JVM_Sleep; "
+    "Interpreter": WaitKind.SLEEP,
     "syscall; my_own_wait; main": WaitKind.LOCK,
     "FnOnce::call_once; worker": WaitKind.LOCK,
     "": WaitKind.LOCK,

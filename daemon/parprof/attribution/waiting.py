@@ -137,12 +137,20 @@ _LEADING = re.compile(r"\A_+(?:GI_+)?")
 """What the C library's own names of its functions begin with."""
 _OF_TYPE = re.compile(r"\A<([^<>]*)>::")
 """How functions of types begin in Rust."""
-_IN_PYTHON = (
-    (WaitKind.BARRIER, re.compile(r"Barrier\._?wait\Z")),
-    (WaitKind.CONDITION, re.compile(r"Condition\.wait(?:_for)?\Z|_?queue_SimpleQueue_get")),
+_JAVA = r"(?:\S+ )?java\.util\.concurrent\."
+"""How its functions begin, as HotSpot names them: the type that they return is before that."""
+_MADE_OF_LOCKS = (
+    (WaitKind.BARRIER, re.compile(rf"Barrier\._?wait\Z|{_JAVA}(?:CyclicBarrier|Phaser)[.$]")),
+    (
+        WaitKind.CONDITION,
+        re.compile(
+            r"Condition\.wait(?:_for)?\Z|_?queue_SimpleQueue_get|"
+            rf"{_JAVA}(?:(?:CountDownLatch|Semaphore)[.$]|locks\.\w+\.acquireSharedInterruptibly)"
+        ),
+    ),
     (WaitKind.THREAD, re.compile(r"Thread\.(?:join|_wait_for_tstate_lock)\Z|ThreadHandle_join")),
 )
-"""There all are made of locks; the outermost frame that is one of these decides."""
+"""In Python and in Java all are made of locks; the outermost frame that is one of these decides."""
 _MADE_OF_OTHERS = (
     (
         WaitKind.BARRIER,
@@ -153,8 +161,13 @@ _MADE_OF_OTHERS = (
     ),
     (
         WaitKind.LOCK,
-        re.compile(r"take_gil|PyThread_acquire_lock|PyMutex_Lock|kmpc?_\w*(?:lock|critical)|ObjectMonitor::\w*[eE]nter"),
+        re.compile(
+            r"take_gil|PyThread_acquire_lock|PyMutex_Lock|kmpc?_\w*(?:lock|critical)|ObjectMonitor::\w*[eE]nter|"
+            rf"{_JAVA}locks\.(?:AbstractQueued(?:Long)?Synchronizer\.(?:acquire|parkAndCheck)|"
+            r"(?:Reentrant|Stamped)\w*Lock(?:\$\w+)?\.(?:\w*[lL]ock|acquire\w*)\()"
+        ),
     ),
+    (WaitKind.SLEEP, re.compile(r"JavaThread::sleep|JVM_Sleep|os::sleep\(")),
     (WaitKind.THREAD, re.compile(r"(?:.*::)?(?:thread|JoinHandle(?:<.*>)?|JoinInner(?:<.*>)?)::join\b")),
 )  # fmt: skip
 """These wait in functions of the next table in their turn, and decide wherever they are among the innermost frames."""
@@ -223,7 +236,7 @@ def thread_wait_kind(functions: Iterable[str]) -> WaitKind:
     <WaitKind.LOCK: 'lock'>
     """
     names = [_OF_TYPE.sub(r"\1::", _LEADING.sub("", name)) for name in islice(functions, _INNERMOST)]
-    if (kind := _first(_IN_PYTHON, names[::-1])) is not None:
+    if (kind := _first(_MADE_OF_LOCKS, names[::-1])) is not None:
         return kind
     if (kind := _first(_MADE_OF_OTHERS, names)) is not None:
         return kind

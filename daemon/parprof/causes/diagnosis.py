@@ -16,7 +16,7 @@ from parprof.values import dataclass
 _OPENMP = re.compile(r"(?:mpi\+)?lib(?:gomp|omp|iomp)")
 _MPI = re.compile(r"(?:.*\+)?mpi(?:\+|\Z)")
 _OF_OPENMP = re.compile(
-    r"_*(?:GOMP|gomp|kmp)_|.*(?:\._omp_(?:cpy)?fn\.|\.omp_(?:outlined|task))|\[lib(?:gomp|omp)"
+    r"_*(?:GOMP|gomp|kmpc?)_|.*(?:\._omp_(?:cpy)?fn\.|\.omp_(?:outlined|task))|\[lib(?:gomp|omp)"
 )
 """Names of functions that only a program has which uses it: the runtime's, and outlined ones."""
 

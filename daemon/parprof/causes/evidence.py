@@ -181,7 +181,7 @@ class Evidence:
         """Whether nothing of the program itself has a name."""
         self.functions: dict[Procedure, float] = defaultdict(float)
         """Work by function, itself and what it calls."""
-        rows, self.is_stripped = _rows(with_sleepers(samples, cores))
+        rows, self.is_stripped = _rows(samples, cores)
         found = beside(samples, [row.function for row in rows], intervals)
         for number, others in found.items():
             rows[number] = rows[number]._replace(beside=others)
@@ -236,7 +236,7 @@ class Evidence:
             self.functions[step.procedure] += metrics.work_ns
 
 
-def _rows(samples: Sequence[PathSample]) -> tuple[list[SampleRoute], bool]:
+def _rows(samples: Sequence[PathSample], cores: int) -> tuple[list[SampleRoute], bool]:
     """Each sample with its route; and whether nothing of the program itself has a name.
 
     What a library does in threads of its own is as a rule not the work of who happened to start them, by an import,
@@ -247,6 +247,7 @@ def _rows(samples: Sequence[PathSample]) -> tuple[list[SampleRoute], bool]:
     ownership = Ownership(script_folders(frames))
     shows = lacks_names(frames, ownership)
     named = partly_named(frames, ownership)
+    samples = with_sleepers(samples, cores, ownership)
     rows = _rows_by(RouteFinder(ownership, shows_libraries=shows, partly_named=named), samples)
     whole = sum(row.metrics.work_ns for row in rows)
     of_libraries = sum(row.metrics.work_ns for row in rows if row.route.is_of_library)
@@ -257,16 +258,17 @@ def _rows(samples: Sequence[PathSample]) -> tuple[list[SampleRoute], bool]:
 
 
 def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleRoute]:
-    routes: dict[tuple[int, int], Route] = {}
+    routes: dict[tuple[int, int, bool], Route] = {}
     """By the ids of paths, which the samples keep: most are shared, and to compare them takes long."""
     threads: dict[ThreadLabel, ThreadLabel] = {}
     idlers = _idlers(samples)
     out: list[SampleRoute] = []
     for sample in samples:
-        key = id(sample.path), id(sample.physical)
+        is_of_thread = sample.origin.tid not in (0, sample.origin.pid)
+        key = id(sample.path), id(sample.physical), is_of_thread
         route = routes.get(key)
         if route is None:
-            route = routes[key] = finder.find(sample.path, sample.physical)
+            route = routes[key] = finder.find(sample.path, sample.physical, is_of_thread=is_of_thread)
         origin = sample.origin
         thread = origin.pid, origin.tid, origin.thread
         innermost = _team_wait(sample) or route.innermost

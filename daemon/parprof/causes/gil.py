@@ -16,11 +16,12 @@ from dataclasses import field
 
 from parprof.causes.ownership import SCRIPT
 from parprof.metrics import IDLENESS, WAIT, WORK, Metrics
-from parprof.model import NOT_LOOKED_AT, SEVERAL_THREADS, Interval, Origin, PathSample
+from parprof.model import NOT_LOOKED_AT, SEVERAL_THREADS, Frame, Interval, Origin, PathSample
 from parprof.values import dataclass
 
 _FEEDS = 0.1
 """Of the time that a thread waits for the lock: one that works for less feeds others."""
+_OF_QUEUES = re.compile(r".*/(?:multiprocessing/\w+|concurrent/futures/process)\.py\Z")
 _GIL = re.compile(r".*\[waits: GIL\]")
 _SCRIPT_LOCK = re.compile(
     r"(?:(?:lib)?python[\d.]+(?:so[\d.]*)?\+0x|r?lock_|acquire_|_?PyThread_acquire).*\[waits: lock\]"
@@ -81,8 +82,7 @@ def beside(
     of_gil = {number for number, wait in enumerate(waits) if is_for_gil(wait)}
     if not of_gil:
         return {}
-    if len({sample.origin.pid for sample in samples if sample.metrics[WORK]}) > 1:
-        of_gil = _without_feeders(samples, of_gil)
+    of_gil = _without_feeders(samples, of_gil)
     of_locks = {number for number, wait in enumerate(waits) if is_script_lock(wait)}
     codes = [_code(sample) for sample in samples]
     contended = _contended(samples, codes, of_gil)
@@ -111,16 +111,22 @@ def beside(
 
 def _without_feeders(samples: Sequence[PathSample], of_gil: set[int]) -> set[int]:
     """Without threads that do next to nothing once they have the lock: those by which processes of a job send each
-    other what they work on. That cores are idle is for the other processes, not for these."""
+    other what they work on. That cores are idle is for the other processes, not for these. Where one process alone was
+    looked at, these are `multiprocessing`'s own."""
+    is_job = len({sample.origin.pid for sample in samples if sample.metrics[WORK]}) > 1
     work: dict[tuple[int, int], float] = defaultdict(float)
     wait: dict[tuple[int, int], float] = defaultdict(float)
     for number, sample in enumerate(samples):
         thread = _thread(sample)
         work[thread] += sample.metrics[WORK]
-        if number in of_gil:
+        if number in of_gil and (is_job or any(map(_is_of_queue, sample.path))):
             wait[thread] += sample.metrics[WAIT]
     feeders = {thread for thread, slept in wait.items() if work[thread] < _FEEDS * slept}
     return {number for number in of_gil if _thread(samples[number]) not in feeders}
+
+
+def _is_of_queue(frame: Frame) -> bool:
+    return frame.module == SCRIPT and bool(_OF_QUEUES.match(frame.file))
 
 
 def _thread(sample: PathSample) -> tuple[int, int]:

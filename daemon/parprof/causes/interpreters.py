@@ -7,12 +7,14 @@ import re
 from collections.abc import Sequence
 
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
-from parprof.causes.evidence import Evidence
+from parprof.causes.evidence import Evidence, Tally
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, knows_how_to_name, nameless_share
 from parprof.causes.ownership import interpreter
 from parprof.causes.processes import lone_process
-from parprof.causes.shares import many_processes, one_at_a_time
+from parprof.causes.shares import leading, many_processes, one_at_a_time
 from parprof.causes.sites import LossSite, alone, effort_ns, is_single, knows_threads, lost_ns, workers
+from parprof.causes.stalls import elapsed_of, wait_of, waited_for
+from parprof.metrics import STALL
 from parprof.model import PathSample
 
 _LEAST = 0.1
@@ -22,6 +24,8 @@ _FIRST = 0.6
 """Of the idleness: as much while one of several threads works is that one's, as beside V8's, which help it at times."""
 _OFTEN = 0.25
 """Of its time: a thread that is alone for less loses in another way."""
+_BY_ITSELF = frozenset({"sleep", "child", "pipe", "network"})
+"""What a thread that waits so waits for is no other thread."""
 _LOCKS = (
     (r"ruby[\d.]*", "the GVL", "use processes (fork), or Ractors"),
     (r"(?:python|pypy)[\d.]*", "the GIL", "use processes (multiprocessing, concurrent.futures)"),
@@ -38,15 +42,42 @@ def of_interpreter(
     if not name or lost < _LEAST * effort_ns(setting.total):
         return None
     site = LossSite(evidence.root, evidence.unnamed, None, whole=False)
-    remedy = f"--view flat tells the functions of {name}"
-    if knows_how_to_name(setting.program) and nameless_share(samples, setting.program) >= MOSTLY_NAMELESS:
-        remedy = f"for names of the program's functions, {how_to_name(setting.program)}"
+    remedy = _names(setting, samples) or f"--view flat tells the functions of {name}"
     found = (
         lone_process(site, setting)
         or _alone(site, setting, name, remedy)
         or _turns(site, setting, name, remedy)
     )
     return (site, found) if found is not None else None
+
+
+def stall_of_interpreter(
+    evidence: Evidence, setting: Setting, samples: Sequence[PathSample]
+) -> tuple[LossSite, Diagnosis] | None:
+    """What is waited for where nothing of the program's was seen, while nobody works; ``None``: nothing to speak of, or
+    other threads."""
+    name = interpreter(setting.program)
+    tally = Tally()
+    for innermost, metrics in evidence.unnamed.runtime.items():
+        if metrics.stall_ns and wait_of(innermost.partition(":")[2])[1] in _BY_ITSELF:
+            tally.metrics.add(metrics)
+            tally.runtime[innermost] = metrics
+    stalled = tally.metrics.stall_ns
+    if not name or stalled < _LEAST * effort_ns(setting.total):
+        return None
+    call, kind = wait_of(leading(tally, by=STALL))
+    what, remedy = waited_for(call, kind)
+    told = f"nobody works for {elapsed_of(stalled, setting)} while a thread waits {what}, {_where(name)}"
+    names = _names(setting, samples)
+    found = Diagnosis(Kind.STALL, told, f"{remedy}; {names}" if names else remedy)
+    return LossSite(evidence.root, tally, None, whole=False), found
+
+
+def _names(setting: Setting, samples: Sequence[PathSample]) -> str:
+    """How the program's functions are given names, if that would tell more; else empty."""
+    if knows_how_to_name(setting.program) and nameless_share(samples, setting.program) >= MOSTLY_NAMELESS:
+        return f"for names of the program's functions, {how_to_name(setting.program)}"
+    return ""
 
 
 def _turns(site: LossSite, setting: Setting, name: str, remedy: str) -> Diagnosis | None:

@@ -34,7 +34,7 @@ from parprof.causes.sites import (
     workers,
 )
 from parprof.causes.stalls import stall
-from parprof.causes.waiting import is_lock, queue_of, task_waits
+from parprof.causes.waiting import is_lock, queue_of, task_waits, thread_waits
 from parprof.metrics import WAIT
 
 _SPINS = 0.1
@@ -55,6 +55,8 @@ _PREPARED = {
 """What is said of it, and what helps."""
 _UNEQUAL, _OFTEN_ALONE = 1.4, 0.3
 """The largest of several pieces over their mean, from which on they are unequal; and how far threads are alone then."""
+_OFTEN_STARTED = 4
+"""Threads, for each core: of so many, each is there for one piece of work."""
 _GIVES = re.compile(r".*(?:send|push|\bput)", re.IGNORECASE)
 _ALL = 0.75
 """Of a loss."""
@@ -161,7 +163,7 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
             "run it in parallel, or beside other work",
         )
     if not is_single(site.tally, setting.cores):
-        return _one_task_at_a_time(site, setting, others)
+        return _one_task_at_a_time(site, setting, others) or _threads_in_turn(site, setting, others)
     if site.region is not None and setting.is_openmp:
         if (task := _one_task_at_a_time(site, setting, others)) is not None:
             return task
@@ -189,6 +191,26 @@ def _one_task_at_a_time(site: LossSite, setting: Setting, others: str) -> Diagno
         f"one task at a time runs{turns}: {others}",
         "wait once for all tasks (taskwait behind the loop that creates them), and let fewer depend on others",
         is_creators=True,
+    )
+
+
+def _threads_in_turn(site: LossSite, setting: Setting, others: str) -> Diagnosis | None:
+    """Threads of which one works at a time, and no lock is why: each is waited for before there is another one, or they
+    hand on one piece of work."""
+    if setting.is_openmp or not one_at_a_time(site, setting):
+        return None
+    threads = len(site.tally.threads)
+    if threads > _OFTEN_STARTED * setting.cores and thread_waits(site) is not None:
+        return Diagnosis(
+            Kind.SERIAL,
+            f"{threads} threads work one after the other, each is waited for before the next one is started: {others}",
+            "start as many as there are cores before the first is waited for (keep their handles, or futures)",
+            is_creators=True,
+        )
+    return Diagnosis(
+        Kind.SERIAL,
+        f"one thread at a time works, {len(workers(site.tally)) or threads} of them in turn: {others}",
+        "let others have work meanwhile: several pieces that do not wait for each other, not one that is handed on",
     )
 
 

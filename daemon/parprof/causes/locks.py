@@ -28,6 +28,7 @@ from parprof.causes.waiting import (
 from parprof.metrics import WAIT
 
 _ORDERED = re.compile(r".*ordered")
+_DOACROSS = re.compile(r".*doacross")
 _LONGEST = 60
 """A longer name of a function, as that of a template, tells a reader nothing."""
 _FOR_THAT_LOCK = 0.6
@@ -161,7 +162,13 @@ def lock_diagnosis(site: LossSite, setting: Setting, what: str) -> Diagnosis:
     if setting.is_openmp:
         remedy = "use a reduction, or keep a copy for each thread and combine them at the end"
         waits = waits_around(site) or {}
-        if _ORDERED.match(max(waits, key=lambda function: waits[function], default="")):
+        longest = max(waits, key=lambda function: waits[function], default="")
+        if _DOACROSS.match(longest):
+            told = "iterations wait for those that they depend on (ordered, depend(sink))"
+            remedy = (
+                "depend on fewer, or on earlier ones, and do what nobody depends on behind depend(source)"
+            )
+        if _ORDERED.match(longest):
             told = "threads wait for their turn in an ordered loop"
             remedy = "do less in ordered: keep results, and put them in order after the loop"
     return Diagnosis(Kind.LOCK, told, remedy)

@@ -180,6 +180,12 @@ def _owner(frame: Frame) -> Owner:
     return _by_source(frame.file)
 
 
+def is_nameless_code(frame: Frame) -> bool:
+    """Whether code of a program runs there that was given no name: it was compiled at run time, or is read by HotSpot's
+    interpreter."""
+    return frame.name == ANONYMOUS or (frame.module == ANONYMOUS and frame.name == "Interpreter")
+
+
 def runs_others_work(frame: Frame) -> bool:
     """Whether this only runs what it was handed, now or later: an event loop, or a pool. A sort is no such thing."""
     return frame.module == SCRIPT and _SCHEDULERS.match(frame.file) is not None

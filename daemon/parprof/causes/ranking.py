@@ -10,7 +10,7 @@ from parprof.attribution.gain import gain_bound
 from parprof.attribution.interval import share_interval
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting, runtime_in_use
 from parprof.causes.evidence import Evidence, Place, Tally
-from parprof.causes.interpreters import of_interpreter
+from parprof.causes.interpreters import of_interpreter, stall_of_interpreter
 from parprof.causes.kinds import diagnose
 from parprof.causes.nameless import MOSTLY_NAMELESS, how_to_name, nameless_share
 from parprof.causes.ownership import Owner
@@ -19,7 +19,7 @@ from parprof.causes.ranks import TOGETHER, is_one_rank, waiting_rank
 from parprof.causes.shares import program_is_serial
 from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
-from parprof.causes.waiting import asleep_for_requests_ns, is_lock, task_waits
+from parprof.causes.waiting import asleep_for_requests_ns, is_lock, task_waits, thread_waits
 from parprof.cct.tree import hottest
 from parprof.metrics import IDLENESS, OUTSIDE, OVERHEAD, STALL, WAIT, Metrics
 from parprof.model import NOBODY, Interval, PathSample, Profile
@@ -272,7 +272,7 @@ def _cause(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> tuple[Caus
     elif diagnosis.kind is Kind.LOCK and is_single(site.tally, setting.cores):
         site.place = _where_held(site)
     elif diagnosis.is_creators:
-        site.place = task_waits(site.region and site.region.parent) or site.place
+        site.place = task_waits(site.region and site.region.parent) or thread_waits(site) or site.place
     function = site.function
     metrics = site.tally.metrics
     path = tuple(place.procedure.name for place in function.chain() if not place.procedure.is_loop)
@@ -354,18 +354,19 @@ def _nowhere(
 ) -> list[Cause]:
     """What an interpreter loses in functions that are not known; else what is lost while a program is loaded.
     ``loading``: of places where that is so."""
-    found = of_interpreter(evidence, setting, samples)
-    if found is not None:
-        site, diagnosis = found
+    blocked = stall_of_interpreter(evidence, setting, samples)
+    found = [(site.tally.metrics, diagnosis) for site, diagnosis in filter(None, [blocked])]
+    if (working := of_interpreter(evidence, setting, samples)) is not None:
+        site, diagnosis = working
         metrics = site.tally.metrics
+        found.append((_while_working(metrics) if blocked else metrics, diagnosis))
     else:
         metrics = loading_waits(evidence.unnamed)
         for one in loading:
             metrics.add(one)
-        if not metrics.stall_ns:
-            return []
-        diagnosis = while_read_in(metrics.stall_ns, setting)
-    return [_without_place(diagnosis.kind, metrics, setting, diagnosis.what, diagnosis.remedy)]
+        if metrics.stall_ns:
+            found.append((metrics, while_read_in(metrics.stall_ns, setting)))
+    return [_without_place(one.kind, metrics, setting, one.what, one.remedy) for metrics, one in found]
 
 
 def _without_place(kind: Kind, metrics: Metrics, setting: Setting, what: str, remedy: str) -> Cause:

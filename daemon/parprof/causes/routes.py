@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from parprof.causes.ownership import SCRIPT, Owner, Ownership, is_of_stripped, runs_others_work
@@ -19,6 +19,8 @@ from parprof.cct.tree import Procedure
 from parprof.model import Frame, Path
 from parprof.values import dataclass
 
+_NO_THREAD = re.compile(r"\[|_?main\Z|MAIN__|_start\Z|<module>|runtime\.")
+"""Where paths begin that are of no thread's function: the program's entry, or a stack that was cut short."""
 _PART = re.compile(
     r"(.+?)(?:\._omp_(?:cpy)?fn\.\d+|\.omp_outlined\S*|\.(?:constprop|isra|part|cold|lto_priv)\b\S*)+"
 )
@@ -185,8 +187,9 @@ class RouteFinder:
         self._joins_libraries = joins_libraries
         self._shows_libraries = shows_libraries
 
-    def find(self, path: Path, physical: Path) -> Route:
-        """The route of a logical call path. ``physical``: the stack that it is of, if that differs."""
+    def find(self, path: Path, physical: Path, *, is_of_thread: bool = False) -> Route:
+        """The route of a logical call path. ``physical``: the stack that it is of, if that differs. ``is_of_thread``:
+        whether a thread that the program has started runs it, not its first one."""
         book = self._book
         facts = book.along(path)
         owners = book.owners(facts)
@@ -206,6 +209,8 @@ class RouteFinder:
         numbers = [facts[at].number for at in own]
         spans = array("q", [own[at] for at in _without_recursion(numbers)])
         begins = created + 1 if created >= 0 else _shared_from(path, physical)
+        if begins < 0 and is_of_thread and _is_whole_thread([path[at].name for at in (0, own[0])]):
+            begins = own[0]
         region = -1
         if 0 <= begins <= own[-1]:
             there = bisect_left(own, begins) + 1
@@ -290,6 +295,15 @@ def _shared_from(path: Path, physical: Path) -> int:
     if not same or same == len(path) == len(physical):
         return -1
     return len(path) - same
+
+
+def _is_whole_thread(begins: Iterable[str]) -> bool:
+    """Whether a path that a thread has in common with its stack is all that it does: who created it was not seen, as
+    where we attached later. A routine of Go is on any thread, the first one, too.
+
+    ``begins``: the path's first function, and the program's first on it.
+    """
+    return not any(map(_NO_THREAD.match, begins))
 
 
 def _is_of_library(owners: Sequence[Owner]) -> bool:

@@ -1,21 +1,28 @@
 """Who was waited for when nobody worked: of threads that sleep, the last one to fall asleep has the stall, but where
-that waits for another thread, and one of these sleeps for a time, a file or the like, it is that one which kept all.
+that waits for another thread, or only keeps house, and one of these sleeps for a time, a file or the like, it is that
+one which kept all.
 
-Only a thread that waits for nobody among them can be the first to wake up.
+Only a thread that waits for nobody among them can be the first to wake up. And what a language's own threads do by the
+clock (Go's sysmon, HotSpot's periodic tasks) they do whatever the program waits for.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import field, replace
 
 from parprof.attribution.waiting import WaitKind
+from parprof.causes.ownership import Owner, Ownership, is_nameless_code, is_of_stripped
 from parprof.metrics import STALL, WAIT
-from parprof.model import SEVERAL_THREADS, Origin, PathSample
+from parprof.model import SEVERAL_THREADS, Origin, Path, PathSample
+from parprof.values import dataclass
 
 _FOR_THREADS = frozenset(f"[waits: {kind.value}]" for kind in WaitKind if kind.is_for_threads)
 _BY_ITSELF = re.compile(r"\[waits: (?:sleep|file|page fault|child)\]")
+_FOR_CHILD = f"[waits: {WaitKind.CHILD.value}]"
+_FOR_TIME = f"[waits: {WaitKind.SLEEP.value}]"
 _ENOUGH = 0.8
 """Who kept the others asleep slept at least for so much of that time."""
 _RIVAL = 0.3
@@ -24,50 +31,181 @@ _RIVAL = 0.3
 ThreadId = tuple[int, int]
 
 
-def with_sleepers(samples: Sequence[PathSample], cores: int) -> Sequence[PathSample]:
+@dataclass(slots=True, eq=False)
+class _Sleeper:
+    """A thread that sleeps by itself; or several that do so most in one and the same place, as a routine's that goes
+    from thread to thread."""
+
+    slept: dict[ThreadId, float] = field(default_factory=dict)
+    most: int = -1
+    """The row in which it does so most."""
+    most_ns: float = 0.0
+
+    @property
+    def whole_ns(self) -> float:
+        return sum(self.slept.values())
+
+    def add(self, thread: ThreadId, number: int, wait_ns: float) -> None:
+        self.slept[thread] = self.slept.get(thread, 0.0) + wait_ns
+        if wait_ns > self.most_ns:
+            self.most, self.most_ns = number, wait_ns
+
+    def merge(self, other: _Sleeper) -> None:
+        for thread, wait_ns in other.slept.items():
+            self.slept[thread] = self.slept.get(thread, 0.0) + wait_ns
+        if other.most_ns > self.most_ns:
+            self.most, self.most_ns = other.most, other.most_ns
+
+    def may_have_kept(self, thread: ThreadId, stall_ns: float) -> bool:
+        """Whether it is another thread, or has others that slept for as long: none waits in two places at a time."""
+        others = self.whole_ns - self.slept.get(thread, 0.0)
+        return others >= _ENOUGH * stall_ns
+
+
+def with_sleepers(samples: Sequence[PathSample], cores: int, ownership: Ownership) -> Sequence[PathSample]:
     """The samples with each stall at who kept the others asleep, where that is one thread. ``cores``: n."""
+    keeps_house = _KeepsHouse(ownership)
+    samples = _at_sleepers(samples, cores, ownership, keeps_house)
+    return _at_parents(samples, cores, ownership, keeps_house)
+
+
+def _at_sleepers(
+    samples: Sequence[PathSample], cores: int, ownership: Ownership, keeps_house: _KeepsHouse
+) -> Sequence[PathSample]:
+    """With those of threads that wait for others, or keep house, at who slept by itself."""
     stalled: dict[int, float] = {}
     for number, sample in enumerate(samples):
         stall = sample.metrics[STALL]
-        if stall and sample.path and sample.path[-1].name in _FOR_THREADS:
+        if stall and sample.path and (sample.path[-1].name in _FOR_THREADS or keeps_house(sample)):
             stalled[number] = stall
     if not stalled:
         return samples
-    sleeper = _sleeper(samples, sum(stalled.values()) / cores)
+    sleeper = _sleeper(samples, sum(stalled.values()) / cores, keeps_house, ownership)
     if sleeper is None:
         return samples
+    kept = (
+        number
+        for number in stalled
+        if sleeper.may_have_kept(_thread(samples[number].origin), stalled[number] / cores)
+    )
+    return _moved(samples, kept, sleeper.most)
+
+
+def _at_parents(
+    samples: Sequence[PathSample], cores: int, ownership: Ownership, keeps_house: _KeepsHouse
+) -> Sequence[PathSample]:
+    """With those of programs of which nothing has a name at who waits for them, where that is one thread of a program
+    that has names: its reader can only change that."""
+    stalled: dict[int, float] = {}
+    for number, sample in enumerate(samples):
+        stall, path = sample.metrics[STALL], sample.path
+        if stall and path and path[-1].name.startswith("[waits: ") and not _has_name(path, ownership):
+            stalled[number] = stall
+    parents = {
+        sample.origin.pid
+        for sample in samples
+        if sample.metrics[WAIT] and sample.path and sample.path[-1].name == _FOR_CHILD
+    }
+    stalled = {
+        number: stall for number, stall in stalled.items() if samples[number].origin.pid not in parents
+    }
+    if not stalled or not parents:
+        return samples
+    waiting = [
+        one for one in _sleepers(samples, keeps_house) if samples[one.most].path[-1].name == _FOR_CHILD
+    ]
+    parent = _longest(waiting, waiting, sum(stalled.values()) / cores)
+    if parent is None or not _has_name(samples[parent.most].path, ownership):
+        return samples
+    return _moved(samples, stalled, parent.most)
+
+
+def _moved(samples: Sequence[PathSample], stalled: Iterable[int], to: int) -> Sequence[PathSample]:
+    """The samples with the stalls of some of them at another one."""
     out = list(samples)
     moved = 0.0
-    for number, stall in stalled.items():
-        if _thread(samples[number].origin) != _thread(samples[sleeper].origin):
+    for number in stalled:
+        if number != to:
+            moved += samples[number].metrics[STALL]
             out[number] = _with_stall(samples[number], 0.0)
-            moved += stall
-    out[sleeper] = _with_stall(samples[sleeper], samples[sleeper].metrics[STALL] + moved)
+    out[to] = _with_stall(samples[to], samples[to].metrics[STALL] + moved)
     return out
 
 
-def _sleeper(samples: Sequence[PathSample], stall: float) -> int | None:
-    """Where the one thread slept most that slept by itself for about as long; ``None`` if there is none, or several.
+class _KeepsHouse:
+    """Whether a thread is one that a language, or a runtime, has for itself: it sleeps for a time, and none of the
+    program's code is above that. The main thread of an interpreter is the program's all the same."""
 
-    ``stall``: the time that passed while nobody worked.
+    def __init__(self, ownership: Ownership) -> None:
+        self._ownership = ownership
+        self._known: dict[int, bool] = {}
+        """By the ids of paths, which the samples keep."""
+
+    def __call__(self, sample: PathSample) -> bool:
+        path, origin = sample.path, sample.origin
+        if path[-1].name != _FOR_TIME or origin.tid in (origin.pid, SEVERAL_THREADS):
+            return False
+        known = self._known.get(id(path))
+        if known is None:
+            owns = (
+                self._ownership.of(frame) is not Owner.SYSTEM or is_nameless_code(frame) for frame in path
+            )
+            known = self._known[id(path)] = not any(owns)
+        return known
+
+
+def _sleeper(
+    samples: Sequence[PathSample], stall: float, keeps_house: _KeepsHouse, ownership: Ownership
+) -> _Sleeper | None:
+    """Who slept by itself for about as long; ``None`` if nobody did, or several.
+
+    Where a program waits for a child that only sleeps, it is the child, but if that is a program of which nothing has
+    a name: its reader can only change who waits for it. ``stall``: the time that passed while nobody worked.
     """
-    slept: dict[ThreadId, float] = {}
-    most: dict[ThreadId, int] = {}
+    found = _sleepers(samples, keeps_house)
+    of_child = [one for one in found if samples[one.most].path[-1].name == _FOR_CHILD]
+    others = [one for one in found if one not in of_child]
+    child = _longest(others, others, stall)
+    if child is not None and _has_name(samples[child.most].path, ownership):
+        return child
+    pids = {pid for one in of_child for pid, _ in one.slept}
+    beside = [one for one in others if any(pid in pids for pid, _ in one.slept)]
+    parent = _longest(of_child, of_child + beside, stall)
+    if parent is not None and (child is None or _has_name(samples[parent.most].path, ownership)):
+        return parent
+    return child
+
+
+def _sleepers(samples: Sequence[PathSample], keeps_house: _KeepsHouse) -> list[_Sleeper]:
+    by_thread: dict[tuple[ThreadId, int], _Sleeper] = defaultdict(_Sleeper)
     for number, sample in enumerate(samples):
-        wait = sample.metrics[WAIT]
-        if wait and sample.path and _BY_ITSELF.fullmatch(sample.path[-1].name):
+        wait, path = sample.metrics[WAIT], sample.path
+        if wait and path and _BY_ITSELF.fullmatch(path[-1].name) and not keeps_house(sample):
             thread = _thread(sample.origin)
-            slept[thread] = slept.get(thread, 0.0) + wait
-            known = most.setdefault(thread, number)
-            if wait > samples[known].metrics[WAIT]:
-                most[thread] = number
-    longest = max(slept, key=lambda thread: slept[thread], default=None)
-    if longest is None or slept[longest] < _ENOUGH * stall:
+            several = id(path) if thread[1] == SEVERAL_THREADS else 0
+            by_thread[thread, several].add(thread, number, wait)
+    by_place: dict[tuple[int, Path], _Sleeper] = {}
+    for one in by_thread.values():
+        sample = samples[one.most]
+        known = by_place.setdefault((sample.origin.pid, sample.path), one)
+        if known is not one:
+            known.merge(one)
+    return list(by_place.values())
+
+
+def _longest(those: Iterable[_Sleeper], rivals: Iterable[_Sleeper], stall: float) -> _Sleeper | None:
+    longest = max(those, key=lambda one: one.whole_ns, default=None)
+    if longest is None or longest.whole_ns < _ENOUGH * stall:
         return None
-    rivals = (wait for thread, wait in slept.items() if thread != longest or thread[1] == SEVERAL_THREADS)
-    if any(wait >= _RIVAL * stall for wait in rivals):
+    if any(one is not longest and one.whole_ns >= _RIVAL * stall for one in rivals):
         return None
-    return most[longest]
+    return longest
+
+
+def _has_name(path: Path, ownership: Ownership) -> bool:
+    """Whether something of the program's on a path has a name."""
+    own = [frame for frame in path if not frame.is_loop and ownership.of(frame) is Owner.PROGRAM]
+    return any(not is_of_stripped(frame.name, frame.file) for frame in own)
 
 
 def _thread(origin: Origin) -> ThreadId:

@@ -84,7 +84,7 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
     if setting.is_mpi and _MPI_STARTS.match(call):
         told = f"nobody works for {elapsed_of(metrics.stall_ns, setting)} while MPI is started or ended"
         return Diagnosis(Kind.STALL, told, _MPI_STARTS_REMEDY, is_likely=False)
-    what, remedy = _waited_for(call, kind)
+    what, remedy = waited_for(call, kind)
     # all are on their way through a barrier, to sleep or just woken: more often than not others had the cores
     at_barrier = setting.runtime != "none" and is_barrier(call)
     if at_barrier and _may_lack_cores(site, setting):
@@ -143,7 +143,7 @@ def while_read_in(stall_ns: float, setting: Setting) -> Diagnosis:
     return Diagnosis(Kind.STALL, told, remedy, is_loading=True)
 
 
-def _waited_for(call: str, kind: str) -> tuple[str, str]:
+def waited_for(call: str, kind: str) -> tuple[str, str]:
     """What is waited for, in words, with the call where it has a name that tells something; and what to do about it."""
     if kind not in _WAITS:
         return f"in {call}" if call else "", _STALL_REMEDY

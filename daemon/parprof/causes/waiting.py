@@ -14,7 +14,8 @@ from parprof.model import PathSample
 
 _LOCKS = re.compile(
     r".*(?:critical|mutex|(?:set|test|nest)_lock|lll_|futex|_lock(?:_wait|_slow|_contended)?(?:@|\Z)|rwlock|spin_lock|"
-    r"atomic_start|take_gil|acquire_lock|sem_(?:wait|clockwait)|ordered)",
+    r"atomic_start|take_gil|acquire_lock|sem_(?:wait|clockwait)|ordered|doacross|"
+    r"java\.util\.concurrent\.locks\..*\[waits: lock\])",
     re.IGNORECASE,
 )
 _EXCLUSIVE = re.compile(
@@ -33,6 +34,8 @@ _FOR_ARRIVAL = tuple(
 )
 _WAITING = 0.1
 """Of the work: who waits in turn for what others hold sleeps, or spins, for so long at least."""
+_FOR_EACH = 0.5
+"""Of their work: who waits for threads one by one sleeps for most of it."""
 _FOR_REQUESTS = f"[waits: {WaitKind.REQUESTS.value}]"
 _FOR_OTHERS = re.compile(
     rf"(?!.*\[waits: (?!(?:{'|'.join(kind.value for kind in WaitKind if kind.is_for_threads)})\])).*"
@@ -129,3 +132,14 @@ def task_waits(place: Place | None) -> Place | None:
     while place is not None and not any(map(_FOR_TASKS.match, place.own.runtime)):
         place = place.parent
     return place
+
+
+def thread_waits(site: LossSite) -> Place | None:
+    """The nearest caller of what threads run at a site that waits for them for as long: who started them."""
+    place = site.region and site.region.parent
+    while place is not None and place.parent is not None:
+        waits = sum(amount for name, amount in waits_of(place.own).items() if is_arrival(name))
+        if waits >= _FOR_EACH * site.tally.metrics.work_ns:
+            return place
+        place = place.parent
+    return None

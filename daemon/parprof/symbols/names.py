@@ -18,6 +18,9 @@ _RUST_HASH = re.compile(r"::h[0-9a-f]{16}\Z")
 _RUST_WORD = re.compile(r"\$(?:(SP|BP|RF|LT|GT|LP|RP|C)|u([0-9a-f]{1,6}))\$")
 _RUST_PUNCTUATION = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
 _SPECIAL = re.compile(r"(?:[\w-]+ ){1,3}(?:to|for) ")  # thunks and the like
+_COROUTINE = re.compile(r"(_Z.*\.Frame)\.(?:actor|destroy)\Z")
+"""The parts that GCC makes of a coroutine take its frame, whose type is named after it: ``_Z3runi.Frame``."""
+_COROUTINE_FRAME = re.compile(r"(?: const)?::_Z[\w$]+\.Frame\*\)\Z")
 _ANONYMOUS = "(anonymous namespace)"
 
 
@@ -60,6 +63,21 @@ def _demangle(mangled: str) -> str:
     return without_return_type(text) if status.value == 0 else mangled
 
 
+def _coroutine(part: str) -> str:
+    """The coroutine of whose parts this is one, demangled: what its frame belongs to.
+
+    >>> _coroutine("ns::run(ns::run(int)::_ZN2ns3runEi.Frame*)")
+    'ns::run(int)'
+    """
+    frame = _COROUTINE_FRAME.search(part)
+    at = part.find("(")
+    while frame is not None and at > 0:
+        if part.startswith(part[:at], at + 1):
+            return part[at + 1 : frame.start()]
+        at = part.find("(", at + 1)
+    return part
+
+
 def _without_rust_words(name: str) -> str:
     """Of Rust's older mangling, demangled as C++: with punctuation, and without the hash.
 
@@ -88,6 +106,9 @@ def readable(name: str) -> str:
     name = without_clone_suffixes(name)
     if old_rust := _OLD_RUST.match(name):
         name = _without_rust_words(_demangle(old_rust[0])) + name[old_rust.end() :]
+    elif coroutine := _COROUTINE.match(name):
+        part = _demangle(coroutine[1])
+        name = _coroutine(part) if part != coroutine[1] else name
     elif name.startswith("_Z"):
         base, dot, suffix = name.partition(".")
         name = _demangle(base) + dot + suffix
