@@ -12,7 +12,6 @@ import pytest
 
 from parprof.kernel import bpf
 
-
 OF_ONE = ctypes.c_char * 1
 
 
