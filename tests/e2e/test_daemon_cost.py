@@ -17,7 +17,9 @@ import psutil
 import pytest
 
 import daemon_process as dp
+from parprof.exporters import pprof_reader
 from parprof.kernel import bpf
+from parprof.service.watching import NOT_FOLLOWED
 
 pytestmark = [pytest.mark.beside, pytest.mark.skipif(os.geteuid() != 0, reason="needs root and real BPF")]
 
@@ -113,3 +115,16 @@ def test_the_daemon_costs_what_it_says(ping_pong: Path, tmp_path: Path) -> None:
     hooks_s = ran["on_switch"] + ran["on_wakeup"]
     assert hooks_s > 0.1, "there was something to measure"
     assert hooks_s / NEAR < switches_s < NEAR * hooks_s
+
+
+def test_attach_is_told_that_switches_are_not_followed(ping_pong: Path, tmp_path: Path) -> None:
+    """They cost more than this budget: its reader must know what he does not see then."""
+    with (
+        dp.running(tmp_path / "parprofd", {"budget": {"target_percent": 0.1}}) as daemon,
+        dp.started(ping_pong, "--seconds", "600") as target,
+    ):
+        daemon.page_when("too dear", lambda page: page.value("parprofd_switches_followed") == 0)
+        out = tmp_path / "told.pb.gz"
+        done = daemon.parprof("attach", target.pid, "-d", "2", "-q", "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert NOT_FOLLOWED in pprof_reader.read(out).notes

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What parprofd says when it starts: what takes its time, and what will take it again."""
+"""What parprofd says when it starts: what takes its time, and what will take it again. What it reads again later."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -58,3 +61,34 @@ def test_told_to_stop_while_it_compiles_it_stops_at_once(tmp_path: Path) -> None
         if daemon.process.poll() is None:
             daemon.process.kill()
         daemon.process.wait()
+
+
+def test_a_token_is_read_again_at_a_reload(tmp_path: Path) -> None:
+    """A wrong one changes nothing, and is told."""
+    file, tokens = tmp_path / "token", ("first-0123456789abcdef", "second-0123456789abcdef")
+
+    def write(text: str) -> None:
+        file.write_text(text)
+        file.chmod(0o600)
+
+    def status(token: str) -> int:
+        asked = urllib.request.Request(
+            f"http://{daemon.address}/metrics", headers={"Authorization": f"Bearer {token}"}
+        )
+        try:
+            with urllib.request.urlopen(asked, timeout=dp.WAIT_S) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    write(tokens[0])
+    http = {"http": {"listen": "127.0.0.1:0", "token_file": str(file)}}
+    with dp.running(tmp_path / "parprofd", http) as daemon:
+        assert [status(token) for token in tokens] == [200, 401]
+        write(tokens[1])
+        daemon.reload(http)
+        assert [status(token) for token in tokens] == [401, 200]
+        write("short")
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait("a complaint", lambda: "reloaded: " in daemon.log() and "openssl rand" in daemon.log())
+        assert [status(token) for token in tokens] == [401, 200]

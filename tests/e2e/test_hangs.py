@@ -4,13 +4,16 @@ counted, and where they hang is all that there is to tell."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from daemon_process import running
 from profiling import BUILD
 from reports import report_of
 
@@ -19,7 +22,17 @@ pytestmark = pytest.mark.beside
 NOT_LOOKED_AT = "[asleep, not looked where]"
 
 
-def attached_to(how: str, profile: Path) -> dict[str, Any]:
+@pytest.fixture(params=["alone", "through the daemon"], scope="module")
+def socket(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where `attach` asks for a daemon: with one and without, it says the same."""
+    if request.param == "alone":
+        yield "/nowhere"
+        return
+    with running(tmp_path_factory.mktemp("daemon")) as daemon:
+        yield str(daemon.socket)
+
+
+def attached_to(how: str, profile: Path, socket: str) -> dict[str, Any]:
     """The report on that program, in which nothing happens meanwhile."""
     with subprocess.Popen(
         [BUILD / "hangs", how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -27,7 +40,8 @@ def attached_to(how: str, profile: Path) -> dict[str, Any]:
         try:
             assert hangs.stdout is not None and hangs.stdout.readline() == "ready\n"
             words = ("attach", "-q", "--no-report", "-d", 1, "-o", profile, hangs.pid)
-            subprocess.run([sys.executable, "-m", "parprof", *map(str, words)], check=True)
+            command = [sys.executable, "-m", "parprof", *map(str, words)]
+            subprocess.run(command, check=True, env={**os.environ, "PARPROF_SOCKET": socket})
         finally:
             hangs.kill()
     return report_of(profile)
@@ -38,8 +52,8 @@ def waits(report: dict[str, Any]) -> dict[str, float]:
     return {row["name"]: row["inclusive"]["wait_s"] for row in report["functions"]}
 
 
-def test_a_deadlock(tmp_path: Path) -> None:
-    report = attached_to("deadlock", tmp_path / "deadlock.pb.gz")
+def test_a_deadlock(tmp_path: Path, socket: str) -> None:
+    report = attached_to("deadlock", tmp_path / "deadlock.pb.gz", socket)
     (cause,) = report["causes"]
     assert (cause["kind"], cause["function"]) == ("stall", "take_both")
     assert "for another thread (pthread_mutex_lock)" in cause["what"]
@@ -48,14 +62,14 @@ def test_a_deadlock(tmp_path: Path) -> None:
     assert report["totals"]["accounted"] == pytest.approx(1, abs=0.01)
 
 
-def test_who_reads_from_a_pipe_keeps_others_waiting(tmp_path: Path) -> None:
-    report = attached_to("pipe", tmp_path / "pipe.pb.gz")
+def test_who_reads_from_a_pipe_keeps_others_waiting(tmp_path: Path, socket: str) -> None:
+    report = attached_to("pipe", tmp_path / "pipe.pb.gz", socket)
     (cause,) = report["causes"]
     assert (cause["kind"], cause["function"]) == ("stall", "read_forever") and "a pipe" in cause["what"]
     assert waits(report)["await_item"] == pytest.approx(report["elapsed_s"], rel=0.05)
 
 
-def test_a_server_without_requests_loses_nothing(tmp_path: Path) -> None:
-    report = attached_to("requests", tmp_path / "requests.pb.gz")
+def test_a_server_without_requests_loses_nothing(tmp_path: Path, socket: str) -> None:
+    report = attached_to("requests", tmp_path / "requests.pb.gz", socket)
     assert report["causes"] == [] and report["totals"]["stall_s"] == 0
     assert waits(report)["serve"] == pytest.approx(report["elapsed_s"], rel=0.05)

@@ -31,7 +31,7 @@ SERVICE_LAYERS = (
     "control metrics open_intervals push recent selection",
     "groups http",
     "config",
-    "footprint governor short_lived",
+    "footprint governor own_limits short_lived",
     "watching",
     "watchlist",
     "loop",

@@ -81,7 +81,19 @@ def test_a_daemon_that_is_named_and_not_there_is_an_error(tmp_path: Path) -> Non
     assert not out.exists()
 
 
-@pytest.mark.parametrize("option", [["--scope", "tree"], ["-e", "page-faults"], ["--span"], ["--cores", "1"]])
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--scope", "tree"],
+        ["-e", "page-faults"],
+        ["--span"],
+        ["--cores", "1"],
+        ["--budget", "3"],
+        ["--blame", "locks"],
+        ["--save-facts", "facts"],
+        ["--trace", "trace"],
+    ],
+)
 def test_what_the_daemon_cannot_do_is_not_asked_of_it(option: list[str], tmp_path: Path) -> None:
     with sleeping() as target, pytest.raises(UsageError, match="--socket: .* daemon"):
         attach(str(target), "-d", "0.05", "--socket", str(tmp_path / "x"), *option)

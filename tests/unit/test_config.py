@@ -116,6 +116,16 @@ def test_what_is_wrong_is_refused_with_line_and_key(tmp_path: Path, text: str, s
         ),
         ("[push]\nparca = 3", ":2: push.parca: is a table: write [push.parca]"),
         ("[push.pyroscope]\nurl = ''", ":2: push.pyroscope.url: must not be empty"),
+        ("\n[push.pyroscope]\nurl = 'ftp://h'", ":2: push.pyroscope: 'ftp://h' is not a URL such as"),
+        ("[push.otlp]\nurl = 'https://h'\nca_file = '/nowhere'", ":1: push.otlp: cannot use ca_file"),
+        (
+            "[push.parca]\nurl = 'https://h'\nbearer_token_file = '/nowhere'",
+            ":1: push.parca: cannot read /nowhere",
+        ),
+        (
+            "[push.parca]\nurl = 'http://h'\nbasic_user = 'x'\nbasic_password_file = '/x'",
+            ":1: push.parca: credentials would go to h for all to read",
+        ),
     ],
 )
 def test_what_is_wrong_in_push_is_refused_with_line_and_key(tmp_path: Path, text: str, says: str) -> None:
@@ -154,6 +164,25 @@ def test_an_address_that_is_open_to_others_is_told_beside_other_problems(tmp_pat
     with pytest.raises(ConfigError) as caught:
         load(path, {}, {})
     assert len(caught.value.problems) == 1, "what a table with a mistake adds up to is not known"
+
+
+def test_what_one_file_lacks_hides_nothing(tmp_path: Path) -> None:
+    """Each of these was told only when those before it were mended."""
+    keys = {
+        "token_file": "/nowhere/t",
+        "certificate": "/nowhere/c",
+        "key": "/nowhere/k",
+        "client_ca": "/nowhere/a",
+    }
+    lines = "".join(f"{name} = '{value}'\n" for name, value in keys.items())
+    found = problems(tmp_path, f"[http]\nlisten = 'nonsense'\n{lines}[push.parca]\nurl = 'ftp://h'\n")
+    assert [one.split(": ")[0:2] for one in found] == [
+        [":3", "http.token_file"], [":4", "http.certificate"], [":6", "http.client_ca"], [":2", "http.listen"],
+        [":7", "push.parca"],
+    ]  # fmt: skip
+    found = problems(tmp_path, "[http]\nlisten = '0.0.0.0:1'\ntoken_file = '/nowhere/t'\n")
+    assert [one.split(": ")[1] for one in found] == ["http.token_file", "http.listen"]
+    assert "set certificate and key too" in found[1]
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"x = 1" + b" " * (1 << 20), b"x = " + b"[" * 5000])
@@ -216,10 +245,14 @@ def test_secrets_are_not_for_everyone(tmp_path: Path) -> None:
     assert problems(tmp_path, config)[0].startswith(":2: http.listen: the HTTP token must have 16")
 
 
-def test_the_sample_is_current_and_means_the_defaults(tmp_path: Path) -> None:
+def test_the_sample_is_current_and_means_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sample = (REPO / "systemd/parprofd.toml").read_text()
     assert sample == sample_text(), "run: python -m parprof.service.config.text > systemd/parprofd.toml"
     assert load(written(tmp_path, sample), environment={}).origins == dict.fromkeys(KEYS, "default")
+    # all keys of a store at once, which exclude each other, with files that are not there
+    monkeypatch.setattr("parprof.service.config.check.push_problems", lambda push: ())
     loaded = load(written(tmp_path, re.sub(r"(?m)^#(?=[a-z_]+ = |\[)", "", sample)), environment={})
     shown = [path for path, key in KEYS.items() if not TABLES[key.table].about.like]
     for path in shown:

@@ -345,8 +345,9 @@ def test_spool_in_use(pusher_to: Make) -> None:
 
 
 def test_wrong_url_names_its_table(tmp_path: Path) -> None:
-    store = push_config_of({"parca": {"url": "parca:7070"}}).stores[0]
-    assert isinstance(store, StoreConfig)
+    right = push_config_of({"parca": {"url": "http://parca:7070"}}).stores[0]
+    assert isinstance(right, StoreConfig)
+    store = replace(right, endpoint=replace(right.endpoint, url="parca:7070"))
     with pytest.raises(UsageError, match=r"push\.parca: 'parca:7070' is not a URL"):
         Pusher(PushConfig((store,), tmp_path), print)
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -89,6 +90,33 @@ from parprof.workers.privileges import drop_privileges
 drop_privileges(1 << 30, 1 << 20, 256)
 print(*(resource.getrlimit(what) for what in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_FSIZE)))
 """
+
+
+@pytest.mark.parametrize(("before", "after"), [("0", 500), ("900", 900)])
+def test_where_memory_runs_out_the_child_ends_and_not_the_daemon(before: str, after: int) -> None:
+    """The kernel ends whoever takes most, of this cgroup or of the machine; that would be the daemon."""
+    code = (
+        f"open('/proc/self/oom_score_adj', 'w').write('{before}')\n"
+        "from parprof.workers import privileges\n"
+        "privileges.drop_privileges(1 << 30, 1 << 20, 64)\n"
+        "print(open('/proc/self/oom_score_adj').read())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == after
+
+
+def test_a_child_that_the_kernel_ended_is_told() -> None:
+    class Killed(WorkerClient):
+        module = "parprof.symbols.worker"
+        doing = "looking up names"
+
+        def _start(self) -> None:
+            super()._start()
+            os.kill(self.pid, signal.SIGSTOP)
+            threading.Timer(0.2, os.kill, (self.pid, signal.SIGKILL)).start()
+
+    with Killed() as worker, pytest.raises(WorkerFailed, match="memory runs out"):
+        worker.ask({"file": "x"}, [], time.monotonic() + 20)
 
 
 def test_bounds_that_are_lower_already_stay() -> None:

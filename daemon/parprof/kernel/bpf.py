@@ -51,6 +51,15 @@ def _address(buffer: ctypes.Array[ctypes.c_char]) -> int:
     return ctypes.addressof(buffer)
 
 
+def _address_of(data: bytes) -> int:
+    """Where the kernel can read these bytes as long as they live.
+
+    For those of any length: ctypes makes a class for each length of an array, and only the collector of cycles takes it
+    away again.
+    """
+    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
+
+
 def map_create(
     kind: int, key_size: int, value_size: int, max_entries: int, flags: int, name: str, inner_fd: int = 0
 ) -> int:
@@ -133,9 +142,8 @@ def map_delete_batch(fd: int, keys: list[bytes]) -> None:
     """Delete many keys of a hash map; those already gone are skipped."""
     done = 0
     while done < len(keys):
-        rest = keys[done:]
-        buffer = ctypes.create_string_buffer(b"".join(rest))
-        attributes = struct.pack("<QQQQIIQQ", 0, 0, _address(buffer), 0, len(rest), fd, 0, 0)
+        rest = b"".join(keys[done:])
+        attributes = struct.pack("<QQQQIIQQ", 0, 0, _address_of(rest), 0, len(keys) - done, fd, 0, 0)
         raw = ctypes.create_string_buffer(attributes.ljust(160, b"\0"), 160)
         try:
             _syscall(_SYS_BPF, MAP_DELETE_BATCH, raw, 160)

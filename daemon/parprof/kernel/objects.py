@@ -172,7 +172,12 @@ class LoadedObject:
                     )
         except OSError as error:
             self.close()
-            raise KernelUnsupported(f"creating BPF map {name}: {error.strerror}") from error
+            more = (
+                "; its memory counts as ours: raise the limit of our cgroup"
+                if error.errno == errno.ENOMEM
+                else ""
+            )
+            raise KernelUnsupported(f"creating BPF map {name}: {error.strerror}{more}") from error
 
     def program(self, name: str, expected_attach_type: int = 0) -> int:
         """Load a program (once for each attach type) and return its descriptor. In any thread."""

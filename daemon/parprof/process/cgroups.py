@@ -14,6 +14,8 @@ from parprof.errors import TargetError
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 _MAX_DEPTH = 64
 _MAX_MEMBERS = 1 << 16
+_NO_LIMIT = 1 << 60
+"""Version 1 writes no limit as a number of about 2^63."""
 
 
 def membership_of(pid: int) -> str:
@@ -55,16 +57,16 @@ class _Membership(NamedTuple):
     """From there."""
 
 
-def _memberships(text: str, root: Path) -> list[_Membership]:
-    """Those that ``/proc/PID/cgroup`` tells of; version 2 first."""
+def _memberships(text: str, root: Path, controller: str = "cpu") -> list[_Membership]:
+    """Those that ``/proc/PID/cgroup`` tells of, where that is controlled; version 2 first."""
     found: list[_Membership] = []
     for line in text.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if not controllers:  # version 2, alone or beside version 1
             found.append(_Membership(2, (root, root / "unified"), path))
-        elif "cpu" in controllers.split(","):
-            found.append(_Membership(1, (root / controllers, root / "cpu"), path))
+        elif controller in controllers.split(","):
+            found.append(_Membership(1, (root / controllers, root / controller), path))
     return sorted(found, key=lambda one: -one.version)
 
 
@@ -109,16 +111,32 @@ def cgroup_quota(membership: str, root: Path = CGROUP_ROOT) -> Quota | None:
     return min(limits, default=None)
 
 
-def _quotas(mounts: Iterable[Path], path: str, quota: Callable[[Path], float | None]) -> Iterator[Quota]:
+def memory_limit(membership: str, root: Path = CGROUP_ROOT) -> int | None:
+    """The least memory limit on the way from a cgroup to the root, bytes; None = no limit, or none that is known."""
+    limits: list[int] = []
+    for version, mounts, path in _memberships(membership, root, "memory"):
+        name = "memory.max" if version == 2 else "memory.limit_in_bytes"
+        for folder in _way_up(mounts, path):
+            with suppress(ValueError):
+                limits.append(int(_read(folder / name)))
+    return min((limit for limit in limits if 0 < limit < _NO_LIMIT), default=None)
+
+
+def _way_up(mounts: Iterable[Path], path: str) -> Iterator[Path]:
+    """The folders from a cgroup to the root, wherever that is mounted."""
     parts = PurePosixPath(path).parts[1:]
     if ".." in parts:  # outside of our cgroup namespace
         parts = ()
     for mount in mounts:
         for depth in range(min(len(parts), _MAX_DEPTH), -1, -1):
-            folder = mount.joinpath(*parts[:depth])
-            cores = quota(folder)
-            if cores is not None:
-                yield Quota(max(1, math.ceil(cores - 1e-9)), folder)
+            yield mount.joinpath(*parts[:depth])
+
+
+def _quotas(mounts: Iterable[Path], path: str, quota: Callable[[Path], float | None]) -> Iterator[Quota]:
+    for folder in _way_up(mounts, path):
+        cores = quota(folder)
+        if cores is not None:
+            yield Quota(max(1, math.ceil(cores - 1e-9)), folder)
 
 
 def _quota_v2(directory: Path) -> float | None:

@@ -36,6 +36,7 @@ from parprof.service.groups import Groups
 from parprof.service.losses import CANDIDATES, UNDECIDED, Losses
 from parprof.service.model import GroupKey, Labels, ProfileEntry, PushQueue, Snapshot
 from parprof.service.open_intervals import Kept, OpenIntervals
+from parprof.service.own_limits import QuotaAlarm
 from parprof.service.past import Past, point_of
 from parprof.service.recent import RecentProfiles
 from parprof.service.selection import Candidates
@@ -120,6 +121,8 @@ class DaemonLoop:
         self._cost_ns = self._cost_ratio = 0.0
         self._open = OpenIntervals()
         self._past = Past()
+        self._quota = QuotaAlarm()
+        self._quota.look(time.monotonic())
         self._said: set[str] = set()
         """Problems of caches on disk."""
         pace = Pace(
@@ -395,6 +398,8 @@ class DaemonLoop:
         self._session.trim()
         self._rows.trim()
         self._tell_of_caches()
+        if told := self._quota.look(time.monotonic()):
+            _LOG.warning("%s", told)
         footprint.give_back()
 
     def _tell_of_caches(self) -> None:

@@ -13,7 +13,9 @@ from parprof.errors import ParprofError, UsageError
 from parprof.kernel.capability import children
 from parprof.kernel.objects import cache_name, get_object, object_cache
 from parprof.kernel.perf_events import EventChoice, choose
-from parprof.service import capabilities, log
+from parprof.process.cgroups import membership_of
+from parprof.resources import share_heap
+from parprof.service import capabilities, log, own_limits
 from parprof.service.config.load import changed_keys, read_secret
 from parprof.service.config.options import DaemonOptions
 from parprof.service.config.push import push_config
@@ -71,6 +73,7 @@ class Parprofd:
             UsageError, PrivilegeError, KernelUnsupported.
         """
         self._started_s = time.monotonic()
+        share_heap()
         self._line = line
         self._config = line.load().config
         log.set_up(self._config.log.level)
@@ -107,6 +110,8 @@ class Parprofd:
         self._daemon.tell_protection(protection)
         for sentence in protection:
             _LOG.info("%s", sentence)
+        if too_little := own_limits.too_little_memory(membership_of(os.getpid())):
+            _LOG.warning("%s", too_little)
         with ExitStack() as parts:
             parts.callback(self._notifier.close)
             # The control socket first: of two daemons on the same files the second one has that to tell.

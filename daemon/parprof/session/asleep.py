@@ -1,5 +1,6 @@
 """Where threads sleep that did so before we came, and have not woken up: nothing happens there that could tell it, so
-``/proc`` is asked at the end of a measurement, when it keeps nobody from work.
+``/proc`` is asked at the end of a measurement, when it keeps nobody from work; where waits that go on are cut in two
+again and again, once of each thread that has not woken up since.
 
 A program that hangs, on a lock or a pipe, consists of nothing else.
 """
@@ -10,26 +11,40 @@ import hashlib
 import os
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from parprof.attribution.waiting import KIND_AWAITED, WaitKind, wait_kind
-from parprof.kernel.scopes import wait_key
+from parprof.files.dso import Dso
+from parprof.kernel.scopes import ScopeState, wait_key
 from parprof.kernel.stacks import STACK_ENDS, RawStack, StackTable
-from parprof.model import AWAITS_UNKNOWN, Count, Facts, SampleKey, ThreadState
+from parprof.model import AWAITS_UNKNOWN, Count, Facts, SampleKey, ThreadState, add_facts
 from parprof.process.loadmap import LoadMap
 from parprof.process.polled import awaited
 from parprof.session.target import Target
 from parprof.symbols.kernel import addresses_of
-from parprof.unwind.builder import TableBuilder
+from parprof.unwind.table import UnwindTable
 from parprof.unwind.walking import walk
 from parprof.values import dataclass
+
+Tables = Callable[[Dso], UnwindTable | None]
+"""Where the unwind table of a file comes from."""
 
 _MOST = 64
 """Threads that are looked at: each takes some 0.1 ms."""
 _KERNEL_FRAME = re.compile(r"\[<[0-9a-f]*>\] ([\w.]+)\+(0x[0-9a-f]+)/")
 _KERNEL_END = len(STACK_ENDS)
+_NO_TABLE = STACK_ENDS.index("no_table")
+_SOMEWHERE = 1
+"""Behind a function's first byte: a return address there is in that function, and not in the one before it."""
+_ENTERED = {
+    7: "do_sys_poll", 23: "core_sys_select", 35: "hrtimer_nanosleep", 43: "__sys_accept4", 61: "do_wait",
+    202: "do_futex", 230: "hrtimer_nanosleep", 232: "do_epoll_wait", 247: "do_wait", 270: "core_sys_select",
+    271: "do_sys_poll", 281: "do_epoll_wait", 288: "__sys_accept4",
+}  # fmt: skip
+"""By number of the system call: a function of the kernel that it sleeps in, where the innermost one alone is also one
+of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +68,37 @@ class Asleep:
 class Sleepers:
     """The threads that sleep, and of which nobody saw where they went to sleep."""
 
-    def __init__(self, targets: Mapping[int, Target], builder: TableBuilder) -> None:
+    def __init__(self, targets: Mapping[int, Target], tables: Tables) -> None:
         """``targets``: those that live, by image."""
         self._targets = targets
-        self._builder = builder
+        self._tables = tables
         self._found: dict[SampleKey, Asleep] = {}
         self._begins: dict[str, int] = {}
         """Where functions of the kernel are that they sleep in."""
 
     def look(self, unended: Facts) -> None:
-        """Find out where those sleep of whose waits no place is known, the longest first."""
-        placeless = [
-            (count.total, key)
+        """Find out where those sleep of whose waits no place is known, the longest first.
+
+        Who was found before, and has not woken up since, still sleeps there: of others the place is known.
+        """
+        placeless = {
+            key: count.total
             for key, count in unended.items()
             if key.state is ThreadState.BLOCKED and not key.user and key.image in self._targets
-        ]
-        for _, key in sorted(placeless, reverse=True)[:_MOST]:
-            found = _look_at(self._targets[key.image], key.tid, self._builder)
-            if found is not None:
-                self._found[key] = found
-        if self._found:
-            names = {name for one in self._found.values() for name, _ in one.kernel}
-            self._begins = addresses_of(names)
+        }
+        self._found = {
+            key: one for key, one in self._found.items() if key in placeless and one.user.end != _NO_TABLE
+        }
+        tables = _Remembered(self._tables)
+        longest = sorted(placeless, key=lambda key: (placeless[key], key), reverse=True)[:_MOST]
+        for key in longest:
+            if key not in self._found:
+                found = _look_at(self._targets[key.image], key.tid, tables)
+                if found is not None:
+                    self._found[key] = found
+        names = {name for one in self._found.values() for name, _ in one.kernel}
+        if names - self._begins.keys():
+            self._begins = addresses_of(names) | self._begins
 
     def placed(self, unended: Facts, stacks: StackTable) -> Facts:
         """The same facts with these places. The stacks go to the others."""
@@ -101,6 +125,46 @@ class Sleepers:
         return wait_key(key.state, key.image, key.tid, user, below, 0, epoch, awaits=one.awaits)
 
 
+class Meanwhile:
+    """The same of one process, whose waits are cut in two again and again: each time for what has come since."""
+
+    def __init__(self, target: Target, tables: Tables) -> None:
+        """``tables`` must not wait: others want to go on."""
+        self._scope = target.scope
+        self._sleepers = Sleepers({target.image: target}, tables)
+        self._before: ScopeState | None = None
+
+    def placed(self, unended: Facts, now_ns: int, stacks: StackTable, *, knows_stalls: bool) -> Facts:
+        """What lasts at a time (CLOCK_MONOTONIC), with these places.
+
+        ``knows_stalls``: whether nobody can have worked without being counted.
+        """
+        self._sleepers.look(unended)
+        facts = self._sleepers.placed(unended, stacks)
+        state = self._scope.state()
+        now = None if state is None else state.until(now_ns)
+        before, self._before = self._before, now
+        is_placed = any(key.state is ThreadState.STALLED for key in facts)
+        if knows_stalls and now is not None and before is not None and not is_placed:
+            took_ns = [after - then for after, then in zip(now.level_ns, before.level_ns, strict=True)]
+            if took_ns[0] > 0 and not any(took_ns[1:]):
+                add_facts(facts, self._sleepers.stall(self._scope.number, took_ns[0], stacks))
+        return facts
+
+
+class _Remembered:
+    """Tables that many threads need, got once."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._got: dict[Dso, UnwindTable | None] = {}
+
+    def __call__(self, dso: Dso) -> UnwindTable | None:
+        if dso not in self._got:
+            self._got[dso] = self._tables(dso)
+        return self._got[dso]
+
+
 def _rank(one: Asleep) -> tuple[bool, bool, bool]:
     """The lowest is who is waited for: not who waits for a thread itself, nor for something to do."""
     kind = one.kind
@@ -115,7 +179,7 @@ def _put(stack: RawStack, stacks: StackTable) -> int:
     return digest
 
 
-def _look_at(target: Target, tid: int, builder: TableBuilder) -> Asleep | None:
+def _look_at(target: Target, tid: int, tables: Tables) -> Asleep | None:
     """``None``: it runs, or may not be looked at."""
     load_map = target.mapped.newest
     folder = f"/proc/{target.process.pid}/task/{tid}"
@@ -124,10 +188,10 @@ def _look_at(target: Target, tid: int, builder: TableBuilder) -> Asleep | None:
         words = before.split()
         if load_map is None or len(words) < 3:
             return None  # "running"
-        kernel = tuple(_kernel_frames(Path(folder, "stack").read_text().splitlines()))
+        kernel = tuple(_kernel_frames(folder)) or _kernel_place(folder, words[0])
         fd = os.open(f"/proc/{load_map.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            user = _walked(load_map, builder, int(words[-1], 16), int(words[-2], 16), fd)
+            user = _walked(load_map, tables, int(words[-1], 16), int(words[-2], 16), fd)
             awaits = awaited(target.process.pid, words, lambda address, size: os.pread(fd, size, address))
         finally:
             os.close(fd)
@@ -136,20 +200,32 @@ def _look_at(target: Target, tid: int, builder: TableBuilder) -> Asleep | None:
     return None
 
 
-def _kernel_frames(lines: Iterable[str]) -> Iterable[tuple[str, int]]:
-    for line in lines:
-        if match := _KERNEL_FRAME.match(line):
-            yield match[1], int(match[2], 16)
+def _kernel_frames(folder: str) -> Iterable[tuple[str, int]]:
+    """None without CAP_SYS_ADMIN."""
+    with suppress(OSError):
+        for line in Path(folder, "stack").read_text().splitlines():
+            if match := _KERNEL_FRAME.match(line):
+                yield match[1], int(match[2], 16)
 
 
-def _walked(load_map: LoadMap, builder: TableBuilder, pc: int, sp: int, memory: int) -> RawStack:
+def _kernel_place(folder: str, system_call: str) -> tuple[tuple[str, int], ...]:
+    """The innermost function that is not the scheduler's, and what the system call tells: anyone who may trace it
+    is told so much."""
+    names = []
+    with suppress(OSError):
+        names = [Path(folder, "wchan").read_text().strip("\0\n")]
+    names.append(_ENTERED.get(int(system_call), ""))
+    return tuple((name, _SOMEWHERE) for name in dict.fromkeys(names) if name not in ("", "0"))
+
+
+def _walked(load_map: LoadMap, tables: Tables, pc: int, sp: int, memory: int) -> RawStack:
     """``memory``: the file with its process's."""
 
     def rule_at(address: int) -> int | None:
         found = load_map.find(address)
         if found is None or found[0].elf is None:
             return None
-        table = builder.table(found[0])
+        table = tables(found[0])
         return table.rule(found[1]) if table is not None and table.count else None
 
     def read_word(address: int) -> int:

@@ -29,7 +29,7 @@ from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.process.identity import parent_of
 from parprof.process.loadmap import DsoCache
 from parprof.session.arrivals import Arrivals
-from parprof.session.asleep import Sleepers
+from parprof.session.asleep import Meanwhile, Sleepers
 from parprof.session.cores import Rounds
 from parprof.session.cost import CostMeter
 from parprof.session.early_mappings import EarlyMappings
@@ -124,6 +124,8 @@ class Session:
         """By image id; ended ones stay, because their samples need their load map."""
         self._intervals = Intervals() if by_interval else None
         self._gathered = Gathered(self.targets, self._intervals)
+        self._asleep: dict[int, Meanwhile] = {}
+        """By image: where threads sleep of those whose waits are looked for."""
         self._early = EarlyMappings()
         self.trace: list[TraceRecord] = []
         self._spins = SpinFinder(kernel.stacks)
@@ -179,7 +181,12 @@ class Session:
         now_ns = time.monotonic_ns()
         unended = self.kernel.unended({target.image: target.scope.number}, now_ns)
         self.kernel.find_waits(target.pid, now_ns if wanted else 0)
-        self._add({now_ns - self.started_ns: unended.facts})
+        asleep = self._asleep.setdefault(target.image, Meanwhile(target, self.builder.at_hand))
+        follows = self.kernel.breaker.follows_switches
+        facts = asleep.placed(unended.facts, now_ns, self.kernel.stacks, knows_stalls=follows)
+        self._add({now_ns - self.started_ns: facts})
+        if not wanted:
+            del self._asleep[target.image]
 
     @property
     def facts(self) -> Facts:
@@ -213,6 +220,7 @@ class Session:
         if images:
             self.kernel.forget_images(images)
             self._gathered.forget(images)
+            self._asleep = {image: one for image, one in self._asleep.items() if image not in images}
         return ended
 
     def measurement(
@@ -555,7 +563,7 @@ class Session:
 
     def _with_sleepers(self, unended: Facts) -> Facts:
         """What lasts, with where those sleep that nobody saw go to sleep."""
-        sleepers = Sleepers({target.image: target for target in self._lives.living()}, self.builder)
+        sleepers = Sleepers({target.image: target for target in self._lives.living()}, self.builder.table)
         sleepers.look(unended)
         facts = sleepers.placed(unended, self.kernel.stacks)
         for scope in self.scopes.values():

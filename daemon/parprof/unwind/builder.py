@@ -93,6 +93,10 @@ class TableBuilder(Closing):
                 table = None if future is None else future.result()
         return table
 
+    def at_hand(self, dso: Dso) -> UnwindTable | None:
+        """A file's table if it is on disk, and nobody waits for it; for whoever must not wait."""
+        return None if dso.key in self._coming else self._from_disk(dso)
+
     def _from_disk(self, dso: Dso) -> UnwindTable | None:
         """Our own files are no danger and answer at once: the other thread would only cost time."""
         if self._closed or self._cache is None or not (name := dso.content_name()):

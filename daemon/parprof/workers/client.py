@@ -30,6 +30,8 @@ _REASONS = {
     UNBOUNDED: "the child cannot bound its memory, and reads nothing without: allow setrlimit (prlimit64)",
     -signal.SIGSYS: "the child was ended because it made a system call that reading never needs: the file may be "
     "an attack on parprof; please report",
+    -signal.SIGKILL: "the child was killed, as the kernel does where memory runs out (`dmesg`): give parprof more "
+    "(parprofd: MemoryMax, or the container's limit)",
 }
 """What the exit status of a child tells."""
 _abandoned: list[subprocess.Popen[bytes]] = []

@@ -6,6 +6,7 @@ import ctypes
 import os
 import resource
 import sys
+from contextlib import suppress
 
 from parprof.workers import permitted, seccomp
 
@@ -16,6 +17,8 @@ kernel can do that, or not bound what it uses. It reads nothing then."""
 _NOBODY = 65534
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 4, 38, 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
+_OOM_SCORE_ADJ = 500
+"""As if it took half of all memory that there is, beside what it takes."""
 
 
 class Unbounded(OSError):
@@ -58,6 +61,7 @@ def drop_privileges(memory: int, file_size: int, files: int) -> None:
         Unbounded: a bound cannot be set.
         OSError: we are root and cannot become nobody, or keep capabilities.
     """
+    _go_first()
     libc = ctypes.CDLL(None, use_errno=True)
     limits = (
         (resource.RLIMIT_CORE, 0),
@@ -84,3 +88,12 @@ def drop_privileges(memory: int, file_size: int, files: int) -> None:
     )
     if any(lost):
         raise OSError(ctypes.get_errno(), "capabilities cannot be given up")
+
+
+def _go_first() -> None:
+    """Where memory runs out, in the cgroup or on the machine, the kernel is to end this process, which is started anew,
+    rather than the one that watches the machine."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "r+") as file:
+        if int(file.read()) < _OOM_SCORE_ADJ:
+            file.seek(0)
+            file.write(str(_OOM_SCORE_ADJ))

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import difflib
 import os
+import ssl
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from parprof.errors import ParprofError, UsageError
 from parprof.service.config.push import push_problems
 from parprof.service.config.schema import Config, ConfigKey, value_of
-from parprof.service.http.address import check_exposure, parse_address, tls_context
+from parprof.service.http.address import (
+    MIN_TOKEN,
+    check_exposure,
+    parse_address,
+    tls_context,
+    trust_clients_of,
+)
 from parprof.untrusted import visible
 
 _MAX_SECRET = 4096
+_SOME_TOKEN = "x" * MIN_TOKEN
+"""In place of one whose file is wrong: one is meant to be there."""
+_T = TypeVar("_T")
 _TEXT_TO_BOOL = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _KINDS: Mapping[Any, str] = {
     int: "a whole number",
@@ -108,25 +118,42 @@ def across(config: Config) -> Iterable[tuple[str, str]]:
     yield from push_problems(config.push)
 
 
-def _http(config: Config) -> Iterable[tuple[str, str]]:
-    path = "http.token_file"
-    try:
-        token = read_secret(config.http.token_file) if config.http.token_file else ""
-        path = "http.certificate" if config.http.certificate else "http.key"
-        has_tls = tls_context(config.http.certificate, config.http.key) is not None
-        path, client_ca = "http.client_ca", config.http.client_ca
-        if has_tls:
-            tls_context(config.http.certificate, config.http.key, client_ca)
-        path = "http.listen"
-        check_exposure(
-            parse_address(config.http.listen),
-            token,
-            has_tls,
-            client_ca=client_ca,
-            metrics_for_all=config.http.metrics_for_all,
+def _http(config: Config) -> list[tuple[str, str]]:
+    """All that is wrong: what one file lacks says nothing of the others."""
+    http, found = config.http, list[tuple[str, str]]()
+    certificate, key, client_ca = http.certificate, http.key, http.client_ca
+    token = _tried(found, "http.token_file", lambda: read_secret(http.token_file) if http.token_file else "")
+    where = "http.certificate" if certificate else "http.key"
+    is_right = _tried(found, where, lambda: tls_context(certificate, key) is not None)
+    if client_ca and is_right:
+        _tried(found, "http.client_ca", lambda: tls_context(certificate, key, client_ca))
+    elif client_ca and is_right is None:
+        _tried(
+            found,
+            "http.client_ca",
+            lambda: trust_clients_of(client_ca, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)),
         )
+    _tried(
+        found,
+        "http.listen",
+        lambda: check_exposure(
+            parse_address(http.listen),
+            _SOME_TOKEN if token is None else token,
+            is_right is not False,  # with files that are wrong it is meant to have TLS
+            client_ca=client_ca,
+            metrics_for_all=http.metrics_for_all,
+        ),
+    )
+    return found
+
+
+def _tried(found: list[tuple[str, str]], path: str, what: Callable[[], _T]) -> _T | None:
+    """What comes of it; None: it does not work, which is added to what was found."""
+    try:
+        return what()
     except ParprofError as error:
-        yield path, str(error)
+        found.append((path, str(error)))
+        return None
 
 
 def read_secret(path: str) -> str:

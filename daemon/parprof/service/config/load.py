@@ -167,7 +167,7 @@ class _Sources:
         config = self._construct(Config, "")
         assert isinstance(config, Config)
         for path, says in across(config):
-            if path.rpartition(".")[0] not in self._wrong:
+            if not {path, path.rpartition(".")[0]} & self._wrong:
                 self.problems.append(f"{self.origins.get(path) or self._where(path)}: {path}: {says}")
         return config
 

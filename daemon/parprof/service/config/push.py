@@ -11,7 +11,7 @@ from parprof.errors import UsageError
 from parprof.service.config.schema import Push, StoreTable
 from parprof.service.push.config import PROTOCOLS, PushConfig, StoreConfig
 from parprof.service.push.labels import clean, is_label_name
-from parprof.service.push.transport import Endpoint
+from parprof.service.push.transport import Endpoint, StoreClient
 
 MAX_LABELS = 16
 """Fixed labels at most: Pyroscope takes 30 in all."""
@@ -43,7 +43,7 @@ def push_problems(push: Push) -> Iterator[tuple[str, str]]:
         yield "push.labels", f"there are {number} labels; {MAX_LABELS} are the most"
     for kind, table in _stores(push):
         try:
-            _store(kind, table)
+            StoreClient(_store(kind, table).endpoint).close()  # sends nothing
         except UsageError as error:
             yield f"push.{kind}", str(error)
 

@@ -105,15 +105,24 @@ def tls_context(certificate: str, key: str, client_ca: str = "") -> ssl.SSLConte
             " give a PEM certificate chain and its unencrypted key"
         ) from error
     if client_ca:
-        try:
-            context.load_verify_locations(client_ca)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise UsageError(
-                f"client CA {visible(client_ca)}: {visible(str(reason), 200)}; give a PEM file with certificates"
-            ) from error
-        context.verify_mode = ssl.CERT_OPTIONAL
+        trust_clients_of(client_ca, context)
     return context
+
+
+def trust_clients_of(client_ca: str, context: ssl.SSLContext) -> None:
+    """Ask clients for a certificate that was issued by one in this PEM file.
+
+    Raises:
+        UsageError: the file is missing or wrong.
+    """
+    try:
+        context.load_verify_locations(client_ca)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"client CA {visible(client_ca)}: {visible(str(reason), 200)}; give a PEM file with certificates"
+        ) from error
+    context.verify_mode = ssl.CERT_OPTIONAL
 
 
 class Guard:
