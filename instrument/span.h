@@ -197,8 +197,8 @@ struct thread {
 	bool is_open;		/* a strand is under way: the program's own code runs, not the runtime's */
 	bool has_left;		/* the task was handed back to the runtime, which will go on with it elsewhere */
 	struct clock_base clock;
-	uint64_t total;	   /* of all its strands */
-	uint64_t unbooked; /* of that: not in the profs by site yet */
+	uint64_t total;	   /* of its strands that are over */
+	uint64_t unbooked; /* of the strand under way, up to the last hook: in no sum yet but those of calls */
 	uint32_t held_count;
 	struct held held[MAX_HELD];
 	struct frame *free_frames;
