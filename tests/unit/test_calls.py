@@ -23,12 +23,13 @@ from parprof.calls.placing import MAX_CALLS, CallPlace, References, place
 from parprof.calls.report import advice, as_json, print_result
 from parprof.calls.result import CallProfile, make_result
 from parprof.calls.search import (
-    MAX_ROUTINES,
     Copy,
     Found,
     FoundFunction,
+    MAX_ROUTINES,
     found_from_json,
     list_functions,
+    nearest,
     search,
 )
 from parprof.calls.times import Times
@@ -36,7 +37,7 @@ from parprof.calls.wanted import parse_wanted
 from parprof.errors import UsageError
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
-from parprof.files.elf import ElfError, ElfFile
+from parprof.files.elf import ElfError, ElfFile, Symbol
 from parprof.kernel.call_counts import (
     CALL_DEAR,
     CALL_KNOWS_CALLER,
@@ -292,6 +293,23 @@ def test_patterns_and_addresses(compiled: Path) -> None:
         (routine,) = search(elf, [], [inside]).routines
         assert routine.name == "twice"
         assert inside - 1 in list_functions(elf)
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("Step", ["lib/engine.Step", "main.(*Machine).Step", "runtime.step"]),
+        ("Machine.Step", ["main.(*Machine).Step"]),
+        ("step", ["runtime.step", "lib/engine.Step", "main.(*Machine).Step"]),
+        ("Sort", ["slices.Sort[...]"]),
+        ("Stop", []),
+    ],
+)
+def test_a_method_without_its_package_suggests_its_whole_name(asked: str, meant: list[str]) -> None:
+    """As Go writes names, and as people do."""
+    go = ["main.(*Machine).Step", "slices.Sort[...]", "lib/engine.Step", "lib/engine.Stepper", "runtime.step"]
+    found = nearest(asked, [Symbol(name, 16 * at, 16, 1, 2) for at, name in enumerate(go)])
+    assert list(found) == meant
 
 
 def test_the_nearest_names_are_suggested(compiled: Path) -> None:
