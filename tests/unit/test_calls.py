@@ -23,10 +23,10 @@ from parprof.calls.placing import MAX_CALLS, CallPlace, References, place
 from parprof.calls.report import advice, as_json, print_result
 from parprof.calls.result import CallProfile, make_result
 from parprof.calls.search import (
+    MAX_ROUTINES,
     Copy,
     Found,
     FoundFunction,
-    MAX_ROUTINES,
     found_from_json,
     list_functions,
     nearest,
