@@ -312,6 +312,14 @@ def test_a_method_without_its_package_suggests_its_whole_name(asked: str, meant:
     assert list(found) == meant
 
 
+def test_a_program_that_mostly_sleeps_calls_no_faster_when_nobody_counts() -> None:
+    """Half of its CPU time is counting's, which is a twentieth of the time that passes."""
+    made = estimate(Look(1.0, 0.1, 1000, 0, 50_000.0, 0.0))
+    assert made.share == pytest.approx(1)
+    assert made.calls_per_s == pytest.approx(1000 / 0.95)
+    assert made.call_ns == pytest.approx(50_000)
+
+
 def test_the_nearest_names_are_suggested(compiled: Path) -> None:
     found = look_for(compiled, "scaledd")
     assert not found.routines and found.suggestions[0][1][0] == "scaled"
