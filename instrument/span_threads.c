@@ -59,12 +59,14 @@ bool span_has_posix(void)
 	return span_record && !atomic_load(&is_given_up);
 }
 
+static void close_account(void);
+
 /* The first thread's own code beside the others is called after where they were made and `address`. */
 static void end_phase(struct thread *self, uintptr_t address)
 {
 	threads_team.until = address;
 	is_begun = false;
-	own = NULL;
+	close_account();
 	span_member_end(self);
 	span_team_end(self, &threads_team, &span_root, &span_root);
 }
@@ -107,8 +109,11 @@ static void open_account(struct thread *self, struct account *account)
 	account->self = self;
 }
 
+/* In the child of a fork there is none. */
 static void close_account(void)
 {
+	if (!own)
+		return;
 	spin_lock(&own->lock);
 	own->self = NULL;
 	spin_unlock(&own->lock);
@@ -246,8 +251,10 @@ static void thread_ends(void *argument)
 	struct frame *frame = argument;
 
 	span_end_strand(self);
-	if (self->frame != frame)
+	if (self->frame != frame) {
+		close_account();
 		return;
+	}
 	span_calls_leave(self, (struct calls_kept){{0, 0}, 0});
 	if (!atomic_load(&is_given_up))
 		span_leave_account(self);
