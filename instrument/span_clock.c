@@ -263,13 +263,6 @@ uint64_t clock_choose(enum span_clock *chosen)
 	return clock_frequency;
 }
 
-/* gcc leaves them out of line, for a region 4 ns more; clang takes no static variables in such functions. */
-#ifdef __clang__
-#define IN_CALLERS
-#else
-#define IN_CALLERS __attribute__((always_inline)) inline
-#endif
-
 IN_CALLERS uint64_t clock_begin(struct clock_base *clock)
 {
 	if (clock_kind == CLOCK_BY_RSEQ)
