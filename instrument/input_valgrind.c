@@ -228,14 +228,30 @@ static VG_REGPARM(2) void on_call(Addr target, Addr stack)
     input_push(thread, target, stack, is_hidden_from(known_kind(target), &thread->frames[thread->depth]));
 }
 
+/* A routine ends with a jump to another, which then has its return address. What is hidden is so however it is reached:
+ * operator delete leads to free() like that. */
+static void hide_rest(struct input_thread *thread, Addr target)
+{
+    const struct input_frame *top = &thread->frames[thread->depth];
+
+    if (!top->is_hidden && is_hidden_from(known_kind(target), top)) {
+        thread->blocks = blocks;
+        input_push(thread, target, top->stack, True);
+    }
+}
+
 /* The PLT's jump: what was called is what it leads to. */
 static VG_REGPARM(2) void on_jump_through(Addr stub, Addr target)
 {
     struct input_thread *thread = current;
     struct input_frame *top = &thread->frames[thread->depth];
 
-    if (!thread->depth || top->routine != stub)
+    if (!thread->depth)
         return;
+    if (top->routine != stub) {
+        hide_rest(thread, target);
+        return;
+    }
     top->routine = target;
     top->is_hidden = thread->is_hidden = is_hidden_from(known_kind(target), top - 1);
     if (input.has_contexts)

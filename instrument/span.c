@@ -19,11 +19,15 @@ EXPORT void parprof_span_work(uint64_t cycles)
 
 static void book(struct thread *self, struct frame *frame, uint64_t cycles)
 {
+	if (UNLIKELY(span_has_calls)) {
+		span_calls_book(self, frame, cycles);
+		cycles += self->unbooked;
+		self->unbooked = 0;
+		frame->work_done += cycles;
+	}
 	self->total += cycles;
 	self->implicit->busy += cycles;
 	frame->c += cycles;
-	if (UNLIKELY(span_has_calls))
-		span_calls_book(self, frame, cycles);
 	if (frame->is_root) {
 		struct span_site *site = &span_record->sites[frame->site];
 
@@ -32,8 +36,6 @@ static void book(struct thread *self, struct frame *frame, uint64_t cycles)
 		site->bound += cycles;
 		return;
 	}
-	cycles += self->unbooked;
-	self->unbooked = 0;
 	prof_add(&frame->prof, frame->site, cycles, 0);
 	prof_add(&self->implicit->work, frame->site, cycles, 0);
 }
@@ -49,23 +51,25 @@ void span_end_strand(struct thread *self)
 		span_calls_settle(self, self->frame);
 }
 
-/* A hook in a strand: what was executed counts, but the site stays, so its part of the strand is booked with the rest. */
-void span_pause_strand(struct thread *self)
+/* A hook in a strand: what was executed counts for the call under way, and is booked elsewhere with the rest of the
+ * strand: the site stays, and so does the frame. */
+static inline void pause_strand(struct thread *self)
 {
 	struct frame *frame = self->frame;
-	uint64_t cycles;
+	uint64_t cycles = clock_end(&self->clock);
 
-	self->is_open = false;
-	cycles = clock_end(&self->clock);
 	if (UNLIKELY(frame->is_root || !span_has_calls)) {
 		book(self, frame, cycles);
 		return;
 	}
-	self->total += cycles;
-	self->implicit->busy += cycles;
 	self->unbooked += cycles;
-	frame->c += cycles;
 	span_calls_book(self, frame, cycles);
+}
+
+void span_pause_strand(struct thread *self)
+{
+	self->is_open = false;
+	pause_strand(self);
 }
 
 /* A site's code begins once more, on the current path. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libparprof_span: work and span of a running program, by site. The front ends (span_gomp*.c for GNU libgomp,
- * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_runtime.c) say what happens; span.c (strands and
+ * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_runtime.c) say what happens; span.c (strands and
  * paths), span_tasks.c, span_dependences.c, span_loops.c, span_doacross.c, span_holds.c (locks), span_regions.c (teams
  * and their barriers) and span_phases.c compute; span_record.h is what comes out.
  *
@@ -197,8 +197,8 @@ struct thread {
 	bool is_open;		/* a strand is under way: the program's own code runs, not the runtime's */
 	bool has_left;		/* the task was handed back to the runtime, which will go on with it elsewhere */
 	struct clock_base clock;
-	uint64_t total;	   /* of all its strands */
-	uint64_t unbooked; /* of that: not in the profs by site yet */
+	uint64_t total;	   /* of its strands that are over */
+	uint64_t unbooked; /* of the strand under way, up to the last hook: in no sum yet but those of calls */
 	uint32_t held_count;
 	struct held held[MAX_HELD];
 	struct frame *free_frames;
@@ -410,6 +410,11 @@ void span_forget_dependences(struct thread *self, struct frame *frame);
 
 /* threads of POSIX (span_threads.c) */
 void span_give_up_threads(struct thread *self, uintptr_t address);
+bool span_is_posix(struct thread *self);
+bool span_has_posix(void);
+void span_leave_account(struct thread *self);
+void span_after_wait(struct thread *self);
+void span_after_unlock(struct thread *self);
 void span_end_threads(struct thread *self);
 void span_forget_threads(void);
 

@@ -10,9 +10,8 @@ bool span_has_calls;
 
 /* A call that is under way. */
 struct call {
-	uint32_t call;
+	const struct transition *site;
 	struct call_context before;
-	bool is_top_site, is_top_caller;
 	uintptr_t function, stack;
 	uint64_t work, length; /* its frame's at the begin */
 	uint64_t local;	       /* what the path does not have yet */
@@ -78,7 +77,7 @@ static inline struct calls *calls_of(struct thread *self)
 	return self->calls;
 }
 
-static void add_local(struct calls *calls, struct frame *frame, uint32_t call, uint64_t cycles)
+static __attribute__((noinline)) void add_local(struct calls *calls, struct frame *frame, uint32_t call, uint64_t cycles)
 {
 	calls->work[call].of[CALL_LOCAL_WORK] += cycles;
 	call_prof_at(&frame->path.prof, call, span_known_calls())->of[CALL_LOCAL_SPAN] += cycles;
@@ -86,18 +85,17 @@ static void add_local(struct calls *calls, struct frame *frame, uint32_t call, u
 
 /* What a thread executed belongs to the call that is innermost. It goes to the path when the call ends, or when the path
  * is about to be looked at: before each call of the runtime. */
-void span_calls_book(struct thread *self, struct frame *frame, uint64_t cycles)
+IN_CALLERS void span_calls_book(struct thread *self, struct frame *frame, uint64_t cycles)
 {
 	struct calls *calls = calls_of(self);
+	uint32_t innermost = calls->depth - 1;
 
-	frame->work_done += cycles;
-	if (calls->depth == self->call_base) {
+	if (UNLIKELY(calls->depth == self->call_base)) {
 		add_local(calls, frame, self->context.call, cycles);
 		return;
 	}
-	calls->stack[calls->depth - 1].local += cycles;
-	if (calls->settled >= calls->depth)
-		calls->settled = calls->depth - 1;
+	calls->stack[innermost].local += cycles;
+	calls->settled = calls->settled < innermost ? calls->settled : innermost;
 }
 
 /* The path has everything then. */
@@ -109,7 +107,7 @@ void span_calls_settle(struct thread *self, struct frame *frame)
 		struct call *call = &calls->stack[calls->settled];
 
 		if (call->local)
-			add_local(calls, frame, call->call, call->local);
+			add_local(calls, frame, call->site->call, call->local);
 		call->local = 0;
 	}
 }
@@ -217,24 +215,16 @@ uint64_t span_calls_forget_children(struct frame *frame)
 	return called;
 }
 
-static void add_top(struct call_amounts *amounts, const struct call *call, uint64_t work, uint64_t span)
-{
-	if (call->is_top_site) {
-		amounts->of[CALL_TOP_SITE_COUNT]++;
-		amounts->of[CALL_TOP_SITE_WORK] += work;
-		amounts->of[CALL_TOP_SITE_SPAN] += span;
-	}
-	if (call->is_top_caller) {
-		amounts->of[CALL_TOP_CALLER_COUNT]++;
-		amounts->of[CALL_TOP_CALLER_WORK] += work;
-		amounts->of[CALL_TOP_CALLER_SPAN] += span;
-	}
-	amounts->of[CALL_COUNT]++;
-}
-
 static inline uint64_t since(uint64_t now, uint64_t then)
 {
 	return now > then ? now - then : 0;
+}
+
+static inline void add_times(struct call_amounts *amounts, enum call_amount count, uint64_t work, uint64_t span)
+{
+	amounts->of[count]++;
+	amounts->of[count + 1] += work;
+	amounts->of[count + 2] += span;
 }
 
 /* The innermost call ends: the paper's UPDATE of both profiles. */
@@ -242,8 +232,9 @@ static void end_call(struct thread *self)
 {
 	struct calls *calls = self->calls;
 	const struct call *call = &calls->stack[--calls->depth];
+	const struct transition *site = call->site;
 	struct frame *frame = self->frame;
-	struct call_amounts *on_work = &calls->work[call->call], *on_span;
+	struct call_amounts *on_work = &calls->work[site->call], *on_span;
 	uint64_t work, span;
 
 	if (calls->settled > calls->depth)
@@ -251,19 +242,29 @@ static void end_call(struct thread *self)
 	self->context = call->before;
 	if (!frame)
 		return;
-	work = since(frame->work_done, call->work) + call->spawned;
-	if (calls->depth > self->call_base)
-		calls->stack[calls->depth - 1].spawned += call->spawned;
-	else
-		frame->spawned += call->spawned;
-	span = since(frame->c_before + frame->c, call->length);
-	add_top(on_work, call, work, span);
+	work = since(frame->work_done + self->unbooked, call->work) + call->spawned;
+	span = since(frame->c_before + frame->c + self->unbooked, call->length);
+	on_span = call_prof_at(&frame->path.prof, site->call, span_known_calls());
+	on_work->of[CALL_COUNT]++;
+	on_span->of[CALL_COUNT]++;
 	on_work->of[CALL_LOCAL_WORK] += call->local;
-	on_span = call_prof_at(&frame->path.prof, call->call, span_known_calls());
-	add_top(on_span, call, work, span);
 	on_span->of[CALL_LOCAL_SPAN] += call->local;
 	on_span->of[CALL_LOCAL_WORK] += since(work, call->called);
-	span_calls_called(self, work);
+	if (site->is_top_site) {
+		add_times(on_work, CALL_TOP_SITE_COUNT, work, span);
+		add_times(on_span, CALL_TOP_SITE_COUNT, work, span);
+	}
+	if (site->is_top_caller) {
+		add_times(on_work, CALL_TOP_CALLER_COUNT, work, span);
+		add_times(on_span, CALL_TOP_CALLER_COUNT, work, span);
+	}
+	if (calls->depth > self->call_base) {
+		calls->stack[calls->depth - 1].spawned += call->spawned;
+		calls->stack[calls->depth - 1].called += work;
+	} else {
+		frame->spawned += call->spawned;
+		frame->called += work;
+	}
 }
 
 void span_calls_leave(struct thread *self, struct calls_kept kept)
@@ -305,17 +306,12 @@ static void begin_call(struct thread *self, uintptr_t function, uintptr_t addres
 		return;
 	one = transition_of(calls, self->context, address, function);
 	calls->stack[calls->depth++] = (struct call){
-		one->call,
-		self->context,
-		one->is_top_site,
-		one->is_top_caller,
-		function,
-		stack,
-		self->frame->work_done,
-		self->frame->c_before + self->frame->c,
-		0,
-		0,
-		0,
+		.site = one,
+		.before = self->context,
+		.function = function,
+		.stack = stack,
+		.work = self->frame->work_done + self->unbooked,
+		.length = self->frame->c_before + self->frame->c + self->unbooked,
 	};
 	self->context = (struct call_context){one->call, one->call == CALL_OTHER ? self->context.state : one->next};
 }

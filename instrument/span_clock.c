@@ -21,6 +21,11 @@ static inline uint64_t nanoseconds(clockid_t which)
 	return (uint64_t)now.tv_sec * NS + (uint64_t)now.tv_nsec;
 }
 
+static inline double cycles_of(uint64_t ns)
+{
+	return (double)ns * (double)clock_frequency / (double)NS;
+}
+
 #ifdef __x86_64__
 #include <x86intrin.h>
 
@@ -121,18 +126,19 @@ static __attribute__((noinline)) void renew_base(struct clock_base *clock)
 	clock->base_tsc = __rdtsc();
 }
 
-static double cycles_of(uint64_t ns)
+/* The CPU clock when the last strand ended. */
+static double at_end_by_rseq(const struct clock_base *clock)
 {
-	return (double)ns * (double)clock_frequency / (double)NS;
+	if (!clock->ended)
+		return cycles_of(clock->ended_ns);
+	return cycles_of(clock->base_ns) + (double)(clock->ended - clock->base_tsc);
 }
 
 /* As begin_by_rseq, after a switch: how much of the time since the last strand was on the CPU, its CPU clock knows. */
 static __attribute__((noinline)) uint64_t begin_anew(struct clock_base *clock)
 {
-	double until = cycles_of(clock->ended_ns), passed;
+	double until = at_end_by_rseq(clock), passed;
 
-	if (clock->ended)
-		until = cycles_of(clock->base_ns) + (double)(clock->ended - clock->base_tsc);
 	renew_base(clock);
 	clock->begin = __rdtsc();
 	passed = cycles_of(clock->base_ns) - until;
@@ -238,6 +244,7 @@ static uint64_t begin_alike_by_rseq(struct clock_base *clock, struct clock_pause
 	(void)pause;
 	return clock->begin = 0;
 }
+static double at_end_by_rseq(const struct clock_base *clock) { return (double)clock->ended; }
 void clock_leave(void) {}
 #endif
 
@@ -255,13 +262,6 @@ uint64_t clock_choose(enum span_clock *chosen)
 	*chosen = clock_kind;
 	return clock_frequency;
 }
-
-/* gcc leaves them out of line, for a region 4 ns more; clang takes no static variables in such functions. */
-#ifdef __clang__
-#define IN_CALLERS
-#else
-#define IN_CALLERS __attribute__((always_inline)) inline
-#endif
 
 IN_CALLERS uint64_t clock_begin(struct clock_base *clock)
 {
@@ -282,4 +282,18 @@ IN_CALLERS uint64_t clock_end(struct clock_base *clock)
 IN_CALLERS uint64_t clock_begin_alike(struct clock_base *clock, struct clock_pause *pause)
 {
 	return clock_kind == CLOCK_BY_RSEQ ? begin_alike_by_rseq(clock, pause) : clock_begin(clock);
+}
+
+uint64_t clock_at_end(const struct clock_base *clock)
+{
+	return clock_kind == CLOCK_BY_RSEQ ? (uint64_t)at_end_by_rseq(clock) : clock->ended;
+}
+
+uint64_t clock_of(const struct clock_base *clock, pthread_t thread)
+{
+	clockid_t which;
+
+	if (clock_kind == CLOCK_BY_TEST)
+		return __atomic_load_n(&clock->ticks, __ATOMIC_RELAXED);
+	return pthread_getcpuclockid(thread, &which) ? 0 : (uint64_t)cycles_of(nanoseconds(which));
 }

@@ -25,3 +25,4 @@
 #include "span_locks.c"
 #include "span_runtime.c"
 #include "span_threads.c"
+#include "span_meetings.c"

@@ -128,6 +128,7 @@ EXPORT int pthread_mutex_unlock(pthread_mutex_t *mutex)
 	span_end_strand(self);
 	span_releasing(self, (uintptr_t)mutex);
 	failure = call(mutex);
+	span_after_unlock(self);
 	span_begin_strand(self);
 	return failure;
 }

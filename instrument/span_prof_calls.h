@@ -86,17 +86,30 @@ static inline int call_prof_is_empty(const struct call_prof *prof)
 	return !prof->first && !prof->dense;
 }
 
-/* INIT, of one that exists. */
-static inline void call_prof_clear(struct call_prof *prof)
+/* The whole list is spare now. */
+static inline void free_call_entries(struct call_prof *prof)
 {
 	struct call_entry *entry;
 
+	if (prof->first && spare_entry_count + prof->logged <= MAX_SPARE_ENTRIES) {
+		prof->last->next = spare_entries;
+		spare_entries = prof->first;
+		spare_entry_count += prof->logged;
+		return;
+	}
 	while ((entry = prof->first)) {
 		prof->first = entry->next;
 		free_call_entry(entry);
 	}
-	free(prof->dense);
-	memset(prof, 0, sizeof(*prof));
+}
+
+/* INIT, of one that exists. */
+static inline void call_prof_clear(struct call_prof *prof)
+{
+	free_call_entries(prof);
+	if (prof->dense)
+		free(prof->dense);
+	*prof = (struct call_prof){NULL, NULL, 0, 0, NULL};
 }
 
 /* ASSIGN: the contents move. */
@@ -146,8 +159,7 @@ static inline struct call_amounts *call_prof_at(struct call_prof *prof, uint32_t
 		return &prof->dense[call];
 	}
 	entry = new_call_entry();
-	memset(entry, 0, sizeof(*entry));
-	entry->call = call;
+	*entry = (struct call_entry){.call = call};
 	if (prof->last)
 		prof->last->next = entry;
 	else

@@ -2,52 +2,71 @@
 /*
  * Threads of POSIX, in programs without a runtime that is followed: from the first pthread_create on, until all such
  * threads are joined, they and the first thread are one phase. A thread is a task that starts with its creator's
- * path; who joins it, meets it at a barrier, or waits for its signal, goes on with the longer path of the two.
+ * path; who joins it goes on with the longer path of the two. Where else they meet is in span_meetings.c.
  *
- * A condition joins paths only where somebody waited in this run.
+ * The process may end while threads run: those that are detached, or of a pool that nobody joins. Each leaves now and
+ * then what it has done (an *account*: its phase's amounts, its path); what it did since then, its CPU clock tells.
  */
 #define _GNU_SOURCE
-#include <time.h>
-
 #include "span.h"
 
-#define MEETINGS 1024 /* barriers and conditions that are told apart */
+/* After so much work between two waits an account is left at the next lock. */
+#define ACCOUNTS_PER_SECOND 1000
 
-/* Where paths meet. Of a barrier two rounds: a fast thread may come back before a slow one has left. */
-struct meeting {
-	_Atomic uintptr_t key;
-	uint32_t count, arrived, round;
-	struct group rounds[2];
-};
-
-struct start {
-	void *(*body)(void *);
-	void *argument;
-	struct frame *frame;
+/* What is known of a thread should the process end now. */
+struct account {
+	struct spin lock;
+	struct thread *self; /* null: it is over, and all is known */
+	pthread_t thread;
+	/* when it was left: */
+	uint64_t total;	 /* of its strands */
+	uint64_t on_cpu; /* the thread's CPU clock */
+	uint64_t c;
+	struct prof prof;
+	struct segment *calls;
 };
 
 struct child {
 	struct child *next;
 	pthread_t thread;
 	struct frame *frame;
+	struct account account;
 };
 
-static struct meeting meetings[MEETINGS];
+struct start {
+	void *(*body)(void *);
+	void *argument;
+	struct child *child;
+};
+
 static struct team threads_team;
 static struct spin children_lock;
 static struct child *children;
 static uint32_t live; /* made, and not joined */
-static _Atomic bool is_given_up;
+static bool is_begun; /* a phase, and not over */
+static _Atomic bool is_given_up, has_ended;
+static struct account first;
+static __thread struct account *own;
+static uint64_t account_cycles;
 
-static bool is_followed(struct thread *self)
+bool span_is_posix(struct thread *self)
 {
 	return self->is_open && self->frame->team == &threads_team;
 }
+
+bool span_has_posix(void)
+{
+	return span_record && !atomic_load(&is_given_up);
+}
+
+static void close_account(void);
 
 /* The first thread's own code beside the others is called after where they were made and `address`. */
 static void end_phase(struct thread *self, uintptr_t address)
 {
 	threads_team.until = address;
+	is_begun = false;
+	close_account();
 	span_member_end(self);
 	span_team_end(self, &threads_team, &span_root, &span_root);
 }
@@ -64,41 +83,137 @@ void span_give_up_threads(struct thread *self, uintptr_t address)
 	}
 }
 
-static void begin_phase(struct thread *self, uintptr_t address)
+/* accounts */
+
+static void leave_path(struct thread *self)
 {
-	span_team_begin(self, &threads_team, NULL, NULL, address);
-	span_member_begin(self, &threads_team);
-	threads_team.is_posix = true;
-	/* calls that began before go on */
-	self->frame->work_done = span_root.work_done;
-	self->frame->c_before = span_root.c_before + span_root.c;
-	threads_team.size = span_record->threads ? span_record->threads : 1;
+	struct frame *frame = self->frame;
+
+	spin_lock(&own->lock);
+	own->total = self->total;
+	own->on_cpu = clock_at_end(&self->clock);
+	own->c = frame->c;
+	prof_copy(&own->prof, &frame->prof);
+	if (UNLIKELY(span_has_calls))
+		span_segment_keep(&own->calls, span_path_freeze(&frame->path));
+	spin_unlock(&own->lock);
 }
 
-/* What the thread has done counts now: the program may end while it waits. */
-static void flush(struct thread *self)
+static void open_account(struct thread *self, struct account *account)
+{
+	own = account;
+	memset(account, 0, sizeof(*account));
+	prof_init(&account->prof);
+	account->thread = pthread_self();
+	leave_path(self);
+	account->self = self;
+}
+
+/* In the child of a fork there is none. */
+static void close_account(void)
+{
+	if (!own)
+		return;
+	spin_lock(&own->lock);
+	own->self = NULL;
+	spin_unlock(&own->lock);
+	prof_free(&own->prof);
+	span_segment_keep(&own->calls, NULL);
+	own = NULL;
+}
+
+/* What the thread has done counts now: the program may end while it waits. Its strand has ended. */
+void span_leave_account(struct thread *self)
 {
 	spin_lock(&threads_team.lock);
-	prof_union(&threads_team.phases[0].work, &self->implicit->work);
-	prof_union(&threads_team.phases[0].holds, &self->implicit->holds);
-	prof_clear(&self->implicit->work);
-	prof_clear(&self->implicit->holds);
-	threads_team.phases[0].called += self->implicit->called;
-	self->implicit->called = 0;
+	if (!atomic_load_explicit(&has_ended, memory_order_relaxed)) {
+		prof_union(&threads_team.phases[0].work, &self->implicit->work);
+		prof_union(&threads_team.phases[0].holds, &self->implicit->holds);
+		prof_clear(&self->implicit->work);
+		prof_clear(&self->implicit->holds);
+		threads_team.phases[0].called += self->implicit->called;
+		self->implicit->called = 0;
+		span_report(self->frame->group, self->frame);
+		leave_path(self);
+	}
 	spin_unlock(&threads_team.lock);
-	span_report(self->frame->group, self->frame);
 }
 
-/* At the process's end, by whichever thread: what others are just doing is missing. */
+/* Another's path may go on in this thread's. */
+void span_after_wait(struct thread *self)
+{
+	if (own && self->frame->c != own->c)
+		leave_path(self);
+}
+
+/* A thread that never waits gives locks back now and then. */
+void span_after_unlock(struct thread *self)
+{
+	if (own && self->total - own->total > account_cycles && self->frame->team == &threads_team)
+		span_leave_account(self);
+}
+
+static uint64_t since_account(struct account *account)
+{
+	struct thread *self = account->self;
+	uint64_t now;
+
+	if (!__atomic_load_n(&self->is_open, __ATOMIC_ACQUIRE))
+		return self->total - account->total;
+	now = clock_of(&self->clock, account->thread);
+	return now > account->on_cpu ? now - account->on_cpu : 0;
+}
+
+/* A thread runs on while the process ends: what it has done since it left its account. */
+static void take_rest(struct account *account, struct frame *frame)
+{
+	struct phase *phase = &threads_team.phases[0];
+	uint32_t site = frame->site;
+	uint64_t rest, c;
+
+	spin_lock(&account->lock);
+	if (account->self) {
+		rest = since_account(account);
+		c = account->c + rest;
+		prof_add(&phase->work, site, rest, 0);
+		if (c > phase->group.best) {
+			atomic_store(&phase->group.best, c);
+			prof_copy(&phase->group.best_prof, &account->prof);
+			prof_add(&phase->group.best_prof, site, rest, 0);
+			span_segment_keep(&phase->group.best_calls, account->calls);
+		}
+	}
+	spin_unlock(&account->lock);
+}
+
+/* The first thread is at work, or waits for the others: its frame stays its own. */
+static void take_first(struct thread *self)
+{
+	struct frame *frame = threads_team.members;
+
+	if (self == first.self || !frame)
+		return;
+	take_rest(&first, frame);
+	threads_team.phases[0].called += frame->called;
+	threads_team.phases[0].busiest = frame->busy;
+	threads_team.members = NULL;
+}
+
+/* At the process's end, by whichever thread. */
 void span_end_threads(struct thread *self)
 {
-	struct frame *first = threads_team.members;
-
-	if (!self->frame || self->frame->team != &threads_team)
+	if (!is_begun)
 		return;
-	flush(self);
-	if (first)
-		span_report(first->group, first);
+	if (self->frame && self->frame->team == &threads_team)
+		span_leave_account(self);
+	spin_lock(&threads_team.lock);
+	atomic_store(&has_ended, true);
+	spin_unlock(&threads_team.lock);
+	spin_lock(&children_lock);
+	for (struct child *child = children; child; child = child->next)
+		take_rest(&child->account, child->frame);
+	spin_unlock(&children_lock);
+	take_first(self);
 	threads_team.until = 0;
 	span_team_end(self, &threads_team, &span_root, &span_root);
 }
@@ -110,6 +225,24 @@ void span_forget_threads(void)
 	atomic_flag_clear(&threads_team.lock.taken);
 	children = NULL;
 	live = 0;
+	is_begun = false;
+	own = NULL;
+}
+
+/* threads */
+
+static void begin_phase(struct thread *self, uintptr_t address)
+{
+	span_team_begin(self, &threads_team, NULL, NULL, address);
+	span_member_begin(self, &threads_team);
+	threads_team.is_posix = true;
+	/* calls that began before go on */
+	self->frame->work_done = span_root.work_done;
+	self->frame->c_before = span_root.c_before + span_root.c;
+	threads_team.size = span_record->threads ? span_record->threads : 1;
+	account_cycles = span_record->cycles_per_second / ACCOUNTS_PER_SECOND;
+	open_account(self, &first);
+	is_begun = true;
 }
 
 static void thread_ends(void *argument)
@@ -118,11 +251,14 @@ static void thread_ends(void *argument)
 	struct frame *frame = argument;
 
 	span_end_strand(self);
-	if (self->frame != frame)
+	if (self->frame != frame) {
+		close_account();
 		return;
+	}
 	span_calls_leave(self, (struct calls_kept){{0, 0}, 0});
 	if (!atomic_load(&is_given_up))
-		flush(self);
+		span_leave_account(self);
+	close_account();
 	self->frame = NULL;
 	span_calls_end_thread(self);
 }
@@ -130,15 +266,18 @@ static void thread_ends(void *argument)
 static void *thread_body(void *argument)
 {
 	struct start start = *(struct start *)argument;
+	struct frame *frame = start.child->frame;
 	struct thread *self = &span_self;
 	void *result;
 
 	free(argument);
-	self->frame = self->implicit = start.frame;
-	self->context = start.frame->context;
-	span_count(self, start.frame->site);
+	self->frame = self->implicit = frame;
+	self->context = frame->context;
+	span_count(self, frame->site);
+	open_account(self, &start.child->account);
+	span_leave_account(self);
 	/* pthread_exit and cancellation unwind through here */
-	pthread_cleanup_push(thread_ends, start.frame);
+	pthread_cleanup_push(thread_ends, frame);
 	span_begin_strand(self);
 	result = start.body(start.argument);
 	pthread_cleanup_pop(1);
@@ -170,7 +309,7 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 	int failure;
 
 	span_load();
-	if (!self->is_open || atomic_load(&is_given_up) || (self->frame != &span_root && !is_followed(self)) ||
+	if (!self->is_open || atomic_load(&is_given_up) || (self->frame != &span_root && !span_is_posix(self)) ||
 	    (self->frame == &span_root && live))
 		return call(thread, attributes, body, argument);
 	span_end_strand(self);
@@ -180,8 +319,8 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 		abort();
 	if (self->frame == &span_root)
 		begin_phase(self, CALLER);
-	*start = (struct start){body, argument, new_thread_frame(self, CALLER)};
-	child->frame = start->frame;
+	*child = (struct child){.frame = new_thread_frame(self, CALLER)};
+	*start = (struct start){body, argument, child};
 	failure = call(thread, attributes, thread_body, start);
 	if (failure) {
 		free(start);
@@ -228,171 +367,19 @@ EXPORT int pthread_join(pthread_t thread, void **result)
 	bool is_last = false;
 	int failure;
 
-	if (!is_followed(self))
+	if (!span_is_posix(self))
 		return call(thread, result);
 	span_end_strand(self);
+	span_leave_account(self);
 	failure = call(thread, result);
 	frame = failure ? NULL : take_child(thread, &is_last);
 	if (frame) {
 		span_take_path(self->frame, frame->c, &frame->prof, span_path_freeze(&frame->path));
 		span_release(self, frame);
+		span_after_wait(self);
 	}
 	if (is_last && self == threads_team.creator)
 		end_phase(self, CALLER);
 	span_begin_strand(self);
 	return failure;
 }
-
-/* barriers and conditions */
-
-static struct meeting *meeting_of(void *key)
-{
-	uint32_t at = (uint32_t)(((uintptr_t)key * 0x9e3779b97f4a7c15ull) >> 40) % MEETINGS;
-
-	for (uint32_t tries = 0; tries < MEETINGS; tries++, at = (at + 1) % MEETINGS) {
-		uintptr_t found = atomic_load(&meetings[at].key);
-
-		if (!found && atomic_compare_exchange_strong(&meetings[at].key, &found, (uintptr_t)key))
-			return &meetings[at];
-		if (found == (uintptr_t)key)
-			return &meetings[at];
-	}
-	return NULL;
-}
-
-static void reset_round(struct group *round)
-{
-	atomic_store(&round->best, 0);
-	prof_clear(&round->best_prof);
-	span_segment_keep(&round->best_calls, NULL);
-}
-
-static void ensure_prof(struct group *round)
-{
-	if (!round->best_prof.room)
-		prof_init(&round->best_prof);
-}
-
-EXPORT int pthread_barrier_init(pthread_barrier_t *barrier, const pthread_barrierattr_t *attributes, unsigned count)
-{
-	REAL(int, pthread_barrier_init, (pthread_barrier_t *, const pthread_barrierattr_t *, unsigned));
-	struct meeting *meeting = span_record && !atomic_load(&is_given_up) ? meeting_of(barrier) : NULL;
-
-	if (meeting) {
-		meeting->count = count;
-		meeting->arrived = meeting->round = 0;
-		for (int i = 0; i < 2; i++) {
-			ensure_prof(&meeting->rounds[i]);
-			reset_round(&meeting->rounds[i]);
-		}
-	}
-	return call(barrier, attributes, count);
-}
-
-/* Returns the round that this thread's path is in now. */
-static struct group *arrive(struct meeting *meeting, struct frame *frame)
-{
-	struct group *round;
-
-	spin_lock(&meeting->rounds[0].lock);
-	round = &meeting->rounds[meeting->round & 1];
-	if (frame->c > round->best) {
-		atomic_store(&round->best, frame->c);
-		prof_copy(&round->best_prof, &frame->prof);
-		if (UNLIKELY(span_has_calls))
-			span_segment_keep(&round->best_calls, span_path_freeze(&frame->path));
-	}
-	if (++meeting->arrived >= meeting->count) {
-		meeting->arrived = 0;
-		meeting->round++;
-		reset_round(&meeting->rounds[meeting->round & 1]);
-	}
-	spin_unlock(&meeting->rounds[0].lock);
-	return round;
-}
-
-EXPORT int pthread_barrier_wait(pthread_barrier_t *barrier)
-{
-	REAL(int, pthread_barrier_wait, (pthread_barrier_t *));
-	struct thread *self = &span_self;
-	struct meeting *meeting;
-	struct group *round;
-	int result;
-
-	if (!is_followed(self) || !(meeting = meeting_of(barrier)) || !meeting->count)
-		return call(barrier);
-	span_end_strand(self);
-	round = arrive(meeting, self->frame);
-	flush(self);
-	result = call(barrier);
-	span_take_path(self->frame, round->best, &round->best_prof, round->best_calls);
-	span_begin_strand(self);
-	return result;
-}
-
-static void signal_path(struct thread *self, void *condition)
-{
-	struct meeting *meeting = meeting_of(condition);
-
-	if (!meeting)
-		return;
-	spin_lock(&meeting->rounds[1].lock);
-	ensure_prof(&meeting->rounds[0]);
-	spin_unlock(&meeting->rounds[1].lock);
-	span_report(&meeting->rounds[0], self->frame);
-}
-
-static void take_signal(struct thread *self, void *condition)
-{
-	struct meeting *meeting = meeting_of(condition);
-
-	if (!meeting || !meeting->rounds[0].best_prof.room)
-		return;
-	spin_lock(&meeting->rounds[0].lock);
-	span_take_path(self->frame, meeting->rounds[0].best, &meeting->rounds[0].best_prof,
-		       meeting->rounds[0].best_calls);
-	spin_unlock(&meeting->rounds[0].lock);
-}
-
-#define SIGNAL(name)                                                                                                  \
-	EXPORT int name(pthread_cond_t *condition)                                                                    \
-	{                                                                                                             \
-		REAL(int, name, (pthread_cond_t *));                                                                  \
-		struct thread *self = &span_self;                                                                     \
-		int result;                                                                                           \
-                                                                                                                      \
-		if (!is_followed(self))                                                                               \
-			return call(condition);                                                                       \
-		span_end_strand(self);                                                                                \
-		signal_path(self, condition);                                                                         \
-		result = call(condition);                                                                             \
-		span_begin_strand(self);                                                                              \
-		return result;                                                                                        \
-	}
-SIGNAL(pthread_cond_signal)
-SIGNAL(pthread_cond_broadcast)
-
-/* The strand ends before the wait, and what woke the thread joins its path; the mutex is its own again by then. */
-#define COND_WAIT(name, parameters, ...)                                                                              \
-	EXPORT int name parameters                                                                                    \
-	{                                                                                                             \
-		REAL(int, name, parameters);                                                                          \
-		struct thread *self = &span_self;                                                                     \
-		int result;                                                                                           \
-                                                                                                                      \
-		if (!is_followed(self))                                                                               \
-			return call(__VA_ARGS__);                                                                     \
-		span_end_strand(self);                                                                                \
-		flush(self);                                                                                          \
-		result = call(__VA_ARGS__);                                                                           \
-		if (!result)                                                                                          \
-			take_signal(self, condition);                                                                 \
-		span_begin_strand(self);                                                                              \
-		return result;                                                                                        \
-	}
-COND_WAIT(pthread_cond_wait, (pthread_cond_t * condition, pthread_mutex_t *mutex), condition, mutex)
-COND_WAIT(pthread_cond_timedwait,
-	  (pthread_cond_t * condition, pthread_mutex_t *mutex, const struct timespec *until), condition, mutex, until)
-COND_WAIT(pthread_cond_clockwait,
-	  (pthread_cond_t * condition, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *until), condition,
-	  mutex, clock, until)

@@ -29,6 +29,7 @@ from parprof.calls.search import (
     FoundFunction,
     found_from_json,
     list_functions,
+    nearest,
     search,
 )
 from parprof.calls.times import Times
@@ -36,7 +37,7 @@ from parprof.calls.wanted import parse_wanted
 from parprof.errors import UsageError
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
-from parprof.files.elf import ElfError, ElfFile
+from parprof.files.elf import ElfError, ElfFile, Symbol
 from parprof.kernel.call_counts import (
     CALL_DEAR,
     CALL_KNOWS_CALLER,
@@ -292,6 +293,31 @@ def test_patterns_and_addresses(compiled: Path) -> None:
         (routine,) = search(elf, [], [inside]).routines
         assert routine.name == "twice"
         assert inside - 1 in list_functions(elf)
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("Step", ["lib/engine.Step", "main.(*Machine).Step", "runtime.step"]),
+        ("Machine.Step", ["main.(*Machine).Step"]),
+        ("step", ["runtime.step", "lib/engine.Step", "main.(*Machine).Step"]),
+        ("Sort", ["slices.Sort[...]"]),
+        ("Stop", []),
+    ],
+)
+def test_a_method_without_its_package_suggests_its_whole_name(asked: str, meant: list[str]) -> None:
+    """As Go writes names, and as people do."""
+    go = ["main.(*Machine).Step", "slices.Sort[...]", "lib/engine.Step", "lib/engine.Stepper", "runtime.step"]
+    found = nearest(asked, [Symbol(name, 16 * at, 16, 1, 2) for at, name in enumerate(go)])
+    assert list(found) == meant
+
+
+def test_a_program_that_mostly_sleeps_calls_no_faster_when_nobody_counts() -> None:
+    """Half of its CPU time is counting's, which is a twentieth of the time that passes."""
+    made = estimate(Look(1.0, 0.1, 1000, 0, 50_000.0, 0.0))
+    assert made.share == pytest.approx(1)
+    assert made.calls_per_s == pytest.approx(1000 / 0.95)
+    assert made.call_ns == pytest.approx(50_000)
 
 
 def test_the_nearest_names_are_suggested(compiled: Path) -> None:

@@ -110,6 +110,41 @@ def test_what_libc_reads_of_its_own_is_no_input(build: Any, how: str, tmp_path: 
     assert all(12 <= cells <= 40 if how == "valgrind" else cells <= 2 for cells in own)
 
 
+GIVES_BACK = """
+#include <stdlib.h>
+static void *volatile nodes[64] __attribute__((aligned(64)));
+#define ROUTINE __attribute__((noinline)) void
+ROUTINE give_back(void *node) { free(node); }
+ROUTINE uses(int count)
+{
+    for (int at = 0; at < count; at++) {
+        volatile long *node = malloc(40);
+        for (int cell = 0; cell < 5; cell++) node[cell] = cell;
+        nodes[at] = (void *)node;
+    }
+    for (int at = 0; at < count; at++) give_back(nodes[at]);
+}
+int main(void)
+{
+    for (int count = 10; count < 60; count += 10) uses(count);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("how", BUILDS)
+def test_the_allocator_is_no_input_where_a_jump_leads_to_it(build: Any, how: str, tmp_path: Path) -> None:
+    """As in C++, whose operator delete ends with a jump to free."""
+    source = tmp_path / "gives_back.c"
+    source.write_text(GIVES_BACK)
+    found = measure(build(source, how, "-O2", "-fno-builtin"))
+    assert {name: {one["trms"] for one in points(found, name)} for name in ("uses", "give_back")} == {
+        "uses": {0},
+        "give_back": {0},
+    }
+    assert sum(one["calls"] for one in points(found, "give_back")) == 150
+
+
 LOCAL = """
 #include <fcntl.h>
 #include <unistd.h>

@@ -105,3 +105,27 @@ def test_threads_that_a_library_makes_when_it_is_loaded(tmp_path: Path) -> None:
     (thread,) = sites(record, SiteKind.THREAD)
     assert (thread.count, round(thread.work_s * 1e9)) == (1, 1000)
     assert (round(record.work_s * 1e9), round(record.span_s * 1e9)) == (1400, 1000)
+
+
+@pytest.mark.parametrize(
+    ("form", "work", "span", "bound"),
+    [
+        ("stays", 11.5, 5, 5),
+        # the lock is held for 4 * 2 n; who has n, 2 n, n of his own, or 4 n, 2 n, n
+        ("locks", 23.5, 8, 9),
+        ("follows", 11.5, 5, 5),
+        ("ends", 11.5, 5, 5),
+    ],
+)
+def test_threads_that_run_on_at_the_end(
+    directory: Path, form: str, work: float, span: float, bound: float
+) -> None:
+    """Nobody joins them, and what they did since they last waited is not booked anywhere."""
+    n = 2_000_000
+    record = run(directory, 8, "span_left", form, str(n))
+    assert round(record.work_s * 1e9) == work * n
+    assert round(record.span_s * 1e9) == span * n
+    assert round(record.bound_s * 1e9) == bound * n
+    assert record.flags & Flag.CLOSED and not record.flags & Flag.INSIDE
+    (thread,) = sites(record, SiteKind.THREAD)
+    assert thread.count == 4

@@ -103,8 +103,10 @@ def estimate(look: Look) -> Estimate:
         by_samples_s = look.kernel_s / (calls + _PART_OF_TRAP * look.uncounted_calls)
         by_samples = _share(calls * min(by_samples_s, _PRICES_ARE_WITHIN * call_s), cpu_s)
         share = max(by_samples, 2 * share * by_samples / (share + by_samples))
-    own_s = cpu_s / (1 + share)
-    return Estimate(calls / (look.elapsed_s * own_s / cpu_s), 1e9 * share * own_s / calls, share)
+    taken_s = cpu_s * share / (1 + share)
+    # by so much a program of several threads is held up in each of them, and one that sleeps while it does not
+    held_up_s = taken_s / max(cpu_s / look.elapsed_s, 1.0)
+    return Estimate(calls / (look.elapsed_s - held_up_s), 1e9 * taken_s / calls, share)
 
 
 def _share(taken_s: float, cpu_s: float) -> float:

@@ -20,6 +20,7 @@ MAX_LISTED = 1 << 16
 _SUGGESTIONS = 3
 _MOST_COMPARED = 1 << 15
 _WORST = 0.6
+_SCOPES = (".", "/", "::")
 _MOST_NAMES = 1 << 28
 """Bytes of debug information's names that are looked through."""
 _MAX_NAME = 1 << 13
@@ -115,7 +116,7 @@ def search(
         tuple(routines),
         len(meant),
         tuple(sorted(answered)),
-        tuple((index, _nearest(patterns[index], symbols)) for index in missing),
+        tuple((index, nearest(patterns[index], symbols)) for index in missing),
         tuple(sorted(indirect)),
         named,
         find_landings(elf, symbols) if times else (),
@@ -216,10 +217,28 @@ def _timed(elf: ElfFile, symbol: Symbol, at: Placement, symbols: Sequence[Symbol
     return Copy(symbol.name, symbol.value, at.why, at.places, exits)
 
 
-def _nearest(pattern: str, symbols: Sequence[Symbol]) -> tuple[str, ...]:
-    """Names that were perhaps meant."""
+def nearest(pattern: str, symbols: Sequence[Symbol]) -> tuple[str, ...]:
+    """Names that were perhaps meant: those that end as asked for, else those that look like it.
+
+    Names have scopes of other forms than C++'s, too: Go's `main.(*Machine).Step` is its method `Step`.
+    """
+    asked = _plain(pattern)
+    ends = tuple(scope + asked for scope in _SCOPES)
+    within = {one.name for one in symbols if _plain(one.name).endswith(ends) or _plain(one.name) == asked}
+    if within:
+        best = sorted(map(readable, within), key=lambda name: (pattern not in name, len(name), name))
+        return tuple(best[:_SUGGESTIONS])
     names = {readable(one.name) for one in symbols[:_MOST_COMPARED] if abs(len(one.name) - len(pattern)) < 64}
     return tuple(difflib.get_close_matches(pattern, names, _SUGGESTIONS, _WORST))
+
+
+def _plain(name: str) -> str:
+    """A name in small letters, without what Go puts around a receiver, and instead of types.
+
+    >>> _plain("main.(*Machine).Step"), _plain("slices.Sort[...]")
+    ('main.machine.step', 'slices.sort')
+    """
+    return name.replace("(*", "").replace(")", "").replace("[...]", "").lower()
 
 
 # as JSON

@@ -28,6 +28,7 @@ LIBRARY = Library(
         "span_kmp_tasks.c",
         "span_locks.c",
         "span_loops.c",
+        "span_meetings.c",
         "span_phases.c",
         "span_prof.h",
         "span_prof_calls.h",
