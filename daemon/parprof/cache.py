@@ -284,7 +284,7 @@ class DiskCache:
         number = len(files)
         most_bytes, most_files = self._max_bytes, _MAX_FILES
         if total > most_bytes or number > most_files:  # make room for more than the next
-            most_bytes -= most_bytes >> _UNSEEN_SHIFT
+            most_bytes -= (most_bytes >> _UNSEEN_SHIFT) // _LEAST_BYTES * _LEAST_BYTES
             most_files -= most_files >> _UNSEEN_SHIFT
         for used, size, name in sorted(files):
             if used and total <= most_bytes and number <= most_files:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import struct
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -20,7 +22,7 @@ AT = 0x1000
 
 
 class Files:
-    """Open files of this process."""
+    """Open files of a process that has few: of select() it is known who looks at numbers below 64."""
 
     def __init__(self, stack: ExitStack) -> None:
         server = stack.enter_context(socket.socket())
@@ -33,11 +35,35 @@ class Files:
         server.listen(1)
         client = stack.enter_context(socket.create_connection(server.getsockname()))
         accepted = stack.enter_context(server.accept()[0])
-        self.listener, self.client, self.accepted = server.fileno(), client.fileno(), accepted.fileno()
-        self.pipe, writes = os.pipe()
-        self.terminal, follows = os.openpty()
-        for fd in (self.pipe, writes, self.terminal, follows):
+        pipe, writes = os.pipe()
+        terminal, follows = os.openpty()
+        for fd in (pipe, writes, terminal, follows):
             stack.callback(os.close, fd)
+        ours = (server.fileno(), client.fileno(), accepted.fileno(), pipe, terminal)
+        self.listener, self.client, self.accepted, self.pipe, self.terminal = range(10, 10 + len(ours))
+        self.gone = 10 + len(ours)
+
+        def place() -> None:
+            out_of_the_way = [fcntl.fcntl(fd, fcntl.F_DUPFD, 512) for fd in ours]
+            for number, fd in enumerate(out_of_the_way):
+                os.dup2(fd, 10 + number)
+            os.closerange(10 + len(ours), 4096)
+
+        holder = stack.enter_context(
+            subprocess.Popen(["sleep", "60"], preexec_fn=place, close_fds=False)  # noqa: PLW1509
+        )
+        stack.callback(holder.kill)
+        self.pid = holder.pid
+
+    def of_poll(self, *fds: int) -> int:
+        memory = b"".join(struct.pack("<iI", fd, 1) for fd in fds)
+        words = [str(POLL), hex(AT), hex(len(fds)), "0x0"]
+        return awaited(self.pid, words, lambda at, size: memory[at - AT : at - AT + size])
+
+    def of_select(self, *fds: int) -> int:
+        memory = struct.pack("<Q", sum(1 << fd for fd in fds))
+        words = [str(SELECT), hex(max(fds, default=-1) + 1), hex(AT), "0x0"]
+        return awaited(self.pid, words, lambda at, size: memory[at - AT : at - AT + size])
 
 
 @pytest.fixture
@@ -46,44 +72,40 @@ def files() -> Iterator[Files]:
         yield Files(stack)
 
 
-def of_poll(*fds: int) -> int:
-    memory = b"".join(struct.pack("<iI", fd, 1) for fd in fds)
-    words = [str(POLL), hex(AT), hex(len(fds)), "0x0"]
-    return awaited(os.getpid(), words, lambda at, size: memory[at - AT : at - AT + size])
+Of = Callable[..., int]
 
 
-def of_select(*fds: int) -> int:
-    memory = struct.pack("<Q", sum(1 << fd for fd in fds))
-    words = [str(SELECT), hex(max(fds, default=-1) + 1), hex(AT), "0x0"]
-    return awaited(os.getpid(), words, lambda at, size: memory[at - AT : at - AT + size])
+@pytest.mark.parametrize("of", [Files.of_poll, Files.of_select])
+def test_who_looks_at_its_own_connection_waits_for_an_answer(of: Of, files: Files) -> None:
+    assert of(files, files.client) == of(files, files.client, files.pipe) == AWAITS_ANSWER
 
 
-@pytest.mark.parametrize("of", [of_poll, of_select])
-def test_who_looks_at_its_own_connection_waits_for_an_answer(of: Callable[..., int], files: Files) -> None:
-    assert of(files.client) == of(files.client, files.pipe) == AWAITS_ANSWER
+@pytest.mark.parametrize("of", [Files.of_poll, Files.of_select])
+def test_all_else_may_be_a_request(of: Of, files: Files) -> None:
+    for looked_at in (
+        (files.listener,),
+        (files.accepted,),
+        (files.pipe,),
+        (files.client, files.accepted),
+        (files.client, files.terminal),
+        (files.client, files.pipe, files.listener, files.accepted),  # too many
+    ):
+        assert of(files, *looked_at) == AWAITS_UNKNOWN, looked_at
 
 
-@pytest.mark.parametrize("of", [of_poll, of_select])
-def test_all_else_may_be_a_request(of: Callable[..., int], files: Files) -> None:
-    assert of(files.listener) == of(files.accepted) == of(files.pipe) == AWAITS_UNKNOWN
-    assert of(files.client, files.accepted) == of(files.client, files.terminal) == AWAITS_UNKNOWN
-    assert of(files.client, files.pipe, files.listener, files.accepted) == AWAITS_UNKNOWN, "too many"
-
-
-@pytest.mark.parametrize("of", [of_poll, of_select])
-def test_no_file_is_time(of: Callable[..., int]) -> None:
-    assert of() == AWAITS_TIME
+@pytest.mark.parametrize("of", [Files.of_poll, Files.of_select])
+def test_no_file_is_time(of: Of, files: Files) -> None:
+    assert of(files) == AWAITS_TIME
 
 
 def test_what_cannot_be_read_is_not_known(files: Files) -> None:
-    gone = 1 + max(map(int, os.listdir("/proc/self/fd")))
-    assert of_poll(gone) == AWAITS_UNKNOWN
-    assert awaited(os.getpid(), ["7", hex(AT), "0x1", "0x0"], lambda at, size: b"") == AWAITS_UNKNOWN
-    assert (
-        awaited(os.getpid(), [str(READ), hex(files.client), "0x0", "0x0"], lambda at, size: b"")
-        == AWAITS_UNKNOWN
-    )
-    assert awaited(os.getpid(), ["running"], lambda at, size: b"") == AWAITS_UNKNOWN
+    def read(*words: str) -> int:
+        return awaited(files.pid, list(words), lambda at, size: b"")
+
+    assert files.of_poll(files.gone) == AWAITS_UNKNOWN
+    assert read("7", hex(AT), "0x1", "0x0") == AWAITS_UNKNOWN
+    assert read(str(READ), hex(files.client), "0x0", "0x0") == AWAITS_UNKNOWN
+    assert read("running") == AWAITS_UNKNOWN
 
 
 def test_between_two_ports_of_clients_nobody_knows_who_connected() -> None:
