@@ -113,7 +113,7 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	struct thread *t;
 	struct pt_regs *regs;
 	struct walk *w;
-	int user_mode;
+	int user_mode, left_out;
 	u64 ip = 0, sp = 0;
 
 	find_runqueue();
@@ -128,14 +128,12 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	if (!s || !w)
 		return 0;
 	w->thin = p->thin & 7;
-	if (!one_of_each(p->thinned++, w->thin)) {
-		count(STAT_LEFT_OUT + COST_SAMPLE);
-		charge_timer(p, s);
-		return 0;
-	}
+	left_out = !one_of_each(p->thinned++, w->thin);
 	w->begun_ns = bpf_ktime_get_ns();
-	w->others = others_by_ticks(tgid, tid, 1);
-	if (!bpf_get_attach_cookie(ctx)) {
+	w->others = -1;
+	if (!left_out)
+		w->others = others_by_ticks(tgid, tid, 1);
+	if (!left_out && !bpf_get_attach_cookie(ctx)) {
 		refill(p, s, tgid, tid);
 		if (w->others >= 0)
 			ask_for_glimpse(p, s, tgid, tid);
@@ -146,12 +144,17 @@ int on_sample(struct bpf_perf_event_data *ctx)
 	bpf_probe_read_kernel(&ip, sizeof(ip), &regs->ip);
 	bpf_probe_read_kernel(&sp, sizeof(sp), &regs->sp);
 	t = threads.lookup(&tid);
-	if (!t && !is_exiting((void *)bpf_get_current_task()))
+	if (!t && !left_out && !is_exiting((void *)bpf_get_current_task()))
 		t = add_thread(p, tgid, tid, 0);
 	if (t && w->others >= 0 && !s->glimpse)
 		t->blocked = 0;	/* nobody saw it wake up, nor when */
 	if (t && !t->busy)
 		observe(p, t, configs.lookup(&tgid), user_mode, ip, sp);
+	if (left_out) {	/* but for what the thread does: the samples of others count on that */
+		count(STAT_LEFT_OUT + COST_SAMPLE);
+		charge_timer(p, s);
+		return 0;
+	}
 
 	/* all goes to map memory at once: the verifier does not tell apart what it sees there */
 	w->user_mode = user_mode;
