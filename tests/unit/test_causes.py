@@ -406,6 +406,8 @@ def test_without_numbers_of_threads() -> None:
         ("<rayon::vec::IntoIter<T> as rayon::iter::ParallelIterator>::drive", "/home/u/x", "", Owner.LIBRARY),
         ("rayon_demo::main", "/home/u/x", "", Owner.PROGRAM),
         ("fold", "/home/u/x", "/home/u/x/vendor/itertools/src/lib.rs", Owner.LIBRARY),
+        ("lock_api::rwlock::RwLock<R,T>::write", "/home/u/x", "", Owner.LIBRARY),
+        ("write", "/home/u/x", "/usr/share/cargo/registry/spin-0.9.5/src/rwlock.rs", Owner.LIBRARY),
         ("strings.Split", "/home/u/x", "/usr/lib/go-1.19/src/strings/strings.go", Owner.LIBRARY),
         ("encoding/json.Marshal", "/home/u/x", "/usr/local/go/src/encoding/json/encode.go", Owner.LIBRARY),
         ("main.main", "/home/u/x", "/home/u/go/src/parser/main.go", Owner.PROGRAM),

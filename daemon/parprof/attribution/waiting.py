@@ -107,6 +107,11 @@ _FILES = (
     "__wait_on_buffer", "sync_inodes", "iomap_", "overlay_", "ovl_", "f2fs_", "vfs_read", "vfs_write", "rwsem_",
     "lookup_slow", "do_sys_openat2", "do_unlinkat", "request_wait_answer",
 )  # fmt: skip
+_OWN_MEMORY = (
+    "exit_mm", "vm_mmap", "ksys_mmap", "__vm_munmap", "vm_munmap", "do_mprotect", "do_madvise", "do_mremap", "mremap",
+    "brk", "__do_sys_brk",
+)  # fmt: skip
+"""What is waited for there is the process's own map of its memory, which another thread changes: no file."""
 
 
 def wait_kind(functions: Iterable[str]) -> WaitKind:
@@ -128,6 +133,10 @@ def wait_kind(functions: Iterable[str]) -> WaitKind:
                 return kind
     if any(name.startswith(_FAULTS) for name in names):
         return WaitKind.FAULT
+    if any(name.startswith("rwsem_") for name in names) and any(
+        name.startswith(_OWN_MEMORY) for name in names
+    ):
+        return WaitKind.OTHER
     return WaitKind.FILE if any(name.startswith(_FILES) for name in names) else WaitKind.OTHER
 
 

@@ -61,10 +61,10 @@ _GO_LIBRARY = re.compile(
 )
 """Its own packages: a program's may lie beside them, in a workspace that is called go, too."""
 _LIBRARY_SOURCES = re.compile(
-    r".*/(?:site|dist)-packages/|.*/\.cargo/registry/|.*/node_modules/|.*/go/pkg/mod/|.*/vendor/[^/]+/"
+    r".*/(?:site|dist)-packages/|.*/\.?cargo/registry/|.*/node_modules/|.*/go/pkg/mod/|.*/vendor/[^/]+/"
 )
 _LIBRARY_NAMES = re.compile(
-    r"(?:_ZN\d+)?<?(?:rayon|rayon_core|crossbeam_\w+|tokio|futures_\w+|async_std|smol|parking_lot\w*)(?:::|\d+\w)|"
+    r"(?:_ZN\d+)?<?(?:rayon|rayon_core|crossbeam_\w+|tokio|futures_\w+|async_std|smol|parking_lot\w*|lock_api)(?:::|\d+\w)|"
     r"tbb::|boost::(?:asio|thread|detail)|folly::|absl::|Eigen::"
 )
 """Of what runs the program's work on threads, and has no file where there is no line information."""
