@@ -125,6 +125,18 @@ class Sleepers:
         return wait_key(key.state, key.image, key.tid, user, below, 0, epoch, awaits=one.awaits)
 
 
+def placed_at_end(unended: Facts, targets: Mapping[int, Target], tables: Tables, stacks: StackTable) -> Facts:
+    """What lasts at the end of a measurement, with these places; and where nobody has ever worked in a scope, all of
+    that time at who keeps the others asleep. ``targets``: those that live, by image."""
+    sleepers = Sleepers(targets, tables)
+    sleepers.look(unended)
+    facts = sleepers.placed(unended, stacks)
+    for scope in {target.scope.number: target.scope for target in targets.values()}.values():
+        if scope.final is not None and not any(scope.final.level_ns[1:]):
+            add_facts(facts, sleepers.stall(scope.number, scope.final.level_ns[0], stacks))
+    return facts
+
+
 class Meanwhile:
     """The same of one process, whose waits are cut in two again and again: each time for what has come since."""
 

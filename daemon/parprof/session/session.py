@@ -23,13 +23,13 @@ from parprof.kernel.counts import ByTime
 from parprof.kernel.engine import BpfKernel
 from parprof.kernel.records import ControlRecord, TraceRecord
 from parprof.languages import Instance
-from parprof.model import Facts, add_facts
+from parprof.model import Facts
 from parprof.probes.facts_book import BOOK
 from parprof.probes.wait_functions import DEFAULT_RULES, SpinRules
 from parprof.process.identity import parent_of
 from parprof.process.loadmap import DsoCache
 from parprof.session.arrivals import Arrivals
-from parprof.session.asleep import Meanwhile, Sleepers
+from parprof.session.asleep import Meanwhile, placed_at_end
 from parprof.session.cores import Rounds
 from parprof.session.cost import CostMeter
 from parprof.session.early_mappings import EarlyMappings
@@ -546,9 +546,12 @@ class Session:
         for scope in self.scopes.values():
             scope.finish(self.ended_ns)
         self.drain()
-        living = {target.image: target.scope.number for target in self._lives.living()}
-        unended = self.kernel.unended(living, self.ended_ns)
-        self._add({self.ended_ns - self.started_ns: self._with_sleepers(unended.facts)})
+        living = {target.image: target for target in self._lives.living()}
+        unended = self.kernel.unended(
+            {image: target.scope.number for image, target in living.items()}, self.ended_ns
+        )
+        facts = placed_at_end(unended.facts, living, self.builder.table, self.kernel.stacks)
+        self._add({self.ended_ns - self.started_ns: facts})
         for target in self._lives.unended():
             self._lives.end(target, End.EXITED if target.ended else End.LEFT)
         for image, ready_ns in unended.ready_ns.items():
@@ -560,16 +563,6 @@ class Session:
         self._resolve_functions()
         self._add(self.kernel.unresolved())
         self.trace.extend(self.kernel.trace_records())
-
-    def _with_sleepers(self, unended: Facts) -> Facts:
-        """What lasts, with where those sleep that nobody saw go to sleep."""
-        sleepers = Sleepers({target.image: target for target in self._lives.living()}, self.builder.table)
-        sleepers.look(unended)
-        facts = sleepers.placed(unended, self.kernel.stacks)
-        for scope in self.scopes.values():
-            if scope.final is not None and not any(scope.final.level_ns[1:]):
-                add_facts(facts, sleepers.stall(scope.number, scope.final.level_ns[0], self.kernel.stacks))
-        return facts
 
     def trim(self) -> None:
         """Give back what has not been used for some time."""
