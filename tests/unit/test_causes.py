@@ -782,11 +782,13 @@ def test_a_program_without_names_is_told_by_its_libraries() -> None:
     assert cause.function == "sim+0x12f0"
 
 
-def _exporting(count: int, n_working: float, tid: int, *names: str) -> PathSample:
-    """A program that is stripped but for what it exports, as a database server with plug-ins."""
+def _exporting(count: int, n_working: float, tid: int, *names: str, physical: int = 0) -> PathSample:
+    """A program that is stripped but for what it exports, as a database server with plug-ins. ``physical``: so many of
+    the innermost functions are on the stack of a thread that another one created."""
     metrics = attribute(count, 1e6, n_working, CORES, ThreadState.WORKING)
     path = tuple(Frame(name, module="db") for name in ("main", *names))
-    return PathSample(path, metrics, Origin(7, "db", f"t{tid}", tid=tid))
+    stack = (Frame("start_thread", module="libc.so.6"), *path[-physical:]) if physical else ()
+    return PathSample(path, metrics, Origin(7, "db", f"t{tid}", tid=tid), stack)
 
 
 def test_a_function_without_a_name_is_part_of_its_caller_that_has_one() -> None:
@@ -800,6 +802,20 @@ def test_a_function_without_a_name_is_part_of_its_caller_that_has_one() -> None:
     (cause,) = found(*rows)
     assert (cause.kind, cause.function) == (Kind.SERIAL, "Flush")
     assert cause.path == ("main", "ServerLoop", "Flush")
+
+
+def test_what_a_thread_does_is_no_part_of_who_created_it() -> None:
+    """The lock that sysbench's threads fight for was one "in sb_thread_create_workers"."""
+    rows = [
+        _exporting(400, 1, tid, "StartWorkers", "db+0xc600", "db+0x1a3f0", physical=2) for tid in range(2, 4)
+    ]
+    rows += [_exporting(100, CORES, 1, "Flush"), _exporting(100, CORES, 1, "Execute")]
+    inlined = _exporting(400, 1, 2, "StartWorkers", "db+0xc600", "db+0x1a3f0", physical=2)
+    leaf = Frame("[waits: lock]", module="[kernel]")
+    physical = (*inlined.physical, Frame("lock_inlined", module="libc.so.6"), leaf)
+    rows.append(replace(inlined, path=(*inlined.path, leaf), physical=physical))
+    (cause, *_) = found(*rows)
+    assert cause.function == "db+0x1a3f0" and "StartWorkers" in cause.path
 
 
 def test_where_hardly_any_function_has_a_name_addresses_tell_more() -> None:

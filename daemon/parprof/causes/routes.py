@@ -21,6 +21,8 @@ from parprof.values import dataclass
 
 _NO_THREAD = re.compile(r"\[|_?main\Z|MAIN__|_start\Z|<module>|runtime\.")
 """Where paths begin that are of no thread's function: the program's entry, or a stack that was cut short."""
+_PLUMBING = 4
+"""Frames at most by which a thread begins before its function."""
 _PART = re.compile(
     r"(.+?)(?:\._omp_(?:cpy)?fn\.\d+|\.omp_outlined\S*|\.(?:constprop|isra|part|cold|lto_priv)\b\S*)+"
 )
@@ -204,11 +206,12 @@ class RouteFinder:
         farthest = Owner.LIBRARY if self._shows_libraries else nearest
         own = [at for at, owner in enumerate(owners) if owner <= farthest]
         called = own[-1] + 1
+        begins = created + 1 if created >= 0 else _shared_from(path, physical)
         if self._partly_named:
-            own = self._without_nameless(own, facts)
+            root = _root_of_thread(path, physical)
+            own = self._without_nameless(own, facts, root if root >= 0 else begins)
         numbers = [facts[at].number for at in own]
         spans = array("q", [own[at] for at in _without_recursion(numbers)])
-        begins = created + 1 if created >= 0 else _shared_from(path, physical)
         if begins < 0 and is_of_thread and _is_whole_thread([path[at].name for at in (0, own[0])]):
             begins = own[0]
         region = -1
@@ -230,11 +233,16 @@ class RouteFinder:
             prepares=prepared(path, called) if is_script else "",
         )
 
-    def _without_nameless(self, own: list[int], facts: list[FrameFacts]) -> list[int]:
-        """Without functions that have no name, where one has been met in the same file that does."""
+    def _without_nameless(self, own: list[int], facts: list[FrameFacts], begins: int) -> list[int]:
+        """Without functions that have no name, where one has been met in the same file that does: but what a thread
+        does, from frame ``begins`` on, is no part of who created it."""
         out: list[int] = []
         named: set[str] = set()
+        is_before = True
         for at in own:
+            if is_before and at >= begins:
+                is_before = False
+                named.clear()
             frame = facts[at].frame
             is_of_one = frame.module in self._partly_named and not frame.is_loop
             is_nameless = is_of_one and is_of_stripped(frame.name, frame.file)
@@ -295,6 +303,20 @@ def _shared_from(path: Path, physical: Path) -> int:
     if not same or same == len(path) == len(physical):
         return -1
     return len(path) - same
+
+
+def _root_of_thread(path: Path, physical: Path) -> int:
+    """Where on a logical call path its thread's first function is; -1: that is where it begins.
+
+    Their leaves may differ: what was inlined there is folded on the logical path.
+    """
+    if not physical or not path or _is_same(path[0], physical[0]):
+        return -1
+    for theirs in physical[:_PLUMBING]:
+        for at in range(len(path) - 1, 0, -1):
+            if _is_same(path[at], theirs):
+                return at
+    return -1
 
 
 def _is_whole_thread(begins: Iterable[str]) -> bool:
