@@ -64,6 +64,13 @@ def recorded(profile: Path, mode: str, server: socket.socket) -> tuple[dict[str,
     return report_of(profile), told
 
 
+def attach(profile: Path, pid: int) -> None:
+    """To one that has said that it is about to wait: when it does."""
+    time.sleep(0.1)
+    words = ("attach", "-q", "--no-report", "-d", 1, "-o", profile, pid)
+    subprocess.run([sys.executable, "-m", "parprof", *map(str, words)], check=True)
+
+
 def of(report: dict[str, Any], function: str, metric: str) -> float:
     (found,) = (row for row in report["functions"] if row["name"] == function)
     return float(found["inclusive"][metric])
@@ -119,9 +126,7 @@ def test_one_that_hangs_on_a_server_is_told_of_it(tmp_path: Path, mode: str) -> 
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client, server.accept()[0]:
             try:
                 assert client.stdout is not None and client.stdout.readline() == "ready\n"
-                time.sleep(0.1)
-                words = ("attach", "-q", "--no-report", "-d", 1, "-o", profile, client.pid)
-                subprocess.run([sys.executable, "-m", "parprof", *map(str, words)], check=True)
+                attach(profile, client.pid)
             finally:
                 client.kill()
     report = report_of(profile)
@@ -142,9 +147,7 @@ def test_a_server_without_requests_hangs_on_nobody(tmp_path: Path) -> None:
             assert server.stdout is not None and server.stdout.readline() == "ready\n"
             with socket.create_connection(("127.0.0.1", port)):
                 assert server.stdout.readline() == "ready\n"
-                time.sleep(0.1)
-                words = ("attach", "-q", "--no-report", "-d", 1, "-o", profile, server.pid)
-                subprocess.run([sys.executable, "-m", "parprof", *map(str, words)], check=True)
+                attach(profile, server.pid)
         finally:
             server.kill()
     report = report_of(profile)

@@ -210,13 +210,13 @@ _BY_FUNCTION = (
 _IN_POLL = (
     (
         WaitKind.LOCK,
-        re.compile(r"ProcSleep|LockAcquire(?:Extended)?|\w*LockTableWait\w*|VirtualXactLock|WaitForLockers\w*"),
+        re.compile(r"(?:ProcSleep|LockAcquire(?:Extended)?|\w*LockTableWait\w*|VirtualXactLock|WaitForLockers\w*)\Z"),
     ),
     (
         WaitKind.CONDITION,
-        re.compile(r"ConditionVariable(?:Timed)?Sleep|WaitForParallelWorkersTo\w+|shm_mq_\w+"),
+        re.compile(r"(?:ConditionVariable(?:Timed)?Sleep|WaitForParallelWorkersTo\w+|shm_mq_\w+)\Z"),
     ),
-    (WaitKind.SLEEP, re.compile(r"(?:pg_|apr_|time_|py)?(?:[mun]|nano)?sleep")),
+    (WaitKind.SLEEP, re.compile(r"(?:pg_|apr_|time_|py)?(?:[mun]|nano)?sleep\Z")),
 )  # fmt: skip
 """Functions that wait for none of those events that poll() and its like tell of: processes that have locks in memory
 which they share let each other go on by a signal (PostgreSQL)."""
@@ -269,8 +269,7 @@ def polled_kind(functions: Iterable[str]) -> WaitKind:
     <WaitKind.REQUESTS: 'requests'>
     """
     names = [_LEADING.sub("", name) for name in islice(functions, _INNERMOST)]
-    found = (kind for name in names for kind, pattern in _IN_POLL if pattern.fullmatch(name))
-    return next(found, WaitKind.REQUESTS)
+    return _first(_IN_POLL, names) or WaitKind.REQUESTS
 
 
 def _first(table: Sequence[tuple[WaitKind, re.Pattern[str]]], names: Sequence[str]) -> WaitKind | None:
