@@ -129,13 +129,13 @@ int on_sample(struct bpf_perf_event_data *ctx)
 		return 0;
 	w->thin = p->thin & 7;
 	left_out = !one_of_each(p->thinned++, w->thin);
-	w->begun_ns = bpf_ktime_get_ns();
 	w->others = -1;
-	if (!left_out)
+	if (!left_out) {
+		w->begun_ns = bpf_ktime_get_ns();
 		w->others = others_by_ticks(tgid, tid, 1);
-	if (!left_out && !bpf_get_attach_cookie(ctx)) {
-		refill(p, s, tgid, tid);
-		if (w->others >= 0)
+		if (!bpf_get_attach_cookie(ctx))
+			refill(p, s, tgid, tid);
+		if (!bpf_get_attach_cookie(ctx) && w->others >= 0)
 			ask_for_glimpse(p, s, tgid, tid);
 	}
 	user_mode = (ctx->regs.cs & 3) == 3;
