@@ -27,9 +27,9 @@ sys.path[:0] = [str(ROOT / "daemon")]
 from parprof.errors import ParprofError  # noqa: E402
 from parprof.files.eh_frame_header import Extent, extents_around  # noqa: E402
 from parprof.files.elf import EM_X86_64, ElfError, ElfFile  # noqa: E402
-from parprof.loops.machinecode import decode  # noqa: E402
+from parprof.loops.machinecode import decode, read_code  # noqa: E402
 from parprof.loops.noreturn import ReturningCalls  # noqa: E402
-from parprof.loops.pauses import is_pause  # noqa: E402
+from parprof.loops.pauses import PAUSES, Pauses, is_pause  # noqa: E402
 from parprof.loops.spins import LoopRange, spin_loops  # noqa: E402
 from parprof.symbols.table import find_functions  # noqa: E402
 
@@ -81,7 +81,7 @@ def candidates(elf: ElfFile) -> set[Extent]:
     pausing = extents_of(
         elf, (start + found.start() for start, raw in code for found in _PAUSE.finditer(raw))
     )
-    alone = {start for start, size in pausing if is_pause(elf, start, size)}
+    alone = {start for start, size in pausing if pauses_alone(elf, (start, size))}
     callers = set()
     for start, raw in code if alone else ():
         for found in _CALL.finditer(raw):
@@ -95,29 +95,23 @@ def every_function(elf: ElfFile) -> set[Extent]:
     return extents_of(elf, (at for start, raw in code_of(elf) for at in range(start, start + len(raw), 16)))
 
 
-def rule_of(elf: ElfFile, function: Extent, loop: LoopRange) -> str:
-    if is_pause(elf, *function):
+def pauses_alone(elf: ElfFile, extent: Extent) -> bool:
+    """Whether a function pauses and returns."""
+    try:
+        return is_pause(read_code(elf, *extent))
+    except ParprofError:
+        return False
+
+
+def rule_of(elf: ElfFile, pauses: Pauses, function: Extent, loop: LoopRange) -> str:
+    if pauses_alone(elf, function):
         return "pauses and returns"
-    raw = elf.read(loop[0], loop[1] - loop[0])
-    calls = (
-        loop[0] + found.end() + 4 + int.from_bytes(raw[found.end() : found.end() + 4], "little", signed=True)
-        for found in _CALL.finditer(raw)
-    )
-    if _PAUSE.search(raw) or any(
-        start <= at for start, _ in elf_code_spans(elf) for at in calls if is_pause_at(elf, at)
-    ):
-        return "pauses at each turn"
-    return "waits for memory"
-
-
-def elf_code_spans(elf: ElfFile) -> list[tuple[int, int]]:
-    return [(segment.vaddr, segment.vaddr + segment.file_size) for segment in elf.code]
-
-
-def is_pause_at(elf: ElfFile, address: int) -> bool:
-    with suppress(ParprofError):
-        return any(start <= address < end for start, end in elf_code_spans(elf)) and is_pause(elf, address)
-    return False
+    code = read_code(elf, *function)
+    indexes = [index for index, at in enumerate(code.addresses) if loop[0] <= at < loop[1]]
+    if not pauses.among(code, indexes):
+        return "waits for memory"
+    has_pause = any(code.mnemonics[index] in PAUSES for index in indexes)
+    return "pauses at each turn" if has_pause else "calls what pauses, or gives up the CPU, at each turn"
 
 
 def show(elf: ElfFile, loop: LoopRange) -> None:
@@ -146,11 +140,11 @@ def main() -> None:
             if elf.machine != EM_X86_64:
                 continue
             files += 1
-            calls = ReturningCalls(elf)
+            calls, pauses = ReturningCalls(elf), Pauses(elf)
             for function in sorted(every_function(elf) if args.all else candidates(elf)):
                 functions += 1
-                for loop in spin_loops(elf, *function, calls):
-                    rule = rule_of(elf, function, loop)
+                for loop in spin_loops(elf, *function, calls, pauses):
+                    rule = rule_of(elf, pauses, function, loop)
                     rules[rule] += 1
                     symbol = find_functions(elf, [function[0]]).get(function[0])
                     name = symbol.name if symbol is not None else "?"

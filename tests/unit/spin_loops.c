@@ -1,5 +1,6 @@
 // Loops that wait for another thread (wait_*), and loops that work though they look at memory again (work_*):
 // compiled in several ways by test_spins.py.
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 
@@ -95,6 +96,46 @@ struct job *wait_for_an_item(long turns)
 		wait_once();
 	}
 	return 0;
+}
+/* What gives up its CPU at each turn has nothing to do with it (OpenBLAS's threads and those who wait for them). */
+long wait_giving_up(unsigned long limit)
+{
+	unsigned long begun = __builtin_ia32_rdtsc();
+
+	while (limit && !flag) {
+		sched_yield();
+		if (__builtin_ia32_rdtsc() - begun > limit)
+			return 0;
+	}
+	return 1;
+}
+void wait_giving_up_by_pointer(void)
+{
+	while (!take_item())	/* as with -fno-plt */
+		__asm__ volatile("call *sched_yield@GOTPCREL(%%rip)" ::: "memory", "cc", "rax", "rcx", "rdx", "rsi", "rdi",
+				 "r8", "r9", "r10", "r11");
+}
+static __attribute__((noinline)) void yield_now(void) { sched_yield(); }
+void wait_giving_up_by_a_function(void) { while (!flag) yield_now(); }
+/* what is done between two such calls is a loop of its own, and work */
+long give_up_after_each(const long *a, long n, long turns)
+{
+	long s = 0;
+
+	for (long turn = 0; turn < turns; turn++) {
+		for (long i = 0; i < n; i++)
+			s += a[i] ^ s >> 3;
+		sched_yield();
+	}
+	return s;
+}
+long work_with_calls(long turns)	/* none of which gives up the CPU */
+{
+	long s = 0;
+
+	while (turns-- && !flag)
+		s += sched_get_priority_max((int)s);
+	return s;
 }
 void wait_to_swap(int bits)
 {

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfFile
 from parprof.kernel.stacks import RawStack, StackTable
+from parprof.loops.machinecode import read_code
 from parprof.loops.spins import spin_loops
 from parprof.model import Count, SampleKey, ThreadState
 from parprof.probes.facts_worker import about_loop_at
@@ -47,10 +48,15 @@ def test_loops_that_wait_are_told_from_those_that_work(way: tuple[str, ...], tmp
         for symbol in elf.symbols()
         if symbol.size and symbol.name.startswith(("wait_", "work_"))
     }
-    assert len(found) == 40
+    assert len(found) == 44
     assert {name for name, loops in found.items() if loops} == {
         name for name in found if name.startswith("wait_")
     }
+    between = next(symbol for symbol in elf.symbols() if symbol.name == "give_up_after_each")
+    code = read_code(elf, between.value, between.size)
+    work = [at for at, name in zip(code.addresses, code.mnemonics, strict=True) if name == "sar"]
+    given_up = spin_loops(elf, between.value, between.size)
+    assert work and not any(start <= at < end for at in work for start, end in given_up)
 
 
 def test_what_lies_behind_a_call_that_does_not_return_is_no_part_of_the_loop_before_it(
@@ -177,6 +183,37 @@ def test_hot_places_are_asked_about_where_threads_may_wait_for_each_other(
     }
     finder.look(facts, {1: target})
     assert answers.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("state", "leaf", "asked"),
+    [
+        (ThreadState.SPINNING, "sched_yield", [0x2000]),
+        (ThreadState.SPINNING, "getpid", []),
+        (ThreadState.WORKING, "getpid", ["getpid"]),
+    ],
+)
+def test_it_is_asked_about_who_gives_up_the_cpu(
+    state: ThreadState, leaf: str, asked: list[Any], program: Dso, tmp_path: Path
+) -> None:
+    """The loop around a call of `sched_yield` is hit far less often than that."""
+    libc = next(dso for dso in LoadMap.read(os.getpid(), None, DsoCache()).dsos() if dso.name == "libc.so.6")
+    assert libc.elf is not None
+    function = libc.elf.lookup([leaf])[leaf][0].value
+    base = 1 << 40
+    answers = Answers({})
+    stacks = StackTable()
+    stacks.put(7, RawStack(struct.pack("<QQ", base + function, 0x2010), 0, b"", 0, 0))
+    finder = SpinFinder(stacks, SpinBook(answers, tmp_path))  # type: ignore[arg-type]
+
+    class LoadMap_:
+        def find(self, address: int) -> tuple[Dso, int]:
+            return (libc, address - base) if address >= base else (program, address)
+
+    target: Any = SimpleNamespace(ended=False, load_map=LoadMap_())
+    facts = {SampleKey(1, tid, 0, state, 1, 7, 0): Count(4) for tid in (1, 2)}
+    finder.look(facts, {1: target})
+    assert answers.asked == [function & ~15 if one == leaf else one for one in asked]
 
 
 @pytest.mark.parametrize("answer", [{}, {"spins": []}, {"spins": [5, 4]}, {"spins": ["a", 1]}, {"spins": 7}])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import struct
 from functools import cached_property
 
-from parprof.files.elf import ElfError, ElfFile
+from parprof.files.elf import ElfFile
+from parprof.loops.imports import slot, slots_of
 from parprof.loops.machinecode import Code, Flow, decode, flow_of, target_of
 
 _NAMES = frozenset(
@@ -20,10 +20,6 @@ _NAMES = frozenset(
     )
 )  # fmt: skip
 _THROW = re.compile(rb"_ZSt\d+__throw_")
-_SLOT = re.compile(r"qword ptr \[rip ([+-]) (0x[0-9a-f]+|\d+)\]\Z")
-_RELOCATION = struct.Struct("<QIIq")  # offset, type, symbol, addend
-_GLOB_DAT, _JUMP_SLOT = 6, 7
-_MAX_RELOCATIONS = 1 << 23
 _MAX_SYMBOLS = 1 << 17
 _MAX_STEPS = 20_000
 """Instructions of callees that are looked at for one function."""
@@ -61,7 +57,7 @@ class ReturningCalls:
     def _call_returns(self, operands: str, following: int, depth: int) -> bool:
         target = target_of(operands)
         if target < 0:
-            return self._slot(operands, following) not in self._slots
+            return slot(operands, following) not in self._slots
         if target not in self._known:
             if len(self._known) >= _MAX_REMEMBERED:
                 self._known.clear()
@@ -87,7 +83,7 @@ class ReturningCalls:
                     return True
                 target = target_of(operands)
                 if flow is Flow.JUMP and target < 0:
-                    if self._slot(operands, address + size) not in self._slots:
+                    if slot(operands, address + size) not in self._slots:
                         return True
                     break
                 if flow in (Flow.JUMP, Flow.BRANCH):
@@ -102,12 +98,6 @@ class ReturningCalls:
                     pending.append(at)
         return False
 
-    @staticmethod
-    def _slot(operands: str, following: int) -> int:
-        """Address of the slot of the GOT that an indirect jump or call goes through; -1 if it does not."""
-        found = _SLOT.match(operands)
-        return following + int(found[1] + found[2], 0) if found else -1
-
     @cached_property
     def _named(self) -> frozenset[int]:
         """Addresses of functions of the file that are known by name not to return."""
@@ -118,29 +108,5 @@ class ReturningCalls:
     @cached_property
     def _slots(self) -> frozenset[int]:
         """Slots of the GOT that the dynamic linker fills with functions that do not return."""
-        try:
-            symbols = self._dynamic_symbols()
-        except ElfError:
-            return frozenset()
-        out = set()
-        for section in (b".rela.plt", b".rela.dyn") if symbols else ():
-            raw = self._elf.section_data(section, _MAX_RELOCATIONS)
-            for offset, kind, symbol, _ in _RELOCATION.iter_unpack(
-                raw[: len(raw) - len(raw) % _RELOCATION.size]
-            ):
-                if kind in (_JUMP_SLOT, _GLOB_DAT) and symbol in symbols:
-                    out.add(offset)
-        return frozenset(out)
-
-    def _dynamic_symbols(self) -> set[int]:
-        """Indexes of the dynamic symbols that are known not to return."""
-        tables = self._elf.symbol_tables
-        if not tables or tables[-1].count > _MAX_SYMBOLS:
-            return set()
         names = {name.encode() for name in _NAMES}
-        out = set()
-        for index, entry in enumerate(tables[-1].entries()):
-            name = tables[-1].strings.get(entry[0])
-            if name in names or _THROW.match(name):
-                out.add(index)
-        return out
+        return slots_of(self._elf, lambda name: name in names or _THROW.match(name) is not None)

@@ -32,7 +32,7 @@ from parprof.loops.basicblocks import FlowGraph
 from parprof.loops.branches import possible_ways, repeats
 from parprof.loops.machinecode import Code, CodeError, Flow, flow_of, read_code
 from parprof.loops.noreturn import ReturningCalls
-from parprof.loops.pauses import has_pause, is_pause
+from parprof.loops.pauses import Pauses, is_pause
 from parprof.loops.registers import WHOLE_REGISTER
 
 LoopRange = tuple[int, int]
@@ -85,24 +85,31 @@ _CLOCKS = {"rdtsc": ("rax", "rdx"), "rdtscp": ("rax", "rcx", "rdx")}
 _State = dict[str, Value]
 
 
-def spin_loops(elf: ElfFile, vaddr: int, size: int, calls: ReturningCalls | None = None) -> list[LoopRange]:
+def spin_loops(
+    elf: ElfFile,
+    vaddr: int,
+    size: int,
+    calls: ReturningCalls | None = None,
+    pauses: Pauses | None = None,
+) -> list[LoopRange]:
     """The loops of a function in which threads wait for each other; none where the code cannot be followed.
 
-    ``calls`` is what is already known of the file's calls.
+    ``calls`` and ``pauses`` are what is already known of the file's calls.
 
     Raises:
         ElfError: the file cannot be read.
     """
+    pauses = pauses or Pauses(elf)
     try:
         code = read_code(elf, vaddr, size)
         graph = FlowGraph(elf, code)
         if is_pause(code) and not any(_loops(code, graph)):
             return [(vaddr, vaddr + size)]
-        found = merged(_found(elf, code, graph))
+        found = merged(_found(pauses, code, graph))
         if found:  # as a rule none is, and to look into what is called takes longer
             code.last_calls.update((calls or ReturningCalls(elf)).without_return(code))
         if code.last_calls:
-            found = merged(_found(elf, code, FlowGraph(elf, code)))
+            found = merged(_found(pauses, code, FlowGraph(elf, code)))
     except CodeError:
         return []
     return found[:MAX_RANGES]
@@ -123,13 +130,13 @@ def merged(ranges: Iterator[LoopRange] | Sequence[LoopRange]) -> list[LoopRange]
     return out
 
 
-def _found(elf: ElfFile, code: Code, graph: FlowGraph) -> Iterator[LoopRange]:
+def _found(pauses: Pauses, code: Code, graph: FlowGraph) -> Iterator[LoopRange]:
     """Each edge that leads back closes a loop with the shortest way there: one may wait that is a part of one which
     works, and compilers let loops begin in the middle, so that they have several entries."""
     for way in _loops(code, graph):
         if not _has_inner(graph, way) and repeats(code, graph, way):
             loop = _Loop(code, graph, way)
-            if loop.waits() or loop.pauses(elf):
+            if loop.waits() or loop.pauses(pauses):
                 yield from loop.ranges()
 
 
@@ -188,10 +195,10 @@ class _Loop:
         for indexes in self._blocks:
             yield self._code.addresses[indexes[0]], self._code.following(indexes[-1])
 
-    def pauses(self, elf: ElfFile) -> bool:
+    def pauses(self, pauses: Pauses) -> bool:
         """Whether it pauses at each turn, and does not do more than look whether there is something to do."""
         indexes = list(chain.from_iterable(self._blocks))
-        if len(indexes) > MAX_PAUSING or not has_pause(elf, self._code, indexes):
+        if len(indexes) > MAX_PAUSING or not pauses.among(self._code, indexes):
             return False
         code = self._code
         stores = sum(_stores(code.mnemonics[index], _operands(code.operands[index])) for index in indexes)

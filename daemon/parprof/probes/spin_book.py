@@ -17,7 +17,7 @@ from parprof.probes.facts_book import BOOK, FactsBook, file_facts
 from parprof.probes.wait_code import Range
 from parprof.untrusted import visible
 
-FORMAT = 7
+FORMAT = 8
 """To be raised with each change of what counts as waiting."""
 MAX_LOOPS = 16
 """Of one file."""
@@ -51,6 +51,10 @@ class SpinBook:
     def loops(self, dso: Dso) -> list[Range]:
         """The waiting loops of a file that are known, and its `sched_yield`: ELF addresses [start, end)."""
         return [*file_facts(dso).yield_code, *self.found(dso)]
+
+    def yields(self, dso: Dso, vaddr: int) -> bool:
+        """Whether an ELF virtual address, or the few bytes from there on, are code of `sched_yield`."""
+        return any(start < vaddr + _BLOCK and vaddr < end for start, end in file_facts(dso).yield_code)
 
     def found(self, dso: Dso) -> dict[Range, str]:
         """Those that were found because threads were seen there, each with its function; empty: it has no name."""

@@ -1,7 +1,8 @@
 """Threads that wait for others without going to sleep, in code that no agent knows: found by where samples hit most.
 
 Where many samples of working threads hit it is asked whether that is a loop which only waits (`parprof.loops.spins`).
-If it is the programs are told, and from then on a thread that is found there does not work.
+If it is the programs are told, and from then on a thread that is found there does not work. Likewise where many samples
+hit `sched_yield`: the loop that calls it is hit far less often.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from parprof.session.target import Target
 _LEAST_SAMPLES = 4
 """In so few bytes, for a look."""
 _BYTES_LOG2 = 4
+_WORD = 8
+"""Bytes of an address."""
 _MOST_LOOKS = 8
 """Places that are asked about after one drain."""
 
@@ -39,22 +42,31 @@ class SpinFinder:
         """
         if self._ends:
             return
-        hits: Counter[tuple[int, int]] = Counter()
+        hits: Counter[tuple[int, int, int]] = Counter()
         threads: dict[int, set[int]] = {}
         for key, count in facts.items():
             if key.event != 0:  # none of the clock: it says nothing of who runs
                 continue
             threads.setdefault(key.image, set()).add(key.tid)
-            if key.state is ThreadState.WORKING and (stack := self._stacks.raw(key.user)):
-                leaf = int.from_bytes(stack.native[:8], "little") & ~INTERRUPTED
-                hits[key.image, leaf >> _BYTES_LOG2] += count.samples
-        for (image, place), samples in heapq.nlargest(_MOST_LOOKS, hits.items(), key=lambda item: item[1]):
+            stack = self._stacks.raw(key.user)
+            if stack is None:
+                continue
+            leaf = _place(stack.native)
+            if key.state is ThreadState.WORKING:
+                hits[key.image, leaf, 0] += count.samples
+            elif key.state is ThreadState.SPINNING and len(stack.native) >= 2 * _WORD:
+                hits[key.image, leaf, _place(stack.native[_WORD:], return_address=True)] += count.samples
+        for (image, leaf, caller), samples in heapq.nlargest(
+            _MOST_LOOKS, hits.items(), key=lambda item: item[1]
+        ):
             target = targets.get(image)
             if samples < _LEAST_SAMPLES or len(threads[image]) < 2:
                 continue
             if target is None or target.ended or target.load_map is None:
                 continue
-            found = target.load_map.find(place << _BYTES_LOG2)
+            found = target.load_map.find(leaf << _BYTES_LOG2)
+            if found is not None and caller:
+                found = target.load_map.find(caller << _BYTES_LOG2) if self._book.yields(*found) else None
             if found is not None and found[0].elf is not None:
                 self._book.ask(*found)
 
@@ -65,3 +77,8 @@ class SpinFinder:
     def found(self) -> list[Dso]:
         """The files in which such loops have been found since the last call."""
         return self._book.answered()
+
+
+def _place(native: bytes, *, return_address: bool = False) -> int:
+    """Where the first of these addresses lies; a call is before the address that it returns to."""
+    return (int.from_bytes(native[:_WORD], "little") & ~INTERRUPTED) - return_address >> _BYTES_LOG2
