@@ -77,7 +77,7 @@ class Daemon:
             try:
                 self._ready = True
                 while not self._stopping:
-                    loop.turn(lambda: self._requests.answer(loop))
+                    loop.turn(self._requests)
                     each_turn(loop)
                 loop.charge()
             finally:

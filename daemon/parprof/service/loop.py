@@ -39,6 +39,7 @@ from parprof.service.open_intervals import Kept, OpenIntervals
 from parprof.service.own_limits import QuotaAlarm
 from parprof.service.past import Past, point_of
 from parprof.service.recent import RecentProfiles
+from parprof.service.requests import Requests
 from parprof.service.selection import Candidates
 from parprof.service.short_lived import ShortLived
 from parprof.service.watching import NOTHING_SAMPLED, Charged, Watching
@@ -151,12 +152,12 @@ class DaemonLoop:
         self._began_s = self._charged_s = self._snapshot_s = self._trimmed_s = time.monotonic()
         self._tell_of_caches()
 
-    def turn(self, answer: Callable[[], None]) -> None:
-        """Wait for something to happen, deal with it, and with what was asked: ``answer`` does that."""
-        time.sleep(max(self._board.turned_s + footprint.TURN_SECONDS - time.monotonic(), 0.0))
+    def turn(self, requests: Requests[DaemonLoop]) -> None:
+        """Wait for something to happen, deal with it, and with what was asked."""
+        requests.answer_until(self, self._board.turned_s + footprint.TURN_SECONDS)
         longest_s = min(1.0, self._options.interval_seconds, self._part_due_s() - time.monotonic())
         self._session.step(self._candidates.wait_seconds(max(longest_s, 0.0)))
-        answer()
+        requests.answer(self)
         self._watchlist.consider()
         now_s = time.monotonic()
         if now_s - self._snapshot_s >= self._options.interval_seconds:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import queue
+import select
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -13,6 +15,8 @@ from parprof.errors import TargetError
 
 _Loop = TypeVar("_Loop")
 _T = TypeVar("_T")
+_MOST_IN_A_REST = 8
+"""How often at most something is done while the loop rests: nobody can keep it from its turns, or make it busy."""
 
 
 class Requests(Generic[_Loop]):
@@ -54,6 +58,20 @@ class Requests(Generic[_Loop]):
         with suppress(BlockingIOError):
             os.eventfd_read(self.wake_fd)
         self._answer_all(loop)
+
+    def answer_until(self, loop: _Loop, until_s: float) -> None:
+        """Rest until a time (CLOCK_MONOTONIC), but do what is asked meanwhile. For the loop's thread.
+
+        Who attaches asks for one thing after the other, and would wait for the rest of a rest each time.
+        """
+        asked = select.poll()
+        asked.register(self.wake_fd, select.POLLIN)
+        for _ in range(_MOST_IN_A_REST):
+            rest_s = until_s - time.monotonic()
+            if rest_s <= 0 or not asked.poll(1e3 * rest_s):
+                return
+            self.answer(loop)
+        time.sleep(max(until_s - time.monotonic(), 0.0))
 
     def refuse(self) -> None:
         """The loop has ended: refuse what waits, and all that comes."""
