@@ -16,9 +16,11 @@ import pytest
 from parprof.attribution.waiting import WaitKind, wait_kind
 from parprof.kernel.scopes import ScopeState, wait_key
 from parprof.kernel.stacks import STACK_ENDS, RawStack, StackTable
-from parprof.model import Count, Facts, ThreadState
+from parprof.model import Count, Facts, Frame, ThreadState
+from parprof.profile.naming import FileNamer
 from parprof.session import asleep
 from parprof.session.asleep import Asleep, Meanwhile
+from parprof.symbols.kernel import KernelSymbolizer
 
 IMAGE, SCOPE = 5, 7
 
@@ -125,7 +127,43 @@ def test_what_it_waits_for_is_known_without_the_kernels_stack(sleeper: tuple[int
     pid, kind = sleeper
     folder = f"/proc/{pid}/task/{pid}"
     words = Path(folder, "syscall").read_text().split()
-    names = [name for name, _ in asleep._kernel_place(folder, words[0])]
+    names = [function.name for function, _ in asleep._kernel_place(folder, words[0])]
     assert wait_kind(names) is kind, names
-    whole = [name for name, _ in asleep._kernel_frames(folder)]
+    whole = [function.name for function, _ in asleep._kernel_frames(folder)]
     assert not whole or wait_kind(whole) is kind, whole
+
+
+def test_functions_of_the_kernel_are_known_by_what_proc_says(tmp_path: Path) -> None:
+    (tmp_path / "stack").write_text(
+        "[<0>] futex_wait+0x7f/0x110\n[<0>] nfs_wait+0x1/0x2 [nfs]\n[<0>] 0xffffffffc0000000\nno line\n\n"
+    )
+    assert list(asleep._kernel_frames(str(tmp_path))) == [
+        (Frame("futex_wait", module="[kernel]"), 0x7F), (Frame("nfs_wait", module="[nfs]"), 1)
+    ]  # fmt: skip
+    assert list(asleep._kernel_frames(str(tmp_path / "none"))) == []
+
+
+def test_their_names_are_not_looked_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass over all of the kernel's names takes 0.1 s: as much as half of an attach to a program that sleeps."""
+    functions = (Frame("futex_wait", module="[kernel]"), 0x7F), (Frame("nfs_wait", module="[nfs]"), 1)
+
+    def look_at(target: Any, tid: int, tables: Any) -> Asleep:
+        return Asleep(target, tid, RawStack(b"", 0, b"", 0, 0), functions)
+
+    monkeypatch.setattr(asleep, "_look_at", look_at)
+    (key,) = machine.cut({blocked(1): Count(1, 10)})
+    places = machine.stacks.get(key.kernel).frames
+    assert [is_return for _, is_return in places] == [False, True]
+    monkeypatch.setattr(KernelSymbolizer, "_scan", lambda *_: pytest.fail("they are known"))
+    namer = FileNamer(cast(Any, None), loops=False)
+    found = namer.name_kernel(places, machine.stacks.told)
+    assert [found[place] for place in places] == [(function,) for function, _ in functions]
+
+
+def test_what_stands_for_too_many_functions() -> None:
+    stacks = StackTable()
+    places = [stacks.stand_in(Frame(f"f{number}")) for number in range(5000)]
+    known = [place for place in places if place]
+    assert len(set(known)) == len(known) == len(stacks.told) == 4096
+    assert stacks.stand_in(Frame("f7")) == places[7]
+    assert min(known) >= 1 << 63 and max(known) + (1 << 24) < 0xFFFF << 48, "no addresses of the kernel"

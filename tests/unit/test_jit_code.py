@@ -57,7 +57,7 @@ class Namer:
     def name_jit_code(self, image: Image, addresses: Collection[int]) -> dict[int, str]:
         return image.jit_names(addresses)
 
-    def name_kernel(self, places: Collection[Any]) -> dict[Any, Any]:
+    def name_kernel(self, places: Collection[Any], told: Mapping[int, Frame]) -> dict[Any, Any]:
         return {}
 
     def trim(self) -> None:

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from parprof.symbols.kernel import addresses_of
 from parprof.unwind.rows import RuleType, pack
 from parprof.unwind.walking import MAX_DEPTH, Walked, walk
 
@@ -63,14 +60,3 @@ def test_what_cannot_be_crossed(rules: dict[int, int], words: dict[int, int], en
 def test_a_stack_without_an_end() -> None:
     forever = walk(LEAF, STACK, lambda _: pack(RuleType.RSP, 8), lambda _: LEAF)
     assert forever.end == "too_deep" and len(forever.addresses) == MAX_DEPTH
-
-
-def test_functions_of_the_kernel(tmp_path: Path) -> None:
-    symbols = tmp_path / "kallsyms"
-    symbols.write_text(
-        "ffffffff81000000 T futex_wait\nffffffff81000100 d pipe_read\nffffffff81000200 t pipe_read\t[some]\n"
-        "ffffffff81000300 t futex_wait\n0000000000000000 T hidden\nno line\n\n"
-    )
-    found = addresses_of({"futex_wait", "pipe_read", "hidden", "gone"}, symbols)
-    assert found == {"futex_wait": 0xFFFFFFFF81000000, "pipe_read": 0xFFFFFFFF81000200}
-    assert addresses_of({"futex_wait"}, tmp_path / "none") == {}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from parprof.facts.drain import Image
-from parprof.model import Frames
+from parprof.model import Frame, Frames
 from parprof.symbols import NameRequest
 
 KernelPlace = tuple[int, bool]
@@ -34,8 +34,10 @@ class Namer(Protocol):
     def name_jit_code(self, image: Image, addresses: Collection[int]) -> Mapping[int, str]:
         """Functions in the anonymous memory of a process, by address; those without a name are left out."""
 
-    def name_kernel(self, places: Collection[KernelPlace]) -> Mapping[KernelPlace, Frames]:
-        """The frames of addresses of the kernel."""
+    def name_kernel(
+        self, places: Collection[KernelPlace], told: Mapping[int, Frame]
+    ) -> Mapping[KernelPlace, Frames]:
+        """The frames of addresses of the kernel. ``told``: see `parprof.kernel.stacks.StackTable`."""
 
     def trim(self) -> None:
         """End idle helpers, and give back their memory."""

@@ -113,8 +113,10 @@ class RecordedNames:
         found = {address: self.jit.get((image.image, address), "") for address in addresses}
         return {address: name for address, name in found.items() if name}
 
-    def name_kernel(self, places: Collection[KernelPlace]) -> Mapping[KernelPlace, Frames]:
-        """The frames of addresses of the kernel."""
+    def name_kernel(
+        self, places: Collection[KernelPlace], told: Mapping[int, Frame]
+    ) -> Mapping[KernelPlace, Frames]:
+        """The frames of addresses of the kernel, of all of which it is recorded what they were told."""
         return {place: self.kernel.get(place, UNNAMED) for place in places}
 
     def trim(self) -> None:
@@ -150,9 +152,11 @@ class RememberingNamer(RecordedNames):
         self._listen()
         return found
 
-    def name_kernel(self, places: Collection[KernelPlace]) -> Mapping[KernelPlace, Frames]:
+    def name_kernel(
+        self, places: Collection[KernelPlace], told: Mapping[int, Frame]
+    ) -> Mapping[KernelPlace, Frames]:
         """The frames of addresses of the kernel."""
-        found = self._namer.name_kernel(places)
+        found = self._namer.name_kernel(places, told)
         self.kernel.update(found)
         return found
 

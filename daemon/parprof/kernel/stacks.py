@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from parprof.kernel.file_tables import FoundMapping
+from parprof.model import Frame
 from parprof.values import dataclass
 
 _HEADER = struct.Struct("<IHHQIHHHxxxxxx")
@@ -22,6 +23,10 @@ MAX_CONTEXTS_UNTRIMMED = 5 * MAX_CONTEXTS
 """Contexts that there are at any time: between two calls of it, or in a session that never calls it."""
 _SENT_STACKS = 1 << 16
 """Ids that the kernel remembers to have sent (``sent_stacks``, of which the least used go)."""
+_STAND_INS = 1 << 63
+"""No address that x86-64 has: what stands for functions of the kernel that are known by name."""
+STAND_IN_BITS = 24
+_MAX_STAND_INS = 1 << 12
 INTERRUPTED = 1 << 63
 PYTHON_ENTRY = 1 << 63
 STACK_ENDS = (
@@ -136,6 +141,9 @@ class StackTable:
         """By context: the period in which it was asked for last, or before which it came."""
         self._forgotten: deque[int] = deque(maxlen=_SENT_STACKS)
         """Contexts that the kernel must send again when it sees them."""
+        self.told: dict[int, Frame] = {}
+        """Functions of the kernel that are known by name alone, by what stands for their address: see `stand_in`."""
+        self._stand_ins: dict[Frame, int] = {}
         self._now = 0
         self._used: dict[int, int] = {}
         self._leaving: set[int] = set()
@@ -172,6 +180,15 @@ class StackTable:
     def put(self, digest: int, stack: RawStack) -> None:
         """A stack that was recorded, under an id of the recording's."""
         self._records[digest] = stack
+
+    def stand_in(self, function: Frame) -> int:
+        """What stands in kernel stacks for the address where such a function begins: no real one, and each so far from
+        the next that offsets in it can be added. 0 if there are too many."""
+        found = self._stand_ins.get(function, 0)
+        if not found and len(self._stand_ins) < _MAX_STAND_INS:
+            found = self._stand_ins[function] = _STAND_INS + (len(self._stand_ins) << STAND_IN_BITS)
+            self.told[found >> STAND_IN_BITS] = function
+        return found
 
     def put_context(self, identity: int, context: Context) -> None:
         """A context that was recorded."""

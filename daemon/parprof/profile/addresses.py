@@ -140,7 +140,7 @@ class AddressBook:
             space.shapes[stack] = self._shapes.setdefault(shape, shape)
         unknown = kernel - self._kernel.keys()
         if unknown:
-            found = self._namer.name_kernel(unknown)
+            found = self._namer.name_kernel(unknown, stacks.told)
             self._kernel.update(
                 {place: frames for place, frames in found.items() if frames[0].name != KERNEL}
             )

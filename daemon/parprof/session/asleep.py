@@ -19,11 +19,11 @@ from parprof.attribution.waiting import KIND_AWAITED, WaitKind, wait_kind
 from parprof.files.dso import Dso
 from parprof.kernel.scopes import ScopeState, wait_key
 from parprof.kernel.stacks import STACK_ENDS, RawStack, StackTable
-from parprof.model import AWAITS_UNKNOWN, Count, Facts, SampleKey, ThreadState, add_facts
+from parprof.model import AWAITS_UNKNOWN, Count, Facts, Frame, SampleKey, ThreadState, add_facts
 from parprof.process.loadmap import LoadMap
 from parprof.process.polled import awaited
 from parprof.session.target import Target
-from parprof.symbols.kernel import addresses_of
+from parprof.symbols.kernel import KERNEL
 from parprof.unwind.table import UnwindTable
 from parprof.unwind.walking import walk
 from parprof.values import dataclass
@@ -33,7 +33,7 @@ Tables = Callable[[Dso], UnwindTable | None]
 
 _MOST = 64
 """Threads that are looked at: each takes some 0.1 ms."""
-_KERNEL_FRAME = re.compile(r"\[<[0-9a-f]*>\] ([\w.]+)\+(0x[0-9a-f]+)/")
+_KERNEL_FRAME = re.compile(r"\[<[0-9a-f]*>\] ([\w.]+)\+(0x[0-9a-f]+)/0x[0-9a-f]+(?: (\[\w+\]))?")
 _KERNEL_END = len(STACK_ENDS)
 _NO_TABLE = STACK_ENDS.index("no_table")
 _SOMEWHERE = 1
@@ -54,7 +54,7 @@ class Asleep:
     target: Target
     tid: int
     user: RawStack
-    kernel: tuple[tuple[str, int], ...]
+    kernel: tuple[tuple[Frame, int], ...]
     """Functions of the kernel and offsets in them, the innermost first."""
     awaits: int = AWAITS_UNKNOWN
     """What it waits for, where more is known than these tell: as in `parprof.model.SampleKey`."""
@@ -62,7 +62,7 @@ class Asleep:
     @property
     def kind(self) -> WaitKind:
         """What it waits for, as far as the kernel knows."""
-        return KIND_AWAITED.get(self.awaits) or wait_kind(name for name, _ in self.kernel)
+        return KIND_AWAITED.get(self.awaits) or wait_kind(function.name for function, _ in self.kernel)
 
 
 class Sleepers:
@@ -73,8 +73,6 @@ class Sleepers:
         self._targets = targets
         self._tables = tables
         self._found: dict[SampleKey, Asleep] = {}
-        self._begins: dict[str, int] = {}
-        """Where functions of the kernel are that they sleep in."""
 
     def look(self, unended: Facts) -> None:
         """Find out where those sleep of whose waits no place is known, the longest first.
@@ -96,9 +94,6 @@ class Sleepers:
                 found = _look_at(self._targets[key.image], key.tid, tables)
                 if found is not None:
                     self._found[key] = found
-        names = {name for one in self._found.values() for name, _ in one.kernel}
-        if names - self._begins.keys():
-            self._begins = addresses_of(names) | self._begins
 
     def placed(self, unended: Facts, stacks: StackTable) -> Facts:
         """The same facts with these places. The stacks go to the others."""
@@ -116,8 +111,11 @@ class Sleepers:
         return {self._placed(key._replace(state=ThreadState.STALLED), one, stacks): Count(1, took_ns)}
 
     def _placed(self, key: SampleKey, one: Asleep, stacks: StackTable) -> SampleKey:
-        begins = self._begins
-        kernel = [begins[name] + offset for name, offset in one.kernel if name in begins]
+        kernel = [
+            begin + offset
+            for function, offset in one.kernel
+            if (begin := stacks.stand_in(function))
+        ]
         packed = struct.pack(f"<{len(kernel)}Q", *kernel)
         below = _put(RawStack(packed, _KERNEL_END, b"", 0, 0), stacks) if kernel else 0
         epoch = one.target.mapped.maps.epoch
@@ -212,22 +210,24 @@ def _look_at(target: Target, tid: int, tables: Tables) -> Asleep | None:
     return None
 
 
-def _kernel_frames(folder: str) -> Iterable[tuple[str, int]]:
+def _kernel_frames(folder: str) -> Iterable[tuple[Frame, int]]:
     """None without CAP_SYS_ADMIN."""
     with suppress(OSError):
         for line in Path(folder, "stack").read_text().splitlines():
             if match := _KERNEL_FRAME.match(line):
-                yield match[1], int(match[2], 16)
+                yield Frame(match[1], module=match[3] or KERNEL), int(match[2], 16)
 
 
-def _kernel_place(folder: str, system_call: str) -> tuple[tuple[str, int], ...]:
+def _kernel_place(folder: str, system_call: str) -> tuple[tuple[Frame, int], ...]:
     """The innermost function that is not the scheduler's, and what the system call tells: anyone who may trace it
     is told so much."""
     names = []
     with suppress(OSError):
         names = [Path(folder, "wchan").read_text().strip("\0\n")]
     names.append(_ENTERED.get(int(system_call), ""))
-    return tuple((name, _SOMEWHERE) for name in dict.fromkeys(names) if name not in ("", "0"))
+    return tuple(
+        (Frame(name, module=KERNEL), _SOMEWHERE) for name in dict.fromkeys(names) if name not in ("", "0")
+    )
 
 
 def _walked(load_map: LoadMap, tables: Tables, pc: int, sp: int, memory: int) -> RawStack:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -106,23 +105,6 @@ class KernelSymbolizer:
             self.problem = "no kernel names: run as root, or lower the sysctl kernel.kptr_restrict"
             return set()
         return set(around.functions())
-
-
-def addresses_of(names: Collection[str], path: Path = KALLSYMS) -> dict[str, int]:
-    """Where functions of the kernel begin, the first of each name; those that are hidden or unknown are left out."""
-    wanted = {name.encode() for name in names}
-    out: dict[str, int] = {}
-    with suppress(OSError), open(path, "rb") as file:
-        while lines := file.readlines(_BLOCK):
-            for line in lines:
-                name = line[_NAME:].partition(b"\t")[0].rstrip()
-                if (
-                    name in wanted
-                    and line[_TYPE : _TYPE + 1] in _FUNCTION_TYPES
-                    and (at := int(_address(line), 16))
-                ):
-                    out.setdefault(name.decode(), at)
-    return out
 
 
 class _Around:
