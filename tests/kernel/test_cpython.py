@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -17,9 +18,13 @@ import pytest
 import profiling
 from parprof.commands.spawn import Child
 from parprof.kernel.engine import BpfKernel
+from parprof.kernel.stacks import PYTHON_ENDS, RawStack, StackTable
+from parprof.languages.cpython.instance import CPythonInstance
+from parprof.languages.cpython.loader import CPythonLoader
 from parprof.languages.cpython.merge import CUT
 from parprof.metrics import WAIT
 from parprof.model import Metrics, PathSample, Profile
+from parprof.process.loadmap import DsoCache, LoadMap
 from parprof.profile.assemble import make_profile
 from parprof.profile.naming import FileNamer
 from parprof.session.session import Session
@@ -301,3 +306,44 @@ def test_the_tests_own_interpreter_is_recognised() -> None:
                 assert target.language and target.language.stacks.python.layout.minor == sys.version_info[1]
             session.finish()
         process.communicate(b"\n")
+
+
+def test_who_sleeps_is_walked_from_outside(interpreter: str) -> None:
+    """Nothing happens in a program that hangs: its frames are read from its memory, and its functions likewise."""
+    with subprocess.Popen(
+        [interpreter, profiling.ROOT / "tests/workloads/hangs.py", "deadlock"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as hangs:
+        try:
+            assert hangs.stdout is not None and hangs.stdout.readline() == "ready\n"
+            load_map = LoadMap.read(hangs.pid, None, DsoCache())
+            loader = CPythonLoader()
+            known = (
+                (dso, loader.load(dso))
+                for dso in load_map.dsos()
+                if loader.may_be(dso, dso.name == "python3")
+            )
+            language = next(data.attach(load_map, dso) for dso, data in known if data is not None)
+            assert isinstance(language, CPythonInstance)
+            found = {}
+            for tid in sorted(int(name) for name in os.listdir(f"/proc/{hangs.pid}/task")):
+                words, end = language.asleep(tid)
+                stacks = StackTable()
+                stacks.put(tid, RawStack(b"", 0, words, end, 0))
+                language.resolve([(tid, stacks.get(tid).python)])
+                frames = [frame for frame, _ in language.stacks.stack(tid) or () if frame is not None]
+                found[tid] = [(frame.name.rpartition(".")[2], frame.line) for frame in frames]
+                assert PYTHON_ENDS[end] == "complete"
+                assert language.awaits_end(tid) == (tid == hangs.pid)
+            first, *others = (found[tid] for tid in sorted(found))
+            assert [name for name, _ in first if name in ("join", "deadlock", "<module>")] == [
+                "join", "deadlock", "<module>"
+            ]  # fmt: skip
+            assert len(others) == 2
+            for stack in others:
+                assert stack[0] == ("take_both", 13)
+                assert "run" in [name for name, _ in stack]
+            assert language.asleep(1 << 22) == (b"", PYTHON_ENDS.index("no_state"))
+        finally:
+            hangs.kill()

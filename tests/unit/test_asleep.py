@@ -38,7 +38,8 @@ class Machine:
         self.looked: list[int] = []
         scope = SimpleNamespace(number=SCOPE, state=lambda: ScopeState(0, 0, 0, self.levels))
         mapped = SimpleNamespace(maps=SimpleNamespace(epoch=0))
-        self.target = SimpleNamespace(image=IMAGE, scope=scope, mapped=mapped, process=SimpleNamespace(pid=1))
+        process = SimpleNamespace(pid=1)
+        self.target = SimpleNamespace(image=IMAGE, scope=scope, mapped=mapped, process=process, language=None)
         monkeypatch.setattr(asleep, "_look_at", self._look_at)
         self.meanwhile = Meanwhile(cast(Any, self.target), lambda dso: None)
         self.stacks = StackTable()

@@ -75,6 +75,12 @@ class ToyInstance(Instance):
         for digest, frames in stacks:
             self.resolved[digest] = tuple(f"toy_{frame.code}" for frame in frames)
 
+    def asleep(self, tid: int) -> tuple[bytes, int]:
+        return b"", 0
+
+    def awaits_end(self, digest: int) -> bool:
+        return False
+
     def merge(self, digest: int, stack: Stack) -> StackMerge | None:
         names = self.resolved.get(digest)
         if names is None:

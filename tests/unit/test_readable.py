@@ -42,10 +42,12 @@ def folded(*path: Frame) -> list[str]:
         ("asm_exc_page_fault exc_page_fault handle_mm_fault", "[kernel: page fault]"),
         ("asm_sysvec_apic_timer_interrupt irqentry_exit", "[kernel: interrupt]"),
         ("something_else", "[kernel]"),
+        ("[waits: lock]", "[waits: lock]"),
     ],
 )
 def test_the_kernel_is_one_frame(names: str, shown: str) -> None:
-    kernel = [Frame(name, module=KERNEL) for name in names.split()]
+    listed = [names] if names[0] == "[" else names.split()
+    kernel = [Frame(name, module=KERNEL) for name in listed]
     assert folded(frame("main", 1), library("write"), *kernel) == ["main", "write", shown]
     assert folded(frame("main", 1), *kernel) == ["main", shown]
 

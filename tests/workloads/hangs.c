@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that hangs, for whoever attaches to it. usage: hangs deadlock | pipe | requests
+// A program that hangs, for whoever attaches to it. usage: hangs deadlock | joined | pipe | requests
 //
 // deadlock: two threads, each in take_both(), each with the lock that the other wants.
+// joined:   the same, and the main thread waits for their end.
 // pipe:     the main thread reads standard input in read_forever(); another one waits for it in await_item().
 // requests: the main thread waits for a connection in serve().
 // Says "ready" when it is about to hang, and ends with standard input where it reads that.
@@ -30,6 +31,12 @@ __attribute__((noinline)) static void take_both(int first)
 	pthread_barrier_wait(&both);
 	pthread_mutex_lock(&locks[!first]);
 	items++;
+}
+
+static void *one_of_two(void *which)
+{
+	take_both(which != 0);
+	return which;
 }
 
 static void *second(void *unused)
@@ -73,6 +80,17 @@ int main(int argc, char **argv)
 {
 	pthread_t thread;
 
+	if (argc == 2 && !strcmp(argv[1], "joined")) {
+		pthread_t other;
+
+		pthread_barrier_init(&both, 0, 2);
+		pthread_create(&thread, 0, one_of_two, 0);
+		pthread_create(&other, 0, one_of_two, locks);
+		ready();
+		pthread_join(thread, 0);
+		pthread_join(other, 0);
+		return 0;
+	}
 	if (argc == 2 && !strcmp(argv[1], "deadlock")) {
 		pthread_barrier_init(&both, 0, 2);
 		pthread_create(&thread, 0, second, 0);

@@ -1,6 +1,6 @@
 """Call paths as people want to read them: what is not the reader's code is told in a word.
 
-- The kernel becomes one frame: ``[kernel: write]``, ``[kernel: page fault]``.
+- The kernel becomes one frame: ``[kernel: write]``, ``[kernel: page fault]``, ``[waits: lock]``.
 - What a program calls of the C library, of a language's or a parallel runtime is the first function of it.
 - What lies between the program's own frames is left out: the start of threads, what calls a callback.
 - The interpreter's own functions are ``[python]``, and an import is ``[import numpy]``.
@@ -23,6 +23,7 @@ from parprof.model import Frame, Path, PathSample, Profile
 from parprof.values import dataclass
 
 _KERNEL = "[kernel]"
+_WAITS = "[waits: "
 _CALL = re.compile(r"(?:__(?:x64|ia32|arm64|se|do)_(?:compat_)?sys_|ksys_|__sys_)(\w+)")
 _EVENTS = (
     (re.compile(r".*page_fault|do_user_addr_fault"), "page fault"),
@@ -184,6 +185,8 @@ class _Folder:
         inside = [frame.name for frame in path[first:] if frame.module == _KERNEL]
         if not inside:
             return path
+        if inside[-1].startswith(_WAITS):
+            return (*path[:first], self._word(inside[-1]))
         call = next((match[1] for name in inside if (match := _CALL.match(name))), "")
         if not call:
             call = next((text for pattern, text in _EVENTS for name in inside if pattern.match(name)), "")

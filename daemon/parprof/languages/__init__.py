@@ -108,6 +108,17 @@ class Instance(Closing):
         """Look up the functions of stacks that came just now, (id, frames), while the process has them in memory."""
 
     @abstractmethod
+    def asleep(self, tid: int) -> tuple[bytes, int]:
+        """The language's frames of a thread that sleeps, and how their walk ended: as in `RawStack`.
+
+        ``tid``: as in the process's own PID namespace.
+        """
+
+    @abstractmethod
+    def awaits_end(self, digest: int) -> bool:
+        """Whether the thread of a stack that was resolved waits for the end of another: who ends is to blame."""
+
+    @abstractmethod
     def merge(self, digest: int, stack: Stack) -> StackMerge | None:
         """How the language's frames get into a stack; None if it has none that were resolved."""
 

@@ -34,6 +34,9 @@ Tables = Callable[[Dso], UnwindTable | None]
 _MOST = 64
 """Threads that are looked at: each takes some 0.1 ms."""
 _KERNEL_FRAME = re.compile(r"\[<[0-9a-f]*>\] ([\w.]+)\+(0x[0-9a-f]+)/0x[0-9a-f]+(?: (\[\w+\]))?")
+_OWN_NUMBER = re.compile(r"^NSpid:.*?(\d+)$", re.MULTILINE)
+_FUTEX = "202"
+_FUTEX_PRIVATE, _FUTEX_OPERATION, _FUTEX_WAITS = 128, 127, (0, 9)
 _KERNEL_END = len(STACK_ENDS)
 _NO_TABLE = STACK_ENDS.index("no_table")
 _SOMEWHERE = 1
@@ -58,6 +61,8 @@ class Asleep:
     """Functions of the kernel and offsets in them, the innermost first."""
     awaits: int = AWAITS_UNKNOWN
     """What it waits for, where more is known than these tell: as in `parprof.model.SampleKey`."""
+    awaits_end: bool = False
+    """It waits for the end of another thread."""
 
     @property
     def kind(self) -> WaitKind:
@@ -107,19 +112,21 @@ class Sleepers:
         those = {key: one for key, one in self._found.items() if one.target.scope.number == scope}
         if not those:
             return {}
-        key, one = min(those.items(), key=lambda pair: _rank(pair[1]))
-        return {self._placed(key._replace(state=ThreadState.STALLED), one, stacks): Count(1, took_ns)}
+        placed = {
+            key: self._placed(key._replace(state=ThreadState.STALLED), one, stacks)
+            for key, one in those.items()
+        }
+        key = min(those, key=lambda key: _rank(those[key], placed[key].user))
+        return {placed[key]: Count(1, took_ns)}
 
     def _placed(self, key: SampleKey, one: Asleep, stacks: StackTable) -> SampleKey:
-        kernel = [
-            begin + offset
-            for function, offset in one.kernel
-            if (begin := stacks.stand_in(function))
-        ]
+        kernel = [begin + offset for function, offset in one.kernel if (begin := stacks.stand_in(function))]
         packed = struct.pack(f"<{len(kernel)}Q", *kernel)
         below = _put(RawStack(packed, _KERNEL_END, b"", 0, 0), stacks) if kernel else 0
         epoch = one.target.mapped.maps.epoch
-        user = _put(one.user, stacks)
+        user = _put(one.user, stacks, key.image if one.user.python else 0)
+        if one.user.python and (language := one.target.language) is not None:
+            language.resolve([(user, stacks.get(user).python)])  # which costs nothing if that was done before
         return wait_key(key.state, key.image, key.tid, user, below, 0, epoch, awaits=one.awaits)
 
 
@@ -175,14 +182,18 @@ class _Remembered:
         return self._got[dso]
 
 
-def _rank(one: Asleep) -> tuple[bool, bool, bool]:
-    """The lowest is who is waited for: not who waits for a thread itself, nor for something to do."""
-    kind = one.kind
-    return kind.is_for_threads, kind.is_outside, one.tid != one.target.process.pid
+def _rank(one: Asleep, user: int) -> tuple[bool, bool, bool, bool]:
+    """The lowest is who is waited for: not who waits for a thread itself, of all for its end, nor for something to do.
+    ``user``: its stack."""
+    kind, language = one.kind, one.target.language
+    awaits_end = one.awaits_end or (language is not None and language.awaits_end(user))
+    return awaits_end, kind.is_for_threads, kind.is_outside, one.tid != one.target.process.pid
 
 
-def _put(stack: RawStack, stacks: StackTable) -> int:
-    hashed = hashlib.blake2b(bytes([stack.end]) + stack.native, digest_size=8).digest()
+def _put(stack: RawStack, stacks: StackTable, image: int = 0) -> int:
+    """``image``: that of frames of a language, whose addresses mean nothing elsewhere."""
+    ends = struct.pack("<HHQ", stack.end, stack.python_end, image)
+    hashed = hashlib.blake2b(ends + stack.native + stack.python, digest_size=8).digest()
     digest = int.from_bytes(hashed, "little") or 1
     if digest not in stacks:
         stacks.put(digest, stack)
@@ -205,9 +216,28 @@ def _look_at(target: Target, tid: int, tables: Tables) -> Asleep | None:
             awaits = awaited(target.process.pid, words, lambda address, size: os.pread(fd, size, address))
         finally:
             os.close(fd)
+        if (language := target.language) is not None and language.is_open:
+            python, end = language.asleep(_own_number(folder, tid))
+            user = user._replace(python=python, python_end=end)
         if Path(folder, "syscall").read_text() == before:
-            return Asleep(target, tid, user, kernel, awaits)
+            return Asleep(target, tid, user, kernel, awaits, _awaits_end(folder, words))
     return None
+
+
+def _awaits_end(folder: str, words: list[str]) -> bool:
+    """Whether a system call is glibc's wait for the end of a thread: until the word that has its number is cleared, by
+    the kernel, which tells all processes that share it."""
+    if words[0] != _FUTEX or len(words) < 4:
+        return False
+    operation, value = int(words[2], 16), int(words[3], 16)
+    is_wait = operation & _FUTEX_OPERATION in _FUTEX_WAITS and not operation & _FUTEX_PRIVATE
+    return is_wait and value > 0 and os.path.exists(f"{os.path.dirname(folder)}/{value & 0xFFFFFFFF}")
+
+
+def _own_number(folder: str, tid: int) -> int:
+    """The thread's in its own PID namespace."""
+    found = _OWN_NUMBER.search(Path(folder, "status").read_text(errors="replace"))
+    return int(found[1]) if found else tid
 
 
 def _kernel_frames(folder: str) -> Iterable[tuple[Frame, int]]:

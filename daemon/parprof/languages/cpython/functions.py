@@ -89,7 +89,8 @@ class PythonStacks:
         """Frames whose code object could not be read any more."""
         self.mismatched: set[int] = set()
         """Stacks whose activations of the interpreter loop were not those of the Python frames."""
-        self._memory = ImageMemory(pid)
+        self.memory = ImageMemory(pid)
+        """Of the image, while it is open."""
         self._sent: dict[tuple[int, int], SentCode] = {}
         """What the kernel sent of functions that no stack was resolved with yet."""
         self._functions: dict[tuple[int, int], _Function] = {}
@@ -103,7 +104,7 @@ class PythonStacks:
         for sent in functions:
             if len(self._sent) >= _MAX_FUNCTIONS:
                 del self._sent[next(iter(self._sent))]
-            self._sent[sent.address, _tag(sent.code, self.python.layout)] = sent
+            self._sent[sent.address, code_tag(sent.code, self.python.layout)] = sent
 
     def resolve(self, stacks: Iterable[tuple[int, tuple[CodeAt, ...]]]) -> None:
         """Look up the functions of (hash, frames) that came just now."""
@@ -130,11 +131,11 @@ class PythonStacks:
         known, sent = self._functions.get(key), self._sent.pop(key, None)
         made = self._made(key, sent.code, SentObjects(sent, self.python.layout)) if sent else None
         if made is None or made.is_cut:
-            raw = self._memory.read(key[0], CODE_SIZE)
+            raw = self.memory.read(key[0], CODE_SIZE)
             if self._is_of(key, raw):
                 if made is None and known is not None and known.identity == self._identity(raw):
                     return known
-                made = self._made(key, raw, self._memory) or made
+                made = self._made(key, raw, self.memory) or made
         if made is None:
             return known  # it is gone; what it was is still the best guess
         if len(self._functions) >= _MAX_FUNCTIONS and key not in self._functions:
@@ -147,7 +148,7 @@ class PythonStacks:
         layout = self.python.layout
         if not raw or struct.unpack_from("<Q", raw, layout.type)[0] != self.python.code_type:
             return False
-        return _tag(raw, layout) == key[1]
+        return code_tag(raw, layout) == key[1]
 
     def _identity(self, raw: bytes) -> bytes:
         layout = self.python.layout
@@ -184,14 +185,14 @@ class PythonStacks:
     @property
     def is_open(self) -> bool:
         """Whether `close` is still to be called."""
-        return self._memory.is_open
+        return self.memory.is_open
 
     def close(self) -> None:
         """Close the process's memory; what was resolved stays."""
-        self._memory.close()
+        self.memory.close()
 
 
-def _tag(code: bytes, layout: Layout) -> int:
+def code_tag(code: bytes, layout: Layout) -> int:
     """Of a code object what frames have of it beside the address: `CodeAt.tag`, as ``read_tag`` in bpf/python.bpf.c."""
     (lines,), (file,) = (struct.unpack_from("<Q", code, at) for at in (layout.lines, layout.file))
     return int(lines >> 4 ^ (file >> 4) * _TAG_FACTOR) & 0xFFFFFFFF

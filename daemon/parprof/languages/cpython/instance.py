@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
 from parprof.languages import Instance, SavedLanguage
+from parprof.languages.cpython.asleep import awaits_end, frames_asleep
 from parprof.languages.cpython.functions import PythonStacks
 from parprof.languages.cpython.merge import python_merge
 from parprof.model import StackMerge
@@ -36,6 +37,14 @@ class CPythonInstance(Instance):
     def resolve(self, stacks: Iterable[tuple[int, tuple[CodeAt, ...]]]) -> None:
         """Look up the functions of stacks that came just now."""
         self.stacks.resolve(stacks)
+
+    def asleep(self, tid: int) -> tuple[bytes, int]:
+        """The frames of a thread that sleeps."""
+        return frames_asleep(self.stacks.python, self.stacks.memory, tid)
+
+    def awaits_end(self, digest: int) -> bool:
+        """Whether the thread of a stack that was resolved waits for the end of another."""
+        return awaits_end(self.stacks.stack(digest) or ())
 
     def merge(self, digest: int, stack: Stack) -> StackMerge | None:
         """How to merge one stack; None when it has no Python frames that were resolved."""

@@ -14,7 +14,7 @@ from parprof.values import dataclass
 NOT_THERE = 0xFFFF
 EVERY_FRAME, ENTRY_FLAG, ENTRY_OWNER = 0, 1, 2
 """Which frames begin a C activation of the interpreter loop (``enum python_entry``)."""
-_OWNED_BY_C_STACK = 3
+OWNED_BY_C_STACK = 3
 _MAX_OFFSET = 1 << 15
 CODE_SIZE = 160
 """Bytes of a code object that hold all that is read of it: CODE_BYTES of the programs."""
@@ -26,7 +26,8 @@ DEBUG_OFFSETS_SIZE = 584
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Offsets in bytes; all but those of a code object's type and first line are in ``struct interpreter``."""
+    """Offsets in bytes; all but those of a code object's type and first line, and of lists of threads, are in
+    ``struct interpreter``."""
 
     minor: int
     tss_key: int
@@ -54,6 +55,13 @@ class Layout:
     ascii_size: int
     """Bytes of a string object before the text, when that is ASCII; others have ``wide_size``."""
     wide_size: int
+    interpreters: int
+    """In ``_PyRuntime``: the first of all interpreters."""
+    threads: int
+    """In the state of an interpreter: the first of its threads; and the next interpreter."""
+    next_interpreter: int = 0
+    next_thread: int = 8
+    """In the state of a thread."""
     type: int = 8
     """In every object."""
     thread_interpreter: int = 16
@@ -74,16 +82,19 @@ _V39 = Layout(
     minor=9, tss_key=584, current=568, thread_id=176, thread_frame=24, cframe=NOT_THERE, previous=24, code=32,
     instruction=104, frame_size=112, entry=0, entry_kind=EVERY_FRAME, code_start=0, first_line=40, name=112,
     file=104, lines=120, gil=352, interpreter_gil=0, ascii_size=48, wide_size=72,
+    interpreters=32, threads=8,
 )  # fmt: skip
 _V311 = Layout(
     minor=11, tss_key=592, current=576, thread_id=152, thread_frame=56, cframe=8, previous=48, code=32,
     instruction=56, frame_size=80, entry=68, entry_kind=ENTRY_FLAG, code_start=184, first_line=72, name=128,
     file=112, lines=136, gil=360, interpreter_gil=0, ascii_size=48, wide_size=72,
+    interpreters=40, threads=16,
 )  # fmt: skip
 _V312 = Layout(
     minor=12, tss_key=1544, current=0, thread_id=136, thread_frame=56, cframe=0, previous=8, code=0,
     instruction=56, frame_size=80, entry=70, entry_kind=ENTRY_OWNER, code_start=192, first_line=68, name=128,
     file=112, lines=136, gil=0, interpreter_gil=384, ascii_size=40, wide_size=56,
+    interpreters=40, threads=72,
 )  # fmt: skip
 LAYOUTS = {
     9: _V39,
@@ -99,6 +110,9 @@ LAYOUTS = {
         cframe=NOT_THERE,
         code_start=200,
         interpreter_gil=16,
+        interpreters=632,
+        threads=7344,
+        next_interpreter=7264,
     ),
 }
 
@@ -124,7 +138,8 @@ def debug_layout(base: Layout, raw: bytes) -> Layout | None:
     words = struct.unpack(f"<{DEBUG_OFFSETS_SIZE // 8}Q", raw[:DEBUG_OFFSETS_SIZE])
     own_gil, thread, frame, code = words[14], words[19:28], words[28:34], words[34:44]
     size_bytes, text = words[64:67], words[67:71]
-    used = (own_gil, *thread[:6], *frame, *code, words[45], *size_bytes, *text)
+    lists = words[5], words[8], words[9]
+    used = (own_gil, *lists, *thread[:6], *frame, *code, words[45], *size_bytes, *text)
     if any(value > _MAX_OFFSET for value in used) or code[4] - code[1] not in _FROM_FILE_TO_LINES:
         return None
     in_code = code[1], code[3], code[4], code[5], words[45]
@@ -133,6 +148,10 @@ def debug_layout(base: Layout, raw: bytes) -> Layout | None:
     return replace(
         base,
         interpreter_gil=own_gil,
+        interpreters=lists[0],
+        next_interpreter=lists[1],
+        threads=lists[2],
+        next_thread=thread[2],
         thread_interpreter=thread[3],
         thread_frame=thread[4],
         thread_id=thread[5],
@@ -156,7 +175,7 @@ def debug_layout(base: Layout, raw: bytes) -> Layout | None:
     )
 
 
-_FOR_PYTHON = ("minor", "first_line", "type")
+_FOR_PYTHON = ("minor", "first_line", "type", "interpreters", "threads", "next_interpreter", "next_thread")
 """Fields of a layout that the programs need not know."""
 
 
@@ -171,5 +190,5 @@ def kernel_facts(layout: Layout, runtime: int, thread_slots: int) -> dict[str, i
         "current": runtime + layout.current if layout.current else 0,
         "gil": runtime + layout.gil if layout.gil else 0,
         "thread_slots": thread_slots,
-        "entry_value": _OWNED_BY_C_STACK,
+        "entry_value": OWNED_BY_C_STACK,
     }
