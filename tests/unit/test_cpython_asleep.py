@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parprof.kernel.stacks import PYTHON_ENDS
-from parprof.languages.cpython.asleep import awaits_end, frames_asleep
+from parprof.languages.cpython.asleep import Sleeping, awaits_end
 from parprof.languages.cpython.layouts import LAYOUTS
 from parprof.languages.cpython.memory import Objects
 from parprof.languages.cpython.process import CPython
@@ -43,7 +43,7 @@ class Wild(Objects):
 def test_any_memory(minor: int, choices: bytes) -> None:
     python = CPython(LAYOUTS[minor], 0x1000, 0, (), frozenset(), 0)
     memory = Wild(choices)
-    words, end = frames_asleep(python, memory, TID)
+    words, end = Sleeping(python, memory).frames(TID)
     assert len(words) % 16 == 0 and len(words) <= 16 * 256 and PYTHON_ENDS[end]
     assert memory.reads < 2_000_000
 

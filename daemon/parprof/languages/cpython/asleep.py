@@ -6,8 +6,11 @@ nothing comes from there. What is found is in the same form, and what the functi
 
 from __future__ import annotations
 
+import math
 import struct
+import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from parprof.kernel.stacks import PYTHON_ENDS, PYTHON_ENTRY
 from parprof.languages.cpython.functions import PythonFrame, code_tag
@@ -25,6 +28,7 @@ from parprof.languages.cpython.process import CPython
 _MAX_FRAMES = 256
 """As MAX_PYTHON_FRAMES."""
 _MAX_INTERPRETERS, _MAX_THREADS = 64, 1 << 12
+_FRESH_SECONDS = 0.1
 _THREAD_IDS = (0x2D0, 0x30)
 """Where glibc, and musl, keep the kernel's number of a thread, behind what `pthread_self` returns."""
 _ENDS = frozenset(("join", "_join", "_shutdown", "_wait_for_tstate_lock"))
@@ -34,19 +38,41 @@ _COMPLETE, _UNREADABLE, _TOO_DEEP, _NO_STATE = map(
 )
 
 
-def frames_asleep(python: CPython, memory: Objects, tid: int) -> tuple[bytes, int]:
-    """The frames of a thread, innermost first, and how their walk ended: as in `parprof.kernel.stacks.RawStack`.
+class Sleeping:
+    """Threads of one process image that sleep."""
 
-    ``tid``: as in the process's own PID namespace. With subinterpreters a thread has several states: the first one that
-    has frames is taken.
-    """
-    found = b"", _NO_STATE
-    for state in _states(python, memory):
-        if _is_of(_word(memory, state + python.layout.thread_id), memory, tid):
-            found = _walked(python, memory, state)
+    def __init__(self, python: CPython, memory: Objects) -> None:
+        """Nothing is read yet."""
+        self._python = python
+        self._memory = memory
+        self._states: dict[int, list[int]] = {}
+        """By the thread's number: with subinterpreters it has several."""
+        self._read_s = -math.inf
+
+    def frames(self, tid: int) -> tuple[bytes, int]:
+        """The frames of a thread, innermost first, and how their walk ended: as in `parprof.kernel.stacks.RawStack`.
+
+        ``tid``: as in the process's own PID namespace. Of several states the first one that has frames is taken.
+        """
+        now_s = time.monotonic()
+        if now_s - self._read_s > _FRESH_SECONDS:  # one look serves all threads that are asked for in a row
+            self._states = self._read()
+            self._read_s = now_s
+        found = b"", _NO_STATE
+        for state in self._states.get(tid, ()):
+            found = _walked(self._python, self._memory, state)
             if found[0]:
                 break
-    return found
+        return found
+
+    def _read(self) -> dict[int, list[int]]:
+        out: dict[int, list[int]] = {}
+        for state in islice(_states(self._python, self._memory), _MAX_THREADS):
+            pthread = _word(self._memory, state + self._python.layout.thread_id)
+            for at in _THREAD_IDS:
+                if raw := self._memory.read(pthread + at, 4):
+                    out.setdefault(int.from_bytes(raw, "little"), []).append(state)
+        return out
 
 
 def awaits_end(frames: Iterable[PythonFrame]) -> bool:
@@ -80,11 +106,6 @@ def _list(memory: Objects, at: int, following: int, most: int) -> Iterator[int]:
             return
         yield at
         at = _word(memory, at + following)
-
-
-def _is_of(pthread: int, memory: Objects, tid: int) -> bool:
-    places = (memory.read(pthread + at, 4) for at in _THREAD_IDS)
-    return any(int.from_bytes(raw, "little") == tid for raw in places if raw)
 
 
 def _walked(python: CPython, memory: Objects, state: int) -> tuple[bytes, int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from parprof.kernel.stacks import CodeAt, SentCode, Stack
 from parprof.languages import Instance, SavedLanguage
-from parprof.languages.cpython.asleep import awaits_end, frames_asleep
+from parprof.languages.cpython.asleep import Sleeping, awaits_end
 from parprof.languages.cpython.functions import PythonStacks
 from parprof.languages.cpython.merge import python_merge
 from parprof.model import StackMerge
@@ -21,6 +21,7 @@ class CPythonInstance(Instance):
     def __init__(self, stacks: PythonStacks) -> None:
         """``stacks``: of the process image."""
         self.stacks = stacks
+        self._sleeping = Sleeping(stacks.python, stacks.memory)
 
     def kernel_facts(self) -> Mapping[str, int]:
         """What the programs in the kernel must know."""
@@ -40,7 +41,7 @@ class CPythonInstance(Instance):
 
     def asleep(self, tid: int) -> tuple[bytes, int]:
         """The frames of a thread that sleeps."""
-        return frames_asleep(self.stacks.python, self.stacks.memory, tid)
+        return self._sleeping.frames(tid)
 
     def awaits_end(self, digest: int) -> bool:
         """Whether the thread of a stack that was resolved waits for the end of another."""
