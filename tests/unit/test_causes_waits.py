@@ -648,6 +648,53 @@ def test_routines_that_work_one_at_a_time_do_so_on_a_busy_machine_too(
     assert ("sync.(*Mutex).Lock" in causes[0].what) == (kind is Kind.LOCK)
 
 
+def routine(names: str, alone: int, beside: int) -> list[PathSample]:
+    """What routines of Go's do, on whichever of two threads: ms of work alone, and beside others."""
+    rows = [row(f"runtime.goexit.abi0; {names}", alone // 2, 1, tid) for tid in (1, 2)]
+    return rows + [row(f"runtime.goexit.abi0; {names}", beside // 2, 2, tid) for tid in (1, 2)]
+
+
+SPARE = row("runtime.mcall; runtime.futex.abi0; [waits: condition]", tid=2, wait=500)
+"""A thread without a routine."""
+
+
+@pytest.mark.parametrize(("alone", "beside"), [(600, 400), (880, 120)])
+def test_a_routine_that_others_send_to_is_in_their_way(alone: int, beside: int) -> None:
+    """Go: producers make their next piece beside it, then wait to send it; no thread sleeps for that."""
+    (cause,) = found(*routine("consume", alone, beside), *routine("produce", 0, beside), SPARE)
+    assert first([cause]) == (Kind.SERIAL, "consume")
+    told = f"one routine at a time works here, {alone // 10} % of that time alone"
+    assert cause.what.startswith(told)
+
+
+def test_what_routines_do_one_at_a_time_is_told_below_what_all_of_them_do() -> None:
+    """Go: a pool's routines take a mutex in one function, for most of the time; a helper does the work there, and a
+    little of what they do without it."""
+    (cause,) = found(*routine("worker; add; sum", 600, 100), *routine("worker; sum", 0, 100), SPARE)
+    assert first([cause]) == (Kind.SERIAL, "add")
+
+
+def test_unequal_routines_are_in_nobodys_way() -> None:
+    """Go: both do the same, one of them five times as much; the threads have equal shares."""
+    rows = [*routine("part", 800, 400), SPARE]
+    (cause,) = found(*rows)
+    assert first([cause]) == (Kind.IMBALANCE, "part")
+    assert ":1" not in cause.what
+
+
+def test_what_ran_at_another_time_was_no_routines_company() -> None:
+    """The same behind a phase in which all cores are busy: at that time nothing else ran beside the unequal ones."""
+    before, after = routine("solve", 0, 1200), [*routine("part", 800, 400), SPARE]
+    rows = [*before, *after]
+    numbers = range(len(before)), range(len(before), len(rows))
+    intervals = [
+        Interval(at, at + 1.0, rows={number: rows[number].metrics for number in those})
+        for at, those in enumerate(numbers)
+    ]
+    (cause,) = causes_of(rows, CORES, "none", intervals=intervals)
+    assert first([cause]) == (Kind.IMBALANCE, "part")
+
+
 def test_pools_processes_are_not_told_to_be_processes() -> None:
     """multiprocessing.Pool: the parent makes and pickles what the others work on. Its own idle threads want the GIL."""
     rows = [row("main; score", 600, 1, 1, pid=7), row("main; score", 200, 2, 1, pid=7)]

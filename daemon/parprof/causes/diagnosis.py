@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 
+from parprof.causes.routines import Routines
 from parprof.causes.sites import LossSite
 from parprof.metrics import Metrics
 from parprof.model import Frame, PathSample
@@ -70,6 +71,8 @@ class Setting:
     """Core time that others had, or a quota withheld, in all of the run; infinite: not known."""
     is_stripped: bool = False
     """Nothing of the program itself has a name."""
+    routines: Routines | None = None
+    """Where a language's own scheduler runs routines on the threads: what ran beside what."""
 
     @property
     def is_openmp(self) -> bool:

@@ -16,6 +16,7 @@ from parprof.causes.barriers import is_barrier
 from parprof.causes.gil import NOTHING, Beside, beside
 from parprof.causes.ownership import Owner, Ownership, lacks_names, partly_named, script_folders
 from parprof.causes.routes import Route, RouteFinder, RouteStep
+from parprof.causes.routines import Routines, runs_routines
 from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
 from parprof.metrics import WAIT, Metrics, add_to
@@ -179,13 +180,18 @@ class Evidence:
         """Whether any code of an interpreter was seen."""
         self.is_stripped = False
         """Whether nothing of the program itself has a name."""
+        self.routines: Routines | None = None
+        """Where a language's own scheduler runs routines on the threads: what ran beside what."""
         self.functions: dict[Procedure, float] = defaultdict(float)
         """Work by function, itself and what it calls."""
         rows, self.is_stripped = _rows(samples, cores)
         found = beside(samples, [row.function for row in rows], intervals)
         for number, others in found.items():
             rows[number] = rows[number]._replace(beside=others)
-        self._grow(_with_beginnings(rows))
+        rows = _with_beginnings(rows)
+        if any(runs_routines(path) for path in {id(one.path): one.path for one in samples}.values()):
+            self.routines = Routines(rows, cores, intervals)
+        self._grow(rows)
         for place in reversed(list(self.root.walk())):  # callees before their callers
             place.regions_ns += place.all.in_region_ns
             if place.parent is not None:

@@ -134,6 +134,9 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     metrics = site.tally.metrics
     is_one = is_mostly_one(site, setting)
     if not is_one and goes_through_threads(site, setting):
+        by_itself = alone(metrics, setting.cores)
+        if setting.routines is not None and by_itself < ALONE:
+            return _routine_in_the_way(by_itself)
         turns = f"one thread at a time works, {len(workers(site.tally))} of them in turn: {others}"
         remedy = (
             "run it in parallel, or beside other work; if routines wait for a lock here, hold it for shorter"
@@ -176,6 +179,16 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     what = f"the loop at {loop}" if loop else "it"
     remedy = f"run {what} in parallel" + (" (parallel for)" if setting.is_openmp and loop else "")
     return Diagnosis(Kind.SERIAL, f"one thread works, {others}", f"{remedy}, or beside other work")
+
+
+def _routine_in_the_way(by_itself: float) -> Diagnosis:
+    """``by_itself``: how much of its time nothing else works."""
+    return Diagnosis(
+        Kind.SERIAL,
+        f"one routine at a time works here, {100 * by_itself:.0f} % of that time alone: others wait for it, or have "
+        "nothing else to do",
+        "have several routines do it, or make it cheaper; if others wait for a lock here, hold it for shorter",
+    )
 
 
 def _one_task_at_a_time(site: LossSite, setting: Setting, others: str) -> Diagnosis | None:
@@ -225,6 +238,8 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     if site.region is None and is_single(site.tally, setting.cores):
         return None
     tally = site.tally
+    if setting.routines is not None and site.region is None:
+        return _unequal_routines(alone(tally.metrics, setting.cores))
     if site.region is not None and is_single(tally, setting.cores):
         if queue_of(site):
             return None
@@ -246,6 +261,15 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     elif setting.is_openmp:
         remedy = "try schedule(dynamic) or schedule(guided)"
     return Diagnosis(Kind.IMBALANCE, f"{who} have unequal shares of the work{shown}", remedy)
+
+
+def _unequal_routines(by_itself: float) -> Diagnosis:
+    """Which thread has a routine is chance: how much each did tells nothing."""
+    return Diagnosis(
+        Kind.IMBALANCE,
+        f"several routines work here, but {100 * by_itself:.0f} % of the time one alone: unequal pieces, or too few",
+        "pieces of equal size, or smaller ones that are fetched by whoever is free",
+    )
 
 
 def _unequal_pieces(site: LossSite, setting: Setting) -> Diagnosis | None:

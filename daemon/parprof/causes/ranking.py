@@ -157,6 +157,7 @@ def causes_of(
         program,
         withheld_s,
         evidence.is_stripped,
+        evidence.routines,
     )
     is_serial = program_is_serial(evidence.root.all, cores)
     rank = waiting_rank(evidence, setting) if is_sampled and is_one_rank(evidence, setting) else None

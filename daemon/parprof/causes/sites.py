@@ -186,6 +186,8 @@ class SiteSearch:
         """The callees to go on with; none where the place is a site."""
         if not kids or place.parent is None or self._is_uneven(place) or self._has_regions_below(place):
             return kids
+        if in_the_way := self._in_the_way(place, kids):
+            return in_the_way
         mine = lost_ns(place.all.metrics)
         if len(kids) == 1:
             return kids if self._stands_for(kids[0], place, region, mine) else []
@@ -195,6 +197,18 @@ class SiteSearch:
         mine -= sum(place.own.prepares.values())  # an import at the top of a script is yet another thing
         apart = [kid for kid in kids if not self._is_shared(kid)]
         return kids if together >= _MOST * mine and len(apart) == len(kids) else []
+
+    def _in_the_way(self, place: Place, kids: list[Place]) -> list[Place]:
+        """Of what several routines run, the one callee in which there is one at a time: it keeps them waiting."""
+        if self._evidence.routines is None or self._is_one_at_a_time(place):
+            return []
+        mine = lost_ns(place.all.metrics)
+        most = [kid for kid in kids if lost_ns(kid.all.metrics) >= _MOST * mine]
+        return [kid for kid in most if kid.procedure.is_loop or self._is_one_at_a_time(kid)]
+
+    def _is_one_at_a_time(self, place: Place) -> bool:
+        routines = self._evidence.routines
+        return routines is not None and routines.is_one_at_a_time(place.procedure)
 
     def _dominant(self, place: Place, kids: list[Place], mine: float) -> list[Place]:
         """In what takes turns, or one thread does alone, the one callee that threads are alone in."""
@@ -206,6 +220,8 @@ class SiteSearch:
         """Whether an only callee says more than its caller."""
         least = _MOST if place.procedure.is_loop or region is not None else _MORE
         if lost_ns(kid.all.metrics) < least * mine or self._is_shared(kid) or self._is_detail(kid, place):
+            return False
+        if self._is_one_at_a_time(place) and not self._is_one_at_a_time(kid):  # a helper of others, too
             return False
         if (
             kid.procedure.is_loop

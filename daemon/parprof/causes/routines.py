@@ -1,0 +1,115 @@
+"""Routines that a language's own scheduler runs on threads (Go): whether a place is one routine's at a time.
+
+Which thread has a routine is chance, and no thread sleeps for one that waits: neither how threads share the work nor
+how they wait tells anything. But what ran beside a place can be told apart from the place itself. Where one routine at
+a time is in it, whatever runs beside it is elsewhere, and at each instant with two threads at work it has one of them
+at most: then others have at least as much company as it has. Routines that do the same, unequal pieces of it, say,
+are each other's company.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from parprof.cct.tree import Procedure
+from parprof.metrics import STOLEN, Metrics
+from parprof.model import Frame, Interval
+
+_SCHEDULER = re.compile(
+    r"runtime\.(?:goexit|mcall|mstart|schedule|findRunnable|findrunnable|sysmon)(?:\.abi0|\d)?"
+)
+"""Functions of Go's, one of which is on the stack of every thread of such a program."""
+_WINDOW = 200
+"""Samples, at least, of which it is looked how they were beside each other: of fewer chance would tell."""
+_ITS_OWN = 0.3
+"""Of a place's company: with so much of it that no other place's work can be, several routines are there at once."""
+
+
+class _Route(Protocol):
+    @property
+    def length(self) -> int: ...
+
+    def procedure(self, at: int) -> Procedure: ...
+
+
+class _Row(Protocol):
+    @property
+    def metrics(self) -> Metrics: ...
+
+    @property
+    def route(self) -> _Route: ...
+
+
+def runs_routines(frames: Iterable[Frame]) -> bool:
+    """Whether threads run routines of Go's."""
+    return any(_SCHEDULER.fullmatch(frame.name) for frame in frames)
+
+
+class Routines:
+    """What ran beside what in such a program."""
+
+    def __init__(self, rows: Sequence[_Row], cores: int, intervals: Sequence[Interval]) -> None:
+        """``rows``: all samples, by number. ``cores``: n. ``intervals``: what of each was when, if known."""
+        self._cores = cores
+        self._rows = rows
+        self._windows = _windows(rows, intervals)
+        self._known: dict[Procedure, bool] = {}
+
+    def is_one_at_a_time(self, procedure: Procedure) -> bool:
+        """Whether one routine at a time is in a procedure, or what it calls, as far as anybody can see."""
+        known = self._known.get(procedure)
+        if known is None:
+            inside = {number for number, row in enumerate(self._rows) if _is_through(row.route, procedure)}
+            known = self._known[procedure] = self._is_one(inside)
+        return known
+
+    def _is_one(self, inside: set[int]) -> bool:
+        weighed = its_own = 0.0
+        for window in self._windows:
+            mine = others = idle = 0.0
+            for number, metrics in window.items():
+                at_work = self._at_work(metrics)
+                beside = metrics.work_ns * (at_work - 1)
+                if number in inside:  # one of them has at_work - 1 others, each of which has as many
+                    mine += beside * (at_work - 1)
+                    idle += metrics.idleness_ns + metrics[STOLEN]
+                else:  # who waits for a core counts as at work, and has no samples
+                    others += beside + metrics.ready_ns
+            # where no core was idle, or nothing ran beside it, there is nothing to tell of why cores were
+            if weight := min(mine, idle):
+                weighed += weight
+                its_own += weight * max(mine - others, 0.0) / mine
+        return its_own <= _ITS_OWN * weighed
+
+    def _at_work(self, metrics: Metrics) -> float:
+        """How many threads worked, on average, while this did."""
+        work = metrics.work_ns
+        idle = metrics.idleness_ns + metrics[STOLEN]
+        return max(self._cores * work / (work + idle), 1.0) if work else 1.0
+
+
+def _is_through(route: _Route, procedure: Procedure) -> bool:
+    return any(route.procedure(at) == procedure for at in range(route.length))
+
+
+def _windows(rows: Sequence[_Row], intervals: Sequence[Interval]) -> list[Mapping[int, Metrics]]:
+    """Pieces of time with enough samples each; one, if it is not known when what was."""
+    out: list[Mapping[int, Metrics]] = []
+    window: dict[int, Metrics] = {}
+    samples = 0.0
+    for interval in intervals:
+        for number, metrics in interval.rows.items():
+            known = window.get(number)
+            if known is None:
+                window[number] = metrics.copy()
+            else:
+                known.add(metrics)
+            samples += metrics.samples
+        if samples >= _WINDOW:
+            out.append(window)
+            window, samples = {}, 0.0
+    if window:
+        out.append(window)
+    return out or [dict(enumerate(row.metrics for row in rows))]
