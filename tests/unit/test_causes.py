@@ -250,6 +250,12 @@ def test_text_that_a_library_has_run_is_no_program() -> None:
     assert Ownership([]).of(made) is Owner.PROGRAM  # python -c
 
 
+@pytest.mark.parametrize("file", ["<dynamic-code>", "<ipython-input-3-0f1e>"])
+def test_functions_that_were_sent_to_another_process_are_the_programs(file: str) -> None:
+    """What cloudpickle sends by value (dask, ray, joblib, Spark), and cells."""
+    assert Ownership(["/home/me"]).of(Frame("merge_all", file, 8, 1, "python")) is Owner.PROGRAM
+
+
 @pytest.mark.parametrize(
     ("folders", "owner"),
     [
@@ -433,6 +439,17 @@ def test_without_numbers_of_threads() -> None:
         ("erts_schedule", "/usr/lib/erlang/erts-13/bin/beam.smp", "", Owner.SYSTEM),
         ("main", "/usr/lib/R/bin/exec/R", "", Owner.SYSTEM),
         ("Rf_eval", "/usr/lib/R/lib/libR.so", "", Owner.SYSTEM),
+        ("caml_call_gc", "/home/u/x", "", Owner.SYSTEM),
+        ("camlStdlib__List__iter_261", "/home/u/x", "", Owner.SYSTEM),
+        ("camlSolver__step_81", "/home/u/x", "", Owner.PROGRAM),
+        ("CTHREADS_$$_THREADMAIN$POINTER$$POINTER", "/home/u/x", "", Owner.SYSTEM),
+        ("fpc_setlength_dynarr", "/home/u/x", "", Owner.SYSTEM),
+        ("P$SOLVE_$$_STEP", "/home/u/x", "/home/u/solve.pas", Owner.PROGRAM),
+        ("mono-sgen+0x23d260", "/usr/bin/mono-sgen", "", Owner.SYSTEM),
+        ("mono_jit_exec", "libmonosgen-2.0.so.1", "", Owner.SYSTEM),
+        ("System.Threading.Tasks.Task:Execute ()", "[anon]", "", Owner.SYSTEM),
+        ("(wrapper managed-to-native) System.Threading.Monitor:Exit (object)", "[anon]", "", Owner.SYSTEM),
+        ("Solver:Step (int)", "[anon]", "", Owner.PROGRAM),
         ("[anon]", "[anon]", "", Owner.SYSTEM),
         ("_dl_start", "/lib64/ld-linux-x86-64.so.2", "", Owner.SYSTEM),
     ],
@@ -642,6 +659,17 @@ def test_threads_of_an_interpreter_with_a_lock_of_its_own() -> None:
     assert cause.what.startswith("one thread at a time works, 3 of them in turn") and "GVL" in cause.what
     assert "Ractors" in cause.remedy
     assert _of("/srv/crunch", (7, 150, 1), (7, 150, 1), (7, 150, 1)) == []
+
+
+@pytest.mark.parametrize(("program", "pids"), [("ruby3.1", (7, 7)), ("php8.2", (7, 8))])
+def test_threads_of_an_interpreter_that_work_beside_each_other(program: str, pids: tuple[int, int]) -> None:
+    """Ractors, each with a lock of its own, and processes that a script forked; each is alone for most of its time."""
+    one, other = pids
+    (cause,) = _of(program, (one, 200, 1), (one, 80, CORES), (other, 150, 1), (other, 80, CORES))
+    assert (cause.kind, cause.function) == (Kind.IMBALANCE, "")
+    who = "2 processes" if other > one else "4 threads"
+    assert cause.what.startswith(f"{who} work in code of {program} itself")
+    assert "GVL" not in cause.what and "one alone" in cause.what
 
 
 def test_threads_of_an_interpreter_without_one() -> None:

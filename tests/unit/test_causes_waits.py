@@ -648,6 +648,20 @@ def test_routines_that_work_one_at_a_time_do_so_on_a_busy_machine_too(
     assert ("sync.(*Mutex).Lock" in causes[0].what) == (kind is Kind.LOCK)
 
 
+@pytest.mark.parametrize(
+    ("call", "kind"), [("pthread_mutex_lock", Kind.LOCK), ("pthread_join", Kind.STARVED)]
+)
+def test_more_threads_than_cores_that_wait_for_a_lock_do_so_though_two_are_awake(
+    call: str, kind: Kind
+) -> None:
+    """Mono: of four threads that fight for a monitor one looks again before it sleeps, beside who has it."""
+    place = f"{THREAD}; insert"
+    rows = [row(place, count, n, tid) for tid in range(1, 5) for count, n in ((100, 1), (110, 2))]
+    rows += [row(f"{place}; {call}; [waits: lock]", tid=tid, wait=400) for tid in range(1, 5)]
+    (cause,) = found(*balanced("main; solve", 100), *rows)
+    assert cause.kind is kind
+
+
 def routine(names: str, alone: int, beside: int) -> list[PathSample]:
     """What routines of Go's do, on whichever of two threads: ms of work alone, and beside others."""
     rows = [row(f"runtime.goexit.abi0; {names}", alone // 2, 1, tid) for tid in (1, 2)]
