@@ -681,6 +681,16 @@ def test_a_routine_that_others_send_to_is_in_their_way(alone: int, beside: int) 
     assert cause.what.startswith(told)
 
 
+def test_threads_that_run_processes_of_erlangs_are_in_no_process() -> None:
+    """Its schedulers' creation is seen: what they run is as a rule what somebody created for it."""
+    rows = [row(f"{THREAD}; server", works, n, tid) for tid in (1, 2) for works, n in ((300, 1), (150, 2))]
+    rows += [row(f"{THREAD}; client", 150, 2, tid) for tid in (1, 2)]
+    rows += [row(f"{THREAD}; erts_schedule; [waits: condition]", tid=tid, wait=300) for tid in (1, 2)]
+    (cause,) = found(*rows)
+    assert first([cause]) == (Kind.SERIAL, "server")
+    assert cause.what.startswith("one routine at a time works here, 67 % of that time alone")
+
+
 def test_what_routines_do_one_at_a_time_is_told_below_what_all_of_them_do() -> None:
     """Go: a pool's routines take a mutex in one function, for most of the time; a helper does the work there, and a
     little of what they do without it."""

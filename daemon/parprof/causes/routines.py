@@ -1,4 +1,5 @@
-"""Routines that a language's own scheduler runs on threads (Go): whether a place is one routine's at a time.
+"""Routines that a language's own scheduler runs on threads (Go's, Erlang's processes): whether a place is one's at a
+time.
 
 Which thread has a routine is chance, and no thread sleeps for one that waits: neither how threads share the work nor
 how they wait tells anything. But what ran beside a place can be told apart from the place itself. Where one routine at
@@ -18,9 +19,10 @@ from parprof.metrics import STOLEN, Metrics
 from parprof.model import Frame, Interval
 
 _SCHEDULER = re.compile(
-    r"runtime\.(?:goexit|mcall|mstart|schedule|findRunnable|findrunnable|sysmon)(?:\.abi0|\d)?"
+    r"erts_schedule|runtime\.(?:goexit|mcall|mstart|schedule|findRunnable|findrunnable|sysmon)(?:\.abi0|\d)?"
 )
-"""Functions of Go's, one of which is on the stack of every thread of such a program."""
+"""Functions of Go's and of Erlang's, one of which is on the stack of a thread of such a program, at least while it has
+nothing to do."""
 _WINDOW = 200
 """Samples, at least, of which it is looked how they were beside each other: of fewer chance would tell."""
 _ITS_OWN = 0.3
@@ -43,7 +45,7 @@ class _Row(Protocol):
 
 
 def runs_routines(frames: Iterable[Frame]) -> bool:
-    """Whether threads run routines of Go's."""
+    """Whether threads run routines of Go's, or processes of Erlang's."""
     return any(_SCHEDULER.fullmatch(frame.name) for frame in frames)
 
 

@@ -173,7 +173,8 @@ class SiteSearch:
         pending: list[tuple[Place, Place | None]] = [(self._evidence.root, None)]
         while pending:
             place, region = pending.pop()
-            if place.all.in_region_ns >= 0.3 * place.all.metrics.work_ns > 0:
+            is_region = place.all.in_region_ns >= 0.3 * place.all.metrics.work_ns > 0
+            if is_region and self._evidence.routines is None:  # a thread that runs routines is none's
                 region = place
             kids = [kid for kid in place.children.values() if lost_ns(kid.all.metrics) >= self._floor_ns]
             followed = self._followed(place, region, kids)
