@@ -662,6 +662,16 @@ def test_more_threads_than_cores_that_wait_for_a_lock_do_so_though_two_are_awake
     assert cause.kind is kind
 
 
+def test_a_function_that_loses_in_two_ways_has_two_causes() -> None:
+    """Threads are started and joined one by one; later two have unequal shares of the same work."""
+    rows = [row("main; one_by_one; pthread_create; score", 12, 1, tid) for tid in range(101, 141)]
+    rows.append(row("main; one_by_one; pthread_join; [waits: thread]", tid=7, wait=480))
+    rows += [row("main; share; pthread_create; score", 100, 2, tid) for tid in (2, 3)]
+    rows += [row("main; share; pthread_create; score", 400, 1, 3)]
+    rows.append(row("main; share; pthread_join; [waits: thread]", tid=7, wait=500))
+    assert named(found(*rows)) == {("one_by_one", Kind.SERIAL), ("score", Kind.IMBALANCE)}
+
+
 def routine(names: str, alone: int, beside: int) -> list[PathSample]:
     """What routines of Go's do, on whichever of two threads: ms of work alone, and beside others."""
     rows = [row(f"runtime.goexit.abi0; {names}", alone // 2, 1, tid) for tid in (1, 2)]

@@ -9,7 +9,7 @@ together.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from parprof.causes.evidence import Evidence, Place, Tally
@@ -138,6 +138,21 @@ class LossSite:
         return lost_ns(self.tally.metrics)
 
 
+def together(sites: Sequence[LossSite]) -> LossSite:
+    """Those of one function as one."""
+    first = max(sites, key=lambda site: site.lost_ns)
+    tally = Tally()
+    for site in sites:
+        tally.merge(site.tally)
+    return replace(
+        first,
+        tally=tally,
+        is_mixed=any(site.is_mixed for site in sites) or len({site.region is None for site in sites}) > 1,
+        region=next((site.region for site in sites if site.region is not None), None),
+        lines=frozenset().union(*(site.lines for site in sites)),
+    )
+
+
 class SiteSearch:
     """Finds the sites of one program."""
 
@@ -147,26 +162,11 @@ class SiteSearch:
         total = evidence.root.all.metrics
         self._floor_ns = max(_FLOOR_SHARE * effort_ns(total), 1.0)
 
-    def sites(self) -> list[LossSite]:
-        """All of them; those of one function are put together, but for parts that lose in different ways."""
-        found: dict[tuple[Procedure, str], LossSite] = {}
-        largest: dict[tuple[Procedure, str], float] = {}
+    def sites(self) -> list[list[LossSite]]:
+        """All of them, those of one function together, but for parts of it that lose in different ways."""
+        found: dict[tuple[Procedure, str], list[LossSite]] = {}
         for site in self._search():
-            key = site.function.procedure, site.part
-            known = found.get(key)
-            if known is None:
-                tally = Tally()
-                tally.merge(site.tally)
-                found[key] = replace(site, tally=tally)
-                largest[key] = site.lost_ns
-                continue
-            if site.lost_ns > largest[key]:
-                largest[key] = site.lost_ns
-                known.place, known.whole = site.place, site.whole
-            known.is_mixed |= (known.region is None) != (site.region is None)
-            known.region = known.region or site.region
-            known.lines |= site.lines
-            known.tally.merge(site.tally)
+            found.setdefault((site.function.procedure, site.part), []).append(site)
         return list(found.values())
 
     def _search(self) -> Iterator[LossSite]:
