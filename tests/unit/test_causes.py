@@ -810,6 +810,24 @@ def test_a_program_without_names_is_told_by_its_libraries() -> None:
     assert cause.function == "sim+0x12f0"
 
 
+def test_a_program_without_names_is_that_beside_one_with_names_in_the_same_job() -> None:
+    """A script that runs a compressor of the distribution and a program of one's own."""
+    rows = [_of_stripped(400, CORES, tid, "Sim::run", "Pair::compute") for tid in range(1, 5)]
+    rows.append(_of_stripped(300, 1, 1, "Sim::run", "Output::write"))
+    own = row("main solve", 20, CORES, pid=8)
+    (cause,) = found(*rows, replace(own, path=(*own.path, Frame("dgemm", module="libblas.so.3"))))
+    assert cause.function == "Output::write"
+
+
+def test_what_a_library_does_not_export_is_told_by_what_it_exports() -> None:
+    """xz: all is in lzma_code, and below that nothing of liblzma has a name."""
+    inside = [f"libsim.so.0+0x{at}" for at in ("b080", "9aa0", "15f30")]
+    rows = [_of_stripped(400, CORES, tid, "Sim::run", "libsim.so.0+0x10") for tid in range(1, 5)]
+    rows.append(_of_stripped(300, 1, 1, "Sim::write", *inside))
+    (cause,) = found(*rows)
+    assert cause.function == "Sim::write"
+
+
 def _exporting(count: int, n_working: float, tid: int, *names: str, physical: int = 0) -> PathSample:
     """A program that is stripped but for what it exports, as a database server with plug-ins. ``physical``: so many of
     the innermost functions are on the stack of a thread that another one created."""

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from parprof.causes.barriers import is_barrier
 from parprof.causes.gil import NOTHING, Beside, beside
-from parprof.causes.ownership import Owner, Ownership, lacks_names, partly_named, script_folders
+from parprof.causes.ownership import Owner, Ownership, nameless_files, partly_named, script_folders
 from parprof.causes.routes import Route, RouteFinder, RouteStep
 from parprof.causes.routines import Routines, runs_routines
 from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
 from parprof.metrics import WAIT, Metrics, add_to
-from parprof.model import Interval, PathSample
+from parprof.model import Frame, Interval, PathSample
 from parprof.values import dataclass
 
 ThreadLabel = tuple[int, int, str]
@@ -251,8 +251,11 @@ def _rows(samples: Sequence[PathSample], cores: int) -> tuple[list[SampleRoute],
     """
     frames = [frame for path in {id(one.path): one.path for one in samples}.values() for frame in path]
     ownership = Ownership(script_folders(frames))
-    shows = lacks_names(frames, ownership)
-    named = partly_named(frames, ownership)
+    shows = nameless_files(_by_process(samples), ownership)
+    is_stripped = bool(shows) and all(
+        frame.module in shows for frame in frames if ownership.of(frame) is Owner.PROGRAM
+    )
+    named = partly_named(frames, ownership, shows_libraries=bool(shows))
     samples = with_sleepers(samples, cores, ownership)
     rows = _rows_by(RouteFinder(ownership, shows_libraries=shows, partly_named=named), samples)
     whole = sum(row.metrics.work_ns for row in rows)
@@ -260,7 +263,15 @@ def _rows(samples: Sequence[PathSample], cores: int) -> tuple[list[SampleRoute],
     if of_libraries > _MOST_WORK * whole:
         finder = RouteFinder(ownership, joins_libraries=True, shows_libraries=shows, partly_named=named)
         rows = _rows_by(finder, samples)
-    return rows, shows
+    return rows, is_stripped
+
+
+def _by_process(samples: Sequence[PathSample]) -> dict[int, list[Frame]]:
+    paths = {(one.origin.pid, id(one.path)): one.path for one in samples}
+    out: dict[int, list[Frame]] = defaultdict(list)
+    for (pid, _), path in paths.items():
+        out[pid] += path
+    return out
 
 
 def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleRoute]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 
 from parprof.files.dso import ANONYMOUS
@@ -107,10 +107,21 @@ def script_folders(frames: Iterable[Frame]) -> frozenset[str] | None:
     return frozenset(map(os.path.dirname, own))
 
 
-def lacks_names(frames: Iterable[Frame], ownership: Ownership) -> bool:
-    """Whether the program's own files have no symbols, so that nothing of it has a name but ``main``."""
-    own = [frame for frame in frames if not frame.is_loop and ownership.of(frame) is Owner.PROGRAM]
-    return bool(own) and all(is_of_stripped(frame.name, frame.file) for frame in own)
+def nameless_files(by_process: Mapping[int, Iterable[Frame]], ownership: Ownership) -> frozenset[str]:
+    """The own files without symbols of programs of which nothing has a name but ``main``. A plug-in of a program that
+    has names is none of these, nor is a program that has some, beside one of the same job that has none.
+
+    ``by_process``: by PID, what was seen to run there.
+    """
+    files: set[str] = set()
+    named: set[str] = set()
+    for frames in by_process.values():
+        own = [frame for frame in frames if not frame.is_loop and ownership.of(frame) is Owner.PROGRAM]
+        modules = {frame.module for frame in own}
+        files |= modules
+        if not all(is_of_stripped(frame.name, frame.file) for frame in own):
+            named |= modules
+    return frozenset(files - named)
 
 
 def is_of_stripped(name: str, file: str) -> bool:
@@ -118,18 +129,29 @@ def is_of_stripped(name: str, file: str) -> bool:
     return bool(_NAMELESS.fullmatch(name)) or (name == "main" and not file)
 
 
-def partly_named(frames: Iterable[Frame], ownership: Ownership) -> frozenset[str]:
+def partly_named(
+    frames: Iterable[Frame], ownership: Ownership, *, shows_libraries: bool = False
+) -> frozenset[str]:
     """The program's own files that are stripped but for what they export, which is a good part of their functions, as
-    of programs that have plug-ins: there a function without a name is best told by its caller that has one."""
+    of programs that have plug-ins: there a function without a name is best told by its caller that has one.
+
+    ``shows_libraries``: so it is in libraries, however few functions they export.
+    """
     named: dict[str, set[str]] = {}
     nameless: dict[str, set[str]] = {}
+    libraries: set[str] = set()
     for frame in frames:
-        if frame.is_loop or frame.name == "main" or ownership.of(frame) is not Owner.PROGRAM:
+        owner = ownership.of(frame)
+        if shows_libraries and owner is Owner.LIBRARY and not frame.is_loop:
+            libraries.add(frame.module)
+        elif frame.is_loop or frame.name == "main" or owner is not Owner.PROGRAM:
             continue
         found = nameless if is_of_stripped(frame.name, frame.file) else named
         found.setdefault(frame.module, set()).add(frame.name)
     return frozenset(
-        module for module, names in nameless.items() if len(named.get(module, ())) >= _MANY_NAMED * len(names)
+        module
+        for module, names in nameless.items()
+        if len(named.get(module, ())) >= _MANY_NAMED * len(names) or module in libraries
     )
 
 

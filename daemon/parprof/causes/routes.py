@@ -175,14 +175,14 @@ class RouteFinder:
         ownership: Ownership,
         *,
         joins_libraries: bool = False,
-        shows_libraries: bool = False,
+        shows_libraries: Collection[str] = (),
         partly_named: Collection[str] = (),
     ) -> None:
         """Know no frames yet; ``ownership`` says whose they are.
 
         ``joins_libraries``: what libraries do in threads of their own is the creators' work. ``shows_libraries``:
-        routes of the program's go on through them. ``partly_named``: files in which functions without a name are parts
-        of those that call them and have one.
+        files, the routes of whose programs go on through libraries. ``partly_named``: files in which functions without
+        a name are parts of those that call them and have one.
         """
         self._partly_named = partly_named
         self._book = FrameBook(ownership)
@@ -203,7 +203,9 @@ class RouteFinder:
             created = max(at for at, fact in enumerate(facts) if fact in book.creations)
             if not self._joins_libraries and _is_of_library(owners[created + 1 :]):
                 return Route(book, innermost=path[-1].name, is_rooted=False, is_of_library=True)
-        farthest = Owner.LIBRARY if self._shows_libraries else nearest
+        farthest = nearest
+        if self._shows_libraries and self._is_of_nameless(facts, owners):
+            farthest = Owner.LIBRARY
         own = [at for at, owner in enumerate(owners) if owner <= farthest]
         called = own[-1] + 1
         begins = created + 1 if created >= 0 else _shared_from(path, physical)
@@ -231,6 +233,13 @@ class RouteFinder:
             is_rooted=not path[0].name.startswith("["),
             is_script=is_script,
             prepares=prepared(path, called) if is_script else "",
+        )
+
+    def _is_of_nameless(self, facts: list[FrameFacts], owners: list[Owner]) -> bool:
+        files = self._shows_libraries
+        return all(
+            owner is not Owner.PROGRAM or fact.is_loop or fact.frame.module in files
+            for fact, owner in zip(facts, owners, strict=True)
         )
 
     def _without_nameless(self, own: list[int], facts: list[FrameFacts], begins: int) -> list[int]:
