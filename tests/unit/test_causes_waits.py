@@ -701,6 +701,17 @@ def test_threads_that_run_processes_of_erlangs_are_in_no_process() -> None:
     assert cause.what.startswith("one routine at a time works here, 67 % of that time alone")
 
 
+@pytest.mark.parametrize(("runtime", "kind"), [("onetbb", Kind.SERIAL), ("none", Kind.IMBALANCE)])
+def test_a_serial_stage_of_a_flow_graph_is_no_imbalance(runtime: str, kind: Kind) -> None:
+    """oneTBB: whichever thread is free has the stage that lets one in; it is beside the other stage for some time.
+    Threads that a program starts itself have their shares of a function for good."""
+    rows = [row("main; std::task; write_out", works, n, 1) for works, n in ((300, 1), (100, 2))]
+    rows += [row("main; std::task; write_out", works, n, 2) for works, n in ((100, 1), (120, 2))]
+    rows += [row("main; std::task; decode", 110, 2, tid) for tid in (1, 2)]
+    (cause,) = found(*rows, runtime=runtime)
+    assert first([cause]) == (kind, "write_out")
+
+
 def test_what_routines_do_one_at_a_time_is_told_below_what_all_of_them_do() -> None:
     """Go: a pool's routines take a mutex in one function, for most of the time; a helper does the work there, and a
     little of what they do without it."""

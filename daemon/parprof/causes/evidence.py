@@ -13,10 +13,10 @@ from dataclasses import field, replace
 from typing import NamedTuple
 
 from parprof.causes.barriers import is_barrier
+from parprof.causes.company import Company, runs_routines
 from parprof.causes.gil import NOTHING, Beside, beside
 from parprof.causes.ownership import Owner, Ownership, nameless_files, partly_named, script_folders
 from parprof.causes.routes import Route, RouteFinder, RouteStep
-from parprof.causes.routines import Routines, runs_routines
 from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
 from parprof.metrics import WAIT, Metrics, add_to
@@ -180,8 +180,6 @@ class Evidence:
         """Whether any code of an interpreter was seen."""
         self.is_stripped = False
         """Whether nothing of the program itself has a name."""
-        self.routines: Routines | None = None
-        """Where a language's own scheduler runs routines on the threads: what ran beside what."""
         self.functions: dict[Procedure, float] = defaultdict(float)
         """Work by function, itself and what it calls."""
         rows, self.is_stripped = _rows(samples, cores)
@@ -189,8 +187,9 @@ class Evidence:
         for number, others in found.items():
             rows[number] = rows[number]._replace(beside=others)
         rows = _with_beginnings(rows)
-        if any(runs_routines(path) for path in {id(one.path): one.path for one in samples}.values()):
-            self.routines = Routines(rows, cores, intervals)
+        paths = {id(one.path): one.path for one in samples}.values()
+        self.company = Company(rows, cores, intervals, hides_threads=any(map(runs_routines, paths)))
+        """What ran beside what."""
         self._grow(rows)
         for place in reversed(list(self.root.walk())):  # callees before their callers
             place.regions_ns += place.all.in_region_ns

@@ -16,6 +16,7 @@ from parprof.causes.machine import machine, too_many_threads
 from parprof.causes.processes import busiest_process, lone_process, lone_rank
 from parprof.causes.shares import (
     MOSTLY,
+    comes_one_at_a_time,
     goes_through_threads,
     imbalance_ratio,
     is_mostly_one,
@@ -135,8 +136,8 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     is_one = is_mostly_one(site, setting)
     if not is_one and goes_through_threads(site, setting):
         by_itself = alone(metrics, setting.cores)
-        if setting.routines is not None and by_itself < ALONE:
-            return _routine_in_the_way(by_itself)
+        if setting.hides_threads and by_itself < ALONE:
+            return _one_in_the_way("routine", by_itself)
         turns = f"one thread at a time works, {len(workers(site.tally))} of them in turn: {others}"
         remedy = (
             "run it in parallel, or beside other work; if routines wait for a lock here, hold it for shorter"
@@ -181,13 +182,13 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     return Diagnosis(Kind.SERIAL, f"one thread works, {others}", f"{remedy}, or beside other work")
 
 
-def _routine_in_the_way(by_itself: float) -> Diagnosis:
+def _one_in_the_way(who: str, by_itself: float) -> Diagnosis:
     """``by_itself``: how much of its time nothing else works."""
     return Diagnosis(
         Kind.SERIAL,
-        f"one routine at a time works here, {100 * by_itself:.0f} % of that time alone: others wait for it, or have "
+        f"one {who} at a time works here, {100 * by_itself:.0f} % of that time alone: others wait for it, or have "
         "nothing else to do",
-        "have several routines do it, or make it cheaper; if others wait for a lock here, hold it for shorter",
+        f"have several {who}s do it, or make it cheaper; if others wait for a lock here, hold it for shorter",
     )
 
 
@@ -238,7 +239,7 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     if site.region is None and is_single(site.tally, setting.cores):
         return None
     tally = site.tally
-    if setting.routines is not None and site.region is None:
+    if setting.hides_threads:
         return _unequal_routines(alone(tally.metrics, setting.cores))
     if site.region is not None and is_single(tally, setting.cores):
         if queue_of(site):
@@ -247,6 +248,8 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
         if knows_threads(tally) and is_single(tally, setting.cores):
             return None
     shown = ""
+    if setting.has_tasks and comes_one_at_a_time(site, setting):
+        return _one_in_the_way("thread", alone(tally.metrics, setting.cores))
     if knows_threads(tally):
         ratio = imbalance_ratio(tally, setting.cores)
         if ratio < 1.2:

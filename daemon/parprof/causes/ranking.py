@@ -160,7 +160,7 @@ def causes_of(
         program,
         withheld_s,
         evidence.is_stripped,
-        evidence.routines,
+        evidence.company,
     )
     is_serial = program_is_serial(evidence.root.all, cores)
     rank = waiting_rank(evidence, setting) if is_sampled and is_one_rank(evidence, setting) else None
@@ -196,6 +196,8 @@ def _judged(sites: Sequence[LossSite], setting: Setting) -> list[tuple[LossSite,
     """What the sites of one function are: one thing, but where it is called in ways that lose each for another reason,
     as by threads that are started one by one, and by others that have unequal shares."""
     whole = together(sites)
+    if len(sites) == 1:
+        return [(whole, diagnose(whole, setting))]
     large = [site for site in sites if site.lost_ns >= _LARGE_PART * whole.lost_ns and _is_sampled(site)]
     kinds: dict[tuple[Kind, bool], list[LossSite]] = {}
     for site in large:

@@ -1,11 +1,11 @@
-"""Routines that a language's own scheduler runs on threads (Go's, Erlang's processes): whether a place is one's at a
-time.
+"""What runs beside what: whether a place is one thread's, or routine's, at a time, whichever it is.
 
-Which thread has a routine is chance, and no thread sleeps for one that waits: neither how threads share the work nor
-how they wait tells anything. But what ran beside a place can be told apart from the place itself. Where one routine at
-a time is in it, whatever runs beside it is elsewhere, and at each instant with two threads at work it has one of them
-at most: then others have at least as much company as it has. Routines that do the same, unequal pieces of it, say,
-are each other's company.
+It is needed where which thread has a piece of work is chance: where a language's own scheduler runs routines on the
+threads (Go's; Erlang's processes), and none of them sleeps for one that waits, or a runtime hands out tasks (oneTBB).
+How threads share the work, and how they wait, then tell nothing. But what ran beside a place can be told apart from the
+place itself. Where one at a time is in it, whatever runs beside it is elsewhere, and at each instant with two threads at
+work it has one of them at most: then others have at least as much company as it has. Routines that do the same, unequal
+pieces of it, say, are each other's company.
 """
 
 from __future__ import annotations
@@ -49,23 +49,34 @@ def runs_routines(frames: Iterable[Frame]) -> bool:
     return any(_SCHEDULER.fullmatch(frame.name) for frame in frames)
 
 
-class Routines:
-    """What ran beside what in such a program."""
+class Company:
+    """What ran beside what in a program."""
 
-    def __init__(self, rows: Sequence[_Row], cores: int, intervals: Sequence[Interval]) -> None:
+    def __init__(
+        self, rows: Sequence[_Row], cores: int, intervals: Sequence[Interval], *, hides_threads: bool
+    ) -> None:
         """``rows``: all samples, by number. ``cores``: n. ``intervals``: what of each was when, if known."""
+        self.hides_threads = hides_threads
+        """Whether a language's own scheduler runs routines on the threads, so that these tell nothing."""
         self._cores = cores
         self._rows = rows
-        self._windows = _windows(rows, intervals)
+        self._intervals = intervals
+        self._windows: list[Mapping[int, Metrics]] = []
         self._known: dict[Procedure, bool] = {}
 
     def is_one_at_a_time(self, procedure: Procedure) -> bool:
-        """Whether one routine at a time is in a procedure, or what it calls, as far as anybody can see."""
+        """Whether one thread, or routine, at a time is in a procedure or what it calls, as far as anybody can see."""
         known = self._known.get(procedure)
         if known is None:
-            inside = {number for number, row in enumerate(self._rows) if _is_through(row.route, procedure)}
-            known = self._known[procedure] = self._is_one(inside)
+            self._windows = self._windows or _windows(self._rows, self._intervals)
+            known = self._known[procedure] = self._is_one(self._inside(procedure))
         return known
+
+    def _inside(self, procedure: Procedure) -> set[int]:
+        """The numbers of the rows that go through it; most share their routes."""
+        routes = {id(row.route): row.route for row in self._rows}
+        through = {key for key, route in routes.items() if _is_through(route, procedure)}
+        return {number for number, row in enumerate(self._rows) if id(row.route) in through}
 
     def _is_one(self, inside: set[int]) -> bool:
         weighed = its_own = 0.0
