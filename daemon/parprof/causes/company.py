@@ -3,9 +3,9 @@
 It is needed where which thread has a piece of work is chance: where a language's own scheduler runs routines on the
 threads (Go's; Erlang's processes), and none of them sleeps for one that waits, or a runtime hands out tasks (oneTBB).
 How threads share the work, and how they wait, then tell nothing. But what ran beside a place can be told apart from the
-place itself. Where one at a time is in it, whatever runs beside it is elsewhere, and at each instant with two threads at
-work it has one of them at most: then others have at least as much company as it has. Routines that do the same, unequal
-pieces of it, say, are each other's company.
+place itself. Where one at a time is in it, whatever runs beside it is elsewhere, and at each instant with two threads
+at work it has one of them at most: then others have at least as much company as it has. Routines that do the same,
+unequal pieces of it, say, are each other's company.
 """
 
 from __future__ import annotations
