@@ -662,6 +662,22 @@ def test_more_threads_than_cores_that_wait_for_a_lock_do_so_though_two_are_awake
     assert cause.kind is kind
 
 
+@pytest.mark.parametrize(("work", "function"), [(300, "fetch"), (4, "next_item")])
+@pytest.mark.parametrize("pids", [(8,), (8, 9)])
+def test_who_reads_for_others_in_another_process_is_waited_for(
+    pids: Sequence[int], work: int, function: str
+) -> None:
+    """A loader's processes sleep, or read, for each item, and who takes the items waits for a pipe; not so for a
+    process that does nothing else."""
+    rows = [row("main; step", 300, 1, 7, pid=7)]
+    rows.append(row("main; next_item; read; [waits: pipe]", tid=7, pid=7, wait=900, stall=800))
+    for pid in pids:
+        rows.append(row("main; worker; augment", work // len(pids), 1, pid, pid=pid))
+        rows.append(row("main; worker; fetch; usleep; [waits: sleep]", tid=pid, pid=pid, wait=420))
+    stalls = [cause for cause in found(*rows) if cause.kind is Kind.STALL]
+    assert [cause.function for cause in stalls] == [function]
+
+
 def test_a_function_that_loses_in_two_ways_has_two_causes() -> None:
     """Threads are started and joined one by one; later two have unequal shares of the same work."""
     rows = [row("main; one_by_one; pthread_create; score", 12, 1, tid) for tid in range(101, 141)]
