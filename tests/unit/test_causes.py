@@ -22,6 +22,7 @@ from parprof.causes import Cause, Kind, causes_of, find_causes, routes
 from parprof.causes.evidence import Evidence
 from parprof.causes.ownership import Owner, Ownership
 from parprof.causes.ranking import interval_percent
+from parprof.causes.routes import RouteFinder
 from parprof.exporters.answer import headline, sentence
 from parprof.files.dso import ANONYMOUS
 from parprof.metrics import IDLENESS, STALL, STOLEN, WAIT, Metrics
@@ -862,6 +863,21 @@ def test_what_a_thread_does_is_no_part_of_who_created_it() -> None:
     rows.append(replace(inlined, path=(*inlined.path, leaf), physical=physical))
     (cause, *_) = found(*rows)
     assert cause.function == "db+0x1a3f0" and "StartWorkers" in cause.path
+
+
+@pytest.mark.parametrize("inlined", [(), ("introsort",), ("introsort", "less")])
+def test_a_threads_function_is_where_it_begins_whatever_was_inlined_at_its_leaf(
+    inlined: Sequence[str],
+) -> None:
+    """Inlined functions of a library are folded on the logical path, and have their caller's address on the stack."""
+    worker = Frame("worker", "a.cc", 7, 5, "x", address=0x1000)
+    part = replace(worker, name="part", start_line=3, inlined=True)
+    leaf = Frame("std::sort", "stl.h", 9, 9, "x", address=0x2000)
+    path = (*(Frame(name, "a.cc", 1, 1, "x") for name in ("main", "start")), worker, part, leaf)
+    stack = Frame("start_thread", module="libc.so.6"), worker, part, leaf
+    stack += tuple(replace(leaf, name=name, address=0x2001 + at) for at, name in enumerate(inlined))
+    route = RouteFinder(Ownership()).find(path, stack)
+    assert [route.step(at).procedure.name for at in range(route.region + 1)] == ["main", "start", "worker"]
 
 
 def test_where_hardly_any_function_has_a_name_addresses_tell_more() -> None:

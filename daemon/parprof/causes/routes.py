@@ -208,10 +208,11 @@ class RouteFinder:
             farthest = Owner.LIBRARY
         own = [at for at, owner in enumerate(owners) if owner <= farthest]
         called = own[-1] + 1
-        begins = created + 1 if created >= 0 else _shared_from(path, physical)
+        begins = created + 1
+        if created < 0 and (begins := _root_of_thread(path, physical)) < 0:
+            begins = _shared_from(path, physical)
         if self._partly_named:
-            root = _root_of_thread(path, physical)
-            own = self._without_nameless(own, facts, root if root >= 0 else begins)
+            own = self._without_nameless(own, facts, begins)
         numbers = [facts[at].number for at in own]
         spans = array("q", [own[at] for at in _without_recursion(numbers)])
         if begins < 0 and is_of_thread and _is_whole_thread([path[at].name for at in (0, own[0])]):
@@ -300,7 +301,7 @@ def _shared_from(path: Path, physical: Path) -> int:
     """Where on a logical path the piece of parallel work begins that its thread runs; -1: it is in none.
 
     From there to the leaf both paths agree: before it are the thread's plumbing on one, on the other the code that
-    created the work.
+    created the work. It is asked where the thread's first function is not known, as in the first thread.
     """
     if not physical:
         return -1
@@ -317,13 +318,14 @@ def _shared_from(path: Path, physical: Path) -> int:
 def _root_of_thread(path: Path, physical: Path) -> int:
     """Where on a logical call path its thread's first function is; -1: that is where it begins.
 
-    Their leaves may differ: what was inlined there is folded on the logical path.
+    Their leaves may differ: what was inlined there is folded on the logical path. Functions that were inlined into the
+    thread's have its address, and another name.
     """
     if not physical or not path or _is_same(path[0], physical[0]):
         return -1
     for theirs in physical[:_PLUMBING]:
         for at in range(len(path) - 1, 0, -1):
-            if _is_same(path[at], theirs):
+            if _is_same(path[at], theirs) and path[at].name == theirs.name:
                 return at
     return -1
 
