@@ -188,7 +188,8 @@ class Evidence:
             rows[number] = rows[number]._replace(beside=others)
         rows = _with_beginnings(rows)
         paths = {id(one.path): one.path for one in samples}.values()
-        self.company = Company(rows, cores, intervals, hides_threads=any(map(runs_routines, paths)))
+        frames = {id(frame): frame for path in paths for frame in path}.values()
+        self.company = Company(rows, cores, intervals, hides_threads=runs_routines(frames))
         """What ran beside what."""
         self._grow(rows)
         for place in reversed(list(self.root.walk())):  # callees before their callers
