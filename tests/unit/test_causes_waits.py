@@ -728,6 +728,18 @@ def test_a_serial_stage_of_a_flow_graph_is_no_imbalance(runtime: str, kind: Kind
     assert first([cause]) == (kind, "write_out")
 
 
+def test_a_program_of_gos_in_the_same_job_hides_no_other_ones_threads() -> None:
+    """A script that runs a tool of Go's, then a program whose two threads have unequal shares."""
+    rows = [*routine("fetch", 100, 200), SPARE]
+    rows += [
+        row("main; pthread_create; part", works, n, tid, pid=9)
+        for tid, works, n in ((1, 150, 2), (2, 150, 2), (2, 400, 1))
+    ]
+    causes = [cause for cause in found(*rows) if cause.function == "part"]
+    assert [cause.kind for cause in causes] == [Kind.IMBALANCE]
+    assert "3.7:1" in causes[0].what
+
+
 def test_what_routines_do_one_at_a_time_is_told_below_what_all_of_them_do() -> None:
     """Go: a pool's routines take a mutex in one function, for most of the time; a helper does the work there, and a
     little of what they do without it."""

@@ -11,7 +11,7 @@ unequal pieces of it, say, are each other's company.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from parprof.cct.tree import Procedure
@@ -53,16 +53,31 @@ class Company:
     """What ran beside what in a program."""
 
     def __init__(
-        self, rows: Sequence[_Row], cores: int, intervals: Sequence[Interval], *, hides_threads: bool
+        self,
+        rows: Sequence[_Row],
+        cores: int,
+        intervals: Sequence[Interval],
+        schedulers: Collection[int] = (),
     ) -> None:
-        """``rows``: all samples, by number. ``cores``: n. ``intervals``: what of each was when, if known."""
-        self.hides_threads = hides_threads
-        """Whether a language's own scheduler runs routines on the threads, so that these tell nothing."""
+        """``rows``: all samples, by number. ``cores``: n. ``intervals``: what of each was when, if known.
+        ``schedulers``: the processes in which a language's own scheduler runs routines on the threads."""
+        self._schedulers = schedulers
         self._cores = cores
         self._rows = rows
         self._intervals = intervals
         self._windows: list[Mapping[int, Metrics]] = []
         self._known: dict[Procedure, bool] = {}
+
+    def hides_threads(self, threads: Mapping[tuple[int, int, str], Metrics]) -> bool:
+        """Whether most of what these did was done in processes of a language with a scheduler of its own: which of
+        their threads did it tells nothing then. ``threads``: by process, number and name."""
+        if not self._schedulers:
+            return False
+        whole = sum(metrics.work_ns for metrics in threads.values())
+        theirs = sum(metrics.work_ns for (pid, _, _), metrics in threads.items() if pid in self._schedulers)
+        if not whole:  # they only sleep here
+            return any(pid in self._schedulers for pid, _, _ in threads)
+        return theirs > 0.5 * whole
 
     def is_one_at_a_time(self, procedure: Procedure) -> bool:
         """Whether one thread, or routine, at a time is in a procedure or what it calls, as far as anybody can see."""

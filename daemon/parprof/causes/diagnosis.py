@@ -80,11 +80,6 @@ class Setting:
         return bool(_OPENMP.match(self.runtime))
 
     @property
-    def hides_threads(self) -> bool:
-        """Whether a language's own scheduler runs routines on the threads, so that these tell nothing."""
-        return self.company is not None and self.company.hides_threads
-
-    @property
     def has_tasks(self) -> bool:
         """Whether a runtime hands out tasks to whichever thread is free: how threads share a place is chance, too."""
         return "onetbb" in self.runtime

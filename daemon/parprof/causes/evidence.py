@@ -8,7 +8,7 @@ first one. Everything is iterative: paths may be thousands deep.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from typing import NamedTuple
 
@@ -187,9 +187,8 @@ class Evidence:
         for number, others in found.items():
             rows[number] = rows[number]._replace(beside=others)
         rows = _with_beginnings(rows)
-        paths = {id(one.path): one.path for one in samples}.values()
-        frames = {id(frame): frame for path in paths for frame in path}.values()
-        self.company = Company(rows, cores, intervals, hides_threads=runs_routines(frames))
+        schedulers = {pid for pid, frames in _by_process(samples).items() if runs_routines(frames)}
+        self.company = Company(rows, cores, intervals, schedulers)
         """What ran beside what."""
         self._grow(rows)
         for place in reversed(list(self.root.walk())):  # callees before their callers
@@ -266,12 +265,13 @@ def _rows(samples: Sequence[PathSample], cores: int) -> tuple[list[SampleRoute],
     return rows, is_stripped
 
 
-def _by_process(samples: Sequence[PathSample]) -> dict[int, list[Frame]]:
+def _by_process(samples: Sequence[PathSample]) -> dict[int, Collection[Frame]]:
+    """What was seen to run in each process, each frame once."""
     paths = {(one.origin.pid, id(one.path)): one.path for one in samples}
-    out: dict[int, list[Frame]] = defaultdict(list)
+    out: dict[int, dict[int, Frame]] = defaultdict(dict)
     for (pid, _), path in paths.items():
-        out[pid] += path
-    return out
+        out[pid].update(zip(map(id, path), path, strict=True))
+    return {pid: frames.values() for pid, frames in out.items()}
 
 
 def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleRoute]:

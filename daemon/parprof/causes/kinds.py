@@ -18,6 +18,7 @@ from parprof.causes.shares import (
     MOSTLY,
     comes_one_at_a_time,
     goes_through_threads,
+    hides_threads,
     imbalance_ratio,
     is_mostly_one,
     many_processes,
@@ -136,7 +137,7 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     is_one = is_mostly_one(site, setting)
     if not is_one and goes_through_threads(site, setting):
         by_itself = alone(metrics, setting.cores)
-        if setting.hides_threads and by_itself < ALONE:
+        if by_itself < ALONE and hides_threads(site.tally, setting):
             return _one_in_the_way("routine", by_itself)
         turns = f"one thread at a time works, {len(workers(site.tally))} of them in turn: {others}"
         remedy = (
@@ -239,7 +240,7 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     if site.region is None and is_single(site.tally, setting.cores):
         return None
     tally = site.tally
-    if setting.hides_threads:
+    if hides_threads(tally, setting):
         return _unequal_routines(alone(tally.metrics, setting.cores))
     if site.region is not None and is_single(tally, setting.cores):
         if queue_of(site):

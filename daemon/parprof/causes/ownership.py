@@ -116,8 +116,7 @@ def nameless_files(by_process: Mapping[int, Iterable[Frame]], ownership: Ownersh
     files: set[str] = set()
     named: set[str] = set()
     for frames in by_process.values():
-        different = {id(frame): frame for frame in frames}.values()
-        own = [frame for frame in different if not frame.is_loop and ownership.of(frame) is Owner.PROGRAM]
+        own = [frame for frame in frames if not frame.is_loop and ownership.of(frame) is Owner.PROGRAM]
         modules = {frame.module for frame in own}
         files |= modules
         if not all(is_of_stripped(frame.name, frame.file) for frame in own):

@@ -40,13 +40,18 @@ def one_at_a_time(site: LossSite, setting: Setting) -> bool:
     return alone(site.tally.metrics, setting.cores) >= 0.6 and all_alone(site.tally, setting.cores)
 
 
+def hides_threads(tally: Tally, setting: Setting) -> bool:
+    """Whether a language's own scheduler runs routines on the threads that did this, so that these tell nothing."""
+    return setting.company is not None and setting.company.hides_threads(tally.threads)
+
+
 def goes_through_threads(site: LossSite, setting: Setting) -> bool:
     """Whether it is one piece of work at a time that goes from thread to thread, as routines do in languages with a
     scheduler of their own (Go): several threads work here, one at a time, and none sleeps here or in its callers."""
     if site.region is not None or not setting.total[WAIT] or many_processes(site.tally) > 1:
         return False
     tally = site.tally
-    if setting.hides_threads:
+    if hides_threads(tally, setting):
         return comes_one_at_a_time(site, setting)
     if is_single(tally, setting.cores) or alone(tally.metrics, setting.cores) < 0.6:
         return False
@@ -67,7 +72,9 @@ def comes_one_at_a_time(site: LossSite, setting: Setting) -> bool:
         or many_processes(site.tally) > 1
     ):
         return False
-    if is_single(site.tally, setting.cores) and (by_itself >= ALONE or not setting.hides_threads):
+    if is_single(site.tally, setting.cores) and (
+        by_itself >= ALONE or not hides_threads(site.tally, setting)
+    ):
         return False
     return setting.company.is_one_at_a_time(site.place.procedure)
 
@@ -77,7 +84,7 @@ def is_mostly_one(site: LossSite, setting: Setting) -> bool:
     tally = site.tally
     if site.region is not None or not knows_threads(tally) or is_single(tally, setting.cores):
         return False
-    if setting.hides_threads:  # who has a routine is chance
+    if hides_threads(tally, setting):  # who has a routine is chance
         return False
     if many_processes(tally) > 1:  # as the workers of a pool
         return False

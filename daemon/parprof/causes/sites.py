@@ -174,9 +174,7 @@ class SiteSearch:
         while pending:
             place, region = pending.pop()
             is_region = place.all.in_region_ns >= 0.3 * place.all.metrics.work_ns > 0
-            if (
-                is_region and not self._evidence.company.hides_threads
-            ):  # a thread that runs routines is none's
+            if is_region and not self._hides_threads(place):  # a thread that runs routines is none's
                 region = place
             kids = [kid for kid in place.children.values() if lost_ns(kid.all.metrics) >= self._floor_ns]
             followed = self._followed(place, region, kids)
@@ -203,15 +201,17 @@ class SiteSearch:
 
     def _in_the_way(self, place: Place, kids: list[Place]) -> list[Place]:
         """Of what several routines run, the one callee in which there is one at a time: it keeps them waiting."""
-        if not self._evidence.company.hides_threads or self._is_one_at_a_time(place):
+        if not self._hides_threads(place) or self._is_one_at_a_time(place):
             return []
         mine = lost_ns(place.all.metrics)
         most = [kid for kid in kids if lost_ns(kid.all.metrics) >= _MOST * mine]
         return [kid for kid in most if kid.procedure.is_loop or self._is_one_at_a_time(kid)]
 
     def _is_one_at_a_time(self, place: Place) -> bool:
-        company = self._evidence.company
-        return company.hides_threads and company.is_one_at_a_time(place.procedure)
+        return self._hides_threads(place) and self._evidence.company.is_one_at_a_time(place.procedure)
+
+    def _hides_threads(self, place: Place) -> bool:
+        return self._evidence.company.hides_threads(place.all.threads)
 
     def _dominant(self, place: Place, kids: list[Place], mine: float) -> list[Place]:
         """In what takes turns, or one thread does alone, the one callee that threads are alone in."""
