@@ -22,6 +22,7 @@ from parprof.causes import Cause, Kind, causes_of, find_causes, routes
 from parprof.causes.evidence import Evidence
 from parprof.causes.ownership import Owner, Ownership
 from parprof.causes.ranking import interval_percent
+from parprof.causes.routes import RouteFinder
 from parprof.exporters.answer import headline, sentence
 from parprof.files.dso import ANONYMOUS
 from parprof.metrics import IDLENESS, STALL, STOLEN, WAIT, Metrics
@@ -250,6 +251,12 @@ def test_text_that_a_library_has_run_is_no_program() -> None:
     assert Ownership([]).of(made) is Owner.PROGRAM  # python -c
 
 
+@pytest.mark.parametrize("file", ["<dynamic-code>", "<ipython-input-3-0f1e>"])
+def test_functions_that_were_sent_to_another_process_are_the_programs(file: str) -> None:
+    """What cloudpickle sends by value (dask, ray, joblib, Spark), and cells."""
+    assert Ownership(["/home/me"]).of(Frame("merge_all", file, 8, 1, "python")) is Owner.PROGRAM
+
+
 @pytest.mark.parametrize(
     ("folders", "owner"),
     [
@@ -433,6 +440,17 @@ def test_without_numbers_of_threads() -> None:
         ("erts_schedule", "/usr/lib/erlang/erts-13/bin/beam.smp", "", Owner.SYSTEM),
         ("main", "/usr/lib/R/bin/exec/R", "", Owner.SYSTEM),
         ("Rf_eval", "/usr/lib/R/lib/libR.so", "", Owner.SYSTEM),
+        ("caml_call_gc", "/home/u/x", "", Owner.SYSTEM),
+        ("camlStdlib__List__iter_261", "/home/u/x", "", Owner.SYSTEM),
+        ("camlSolver__step_81", "/home/u/x", "", Owner.PROGRAM),
+        ("CTHREADS_$$_THREADMAIN$POINTER$$POINTER", "/home/u/x", "", Owner.SYSTEM),
+        ("fpc_setlength_dynarr", "/home/u/x", "", Owner.SYSTEM),
+        ("P$SOLVE_$$_STEP", "/home/u/x", "/home/u/solve.pas", Owner.PROGRAM),
+        ("mono-sgen+0x23d260", "/usr/bin/mono-sgen", "", Owner.SYSTEM),
+        ("mono_jit_exec", "libmonosgen-2.0.so.1", "", Owner.SYSTEM),
+        ("System.Threading.Tasks.Task:Execute ()", "[anon]", "", Owner.SYSTEM),
+        ("(wrapper managed-to-native) System.Threading.Monitor:Exit (object)", "[anon]", "", Owner.SYSTEM),
+        ("Solver:Step (int)", "[anon]", "", Owner.PROGRAM),
         ("[anon]", "[anon]", "", Owner.SYSTEM),
         ("_dl_start", "/lib64/ld-linux-x86-64.so.2", "", Owner.SYSTEM),
     ],
@@ -644,6 +662,17 @@ def test_threads_of_an_interpreter_with_a_lock_of_its_own() -> None:
     assert _of("/srv/crunch", (7, 150, 1), (7, 150, 1), (7, 150, 1)) == []
 
 
+@pytest.mark.parametrize(("program", "pids"), [("ruby3.1", (7, 7)), ("php8.2", (7, 8))])
+def test_threads_of_an_interpreter_that_work_beside_each_other(program: str, pids: tuple[int, int]) -> None:
+    """Ractors, each with a lock of its own, and processes that a script forked; each is alone for most of its time."""
+    one, other = pids
+    (cause,) = _of(program, (one, 200, 1), (one, 80, CORES), (other, 150, 1), (other, 80, CORES))
+    assert (cause.kind, cause.function) == (Kind.IMBALANCE, "")
+    who = "2 processes" if other > one else "4 threads"
+    assert cause.what.startswith(f"{who} work in code of {program} itself")
+    assert "GVL" not in cause.what and "one alone" in cause.what
+
+
 def test_threads_of_an_interpreter_without_one() -> None:
     """Erlang's schedulers: their own code is serial there; names are to be had where code has none."""
     (cause,) = _of("beam.smp", (7, 300, 1), (7, 60, 1), (7, 30, 1))
@@ -782,6 +811,24 @@ def test_a_program_without_names_is_told_by_its_libraries() -> None:
     assert cause.function == "sim+0x12f0"
 
 
+def test_a_program_without_names_is_that_beside_one_with_names_in_the_same_job() -> None:
+    """A script that runs a compressor of the distribution and a program of one's own."""
+    rows = [_of_stripped(400, CORES, tid, "Sim::run", "Pair::compute") for tid in range(1, 5)]
+    rows.append(_of_stripped(300, 1, 1, "Sim::run", "Output::write"))
+    own = row("main solve", 20, CORES, pid=8)
+    (cause,) = found(*rows, replace(own, path=(*own.path, Frame("dgemm", module="libblas.so.3"))))
+    assert cause.function == "Output::write"
+
+
+def test_what_a_library_does_not_export_is_told_by_what_it_exports() -> None:
+    """xz: all is in lzma_code, and below that nothing of liblzma has a name."""
+    inside = [f"libsim.so.0+0x{at}" for at in ("b080", "9aa0", "15f30")]
+    rows = [_of_stripped(400, CORES, tid, "Sim::run", "libsim.so.0+0x10") for tid in range(1, 5)]
+    rows.append(_of_stripped(300, 1, 1, "Sim::write", *inside))
+    (cause,) = found(*rows)
+    assert cause.function == "Sim::write"
+
+
 def _exporting(count: int, n_working: float, tid: int, *names: str, physical: int = 0) -> PathSample:
     """A program that is stripped but for what it exports, as a database server with plug-ins. ``physical``: so many of
     the innermost functions are on the stack of a thread that another one created."""
@@ -816,6 +863,21 @@ def test_what_a_thread_does_is_no_part_of_who_created_it() -> None:
     rows.append(replace(inlined, path=(*inlined.path, leaf), physical=physical))
     (cause, *_) = found(*rows)
     assert cause.function == "db+0x1a3f0" and "StartWorkers" in cause.path
+
+
+@pytest.mark.parametrize("inlined", [(), ("introsort",), ("introsort", "less")])
+def test_a_threads_function_is_where_it_begins_whatever_was_inlined_at_its_leaf(
+    inlined: Sequence[str],
+) -> None:
+    """Inlined functions of a library are folded on the logical path, and have their caller's address on the stack."""
+    worker = Frame("worker", "a.cc", 7, 5, "x", address=0x1000)
+    part = replace(worker, name="part", start_line=3, inlined=True)
+    leaf = Frame("std::sort", "stl.h", 9, 9, "x", address=0x2000)
+    path = (*(Frame(name, "a.cc", 1, 1, "x") for name in ("main", "start")), worker, part, leaf)
+    stack = Frame("start_thread", module="libc.so.6"), worker, part, leaf
+    stack += tuple(replace(leaf, name=name, address=0x2001 + at) for at, name in enumerate(inlined))
+    route = RouteFinder(Ownership()).find(path, stack)
+    assert [route.step(at).procedure.name for at in range(route.region + 1)] == ["main", "start", "worker"]
 
 
 def test_where_hardly_any_function_has_a_name_addresses_tell_more() -> None:

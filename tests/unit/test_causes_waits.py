@@ -648,6 +648,126 @@ def test_routines_that_work_one_at_a_time_do_so_on_a_busy_machine_too(
     assert ("sync.(*Mutex).Lock" in causes[0].what) == (kind is Kind.LOCK)
 
 
+@pytest.mark.parametrize(
+    ("call", "kind"), [("pthread_mutex_lock", Kind.LOCK), ("pthread_join", Kind.STARVED)]
+)
+def test_more_threads_than_cores_that_wait_for_a_lock_do_so_though_two_are_awake(
+    call: str, kind: Kind
+) -> None:
+    """Mono: of four threads that fight for a monitor one looks again before it sleeps, beside who has it."""
+    place = f"{THREAD}; insert"
+    rows = [row(place, count, n, tid) for tid in range(1, 5) for count, n in ((100, 1), (110, 2))]
+    rows += [row(f"{place}; {call}; [waits: lock]", tid=tid, wait=400) for tid in range(1, 5)]
+    (cause,) = found(*balanced("main; solve", 100), *rows)
+    assert cause.kind is kind
+
+
+@pytest.mark.parametrize(("work", "function"), [(300, "fetch"), (4, "next_item")])
+@pytest.mark.parametrize("pids", [(8,), (8, 9)])
+def test_who_reads_for_others_in_another_process_is_waited_for(
+    pids: Sequence[int], work: int, function: str
+) -> None:
+    """A loader's processes sleep, or read, for each item, and who takes the items waits for a pipe; not so for a
+    process that does nothing else."""
+    rows = [row("main; step", 300, 1, 7, pid=7)]
+    rows.append(row("main; next_item; read; [waits: pipe]", tid=7, pid=7, wait=900, stall=800))
+    for pid in pids:
+        rows.append(row("main; worker; augment", work // len(pids), 1, pid, pid=pid))
+        rows.append(row("main; worker; fetch; usleep; [waits: sleep]", tid=pid, pid=pid, wait=420))
+    stalls = [cause for cause in found(*rows) if cause.kind is Kind.STALL]
+    assert [cause.function for cause in stalls] == [function]
+
+
+def test_a_function_that_loses_in_two_ways_has_two_causes() -> None:
+    """Threads are started and joined one by one; later two have unequal shares of the same work."""
+    rows = [row("main; one_by_one; pthread_create; score", 12, 1, tid) for tid in range(101, 141)]
+    rows.append(row("main; one_by_one; pthread_join; [waits: thread]", tid=7, wait=480))
+    rows += [row("main; share; pthread_create; score", 100, 2, tid) for tid in (2, 3)]
+    rows += [row("main; share; pthread_create; score", 400, 1, 3)]
+    rows.append(row("main; share; pthread_join; [waits: thread]", tid=7, wait=500))
+    assert named(found(*rows)) == {("one_by_one", Kind.SERIAL), ("score", Kind.IMBALANCE)}
+
+
+def routine(names: str, alone: int, beside: int) -> list[PathSample]:
+    """What routines of Go's do, on whichever of two threads: ms of work alone, and beside others."""
+    rows = [row(f"runtime.goexit.abi0; {names}", alone // 2, 1, tid) for tid in (1, 2)]
+    return rows + [row(f"runtime.goexit.abi0; {names}", beside // 2, 2, tid) for tid in (1, 2)]
+
+
+SPARE = row("runtime.mcall; runtime.futex.abi0; [waits: condition]", tid=2, wait=500)
+"""A thread without a routine."""
+
+
+@pytest.mark.parametrize(("alone", "beside"), [(600, 400), (880, 120)])
+def test_a_routine_that_others_send_to_is_in_their_way(alone: int, beside: int) -> None:
+    """Go: producers make their next piece beside it, then wait to send it; no thread sleeps for that."""
+    (cause,) = found(*routine("consume", alone, beside), *routine("produce", 0, beside), SPARE)
+    assert first([cause]) == (Kind.SERIAL, "consume")
+    told = f"one routine at a time works here, {alone // 10} % of that time alone"
+    assert cause.what.startswith(told)
+
+
+def test_threads_that_run_processes_of_erlangs_are_in_no_process() -> None:
+    """Its schedulers' creation is seen: what they run is as a rule what somebody created for it."""
+    rows = [row(f"{THREAD}; server", works, n, tid) for tid in (1, 2) for works, n in ((300, 1), (150, 2))]
+    rows += [row(f"{THREAD}; client", 150, 2, tid) for tid in (1, 2)]
+    rows += [row(f"{THREAD}; erts_schedule; [waits: condition]", tid=tid, wait=300) for tid in (1, 2)]
+    (cause,) = found(*rows)
+    assert first([cause]) == (Kind.SERIAL, "server")
+    assert cause.what.startswith("one routine at a time works here, 67 % of that time alone")
+
+
+@pytest.mark.parametrize(("runtime", "kind"), [("onetbb", Kind.SERIAL), ("none", Kind.IMBALANCE)])
+def test_a_serial_stage_of_a_flow_graph_is_no_imbalance(runtime: str, kind: Kind) -> None:
+    """oneTBB: whichever thread is free has the stage that lets one in; it is beside the other stage for some time.
+    Threads that a program starts itself have their shares of a function for good."""
+    rows = [row("main; std::task; write_out", works, n, 1) for works, n in ((300, 1), (100, 2))]
+    rows += [row("main; std::task; write_out", works, n, 2) for works, n in ((100, 1), (120, 2))]
+    rows += [row("main; std::task; decode", 110, 2, tid) for tid in (1, 2)]
+    (cause,) = found(*rows, runtime=runtime)
+    assert first([cause]) == (kind, "write_out")
+
+
+def test_a_program_of_gos_in_the_same_job_hides_no_other_ones_threads() -> None:
+    """A script that runs a tool of Go's, then a program whose two threads have unequal shares."""
+    rows = [*routine("fetch", 100, 200), SPARE]
+    rows += [
+        row("main; pthread_create; part", works, n, tid, pid=9)
+        for tid, works, n in ((1, 150, 2), (2, 150, 2), (2, 400, 1))
+    ]
+    causes = [cause for cause in found(*rows) if cause.function == "part"]
+    assert [cause.kind for cause in causes] == [Kind.IMBALANCE]
+    assert "3.7:1" in causes[0].what
+
+
+def test_what_routines_do_one_at_a_time_is_told_below_what_all_of_them_do() -> None:
+    """Go: a pool's routines take a mutex in one function, for most of the time; a helper does the work there, and a
+    little of what they do without it."""
+    (cause,) = found(*routine("worker; add; sum", 600, 100), *routine("worker; sum", 0, 100), SPARE)
+    assert first([cause]) == (Kind.SERIAL, "add")
+
+
+def test_unequal_routines_are_in_nobodys_way() -> None:
+    """Go: both do the same, one of them five times as much; the threads have equal shares."""
+    rows = [*routine("part", 800, 400), SPARE]
+    (cause,) = found(*rows)
+    assert first([cause]) == (Kind.IMBALANCE, "part")
+    assert ":1" not in cause.what
+
+
+def test_what_ran_at_another_time_was_no_routines_company() -> None:
+    """The same behind a phase in which all cores are busy: at that time nothing else ran beside the unequal ones."""
+    before, after = routine("solve", 0, 1200), [*routine("part", 800, 400), SPARE]
+    rows = [*before, *after]
+    numbers = range(len(before)), range(len(before), len(rows))
+    intervals = [
+        Interval(at, at + 1.0, rows={number: rows[number].metrics for number in those})
+        for at, those in enumerate(numbers)
+    ]
+    (cause,) = causes_of(rows, CORES, "none", intervals=intervals)
+    assert first([cause]) == (Kind.IMBALANCE, "part")
+
+
 def test_pools_processes_are_not_told_to_be_processes() -> None:
     """multiprocessing.Pool: the parent makes and pickles what the others work on. Its own idle threads want the GIL."""
     rows = [row("main; score", 600, 1, 1, pid=7), row("main; score", 200, 2, 1, pid=7)]

@@ -119,6 +119,13 @@ FUTEXES = {
     "AbstractQueuedSynchronizer$ConditionObject.await(); int java.util.concurrent.CyclicBarrier.dowait(boolean, "
     "long)": WaitKind.BARRIER,
     "__GI___pthread_cond_wait; os::PlatformEvent::park(); ObjectMonitor::enter(JavaThread*)": WaitKind.LOCK,
+    "__GI___pthread_cond_wait; mono-sgen+0x2be430; mono-sgen+0x2bef70; (wrapper managed-to-native) object:"
+    "__icall_wrapper_mono_monitor_enter_v4_internal (object,intptr); Table:Insert (int)": WaitKind.LOCK,
+    "__GI___pthread_cond_wait; mono-sgen+0x2be430; (wrapper managed-to-native) System.Threading.Monitor:Monitor_wait "
+    "(object,int,bool); Table:Take ()": WaitKind.CONDITION,
+    "__GI___pthread_cond_wait; caml_thread_leave_blocking_section; caml_thread_yield; caml_call_gc; "
+    "camlSolver__step_81": WaitKind.LOCK,
+    "__GI___pthread_cond_wait; caml_condition_wait; camlSolver__take_81": WaitKind.CONDITION,
     "__GI___pthread_cond_wait; os::PlatformEvent::park(); ObjectMonitor::wait(long, bool, JavaThread*); "
     "JVM_MonitorWait; Interpreter": WaitKind.CONDITION,
     "___pthread_cond_timedwait; os::PlatformEvent::park(long); JavaThread::sleep(long); JVM_Sleep; "

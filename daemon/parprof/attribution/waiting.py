@@ -173,7 +173,9 @@ _MADE_OF_OTHERS = (
         re.compile(
             r"take_gil|PyThread_acquire_lock|PyMutex_Lock|kmpc?_\w*(?:lock|critical)|ObjectMonitor::\w*[eE]nter|"
             rf"{_JAVA}locks\.(?:AbstractQueued(?:Long)?Synchronizer\.(?:acquire|parkAndCheck)|"
-            r"(?:Reentrant|Stamped)\w*Lock(?:\$\w+)?\.(?:\w*[lL]ock|acquire\w*)\()"
+            r"(?:Reentrant|Stamped)\w*Lock(?:\$\w+)?\.(?:\w*[lL]ock|acquire\w*)\()|"
+            r"caml_(?:thread_)?leave_blocking_section|st_masterlock_acquire|caml_thread_yield|"
+            r"\(wrapper [^)]*\) (?:\S*mono_monitor_(?:try_)?enter|System\.Threading\.Monitor:\w*[eE]nter)"
         ),
     ),
     (WaitKind.SLEEP, re.compile(r"JavaThread::sleep|JVM_Sleep|os::sleep\(")),

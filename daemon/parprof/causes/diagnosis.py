@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 
+from parprof.causes.company import Company
 from parprof.causes.sites import LossSite
 from parprof.metrics import Metrics
 from parprof.model import Frame, PathSample
@@ -70,11 +71,18 @@ class Setting:
     """Core time that others had, or a quota withheld, in all of the run; infinite: not known."""
     is_stripped: bool = False
     """Nothing of the program itself has a name."""
+    company: Company | None = None
+    """What ran beside what, if anybody looked."""
 
     @property
     def is_openmp(self) -> bool:
         """Whether remedies can be in OpenMP's words."""
         return bool(_OPENMP.match(self.runtime))
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether a runtime hands out tasks to whichever thread is free: how threads share a place is chance, too."""
+        return "onetbb" in self.runtime
 
     @property
     def is_mpi(self) -> bool:

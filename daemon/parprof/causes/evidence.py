@@ -8,18 +8,19 @@ first one. Everything is iterative: paths may be thousands deep.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from typing import NamedTuple
 
 from parprof.causes.barriers import is_barrier
+from parprof.causes.company import Company, runs_routines
 from parprof.causes.gil import NOTHING, Beside, beside
-from parprof.causes.ownership import Owner, Ownership, lacks_names, partly_named, script_folders
+from parprof.causes.ownership import Owner, Ownership, nameless_files, partly_named, script_folders
 from parprof.causes.routes import Route, RouteFinder, RouteStep
 from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
 from parprof.metrics import WAIT, Metrics, add_to
-from parprof.model import Interval, PathSample
+from parprof.model import Frame, Interval, PathSample
 from parprof.values import dataclass
 
 ThreadLabel = tuple[int, int, str]
@@ -185,7 +186,11 @@ class Evidence:
         found = beside(samples, [row.function for row in rows], intervals)
         for number, others in found.items():
             rows[number] = rows[number]._replace(beside=others)
-        self._grow(_with_beginnings(rows))
+        rows = _with_beginnings(rows)
+        schedulers = {pid for pid, frames in _by_process(samples).items() if runs_routines(frames)}
+        self.company = Company(rows, cores, intervals, schedulers)
+        """What ran beside what."""
+        self._grow(rows)
         for place in reversed(list(self.root.walk())):  # callees before their callers
             place.regions_ns += place.all.in_region_ns
             if place.parent is not None:
@@ -245,8 +250,11 @@ def _rows(samples: Sequence[PathSample], cores: int) -> tuple[list[SampleRoute],
     """
     frames = [frame for path in {id(one.path): one.path for one in samples}.values() for frame in path]
     ownership = Ownership(script_folders(frames))
-    shows = lacks_names(frames, ownership)
-    named = partly_named(frames, ownership)
+    shows = nameless_files(_by_process(samples), ownership)
+    is_stripped = bool(shows) and all(
+        frame.module in shows for frame in frames if ownership.of(frame) is Owner.PROGRAM
+    )
+    named = partly_named(frames, ownership, shows_libraries=bool(shows))
     samples = with_sleepers(samples, cores, ownership)
     rows = _rows_by(RouteFinder(ownership, shows_libraries=shows, partly_named=named), samples)
     whole = sum(row.metrics.work_ns for row in rows)
@@ -254,7 +262,16 @@ def _rows(samples: Sequence[PathSample], cores: int) -> tuple[list[SampleRoute],
     if of_libraries > _MOST_WORK * whole:
         finder = RouteFinder(ownership, joins_libraries=True, shows_libraries=shows, partly_named=named)
         rows = _rows_by(finder, samples)
-    return rows, shows
+    return rows, is_stripped
+
+
+def _by_process(samples: Sequence[PathSample]) -> dict[int, Collection[Frame]]:
+    """What was seen to run in each process, each frame once."""
+    paths = {(one.origin.pid, id(one.path)): one.path for one in samples}
+    out: dict[int, dict[int, Frame]] = defaultdict(dict)
+    for (pid, _), path in paths.items():
+        out[pid].update(zip(map(id, path), path, strict=True))
+    return {pid: frames.values() for pid, frames in out.items()}
 
 
 def _rows_by(finder: RouteFinder, samples: Sequence[PathSample]) -> list[SampleRoute]:

@@ -24,6 +24,8 @@ _FIRST = 0.6
 """Of the idleness: as much while one of several threads works is that one's, as beside V8's, which help it at times."""
 _OFTEN = 0.25
 """Of its time: a thread that is alone for less loses in another way."""
+_NEVER_TWO = 0.9
+"""Of their time: so far threads are alone that one lock lets run one at a time; it is given away for some calls."""
 _BY_ITSELF = frozenset({"sleep", "child", "pipe", "network"})
 """What a thread that waits so waits for is no other thread."""
 _LOCKS = (
@@ -47,6 +49,7 @@ def of_interpreter(
         lone_process(site, setting)
         or _alone(site, setting, name, remedy)
         or _turns(site, setting, name, remedy)
+        or _unequal(site, setting, name, remedy)
     )
     return (site, found) if found is not None else None
 
@@ -89,8 +92,22 @@ def _turns(site: LossSite, setting: Setting, name: str, remedy: str) -> Diagnosi
     told = f"one thread at a time works, {threads} of them in turn"
     for pattern, lock, advice in _LOCKS:
         if re.fullmatch(pattern, name):
+            if alone(site.tally.metrics, setting.cores) < _NEVER_TWO:  # as Ractors have a lock each
+                return None
             return Diagnosis(Kind.LOCK, f"{told}: as a rule for the interpreter's own lock ({lock})", advice)
     return Diagnosis(Kind.SERIAL, f"{told}, {_where(name)}", remedy)
+
+
+def _unequal(site: LossSite, setting: Setting, name: str, remedy: str) -> Diagnosis | None:
+    """Several threads, or processes, work beside each other, and one alone at times."""
+    threads, processes = len(workers(site.tally)), many_processes(site.tally)
+    by_itself = alone(site.tally.metrics, setting.cores)
+    if threads < 2 or by_itself < _OFTEN:
+        return None
+    who = f"{processes} processes" if processes > 1 else f"{threads} threads"
+    told = f"{who} work {_where(name)}, and {100 * by_itself:.0f} % of that time one alone"
+    advice = "what one does alone is serial, or pieces of work are unequal: divide it more evenly"
+    return Diagnosis(Kind.IMBALANCE, told, f"{advice}; {remedy}")
 
 
 def _alone(site: LossSite, setting: Setting, name: str, remedy: str) -> Diagnosis | None:

@@ -16,7 +16,9 @@ from parprof.causes.machine import machine, too_many_threads
 from parprof.causes.processes import busiest_process, lone_process, lone_rank
 from parprof.causes.shares import (
     MOSTLY,
+    comes_one_at_a_time,
     goes_through_threads,
+    hides_threads,
     imbalance_ratio,
     is_mostly_one,
     many_processes,
@@ -134,6 +136,9 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     metrics = site.tally.metrics
     is_one = is_mostly_one(site, setting)
     if not is_one and goes_through_threads(site, setting):
+        by_itself = alone(metrics, setting.cores)
+        if by_itself < ALONE and hides_threads(site.tally, setting):
+            return _one_in_the_way("routine", by_itself)
         turns = f"one thread at a time works, {len(workers(site.tally))} of them in turn: {others}"
         remedy = (
             "run it in parallel, or beside other work; if routines wait for a lock here, hold it for shorter"
@@ -176,6 +181,16 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
     what = f"the loop at {loop}" if loop else "it"
     remedy = f"run {what} in parallel" + (" (parallel for)" if setting.is_openmp and loop else "")
     return Diagnosis(Kind.SERIAL, f"one thread works, {others}", f"{remedy}, or beside other work")
+
+
+def _one_in_the_way(who: str, by_itself: float) -> Diagnosis:
+    """``by_itself``: how much of its time nothing else works."""
+    return Diagnosis(
+        Kind.SERIAL,
+        f"one {who} at a time works here, {100 * by_itself:.0f} % of that time alone: others wait for it, or have "
+        "nothing else to do",
+        f"have several {who}s do it, or make it cheaper; if others wait for a lock here, hold it for shorter",
+    )
 
 
 def _one_task_at_a_time(site: LossSite, setting: Setting, others: str) -> Diagnosis | None:
@@ -225,6 +240,8 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     if site.region is None and is_single(site.tally, setting.cores):
         return None
     tally = site.tally
+    if hides_threads(tally, setting):
+        return _unequal_routines(alone(tally.metrics, setting.cores))
     if site.region is not None and is_single(tally, setting.cores):
         if queue_of(site):
             return None
@@ -232,6 +249,8 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
         if knows_threads(tally) and is_single(tally, setting.cores):
             return None
     shown = ""
+    if setting.has_tasks and comes_one_at_a_time(site, setting):
+        return _one_in_the_way("thread", alone(tally.metrics, setting.cores))
     if knows_threads(tally):
         ratio = imbalance_ratio(tally, setting.cores)
         if ratio < 1.2:
@@ -246,6 +265,15 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
     elif setting.is_openmp:
         remedy = "try schedule(dynamic) or schedule(guided)"
     return Diagnosis(Kind.IMBALANCE, f"{who} have unequal shares of the work{shown}", remedy)
+
+
+def _unequal_routines(by_itself: float) -> Diagnosis:
+    """Which thread has a routine is chance: how much each did tells nothing."""
+    return Diagnosis(
+        Kind.IMBALANCE,
+        f"several routines work here, but {100 * by_itself:.0f} % of the time one alone: unequal pieces, or too few",
+        "pieces of equal size, or smaller ones that are fetched by whoever is free",
+    )
 
 
 def _unequal_pieces(site: LossSite, setting: Setting) -> Diagnosis | None:

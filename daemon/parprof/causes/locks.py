@@ -36,6 +36,9 @@ _FOR_THAT_LOCK = 0.6
 _LEAST_TAKEN, _TAKEN = 5, 0.005
 """Samples, and of all samples: a lock that is taken so often is what routines wait for that work one at a time."""
 _GIL_REMEDY = "use processes (multiprocessing, concurrent.futures), or a library that gives the lock away"
+_MASTER_LOCK_REMEDY = "use processes (Unix.fork), or the domains of OCaml 5"
+_MASTER_LOCK = re.compile(r"caml_(?!ml_mutex|mutex).*\[waits: lock\]")
+"""Wherever threads of OCaml 4 give way to each other; its functions for mutexes are others."""
 _NAMELESS = re.compile(r"\[(?:lib)|.*\+0x")
 """Functions of stripped runtimes: in the middle of a region threads wait there for locks, seldom for anything else."""
 
@@ -62,7 +65,22 @@ def lock(site: LossSite, setting: Setting) -> Diagnosis | None:
         return lock_diagnosis(site, setting, "threads wait for a lock here:")
     if _waits_in_turn(site, setting, is_lock_likely=not setting.is_openmp or seen + nameless > barriers):
         return lock_diagnosis(site, setting, "one works, the others wait in turn:")
+    if _waits_for_as_long(site, setting):
+        return lock_diagnosis(site, setting, "threads wait for a lock here:")
     return None
+
+
+def _waits_for_as_long(site: LossSite, setting: Setting) -> bool:
+    """Whether threads sleep for a lock that keeps others out for as long as cores are idle, though one works alone for
+    less than that: of more threads than cores some are on their way to sleep, or look again before they do."""
+    if setting.is_openmp or site.is_mixed or many_processes(site.tally) > 1 or is_mostly_one(site, setting):
+        return False
+    waits = waits_around(site, spins=False) or {}
+    exclusive = sum(amount for name, amount in waits.items() if is_exclusive(name))
+    idle = site.tally.metrics.idleness_ns
+    if not idle or exclusive < max(_FOR_THAT_LOCK * idle, 0.5 * sum(waits.values())):
+        return False
+    return not shares_explain(site.tally, setting.cores)
 
 
 def _gil(site: LossSite, setting: Setting, *, is_held: bool) -> Diagnosis | None:
@@ -138,6 +156,12 @@ def _is_in_turn(site: LossSite, waits: float) -> bool:
     return not shares_explain(tally, others + 1) and 0 < 0.5 * others * tally.metrics.work_ns <= waits
 
 
+def _is_for_master_lock(site: LossSite) -> bool:
+    waits = waits_around(site) or {}
+    theirs = sum(amount for name, amount in waits.items() if _MASTER_LOCK.match(name))
+    return theirs > 0.5 * sum(waits.values())
+
+
 def lock_diagnosis(site: LossSite, setting: Setting, what: str) -> Diagnosis:
     """``what``: the beginning of what is told, to which how many threads or how much of the time is added."""
     name = leading(site.tally, holds=is_lock)
@@ -159,6 +183,8 @@ def lock_diagnosis(site: LossSite, setting: Setting, what: str) -> Diagnosis:
             _GIL_REMEDY,
         )
     remedy = "hold it for shorter, take it less often, or divide what it guards"
+    if _is_for_master_lock(site):
+        told, remedy = f"{told}; as a rule that is OCaml's master lock", _MASTER_LOCK_REMEDY
     if setting.is_openmp:
         remedy = "use a reduction, or keep a copy for each thread and combine them at the end"
         waits = waits_around(site) or {}

@@ -21,6 +21,7 @@ _REMEDIES = (
     (r"erl|beam\.smp|iex|elixir", "start the Erlang emulator with +JPperf true (in ERL_FLAGS, too)"),
     (r"ruby[\d.]*", "start ruby with --yjit-perf (3.3 or later)"),
     (r"php[\d.]*", "start php with -d opcache.jit_debug=16"),
+    (r"mono(?:-sgen|-boehm)?", "start mono with --jitmap (in MONO_ENV_OPTIONS, too)"),
     (r"dotnet", "start dotnet with DOTNET_PerfMapEnabled=1 in its environment"),
 )
 _ANY_RUNTIME = "have its JIT compiler write /tmp/perf-PID.map"

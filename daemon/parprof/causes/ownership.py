@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 
 from parprof.files.dso import ANONYMOUS
@@ -32,7 +32,7 @@ class Owner(IntEnum):
 
 _SYSTEM_MODULES = re.compile(
     r"\[|linux-vdso|ld[-.]|(?:lib(?:c|m|dl|rt|pthread|util|stdc\+\+|c\+\+|c\+\+abi|gcc_s|unwind|gfortran|quadmath|flang\w*|"
-    r"gomp|omp|iomp5|omp5|tbb|tbbmalloc|opencilk|cilkrts|cilk|jemalloc|tcmalloc|mimalloc|jvm|jli|jimage|java|verify|node|ruby|julia|R)(?!\w)"
+    r"gomp|omp|iomp5|omp5|tbb|tbbmalloc|opencilk|cilkrts|cilk|jemalloc|tcmalloc|mimalloc|jvm|jli|jimage|java|verify|node|ruby|julia|R|mono\w*|coreclr|clrjit)(?!\w)"
     r"|lib(?:python|std-)\S*)[-.\d]*"
 )
 """Match the base names of files."""
@@ -42,13 +42,16 @@ _MPI = re.compile(
 )
 """Its libraries, and the programs that start processes for it."""
 _INTERPRETERS = re.compile(
-    r"(?:lib)?(?:python|pypy|node|nodejs|java|ruby|perl|php|julia|lua|R|beam\.smp)[\d.]*(?:\.so\S*)?\Z"
+    r"(?:lib)?(?:python|pypy|node|nodejs|java|ruby|perl|php|julia|lua|R|beam\.smp|mono(?:-sgen|-boehm)?)[\d.]*(?:\.so\S*)?\Z"
 )
 _SYSTEM_NAMES = re.compile(
     r"std::|__gnu_cxx::|__cxxabiv1::|core::|alloc::|<(?:core|alloc|std)::|_ZN?K?(?:St|4core|3std|5alloc|9__gnu_cxx)|"
     r"_R(?:(?!Cs\w+?_\d).)*Cs[0-9A-Za-z]+_(?:3std|4core|5alloc)|rust_begin|__rust|runtime\.|"
     r"_*(?:GOMP|GOACC|gomp|goacc|kmpc?|libc|pthread|GI|dl|tls|run_exit|IO|nptl|gfortran|cxa|libc_start)_|_start\Z|"
-    r"__(?:libc_)?start|clone3?\Z|__clone3?\Z|start_thread\Z|exit\Z|_exit\Z"
+    r"__(?:libc_)?start|clone3?\Z|__clone3?\Z|start_thread\Z|exit\Z|_exit\Z|"
+    r"caml_|camlStdlib__|camlCamlinternal|caml(?:Thread|Mutex|Condition|Event|Unix|Domain)__|"
+    r"(?:SYSTEM|CTHREADS|CLASSES|SYSUTILS|OBJPAS|SI_\w+|UNIX|BASEUNIX|SYNCOBJS|PTHREADS|MATH|STRUTILS|TYPINFO|RTLCONSTS)_\$\$?_|"
+    r"fpc_|FPC_"
 )
 _SYSTEM_SOURCES = re.compile(
     r"<frozen|node:|/rustc/|.*/library/(?:std|core|alloc)/src/|/usr/(?:include|lib/gcc|lib/llvm)|.*/include/c\+\+/|"
@@ -81,10 +84,14 @@ _COMPILED_SYSTEM = re.compile(
     r"(?:[\w.$\[\]]+ )?(?:javax?|jdk|sun|com\.sun)\.[^ (]*(?:\(|\Z)|\[*L(?:javax?|jdk|sun|com/sun)/|"
     r"\$(?:global::|(?:erts_\w+|erlang|lists|maps|sets|ordsets|orddict|dict|gb_\w+|proplists|queue|array|string|binary|"
     r"unicode|ets|dets|io|io_lib\w*|file|filelib|filename|re|rand|math|timer|proc_lib|gen|gen_\w+|supervisor|"
-    r"code\w*|init|error_handler|prim_\w+|'Elixir\.(?:Enum|Map|List|String|Stream|Keyword|Task|GenServer|Agent)'):)"
+    r"code\w*|init|error_handler|prim_\w+|'Elixir\.(?:Enum|Map|List|String|Stream|Keyword|Task|GenServer|Agent)'):)|"
+    r"(?:System|Microsoft|Mono|Interop)[.:/]|\(wrapper "
 )
-"""Names of code that was compiled at run time and is no program's: V8's and HotSpot's own, the libraries of Java and of
-Erlang, and what CPython puts before each of its functions for perf."""
+"""Names of code that was compiled at run time and is no program's: V8's and HotSpot's own, the libraries of Java, of
+Erlang and of .NET, and what CPython puts before each of its functions for perf."""
+_SENT = re.compile(r"<(?:dynamic-code|ipython-input)")
+"""Files, as cloudpickle and IPython call them, of the program's functions that came from another process (dask, ray,
+joblib, Spark) or from a cell."""
 _NAMELESS = re.compile(r".*\+0x[0-9a-f]+")
 _MANY_NAMED = 0.25
 """For each function without a name so many with one: else it is no good part of them."""
@@ -100,10 +107,21 @@ def script_folders(frames: Iterable[Frame]) -> frozenset[str] | None:
     return frozenset(map(os.path.dirname, own))
 
 
-def lacks_names(frames: Iterable[Frame], ownership: Ownership) -> bool:
-    """Whether the program's own files have no symbols, so that nothing of it has a name but ``main``."""
-    own = [frame for frame in frames if not frame.is_loop and ownership.of(frame) is Owner.PROGRAM]
-    return bool(own) and all(is_of_stripped(frame.name, frame.file) for frame in own)
+def nameless_files(by_process: Mapping[int, Iterable[Frame]], ownership: Ownership) -> frozenset[str]:
+    """The own files without symbols of programs of which nothing has a name but ``main``. A plug-in of a program that
+    has names is none of these, nor is a program that has some, beside one of the same job that has none.
+
+    ``by_process``: by PID, what was seen to run there.
+    """
+    files: set[str] = set()
+    named: set[str] = set()
+    for frames in by_process.values():
+        own = [frame for frame in frames if not frame.is_loop and ownership.of(frame) is Owner.PROGRAM]
+        modules = {frame.module for frame in own}
+        files |= modules
+        if not all(is_of_stripped(frame.name, frame.file) for frame in own):
+            named |= modules
+    return frozenset(files - named)
 
 
 def is_of_stripped(name: str, file: str) -> bool:
@@ -111,18 +129,29 @@ def is_of_stripped(name: str, file: str) -> bool:
     return bool(_NAMELESS.fullmatch(name)) or (name == "main" and not file)
 
 
-def partly_named(frames: Iterable[Frame], ownership: Ownership) -> frozenset[str]:
+def partly_named(
+    frames: Iterable[Frame], ownership: Ownership, *, shows_libraries: bool = False
+) -> frozenset[str]:
     """The program's own files that are stripped but for what they export, which is a good part of their functions, as
-    of programs that have plug-ins: there a function without a name is best told by its caller that has one."""
+    of programs that have plug-ins: there a function without a name is best told by its caller that has one.
+
+    ``shows_libraries``: so it is in libraries, however few functions they export.
+    """
     named: dict[str, set[str]] = {}
     nameless: dict[str, set[str]] = {}
+    libraries: set[str] = set()
     for frame in frames:
-        if frame.is_loop or frame.name == "main" or ownership.of(frame) is not Owner.PROGRAM:
+        owner = ownership.of(frame)
+        if shows_libraries and owner is Owner.LIBRARY and not frame.is_loop:
+            libraries.add(frame.module)
+        elif frame.is_loop or frame.name == "main" or owner is not Owner.PROGRAM:
             continue
         found = nameless if is_of_stripped(frame.name, frame.file) else named
         found.setdefault(frame.module, set()).add(frame.name)
     return frozenset(
-        module for module, names in nameless.items() if len(named.get(module, ())) >= _MANY_NAMED * len(names)
+        module
+        for module, names in nameless.items()
+        if len(named.get(module, ())) >= _MANY_NAMED * len(names) or module in libraries
     )
 
 
@@ -148,7 +177,8 @@ class Ownership:
 
     def _is_made(self, frame: Frame) -> bool:
         """Whether it is text that a library put together and had run, as for a class of data, and not ``python -c``."""
-        return frame.module == SCRIPT and frame.file.startswith("<") and bool(self._folders)
+        made = frame.module == SCRIPT and frame.file.startswith("<") and bool(self._folders)
+        return made and not _SENT.match(frame.file)
 
     def _is_of_a_wheel(self, frame: Frame) -> bool:
         """Whether a script uses code that is not the program's, as far as sources tell."""

@@ -17,7 +17,7 @@ from parprof.causes.ownership import Owner
 from parprof.causes.processes import ranks_of
 from parprof.causes.ranks import TOGETHER, is_one_rank, waiting_rank
 from parprof.causes.shares import program_is_serial
-from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns
+from parprof.causes.sites import LossSite, SiteSearch, effort_ns, is_counted, is_single, lost_ns, together
 from parprof.causes.stalls import elapsed_of, loading_waits, while_read_in
 from parprof.causes.waiting import asleep_for_requests_ns, is_lock, task_waits, thread_waits
 from parprof.cct.tree import hottest
@@ -28,6 +28,9 @@ from parprof.values import dataclass
 MAX_CAUSES = 5
 LEAST_SAMPLES = 50
 """Nothing is said on fewer samples."""
+
+_LARGE_PART = 0.2
+"""Of what a function loses: a calling context with so much of it is judged by itself."""
 
 LEAST_PERCENT = 1.0
 """What loses less than this of the cores' time is not worth a word, nor what may as well be nothing."""
@@ -157,6 +160,7 @@ def causes_of(
         program,
         withheld_s,
         evidence.is_stripped,
+        evidence.company,
     )
     is_serial = program_is_serial(evidence.root.all, cores)
     rank = waiting_rank(evidence, setting) if is_sampled and is_one_rank(evidence, setting) else None
@@ -168,7 +172,7 @@ def causes_of(
     elif is_alone and not is_blocked:
         found.append((_serial_program(evidence, total, setting), 1.0))
     else:
-        judged = [(site, diagnose(site, setting)) for site in SiteSearch(evidence, cores).sites()]
+        judged = [found for those in SiteSearch(evidence, cores).sites() for found in _judged(those, setting)]
         if is_alone:  # where it waits is told site by site, of its work that it is one thread's
             judged = [(site, diagnosis) for site, diagnosis in judged if diagnosis.kind is Kind.STALL]
         loading = [site.tally.metrics for site, diagnosis in judged if diagnosis.is_loading]
@@ -186,6 +190,31 @@ def causes_of(
     ]
     weighed.sort(key=lambda pair: (-pair[0], pair[1].path))
     return [one for weight, one in weighed if weight > 0][:MAX_CAUSES]
+
+
+def _judged(sites: Sequence[LossSite], setting: Setting) -> list[tuple[LossSite, Diagnosis]]:
+    """What the sites of one function are: one thing, but where it is called in ways that lose each for another reason,
+    as by threads that are started one by one, and by others that have unequal shares."""
+    whole = together(sites)
+    if len(sites) == 1:
+        return [(whole, diagnose(whole, setting))]
+    large = [site for site in sites if site.lost_ns >= _LARGE_PART * whole.lost_ns and _is_sampled(site)]
+    kinds: dict[tuple[Kind, bool], list[LossSite]] = {}
+    for site in large:
+        found = diagnose(site, setting)
+        if found.is_likely:
+            kinds.setdefault((found.kind, found.is_creators), []).append(site)
+    if len(kinds) < 2:
+        return [(whole, diagnose(whole, setting))]
+    most = max(kinds.values(), key=lambda those: sum(site.lost_ns for site in those))
+    told = {id(site) for those in kinds.values() for site in those}
+    most += [site for site in sites if id(site) not in told]
+    apart = [together(those) for those in kinds.values()]
+    return [(site, diagnose(site, setting)) for site in apart]
+
+
+def _is_sampled(site: LossSite) -> bool:
+    return site.tally.metrics.samples >= LEAST_SAMPLES or is_counted(site.tally.metrics)
 
 
 def _joined(judged: list[tuple[LossSite, Diagnosis]]) -> list[tuple[LossSite, Diagnosis]]:

@@ -175,14 +175,14 @@ class RouteFinder:
         ownership: Ownership,
         *,
         joins_libraries: bool = False,
-        shows_libraries: bool = False,
+        shows_libraries: Collection[str] = (),
         partly_named: Collection[str] = (),
     ) -> None:
         """Know no frames yet; ``ownership`` says whose they are.
 
         ``joins_libraries``: what libraries do in threads of their own is the creators' work. ``shows_libraries``:
-        routes of the program's go on through them. ``partly_named``: files in which functions without a name are parts
-        of those that call them and have one.
+        files, the routes of whose programs go on through libraries. ``partly_named``: files in which functions without
+        a name are parts of those that call them and have one.
         """
         self._partly_named = partly_named
         self._book = FrameBook(ownership)
@@ -203,13 +203,16 @@ class RouteFinder:
             created = max(at for at, fact in enumerate(facts) if fact in book.creations)
             if not self._joins_libraries and _is_of_library(owners[created + 1 :]):
                 return Route(book, innermost=path[-1].name, is_rooted=False, is_of_library=True)
-        farthest = Owner.LIBRARY if self._shows_libraries else nearest
+        farthest = nearest
+        if self._shows_libraries and self._is_of_nameless(facts, owners):
+            farthest = Owner.LIBRARY
         own = [at for at, owner in enumerate(owners) if owner <= farthest]
         called = own[-1] + 1
-        begins = created + 1 if created >= 0 else _shared_from(path, physical)
+        begins = created + 1
+        if created < 0 and (begins := _root_of_thread(path, physical)) < 0:
+            begins = _shared_from(path, physical)
         if self._partly_named:
-            root = _root_of_thread(path, physical)
-            own = self._without_nameless(own, facts, root if root >= 0 else begins)
+            own = self._without_nameless(own, facts, begins)
         numbers = [facts[at].number for at in own]
         spans = array("q", [own[at] for at in _without_recursion(numbers)])
         if begins < 0 and is_of_thread and _is_whole_thread([path[at].name for at in (0, own[0])]):
@@ -231,6 +234,13 @@ class RouteFinder:
             is_rooted=not path[0].name.startswith("["),
             is_script=is_script,
             prepares=prepared(path, called) if is_script else "",
+        )
+
+    def _is_of_nameless(self, facts: list[FrameFacts], owners: list[Owner]) -> bool:
+        files = self._shows_libraries
+        return all(
+            owner is not Owner.PROGRAM or fact.is_loop or fact.frame.module in files
+            for fact, owner in zip(facts, owners, strict=True)
         )
 
     def _without_nameless(self, own: list[int], facts: list[FrameFacts], begins: int) -> list[int]:
@@ -291,7 +301,7 @@ def _shared_from(path: Path, physical: Path) -> int:
     """Where on a logical path the piece of parallel work begins that its thread runs; -1: it is in none.
 
     From there to the leaf both paths agree: before it are the thread's plumbing on one, on the other the code that
-    created the work.
+    created the work. It is asked where the thread's first function is not known, as in the first thread.
     """
     if not physical:
         return -1
@@ -308,13 +318,14 @@ def _shared_from(path: Path, physical: Path) -> int:
 def _root_of_thread(path: Path, physical: Path) -> int:
     """Where on a logical call path its thread's first function is; -1: that is where it begins.
 
-    Their leaves may differ: what was inlined there is folded on the logical path.
+    Their leaves may differ: what was inlined there is folded on the logical path. Functions that were inlined into the
+    thread's have its address, and another name.
     """
     if not physical or not path or _is_same(path[0], physical[0]):
         return -1
     for theirs in physical[:_PLUMBING]:
         for at in range(len(path) - 1, 0, -1):
-            if _is_same(path[at], theirs):
+            if _is_same(path[at], theirs) and path[at].name == theirs.name:
                 return at
     return -1
 

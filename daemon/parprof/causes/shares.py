@@ -6,13 +6,24 @@ from collections.abc import Callable
 
 from parprof.causes.diagnosis import Setting
 from parprof.causes.evidence import Tally
-from parprof.causes.sites import LossSite, all_alone, alone, is_single, knows_threads, share_of_first, workers
+from parprof.causes.sites import (
+    ALONE,
+    LossSite,
+    all_alone,
+    alone,
+    is_single,
+    knows_threads,
+    share_of_first,
+    workers,
+)
 from parprof.causes.waiting import waits_around
 from parprof.metrics import SAMPLES, STOLEN, WAIT, Metric
 
 _ALL_ALONE = 0.995
 _CLEARLY_UNEQUAL = 1.8
 """Shares of the work with this ratio are unequal though the machine is busy, which wears on threads unequally."""
+_IN_THE_WAY = 0.3
+"""Of the time: so much of it is alone what keeps others waiting."""
 _PART_OF_TURNS = 0.1
 """Of the work: threads with less do something beside it, as the collector of garbage does."""
 MOSTLY = 0.8
@@ -29,12 +40,19 @@ def one_at_a_time(site: LossSite, setting: Setting) -> bool:
     return alone(site.tally.metrics, setting.cores) >= 0.6 and all_alone(site.tally, setting.cores)
 
 
+def hides_threads(tally: Tally, setting: Setting) -> bool:
+    """Whether a language's own scheduler runs routines on the threads that did this, so that these tell nothing."""
+    return setting.company is not None and setting.company.hides_threads(tally.threads)
+
+
 def goes_through_threads(site: LossSite, setting: Setting) -> bool:
     """Whether it is one piece of work at a time that goes from thread to thread, as routines do in languages with a
     scheduler of their own (Go): several threads work here, one at a time, and none sleeps here or in its callers."""
     if site.region is not None or not setting.total[WAIT] or many_processes(site.tally) > 1:
         return False
     tally = site.tally
+    if hides_threads(tally, setting):
+        return comes_one_at_a_time(site, setting)
     if is_single(tally, setting.cores) or alone(tally.metrics, setting.cores) < 0.6:
         return False
     least = _PART_OF_TURNS * tally.metrics.work_ns
@@ -43,10 +61,30 @@ def goes_through_threads(site: LossSite, setting: Setting) -> bool:
     return len(taking_turns) == len(some) > 1 and waits_around(site) is None
 
 
+def comes_one_at_a_time(site: LossSite, setting: Setting) -> bool:
+    """Whether several threads work here, or routines, one at a time by what runs beside them, though others work
+    elsewhere for a part of that time: as in a serial stage of a pipeline, whichever thread has it."""
+    by_itself = alone(site.tally.metrics, setting.cores)
+    if (
+        setting.company is None
+        or setting.is_openmp
+        or by_itself < _IN_THE_WAY
+        or many_processes(site.tally) > 1
+    ):
+        return False
+    if is_single(site.tally, setting.cores) and (
+        by_itself >= ALONE or not hides_threads(site.tally, setting)
+    ):
+        return False
+    return setting.company.is_one_at_a_time(site.place.procedure)
+
+
 def is_mostly_one(site: LossSite, setting: Setting) -> bool:
     """Whether the work is one thread's but for a little of others at times, as those that a library starts."""
     tally = site.tally
     if site.region is not None or not knows_threads(tally) or is_single(tally, setting.cores):
+        return False
+    if hides_threads(tally, setting):  # who has a routine is chance
         return False
     if many_processes(tally) > 1:  # as the workers of a pool
         return False

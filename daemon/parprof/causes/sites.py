@@ -9,7 +9,7 @@ together.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from parprof.causes.evidence import Evidence, Place, Tally
@@ -138,6 +138,21 @@ class LossSite:
         return lost_ns(self.tally.metrics)
 
 
+def together(sites: Sequence[LossSite]) -> LossSite:
+    """Those of one function as one."""
+    first = max(sites, key=lambda site: site.lost_ns)
+    tally = Tally()
+    for site in sites:
+        tally.merge(site.tally)
+    return replace(
+        first,
+        tally=tally,
+        is_mixed=any(site.is_mixed for site in sites) or len({site.region is None for site in sites}) > 1,
+        region=next((site.region for site in sites if site.region is not None), None),
+        lines=frozenset().union(*(site.lines for site in sites)),
+    )
+
+
 class SiteSearch:
     """Finds the sites of one program."""
 
@@ -147,33 +162,19 @@ class SiteSearch:
         total = evidence.root.all.metrics
         self._floor_ns = max(_FLOOR_SHARE * effort_ns(total), 1.0)
 
-    def sites(self) -> list[LossSite]:
-        """All of them; those of one function are put together, but for parts that lose in different ways."""
-        found: dict[tuple[Procedure, str], LossSite] = {}
-        largest: dict[tuple[Procedure, str], float] = {}
+    def sites(self) -> list[list[LossSite]]:
+        """All of them, those of one function together, but for parts of it that lose in different ways."""
+        found: dict[tuple[Procedure, str], list[LossSite]] = {}
         for site in self._search():
-            key = site.function.procedure, site.part
-            known = found.get(key)
-            if known is None:
-                tally = Tally()
-                tally.merge(site.tally)
-                found[key] = replace(site, tally=tally)
-                largest[key] = site.lost_ns
-                continue
-            if site.lost_ns > largest[key]:
-                largest[key] = site.lost_ns
-                known.place, known.whole = site.place, site.whole
-            known.is_mixed |= (known.region is None) != (site.region is None)
-            known.region = known.region or site.region
-            known.lines |= site.lines
-            known.tally.merge(site.tally)
+            found.setdefault((site.function.procedure, site.part), []).append(site)
         return list(found.values())
 
     def _search(self) -> Iterator[LossSite]:
         pending: list[tuple[Place, Place | None]] = [(self._evidence.root, None)]
         while pending:
             place, region = pending.pop()
-            if place.all.in_region_ns >= 0.3 * place.all.metrics.work_ns > 0:
+            is_region = place.all.in_region_ns >= 0.3 * place.all.metrics.work_ns > 0
+            if is_region and not self._hides_threads(place):  # a thread that runs routines is none's
                 region = place
             kids = [kid for kid in place.children.values() if lost_ns(kid.all.metrics) >= self._floor_ns]
             followed = self._followed(place, region, kids)
@@ -186,6 +187,8 @@ class SiteSearch:
         """The callees to go on with; none where the place is a site."""
         if not kids or place.parent is None or self._is_uneven(place) or self._has_regions_below(place):
             return kids
+        if in_the_way := self._in_the_way(place, kids):
+            return in_the_way
         mine = lost_ns(place.all.metrics)
         if len(kids) == 1:
             return kids if self._stands_for(kids[0], place, region, mine) else []
@@ -195,6 +198,20 @@ class SiteSearch:
         mine -= sum(place.own.prepares.values())  # an import at the top of a script is yet another thing
         apart = [kid for kid in kids if not self._is_shared(kid)]
         return kids if together >= _MOST * mine and len(apart) == len(kids) else []
+
+    def _in_the_way(self, place: Place, kids: list[Place]) -> list[Place]:
+        """Of what several routines run, the one callee in which there is one at a time: it keeps them waiting."""
+        if not self._hides_threads(place) or self._is_one_at_a_time(place):
+            return []
+        mine = lost_ns(place.all.metrics)
+        most = [kid for kid in kids if lost_ns(kid.all.metrics) >= _MOST * mine]
+        return [kid for kid in most if kid.procedure.is_loop or self._is_one_at_a_time(kid)]
+
+    def _is_one_at_a_time(self, place: Place) -> bool:
+        return self._hides_threads(place) and self._evidence.company.is_one_at_a_time(place.procedure)
+
+    def _hides_threads(self, place: Place) -> bool:
+        return self._evidence.company.hides_threads(place.all.threads)
 
     def _dominant(self, place: Place, kids: list[Place], mine: float) -> list[Place]:
         """In what takes turns, or one thread does alone, the one callee that threads are alone in."""
@@ -206,6 +223,8 @@ class SiteSearch:
         """Whether an only callee says more than its caller."""
         least = _MOST if place.procedure.is_loop or region is not None else _MORE
         if lost_ns(kid.all.metrics) < least * mine or self._is_shared(kid) or self._is_detail(kid, place):
+            return False
+        if self._is_one_at_a_time(place) and not self._is_one_at_a_time(kid):  # a helper of others, too
             return False
         if (
             kid.procedure.is_loop

@@ -23,6 +23,10 @@ _FOR_THREADS = frozenset(f"[waits: {kind.value}]" for kind in WaitKind if kind.i
 _BY_ITSELF = re.compile(r"\[waits: (?:sleep|file|page fault|child)\]")
 _FOR_CHILD = f"[waits: {WaitKind.CHILD.value}]"
 _FOR_TIME = f"[waits: {WaitKind.SLEEP.value}]"
+_FOR_PROCESSES = frozenset(f"[waits: {kind.value}]" for kind in (WaitKind.PIPE, WaitKind.NETWORK))
+"""By which processes of a job wait for each other, too."""
+_TAKES_PART = 0.05
+"""Of a job's work: a process that does as much is one that others may wait for."""
 _ENOUGH = 0.8
 """Who kept the others asleep slept at least for so much of that time."""
 _RIVAL = 0.3
@@ -66,6 +70,7 @@ def with_sleepers(samples: Sequence[PathSample], cores: int, ownership: Ownershi
     """The samples with each stall at who kept the others asleep, where that is one thread. ``cores``: n."""
     keeps_house = _KeepsHouse(ownership)
     samples = _at_sleepers(samples, cores, ownership, keeps_house)
+    samples = _at_workers(samples, cores, keeps_house)
     return _at_parents(samples, cores, ownership, keeps_house)
 
 
@@ -89,6 +94,35 @@ def _at_sleepers(
         if sleeper.may_have_kept(_thread(samples[number].origin), stalled[number] / cores)
     )
     return _moved(samples, kept, sleeper.most)
+
+
+def _at_workers(samples: Sequence[PathSample], cores: int, keeps_house: _KeepsHouse) -> Sequence[PathSample]:
+    """With those of processes that wait for a pipe at who slept by itself in another one of the job that does some of
+    its work, as what reads items for others does; of several workers, that is where all of them sleep."""
+    stalled = {
+        number: sample.metrics[STALL]
+        for number, sample in enumerate(samples)
+        if sample.metrics[STALL] and sample.path and sample.path[-1].name in _FOR_PROCESSES
+    }
+    work: dict[int, float] = defaultdict(float)
+    for sample in samples:
+        work[sample.origin.pid] += sample.metrics.work_ns
+    if not stalled or len(work) < 2:
+        return samples
+    least = _TAKES_PART * sum(work.values())
+    by_path: dict[Path, _Sleeper] = {}
+    for one in _sleepers(samples, keeps_house):
+        sample = samples[one.most]
+        if work[sample.origin.pid] < least or sample.path[-1].name == _FOR_CHILD:
+            continue
+        known = by_path.setdefault(sample.path, one)
+        if known is not one:
+            known.merge(one)
+    sleeper = _longest(by_path.values(), by_path.values(), sum(stalled.values()) / cores)
+    if sleeper is None:
+        return samples
+    theirs = {pid for pid, _ in sleeper.slept}
+    return _moved(samples, (at for at in stalled if samples[at].origin.pid not in theirs), sleeper.most)
 
 
 def _at_parents(

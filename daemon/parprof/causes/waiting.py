@@ -14,12 +14,15 @@ from parprof.model import PathSample
 
 _LOCKS = re.compile(
     r".*(?:critical|mutex|(?:set|test|nest)_lock|lll_|futex|_lock(?:_wait|_slow|_contended)?(?:@|\Z)|rwlock|spin_lock|"
-    r"atomic_start|take_gil|acquire_lock|sem_(?:wait|clockwait)|ordered|doacross|"
+    r"atomic_start|take_gil|acquire_lock|sem_(?:wait|clockwait)|ordered|doacross|monitor_(?:try_)?enter|"
+    r"Threading\.Monitor:\w*enter|"
     r"java\.util\.concurrent\.locks\..*\[waits: lock\])",
     re.IGNORECASE,
 )
 _EXCLUSIVE = re.compile(
-    r".*(?:critical|mutex|(?:set|nest)_lock|lll_lock|rwlock|spin_lock|atomic_start)", re.IGNORECASE
+    r".*(?:critical|mutex|(?:set|nest)_lock|lll_lock|rwlock|spin_lock|atomic_start|monitor_(?:try_)?enter|"
+    r"Threading\.Monitor:\w*enter)",
+    re.IGNORECASE,
 )
 _ARRIVAL = re.compile(
     r".*(?:pthread_cond|condition_variable|condvar|cnd_|semaphore|barrier|join|latch|future|promise|mpsc|channel)",
