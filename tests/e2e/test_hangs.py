@@ -71,7 +71,7 @@ def test_a_deadlock_in_python(tmp_path: Path, socket: str) -> None:
     report = attached_to(["/usr/bin/python3", HANGS, "deadlock"], tmp_path / "deadlock.pb.gz", socket)
     (cause,) = report["causes"]
     assert (cause["kind"], cause["function"]) == ("stall", "take_both")
-    assert cause["file"].endswith("hangs.py") and cause["line"] == 13
+    assert cause["file"].endswith("hangs.py") and cause["line"] == 14
     assert "for another thread" in cause["what"]
     elapsed_s = report["elapsed_s"]
     assert waits(report)["take_both"] == pytest.approx(2 * elapsed_s, rel=0.05)

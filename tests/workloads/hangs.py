@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hangs for ever, as hangs.c does: usage: hangs.py deadlock | queue. Prints "ready" when all sleep."""
+"""Hangs for ever, as hangs.c does: usage: hangs.py deadlock | pipe. Prints "ready" when all sleep."""
 
 import queue
 import sys
@@ -10,6 +10,7 @@ import time
 def take_both(mine, other):
     with mine:
         time.sleep(0.2)
+        begun.append(mine)
         with other:
             pass
 
@@ -24,6 +25,7 @@ def deadlock():
 
 
 def consume(items):
+    begun.append(items)
     items.get()
 
 
@@ -34,13 +36,17 @@ def read_forever():
 def hang_in_read():
     items = queue.Queue()
     threading.Thread(target=consume, args=(items,)).start()
+    begun.append(sys.stdin)
     read_forever()
 
 
 def ready():
-    time.sleep(1)
+    while len(begun) < 2:
+        time.sleep(0.05)
+    time.sleep(0.5)
     print("ready", flush=True)
 
 
+begun = []
 threading.Thread(target=ready).start()
 {"deadlock": deadlock, "pipe": hang_in_read}[sys.argv[1]]()
