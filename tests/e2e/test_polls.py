@@ -111,6 +111,30 @@ def test_a_server_that_waits_for_a_request_loses_nothing(
     assert of(report, function, "stall_s") == 0
 
 
+def test_threads_that_are_handed_requests_lose_nothing_while_there_are_none(tmp_path: Path) -> None:
+    profile = tmp_path / "polls.pb.gz"
+    with listener() as free:
+        port = free.getsockname()[1]
+    command = [*record_command(profile), str(BUILD / "polls"), "hands", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None and server.stdout.readline() == "ready\n"
+        socket.create_connection(("127.0.0.1", port), timeout=20).close()
+        for _ in range(3):
+            time.sleep(WAIT_S)
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+                assert client.recv(1) == b"x"
+        name, _, waited = server.stdout.readline().partition(" ")
+    assert name == "waits_to_hand" and server.returncode == 0
+    report = report_of(profile)
+    cores = report["process"]["cores"]
+    served_s = 0.2  # of the first two, meanwhile it waits, too
+    outside_s = of(report, "waits_to_serve", "outside_s") + of(report, "waits_to_hand", "outside_s")
+    assert outside_s / cores == pytest.approx(float(waited) - served_s, rel=0.05)
+    assert of(report, "waits_to_serve", "outside_s") > 0.5 * outside_s
+    assert of(report, "waits_to_serve", "stall_s") == of(report, "waits_to_hand", "stall_s") == 0
+    assert "stall" not in {cause["kind"] for cause in report["causes"]}
+
+
 def test_to_look_at_no_file_is_to_sleep(tmp_path: Path) -> None:
     with listener() as server:
         report, told = recorded(tmp_path / "polls.pb.gz", "naps", server)

@@ -778,3 +778,33 @@ def test_who_takes_from_a_queue_is_known_in_a_program_that_was_attached_to() -> 
     waits = row("produce; crossbeam_channel::channel::Sender<T>::send; [waits: condition]", tid=3, wait=390)
     (cause,) = found(works, row("produce; make_row", 100, CORES, tid=3), waits)
     assert (cause.kind, cause.function) == (Kind.STARVED, "compress_row")
+
+
+GO = "clone; runtime.mstart"
+CGO = "_cgo_sys_thread_start; threadentry; runtime/cgo(.text); runtime.mstart1"
+NETPOLL = "runtime.findRunnable; runtime.netpoll; runtime.epollwait.abi0; [waits: network]"
+
+
+@pytest.mark.parametrize("monitor", [GO, CGO])
+def test_a_go_program_that_waits_for_an_answer_is_told_so(monitor: str) -> None:
+    """Its own thread, which looks after the others by the clock, is the last to sleep; what waits for the network goes
+    from thread to thread, and none of its routines is on a stack."""
+    (cause,) = found(
+        *balanced(count=300),
+        row(
+            f"{monitor}; runtime.sysmon; runtime.notetsleep; [waits: condition]", tid=2, wait=900, stall=1800
+        ),
+        row(f"{GO}; runtime.mcall; runtime.park_m; {NETPOLL}", tid=3, wait=500),
+        row(f"runtime.goexit0; {NETPOLL}", tid=4, wait=350),
+    )
+    assert (cause.kind, cause.function) == (Kind.STALL, "")
+    assert "waits for the network, below no function of the program's" in cause.what
+
+
+def test_who_waits_for_the_thread_that_asks_waits_for_the_network() -> None:
+    causes = found(
+        *balanced(count=300),
+        row("main; result; pthread_cond_wait; [waits: condition]", wait=900, stall=1800),
+        row("main; pthread_create; fetch; read; [waits: network]", tid=2, wait=890),
+    )
+    assert first(causes) == (Kind.STALL, "fetch") and "for the network" in causes[0].what

@@ -7,6 +7,8 @@
 // serves PORT:  a server, which waits in waits_for_request() for a request on the connection that it has accepted.
 // loops PORT:   the same in loops_for_request(), in epoll_wait(): it looks at that connection, at pipes, and at a
 //     connection that it has made itself, as servers do that ask others.
+// hands PORT:   a server whose first thread waits for connections in waits_to_hand(), and hands each to a thread, which
+//     waits for it in waits_to_serve(), serves it for a tenth of a second, and answers. It ends after three.
 // locks:        waits for half a second in epoll_wait(), in ProcSleep(), which is where PostgreSQL waits for a row that
 //     another process has.
 // Says "ready" when it waits for a peer, and at the end for how long as `function seconds`. The other side of it is
@@ -14,6 +16,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,6 +185,66 @@ static NOINLINE void loops_for_request(int fd)
 	sink += 8;
 }
 
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t handed = PTHREAD_COND_INITIALIZER;
+static int at_hand = -1;
+
+static NOINLINE int waits_to_serve(void)
+{
+	int fd;
+
+	pthread_mutex_lock(&mutex);
+	while (at_hand < 0)
+		pthread_cond_wait(&handed, &mutex);
+	fd = at_hand;
+	at_hand = -1;
+	pthread_mutex_unlock(&mutex);
+	return fd;
+}
+
+static void *serves_three(void *unused)
+{
+	for (int i = 0; i < 3; i++) {
+		int fd = waits_to_serve();
+
+		compute(0.1);
+		if (write(fd, "x", 1) != 1)
+			exit(1);
+		close(fd);
+	}
+	return unused;
+}
+
+static NOINLINE double waits_to_hand(int set)
+{
+	struct epoll_event found;
+	double begun = now();
+
+	epoll_wait(set, &found, 1, 30000);
+	return now() - begun;
+}
+
+static void hands(int port)
+{
+	double waited = 0;
+	pthread_t thread;
+	int set;
+
+	close(accepted(port));	/* who comes first says only that we may begin */
+	set = watched_by_epoll(&listener, 1);
+	if (pthread_create(&thread, 0, serves_three, 0))
+		exit(1);
+	for (int i = 0; i < 3; i++) {
+		waited += waits_to_hand(set);
+		pthread_mutex_lock(&mutex);
+		at_hand = accept(listener, 0, 0);
+		pthread_cond_signal(&handed);
+		pthread_mutex_unlock(&mutex);
+	}
+	pthread_join(thread, 0);
+	printf("waits_to_hand %.6f\n", waited);
+}
+
 static void tells(const char *name, void (*waits)(int), int fd)
 {
 	double begun;
@@ -211,6 +274,8 @@ int main(int argc, char **argv)
 		tells("loops_for_request", loops_for_request, accepted(port));
 	} else if (!strcmp(mode, "serves")) {
 		tells("waits_for_request", waits_for_request, accepted(port));
+	} else if (!strcmp(mode, "hands")) {
+		hands(port);
 	} else if (!strcmp(mode, "naps")) {
 		begun = now();
 		nap_by_poll();
@@ -225,7 +290,7 @@ int main(int argc, char **argv)
 		told("ProcSleep", begun);
 		compute(0.3);
 	} else {
-		fprintf(stderr, "usage: %s poll|select|epoll|serves|loops|naps|locks [PORT]\n", argv[0]);
+		fprintf(stderr, "usage: %s poll|select|epoll|serves|loops|hands|naps|locks [PORT]\n", argv[0]);
 		return 2;
 	}
 	return 0;

@@ -55,19 +55,20 @@ def stall_of_interpreter(
     evidence: Evidence, setting: Setting, samples: Sequence[PathSample]
 ) -> tuple[LossSite, Diagnosis] | None:
     """What is waited for where nothing of the program's was seen, while nobody works; ``None``: nothing to speak of, or
-    other threads."""
-    name = interpreter(setting.program)
+    other threads. So it is in languages with a scheduler of their own, too."""
     tally = Tally()
     for innermost, metrics in evidence.unnamed.runtime.items():
         if metrics.stall_ns and wait_of(innermost.partition(":")[2])[1] in _BY_ITSELF:
             tally.metrics.add(metrics)
             tally.runtime[innermost] = metrics
     stalled = tally.metrics.stall_ns
-    if not name or stalled < _LEAST * effort_ns(setting.total):
+    if stalled < _LEAST * effort_ns(setting.total):
         return None
     call, kind = wait_of(leading(tally, by=STALL))
     what, remedy = waited_for(call, kind)
-    told = f"nobody works for {elapsed_of(stalled, setting)} while a thread waits {what}, {_where(name)}"
+    name = interpreter(setting.program)
+    where = _where(name) if name else "below no function of the program's (as Go's routines do)"
+    told = f"nobody works for {elapsed_of(stalled, setting)} while a thread waits {what}, {where}"
     names = _names(setting, samples)
     found = Diagnosis(Kind.STALL, told, f"{remedy}; {names}" if names else remedy)
     return LossSite(evidence.root, tally, None, whole=False), found

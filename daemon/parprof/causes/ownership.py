@@ -48,7 +48,8 @@ _SYSTEM_NAMES = re.compile(
     r"std::|__gnu_cxx::|__cxxabiv1::|core::|alloc::|<(?:core|alloc|std)::|_ZN?K?(?:St|4core|3std|5alloc|9__gnu_cxx)|"
     r"_R(?:(?!Cs\w+?_\d).)*Cs[0-9A-Za-z]+_(?:3std|4core|5alloc)|rust_begin|__rust|runtime\.|"
     r"_*(?:GOMP|GOACC|gomp|goacc|kmpc?|libc|pthread|GI|dl|tls|run_exit|IO|nptl|gfortran|cxa|libc_start)_|_start\Z|"
-    r"__(?:libc_)?start|clone3?\Z|__clone3?\Z|start_thread\Z|exit\Z|_exit\Z"
+    r"__(?:libc_)?start|clone3?\Z|__clone3?\Z|start_thread\Z|exit\Z|_exit\Z|"
+    r"(?:x_)?_?cgo_|runtime/cgo|crosscall|threadentry\Z"
 )
 _SYSTEM_SOURCES = re.compile(
     r"<frozen|node:|/rustc/|.*/library/(?:std|core|alloc)/src/|/usr/(?:include|lib/gcc|lib/llvm)|.*/include/c\+\+/|"
