@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.attribution import attribute
 from parprof.causes import Cause, Kind, causes_of, find_causes
-from parprof.metrics import OUTSIDE, STALL, WAIT, Metrics
+from parprof.metrics import OUTSIDE, STALL, STOLEN, WAIT, Metrics
 from parprof.model import NOBODY, Frame, Interval, Origin, PathSample, ProcessInfo, Profile, ThreadState
 from profiles import frame, library
 
@@ -808,3 +808,23 @@ def test_who_waits_for_the_thread_that_asks_waits_for_the_network() -> None:
         row("main; pthread_create; fetch; read; [waits: network]", tid=2, wait=890),
     )
     assert first(causes) == (Kind.STALL, "fetch") and "for the network" in causes[0].what
+
+
+def test_a_build_that_runs_one_process_after_the_other_does_so_on_a_busy_machine_too() -> None:
+    """``make`` without ``-j``: nobody worked beside any of them, nor wanted to."""
+    rows = [row("main; compile", 100, 1, pid, ready=150, pid=pid) for pid in range(10, 20)]
+    for one in rows:
+        one.metrics[STOLEN] = 150e6
+    (cause,) = causes_of(rows, CORES, "none", 2.5, withheld_s=3)
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "compile")
+    assert cause.what == "10 processes run it one after the other"
+
+
+@pytest.mark.parametrize(("elapsed_s", "kind"), [(1.215, Kind.BUSY_MACHINE), (0.9, Kind.OVERSUBSCRIBED)])
+def test_processes_of_which_two_run_at_a_time_are_not_too_many(elapsed_s: float, kind: Kind) -> None:
+    """``xargs -P2`` on two cores, of which others had three quarters; and three at a time."""
+    rows = [row("main; compress", 70, 2, pid, ready=300, pid=pid) for pid in range(10, 16)]
+    rows += [row("main; compress", 30, 1, pid, ready=5, pid=pid) for pid in range(10, 16)]
+    (cause,) = causes_of(rows, CORES, "none", elapsed_s, withheld_s=1.5)
+    assert cause.kind is kind
+    assert ("6 processes share 2 cores" in cause.what) == (kind is Kind.OVERSUBSCRIBED)
