@@ -74,6 +74,13 @@ def test_nor_where_another_thread_waits_for_long(names: str, wait: float) -> Non
     assert told(*rows) == (1800, 0)
 
 
+@pytest.mark.parametrize("call", ["__GI___sigtimedwait", "sigwait", "sigsuspend", "__pause"])
+def test_a_thread_for_signals_serves_nobody(call: str) -> None:
+    """As that of a renderer has one (povray), whose others wait for each other."""
+    signals = row(f"main; pthread_create; handles; {call}; [waits: requests]", 9, wait=950)
+    assert told(signals, row(SERVES, 8, wait=900, stall=1800)) == (1800, 0)
+
+
 def test_who_keeps_house_keeps_nobody_waiting() -> None:
     house = row("clone; runtime.sysmon; runtime.usleep; [waits: sleep]", 9, wait=950)
     assert told(row(LISTENS, 7, wait=950), row(SERVES, 8, wait=900, stall=1800), house) == (0, 1800)

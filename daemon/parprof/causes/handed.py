@@ -22,6 +22,8 @@ _FOR_MORE = frozenset(
 """Who waits so waits for something to come from a thread. A lock is held by one that may never let it go."""
 _TIMED = re.compile(r"timed|clockwait")
 """Who waits so may wake up by itself."""
+_FOR_SIGNALS = re.compile(r"(?:\w*_)?(?:sig(?:timed)?wait|sigsuspend|pause\Z|signalfd)")
+"""Programs that serve nobody have threads that wait for signals, too."""
 _FOR_REQUESTS = f"[waits: {WaitKind.REQUESTS.value}]"
 _BY_ITSELF = frozenset(
     f"[waits: {kind.value}]"
@@ -72,7 +74,8 @@ def _longest_by_kind(rows: Iterable[PathSample], keeps_house: KeepsHouse) -> dic
     by_thread: dict[tuple[str, object], float] = defaultdict(float)
     for row in rows:
         kind = row.path[-1].name
-        if not keeps_house(row):
+        signals = kind == _FOR_REQUESTS and any(_FOR_SIGNALS.match(frame.name) for frame in row.path[-3:])
+        if not (signals or keeps_house(row)):
             by_thread[kind, row.origin.tid] += row.metrics[WAIT]
             by_thread[kind, place_of(row.path)] += row.metrics[WAIT]
     longest: dict[str, float] = defaultdict(float)
