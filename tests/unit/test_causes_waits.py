@@ -828,3 +828,14 @@ def test_processes_of_which_two_run_at_a_time_are_not_too_many(elapsed_s: float,
     (cause,) = causes_of(rows, CORES, "none", elapsed_s, withheld_s=1.5)
     assert cause.kind is kind
     assert ("6 processes share 2 cores" in cause.what) == (kind is Kind.OVERSUBSCRIBED)
+
+
+def test_processes_that_run_one_after_the_other_are_one_cause_whatever_they_do() -> None:
+    """A compiler: its reader can change none of its functions."""
+    rows = [row(f"main; {what}", 100, 1, pid, pid=pid) for pid in range(10, 20) for what in ("parse", "emit")]
+    rows += balanced(count=3000)
+    rows = [replace(one, origin=one.origin._replace(thread="cc1")) for one in rows]
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function, cause.lost_ns) == (Kind.SERIAL, "", pytest.approx(2000e6))
+    assert cause.what == "processes run one after the other, cc1 most of that time"
+    assert "make -j" in cause.remedy
