@@ -82,8 +82,8 @@ def test_a_thread_for_signals_serves_nobody(call: str) -> None:
 
 
 def test_who_keeps_house_keeps_nobody_waiting() -> None:
-    house = row("clone; runtime.sysmon; runtime.usleep; [waits: sleep]", 9, wait=950)
-    assert told(row(LISTENS, 7, wait=950), row(SERVES, 8, wait=900, stall=1800), house) == (0, 1800)
+    house = row("clone; runtime.sysmon; runtime.usleep; [waits: sleep]", 9, wait=950, stall=200)
+    assert told(row(LISTENS, 7, wait=950), row(SERVES, 8, wait=900, stall=1600), house) == (0, 1800)
 
 
 def test_one_that_goes_from_thread_to_thread_counts_as_one() -> None:

@@ -43,14 +43,14 @@ def tell_nothing_to_do(rows: Iterable[PathSample], cores: float) -> None:
     """Let stall of threads that wait for one which waits for requests be outside. ``cores``: n."""
     stalled: dict[int, list[PathSample]] = defaultdict(list)
     waiting: dict[int, list[PathSample]] = defaultdict(list)
+    keeps_house = KeepsHouse(Ownership())
     for row in rows:
         if not row.path:
             continue
         if row.metrics[WAIT]:
             waiting[row.origin.pid].append(row)
-        if row.metrics[STALL] and _waits_for_more(row):
+        if row.metrics[STALL] and (_waits_for_more(row) or keeps_house(row)):
             stalled[row.origin.pid].append(row)
-    keeps_house = KeepsHouse(Ownership())
     for pid, those in stalled.items():
         took_ns = sum(row.metrics[STALL] for row in those) / cores
         slept = _longest_by_kind(waiting[pid], keeps_house)
