@@ -798,7 +798,15 @@ def test_a_go_program_that_waits_for_an_answer_is_told_so(monitor: str) -> None:
         row(f"runtime.goexit0; {NETPOLL}", tid=4, wait=350),
     )
     assert (cause.kind, cause.function) == (Kind.STALL, "")
-    assert "waits for the network, below no function of the program's" in cause.what
+    assert "waits for the network, below no function of the program's (as schedulers" in cause.what
+
+
+def test_a_library_that_naps_below_nothing_of_the_programs_is_no_cause() -> None:
+    """Open MPI while it starts, in a process of its own."""
+    assert (
+        found(*balanced(count=300), row("std::progress; usleep; [waits: sleep]", tid=2, wait=300, stall=600))
+        == []
+    )
 
 
 def test_who_waits_for_the_thread_that_asks_waits_for_the_network() -> None:

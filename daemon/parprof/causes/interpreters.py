@@ -24,7 +24,9 @@ _FIRST = 0.6
 """Of the idleness: as much while one of several threads works is that one's, as beside V8's, which help it at times."""
 _OFTEN = 0.25
 """Of its time: a thread that is alone for less loses in another way."""
-_BY_ITSELF = frozenset({"sleep", "child", "pipe", "network"})
+_SLEEP = "sleep"
+"""Libraries nap, too, as MPI does while it starts: that is told of interpreters alone, which do it for a program."""
+_BY_ITSELF = frozenset({_SLEEP, "child", "pipe", "network"})
 """What a thread that waits so waits for is no other thread."""
 _LOCKS = (
     (r"ruby[\d.]*", "the GVL", "use processes (fork), or Ractors"),
@@ -56,9 +58,11 @@ def stall_of_interpreter(
 ) -> tuple[LossSite, Diagnosis] | None:
     """What is waited for where nothing of the program's was seen, while nobody works; ``None``: nothing to speak of, or
     other threads. So it is in languages with a scheduler of their own, too."""
+    name = interpreter(setting.program)
+    kinds = _BY_ITSELF if name else _BY_ITSELF - {_SLEEP}
     tally = Tally()
     for innermost, metrics in evidence.unnamed.runtime.items():
-        if metrics.stall_ns and wait_of(innermost.partition(":")[2])[1] in _BY_ITSELF:
+        if metrics.stall_ns and wait_of(innermost.partition(":")[2])[1] in kinds:
             tally.metrics.add(metrics)
             tally.runtime[innermost] = metrics
     stalled = tally.metrics.stall_ns
@@ -66,8 +70,7 @@ def stall_of_interpreter(
         return None
     call, kind = wait_of(leading(tally, by=STALL))
     what, remedy = waited_for(call, kind)
-    name = interpreter(setting.program)
-    where = _where(name) if name else "below no function of the program's (as Go's routines do)"
+    where = _where(name) if name else "below no function of the program's (as schedulers of routines do)"
     told = f"nobody works for {elapsed_of(stalled, setting)} while a thread waits {what}, {where}"
     names = _names(setting, samples)
     found = Diagnosis(Kind.STALL, told, f"{remedy}; {names}" if names else remedy)
