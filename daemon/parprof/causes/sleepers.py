@@ -29,7 +29,7 @@ RIVAL = 0.3
 """Another thread that slept for so much of it may as well have been the one."""
 
 ThreadId = tuple[int, int]
-Place = tuple[str, ...]
+InnermostNames = tuple[str, ...]
 _INNERMOST = 3
 """Frames that a place is known by where a language's scheduler sleeps in its threads, by turns and below other ones."""
 
@@ -192,7 +192,7 @@ def _sleepers(samples: Sequence[PathSample], keeps_house: KeepsHouse) -> list[_S
             thread = _thread(sample.origin)
             several = id(path) if thread[1] == SEVERAL_THREADS else 0
             by_thread[thread, several].add(thread, number, wait)
-    by_place: dict[tuple[int, Path | Place], _Sleeper] = {}
+    by_place: dict[tuple[int, Path | InnermostNames], _Sleeper] = {}
     for one in by_thread.values():
         sample = samples[one.most]
         path = sample.path
@@ -212,7 +212,7 @@ def _longest(those: Iterable[_Sleeper], rivals: Iterable[_Sleeper], stall: float
     return longest
 
 
-def place_of(path: Path) -> Place:
+def place_of(path: Path) -> InnermostNames:
     """Where a thread sleeps, whatever else is on its stack."""
     return tuple(frame.name for frame in path[-_INNERMOST:])
 
