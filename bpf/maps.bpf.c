@@ -70,7 +70,7 @@ struct look {
 
 /* See polls.bpf.c. */
 struct poll_look {
-	u64 list;	/* of poll() */
+	u64 list;	/* of poll(); or the file that epoll_wait() waits at */
 	u64 set;	/* of select(), a bit for each file */
 	u64 count;
 	u64 is_list;

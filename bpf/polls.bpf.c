@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a thread waits for that goes to sleep in poll() or select(), where its arguments tell: for time to pass, if it looks
- * at no file; for an answer, if it looks at a connection that it has made itself, as clients with a timeout do. All else,
- * above all what a server looks at, may be a request. The rules are those of parprof/process/polled.py.
+ * What a thread waits for that goes to sleep in poll(), select() or epoll_wait(), where what it looks at tells: for time to
+ * pass, if poll() or select() looks at no file; for an answer, if it looks at a connection that it has made itself, as
+ * clients with a timeout do, and those that are written around a loop of events. All else, above all what a server looks
+ * at, may be a request. The rules are those of parprof/process/polled.py.
  */
 #define POLL_CALL 7
 #define SELECT_CALL 23
 #define PSELECT_CALL 270
 #define PPOLL_CALL 271
+#define EPOLL_WAIT_CALL 232
+#define EPOLL_PWAIT_CALL 281
+#define EPOLL_PWAIT2_CALL 441
 #define MAX_POLLED 3	/* who looks at more files serves somebody */
+#define MAX_EPOLLED 16	/* the same of a set that is kept, which has timers and the like in it */
+#define STEPS_EACH 3	/* down to a node of a tree, to what is on the right of it, and up again */
 #define CLIENT_PORTS 32768	/* the kernel gives those who connect a port from there on */
 #define FILE_KIND 0170000
 #define SOCKET_FILE 0140000
@@ -40,36 +46,55 @@ static __always_inline u16 kernel_half(u64 address)
 	return half;
 }
 
-/* Which of these a file is that the current thread looks at. */
-static __always_inline u32 polled_file(u32 fd)
+/* A file that the current process has open; 0: none. */
+static __always_inline u64 open_file(u32 fd)
 {
 	u64 table = kernel_word(kernel_word(bpf_get_current_task() + TASK_FILES) + FILES_TABLE);
-	u64 file, sock;
 	u32 most = 0;
-	u16 kind, family, near, far;
 
 	bpf_probe_read_kernel(&most, sizeof(most), (void *)(table + TABLE_SIZE));
-	if (fd >= most)
+	return fd < most ? kernel_word(kernel_word(table + TABLE_FILES) + (u64)fd * sizeof(u64)) : 0;
+}
+
+/* Whether a connection was accepted: it has the backlog of the socket that listens for it. */
+static __always_inline int is_accepted(u64 sock)
+{
+	u32 backlog = 0;
+
+	bpf_probe_read_kernel(&backlog, sizeof(backlog), (void *)(sock + SOCK_BACKLOG));
+	return backlog != 0;
+}
+
+/* Which of these a file is that the current thread looks at. */
+static __always_inline u32 kind_polled(u64 file)
+{
+	u64 sock;
+	u16 kind, family, near, far;
+
+	if (!file)
 		return POLLED_OTHER;
-	file = kernel_word(kernel_word(table + TABLE_FILES) + (u64)fd * sizeof(u64));
 	kind = kernel_half(kernel_word(file + POLLED_INODE) + INODE_MODE) & FILE_KIND;
 	if (kind == CHARACTER_FILE)	/* a terminal: keys */
 		return POLLED_REQUEST;
 	if (kind != SOCKET_FILE)
 		return POLLED_OTHER;
-	sock = kernel_word(kernel_word(file + POLLED_PRIVATE) + SOCKET_SOCK) + SOCK_COMMON;
-	family = kernel_half(sock + SOCK_FAMILY);
+	sock = kernel_word(kernel_word(file + POLLED_PRIVATE) + SOCKET_SOCK);
+	family = kernel_half(sock + SOCK_COMMON + SOCK_FAMILY);
 	if (family != INTERNET_4 && family != INTERNET_6)
 		return POLLED_OTHER;
-	near = kernel_half(sock + SOCK_PORT);
-	far = kernel_half(sock + SOCK_FAR_PORT);
-	far = far << 8 | far >> 8;
-	if ((kernel_half(sock + SOCK_STATE) & 0xff) == LISTENS || !far)
+	near = kernel_half(sock + SOCK_COMMON + SOCK_PORT);
+	far = kernel_half(sock + SOCK_COMMON + SOCK_FAR_PORT);
+	if ((kernel_half(sock + SOCK_COMMON + SOCK_STATE) & 0xff) == LISTENS || !far)
 		return POLLED_REQUEST;
-	return near >= CLIENT_PORTS && far < CLIENT_PORTS ? POLLED_ANSWER : POLLED_REQUEST;
+	return near >= CLIENT_PORTS && !is_accepted(sock) ? POLLED_ANSWER : POLLED_REQUEST;
 }
 #else
-static __always_inline u32 polled_file(u32 fd)
+static __always_inline u64 open_file(u32 fd)
+{
+	return 0;
+}
+
+static __always_inline u32 kind_polled(u64 file)
 {
 	return POLLED_REQUEST;
 }
@@ -123,7 +148,7 @@ u64 look_at_polled(u64 given)
 		fd = file_there(look, &set);
 		if (fd == ~0ULL)
 			return AWAITS_UNKNOWN;
-		is = polled_file(fd);
+		is = kind_polled(open_file((u32)fd));
 		found = is > found ? is : found;
 	}
 	return found == POLLED_ANSWER && !set ? AWAITS_ANSWER : AWAITS_UNKNOWN;
@@ -131,12 +156,61 @@ u64 look_at_polled(u64 given)
 
 static u64 (*call_look_at_polled)(struct poll_look *look) = (void *)SHARED_look_at_polled;
 
+/* The same of a set that epoll_wait() looks at, which is a tree: from left to right, for as long as nothing in it may bring
+ * a request. */
+u64 look_at_epoll(u64 given)
+{
+#if defined(TASK_FILES) && defined(EPOLL_TREE)
+	struct poll_look *look = (struct poll_look *)given;
+	u64 node, left, right, above, from = 0, came;
+	u32 found = POLLED_OTHER, is;
+
+	if (!look)
+		return AWAITS_UNKNOWN;
+	node = kernel_word(kernel_word(open_file((u32)look->list) + POLLED_PRIVATE) + EPOLL_TREE);
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < STEPS_EACH * MAX_EPOLLED; i++) {
+		if (!node)
+			break;
+		above = kernel_word(node) & ~3ULL;	/* the lowest bits are its colour */
+		left = kernel_word(node + NODE_LEFT);
+		right = kernel_word(node + NODE_RIGHT);
+		came = from;
+		from = node;
+		if (came == above && left) {
+			node = left;
+			continue;
+		}
+		if (came == above || came == left) {
+			is = kind_polled(kernel_word(node + EPOLLED_FILE));
+			if (is == POLLED_REQUEST)
+				return AWAITS_UNKNOWN;
+			found = is > found ? is : found;
+			if (right) {
+				node = right;
+				continue;
+			}
+		}
+		node = above;
+	}
+	return found == POLLED_ANSWER && !node ? AWAITS_ANSWER : AWAITS_UNKNOWN;
+#else
+	return AWAITS_UNKNOWN;
+#endif
+}
+
+static u64 (*call_look_at_epoll)(struct poll_look *look) = (void *)SHARED_look_at_epoll;
+
 /* What the current thread waits for that has entered the kernel with these registers, by this call. */
 static __always_inline u8 awaited_outside(struct pt_regs *regs, u64 call)
 {
 	struct poll_look look = {};
 	u64 first = 0, second = 0, third = 0, other = 0;
 
+	if (call == EPOLL_WAIT_CALL || call == EPOLL_PWAIT_CALL || call == EPOLL_PWAIT2_CALL) {
+		bpf_probe_read_kernel(&look.list, sizeof(look.list), &regs->di);
+		return call_look_at_epoll(&look);
+	}
 	if (call != POLL_CALL && call != PPOLL_CALL && call != SELECT_CALL && call != PSELECT_CALL)
 		return AWAITS_UNKNOWN;
 	bpf_probe_read_kernel(&first, sizeof(first), &regs->di);

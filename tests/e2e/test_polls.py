@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits in poll() or select(): for somebody's answer, for time to pass, or for requests. A client with a timeout
-waits there, as a server does that has nothing to do: tests/workloads/polls.c, held against its own clock."""
+"""Who waits in poll(), select() or epoll_wait(): for somebody's answer, for time to pass, or for requests. A client
+with a timeout waits there, as a server does that has nothing to do: tests/workloads/polls.c, held against its own
+clock."""
 
 from __future__ import annotations
 
@@ -22,9 +23,13 @@ pytestmark = pytest.mark.beside
 WAIT_S = 0.5
 
 
-def listener() -> socket.socket:
-    """At a port as servers have: not one of those that are given to clients."""
-    for port in range(20000 + os.getpid() % 10000, 32768):
+SERVERS, ANY = range(20000, 32768), range(61000, 65536)
+"""Ports: as servers have; and as those may have that are asked by programs which know where they are (gRPC's), above
+what Linux gives to clients by itself, so that nobody else's connection is in the way."""
+
+
+def listener(ports: range = SERVERS) -> socket.socket:
+    for port in ports[os.getpid() % (len(ports) - 2000) :]:
         server = socket.socket()
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -41,7 +46,8 @@ def listener() -> socket.socket:
 def recorded(profile: Path, mode: str, server: socket.socket) -> tuple[dict[str, Any], dict[str, float]]:
     """Its report, and what it told. Half a second after it says that it waits it gets what it waits for."""
     port = server.getsockname()[1]
-    if mode == "serves":
+    is_server = mode in ("serves", "loops")
+    if is_server:
         server.close()
     command = [*record_command(profile), str(BUILD / "polls"), mode, str(port)]
     told: dict[str, float] = {}
@@ -52,7 +58,7 @@ def recorded(profile: Path, mode: str, server: socket.socket) -> tuple[dict[str,
             if line != "ready\n":
                 name, _, seconds = line.partition(" ")
                 told[name] = float(seconds)
-            elif mode == "serves" and peer is None:
+            elif is_server and peer is None:
                 peer = socket.create_connection(("127.0.0.1", port), timeout=20)
             else:
                 peer = peer or server.accept()[0]
@@ -76,9 +82,12 @@ def of(report: dict[str, Any], function: str, metric: str) -> float:
     return float(found["inclusive"][metric])
 
 
-@pytest.mark.parametrize("mode", ["poll", "select"])
-def test_a_client_that_waits_with_a_timeout_waits_for_the_network(tmp_path: Path, mode: str) -> None:
-    with listener() as server:
+@pytest.mark.parametrize("ports", [SERVERS, ANY])
+@pytest.mark.parametrize("mode", ["poll", "select", "epoll"])
+def test_a_client_that_waits_with_a_timeout_waits_for_the_network(
+    tmp_path: Path, mode: str, ports: range
+) -> None:
+    with listener(ports) as server:
         report, told = recorded(tmp_path / "polls.pb.gz", mode, server)
     cores = report["process"]["cores"]
     function = f"asks_by_{mode}"
@@ -88,14 +97,42 @@ def test_a_client_that_waits_with_a_timeout_waits_for_the_network(tmp_path: Path
     assert (cause["kind"], cause["function"]) == ("stall", function) and "for the network" in cause["what"]
 
 
-def test_a_server_that_waits_for_a_request_loses_nothing(tmp_path: Path) -> None:
-    with listener() as server:
-        report, told = recorded(tmp_path / "polls.pb.gz", "serves", server)
+@pytest.mark.parametrize("ports", [SERVERS, ANY])
+@pytest.mark.parametrize(
+    ("mode", "function"), [("serves", "waits_for_request"), ("loops", "loops_for_request")]
+)
+def test_a_server_that_waits_for_a_request_loses_nothing(
+    tmp_path: Path, mode: str, function: str, ports: range
+) -> None:
+    with listener(ports) as server:
+        report, told = recorded(tmp_path / "polls.pb.gz", mode, server)
     cores = report["process"]["cores"]
-    assert of(report, "waits_for_request", "outside_s") / cores == pytest.approx(
-        told["waits_for_request"], rel=0.03
-    )
-    assert of(report, "waits_for_request", "stall_s") == 0
+    assert of(report, function, "outside_s") / cores == pytest.approx(told[function], rel=0.03)
+    assert of(report, function, "stall_s") == 0
+
+
+def test_threads_that_are_handed_requests_lose_nothing_while_there_are_none(tmp_path: Path) -> None:
+    profile = tmp_path / "polls.pb.gz"
+    with listener() as free:
+        port = free.getsockname()[1]
+    command = [*record_command(profile), str(BUILD / "polls"), "hands", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None and server.stdout.readline() == "ready\n"
+        socket.create_connection(("127.0.0.1", port), timeout=20).close()
+        for _ in range(3):
+            time.sleep(WAIT_S)
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+                assert client.recv(1) == b"x"
+        name, _, waited = server.stdout.readline().partition(" ")
+    assert name == "waits_to_hand" and server.returncode == 0
+    report = report_of(profile)
+    cores = report["process"]["cores"]
+    served_s = 0.2  # of the first two, meanwhile it waits, too
+    outside_s = of(report, "waits_to_serve", "outside_s") + of(report, "waits_to_hand", "outside_s")
+    assert outside_s / cores == pytest.approx(float(waited) - served_s, rel=0.05)
+    assert of(report, "waits_to_serve", "outside_s") > 0.5 * outside_s
+    assert of(report, "waits_to_serve", "stall_s") == of(report, "waits_to_hand", "stall_s") == 0
+    assert "stall" not in {cause["kind"] for cause in report["causes"]}
 
 
 def test_to_look_at_no_file_is_to_sleep(tmp_path: Path) -> None:
@@ -117,11 +154,12 @@ def test_a_lock_of_another_process_is_no_request(tmp_path: Path) -> None:
     assert "for a lock that another process has" in cause["what"]
 
 
-@pytest.mark.parametrize("mode", ["poll", "select"])
-def test_one_that_hangs_on_a_server_is_told_of_it(tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize("ports", [SERVERS, ANY])
+@pytest.mark.parametrize("mode", ["poll", "select", "epoll"])
+def test_one_that_hangs_on_a_server_is_told_of_it(tmp_path: Path, mode: str, ports: range) -> None:
     """It slept before we came: what is seen of it is what ``/proc`` tells."""
     profile = tmp_path / "polls.pb.gz"
-    with listener() as server:
+    with listener(ports) as server:
         command = [str(BUILD / "polls"), mode, str(server.getsockname()[1])]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client, server.accept()[0]:
             try:
@@ -136,12 +174,14 @@ def test_one_that_hangs_on_a_server_is_told_of_it(tmp_path: Path, mode: str) -> 
     ]
 
 
-def test_a_server_without_requests_hangs_on_nobody(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ports", [SERVERS, ANY])
+@pytest.mark.parametrize("mode", ["serves", "loops"])
+def test_a_server_without_requests_hangs_on_nobody(tmp_path: Path, mode: str, ports: range) -> None:
     profile = tmp_path / "polls.pb.gz"
-    with listener() as free:
+    with listener(ports) as free:
         port = free.getsockname()[1]
     with subprocess.Popen(
-        [str(BUILD / "polls"), "serves", str(port)], stdout=subprocess.PIPE, text=True
+        [str(BUILD / "polls"), mode, str(port)], stdout=subprocess.PIPE, text=True
     ) as server:
         try:
             assert server.stdout is not None and server.stdout.readline() == "ready\n"

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from parprof.attribution import attribute
 from parprof.causes import Cause, Kind, causes_of, find_causes
-from parprof.metrics import OUTSIDE, STALL, WAIT, Metrics
+from parprof.metrics import OUTSIDE, STALL, STOLEN, WAIT, Metrics
 from parprof.model import NOBODY, Frame, Interval, Origin, PathSample, ProcessInfo, Profile, ThreadState
 from profiles import frame, library
 
@@ -898,3 +898,72 @@ def test_who_takes_from_a_queue_is_known_in_a_program_that_was_attached_to() -> 
     waits = row("produce; crossbeam_channel::channel::Sender<T>::send; [waits: condition]", tid=3, wait=390)
     (cause,) = found(works, row("produce; make_row", 100, CORES, tid=3), waits)
     assert (cause.kind, cause.function) == (Kind.STARVED, "compress_row")
+
+
+GO = "clone; runtime.mstart"
+CGO = "_cgo_sys_thread_start; threadentry; runtime/cgo(.text); runtime.mstart1"
+NETPOLL = "runtime.findRunnable; runtime.netpoll; runtime.epollwait.abi0; [waits: network]"
+
+
+@pytest.mark.parametrize("monitor", [GO, CGO])
+def test_a_go_program_that_waits_for_an_answer_is_told_so(monitor: str) -> None:
+    """Its own thread, which looks after the others by the clock, is the last to sleep; what waits for the network goes
+    from thread to thread, and none of its routines is on a stack."""
+    (cause,) = found(
+        *balanced(count=300),
+        row(
+            f"{monitor}; runtime.sysmon; runtime.notetsleep; [waits: condition]", tid=2, wait=900, stall=1800
+        ),
+        row(f"{GO}; runtime.mcall; runtime.park_m; {NETPOLL}", tid=3, wait=500),
+        row(f"runtime.goexit0; {NETPOLL}", tid=4, wait=350),
+    )
+    assert (cause.kind, cause.function) == (Kind.STALL, "")
+    assert "waits for the network, below no function of the program's (as schedulers" in cause.what
+
+
+def test_a_library_that_naps_below_nothing_of_the_programs_is_no_cause() -> None:
+    """Open MPI while it starts, in a process of its own."""
+    assert (
+        found(*balanced(count=300), row("std::progress; usleep; [waits: sleep]", tid=2, wait=300, stall=600))
+        == []
+    )
+
+
+def test_who_waits_for_the_thread_that_asks_waits_for_the_network() -> None:
+    causes = found(
+        *balanced(count=300),
+        row("main; result; pthread_cond_wait; [waits: condition]", wait=900, stall=1800),
+        row("main; pthread_create; fetch; read; [waits: network]", tid=2, wait=890),
+    )
+    assert first(causes) == (Kind.STALL, "fetch") and "for the network" in causes[0].what
+
+
+def test_a_build_that_runs_one_process_after_the_other_does_so_on_a_busy_machine_too() -> None:
+    """``make`` without ``-j``: nobody worked beside any of them, nor wanted to."""
+    rows = [row("main; compile", 100, 1, pid, ready=150, pid=pid) for pid in range(10, 20)]
+    for one in rows:
+        one.metrics[STOLEN] = 150e6
+    (cause,) = causes_of(rows, CORES, "none", 2.5, withheld_s=3)
+    assert (cause.kind, cause.function) == (Kind.SERIAL, "compile")
+    assert cause.what == "10 processes run it one after the other"
+
+
+@pytest.mark.parametrize(("elapsed_s", "kind"), [(1.215, Kind.BUSY_MACHINE), (0.9, Kind.OVERSUBSCRIBED)])
+def test_processes_of_which_two_run_at_a_time_are_not_too_many(elapsed_s: float, kind: Kind) -> None:
+    """``xargs -P2`` on two cores, of which others had three quarters; and three at a time."""
+    rows = [row("main; compress", 70, 2, pid, ready=300, pid=pid) for pid in range(10, 16)]
+    rows += [row("main; compress", 30, 1, pid, ready=5, pid=pid) for pid in range(10, 16)]
+    (cause,) = causes_of(rows, CORES, "none", elapsed_s, withheld_s=1.5)
+    assert cause.kind is kind
+    assert ("6 processes share 2 cores" in cause.what) == (kind is Kind.OVERSUBSCRIBED)
+
+
+def test_processes_that_run_one_after_the_other_are_one_cause_whatever_they_do() -> None:
+    """A compiler: its reader can change none of its functions."""
+    rows = [row(f"main; {what}", 100, 1, pid, pid=pid) for pid in range(10, 20) for what in ("parse", "emit")]
+    rows += balanced(count=3000)
+    rows = [replace(one, origin=one.origin._replace(thread="cc1")) for one in rows]
+    (cause,) = found(*rows)
+    assert (cause.kind, cause.function, cause.lost_ns) == (Kind.SERIAL, "", pytest.approx(2000e6))
+    assert cause.what == "processes run one after the other, cc1 most of that time"
+    assert "make -j" in cause.remedy

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a thread waits for in poll() and select(), from `/proc`: parprof.process.polled."""
+"""What a thread waits for in poll(), select() and epoll_wait(), from `/proc`: parprof.process.polled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from parprof.model import AWAITS_ANSWER, AWAITS_TIME, AWAITS_UNKNOWN
-from parprof.process.polled import awaited, is_own_connection
+from parprof.process.polled import awaited
 
 POLL, SELECT, READ = 7, 23, 0
 AT = 0x1000
@@ -106,7 +106,3 @@ def test_what_cannot_be_read_is_not_known(files: Files) -> None:
     assert read("7", hex(AT), "0x1", "0x0") == AWAITS_UNKNOWN
     assert read(str(READ), hex(files.client), "0x0", "0x0") == AWAITS_UNKNOWN
     assert read("running") == AWAITS_UNKNOWN
-
-
-def test_between_two_ports_of_clients_nobody_knows_who_connected() -> None:
-    assert not is_own_connection(50051, 40000) and not is_own_connection(40000, 50051)

@@ -105,7 +105,7 @@ def test_processes_that_worked_have_a_line() -> None:
     lines = first_lines(job)
     assert (
         len(lines) <= 6
-        and lines[1].startswith("52 processes: heat (pid 42) ")
+        and lines[1].startswith("52 processes: heat (50 processes) 53 %")
         and lines[1].endswith(" more; shares of the work")
     )
     assert all(len(line) <= 80 for line in lines)

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits in poll() and select() for somebody else, of known length. usage: polls MODE [PORT]
+// Waits in poll(), select() and epoll_wait() for somebody else, of known length. usage: polls MODE [PORT]
 //
-// poll PORT, select PORT: connects to a server, in asks_by_poll() or asks_by_select() waits for its answer
-//     beside a pipe of its own, as clients of libcurl do.
+// poll PORT, select PORT, epoll PORT: connects to a server, in asks_by_poll(), asks_by_select() or asks_by_epoll() waits
+//     for its answer beside a pipe of its own, as clients of libcurl do, and those with a loop of events (asyncio, Node).
 // naps:         waits for half a second in nap_by_poll(), and in nap_by_select().
 // serves PORT:  a server, which waits in waits_for_request() for a request on the connection that it has accepted.
+// loops PORT:   the same in loops_for_request(), in epoll_wait(): it looks at that connection, at pipes, and at a
+//     connection that it has made itself, as servers do that ask others.
+// hands PORT:   a server whose first thread waits for connections in waits_to_hand(), and hands each to a thread, which
+//     waits for it in waits_to_serve(), serves it for a tenth of a second, and answers. It ends after three.
 // locks:        waits for half a second in epoll_wait(), in ProcSleep(), which is where PostgreSQL waits for a row that
 //     another process has.
 // Says "ready" when it waits for a peer, and at the end for how long as `function seconds`. The other side of it is
@@ -12,6 +16,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,6 +80,30 @@ static NOINLINE void asks_by_select(int fd)
 	sink += 2;
 }
 
+static int watched_by_epoll(const int *files, int count)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	int set = epoll_create1(0);
+
+	for (int i = 0; i < count; i++)
+		if (epoll_ctl(set, EPOLL_CTL_ADD, files[i], &event))
+			exit(1);
+	return set;
+}
+
+static NOINLINE void asks_by_epoll(int fd)
+{
+	struct epoll_event found;
+	int more[2], files[4] = {own[0], fd};
+
+	if (pipe(more))
+		exit(1);
+	files[2] = more[0];
+	files[3] = dup(own[0]);
+	epoll_wait(watched_by_epoll(files, 4), &found, 1, 30000);
+	sink += 7;
+}
+
 static NOINLINE void nap_by_poll(void)
 {
 	poll(0, 0, 500);
@@ -125,16 +154,95 @@ static int connected(int port)
 	return fd;
 }
 
+static int listener, own_port;
+
 static int accepted(int port)
 {
 	struct sockaddr_in place = at(port);
-	int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+	int on = 1;
+
+	own_port = port;
+	listener = socket(AF_INET, SOCK_STREAM, 0);
 
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	if (bind(listener, (struct sockaddr *)&place, sizeof(place)) || listen(listener, 1))
 		exit(1);
 	ready();
 	return accept(listener, 0, 0);
+}
+
+static NOINLINE void loops_for_request(int fd)
+{
+	int files[9] = {fd, own[0]};
+	struct epoll_event found;
+
+	files[2] = connected(own_port);
+	if (accept(listener, 0, 0) < 0)
+		exit(1);
+	for (int i = 3; i < 9; i++)
+		files[i] = dup(own[0]);
+	epoll_wait(watched_by_epoll(files, 9), &found, 1, 30000);
+	sink += 8;
+}
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t handed = PTHREAD_COND_INITIALIZER;
+static int at_hand = -1;
+
+static NOINLINE int waits_to_serve(void)
+{
+	int fd;
+
+	pthread_mutex_lock(&mutex);
+	while (at_hand < 0)
+		pthread_cond_wait(&handed, &mutex);
+	fd = at_hand;
+	at_hand = -1;
+	pthread_mutex_unlock(&mutex);
+	return fd;
+}
+
+static void *serves_three(void *unused)
+{
+	for (int i = 0; i < 3; i++) {
+		int fd = waits_to_serve();
+
+		compute(0.1);
+		if (write(fd, "x", 1) != 1)
+			exit(1);
+		close(fd);
+	}
+	return unused;
+}
+
+static NOINLINE double waits_to_hand(int set)
+{
+	struct epoll_event found;
+	double begun = now();
+
+	epoll_wait(set, &found, 1, 30000);
+	return now() - begun;
+}
+
+static void hands(int port)
+{
+	double waited = 0;
+	pthread_t thread;
+	int set;
+
+	close(accepted(port));	/* who comes first says only that we may begin */
+	set = watched_by_epoll(&listener, 1);
+	if (pthread_create(&thread, 0, serves_three, 0))
+		exit(1);
+	for (int i = 0; i < 3; i++) {
+		waited += waits_to_hand(set);
+		pthread_mutex_lock(&mutex);
+		at_hand = accept(listener, 0, 0);
+		pthread_cond_signal(&handed);
+		pthread_mutex_unlock(&mutex);
+	}
+	pthread_join(thread, 0);
+	printf("waits_to_hand %.6f\n", waited);
 }
 
 static void tells(const char *name, void (*waits)(int), int fd)
@@ -160,8 +268,14 @@ int main(int argc, char **argv)
 		tells("asks_by_poll", asks_by_poll, connected(port));
 	} else if (!strcmp(mode, "select")) {
 		tells("asks_by_select", asks_by_select, connected(port));
+	} else if (!strcmp(mode, "epoll")) {
+		tells("asks_by_epoll", asks_by_epoll, connected(port));
+	} else if (!strcmp(mode, "loops")) {
+		tells("loops_for_request", loops_for_request, accepted(port));
 	} else if (!strcmp(mode, "serves")) {
 		tells("waits_for_request", waits_for_request, accepted(port));
+	} else if (!strcmp(mode, "hands")) {
+		hands(port);
 	} else if (!strcmp(mode, "naps")) {
 		begun = now();
 		nap_by_poll();
@@ -176,7 +290,7 @@ int main(int argc, char **argv)
 		told("ProcSleep", begun);
 		compute(0.3);
 	} else {
-		fprintf(stderr, "usage: %s poll|select|serves|naps|locks [PORT]\n", argv[0]);
+		fprintf(stderr, "usage: %s poll|select|epoll|serves|loops|hands|naps|locks [PORT]\n", argv[0]);
 		return 2;
 	}
 	return 0;

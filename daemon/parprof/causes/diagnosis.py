@@ -105,6 +105,8 @@ class Diagnosis:
     is_loading: bool = False
     """Whether it is of no function's making, but that files of a program are not in memory yet: told once, without a
     place, for all where it is so."""
+    is_in_turn: bool = False
+    """Whether whole processes run one after the other: told once, without a place, where it is so in several."""
 
 
 def runtime_in_use(runtime: str, samples: Iterable[PathSample]) -> str:

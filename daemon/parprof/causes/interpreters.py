@@ -26,7 +26,9 @@ _OFTEN = 0.25
 """Of its time: a thread that is alone for less loses in another way."""
 _NEVER_TWO = 0.9
 """Of their time: so far threads are alone that one lock lets run one at a time; it is given away for some calls."""
-_BY_ITSELF = frozenset({"sleep", "child", "pipe", "network"})
+_SLEEP = "sleep"
+"""Libraries nap, too, as MPI does while it starts: that is told of interpreters alone, which do it for a program."""
+_BY_ITSELF = frozenset({_SLEEP, "child", "pipe", "network"})
 """What a thread that waits so waits for is no other thread."""
 _LOCKS = (
     (r"ruby[\d.]*", "the GVL", "use processes (fork), or Ractors"),
@@ -58,19 +60,21 @@ def stall_of_interpreter(
     evidence: Evidence, setting: Setting, samples: Sequence[PathSample]
 ) -> tuple[LossSite, Diagnosis] | None:
     """What is waited for where nothing of the program's was seen, while nobody works; ``None``: nothing to speak of, or
-    other threads."""
+    other threads. So it is in languages with a scheduler of their own, too."""
     name = interpreter(setting.program)
+    kinds = _BY_ITSELF if name else _BY_ITSELF - {_SLEEP}
     tally = Tally()
     for innermost, metrics in evidence.unnamed.runtime.items():
-        if metrics.stall_ns and wait_of(innermost.partition(":")[2])[1] in _BY_ITSELF:
+        if metrics.stall_ns and wait_of(innermost.partition(":")[2])[1] in kinds:
             tally.metrics.add(metrics)
             tally.runtime[innermost] = metrics
     stalled = tally.metrics.stall_ns
-    if not name or stalled < _LEAST * effort_ns(setting.total):
+    if stalled < _LEAST * effort_ns(setting.total):
         return None
     call, kind = wait_of(leading(tally, by=STALL))
     what, remedy = waited_for(call, kind)
-    told = f"nobody works for {elapsed_of(stalled, setting)} while a thread waits {what}, {_where(name)}"
+    where = _where(name) if name else "below no function of the program's (as schedulers of routines do)"
+    told = f"nobody works for {elapsed_of(stalled, setting)} while a thread waits {what}, {where}"
     names = _names(setting, samples)
     found = Diagnosis(Kind.STALL, told, f"{remedy}; {names}" if names else remedy)
     return LossSite(evidence.root, tally, None, whole=False), found

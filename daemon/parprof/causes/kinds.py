@@ -159,6 +159,7 @@ def _serial(site: LossSite, setting: Setting) -> Diagnosis | None:
             Kind.SERIAL,
             f"{processes} processes run it one after the other",
             "run several of them at a time (make -j, xargs -P)",
+            is_in_turn=True,
         )
     if is_one:
         share = f"{100 * share_of_first(site.tally):.0f} % of the work"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
-from parprof.causes.shares import goes_through_threads, shares_explain
-from parprof.causes.sites import LossSite, is_single, lost_ns, workers
+from parprof.causes.shares import goes_through_threads, many_processes, shares_explain
+from parprof.causes.sites import ALONE, LossSite, is_single, lost_ns, workers
 from parprof.metrics import STOLEN, Metrics
 
 _CROWD = 20
 """Threads for each core: nobody keeps so many at work."""
 _BRIEF = 5
 """Samples: a thread with so few did little."""
+_MORE = 1.1
+"""Times the cores: with so many threads there are too many. As many processes as there are cores, one after the other
+run by ``make -j`` or ``xargs -P``, want just these."""
 _EXPLAINS = 0.5
 """Of a loss: if others had the cores for so long in all of the run, they may be why."""
 BUSY_MACHINE = Diagnosis(
@@ -46,7 +49,13 @@ def machine(site: LossSite, setting: Setting) -> Diagnosis | None:
         return too_many_threads(site, setting)
     # else they lacked cores because of each other, as where a third one does a little now and then
     others_had_them = setting.withheld_s * 1e9 >= _EXPLAINS * lost_ns(metrics)
-    return BUSY_MACHINE if others_had_them else None
+    return BUSY_MACHINE if others_had_them and not _is_alone_at_work(metrics, setting.cores) else None
+
+
+def _is_alone_at_work(metrics: Metrics, cores: int) -> bool:
+    """Whether at work a thread has nobody beside it: nobody that has a core, or wants one. Those of a team wait for the
+    last of them alone, so others that have the cores do not bring that about."""
+    return metrics.idleness_ns >= ALONE * metrics.work_ns * (cores - 1) > 0
 
 
 def _want_more_than_there_is(metrics: Metrics, setting: Setting) -> bool:
@@ -57,12 +66,15 @@ def _want_more_than_there_is(metrics: Metrics, setting: Setting) -> bool:
     """
     available_ns = setting.cores * setting.elapsed_s * 1e9
     had = min(setting.total.effort_ns / available_ns, 1.0) if available_ns else 1.0
-    return (metrics.work_ns + metrics.ready_ns) * had >= metrics.effort_ns
+    return (metrics.work_ns + metrics.ready_ns) * had >= _MORE * metrics.effort_ns
 
 
 def too_many_threads(site: LossSite, setting: Setting) -> Diagnosis:
     """Threads share cores. Those that a barrier has let go and that have no core yet are waiting as far as anybody can
     see: they need not be found without one."""
+    if (processes := many_processes(site.tally)) == len(workers(site.tally)):
+        what = f"{processes} processes share {setting.cores} cores, and wait for each other"
+        return Diagnosis(Kind.OVERSUBSCRIBED, what, f"run {setting.cores} of them at a time")
     return Diagnosis(
         Kind.OVERSUBSCRIBED,
         f"{len(workers(site.tally))} threads share {setting.cores} cores, and wait for each other",

@@ -51,7 +51,8 @@ _SYSTEM_NAMES = re.compile(
     r"__(?:libc_)?start|clone3?\Z|__clone3?\Z|start_thread\Z|exit\Z|_exit\Z|"
     r"caml_|camlStdlib__|camlCamlinternal|caml(?:Thread|Mutex|Condition|Event|Unix|Domain)__|"
     r"(?:SYSTEM|CTHREADS|CLASSES|SYSUTILS|OBJPAS|SI_\w+|UNIX|BASEUNIX|SYNCOBJS|PTHREADS|MATH|STRUTILS|TYPINFO|RTLCONSTS)_\$\$?_|"
-    r"fpc_|FPC_"
+    r"fpc_|FPC_|"
+    r"(?:x_)?_?cgo_|runtime/cgo|crosscall|threadentry\Z"
 )
 _SYSTEM_SOURCES = re.compile(
     r"<frozen|node:|/rustc/|.*/library/(?:std|core|alloc)/src/|/usr/(?:include|lib/gcc|lib/llvm)|.*/include/c\+\+/|"

@@ -52,6 +52,9 @@ _LEAST_BELOW = 0.3
 _MOST_BESIDE_OVERHEAD = 5
 """So many times the overhead is lost at most for the same reason, that pieces of work are too fine."""
 
+_MOSTLY_ONE = 0.6
+"""Of the work of processes: that of a program which has so much of it is named."""
+
 _LOCK_SHARE = 0.02
 """Of the work at a site: as much for locks is where to look."""
 
@@ -177,6 +180,10 @@ def causes_of(
             judged = [(site, diagnosis) for site, diagnosis in judged if diagnosis.kind is Kind.STALL]
         loading = [site.tally.metrics for site, diagnosis in judged if diagnosis.is_loading]
         judged = [(site, diagnosis) for site, diagnosis in judged if not diagnosis.is_loading]
+        in_turn = [site.tally for site, diagnosis in judged if diagnosis.is_in_turn]
+        if len(in_turn) > 1:
+            judged = [(site, diagnosis) for site, diagnosis in judged if not diagnosis.is_in_turn]
+            found.append((_in_turn(in_turn, setting), 1.0))
         found += [_cause(site, diagnosis, setting) for site, diagnosis in _joined(judged)]
         nowhere = _nowhere(evidence, setting, samples, loading)
         if is_alone:
@@ -351,6 +358,24 @@ def _serial_program(evidence: Evidence, metrics: Metrics, setting: Setting) -> C
         f"if this is one rank of several, {TOGETHER}"
         if is_one_rank(evidence, setting)
         else "nothing here runs in parallel, by design or by mistake: see where its time goes with --sort work",
+    )
+
+
+def _in_turn(tallies: Iterable[Tally], setting: Setting) -> Cause:
+    """Processes that run one after the other, whatever they do: of a compiler that ``make`` runs its reader can change
+    no function."""
+    whole = Tally()
+    for tally in tallies:
+        whole.merge(tally)
+    works: dict[str, float] = {}
+    for (_, _, name), metrics in whole.threads.items():
+        works[name] = works.get(name, 0.0) + metrics.work_ns
+    name = max(works, key=lambda name: works[name], default="")
+    told = "processes run one after the other"
+    if works and works[name] >= _MOSTLY_ONE * whole.metrics.work_ns:
+        told += f", {name} most of that time"
+    return _without_place(
+        Kind.SERIAL, whole.metrics, setting, told, "run several of them at a time (make -j, xargs -P)"
     )
 
 

@@ -20,19 +20,22 @@ from parprof.model import SEVERAL_THREADS, Origin, Path, PathSample
 from parprof.values import dataclass
 
 _FOR_THREADS = frozenset(f"[waits: {kind.value}]" for kind in WaitKind if kind.is_for_threads)
-_BY_ITSELF = re.compile(r"\[waits: (?:sleep|file|page fault|child)\]")
+_BY_ITSELF = re.compile(r"\[waits: (?:sleep|file|page fault|child|pipe|network)\]")
 _FOR_CHILD = f"[waits: {WaitKind.CHILD.value}]"
 _FOR_TIME = f"[waits: {WaitKind.SLEEP.value}]"
 _FOR_PROCESSES = frozenset(f"[waits: {kind.value}]" for kind in (WaitKind.PIPE, WaitKind.NETWORK))
 """By which processes of a job wait for each other, too."""
 _TAKES_PART = 0.05
 """Of a job's work: a process that does as much is one that others may wait for."""
-_ENOUGH = 0.8
+ENOUGH = 0.8
 """Who kept the others asleep slept at least for so much of that time."""
-_RIVAL = 0.3
+RIVAL = 0.3
 """Another thread that slept for so much of it may as well have been the one."""
 
 ThreadId = tuple[int, int]
+InnermostNames = tuple[str, ...]
+_INNERMOST = 3
+"""Frames that a place is known by where a language's scheduler sleeps in its threads, by turns and below other ones."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,19 +66,19 @@ class _Sleeper:
     def may_have_kept(self, thread: ThreadId, stall_ns: float) -> bool:
         """Whether it is another thread, or has others that slept for as long: none waits in two places at a time."""
         others = self.whole_ns - self.slept.get(thread, 0.0)
-        return others >= _ENOUGH * stall_ns
+        return others >= ENOUGH * stall_ns
 
 
 def with_sleepers(samples: Sequence[PathSample], cores: int, ownership: Ownership) -> Sequence[PathSample]:
     """The samples with each stall at who kept the others asleep, where that is one thread. ``cores``: n."""
-    keeps_house = _KeepsHouse(ownership)
+    keeps_house = KeepsHouse(ownership)
     samples = _at_sleepers(samples, cores, ownership, keeps_house)
     samples = _at_workers(samples, cores, keeps_house)
     return _at_parents(samples, cores, ownership, keeps_house)
 
 
 def _at_sleepers(
-    samples: Sequence[PathSample], cores: int, ownership: Ownership, keeps_house: _KeepsHouse
+    samples: Sequence[PathSample], cores: int, ownership: Ownership, keeps_house: KeepsHouse
 ) -> Sequence[PathSample]:
     """With those of threads that wait for others, or keep house, at who slept by itself."""
     stalled: dict[int, float] = {}
@@ -96,7 +99,7 @@ def _at_sleepers(
     return _moved(samples, kept, sleeper.most)
 
 
-def _at_workers(samples: Sequence[PathSample], cores: int, keeps_house: _KeepsHouse) -> Sequence[PathSample]:
+def _at_workers(samples: Sequence[PathSample], cores: int, keeps_house: KeepsHouse) -> Sequence[PathSample]:
     """With those of processes that wait for a pipe at who slept by itself in another one of the job that does some of
     its work, as what reads items for others does; of several workers, that is where all of them sleep."""
     stalled = {
@@ -126,7 +129,7 @@ def _at_workers(samples: Sequence[PathSample], cores: int, keeps_house: _KeepsHo
 
 
 def _at_parents(
-    samples: Sequence[PathSample], cores: int, ownership: Ownership, keeps_house: _KeepsHouse
+    samples: Sequence[PathSample], cores: int, ownership: Ownership, keeps_house: KeepsHouse
 ) -> Sequence[PathSample]:
     """With those of programs of which nothing has a name at who waits for them, where that is one thread of a program
     that has names: its reader can only change that."""
@@ -166,7 +169,7 @@ def _moved(samples: Sequence[PathSample], stalled: Iterable[int], to: int) -> Se
     return out
 
 
-class _KeepsHouse:
+class KeepsHouse:
     """Whether a thread is one that a language, or a runtime, has for itself: it sleeps for a time, and none of the
     program's code is above that. The main thread of an interpreter is the program's all the same."""
 
@@ -176,20 +179,25 @@ class _KeepsHouse:
         """By the ids of paths, which the samples keep."""
 
     def __call__(self, sample: PathSample) -> bool:
+        """Whether the thread of a sample is one of those."""
         path, origin = sample.path, sample.origin
         if path[-1].name != _FOR_TIME or origin.tid in (origin.pid, SEVERAL_THREADS):
             return False
+        return not self.shows_program(path)
+
+    def shows_program(self, path: Path) -> bool:
+        """Whether some of the program's code is on a path, or a library's."""
         known = self._known.get(id(path))
         if known is None:
             owns = (
                 self._ownership.of(frame) is not Owner.SYSTEM or is_nameless_code(frame) for frame in path
             )
-            known = self._known[id(path)] = not any(owns)
+            known = self._known[id(path)] = any(owns)
         return known
 
 
 def _sleeper(
-    samples: Sequence[PathSample], stall: float, keeps_house: _KeepsHouse, ownership: Ownership
+    samples: Sequence[PathSample], stall: float, keeps_house: KeepsHouse, ownership: Ownership
 ) -> _Sleeper | None:
     """Who slept by itself for about as long; ``None`` if nobody did, or several.
 
@@ -210,7 +218,7 @@ def _sleeper(
     return child
 
 
-def _sleepers(samples: Sequence[PathSample], keeps_house: _KeepsHouse) -> list[_Sleeper]:
+def _sleepers(samples: Sequence[PathSample], keeps_house: KeepsHouse) -> list[_Sleeper]:
     by_thread: dict[tuple[ThreadId, int], _Sleeper] = defaultdict(_Sleeper)
     for number, sample in enumerate(samples):
         wait, path = sample.metrics[WAIT], sample.path
@@ -218,10 +226,12 @@ def _sleepers(samples: Sequence[PathSample], keeps_house: _KeepsHouse) -> list[_
             thread = _thread(sample.origin)
             several = id(path) if thread[1] == SEVERAL_THREADS else 0
             by_thread[thread, several].add(thread, number, wait)
-    by_place: dict[tuple[int, Path], _Sleeper] = {}
+    by_place: dict[tuple[int, Path | InnermostNames], _Sleeper] = {}
     for one in by_thread.values():
         sample = samples[one.most]
-        known = by_place.setdefault((sample.origin.pid, sample.path), one)
+        path = sample.path
+        place = path if keeps_house.shows_program(path) else place_of(path)
+        known = by_place.setdefault((sample.origin.pid, place), one)
         if known is not one:
             known.merge(one)
     return list(by_place.values())
@@ -229,11 +239,16 @@ def _sleepers(samples: Sequence[PathSample], keeps_house: _KeepsHouse) -> list[_
 
 def _longest(those: Iterable[_Sleeper], rivals: Iterable[_Sleeper], stall: float) -> _Sleeper | None:
     longest = max(those, key=lambda one: one.whole_ns, default=None)
-    if longest is None or longest.whole_ns < _ENOUGH * stall:
+    if longest is None or longest.whole_ns < ENOUGH * stall:
         return None
-    if any(one is not longest and one.whole_ns >= _RIVAL * stall for one in rivals):
+    if any(one is not longest and one.whole_ns >= RIVAL * stall for one in rivals):
         return None
     return longest
+
+
+def place_of(path: Path) -> InnermostNames:
+    """Where a thread sleeps, whatever else is on its stack."""
+    return tuple(frame.name for frame in path[-_INNERMOST:])
 
 
 def _has_name(path: Path, ownership: Ownership) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.cells import cell_len
 
@@ -145,6 +146,8 @@ _HIGH_WITHHELD_PERCENT = 10.0
 _LEAST_WORK = 0.01
 """Of a job's work: who did less only started the others, as a shell does."""
 _MOST_NAMED = 12
+_MUCH_MORE = 2
+"""Times the mean of a program's processes: who did more than that is told by itself."""
 _LONGEST_COMM = 24
 _INDENT = 3
 """As `Screen.brief` leaves room for."""
@@ -190,20 +193,45 @@ def working_processes(profile: Profile) -> list[tuple[ProcessInfo, Metrics, floa
 
 
 def _who_worked(workers: Sequence[tuple[ProcessInfo, Metrics, float]], width: int) -> str:
-    """In a line: as many of them as fit, the rest counted."""
+    """In a line: as many of them as fit, the rest counted; where not all do, those of a program as one."""
+    line, left = _named([(process, share) for process, _, share in workers], width)
+    return _named(_by_program(workers), width)[0] if left else line
+
+
+def _by_program(
+    workers: Sequence[tuple[ProcessInfo, Metrics, float]],
+) -> list[tuple[ProcessInfo, float]]:
+    """Processes with their shares, those of a program as one, as of compilers by the dozen, but for such that did much
+    more than the others."""
+    programs: dict[str, list[tuple[ProcessInfo, float]]] = {}
+    for process, _, share in workers:
+        programs.setdefault(process.comm, []).append((process, share))
+    out = []
+    for those in programs.values():
+        mean = sum(share for _, share in those) / sum(1 + process.others for process, _ in those)
+        alike = [one for one in those if one[1] <= _MUCH_MORE * mean * (1 + one[0].others)]
+        out += [one for one in those if one not in alike]
+        if alike:
+            others = sum(1 + process.others for process, _ in alike) - 1
+            out.append((replace(alike[0][0], others=others), sum(share for _, share in alike)))
+    return sorted(out, key=lambda one: -one[1])
+
+
+def _named(workers: Sequence[tuple[ProcessInfo, float]], width: int) -> tuple[str, int]:
+    """As many of them as fit, in words; and how many do not."""
     names = [
         f"{elided(printable(process.comm) or 'unknown', _LONGEST_COMM)} "
         f"({'' if process.others else 'pid '}{process.number}) {rounded(100 * share)} %"
-        for process, _, share in workers
+        for process, share in workers
     ]
-    numbers = [1 + process.others for process, _, _ in workers]
+    numbers = [1 + process.others for process, _ in workers]
     begin = f"{sum(numbers):,} processes: "
     for told in range(min(len(names), _MOST_NAMED), 0, -1):
         more = f", {sum(numbers[told:]):,} more" if told < len(names) else ""
         line = f"{begin}{', '.join(names[:told])}{more}; shares of the work"
         if cell_len(line) <= width - _INDENT:
             break
-    return line
+    return line, len(names) - told
 
 
 def _how_well(profile: Profile, total: Metrics, screen: Screen) -> str:

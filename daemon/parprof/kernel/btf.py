@@ -26,8 +26,9 @@ _QUEUED = ("TASK_SIGNAL", "TASK_THREAD_NODE", "TASK_ON_CPU", "TASK_STACK", "SIGN
 
 _POLLED = (
     "TASK_FILES", "FILES_TABLE", "TABLE_SIZE", "TABLE_FILES", "POLLED_INODE", "POLLED_PRIVATE", "INODE_MODE",
-    "SOCKET_SOCK", "SOCK_COMMON", "SOCK_FAMILY", "SOCK_STATE", "SOCK_FAR_PORT", "SOCK_PORT",
+    "SOCKET_SOCK", "SOCK_COMMON", "SOCK_BACKLOG", "SOCK_FAMILY", "SOCK_STATE", "SOCK_FAR_PORT", "SOCK_PORT",
 )  # fmt: skip
+_EPOLLED = ("EPOLL_TREE", "EPOLLED_FILE", "NODE_RIGHT", "NODE_LEFT")
 
 _PATHS = ("FILE_DENTRY", "DENTRY_NAME", "DENTRY_PARENT")
 
@@ -84,6 +85,9 @@ class KernelLayout:
     polled: tuple[int, ...] | None
     """From a task to its table of open files, from a file to its inode and what it is; from a socket to what it is
     connected to: see `_POLLED`. None likewise."""
+    epolled: tuple[int, ...] | None
+    """From what epoll_wait() waits at to the tree of its files; in a node of that: the file, and the nodes below. None
+    likewise."""
 
     def defines(self) -> list[str]:
         """Compiler flags for the BPF object."""
@@ -114,6 +118,7 @@ class KernelLayout:
             *self._found(_MAPPINGS, self.mappings if self.executable else None),
             *self._found(_PATHS, self.paths),
             *self._found(_POLLED, self.polled),
+            *self._found(_EPOLLED, self.epolled),
         ]
 
     @staticmethod
@@ -312,8 +317,11 @@ def read_layout() -> KernelLayout:
                 "file": ("f_inode", "private_data"),
                 "inode": ("i_mode",),
                 "socket": ("sk",),
-                "sock": ("__sk_common",),
+                "sock": ("__sk_common", "sk_max_ack_backlog"),
                 "sock_common": ("skc_family", "skc_state", "skc_dport", "skc_num"),
             },
+        ),
+        epolled=_offsets(
+            btf, {"eventpoll": ("rbr",), "epitem": ("ffd",), "rb_node": ("rb_right", "rb_left")}
         ),
     )

@@ -1,8 +1,9 @@
-"""What a thread waits for that sleeps in poll() or select(), from what ``/proc`` tells of it.
+"""What a thread waits for that sleeps in poll(), select() or epoll_wait(), from what ``/proc`` tells of it.
 
-For time to pass, if it looks at no file; for an answer, if it looks at a connection that it has made itself, as clients
-with a timeout do. All else, above all what a server looks at, may be a request. The rules are those of
-``bpf/polls.bpf.c``, which sees threads that fall asleep while we look.
+For time to pass, if poll() or select() looks at no file; for an answer, if it looks at a connection that it has made
+itself, as clients with a timeout do, and those that are written around a loop of events. All else, above all what a
+server looks at, may be a request. The rules are those of ``bpf/polls.bpf.c``, which sees threads that fall asleep while
+we look.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ from pathlib import Path
 
 from parprof.model import AWAITS_ANSWER, AWAITS_TIME, AWAITS_UNKNOWN
 
-_POLLS, _SELECTS = frozenset((7, 271)), frozenset((23, 270))
-"""Numbers of system calls: poll and ppoll, select and pselect6."""
+_POLLS, _SELECTS, _EPOLLS = frozenset((7, 271)), frozenset((23, 270)), frozenset((232, 281, 441))
+"""Numbers of system calls: poll and ppoll, select and pselect6, epoll_wait, epoll_pwait and epoll_pwait2."""
 _MOST = 3
 """Files. Who looks at more serves somebody."""
+_MOST_KEPT = 16
+"""The same of a set that is kept, which has timers and the like in it."""
+_KEPT = re.compile(r"^tfd: *(\d+) ", re.MULTILINE)
+"""A file of such a set, in what /proc tells of it."""
 _CLIENT_PORTS = 32768
 """The kernel gives those who connect a port from there on."""
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _TABLES = ("tcp", "tcp6", "udp", "udp6")
+_NEAR, _FAR, _STATE, _INODE = 1, 2, 3, 9
+"""Columns."""
 _LISTENS = "0A"
 _MOST_BYTES = 1 << 22
 """That are read of a table of connections."""
@@ -34,6 +41,8 @@ def awaited(pid: int, words: list[str], read_memory: Callable[[int, int], bytes]
     """``AWAITS_TIME``, ``AWAITS_ANSWER``, or ``AWAITS_UNKNOWN``. ``words``: of ``/proc/PID/task/TID/syscall``."""
     with suppress(OSError, ValueError, struct.error):
         call, first, second, third = int(words[0]), *(int(word, 16) for word in words[1:4])
+        if call in _EPOLLS:
+            return _of(pid, _kept(pid, first))
         if call not in _POLLS | _SELECTS:
             return AWAITS_UNKNOWN
         if not (second if call in _POLLS else first):
@@ -42,15 +51,6 @@ def awaited(pid: int, words: list[str], read_memory: Callable[[int, int], bytes]
             return _of(pid, _polled(first, second, read_memory))
         return _of(pid, _selected(first, (second, third), read_memory))
     return AWAITS_UNKNOWN
-
-
-def is_own_connection(port: int, far_port: int) -> bool:
-    """Whether who has this port connected to that one, rather than the other way round.
-
-    >>> is_own_connection(41234, 80), is_own_connection(80, 41234), is_own_connection(41234, 50051)
-    (True, False, False)
-    """
-    return port >= _CLIENT_PORTS > far_port > 0
 
 
 def _polled(at: int, count: int, read_memory: Callable[[int, int], bytes]) -> list[int]:
@@ -71,6 +71,12 @@ def _selected(count: int, sets: Iterable[int], read_memory: Callable[[int, int],
     return files if len(files) <= _MOST else []
 
 
+def _kept(pid: int, fd: int) -> list[int]:
+    """The same of epoll_wait()."""
+    files = [int(found) for found in _KEPT.findall(Path(f"/proc/{pid}/fdinfo/{fd}").read_text())]
+    return files if len(files) <= _MOST_KEPT else []
+
+
 def _of(pid: int, files: Iterable[int]) -> int:
     sockets = set()
     for fd in files:
@@ -84,11 +90,19 @@ def _of(pid: int, files: Iterable[int]) -> int:
 
 
 def _are_own(pid: int, sockets: set[str]) -> Iterable[bool]:
-    """Of each of these that is one of the internet whether it is a connection that its program has made."""
+    """Of each of these that is one of the internet whether it is a connection that its program has made: from a port
+    that the kernel gave it, at which nobody listens."""
     for table in _TABLES:
         with suppress(OSError), Path(f"/proc/{pid}/net/{table}").open() as lines:
-            for line in lines.read(_MOST_BYTES).splitlines()[1:]:
-                words = line.split()
-                if len(words) > 9 and words[9] in sockets:
-                    near, far = (int(place.rpartition(":")[2], 16) for place in words[1:3])
-                    yield words[3] != _LISTENS and is_own_connection(near, far)
+            rows = [line.split() for line in lines.read(_MOST_BYTES).splitlines()[1:]]
+            rows = [words for words in rows if len(words) > _INODE]
+            listens = {_port(words[_NEAR]) for words in rows if words[_STATE] == _LISTENS}
+            for words in rows:
+                if words[_INODE] in sockets:
+                    near = _port(words[_NEAR])
+                    yield near >= _CLIENT_PORTS and near not in listens and _port(words[_FAR]) > 0
+
+
+def _port(place: str) -> int:
+    """That of an address and a port, as in ``0100007F:0050``."""
+    return int(place.rpartition(":")[2], 16)

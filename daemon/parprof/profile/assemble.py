@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from parprof.attribution.invariant import CoreTime
+from parprof.causes.handed import tell_nothing_to_do
 from parprof.facts.measurement import Measurement
 from parprof.facts.names import Namer
 from parprof.facts.sleepers import together
@@ -169,6 +170,7 @@ def make_profile(measured: Measurement, namer: Namer) -> Profile:
     each = rows.rows(measured.drain)
     parted = disagreements(measured, rows, each)
     accounting = complete(measured, rows, each)
+    tell_nothing_to_do(each, rows.mean_cores(measured.images[measured.main]))
     impossible = violations(measured, rows, each)
     nameless = jit_notes(each, measured.images)
     whole = by_program(measured, each)

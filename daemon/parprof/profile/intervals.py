@@ -66,6 +66,10 @@ def _fit(
     others had meanwhile, which is when threads that were to work did not.
     """
     parts = {at: share[number] for at, share in enumerate(shares) if number in share}
+    if whole[OUTSIDE] and not whole[STALL]:  # what is told so of the whole alone: see `parprof.causes.handed`
+        for part in parts.values():
+            part[OUTSIDE] += part[STALL]
+            part[STALL] = 0
     metrics = set(whole.values).union(*(part.values for part in parts.values()))
     for metric in metrics:
         if not metric.additive:

@@ -1,0 +1,84 @@
+"""When a server has nothing to do: of its threads one waits for requests and hands them to others, who wait for it.
+
+The last of these to fall asleep has the time in which nobody works, and that waits for a thread. But nothing can wake
+it up before there is a request: that time is the outside's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from parprof.attribution.waiting import WaitKind
+from parprof.causes.ownership import Ownership
+from parprof.causes.sleepers import ENOUGH, RIVAL, KeepsHouse, place_of
+from parprof.metrics import OUTSIDE, STALL, WAIT
+from parprof.model import PathSample
+
+_FOR_MORE = frozenset(
+    f"[waits: {kind.value}]" for kind in (WaitKind.CONDITION, WaitKind.THREAD, WaitKind.BARRIER)
+)
+"""Who waits so waits for something to come from a thread. A lock is held by one that may never let it go."""
+_TIMED = re.compile(r"timed|clockwait")
+"""Who waits so may wake up by itself."""
+_FOR_SIGNALS = re.compile(r"(?:\w*_)?(?:sig(?:timed)?wait|sigsuspend|pause\Z|signalfd)")
+"""Programs that serve nobody have threads that wait for signals, too."""
+_FOR_REQUESTS = f"[waits: {WaitKind.REQUESTS.value}]"
+_BY_ITSELF = frozenset(
+    f"[waits: {kind.value}]"
+    for kind in (
+        WaitKind.SLEEP,
+        WaitKind.FILE,
+        WaitKind.FAULT,
+        WaitKind.CHILD,
+        WaitKind.PIPE,
+        WaitKind.NETWORK,
+    )
+)
+"""Who waits so may be the one that the others wait for."""
+
+
+def tell_nothing_to_do(rows: Iterable[PathSample], cores: float) -> None:
+    """Let stall of threads that wait for one which waits for requests be outside. ``cores``: n."""
+    stalled: dict[int, list[PathSample]] = defaultdict(list)
+    waiting: dict[int, list[PathSample]] = defaultdict(list)
+    keeps_house = KeepsHouse(Ownership())
+    for row in rows:
+        if not row.path:
+            continue
+        if row.metrics[WAIT]:
+            waiting[row.origin.pid].append(row)
+        if row.metrics[STALL] and (_waits_for_more(row) or keeps_house(row)):
+            stalled[row.origin.pid].append(row)
+    for pid, those in stalled.items():
+        took_ns = sum(row.metrics[STALL] for row in those) / cores
+        slept = _longest_by_kind(waiting[pid], keeps_house)
+        others_ns = sum(slept[kind] for kind in slept.keys() & _BY_ITSELF)
+        if slept.get(_FOR_REQUESTS, 0.0) < ENOUGH * took_ns or others_ns >= RIVAL * took_ns:
+            continue
+        for row in those:
+            row.metrics[OUTSIDE] += row.metrics[STALL]
+            row.metrics[STALL] = 0
+
+
+def _waits_for_more(row: PathSample) -> bool:
+    """Whether a thread waits for what another one hands it. Ranks wait for each other's messages by such means, too."""
+    if row.path[-1].name not in _FOR_MORE or "mpi" in row.origin.runtime:
+        return False
+    return not any(_TIMED.search(frame.name) for frame in row.path[-3:])
+
+
+def _longest_by_kind(rows: Iterable[PathSample], keeps_house: KeepsHouse) -> dict[str, float]:
+    """For how long one thread slept, or several in one place, by what it waited for."""
+    by_thread: dict[tuple[str, object], float] = defaultdict(float)
+    for row in rows:
+        kind = row.path[-1].name
+        signals = kind == _FOR_REQUESTS and any(_FOR_SIGNALS.match(frame.name) for frame in row.path[-3:])
+        if not (signals or keeps_house(row)):
+            by_thread[kind, row.origin.tid] += row.metrics[WAIT]
+            by_thread[kind, place_of(row.path)] += row.metrics[WAIT]
+    longest: dict[str, float] = defaultdict(float)
+    for (kind, _), wait_ns in by_thread.items():
+        longest[kind] = max(longest[kind], wait_ns)
+    return longest

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads that are handed requests have nothing to do while there are none: parprof.causes.handed."""
+
+from __future__ import annotations
+
+import pytest
+
+from parprof.causes.handed import tell_nothing_to_do
+from parprof.metrics import OUTSIDE, STALL, WAIT, Metrics
+from parprof.model import Frame, Origin, PathSample
+from profiles import frame, library
+
+CORES = 2
+LISTENS = "main; epoll_wait; [waits: requests]"
+SERVES = "worker; pthread_cond_wait; [waits: condition]"
+
+
+def row(
+    names: str, tid: int, *, wait: float = 0, stall: float = 0, pid: int = 7, runtime: str = "none"
+) -> PathSample:
+    """Times in ms, stall in core time. ``;`` parts frames."""
+    path = tuple(
+        Frame(name, module="[kernel]") if name[0] == "[" else library(name) if "_" in name else frame(name, 9)
+        for name in names.split("; ")
+    )
+    metrics = Metrics.of({WAIT: wait * 1e6, STALL: stall * 1e6})
+    return PathSample(path, metrics, Origin(pid, "x", f"t{tid}", runtime, tid=tid))
+
+
+def told(*rows: PathSample) -> tuple[float, float]:
+    """Stall and what is outside, in all, in ms."""
+    tell_nothing_to_do(rows, CORES)
+    stall, outside = (sum(one.metrics[metric] for one in rows) / 1e6 for metric in (STALL, OUTSIDE))
+    return stall, outside
+
+
+@pytest.mark.parametrize(
+    "waits", [SERVES, "worker; sem_wait; [waits: condition]", "main; pthread_join; [waits: thread]"]
+)
+def test_who_is_handed_requests_waits_for_these(waits: str) -> None:
+    rows = (
+        row(LISTENS, 7, wait=950),
+        row(waits, 8, wait=700, stall=800),
+        row(waits, 9, wait=800, stall=1000),
+        row("worker; read; [waits: file]", 8, wait=50, stall=100),
+    )
+    assert told(*rows) == (100, 1800)
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        "worker; pthread_mutex_lock; [waits: lock]",  # it may be a deadlock
+        "worker; take_gil; [waits: GIL]",
+        "worker; pthread_cond_timedwait; [waits: condition]",  # it looks again by itself
+        "worker; sem_clockwait; [waits: condition]",
+        "worker; [waits: pipe]",
+    ],
+)
+def test_who_may_wait_for_something_else_does(waits: str) -> None:
+    assert told(row(LISTENS, 7, wait=950), row(waits, 8, wait=900, stall=1800)) == (1800, 0)
+
+
+@pytest.mark.parametrize(
+    ("names", "wait"),
+    [
+        ("ask; read; [waits: network]", 400),
+        ("save; fsync; [waits: file]", 400),
+        ("pace; usleep; [waits: sleep]", 900),
+    ],
+)
+def test_nor_where_another_thread_waits_for_long(names: str, wait: float) -> None:
+    rows = row(LISTENS, 7, wait=950), row(SERVES, 8, wait=900, stall=1800), row(names, 9, wait=wait)
+    assert told(*rows) == (1800, 0)
+
+
+@pytest.mark.parametrize("call", ["__GI___sigtimedwait", "sigwait", "sigsuspend", "__pause"])
+def test_a_thread_for_signals_serves_nobody(call: str) -> None:
+    """As that of a renderer has one (povray), whose others wait for each other."""
+    signals = row(f"main; pthread_create; handles; {call}; [waits: requests]", 9, wait=950)
+    assert told(signals, row(SERVES, 8, wait=900, stall=1800)) == (1800, 0)
+
+
+def test_who_keeps_house_keeps_nobody_waiting() -> None:
+    house = row("clone; runtime.sysmon; runtime.usleep; [waits: sleep]", 9, wait=950, stall=200)
+    assert told(row(LISTENS, 7, wait=950), row(SERVES, 8, wait=900, stall=1600), house) == (0, 1800)
+
+
+def test_one_that_goes_from_thread_to_thread_counts_as_one() -> None:
+    """As Go's does, in whose threads routines wait by turns."""
+    polls = "runtime.findRunnable; runtime.netpoll; runtime.epollwait; [waits: requests]"
+    rows = (
+        row(f"runtime.mcall; {polls}", 7, wait=500),
+        row(f"runtime.goexit0; {polls}", 8, wait=450),
+        row("runtime.sysmon; runtime.notetsleep; [waits: condition]", 9, wait=900, stall=1800),
+    )
+    assert told(*rows) == (0, 1800)
+
+
+def test_it_is_a_thread_of_the_same_process_that_waits_for_requests_all_the_time() -> None:
+    serves = row(SERVES, 8, wait=900, stall=1800)
+    assert told(row(LISTENS, 7, wait=950, pid=6), serves) == (1800, 0)
+    assert told(row(LISTENS, 7, wait=300), serves) == (1800, 0)
+
+
+def test_ranks_wait_for_each_other() -> None:
+    """Open MPI has a thread that looks after its messages: in epoll_wait()."""
+    rows = row(LISTENS, 9, wait=950, runtime="mpi"), row(SERVES, 7, wait=900, stall=1800, runtime="mpi")
+    assert told(*rows) == (1800, 0)
