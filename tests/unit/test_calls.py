@@ -33,7 +33,7 @@ from parprof.calls.search import (
     search,
 )
 from parprof.calls.times import Times
-from parprof.calls.wanted import parse_wanted
+from parprof.calls.wanted import in_every_symbol, matches, parse_wanted, without_arguments, without_scopes
 from parprof.errors import UsageError
 from parprof.files.dso import Dso
 from parprof.files.dso_cache import DsoCache
@@ -60,6 +60,7 @@ from parprof.runtimes.cilk5 import Cilk5
 from parprof.runtimes.cilkplus import CilkPlus
 from parprof.runtimes.libgomp import Libgomp
 from parprof.runtimes.opencilk import OpenCilk
+from parprof.symbols.names import readable
 
 SOURCE = """
 #define PLAIN __attribute__((noinline, noclone))
@@ -323,6 +324,51 @@ def test_a_program_that_mostly_sleeps_calls_no_faster_when_nobody_counts() -> No
 def test_the_nearest_names_are_suggested(compiled: Path) -> None:
     found = look_for(compiled, "scaledd")
     assert not found.routines and found.suggestions[0][1][0] == "scaled"
+
+
+MANGLED = """
+_ZN5Stack4pushEi _ZN5StackC1Ev _ZN5StackD2Ev _ZNSsC1EPKc _ZNSs6appendEPKc _ZNSo3putEc _ZN12_GLOBAL__N_14workEv
+_Z4twiceILi12EEvv _Z3runi.Frame.actor _Z7sessionPZ7sessioniE17_Z7sessioni.Frame.actor _ZN1AnwEm _ZN1AcvbEv
+_ZThn16_N3Two4pushEv _ZZ4mainENKUlvE_clEv _ZN3abcB5cxx114takeEv _Z3sumIJiliEEDaDpT_
+_Z5shareRKSt10shared_ptrIN2ns5ThingEE
+_ZN2sc68_$LT$impl$u20$core..fmt..Debug$u20$for$u20$sc..Mode$GT$3fmt17h0123456789abcdefE
+_ZN4tail6worker28_$u7b$$u7b$closure$u7d$$u7d$17h0123456789abcdefE
+_RNvNtCs1234_7mycrate3foo3bar _RNCNvC7mycrate4work0B3_ _RINvNtC7mycrate4deep4goesxE _RNvC7mycrateu8gdel_5qa
+_RNvMs_NtC7mycrate4poolNtB4_4Pool5spawn _RNvXs_C7mycrateNtB4_4PoolNtB4_5Trait4work
+plain solve.constprop.0 main.(*Machine).Step
+""".split()
+"""C++'s, Rust's two, Go's and C's."""
+
+
+def test_what_is_sure_of_a_symbol_is_in_it() -> None:
+    """By whatever form of its name, and whatever part of it, a function is asked for."""
+    with ElfFile.open("/usr/lib/x86_64-linux-gnu/libstdc++.so.6") as elf:
+        symbols = [*MANGLED, *sorted({one.name for one in elf.symbols()})]
+    sure = 0
+    for symbol in symbols:
+        name = readable(symbol)
+        bare = without_arguments(name)
+        for form in (symbol, name, bare, without_scopes(bare), f"*{name[3:-3]}*", f"{bare[:-2]}?*"):
+            if matches(form, symbol, name):
+                assert in_every_symbol(form) in symbol, (form, symbol)
+                sure += form != symbol and bool(in_every_symbol(form))
+    assert sure > len(symbols)
+
+
+def test_of_a_large_program_only_symbols_that_may_be_meant_are_demangled(
+    compiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of node took longer than a file may take, where others used the cores."""
+    demangled: list[str] = []
+
+    def noted(symbol: str) -> str:
+        demangled.append(symbol)
+        return readable(symbol)
+
+    monkeypatch.setattr("parprof.calls.search.readable", noted)
+    with ElfFile.open(str(compiled)) as elf:
+        assert [one.name for one in search(elf, ["tail", "*irect"], []).routines] == ["direct", "tail"]
+    assert set(demangled) == {"direct", "tail"}
 
 
 def test_parts_count_only_where_the_beginning_has_no_code(tmp_path: Path) -> None:

@@ -12,6 +12,21 @@ _LINE = re.compile(r"(?P<file>.*[^:]):(?P<line>\d{1,8})\Z")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{1,16}\Z")
 _NAMELESS = re.compile(r"(?P<module>[^/]+)\+(?P<address>0x[0-9a-fA-F]{1,16})\Z")
 MAX_TEXT = 1 << 12
+_WORD = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z_][A-Za-z0-9_]{2,}|(?<=[*?])[A-Za-z_][A-Za-z0-9_]{2,}")
+_DEMANGLERS_WORDS = (
+    "std allocator basic_string string basic_istream basic_ostream basic_iostream istream ostream iostream char_traits "
+    "void wchar_t bool char char8_t char16_t char32_t signed unsigned short int long __int128 float double __float128 "
+    "decimal128 half _Float128x std::float128_t bfloat16_t _BitInt complex _Complex imaginary _Imaginary nullptr_t "
+    "auto decltype const volatile restrict __restrict noexcept throw operator new delete co_await sizeof alignof "
+    "typeid dynamic_cast static_cast const_cast reinterpret_cast true false this nullptr template typename requires "
+    "lambda unnamed type default arg anonymous namespace block_pointer objcproto __vector pixel vector enable_if "
+    "transaction_safe abi clone structured binding vtable typeinfo name fn for VTT construction virtual non thunk to "
+    "covariant return guard variable reference temporary initializer module TLS init wrapper function hidden alias "
+    "java Class resource global constructors destructors keyed constant pack string literal invocation "
+    "closure shim impl as dyn mut unsafe extern usize isize str u8 u16 u32 u64 u128 i8 i16 i32 i64 i128 f32 f64 "
+    "for crate instance self Self Parse error ull ulong"
+).split()
+"""What a demangler writes though the symbol does not have it, or has it in another form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +78,20 @@ def _expression(pattern: str) -> re.Pattern[str]:
 def names_many(pattern: str) -> bool:
     """Whether more than one name may be meant."""
     return "*" in pattern or "?" in pattern
+
+
+@lru_cache(maxsize=1 << 10)
+def in_every_symbol(pattern: str) -> str:
+    """What the symbol of each function that is meant holds as it stands; empty: nothing is sure.
+
+    All manglings (C++, both of Rust's) leave identifiers as they are. So few of a program's symbols need be demangled,
+    which takes longer than all else: of node's 86,000 that are 3 s.
+
+    >>> in_every_symbol("ns::Stack::push(int)"), in_every_symbol("*Date*Now*"), in_every_symbol("operator new")
+    ('Stack', 'Date', '')
+    """
+    words = [word for word in _WORD.findall(pattern) if not any(word in other for other in _DEMANGLERS_WORDS)]
+    return max(words, key=len, default="")
 
 
 def matches(pattern: str, symbol: str, name: str) -> bool:
