@@ -67,6 +67,49 @@ int main(int argc, char **argv) {
 """
 
 
+REPEATED = """
+#include <stddef.h>
+static char from[1 << 17], to[1 << 17];
+static volatile long sum;
+#define PLAIN __attribute__((noinline))
+PLAIN void bytes(size_t n) {
+    char *at = to, *source = from;
+    __asm__ volatile("rep movsb" : "+D"(at), "+S"(source), "+c"(n) : : "memory");
+}
+PLAIN void words(size_t n) {
+    char *at = to, *source = from;
+    n /= 8;
+    __asm__ volatile("rep movsq" : "+D"(at), "+S"(source), "+c"(n) : : "memory");
+}
+PLAIN void fills(size_t n) {
+    char *at = to;
+    for (size_t cell = 0; cell < n; cell += 8) sum += *(volatile long *)(to + cell);
+    __asm__ volatile("rep stosb" : "+D"(at), "+c"(n) : "a"(1) : "memory");
+}
+int main(void) {
+    for (size_t n = 1 << 9; n <= 1 << 16; n *= 2) { bytes(n + 40); bytes(n); words(n); fills(n + 24); }
+    return 0;
+}
+"""
+
+
+def test_repeated_moves_cost_what_loops_of_vectors_do(build: Any, tmp_path: Path) -> None:
+    """libc copies and clears blocks of some kB by them: a block for each byte there would be a step in any law.
+
+    A block for each 128 bytes, as of libc's loops below that size.
+    """
+    source = tmp_path / "repeated.c"
+    source.write_text(REPEATED)
+    found = measure(build(source, "valgrind"))
+    for name in ("bytes", "words"):
+        sizes = points(found, name)
+        assert len(sizes) >= 8
+        for one in sizes:
+            assert 0 <= one["cost_max"] - one["trms"] * 8 / 128 <= 6, (name, one)
+    # with its own loop over cells, of which Valgrind makes a block of several rounds
+    assert all(one["cost_max"] <= one["trms"] * (1 + 8 / 128) + 8 for one in points(found, "fills"))
+
+
 @pytest.mark.parametrize("how", BUILDS)
 def test_odd_programs_run_as_without_it(build: Any, how: str, tmp_path: Path) -> None:
     """longjmp, signals on another stack, races, atomics, threads that end, fork: counted, and unharmed."""
