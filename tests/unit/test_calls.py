@@ -326,6 +326,41 @@ def test_the_nearest_names_are_suggested(compiled: Path) -> None:
     assert not found.routines and found.suggestions[0][1][0] == "scaled"
 
 
+@pytest.mark.parametrize(
+    ("asked", "symbol"),
+    [
+        ("twice", "_Z5twiceIiET_S0_"),
+        ("ns::pair::swap", "_ZN2ns4pairIiLi3EE4swapERS1_"),
+        ("pair<int, 3>::swap", "_ZN4pairIiLi3EE4swapERS0_"),
+        ("swap", "_ZN2ns4pairIiLi3EE4swapERS1_"),
+        ("operator<<", "_ZN2nslsIiEERSoS1_RKT_"),
+        ("main.gen", "main.gen[go.shape.int_0]"),
+        ("take", "_ZN3abcB5cxx114takeB5cxx11Ev"),
+        ("work", "__fields_MOD_work"),
+        ("fields::work", "__fields_MOD_work"),
+    ],
+)
+def test_a_function_is_meant_without_its_types_and_its_compilers_marks(asked: str, symbol: str) -> None:
+    """Of templates, Go's generic functions, methods, and those of Fortran's modules."""
+    assert matches(asked, symbol, readable(symbol))
+    assert in_every_symbol(asked) in symbol
+
+
+@pytest.mark.parametrize(
+    ("asked", "symbol"),
+    [
+        ("twice", "_ZN5twiceIiE3runEv"),
+        ("pair::swap", "_ZN4pairIiE5swapsEv"),
+        ("Debug", "_ZN59_$LT$sc..Mode$u20$as$u20$core..fmt..Debug$GT$3fmt17h0123456789abcdefE"),
+        ("operator", "_ZN2nslsIiEERSoS1_RKT_"),
+        ("Step", "main.(*Machine).Step"),
+        ("fields", "__fields_MOD_work"),
+    ],
+)
+def test_another_function_is_not_meant(asked: str, symbol: str) -> None:
+    assert not matches(asked, symbol, readable(symbol))
+
+
 MANGLED = """
 _ZN5Stack4pushEi _ZN5StackC1Ev _ZN5StackD2Ev _ZNSsC1EPKc _ZNSs6appendEPKc _ZNSo3putEc _ZN12_GLOBAL__N_14workEv
 _Z4twiceILi12EEvv _Z3runi.Frame.actor _Z7sessionPZ7sessioniE17_Z7sessioni.Frame.actor _ZN1AnwEm _ZN1AcvbEv
