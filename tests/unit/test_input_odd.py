@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -65,6 +66,56 @@ int main(int argc, char **argv) {
     return 3;
 }
 """
+
+
+FORTRAN = """
+module m
+contains
+subroutine insertion(a)
+  real(8), intent(inout) :: a(:)
+  integer :: i, j
+  real(8) :: k
+  do i = 2, size(a)
+    k = a(i)
+    j = i - 1
+    do while (j >= 1)
+      if (a(j) <= k) exit
+      a(j + 1) = a(j)
+      j = j - 1
+    end do
+    a(j + 1) = k
+  end do
+end subroutine
+end module
+program p
+  use m
+  real(8) :: x(640)
+  integer :: n
+  do n = 1, 640
+    x(n) = -n
+  end do
+  n = 10
+  do while (n <= 640)
+    call insertion(x(1:n))
+    x(1:n) = -x(1:n)
+    n = n * 2
+  end do
+end program
+"""
+
+
+@pytest.mark.skipif(shutil.which("gfortran") is None, reason="no gfortran")
+def test_fortran_has_hooks_without_a_warning(tmp_path: Path) -> None:
+    """Flags for C alone are errors of its compiler under -Werror."""
+    source, program = tmp_path / "sort.f90", tmp_path / "sort"
+    source.write_text(FORTRAN)
+    built = parprof(
+        "cc", "--input", "--", "gfortran", "-O1", "-g", "-fno-inline", "-Werror", "-o", program, source
+    )
+    assert built.returncode == 0 and not built.stderr, built.stderr.decode()
+    found = measure(program)
+    assert found["totals"]["processes"] == 1
+    assert len(points(found, "__m_MOD_insertion")) == 7
 
 
 REPEATED = """
