@@ -261,11 +261,21 @@ static void add_exit(IRSB *out, const IRSB *in, const VexGuestLayout *layout, Ad
         add_call(out, "on_call", on_call, in->next, IRExpr_RdTmp(stack), NULL);
 }
 
+/* Whether a basic block begins with an instruction: the superblock's first one, or that again where it is a short loop,
+ * of which Valgrind puts several rounds into it. Those of a repeated move are counted together. */
+static Bool begins_round(const IRStmt *instruction, const IRStmt *first)
+{
+    if (!first)
+        return True;
+    return instruction->Ist.IMark.addr == first->Ist.IMark.addr &&
+           !bytes_per_round((const UChar *)first->Ist.IMark.addr, first->Ist.IMark.len);
+}
+
 static IRSB *instrument(VgCallbackClosure *closure, IRSB *in, const VexGuestLayout *layout, const VexGuestExtents *extents,
                         const VexArchInfo *host, IRType guest_word, IRType host_word)
 {
     IRSB *out = deepCopyIRSBExceptStmts(in);
-    Bool is_counted = False;
+    const IRStmt *first = NULL;
     enum kind kind = ANYBODY;
     DebugInfo *file = VG_(find_DebugInfo)(VG_(current_DiEpoch)(), closure->readdr);
     Int at;
@@ -279,9 +289,9 @@ static IRSB *instrument(VgCallbackClosure *closure, IRSB *in, const VexGuestLayo
 
         if (!statement || statement->tag == Ist_NoOp)
             continue;
-        if (statement->tag == Ist_IMark && !is_counted) {
+        if (statement->tag == Ist_IMark && begins_round(statement, first)) {
             add_block_count(out, in, statement);
-            is_counted = True;
+            first = statement;
         }
         add_accesses(out, in, at, kind);
         addStmtToIRSB(out, statement);

@@ -118,6 +118,30 @@ def test_fortran_has_hooks_without_a_warning(tmp_path: Path) -> None:
     assert len(points(found, "__m_MOD_insertion")) == 7
 
 
+LOOP = """
+long values[(1 << 12) + 3];
+static volatile long sum;
+__attribute__((noinline)) void sums(long n) {
+    long found = 0;
+    for (long at = 0; at < n; at++) found += values[at];
+    sum = found;
+}
+int main(void) {
+    for (long n = 1 << 6; n <= 1 << 12; n *= 2) sums(n + 3);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("how", BUILDS)
+def test_each_round_of_a_loop_is_a_block(build: Any, how: str, tmp_path: Path) -> None:
+    """Valgrind puts several rounds of a short loop into one piece of code: they had the cost of one."""
+    source = tmp_path / "loop.c"
+    source.write_text(LOOP)
+    for one in points(measure(build(source, how, "-fno-unroll-loops", "-fno-tree-vectorize")), "sums"):
+        assert 0 <= one["cost_max"] - one["trms"] <= 6, one
+
+
 REPEATED = """
 #include <stddef.h>
 static char from[1 << 17], to[1 << 17];
