@@ -110,7 +110,7 @@ def test_fortran_has_hooks_without_a_warning(tmp_path: Path) -> None:
     source, program = tmp_path / "sort.f90", tmp_path / "sort"
     source.write_text(FORTRAN)
     built = parprof(
-        "cc", "--input", "--", "gfortran", "-O1", "-g", "-fno-inline", "-Werror", "-o", program, source
+        "cc", "--input", "--", "gfortran", "-O1", "-g", "-Werror", "-J", tmp_path, "-o", program, source
     )
     assert built.returncode == 0 and not built.stderr, built.stderr.decode()
     found = measure(program)
