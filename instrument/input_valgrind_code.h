@@ -45,13 +45,76 @@ static void add_store(IRSB *out, IRExpr *address, Int bytes, IRExpr *guard)
         add_call(out, "on_wide_store", on_wide_store, address, size, guard);
 }
 
-static void add_block_count(IRSB *out)
+/* Bytes that a repeated move handles at the cost of a block: as much as libc's loops of vectors do in one. */
+enum { BYTES_PER_BLOCK = 128 };
+
+/* How many bytes a round of `rep movs` or `rep stos` handles; 0: the instruction at `code` is none. */
+static UInt bytes_per_round(const UChar *code, UInt length)
 {
-    IRExpr *where = mkIRExpr_HWord((HWord)&blocks);
+    Bool is_repeated = False, is_wide = False, is_short = False;
+
+    for (; length > 1; code++, length--) {
+        if (*code == 0xf2 || *code == 0xf3)
+            is_repeated = True;
+        else if (*code == 0x66)
+            is_short = True;
+        else if ((*code & 0xf0) == 0x40)
+            is_wide = (*code & 8) != 0;
+        else
+            return 0;
+    }
+    if (!is_repeated || length != 1)
+        return 0;
+    if (*code == 0xa4 || *code == 0xaa)
+        return 1;
+    if (*code == 0xa5 || *code == 0xab)
+        return is_wide ? 8 : is_short ? 2 : 4;
+    return 0;
+}
+
+/* How many rounds of the instruction at a superblock's beginning are in it: Valgrind unrolls short loops. */
+static UInt rounds_in(const IRSB *in, Addr begin)
+{
+    UInt rounds = 0;
+    Int at;
+
+    for (at = 0; at < in->stmts_used; at++) {
+        const IRStmt *statement = in->stmts[at];
+
+        rounds += statement && statement->tag == Ist_IMark && statement->Ist.IMark.addr == begin;
+    }
+    return rounds;
+}
+
+/* What the superblock costs: one, or, where each round of a repeated move is one, one in so many of these. They are told
+ * by what is left to do: rcx goes down by `rounds` from one superblock to the next. */
+static IRExpr *cost_of(IRSB *out, const IRSB *in, const IRStmt *first)
+{
+    UInt bytes = bytes_per_round((const UChar *)first->Ist.IMark.addr, first->Ist.IMark.len);
+    IRTemp left, within, counts, cost;
+
+    if (!bytes)
+        return IRExpr_Const(IRConst_U64(1));
+    left = newIRTemp(out->tyenv, Ity_I64);
+    within = newIRTemp(out->tyenv, Ity_I64);
+    counts = newIRTemp(out->tyenv, Ity_I1);
+    cost = newIRTemp(out->tyenv, Ity_I64);
+    addStmtToIRSB(out, IRStmt_WrTmp(left, IRExpr_Get(offsetof(VexGuestAMD64State, guest_RCX), Ity_I64)));
+    addStmtToIRSB(out, IRStmt_WrTmp(within, IRExpr_Binop(Iop_And64, IRExpr_RdTmp(left),
+                                                         IRExpr_Const(IRConst_U64(BYTES_PER_BLOCK / bytes - 1)))));
+    addStmtToIRSB(out, IRStmt_WrTmp(counts, IRExpr_Binop(Iop_CmpLT64U, IRExpr_RdTmp(within),
+                                                         IRExpr_Const(IRConst_U64(rounds_in(in, first->Ist.IMark.addr))))));
+    addStmtToIRSB(out, IRStmt_WrTmp(cost, IRExpr_Unop(Iop_1Uto64, IRExpr_RdTmp(counts))));
+    return IRExpr_RdTmp(cost);
+}
+
+static void add_block_count(IRSB *out, const IRSB *in, const IRStmt *first)
+{
+    IRExpr *where = mkIRExpr_HWord((HWord)&blocks), *cost = cost_of(out, in, first);
     IRTemp before = newIRTemp(out->tyenv, Ity_I64), after = newIRTemp(out->tyenv, Ity_I64);
 
     addStmtToIRSB(out, IRStmt_WrTmp(before, IRExpr_Load(Iend_LE, Ity_I64, where)));
-    addStmtToIRSB(out, IRStmt_WrTmp(after, IRExpr_Binop(Iop_Add64, IRExpr_RdTmp(before), IRExpr_Const(IRConst_U64(1)))));
+    addStmtToIRSB(out, IRStmt_WrTmp(after, IRExpr_Binop(Iop_Add64, IRExpr_RdTmp(before), cost)));
     addStmtToIRSB(out, IRStmt_Store(Iend_LE, where, IRExpr_RdTmp(after)));
 }
 
@@ -198,11 +261,21 @@ static void add_exit(IRSB *out, const IRSB *in, const VexGuestLayout *layout, Ad
         add_call(out, "on_call", on_call, in->next, IRExpr_RdTmp(stack), NULL);
 }
 
+/* Whether a basic block begins with an instruction: the superblock's first one, or that again where it is a short loop,
+ * of which Valgrind puts several rounds into it. Those of a repeated move are counted together. */
+static Bool begins_round(const IRStmt *instruction, const IRStmt *first)
+{
+    if (!first)
+        return True;
+    return instruction->Ist.IMark.addr == first->Ist.IMark.addr &&
+           !bytes_per_round((const UChar *)first->Ist.IMark.addr, first->Ist.IMark.len);
+}
+
 static IRSB *instrument(VgCallbackClosure *closure, IRSB *in, const VexGuestLayout *layout, const VexGuestExtents *extents,
                         const VexArchInfo *host, IRType guest_word, IRType host_word)
 {
     IRSB *out = deepCopyIRSBExceptStmts(in);
-    Bool is_counted = False;
+    const IRStmt *first = NULL;
     enum kind kind = ANYBODY;
     DebugInfo *file = VG_(find_DebugInfo)(VG_(current_DiEpoch)(), closure->readdr);
     Int at;
@@ -216,9 +289,9 @@ static IRSB *instrument(VgCallbackClosure *closure, IRSB *in, const VexGuestLayo
 
         if (!statement || statement->tag == Ist_NoOp)
             continue;
-        if (statement->tag == Ist_IMark && !is_counted) {
-            add_block_count(out);
-            is_counted = True;
+        if (statement->tag == Ist_IMark && begins_round(statement, first)) {
+            add_block_count(out, in, statement);
+            first = statement;
         }
         add_accesses(out, in, at, kind);
         addStmtToIRSB(out, statement);

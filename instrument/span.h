@@ -94,6 +94,7 @@ struct team {
 	bool is_pool;	  /* of a runtime that says what happens: see span_runtime.c */
 	uint64_t number;  /* of those */
 	uintptr_t until;  /* of such a team: where it ended */
+	uint32_t at_once; /* of threads of POSIX, who choose their number: how many there were, the first with them */
 	bool is_foreign;  /* by a thread that is not the process's first */
 	bool is_outermost; /* and begun where a strand ended: not by a thread that is not followed */
 	bool is_alone;	   /* such a one with one thread */
@@ -412,6 +413,7 @@ void span_forget_dependences(struct thread *self, struct frame *frame);
 void span_give_up_threads(struct thread *self, uintptr_t address);
 bool span_is_posix(struct thread *self);
 bool span_has_posix(void);
+uint32_t span_posix_computation(void); /* the number of the current one */
 void span_leave_account(struct thread *self);
 void span_after_wait(struct thread *self);
 void span_after_unlock(struct thread *self);

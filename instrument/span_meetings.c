@@ -14,6 +14,7 @@
 struct meeting {
 	_Atomic uintptr_t key;
 	uint32_t count, arrived, round;
+	uint32_t computation; /* that its paths are of */
 	struct group rounds[2];
 };
 
@@ -111,9 +112,13 @@ static void signal_path(struct thread *self, void *condition)
 
 	if (!meeting)
 		return;
-	spin_lock(&meeting->rounds[1].lock);
+	spin_lock(&meeting->rounds[0].lock);
 	ensure_prof(&meeting->rounds[0]);
-	spin_unlock(&meeting->rounds[1].lock);
+	if (meeting->computation != span_posix_computation()) {
+		meeting->computation = span_posix_computation();
+		reset_round(&meeting->rounds[0]); /* of whose paths none goes on */
+	}
+	spin_unlock(&meeting->rounds[0].lock);
 	span_report(&meeting->rounds[0], self->frame);
 }
 
@@ -121,11 +126,12 @@ static void take_signal(struct thread *self, void *condition)
 {
 	struct meeting *meeting = meeting_of(condition);
 
-	if (!meeting || !meeting->rounds[0].best_prof.room)
+	if (!meeting)
 		return;
 	spin_lock(&meeting->rounds[0].lock);
-	span_take_path(self->frame, meeting->rounds[0].best, &meeting->rounds[0].best_prof,
-		       meeting->rounds[0].best_calls);
+	if (meeting->computation == span_posix_computation())
+		span_take_path(self->frame, meeting->rounds[0].best, &meeting->rounds[0].best_prof,
+			       meeting->rounds[0].best_calls);
 	spin_unlock(&meeting->rounds[0].lock);
 }
 

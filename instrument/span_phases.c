@@ -134,7 +134,7 @@ static void add_to_record(struct team *team, struct phase *phase, uint32_t site,
 {
 	struct prof *path = &phase->group.best_prof;
 	struct prof_entry *entries = prof_entries(path);
-	uint32_t cores = team->size;
+	uint32_t cores = team->size, wide;
 	struct hold hold = span_longest_hold(&phase->holds);
 	uint64_t even, least, alone;
 
@@ -175,8 +175,9 @@ static void add_to_record(struct team *team, struct phase *phase, uint32_t site,
 	alone = team->is_posix ? span_record->sites[site].bound - alone : 0;
 	span_record->scheduled += (phase->busiest > least ? phase->busiest : least) - alone;
 	span_root.c += length;
-	if (team->size > span_record->widest_team)
-		span_record->widest_team = team->size;
+	wide = team->is_posix && team->at_once < team->size ? team->at_once : team->size;
+	if (wide > span_record->widest_team)
+		span_record->widest_team = wide;
 	if (team->is_foreign)
 		span_record->flags |= SPAN_FOREIGN;
 	if (is_last) {

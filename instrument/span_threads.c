@@ -45,6 +45,7 @@ static struct child *children;
 static uint32_t live; /* made, and not joined */
 static bool is_begun; /* a phase, and not over */
 static _Atomic bool is_given_up, has_ended;
+static uint32_t computations; /* phases that were begun: in each, paths are as long as they are since its beginning */
 static struct account first;
 static __thread struct account *own;
 static uint64_t account_cycles;
@@ -57,6 +58,11 @@ bool span_is_posix(struct thread *self)
 bool span_has_posix(void)
 {
 	return span_record && !atomic_load(&is_given_up);
+}
+
+uint32_t span_posix_computation(void)
+{
+	return computations;
 }
 
 static void close_account(void);
@@ -236,6 +242,8 @@ static void begin_phase(struct thread *self, uintptr_t address)
 	span_team_begin(self, &threads_team, NULL, NULL, address);
 	span_member_begin(self, &threads_team);
 	threads_team.is_posix = true;
+	threads_team.at_once = 1;
+	computations++;
 	/* calls that began before go on */
 	self->frame->work_done = span_root.work_done;
 	self->frame->c_before = span_root.c_before + span_root.c;
@@ -333,6 +341,8 @@ EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 		child->next = children;
 		children = child;
 		live++;
+		if (threads_team.at_once < live + 1)
+			threads_team.at_once = live + 1;
 		spin_unlock(&children_lock);
 	}
 	span_begin_strand(self);

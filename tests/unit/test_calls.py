@@ -33,9 +33,9 @@ from parprof.calls.search import (
     search,
 )
 from parprof.calls.times import Times
-from parprof.calls.wanted import parse_wanted
+from parprof.calls.wanted import in_every_symbol, matches, parse_wanted, without_arguments, without_scopes
 from parprof.errors import UsageError
-from parprof.files.dso import Dso
+from parprof.files.dso import ANONYMOUS, Dso
 from parprof.files.dso_cache import DsoCache
 from parprof.files.elf import ElfError, ElfFile, Symbol
 from parprof.kernel.call_counts import (
@@ -54,12 +54,13 @@ from parprof.kernel.engine import BpfKernel
 from parprof.metrics import Metrics
 from parprof.model import Frame, PathSample, ProcessInfo, Profile
 from parprof.probes.cheap_sites import ProbeSite
-from parprof.process.loadmap import LoadMap
+from parprof.process.loadmap import LoadMap, Mapping
 from parprof.runtimes import Agent
 from parprof.runtimes.cilk5 import Cilk5
 from parprof.runtimes.cilkplus import CilkPlus
 from parprof.runtimes.libgomp import Libgomp
 from parprof.runtimes.opencilk import OpenCilk
+from parprof.symbols.names import readable
 
 SOURCE = """
 #define PLAIN __attribute__((noinline, noclone))
@@ -248,6 +249,21 @@ def test_functions_that_the_dynamic_linker_chooses_are_told_of() -> None:
     assert [one.split()[0] for one in told] == ["memcpy", "strlen"] and all("(IFUNC)" in one for one in told)
 
 
+def test_functions_that_are_made_at_run_time_are_told_to_be_out_of_reach() -> None:
+    """Of JavaScript and Java: no file has them, so that they might be `inlined everywhere` is no help."""
+
+    def told(size: int) -> str:
+        made = Dso(("label", ANONYMOUS), ANONYMOUS, problem="no file")
+        load_map = LoadMap.of_mappings(1, [Mapping(0x10000, 0x10000 + size, 0, made)])
+        with FunctionFinder([parse_wanted("hot")], lambda places: {}, lambda: False) as finder:
+            assert not finder.find(load_map)
+            (why,) = finder.missing()
+        return why
+
+    assert "made at run time (JIT" in told(1 << 20) and "`parprof attach`" in told(1 << 20)
+    assert "JIT" not in told(1 << 12), "a page for calls through pointers (libffi) is no compiler's"
+
+
 def test_only_instructions_are_probed(assembled: Path) -> None:
     """A probe in the middle of one breaks the program."""
     assert "prefix" in the_copy(assembled, "prefixed").why
@@ -323,6 +339,86 @@ def test_a_program_that_mostly_sleeps_calls_no_faster_when_nobody_counts() -> No
 def test_the_nearest_names_are_suggested(compiled: Path) -> None:
     found = look_for(compiled, "scaledd")
     assert not found.routines and found.suggestions[0][1][0] == "scaled"
+
+
+@pytest.mark.parametrize(
+    ("asked", "symbol"),
+    [
+        ("twice", "_Z5twiceIiET_S0_"),
+        ("ns::pair::swap", "_ZN2ns4pairIiLi3EE4swapERS1_"),
+        ("pair<int, 3>::swap", "_ZN4pairIiLi3EE4swapERS0_"),
+        ("swap", "_ZN2ns4pairIiLi3EE4swapERS1_"),
+        ("operator<<", "_ZN2nslsIiEERSoS1_RKT_"),
+        ("main.gen", "main.gen[go.shape.int_0]"),
+        ("take", "_ZN3abcB5cxx114takeB5cxx11Ev"),
+        ("work", "__fields_MOD_work"),
+        ("fields::work", "__fields_MOD_work"),
+    ],
+)
+def test_a_function_is_meant_without_its_types_and_its_compilers_marks(asked: str, symbol: str) -> None:
+    """Of templates, Go's generic functions, methods, and those of Fortran's modules."""
+    assert matches(asked, symbol, readable(symbol))
+    assert in_every_symbol(asked) in symbol
+
+
+@pytest.mark.parametrize(
+    ("asked", "symbol"),
+    [
+        ("twice", "_ZN5twiceIiE3runEv"),
+        ("pair::swap", "_ZN4pairIiE5swapsEv"),
+        ("Debug", "_ZN59_$LT$sc..Mode$u20$as$u20$core..fmt..Debug$GT$3fmt17h0123456789abcdefE"),
+        ("operator", "_ZN2nslsIiEERSoS1_RKT_"),
+        ("Step", "main.(*Machine).Step"),
+        ("fields", "__fields_MOD_work"),
+    ],
+)
+def test_another_function_is_not_meant(asked: str, symbol: str) -> None:
+    assert not matches(asked, symbol, readable(symbol))
+
+
+MANGLED = """
+_ZN5Stack4pushEi _ZN5StackC1Ev _ZN5StackD2Ev _ZNSsC1EPKc _ZNSs6appendEPKc _ZNSo3putEc _ZN12_GLOBAL__N_14workEv
+_Z4twiceILi12EEvv _Z3runi.Frame.actor _Z7sessionPZ7sessioniE17_Z7sessioni.Frame.actor _ZN1AnwEm _ZN1AcvbEv
+_ZThn16_N3Two4pushEv _ZZ4mainENKUlvE_clEv _ZN3abcB5cxx114takeEv _Z3sumIJiliEEDaDpT_
+_Z5shareRKSt10shared_ptrIN2ns5ThingEE
+_ZN2sc68_$LT$impl$u20$core..fmt..Debug$u20$for$u20$sc..Mode$GT$3fmt17h0123456789abcdefE
+_ZN4tail6worker28_$u7b$$u7b$closure$u7d$$u7d$17h0123456789abcdefE
+_RNvNtCs1234_7mycrate3foo3bar _RNCNvC7mycrate4work0B3_ _RINvNtC7mycrate4deep4goesxE _RNvC7mycrateu8gdel_5qa
+_RNvMs_NtC7mycrate4poolNtB4_4Pool5spawn _RNvXs_C7mycrateNtB4_4PoolNtB4_5Trait4work
+plain solve.constprop.0 main.(*Machine).Step
+""".split()
+"""C++'s, Rust's two, Go's and C's."""
+
+
+def test_what_is_sure_of_a_symbol_is_in_it() -> None:
+    """By whatever form of its name, and whatever part of it, a function is asked for."""
+    with ElfFile.open("/usr/lib/x86_64-linux-gnu/libstdc++.so.6") as elf:
+        symbols = [*MANGLED, *sorted({one.name for one in elf.symbols()})]
+    sure = 0
+    for symbol in symbols:
+        name = readable(symbol)
+        bare = without_arguments(name)
+        for form in (symbol, name, bare, without_scopes(bare), f"*{name[3:-3]}*", f"{bare[:-2]}?*"):
+            if matches(form, symbol, name):
+                assert in_every_symbol(form) in symbol, (form, symbol)
+                sure += form != symbol and bool(in_every_symbol(form))
+    assert sure > len(symbols)
+
+
+def test_of_a_large_program_only_symbols_that_may_be_meant_are_demangled(
+    compiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of node took longer than a file may take, where others used the cores."""
+    demangled: list[str] = []
+
+    def noted(symbol: str) -> str:
+        demangled.append(symbol)
+        return readable(symbol)
+
+    monkeypatch.setattr("parprof.calls.search.readable", noted)
+    with ElfFile.open(str(compiled)) as elf:
+        assert [one.name for one in search(elf, ["tail", "*irect"], []).routines] == ["direct", "tail"]
+    assert set(demangled) == {"direct", "tail"}
 
 
 def test_parts_count_only_where_the_beginning_has_no_code(tmp_path: Path) -> None:
@@ -574,6 +670,17 @@ def test_what_cannot_be_timed_is_said_with_what_to_use_instead() -> None:
     assert timed_as(fine, Libgomp())[0] == 0
 
 
+def test_where_nothing_was_called_it_is_said_what_that_may_mean() -> None:
+    """Compilers put copies of a function into its callers, and its own code is there for other files alone."""
+    result = made()
+    result.routines[0].calls = Calls()
+    assert advice(result).startswith(
+        "none of the functions was called at its own code"
+    ) and "copies of them" in advice(result)
+    result.routines.clear()
+    assert advice(result) == "nothing was counted: none of the functions was found"
+
+
 def test_the_first_sentence() -> None:
     result = made()
     assert "f was called 15 times" in advice(result) and "53 % of them while nothing else runs" in advice(
@@ -582,7 +689,7 @@ def test_the_first_sentence() -> None:
     result.counted_s = 1e-4
     assert "f is called 150,000/s" in advice(result)
     result.routines[0].calls = Calls()
-    assert advice(result) == "none of the functions was called"
+    assert advice(result).startswith("none of the functions was called")
 
 
 def test_names_that_a_program_chose_cannot_steer_the_terminal() -> None:

@@ -43,6 +43,22 @@ def test_the_advice_names_the_steep_one_not_the_dear_one() -> None:
     assert text.endswith("33 % of its input came from other threads")
 
 
+def test_a_steep_law_whose_slope_is_not_known_is_no_advice() -> None:
+    """SQLite's, that begins a transaction: 1,501 calls of one size, and four others (n^3.9, "7783 x as long")."""
+    profile = make(scan=(500, 1))
+    begins = profile.routine(RoutineName("begins", "book", "/src/book.c", 90))
+    for n, calls, cost in ((6, 3, 19), (40, 1, 103), (45, 1501, 129), (48, 1, 301), (73, 1, 917)):
+        cost *= 100
+        begins.add(Point(n, n, calls, calls * n, calls * n, 0, 0, calls * cost, cost, calls * cost))
+    found = lines(profile)
+    (line,) = (one for one in found if one.routine.identity.name == "begins")
+    assert line.law.is_found and line.law.r2 > 0.95 and line.law.tenfold > 1000 and line.cost_percent > 10
+    text = advice(found)
+    assert "scan (book.c:90) grows as n " in text
+    assert "how begins grows" in text and "how steeply it grows at its larger inputs is uncertain" in text
+    assert [one.line.routine.identity.name for one in forecast(found, 5)] == ["scan"]
+
+
 def test_what_costs_most_at_ten_times_the_input() -> None:
     """scan costs most today, pairs then: (1 * 640**2 * 100) against (500 * 640 * 10), over all sizes."""
     first, second = forecast(lines(make(scan=(500, 1), pairs=(1, 2))), 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -65,6 +66,123 @@ int main(int argc, char **argv) {
     return 3;
 }
 """
+
+
+FORTRAN = """
+module m
+contains
+subroutine insertion(a)
+  real(8), intent(inout) :: a(:)
+  integer :: i, j
+  real(8) :: k
+  do i = 2, size(a)
+    k = a(i)
+    j = i - 1
+    do while (j >= 1)
+      if (a(j) <= k) exit
+      a(j + 1) = a(j)
+      j = j - 1
+    end do
+    a(j + 1) = k
+  end do
+end subroutine
+end module
+program p
+  use m
+  real(8) :: x(640)
+  integer :: n
+  do n = 1, 640
+    x(n) = -n
+  end do
+  n = 10
+  do while (n <= 640)
+    call insertion(x(1:n))
+    x(1:n) = -x(1:n)
+    n = n * 2
+  end do
+end program
+"""
+
+
+@pytest.mark.skipif(shutil.which("gfortran") is None, reason="no gfortran")
+def test_fortran_has_hooks_without_a_warning(tmp_path: Path) -> None:
+    """Flags for C alone are errors of its compiler under -Werror."""
+    source, program = tmp_path / "sort.f90", tmp_path / "sort"
+    source.write_text(FORTRAN)
+    built = parprof(
+        "cc", "--input", "--", "gfortran", "-O1", "-g", "-Werror", "-J", tmp_path, "-o", program, source
+    )
+    assert built.returncode == 0 and not built.stderr, built.stderr.decode()
+    found = measure(program)
+    assert found["totals"]["processes"] == 1
+    assert len(points(found, "__m_MOD_insertion")) == 7
+
+
+LOOP = """
+long values[(1 << 12) + 3];
+static volatile long sum;
+__attribute__((noinline)) void sums(long n) {
+    long found = 0;
+    for (long at = 0; at < n; at++) found += values[at];
+    sum = found;
+}
+int main(void) {
+    for (long n = 1 << 6; n <= 1 << 12; n *= 2) sums(n + 3);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("how", BUILDS)
+def test_each_round_of_a_loop_is_a_block(build: Any, how: str, tmp_path: Path) -> None:
+    """Valgrind puts several rounds of a short loop into one piece of code: they had the cost of one."""
+    source = tmp_path / "loop.c"
+    source.write_text(LOOP)
+    for one in points(measure(build(source, how, "-fno-unroll-loops", "-fno-tree-vectorize")), "sums"):
+        assert 0 <= one["cost_max"] - one["trms"] <= 6, one
+
+
+REPEATED = """
+#include <stddef.h>
+static char from[1 << 17], to[1 << 17];
+static volatile long sum;
+#define PLAIN __attribute__((noinline))
+PLAIN void bytes(size_t n) {
+    char *at = to, *source = from;
+    __asm__ volatile("rep movsb" : "+D"(at), "+S"(source), "+c"(n) : : "memory");
+}
+PLAIN void words(size_t n) {
+    char *at = to, *source = from;
+    n /= 8;
+    __asm__ volatile("rep movsq" : "+D"(at), "+S"(source), "+c"(n) : : "memory");
+}
+PLAIN void fills(size_t n) {
+    char *at = to;
+    for (size_t cell = 0; cell < n; cell += 8) sum += *(volatile long *)(to + cell);
+    __asm__ volatile("rep stosb" : "+D"(at), "+c"(n) : "a"(1) : "memory");
+}
+int main(void) {
+    for (size_t n = 1 << 9; n <= 1 << 16; n *= 2) { bytes(n + 40); bytes(n); words(n); fills(n + 24); }
+    return 0;
+}
+"""
+
+
+def test_repeated_moves_cost_what_loops_of_vectors_do(build: Any, tmp_path: Path) -> None:
+    """libc copies and clears blocks of some kB by them: a block for each byte there would be a step in any law.
+
+    A block for each 128 bytes, as of libc's loops below that size.
+    """
+    source = tmp_path / "repeated.c"
+    source.write_text(REPEATED)
+    found = measure(build(source, "valgrind"))
+    for name in ("bytes", "words"):
+        sizes = points(found, name)
+        assert len(sizes) >= 8
+        for one in sizes:
+            assert 0 <= one["cost_max"] - one["trms"] * 8 / 128 <= 6, (name, one)
+    # with its own loop over cells, of which Valgrind makes a block of several rounds
+    assert all(one["cost_max"] <= one["trms"] * (1 + 8 / 128) + 8 for one in points(found, "fills"))
 
 
 @pytest.mark.parametrize("how", BUILDS)

@@ -136,6 +136,17 @@ def test_a_program_that_chooses_its_threads_itself_is_told_of() -> None:
     assert any("largest team had 4" in note for note in scale_of(record(SERIAL, EVEN, widest=4)).notes)
 
 
+def test_threads_of_posix_that_are_fewer_than_the_cores_are_not_called_uneven() -> None:
+    """Two threads that are as long as each other, on ten cores: `even shares` of two would change nothing."""
+    two = site(SiteKind.THREAD, 40, 9.0, 4.6, uneven=3.7)
+    narrow = scale_of(record(SERIAL, two, widest=3))
+    assert "at most 3 threads at once, whose number the program chooses" in sentence(narrow)
+    assert "10 threads with even shares would give x5.26" in sentence(narrow)
+    assert any("had at most 3 at once" in note for note in narrow.notes)
+    wide = scale_of(record(SERIAL, two, widest=11))
+    assert "ends unevenly" in sentence(wide) and not any("at once" in note for note in wide.notes)
+
+
 def test_the_table_ends_with_what_is_not_modelled() -> None:
     lines = scale_table.text(scale_of(record(SERIAL, EVEN, threads=2), record(SERIAL, EVEN))).splitlines()
     assert lines[0].startswith("scale: on 10 cores at best x5.26")

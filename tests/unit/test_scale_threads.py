@@ -31,6 +31,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("ends", 11.5, 5, 5),
         ("joins", 6.5, 4, 4),
         ("idles", 2.5, 2.5, 2.5),
+        # a condition's waiters of before are no part of a later computation
+        ("again", 6.9, 6.4, 6.4),
     ],
 )
 def test_the_span_of_threads(directory: Path, form: str, work: float, span: float, bound: float) -> None:
@@ -43,8 +45,12 @@ def test_the_span_of_threads(directory: Path, form: str, work: float, span: floa
     serial_s = sum(site.bound_s for site in sites(record, SiteKind.SERIAL))
     assert round((record.scheduled_s + serial_s) * 1e9) == bound * N
     assert record.flags & Flag.CLOSED and not record.flags & Flag.INSIDE
-    (thread,) = sites(record, SiteKind.THREAD)
-    assert thread.count == 4
+    threads = sites(record, SiteKind.THREAD)
+    assert [thread.count for thread in threads] == [4] * len(threads) and len(threads) == 1 + (
+        form == "again"
+    )
+    # the first thread and those that it made, whatever it was asked for
+    assert record.widest_team == 5
 
 
 def test_fewer_cores_than_threads(directory: Path) -> None:

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parprof.files.elf import ElfFile
 from parprof.model import Frame
@@ -98,6 +101,22 @@ def test_readable(mangled: str, shown: str) -> None:
 )
 def test_return_types_of_nonsense(text: str) -> None:
     assert len(without_return_type(text)) <= len(text)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            "f ns :: Foo<int> ( ) (anonymous\\ namespace) decltype operator operator() ~ * & -> int void < > , "
+            "[abi:cxx11] {lambda(int)#1} \\  const".split(" ")
+        ).map(lambda part: part.replace("\\", " ").replace("  ", " ")),
+        max_size=12,
+    ).map("".join)
+)
+def test_names_without_templates_take_a_short_way_to_the_same(text: str) -> None:
+    short = without_return_type(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("parprof.symbols.names._PLAIN", re.compile(r"(?!)"))
+        assert without_return_type(text) == short
 
 
 TABLE_SOURCE = """

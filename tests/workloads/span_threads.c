@@ -95,6 +95,20 @@ static void *idles(void *number)
 	return number;
 }
 
+/* After a computation of n in turns one of n / 10, at the same condition. */
+static void again(void)
+{
+	pthread_t threads[THREADS];
+
+	n /= 10;
+	turn = 0;
+	for (long i = 0; i < THREADS; i++)
+		pthread_create(&threads[i], NULL, turns, (void *)i);
+	for (long i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	n *= 10;
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -102,7 +116,7 @@ int main(int count, char **arguments)
 		void *(*body)(void *);
 	} forms[] = {
 		{"triangle", triangle}, {"rounds", rounds}, {"locked", locked}, {"turns", turns}, {"leaves", leaves},
-		{"ends", ends},		{"joins", joins},   {"idles", idles},
+		{"ends", ends},		{"joins", joins},   {"idles", idles}, {"again", turns},
 	};
 	void *(*body)(void *) = NULL;
 	pthread_t threads[THREADS];
@@ -123,6 +137,8 @@ int main(int count, char **arguments)
 	parprof_span_work((unsigned long)n / 2);
 	for (long i = body == joins ? THREADS - 1 : 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
+	if (!strcmp(arguments[1], "again"))
+		again();
 	parprof_span_work((unsigned long)n);
 	return 0;
 }

@@ -10,7 +10,7 @@ from contextlib import suppress
 from parprof.calls.search import NAMELESS, Found, FoundFunction, addresses_from_json, found_from_json
 from parprof.calls.wanted import Wanted, names_many
 from parprof.errors import TargetError
-from parprof.files.dso import Dso, FileKey
+from parprof.files.dso import ANONYMOUS, Dso, FileKey
 from parprof.model import Frame
 from parprof.process.loadmap import LoadMap
 from parprof.resources import Closing
@@ -23,6 +23,15 @@ _INSTEAD = (
     "count what calls it (`parprof attach` names that, and has its time), or compile it with "
     "__attribute__((noinline)) or -fno-inline"
 )
+_MADE = (
+    "this process also runs code that is made at run time (JIT: JavaScript, Java, ...), in whose functions there can "
+    "be no probe; `parprof attach` has their time from samples"
+)
+_INTERPRETED = (
+    "a function of Python's has no code of its own either: `parprof attach` has its time from samples"
+)
+_LEAST_MADE = 1 << 15
+"""Bytes of code in no file that are a JIT compiler's, and not trampolines (libffi)."""
 NameAddresses = Callable[[Iterable[tuple[Dso, int, bool]]], dict[tuple[Dso, int, bool], tuple[Frame, ...]]]
 """`parprof.symbols.Symbolizer.resolve`."""
 
@@ -60,12 +69,17 @@ class FunctionFinder(Closing):
         self._line_files: set[str] = set()
         self.problems: dict[str, str] = {}
         """Path of a file -> why it was not searched."""
+        self.runs_made_code = False
+        """Whether the process runs code that is made at run time, which is in no file."""
+        self.is_interpreted = False
+        """Whether it runs functions of Python's."""
         self.searched = 0
         """Files that were, and that name functions."""
 
     def find(self, load_map: LoadMap) -> list[tuple[Dso, Found]]:
         """The files that are mapped, and what they have."""
         dsos = [dso for dso in load_map.dsos() if dso.key[0] in ("file", "unopened")]
+        self.runs_made_code = self.runs_made_code or _made_bytes(load_map) >= _LEAST_MADE
         for dso in dsos:
             if dso.key[0] == "unopened":
                 self.problems[dso.path] = dso.problem
@@ -180,6 +194,15 @@ class FunctionFinder(Closing):
             if wanted.text in self._line_files:
                 return f"{text}: no function begins at or before that line"
             return f"{text}: no function of that file is known; compile with -g, or name a function"
+        return f"{self._why_no_function(wanted)}{self._beyond_reach()}"
+
+    def _beyond_reach(self) -> str:
+        """What else may have that name, but no probe."""
+        beyond = [_MADE] * self.runs_made_code + [_INTERPRETED] * self.is_interpreted
+        return "".join(f"; {one}" for one in beyond)
+
+    def _why_no_function(self, wanted: Wanted) -> str:
+        text = visible(wanted.text)
         if not self.searched:
             return f"no function {text}: the program's files are stripped of names; give an address, 0x..."
         no_code = f"no function {text} has code of its own in the {self.searched} files of the program"
@@ -205,6 +228,17 @@ class FunctionFinder(Closing):
         """End the child."""
         with suppress(OSError):
             self._client.close()
+
+
+def _made_bytes(load_map: LoadMap) -> int:
+    """Of code that is in no file, or in a nameless one that is no ELF file."""
+    made = (
+        one
+        for one in load_map.mappings
+        if one.dso.key == ("label", ANONYMOUS)
+        or (one.dso.is_memory and one.dso.key[0] == "file" and one.dso.elf is None)
+    )
+    return sum(one.end - one.start for one in made)
 
 
 def _in_module(routine: FoundFunction, module: str) -> FoundFunction:

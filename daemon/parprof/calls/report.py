@@ -26,8 +26,13 @@ _MANY_PER_S = 1000.0
 def advice(result: CallProfile) -> str:
     """The sentence that comes first: of the routine that took most CPU time, or else was called most."""
     called = [row for row in result.routines if row.calls.all]
+    if not result.routines:
+        return "nothing was counted: none of the functions was found"
     if not called:
-        return "none of the functions was called"
+        return (
+            "none of the functions was called at its own code; a compiler may have put copies of them into their "
+            "callers (inlined), where there is no call: count these"
+        )
     row = max(called, key=lambda row: (row.cpu_s, row.calls.all))
     rate = row.calls.all / result.counted_s if result.counted_s else 0.0
     each = row.cpu_per_call_s

@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 
 from parprof.calls.exits import MAX_EXITS, ONE_INSTRUCTION, Exits, find_exits, find_landings
 from parprof.calls.placing import CallPlace, FileCode, Placement
-from parprof.calls.wanted import MAX_TEXT, matches, names_many, without_arguments, without_scopes
+from parprof.calls.wanted import (
+    MAX_TEXT,
+    in_every_symbol,
+    matches,
+    names_many,
+    without_arguments,
+    without_scopes,
+)
 from parprof.files.eh_frame_header import extents_around
 from parprof.files.elf import ElfFile, Symbol
 from parprof.files.elf_symbols import BIND_GLOBAL, TYPE_FUNCTION, TYPE_IFUNC
@@ -85,12 +92,16 @@ def search(
     named = len(symbols)
     meant: dict[str, list[Symbol]] = {}
     answered, indirect = set(), set()
+    sought = [(index, pattern, in_every_symbol(pattern)) for index, pattern in enumerate(patterns)]
     for symbol in symbols:
-        name = readable(symbol.name)
         asked = {
             index
-            for index, pattern in enumerate(patterns)
-            if matches(pattern, without_clone_suffixes(symbol.name), name) or pattern == symbol.name
+            for index, pattern, word in sought
+            if word in symbol.name
+            and (
+                pattern == symbol.name
+                or matches(pattern, without_clone_suffixes(symbol.name), readable(symbol.name))
+            )
         }
         asked |= {
             len(patterns) + index
@@ -99,6 +110,7 @@ def search(
         }
         if not asked:
             continue
+        name = readable(symbol.name)
         if symbol.kind == TYPE_IFUNC:
             indirect |= asked
             continue

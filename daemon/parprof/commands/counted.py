@@ -27,6 +27,7 @@ from parprof.calls.wanted import Wanted
 from parprof.commands.progress import Progress
 from parprof.errors import TargetError, UsageError
 from parprof.exporters.output import open_output
+from parprof.files.dso import ANONYMOUS
 from parprof.kernel import bpf
 from parprof.kernel.call_counts import map_sizes
 from parprof.kernel.call_times import RoutineTime, time_sizes
@@ -166,6 +167,7 @@ class _Count:
             if main.is_gone():
                 raise TargetError(f"process {main.pid} ended while we attached to it")
             problems = finder.unsearched()[:_PROBLEMS_TOLD]
+            finder.is_interpreted = main.language is not None
             raise TargetError("; ".join([*finder.missing(), *self._counting.notes, *problems]))
 
     def _is_over(self) -> bool:
@@ -303,6 +305,11 @@ class _Count:
                 f"{untimed:,} calls are counted without their time: too many were open at once"
             )
         finder = self._counting.finder
+        finder.is_interpreted = finder.is_interpreted or newest.language is not None
+        modules = {frame.module for sample in profile.samples for frame in sample.path}
+        finder.runs_made_code = (
+            finder.runs_made_code or ANONYMOUS in modules
+        )  # made after its files were read
         made.notes = [
             *self._notes,
             *self._counting.notes,

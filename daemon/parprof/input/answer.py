@@ -20,6 +20,9 @@ _SURE = 0.95
 """The r2 that a law must have to be worth advice."""
 _DECADE = 10.0
 """The largest input over the smallest, at least, of a law that is extended by a decade."""
+_SLOPE_WITHIN = 1.0
+"""Half the width of the 95 % interval of the slope at the larger sizes, at most, of a law that is steeper than linear:
+a wrong power is a factor of ten in what ten times the input takes."""
 _WORTH_A_WORD = 10.0
 """Routines of which no growth is known and that cost more percent than so are named beside the advice."""
 _SHOWN_NAMES = 3
@@ -175,7 +178,17 @@ def forecast(found: list[Line], limit: int) -> list[Forecast]:
 def _is_sure(line: Line) -> bool:
     law = line.law
     is_wide = law.largest >= _DECADE * law.smallest
-    return law.is_found and law.r2 >= _SURE and is_wide and line.inclusive_percent >= MIN_PERCENT
+    return (
+        law.is_found
+        and law.r2 >= _SURE
+        and is_wide
+        and _slope_is_known(law)
+        and line.inclusive_percent >= MIN_PERCENT
+    )
+
+
+def _slope_is_known(law: Fit) -> bool:
+    return law.tenfold <= _STEEP or law.exponent_error <= _SLOPE_WITHIN
 
 
 def advice(found: list[Line]) -> str:
@@ -223,6 +236,8 @@ def why_unknown(law: Fit) -> str:
     """Why a routine has no law that is sure, for people."""
     if law.is_found and law.r2 < _SURE:
         return f"its points fit {law.model} only roughly"
+    if law.is_found and not _slope_is_known(law):
+        return f"its points fit {law.model}, but how steeply it grows at its larger inputs is uncertain"
     if law.is_found:
         return f"its largest input was less than {_DECADE:.0f} times its smallest"
     if law.reason == NOISY:

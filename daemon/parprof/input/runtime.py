@@ -48,10 +48,13 @@ _LINKING = "parprof cc --input -- gcc ..."
 _GCC_FLAGS = (
     "-fsanitize=thread",
     "-fsanitize-coverage=trace-pc",
-    # what gcc makes of these itself has no hooks: memory that nobody is seen to write is input when it is read
-    *(f"-fno-builtin-{name}" for name in ("memset", "memcpy", "memmove", "memcmp")),
     "-fno-ipa-modref",  # by it gcc leaves out writes to variables that only a callee reads
 )
+_C_FLAGS = (
+    # what gcc makes of these itself has no hooks: memory that nobody is seen to write is input when it is read
+    *(f"-fno-builtin-{name}" for name in ("memset", "memcpy", "memmove", "memcmp")),
+)
+_FORTRAN_SOURCES = tuple(f".{name}" for name in ("f", "for", "ftn", "fpp", "f90", "f95", "f03", "f08"))
 _CLANG_FLAGS = (
     *("-Xclang", "-fsanitize=thread"),
     *("-Xclang", "-fsanitize-coverage-type=3", "-Xclang", "-fsanitize-coverage-trace-pc"),
@@ -148,14 +151,22 @@ def _check_hooks(wanted: frozenset[str]) -> None:
 
 
 @cache
-def _is_clang(compiler: str) -> bool:
+def _version(compiler: str) -> bytes:
+    """What a compiler says that it is; empty: nothing."""
     try:
         done = subprocess.run(
             [compiler, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30
         )
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return b"clang" in done.stdout
+        return b""
+    return done.stdout
+
+
+def _is_fortran(command: Sequence[str]) -> bool:
+    """Whether Fortran is compiled, whose front end knows no flags of C's."""
+    return b"GNU Fortran" in _version(command[0]) or any(
+        word.lower().endswith(_FORTRAN_SOURCES) for word in command[1:]
+    )
 
 
 def compile_command(command: Sequence[str]) -> list[str]:
@@ -167,6 +178,7 @@ def compile_command(command: Sequence[str]) -> list[str]:
     directory = os.fspath(library_directory())
     links = not {"-c", "-S", "-E", "-M", "-MM", "-fsyntax-only"} & set(command)
     run_path = ["-Wl,--enable-new-dtags", f"-Wl,-rpath,{directory}"]
-    if _is_clang(command[0]):
+    if b"clang" in _version(command[0]):
         return [*command, *_CLANG_FLAGS, *([*run_path, f"{directory}/libtsan.so.2"] if links else [])]
-    return [*command, *_GCC_FLAGS, *([*run_path, f"-L{directory}"] if links else [])]
+    flags = _GCC_FLAGS if _is_fortran(command) else (*_GCC_FLAGS, *_C_FLAGS)
+    return [*command, *flags, *([*run_path, f"-L{directory}"] if links else [])]

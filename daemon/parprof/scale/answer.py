@@ -50,7 +50,7 @@ def sentence(scale: Scale) -> str:
         return f"{begin}: no single site stands in the way"
     function = function_of(tuple(reversed(site.frames)))
     where = f"{site.label}{f' in {function}' if function and not site.label.endswith(function) else ''}"
-    return f"{begin}: {where} {_why(site)}; {_remedy(site)} would give {factor(site.speedup_if_fixed)}"
+    return f"{begin}: {where} {_why(site, main)}; {_remedy(site, main)} would give {factor(site.speedup_if_fixed)}"
 
 
 def _is_blind(main: Prediction) -> bool:
@@ -72,7 +72,12 @@ def _serial_sentence(main: Prediction) -> str:
     return f"{begin}; {site.label} is {site.span_s / main.span_s:.0%} of the span"
 
 
-def _why(site: ScaleSite) -> str:
+def _has_few_threads(site: ScaleSite, main: Prediction) -> bool:
+    """Whether the program made fewer threads than there are cores: how even their shares are is of little weight."""
+    return site.kind == SiteKind.THREAD and 0 < main.widest_team < main.threads
+
+
+def _why(site: ScaleSite, main: Prediction) -> str:
     share = f"{100 * site.share:.0f} % of the time that is left"
     if site.kind in (SiteKind.SERIAL, SiteKind.PENDING):
         return f"runs on one core and is {share}"
@@ -84,18 +89,24 @@ def _why(site: ScaleSite) -> str:
         return f"is a chain of iterations that wait for each other and is {share}"
     if site.uneven_s and site.kind in (SiteKind.TASK, SiteKind.TASKLOOP):
         return f"is a chain of tasks on the longest path and is {share}"
+    if site.uneven_s and _has_few_threads(site, main):
+        return (
+            f"is {share}, with at most {main.widest_team} threads at once, whose number the program chooses"
+        )
     if site.uneven_s:
         return f"ends unevenly, its longest part {site.uneven_factor:.1f} times the mean, and is {share}"
     return f"is {share}"
 
 
-def _remedy(site: ScaleSite) -> str:
+def _remedy(site: ScaleSite, main: Prediction) -> str:
     if site.kind in (SiteKind.SERIAL, SiteKind.PENDING, SiteKind.SINGLE):
         return "running it in parallel"
     if site.critical_s > site.uneven_s:
         return "doing without the lock"
     if site.kind in (SiteKind.PHASE, SiteKind.REGION):
         return "even shares (schedule(dynamic) or smaller chunks)"
+    if _has_few_threads(site, main):
+        return f"{main.threads} threads with even shares"
     if site.kind == SiteKind.THREAD:
         return "even shares for these threads"
     if site.kind == SiteKind.DOACROSS:

@@ -69,6 +69,7 @@ class Prediction:
     elapsed_s: float
     """What the run took on the cores at hand: no prediction."""
     widest_team: int
+    """Of threads of POSIX: how many there were at once, the first with them, where these are fewer than the cores."""
     lost: Lost
     sites: tuple[ScaleSite, ...]
     """The largest share of the bound first."""
@@ -329,9 +330,11 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
     narrow = [one for one in predictions if 0 < one.widest_team < one.threads]
     if narrow:
         worst = narrow[-1]
+        is_posix = any(site.kind == SiteKind.THREAD for site in worst.sites)
+        had = "the program had at most" if is_posix else "the program's largest team had"
         notes.append(
-            f"asked for {worst.threads} threads, the program's largest team had {worst.widest_team}: "
-            "it chooses their number itself"
+            f"asked for {worst.threads} threads, {had} {worst.widest_team}{' at once' if is_posix else ''}: "
+            f"it chooses their number itself{' (by an option of its own?)' if is_posix else ''}"
         )
     if predictions and predictions[-1].lost.runtime > _UNSEEN_SHARE:
         notes.append(

@@ -17,6 +17,8 @@ _OLD_RUST = re.compile(r"_ZN.*17h[0-9a-f]{16}E(?=\.|\Z)")
 _RUST_HASH = re.compile(r"::h[0-9a-f]{16}\Z")
 _RUST_WORD = re.compile(r"\$(?:(SP|BP|RF|LT|GT|LP|RP|C)|u([0-9a-f]{1,6}))\$")
 _RUST_PUNCTUATION = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
+_PLAIN = re.compile(r"[\w:~$]+(?:(?<!decltype)\((?!anonymous)|\Z)", re.ASCII)
+"""A name without template arguments, which has no return type."""
 _SPECIAL = re.compile(r"(?:[\w-]+ ){1,3}(?:to|for) ")  # thunks and the like
 _COROUTINE = re.compile(r"(_Z.*\.Frame)\.(?:actor|destroy)\Z")
 """The parts that GCC makes of a coroutine take its frame, whose type is named after it: ``_Z3runi.Frame``."""
@@ -124,7 +126,7 @@ def without_return_type(name: str) -> str:
     >>> without_return_type("std::vector<int> ns::make<int>(int (*)(char))")
     'ns::make<int>(int (*)(char))'
     """
-    if _SPECIAL.match(name):
+    if _PLAIN.match(name) or _SPECIAL.match(name):
         return name
     start = depth = at = 0
     while at < len(name):
