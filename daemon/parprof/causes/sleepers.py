@@ -116,7 +116,8 @@ def _at_workers(samples: Sequence[PathSample], cores: int, keeps_house: KeepsHou
     by_path: dict[Path, _Sleeper] = {}
     for one in _sleepers(samples, keeps_house):
         sample = samples[one.most]
-        if work[sample.origin.pid] < least or sample.path[-1].name == _FOR_CHILD:
+        waits = sample.path[-1].name
+        if work[sample.origin.pid] < least or waits == _FOR_CHILD or waits in _FOR_PROCESSES:
             continue
         known = by_path.setdefault(sample.path, one)
         if known is not one:
