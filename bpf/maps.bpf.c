@@ -74,6 +74,10 @@ struct poll_look {
 	u64 set;	/* of select(), a bit for each file */
 	u64 count;
 	u64 is_list;
+	u64 file;	/* the one that is looked at just now */
+	u64 node;	/* of the tree of epoll_wait(), where that is; and from which it came there */
+	u64 from;
+	u64 found;
 };
 
 BPF_TABLE("hash", struct sample_key, struct sample_value, counts, 65536);

@@ -23,6 +23,7 @@
 #define INTERNET_6 10
 #define LISTENS 10
 
+/* What files are together is the bits of each. */
 enum polled {
 	POLLED_OTHER = 0,	/* neither speaks for a request nor against it */
 	POLLED_ANSWER = 1,
@@ -66,13 +67,15 @@ static __always_inline int is_accepted(u64 sock)
 }
 
 /* Which of these a file is that the current thread looks at. */
-static __always_inline u32 kind_polled(u64 file)
+u64 kind_polled(u64 given)
 {
-	u64 sock;
+	struct poll_look *look = (struct poll_look *)given;
+	u64 sock, file;
 	u16 kind, family, near, far;
 
-	if (!file)
+	if (!look || !look->file)
 		return POLLED_OTHER;
+	file = look->file;
 	kind = kernel_half(kernel_word(file + POLLED_INODE) + INODE_MODE) & FILE_KIND;
 	if (kind == CHARACTER_FILE)	/* a terminal: keys */
 		return POLLED_REQUEST;
@@ -94,11 +97,13 @@ static __always_inline u64 open_file(u32 fd)
 	return 0;
 }
 
-static __always_inline u32 kind_polled(u64 file)
+u64 kind_polled(u64 given)
 {
 	return POLLED_REQUEST;
 }
 #endif
+
+static u64 (*call_kind_polled)(struct poll_look *look) = (void *)SHARED_kind_polled;
 
 /* The number of the lowest bit of a set, which is taken out. By halves: LLVM has no code for BPF that counts bits. */
 static __always_inline u64 take_lowest(u64 *set)
@@ -134,8 +139,7 @@ static __always_inline u64 file_there(struct poll_look *look, u64 *set)
 u64 look_at_polled(u64 given)
 {
 	struct poll_look *look = (struct poll_look *)given;
-	u64 set, left, fd;
-	u32 found = POLLED_OTHER, is;
+	u64 set, left, fd, found = POLLED_OTHER;
 
 	if (!look)
 		return AWAITS_UNKNOWN;
@@ -148,13 +152,46 @@ u64 look_at_polled(u64 given)
 		fd = file_there(look, &set);
 		if (fd == ~0ULL)
 			return AWAITS_UNKNOWN;
-		is = kind_polled(open_file((u32)fd));
-		found = is > found ? is : found;
+		look->file = open_file((u32)fd);
+		found |= call_kind_polled(look);
 	}
 	return found == POLLED_ANSWER && !set ? AWAITS_ANSWER : AWAITS_UNKNOWN;
 }
 
 static u64 (*call_look_at_polled)(struct poll_look *look) = (void *)SHARED_look_at_polled;
+
+/* From a node of the tree of epoll_wait() to the next: down to the left, to the file there, and to what is on the right of
+ * it, and up again. */
+u64 epoll_step(u64 given)
+{
+#if defined(TASK_FILES) && defined(EPOLL_TREE)
+	struct poll_look *look = (struct poll_look *)given;
+	u64 node, left, right, above, came;
+
+	if (!look)
+		return 0;
+	node = look->node;
+	above = kernel_word(node) & ~3ULL;	/* the lowest bits are its colour */
+	left = kernel_word(node + NODE_LEFT);
+	right = kernel_word(node + NODE_RIGHT);
+	came = look->from;
+	look->from = node;
+	if (came == above && left) {
+		look->node = left;
+		return 0;
+	}
+	look->node = above;
+	if (came != above && came != left)
+		return 0;
+	look->file = kernel_word(node + EPOLLED_FILE);
+	look->found |= call_kind_polled(look);
+	if (right)
+		look->node = right;
+#endif
+	return 0;
+}
+
+static u64 (*call_epoll_step)(struct poll_look *look) = (void *)SHARED_epoll_step;
 
 /* The same of a set that epoll_wait() looks at, which is a tree: from left to right, for as long as nothing in it may bring
  * a request. */
@@ -162,38 +199,17 @@ u64 look_at_epoll(u64 given)
 {
 #if defined(TASK_FILES) && defined(EPOLL_TREE)
 	struct poll_look *look = (struct poll_look *)given;
-	u64 node, left, right, above, from = 0, came;
-	u32 found = POLLED_OTHER, is;
 
 	if (!look)
 		return AWAITS_UNKNOWN;
-	node = kernel_word(kernel_word(open_file((u32)look->list) + POLLED_PRIVATE) + EPOLL_TREE);
+	look->node = kernel_word(kernel_word(open_file((u32)look->list) + POLLED_PRIVATE) + EPOLL_TREE);
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < STEPS_EACH * MAX_EPOLLED; i++) {
-		if (!node)
+		if (!look->node || look->found & POLLED_REQUEST)
 			break;
-		above = kernel_word(node) & ~3ULL;	/* the lowest bits are its colour */
-		left = kernel_word(node + NODE_LEFT);
-		right = kernel_word(node + NODE_RIGHT);
-		came = from;
-		from = node;
-		if (came == above && left) {
-			node = left;
-			continue;
-		}
-		if (came == above || came == left) {
-			is = kind_polled(kernel_word(node + EPOLLED_FILE));
-			if (is == POLLED_REQUEST)
-				return AWAITS_UNKNOWN;
-			found = is > found ? is : found;
-			if (right) {
-				node = right;
-				continue;
-			}
-		}
-		node = above;
+		call_epoll_step(look);
 	}
-	return found == POLLED_ANSWER && !node ? AWAITS_ANSWER : AWAITS_UNKNOWN;
+	return look->found == POLLED_ANSWER && !look->node ? AWAITS_ANSWER : AWAITS_UNKNOWN;
 #else
 	return AWAITS_UNKNOWN;
 #endif

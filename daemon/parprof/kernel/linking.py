@@ -23,6 +23,8 @@ SHARED_FUNCTIONS: dict[str, str] = {
     "change_loiterers": "layout_scope_move",
     "ask_memory": "layout_look",
     "look_beside": "layout_look",
+    "kind_polled": "layout_poll_look",
+    "epoll_step": "layout_poll_look",
     "look_at_polled": "layout_poll_look",
     "look_at_epoll": "layout_poll_look",
 }
