@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Any
-
-import pytest
 
 from parprof.facts.scopes import ScopeTimes
 from parprof.kernel.scopes import ScopeState
 from parprof.service.levels import FIRST_OF_LEVEL, NONE, LevelClock, by_level_s
 
 S = 10**9
+NOW_NS = 16 + 4 * S
 
 
 @dataclass
@@ -55,11 +53,11 @@ def test_each_second_counts_once() -> None:
     clock, job = LevelClock(), Job(7)
     process = job.process(7)
     job.work(1, 3)
-    assert clock.advance([process])[7][:3] == (0, 3, 0)
+    assert clock.advance([process], NOW_NS)[7][:3] == (0, 3, 0)
     job.work(1, 1)
     job.work(3, 2)
-    assert clock.advance([process])[7][:3] == (0, 1, 2)
-    assert clock.advance([process])[7] == NONE
+    assert clock.advance([process], NOW_NS)[7][:3] == (0, 1, 2)
+    assert clock.advance([process], NOW_NS)[7] == NONE
     assert clock.total_s[:3] == (0, 4, 2)
 
 
@@ -67,10 +65,10 @@ def test_processes_of_one_job_count_once_and_the_first_that_lives_has_it() -> No
     clock, job = LevelClock(), Job(7)
     parent, child = job.process(7), job.process(8)
     job.work(2, 5)
-    assert clock.advance([child, parent]) == {7: (0, 0, 5, 0, 0, 0, 0, 0)}
+    assert clock.advance([child, parent], NOW_NS) == {7: (0, 0, 5, 0, 0, 0, 0, 0)}
     parent.ended = True
     job.work(2, 1)
-    assert clock.advance([child, parent]) == {8: (0, 0, 1, 0, 0, 0, 0, 0)}
+    assert clock.advance([child, parent], NOW_NS) == {8: (0, 0, 1, 0, 0, 0, 0, 0)}
     assert clock.total_s[2] == 6
 
 
@@ -79,8 +77,8 @@ def test_the_time_of_those_that_are_gone_stays_in_the_sum() -> None:
     first, second = one.process(1), other.process(2)
     one.work(1, 5)
     other.work(0, 2)
-    clock.advance([first, second])
-    clock.advance([second])
+    clock.advance([first, second], NOW_NS)
+    clock.advance([second], NOW_NS)
     assert clock.total_s[:2] == (2, 5)
 
 
@@ -90,22 +88,21 @@ def test_a_job_of_its_own_has_exact_times() -> None:
     assert clock.times(process, exact=True) is None, "nobody has looked yet"
     job.work(1, 3)
     job.away = (S, 0)
-    clock.advance([process])
+    clock.advance([process], NOW_NS)
     assert clock.times(process, exact=True) == ScopeTimes((0, 3 * S), 3 * S, True, (7,), S, 0)
     job.work(0, 1)
     job.work(2, 2)
     job.away = (S, 4)
-    clock.advance([process])
+    clock.advance([process], NOW_NS)
     assert clock.times(process, exact=False) == ScopeTimes((S, 0, 2 * S), 4 * S, False, (7,), 0, 4)
     job.process(8)  # it has become another program meanwhile
     assert clock.times(process, exact=True) is None
 
 
-def test_time_goes_on_until_now_unless_all_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_goes_on_until_now_unless_all_have_ended() -> None:
     job = Job(1)
     process = job.process(1)
     job.state = lambda: ScopeState(1, 16, 0, job.levels)  # type: ignore[method-assign]
-    monkeypatch.setattr(time, "monotonic_ns", lambda: 16 + 4 * S)
-    assert LevelClock().advance([process])[1][1] == 4
+    assert LevelClock().advance([process], NOW_NS)[1][1] == 4
     process.ended = True
-    assert LevelClock().advance([process])[1] == NONE
+    assert LevelClock().advance([process], NOW_NS)[1] == NONE

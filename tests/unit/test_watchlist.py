@@ -63,7 +63,7 @@ class Surroundings:
         )  # fmt: skip
         session: Any = SimpleNamespace(
             live=self.live.get, unwatch=self.unwatch, targets=self.live,
-            find_waits=lambda target, wanted: self.waits.append((target.pid, wanted)),
+            find_waits=lambda target, wanted, now_ns=0: self.waits.append((target.pid, wanted)),
         )  # fmt: skip
         watching: Any = SimpleNamespace(
             watch=self.watch, count=lambda: len(self.live), knows=lambda _: False, attached={}
@@ -148,14 +148,14 @@ def test_files_that_are_not_known_yet_are_waited_for(around: Surroundings) -> No
 def test_waits_are_cut_for_those_who_asked(around: Surroundings) -> None:
     watched = around.list()
     watched.begin(WANTED)
-    watched.cut_waits()
+    watched.cut_waits(5)
     assert not around.waits
     watched.find_waits(WANTED, True)
     watched.find_waits(OTHER, True)  # which is not watched yet
-    watched.cut_waits()
+    watched.cut_waits(5)
     assert around.waits == [(WANTED, True)] * 2
     watched.forget([WANTED])
-    watched.cut_waits()
+    watched.cut_waits(5)
     assert around.waits == [(WANTED, True)] * 2, "another process may have its number"
 
 
@@ -166,7 +166,7 @@ def test_calls_are_told_apart_from_when_somebody_attaches_until_nobody_does(arou
     watched.begin(OTHER)
     watched.find_waits(WANTED, True)
     watched.find_waits(OTHER, True)
-    watched.cut_waits()
+    watched.cut_waits(5)
     assert around.compared == [set(), {WANTED}]
     watched.find_waits(WANTED, False)
     watched.find_waits(OTHER, False)

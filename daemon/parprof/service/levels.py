@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from operator import add
 
@@ -46,12 +45,11 @@ class LevelClock:
         self.total_s = NONE
         """Of all processes, those too that are gone."""
 
-    def advance(self, targets: Iterable[Target]) -> Mapping[int, tuple[float, ...]]:
-        """Seconds at each level since the last call, by process image.
+    def advance(self, targets: Iterable[Target], now_ns: int) -> Mapping[int, tuple[float, ...]]:
+        """Seconds at each level since the last call, by process image, until ``now_ns`` (CLOCK_MONOTONIC).
 
         Processes that are one job have one histogram: the one that was met first and still lives gets it.
         """
-        now_ns = time.monotonic_ns()
         first: dict[int, Target] = {}
         for target in sorted(targets, key=lambda one: (one.ended, one.image)):
             first.setdefault(target.scope.number, target)

@@ -285,10 +285,11 @@ class DaemonLoop:
         """
         self._watchlist.drop_become_others()
         began_s, cpu_s = time.monotonic(), time.thread_time()
-        self._watchlist.cut_waits()
+        now_ns = time.monotonic_ns()
+        self._watchlist.cut_waits(now_ns)
         session, before_s = self._session, time.monotonic()
         session.drain()
-        self._watching.look()
+        self._watching.look(now_ns)
         seconds = before_s - self._charged_s
         self._charged_s = before_s
         drained = session.take()

@@ -168,9 +168,13 @@ class Watching:
         targets = self._session.targets.values() if self.attached else ()
         return {target.image for target in targets if target.pid in self.attached}
 
-    def look(self) -> None:
-        """Read for how long n_w was how high; when the samples of the same time have just been taken."""
-        self._levels_s = self._level_clock.advance(self._session.targets.values())
+    def look(self, now_ns: int) -> None:
+        """Read for how long n_w was how high; when the samples of the same time have just been taken.
+
+        ``now_ns``: until when (CLOCK_MONOTONIC), where it has not changed since: when waits that go on were cut in two,
+        so that both are of one time.
+        """
+        self._levels_s = self._level_clock.advance(self._session.targets.values(), now_ns)
 
     def charge(
         self,

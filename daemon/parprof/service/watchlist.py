@@ -101,12 +101,15 @@ class Watchlist:
                 self._cannot_compare = True
                 _LOG.warning("calls are not told apart: %s", error)
 
-    def cut_waits(self) -> None:
-        """Count the waits of processes that somebody attaches to, as far as they got: each belongs where it was."""
+    def cut_waits(self, now_ns: int) -> None:
+        """Count the waits of processes that somebody attaches to, as far as they got: each belongs where it was.
+
+        ``now_ns``: CLOCK_MONOTONIC.
+        """
         for pid in self._watching.attached:
             target = self._session.live(pid)
             if target is not None:
-                self._session.find_waits(target, True)
+                self._session.find_waits(target, True, now_ns)
 
     def consider(self) -> None:
         """Decide about processes that have been seen, and from time to time anew about those that were refused."""

@@ -172,13 +172,13 @@ class Session:
         """Stop to profile a process that runs on. What was sampled of it stays."""
         self._lives.end(target, End.LEFT)
 
-    def find_waits(self, target: Target, wanted: bool) -> None:
+    def find_waits(self, target: Target, wanted: bool, now_ns: int = 0) -> None:
         """Find out from now on where the threads of a process wait, and for how long; or do so no more.
 
         Waits and stalls that last are cut in two here: what they took until now counts as if they were over, if it was
-        of interest.
+        of interest. ``now_ns``: when that is, CLOCK_MONOTONIC; 0: it is looked up.
         """
-        now_ns = time.monotonic_ns()
+        now_ns = now_ns or time.monotonic_ns()
         unended = self.kernel.unended({target.image: target.scope.number}, now_ns)
         self.kernel.find_waits(target.pid, now_ns if wanted else 0)
         asleep = self._asleep.setdefault(target.image, Meanwhile(target, self.builder.at_hand))
