@@ -18,7 +18,7 @@ import pytest
 from profiling import BUILD
 from reports import record_command, report_of
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.alone
 
 WAIT_S = 0.5
 
