@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from parprof.attribution.waiting import WaitKind
 from parprof.causes.ownership import Ownership
-from parprof.causes.sleepers import ENOUGH, RIVAL, KeepsHouse, place_of
+from parprof.causes.sleepers import BY_ITSELF, ENOUGH, RIVAL, KeepsHouse, place_of
 from parprof.metrics import OUTSIDE, STALL, WAIT
 from parprof.model import PathSample
 
@@ -25,18 +25,6 @@ _TIMED = re.compile(r"timed|clockwait")
 _FOR_SIGNALS = re.compile(r"(?:\w*_)?(?:sig(?:timed)?wait|sigsuspend|pause\Z|signalfd)")
 """Programs that serve nobody have threads that wait for signals, too."""
 _FOR_REQUESTS = f"[waits: {WaitKind.REQUESTS.value}]"
-_BY_ITSELF = frozenset(
-    f"[waits: {kind.value}]"
-    for kind in (
-        WaitKind.SLEEP,
-        WaitKind.FILE,
-        WaitKind.FAULT,
-        WaitKind.CHILD,
-        WaitKind.PIPE,
-        WaitKind.NETWORK,
-    )
-)
-"""Who waits so may be the one that the others wait for."""
 
 
 def tell_nothing_to_do(rows: Iterable[PathSample], cores: float) -> None:
@@ -54,7 +42,7 @@ def tell_nothing_to_do(rows: Iterable[PathSample], cores: float) -> None:
     for pid, those in stalled.items():
         took_ns = sum(row.metrics[STALL] for row in those) / cores
         slept = _longest_by_kind(waiting[pid], keeps_house)
-        others_ns = sum(slept[kind] for kind in slept.keys() & _BY_ITSELF)
+        others_ns = sum(slept[kind] for kind in slept.keys() & BY_ITSELF)
         if slept.get(_FOR_REQUESTS, 0.0) < ENOUGH * took_ns or others_ns >= RIVAL * took_ns:
             continue
         for row in those:

@@ -8,7 +8,6 @@ clock (Go's sysmon, HotSpot's periodic tasks) they do whatever the program waits
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
@@ -20,7 +19,18 @@ from parprof.model import SEVERAL_THREADS, Origin, Path, PathSample
 from parprof.values import dataclass
 
 _FOR_THREADS = frozenset(f"[waits: {kind.value}]" for kind in WaitKind if kind.is_for_threads)
-_BY_ITSELF = re.compile(r"\[waits: (?:sleep|file|page fault|child|pipe|network)\]")
+BY_ITSELF = frozenset(
+    f"[waits: {kind.value}]"
+    for kind in (
+        WaitKind.SLEEP,
+        WaitKind.FILE,
+        WaitKind.FAULT,
+        WaitKind.CHILD,
+        WaitKind.PIPE,
+        WaitKind.NETWORK,
+    )
+)
+"""Who waits so may be the one that the others wait for."""
 _FOR_CHILD = f"[waits: {WaitKind.CHILD.value}]"
 _FOR_TIME = f"[waits: {WaitKind.SLEEP.value}]"
 _FOR_PROCESSES = frozenset(f"[waits: {kind.value}]" for kind in (WaitKind.PIPE, WaitKind.NETWORK))
@@ -223,7 +233,7 @@ def _sleepers(samples: Sequence[PathSample], keeps_house: KeepsHouse) -> list[_S
     by_thread: dict[tuple[ThreadId, int], _Sleeper] = defaultdict(_Sleeper)
     for number, sample in enumerate(samples):
         wait, path = sample.metrics[WAIT], sample.path
-        if wait and path and _BY_ITSELF.fullmatch(path[-1].name) and not keeps_house(sample):
+        if wait and path and path[-1].name in BY_ITSELF and not keeps_house(sample):
             thread = _thread(sample.origin)
             several = id(path) if thread[1] == SEVERAL_THREADS else 0
             by_thread[thread, several].add(thread, number, wait)

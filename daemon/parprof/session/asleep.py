@@ -17,6 +17,7 @@ from pathlib import Path
 
 from parprof.attribution.waiting import KIND_AWAITED, WaitKind, wait_kind
 from parprof.files.dso import Dso
+from parprof.files.proc_status import number_inside
 from parprof.kernel.scopes import ScopeState, wait_key
 from parprof.kernel.stacks import STACK_ENDS, RawStack, StackTable
 from parprof.model import AWAITS_UNKNOWN, Count, Facts, Frame, SampleKey, ThreadState, add_facts
@@ -34,7 +35,6 @@ Tables = Callable[[Dso], UnwindTable | None]
 _MOST = 64
 """Threads that are looked at: each takes some 0.1 ms."""
 _KERNEL_FRAME = re.compile(r"\[<[0-9a-f]*>\] ([\w.]+)\+(0x[0-9a-f]+)/0x[0-9a-f]+(?: (\[\w+\]))?")
-_OWN_NUMBER = re.compile(r"^NSpid:.*?(\d+)$", re.MULTILINE)
 _FUTEX = "202"
 _FUTEX_PRIVATE, _FUTEX_OPERATION, _FUTEX_WAITS = 128, 127, (0, 9)
 _KERNEL_END = len(STACK_ENDS)
@@ -217,7 +217,8 @@ def _look_at(target: Target, tid: int, tables: Tables) -> Asleep | None:
         finally:
             os.close(fd)
         if (language := target.language) is not None and language.is_open:
-            python, end = language.asleep(_own_number(folder, tid))
+            status = Path(folder, "status").read_text(errors="replace")
+            python, end = language.asleep(number_inside(status) or tid)
             user = user._replace(python=python, python_end=end)
         if Path(folder, "syscall").read_text() == before:
             return Asleep(target, tid, user, kernel, awaits, _awaits_end(folder, words))
@@ -232,12 +233,6 @@ def _awaits_end(folder: str, words: list[str]) -> bool:
     operation, value = int(words[2], 16), int(words[3], 16)
     is_wait = operation & _FUTEX_OPERATION in _FUTEX_WAITS and not operation & _FUTEX_PRIVATE
     return is_wait and value > 0 and os.path.exists(f"{os.path.dirname(folder)}/{value & 0xFFFFFFFF}")
-
-
-def _own_number(folder: str, tid: int) -> int:
-    """The thread's in its own PID namespace."""
-    found = _OWN_NUMBER.search(Path(folder, "status").read_text(errors="replace"))
-    return int(found[1]) if found else tid
 
 
 def _kernel_frames(folder: str) -> Iterable[tuple[Frame, int]]:

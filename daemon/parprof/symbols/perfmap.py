@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from parprof.files.mounts import Mounts
+from parprof.files.proc_status import number_inside
 from parprof.resources import SelfClosing
 from parprof.untrusted import visible
 
@@ -61,9 +62,8 @@ class PerfMap(SelfClosing):
         except OSError:
             return  # it has ended, or we may not
         uids = re.search(r"^Uid:((?:\s+\d+)+)$", status, re.MULTILINE)
-        inside = re.search(r"^NSpid:.*?(\d+)$", status, re.MULTILINE)  # none before Linux 4.1
         self._uids.update(int(uid) for uid in (uids[1].split()[:2] if uids else ()))
-        self._name = f"perf-{inside[1] if inside else pid}.map"
+        self._name = f"perf-{number_inside(status) or pid}.map"
         self._may_hang = Mounts.read(pid).is_local_path(f"/tmp/{self._name}".encode()) is False
 
     def names(self, addresses: Iterable[int], seconds: float = 5.0) -> dict[int, str]:
