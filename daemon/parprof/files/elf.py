@@ -27,6 +27,21 @@ _MAX_NOTE_TABLES, _MAX_NOTES, _MAX_DYNAMIC, _MAX_NEEDED = 1024, 1 << 16, 1 << 16
 _MAX_ALIASES = 64
 
 
+def build_id_in(notes: bytes, align: int = 4) -> str:
+    """The build id among notes, in hexadecimal digits; empty if it is not there. ``align``: of names and values."""
+    step = 8 if align == 8 else 4
+    at = 0
+    while at + 12 <= len(notes):
+        name_size, size, kind = struct.unpack_from("<III", notes, at)
+        start = at + 12 + (name_size + step - 1) // step * step
+        if kind == 3 and notes[at + 12 : at + 16] == b"GNU\0" and name_size == 4 and 0 < size <= 64:
+            found = notes[start : start + size]
+            if len(found) == size:
+                return found.hex()
+        at = start + (size + step - 1) // step * step
+    return ""
+
+
 class ElfFile(ElfImage):
     """An ELF file with all that is known of it. Nothing beyond the headers is read before it is asked for."""
 
@@ -36,17 +51,8 @@ class ElfFile(ElfImage):
         notes = [(s.offset, s.file_size, s.align) for s in self.segments if s.type == _PT_NOTE]
         notes += [(s.offset, s.size, s.align) for s in self.sections if s.type == _SHT_NOTE]
         for offset, size, align in notes[:_MAX_NOTE_TABLES]:
-            data = self.read_at(offset, min(size, _MAX_NOTES))
-            step = 8 if align == 8 else 4
-            at = 0
-            while at + 12 <= len(data):
-                name_size, size, kind = struct.unpack_from("<III", data, at)
-                start = at + 12 + (name_size + step - 1) // step * step
-                if kind == 3 and data[at + 12 : at + 16] == b"GNU\0" and name_size == 4 and 0 < size <= 64:
-                    found = data[start : start + size]
-                    if len(found) == size:
-                        return found.hex()
-                at = start + (size + step - 1) // step * step
+            if found := build_id_in(self.read_at(offset, min(size, _MAX_NOTES)), align):
+                return found
         return ""
 
     @cached_property

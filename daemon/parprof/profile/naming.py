@@ -12,6 +12,7 @@ from parprof.model import Frame, Frames
 from parprof.resources import Closing
 from parprof.symbols import NameRequest, Symbolizer
 from parprof.symbols.kernel import KernelSymbolizer
+from parprof.symbols.kernel_image import KernelImage
 
 
 class FileNamer(Closing):
@@ -26,7 +27,7 @@ class FileNamer(Closing):
         """
         self._symbolizer = symbolizer
         self._loops = KeptLoops() if loops else None
-        self._kernel = KernelSymbolizer(pass_seconds=kernel_pass_seconds)
+        self._kernel = KernelSymbolizer(pass_seconds=kernel_pass_seconds, image=KernelImage())
         self.notes: list[str] = []
         """What the reader of the names must know."""
 

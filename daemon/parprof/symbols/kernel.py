@@ -1,8 +1,8 @@
 """Names of kernel addresses from ``/proc/kallsyms``.
 
-A pass over that file takes about 0.1 s, so one serves all addresses that are asked for. The functions that
-were found are remembered with their extent, so that further addresses in them need no pass. Nothing else is
-kept.
+A pass over that file takes about 0.1 s, so one serves all addresses that are asked for, and none is made for those in
+the kernel's own image, once that is kept on disk. The functions that were found are remembered with their extent, so
+that further addresses in them need no pass.
 """
 
 from __future__ import annotations
@@ -11,28 +11,21 @@ import math
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
-from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from parprof.model import Frame
+from parprof.symbols.kallsyms import DIGITS, KALLSYMS, address_of, functions, name_of
+from parprof.symbols.kernel_image import KernelImage
 from parprof.untrusted import visible
 
 KERNEL = "[kernel]"
 UNNAMED = (Frame(KERNEL, module=KERNEL),)
 """An address of which nothing is known, or told."""
-KALLSYMS = Path("/proc/kallsyms")
-_FUNCTION_TYPES = frozenset((b"t", b"T", b"w", b"W"))
-_DIGITS = 16
-"""Of an address; behind them there is a blank, the type, a blank, and the name."""
-_TYPE = _DIGITS + 1
-_NAME = _TYPE + 2
-_LAST = b"f" * _DIGITS
-_address = itemgetter(slice(_DIGITS))
-_BLOCK = 1 << 18
-"""Bytes of lines that are held at a time."""
+_LAST = b"f" * DIGITS
 _MAX_FUNCTION = 1 << 20
 """Bytes behind a symbol that still count as its function."""
+_MAX_NAME = 512
 _MAX_REMEMBERED = 1 << 13
 _FRESH_SECONDS = 600.0
 """How long names are trusted: modules and BPF programs come and go."""
@@ -48,11 +41,14 @@ class _Function(NamedTuple):
 class KernelSymbolizer:
     """Resolves kernel addresses. Where the kernel hides them (kptr_restrict) all are ``[kernel]``."""
 
-    def __init__(self, path: Path = KALLSYMS, pass_seconds: float = 0.0) -> None:
+    def __init__(
+        self, path: Path = KALLSYMS, pass_seconds: float = 0.0, image: KernelImage | None = None
+    ) -> None:
         """Read ``path``, which is in the format of ``/proc/kallsyms``, at most every ``pass_seconds``.
 
-        Until then new addresses are ``[kernel]``.
+        Until then new addresses are ``[kernel]``, but for those in ``image``.
         """
+        self._image = image
         self.pass_seconds = pass_seconds
         self._last_pass = -math.inf
         self._path = path
@@ -74,16 +70,27 @@ class KernelSymbolizer:
             self._functions = []
             self._since = now
             self.problem = ""
-        missing = sorted({address for address in wanted.values() if self._find(address) is None})
+        missing = self._missing(wanted.values())
+        if missing and self._image is not None:
+            self._remember(_in_image(*function) for function in self._image.find(missing))
+            missing = self._missing(missing)
         if missing and not self.problem and now >= self._last_pass + self.pass_seconds:
             self._last_pass = now
-            for function in self._scan(missing):
-                insort(self._functions, function)
+            self._remember(self._scan(missing))
+            if self._image is not None and not self.problem:
+                self._image.keep()
         out: dict[tuple[int, bool], tuple[Frame, ...]] = {}
         for request, address in wanted.items():
             found = self._find(address)
             out[request] = (Frame(found.name, module=found.module),) if found else UNNAMED
         return out
+
+    def _missing(self, addresses: Iterable[int]) -> list[int]:
+        return sorted({address for address in addresses if self._find(address) is None})
+
+    def _remember(self, found: Iterable[_Function]) -> None:
+        for function in set(found):
+            insort(self._functions, function)
 
     def _find(self, address: int) -> _Function | None:
         index = bisect_right(self._functions, address, key=lambda function: function.start) - 1
@@ -95,9 +102,8 @@ class KernelSymbolizer:
         """The functions around these sorted addresses; an address in none is one of its own."""
         around = _Around(addresses)
         try:
-            with open(self._path, "rb") as file:
-                while lines := file.readlines(_BLOCK):
-                    around.look_at(lines)
+            for lines in functions(self._path):
+                around.look_at(lines)
         except OSError as error:
             self.problem = f"no kernel names: {self._path}: {error.strerror}"
             return set()
@@ -107,11 +113,15 @@ class KernelSymbolizer:
         return set(around.functions())
 
 
+def _in_image(start: int, end: int, name: bytes) -> _Function:
+    return _Function(start, end, visible(name, _MAX_NAME), KERNEL)
+
+
 class _Around:
     """The symbols next to some addresses, below or at them and above them, in lines of ``/proc/kallsyms``.
 
-    Lines are compared as they are: addresses are 16 digits, so their order is that of the numbers. That takes half the
-    time of reading each number, and most of what is left is the kernel's.
+    Lines are compared as they are, which takes half the time of reading each number; most of what is left is the
+    kernel's.
     """
 
     def __init__(self, addresses: list[int]) -> None:
@@ -126,9 +136,8 @@ class _Around:
 
     def look_at(self, lines: list[bytes]) -> None:
         """Take in some of the lines, which are in any order."""
-        lines = [line for line in lines if line[_TYPE : _TYPE + 1] in _FUNCTION_TYPES]
-        lines.sort(key=_address)
-        starts = [_address(line) for line in lines]
+        lines = sorted(lines, key=address_of)
+        starts = [address_of(line) for line in lines]
         if not starts:
             return
         self.are_hidden = self.are_hidden and starts[-1].strip(b"0") == b""
@@ -136,16 +145,16 @@ class _Around:
             behind = bisect_right(starts, wanted)
             if behind < len(starts):
                 self._above[index] = min(self._above[index], starts[behind])
-            if behind and starts[behind - 1] > self._below[index][:_DIGITS]:
+            if behind and starts[behind - 1] > address_of(self._below[index]):
                 self._below[index] = lines[bisect_left(starts, starts[behind - 1])]
 
     def functions(self) -> Iterator[_Function]:
         """What was found, one for each address."""
         for address, below, above in zip(self._addresses, self._below, self._above, strict=True):
-            start = int(below[:_DIGITS] or b"0", 16)
+            start = int(address_of(below) or b"0", 16)
             if start and address - start < _MAX_FUNCTION:
-                name, _, module = below[_NAME:].rstrip(b"\n").partition(b"\t")
+                name, module = name_of(below)
                 end = min(int(above, 16), start + _MAX_FUNCTION)
-                yield _Function(start, end, visible(name, 512), visible(module, 64) or KERNEL)
+                yield _Function(start, end, visible(name, _MAX_NAME), visible(module, 64) or KERNEL)
             else:
                 yield _Function(address, address + 1, KERNEL, KERNEL)
