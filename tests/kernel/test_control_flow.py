@@ -8,8 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from parprof.kernel.bpf import verified_instructions
+from parprof.kernel.bpf import program_code, verified_instructions
 from parprof.kernel.objects import LoadedObject, get_object
+from parprof.logical.ourselves import is_handler
+from parprof.model import Frame
+from parprof.symbols.kallsyms import KALLSYMS
 
 pytestmark = pytest.mark.beside
 
@@ -89,5 +92,27 @@ def test_a_start_waits_for_no_verifier(name: str) -> None:
     loaded = LoadedObject(get_object(), {})
     try:
         assert 40 < verified_instructions(loaded.program(name)) < MOST_VERIFIED
+    finally:
+        loaded.close()
+
+
+def test_we_know_where_our_programs_are() -> None:
+    """As the kernel's own list says, which takes long to read."""
+    loaded = LoadedObject(get_object(), {})
+    try:
+        for name in ("on_switch", "on_fork"):
+            fd = loaded.program(name)
+            tag, places = program_code(fd)
+            listed = [
+                int(line.split()[0], 16)
+                for line in KALLSYMS.read_text().splitlines()
+                if line.endswith("\t[bpf]")
+            ]
+            starts = [start for start, _ in places]
+            assert len(starts) > 1 and set(starts) <= set(listed)
+            assert all(0 < size < 1 << 20 for _, size in places)
+            program, offset = loaded.own_code.find(starts[1] + 5) or (Frame("none"), 0)
+            assert offset == 5 and program.name == f"bpf_prog_{tag}_{name}" and is_handler(program.name)
+            assert f"{starts[0]:016x} t {program.name}\t[bpf]" in KALLSYMS.read_text()
     finally:
         loaded.close()

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parprof.kernel import stacks
-from parprof.kernel.stacks import RECORD_CONTEXT, STACK_ENDS, Context, StackTable
+from parprof.kernel.own_code import OwnCode
+from parprof.kernel.stacks import RECORD_CONTEXT, STACK_ENDS, STAND_IN_BITS, Context, StackTable
 from parprof.logical import LogicalPaths
+from parprof.logical.ourselves import is_handler
 from parprof.model import Frame
 
 
@@ -220,3 +222,21 @@ def _whole(table: StackTable) -> set[int]:
         if parent == 0 or parent in whole:
             whole.add(identity)
     return whole
+
+
+def test_our_programs_need_no_address() -> None:
+    """A name stands for where they are, so that nobody has to look through all of the kernel's names for it."""
+    own = OwnCode()
+    program = Frame("bpf_prog_0123456789abcdef_on_switch", module="[bpf]")
+    own.add_places(program, [(0, 4096), (0xFFFFFFFFC0001000, 0x800), (0xFFFFFFFFC0003000, 0x20)])
+    table = StackTable(own)
+    inside, beside = 0xFFFFFFFFC0001010, 0xFFFFFFFFC0001800
+    table.add([record(len(STACK_ENDS), 0xFFFFFFFF81000000, inside, beside, 0xFFFFFFFFC000301F)])
+    places = table.get(7).frames
+    assert [is_return for _, is_return in places] == [False, True, True, True]
+    assert places[0][0] == 0xFFFFFFFF81000000 and places[2][0] == beside
+    first, second = places[1][0], places[3][0]
+    assert first - 0x10 == second - 0x1F and table.told == {first >> STAND_IN_BITS: program}
+    assert is_handler(program.name)
+    table.add([record(0, inside)])  # an address of the program's
+    assert table.get(7).frames == ((inside & ~(1 << 63), False),)

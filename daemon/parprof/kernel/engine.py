@@ -87,8 +87,6 @@ class BpfKernel(Closing):
         self.events = tuple(events)
         self._first_hz = frequency_hz
         self._list_generation = 0
-        self.stacks = StackTable()
-        """The stacks behind the ids in facts, and the contexts."""
         self._breaker: Breaker | None = None
         self._lost_here: Counter[str] = Counter()
         self._rings: dict[str, RingBuffer] = {}
@@ -108,6 +106,8 @@ class BpfKernel(Closing):
         if traced:
             more["trace"] = trace_ring_bytes(possible_cpus())
         self._object = load_object({**map_sizes(possible_cpus(), rate), **fewer, **more, **(sizes or {})})
+        self.stacks = StackTable(self._object.own_code)
+        """The stacks behind the ids in facts, and the contexts."""
         self.prober = Prober(self._object)
         self.prober.prepare()  # beside what follows
         self._object.load_ahead((*_DEAR_PROGRAMS, *(("on_wait_unwind",) if waits else ())))

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from parprof.kernel.file_tables import FoundMapping
+from parprof.kernel.own_code import OwnCode
 from parprof.model import Frame
 from parprof.values import dataclass
 
@@ -131,7 +132,9 @@ class RawStack(NamedTuple):
 class StackTable:
     """All stacks of a session by their hash. Few are ever asked for twice, so they are kept as bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, own_code: OwnCode | None = None) -> None:
+        """``own_code``: our programs in the kernel, whose addresses nobody has to look for."""
+        self._own_code = own_code
         self._records: dict[int, RawStack] = {}
         self._fresh: list[tuple[int, int]] = []
         self._mappings: list[FoundMapping] = []
@@ -172,10 +175,22 @@ class StackTable:
             _, depth, end, digest, image, python_depth, python_end, cut = _HEADER.unpack_from(raw)
             middle = _HEADER.size + 8 * depth
             python = raw[middle : middle + 16 * python_depth]
-            self._records[digest] = RawStack(raw[_HEADER.size : middle], end, python, python_end, cut)
+            native = raw[_HEADER.size : middle]
+            if end >= len(STACK_ENDS) and self._own_code is not None:
+                native = self._without_own(native, self._own_code)
+            self._records[digest] = RawStack(native, end, python, python_end, cut)
             self._leaving.discard(digest)
             if python_depth:
                 self._fresh.append((image, digest))
+
+    def _without_own(self, native: bytes, own_code: OwnCode) -> bytes:
+        """A kernel stack in which names stand for addresses in our programs."""
+        words = list(struct.unpack(f"<{len(native) // 8}Q", native))
+        found = {at: own for at, word in enumerate(words) if (own := own_code.find(word)) is not None}
+        for at, (program, offset) in found.items():
+            if stand_in := self.stand_in(program):
+                words[at] = stand_in + offset
+        return struct.pack(f"<{len(words)}Q", *words) if found else native
 
     def put(self, digest: int, stack: RawStack) -> None:
         """A stack that was recorded, under an id of the recording's."""
