@@ -8,7 +8,7 @@ it as its entry says.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import Enum, Flag, auto
 from types import MappingProxyType
@@ -470,6 +470,31 @@ def total(parts: Iterable[Metrics]) -> Metrics:
         if part.events:
             out.add(Metrics(events=part.events))
     return out
+
+
+class Columns:
+    """The metrics of many rows, by metric: to sum up some of the rows takes a fraction of the time of `total`."""
+
+    def __init__(self, rows: Sequence[Metrics]) -> None:
+        """Of these rows, which do not change any more."""
+        present = {metric: None for row in rows for metric in row.values}
+        self._columns = [
+            (metric, [row.values.get(metric, 0) for row in rows]) for metric in present if metric.additive
+        ]
+        others = [metric for metric in present if not metric.additive]
+        self._odd = {
+            number: Metrics.of({metric: row[metric] for metric in others}, row.events)
+            for number, row in enumerate(rows)
+            if row.events or (others and any(row[metric] for metric in others))
+        }
+        """Of each row what cannot be summed up column by column."""
+
+    def total(self, numbers: Sequence[int]) -> Metrics:
+        """The sum of the rows with these numbers."""
+        out = Metrics.of({metric: sum(map(column.__getitem__, numbers)) for metric, column in self._columns})
+        if self._odd:
+            out.add(total(self._odd[number] for number in numbers if number in self._odd))
+        return out
 
 
 def add_column(metric: Metric, sums: Iterable[dict[Metric, float]], column: Iterable[float]) -> None:

@@ -20,7 +20,7 @@ from parprof.causes.routes import Route, RouteFinder, RouteStep
 from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
 from parprof.metrics import WAIT, Metrics, add_to
-from parprof.model import Frame, Interval, PathSample
+from parprof.model import Frame, Interval, Path, PathSample
 from parprof.values import dataclass
 
 ThreadLabel = tuple[int, int, str]
@@ -248,7 +248,7 @@ def _rows(samples: Sequence[PathSample], cores: int) -> tuple[list[SampleRoute],
     say. Where it is most of what the program does, the program had it done: compressors, encoders. And a program of
     which nothing has a name is told by the libraries that it calls: often it is but a few lines around them.
     """
-    frames = [frame for path in {id(one.path): one.path for one in samples}.values() for frame in path]
+    frames = _each_once(one.path for one in samples)
     ownership = Ownership(script_folders(frames))
     shows = nameless_files(_by_process(samples), ownership)
     is_stripped = bool(shows) and all(
@@ -263,6 +263,14 @@ def _rows(samples: Sequence[PathSample], cores: int) -> tuple[list[SampleRoute],
         finder = RouteFinder(ownership, joins_libraries=True, shows_libraries=shows, partly_named=named)
         rows = _rows_by(finder, samples)
     return rows, is_stripped
+
+
+def _each_once(paths: Iterable[Path]) -> Collection[Frame]:
+    """Their frames: far fewer are made than paths go through."""
+    found: dict[int, Frame] = {}
+    for path in {id(path): path for path in paths}.values():
+        found.update(zip(map(id, path), path, strict=True))
+    return found.values()
 
 
 def _by_process(samples: Sequence[PathSample]) -> dict[int, Collection[Frame]]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
 
 from parprof.cct.tree import CallingContextTree, LineMetrics, Procedure, Procedures, Way, hottest
-from parprof.metrics import Metric, Metrics, add_to, total
-from parprof.model import Path
+from parprof.metrics import Columns, Metric, Metrics, add_to, total
+from parprof.model import Frame, Path
 from parprof.values import dataclass
 
 
@@ -32,8 +32,11 @@ class FunctionTotals:
         return hottest(first, metric) or hottest(second, metric) or self.start_line
 
 
-def _loopless(path: Path) -> Path:
-    """A path of procedures alone. What a loop calls is called on the loop's line."""
+def _loopless(path: Path, moved: dict[tuple[int, int], Frame]) -> Path:
+    """A path of procedures alone. What a loop calls is called on the loop's line.
+
+    ``moved``: frames, by id, on other lines than their own, each made once.
+    """
     out: list[int] = []
     lines: list[int] = []
     for at, frame in enumerate(path):
@@ -44,7 +47,9 @@ def _loopless(path: Path) -> Path:
             lines[-1] = frame.line
     frames = (path[at] for at in out)
     return tuple(
-        frame if frame.line == line else replace(frame, line=line)
+        frame
+        if frame.line == line
+        else moved.get((id(frame), line)) or moved.setdefault((id(frame), line), replace(frame, line=line))
         for frame, line in zip(frames, lines, strict=True)
     )
 
@@ -54,7 +59,8 @@ def without_loops(tree: CallingContextTree) -> CallingContextTree:
     if not any(frame.is_loop for way in tree.ways for frame in way.path):
         return tree
     out = CallingContextTree()
-    out.add(Way(_loopless(way.path), way.metrics) for way in tree.ways)
+    moved: dict[tuple[int, int], Frame] = {}
+    out.add(Way(_loopless(way.path, moved), way.metrics) for way in tree.ways)
     return out
 
 
@@ -80,31 +86,54 @@ def sampled_paths(tree: CallingContextTree) -> Iterator[tuple[tuple[Procedure, .
         yield leave()
 
 
+class _FlatRow:
+    """A row of the flat view that is being made. What it calls is summed up at the end, all at once."""
+
+    __slots__ = ("calls", "totals")
+
+    def __init__(self, procedure: Procedure) -> None:
+        self.totals = FunctionTotals(procedure)
+        self.calls: dict[int, list[int]] = {}
+        """By line: the numbers of the call paths that go on from there, each at the outermost instance."""
+
+    def place(self, frame: Frame) -> list[int]:
+        """Where the paths are kept that go on from a frame of the procedure."""
+        start, totals = frame.start_line, self.totals
+        if start and (not totals.start_line or start < totals.start_line):
+            totals.start_line = start
+        return self.calls.setdefault(frame.line, [])
+
+
 def flat_view(tree: CallingContextTree) -> dict[Procedure, FunctionTotals]:
     """Totals by procedure; loops are parts of theirs."""
-    rows: dict[Procedure, tuple[FunctionTotals, dict[int, list[Metrics]]]] = {}
     tree = without_loops(tree)
-    for way in tree.ways:
-        metrics, path = way.metrics, way.path
-        active: set[Procedure] = set()
-        last = len(path) - 1
-        for at, (frame, procedure) in enumerate(zip(path, tree.procedures.along(path), strict=True)):
-            row, calls = rows.get(procedure) or rows.setdefault(procedure, (FunctionTotals(procedure), {}))
-            start = frame.start_line
-            if start and (not row.start_line or start < row.start_line):
-                row.start_line = start
-            if at == last:
-                add_to(row.lines, frame.line, metrics)
-                row.exclusive.add(metrics)
-                if procedure not in active:
-                    row.inclusive.add(metrics)
-            elif procedure not in active:
-                calls.setdefault(frame.line, []).append(metrics)
-                active.add(procedure)
-    for row, calls in rows.values():
-        row.calls = {line: total(called) for line, called in calls.items()}
-        row.inclusive.add(total(row.calls.values()))
-    return {procedure: row for procedure, (row, _) in rows.items()}
+    rows: dict[Procedure, _FlatRow] = {}
+    known: dict[int, tuple[_FlatRow, list[int]]] = {}
+    """By the ids of frames, which the tree keeps."""
+
+    def find(frame: Frame) -> tuple[_FlatRow, list[int]]:
+        procedure = tree.procedures.of(frame)
+        row = rows.get(procedure) or rows.setdefault(procedure, _FlatRow(procedure))
+        return known.setdefault(id(frame), (row, row.place(frame)))
+
+    for number, way in enumerate(tree.ways):
+        active: set[_FlatRow] = set()
+        for frame in way.path[:-1]:
+            row, calls = known.get(id(frame)) or find(frame)
+            if row not in active:
+                active.add(row)
+                calls.append(number)
+        for leaf in way.path[-1:]:
+            row, _ = known.get(id(leaf)) or find(leaf)
+            add_to(row.totals.lines, leaf.line, way.metrics)
+            row.totals.exclusive.add(way.metrics)
+            if row not in active:
+                row.totals.inclusive.add(way.metrics)
+    columns = Columns([way.metrics for way in tree.ways])
+    for row in rows.values():
+        row.totals.calls = {line: columns.total(called) for line, called in row.calls.items() if called}
+        row.totals.inclusive.add(total(row.totals.calls.values()))
+    return {procedure: row.totals for procedure, row in rows.items()}
 
 
 class CallerNode:
