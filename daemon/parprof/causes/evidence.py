@@ -8,7 +8,7 @@ first one. Everything is iterative: paths may be thousands deep.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from parprof.causes.routes import Route, RouteFinder, RouteStep
 from parprof.causes.sleepers import with_sleepers
 from parprof.cct.tree import Procedure
 from parprof.metrics import WAIT, Metrics, add_to
-from parprof.model import Frame, Interval, Path, PathSample
+from parprof.model import Frame, Interval, PathSample
 from parprof.values import dataclass
 
 ThreadLabel = tuple[int, int, str]
@@ -182,12 +182,13 @@ class Evidence:
         """Whether nothing of the program itself has a name."""
         self.functions: dict[Procedure, float] = defaultdict(float)
         """Work by function, itself and what it calls."""
-        rows, self.is_stripped = _rows(samples, cores)
+        seen = _by_process(samples)
+        rows, self.is_stripped = _rows(samples, cores, seen)
         found = beside(samples, [row.function for row in rows], intervals)
         for number, others in found.items():
             rows[number] = rows[number]._replace(beside=others)
         rows = _with_beginnings(rows)
-        schedulers = {pid for pid, frames in _by_process(samples).items() if runs_routines(frames)}
+        schedulers = {pid for pid, frames in seen.items() if runs_routines(frames)}
         self.company = Company(rows, cores, intervals, schedulers)
         """What ran beside what."""
         self._grow(rows)
@@ -241,16 +242,18 @@ class Evidence:
             self.functions[step.procedure] += metrics.work_ns
 
 
-def _rows(samples: Sequence[PathSample], cores: int) -> tuple[list[SampleRoute], bool]:
-    """Each sample with its route; and whether nothing of the program itself has a name.
+def _rows(
+    samples: Sequence[PathSample], cores: int, seen: Mapping[int, Collection[Frame]]
+) -> tuple[list[SampleRoute], bool]:
+    """Each sample with its route; and whether nothing of the program itself has a name. ``seen``: see `_by_process`.
 
     What a library does in threads of its own is as a rule not the work of who happened to start them, by an import,
     say. Where it is most of what the program does, the program had it done: compressors, encoders. And a program of
     which nothing has a name is told by the libraries that it calls: often it is but a few lines around them.
     """
-    frames = _each_once(one.path for one in samples)
+    frames = {id(frame): frame for here in seen.values() for frame in here}.values()
     ownership = Ownership(script_folders(frames))
-    shows = nameless_files(_by_process(samples), ownership)
+    shows = nameless_files(seen, ownership)
     is_stripped = bool(shows) and all(
         frame.module in shows for frame in frames if ownership.of(frame) is Owner.PROGRAM
     )
@@ -265,16 +268,8 @@ def _rows(samples: Sequence[PathSample], cores: int) -> tuple[list[SampleRoute],
     return rows, is_stripped
 
 
-def _each_once(paths: Iterable[Path]) -> Collection[Frame]:
-    """Their frames: far fewer are made than paths go through."""
-    found: dict[int, Frame] = {}
-    for path in {id(path): path for path in paths}.values():
-        found.update(zip(map(id, path), path, strict=True))
-    return found.values()
-
-
 def _by_process(samples: Sequence[PathSample]) -> dict[int, Collection[Frame]]:
-    """What was seen to run in each process, each frame once."""
+    """What was seen to run in each process, each frame once: far fewer are made than paths go through."""
     paths = {(one.origin.pid, id(one.path)): one.path for one in samples}
     out: dict[int, dict[int, Frame]] = defaultdict(dict)
     for (pid, _), path in paths.items():
