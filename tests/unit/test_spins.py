@@ -163,7 +163,7 @@ def test_reading_the_clock_is_no_waiting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tids", "samples", "asked"), [((1, 2), 4, [0x2000]), ((1,), 99, []), ((1, 2), 2, [])]
+    ("tids", "samples", "asked"), [((1, 2), 4, [0x2004]), ((1,), 99, []), ((1, 2), 2, [])]
 )
 def test_hot_places_are_asked_about_where_threads_may_wait_for_each_other(
     tids: tuple[int, ...], samples: int, asked: list[int], program: Dso, tmp_path: Path
@@ -188,7 +188,7 @@ def test_hot_places_are_asked_about_where_threads_may_wait_for_each_other(
 @pytest.mark.parametrize(
     ("state", "leaf", "asked"),
     [
-        (ThreadState.SPINNING, "sched_yield", [0x2000]),
+        (ThreadState.SPINNING, "sched_yield", [0x200F]),
         (ThreadState.SPINNING, "getpid", []),
         (ThreadState.WORKING, "getpid", ["getpid"]),
     ],
@@ -213,7 +213,43 @@ def test_it_is_asked_about_who_gives_up_the_cpu(
     target: Any = SimpleNamespace(ended=False, load_map=LoadMap_())
     facts = {SampleKey(1, tid, 0, state, 1, 7, 0): Count(4) for tid in (1, 2)}
     finder.look(facts, {1: target})
-    assert answers.asked == [function & ~15 if one == leaf else one for one in asked]
+    assert answers.asked == [function if one == leaf else one for one in asked]
+
+
+def test_the_address_that_was_hit_is_asked_about(program: Dso, tmp_path: Path) -> None:
+    """A loop may be smaller than the blocks that samples are counted by, and begin inside of one."""
+    answers = Answers({})
+    stacks = StackTable()
+    for number, address in enumerate((0x2001, 0x2006, 0x200E)):
+        stacks.put(number, RawStack(struct.pack("<Q", address), 0, b"", 0, 0))
+    finder = SpinFinder(stacks, SpinBook(answers, tmp_path))  # type: ignore[arg-type]
+    load_map = SimpleNamespace(find=lambda address: (program, address))
+    target: Any = SimpleNamespace(ended=False, load_map=load_map)
+    facts = {
+        SampleKey(1, tid, 0, ThreadState.WORKING, 1, stack, 0): Count(samples)
+        for tid, stack, samples in ((1, 0, 1), (1, 1, 3), (2, 1, 3), (2, 2, 2))
+    }
+    finder.look(facts, {1: target})
+    assert answers.asked == [0x2006]
+
+
+def test_loops_beside_one_that_was_asked_about_need_no_child(program: Dso, tmp_path: Path) -> None:
+    """All loops of a function are found at once. Threads are known to wait in those alone in which they were seen."""
+    answers = Answers(
+        {"spins": [0x2000, 0x2010], "in": "wait", "also": [[0x2040, 0x2048], [0x2050, 0x2060], [3], 7]}
+    )
+    book = SpinBook(answers, tmp_path)  # type: ignore[arg-type]
+    book.ask(program, 0x2004)
+    assert book.answered() == [program] and book.found(program) == {(0x2000, 0x2010): "wait"}
+    other = SpinBook(Answers({}), tmp_path)  # type: ignore[arg-type]
+    assert other.found(program) == book.found(program)
+    for kept in (book, other):
+        kept.ask(program, 0x2044)
+        assert answers.asked == [0x2004]
+        assert kept.answered() == [program] and kept.answered() == []
+        assert kept.found(program) == {(0x2000, 0x2010): "wait", (0x2040, 0x2048): "wait"}
+    again = SpinBook(Answers({}), tmp_path)  # type: ignore[arg-type]
+    assert (0x2040, 0x2048) in again.found(program) and (0x2050, 0x2060) not in again.found(program)
 
 
 @pytest.mark.parametrize("answer", [{}, {"spins": []}, {"spins": [5, 4]}, {"spins": ["a", 1]}, {"spins": 7}])
@@ -225,14 +261,14 @@ def test_no_loop_and_nonsense_are_nothing(answer: dict[str, Any], program: Dso, 
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"[", b"7", b'[["a", 1], 3, [9, 8]]', b'[[1, 2], [1, 2, 3, 4], [2, 1, "f"]]', b"[" * 5000]
+    "raw", [b"", b"[", b"7", b'[["a", 1], 3, [9, 8]]', b'[[1, 2], [1, 2, "f"], [2, 1, "f", 1]]', b"[" * 5000]
 )
 def test_a_spoilt_file_in_the_cache_is_nothing(raw: bytes, program: Dso, tmp_path: Path) -> None:
     book = SpinBook(Answers({"spins": [1, 2]}), tmp_path)  # type: ignore[arg-type]
     book.ask(program, 1)
     assert book.answered()
     (kept,) = (tmp_path / "spins").iterdir()
-    assert json.loads(kept.read_bytes()) == [[1, 2, ""]]
+    assert json.loads(kept.read_bytes()) == [[1, 2, "", 1]]
     kept.write_bytes(raw)
     other = SpinBook(Answers({}), tmp_path)  # type: ignore[arg-type]
     assert len(other.loops(program)) <= MAX_LOOPS and (1, 2) not in other.loops(program)
@@ -244,7 +280,7 @@ def test_the_child_finds_the_function_around_an_address(tmp_path: Path) -> None:
     elf = elf_of(output)
     symbol = next(one for one in elf.symbols() if one.name == "wait_flag")
     (loop,) = spin_loops(elf, symbol.value, symbol.size)
-    assert about_loop_at(elf, loop[0])["spins"] == loop
+    assert about_loop_at(elf, loop[0]) == {"spins": loop, "in": "wait_flag", "also": []}
     assert about_loop_at(elf, 0) == {"spins": [], "none": []}
     plain = next(one for one in elf.symbols() if one.name == "work_sum")
     around = plain.value, plain.value + plain.size

@@ -3,9 +3,9 @@
 It answers requests on a socket, each with a descriptor of an ELF file: ``{"file": path}`` with ``{"facts": {...}}``,
 see `parprof.probes.file_facts`; with more than the file:
 
-- ``"address"`` (an ELF virtual address): ``{"spins": [start, end], "in": name}``, the loop there if it only waits for
-  other threads, and the function around it; else ``{"spins": [], "none": [start, end]}``, the function if it has no
-  such loop at all;
+- ``"address"`` (an ELF virtual address): ``{"spins": [start, end], "in": name, "also": [...]}``, the loop there if it
+  only waits for other threads, the function around it, and the other such loops in that; else
+  ``{"spins": [], "none": [start, end]}``, the function if it has no such loop at all;
 - ``"waits"`` (a regular expression): ``{"waits": [...]}``, functions of such names (`parprof.probes.wait_functions`);
 - ``"near"`` (likewise): ``{"near": [...]}``, names that are nearly such;
 - ``"function"`` (such an address, and bytes): ``{"function": ...}``, where that is to be probed.
@@ -69,7 +69,8 @@ def about_loop_at(elf: ElfFile, address: int) -> dict[str, Any]:
     loops = spin_loops(elf, *extent) if extent is not None else []
     around = next(((start, end) for start, end in loops if start <= address < end), None)
     if around is not None:
-        return {"spins": around, "in": function_name(elf, address)}
+        also = [loop for loop in loops if loop != around]
+        return {"spins": around, "in": function_name(elf, address), "also": also}
     has_none = extent is not None and not loops
     return {"spins": [], "none": (extent[0], sum(extent)) if extent is not None and has_none else []}
 

@@ -17,7 +17,7 @@ from parprof.probes.facts_book import BOOK, FactsBook, file_facts
 from parprof.probes.wait_code import Range
 from parprof.untrusted import visible
 
-FORMAT = 8
+FORMAT = 9
 """To be raised with each change of what counts as waiting."""
 MAX_LOOPS = 16
 """Of one file."""
@@ -43,6 +43,10 @@ class SpinBook:
         self._disk = DiskCache("spins", _MAX_BYTES, base)
         self._loops: dict[FileKey, dict[Range, str]] = {}
         """Each with the function that it is in; empty: it has no name."""
+        self._beside: dict[FileKey, dict[Range, str]] = {}
+        """Others of the same functions, likewise: nobody was seen there yet, but no child is needed to know them."""
+        self._seen: list[Dso] = []
+        """Files in which threads have been seen in one of these since `answered` was called."""
         self._others: dict[FileKey, list[Range]] = {}
         """The code of each file that is known to be no such loop: functions without one, and blocks of others."""
         self._asked: dict[tuple[FileKey, int], None] = {}
@@ -69,6 +73,10 @@ class SpinBook:
             return
         if any(start <= vaddr < end for start, end in (*self.loops(dso), *self._others[dso.key])):
             return
+        beside = self._beside[dso.key]
+        if loop := next((one for one in beside if one[0] <= vaddr < one[1]), None):
+            self._add(dso, loop, beside.pop(loop))
+            return
         if len(self._asked) >= _MAX_KNOWN:
             self._asked.clear()
         self._asked[question] = None
@@ -80,68 +88,95 @@ class SpinBook:
         """The files in which new loops have been found since the last call."""
         done = [one for one in self._coming if one[2].done()]
         self._coming = [one for one in self._coming if not one[2].done()]
-        found = []
         for dso, block, future in done:
             reply = future.result()
             answer = reply.get("spins")
             loop = _range(answer)
-            known, others = self._known(dso), self._others[dso.key]
-            if loop is not None and loop not in known and len(known) < MAX_LOOPS:
-                known[loop] = _name(reply.get("in"))
-                found.append(dso)
+            known, others, beside = self._known(dso), self._others[dso.key], self._beside[dso.key]
+            if loop is not None and loop not in known:
+                function = _name(reply.get("in"))
+                for also in _ranges(reply.get("also"))[: MAX_LOOPS - len(beside)]:
+                    if also not in known:
+                        beside[also] = function
+                beside.pop(loop, None)
+                self._add(dso, loop, function)
             elif answer == [] and len(others) < _MAX_OTHERS:
                 here = block * _BLOCK, (block + 1) * _BLOCK
                 around = _range(reply.get("none"))
                 is_around = around is not None and around[0] < here[1] and here[0] < around[1]
                 others.append(around if around is not None and is_around else here)
-            else:
-                continue
-            if name := self._name(dso):  # so that the child is not needed the next time
-                self._disk.write(name, _to_bytes(known, others))
+                self._keep(dso)
+        found, self._seen = self._seen, []
         return list(dict.fromkeys(found))
+
+    def _add(self, dso: Dso, loop: Range, function: str) -> None:
+        """Threads were seen in a loop that waits."""
+        known = self._known(dso)
+        if len(known) < MAX_LOOPS:
+            known[loop] = function
+            self._seen.append(dso)
+            self._keep(dso)
+
+    def _keep(self, dso: Dso) -> None:
+        """So that the child is not needed the next time."""
+        if name := self._name(dso):
+            known = self._known(dso)
+            self._disk.write(name, _to_bytes(known, self._beside[dso.key], self._others[dso.key]))
 
     def _known(self, dso: Dso) -> dict[Range, str]:
         known = self._loops.get(dso.key)
         if known is None:
             if len(self._loops) >= _MAX_KNOWN:
                 self._loops.clear()
+                self._beside.clear()
                 self._others.clear()
             name = self._name(dso)
-            known, others = self._load(name) if name else ({}, [])
-            self._loops[dso.key], self._others[dso.key] = known, others
+            known, beside, others = self._load(name) if name else ({}, {}, [])
+            self._loops[dso.key], self._beside[dso.key], self._others[dso.key] = known, beside, others
         return known
 
     def _name(self, dso: Dso) -> str:
         content = dso.content_name()
         return f"{content}-{FORMAT}" if content else ""
 
-    def _load(self, name: str) -> tuple[dict[Range, str], list[Range]]:
-        """Loops, and code that has none: in the file a loop is a range and a name, other code a range alone."""
+    def _load(self, name: str) -> tuple[dict[Range, str], dict[Range, str], list[Range]]:
+        """Loops, those beside them, and code that has none: in the file a loop is a range, a name, and whether threads
+        have been seen there; other code is a range alone."""
         raw = self._disk.read(name)
+        loaded: Any = None
         with suppress(ValueError, RecursionError):
-            loaded = json.loads(raw) if raw is not None and len(raw) <= _MAX_FILE else []
-            if isinstance(loaded, list):
-                lists = [one for one in loaded if isinstance(one, list)]
-                loops = {
-                    loop: _name(one[2])
-                    for one in lists
-                    if len(one) == 3 and (loop := _range(one[:2])) is not None
-                }
-                others = [other for one in lists if len(one) == 2 and (other := _range(one)) is not None]
-                return dict(list(loops.items())[:MAX_LOOPS]), others[:_MAX_OTHERS]
-        return {}, []
+            loaded = json.loads(raw) if raw is not None and len(raw) <= _MAX_FILE else None
+        loops: tuple[dict[Range, str], dict[Range, str]] = {}, {}
+        others: list[Range] = []
+        for one in loaded if isinstance(loaded, list) else ():
+            place = _range(one[:2]) if isinstance(one, list) else None
+            if place is None:
+                continue
+            if len(one) == 4 and len(found := loops[not one[3]]) < MAX_LOOPS:
+                found[place] = _name(one[2])
+            elif len(one) == 2 and len(others) < _MAX_OTHERS:
+                others.append(place)
+        return *loops, others
 
 
 SPINS = SpinBook()
 """Of this process."""
 
 
-def _to_bytes(loops: dict[Range, str], others: list[Range]) -> bytes:
-    return json.dumps([*([*loop, name] for loop, name in loops.items()), *others]).encode()
+def _to_bytes(loops: dict[Range, str], beside: dict[Range, str], others: list[Range]) -> bytes:
+    seen = [[*loop, name, 1] for loop, name in loops.items()]
+    unseen = [[*loop, name, 0] for loop, name in beside.items()]
+    return json.dumps([*seen, *unseen, *others]).encode()
 
 
 def _name(raw: Any) -> str:
     return visible(raw, _MAX_NAME) if isinstance(raw, str) else ""
+
+
+def _ranges(raw: Any) -> list[Range]:
+    """Those that are some, of several."""
+    found = map(_range, raw if isinstance(raw, list) else ())
+    return [one for one in found if one is not None]
 
 
 def _range(raw: Any) -> Range | None:

@@ -582,6 +582,7 @@ class Session:
         for target in self.targets.values():  # they stay, for whoever still reads their samples
             target.forget()
         self.builder.close()
+        self._spins.close()
         BOOK.close()
         self.cache.close()
         self._poller.close()

@@ -8,7 +8,7 @@ hit `sched_yield`: the loop that calls it is hit far less often.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from parprof.files.dso import Dso
@@ -20,6 +20,7 @@ from parprof.session.target import Target
 _LEAST_SAMPLES = 4
 """In so few bytes, for a look."""
 _BYTES_LOG2 = 4
+"""Of a block, by which samples are counted: a loop that waits is hit at several addresses."""
 _WORD = 8
 """Bytes of an address."""
 _MOST_LOOKS = 8
@@ -42,7 +43,8 @@ class SpinFinder:
         """
         if self._ends:
             return
-        hits: Counter[tuple[int, int, int]] = Counter()
+        hits: dict[tuple[int, int, int], Counter[tuple[int, int]]] = defaultdict(Counter)
+        """By image and the blocks of the leaf and its caller: the samples at each pair of addresses there."""
         threads: dict[int, set[int]] = {}
         for key, count in facts.items():
             if key.event != 0:  # none of the clock: it says nothing of who runs
@@ -51,22 +53,22 @@ class SpinFinder:
             stack = self._stacks.raw(key.user)
             if stack is None:
                 continue
-            leaf = _place(stack.native)
-            if key.state is ThreadState.WORKING:
-                hits[key.image, leaf, 0] += count.samples
-            elif key.state is ThreadState.SPINNING and len(stack.native) >= 2 * _WORD:
-                hits[key.image, leaf, _place(stack.native[_WORD:], return_address=True)] += count.samples
-        for (image, leaf, caller), samples in heapq.nlargest(
-            _MOST_LOOKS, hits.items(), key=lambda item: item[1]
-        ):
+            leaf, caller = _address(stack.native), 0
+            if key.state is ThreadState.SPINNING and len(stack.native) >= 2 * _WORD:
+                caller = _address(stack.native[_WORD:], return_address=True)
+            elif key.state is not ThreadState.WORKING:
+                continue
+            hits[key.image, leaf >> _BYTES_LOG2, caller >> _BYTES_LOG2][leaf, caller] += count.samples
+        for (image, *_), at in heapq.nlargest(_MOST_LOOKS, hits.items(), key=lambda item: item[1].total()):
             target = targets.get(image)
-            if samples < _LEAST_SAMPLES or len(threads[image]) < 2:
+            if at.total() < _LEAST_SAMPLES or len(threads[image]) < 2:
                 continue
             if target is None or target.ended or target.load_map is None:
                 continue
-            found = target.load_map.find(leaf << _BYTES_LOG2)
+            ((leaf, caller), _), *_ = at.most_common(1)
+            found = target.load_map.find(leaf)
             if found is not None and caller:
-                found = target.load_map.find(caller << _BYTES_LOG2) if self._book.yields(*found) else None
+                found = target.load_map.find(caller) if self._book.yields(*found) else None
             if found is not None and found[0].elf is not None:
                 self._book.ask(*found)
 
@@ -74,11 +76,15 @@ class SpinFinder:
         """Ask no more: the measurement is over before there could be an answer."""
         self._ends = True
 
+    def close(self) -> None:
+        """Keep what has been answered since: it came too late for this measurement, not for the next."""
+        self._book.answered()
+
     def found(self) -> list[Dso]:
         """The files in which such loops have been found since the last call."""
         return self._book.answered()
 
 
-def _place(native: bytes, *, return_address: bool = False) -> int:
-    """Where the first of these addresses lies; a call is before the address that it returns to."""
-    return (int.from_bytes(native[:_WORD], "little") & ~INTERRUPTED) - return_address >> _BYTES_LOG2
+def _address(native: bytes, *, return_address: bool = False) -> int:
+    """The first of these addresses; a call is before the address that it returns to."""
+    return (int.from_bytes(native[:_WORD], "little") & ~INTERRUPTED) - return_address
