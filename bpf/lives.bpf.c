@@ -125,9 +125,9 @@ static __always_inline u64 program_of(u64 bprm)
 }
 
 /* Is the new program to be stopped until Python has seen to it? */
-static __always_inline int must_stop(struct process_config *config, u64 program)
+static __always_inline int must_stop(struct process_config *config, u64 program, void *task)
 {
-	return (config->flags & STOP_AT_EXEC) && !(program && plain_programs.lookup(&program));
+	return (config->flags & STOP_AT_EXEC) && !(program && plain_programs.lookup(&program)) && !is_traced(task);
 }
 
 /* sched_process_exec(task, old_pid, bprm): one thread is left, with a new image */
@@ -177,7 +177,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx)
 	p->dead = 0;
 	p->threads_created = 0;
 	program = p->program = program_of(ctx->args[2]);
-	stop = must_stop(config, program);
+	stop = must_stop(config, program, (void *)ctx->args[0]);
 	config->flags &= ~(HAS_RUNTIME | STOP_AT_LOAD | FROM_LEAVES | FROM_MEMORY | CHECK_MEMORY | CACTUS);
 	config->memory.kind = MEMORY_NONE;
 	config->closures.there = 0;

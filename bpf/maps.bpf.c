@@ -254,6 +254,15 @@ static __always_inline u32 task_state(void *task)
 	return state;
 }
 
+/* Whether a debugger follows a thread: it would take a stop of ours for the program's own. */
+static __always_inline int is_traced(void *task)
+{
+	u32 ptrace = 0;
+
+	bpf_probe_read_kernel(&ptrace, sizeof(ptrace), task + TASK_PTRACE);
+	return ptrace != 0;
+}
+
 /* Which of the process's numbers of threads hold. */
 static __always_inline u32 parity(struct process *p)
 {

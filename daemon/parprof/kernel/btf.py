@@ -50,6 +50,7 @@ class KernelLayout:
     task_state: int
     task_utask: int
     task_fsbase: int
+    task_ptrace: int
     utask_return_instances: int
     return_instance_stack: int
     return_instance_address: int
@@ -98,6 +99,7 @@ class KernelLayout:
             f"-DTASK_STATE={self.task_state}",
             f"-DTASK_UTASK={self.task_utask}",
             f"-DTASK_FSBASE={self.task_fsbase}",
+            f"-DTASK_PTRACE={self.task_ptrace}",
             f"-DUTASK_RETURN_INSTANCES={self.utask_return_instances}",
             f"-DRETURN_INSTANCE_STACK={self.return_instance_stack}",
             f"-DRETURN_INSTANCE_ADDRESS={self.return_instance_address}",
@@ -259,7 +261,7 @@ def read_layout() -> KernelLayout:
     btf = _Btf()
     task = btf.members(btf.find("task_struct", _KIND_STRUCT))
     state = task.get("__state") or task.get("state")
-    if state is None or not {"pid", "tgid", "flags", "utask", "thread"} <= task.keys():
+    if state is None or not {"pid", "tgid", "flags", "utask", "thread", "ptrace"} <= task.keys():
         raise KernelUnsupported("the kernel's BTF does not describe task_struct, or it has no uprobes")
     probed = btf.members(btf.find("uprobe_task", _KIND_STRUCT))
     instance = btf.members(btf.find("return_instance", _KIND_STRUCT))
@@ -283,6 +285,7 @@ def read_layout() -> KernelLayout:
         task_state=state[0] // 8,
         task_utask=task["utask"][0] // 8,
         task_fsbase=(task["thread"][0] + thread["fsbase"][0]) // 8,
+        task_ptrace=task["ptrace"][0] // 8,
         utask_return_instances=probed["return_instances"][0] // 8,
         return_instance_stack=instance["stack"][0] // 8,
         return_instance_address=instance["orig_ret_vaddr"][0] // 8,
