@@ -21,7 +21,7 @@ from profiles import frame, library
 
 CORES = 2
 _FOREIGN = re.compile(
-    r"P?MPI_|ompi_|_gfortran|pthread_|GOMP_|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
+    r"P?MPI_|ompi_|_gfortran|pthread_|GOMP_|libgomp|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
 )
 
 
@@ -412,6 +412,18 @@ def test_turns_in_an_ordered_loop() -> None:
     assert (cause.kind, cause.function) == (Kind.LOCK, "update")
     assert "ordered" in cause.what
     assert "after the loop" in cause.remedy
+
+
+def test_threads_of_nested_teams_wait_for_their_team() -> None:
+    """GIVEN teams in a team, whose threads are new ones each time, and a stripped runtime, in which a thread that spins
+    may want anything WHEN those that sleep do so for the end of their regions THEN there is no lock."""
+    rows = [row("main; sweep; inner; cell", 20, 1, tid) for tid in range(10, 40)]
+    rows += [row("main; sweep; inner; libgomp.so.1+0x1f5e0", 2, 1, tid, spin=2) for tid in range(10, 40)]
+    rows += [
+        row("main; sweep; inner; GOMP_parallel; [waits: barrier]", tid=tid, wait=20) for tid in range(10, 40)
+    ]
+    causes = found(*rows, *balanced(), runtime="libgomp")
+    assert causes and all(cause.kind is not Kind.LOCK for cause in causes)
 
 
 @pytest.mark.parametrize("call", ["GOMP_doacross_wait", "__kmpc_doacross_wait"])
