@@ -393,6 +393,30 @@ def test_unequal_shares_are_told_where_they_are_made() -> None:
     assert first(causes) == (Kind.IMBALANCE, "grid")
 
 
+def _at(line: int, one: PathSample) -> PathSample:
+    """The same with the lines of the program's function, and of its loops."""
+    one.path = tuple(replace(f, line=line) if f.is_loop or f.name == "main" else f for f in one.path)
+    return one
+
+
+def test_serial_code_beside_a_region_in_the_same_function() -> None:
+    """GIVEN a loop of steps with a parallel loop, of unequal shares, and a serial one THEN the serial one is that, at
+    its own line: no team waits for it, and it is not in the region that begins in the same function."""
+    shared = [_at(10, row("main; loop at 8-12; loop at 9-10; cell", 600, 1, 1))]
+    shared += [_at(10, row("main; loop at 8-12; loop at 9-10; cell", 300, 2, tid)) for tid in (1, 2)]
+    for one in shared:
+        one.physical = one.path[-2:]
+    serial = _at(11, row("main; loop at 8-12; loop at 11-12; cell", 400, 1, 1))
+    waiting = row("main; loop at 8-12; GOMP_parallel", tid=2, spin=600)
+    causes = found(*shared, serial, waiting, runtime="libgomp")
+    assert [(one.kind, one.function, one.line) for one in causes] == [
+        (Kind.IMBALANCE, "main", 10),
+        (Kind.SERIAL, "main", 11),
+    ]
+    assert "its team" not in causes[1].what
+    assert causes[1].remedy.startswith("run the loop at 11-12 in parallel (parallel for)")
+
+
 def test_a_small_callee_does_not_stand_for_its_callers_lock() -> None:
     """Of a pool's workers: the predicate that they wait with, and the tasks that they run."""
     rows = []
