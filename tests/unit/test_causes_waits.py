@@ -393,6 +393,20 @@ def test_unequal_shares_are_told_where_they_are_made() -> None:
     assert first(causes) == (Kind.IMBALANCE, "grid")
 
 
+def test_shares_of_teams_that_have_new_threads_each_time() -> None:
+    """``target`` on the host: the first thread has one share of each region, a new thread the other, three times as
+    large. That is no 20:1."""
+    rows = [row("main; sweep; cell", 100, 2, 1)]
+    for tid in range(10, 20):
+        rows += [row("main; sweep; cell", 10, 2, tid), row("main; sweep; cell", 20, 1, tid)]
+    for one in rows:
+        one.physical = one.path[-2:]
+    waiting = row("main; sweep; GOMP_parallel", tid=1, spin=200)
+    (cause, *_) = found(*rows, waiting, *balanced(), runtime="libgomp")
+    assert (cause.kind, cause.function) == (Kind.IMBALANCE, "sweep")
+    assert cause.what == "threads have unequal shares of the work"
+
+
 def _at(line: int, one: PathSample) -> PathSample:
     """The same with the lines of the program's function, and of its loops."""
     one.path = tuple(replace(f, line=line) if f.is_loop or f.name == "main" else f for f in one.path)
