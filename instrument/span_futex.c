@@ -25,8 +25,8 @@
 #define WORDS 4 /* in each, that are told apart */
 #define THREAD_SLOTS 256
 #define LET_ON 16   /* yields */
-#define YIELDS 8    /* in a row, which do nothing: Rust and libstdc++ yield some four times before they sleep */
-#define ROW_CYCLES 800 /* less is between two of a row, and between a wait and the next where nothing had come */
+#define YIELDS 8    /* after a wait, which do nothing: Rust and libstdc++ yield some four times before they sleep */
+#define LOOK_CYCLES 800 /* less is between a wait and the next, where nothing had come */
 #define NAP_NS 50000 /* while a lock is kept */
 #define NAPS 20
 #define NAPS_IN_VAIN 200
@@ -194,7 +194,7 @@ static void begin_wait(struct thread *self, uintptr_t key)
 			atomic_store(&word->woken.best, 0);
 		}
 		word->computation = span_posix_computation();
-		if (woken_at == key && self->total - woken_total < ROW_CYCLES)
+		if (woken_at == key && self->total - woken_total < LOOK_CYCLES)
 			word->in_vain++;
 		word->members |= own_bit();
 		if (self->frame->c > word->slept.best)
@@ -357,8 +357,8 @@ EXPORT long syscall(long number, ...)
 	return call(number, of[0], of[1], of[2], of[3], of[4], of[5]);
 }
 
-/* Who yields waits for others, mostly. The first of a row do nothing, so that the thread goes to sleep soon, which is
- * seen, and does not find without a call what it waits for. */
+/* Who yields waits for others, mostly. The first times do nothing, so that the thread goes to sleep soon, which is seen,
+ * and does not find without a call what it waits for; the others do, for those that never sleep. */
 EXPORT int sched_yield(void)
 {
 	struct thread *self = &span_self;
@@ -367,7 +367,7 @@ EXPORT int sched_yield(void)
 	if (!span_is_posix(self))
 		return ((int (*)(void))span_real(&real_yield, "sched_yield"))();
 	span_end_strand(self);
-	if (self->total - yielded_at > ROW_CYCLES)
+	if (self->total - yielded_at > span_record->cycles_per_second / 1000) /* which is no waiting */
 		yields = 0;
 	yielded_at = self->total;
 	if (++yields > YIELDS)
