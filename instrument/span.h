@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libparprof_span: work and span of a running program, by site. The front ends (span_gomp*.c for GNU libgomp,
- * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_runtime.c) say what happens; span.c (strands and
- * paths), span_tasks.c, span_dependences.c, span_loops.c, span_doacross.c, span_holds.c (locks), span_regions.c (teams
- * and their barriers) and span_phases.c compute; span_record.h is what comes out.
+ * span_kmp*.c for LLVM's runtime, span_locks.c, span_threads.c, span_meetings.c, span_futex.c, span_runtime.c) say what
+ * happens; span.c (strands and paths), span_tasks.c, span_dependences.c, span_loops.c, span_doacross.c, span_holds.c
+ * (locks), span_regions.c (teams and their barriers) and span_phases.c compute; span_record.h is what comes out.
  *
  * The algorithm, after schardl-2015 sec. 3, changed so that it runs in parallel: a *strand* is what a thread
  * executes between two calls of the runtime. Each *frame* (a thread's share of a region, or a task) knows the
@@ -215,10 +215,12 @@ extern struct frame span_root __attribute__((visibility("hidden")));
 /* The paper's mode: one thread stands for as many as there could be. */
 extern bool span_is_serial __attribute__((visibility("hidden")));
 
+void span_yield(void);
+
 static inline void spin_lock(struct spin *spin)
 {
 	while (atomic_flag_test_and_set_explicit(&spin->taken, memory_order_acquire))
-		sched_yield();
+		span_yield();
 }
 
 static inline void spin_unlock(struct spin *spin)
@@ -372,7 +374,8 @@ struct hold {
 };
 
 void span_acquired(struct thread *self, uintptr_t key, enum span_kind kind, uintptr_t address);
-void span_releasing(struct thread *self, uintptr_t key);
+bool span_releasing(struct thread *self, uintptr_t key);
+void span_forget_hold(struct thread *self, uintptr_t key);
 struct hold span_longest_hold(struct prof *holds);
 
 /* phases (span_phases.c) */
@@ -419,6 +422,10 @@ void span_after_wait(struct thread *self);
 void span_after_unlock(struct thread *self);
 void span_end_threads(struct thread *self);
 void span_forget_threads(void);
+
+/* waits by the kernel's futex (span_futex.c) */
+void span_prepare_waits(void);
+void span_count_wait(void);
 
 void span_load(void);
 void *span_find_real(void **where, const char *name);

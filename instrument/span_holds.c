@@ -18,8 +18,8 @@ void span_acquired(struct thread *self, uintptr_t key, enum span_kind kind, uint
 	span_count(self, self->frame->site);
 }
 
-/* The thread is about to give a lock back; its strand has ended. */
-void span_releasing(struct thread *self, uintptr_t key)
+/* The thread is about to give a lock back; its strand has ended. Returns whether it was known to have it. */
+bool span_releasing(struct thread *self, uintptr_t key)
 {
 	uint32_t at = self->held_count;
 	struct held held;
@@ -27,13 +27,29 @@ void span_releasing(struct thread *self, uintptr_t key)
 	while (at > 0 && self->held[at - 1].key != key)
 		at--;
 	if (!at)
-		return;
+		return false;
 	held = self->held[at - 1];
 	/* a lock that is taken in several places has several parts; `origin` is the critical section */
 	prof_add(&self->implicit->holds, span_site(SPAN_LOCK, key, held.site), self->total - held.since, 1);
 	if (at == self->held_count)
 		self->frame->site = held.site_before;
 	memmove(&self->held[at - 1], &self->held[at], (self->held_count - at) * sizeof(held));
+	self->held_count--;
+	return true;
+}
+
+/* The thread does not have the lock: it was told so too early. */
+void span_forget_hold(struct thread *self, uintptr_t key)
+{
+	uint32_t at = self->held_count;
+
+	while (at > 0 && self->held[at - 1].key != key)
+		at--;
+	if (!at)
+		return;
+	if (at == self->held_count)
+		self->frame->site = self->held[at - 1].site_before;
+	memmove(&self->held[at - 1], &self->held[at], (self->held_count - at) * sizeof(*self->held));
 	self->held_count--;
 }
 

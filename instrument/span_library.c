@@ -26,3 +26,4 @@
 #include "span_runtime.c"
 #include "span_threads.c"
 #include "span_meetings.c"
+#include "span_futex.c"

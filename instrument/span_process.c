@@ -193,6 +193,7 @@ void span_load(void)
 	if (!where || strlen(where) >= sizeof(directory))
 		return;
 	strcpy(directory, where);
+	span_prepare_waits();
 	span_is_serial = getenv("PARPROF_SPAN_SERIAL") != NULL;
 	threads_asked = threads ? (uint32_t)atoi(threads) : 0;
 	frequency = clock_choose(&kind);

@@ -131,6 +131,7 @@ static void close_account(void)
 /* What the thread has done counts now: the program may end while it waits. Its strand has ended. */
 void span_leave_account(struct thread *self)
 {
+	span_count_wait();
 	spin_lock(&threads_team.lock);
 	if (!atomic_load_explicit(&has_ended, memory_order_relaxed)) {
 		prof_union(&threads_team.phases[0].work, &self->implicit->work);

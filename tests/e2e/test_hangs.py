@@ -55,7 +55,7 @@ def test_a_deadlock(tmp_path: Path, socket: str) -> None:
     report = attached_to([BUILD / "hangs", "deadlock"], tmp_path / "deadlock.pb.gz", socket)
     (cause,) = report["causes"]
     assert (cause["kind"], cause["function"]) == ("stall", "take_both")
-    assert "for another thread (pthread_mutex_lock)" in cause["what"]
+    assert "for another thread (pthread_mutex_lock)" in cause["what"] and "a deadlock" in cause["what"]
     assert waits(report)["take_both"] == pytest.approx(2 * report["elapsed_s"], rel=0.05)
     assert NOT_LOOKED_AT not in waits(report)
     assert report["totals"]["accounted"] == pytest.approx(1, abs=0.01)
@@ -65,6 +65,15 @@ def test_who_waits_for_the_end_of_threads_is_not_to_blame(tmp_path: Path, socket
     report = attached_to([BUILD / "hangs", "joined"], tmp_path / "joined.pb.gz", socket)
     (cause,) = report["causes"]
     assert (cause["kind"], cause["function"]) == ("stall", "take_both")
+
+
+def test_who_has_a_lock_that_others_want(tmp_path: Path, socket: str) -> None:
+    """glibc notes who has a mutex: what that one waits for is the question, and not that others wait for it."""
+    report = attached_to([BUILD / "hangs", "kept"], tmp_path / "kept.pb.gz", socket)
+    (cause,) = report["causes"]
+    assert (cause["kind"], cause["function"]) == ("stall", "await_item")
+    assert "in pthread_cond_wait, with a mutex locked that other threads wait for" in cause["what"]
+    assert waits(report)["take_it"] == pytest.approx(report["elapsed_s"], rel=0.05)
 
 
 def test_a_deadlock_in_python(tmp_path: Path, socket: str) -> None:

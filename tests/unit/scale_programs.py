@@ -31,7 +31,7 @@ def library() -> Path:
 
 _INCLUDE = f"-I{source_directory()}"
 _STRICT = ("-std=gnu11", "-O2", "-g", "-fopenmp", "-Wall", "-Wextra", "-Werror", _INCLUDE)
-_LINKED = ("span_doacross", "span_kmp", "span_left", "span_threads", "span_tree")
+_LINKED = ("span_doacross", "span_kmp", "span_left", "span_threads", "span_tree", "span_waits")
 """Workloads that cannot do without the library."""
 
 
@@ -42,6 +42,9 @@ def program(name: str, directory: Path, compiler: str = "gcc") -> Path:
     # clang warns of its own code for a taskloop
     flags = (*_STRICT, "-Wno-sign-compare") if compiler == "clang" else _STRICT
     source = WORKLOADS / f"{name}.c"
+    if not source.exists():
+        source, compiler = source.with_suffix(".cpp"), "g++"
+        flags = ("-std=c++20", *flags[1:])
     link = (str(library()),) if name in _LINKED else ()
     subprocess.run([compiler, *flags, str(source), *link, "-o", str(output)], check=True, timeout=120)
     return output

@@ -16,7 +16,7 @@ import pytest
 from parprof.attribution.waiting import WaitKind, wait_kind
 from parprof.kernel.scopes import ScopeState, wait_key
 from parprof.kernel.stacks import STACK_ENDS, RawStack, StackTable
-from parprof.model import Count, Facts, Frame, ThreadState
+from parprof.model import AWAITS_DEADLOCK, AWAITS_LOCKED, AWAITS_UNKNOWN, Count, Facts, Frame, ThreadState
 from parprof.profile.naming import FileNamer
 from parprof.session import asleep
 from parprof.session.asleep import Asleep, Meanwhile
@@ -36,6 +36,7 @@ class Machine:
         self.levels: tuple[int, ...] = (0, 0)
         self.end = "complete"
         self.looked: list[int] = []
+        self.holders: dict[int, int] = {}
         scope = SimpleNamespace(number=SCOPE, state=lambda: ScopeState(0, 0, 0, self.levels))
         mapped = SimpleNamespace(maps=SimpleNamespace(epoch=0))
         process = SimpleNamespace(pid=1)
@@ -47,7 +48,7 @@ class Machine:
     def _look_at(self, target: Any, tid: int, tables: Any) -> Asleep:
         self.looked.append(tid)
         user = RawStack(tid.to_bytes(8, "little"), STACK_ENDS.index(self.end), b"", 0, 0)
-        return Asleep(target, tid, user, ())
+        return Asleep(target, tid, user, (), number=tid, holder=self.holders.get(tid, 0))
 
     def cut(self, unended: Facts, knows_stalls: bool = True) -> Facts:
         return self.meanwhile.placed(unended, 0, self.stacks, knows_stalls=knows_stalls)
@@ -93,6 +94,30 @@ def test_a_stall_is_of_the_time_since_the_last_cut(machine: Machine) -> None:
     machine.levels = 1700, 501
     known = wait_key(ThreadState.STALLED, IMAGE, 1, 99, 0, 0, 0)
     assert stalls(machine.cut({blocked(1): Count(1, 100), known: Count(1, 100)})) == 100  # not twice
+
+
+@pytest.mark.parametrize(
+    ("holders", "blamed", "awaits"),
+    [
+        ({}, {1}, AWAITS_UNKNOWN),  # the main thread, where nothing tells
+        ({1: 2, 2: 3, 3: 2}, {2, 3}, AWAITS_DEADLOCK),
+        ({1: 3}, {3}, AWAITS_LOCKED),
+        ({1: 4, 2: 4, 3: 2}, {4}, AWAITS_LOCKED),
+        ({1: 9}, {1}, AWAITS_UNKNOWN),  # of a thread that is not asleep, or gone
+    ],
+)
+def test_who_has_the_mutexes_that_others_wait_for_is_to_blame(
+    machine: Machine, holders: dict[int, int], blamed: set[int], awaits: int
+) -> None:
+    machine.holders = holders
+    machine.cut({})
+    machine.levels = 1001, 0
+    facts = machine.cut({blocked(tid): Count(1, 10) for tid in (1, 2, 3, 4)})
+    stalled = {
+        key.tid: (key.awaits, count.total) for key, count in facts.items() if key.state is ThreadState.STALLED
+    }
+    assert set(stalled) == blamed and {told for told, _ in stalled.values()} == {awaits}
+    assert sum(took_ns for _, took_ns in stalled.values()) == 1001
 
 
 SLEEPS = {

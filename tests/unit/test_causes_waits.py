@@ -21,7 +21,7 @@ from profiles import frame, library
 
 CORES = 2
 _FOREIGN = re.compile(
-    r"P?MPI_|ompi_|_gfortran|pthread_|GOMP_|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
+    r"P?MPI_|ompi_|_gfortran|pthread_|GOMP_|libgomp|__kmpc_|usleep|wait4|sem_|read|std::|sync\.|lock_Py"
 )
 
 
@@ -393,6 +393,44 @@ def test_unequal_shares_are_told_where_they_are_made() -> None:
     assert first(causes) == (Kind.IMBALANCE, "grid")
 
 
+def test_shares_of_teams_that_have_new_threads_each_time() -> None:
+    """``target`` on the host: the first thread has one share of each region, a new thread the other, three times as
+    large. That is no 20:1."""
+    rows = [row("main; sweep; cell", 100, 2, 1)]
+    for tid in range(10, 20):
+        rows += [row("main; sweep; cell", 10, 2, tid), row("main; sweep; cell", 20, 1, tid)]
+    for one in rows:
+        one.physical = one.path[-2:]
+    waiting = row("main; sweep; GOMP_parallel", tid=1, spin=200)
+    (cause, *_) = found(*rows, waiting, *balanced(), runtime="libgomp")
+    assert (cause.kind, cause.function) == (Kind.IMBALANCE, "sweep")
+    assert cause.what == "threads have unequal shares of the work"
+
+
+def _at(line: int, one: PathSample) -> PathSample:
+    """The same with the lines of the program's function, and of its loops."""
+    one.path = tuple(replace(f, line=line) if f.is_loop or f.name == "main" else f for f in one.path)
+    return one
+
+
+def test_serial_code_beside_a_region_in_the_same_function() -> None:
+    """GIVEN a loop of steps with a parallel loop, of unequal shares, and a serial one THEN the serial one is that, at
+    its own line: no team waits for it, and it is not in the region that begins in the same function."""
+    shared = [_at(10, row("main; loop at 8-12; loop at 9-10; cell", 600, 1, 1))]
+    shared += [_at(10, row("main; loop at 8-12; loop at 9-10; cell", 300, 2, tid)) for tid in (1, 2)]
+    for one in shared:
+        one.physical = one.path[-2:]
+    serial = _at(11, row("main; loop at 8-12; loop at 11-12; cell", 400, 1, 1))
+    waiting = row("main; loop at 8-12; GOMP_parallel", tid=2, spin=600)
+    causes = found(*shared, serial, waiting, runtime="libgomp")
+    assert [(one.kind, one.function, one.line) for one in causes] == [
+        (Kind.IMBALANCE, "main", 10),
+        (Kind.SERIAL, "main", 11),
+    ]
+    assert "its team" not in causes[1].what
+    assert causes[1].remedy.startswith("run the loop at 11-12 in parallel (parallel for)")
+
+
 def test_a_small_callee_does_not_stand_for_its_callers_lock() -> None:
     """Of a pool's workers: the predicate that they wait with, and the tasks that they run."""
     rows = []
@@ -412,6 +450,18 @@ def test_turns_in_an_ordered_loop() -> None:
     assert (cause.kind, cause.function) == (Kind.LOCK, "update")
     assert "ordered" in cause.what
     assert "after the loop" in cause.remedy
+
+
+def test_threads_of_nested_teams_wait_for_their_team() -> None:
+    """GIVEN teams in a team, whose threads are new ones each time, and a stripped runtime, in which a thread that spins
+    may want anything WHEN those that sleep do so for the end of their regions THEN there is no lock."""
+    rows = [row("main; sweep; inner; cell", 20, 1, tid) for tid in range(10, 40)]
+    rows += [row("main; sweep; inner; libgomp.so.1+0x1f5e0", 2, 1, tid, spin=2) for tid in range(10, 40)]
+    rows += [
+        row("main; sweep; inner; GOMP_parallel; [waits: barrier]", tid=tid, wait=20) for tid in range(10, 40)
+    ]
+    causes = found(*rows, *balanced(), runtime="libgomp")
+    assert causes and all(cause.kind is not Kind.LOCK for cause in causes)
 
 
 @pytest.mark.parametrize("call", ["GOMP_doacross_wait", "__kmpc_doacross_wait"])

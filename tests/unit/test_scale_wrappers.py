@@ -30,6 +30,8 @@ BESIDE_HOOKS = re.compile(
     r"|pthread_mutex_(lock|trylock|unlock)"
     # threads of POSIX, where no runtime is followed
     r"|pthread_(create|join|barrier_(init|wait)|cond_(signal|broadcast|wait|timedwait|clockwait))"
+    # by what Rust's and C++'s libraries wait; in front of that they yield
+    r"|syscall|sched_yield"
     # an end without destructors
     r"|_exit|_Exit"
     # the begin and the end of each function, in programs that are built so

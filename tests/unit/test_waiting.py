@@ -147,6 +147,7 @@ def test_what_is_far_from_the_call_says_nothing() -> None:
 
 def test_who_waits_for_threads() -> None:
     kinds = {WaitKind.LOCK, WaitKind.GIL, WaitKind.CONDITION, WaitKind.BARRIER, WaitKind.THREAD}
+    kinds.add(WaitKind.DEADLOCK)
     assert {kind for kind in WaitKind if kind.is_for_threads} == kinds
 
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that hangs, for whoever attaches to it. usage: hangs deadlock | joined | pipe | requests
+// A program that hangs, for whoever attaches to it. usage: hangs deadlock | joined | kept | pipe | requests
 //
 // deadlock: two threads, each in take_both(), each with the lock that the other wants.
 // joined:   the same, and the main thread waits for their end.
+// kept:     a thread has the lock that the main thread wants in take_it(), and waits for an item in await_item().
 // pipe:     the main thread reads standard input in read_forever(); another one waits for it in await_item().
 // requests: the main thread waits for a connection in serve().
 // Says "ready" when it is about to hang, and ends with standard input where it reads that.
@@ -63,6 +64,22 @@ __attribute__((noinline)) static void *await_item(void *unused)
 	return unused;
 }
 
+static void *keeps(void *unused)
+{
+	pthread_mutex_lock(&locks[0]);
+	pthread_barrier_wait(&both);
+	await_item(unused);
+	pthread_mutex_unlock(&locks[0]);
+	return unused;
+}
+
+__attribute__((noinline)) static void take_it(void)
+{
+	pthread_mutex_lock(&locks[0]);
+	items++;
+	pthread_mutex_unlock(&locks[0]);
+}
+
 __attribute__((noinline)) static int serve(void)
 {
 	struct sockaddr_un any = {.sun_family = AF_UNIX};
@@ -96,6 +113,12 @@ int main(int argc, char **argv)
 		pthread_create(&thread, 0, second, 0);
 		ready();
 		take_both(0);
+	} else if (argc == 2 && !strcmp(argv[1], "kept")) {
+		pthread_barrier_init(&both, 0, 2);
+		pthread_create(&thread, 0, keeps, 0);
+		pthread_barrier_wait(&both);
+		ready();
+		take_it();
 	} else if (argc == 2 && !strcmp(argv[1], "pipe")) {
 		pthread_create(&thread, 0, await_item, 0);
 		ready();

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import dropwhile, islice, takewhile
 
-from parprof.model import AWAITS_ANSWER, AWAITS_GIL, AWAITS_TIME
+from parprof.model import AWAITS_ANSWER, AWAITS_DEADLOCK, AWAITS_GIL, AWAITS_LOCKED, AWAITS_TIME
 
 
 class WaitKind(Enum):
@@ -27,6 +27,10 @@ class WaitKind(Enum):
     """The end of a thread."""
     GIL = "GIL"
     """The lock of a Python interpreter: that is told by where the futex is, not by functions."""
+    DEADLOCK = "deadlock"
+    """A mutex whose owner waits for this thread, directly or by way of others."""
+    LOCKED = "with a lock"
+    """Anything, by a thread that has a mutex which others wait for."""
     FILE = "file"
     """Files and block devices."""
     FAULT = "page fault"
@@ -58,13 +62,21 @@ class WaitKind(Enum):
             WaitKind.CONDITION,
             WaitKind.BARRIER,
             WaitKind.THREAD,
+            WaitKind.DEADLOCK,
         )
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is known that others wait for who waits so, and not the other way round."""
+        return self in (WaitKind.DEADLOCK, WaitKind.LOCKED)
 
 
 KIND_AWAITED: Mapping[int, WaitKind] = {
     AWAITS_GIL: WaitKind.GIL,
     AWAITS_TIME: WaitKind.SLEEP,
     AWAITS_ANSWER: WaitKind.NETWORK,
+    AWAITS_DEADLOCK: WaitKind.DEADLOCK,
+    AWAITS_LOCKED: WaitKind.LOCKED,
 }
 """By what is known of a wait beside the functions of the kernel."""
 

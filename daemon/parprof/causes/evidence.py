@@ -74,6 +74,8 @@ class Tally:
     """Core time unused while the program's own code imported or had compiled something, by what that was."""
     in_region_ns: float = 0.0
     """Work on behalf of a parallel region, task or thread that begins at this place."""
+    within_region_ns: float = 0.0
+    """The same where that begins at this place or above it."""
     beside: Beside = field(default_factory=Beside)
     """Waiting of others for the interpreter's lock that was beside this."""
 
@@ -103,6 +105,7 @@ class Tally:
         for what, unused_ns in other.prepares.items():
             self.prepares[what] = self.prepares.get(what, 0.0) + unused_ns
         self.in_region_ns += other.in_region_ns
+        self.within_region_ns += other.within_region_ns
         self.beside.add(other.beside)
         self.called_back_ns += other.called_back_ns
 
@@ -234,6 +237,8 @@ class Evidence:
         if step.start_line and not place.start_line:
             place.start_line = step.start_line
         place.by_line.setdefault(step.line, Tally()).add(row)
+        if 0 <= route.region < depth:
+            place.all.within_region_ns += metrics.work_ns
         if depth - 1 == route.region:
             place.all.in_region_ns += metrics.work_ns
         elif step.is_called_back:

@@ -20,6 +20,7 @@ from parprof.causes.shares import (
     goes_through_threads,
     hides_threads,
     imbalance_ratio,
+    is_by_many,
     is_mostly_one,
     many_processes,
     one_at_a_time,
@@ -258,7 +259,8 @@ def _imbalance(site: LossSite, setting: Setting) -> Diagnosis | None:
             return _unequal_pieces(site, setting)
         if (few := len(workers(tally))) < setting.cores and imbalance_ratio(tally, few) < 1.2:
             return _too_few_threads(few, setting)
-        shown = f", {ratio:.1f}:1" if ratio < 10 else f", {ratio:.0f}:1"
+        if not is_by_many(tally, setting.cores):
+            shown = f", {ratio:.1f}:1" if ratio < 10 else f", {ratio:.0f}:1"
     remedy = "pieces of equal size, or smaller ones that are fetched by whoever is free"
     who = "threads"
     if many_processes(tally) > 1:

@@ -138,12 +138,13 @@ def _waits_in_turn(site: LossSite, setting: Setting, *, is_lock_likely: bool) ->
     if waits is None:
         return not setting.total[WAIT] and is_lock_likely and one_at_a_time(site, setting)
     whole = sum(waits.values())
+    arrivals = sum(amount for name, amount in waits.items() if is_arrival(name))
     if setting.is_openmp:
         locks = sum(amount for name, amount in waits.items() if is_lock(name))
         is_asleep = not setting.total[WAIT] or waits_around(site, spins=False) is not None
-        is_for_lock = locks > 0.5 * whole or (is_lock_likely and is_asleep)
+        is_for_lock = locks > 0.5 * whole or (is_lock_likely and is_asleep and arrivals <= 0.5 * whole)
     else:
-        is_for_lock = sum(amount for name, amount in waits.items() if is_arrival(name)) <= 0.5 * whole
+        is_for_lock = arrivals <= 0.5 * whole
     if not is_for_lock:
         return False
     return one_at_a_time(site, setting) or (is_busy(site.tally.metrics) and _is_in_turn(site, whole))

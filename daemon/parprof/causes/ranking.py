@@ -334,8 +334,8 @@ def _cause(site: LossSite, diagnosis: Diagnosis, setting: Setting) -> tuple[Caus
 
 
 def _line(site: LossSite) -> int:
-    """The line of the function that loses most."""
-    by_line = site.function.by_line
+    """The line of the function that loses most: of a loop, in it, as what else the function does may lose more."""
+    by_line = site.place.by_line
     lines = {line: tally.metrics for line, tally in by_line.items() if not site.lines or line in site.lines}
     metric = IDLENESS if site.tally.metrics.idleness_ns >= site.tally.metrics.overhead_ns else OVERHEAD
     return hottest(lines, metric) or site.function.start_line

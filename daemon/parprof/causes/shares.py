@@ -24,6 +24,8 @@ _CLEARLY_UNEQUAL = 1.8
 """Shares of the work with this ratio are unequal though the machine is busy, which wears on threads unequally."""
 _IN_THE_WAY = 0.3
 """Of the time: so much of it is alone what keeps others waiting."""
+_BY_OTHERS = 0.3
+"""Of the work."""
 _PART_OF_TURNS = 0.1
 """Of the work: threads with less do something beside it, as the collector of garbage does."""
 MOSTLY = 0.8
@@ -100,6 +102,13 @@ def imbalance_ratio(tally: Tally, cores: int) -> float:
     others = [*works[1:], *([0.0] * (cores - len(works)))]
     mean = sum(others) / len(others) if others else 0.0
     return works[0] / max(mean, 0.01 * works[0])
+
+
+def is_by_many(tally: Tally, cores: int) -> bool:
+    """Whether other threads than the busiest, as many as cores, did much of the work: where a team has new threads each
+    time, as those in a team and on the host of `target` have, what one of them did says nothing of its share."""
+    works = sorted((metrics.work_ns for metrics in tally.threads.values()), reverse=True)
+    return sum(works[max(cores, 2) :]) > _BY_OTHERS * sum(works)
 
 
 def shares_explain(tally: Tally, cores: int) -> bool:

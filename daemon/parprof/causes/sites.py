@@ -49,6 +49,9 @@ function."""
 _SINGLE = 0.95
 """One thread did a place's work if it did this share of it."""
 
+_IN_REGION = 0.3
+"""Of the work at a place, from which on it is in a parallel region."""
+
 _PLUMBING = re.compile(
     r".*(?:lambda|\{closure|closure\$|operator\(\)|_FUN\b|_M_invoke|_M_run|call_once|__invoke|<(?:lambda|genexpr|\w+comp)>)"
 )
@@ -173,9 +176,11 @@ class SiteSearch:
         pending: list[tuple[Place, Place | None]] = [(self._evidence.root, None)]
         while pending:
             place, region = pending.pop()
-            is_region = place.all.in_region_ns >= 0.3 * place.all.metrics.work_ns > 0
+            is_region = place.all.in_region_ns >= _IN_REGION * place.all.metrics.work_ns > 0
             if is_region and not self._hides_threads(place):  # a thread that runs routines is none's
                 region = place
+            elif place.all.within_region_ns < _IN_REGION * place.all.metrics.work_ns:
+                region = None  # serial code of a function in which regions begin, too
             kids = [kid for kid in place.children.values() if lost_ns(kid.all.metrics) >= self._floor_ns]
             followed = self._followed(place, region, kids)
             pending += [(kid, region) for kid in followed]

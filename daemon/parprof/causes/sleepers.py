@@ -18,7 +18,9 @@ from parprof.metrics import STALL, WAIT
 from parprof.model import SEVERAL_THREADS, Origin, Path, PathSample
 from parprof.values import dataclass
 
-_FOR_THREADS = frozenset(f"[waits: {kind.value}]" for kind in WaitKind if kind.is_for_threads)
+_FOR_THREADS = frozenset(
+    f"[waits: {kind.value}]" for kind in WaitKind if kind.is_for_threads and not kind.is_first
+)
 BY_ITSELF = frozenset(
     f"[waits: {kind.value}]"
     for kind in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from parprof.attribution.waiting import WaitKind
 from parprof.causes.barriers import is_barrier
 from parprof.causes.diagnosis import Diagnosis, Kind, Setting
 from parprof.causes.evidence import Tally
@@ -26,7 +27,12 @@ _CALLS_THAT_WAIT = (
     (re.compile(r"pthread_join|thrd_join"), "thread"),
 )
 """Where the kind of a wait is not known: what the call does."""
+_DEADLOCK, _LOCKED = WaitKind.DEADLOCK.value, WaitKind.LOCKED.value
 _WAITS = {
+    _DEADLOCK: (
+        "for another thread",
+        "have all take these locks in the same order, or both at once (std::scoped_lock)",
+    ),
     "sleep": (
         "for time to pass",
         "wait for what is to happen, not for a time; or do something else meanwhile",
@@ -93,6 +99,11 @@ def stall(site: LossSite, setting: Setting) -> Diagnosis | None:
     prepares = sum(site.tally.prepares.values()) >= 0.5 * unused_ns(metrics)
     if is_nameless or (prepares and kind in ("file", "page fault")):
         return while_read_in(metrics.stall_ns, setting)
+    if kind == _DEADLOCK:  # which has several places
+        told = (
+            f"nobody works while this waits {what}, and that one, directly or not, for this one: a deadlock"
+        )
+        return Diagnosis(Kind.STALL, told, remedy)
     what = f"nobody works for {elapsed_of(metrics.stall_ns, setting)} while this waits {what}".rstrip()
     return Diagnosis(Kind.STALL, what, remedy, is_likely=not at_barrier)
 
@@ -145,6 +156,10 @@ def while_read_in(stall_ns: float, setting: Setting) -> Diagnosis:
 
 def waited_for(call: str, kind: str) -> tuple[str, str]:
     """What is waited for, in words, with the call where it has a name that tells something; and what to do about it."""
+    if kind == _LOCKED:
+        what = "with a mutex locked that other threads wait for"
+        remedy = "unlock it on every way out of what takes it, and wait for nothing while it is locked"
+        return f"in {call}, {what}" if call else what, remedy
     if kind not in _WAITS:
         return f"in {call}" if call else "", _STALL_REMEDY
     what, remedy = _WAITS[kind]

@@ -20,6 +20,7 @@ LIBRARY = Library(
         "span_clock.h",
         "span_dependences.c",
         "span_doacross.c",
+        "span_futex.c",
         "span_gomp.c",
         "span_gomp_tasks.c",
         "span_holds.c",

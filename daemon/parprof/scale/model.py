@@ -342,7 +342,9 @@ def notes_of(predictions: Sequence[Prediction], is_serial: bool = False) -> list
             "the runtime, in measuring, or in threads of other runtimes than OpenMP's"
         )
     if any(site.kind == SiteKind.THREAD for prediction in predictions for site in prediction.sites):
-        notes.append("threads: a condition orders them only where one of them waited for it in these runs")
+        notes.append(
+            "threads: a condition (channel, latch, ...) orders them only where one of them slept for it in these runs"
+        )
     if flags & Flag.CALLS and not any(one.calls for one in predictions[-1:]):
         notes.append("call sites are missing: they are written when the program ends, and it was killed")
     for flag, text in _FLAG_NOTES.items():

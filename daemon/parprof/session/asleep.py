@@ -13,6 +13,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from parprof.attribution.waiting import KIND_AWAITED, WaitKind, wait_kind
@@ -20,8 +21,19 @@ from parprof.files.dso import Dso
 from parprof.files.proc_status import number_inside
 from parprof.kernel.scopes import ScopeState, wait_key
 from parprof.kernel.stacks import STACK_ENDS, RawStack, StackTable
-from parprof.model import AWAITS_UNKNOWN, Count, Facts, Frame, SampleKey, ThreadState, add_facts
+from parprof.model import (
+    AWAITS_DEADLOCK,
+    AWAITS_LOCKED,
+    AWAITS_UNKNOWN,
+    Count,
+    Facts,
+    Frame,
+    SampleKey,
+    ThreadState,
+    add_facts,
+)
 from parprof.process.loadmap import LoadMap
+from parprof.process.mutexes import follow, holder_of
 from parprof.process.polled import awaited
 from parprof.session.target import Target
 from parprof.symbols.kernel import KERNEL
@@ -63,6 +75,10 @@ class Asleep:
     """What it waits for, where more is known than these tell: as in `parprof.model.SampleKey`."""
     awaits_end: bool = False
     """It waits for the end of another thread."""
+    number: int = 0
+    """Its own, in its PID namespace."""
+    holder: int = 0
+    """Of the thread that has the mutex which it waits for; 0: not known, or it waits for none."""
 
     @property
     def kind(self) -> WaitKind:
@@ -103,21 +119,47 @@ class Sleepers:
     def placed(self, unended: Facts, stacks: StackTable) -> Facts:
         """The same facts with these places. The stacks go to the others."""
         out = {key: count for key, count in unended.items() if key not in self._found}
+        circles = {key for image in self._targets for key in self._holders(image)[0]}
         for key, one in self._found.items():
-            out[self._placed(key, one, stacks)] = unended[key]
+            awaits = AWAITS_DEADLOCK if key in circles else one.awaits
+            out[self._placed(key, replace(one, awaits=awaits), stacks)] = unended[key]
         return out
 
     def stall(self, scope: int, took_ns: int, stacks: StackTable) -> Facts:
-        """All of that time nobody worked in a scope: it is who keeps the others asleep that has it."""
+        """All of that time nobody worked in a scope: it is who keeps the others asleep that has it; where these wait
+        for each other's mutexes, all of them."""
         those = {key: one for key, one in self._found.items() if one.target.scope.number == scope}
         if not those:
             return {}
+        blamed, awaits = self._by_mutexes(those)
+        if blamed:
+            keys = [key._replace(state=ThreadState.STALLED) for key in blamed]
+            ones = [replace(those[key], awaits=awaits) for key in blamed]
+            each, rest = divmod(took_ns, len(blamed))
+            return {
+                self._placed(key, one, stacks): Count(1, each + (rest if not number else 0))
+                for number, (key, one) in enumerate(zip(keys, ones, strict=True))
+            }
         placed = {
             key: self._placed(key._replace(state=ThreadState.STALLED), one, stacks)
             for key, one in those.items()
         }
         key = min(those, key=lambda key: _rank(those[key], placed[key].user))
         return {placed[key]: Count(1, took_ns)}
+
+    def _by_mutexes(self, those: Mapping[SampleKey, Asleep]) -> tuple[list[SampleKey], int]:
+        """Who keeps the others asleep by what mutexes it has, and what it waits for; nobody where no mutex tells."""
+        found = [self._holders(image) for image in dict.fromkeys(key.image for key in those)]
+        circles = [key for circle, _ in found for key in circle]
+        roots = [key for _, holding in found for key in holding]
+        return (circles, AWAITS_DEADLOCK) if circles else (roots[:1], AWAITS_LOCKED)
+
+    def _holders(self, image: int) -> tuple[list[SampleKey], list[SampleKey]]:
+        """Of a process: those in circles, and those at whom chains of waits for mutexes end."""
+        keys = {one.number: key for key, one in self._found.items() if key.image == image and one.number}
+        holders = {number: self._found[key].holder for number, key in keys.items() if self._found[key].holder}
+        told = follow(holders)
+        return [keys[one] for one in sorted(told.circles)], [keys[one] for one in told.roots if one in keys]
 
     def _placed(self, key: SampleKey, one: Asleep, stacks: StackTable) -> SampleKey:
         kernel = [begin + offset for function, offset in one.kernel if (begin := stacks.stand_in(function))]
@@ -214,14 +256,15 @@ def _look_at(target: Target, tid: int, tables: Tables) -> Asleep | None:
         try:
             user = _walked(load_map, tables, int(words[-1], 16), int(words[-2], 16), fd)
             awaits = awaited(target.process.pid, words, lambda address, size: os.pread(fd, size, address))
+            holder = holder_of(words, lambda address, size: os.pread(fd, size, address))
         finally:
             os.close(fd)
+        number = number_inside(Path(folder, "status").read_text(errors="replace")) or tid
         if (language := target.language) is not None and language.is_open:
-            status = Path(folder, "status").read_text(errors="replace")
-            python, end = language.asleep(number_inside(status) or tid)
+            python, end = language.asleep(number)
             user = user._replace(python=python, python_end=end)
         if Path(folder, "syscall").read_text() == before:
-            return Asleep(target, tid, user, kernel, awaits, _awaits_end(folder, words))
+            return Asleep(target, tid, user, kernel, awaits, _awaits_end(folder, words), number, holder)
     return None
 
 

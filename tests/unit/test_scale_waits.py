@@ -1,0 +1,60 @@
+"""Work and span of threads that wait by the kernel's futex: Rust's and C++'s libraries do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scale_programs import run, speedup
+
+N = 1000
+THREADS = 4
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scale")
+
+
+@pytest.mark.parametrize(
+    ("form", "work", "span", "bound"),
+    [
+        # n, the longest of n to 4 n, n
+        ("latch", 12, 6, 6),
+        ("turns", 4, 4, 4),
+        ("semaphores", 4, 4, 4),
+        ("promises", 4, 4, 4),
+        ("parks", 4, 4, 4),
+        # each round waits for its longest
+        ("rounds", 52, 40, 40),
+        # who had the lock before is no order; it is held for 8 n, of which the first thread's, which did not wait for
+        # it, are not known
+        ("locked", 12, 3, 6),
+    ],
+)
+def test_the_span_of_threads_that_sleep(
+    directory: Path, form: str, work: float, span: float, bound: float
+) -> None:
+    """The clock is the program's own. In units of n."""
+    record = run(directory, 8, "span_waits", form, str(N), str(THREADS))
+    assert round(record.work_s * 1e9) == work * N
+    assert round(record.span_s * 1e9) == span * N
+    assert round(record.bound_s * 1e9) == bound * N
+
+
+def test_a_barrier_whose_last_has_not_the_longest_path(directory: Path) -> None:
+    """Each round takes 10 of 17 units of work, whoever comes last: without that, some x3 to x7."""
+    assert speedup(run(directory, 8, "span_waits", "uneven_rounds", "100", "8", clock="")) < 1.9
+
+
+def test_a_lock_that_is_held_for_half_of_the_work(directory: Path) -> None:
+    """The truth is x2; without the times for which it is held, x30 or more."""
+    assert speedup(run(directory, 32, "span_waits", "half_locked", "100", "32", clock="")) < 16
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+@pytest.mark.parametrize("form", ["ring", "semaphore_ring"])
+def test_threads_that_take_turns(directory: Path, form: str, threads: int) -> None:
+    """They spin before they sleep, and who is woken may answer before the other waits: x1, nearly."""
+    assert speedup(run(directory, threads, "span_waits", form, "100", str(threads), clock="")) < 1.1
