@@ -19,6 +19,7 @@
 #define FILE_KIND 0170000
 #define SOCKET_FILE 0140000
 #define CHARACTER_FILE 0020000
+#define UNIX 1
 #define INTERNET_4 2
 #define INTERNET_6 10
 #define LISTENS 10
@@ -66,6 +67,31 @@ static __always_inline int is_accepted(u64 sock)
 	return backlog != 0;
 }
 
+#ifdef UNIX_PEER
+/* Whether the server with this name tells of events rather than that it answers: a desktop's, and the bus by which programs
+ * ask each other. The names begin so: /tmp/.X1, /run/use(r), /run/dbu(s), and the first of these without a file. */
+static __always_inline int tells_events(u64 address)
+{
+	u64 name = kernel_word(address + UNIX_NAME), x11 = 0x31582e2f706d742fULL;
+
+	return name == x11 || name == x11 << 8 || name == 0x6573752f6e75722fULL || name == 0x7562642f6e75722fULL;
+}
+
+/* Which of these a Unix socket is: who was accepted has the name of the socket that listened, who connects has none as a
+ * rule, but one at the other end. The ends of a pair have neither. */
+static __always_inline u64 kind_of_unix(u64 sock)
+{
+	u64 peer = kernel_word(sock + UNIX_PEER), theirs;
+
+	if (kernel_word(sock + UNIX_ADDRESS))
+		return POLLED_REQUEST;
+	theirs = peer ? kernel_word(peer + UNIX_ADDRESS) : 0;
+	if (!theirs)
+		return POLLED_OTHER;
+	return tells_events(theirs) ? POLLED_REQUEST : POLLED_ANSWER;
+}
+#endif
+
 /* Which of these a file is that the current thread looks at. */
 u64 kind_polled(u64 given)
 {
@@ -83,6 +109,10 @@ u64 kind_polled(u64 given)
 		return POLLED_OTHER;
 	sock = kernel_word(kernel_word(file + POLLED_PRIVATE) + SOCKET_SOCK);
 	family = kernel_half(sock + SOCK_COMMON + SOCK_FAMILY);
+#ifdef UNIX_PEER
+	if (family == UNIX)
+		return kind_of_unix(sock);
+#endif
 	if (family != INTERNET_4 && family != INTERNET_6)
 		return POLLED_OTHER;
 	near = kernel_half(sock + SOCK_COMMON + SOCK_PORT);

@@ -39,8 +39,15 @@ class Files:
         terminal, follows = os.openpty()
         for fd in (pipe, writes, terminal, follows):
             stack.callback(os.close, fd)
-        ours = (server.fileno(), client.fileno(), accepted.fileno(), pipe, terminal)
-        self.listener, self.client, self.accepted, self.pipe, self.terminal = range(10, 10 + len(ours))
+        pair, other_end = socket.socketpair()
+        named, asks, asked = _by_name(stack, f"\0parprof {os.getpid()}")
+        desktop, shows, shown = _by_name(stack, f"\0/tmp/.X11-unix/parprof{os.getpid()}")
+        for end in (pair, other_end):
+            stack.enter_context(end)
+        sockets = (server, client, accepted, pair, named, asks, asked, desktop, shows, shown)
+        ours = (*(each.fileno() for each in sockets), pipe, terminal)
+        self.listener, self.client, self.accepted, self.pair, *numbers = range(10, 10 + len(ours))
+        self.named, self.asks, self.asked, _, self.shows, _, self.pipe, self.terminal = numbers
         self.gone = 10 + len(ours)
 
         def place() -> None:
@@ -66,6 +73,15 @@ class Files:
         return awaited(self.pid, words, lambda at, size: memory[at - AT : at - AT + size])
 
 
+def _by_name(stack: ExitStack, name: str) -> tuple[socket.socket, socket.socket, socket.socket]:
+    """Unix sockets: one that listens, one that is connected to it, and its other end."""
+    listens, connects = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2))
+    listens.bind(name)
+    listens.listen(1)
+    connects.connect(name)
+    return listens, connects, stack.enter_context(listens.accept()[0])
+
+
 @pytest.fixture
 def files() -> Iterator[Files]:
     with ExitStack() as stack:
@@ -78,6 +94,8 @@ Of = Callable[..., int]
 @pytest.mark.parametrize("of", [Files.of_poll, Files.of_select])
 def test_who_looks_at_its_own_connection_waits_for_an_answer(of: Of, files: Files) -> None:
     assert of(files, files.client) == of(files, files.client, files.pipe) == AWAITS_ANSWER
+    assert of(files, files.asks) == of(files, files.asks, files.pair) == AWAITS_ANSWER
+    assert of(files, files.asks, files.client) == of(files, files.client, files.pair) == AWAITS_ANSWER
 
 
 @pytest.mark.parametrize("of", [Files.of_poll, Files.of_select])
@@ -88,6 +106,12 @@ def test_all_else_may_be_a_request(of: Of, files: Files) -> None:
         (files.pipe,),
         (files.client, files.accepted),
         (files.client, files.terminal),
+        (files.pair,),
+        (files.named,),
+        (files.asked,),
+        (files.client, files.asked),
+        (files.asks, files.accepted),
+        (files.shows,),  # a desktop tells of keys
         (files.client, files.pipe, files.listener, files.accepted),  # too many
     ):
         assert of(files, *looked_at) == AWAITS_UNKNOWN, looked_at

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waits in poll(), select() and epoll_wait() for somebody else, of known length. usage: polls MODE [PORT]
+// Waits in poll(), select() and epoll_wait() for somebody else, of known length. usage: polls MODE [PORT|PATH]
+//
+// PATH: of a Unix socket, instead of a port.
 //
 // poll PORT, select PORT, epoll PORT: connects to a server, in asks_by_poll(), asks_by_select() or asks_by_epoll() waits
-//     for its answer beside a pipe of its own, as clients of libcurl do, and those with a loop of events (asyncio, Node).
+//     for its answer beside a pipe or a pair of sockets of its own, as clients of libcurl do, and those with a loop of events
+//     (asyncio, Node).
 // naps:         waits for half a second in nap_by_poll(), and in nap_by_select().
 // serves PORT:  a server, which waits in waits_for_request() for a request on the connection that it has accepted.
 // loops PORT:   the same in loops_for_request(), in epoll_wait(): it looks at that connection, at pipes, and at a
@@ -23,6 +26,7 @@
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -94,12 +98,12 @@ static int watched_by_epoll(const int *files, int count)
 static NOINLINE void asks_by_epoll(int fd)
 {
 	struct epoll_event found;
-	int more[2], files[4] = {own[0], fd};
+	int more[2], pair[2], files[4] = {own[0], fd};
 
-	if (pipe(more))
+	if (pipe(more) || socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
 		exit(1);
 	files[2] = more[0];
-	files[3] = dup(own[0]);
+	files[3] = pair[0];
 	epoll_wait(watched_by_epoll(files, 4), &found, 1, 30000);
 	sink += 7;
 }
@@ -144,28 +148,48 @@ static struct sockaddr_in at(int port)
 	return place;
 }
 
-static int connected(int port)
-{
-	struct sockaddr_in place = at(port);
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
+static const char *path;	/* of a Unix socket; else there is none */
 
-	if (connect(fd, (struct sockaddr *)&place, sizeof(place)))
+static struct sockaddr_un at_path(void)
+{
+	struct sockaddr_un place = {.sun_family = AF_UNIX};
+
+	strncpy(place.sun_path, path, sizeof(place.sun_path) - 1);
+	return place;
+}
+
+/* A socket that was connected there, or bound. */
+static int placed(int port, int (*places)(int, const struct sockaddr *, socklen_t))
+{
+	int fd = socket(path ? AF_UNIX : AF_INET, SOCK_STREAM, 0), on = 1;
+	struct sockaddr_un named;
+	struct sockaddr_in place;
+
+	if (path) {
+		named = at_path();
+		if (places(fd, (struct sockaddr *)&named, sizeof(named)))
+			exit(1);
+		return fd;
+	}
+	place = at(port);
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	if (places(fd, (struct sockaddr *)&place, sizeof(place)))
 		exit(1);
 	return fd;
+}
+
+static int connected(int port)
+{
+	return placed(port, connect);
 }
 
 static int listener, own_port;
 
 static int accepted(int port)
 {
-	struct sockaddr_in place = at(port);
-	int on = 1;
-
 	own_port = port;
-	listener = socket(AF_INET, SOCK_STREAM, 0);
-
-	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	if (bind(listener, (struct sockaddr *)&place, sizeof(place)) || listen(listener, 1))
+	listener = placed(port, bind);
+	if (listen(listener, 1))
 		exit(1);
 	ready();
 	return accept(listener, 0, 0);
@@ -264,6 +288,8 @@ int main(int argc, char **argv)
 
 	if (pipe(own))
 		return 1;
+	if (argc > 2 && strchr(argv[2], '/'))
+		path = argv[2];
 	if (!strcmp(mode, "poll")) {
 		tells("asks_by_poll", asks_by_poll, connected(port));
 	} else if (!strcmp(mode, "select")) {
@@ -290,7 +316,7 @@ int main(int argc, char **argv)
 		told("ProcSleep", begun);
 		compute(0.3);
 	} else {
-		fprintf(stderr, "usage: %s poll|select|epoll|serves|loops|hands|naps|locks [PORT]\n", argv[0]);
+		fprintf(stderr, "usage: %s poll|select|epoll|serves|loops|hands|naps|locks [PORT|PATH]\n", argv[0]);
 		return 2;
 	}
 	return 0;

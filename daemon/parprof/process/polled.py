@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from parprof.model import AWAITS_ANSWER, AWAITS_TIME, AWAITS_UNKNOWN
+from parprof.process.unix_peers import asks_a_server
 
 _POLLS, _SELECTS, _EPOLLS = frozenset((7, 271)), frozenset((23, 270)), frozenset((232, 281, 441))
 """Numbers of system calls: poll and ppoll, select and pselect6, epoll_wait, epoll_pwait and epoll_pwait2."""
@@ -32,6 +33,9 @@ _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _TABLES = ("tcp", "tcp6", "udp", "udp6")
 _NEAR, _FAR, _STATE, _INODE = 1, 2, 3, 9
 """Columns."""
+_INODE_OF_UNIX = 6
+"""The same of Unix sockets. Behind it is the name, if there is one: who was accepted has that of the socket that
+listened, who connects has none as a rule."""
 _LISTENS = "0A"
 _MOST_BYTES = 1 << 22
 """That are read of a table of connections."""
@@ -90,17 +94,26 @@ def _of(pid: int, files: Iterable[int]) -> int:
 
 
 def _are_own(pid: int, sockets: set[str]) -> Iterable[bool]:
-    """Of each of these that is one of the internet whether it is a connection that its program has made: from a port
-    that the kernel gave it, at which nobody listens."""
-    for table in _TABLES:
-        with suppress(OSError), Path(f"/proc/{pid}/net/{table}").open() as lines:
-            rows = [line.split() for line in lines.read(_MOST_BYTES).splitlines()[1:]]
-            rows = [words for words in rows if len(words) > _INODE]
-            listens = {_port(words[_NEAR]) for words in rows if words[_STATE] == _LISTENS}
-            for words in rows:
-                if words[_INODE] in sockets:
-                    near = _port(words[_NEAR])
-                    yield near >= _CLIENT_PORTS and near not in listens and _port(words[_FAR]) > 0
+    """Of each of these, but for ends of pairs, whether it is a connection that its program has made."""
+    for words in _rows(pid, "unix"):
+        if len(words) > _INODE_OF_UNIX and words[_INODE_OF_UNIX] in sockets:
+            is_own = False if words[_INODE_OF_UNIX + 1 :] else asks_a_server(pid, int(words[_INODE_OF_UNIX]))
+            if is_own is not None:
+                yield is_own
+    for table in _TABLES:  # of the internet: from a port that the kernel gave it, at which nobody listens
+        rows = [words for words in _rows(pid, table) if len(words) > _INODE]
+        listens = {_port(words[_NEAR]) for words in rows if words[_STATE] == _LISTENS}
+        for words in rows:
+            if words[_INODE] in sockets:
+                near = _port(words[_NEAR])
+                yield near >= _CLIENT_PORTS and near not in listens and _port(words[_FAR]) > 0
+
+
+def _rows(pid: int, table: str) -> list[list[str]]:
+    """The rows of a table of connections, in words."""
+    with suppress(OSError), Path(f"/proc/{pid}/net/{table}").open() as lines:
+        return [line.split() for line in lines.read(_MOST_BYTES).splitlines()[1:]]
+    return []
 
 
 def _port(place: str) -> int:
