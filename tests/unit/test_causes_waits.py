@@ -545,6 +545,26 @@ def test_a_child_of_which_nothing_has_a_name_is_told_at_who_waits_for_it(parent:
     assert causes[0].lost_ns == pytest.approx(1590e6 if function == "convert" else 1500e6)
 
 
+@pytest.mark.parametrize("kind", ["child", "pipe"])
+def test_of_programs_without_names_that_wait_for_each_other_who_began_them_is_named(kind: str) -> None:
+    """`subprocess.run(["sh", "-c", ...], capture_output=True)`: a shell waits for its children, and the script for what
+    they write."""
+    script = row(f"main; convert; read; [waits: {kind}]", tid=1, wait=860, stall=90)
+    shell = row("dash+0x5f20; wait4; [waits: child]", tid=98, pid=98, wait=800, stall=300)
+    child = row("sleep+0x5f20; usleep; [waits: sleep]", tid=99, pid=99, wait=700, stall=1300)
+    causes = found(*balanced(), script, shell, child)
+    assert first(causes) == (Kind.STALL, "convert")
+    assert causes[0].lost_ns == pytest.approx(1690e6)
+
+
+def test_who_reads_from_the_pipe_of_another_that_has_a_name_is_not_to_blame_for_a_third() -> None:
+    """Two with names wait for what they read: which of them waits for the one without?"""
+    readers = [row(f"main; {name}; read; [waits: pipe]", tid=at, pid=at, wait=860)
+               for at, name in enumerate(("merge", "split"), 1)]  # fmt: skip
+    child = row("sleep+0x5f20; usleep; [waits: sleep]", tid=99, pid=99, wait=780, stall=1500)
+    assert first(found(*balanced(), *readers, child)) == (Kind.STALL, "sleep+0x5f20")
+
+
 def test_routines_that_sleep_beside_the_child_may_as_well_have_been_waited_for() -> None:
     other = row(f"{_GOEXIT}; main.poll; usleep; [waits: sleep]", tid=14, wait=500)
     lost = {one.function: one.lost_ns for one in found(*_go_program(), other)}

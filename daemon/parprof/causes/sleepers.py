@@ -35,6 +35,8 @@ _FOR_CHILD = f"[waits: {WaitKind.CHILD.value}]"
 _FOR_TIME = f"[waits: {WaitKind.SLEEP.value}]"
 _FOR_PROCESSES = frozenset(f"[waits: {kind.value}]" for kind in (WaitKind.PIPE, WaitKind.NETWORK))
 """By which processes of a job wait for each other, too."""
+_FOR_OTHER_PROGRAMS = frozenset((_FOR_CHILD, f"[waits: {WaitKind.PIPE.value}]"))
+"""So wait those that have begun one: for its end, or for what it writes."""
 _TAKES_PART = 0.05
 """Of a job's work: a process that does as much is one that others may wait for."""
 ENOUGH = 0.8
@@ -142,30 +144,25 @@ def _at_workers(samples: Sequence[PathSample], cores: int, keeps_house: KeepsHou
 def _at_parents(
     samples: Sequence[PathSample], cores: int, ownership: Ownership, keeps_house: KeepsHouse
 ) -> Sequence[PathSample]:
-    """With those of programs of which nothing has a name at who waits for them, where that is one thread of a program
-    that has names: its reader can only change that."""
+    """With those of programs of which nothing has a name at who waits for their end, or for what they write, where that
+    is one thread of a program that has names: its reader can only change that."""
     stalled: dict[int, float] = {}
     for number, sample in enumerate(samples):
         stall, path = sample.metrics[STALL], sample.path
         if stall and path and path[-1].name.startswith("[waits: ") and not _has_name(path, ownership):
             stalled[number] = stall
-    parents = {
-        sample.origin.pid
-        for sample in samples
-        if sample.metrics[WAIT] and sample.path and sample.path[-1].name == _FOR_CHILD
-    }
-    stalled = {
-        number: stall for number, stall in stalled.items() if samples[number].origin.pid not in parents
-    }
-    if not stalled or not parents:
+    if not stalled:
         return samples
     waiting = [
-        one for one in _sleepers(samples, keeps_house) if samples[one.most].path[-1].name == _FOR_CHILD
+        one
+        for one in _sleepers(samples, keeps_house)
+        if samples[one.most].path[-1].name in _FOR_OTHER_PROGRAMS and _has_name(samples[one.most].path, ownership)
     ]
     parent = _longest(waiting, waiting, sum(stalled.values()) / cores)
-    if parent is None or not _has_name(samples[parent.most].path, ownership):
+    if parent is None:
         return samples
-    return _moved(samples, stalled, parent.most)
+    pids = {pid for pid, _ in parent.slept}
+    return _moved(samples, (at for at in stalled if samples[at].origin.pid not in pids), parent.most)
 
 
 def _moved(samples: Sequence[PathSample], stalled: Iterable[int], to: int) -> Sequence[PathSample]:
