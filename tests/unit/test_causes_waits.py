@@ -577,6 +577,23 @@ def test_a_thread_cannot_sleep_elsewhere_while_it_waits_for_others() -> None:
     assert first(found(*balanced(), *rows)) == (Kind.STALL, "worker")
 
 
+@pytest.mark.parametrize("kind", ["network", "file", "child"])
+def test_who_only_looks_around_by_the_clock_is_not_waited_for(kind: str) -> None:
+    """A progress bar is the last to fall asleep: the program waits for what another one of its threads does."""
+    loads = row(f"{THREAD}; load_page; read; [waits: {kind}]", tid=2, wait=880, stall=160)
+    bar = row("main; pthread_create; show_progress; usleep; [waits: sleep]", tid=3, wait=890, stall=1500)
+    joins = row("main; pthread_join; [waits: thread]", wait=890, stall=100)
+    causes = found(*balanced(), loads, bar, joins)
+    assert first(causes) == (Kind.STALL, "load_page")
+    assert causes[0].lost_ns == pytest.approx(1760e6)
+
+
+def test_who_sleeps_while_others_wait_for_threads_is_waited_for() -> None:
+    bar = row("main; pthread_create; look_again; usleep; [waits: sleep]", tid=3, wait=890, stall=1500)
+    joins = row("main; pthread_join; [waits: thread]", wait=890, stall=100)
+    assert first(found(*balanced(), bar, joins)) == (Kind.STALL, "look_again")
+
+
 def test_threads_without_end_are_too_many() -> None:
     rows = [row("main; inner", 2, 1.5, tid) for tid in range(10, 150)]
     (cause,) = found(*balanced(), *rows, runtime="libgomp")

@@ -1,7 +1,7 @@
 """When a server has nothing to do: of its threads one waits for requests and hands them to others, who wait for it.
 
 The last of these to fall asleep has the time in which nobody works, and that waits for a thread. But nothing can wake
-it up before there is a request: that time is the outside's.
+it up before there is a request: that time is the outside's. And so it is of threads that only look around by the clock.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from parprof.attribution.waiting import WaitKind
 from parprof.causes.ownership import Ownership
 from parprof.causes.sleepers import BY_ITSELF, ENOUGH, RIVAL, KeepsHouse, place_of
+from parprof.causes.tickers import thread_of, tickers
 from parprof.metrics import OUTSIDE, STALL, WAIT
 from parprof.model import PathSample
 
@@ -29,15 +30,18 @@ _FOR_REQUESTS = f"[waits: {WaitKind.REQUESTS.value}]"
 
 def tell_nothing_to_do(rows: Iterable[PathSample], cores: float) -> None:
     """Let stall of threads that wait for one which waits for requests be outside. ``cores``: n."""
+    rows = list(rows)
+    house = tickers(rows)
     stalled: dict[int, list[PathSample]] = defaultdict(list)
     waiting: dict[int, list[PathSample]] = defaultdict(list)
     keeps_house = KeepsHouse(Ownership())
     for row in rows:
         if not row.path:
             continue
-        if row.metrics[WAIT]:
+        is_house = thread_of(row.origin) in house
+        if row.metrics[WAIT] and not is_house:
             waiting[row.origin.pid].append(row)
-        if row.metrics[STALL] and (_waits_for_more(row) or keeps_house(row)):
+        if row.metrics[STALL] and (is_house or _waits_for_more(row) or keeps_house(row)):
             stalled[row.origin.pid].append(row)
     for pid, those in stalled.items():
         took_ns = sum(row.metrics[STALL] for row in those) / cores

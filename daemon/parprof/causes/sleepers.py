@@ -3,19 +3,21 @@ that waits for another thread, or only keeps house, and one of these sleeps for 
 one which kept all.
 
 Only a thread that waits for nobody among them can be the first to wake up. And what a language's own threads do by the
-clock (Go's sysmon, HotSpot's periodic tasks) they do whatever the program waits for.
+clock (Go's sysmon, HotSpot's periodic tasks) they do whatever the program waits for, as do the program's that only look
+around (`parprof.causes.tickers`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import field, replace
 
 from parprof.attribution.waiting import WaitKind
 from parprof.causes.ownership import Owner, Ownership, is_nameless_code, is_of_stripped
+from parprof.causes.tickers import ThreadId, thread_of, tickers
 from parprof.metrics import STALL, WAIT
-from parprof.model import SEVERAL_THREADS, Origin, Path, PathSample
+from parprof.model import SEVERAL_THREADS, Path, PathSample
 from parprof.values import dataclass
 
 _FOR_THREADS = frozenset(f"[waits: {kind.value}]" for kind in WaitKind if kind.is_for_threads)
@@ -44,7 +46,6 @@ ENOUGH = 0.8
 RIVAL = 0.3
 """Another thread that slept for so much of it may as well have been the one."""
 
-ThreadId = tuple[int, int]
 InnermostNames = tuple[str, ...]
 _INNERMOST = 3
 """Frames that a place is known by where a language's scheduler sleeps in its threads, by turns and below other ones."""
@@ -83,7 +84,7 @@ class _Sleeper:
 
 def with_sleepers(samples: Sequence[PathSample], cores: int, ownership: Ownership) -> Sequence[PathSample]:
     """The samples with each stall at who kept the others asleep, where that is one thread. ``cores``: n."""
-    keeps_house = KeepsHouse(ownership)
+    keeps_house = KeepsHouse(ownership, tickers(samples))
     samples = _at_sleepers(samples, cores, ownership, keeps_house)
     samples = _at_workers(samples, cores, keeps_house)
     return _at_parents(samples, cores, ownership, keeps_house)
@@ -106,7 +107,7 @@ def _at_sleepers(
     kept = (
         number
         for number in stalled
-        if sleeper.may_have_kept(_thread(samples[number].origin), stalled[number] / cores)
+        if sleeper.may_have_kept(thread_of(samples[number].origin), stalled[number] / cores)
     )
     return _moved(samples, kept, sleeper.most)
 
@@ -181,14 +182,18 @@ class KeepsHouse:
     """Whether a thread is one that a language, or a runtime, has for itself: it sleeps for a time, and none of the
     program's code is above that. The main thread of an interpreter is the program's all the same."""
 
-    def __init__(self, ownership: Ownership) -> None:
+    def __init__(self, ownership: Ownership, those: Collection[ThreadId] = ()) -> None:
+        """``those``: threads that do, as is known."""
         self._ownership = ownership
+        self._those = those
         self._known: dict[int, bool] = {}
         """By the ids of paths, which the samples keep."""
 
     def __call__(self, sample: PathSample) -> bool:
         """Whether the thread of a sample is one of those."""
         path, origin = sample.path, sample.origin
+        if thread_of(origin) in self._those:
+            return True
         if path[-1].name != _FOR_TIME or origin.tid in (origin.pid, SEVERAL_THREADS):
             return False
         return not self.shows_program(path)
@@ -231,7 +236,7 @@ def _sleepers(samples: Sequence[PathSample], keeps_house: KeepsHouse) -> list[_S
     for number, sample in enumerate(samples):
         wait, path = sample.metrics[WAIT], sample.path
         if wait and path and path[-1].name in BY_ITSELF and not keeps_house(sample):
-            thread = _thread(sample.origin)
+            thread = thread_of(sample.origin)
             several = id(path) if thread[1] == SEVERAL_THREADS else 0
             by_thread[thread, several].add(thread, number, wait)
     by_place: dict[tuple[int, Path | InnermostNames], _Sleeper] = {}
@@ -263,10 +268,6 @@ def _has_name(path: Path, ownership: Ownership) -> bool:
     """Whether something of the program's on a path has a name."""
     own = [frame for frame in path if not frame.is_loop and ownership.of(frame) is Owner.PROGRAM]
     return any(not is_of_stripped(frame.name, frame.file) for frame in own)
-
-
-def _thread(origin: Origin) -> ThreadId:
-    return origin.pid, origin.tid
 
 
 def _with_stall(sample: PathSample, stall_ns: float) -> PathSample:
