@@ -35,9 +35,9 @@ ACTIVATION = 254
 ``user`` were told apart by samples (`Count.samples`)."""
 
 
-AWAITS_UNKNOWN, AWAITS_GIL, AWAITS_TIME, AWAITS_ANSWER = range(4)
+AWAITS_UNKNOWN, AWAITS_GIL, AWAITS_TIME, AWAITS_ANSWER, AWAITS_PIPE = range(5)
 """What a wait is for (``enum awaited``): what the functions of the kernel tell; the lock of a Python interpreter;
-nothing but time; somebody's answer, on a connection that the waiter has made."""
+nothing but time; somebody's answer, on a connection that the waiter has made; pipes of other processes."""
 
 SEVERAL_THREADS = 0
 """In place of a thread's id: nobody knows which, or those that only slept, put together (`parprof.facts.sleepers`)."""

@@ -182,6 +182,22 @@ def test_to_look_at_no_file_is_to_sleep(tmp_path: Path) -> None:
     assert "for time to pass" in report["causes"][0]["what"]
 
 
+def test_who_collects_what_a_child_writes_waits_for_a_pipe(tmp_path: Path) -> None:
+    """What is lost is told at the child, which has a name and is the one to sleep: who waits for it is seen to wait."""
+    with listener() as server:
+        report, told = recorded(tmp_path / "polls.pb.gz", "child", server)
+    kinds = {
+        path["frames"][-1]
+        for path in report["paths"]
+        if {"collects_by_poll", "collects_by_epoll"} & set(path["frames"]) and path["wait_s"] > 0.1
+    }
+    assert kinds == {"[waits: pipe]"}
+    for function in ("collects_by_poll", "collects_by_epoll"):
+        assert of(report, function, "wait_s") == pytest.approx(told[function], rel=0.03)
+    cause = report["causes"][0]
+    assert (cause["kind"], cause["function"]) == ("stall", "naps_as_child")
+
+
 def test_a_lock_of_another_process_is_no_request(tmp_path: Path) -> None:
     with listener() as server:
         report, told = recorded(tmp_path / "polls.pb.gz", "locks", server)

@@ -12,6 +12,8 @@
 //     connection that it has made itself, as servers do that ask others.
 // hands PORT:   a server whose first thread waits for connections in waits_to_hand(), and hands each to a thread, which
 //     waits for it in waits_to_serve(), serves it for a tenth of a second, and answers. It ends after three.
+// child:        starts a child that sleeps for half a second in naps_as_child() before it writes, and waits for what it writes
+//     in collects_by_poll(), at two pipes; the same in collects_by_epoll(), beside a pair of sockets.
 // locks:        waits for half a second in epoll_wait(), in ProcSleep(), which is where PostgreSQL waits for a row that
 //     another process has.
 // Says "ready" when it waits for a peer, and at the end for how long as `function seconds`. The other side of it is
@@ -27,6 +29,7 @@
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -120,6 +123,63 @@ static NOINLINE void nap_by_select(void)
 
 	select(0, 0, 0, 0, &half);
 	sink += 4;
+}
+
+static NOINLINE void naps_as_child(void)
+{
+	usleep(500000);
+	sink += 9;
+}
+
+/* The ends of two pipes that the child of it writes to. */
+static pid_t with_child(int *reads)
+{
+	int pipes[2][2];
+	pid_t child;
+
+	if (pipe(pipes[0]) || pipe(pipes[1]))
+		exit(1);
+	child = fork();
+	if (!child) {
+		naps_as_child();
+		_exit(write(pipes[1][1], "x", 1) != 1);
+	}
+	for (int i = 0; i < 2; i++) {
+		reads[i] = pipes[i][0];
+		close(pipes[i][1]);
+	}
+	return child;
+}
+
+static NOINLINE void collects_by_poll(const int *reads)
+{
+	struct pollfd files[2] = {{.fd = reads[0], .events = POLLIN}, {.fd = reads[1], .events = POLLIN}};
+
+	poll(files, 2, 30000);
+	sink += 10;
+}
+
+static NOINLINE void collects_by_epoll(const int *reads)
+{
+	int pair[2], files[3] = {reads[0], reads[1]};
+	struct epoll_event found;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+		exit(1);
+	files[2] = pair[0];
+	epoll_wait(watched_by_epoll(files, 3), &found, 1, 30000);
+	sink += 11;
+}
+
+static void collects(const char *name, void (*waits)(const int *))
+{
+	double begun = now();
+	int reads[2];
+	pid_t child = with_child(reads);
+
+	waits(reads);
+	told(name, begun);
+	waitpid(child, 0, 0);
 }
 
 static NOINLINE void ProcSleep(void)
@@ -310,13 +370,17 @@ int main(int argc, char **argv)
 		nap_by_select();
 		told("nap_by_select", begun);
 		compute(0.3);
+	} else if (!strcmp(mode, "child")) {
+		collects("collects_by_poll", collects_by_poll);
+		collects("collects_by_epoll", collects_by_epoll);
+		compute(0.3);
 	} else if (!strcmp(mode, "locks")) {
 		begun = now();
 		ProcSleep();
 		told("ProcSleep", begun);
 		compute(0.3);
 	} else {
-		fprintf(stderr, "usage: %s poll|select|epoll|serves|loops|hands|naps|locks [PORT|PATH]\n", argv[0]);
+		fprintf(stderr, "usage: %s poll|select|epoll|serves|loops|hands|naps|child|locks [PORT|PATH]\n", argv[0]);
 		return 2;
 	}
 	return 0;

@@ -1,7 +1,8 @@
 """What a thread waits for that sleeps in poll(), select() or epoll_wait(), from what ``/proc`` tells of it.
 
 For time to pass, if poll() or select() looks at no file; for an answer, if it looks at a connection that it has made
-itself, as clients with a timeout do, and those that are written around a loop of events. All else, above all what a
+itself, as clients with a timeout do, and those that are written around a loop of events; for a pipe, if it looks at
+nothing but pipes that lead to other processes, as who collects what its children write. All else, above all what a
 server looks at, may be a request. The rules are those of ``bpf/polls.bpf.c``, which sees threads that fall asleep while
 we look.
 """
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from parprof.model import AWAITS_ANSWER, AWAITS_TIME, AWAITS_UNKNOWN
+from parprof.model import AWAITS_ANSWER, AWAITS_PIPE, AWAITS_TIME, AWAITS_UNKNOWN
 from parprof.process.unix_peers import asks_a_server
 
 _POLLS, _SELECTS, _EPOLLS = frozenset((7, 271)), frozenset((23, 270)), frozenset((232, 281, 441))
@@ -42,7 +43,8 @@ _MOST_BYTES = 1 << 22
 
 
 def awaited(pid: int, words: list[str], read_memory: Callable[[int, int], bytes]) -> int:
-    """``AWAITS_TIME``, ``AWAITS_ANSWER``, or ``AWAITS_UNKNOWN``. ``words``: of ``/proc/PID/task/TID/syscall``."""
+    """``AWAITS_TIME``, ``AWAITS_ANSWER``, ``AWAITS_PIPE``, or ``AWAITS_UNKNOWN``. ``words``: of
+    ``/proc/PID/task/TID/syscall``."""
     with suppress(OSError, ValueError, struct.error):
         call, first, second, third = int(words[0]), *(int(word, 16) for word in words[1:4])
         if call in _EPOLLS:
@@ -82,15 +84,34 @@ def _kept(pid: int, fd: int) -> list[int]:
 
 
 def _of(pid: int, files: Iterable[int]) -> int:
-    sockets = set()
+    sockets: set[str] = set()
+    pipes: list[bool] = []
     for fd in files:
         where = f"/proc/{pid}/fd/{fd}"
-        if stat.S_ISCHR(os.stat(where).st_mode):  # a terminal: keys
+        kind = os.stat(where)
+        if stat.S_ISCHR(kind.st_mode):  # a terminal: keys
             return AWAITS_UNKNOWN
         if found := _SOCKET.fullmatch(os.readlink(where)):
             sockets.add(found[1])
+        elif not stat.S_ISFIFO(kind.st_mode):
+            pipes.append(False)
+        elif not _is_own_pipe(pid, fd, kind):
+            pipes.append(True)
     are_own = list(_are_own(pid, sockets))
-    return AWAITS_ANSWER if are_own and all(are_own) else AWAITS_UNKNOWN
+    if not are_own:
+        return AWAITS_PIPE if pipes and all(pipes) else AWAITS_UNKNOWN
+    return AWAITS_ANSWER if all(are_own) else AWAITS_UNKNOWN
+
+
+def _is_own_pipe(pid: int, fd: int, kind: os.stat_result) -> bool:
+    """Whether a process has both ends of a pipe, to wake itself up by; or it is what it was started with to read."""
+    if not fd:
+        return True
+    for other in (fd - 1, fd + 1):
+        with suppress(OSError):
+            if os.path.samestat(os.stat(f"/proc/{pid}/fd/{other}"), kind):
+                return True
+    return False
 
 
 def _are_own(pid: int, sockets: set[str]) -> Iterable[bool]:
