@@ -124,9 +124,18 @@ def test_who_only_looks_around_by_the_clock_keeps_nobody_waiting() -> None:
 @pytest.mark.parametrize(
     "rows",
     [
-        (row(TICKS, 9, wait=930, stall=1500), row("ask; recv; [waits: network]", 9, wait=5)),  # it serves somebody
-        (row(TICKS, 9, wait=500, stall=1000), row(TICKS, 10, wait=500, stall=800)),  # threads for one request each
-        (row(TICKS, 9, wait=930), row(SERVES, 8, wait=900, stall=1800)),  # it wakes others up, who are the last
+        (
+            row(TICKS, 9, wait=930, stall=1500),
+            row("ask; recv; [waits: network]", 9, wait=5),
+        ),  # it serves somebody
+        (
+            row(TICKS, 9, wait=500, stall=1000),
+            row(TICKS, 10, wait=500, stall=800),
+        ),  # threads for one request each
+        (
+            row(TICKS, 9, wait=930),
+            row(SERVES, 8, wait=900, stall=1800),
+        ),  # it wakes others up, who are the last
         (row(TICKS, 9, wait=500, stall=900), row("pace; usleep; [waits: sleep]", 9, wait=400, stall=900)),
     ],
 )

@@ -157,7 +157,8 @@ def _at_parents(
     waiting = [
         one
         for one in _sleepers(samples, keeps_house)
-        if samples[one.most].path[-1].name in _FOR_OTHER_PROGRAMS and _has_name(samples[one.most].path, ownership)
+        if samples[one.most].path[-1].name in _FOR_OTHER_PROGRAMS
+        and _has_name(samples[one.most].path, ownership)
     ]
     parent = _longest(waiting, waiting, sum(stalled.values()) / cores)
     if parent is None:

@@ -84,7 +84,11 @@ def thread_of(origin: Origin) -> ThreadId:
 
 
 def _looks_around(one: _Thread, all_of_process: Iterable[_Thread]) -> bool:
-    if not one.sleeps_only or len(one.places) != 1 or max(one.work_ns, one.unseen_ns) > _HARDLY * one.slept_ns:
+    if (
+        not one.sleeps_only
+        or len(one.places) != 1
+        or max(one.work_ns, one.unseen_ns) > _HARDLY * one.slept_ns
+    ):
         return False
     threads = list(all_of_process)
     longest = max(thread.waited_ns for thread in threads)
