@@ -10,7 +10,7 @@ around (`parprof.causes.tickers`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from parprof.attribution.waiting import WaitKind
@@ -65,6 +65,10 @@ class _Sleeper:
     def whole_ns(self) -> float:
         return sum(self.slept.values())
 
+    def is_of(self, pid: int) -> bool:
+        """Whether it is of this process, and no other."""
+        return all(of == pid for of, _ in self.slept)
+
     def add(self, thread: ThreadId, number: int, wait_ns: float) -> None:
         self.slept[thread] = self.slept.get(thread, 0.0) + wait_ns
         if wait_ns > self.most_ns:
@@ -99,14 +103,33 @@ def _at_sleepers(
         stall = sample.metrics[STALL]
         if stall and sample.path and (sample.path[-1].name in _FOR_THREADS or keeps_house(sample)):
             stalled[number] = stall
-    if not stalled:
-        return samples
-    sleeper = _sleeper(samples, sum(stalled.values()) / cores, keeps_house, ownership)
-    if sleeper is None:
-        return samples
+    by_process: dict[int, list[int]] = defaultdict(list)
+    for number in stalled:
+        by_process[samples[number].origin.pid].append(number)
+    rest: list[int] = []
+    for pid, those in by_process.items():
+        took_ns = sum(stalled[number] for number in those) / cores
+        mine = [one for one in _sleepers(samples, keeps_house) if one.is_of(pid)]
+        sleeper = _longest(mine, mine, took_ns)
+        if sleeper is None or samples[sleeper.most].path[-1].name == _FOR_CHILD:
+            rest += those
+        else:
+            samples = _kept(samples, stalled, those, sleeper, cores)
+    sleeper = _sleeper(samples, sum(stalled[number] for number in rest) / cores, keeps_house, ownership)
+    return _kept(samples, stalled, rest, sleeper, cores) if rest and sleeper is not None else samples
+
+
+def _kept(
+    samples: Sequence[PathSample],
+    stalled: Mapping[int, float],
+    those: Iterable[int],
+    sleeper: _Sleeper,
+    cores: int,
+) -> Sequence[PathSample]:
+    """With those of these stalls at a sleeper that it may have brought about."""
     kept = (
         number
-        for number in stalled
+        for number in those
         if sleeper.may_have_kept(thread_of(samples[number].origin), stalled[number] / cores)
     )
     return _moved(samples, kept, sleeper.most)
