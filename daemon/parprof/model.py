@@ -190,6 +190,9 @@ class PathSample:
 NOBODY: Path = (Frame("[nobody works]"),)
 """Stall that belongs to no call path: nobody slept whose step could have begun it, nor was anyone seen to spin."""
 
+OTHERS: Path = (Frame("[others had the cores]"),)
+"""Cores that others had while none of the threads that could work had one: there is no sample to charge with it."""
+
 NOT_LOOKED_AT: Path = (Frame("[asleep, not looked where]", module="[kernel]"),)
 """Below this: threads that slept before we came, or where there was no time to walk their stacks."""
 
