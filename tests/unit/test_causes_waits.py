@@ -590,7 +590,9 @@ def test_who_only_looks_around_by_the_clock_is_not_waited_for(kind: str) -> None
 
 def test_who_keeps_a_thread_asleep_is_of_its_own_process() -> None:
     """Another process of the job waited, too, at its beginning."""
-    rows = [row(f"{THREAD}; write_rows; usleep; [waits: sleep]", tid=tid, wait=450, stall=50) for tid in (2, 3)]
+    rows = [
+        row(f"{THREAD}; write_rows; usleep; [waits: sleep]", tid=tid, wait=450, stall=50) for tid in (2, 3)
+    ]
     joins = row("main; run_all; pthread_join; [waits: thread]", wait=900, stall=1000)
     shell = row("main; find_program; read; [waits: pipe]", tid=98, pid=98, wait=400)
     causes = found(*balanced(), *rows, joins, shell)
