@@ -280,6 +280,20 @@ def test_a_thread_that_feeds_other_processes_does_not_keep_cores_idle(works: int
     assert first(found(*rows)) == (kind, "produce")
 
 
+def test_what_a_loop_of_events_did_before_makes_it_no_rival() -> None:
+    """A worker process of dask's: its first thread imports for long, and then looks around a hundred times a second,
+    for which it waits for the lock each time; another process has nothing to do meanwhile."""
+    rows = [
+        row("main; imports", 400, 2, 1),
+        row("main; combine", 800, 1, 2),
+        row("main; loop; std::cond; [waits: GIL]", tid=1, wait=600),
+        row("main; other", 400, 2, 9, pid=9),
+        row("main; loop", 10, 2, 1),
+    ]
+    intervals = parted(rows, [0, 3], [1, 2, 4])
+    assert first(causes_of(rows, CORES, "none", intervals=intervals)) == (Kind.SERIAL, "combine")
+
+
 def test_one_process_of_a_job_that_was_attached_to_has_threads_that_feed_others() -> None:
     """Whom they feed is not seen, whose threads they are is."""
     feeder = row("main; feed; std::cond; [waits: GIL]", tid=2, wait=800)
